@@ -1,0 +1,1 @@
+"""Parquet in; tables, verdicts, figures and reports out. Never imports locust or gevent."""

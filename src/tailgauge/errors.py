@@ -1,0 +1,49 @@
+"""What can go wrong by a user's hand, and the exit codes.
+
+    TailgaugeError              shown as one line, never as a traceback
+    ├── UsageError              wrong arguments, missing file, unwritable folder        exit 2
+    │   └── ScenarioError       a scenario that cannot be: file, key, what was expected exit 2
+    ├── TargetError             the target could not be used (preflight, missing key)   exit 4
+    └── RunDataError            a run folder that cannot be analysed                    exit 2
+
+A failed request is none of these: it is a row with its class. Only `cli.main` prints and exits.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """Exit codes of every command; of several that hold, the first of ORDER is returned."""
+
+    OK = 0
+    SLO_FAILED = 1
+    USAGE = 2
+    INVALID = 3  # verdict INVALID, rows lost, or an SLO inconclusive
+    TARGET = 4
+    INTERRUPTED = 130
+
+
+class TailgaugeError(Exception):
+    """A user's mistake or an unusable surrounding, told in one sentence."""
+
+    exit_code = Exit.USAGE
+
+
+class UsageError(TailgaugeError):
+    """Wrong arguments, a missing file, a folder that cannot be written."""
+
+
+class ScenarioError(UsageError):
+    """A scenario that cannot be run: names the file, the key, what was expected, the nearest valid name."""
+
+
+class TargetError(TailgaugeError):
+    """The target could not be used: unreachable, wrong protocol, key missing or refused, certificate not trusted."""
+
+    exit_code = Exit.TARGET
+
+
+class RunDataError(TailgaugeError):
+    """A run folder that is missing, empty, or of a newer schema than this version reads."""

@@ -1,0 +1,299 @@
+"""A scenario: what traffic to send, as TOML, read into frozen typed values.
+
+Rule: every key and every default is declared here and nowhere else; unknown keys, wrong types and impossible values
+are refused with file, key, what was expected and the nearest valid name. docs/scenarios.md is generated from it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from tailgauge.errors import ScenarioError, UsageError
+
+SIMULATED = "simulated"
+NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,47}$")
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+Positive = Annotated[float, Field(gt=0, le=1e9)]
+NonNegative = Annotated[float, Field(ge=0, le=1e9)]
+Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
+
+
+class Target(_Table):
+    """Where the traffic goes."""
+
+    url: str = Field(SIMULATED, description="base URL of the target, or `simulated` for the embedded endpoint")
+    protocol: Literal["anthropic", "openai"] = Field(
+        "anthropic", description="wire protocol: `anthropic` (Messages) or `openai` (chat completions)"
+    )
+    model: str = Field("tiny", min_length=1, description="model named in each request")
+    api_key_env: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        description="environment variable with the key for this target; without it a key is sent only to the provider's own host",
+    )
+    ca_file: str | None = Field(None, description="PEM file of a certificate authority to trust for this target")
+    connections: int = Field(1000, ge=1, le=60_000, description="idle connections kept by each worker")
+
+    @field_validator("url")
+    @classmethod
+    def _url(cls, value: str) -> str:
+        if value == SIMULATED:
+            return value
+        match = re.fullmatch(r"(https?)://([^/\s?#]+)(/[^\s?#]*)?", value)
+        if not match:
+            raise ValueError("must be `simulated` or http(s)://HOST[:PORT][/PATH] without a query")
+        if "@" in match.group(2):
+            raise ValueError("must not carry a user name or password: keys come from the environment")
+        port = re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::(\d{1,5}))?", match.group(2))
+        if not port or (port.group(1) is not None and not 0 < int(port.group(1)) < 65536):
+            raise ValueError("must name a host and, if any, a port between 1 and 65535")
+        return value.rstrip("/")
+
+
+class Arrival(_Table):
+    """When requests arrive. Open loop: the plan does not wait for responses."""
+
+    process: Literal["poisson", "constant"] = Field(
+        "poisson", description="`poisson`: random, independent arrivals; `constant`: equal gaps"
+    )
+    rate_per_s: Positive = Field(10.0, description="mean arrivals a second, over all workers")
+
+
+class Stages(_Table):
+    """How long the run lasts, and which part of it counts."""
+
+    duration_s: Annotated[float, Field(gt=0, le=30 * 86400)] = Field(
+        30.0, description="seconds during which requests arrive, warm-up included"
+    )
+    warmup_s: NonNegative | None = Field(
+        None, description="seconds at the start left out of the statistics; default a tenth of the run, at most 60"
+    )
+    cooldown_s: NonNegative = Field(0.0, description="seconds at the end left out of the statistics")
+
+    @model_validator(mode="after")
+    def _some_steady(self) -> Stages:
+        if self.warmup + self.cooldown_s >= self.duration_s:
+            raise ValueError(
+                f"warmup_s ({self.warmup:g}) and cooldown_s ({self.cooldown_s:g}) leave nothing of duration_s ({self.duration_s:g})"
+            )
+        return self
+
+    @property
+    def warmup(self) -> float:
+        """Warm-up in seconds, the default worked out."""
+        return min(60.0, self.duration_s / 10) if self.warmup_s is None else self.warmup_s
+
+    def stage_at(self, since_start_s: float) -> str:
+        """Name of the stage in which an arrival `since_start_s` after the start falls."""
+        if since_start_s < self.warmup:
+            return "warmup"
+        return "cooldown" if since_start_s >= self.duration_s - self.cooldown_s else "steady"
+
+
+class Traffic(_Table):
+    """One kind of request. Several tables make a mix."""
+
+    pattern: Literal["streaming"] = Field("streaming", description="traffic pattern: `streaming`, one streamed call")
+    weight: Positive = Field(1.0, description="share of the arrivals, relative to the other tables")
+    prompt_tokens: Tokens = Field(200, description="prompt size asked for, in words of the word list (about 1 token each)")
+    prompt_sigma: Annotated[float, Field(ge=0, le=3)] = Field(
+        0.0, description="0: every prompt has that size; else lognormal with this sigma and that median"
+    )
+    output_tokens: Tokens = Field(50, description="`max_tokens` of the request")
+
+
+class Limits(_Table):
+    """What one worker may hold, and for how long."""
+
+    in_flight_per_worker: int = Field(1000, ge=1, le=60_000, description="arrivals beyond it are dropped and counted")
+    attempt_deadline_s: Positive = Field(120.0, description="a call that takes longer ends as `timeout`")
+    connect_timeout_s: Positive = Field(10.0, description="DNS, TCP and TLS together")
+    drain_s: NonNegative = Field(60.0, description="wait for open requests at the end; then they are censored")
+
+
+class Simulated(_Table):
+    """The simulated endpoint, when the target is `simulated`."""
+
+    ttft_ms: NonNegative = Field(200.0, description="time to the first chunk: its value, or its median if lognormal")
+    ttft_sigma: Annotated[float, Field(ge=0, le=3)] = Field(0.0, description="0: constant; else sigma of a lognormal")
+    chunk_gap_ms: NonNegative = Field(10.0, description="time between chunks: its value, or its median if lognormal")
+    chunk_gap_sigma: Annotated[float, Field(ge=0, le=3)] = Field(0.0, description="0: constant; else sigma of a lognormal")
+    tokens_per_chunk: int = Field(1, ge=1, le=1000, description="tokens carried by each chunk")
+
+
+class Slo(_Table):
+    """One objective. Decided on the bounds of a 95% interval: pass, fail or inconclusive."""
+
+    metric: Literal["ttft_sched", "ttft_sent", "tpot", "chunk_gap", "e2e_sched", "e2e_sent"] = Field(
+        description="metric name, see docs/metrics.md"
+    )
+    quantile: Annotated[float, Field(gt=0, lt=1)] = Field(0.99, description="which quantile is bounded")
+    max_ms: Positive = Field(description="the bound, in milliseconds")
+
+
+class Report(_Table):
+    """How the report counts."""
+
+    first_token: Literal["any", "text"] = Field(
+        "any", description="TTFT ends at the first content of `any` kind, or at the first `text`"
+    )
+
+
+class Scenario(_Table):
+    """A whole scenario; `[traffic.NAME]` and `[slo.NAME]` may be repeated under different names."""
+
+    name: str = Field(description="default: the file's stem")
+    description: str = Field("", max_length=500, description="one line for the report")
+    seed: int = Field(1, ge=0, lt=2**63, description="seed of arrivals, sizes and prompts")
+    target: Target = Target()
+    arrival: Arrival = Arrival()
+    stages: Stages = Stages()
+    traffic: Mapping[str, Traffic] = Field({"main": Traffic()}, min_length=1)
+    limits: Limits = Limits()
+    simulated: Simulated = Simulated()
+    report: Report = Report()
+    slo: Mapping[str, Slo] = Field({})
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, value: str) -> str:
+        if not NAME.match(value):
+            raise ValueError("must be lower-case letters, digits, - and _, at most 48 of them")
+        return value
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Scenario:
+        if self.arrival.rate_per_s * self.stages.duration_s > 50_000_000:
+            raise ValueError("rate_per_s times duration_s is over 50 million arrivals: split the run")
+        return self
+
+
+def packaged(folder: str) -> Path:
+    """The folder of packaged `scenarios` or `locustfiles`: inside the wheel, or beside `src` in a checkout."""
+    inside = Path(__file__).parent / folder
+    return inside if inside.is_dir() else Path(__file__).parents[2] / folder
+
+
+def find(argument: str) -> Path:
+    """The file that a scenario argument means: a path, else the name of a packaged scenario."""
+    path = Path(argument)
+    if path.is_file():
+        return path
+    shelf = packaged("scenarios")
+    names = sorted(p.stem for p in shelf.glob("*.toml"))
+    if argument in names:
+        return shelf / f"{argument}.toml"
+    if path.suffix == ".toml" and path.stem in names and path.parts[:-1] in {(), ("scenarios",)}:
+        return shelf / path.name
+    near = _nearest(path.stem, names)
+    raise UsageError(f"{argument}: no such file, and no packaged scenario of that name{near}. There are: {', '.join(names)}")
+
+
+def load(argument: str, overrides: Sequence[tuple[str, Any]] = ()) -> Scenario:
+    """Read a scenario and apply `overrides` (dotted key, value) over it; the last one wins."""
+    path = find(argument)
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ScenarioError(f"{path}: not UTF-8 text (byte {error.start})") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ScenarioError(f"{path}: not valid TOML: {error}") from error
+    tree.setdefault("name", path.stem.lower())
+    for key, value in overrides:
+        _put(tree, key, value)
+    return parse(tree, str(path), {key for key, _ in overrides})
+
+
+def parse(tree: Mapping[str, Any], source: str, overridden: set[str] | frozenset[str] = frozenset()) -> Scenario:
+    """Check a tree of plain values; `source` is named in errors, unless the key was set on the command line."""
+    try:
+        return Scenario.model_validate(tree)
+    except ValidationError as error:
+        raise ScenarioError("\n".join(_explain(e, source, overridden) for e in error.errors())) from None
+
+
+def override(text: str) -> tuple[str, Any]:
+    """`table.key=value` of the command line: the value as TOML, or as a plain string where it is no TOML."""
+    key, equals, raw = text.partition("=")
+    if not equals or not re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", key.strip()):
+        raise UsageError(f"--set {text}: expected table.key=value, for example --set arrival.rate_per_s=20")
+    try:
+        return key.strip(), tomllib.loads(f"v = {raw.strip()}")["v"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), raw.strip()
+
+
+def _put(tree: dict[str, Any], dotted: str, value: Any) -> None:
+    *tables, last = dotted.split(".")
+    for name in tables:
+        node = tree.setdefault(name, {})
+        if not isinstance(node, dict):
+            raise UsageError(f"--set {dotted}: {name} is a value, not a table")
+        tree = node
+    tree[last] = value
+
+
+_SHAPES = {
+    "int_type": "a whole number", "float_type": "a number", "string_type": "text in quotes", "bool_type": "true or false",
+    "model_type": "a table", "mapping_type": "a table of tables", "dict_type": "a table of tables", "missing": "a value",
+    "finite_number": "a finite number", "int_from_float": "a whole number",
+}  # fmt: skip
+
+
+def _explain(error: Any, source: str, overridden: set[str] | frozenset[str]) -> str:
+    loc = [str(part) for part in error["loc"]]
+    dotted = ".".join(loc)
+    where = f"--set {dotted}" if dotted in overridden else f"{source}: {dotted or 'scenario'}"
+    context, given = error.get("ctx", {}), error.get("input")
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        names = _names_at(loc[:-1])
+        near = _nearest(loc[-1], names)
+        return f"{where}: unknown key{near}. Expected one of: {', '.join(names)}"
+    if kind in _SHAPES:
+        got = "" if kind == "missing" else f", got {given!r}"
+        return f"{where}: expected {_SHAPES[kind]}{got}"
+    if kind == "literal_error":
+        choices = re.findall(r"'([^']*)'", str(context.get("expected", "")))
+        return f"{where}: expected {context['expected']}, got {given!r}{_nearest(str(given), choices)}"
+    bounds = {"greater_than": ("gt", ">"), "greater_than_equal": ("ge", ">="), "less_than": ("lt", "<"), "less_than_equal": ("le", "<=")}
+    if kind in bounds:
+        key, sign = bounds[kind]
+        return f"{where}: expected a number {sign} {context[key]:g}, got {given!r}"
+    if kind == "value_error":
+        shown = f" (got {given!r})" if isinstance(given, (str, int, float)) else ""
+        return f"{where}: {context['error']}{shown}"
+    return f"{where}: {error['msg']}, got {given!r}"
+
+
+def _names_at(loc: Sequence[str]) -> list[str]:
+    """Valid keys of the table at `loc`."""
+    model: Any = Scenario
+    for part in loc:
+        field = model.model_fields.get(part) if isinstance(model, type) and issubclass(model, BaseModel) else None
+        if field is not None:
+            model = field.annotation
+        if getattr(model, "__args__", None) and field is None:
+            model = model.__args__[-1]
+    while getattr(model, "__args__", None):
+        model = model.__args__[-1]
+    return list(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []
+
+
+def _nearest(word: str, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else ""
