@@ -1,15 +1,53 @@
+# Everything runs from .venv, which `make install` builds from python3 >= 3.11 and constraints.txt.
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: help install quickstart test
+.DEFAULT_GOAL := help
+.PHONY: help install quickstart test pytest verify lint types imports docs docs-check clean
 
-help:            ## this list
+help:              ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## +/\t/' | expand -t 14
 
 install: .venv/installed   ## build .venv with .venv/bin/tailgauge in it
 
 .venv/installed: pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo 'make: $(PYTHON) not found; set another one: make PYTHON=python3.12 install' >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else \
+	  "make: Tailgauge needs Python 3.11 or newer, $(PYTHON) is %d.%d; set another one: make PYTHON=python3.12 install" % v[:2])'
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip -c constraints.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --group dev -e '.[engine]'
-	touch $@
+	$(PIP) install --upgrade -c constraints.txt pip
+	$(PIP) install -c constraints.txt --build-constraint constraints.txt --group dev -e '.[engine]'
+	@touch $@
+
+quickstart: install        ## 30 s of traffic against the simulated endpoint, and its report
+	$(BIN)/tailgauge run scenarios/quickstart.toml --workers 2
+
+test: install lint types imports docs-check pytest   ## every check and test, as .ci/run does
+
+pytest: install            ## the tests alone
+	$(BIN)/python -m pytest
+
+verify: install            ## the tests at full size: longer runs, more repetitions
+	TAILGAUGE_FULL=1 $(BIN)/python -m pytest
+
+lint: install              ## ruff: format and rules
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+
+types: install             ## mypy --strict
+	$(BIN)/mypy
+	$(BIN)/mypy docs/generate.py
+
+imports: install           ## import-linter: which room may import which
+	$(BIN)/lint-imports --no-logo
+
+docs: install              ## write the generated pages anew
+	$(BIN)/python docs/generate.py
+
+docs-check: install
+	$(BIN)/python docs/generate.py --check
+
+clean:             ## remove .venv, caches and build outputs; runs/ and reports/ stay
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
