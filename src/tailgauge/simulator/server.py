@@ -1,0 +1,106 @@
+"""The endpoint's process: listens, serves until it is told to stop.
+
+Rule: this file owns the process (descriptors, signals, standard input, the event loop) and nothing of the protocols.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import resource
+import signal
+import ssl
+import threading
+from collections.abc import Callable
+
+from aiohttp import web
+
+from tailgauge.errors import UsageError
+from tailgauge.simulator.routes import application
+from tailgauge.simulator.selector import new_event_loop
+from tailgauge.simulator.settings import Settings
+
+_BACKLOG = 4096  # a burst of arrivals waits in the kernel; it caps this at net.core.somaxconn
+_KEEPALIVE_S = 300.0  # longer than any client keeps an idle connection, so that the client decides
+_SHUTDOWN_S = 0.4  # aiohttp waits for it twice: for open streams to end, then for their cancellation
+
+
+def serve(
+    settings: Settings, host: str, port: int, *, on_listening: Callable[[str], None], lifeline: bool
+) -> None:
+    """Serve until SIGTERM or SIGINT, or with `lifeline` until standard input ends: its writer has died.
+
+    Port 0 takes a free one; `on_listening` is called once with the address, when it accepts connections.
+    """
+    _raise_descriptor_limit()
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(_serve(settings, host, port, on_listening, lifeline))
+
+
+async def _serve(
+    settings: Settings, host: str, port: int, on_listening: Callable[[str], None], lifeline: bool
+) -> None:
+    tls = _tls(settings)
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if lifeline:
+        threading.Thread(target=_watch_stdin, args=(loop, stop), daemon=True).start()
+    runner = web.AppRunner(
+        application(settings),
+        access_log=None,
+        keepalive_timeout=_KEEPALIVE_S,
+        handler_cancellation=True,  # a client that leaves ends its call at once
+        shutdown_timeout=_SHUTDOWN_S,
+    )
+    await runner.setup()
+    try:
+        await _listen(runner, host, port, tls)
+        gc.freeze()  # what was loaded by now lives as long as the process: never look at it again
+        on_listening(_url(runner, tls))
+        await stop.wait()
+    finally:
+        await runner.cleanup()
+
+
+async def _listen(runner: web.AppRunner, host: str, port: int, tls: ssl.SSLContext | None) -> None:
+    try:
+        await web.TCPSite(runner, host, port, backlog=_BACKLOG, ssl_context=tls).start()
+    except OSError as error:
+        raise UsageError(f"cannot listen on {host} port {port}: {error.strerror or error}") from error
+
+
+def _url(runner: web.AppRunner, tls: ssl.SSLContext | None) -> str:
+    host, port = runner.addresses[0][:2]
+    scheme = "http" if tls is None else "https"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def _tls(settings: Settings) -> ssl.SSLContext | None:
+    if settings.certfile is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(settings.certfile, settings.keyfile)
+    except OSError as error:  # ssl.SSLError is one
+        raise UsageError(
+            f"{settings.certfile}: cannot be used as a certificate: {error.strerror or error}"
+        ) from error
+    return context
+
+
+def _raise_descriptor_limit() -> None:
+    """One descriptor a connection: take what the system allows."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _watch_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    # A thread, because standard input may be a file or /dev/null, which epoll refuses. os.read, because a daemon thread
+    # inside sys.stdin would hold its lock when the interpreter ends.
+    while os.read(0, 4096):
+        pass
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(stop.set)
