@@ -1,0 +1,65 @@
+"""What every test may ask for: the checkout, and commands that cannot outlive their time.
+
+Rule: nothing here imports the harness. Locust patches the process it is imported into, so whatever needs it
+runs in a process of its own, through `command`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def checkout() -> Path:
+    """Root of the checkout."""
+    return Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def full_size() -> bool:
+    """Whether `make verify` asked for longer runs and more repetitions."""
+    return os.environ.get("TAILGAUGE_FULL") == "1"
+
+
+@pytest.fixture(scope="session")
+def command() -> Command:
+    """Run a command to its end, or kill it and all its children: `command([...], timeout_s=60)`."""
+    return _run_bounded
+
+
+def _run_bounded(
+    arguments: Sequence[str | Path],
+    timeout_s: float = 60,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Arguments named `tailgauge` or `python` mean this environment's own."""
+    program = {"python": sys.executable, "tailgauge": str(Path(sys.executable).with_name("tailgauge"))}
+    line = [program.get(str(arguments[0]), str(arguments[0])), *map(str, arguments[1:])]
+    process = subprocess.Popen(
+        line,
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        stdout, stderr = process.communicate(timeout=timeout_s)
+    except BaseException as error:
+        os.killpg(process.pid, signal.SIGKILL)
+        stdout, stderr = process.communicate(timeout=10)
+        error.add_note(f"stdout: {stdout[-2000:]}\nstderr: {stderr[-2000:]}")
+        raise
+    return subprocess.CompletedProcess(line, process.returncode, stdout, stderr)

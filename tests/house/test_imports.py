@@ -1,0 +1,56 @@
+"""The arrows between the rooms, statically and in fresh interpreters."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+WATCH = """
+import importlib, sys
+unwanted, *modules = sys.argv[1:]
+for name in modules:
+    importlib.import_module(name)
+    loaded = [word for word in unwanted.split(",") if word in sys.modules]
+    if loaded:
+        sys.exit(f"importing {name} loads {loaded}")
+"""
+
+
+def modules_under(root: Path, package: str) -> list[str]:
+    files = sorted((root / package).rglob("*.py"))
+    names = [".".join(file.relative_to(root).with_suffix("").parts) for file in files]
+    return [name.removesuffix(".__init__") for name in names if not name.endswith("__main__")]
+
+
+def test_every_contract_of_the_rooms_is_kept(checkout, command):
+    linter = Path(sys.executable).with_name("lint-imports")
+
+    result = command([linter, "--no-logo", "--no-cache"], cwd=checkout)
+
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    ("root", "package", "unwanted"),
+    [
+        ("src", "tailgauge", "pandas,plotly,jinja2,tailgauge_analysis"),
+        ("analysis", "tailgauge_analysis", "locust,gevent,anthropic,openai"),
+    ],
+)
+def test_importing_every_module_of_a_package_loads_nothing_that_the_package_must_do_without(
+    checkout, command, root, package, unwanted
+):
+    """One interpreter imports them one after the other: if nothing unwanted is there at the end, no module loads it."""
+    modules = modules_under(checkout / root, package)
+
+    result = command(["python", "-c", WATCH, unwanted, *modules], timeout_s=120)
+
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_command_line_loads_neither_locust_nor_an_sdk_until_a_subcommand_needs_it(command):
+    result = command(
+        ["python", "-c", WATCH, "locust,gevent,anthropic,openai,pyarrow,pandas,aiohttp", "tailgauge.cli"]
+    )
+
+    assert result.returncode == 0, result.stderr

@@ -1,0 +1,33 @@
+"""The packaged scenarios: each loads, says what it is, and stands in the docs."""
+
+import tomllib
+
+import pytest
+
+from tailgauge.scenario import SIMULATED, load, packaged
+
+SHELF = sorted(packaged("scenarios").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", SHELF, ids=lambda path: path.stem)
+class TestPackagedScenario:
+    def test_it_loads_by_path_and_by_name_alike(self, path):
+        assert load(str(path)) == load(path.stem)
+
+    def test_it_runs_against_the_simulated_endpoint_unless_told_otherwise(self, path):
+        assert load(path.stem).target.url == SIMULATED
+
+    def test_it_opens_with_a_comment_and_has_a_description(self, path):
+        text = path.read_text(encoding="utf-8")
+
+        assert text.startswith("# ")
+        assert tomllib.loads(text)["description"]
+
+    def test_it_is_listed_in_the_docs(self, path, checkout):
+        page = (checkout / "docs" / "scenarios.md").read_text(encoding="utf-8")
+
+        assert f"| `{path.stem}` |" in page
+
+
+def test_there_is_a_quickstart(checkout):
+    assert "quickstart" in {path.stem for path in SHELF}

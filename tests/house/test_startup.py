@@ -1,0 +1,26 @@
+"""`tailgauge --help` answers at once: no heavy import stands before the first line."""
+
+import statistics
+import time
+
+ROUNDS = 5
+PROMISE_S = 0.5
+
+
+def test_help_takes_less_than_half_a_second(command):
+    """On a machine so busy that a bare interpreter takes 50 ms, help may take ten times that instead."""
+    bare, help_page = [], []
+    for _ in range(ROUNDS):
+        bare.append(_seconds(command, ["python", "-c", "pass"]))
+        help_page.append(_seconds(command, ["tailgauge", "--help"]))
+
+    allowed = max(PROMISE_S, 10 * statistics.median(bare))
+    assert statistics.median(help_page) < allowed, f"help: {help_page}, bare interpreter: {bare}"
+
+
+def _seconds(command, line) -> float:
+    before = time.perf_counter()
+    result = command(line)
+    elapsed = time.perf_counter() - before
+    assert result.returncode == 0, result.stderr
+    return elapsed
