@@ -1,0 +1,161 @@
+"""A real llama.cpp with a tiny model, started by the tests that ask for it.
+
+Rule: the engine is the witness. What it counts and times itself is taken from its `/metrics` page and its log, never
+through the code under test. Each test gets an engine of its own, with empty caches and counters at zero; it starts
+in a fifth of a second. Times are compared with the engine's own, never with a number of milliseconds alone.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+START_S = 30
+TIMING = re.compile(r"task (\d+) \|\s+(prompt eval|eval) time =\s+([\d.]+) ms /\s+(\d+) tokens")
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a test needs of its engine: `@pytest.mark.parametrize("engine", [{"parallel": 2}], indirect=True)`."""
+
+    parallel: int = 4
+    ctx: int = 16384
+    threads: int = 1  # the other core is the client's
+
+
+@dataclass(frozen=True)
+class Served:
+    """One request as the engine timed it."""
+
+    prompt_ms: float
+    prompt_tokens: int
+    predicted_ms: float
+    predicted_tokens: int
+
+    @property
+    def ms_per_token(self) -> float:
+        return self.predicted_ms / self.predicted_tokens
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A running engine: its address, its counters, its log."""
+
+    url: str
+    log: Path
+
+    def get(self, path: str) -> str:
+        """A page of the engine."""
+        with urllib.request.urlopen(self.url + path, timeout=10) as response:
+            return str(response.read().decode())
+
+    def counters(self) -> dict[str, float]:
+        """The `/metrics` page, without the `llamacpp:` prefix."""
+        return parse_metrics(self.get("/metrics"))
+
+    def served(self, count: int) -> list[Served]:
+        """At least `count` requests, in the order they came; the log is written by a thread of its own, so wait for it.
+
+        The same numbers as the `timings` object of the last chunk, rounded to 10 us.
+        """
+        deadline = time.monotonic() + 5
+        while len(done := self._logged()) < count:
+            assert time.monotonic() < deadline, f"the engine's log has {len(done)} requests, not {count}"
+            time.sleep(0.02)
+        return done
+
+    def _logged(self) -> list[Served]:
+        found: dict[int, dict[str, tuple[float, int]]] = {}
+        for task, kind, ms, tokens in TIMING.findall(self.log.read_text(encoding="utf-8", errors="replace")):
+            found.setdefault(int(task), {})[kind] = (float(ms), int(tokens))
+        whole = [found[task] for task in sorted(found) if len(found[task]) == 2]
+        return [Served(*both["prompt eval"], *both["eval"]) for both in whole]
+
+    def post(self, path: str, body: dict[str, object]) -> str:
+        """Send one request past the harness; the whole response body."""
+        request = urllib.request.Request(
+            self.url + path, json.dumps(body).encode(), {"content-type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return str(response.read().decode())
+
+    def seconds_until_idle(self, limit_s: float) -> float:
+        """Time until no request is being processed, asked every 10 ms; `limit_s` if it is still busy then."""
+        start = time.monotonic()
+        while (waited := time.monotonic() - start) < limit_s:
+            if self.counters()["requests_processing"] == 0:
+                return waited
+            time.sleep(0.01)
+        return limit_s
+
+
+def parse_metrics(page: str) -> dict[str, float]:
+    """Name and value of every line of a Prometheus page that has no labels."""
+    return {
+        name.removeprefix("llamacpp:"): float(value)
+        for name, value in re.findall(r"^([\w:]+) ([\d.eE+-]+)$", page, re.MULTILINE)
+    }
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model file, made on the spot."""
+    for module in ("xllamacpp", "gguf"):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is not installed: it comes with the extra `engine`")
+    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
+    subprocess.run([sys.executable, HERE / "make_tiny_gguf.py", path], check=True, timeout=60)
+    return path
+
+
+@pytest.fixture
+def engine(request: pytest.FixtureRequest, tiny_model: Path, tmp_path: Path) -> Iterator[Engine]:
+    """A fresh engine, as the test's `Need` asks."""
+    need = Need(**getattr(request, "param", {}))
+    line = [
+        *(sys.executable, HERE / "serve_engine.py", tiny_model),
+        *("--parallel", str(need.parallel), "--ctx", str(need.ctx), "--threads", str(need.threads)),
+    ]
+    log = tmp_path / "engine.log"
+    with (
+        log.open("wb") as stderr,
+        subprocess.Popen(line, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True) as process,
+    ):
+        try:
+            yield Engine(_address(process, log), log)
+        finally:
+            _end(process)
+
+
+def _address(process: subprocess.Popen[bytes], log: Path) -> str:
+    assert process.stdout is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        ready = selector.select(START_S)
+    words = process.stdout.readline().decode().split() if ready else []
+    if len(words) != 2 or words[0] != "LISTENING":
+        pytest.fail(f"the engine did not start: {log.read_text(errors='replace')[-2000:]}")
+    return words[1]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(timeout=10)
