@@ -109,24 +109,38 @@ class AttemptRow:
     sent_at_ns: Annotated[int | None, _c("int64", "first request byte handed to the kernel")] = None
     headers_at_ns: Annotated[int | None, _c("int64", "response headers complete")] = None
     first_byte_at_ns: Annotated[int | None, _c("int64", "first byte of the response")] = None
-    first_event_at_ns: Annotated[int | None, _c("int64", "first SSE event of any kind, pings excepted")] = None
-    first_content_at_ns: Annotated[int | None, _c("int64", "first non-empty content delta of any kind")] = None
-    first_content_low_at_ns: Annotated[int | None, _c("int64", "lower end of first_content, null if exact")] = None
+    first_event_at_ns: Annotated[int | None, _c("int64", "first SSE event of any kind, pings excepted")] = (
+        None
+    )
+    first_content_at_ns: Annotated[int | None, _c("int64", "first non-empty content delta of any kind")] = (
+        None
+    )
+    first_content_low_at_ns: Annotated[
+        int | None, _c("int64", "lower end of first_content, null if exact")
+    ] = None
     first_content_read_at_ns: Annotated[int | None, _c("int64", "our clock when that read was taken")] = None
     first_text_at_ns: Annotated[int | None, _c("int64", "first non-empty text delta")] = None
     first_text_low_at_ns: Annotated[int | None, _c("int64", "lower end of first_text, null if exact")] = None
     last_content_at_ns: Annotated[int | None, _c("int64", "last non-empty content delta")] = None
-    last_content_low_at_ns: Annotated[int | None, _c("int64", "lower end of last_content, null if exact")] = None
-    stopped_at_ns: Annotated[int | None, _c("int64", "the protocol's end mark: message_stop or [DONE]")] = None
+    last_content_low_at_ns: Annotated[int | None, _c("int64", "lower end of last_content, null if exact")] = (
+        None
+    )
+    stopped_at_ns: Annotated[int | None, _c("int64", "the protocol's end mark: message_stop or [DONE]")] = (
+        None
+    )
     ended_at_ns: Annotated[int | None, _c("int64", "last byte, or the failure; null when censored")] = None
     cancelled_at_ns: Annotated[int | None, _c("int64", "we closed the connection")] = None
     ended: Annotated[str, _c("string", "class of the outcome, or censored")] = CENSORED
-    limit_kind: Annotated[str | None, _c("string", "of a 429: requests, input_tokens, output_tokens, ...")] = None
+    limit_kind: Annotated[
+        str | None, _c("string", "of a 429: requests, input_tokens, output_tokens, ...")
+    ] = None
     status: Annotated[int | None, _c("int16", "HTTP status")] = None
     error_type: Annotated[str | None, _c("string", "error name of the protocol, or of the system")] = None
     error_body: Annotated[str | None, _c("string", "first 2 kB of the error, secrets removed")] = None
     retry_after_s: Annotated[float | None, _c("float64", "retry-after header, in seconds")] = None
-    rate_limit_headers: Annotated[str | None, _c("string", "every rate-limit header, as a JSON object")] = None
+    rate_limit_headers: Annotated[str | None, _c("string", "every rate-limit header, as a JSON object")] = (
+        None
+    )
     server_request_id: Annotated[str | None, _c("string", "the server's own id of the call")] = None
     connection: Annotated[int | None, _c("int32", "number of the connection within the worker")] = None
     connection_is_new: Annotated[bool | None, _c("bool", "this attempt paid for the connection")] = None
@@ -135,18 +149,24 @@ class AttemptRow:
     tls_ns: Annotated[int | None, _c("int64", "TLS handshake, new connections only")] = None
     stop_reason: Annotated[str | None, _c("string", "as the protocol names it")] = None
     model: Annotated[str | None, _c("string", "model that the response names")] = None
-    input_tokens: Annotated[int | None, _c("int64", "uncached remainder of the prompt, for every protocol")] = None
+    input_tokens: Annotated[
+        int | None, _c("int64", "uncached remainder of the prompt, for every protocol")
+    ] = None
     cache_read_input_tokens: Annotated[int | None, _c("int64", "prompt tokens read from a cache")] = None
     cache_creation_input_tokens: Annotated[int | None, _c("int64", "prompt tokens written to a cache")] = None
     cache_creation_5m_input_tokens: Annotated[int | None, _c("int64", "of these, with a 5-minute TTL")] = None
     cache_creation_1h_input_tokens: Annotated[int | None, _c("int64", "of these, with a 1-hour TTL")] = None
-    output_tokens: Annotated[int | None, _c("int64", "tokens generated, thinking included; from the last usage")] = None
+    output_tokens: Annotated[
+        int | None, _c("int64", "tokens generated, thinking included; from the last usage")
+    ] = None
     thinking_tokens: Annotated[int | None, _c("int64", "of these, thinking")] = None
     chunks: Annotated[int, _c("int32", "content chunks received")] = 0
     events: Annotated[int, _c("int32", "SSE events received, of any kind")] = 0
     reads: Annotated[int, _c("int32", "socket reads that returned data")] = 0
     body_bytes: Annotated[int, _c("int64", "bytes received after the headers, on the wire")] = 0
-    handover_max_ns: Annotated[int | None, _c("int64", "largest read_at - arrived_at of its reads: our own lag")] = None
+    handover_max_ns: Annotated[
+        int | None, _c("int64", "largest read_at - arrived_at of its reads: our own lag")
+    ] = None
     stamps: Annotated[str, _c("string", "kernel or user: who stamped the reads")] = "kernel"
 
 
@@ -201,7 +221,9 @@ class TruthRow:
     received_at_ns: Annotated[int, _c("int64", "request body complete; the endpoint's CLOCK_MONOTONIC")]
     headers_at_ns: Annotated[int | None, _c("int64", "response headers written")]
     planned_ttft_ns: Annotated[int | None, _c("int64", "delay drawn for the first chunk")]
-    chunk_sent_at_ns: Annotated[list[int], _c("list<int64>", "clock just before each content chunk was written")]
+    chunk_sent_at_ns: Annotated[
+        list[int], _c("list<int64>", "clock just before each content chunk was written")
+    ]
     ended_at_ns: Annotated[int | None, _c("int64", "end mark written")]
     cancelled_at_ns: Annotated[int | None, _c("int64", "the client's disconnect was seen")]
     input_tokens: Annotated[int, _c("int64", "prompt tokens counted")]

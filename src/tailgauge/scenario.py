@@ -33,7 +33,9 @@ Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
 class Target(_Table):
     """Where the traffic goes."""
 
-    url: str = Field(SIMULATED, description="base URL of the target, or `simulated` for the embedded endpoint")
+    url: str = Field(
+        SIMULATED, description="base URL of the target, or `simulated` for the embedded endpoint"
+    )
     protocol: Literal["anthropic", "openai"] = Field(
         "anthropic", description="wire protocol: `anthropic` (Messages) or `openai` (chat completions)"
     )
@@ -43,7 +45,9 @@ class Target(_Table):
         pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
         description="environment variable with the key for this target; without it a key is sent only to the provider's own host",
     )
-    ca_file: str | None = Field(None, description="PEM file of a certificate authority to trust for this target")
+    ca_file: str | None = Field(
+        None, description="PEM file of a certificate authority to trust for this target"
+    )
     connections: int = Field(1000, ge=1, le=60_000, description="idle connections kept by each worker")
 
     @field_validator("url")
@@ -78,7 +82,8 @@ class Stages(_Table):
         30.0, description="seconds during which requests arrive, warm-up included"
     )
     warmup_s: NonNegative | None = Field(
-        None, description="seconds at the start left out of the statistics; default a tenth of the run, at most 60"
+        None,
+        description="seconds at the start left out of the statistics; default a tenth of the run, at most 60",
     )
     cooldown_s: NonNegative = Field(0.0, description="seconds at the end left out of the statistics")
 
@@ -105,9 +110,13 @@ class Stages(_Table):
 class Traffic(_Table):
     """One kind of request. Several tables make a mix."""
 
-    pattern: Literal["streaming"] = Field("streaming", description="traffic pattern: `streaming`, one streamed call")
+    pattern: Literal["streaming"] = Field(
+        "streaming", description="traffic pattern: `streaming`, one streamed call"
+    )
     weight: Positive = Field(1.0, description="share of the arrivals, relative to the other tables")
-    prompt_tokens: Tokens = Field(200, description="prompt size asked for, in words of the word list (about 1 token each)")
+    prompt_tokens: Tokens = Field(
+        200, description="prompt size asked for, in words of the word list (about 1 token each)"
+    )
     prompt_sigma: Annotated[float, Field(ge=0, le=3)] = Field(
         0.0, description="0: every prompt has that size; else lognormal with this sigma and that median"
     )
@@ -117,19 +126,31 @@ class Traffic(_Table):
 class Limits(_Table):
     """What one worker may hold, and for how long."""
 
-    in_flight_per_worker: int = Field(1000, ge=1, le=60_000, description="arrivals beyond it are dropped and counted")
+    in_flight_per_worker: int = Field(
+        1000, ge=1, le=60_000, description="arrivals beyond it are dropped and counted"
+    )
     attempt_deadline_s: Positive = Field(120.0, description="a call that takes longer ends as `timeout`")
     connect_timeout_s: Positive = Field(10.0, description="DNS, TCP and TLS together")
-    drain_s: NonNegative = Field(60.0, description="wait for open requests at the end; then they are censored")
+    drain_s: NonNegative = Field(
+        60.0, description="wait for open requests at the end; then they are censored"
+    )
 
 
 class Simulated(_Table):
     """The simulated endpoint, when the target is `simulated`."""
 
-    ttft_ms: NonNegative = Field(200.0, description="time to the first chunk: its value, or its median if lognormal")
-    ttft_sigma: Annotated[float, Field(ge=0, le=3)] = Field(0.0, description="0: constant; else sigma of a lognormal")
-    chunk_gap_ms: NonNegative = Field(10.0, description="time between chunks: its value, or its median if lognormal")
-    chunk_gap_sigma: Annotated[float, Field(ge=0, le=3)] = Field(0.0, description="0: constant; else sigma of a lognormal")
+    ttft_ms: NonNegative = Field(
+        200.0, description="time to the first chunk: its value, or its median if lognormal"
+    )
+    ttft_sigma: Annotated[float, Field(ge=0, le=3)] = Field(
+        0.0, description="0: constant; else sigma of a lognormal"
+    )
+    chunk_gap_ms: NonNegative = Field(
+        10.0, description="time between chunks: its value, or its median if lognormal"
+    )
+    chunk_gap_sigma: Annotated[float, Field(ge=0, le=3)] = Field(
+        0.0, description="0: constant; else sigma of a lognormal"
+    )
     tokens_per_chunk: int = Field(1, ge=1, le=1000, description="tokens carried by each chunk")
 
 
@@ -198,7 +219,9 @@ def find(argument: str) -> Path:
     if path.suffix == ".toml" and path.stem in names and path.parts[:-1] in {(), ("scenarios",)}:
         return shelf / path.name
     near = _nearest(path.stem, names)
-    raise UsageError(f"{argument}: no such file, and no packaged scenario of that name{near}. There are: {', '.join(names)}")
+    raise UsageError(
+        f"{argument}: no such file, and no packaged scenario of that name{near}. There are: {', '.join(names)}"
+    )
 
 
 def load(argument: str, overrides: Sequence[tuple[str, Any]] = ()) -> Scenario:
@@ -218,12 +241,22 @@ def load(argument: str, overrides: Sequence[tuple[str, Any]] = ()) -> Scenario:
     return parse(tree, str(path), {key for key, _ in overrides})
 
 
-def parse(tree: Mapping[str, Any], source: str, overridden: set[str] | frozenset[str] = frozenset()) -> Scenario:
+def parse(
+    tree: Mapping[str, Any], source: str, overridden: set[str] | frozenset[str] = frozenset()
+) -> Scenario:
     """Check a tree of plain values; `source` is named in errors, unless the key was set on the command line."""
     try:
         return Scenario.model_validate(tree)
     except ValidationError as error:
         raise ScenarioError("\n".join(_explain(e, source, overridden) for e in error.errors())) from None
+
+
+def scaled(stages: Stages, duration_s: float) -> dict[str, float | None]:
+    """The stages of a run of another length, all in proportion."""
+    factor = duration_s / stages.duration_s
+    warmup = None if stages.warmup_s is None else stages.warmup_s * factor
+    known = {"duration_s": duration_s, "warmup_s": warmup, "cooldown_s": stages.cooldown_s * factor}
+    return {key: value for key, value in known.items() if value is not None}
 
 
 def override(text: str) -> tuple[str, Any]:
@@ -270,7 +303,12 @@ def _explain(error: Any, source: str, overridden: set[str] | frozenset[str]) -> 
     if kind == "literal_error":
         choices = re.findall(r"'([^']*)'", str(context.get("expected", "")))
         return f"{where}: expected {context['expected']}, got {given!r}{_nearest(str(given), choices)}"
-    bounds = {"greater_than": ("gt", ">"), "greater_than_equal": ("ge", ">="), "less_than": ("lt", "<"), "less_than_equal": ("le", "<=")}
+    bounds = {
+        "greater_than": ("gt", ">"),
+        "greater_than_equal": ("ge", ">="),
+        "less_than": ("lt", "<"),
+        "less_than_equal": ("le", "<="),
+    }
     if kind in bounds:
         key, sign = bounds[kind]
         return f"{where}: expected a number {sign} {context[key]:g}, got {given!r}"
@@ -284,7 +322,9 @@ def _names_at(loc: Sequence[str]) -> list[str]:
     """Valid keys of the table at `loc`."""
     model: Any = Scenario
     for part in loc:
-        field = model.model_fields.get(part) if isinstance(model, type) and issubclass(model, BaseModel) else None
+        field = (
+            model.model_fields.get(part) if isinstance(model, type) and issubclass(model, BaseModel) else None
+        )
         if field is not None:
             model = field.annotation
         if getattr(model, "__args__", None) and field is None:

@@ -1,0 +1,234 @@
+"""The command line: arguments in, one line for each mistake, exit codes out.
+
+Rule: this is the only place that prints results and exits. Heavy imports live inside the subcommands.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tailgauge import __version__
+from tailgauge.errors import Exit, TailgaugeError, UsageError
+
+if TYPE_CHECKING:
+    from tailgauge.describe import Settings
+
+EXIT_CODES = """\b
+Exit codes, the first that holds:
+  2    wrong usage or scenario
+  130  interrupted (what was recorded is kept and reported)
+  4    the target could not be used
+  3    the run is INVALID, or rows were lost
+  1    an SLO failed
+  3    an SLO is inconclusive
+  0    all well; DEGRADED alone changes nothing"""
+
+
+class _Positive(click.ParamType):
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            number = float(value)
+        except ValueError:
+            number = -1.0
+        if not 0 < number < 1e9:
+            self.fail(f"expected a number above 0, got {value!r}", param, ctx)
+        return number
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="tailgauge")
+def cli() -> None:
+    """Load-test streaming LLM endpoints, and know whether to trust the numbers."""
+
+
+@cli.command(epilog=EXIT_CODES)
+@click.argument("scenario")
+@click.option("--target", metavar="URL", help="Send the traffic there instead of the scenario's target.url.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    help="Worker processes on this machine.",
+)
+@click.option(
+    "--duration", type=_Positive(), metavar="SECONDS", help="Length of the run; scales all its stages."
+)
+@click.option(
+    "--rate", type=_Positive(), metavar="PER_SECOND", help="Mean arrivals a second, over all workers."
+)
+@click.option(
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="TABLE.KEY=VALUE",
+    help="Override one value of the scenario; may be repeated.",
+)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Seed of arrivals, sizes and prompts.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    help="Folder for runs/ and reports/ (default: here).",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object instead of the summary; no live display."
+)
+def run(
+    scenario: str,
+    target: str | None,
+    workers: int,
+    duration: float | None,
+    rate: float | None,
+    sets: tuple[str, ...],
+    seed: int | None,
+    out: Path,
+    as_json: bool,  # noqa: FBT001 - a command-line flag
+) -> None:
+    """Run SCENARIO (a file, or the name of a packaged one) and report it."""
+    settings = _settings(scenario, target, duration, rate, sets, seed, out)
+    from tailgauge.launch import Launch
+
+    code, made, done = Launch(settings, workers, quiet=as_json).run()
+    if as_json:
+        data = made.data if made else {}
+        folder = {"run_id": done.run_id, "run_dir": str(done.folder.path)} if done else {}
+        click.echo(json.dumps({**data, **folder, "exit_code": int(code)}))
+    elif made:
+        click.echo(made.summary)
+    sys.exit(code)
+
+
+def _settings(
+    scenario: str,
+    target: str | None,
+    duration: float | None,
+    rate: float | None,
+    sets: tuple[str, ...],
+    seed: int | None,
+    out: Path,
+) -> Settings:
+    from tailgauge import scenario as scenarios
+    from tailgauge.describe import Settings
+
+    pairs = [scenarios.override(text) for text in sets]
+    named = [("target.url", target), ("arrival.rate_per_s", rate), ("seed", seed)]
+    pairs += [(key, value) for key, value in named if value is not None]
+    resolved = scenarios.load(scenario, pairs)
+    if duration is not None:
+        pairs.append(("stages", scenarios.scaled(resolved.stages, duration)))
+        resolved = scenarios.load(scenario, pairs)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {out}: cannot be written: {error.strerror}") from error
+    shown = tuple(f"{key}={value}" for key, value in pairs)
+    return Settings(resolved, scenarios.find(scenario).name, shown, out)
+
+
+@cli.command()
+@click.argument("run_dirs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN_DIR...")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path(), help="Folder for reports/ (default: here)."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the summary.")
+def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> None:  # noqa: FBT001 - a command-line flag
+    """Make the report of a run folder, or of the part folders that its workers kept.
+
+    Exits as `tailgauge run` does for the same data.
+    """
+    from tailgauge_analysis.report import make
+
+    try:
+        made = make(run_dirs, out)
+    except OSError as error:
+        raise UsageError(f"the report cannot be written: {error}") from error
+    if as_json:
+        paths = {"html": str(made.html), "markdown": str(made.markdown), "json": str(made.json)}
+        facts = {
+            "run_id": made.run_id,
+            "report": paths,
+            "exit_code": int(made.exit_code),
+            "summary": made.summary,
+        }
+        click.echo(
+            json.dumps(
+                {**facts, "verdict": made.data.get("verdict"), "conservation": made.data.get("conservation")}
+            )
+        )
+    else:
+        click.echo(made.summary)
+    sys.exit(made.exit_code)
+
+
+@cli.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port; 0 takes a free one."
+)
+@click.option(
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="simulated.KEY=VALUE",
+    help="Setting of the endpoint, as in a scenario.",
+)
+@click.option(
+    "--seed", type=click.IntRange(0, 2**63 - 1), default=1, show_default=True, help="Seed of its delays."
+)
+@click.option(
+    "--embed-clock",
+    is_flag=True,
+    help="Begin each chunk's text with the time it was sent at (19 digits, ns).",
+)
+@click.option(
+    "--api-key-env", metavar="NAME", help="Refuse requests without the key in this environment variable."
+)
+@click.option(
+    "--certfile", type=click.Path(dir_okay=False), help="Serve TLS with this certificate chain (PEM)."
+)
+@click.option("--keyfile", type=click.Path(dir_okay=False), help="Its private key (PEM).")
+@click.option("--lifeline", is_flag=True, help="End when standard input does.")
+def endpoint(host: str, port: int, sets: tuple[str, ...], seed: int, **options: Any) -> None:
+    """Serve the simulated endpoint: Anthropic Messages and OpenAI chat completions over HTTP."""
+    from tailgauge.endpoint_command import serve_command
+
+    serve_command(host, port, sets, seed, options, lambda url: click.echo(f"listening on {url}"))
+
+
+@cli.command()
+@click.option("--master", required=True, metavar="HOST:PORT", help="Address of the run's owner.")
+@click.option("--lifeline", is_flag=True, help="End when standard input does.")
+def worker(master: str, lifeline: bool) -> None:  # noqa: FBT001 - a command-line flag
+    """Send traffic for the owner at HOST:PORT until it lets go."""
+    host, colon, port = master.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise UsageError(f"--master {master}: expected HOST:PORT")
+    from tailgauge.launch import work
+
+    work(master, lifeline=lifeline)
+
+
+def main() -> None:
+    """Entry point: every user's mistake is one line on standard error."""
+    try:
+        cli.main(prog_name="tailgauge", standalone_mode=False)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(Exit.USAGE)
+    except click.Abort:
+        sys.exit(Exit.INTERRUPTED)
+    except TailgaugeError as error:
+        click.echo(f"tailgauge: {error}", err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(Exit.INTERRUPTED)

@@ -1,0 +1,71 @@
+"""Where every scheduled request went, from the owner's books.
+
+    scheduled  = dispatched + client_drop + not_reached + lost
+    dispatched = sum of ended classes + censored
+
+Rule: what a drained worker says of its share is taken as it stands; of a lost worker only the rows that it left count,
+and the rest of what it held is `lost`. The analysis does the same sum again from Parquet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tailgauge.folder import RunFolder
+from tailgauge.records import CENSORED
+
+
+@dataclass(slots=True)
+class Share:
+    """One worker's part of the books."""
+
+    state: str
+    leased: Sequence[int]
+    counts: dict[str, Any] | None
+
+
+def conserve(scheduled: int, shares: Sequence[Share], *, final: bool) -> dict[str, Any]:
+    """The conservation counts of run.json; while the run goes on (`final` false) nothing is lost or not reached yet."""
+    leased = sum(len(share.leased) for share in shares)
+    total: dict[str, Any] = {
+        "scheduled": scheduled,
+        "dispatched": 0,
+        "client_drop": 0,
+        "not_reached": scheduled - leased,
+        "lost": 0,
+    }
+    ended: dict[str, int] = {}
+    censored = 0
+    for share in shares:
+        counts = share.counts or {}
+        dispatched, dropped = counts.get("dispatched", 0), counts.get("client_drop", 0)
+        total["dispatched"] += dispatched
+        total["client_drop"] += dropped
+        left = len(share.leased) - dispatched - dropped
+        total["lost" if final and share.state == "lost" else "not_reached"] += left
+        censored += counts.get("censored", 0)
+        for name, count in counts.get("ended", {}).items():
+            ended[name] = ended.get(name, 0) + count
+    return {**total, "ended": ended, "censored": censored}
+
+
+def count_rows(folder: RunFolder, worker: int, drop: str) -> dict[str, Any]:
+    """Counts of a lost worker, from the request rows that it left; unreadable parts count nothing."""
+    ended: dict[str, int] = {}
+    for part in sorted((folder.path / "requests").glob(f"part-{worker}-*.parquet")):
+        try:
+            table = pq.read_table(part, columns=["stage", "ended"])
+        except (OSError, pa.ArrowException):
+            continue  # the analysis names it
+        table = table.filter(pc.not_equal(table["stage"], "preflight"))
+        for item in pc.value_counts(table["ended"]).to_pylist():
+            ended[item["values"]] = ended.get(item["values"], 0) + item["counts"]
+    dropped, censored = ended.pop(drop, 0), ended.pop(CENSORED, 0)
+    dispatched = sum(ended.values()) + censored
+    return {"dispatched": dispatched, "client_drop": dropped, "ended": ended, "censored": censored}

@@ -1,0 +1,115 @@
+"""What the owner tells: run.json's frame, the live figures, and why a target could not be used.
+
+Rule: plain values in, plain values and sentences out.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from tailgauge import __version__
+from tailgauge.clock import boot_id
+from tailgauge.records import SCHEMA_VERSION
+from tailgauge.scenario import Scenario
+
+PACKAGES = ("locust", "gevent", "greenlet", "anthropic", "openai", "httpx2", "pyarrow", "numpy")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a user asked for: the resolved scenario, where it came from, where the run goes."""
+
+    scenario: Scenario
+    scenario_file: str
+    overrides: tuple[str, ...]
+    out: Path
+
+
+@dataclass(slots=True)
+class Progress:
+    """The run so far, over all workers."""
+
+    passed_s: float
+    duration_s: float
+    sent: int = 0
+    in_flight: int = 0
+    dropped: int = 0
+    ended: dict[str, int] = field(default_factory=dict)
+    ttft_p50_ms: float | None = None
+    ttft_p99_ms: float | None = None
+
+    @property
+    def errors(self) -> int:
+        """Requests that ended otherwise than well; 429s are counted apart."""
+        return sum(
+            n for name, n in self.ended.items() if name not in {"ok", "empty", "cancelled", "rate_limited"}
+        )
+
+
+def versions() -> dict[str, str]:
+    """Versions of what produced the numbers."""
+    found = {"tailgauge": __version__, "python": platform.python_version(), "kernel": platform.release()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def run_json(
+    facts: dict[str, Any], state: str, notes: list[str], preflight: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """The frame of run.json; see docs/data-format.md."""
+    owner = {
+        "host": platform.node(),
+        "pid": os.getpid(),
+        "kernel": platform.release(),
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "cpu_count": os.cpu_count(),
+        "python": platform.python_version(),
+        "boot_id": boot_id(),
+    }
+    return {
+        "schema_version": SCHEMA_VERSION,
+        **facts,
+        "state": state,
+        "versions": versions(),
+        "owner": owner,
+        "notes": list(notes),
+        "preflight": list(preflight),
+        "verdict": None,
+    }
+
+
+_ADVICE = {
+    "tcp": "Is it running, and is the port right?",
+    "dns": "Is the host name right?",
+    "timeout": "Nothing answered in time: is it running, is a firewall between?",
+    "tls_certificate": "If it is your own authority, name its PEM file in target.ca_file",
+    "tls": "Does the target speak TLS on this port? A plain one wants http://",
+    "not_http": "Something else than HTTP/1.1 listens there",
+    "closed": "Does the target speak HTTP on this port, or does it want https://?",
+    "not_an_event_stream": "It answered, but not with an event stream: is this the right path and protocol?",
+    "not_json": "It answered, but not as the protocol does: is this the right URL and protocol?",
+}
+
+
+def preflight_failure(url: str, protocol: str, seen: dict[str, Any]) -> str:
+    """One or two sentences: which target, what it did, what to do."""
+    kind, status, text = seen["error_type"], seen["status"], " ".join((seen["message"] or "").split())[:300]
+    did = f"answered HTTP {status}" if status else f"could not be used ({kind})"
+    if status == 200:
+        did = f"answered HTTP 200, but the stream ended as {seen['ended']}"
+    advice = _ADVICE.get(kind or "", "")
+    if status in {401, 403}:
+        advice = "The key was refused. For your own engine, name the variable that holds its key in target.api_key_env"
+    elif status in {404, 405}:
+        advice = f"Is the base URL right, and does it speak the {protocol} protocol?"
+    return f"target {url} {did}{': ' + text if text else ''}. {advice}".strip()

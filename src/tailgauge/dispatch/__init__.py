@@ -1,0 +1,1 @@
+"""Drives the traffic patterns in real time, on greenlets and real sockets."""

@@ -1,0 +1,50 @@
+"""What a worker counts as it goes: for its health rows, the live display, and the conservation of requests.
+
+Rule: numbers only grow, from the start of the run; preflight is not counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tailgauge.sketch import Bins
+
+
+@dataclass(slots=True)
+class Counters:
+    """scheduled = dispatched + client_drop + not_reached; dispatched = ended + censored, once drained."""
+
+    leased: int = 0  # arrivals handed to this worker
+    dispatched: int = 0
+    client_drop: int = 0
+    not_reached: int = 0
+    censored: int = 0
+    ended: dict[str, int] = field(default_factory=dict)
+    in_flight: int = 0
+    attempts_open: int = 0
+    chunks: int = 0
+    reads: int = 0
+    handover_max_ns: int = 0  # of the current second
+    dispatch_late_max_ns: int = 0  # of the current second
+    ttft: Bins = field(default_factory=dict)  # ms since scheduled
+
+    def end(self, ended: str) -> None:
+        """One more request with this outcome."""
+        self.ended[ended] = self.ended.get(ended, 0) + 1
+
+    @property
+    def ended_total(self) -> int:
+        """Requests with a known outcome."""
+        return sum(self.ended.values())
+
+    def as_message(self) -> dict[str, Any]:
+        """Plain values for the link and for run.json."""
+        return {
+            "leased": self.leased,
+            "dispatched": self.dispatched,
+            "client_drop": self.client_drop,
+            "not_reached": self.not_reached,
+            "censored": self.censored,
+            "ended": dict(self.ended),
+        }

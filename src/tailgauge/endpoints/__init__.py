@@ -1,0 +1,1 @@
+"""One wire protocol a file: requests through the official SDK, streams decoded into chunks."""

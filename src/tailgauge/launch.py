@@ -1,0 +1,201 @@
+"""`tailgauge run`: a Locust master in this process, workers as fresh child processes, a folder, an exit code.
+
+Rule: importing this module patches the process (Locust does), so only commands that need it import it.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import locust  # first: it patches the standard library for gevent
+import gevent
+from locust.env import Environment
+from locust.util.load_locustfile import load_locustfile
+
+from tailgauge.analyse import Made, analyse
+from tailgauge.children import Child
+from tailgauge.clock import monotonic_ns
+from tailgauge.describe import Settings
+from tailgauge.errors import Exit, TailgaugeError, TargetError
+from tailgauge.owner import Run
+from tailgauge.progress import Display
+from tailgauge.scenario import packaged
+from tailgauge.users import Owner, attach_worker
+
+log = logging.getLogger("tailgauge")
+CONNECT_S = 60.0
+TICK_S = 0.25
+SWITCH_S = 0.0005  # a thread that builds a Parquet part gives the interpreter back to the hub within this
+
+
+def quiet_logging() -> None:
+    """Warnings and errors only, one line each, on standard error."""
+    logging.basicConfig(
+        level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+
+
+def raise_open_files() -> None:
+    """As many open files as the system permits: each stream is one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def user_classes(patterns: set[str] | None = None) -> list[Any]:
+    """Classes of the packaged locustfiles, through Locust's own loader; of all of them, or of some patterns."""
+    found = []
+    for path in sorted(packaged("locustfiles").glob("*.py")):
+        if patterns is None or path.stem in patterns:
+            found.extend(load_locustfile(str(path))[0].values())
+    return found
+
+
+class Launch:
+    """One `tailgauge run`, from its processes to its exit code."""
+
+    def __init__(self, settings: Settings, workers: int, *, quiet: bool) -> None:
+        self._settings, self._workers, self._quiet = settings, workers, quiet
+        self._interrupts = 0
+        self._children: list[Child] = []
+        self._owner: Owner | None = None
+        self._logs = Path(tempfile.mkdtemp(prefix="tailgauge-"))
+
+    def run(self) -> tuple[Exit, Made | None, Run | None]:
+        """Run the scenario; returns the exit code, the report, and the run."""
+        quiet_logging()
+        gevent.signal_handler(signal.SIGINT, self._on_interrupt)
+        gevent.signal_handler(signal.SIGTERM, self._on_interrupt)
+        display = Display(self._settings.scenario.stages.duration_s)
+        try:
+            runner = self._start(display)
+            self._watch(runner, display)
+        finally:
+            display.close()
+            self._stop_children()
+        run = self._owner.run if self._owner else None
+        if run is None:
+            raise TailgaugeError("interrupted before the run began")
+        self._keep_logs(run)
+        return self._conclude(run)
+
+    def _start(self, display: Display) -> Any:
+        pattern = next(iter(self._settings.scenario.traffic.values())).pattern
+        environment = Environment(user_classes=user_classes({pattern}), events=locust.events)
+        runner = environment.create_master_runner("127.0.0.1", 0)
+        address = f"127.0.0.1:{runner.server.port}"
+        for number in range(self._workers):
+            log_file = self._logs / f"worker-{number}.log"
+            self._children.append(
+                Child(["worker", f"--master={address}", "--lifeline"], log_file, with_keys=True)
+            )
+        plural = "" if self._workers == 1 else "s"
+        display.say(f"tailgauge: {self._settings.scenario_file}, {self._workers} worker{plural}; starting")
+        self._await_workers(runner)
+        self._owner = Owner(environment, self._settings, lambda node: self._alive(runner, node))
+        gevent.spawn(runner.start, self._workers, self._workers)
+        return runner
+
+    def _await_workers(self, runner: Any) -> None:
+        deadline = monotonic_ns() + int(CONNECT_S * 1e9)
+        while len(runner.clients.ready) < self._workers:
+            if self._interrupts:
+                raise TailgaugeError("interrupted before the run began")
+            for child in self._children:
+                if not child.running():
+                    raise TailgaugeError(f"a worker process ended at its start: {child.last_words()}")
+            if monotonic_ns() > deadline:
+                raise TailgaugeError(f"the workers did not connect within {CONNECT_S:.0f} s")
+            gevent.sleep(0.02)
+
+    def _alive(self, runner: Any, node: str) -> bool:
+        client = runner.clients.get(node)
+        if client is None or client.state == "missing":
+            return False
+        member = self._owner.run.crew.get(node) if self._owner and self._owner.run else None
+        pids = {c.process.pid: c for c in self._children}
+        return member is None or member.hello["pid"] not in pids or pids[member.hello["pid"]].running()
+
+    def _watch(self, runner: Any, display: Display) -> None:
+        assert self._owner is not None
+        told = 0
+        while (run := self._owner.run) is None or not run.over.is_set():
+            gevent.sleep(TICK_S)
+            if run is None:
+                continue
+            for note in run.notes[told:]:
+                display.say(f"note: {note}")
+            told = len(run.notes)
+            if run.start_at_ns is not None and not self._quiet:
+                display.show(run.snapshot(), draining=run.admitted.is_set())
+        runner.quit()
+
+    def _on_interrupt(self) -> None:
+        self._interrupts += 1
+        run = self._owner.run if self._owner else None
+        if run is None:
+            return
+        if self._interrupts == 1:
+            sys.stderr.write(
+                "\ntailgauge: no new requests; waiting for the open ones (Ctrl-C again to close them)\n"
+            )
+            run.cut_short("interrupted")
+        elif self._interrupts == 2:
+            sys.stderr.write("\ntailgauge: closing the open requests\n")
+            run.hurry()
+
+    def _stop_children(self) -> None:
+        for child in self._children:
+            child.stop(5)
+
+    def _keep_logs(self, run: Run) -> None:
+        for path in sorted(self._logs.iterdir()):
+            if path.stat().st_size and run.folder.path.is_dir():
+                shutil.copy(path, run.folder.path / path.name)
+        shutil.rmtree(self._logs)
+
+    def _conclude(self, run: Run) -> tuple[Exit, Made | None, Run]:
+        if run.start_at_ns is None:
+            if self._interrupts:
+                return Exit.INTERRUPTED, None, run
+            raise run.failure or TailgaugeError("the run did not begin")
+        made = analyse(run.folder, self._settings.out)
+        if self._interrupts:
+            return Exit.INTERRUPTED, made, run
+        if isinstance(run.failure, TargetError):
+            return Exit.TARGET, made, run
+        if run.state == "failed" or run.failure is not None:
+            return Exit.INVALID, made, run
+        return made.exit_code, made, run
+
+
+def work(master: str, *, lifeline: bool) -> None:
+    """`tailgauge worker`: serve a master until it lets go."""
+    quiet_logging()
+    raise_open_files()
+    sys.setswitchinterval(SWITCH_S)
+    host, _, port = master.rpartition(":")
+    environment = Environment(user_classes=user_classes(), events=locust.events)
+    runner = environment.create_worker_runner(host, int(port))
+    worker = attach_worker(environment)
+
+    def end(reason: str) -> None:
+        worker.finish(reason)
+        runner.quit()
+
+    gevent.signal_handler(signal.SIGTERM, lambda: gevent.spawn(end, "this worker was told to end"))
+    if lifeline:
+        gevent.spawn(_follow, end)
+    runner.greenlet.join()
+
+
+def _follow(end: Any) -> None:
+    """End when standard input does: the owner that held the other end is gone."""
+    gevent.get_hub().threadpool.apply(sys.stdin.buffer.read)
+    end("the owner of the run is gone")

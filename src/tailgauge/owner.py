@@ -1,0 +1,354 @@
+"""The owner's side of a run: makes the plan, hands it out, notices losses, drains, and writes what happened.
+
+Rule: the schedule is drawn once and handed out in slices, a lease each: what was handed to a worker is never handed to
+another. The owner sends no traffic and takes no row; it owns the run folder, run.json and the simulated endpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import gevent
+from gevent.event import Event
+
+from tailgauge import describe, sketch
+from tailgauge.arrivals import Mix, Schedule, plan
+from tailgauge.children import Child
+from tailgauge.clock import boot_id, monotonic_ns, utc_now
+from tailgauge.conservation import Share, conserve, count_rows
+from tailgauge.endpoints.endpoint import key_present
+from tailgauge.errors import TailgaugeError, TargetError
+from tailgauge.folder import RunFolder, new_run_id, write_json
+from tailgauge.link import Link
+from tailgauge.records import CLIENT_DROP, OK, TURNS
+from tailgauge.scenario import SIMULATED
+from tailgauge.simulated import fetch_truth, start_endpoint
+
+log = logging.getLogger("tailgauge")
+
+SLICE_NS = 5_000_000_000
+LEAD_NS = 1_500_000_000  # from `go` to the first arrival
+READY_S = 30.0
+SILENT_S = 5.0  # a worker that says nothing for so long gets no more slices
+USABLE = frozenset(
+    {OK, "empty", "rate_limited", "overloaded"}
+)  # preflight outcomes with which a run makes sense
+
+
+@dataclass(slots=True)
+class Crew:
+    """What the owner knows of one worker."""
+
+    node: str
+    number: int
+    hello: dict[str, Any]
+    heard_at_ns: int
+    state: str = "running"  # running, drained, failed, lost
+    ready: bool = False
+    leased: list[int] = field(default_factory=list)  # request ids, by which a loss is named
+    said: dict[str, Any] = field(default_factory=dict)
+    self: dict[str, Any] = field(default_factory=dict)
+
+
+class Run:
+    """One run, from Locust's test_start to the end of its drain."""
+
+    def __init__(
+        self, link: Link, settings: describe.Settings, workers: int, alive: Callable[[str], bool]
+    ) -> None:
+        self._link, self.settings, self._expected, self._alive = link, settings, workers, alive
+        self.scenario = settings.scenario
+        self.run_id = new_run_id(self.scenario.name)
+        self.folder = RunFolder((settings.out / "runs" / self.run_id).resolve())
+        self.crew: dict[str, Crew] = {}
+        self.schedule: Schedule | None = None
+        self.state = "running"
+        self.notes: list[str] = []
+        self.preflight: list[dict[str, Any]] = []
+        self.failure: TailgaugeError | None = None
+        self.start_at_ns: int | None = None
+        self.admission_end_at_ns: int | None = None
+        self.admitted = Event()  # the schedule is through, or it was cut short
+        self.over = Event()  # drained, written
+        self._token = secrets.token_hex(16)
+        self._target_url = self.scenario.target.url
+        self._endpoint: Child | None = None
+        self._changed = Event()
+        self._started_at = utc_now()
+        self._draining = False
+        self._finishing = False
+
+    # --- told by the workers ----------------------------------------------------------------------------------
+
+    def on_hello(self, node: str, data: dict[str, Any]) -> None:
+        """A worker is there; one that comes after the plan was handed out waits for the next run."""
+        if node not in self.crew and self.start_at_ns is None and not self._draining:
+            self.crew[node] = Crew(node, len(self.crew), data, monotonic_ns())
+            self._changed.set()
+
+    def on_message(self, kind: str, node: str, data: dict[str, Any]) -> None:
+        """ready, tried, counters, drained, failed."""
+        member = self.crew.get(node)
+        if member is None or data["run"] != self.run_id:
+            return
+        member.heard_at_ns = monotonic_ns()
+        if kind == "ready":
+            member.ready, member.self = True, {"clock": data["clock"], "shared": data["shared"]}
+        elif kind == "tried":
+            self.preflight.append({k: data[k] for k in ("ended", "status", "error_type", "message")})
+        elif kind == "failed":
+            self._on_failed(member, data)
+        else:
+            member.said = data
+            if kind == "drained":
+                member.state, member.self = data["self"]["state"], data["self"]
+        self._changed.set()
+
+    def _on_failed(self, member: Crew, data: dict[str, Any]) -> None:
+        member.state = "failed"
+        self.notes.append(f"worker {member.number} failed: {data['why']}")
+        if data.get("target"):
+            self.failure = TargetError(data["why"])
+        self.cut_short("failed")
+
+    # --- the run ----------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Folder, plan, endpoint, workers, preflight, start; then hand out slices until the schedule is through."""
+        try:
+            self._prepare()
+            self._muster()
+            self._try()
+            self._go()
+            self._hand_out()
+        except TailgaugeError as error:
+            self.failure = error
+            self.state = "unusable" if isinstance(error, TargetError) else "failed"
+            self.notes.append(str(error))
+        finally:
+            self.admitted.set()
+
+    def _prepare(self) -> None:
+        scenario = self.scenario
+        key_present(scenario.target.url, scenario.target.protocol, scenario.target.api_key_env)
+        self.folder.create()
+        self.folder.token.write_text(self._token)
+        self.folder.token.chmod(0o600)
+        mixes = [
+            Mix(n, t.weight, t.prompt_tokens, t.prompt_sigma, t.output_tokens)
+            for n, t in scenario.traffic.items()
+        ]
+        arrival = scenario.arrival
+        self.schedule = plan(
+            arrival.process, arrival.rate_per_s, scenario.stages.duration_s, mixes, scenario.seed
+        )
+        if scenario.target.url == SIMULATED:
+            self._endpoint, self._target_url = start_endpoint(scenario, self.folder.path / "endpoint.log")
+        self.write()
+
+    def _muster(self) -> None:
+        self._await(lambda: len(self.crew) >= self._expected, READY_S, "workers did not report for the run")
+        for member in self.crew.values():
+            self._link.send("plan", self._plan(member.number), member.node)
+        self._await(
+            lambda: all(m.ready for m in self.crew.values()), READY_S, "workers did not take the plan"
+        )
+
+    def _plan(self, number: int) -> dict[str, Any]:
+        return {
+            "worker": number,
+            "folder": str(self.folder.path),
+            "token": self._token,
+            "boot_id": boot_id(),
+            "run": self._run_facts(),
+        }
+
+    def _try(self) -> None:
+        first = next(iter(self.crew.values()))
+        self._link.send("try", {"run": self.run_id}, first.node)
+        patience = self.scenario.limits.attempt_deadline_s + self.scenario.limits.connect_timeout_s + 5
+        self._await(lambda: bool(self.preflight), patience, "the preflight request did not end")
+        seen = self.preflight[0]
+        if seen["ended"] not in USABLE:
+            raise TargetError(
+                describe.preflight_failure(self._target_url, self.scenario.target.protocol, seen)
+            )
+        if seen["ended"] != OK:
+            self.notes.append(f"preflight ended as {seen['ended']}: {seen['message'] or 'no text'}")
+
+    def _go(self) -> None:
+        self.start_at_ns = monotonic_ns() + LEAD_NS
+        for member in self._living():
+            self._link.send("go", {"run": self.run_id, "start_at_ns": self.start_at_ns}, member.node)
+        self.write()
+
+    def _hand_out(self) -> None:
+        assert self.start_at_ns is not None
+        duration_ns = int(self.scenario.stages.duration_s * 1e9)
+        handed = 0
+        while self._passed_ns() < duration_ns and not self._draining:
+            while handed < min(duration_ns, self._passed_ns() + 2 * SLICE_NS):
+                self._hand_slice(handed, min(handed + SLICE_NS, duration_ns))
+                handed += SLICE_NS
+            self._notice_losses()
+            gevent.sleep(min(0.25, max(0.01, (duration_ns - self._passed_ns()) / 1e9)))
+
+    def _hand_slice(self, since_ns: int, until_ns: int) -> None:
+        assert self.schedule is not None
+        living = self._living()
+        if not living:
+            raise TailgaugeError("every worker is lost: the run cannot go on")
+        shares: list[list[tuple[int, int, str, int, int]]] = [[] for _ in living]
+        for row in self.schedule.slice(since_ns, until_ns):
+            shares[(row[0] // TURNS) % len(living)].append(row)
+        for member, rows in zip(living, shares, strict=True):
+            member.leased.extend(row[0] for row in rows)
+            self._link.send("slice", {"run": self.run_id, "rows": rows}, member.node)
+
+    def _notice_losses(self) -> None:
+        for member in self.crew.values():
+            silent = monotonic_ns() - max(member.heard_at_ns, self.start_at_ns or 0) > SILENT_S * 1e9
+            if member.state == "running" and (silent or not self._alive(member.node)):
+                member.state = "lost"
+                self.notes.append(
+                    f"worker {member.number} was lost {self._passed_ns() / 1e9:.0f} s into the run"
+                )
+
+    def _living(self) -> list[Crew]:
+        return [m for m in self.crew.values() if m.state == "running"]
+
+    def _passed_ns(self) -> int:
+        return monotonic_ns() - (self.start_at_ns or monotonic_ns())
+
+    # --- the end ----------------------------------------------------------------------------------------------
+
+    def cut_short(self, state: str) -> None:
+        """Admit no more: Ctrl-C, the end of Locust's -t, a failed worker. `state` is what run.json will say."""
+        if self._passed_ns() < self.scenario.stages.duration_s * 1e9 and self.state == "running":
+            self.state = state
+        self._draining = True
+        self._changed.set()
+        self.admitted.set()
+
+    def hurry(self) -> None:
+        """Close what is still open, instead of waiting for it."""
+        for member in self._living():
+            self._link.send("hurry", {"run": self.run_id}, member.node)
+
+    def finish(self) -> None:
+        """Drain every worker, write run.json, fetch the endpoint's truth. Runs once."""
+        if self._finishing:
+            self.over.wait()
+            return
+        self._finishing = self._draining = True
+        self.admission_end_at_ns = monotonic_ns() if self.start_at_ns else None
+        seconds = self.scenario.limits.drain_s if self.start_at_ns else 0.0
+        waiting = [m for m in self.crew.values() if m.state in {"running", "failed"} and m.ready]
+        for member in waiting:
+            self._link.send("drain", {"run": self.run_id, "seconds": seconds}, member.node)
+        self._await_drained(waiting, seconds)
+        if self._endpoint is not None:
+            if self.start_at_ns:
+                self.notes.extend(fetch_truth(self._target_url, self.run_id, self.folder))
+            self._endpoint.stop(3)
+        if self.state == "running":
+            self.state = "complete"
+        if self.start_at_ns is not None or self.folder.path.is_dir():
+            self.write(ended=True)
+            self.folder.token.unlink(missing_ok=True)
+        self.over.set()
+
+    def _await_drained(self, waiting: list[Crew], seconds: float) -> None:
+        deadline = monotonic_ns() + int((seconds + 120) * 1e9)  # compacting hours of parts takes its time
+        while any(not m.self.get("counts") for m in waiting) and monotonic_ns() < deadline:
+            self._changed.clear()
+            self._changed.wait(timeout=0.5)
+            for member in [m for m in waiting if not m.self.get("counts") and not self._alive(m.node)]:
+                member.state = "lost"
+                waiting.remove(member)
+                self.notes.append(f"worker {member.number} was lost before it had drained")
+        for member in waiting:
+            if not member.self.get("counts"):
+                member.state = "lost"
+                self.notes.append(f"worker {member.number} did not drain in time")
+
+    def _await(self, done: Callable[[], bool], seconds: float, complaint: str) -> None:
+        deadline = monotonic_ns() + int(seconds * 1e9)
+        while not done():
+            if self._draining:
+                raise self.failure or TailgaugeError("stopped before the first request")
+            if monotonic_ns() > deadline:
+                raise TailgaugeError(f"{complaint} within {seconds:.0f} s")
+            self._changed.clear()
+            self._changed.wait(timeout=0.2)
+
+    # --- what is told -----------------------------------------------------------------------------------------
+
+    def snapshot(self) -> describe.Progress:
+        """Sums over the workers' last counters, for the live display."""
+        ended: dict[str, int] = {}
+        bins: sketch.Bins = {}
+        progress = describe.Progress(self._passed_ns() / 1e9, self.scenario.stages.duration_s)
+        for member in self.crew.values():
+            if not member.said:
+                continue
+            counts = member.said["counts"]
+            progress.sent += counts["dispatched"]
+            progress.dropped += counts["client_drop"]
+            progress.in_flight += member.said["in_flight"]
+            for name, count in counts["ended"].items():
+                ended[name] = ended.get(name, 0) + count
+            sketch.merge(bins, {k: v for k, v in member.said["ttft"]})
+        progress.ended = ended
+        progress.ttft_p50_ms, progress.ttft_p99_ms = sketch.quantile(bins, 0.5), sketch.quantile(bins, 0.99)
+        return progress
+
+    def _run_facts(self) -> dict[str, Any]:
+        target = self.scenario.target
+        return {
+            "run_id": self.run_id,
+            "scenario": self.scenario.model_dump(mode="json"),
+            "scenario_file": self.settings.scenario_file,
+            "overrides": list(self.settings.overrides),
+            "started_at": self._started_at,
+            "start_at_ns": self.start_at_ns,
+            "seed": self.scenario.seed,
+            "arrival": "open",
+            "target": {
+                "url": self._target_url,
+                "simulated": target.url == SIMULATED,
+                "protocol": target.protocol,
+            },
+        }
+
+    def write(self, *, ended: bool = False) -> None:
+        """run.json as things stand."""
+        facts = describe.run_json(self._run_facts(), self.state, self.notes, self.preflight)
+        facts["admission_end_at_ns"] = self.admission_end_at_ns
+        facts["ended_at_ns"] = monotonic_ns() if ended else None
+        facts["workers"] = [self._worker_facts(m) for m in self.crew.values()]
+        shares = [
+            Share(m.state, m.leased, m.self.get("counts") or m.said.get("counts")) for m in self.crew.values()
+        ]
+        if ended:
+            for member, share in zip(self.crew.values(), shares, strict=True):
+                if member.state == "lost":
+                    share.counts = count_rows(self.folder, member.number, CLIENT_DROP)
+        facts["conservation"] = conserve(len(self.schedule or ()), shares, final=ended)
+        write_json(self.folder.run_json, facts)
+
+    def _worker_facts(self, member: Crew) -> dict[str, Any]:
+        known = {k: member.self.get(k) for k in ("clock", "stamps", "counts", "rows", "why")}
+        known["counts"] = known["counts"] or member.said.get("counts")
+        hello = {k: member.hello[k] for k in ("name", "host", "pid")}
+        return {
+            "worker": member.number,
+            **hello,
+            "state": member.state,
+            "leased": len(member.leased),
+            **known,
+        }

@@ -1,0 +1,48 @@
+"""The simulated endpoint as the owner's child: started for a run, asked for its truth, stopped."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from tailgauge.children import Child
+from tailgauge.errors import TailgaugeError
+from tailgauge.folder import RunFolder
+from tailgauge.scenario import Scenario
+
+START_S = 30.0
+TRUTH_S = 60.0
+
+
+def start_endpoint(scenario: Scenario, log: Path) -> tuple[Child, str]:
+    """Start `tailgauge endpoint` on a free port of loopback; returns the child and its URL."""
+    settings = [
+        f"--set=simulated.{name}={json.dumps(value)}"
+        for name, value in scenario.simulated.model_dump().items()
+    ]
+    child = Child(
+        ["endpoint", "--port=0", "--lifeline", f"--seed={scenario.seed}", *settings], log, with_keys=False
+    )
+    try:
+        line = child.first_line(START_S)
+    except TailgaugeError:
+        child.stop(1)
+        raise
+    return child, line.split()[-1]
+
+
+def fetch_truth(url: str, run_id: str, folder: RunFolder) -> list[str]:
+    """Put the endpoint's truth log into the run folder; returns notes on what went wrong."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{url}/tailgauge/truth?run={run_id}", timeout=TRUTH_S) as answer:
+            body = answer.read()
+            dropped = answer.headers.get("x-tailgauge-truth-dropped", "0")
+    except (urllib.error.URLError, OSError) as error:
+        return [f"the endpoint's truth log could not be fetched: {error}"]
+    path = folder.part("target", 0, "all")
+    path.with_suffix(".tmp").write_bytes(body)
+    path.with_suffix(".tmp").rename(path)
+    return [] if dropped in {"", "0"} else [f"the endpoint's truth log left out {dropped} calls"]

@@ -1,0 +1,1 @@
+"""Traffic patterns as generators without I/O: one pattern a file."""

@@ -1,0 +1,1 @@
+"""The stopwatch: sockets, bytes and timestamps under the official SDKs."""

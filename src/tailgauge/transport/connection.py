@@ -1,0 +1,276 @@
+"""One connection to the target: connect, TLS, send, and reads stamped by the kernel.
+
+Rule: bytes are read in a libev io-watcher callback of the hub: one `recvmsg` a readiness, no greenlet switch. What
+arrived goes to the exchange in progress with two times: the kernel's (SO_TIMESTAMPNS, the arrival of the read's last
+byte) and ours. Elsewhere than on Linux there is one clock, ours, and the rows say so.
+"""
+
+from __future__ import annotations
+
+import _socket
+import contextlib
+import errno
+import os
+import socket
+import ssl
+import struct
+import sys
+from typing import Any, Protocol
+
+import gevent
+from gevent import get_hub
+from gevent.event import Event
+
+from tailgauge.clock import WALL, monotonic_ns
+
+SO_TIMESTAMPNS = 35
+KERNEL_STAMPS = sys.platform == "linux"
+READ_SIZE = 65_536
+ANCILLARY = _socket.CMSG_SPACE(16)
+_TIMESPEC = struct.Struct("qq").unpack
+_READ, _WRITE = 1, 2
+
+
+class Listener(Protocol):
+    """Who is told what arrives: the exchange in progress."""
+
+    def on_data(self, data: bytes, arrived_at_ns: int, read_at_ns: int) -> None:
+        """Bytes, the time they arrived, the time they were read."""
+
+    def on_end(self, error: str | None) -> None:
+        """The peer closed (None) or the connection failed."""
+
+
+class ConnectFailure(Exception):
+    """No connection: `kind` is dns, tcp, tls, tls_certificate or timeout."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Connection:
+    """A connected socket with its watcher; at most one exchange at a time listens to it."""
+
+    def __init__(self, number: int, raw: _socket.socket) -> None:
+        self.number = number
+        self.dns_ns = self.connect_ns = self.tls_ns = 0
+        self.listener: Listener | None = None
+        self.closed = False
+        self.used = False
+        self._raw = raw
+        self._recvmsg = raw.recvmsg
+        self._tls: ssl.SSLObject | None = None
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._watcher = get_hub().loop.io(raw.fileno(), _READ)
+
+    def start(self) -> None:
+        """Begin to read. A connection without a listener that becomes readable has been closed by the peer."""
+        self._watcher.start(self._on_readable_tls if self._tls else self._on_readable)
+
+    def send(self, data: bytes, timeout_s: float) -> int:
+        """Hand all of `data` to the kernel; waits only where the socket buffer is full. Returns when it began, in ns."""
+        if self._tls:
+            self._tls.write(data)
+            data = self._outgoing.read()
+        view = memoryview(data)
+        sent_at_ns = monotonic_ns()
+        while view and not self.closed:
+            try:
+                view = view[self._raw.send(view) :]
+            except BlockingIOError:
+                if not wait_for(self._raw, _WRITE, timeout_s):
+                    raise TimeoutError("the target did not take the request in time") from None
+        if self.closed:
+            raise ConnectionResetError("the connection was closed while the request was sent")
+        return sent_at_ns
+
+    def close(self) -> None:
+        """Close at once. The peer sees FIN, or RST if bytes were left unread."""
+        if not self.closed:
+            self.closed = True
+            self._watcher.stop()
+            self._watcher.close()
+            self._raw.close()
+
+    def reset(self) -> None:
+        """Close with RST, so that the peer learns at its next look that nobody listens any more."""
+        if not self.closed:
+            with contextlib.suppress(OSError):
+                self._raw.setsockopt(_socket.SOL_SOCKET, _socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.close()
+
+    def handshake(self, context: ssl.SSLContext, host: str, timeout_s: float) -> None:
+        """TLS over memory buffers, so that the reads stay ours."""
+        started = monotonic_ns()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+        deadline = started + int(timeout_s * 1e9)
+        while True:
+            try:
+                self._tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                self._flush_handshake()
+                left = (deadline - monotonic_ns()) / 1e9
+                if left <= 0 or not wait_for(self._raw, _READ, left):
+                    raise ConnectFailure("timeout", "TLS handshake timed out") from None
+                data = self._raw.recv(READ_SIZE)
+                if not data:
+                    raise ConnectFailure(
+                        "tls", "the target closed the connection during the TLS handshake"
+                    ) from None
+                self._incoming.write(data)
+            except ssl.SSLCertVerificationError as error:
+                raise ConnectFailure(
+                    "tls_certificate", f"certificate not trusted: {error.verify_message}"
+                ) from None
+            except ssl.SSLError as error:
+                raise ConnectFailure("tls", f"TLS handshake failed: {error.reason or error}") from None
+        self._flush_handshake()
+        self.tls_ns = monotonic_ns() - started
+
+    def _flush_handshake(self) -> None:
+        data = self._outgoing.read()
+        while data:
+            data = data[self._raw.send(data) :]
+
+    def _on_readable(self) -> None:
+        try:
+            data, ancillary, _, _ = self._recvmsg(READ_SIZE, ANCILLARY)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._ended(os.strerror(error.errno or 0))
+            return
+        now = monotonic_ns()
+        if not data:
+            self._ended(None)
+        elif self.listener is None:
+            self.close()  # bytes that nobody asked for: not a connection to trust with a request
+        elif ancillary:
+            seconds, nanoseconds = _TIMESPEC(ancillary[0][2])
+            self.listener.on_data(data, seconds * 1_000_000_000 + nanoseconds - WALL.offset_ns, now)
+        else:
+            self.listener.on_data(data, now, now)
+
+    def _on_readable_tls(self) -> None:
+        try:
+            data, ancillary, _, _ = self._recvmsg(READ_SIZE, ANCILLARY)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._ended(os.strerror(error.errno or 0))
+            return
+        now = monotonic_ns()
+        if not data:
+            self._ended(None)
+            return
+        arrived = now
+        if ancillary:
+            seconds, nanoseconds = _TIMESPEC(ancillary[0][2])
+            arrived = seconds * 1_000_000_000 + nanoseconds - WALL.offset_ns
+        try:
+            plain, ended = self._decrypt(data)
+        except ssl.SSLError as error:
+            self._ended(f"TLS: {error.reason or error}")
+            return
+        if plain:
+            if self.listener is None:
+                self.close()
+                return
+            self.listener.on_data(plain, arrived, now)
+        if ended and not self.closed:
+            self._ended(None)
+
+    def _decrypt(self, data: bytes) -> tuple[bytes, bool]:
+        assert self._tls is not None
+        self._incoming.write(data)
+        out = []
+        while True:
+            try:
+                piece = self._tls.read(READ_SIZE)
+            except ssl.SSLWantReadError:
+                return b"".join(out), False
+            except ssl.SSLZeroReturnError:
+                piece = b""
+            if not piece:
+                return b"".join(out), True
+            out.append(piece)
+
+    def _ended(self, error: str | None) -> None:
+        listener, self.listener = self.listener, None
+        self.close()
+        if listener is not None:
+            listener.on_end(error)
+
+
+def wait_for(raw: _socket.socket, events: int, timeout_s: float) -> bool:
+    """Let other greenlets run until the socket is ready; False after `timeout_s`."""
+    ready = Event()
+    watcher = get_hub().loop.io(raw.fileno(), events)
+    watcher.start(ready.set)
+    try:
+        return bool(ready.wait(timeout_s))
+    finally:
+        watcher.stop()
+        watcher.close()
+
+
+def connect(number: int, addresses: list[Any], timeout_s: float) -> Connection:
+    """Connect to the first address that answers; `addresses` as from getaddrinfo."""
+    started = monotonic_ns()
+    failure = ConnectFailure("dns", "the name has no address")
+    for family, kind, proto, _, address in addresses:
+        raw = _socket.socket(family, kind, proto)
+        try:
+            left = timeout_s - (monotonic_ns() - started) / 1e9
+            _connect(raw, address, left)
+        except ConnectFailure as error:
+            raw.close()
+            failure = error
+            continue
+        connection = Connection(number, raw)
+        connection.connect_ns = monotonic_ns() - started
+        return connection
+    raise failure
+
+
+def _connect(raw: _socket.socket, address: Any, timeout_s: float) -> None:
+    raw.setblocking(False)
+    raw.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
+    if KERNEL_STAMPS:
+        raw.setsockopt(_socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    code = raw.connect_ex(address)
+    if code == errno.EINPROGRESS:
+        if timeout_s <= 0 or not wait_for(raw, _WRITE, timeout_s):
+            raise ConnectFailure("timeout", "no answer to TCP connect in time")
+        code = raw.getsockopt(_socket.SOL_SOCKET, _socket.SO_ERROR)
+    if code:
+        raise ConnectFailure("tcp", os.strerror(code))
+
+
+def resolve(host: str, port: int, timeout_s: float) -> tuple[list[Any], int]:
+    """Addresses of a host and the nanoseconds it took; literal addresses cost nothing."""
+    started = monotonic_ns()
+    try:
+        return _socket.getaddrinfo(host, port, 0, _socket.SOCK_STREAM, 0, _socket.AI_NUMERICHOST), 0
+    except _socket.gaierror:
+        pool = get_hub().threadpool
+    try:
+        with gevent.Timeout(timeout_s):
+            found = pool.apply(_socket.getaddrinfo, (host, port, 0, _socket.SOCK_STREAM))
+    except gevent.Timeout:
+        raise ConnectFailure("timeout", f"no address for {host} in time") from None
+    except socket.gaierror as error:
+        raise ConnectFailure("dns", f"no address for {host}: {error.strerror}") from None
+    return found, monotonic_ns() - started
+
+
+def hold_kernel_stamps() -> _socket.socket | None:
+    """A socket that keeps the kernel's stamping switched on: the first packets after the switch have no stamp."""
+    if not KERNEL_STAMPS:
+        return None
+    holder = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
+    holder.setsockopt(_socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    return holder

@@ -1,0 +1,256 @@
+"""One HTTP exchange and its stopwatch: what was sent, what came back, and when, by two clocks.
+
+Rule: until the first content is decoded, bytes are decoded as they come, because traffic patterns wait for it; from
+then on a read only appends its bytes and stamps, and `advance` decodes them later, away from the reading path.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import Protocol
+
+from gevent.event import Event
+
+from tailgauge.clock import monotonic_ns
+from tailgauge.transport.connection import Connection
+from tailgauge.transport.http1 import MAX_HEAD, Body, WireError, body_of, response_head
+
+MAX_BODY = 256 * 1024 * 1024
+MAX_ERROR_BODY = 1024 * 1024
+
+
+class Decoder(Protocol):
+    """What turns payload into content chunks; see tailgauge.endpoints.decoder."""
+
+    has_content: bool
+
+    def feed(
+        self, payload: bytes, low: int, arrived: int, read_at: int, read_index: int, *, at_rest: bool
+    ) -> None:
+        """Payload of one read with its times; `at_rest`: nothing came in the read after this payload."""
+
+
+def _nothing() -> None:
+    """No one waits for this moment."""
+
+
+class Exchange:
+    """From the first byte sent to the last byte received; every time in ns of the monotonic clock."""
+
+    def __init__(self, decoder: Decoder | None = None) -> None:
+        self.decoder = decoder
+        self.on_headers: Callable[[], None] = _nothing
+        self.on_content: Callable[[], None] = _nothing
+        self.connection: Connection | None = None
+        self.connection_is_new = False
+        self.sent_at_ns: int | None = None
+        self.first_byte_at_ns: int | None = None
+        self.headers_at_ns: int | None = None
+        self.ended_at_ns: int | None = None
+        self.aborted_at_ns: int | None = None
+        self.aborted: str | None = None  # why we closed it: cancelled, timeout, censored
+        self.failure: tuple[str, str] | None = None  # kind and message, where no whole response came
+        self.cut: str | None = None  # how the body ended before its end
+        self.status: int | None = None
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.reads = 0
+        self.body_bytes = 0
+        self.handover_max_ns = 0  # largest read_at - arrived_at, ever
+        self.handover_recent_ns = 0  # the same since someone looked and set it back
+        self.user_stamps = False
+        self.done = False
+        self._streaming = False  # a body for the decoder, not an error body for the SDK
+        self._head = b""
+        self._body: Body | None = None
+        self._keep = False
+        self._plain: list[bytes] = []
+        self._plain_bytes = 0
+        self._data: list[bytes] = []
+        self._arrived = array("q")
+        self._read_at = array("q")
+        self._low = 0
+        self._decoded = 0
+        self._changed = Event()
+        self._release: Callable[[Connection, bool], None] | None = None
+
+    def begin(
+        self, connection: Connection, *, is_new: bool, release: Callable[[Connection, bool], None]
+    ) -> None:
+        """Listen to a connection; `release` gets it back with whether it may be used again."""
+        self.connection = connection
+        self.connection_is_new = is_new
+        self._release = release
+        connection.listener = self
+
+    # --- told by the connection, in the hub -------------------------------------------------------------------
+
+    def on_data(self, data: bytes, arrived_at_ns: int, read_at_ns: int) -> None:
+        """Bytes of the response: the head first, then the body."""
+        self.reads += 1
+        if self._body is None:
+            self._on_head(data, arrived_at_ns, read_at_ns)
+            return
+        self._data.append(data)
+        self._arrived.append(arrived_at_ns)
+        self._read_at.append(read_at_ns)
+        if not self._streaming or not self.decoder.has_content or self._body.may_end(data):  # type: ignore[union-attr]
+            self.advance()
+
+    def on_end(self, error: str | None) -> None:
+        """The peer closed the connection, or it failed."""
+        if self._body is None:
+            stale = self.connection is not None and self.connection.used and self.first_byte_at_ns is None
+            kind = "stale_connection" if stale else "closed"
+            self._fail(kind, error or "the target closed the connection before it answered")
+            return
+        self.advance()
+        if self.done:
+            return
+        if error or not self._body.ends_with_connection:
+            self.cut = "connection_reset" if error else "connection_closed"
+        self._finish(keep=False, at_ns=monotonic_ns())
+
+    def _on_head(self, data: bytes, arrived: int, read_at: int) -> None:
+        if self.first_byte_at_ns is None:
+            self.first_byte_at_ns = arrived
+        self._head += data
+        while self._body is None:
+            head, blank, rest = self._head.partition(b"\r\n\r\n")
+            if not blank:
+                self._low = arrived
+                if len(self._head) > MAX_HEAD:
+                    self._fail("not_http", f"response head over {MAX_HEAD} bytes")
+                return
+            try:
+                status, headers = response_head(head)
+                body, keep = body_of(status, headers)
+            except WireError as error:
+                self._fail("not_http", str(error))
+                return
+            self._head = rest
+            if status >= 200:
+                self._start_body(status, headers, body, keep=keep, arrived=arrived)
+        if not self._head:
+            self._low = arrived
+        if self._head or self._body.done:
+            self._data.append(self._head)
+            self._arrived.append(arrived)
+            self._read_at.append(read_at)
+            self._head = b""
+            self.advance()
+        self._changed.set()
+        self.on_headers()
+
+    def _start_body(
+        self, status: int, headers: list[tuple[bytes, bytes]], body: Body, *, keep: bool, arrived: int
+    ) -> None:
+        self.status, self.headers, self._body, self._keep = status, headers, body, keep
+        self.headers_at_ns = arrived
+        self._streaming = (
+            self.decoder is not None
+            and status == 200
+            and self.header(b"content-type").lower().startswith(b"text/event-stream")
+            and self.header(b"content-encoding").lower() in {b"", b"identity"}
+        )
+
+    # --- decoding ---------------------------------------------------------------------------------------------
+
+    def advance(self) -> int:
+        """Decode the reads kept so far; returns how many."""
+        body, data = self._body, self._data
+        if body is None or not data:
+            return 0
+        arrived, read_at = self._arrived, self._read_at
+        self._data, self._arrived, self._read_at = [], array("q"), array("q")
+        had_content = self._streaming and self.decoder.has_content  # type: ignore[union-attr]
+        try:
+            for piece, at, read in zip(data, arrived, read_at, strict=True):
+                self._decode(body, piece, at, read)
+        except WireError as error:
+            self.cut = f"framing: {error}"
+            self._close_and_finish()
+            return len(data)
+        if self._streaming and not had_content and self.decoder.has_content:  # type: ignore[union-attr]
+            self.on_content()
+        if body.done and not self.done:
+            self._finish(keep=self._keep, at_ns=arrived[-1])
+        elif self.body_bytes > MAX_BODY or self._plain_bytes > MAX_ERROR_BODY:
+            self.cut = "response too large"
+            self._close_and_finish()
+        return len(data)
+
+    def _decode(self, body: Body, piece: bytes, at: int, read: int) -> None:
+        payload = body.feed(piece)
+        self.body_bytes += len(piece)
+        if read - at > self.handover_recent_ns:
+            self.handover_recent_ns = read - at
+            self.handover_max_ns = max(self.handover_max_ns, read - at)
+        if read == at:
+            self.user_stamps = True
+        if not self._streaming:
+            self._plain.append(payload)
+            self._plain_bytes += len(payload)
+        elif payload:
+            self.decoder.feed(
+                payload, self._low or self.sent_at_ns or at, at, read, self._decoded, at_rest=body.at_rest
+            )  # type: ignore[union-attr]
+        self._low = at
+        self._decoded += 1
+
+    # --- the end ----------------------------------------------------------------------------------------------
+
+    def abort(self, reason: str) -> None:
+        """Close now: the loser of a hedge, a deadline, the end of the drain. The first reason stands."""
+        if self.done or self.aborted:
+            return
+        self.aborted, self.aborted_at_ns = reason, monotonic_ns()
+        self.advance()
+        if not self.done:
+            self._close_and_finish()
+
+    def fail(self, kind: str, message: str) -> None:
+        """No connection, or it broke before the response's head was complete."""
+        self._fail(kind, message)
+
+    def _fail(self, kind: str, message: str) -> None:
+        self.failure = (kind, message)
+        self._close_and_finish()
+
+    def _close_and_finish(self) -> None:
+        if self.connection is not None:
+            self.connection.reset()
+        self._finish(keep=False, at_ns=monotonic_ns())
+
+    def _finish(self, *, keep: bool, at_ns: int) -> None:
+        if self.done:
+            return
+        self.done, self.ended_at_ns = True, at_ns
+        connection, release = self.connection, self._release
+        if connection is not None and release is not None:
+            connection.listener = None
+            release(connection, keep)
+        self._changed.set()
+
+    # --- waited for by greenlets ------------------------------------------------------------------------------
+
+    def wait_head(self) -> None:
+        """Until the head is complete, or the exchange is over."""
+        while self._body is None and not self.done:
+            self._changed.wait()
+            self._changed.clear()
+
+    def wait_end(self) -> None:
+        """Until the exchange is over."""
+        while not self.done:
+            self._changed.clear()
+            self._changed.wait()
+
+    def header(self, name: bytes) -> bytes:
+        """Value of a response header, empty if it is not there; `name` in lower case."""
+        return next((value for key, value in self.headers if key.lower() == name), b"")
+
+    @property
+    def plain_body(self) -> bytes:
+        """Unframed body of a response that was no event stream."""
+        return b"".join(self._plain)

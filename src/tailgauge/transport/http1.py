@@ -1,0 +1,156 @@
+"""HTTP/1.1 on the wire, without I/O: a request's bytes, a response's head, and where its body ends.
+
+Rule: nothing here reads a clock or a socket. Bodies come back unframed, so that what is above sees payload only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+MAX_HEAD = 65_536
+NO_BODY = frozenset({204, 304})
+
+
+class WireError(Exception):
+    """The peer does not speak HTTP/1.1 as we understand it."""
+
+
+def request_bytes(method: str, target: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
+    """One request, head and body in a single piece so that it leaves in one segment where it fits."""
+    head = b"".join(b"%b: %b\r\n" % pair for pair in headers)
+    return b"%b %b HTTP/1.1\r\n%b\r\n%b" % (method.encode("ascii"), target, head, body)
+
+
+def response_head(head: bytes) -> tuple[int, list[tuple[bytes, bytes]]]:
+    """Status and headers of a complete head (up to and without its blank line)."""
+    first, *lines = head.split(b"\r\n")
+    parts = first.split(b" ", 2)
+    if len(parts) < 2 or not parts[0].startswith(b"HTTP/1.") or not parts[1].isdigit() or len(parts[1]) != 3:
+        raise WireError(f"not an HTTP/1.1 response: {first[:80]!r}")
+    headers = []
+    for line in lines:
+        name, colon, value = line.partition(b":")
+        if not colon or not name or name != name.strip():
+            raise WireError(f"malformed header line: {line[:80]!r}")
+        headers.append((name, value.strip()))
+    return int(parts[1]), headers
+
+
+class Body:
+    """Framing of one body: feed what arrived, get payload; `done` once it ended.
+
+    This one ends with the connection. `length` is None or the bytes still to come.
+    """
+
+    __slots__ = ("done", "length")
+
+    def __init__(self, length: int | None = None) -> None:
+        self.length = length
+        self.done = length == 0
+
+    def feed(self, data: bytes) -> bytes:
+        """Payload in `data`; bytes beyond the end are dropped."""
+        if self.length is None:
+            return data
+        payload = data[: self.length]
+        self.length -= len(payload)
+        self.done = self.length == 0
+        return payload
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether the last byte fed ended a piece of payload: later bytes of framing did not come with it."""
+        return not self.done
+
+    @property
+    def ends_with_connection(self) -> bool:
+        """No other mark of the end: the peer's close is regular."""
+        return self.length is None
+
+    def may_end(self, data: bytes) -> bool:  # noqa: ARG002 - the signature is the interface
+        """Cheap test on each read: could the body end here? A counted body always may."""
+        return self.length is not None
+
+
+class ChunkedBody(Body):
+    """Chunked framing, incremental; split anywhere."""
+
+    __slots__ = ("_gap", "_left", "_line", "_trailer")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left = 0  # payload bytes of the current chunk still to come
+        self._gap = False  # the line end behind a chunk's payload is still to come
+        self._line = b""  # an unfinished size or trailer line
+        self._trailer = False
+
+    def feed(self, data: bytes) -> bytes:
+        """Payload in `data`, joined over its chunks."""
+        out, at, end = [], 0, len(data)
+        while at < end and not self.done:
+            if self._left:
+                piece = data[at : at + self._left]
+                out.append(piece)
+                at += len(piece)
+                self._left -= len(piece)
+                self._gap = not self._left
+                continue
+            stop = data.find(b"\n", at)
+            if stop < 0:
+                self._line += data[at:]
+                if len(self._line) > MAX_HEAD:
+                    raise WireError("chunk size line without an end")
+                break
+            line, self._line, at = (self._line + data[at:stop]).strip(), b"", stop + 1
+            self._on_line(line)
+        return out[0] if len(out) == 1 else b"".join(out)
+
+    def _on_line(self, line: bytes) -> None:
+        if self._trailer:
+            self.done = not line
+        elif self._gap:
+            if line:
+                raise WireError(f"bytes behind a chunk: {line[:40]!r}")
+            self._gap = False
+        else:
+            try:
+                self._left = int(line.partition(b";")[0], 16)
+            except ValueError:
+                raise WireError(f"not a chunk size: {line[:40]!r}") from None
+            if self._left < 0:
+                raise WireError(f"not a chunk size: {line[:40]!r}")
+            self._trailer = not self._left
+
+    @property
+    def ends_with_connection(self) -> bool:
+        """Never: the end mark is part of the framing."""
+        return False
+
+    @property
+    def at_rest(self) -> bool:
+        """True between chunks: no later framing bytes came in the same read as the payload before."""
+        return not (self._left or self._line or self._trailer)
+
+    def may_end(self, data: bytes) -> bool:
+        """The end mark closes with an empty line; a short read may be the second half of one."""
+        return len(data) < 5 or data.endswith(b"\r\n\r\n")
+
+
+def body_of(status: int, headers: Iterable[tuple[bytes, bytes]]) -> tuple[Body, bool]:
+    """Framing of a response's body, and whether the connection may be kept afterwards."""
+    length, chunked, keep = None, False, True
+    for name, value in headers:
+        key = name.lower()
+        if key == b"content-length":
+            if not value.isdigit():
+                raise WireError(f"not a content-length: {value[:40]!r}")
+            length = int(value)
+        elif key == b"transfer-encoding":
+            chunked = value.lower().endswith(b"chunked")
+        elif key == b"connection" and value.lower() == b"close":
+            keep = False
+    if status in NO_BODY:
+        return Body(0), keep
+    if chunked:
+        return ChunkedBody(), keep
+    return Body(length), keep and length is not None

@@ -1,0 +1,173 @@
+"""The transport under both official SDKs: they build the request and name its errors, this sends it and keeps time.
+
+Rule: one attempt, one call of `handle_request`. It never retries, never redirects, never reads a proxy from the
+environment. The exchange that an attempt watches travels in a context variable, because the SDKs have no place for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import httpx2
+
+from tailgauge.clock import monotonic_ns
+from tailgauge.transport.connection import Connection, ConnectFailure, connect, resolve
+from tailgauge.transport.exchange import Exchange
+from tailgauge.transport.http1 import request_bytes
+
+_CURRENT: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
+RESOLVE_AGAIN_NS = 30_000_000_000
+IDLE_MARGIN_S = 1.0
+
+
+@contextlib.contextmanager
+def watched_by(exchange: Exchange) -> Iterator[None]:
+    """The next request of this greenlet is timed by `exchange`."""
+    token = _CURRENT.set(exchange)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+class _Received(httpx2.SyncByteStream):
+    """The body as the SDK may read it (it does so for errors)."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._exchange.wait_end()
+        yield self._exchange.plain_body
+
+    def close(self) -> None:
+        self._exchange.abort("cancelled")
+
+
+class Stopwatch(httpx2.BaseTransport):
+    """Sends requests over its own keep-alive pool (last in, first out) and stamps what comes back."""
+
+    def __init__(
+        self, *, idle_connections: int, connect_timeout_s: float, send_timeout_s: float, ca_file: str | None
+    ) -> None:
+        self._idle_limit = idle_connections
+        self._connect_timeout_s = connect_timeout_s
+        self._send_timeout_s = send_timeout_s
+        self._ca_file = ca_file
+        self._tls: ssl.SSLContext | None = None
+        self._idle: dict[tuple[str, str, int], list[tuple[Connection, int]]] = {}
+        self._addresses: dict[tuple[str, int], tuple[int, list[Any]]] = {}
+        self._numbers = 0
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send one request; returns when the response's head is there. Raises httpx2's own errors for the SDK."""
+        exchange = _CURRENT.get() or Exchange()
+        body = request.read()
+        data = request_bytes(request.method, request.url.raw_path, request.headers.raw, body)
+        connection = self._connection(exchange, request)
+        try:
+            exchange.sent_at_ns = connection.send(data, self._send_timeout_s)
+        except (OSError, ssl.SSLError) as error:
+            if exchange.status is None and not exchange.done:
+                exchange.fail("stale_connection" if connection.used else "closed", str(error))
+        exchange.wait_head()
+        connection.used = True
+        if exchange.status is None:
+            kind, message = exchange.failure or (exchange.aborted or "closed", "the exchange was ended")
+            raise (httpx2.ReadTimeout if exchange.aborted == "timeout" else httpx2.ReadError)(
+                f"{kind}: {message}", request=request
+            )
+        return httpx2.Response(
+            exchange.status, headers=exchange.headers, stream=_Received(exchange), request=request
+        )
+
+    def close(self) -> None:
+        """Close every idle connection."""
+        for idle in self._idle.values():
+            for connection, _ in idle:
+                connection.close()
+        self._idle.clear()
+
+    def _connection(self, exchange: Exchange, request: httpx2.Request) -> Connection:
+        url = request.url
+        origin = (url.scheme, url.host, url.port or (443 if url.scheme == "https" else 80))
+        connection = self._reuse(origin)
+        is_new = connection is None
+        if connection is None:
+            try:
+                connection = self._open(*origin)
+            except ConnectFailure as error:
+                exchange.fail(error.kind, str(error))
+                raise httpx2.ConnectError(f"{error.kind}: {error}", request=request) from None
+        if exchange.aborted or exchange.done:
+            self._release(origin, connection, keep=not connection.used)
+            raise httpx2.ReadError("ended before it was sent", request=request)
+        exchange.begin(
+            connection,
+            is_new=is_new,
+            release=lambda c, keep: self._release(origin, c, keep=keep, exchange=exchange),
+        )
+        return connection
+
+    def _reuse(self, origin: tuple[str, str, int]) -> Connection | None:
+        idle = self._idle.get(origin, [])
+        while idle:
+            connection, until_ns = idle.pop()
+            if not connection.closed and monotonic_ns() < until_ns:
+                return connection
+            connection.close()
+        return None
+
+    def _open(self, scheme: str, host: str, port: int) -> Connection:
+        known_at, addresses = self._addresses.get((host, port), (-RESOLVE_AGAIN_NS, []))
+        dns_ns = 0
+        if monotonic_ns() - known_at > RESOLVE_AGAIN_NS:
+            addresses, dns_ns = resolve(host, port, self._connect_timeout_s)
+            self._addresses[host, port] = (monotonic_ns(), addresses)
+        self._numbers += 1
+        connection = connect(self._numbers, addresses, self._connect_timeout_s)
+        connection.dns_ns = dns_ns
+        if scheme == "https":
+            try:
+                connection.handshake(self._tls_context(), host, self._connect_timeout_s)
+            except (ConnectFailure, OSError) as error:
+                connection.close()
+                if isinstance(error, ConnectFailure):
+                    raise
+                raise ConnectFailure("tls", str(error)) from None
+        connection.start()
+        return connection
+
+    def _tls_context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = ssl.create_default_context(cafile=self._ca_file)
+            self._tls.set_alpn_protocols(["http/1.1"])
+        return self._tls
+
+    def _release(
+        self,
+        origin: tuple[str, str, int],
+        connection: Connection,
+        *,
+        keep: bool,
+        exchange: Exchange | None = None,
+    ) -> None:
+        idle = self._idle.setdefault(origin, [])
+        if not keep or connection.closed or len(idle) >= self._idle_limit:
+            connection.close()
+            return
+        idle.append((connection, monotonic_ns() + _idle_ns(exchange)))
+
+
+def _idle_ns(exchange: Exchange | None) -> int:
+    """How long the peer says it keeps an idle connection, less a margin for the way; else a long time."""
+    hint = exchange.header(b"keep-alive") if exchange else b""
+    for part in hint.split(b","):
+        name, _, value = part.strip().partition(b"=")
+        if name.lower() == b"timeout" and value.isdigit():
+            return int(max(0.0, int(value) - IDLE_MARGIN_S) * 1e9)
+    return 3_600_000_000_000
