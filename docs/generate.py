@@ -30,28 +30,24 @@ Unknown keys and impossible values are refused with the file, the key and what w
 
 def cli_page() -> str:
     """Every command with the help that it prints."""
-    from tailgauge.cli import main
+    from tailgauge.cli import cli
 
     parts = [f"# Commands\n\n{NOTICE}\n\nEach command with what its `--help` prints.\n"]
-    for path, command in _commands(main, ("tailgauge",)):
-        context: click.Context | None = None
-        for word in path:
-            context = click.Context(
-                command, parent=context, info_name=word, terminal_width=HELP_WIDTH, color=False
-            )
-        assert context is not None
-        parts.append(f"## {' '.join(path)}\n\n```text\n{command.get_help(context).rstrip()}\n```\n")
+    parts += [
+        f"## {context.command_path}\n\n```text\n{context.get_help().rstrip()}\n```\n"
+        for context in _contexts(cli, "tailgauge", None)
+    ]
     return "\n".join(parts)
 
 
-def _commands(
-    command: click.Command, path: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    yield path, command
+def _contexts(command: click.Command, name: str, parent: click.Context | None) -> Iterator[click.Context]:
+    settings = {**command.context_settings, "terminal_width": HELP_WIDTH, "color": False}
+    context = click.Context(command, parent=parent, info_name=name, **settings)
+    yield context
     if isinstance(command, click.Group):
-        for name, child in sorted(command.commands.items()):
+        for child_name, child in sorted(command.commands.items()):
             if not child.hidden:
-                yield from _commands(child, (*path, name))
+                yield from _contexts(child, child_name, context)
 
 
 def scenarios_page() -> str:
@@ -141,6 +137,7 @@ def _cell(text: str) -> str:
 
 
 PAGES = {
+    "cli.md": cli_page,
     "scenarios.md": scenarios_page,
 }
 

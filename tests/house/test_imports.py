@@ -33,7 +33,7 @@ def test_every_contract_of_the_rooms_is_kept(checkout, command):
 @pytest.mark.parametrize(
     ("root", "package", "unwanted"),
     [
-        ("src", "tailgauge", "pandas,plotly,jinja2,tailgauge_analysis"),
+        ("src", "tailgauge", "pandas,plotly,tailgauge_analysis"),
         ("analysis", "tailgauge_analysis", "locust,gevent,anthropic,openai"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Run llama.cpp's own HTTP server, out of the xllamacpp wheel, in this process until SIGTERM or SIGINT.
+"""Run llama.cpp's own HTTP server, out of the xllamacpp wheel, until SIGTERM, SIGINT or the end of the parent.
 
     python serve_engine.py tiny.gguf --parallel 4 --ctx 16384 --threads 1
 
@@ -46,7 +46,8 @@ def main() -> None:
         signal.signal(number, lambda *_: stop.set())
     server = xllamacpp.Server(parameters(parser.parse_args()))
     print("LISTENING", server.listening_address, flush=True)
-    while not stop.wait(0.2):
+    parent = os.getppid()
+    while not stop.wait(0.2) and os.getppid() == parent:  # never outlives the tests
         continue
     os._exit(0)  # the server's threads outlive an ordinary exit
 

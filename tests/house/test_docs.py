@@ -1,0 +1,98 @@
+"""The pages say what is there: generated pages fresh, every name documented, every link and command real."""
+
+import itertools
+import re
+
+import click
+import pytest
+
+from tailgauge.cli import cli
+from tailgauge.errors import Exit
+from tailgauge.records import TABLES, columns
+
+PROSE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "reports/README.md", "docs/**/*.md")
+
+
+@pytest.fixture(scope="module")
+def pages(checkout) -> dict[str, str]:
+    """Every page meant for readers, by its path from the root."""
+    paths = [path for pattern in PROSE for path in sorted(checkout.glob(pattern))]
+    return {path.relative_to(checkout).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+
+
+def command_paths(command: click.Command, path: str = "tailgauge") -> list[str]:
+    children = command.commands.items() if isinstance(command, click.Group) else ()
+    shown = [(child, f"{path} {name}") for name, child in children if not child.hidden]
+    return [path, *itertools.chain.from_iterable(command_paths(*pair) for pair in shown)]
+
+
+def test_every_generated_page_is_fresh(checkout, command):
+    result = command(["python", checkout / "docs" / "generate.py", "--check"])
+
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("path", command_paths(cli))
+def test_every_command_is_documented_and_has_help(path, pages):
+    node = cli
+    for word in path.split()[1:]:
+        node = node.commands[word]
+
+    assert f"## {path}\n" in pages["docs/cli.md"]
+    assert node.help
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_column_is_documented(table, pages):
+    missing = [
+        column.name for column in columns(table) if f"`{column.name}`" not in pages["docs/data-format.md"]
+    ]
+
+    assert missing == []
+
+
+def test_every_link_to_a_file_of_the_house_leads_somewhere(pages, checkout):
+    links = [
+        (name, link) for name, text in pages.items() for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
+    ]
+    inside = [(name, link) for name, link in links if "://" not in link]
+
+    assert [pair for pair in inside if not ((checkout / pair[0]).parent / pair[1]).exists()] == []
+
+
+def test_every_make_target_named_in_a_page_exists(pages, checkout):
+    targets = set(
+        re.findall(r"^([a-z-]+):", (checkout / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    named = {
+        word for text in pages.values() for word in re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)
+    }
+
+    assert named - targets == set()
+    assert {"quickstart", "test"} <= named
+
+
+def test_every_make_target_with_a_description_stands_in_contributing(pages, checkout):
+    described = re.findall(
+        r"^([a-z-]+):.*## ", (checkout / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+    )
+
+    assert [target for target in described if f"make {target}" not in pages["CONTRIBUTING.md"]] == []
+
+
+def test_every_tailgauge_command_named_in_a_page_exists(pages):
+    """A changelog may name a command of the past; the other pages may not."""
+    named = {
+        (name, word)
+        for name, text in pages.items()
+        if name != "CHANGELOG.md"
+        for word in re.findall(r"(?:^|`|bin/)tailgauge ([a-z][a-z-]+)\b", text, re.MULTILINE)
+    }
+
+    assert {pair for pair in named if pair[1] not in cli.commands} == set()
+
+
+def test_the_readme_lists_every_exit_code(pages):
+    listed = {int(code) for code in re.findall(r"^\| (\d+) \|", pages["README.md"], re.MULTILINE)}
+
+    assert {int(code) for code in Exit} == listed

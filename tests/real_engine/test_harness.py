@@ -1,0 +1,146 @@
+"""`tailgauge run` against a real engine: what the rows say is what the engine counted and timed itself."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+ENDED_ON_PURPOSE = {0, 1, 3}  # the run took place; its verdict and SLOs depend on the machine
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run left."""
+
+    summary: dict[str, Any]
+    folder: Path
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        """Rows of every part of a table."""
+        return [
+            row
+            for part in sorted((self.folder / table).glob("*.parquet"))
+            for row in pq.read_table(part).to_pylist()
+        ]
+
+
+@pytest.fixture
+def run_against(command, tmp_path, checkout):
+    """Run the streaming scenario against an engine: `run_against(engine, "--rate", "4", key="value")`."""
+
+    def run(engine, *options: str, timeout_s: float = 90, **keys: object) -> Run:
+        settings = [
+            part for key, value in keys.items() for part in ("--set", f"{key.replace('__', '.')}={value}")
+        ]
+        line = [
+            "tailgauge",
+            "run",
+            checkout / "scenarios" / "streaming.toml",
+            "--target",
+            engine.url,
+            "--out",
+            tmp_path,
+        ]
+        result = command([*line, "--seed", "7", "--json", *options, *settings], timeout_s=timeout_s)
+        assert result.returncode in ENDED_ON_PURPOSE, result.stderr
+        summary = json.loads(result.stdout)
+        assert summary["exit_code"] == result.returncode
+        return Run(summary, Path(summary["run_dir"]))
+
+    return run
+
+
+def measured(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows without the preflight's, in the order they were sent."""
+    return sorted(
+        (row for row in rows if row["stage"] != "preflight"), key=lambda row: row["scheduled_at_ns"]
+    )
+
+
+@pytest.mark.parametrize("protocol", ["anthropic", "openai"])
+def test_every_request_and_every_token_is_accounted_for(engine, run_against, protocol, full_size):
+    run = run_against(
+        engine,
+        "--duration",
+        "30" if full_size else "6",
+        "--rate",
+        "4",
+        "--workers",
+        "2",
+        target__protocol=protocol,
+    )
+    books, requests, attempts = run.summary["conservation"], run.rows("requests"), run.rows("attempts")
+
+    assert books["scheduled"] == books["dispatched"] == books["ended"]["ok"] == len(measured(requests)) > 0
+    assert {row["ended"] for row in requests + attempts} == {"ok"}
+    assert {row["request_id"] for row in requests} == {row["request_id"] for row in attempts}
+    assert sum(row["output_tokens"] for row in attempts) == engine.counters()["tokens_predicted_total"]
+    assert json.loads((run.folder / "run.json").read_text(encoding="utf-8"))["conservation"] == books
+
+
+def test_latencies_of_single_requests_agree_with_the_engines_own(engine, run_against, full_size):
+    """One request at a time, a quarter of a second apart, each some 80 ms long.
+
+    The engine's times are those of its log, exact for each request: prefill for TTFT, generation for TPOT. The client
+    sees the prefill and, on top, the way there and back and the engine's own hand-overs between threads.
+    """
+    run = run_against(
+        engine,
+        *("--duration", "30" if full_size else "10", "--rate", "4", "--workers", "1"),
+        target__protocol="openai",
+        arrival__process="constant",
+        traffic__chat__output_tokens=100,
+    )
+    attempts = sorted(run.rows("attempts"), key=lambda row: row["sent_at_ns"])
+    pairs = list(zip(attempts, engine.served(len(attempts)), strict=True))
+    seen, truth = zip(*[pair for pair in pairs if pair[0]["stage"] != "preflight"], strict=True)
+    assert [row["output_tokens"] for row in seen] == [served.predicted_tokens for served in truth]
+
+    ttft_ms = statistics.median((row["first_content_at_ns"] - row["sent_at_ns"]) / 1e6 for row in seen)
+    prompt_ms = statistics.median(served.prompt_ms for served in truth)
+    assert prompt_ms <= ttft_ms <= prompt_ms + 50
+
+    tpot_ms = statistics.median(
+        (row["last_content_at_ns"] - row["first_content_at_ns"]) / 1e6 / (row["output_tokens"] - 1)
+        for row in seen
+    )
+    assert tpot_ms == pytest.approx(statistics.median(served.ms_per_token for served in truth), rel=0.2)
+
+
+@pytest.mark.parametrize("engine", [{"ctx": 65536}], indirect=True)
+def test_a_call_that_is_given_up_in_decode_stops_the_engine_within_half_a_second(engine, run_against):
+    """Two calls, two seconds apart, each cut by its deadline after one second with thousands of tokens to go."""
+    asked, grace_ns = 20_000, 500_000_000
+    samples: list[tuple[int, float]] = []
+    with ThreadPoolExecutor(1) as pool:
+        going = pool.submit(
+            run_against,
+            engine,
+            *("--duration", "4", "--rate", "0.5", "--workers", "1"),
+            arrival__process="constant",
+            limits__attempt_deadline_s=1.0,
+            traffic__chat__output_tokens=asked,
+        )
+        while not going.done():
+            samples.append((time.monotonic_ns(), engine.counters()["requests_processing"]))
+            time.sleep(0.02)
+        run = going.result()
+    cut = measured(run.rows("attempts"))
+
+    assert [row["ended"] for row in cut] == ["timeout", "timeout"]
+    assert [row for row in cut if asked - row["chunks"] < 2_000] == []
+    closed = [row["cancelled_at_ns"] or row["ended_at_ns"] for row in cut]
+    begun = [row["first_content_at_ns"] for row in cut] + [time.monotonic_ns()]
+    for first, closing, after in zip(begun, closed, begun[1:], strict=False):
+        assert {n for at, n in samples if first < at < closing - grace_ns} == {1}
+        idle = [n for at, n in samples if closing + grace_ns < at < after - grace_ns]
+        assert idle != []
+        assert set(idle) == {0}
