@@ -29,7 +29,7 @@ Exit codes, the first that holds:
   0    all well; DEGRADED alone changes nothing"""
 
 
-class _Positive(click.ParamType):
+class _Positive(click.ParamType[float]):
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
@@ -90,7 +90,7 @@ def run(
     sets: tuple[str, ...],
     seed: int | None,
     out: Path,
-    as_json: bool,  # noqa: FBT001 - a command-line flag
+    as_json: bool,
 ) -> None:
     """Run SCENARIO (a file, or the name of a packaged one) and report it."""
     settings = _settings(scenario, target, duration, rate, sets, seed, out)
@@ -139,7 +139,7 @@ def _settings(
     "--out", type=click.Path(path_type=Path), default=Path(), help="Folder for reports/ (default: here)."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the summary.")
-def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> None:  # noqa: FBT001 - a command-line flag
+def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> None:
     """Make the report of a run folder, or of the part folders that its workers kept.
 
     Exits as `tailgauge run` does for the same data.
@@ -206,7 +206,7 @@ def endpoint(host: str, port: int, sets: tuple[str, ...], seed: int, **options: 
 @cli.command()
 @click.option("--master", required=True, metavar="HOST:PORT", help="Address of the run's owner.")
 @click.option("--lifeline", is_flag=True, help="End when standard input does.")
-def worker(master: str, lifeline: bool) -> None:  # noqa: FBT001 - a command-line flag
+def worker(master: str, lifeline: bool) -> None:
     """Send traffic for the owner at HOST:PORT until it lets go."""
     host, colon, port = master.rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:

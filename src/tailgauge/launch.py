@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import locust  # first: it patches the standard library for gevent
 import gevent
+import locust  # first: it patches the standard library for gevent
 from locust.env import Environment
 from locust.util.load_locustfile import load_locustfile
 
@@ -50,7 +50,7 @@ def raise_open_files() -> None:
 
 def user_classes(patterns: set[str] | None = None) -> list[Any]:
     """Classes of the packaged locustfiles, through Locust's own loader; of all of them, or of some patterns."""
-    found = []
+    found: list[Any] = []
     for path in sorted(packaged("locustfiles").glob("*.py")):
         if patterns is None or path.stem in patterns:
             found.extend(load_locustfile(str(path))[0].values())

@@ -20,7 +20,7 @@ from tailgauge.arrivals import Mix, Schedule, plan
 from tailgauge.children import Child
 from tailgauge.clock import boot_id, monotonic_ns, utc_now
 from tailgauge.conservation import Share, conserve, count_rows
-from tailgauge.endpoints.endpoint import key_present
+from tailgauge.endpoints.keys import key_for
 from tailgauge.errors import TailgaugeError, TargetError
 from tailgauge.folder import RunFolder, new_run_id, write_json
 from tailgauge.link import Link
@@ -134,7 +134,7 @@ class Run:
 
     def _prepare(self) -> None:
         scenario = self.scenario
-        key_present(scenario.target.url, scenario.target.protocol, scenario.target.api_key_env)
+        key_for(scenario.target.url, scenario.target.protocol, scenario.target.api_key_env)
         self.folder.create()
         self.folder.token.write_text(self._token)
         self.folder.token.chmod(0o600)
@@ -302,7 +302,7 @@ class Run:
             progress.in_flight += member.said["in_flight"]
             for name, count in counts["ended"].items():
                 ended[name] = ended.get(name, 0) + count
-            sketch.merge(bins, {k: v for k, v in member.said["ttft"]})
+            sketch.merge(bins, dict(member.said["ttft"]))
         progress.ended = ended
         progress.ttft_p50_ms, progress.ttft_p99_ms = sketch.quantile(bins, 0.5), sketch.quantile(bins, 0.99)
         return progress

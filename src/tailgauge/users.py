@@ -40,7 +40,7 @@ class Traffic(User):
         """Requests are sent by the dispatcher, at their scheduled times."""
 
 
-class EndedAs(Exception):
+class EndedError(Exception):
     """How a request ended, for Locust's own statistics page."""
 
 
@@ -57,7 +57,7 @@ class Owner:
             link.hear(kind, self._forward(kind))
         environment.events.test_start.add_listener(self._on_test_start)
         environment.events.test_stopping.add_listener(self._on_test_stopping)
-        self.on_end: Callable[[Run], None] = lambda run: None
+        self.on_end: Callable[[Run], None] = lambda _: None
 
     def _forward(self, kind: str) -> Callable[[str, dict[str, Any]], None]:
         return lambda node, data: self.run.on_message(kind, node, data) if self.run else None
@@ -92,7 +92,7 @@ def attach_worker(environment: Any) -> Worker:
     runner = environment.runner
 
     def on_ended(traffic: str, ended: str, response_time_ms: float) -> None:
-        exception = None if ended in {"ok", "empty"} else EndedAs(ended)
+        exception = None if ended in {"ok", "empty"} else EndedError(ended)
         environment.events.request.fire(
             request_type="LLM",
             name=traffic,
@@ -113,7 +113,7 @@ def attach_worker(environment: Any) -> Worker:
 # --- plain `locust -f locustfiles/...` --------------------------------------------------------------------------
 
 
-@events.init_command_line_parser.add_listener
+@events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]
 def _options(parser: Any) -> None:
     group = parser.add_argument_group("Tailgauge options")
     group.add_argument(
@@ -128,7 +128,7 @@ def _options(parser: Any) -> None:
     )
 
 
-@events.init.add_listener
+@events.init.add_listener  # type: ignore[untyped-decorator]
 def _init(environment: Any, **_: Any) -> None:
     runner = environment.runner
     if isinstance(runner, WorkerRunner):

@@ -161,7 +161,7 @@ class Task:
 
     @property
     def _shared(self) -> bool:
-        return str(self.folder.path) == self._plan["folder"]
+        return str(self.folder.path) == str(self._plan["folder"])
 
     def _clock(self) -> dict[str, int]:
         """Offset to the owner's clock: of the tightest ping; exactly 0 on the same kernel, which has one clock."""

@@ -54,9 +54,11 @@ def _do(
         return Sent(step.leg, number, monotonic_ns())
     if isinstance(step, Cancel):
         calls[step.leg][step.attempt].abort("cancelled")
-        return inbox.get()
+        heard: Event = inbox.get()
+        return heard
     try:
         left = None if step.until_ns is None else max(0.0, (step.until_ns - monotonic_ns()) / 1e9)
-        return inbox.get(timeout=left)
+        heard = inbox.get(timeout=left)
     except Empty:
         return Due(monotonic_ns())
+    return heard

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 from tailgauge import records
@@ -44,20 +44,23 @@ def outcome(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
         return Outcome(ended, kind, redact(message)[:MAX_ERROR_TEXT])
     if exchange.status != 200:
         return _refused(exchange)
-    if not exchange.header(b"content-type").lower().startswith(b"text/event-stream"):
-        text = (
-            _text(exchange.plain_body)
-            or f"content-type {exchange.header(b'content-type').decode('latin-1')!r}"
-        )
+    return _streamed(exchange, decoder)
+
+
+def _streamed(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
+    """Of a response with status 200."""
+    kind = exchange.header(b"content-type")
+    if not kind.lower().startswith(b"text/event-stream"):
+        text = _text(exchange.plain_body) or f"content-type {kind.decode('latin-1')!r}"
         return Outcome(records.CLIENT_ERROR, "not_an_event_stream", text)
-    if decoder.error:
-        return Outcome(records.STREAM_ERROR, decoder.error[0], redact(decoder.error[1])[:MAX_ERROR_TEXT])
     if exchange.header(b"content-encoding").lower() not in {b"", b"identity"}:
         return Outcome(
             records.STREAM_ERROR, "compressed", "the target compresses although identity was asked for"
         )
+    if decoder.error:
+        return Outcome(records.STREAM_ERROR, decoder.error[0], redact(decoder.error[1])[:MAX_ERROR_TEXT])
     if not decoder.finished or exchange.cut:
-        return Outcome(records.TRUNCATED, exchange.cut or "no_end_mark", None)
+        return Outcome(records.TRUNCATED, exchange.cut or "no_end_mark")
     return Outcome(records.OK if decoder.has_content else records.EMPTY)
 
 

@@ -15,10 +15,6 @@ import anthropic
 from tailgauge.endpoints.decoder import KIND_CODE, StreamDecoder, error_of, text_or_none
 from tailgauge.records import TEXT, THINKING, TOOL_JSON
 
-PROVIDER_HOST = "api.anthropic.com"
-KEY_VARIABLE = "ANTHROPIC_API_KEY"
-FOREIGN_VARIABLES = ("ANTHROPIC_CUSTOM_HEADERS", "ANTHROPIC_AUTH_TOKEN")
-
 _TEXT, _THINKING, _TOOL = KIND_CODE[TEXT], KIND_CODE[THINKING], KIND_CODE[TOOL_JSON]
 _DELTAS = {
     "text_delta": (_TEXT, "text"),

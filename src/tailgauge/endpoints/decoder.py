@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tailgauge.endpoints.sse import EventTooLarge, Splitter
+from tailgauge.endpoints.sse import EventSizeError, Splitter
 from tailgauge.records import CHUNK_KINDS, TEXT
 
 KIND_CODE = {kind: code for code, kind in enumerate(CHUNK_KINDS)}
@@ -75,7 +75,7 @@ class StreamDecoder:
         """Payload of one read; see `Exchange`. Never raises for what the peer sent: it is recorded as an error."""
         try:
             events = self._splitter.feed(payload)
-        except EventTooLarge:
+        except EventSizeError:
             self.error = self.error or ("malformed_stream", "an event without an end")
             return
         exact = len(events) - 1 if at_rest and self._splitter.idle else -1

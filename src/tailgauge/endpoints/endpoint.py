@@ -1,40 +1,37 @@
 """A target as the traffic sees it: one protocol, one SDK client, one pool of connections.
 
-Rule: a protocol is a row of PROTOCOLS; adding one is adding a file and a row.
+Rule: a protocol is a row of PROTOCOLS; adding one is adding a file and a row. An SDK is imported only where its
+protocol is spoken: each costs a worker a second and tens of megabytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any
-from urllib.parse import urlsplit
+from importlib import import_module
+from typing import Any, Protocol, cast
 
 import httpx2
 
-from tailgauge.endpoints import anthropic, openai
-from tailgauge.endpoints.decoder import OnEvent, StreamDecoder
-from tailgauge.endpoints.keys import hidden, key_for
+from tailgauge.endpoints.decoder import StreamDecoder
+from tailgauge.endpoints.keys import key_for, only_for_the_provider
 from tailgauge.transport.stopwatch import Stopwatch
 
-
-@dataclass(frozen=True, slots=True)
-class Wire:
-    """What differs between protocols."""
-
-    provider_host: str
-    key_variable: str
-    foreign_variables: tuple[str, ...]
-    client: Callable[[str, str, Any], Any]
-    send: Callable[[Any, str, str, int, str], AbstractContextManager[Any]]
-    on_event: OnEvent
+PROTOCOLS = {"anthropic": "tailgauge.endpoints.anthropic", "openai": "tailgauge.endpoints.openai"}
 
 
-PROTOCOLS = {
-    name: Wire(m.PROVIDER_HOST, m.KEY_VARIABLE, m.FOREIGN_VARIABLES, m.client, m.send, m.on_event)
-    for name, m in (("anthropic", anthropic), ("openai", openai))
-}
+class Wire(Protocol):
+    """What a protocol's module offers."""
+
+    def client(self, base_url: str, key: str, http_client: httpx2.Client) -> Any:
+        """The official SDK's client, without retries of its own."""
+
+    def send(
+        self, sdk: Any, prompt: str, model: str, max_tokens: int, call_id: str
+    ) -> AbstractContextManager[Any]:
+        """One streamed call; entering it sends the request."""
+
+    def on_event(self, decoder: StreamDecoder, name: bytes, data: bytes) -> None:
+        """Meaning of one event of its stream."""
 
 
 class Endpoint:
@@ -44,11 +41,10 @@ class Endpoint:
         self, url: str, protocol: str, model: str, api_key_env: str | None, transport: Stopwatch
     ) -> None:
         self.protocol, self.model = protocol, model
-        self._wire = wire = PROTOCOLS[protocol]
-        key = key_for(url, wire.provider_host, wire.key_variable, api_key_env)
-        at_provider = urlsplit(url).hostname == wire.provider_host
-        with hidden(wire.foreign_variables, unless=at_provider):
-            self._sdk = wire.client(url, key, httpx2.Client(transport=transport, trust_env=False))
+        self._wire = cast("Wire", import_module(PROTOCOLS[protocol]))
+        key = key_for(url, protocol, api_key_env)
+        with only_for_the_provider(url, protocol):
+            self._sdk = self._wire.client(url, key, httpx2.Client(transport=transport, trust_env=False))
 
     def send(self, prompt: str, max_tokens: int, call_id: str) -> AbstractContextManager[Any]:
         """One streamed call; entering it sends the request and returns with the response's head, or raises."""
@@ -57,9 +53,3 @@ class Endpoint:
     def decoder(self) -> StreamDecoder:
         """A decoder for one stream of this protocol."""
         return StreamDecoder(self._wire.on_event)
-
-
-def key_present(url: str, protocol: str, api_key_env: str | None) -> None:
-    """Raise TargetError if this target wants a key that the environment does not have."""
-    wire = PROTOCOLS[protocol]
-    key_for(url, wire.provider_host, wire.key_variable, api_key_env)

@@ -10,25 +10,50 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from tailgauge.errors import TargetError
 
 PLACEHOLDER = "unused"
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """Who stands behind a protocol, which variable holds the key for it, and what else its SDK reads and would send."""
+
+    host: str
+    variable: str
+    also_read: tuple[str, ...]
+
+
+PROVIDERS = {
+    "anthropic": Provider(
+        "api.anthropic.com", "ANTHROPIC_API_KEY", ("ANTHROPIC_CUSTOM_HEADERS", "ANTHROPIC_AUTH_TOKEN")
+    ),
+    "openai": Provider(
+        "api.openai.com", "OPENAI_API_KEY", ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY")
+    ),
+}
 _SECRET_NAME = re.compile(r"(API_?KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL)", re.IGNORECASE)
 _SECRET_TEXT = re.compile(r"\b(sk-[A-Za-z0-9_-]{8,}|Bearer\s+[A-Za-z0-9._~+/=-]{8,})")
 
 
-def key_for(url: str, provider_host: str, provider_variable: str, named_variable: str | None) -> str:
-    """The key to send to `url`. Raises TargetError naming the variable that is missing."""
+def at_provider(url: str, protocol: str) -> bool:
+    """Whether `url` is the provider's own host, over TLS."""
     parts = urlsplit(url)
-    at_provider = parts.scheme == "https" and parts.hostname == provider_host
-    variable = named_variable or (provider_variable if at_provider else None)
+    return parts.scheme == "https" and parts.hostname == PROVIDERS[protocol].host
+
+
+def key_for(url: str, protocol: str, named_variable: str | None) -> str:
+    """The key to send to `url`. Raises TargetError naming the variable that is missing."""
+    provider = PROVIDERS[protocol]
+    variable = named_variable or (provider.variable if at_provider(url, protocol) else None)
     if variable is None:
         return PLACEHOLDER
     key = os.environ.get(variable, "").strip()
     if not key:
-        why = "target.api_key_env names it" if named_variable else f"{provider_host} wants a key"
+        why = "target.api_key_env names it" if named_variable else f"{provider.host} wants a key"
         raise TargetError(
             f"no API key: the environment variable {variable} is not set ({why}). Set it and run again"
         )
@@ -38,9 +63,10 @@ def key_for(url: str, provider_host: str, provider_variable: str, named_variable
 
 
 @contextmanager
-def hidden(variables: tuple[str, ...], *, unless: bool) -> Iterator[None]:
-    """Environment variables that an SDK would read and send, out of its sight while its client is built."""
-    saved = {} if unless else {name: os.environ.pop(name) for name in variables if name in os.environ}
+def only_for_the_provider(url: str, protocol: str) -> Iterator[None]:
+    """What an SDK would read from the environment and send to any host, out of its sight while its client is built."""
+    names = () if at_provider(url, protocol) else PROVIDERS[protocol].also_read
+    saved = {name: os.environ.pop(name) for name in names if name in os.environ}
     try:
         yield
     finally:

@@ -13,11 +13,8 @@ from typing import Any
 import openai
 
 from tailgauge.endpoints.decoder import KIND_CODE, StreamDecoder, error_of, text_or_none
+from tailgauge.endpoints.keys import PROVIDERS
 from tailgauge.records import TEXT, THINKING, TOOL_JSON
-
-PROVIDER_HOST = "api.openai.com"
-KEY_VARIABLE = "OPENAI_API_KEY"
-FOREIGN_VARIABLES = ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY")
 
 _TEXT, _THINKING, _TOOL = KIND_CODE[TEXT], KIND_CODE[THINKING], KIND_CODE[TOOL_JSON]
 
@@ -39,15 +36,19 @@ def send(
 ) -> AbstractContextManager[Any]:
     """One streamed chat completion with usage."""
     # The provider's newer models refuse max_tokens; engines often know nothing else.
-    at_provider = sdk.base_url.host == PROVIDER_HOST
-    return sdk.chat.completions.with_streaming_response.create(
+    limit = "max_completion_tokens" if sdk.base_url.host == PROVIDERS["openai"].host else "max_tokens"
+    create: Any = (
+        sdk.chat.completions.with_streaming_response.create
+    )  # its overloads cannot name a key by value
+    call: AbstractContextManager[Any] = create(
         model=model,
         messages=[{"role": "user", "content": prompt}],
         stream=True,
         stream_options={"include_usage": True},
         extra_headers={"x-client-request-id": call_id},
-        **{"max_completion_tokens" if at_provider else "max_tokens": max_tokens},  # type: ignore[arg-type]
+        **{limit: max_tokens},
     )
+    return call
 
 
 def on_event(decoder: StreamDecoder, name: bytes, data: bytes) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 MAX_EVENT = 16 * 1024 * 1024
 
 
-class EventTooLarge(Exception):
+class EventSizeError(Exception):
     """An event without an end: the stream is not to be followed further."""
 
 
@@ -28,7 +28,7 @@ class Splitter:
             text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n") + held
         *blocks, self.pending = text.split(b"\n\n")
         if len(self.pending) > MAX_EVENT:
-            raise EventTooLarge
+            raise EventSizeError
         return [event for block in blocks if (event := _event(block)) is not None]
 
     @property

@@ -41,7 +41,7 @@ class Listener(Protocol):
         """The peer closed (None) or the connection failed."""
 
 
-class ConnectFailure(Exception):
+class ConnectError(Exception):
     """No connection: `kind` is dns, tcp, tls, tls_certificate or timeout."""
 
     def __init__(self, kind: str, message: str) -> None:
@@ -114,19 +114,19 @@ class Connection:
                 self._flush_handshake()
                 left = (deadline - monotonic_ns()) / 1e9
                 if left <= 0 or not wait_for(self._raw, _READ, left):
-                    raise ConnectFailure("timeout", "TLS handshake timed out") from None
+                    raise ConnectError("timeout", "TLS handshake timed out") from None
                 data = self._raw.recv(READ_SIZE)
                 if not data:
-                    raise ConnectFailure(
+                    raise ConnectError(
                         "tls", "the target closed the connection during the TLS handshake"
                     ) from None
                 self._incoming.write(data)
             except ssl.SSLCertVerificationError as error:
-                raise ConnectFailure(
+                raise ConnectError(
                     "tls_certificate", f"certificate not trusted: {error.verify_message}"
                 ) from None
             except ssl.SSLError as error:
-                raise ConnectFailure("tls", f"TLS handshake failed: {error.reason or error}") from None
+                raise ConnectError("tls", f"TLS handshake failed: {error.reason or error}") from None
         self._flush_handshake()
         self.tls_ns = monotonic_ns() - started
 
@@ -186,7 +186,7 @@ class Connection:
     def _decrypt(self, data: bytes) -> tuple[bytes, bool]:
         assert self._tls is not None
         self._incoming.write(data)
-        out = []
+        out: list[bytes] = []
         while True:
             try:
                 piece = self._tls.read(READ_SIZE)
@@ -220,13 +220,13 @@ def wait_for(raw: _socket.socket, events: int, timeout_s: float) -> bool:
 def connect(number: int, addresses: list[Any], timeout_s: float) -> Connection:
     """Connect to the first address that answers; `addresses` as from getaddrinfo."""
     started = monotonic_ns()
-    failure = ConnectFailure("dns", "the name has no address")
+    failure = ConnectError("dns", "the name has no address")
     for family, kind, proto, _, address in addresses:
         raw = _socket.socket(family, kind, proto)
         try:
             left = timeout_s - (monotonic_ns() - started) / 1e9
             _connect(raw, address, left)
-        except ConnectFailure as error:
+        except ConnectError as error:
             raw.close()
             failure = error
             continue
@@ -244,10 +244,10 @@ def _connect(raw: _socket.socket, address: Any, timeout_s: float) -> None:
     code = raw.connect_ex(address)
     if code == errno.EINPROGRESS:
         if timeout_s <= 0 or not wait_for(raw, _WRITE, timeout_s):
-            raise ConnectFailure("timeout", "no answer to TCP connect in time")
+            raise ConnectError("timeout", "no answer to TCP connect in time")
         code = raw.getsockopt(_socket.SOL_SOCKET, _socket.SO_ERROR)
     if code:
-        raise ConnectFailure("tcp", os.strerror(code))
+        raise ConnectError("tcp", os.strerror(code))
 
 
 def resolve(host: str, port: int, timeout_s: float) -> tuple[list[Any], int]:
@@ -261,9 +261,9 @@ def resolve(host: str, port: int, timeout_s: float) -> tuple[list[Any], int]:
         with gevent.Timeout(timeout_s):
             found = pool.apply(_socket.getaddrinfo, (host, port, 0, _socket.SOCK_STREAM))
     except gevent.Timeout:
-        raise ConnectFailure("timeout", f"no address for {host} in time") from None
+        raise ConnectError("timeout", f"no address for {host} in time") from None
     except socket.gaierror as error:
-        raise ConnectFailure("dns", f"no address for {host}: {error.strerror}") from None
+        raise ConnectError("dns", f"no address for {host}: {error.strerror}") from None
     return found, monotonic_ns() - started
 
 

@@ -60,7 +60,9 @@ class Exchange:
         self.handover_recent_ns = 0  # the same since someone looked and set it back
         self.user_stamps = False
         self.done = False
-        self._streaming = False  # a body for the decoder, not an error body for the SDK
+        self._stream: Decoder | None = (
+            None  # the decoder, where this is a body for it and no error body for the SDK
+        )
         self._head = b""
         self._body: Body | None = None
         self._keep = False
@@ -94,7 +96,8 @@ class Exchange:
         self._data.append(data)
         self._arrived.append(arrived_at_ns)
         self._read_at.append(read_at_ns)
-        if not self._streaming or not self.decoder.has_content or self._body.may_end(data):  # type: ignore[union-attr]
+        stream = self._stream
+        if stream is None or not stream.has_content or self._body.may_end(data):
             self.advance()
 
     def on_end(self, error: str | None) -> None:
@@ -147,12 +150,9 @@ class Exchange:
     ) -> None:
         self.status, self.headers, self._body, self._keep = status, headers, body, keep
         self.headers_at_ns = arrived
-        self._streaming = (
-            self.decoder is not None
-            and status == 200
-            and self.header(b"content-type").lower().startswith(b"text/event-stream")
-            and self.header(b"content-encoding").lower() in {b"", b"identity"}
-        )
+        kind, coding = self.header(b"content-type").lower(), self.header(b"content-encoding").lower()
+        if status == 200 and kind.startswith(b"text/event-stream") and coding in {b"", b"identity"}:
+            self._stream = self.decoder
 
     # --- decoding ---------------------------------------------------------------------------------------------
 
@@ -163,7 +163,8 @@ class Exchange:
             return 0
         arrived, read_at = self._arrived, self._read_at
         self._data, self._arrived, self._read_at = [], array("q"), array("q")
-        had_content = self._streaming and self.decoder.has_content  # type: ignore[union-attr]
+        stream = self._stream
+        had_content = stream is not None and stream.has_content
         try:
             for piece, at, read in zip(data, arrived, read_at, strict=True):
                 self._decode(body, piece, at, read)
@@ -171,7 +172,7 @@ class Exchange:
             self.cut = f"framing: {error}"
             self._close_and_finish()
             return len(data)
-        if self._streaming and not had_content and self.decoder.has_content:  # type: ignore[union-attr]
+        if stream is not None and stream.has_content and not had_content:
             self.on_content()
         if body.done and not self.done:
             self._finish(keep=self._keep, at_ns=arrived[-1])
@@ -188,13 +189,12 @@ class Exchange:
             self.handover_max_ns = max(self.handover_max_ns, read - at)
         if read == at:
             self.user_stamps = True
-        if not self._streaming:
+        if self._stream is None:
             self._plain.append(payload)
             self._plain_bytes += len(payload)
         elif payload:
-            self.decoder.feed(
-                payload, self._low or self.sent_at_ns or at, at, read, self._decoded, at_rest=body.at_rest
-            )  # type: ignore[union-attr]
+            low = self._low or self.sent_at_ns or at
+            self._stream.feed(payload, low, at, read, self._decoded, at_rest=body.at_rest)
         self._low = at
         self._decoded += 1
 

@@ -15,7 +15,7 @@ from typing import Any
 import httpx2
 
 from tailgauge.clock import monotonic_ns
-from tailgauge.transport.connection import Connection, ConnectFailure, connect, resolve
+from tailgauge.transport.connection import ConnectError, Connection, connect, resolve
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.http1 import request_bytes
 
@@ -100,7 +100,7 @@ class Stopwatch(httpx2.BaseTransport):
         if connection is None:
             try:
                 connection = self._open(*origin)
-            except ConnectFailure as error:
+            except ConnectError as error:
                 exchange.fail(error.kind, str(error))
                 raise httpx2.ConnectError(f"{error.kind}: {error}", request=request) from None
         if exchange.aborted or exchange.done:
@@ -134,11 +134,11 @@ class Stopwatch(httpx2.BaseTransport):
         if scheme == "https":
             try:
                 connection.handshake(self._tls_context(), host, self._connect_timeout_s)
-            except (ConnectFailure, OSError) as error:
+            except (ConnectError, OSError) as error:
                 connection.close()
-                if isinstance(error, ConnectFailure):
+                if isinstance(error, ConnectError):
                     raise
-                raise ConnectFailure("tls", str(error)) from None
+                raise ConnectError("tls", str(error)) from None
         connection.start()
         return connection
 
