@@ -102,7 +102,6 @@ class Endpoint:
         body = wire.whole(reply, tokens.text(ask.max_tokens).decode())
         row.output_tokens = ask.max_tokens
         response = web.Response(body=body, content_type="application/json", headers=_id_header(wire, number))
-        row.chunk_sent_at_ns.append(monotonic_ns())
         return await _send_whole(request, row, response)
 
     async def _stream(
@@ -127,8 +126,9 @@ class Endpoint:
             if request.transport is None:
                 raise ConnectionResetError("the client left")
             await Delivery(request.transport, frames, due, row.chunk_sent_at_ns).run()
-            row.ended_at_ns = monotonic_ns()
+            ended_at_ns = monotonic_ns()
             await response.write_eof(wire.closing(reply))
+            row.ended_at_ns = ended_at_ns
         finally:
             row.output_tokens = min(asked, len(row.chunk_sent_at_ns) * per_chunk)
         return response
@@ -189,9 +189,12 @@ class Endpoint:
 async def _send_whole(request: web.Request, row: TruthRow, response: web.Response) -> web.Response:
     """Send it here, not after the handler's return: the truth takes the clock beside the write."""
     await response.prepare(request)
-    row.headers_at_ns = monotonic_ns()
+    now_ns = monotonic_ns()
+    row.headers_at_ns = now_ns
+    if row.output_tokens:
+        row.chunk_sent_at_ns.append(now_ns)
     await response.write_eof()
-    row.ended_at_ns = monotonic_ns()
+    row.ended_at_ns = now_ns
     return response
 
 

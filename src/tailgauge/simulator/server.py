@@ -58,7 +58,7 @@ async def _serve(
     await runner.setup()
     try:
         await _listen(runner, host, port, tls)
-        gc.freeze()  # what was loaded by now lives as long as the process: never look at it again
+        _calm_garbage_collector()
         on_listening(_url(runner, tls))
         await stop.wait()
     finally:
@@ -95,6 +95,13 @@ def _raise_descriptor_limit() -> None:
     """One descriptor a connection: take what the system allows."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _calm_garbage_collector() -> None:
+    """Few collections, and small ones: with the defaults one took 30 ms under 2,000 streams, and every stream waited."""
+    gc.freeze()  # what was loaded by now lives as long as the process: never look at it again
+    # Calls leave no cycles behind; a closed connection leaves some, a few kB that can wait.
+    gc.set_threshold(10_000, 50, 10)
 
 
 def _watch_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:

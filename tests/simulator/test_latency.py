@@ -1,0 +1,62 @@
+"""Due times: reproducible, and of the distribution asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tailgauge.simulator.latency import Latency, draw_key
+
+CONSTANT = Latency(200, 0, 10, 0, 4, 1)
+DRAWN = Latency(200, 0.5, 10, 0.25, 4, 1)
+
+
+def test_without_sigma_every_chunk_is_due_on_the_grid() -> None:
+    assert CONSTANT.delays_ns("any", 3) == [200_000_000, 210_000_000, 220_000_000]
+
+
+@pytest.mark.parametrize(("tokens", "chunks"), [(1, 1), (4, 1), (5, 2), (8, 2), (9, 3)])
+def test_the_last_chunk_may_be_short(tokens: int, chunks: int) -> None:
+    assert CONSTANT.chunks(tokens) == chunks
+
+
+def test_the_same_seed_and_key_draw_the_same_delays() -> None:
+    assert DRAWN.delays_ns("7/0/0", 20) == DRAWN.delays_ns("7/0/0", 20)
+
+
+def test_the_draws_are_the_same_in_every_process() -> None:
+    assert [round(d / 1e5) for d in DRAWN.delays_ns("7/0/0", 3)] == [1267, 1368, 1450]
+
+
+@pytest.mark.parametrize(
+    "other", [Latency(200, 0.5, 10, 0.25, 4, 2).delays_ns("7/0/0", 20), DRAWN.delays_ns("7/0/1", 20)]
+)
+def test_another_seed_or_key_draws_others(other: list[int]) -> None:
+    assert other != DRAWN.delays_ns("7/0/0", 20)
+
+
+def test_more_output_does_not_move_the_chunks_before() -> None:
+    assert DRAWN.delays_ns("k", 50)[:20] == DRAWN.delays_ns("k", 20)
+
+
+def test_the_median_and_sigma_are_those_asked_for() -> None:
+    first = np.log([DRAWN.delays_ns(str(i), 1)[0] / 200e6 for i in range(2000)])
+    gaps = np.log(np.diff(DRAWN.delays_ns("k", 4001)) / 10e6)
+    assert abs(np.median(first)) < 0.06  # four standard errors of the median
+    assert abs(np.median(gaps)) < 0.025
+    assert first.std() == pytest.approx(0.5, rel=0.1)
+    assert gaps.std() == pytest.approx(0.25, rel=0.1)
+
+
+def test_the_wildest_draws_stay_in_int64_and_in_order() -> None:
+    delays = Latency(1e9, 3, 1e9, 3, 1, 1).delays_ns("k", 100_000)
+    assert delays == sorted(delays)
+    assert 0 < delays[0] <= delays[-1] < 2**63
+
+
+@pytest.mark.parametrize(
+    ("client_request_id", "key"),
+    [("run-a/7/0/1", "7/0/1"), ("run-b/7/0/1", "7/0/1"), ("by-hand", "by-hand"), ("", "#3")],
+)
+def test_a_call_is_keyed_without_its_run(client_request_id: str, key: str) -> None:
+    assert draw_key(client_request_id, 3) == key
