@@ -1,0 +1,84 @@
+"""Exact binomial arithmetic: how sure a share or a rank can be.
+
+Rule: plain numbers in, plain numbers out; no arrays, no approximation by the normal distribution. Everything rests on
+one function, the regularised incomplete beta function, because both the binomial distribution and the Clopper-Pearson
+bounds are values of it.
+"""
+
+from __future__ import annotations
+
+import math
+
+_TINY = 1e-300
+_CLOSE = 1e-14
+_TERMS = 50_000  # the fraction needs about sqrt(n) terms: enough for n of some 10^8
+
+
+def beta_cdf(x: float, a: float, b: float) -> float:
+    """I_x(a, b): the chance that a Beta(a, b) variable is at most x."""
+    if x <= 0:
+        return 0.0
+    if x >= 1:
+        return 1.0
+    if x > (a + 1) / (a + b + 2):  # the continued fraction converges fast on this side only
+        return 1.0 - beta_cdf(1 - x, b, a)
+    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    return math.exp(log_front) / a * _fraction(x, a, b)
+
+
+def _fraction(x: float, a: float, b: float) -> float:
+    """Lentz's method for the continued fraction of the incomplete beta function (DLMF 8.17.22)."""
+    c, d = 1.0, 1.0 / (1.0 - (a + b) * x / (a + 1) or _TINY)
+    value = d
+    for m in range(1, _TERMS):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        change = 1.0
+        for step in (even, odd):
+            d = 1.0 / (1.0 + step * d or _TINY)
+            c = 1.0 + step / c or _TINY
+            change *= c * d
+        value *= change
+        if abs(change - 1.0) < _CLOSE:
+            break
+    return value
+
+
+def binomial_cdf(k: int, n: int, p: float) -> float:
+    """P(X <= k) for X ~ Binomial(n, p)."""
+    if k < 0:
+        return 0.0
+    return 1.0 if k >= n else beta_cdf(1 - p, n - k, k + 1)
+
+
+def binomial_quantile(q: float, n: int, p: float) -> int:
+    """Smallest k with P(X <= k) >= q for X ~ Binomial(n, p)."""
+    low, high = -1, n  # cdf(low) < q <= cdf(high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if binomial_cdf(middle, n, p) >= q:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def clopper_pearson(k: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Exact interval of a share k/n; (0, 1) where nothing was seen."""
+    if n == 0:
+        return 0.0, 1.0
+    alpha = (1 - confidence) / 2
+    low = 0.0 if k == 0 else _beta_quantile(alpha, k, n - k + 1)
+    high = 1.0 if k == n else _beta_quantile(1 - alpha, k + 1, n - k)
+    return low, high
+
+
+def _beta_quantile(q: float, a: float, b: float) -> float:
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if beta_cdf(middle, a, b) < q:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2

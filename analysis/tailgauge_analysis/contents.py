@@ -1,0 +1,224 @@
+"""The contents of a report as plain values: what report.json holds, and what the page and Markdown are written from.
+
+Rule: only finite numbers, strings, lists and tables, under stable keys (docs/data-format.md names them); a number that
+is not known is null, with a word beside it that says why.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from tailgauge import records
+from tailgauge_analysis.binomial import clopper_pearson
+from tailgauge_analysis.findings import Findings
+from tailgauge_analysis.latency import OFFERED, SUCCESSES, Row
+from tailgauge_analysis.problems import UNFINISHED
+from tailgauge_analysis.quantiles import TOO_FEW, Quantile
+from tailgauge_analysis.runfile import Json, table
+from tailgauge_analysis.slo import Outcome
+from tailgauge_analysis.verdict import GATES
+from tailgauge_analysis.wording import ms, percentile, plain, plural, share
+
+REPORT_VERSION = 1
+VALUE = "value"
+NONE = "none"
+
+
+def contents(findings: Findings) -> Json:
+    """Everything the report says."""
+    run = findings.frames.run
+    return {
+        "report_version": REPORT_VERSION,
+        "run_id": run["run_id"],
+        "scenario": str(run["scenario"].get("name") or run["run_id"]),
+        "description": str(run["scenario"].get("description") or ""),
+        "verdict": findings.verdict,
+        "exit_code": int(findings.exit_code),
+        "reasons": [asdict(reason) for reason in findings.reasons],
+        "explanations": findings.explanations,
+        "gates": _gates(findings),
+        "headline": _headline(findings),
+        "run": _run(findings),
+        "conservation": _conservation(findings),
+        "outcomes": _outcomes(findings),
+        "latency": [_latency(row, findings.beyond) for row in findings.latency],
+        "slos": [_slo(outcome, findings.beyond) for outcome in findings.slos],
+        "stamps": _stamps(findings),
+        "failures": [asdict(failure) for failure in findings.failures],
+        "other_failures": findings.other_failures,
+        "client": [_finite(asdict(worker)) for worker in findings.evidence.workers],
+        "truth": _truth(findings),
+        "environment": _environment(findings),
+        "problems": [{"kind": p.kind, "text": plain(p.text, 500)} for p in findings.frames.problems],
+    }
+
+
+def _run(findings: Findings) -> Json:
+    run, stage = findings.frames.run, findings.steady
+    requests = len(stage.requests)
+    ok = int((stage.requests["ended"] == records.OK).sum())
+    return {
+        "state": run["state"],
+        "rebuilt": run["rebuilt"],
+        "started_at": run["started_at"],
+        "arrival": run["arrival"],
+        "process": table(run["scenario"], "arrival").get("process"),
+        "asked_rate_per_s": _known(table(run["scenario"], "arrival").get("rate_per_s")),
+        "steady_from_s": _known(stage.from_s),
+        "steady_to_s": _known(stage.to_s),
+        "steady_requests": requests,
+        "steady_ok": ok,
+        "offered_per_s": _known(requests / stage.seconds) if stage.seconds else None,
+        "ok_per_s": _known(ok / stage.seconds) if stage.seconds else None,
+        "first_token": stage.first_token,
+        "workers": len(run["workers"]),
+        "target": {k: run["target"].get(k) for k in ("url", "simulated", "protocol")},
+        "preflight": [{k: entry.get(k) for k in ("ended", "status", "message")} for entry in run["preflight"]],
+    }
+
+
+def _gates(findings: Findings) -> list[Json]:
+    against = {reason.gate: reason.verdict for reason in findings.reasons}
+    return [{"gate": gate.name, "asks": gate.asks, "verdict": against.get(gate.name, "passed")} for gate in GATES]
+
+
+def _conservation(findings: Findings) -> Json:
+    facts = asdict(findings.evidence.conservation)
+    facts["broken"] = list(facts["broken"])
+    facts["unfinished_files"] = sum(p.kind == UNFINISHED for p in findings.frames.problems)
+    return facts
+
+
+def _outcomes(findings: Findings) -> list[Json]:
+    """How the requests of the steady stage ended, with exact 95% intervals of the shares."""
+    ended = findings.steady.requests["ended"]
+    n = len(ended)
+    rows = []
+    for name, k in ended.value_counts().items():
+        low, high = clopper_pearson(int(k), n)
+        rows.append({"ended": str(name), "requests": int(k), "share": int(k) / n, "low": low, "high": high})
+    return rows
+
+
+def _latency(row: Row, beyond: str) -> Json:
+    metric = row.metric
+    return {
+        "metric": metric.name, "title": metric.title, "unit": metric.unit, "since": metric.since, "level": metric.level,
+        "formula": metric.formula, "view": row.view, "n": row.n, "without_answer": row.without_answer,
+        "quantiles": [quantile(q, beyond) for q in row.quantiles],
+    }  # fmt: skip
+
+
+def quantile(q: Quantile, beyond: str) -> Json:
+    """A quantile: each number with a word, `value`, or why there is no number."""
+    hidden = q.mark == TOO_FEW
+    value, value_is = _bound(q.value, beyond, TOO_FEW)
+    low, low_is = _bound(q.low, beyond, NONE)
+    high, high_is = _bound(q.high, beyond, NONE)
+    if hidden:
+        value, low, high, value_is, low_is, high_is = None, None, None, TOO_FEW, NONE, NONE
+    return {
+        "p": q.p, "label": percentile(q.p), "n": q.n, "n_eff": q.n_eff, "mark": q.mark,
+        "value_ms": value, "value_is": value_is, "low_ms": low, "low_is": low_is, "high_ms": high, "high_is": high_is,
+    }  # fmt: skip
+
+
+def _bound(value: float | None, beyond: str, absent: str) -> tuple[float | None, str]:
+    if value is None:
+        return None, absent
+    return (round(value, 6), VALUE) if math.isfinite(value) else (None, beyond)
+
+
+def _slo(outcome: Outcome, beyond: str) -> Json:
+    return {
+        "name": outcome.name, "metric": outcome.metric, "p": outcome.p, "max_ms": outcome.max_ms, "view": outcome.view,
+        "outcome": outcome.outcome, "why": outcome.why,
+        "quantile": quantile(outcome.quantile, beyond) if outcome.quantile else None,
+    }  # fmt: skip
+
+
+def _stamps(findings: Findings) -> Json:
+    facts = findings.evidence.stamps
+    out: Json = {key: value for key, value in asdict(facts).items() if key != "handover_ms"}
+    out["first_interval_share"] = facts.first_interval_share
+    out["chunk_interval_share"] = facts.chunk_intervals / facts.chunks if facts.chunks else 0.0
+    for key, at in (("p50", 0), ("p99", 1), ("max", 2)):
+        out[f"handover_{key}_ms"] = facts.handover_ms[at] if facts.handover_ms else None
+    return out
+
+
+def _truth(findings: Findings) -> Json | None:
+    facts = findings.truth
+    if facts is None:
+        return None
+    added = dict(zip(("added_p50_ms", "added_p99_ms", "added_max_ms"), facts.added_ms, strict=True))
+    return {"joined": facts.joined, "unknown_to_target": facts.unknown_to_target, **added}
+
+
+def _environment(findings: Findings) -> Json:
+    run = findings.frames.run
+    models = sorted({str(model) for model in findings.steady.requests["model"].dropna().unique()})
+    workers = [
+        {
+            **{key: w[key] for key in ("worker", "name", "host", "pid", "state", "offset_ns", "error_ns", "stamps")},
+            "requests": findings.frames.rows.get(("requests", w["worker"]), 0),
+            "chunks": findings.frames.rows.get(("chunks", w["worker"]), 0),
+        }
+        for w in run["workers"]
+    ]
+    return {
+        "versions": run["versions"], "owner": run["owner"], "workers": workers, "seed": run["seed"],
+        "models": [plain(model, 100) for model in models[:10]],
+        "scenario_file": run["scenario_file"], "overrides": run["overrides"], "scenario": _finite(run["scenario"]),
+    }  # fmt: skip
+
+
+def _headline(findings: Findings) -> str:
+    """One sentence: how much traffic, how much of it succeeded, how long the user waited."""
+    stage, n = findings.steady, len(findings.steady.requests)
+    if not n:
+        return "No request was scheduled in the steady stage."
+    ok = int((stage.requests["ended"] == records.OK).sum())
+    said = f"{share(ok / n)} of {plural(n, 'request')} succeeded"
+    if stage.seconds:
+        said = f"{n / stage.seconds:,.3g} requests/s for {stage.seconds:,.3g} s: {said}"
+    view = SUCCESSES if ok == n else OFFERED
+    row = next(r for r in findings.latency if r.metric.name == "ttft_sched" and r.view == view)
+    known = [q for q in row.quantiles if q.mark != TOO_FEW]
+    if not ok or not known:
+        return f"{said}."
+    shown = [known[0], *known[-1:]] if len(known) > 1 else known
+    parts = ", ".join(f"{percentile(q.p)} {spoken(quantile(q, findings.beyond))}" for q in shown)
+    return f"{said}; TTFT since scheduled {parts}{', failures counted as slowest' if view == OFFERED else ''}."
+
+
+def spoken(q: Json) -> str:
+    """A quantile of the contents in words: `212 ms (95% interval 207 to 218)`."""
+    if q["value_is"] != VALUE:
+        return str(q["value_is"])
+    return f"{ms(q['value_ms'])} ms (95% interval {bound(q, 'low')} to {bound(q, 'high')})"
+
+
+def bound(q: Json, end: str) -> str:
+    """One end of an interval in words; `?` where the sample has no such bound."""
+    word = q[f"{end}_is"]
+    return ms(q[f"{end}_ms"]) if word == VALUE else "?" if word == NONE else str(word)
+
+
+def _known(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _finite(tree: Any) -> Any:
+    """The same tree with null for every number that is not finite."""
+    if isinstance(tree, dict):
+        return {str(key): _finite(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_finite(value) for value in tree]
+    if isinstance(tree, float) and not math.isfinite(tree):
+        return None
+    return tree
+
+

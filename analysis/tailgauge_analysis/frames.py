@@ -1,0 +1,158 @@
+"""Loading: run folders in, pandas frames on the run's clock out.
+
+Rule: every time in a frame is nanoseconds since the run's start on its owner's clock, whichever worker stamped it:
+run clock = worker clock + the worker's offset - start_at_ns. Nullable whole numbers become float64 with NaN, exact
+because the run clock stays below 2^53 ns (104 days). Bad data becomes a `Problem`; RunDataError is raised only where
+there is no run to speak of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailgauge.errors import RunDataError
+from tailgauge.records import TABLES
+from tailgauge_analysis import parts, runfile
+from tailgauge_analysis.problems import Problem
+
+# Columns that the analysis reads. Chunks come by the million: every column here costs 8 bytes a chunk.
+WANTED: dict[str, tuple[str, ...]] = {
+    "requests": (
+        "request_id", "stage", "traffic", "pattern", "scheduled_at_ns", "dispatched_at_ns", "ended_at_ns", "ended",
+        "legs", "attempts",
+    ),
+    "attempts": (
+        "request_id", "leg", "attempt", "cause", "stage", "traffic", "scheduled_at_ns", "sent_at_ns",
+        "first_content_at_ns", "first_content_low_at_ns", "first_text_at_ns", "first_text_low_at_ns",
+        "last_content_at_ns", "last_content_low_at_ns", "ended", "limit_kind", "status", "error_type", "error_body",
+        "connection_is_new", "dns_ns", "connect_ns", "tls_ns", "model", "output_tokens", "chunks", "handover_max_ns",
+        "stamps",
+    ),
+    "chunks": ("request_id", "leg", "attempt", "chunk_index", "arrived_at_ns", "low_at_ns", "read_at_ns"),
+    "health": (
+        "at_ns", "in_flight", "client_drops", "loop_lag_max_ns", "handover_max_ns", "dispatch_late_max_ns",
+        "cpu_share", "gc_pause_ns", "rss_bytes", "clock_step_ns",
+    ),
+    "target": (
+        "request_id", "leg", "attempt", "status", "received_at_ns", "chunk_sent_at_ns", "ended_at_ns",
+        "cancelled_at_ns", "output_tokens",
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """One run, loaded. `rows` counts what was read, by table and worker."""
+
+    run: dict[str, Any]
+    requests: pd.DataFrame
+    attempts: pd.DataFrame
+    chunks: pd.DataFrame
+    health: pd.DataFrame
+    truth: pd.DataFrame
+    rows: dict[tuple[str, int], int]
+    problems: tuple[Problem, ...]
+
+
+def load(run_dirs: Sequence[Path]) -> Frames:
+    """Read one run from its folder, or from the local part folders of its workers."""
+    folders = list(dict.fromkeys(Path(folder).resolve() for folder in run_dirs))
+    _check(folders)
+    run, problems = runfile.read(folders)
+    problems += runfile.notes_of(run)
+    offsets = {w["worker"]: w["offset_ns"] or 0 for w in run["workers"]}
+    rows: dict[tuple[str, int], int] = {}
+    tables = {name: _table(folders, name, offsets, rows, problems) for name in TABLES}
+    if run["rebuilt"] and not sum(rows.values()):
+        raise RunDataError(f"{folders[0]}: neither run.json nor any readable row: there is no run to analyse")
+    start = run["start_at_ns"]
+    if start is None:  # without its record the run's clock starts at the first arrival
+        start = pc.min(tables["requests"]["scheduled_at_ns"]).as_py() or 0
+    frames = {name: _frame(rows_of, start) for name, rows_of in tables.items()}
+    return Frames(
+        run, frames["requests"], frames["attempts"], frames["chunks"], frames["health"], frames["target"],
+        rows, tuple(problems),
+    )  # fmt: skip
+
+
+def _check(folders: Sequence[Path]) -> None:
+    if not folders:
+        raise RunDataError("no run folder given")
+    for folder in folders:
+        if not folder.is_dir():
+            raise RunDataError(f"{folder}: no such run folder")
+        named = (folder / "run.json").exists() or (folder / "workers").is_dir()
+        if not named and not parts.has_tables(folder):
+            raise RunDataError(f"{folder}: not a run folder: it holds neither run.json nor requests/")
+
+
+def _table(
+    folders: Sequence[Path],
+    name: str,
+    offsets: dict[int, int],
+    rows: dict[tuple[str, int], int],
+    problems: list[Problem],
+) -> pa.Table:
+    """All parts of a table, on the owner's clock."""
+    read = []
+    for part in parts.listed(folders, name, problems):
+        table = parts.read(part, WANTED[name], problems)
+        if table is None:
+            continue
+        rows[name, part.worker] = rows.get((name, part.worker), 0) + table.num_rows
+        offset = 0 if name == "target" else offsets.get(part.worker, 0)  # the endpoint runs on the owner's host
+        table = parts.shifted(_REDUCED.get(name, _as_it_is)(table), offset)
+        read.append(table.append_column("worker", pa.repeat(pa.scalar(part.worker, pa.int32()), table.num_rows)))
+    if read:
+        return pa.concat_tables(read)
+    nothing = _REDUCED.get(name, _as_it_is)(parts.empty(name, WANTED[name]))
+    return nothing.append_column("worker", pa.array([], pa.int32()))
+
+
+def _as_it_is(table: pa.Table) -> pa.Table:
+    return table
+
+
+def _lean_chunks(chunks: pa.Table) -> pa.Table:
+    """What is asked of chunks is where they arrived, whether that is exact, and how late we took them."""
+    return pa.table(
+        {
+            **{name: chunks[name] for name in ("request_id", "leg", "attempt", "chunk_index", "arrived_at_ns")},
+            "is_interval": pc.is_valid(chunks["low_at_ns"]),
+            "handover_ns": pc.subtract(chunks["read_at_ns"], chunks["arrived_at_ns"]),
+        }
+    )
+
+
+def _lean_truth(truth: pa.Table) -> pa.Table:
+    """Of the list of chunk times, their number and the first."""
+    lists = truth["chunk_sent_at_ns"].combine_chunks()
+    lengths = pc.fill_null(pc.list_value_length(lists), 0)
+    first = pa.array([], pa.int64())
+    if len(lists):
+        starts = pa.array(np.asarray(lists.offsets)[:-1], mask=np.asarray(lengths) == 0)
+        first = lists.values.take(starts)
+    kept = truth.drop_columns(["chunk_sent_at_ns"])
+    kept = kept.append_column("first_chunk_sent_at_ns", first)
+    return kept.append_column("chunks_sent", lengths)
+
+
+_REDUCED: dict[str, Callable[[pa.Table], pa.Table]] = {"chunks": _lean_chunks, "target": _lean_truth}
+
+
+def _frame(table: pa.Table, start_at_ns: int) -> pd.DataFrame:
+    """The table in pandas, its times since the start of the run."""
+    table = parts.shifted(table, -start_at_ns)
+    for i, name in enumerate(table.column_names):
+        if pa.types.is_boolean(table[name].type):
+            table = table.set_column(i, name, pc.fill_null(table[name], False))
+    frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)
+    return frame

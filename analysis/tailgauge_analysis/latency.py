@@ -1,0 +1,69 @@
+"""The latency table: every metric's quantiles, among successes and of everything offered.
+
+Rule: two views, never mixed. `successes` are the requests that ended ok and have the event. `offered` are these and
+every request that did not end ok, whatever the reason (error, timeout, still open at the end, dropped before it was
+sent): those count as slower than any success, so that failing fast never looks fast.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tailgauge import records
+from tailgauge_analysis import metrics
+from tailgauge_analysis.metrics import METRICS, Metric
+from tailgauge_analysis.quantiles import Floats, Ints, Quantile, quantiles
+from tailgauge_analysis.steady import Steady
+
+PS = (0.5, 0.9, 0.95, 0.99)
+SUCCESSES = "successes"
+OFFERED = "offered"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Quantiles of one metric in one view, in milliseconds; +inf where the rank falls on a request without answer."""
+
+    metric: Metric
+    view: str
+    n: int
+    without_answer: int
+    quantiles: tuple[Quantile, ...]
+
+
+def table(steady: Steady, ps: tuple[float, ...] = PS) -> list[Row]:
+    """Every metric in every view that it has."""
+    return [row(metric, steady, view, ps) for metric in METRICS for view in views(metric)]
+
+
+def views(metric: Metric) -> tuple[str, ...]:
+    """The views that a metric has."""
+    return (SUCCESSES, OFFERED) if metric.offered else (SUCCESSES,)
+
+
+def row(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...] = PS) -> Row:
+    """One metric in one view."""
+    values, groups = sample(metric, steady, view)
+    lost = int(np.isinf(values).sum())
+    return Row(metric, view, len(values), lost, tuple(quantiles(values, ps, groups)))
+
+
+def sample(metric: Metric, steady: Steady, view: str) -> tuple[Floats, Ints | None]:
+    """Values in ms in arrival order, and the request of each where a request has several."""
+    values = metric.ns(steady) / 1e6
+    if metric.level == metrics.CHUNK:
+        return values, steady.gap_request
+    if view == OFFERED and not np.isnan(values).all():
+        values = np.where(np.isnan(values), metrics.failed(steady), values)
+    elif view == OFFERED:  # without one success only the failures are known
+        values = metrics.failed(steady)
+    return values[~np.isnan(values)], None
+
+
+def beyond(steady: Steady) -> str:
+    """What a quantile that falls on requests without answer is called."""
+    ended = steady.requests["ended"]
+    unanswered = ended[ended != records.OK]
+    return "> drain" if len(unanswered) and (unanswered == records.CENSORED).all() else "failed"

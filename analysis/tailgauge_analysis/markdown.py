@@ -1,0 +1,122 @@
+"""report.md: the same numbers as the page, for reviews and terminals.
+
+Rule: every table goes through `_rows`, which makes foreign text harmless in Markdown and in HTML that is made of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from tailgauge_analysis.contents import bound
+from tailgauge_analysis.latency import OFFERED, SUCCESSES
+from tailgauge_analysis.page import MEANING
+from tailgauge_analysis.runfile import Json
+from tailgauge_analysis.wording import count, ms, plain, share
+
+_ACTIVE = re.compile(r"([\\`*_{}\[\]|#!~])")
+
+
+def markdown(contents: Json) -> str:
+    """The whole report."""
+    blocks = [
+        f"# {safe(contents['scenario'])}",
+        f"**{contents['verdict']}** {MEANING[contents['verdict']]}",
+        *[f"- {safe(reason['text'])} {safe(reason['advice'])}" for reason in contents["reasons"]],
+        *[f"- What the client was doing: {safe(text)}." for text in contents["explanations"]],
+        safe(contents["headline"]),
+        "## What was asked, what happened",
+        _conservation(contents["conservation"]),
+        _outcomes(contents["outcomes"]),
+        *[f"- {safe(text)}" for text in contents["conservation"]["broken"]],
+        *[f"- {safe(problem['text'])}" for problem in contents["problems"]],
+        "## Latency",
+        *_latency(contents["latency"]),
+        *_slos(contents["slos"]),
+        *_failures(contents["failures"]),
+        "## Environment",
+        *_environment(contents),
+    ]
+    return "\n\n".join(block for block in blocks if block).replace("\n\n- ", "\n- ") + "\n"
+
+
+def safe(text: object) -> str:
+    """Foreign text as Markdown that means nothing but itself."""
+    escaped = _ACTIVE.sub(r"\\\1", plain(str(text)))
+    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _rows(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table; columns after the first are numbers and stand right."""
+    lines = [f"| {' | '.join(header)} |", f"|---|{'---:|' * (len(header) - 1)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(safe(cell) for cell in row)} |" for row in rows)])
+
+
+def _conservation(c: Json) -> str:
+    rows = [(name, count(c[name])) for name in ("scheduled", "dispatched", "client_drop", "not_reached", "lost")]
+    rows += [(f"ended: {name}", count(n)) for name, n in c["ended"].items()]
+    return _rows(("whole run", "requests"), [*rows, ("censored", count(c["censored"]))])
+
+
+def _outcomes(outcomes: Sequence[Json]) -> str:
+    rows = [
+        (row["ended"], count(row["requests"]), share(row["share"]), f"{share(row['low'])} – {share(row['high'])}")
+        for row in outcomes
+    ]
+    return _rows(("steady stage", "requests", "share", "95% interval"), rows) if rows else ""
+
+
+def _latency(latency: Sequence[Json]) -> list[str]:
+    out = []
+    for view, title in ((SUCCESSES, "Among successes"), (OFFERED, "Of everything offered, failures counted as slowest")):
+        rows = [row for row in latency if row["view"] == view and row["n"]]
+        if rows:
+            header = (title, *(f"{q['label']} (ms)" for q in rows[0]["quantiles"]), "n", "n_eff at p99")
+            cells = [
+                (row["title"], *(_cell(q) for q in row["quantiles"]), count(row["n"]), count(row["quantiles"][-1]["n_eff"]))
+                for row in rows
+            ]
+            out.append(_rows(header, cells))
+    return out or ["No request succeeded in the steady stage."]
+
+
+def _cell(q: Json) -> str:
+    shown = ms(q["value_ms"]) if q["value_is"] == "value" else q["value_is"]
+    interval = f" ({bound(q, 'low')} – {bound(q, 'high')})" if "value" in {q["value_is"], q["low_is"]} else ""
+    return f"{shown}{interval}{' unreliable' if q['mark'] == 'unreliable' else ''}"
+
+
+def _slos(slos: Sequence[Json]) -> list[str]:
+    rows = [
+        (slo["name"], f"{slo['metric']} {slo['quantile']['label'] if slo['quantile'] else ''}", ms(slo["max_ms"]),
+         _cell(slo["quantile"]) if slo["quantile"] else "–", slo["outcome"], slo["why"])
+        for slo in slos
+    ]  # fmt: skip
+    return ["## Objectives", _rows(("objective", "metric", "bound (ms)", "measured (ms)", "outcome", "why"), rows)] if rows else []
+
+
+def _failures(failures: Sequence[Json]) -> list[str]:
+    rows = [
+        (f["ended"], f["status"] if f["status"] is not None else "–", f["error_type"] or "–", count(f["attempts"]), f["excerpt"])
+        for f in failures
+    ]
+    return ["## Errors", _rows(("class", "status", "type", "attempts", "first body"), rows)] if rows else []
+
+
+def _environment(contents: Json) -> list[str]:
+    environment, run = contents["environment"], contents["run"]
+    facts = [
+        ("run", contents["run_id"]), ("state", run["state"]), ("started", run["started_at"] or "unknown"),
+        ("target", f"{run['target']['url']} ({run['target']['protocol']})"), ("seed", environment["seed"]),
+        *(("version of " + key, value) for key, value in environment["versions"].items()),
+    ]  # fmt: skip
+    workers = [
+        (w["worker"], w["host"], w["state"], _offset(w["offset_ns"]), _offset(w["error_ns"]), count(w["requests"]))
+        for w in environment["workers"]
+    ]
+    header = ("worker", "host", "state", "clock offset (ms)", "its error (ms)", "requests")
+    return [_rows(("what", "value"), facts), *([_rows(header, workers)] if workers else [])]
+
+
+def _offset(ns: int | None) -> str:
+    return "–" if ns is None else ms(ns / 1e6)

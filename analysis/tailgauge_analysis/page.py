@@ -1,0 +1,59 @@
+"""The page: one HTML file that opens anywhere, offline, and asks nobody for anything.
+
+Rule: everything that is shown passes through Jinja's autoescape; the only raw insertions are our own style sheet,
+plotly.js and the figures' JSON, in which `<` cannot occur. The page forbids itself every request by its
+Content-Security-Policy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from tailgauge_analysis import wording
+from tailgauge_analysis.contents import bound
+from tailgauge_analysis.figures import Figure, library
+from tailgauge_analysis.latency import OFFERED, SUCCESSES
+from tailgauge_analysis.runfile import Json
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+MEANING = {
+    "VALID": "The numbers can be used.",
+    "DEGRADED": "The numbers can be used by someone who knows the reasons below.",
+    "INVALID": "Do not use these numbers.",
+}
+
+
+def html(contents: Json, figures: Sequence[Figure]) -> str:
+    """The whole page."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(
+        ms=wording.ms, count=wording.count, share=wording.share, clock=wording.clock, plain=wording.plain, tree=_tree
+    )
+    environment.globals.update(bound=bound, plural=wording.plural)
+    return environment.get_template("report.html.jinja").render(
+        **{**contents, "run_facts": contents["run"]},
+        meaning=MEANING[contents["verdict"]],
+        successes=[row for row in contents["latency"] if row["view"] == SUCCESSES and row["n"]],
+        offered=[row for row in contents["latency"] if row["view"] == OFFERED and row["without_answer"]],
+        figures=[(figure, _in_script(figure.plot)) for figure in figures],
+        style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
+        script=Markup((TEMPLATES / "report.js").read_text(encoding="utf-8")),  # noqa: S704 - our own file
+        plotly_js=Markup(library()) if figures else "",  # noqa: S704 - the library's own file
+    )
+
+
+def _in_script(plot: str) -> Markup:
+    """JSON that cannot end the script element it stands in."""
+    return Markup(plot.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))  # noqa: S704
+
+
+def _tree(value: Json) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)

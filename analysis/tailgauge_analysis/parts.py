@@ -1,0 +1,123 @@
+"""Parquet parts of a run folder: which count, and how one is read.
+
+Rule: this module knows file names, footers and Arrow types, and nothing of what the columns mean. A part that cannot
+be read is told as a problem and left out; only a newer schema version is raised.
+
+A compacted file names in its footer (`tailgauge.replaces`) the parts that it contains: if a crash left them behind,
+they are not read a second time. A part name counts once, in whichever of several folders it is found first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tailgauge.errors import RunDataError
+from tailgauge.records import SCHEMA_VERSION, TABLES, columns
+from tailgauge_analysis.problems import DAMAGED, NOTE, UNFINISHED, Problem
+
+_NAME = re.compile(r"part-(\d{1,6})-(\d{1,9}|all)\.parquet")
+_ARROW = {
+    "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_(),
+    "string": pa.string(), "list<int64>": pa.list_(pa.int64()),
+}  # fmt: skip
+_VERSION = b"tailgauge.schema_version"
+_REPLACES = b"tailgauge.replaces"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One readable Parquet file of one worker."""
+
+    table: str
+    worker: int
+    path: Path
+    replaces: frozenset[str]
+
+
+def has_tables(folder: Path) -> bool:
+    """Whether a folder holds any of the tables."""
+    return any((folder / name).is_dir() for name in TABLES)
+
+
+def listed(folders: Sequence[Path], table: str, problems: list[Problem]) -> list[Part]:
+    """Parts of a table that count, in order of worker and sequence."""
+    found: dict[str, Part] = {}
+    for folder in folders:
+        for path in sorted((folder / table).glob("*")):
+            if path.name.endswith(".tmp"):
+                problems.append(Problem(UNFINISHED, f"{table}/{path.name} was never finished and is ignored"))
+            elif not _NAME.fullmatch(path.name):
+                problems.append(Problem(NOTE, f"{table}/{path.name} is not a part and is ignored"))
+            elif path.name not in found and (part := _opened(table, path, problems)):
+                found[path.name] = part
+    replaced = frozenset[str]().union(*(part.replaces for part in found.values()))
+    return sorted((p for name, p in found.items() if name not in replaced), key=lambda p: (p.worker, _sequence(p)))
+
+
+def _sequence(part: Part) -> int:
+    text = part.path.stem.rpartition("-")[2]
+    return -1 if text == "all" else int(text)
+
+
+def _opened(table: str, path: Path, problems: list[Problem]) -> Part | None:
+    """The part, if its footer can be read."""
+    match = _NAME.fullmatch(path.name)
+    assert match is not None
+    try:
+        footer = pq.read_metadata(path).metadata or {}
+        version = int(footer.get(_VERSION, b"0"))
+    except (OSError, pa.ArrowException, ValueError) as error:
+        problems.append(Problem(DAMAGED, f"{table}/{path.name} cannot be read and is left out: {_first_line(error)}"))
+        return None
+    if version > SCHEMA_VERSION:
+        raise RunDataError(
+            f"{path}: schema version {version} is newer than {SCHEMA_VERSION}, the newest that this tailgauge reads"
+        )
+    if version < 1:
+        problems.append(Problem(DAMAGED, f"{table}/{path.name} names no schema version and is left out"))
+        return None
+    names = footer.get(_REPLACES, b"").decode("utf-8", "replace").split(",")
+    return Part(table, int(match[1]), path, frozenset(name.strip() for name in names) - {"", path.name})
+
+
+def read(part: Part, wanted: Sequence[str], problems: list[Problem]) -> pa.Table | None:
+    """Columns `wanted` of a part with the record's types, or None with a problem."""
+    kinds = {column.name: column.kind for column in columns(part.table)}
+    try:
+        with pq.ParquetFile(part.path, page_checksum_verification=True) as file:
+            lacking = [name for name in wanted if name not in file.schema_arrow.names]
+            if lacking:
+                raise pa.ArrowInvalid(f"column {lacking[0]} is missing")
+            rows = file.read(columns=list(wanted))
+        return pa.table({name: rows[name].cast(_ARROW[kinds[name]]) for name in wanted})
+    except (OSError, ValueError, pa.ArrowException) as error:
+        problems.append(
+            Problem(DAMAGED, f"{part.table}/{part.path.name} cannot be read and is left out: {_first_line(error)}")
+        )
+        return None
+
+
+def shifted(rows: pa.Table, by_ns: int) -> pa.Table:
+    """The table with every time moved by `by_ns`; in integers, because float64 loses nanoseconds after 104 days."""
+    for i, name in enumerate(rows.column_names):
+        is_time = name == "at_ns" or name.endswith("_at_ns")
+        if is_time and pa.types.is_int64(rows[name].type):  # lists of times are reduced to their ends before
+            rows = rows.set_column(i, name, pc.add(rows[name], pa.scalar(by_ns, pa.int64())))
+    return rows
+
+
+def empty(table: str, wanted: Sequence[str]) -> pa.Table:
+    """A table without rows."""
+    kinds = {column.name: column.kind for column in columns(table)}
+    return pa.table({name: pa.array([], _ARROW[kinds[name]]) for name in wanted})
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

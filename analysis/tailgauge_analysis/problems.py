@@ -1,0 +1,22 @@
+"""What was wrong with the data, as values.
+
+Rule: a problem is found while reading, told in one sentence that names the file, and never raised; verdict.py decides
+what it means for the numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DAMAGED = "damaged"  # a part or file that cannot be read: its rows are missing
+OWNER = "owner"  # the run's owner left no record
+UNFINISHED = "unfinished"  # a *.tmp file left behind
+NOTE = "note"  # worth knowing, costs nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One finding about the data."""
+
+    kind: str
+    text: str

@@ -1,0 +1,65 @@
+"""The report: from run folders to the files a person reads.
+
+Rule: `make` is the one entry; it puts the pieces in order and holds no arithmetic. Bad data is told on the report;
+RunDataError is raised where there is no run, UsageError where the report cannot be written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tailgauge.errors import Exit, UsageError
+from tailgauge_analysis import runfile
+from tailgauge_analysis.contents import contents
+from tailgauge_analysis.figures import figures
+from tailgauge_analysis.findings import find
+from tailgauge_analysis.frames import load
+from tailgauge_analysis.markdown import markdown
+from tailgauge_analysis.page import html
+from tailgauge_analysis.terminal import summary
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A finished report; `data` is what report.json holds."""
+
+    run_id: str
+    verdict: str
+    exit_code: Exit
+    summary: str
+    html: Path
+    markdown: Path
+    json: Path
+    data: dict[str, Any]
+
+
+def make(run_dirs: Sequence[Path], out: Path) -> Made:
+    """Analyse one run and write `out`/reports/<run_id>/report.{html,md,json}."""
+    findings = find(load(run_dirs))
+    data = contents(findings)
+    folder = Path(out) / "reports" / data["run_id"]
+    page, text, values = (folder / f"report.{kind}" for kind in ("html", "md", "json"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(page, html(data, figures(findings)))
+        _write(text, markdown(data))
+        _write(values, json.dumps(data, indent=1, allow_nan=False) + "\n")
+    except OSError as error:
+        raise UsageError(f"{folder}: the report cannot be written: {error.strerror or error}") from error
+    said = summary(data, page)
+    word = {key: data[key] for key in ("verdict", "reasons", "exit_code")}
+    for run_dir in run_dirs:
+        try:
+            runfile.record_verdict(Path(run_dir), word)
+        except OSError as error:
+            said += f"\nthe verdict could not be written into {run_dir}: {error.strerror or error}"
+    return Made(data["run_id"], findings.verdict, findings.exit_code, said, page, text, values, data)
+
+
+def _write(path: Path, text: str) -> None:
+    """Foreign text may hold half characters, which no file can."""
+    path.write_text(text, encoding="utf-8", errors="replace")

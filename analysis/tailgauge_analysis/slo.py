@@ -1,0 +1,78 @@
+"""Service-level objectives: pass, fail or inconclusive.
+
+Rule: an objective is decided on the bounds of the 95% interval in the offered view (the pooled chunk gap has only the
+one view). The whole interval within the bound: pass. The whole interval beyond it: fail. Else the run was too short to
+tell, and says so. A quantile with too few samples has no upper bound and cannot pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tailgauge.errors import Exit
+from tailgauge_analysis.latency import OFFERED, SUCCESSES, row
+from tailgauge_analysis.metrics import BY_NAME
+from tailgauge_analysis.quantiles import TOO_FEW, Quantile
+from tailgauge_analysis.runfile import Json, table
+from tailgauge_analysis.steady import Steady
+from tailgauge_analysis.verdict import INVALID
+
+PASS = "pass"  # noqa: S105 - an outcome, not a password
+FAIL = "fail"
+INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One objective and what the run says of it."""
+
+    name: str
+    metric: str
+    p: float
+    max_ms: float
+    view: str
+    outcome: str
+    quantile: Quantile | None
+    why: str
+
+
+def outcomes(scenario: Json, steady: Steady) -> list[Outcome]:
+    """Every objective of the scenario, decided."""
+    return [_outcome(name, spec, steady) for name, spec in table(scenario, "slo").items() if isinstance(spec, dict)]
+
+
+def _outcome(name: str, spec: Json, steady: Steady) -> Outcome:
+    metric = BY_NAME.get(str(spec.get("metric")))
+    p, max_ms = _number(spec.get("quantile", 0.99)), _number(spec.get("max_ms"))
+    if metric is None or p is None or max_ms is None or not 0 < p < 1:
+        why = "the scenario names no known metric, quantile or bound"
+        return Outcome(name, str(spec.get("metric")), p or 0.0, max_ms or 0.0, OFFERED, INCONCLUSIVE, None, why)
+    view = OFFERED if metric.offered else SUCCESSES
+    quantile = row(metric, steady, view, (p,)).quantiles[0]
+    outcome, why = decide(quantile, max_ms)
+    return Outcome(name, metric.name, p, max_ms, view, outcome, quantile, why)
+
+
+def decide(quantile: Quantile, max_ms: float) -> tuple[str, str]:
+    """The outcome of one bound, and why."""
+    if quantile.low is not None and quantile.low > max_ms:
+        return FAIL, "the whole interval is above the bound"
+    if quantile.high is not None and quantile.high <= max_ms and quantile.mark != TOO_FEW:
+        return PASS, "the whole interval is within the bound"
+    if quantile.mark == TOO_FEW or quantile.high is None:
+        return INCONCLUSIVE, f"{quantile.n_eff:,} effective samples give no upper bound: run longer"
+    return INCONCLUSIVE, "the bound lies inside the interval: run longer"
+
+
+def exit_code(verdict: str, lost: int, decided: list[Outcome]) -> Exit:
+    """What the caller exits with, interruption and an unusable target apart."""
+    if verdict == INVALID or lost:
+        return Exit.INVALID
+    if any(o.outcome == FAIL for o in decided):
+        return Exit.SLO_FAILED
+    return Exit.INVALID if any(o.outcome == INCONCLUSIVE for o in decided) else Exit.OK
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

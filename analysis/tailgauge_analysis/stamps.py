@@ -1,0 +1,52 @@
+"""How good the time stamps are: exact or interval, kernel or user, and how late we took the bytes.
+
+Rule: counts only. Several events in one socket read share the stamp of its last byte; the earlier ones are known as
+an interval, and every table counts them at its high end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tailgauge_analysis.frames import Frames
+from tailgauge_analysis.quantiles import rank
+from tailgauge_analysis.steady import Steady
+
+PS = (0.5, 0.99, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Stamps:
+    """Stamp quality; first chunks are those of the steady stage's answers, the rest is the whole run."""
+
+    first_chunks: int
+    first_intervals: int
+    chunks: int
+    chunk_intervals: int
+    kernel_attempts: int
+    user_attempts: int
+    handover_ms: tuple[float, ...] | None  # at PS
+
+    @property
+    def first_interval_share(self) -> float:
+        """Share of first chunks that are known as an interval only."""
+        return self.first_intervals / self.first_chunks if self.first_chunks else 0.0
+
+
+def stamps(frames: Frames, steady: Steady) -> Stamps:
+    """Count the stamps of a run."""
+    answers = steady.requests[steady.requests["first_at_ns"].notna()]
+    by = frames.attempts["stamps"].value_counts()
+    lags = frames.chunks["handover_ns"].to_numpy()
+    at = [rank(len(lags), p) - 1 for p in PS] if len(lags) else []
+    return Stamps(
+        first_chunks=len(answers),
+        first_intervals=int(answers["first_is_interval"].sum()),
+        chunks=len(frames.chunks),
+        chunk_intervals=int(frames.chunks["is_interval"].sum()),
+        kernel_attempts=int(by.get("kernel", 0)),
+        user_attempts=int(by.get("user", 0)),
+        handover_ms=tuple(float(lag) / 1e6 for lag in np.partition(lags, at)[at]) if at else None,
+    )

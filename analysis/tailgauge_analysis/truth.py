@@ -1,0 +1,41 @@
+"""The simulated endpoint's own log beside what the client measured.
+
+Rule: joined call by call through (request, leg, attempt). The difference between the arrival of the first content here
+and its sending there is what the network and the client added; it is the harness's own error, seen from outside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tailgauge import records
+from tailgauge_analysis.frames import Frames
+from tailgauge_analysis.quantiles import rank
+
+PS = (0.5, 0.99, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """Calls of the steady stage that both sides know; `added_ms` at PS."""
+
+    joined: int
+    unknown_to_target: int
+    added_ms: tuple[float, ...]
+
+
+def truth(frames: Frames) -> Truth | None:
+    """Compare both sides, if the endpoint left a log."""
+    keys = ["request_id", "leg", "attempt"]
+    log = frames.truth.dropna(subset=keys).drop_duplicates(keys)
+    ours = frames.attempts[(frames.attempts["stage"] == records.STEADY) & frames.attempts["first_content_at_ns"].notna()]
+    if not len(log) or not len(ours):
+        return None
+    both = ours[[*keys, "first_content_at_ns"]].merge(log[[*keys, "first_chunk_sent_at_ns"]], on=keys)
+    added = (both["first_content_at_ns"] - both["first_chunk_sent_at_ns"]).dropna().to_numpy(np.float64) / 1e6
+    if not len(added):
+        return None
+    added.sort()
+    return Truth(len(added), len(ours) - len(both), tuple(float(added[rank(len(added), p) - 1]) for p in PS))

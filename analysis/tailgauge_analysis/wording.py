@@ -1,0 +1,59 @@
+"""How numbers and foreign text are written for people.
+
+Rule: pure functions to strings; the same ones for the page, Markdown and the terminal, so that all say the same.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def ms(value: float | None) -> str:
+    """Milliseconds to three figures or so: 0.042, 4.21, 42.1, 421, 4,210."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    size = abs(value)
+    decimals = 0 if size >= 99.95 or size == 0 else 1 if size >= 9.995 else 2 if size >= 0.0995 else 3
+    return f"{value:,.{decimals}f}"
+
+
+def count(value: float | None) -> str:
+    """A whole number with thousands marks."""
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def share(value: float | None) -> str:
+    """A share as per cent: 0 %, 0.012 %, 4.2 %, 99.98 %."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    if value in {0.0, 1.0}:
+        return f"{value:.0%}"
+    near = min(value, 1 - value) * 100
+    decimals = 1 if near >= 0.995 else 2 if near >= 0.0995 else 3
+    return f"{value * 100:.{decimals}f}%"
+
+
+def clock(seconds: float) -> str:
+    """A point of the run clock: 00:12, 1:02:03."""
+    whole = max(0, math.floor(seconds))
+    hours, rest = divmod(whole, 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60:02d}:{rest % 60:02d}"
+
+
+def plural(n: int, word: str) -> str:
+    """`1 row`, `2 rows`."""
+    return f"{n:,} {word}" if n == 1 else f"{n:,} {word}s"
+
+
+def percentile(p: float) -> str:
+    """`p99`, `p99.9`."""
+    return f"p{p * 100:.10g}"
+
+
+def plain(text: str, most: int = 2000) -> str:
+    """Foreign text without control and direction characters, on one line, cut to `most` characters."""
+    line = " ".join(_CONTROL.sub("", text).split())
+    return line if len(line) <= most else line[: most - 1] + "…"

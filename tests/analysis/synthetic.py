@@ -1,0 +1,244 @@
+"""Run folders with a known truth, written as the workers would write them.
+
+Every time is first laid out on the run clock in nanoseconds, then moved to the clock of the worker that stamps it, so
+that a loader which forgets an offset is found out.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tailgauge import records
+
+START_AT_NS = 81_234_567_890_123
+MS = 1_000_000
+ARROW = {
+    "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_(),
+    "string": pa.string(), "list<int64>": pa.list_(pa.int64()),
+}  # fmt: skip
+
+
+@dataclass
+class Spec:
+    """What the run shall look like; arrays have one entry a request."""
+
+    n: int = 400
+    rate_per_s: float = 50.0
+    warmup_s: float = 1.0
+    ttft_ms: Any = 200.0
+    delay_ms: Any = 0.05  # sent - scheduled
+    gap_ms: float = 10.0
+    chunks: int = 20
+    tokens_per_chunk: int = 1
+    ended: dict[int, str] = field(default_factory=dict)  # request number -> class, the others are ok
+    error: dict[str, Any] = field(default_factory=dict)  # status, error_type, error_body of those that failed
+    model: str = "tiny"
+    offsets_ns: tuple[int, ...] = (0, -5_000_000_000)  # one a worker
+    error_ns: int = 20_000
+    stamps: str = "kernel"
+    interval_every: int = 0  # every so manieth answer has an interval-stamped first chunk
+    parts: int = 2
+    state: str = "complete"
+    lost: int = 0
+    not_reached: int = 0
+    loop_lag_ms: float = 0.4
+    cpu_share: Any = 0.2
+    clock_step_ns: int = 1_000
+    truth: bool = True
+    run_id: str = "20261121T074722Z-synthetic-1a2b"
+    slo: dict[str, Any] = field(default_factory=dict)
+    scenario: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def duration_s(self) -> float:
+        return self.n / self.rate_per_s
+
+
+def write(folder: Path, spec: Spec | None = None, **changes: Any) -> Path:
+    """Write a run folder and return it."""
+    spec = spec or Spec(**changes)
+    folder.mkdir(parents=True, exist_ok=True)
+    tables = rows_of(spec)
+    written: dict[tuple[str, int], int] = {}
+    for table, (columns, owner) in tables.items():
+        for worker, offset in enumerate(spec.offsets_ns):
+            mine = np.flatnonzero(owner == worker)
+            if table != "target" or worker == 0:
+                written[table, worker] = len(mine)
+                moved = offset if table != "target" else 0
+                for number, piece in enumerate(np.array_split(mine, spec.parts)):
+                    if len(piece):
+                        write_part(folder, table, f"part-{worker}-{number}", columns, piece, START_AT_NS - moved)
+    run = run_json(spec, tables, written)
+    (folder / "run.json").write_text(json.dumps(run, indent=1))
+    (folder / "workers").mkdir(exist_ok=True)
+    for worker in run["workers"]:
+        about = {k: run[k] for k in ("run_id", "scenario", "start_at_ns", "started_at", "seed", "arrival", "target")}
+        (folder / "workers" / f"{worker['worker']}.json").write_text(json.dumps({**worker, "run": about}))
+    return folder
+
+
+def write_part(
+    folder: Path, table: str, name: str, columns: dict[str, Any], rows: Any, shift_ns: int,
+    metadata: dict[str, str] | None = None,
+) -> Path:  # fmt: skip
+    """One Parquet part with the record's columns; the ones not given are null or zero."""
+    arrays = []
+    for column in records.columns(table):
+        values = columns.get(column.name)
+        kind = ARROW[column.kind]
+        if values is None:
+            zero = 0.0 if column.kind == "float64" else False if column.kind == "bool" else "" if column.kind == "string" else 0
+            arrays.append(pa.array([None if column.nullable else zero] * len(rows), kind))
+            continue
+        values = np.asarray(values, dtype=object if column.kind == "string" else None)[rows]
+        mask = None
+        if values.dtype.kind == "f" and column.kind != "float64":
+            mask = np.isnan(values)
+            values = np.where(mask, 0, values).astype(np.int64)
+        if column.name == "at_ns" or column.name.endswith("_at_ns"):
+            values = values + shift_ns
+        if column.kind == "list<int64>":
+            arrays.append(pa.array(list(values), kind))
+        else:
+            arrays.append(pa.array(values, mask=mask, from_pandas=False).cast(kind))
+    meta = {"tailgauge.schema_version": str(records.SCHEMA_VERSION), **(metadata or {})}
+    out = pa.table(dict(zip([c.name for c in records.columns(table)], arrays, strict=True))).replace_schema_metadata(meta)
+    path = folder / table / f"{name}.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(out, path, compression="zstd")
+    return path
+
+
+def rows_of(spec: Spec) -> dict[str, tuple[dict[str, Any], Any]]:
+    """Columns of every table on the run clock, and which worker holds each row."""
+    n, index = spec.n, np.arange(spec.n)
+    scheduled = np.round(index / spec.rate_per_s * 1e9).astype(np.int64)
+    ended = np.array([spec.ended.get(i, records.OK) for i in range(n)], dtype=object)
+    ok, dropped, censored = ended == records.OK, ended == records.CLIENT_DROP, ended == records.CENSORED
+    sent = scheduled + np.round(np.broadcast_to(spec.delay_ms, n) * MS).astype(np.int64)
+    first = scheduled + np.round(np.broadcast_to(spec.ttft_ms, n) * MS).astype(np.int64)
+    last = first + round((spec.chunks - 1) * spec.gap_ms * MS)
+    finish = np.where(ok, last + MS, sent + 20 * MS)
+    stage = np.where(scheduled < spec.warmup_s * 1e9, records.WARMUP, records.STEADY)
+    ids, worker = index * records.TURNS, index % len(spec.offsets_ns)
+    empty = np.full(n, np.nan)
+    requests = {
+        "request_id": ids, "stage": stage, "traffic": np.full(n, "chat", object), "pattern": np.full(n, "streaming", object),
+        "scheduled_at_ns": scheduled, "dispatched_at_ns": np.where(dropped, np.nan, scheduled + 10_000.0),
+        "ended_at_ns": np.where(dropped | censored, np.nan, finish.astype(float)), "ended": ended,
+        "legs": np.where(dropped, 0, 1), "attempts": np.where(dropped, 0, 1),
+    }  # fmt: skip
+    attempts = {
+        "request_id": ids, "cause": np.full(n, "primary", object), "stage": stage, "traffic": requests["traffic"],
+        "protocol": np.full(n, "anthropic", object), "asked_model": np.full(n, spec.model, object),
+        "scheduled_at_ns": scheduled, "dispatched_at_ns": scheduled + 10_000, "sent_at_ns": sent.astype(float),
+        "first_content_at_ns": np.where(ok, first.astype(float), empty),
+        "first_content_low_at_ns": np.where(
+            ok & (spec.interval_every > 0) & (index % max(1, spec.interval_every) == 0), first - 1e6, empty
+        ),
+        "first_text_at_ns": np.where(ok, first.astype(float), empty),
+        "last_content_at_ns": np.where(ok, last.astype(float), empty),
+        "ended_at_ns": requests["ended_at_ns"], "ended": ended, "model": np.full(n, spec.model, object),
+        "status": np.where(ok, 200, spec.error.get("status", 500)).astype(float),
+        "error_type": np.where(ok, None, spec.error.get("error_type")),
+        "error_body": np.where(ok, None, spec.error.get("error_body")),
+        "output_tokens": np.where(ok, float(spec.chunks * spec.tokens_per_chunk), empty),
+        "connection_is_new": index < 2, "dns_ns": np.where(index < 2, 20_000.0, empty),
+        "connect_ns": np.where(index < 2, 60_000.0, empty), "tls_ns": empty,
+        "chunks": np.where(ok, spec.chunks, 0), "handover_max_ns": np.full(n, 90_000.0),
+        "stamps": np.full(n, spec.stamps, object),
+    }  # fmt: skip
+    kept = np.flatnonzero(~dropped)
+    attempts = {name: np.asarray(values)[kept] for name, values in attempts.items()}
+    chunks, chunk_worker = _chunks(spec, ids, first, np.flatnonzero(ok), worker)
+    return {
+        "requests": (requests, worker),
+        "attempts": (attempts, worker[kept]),
+        "chunks": (chunks, chunk_worker),
+        "health": _health(spec, int(dropped.sum())),
+        "target": _target(spec, ids, first, np.flatnonzero(ok & spec.truth)),
+    }
+
+
+def _chunks(spec: Spec, ids: Any, first: Any, ok: Any, worker: Any) -> tuple[dict[str, Any], Any]:
+    number = np.tile(np.arange(spec.chunks), len(ok))
+    arrived = np.repeat(first[ok], spec.chunks) + np.round(number * spec.gap_ms * MS).astype(np.int64)
+    rows = {
+        "request_id": np.repeat(ids[ok], spec.chunks), "chunk_index": number,
+        "kind": np.full(len(number), "text", object), "arrived_at_ns": arrived, "read_at_ns": arrived + 30_000,
+        "read_index": number, "chars": np.full(len(number), 4),
+    }  # fmt: skip
+    by_arrival = np.argsort(arrived, kind="stable")  # parts hold the chunks of many requests, interleaved
+    return {k: v[by_arrival] for k, v in rows.items()}, np.repeat(worker[ok], spec.chunks)[by_arrival]
+
+
+def _health(spec: Spec, drops: int) -> tuple[dict[str, Any], Any]:
+    seconds, workers = int(np.ceil(spec.duration_s)) + 1, len(spec.offsets_ns)
+    at = np.tile(np.arange(1, seconds + 1), workers)
+    n = len(at)
+    cpu = np.broadcast_to(spec.cpu_share, n) if np.ndim(spec.cpu_share) == 0 else np.resize(spec.cpu_share, n)
+    return {
+        "at_ns": at * 10**9, "in_flight": np.full(n, 10), "client_drops": np.full(n, drops),
+        "loop_lag_max_ns": np.full(n, int(spec.loop_lag_ms * MS)), "handover_max_ns": np.full(n, 150_000),
+        "dispatch_late_max_ns": np.full(n, 300_000), "cpu_share": np.asarray(cpu, float), "gc_pause_ns": np.zeros(n, int),
+        "rss_bytes": np.full(n, 90_000_000), "clock_step_ns": np.full(n, spec.clock_step_ns),
+    }, np.repeat(np.arange(workers), seconds)  # fmt: skip
+
+
+def _target(spec: Spec, ids: Any, first: Any, ok: Any) -> tuple[dict[str, Any], Any]:
+    sent = np.empty(len(ok), object)
+    for row, i in enumerate(ok):
+        gaps = np.round(np.arange(spec.chunks) * spec.gap_ms * MS).astype(np.int64)
+        sent[row] = first[i] - 50_000 + gaps
+    return {
+        "client_request_id": np.array([f"run/{i}/0/0" for i in ids[ok]], object), "request_id": ids[ok].astype(float),
+        "leg": np.zeros(len(ok)), "attempt": np.zeros(len(ok)), "protocol": np.full(len(ok), "anthropic", object),
+        "status": np.full(len(ok), 200), "received_at_ns": first[ok] - 100 * MS, "chunk_sent_at_ns": sent,
+    }, np.zeros(len(ok), int)  # fmt: skip
+
+
+def run_json(spec: Spec, tables: dict[str, Any], written: dict[tuple[str, int], int]) -> dict[str, Any]:
+    """The owner's record, counted from the spec."""
+    requests, owner = tables["requests"]
+    classes = list(requests["ended"])
+    drops, censored = classes.count(records.CLIENT_DROP), classes.count(records.CENSORED)
+    ended = {c: classes.count(c) for c in records.ENDED_CLASSES if c in classes}
+    scenario = {
+        "name": "synthetic", "description": "a run with a known truth", "seed": 1,
+        "arrival": {"process": "constant", "rate_per_s": spec.rate_per_s},
+        "stages": {"duration_s": spec.duration_s, "warmup_s": spec.warmup_s, "cooldown_s": 0.0},
+        "report": {"first_token": "any"}, "slo": spec.slo, **spec.scenario,
+    }  # fmt: skip
+    workers = []
+    for worker, offset in enumerate(spec.offsets_ns):
+        mine = [c for c, w in zip(classes, owner, strict=True) if w == worker]
+        workers.append({
+            "worker": worker, "name": f"worker-{worker}", "host": "loadgen", "pid": 4000 + worker, "state": "drained",
+            "clock": {"offset_ns": offset, "error_ns": spec.error_ns}, "stamps": spec.stamps,
+            "counts": {"leased": len(mine), "dispatched": len(mine) - mine.count(records.CLIENT_DROP),
+                       "client_drop": mine.count(records.CLIENT_DROP), "not_reached": 0,
+                       "ended": {c: mine.count(c) for c in ended}, "censored": mine.count(records.CENSORED)},
+            "rows": {t: written[t, worker] for t in ("requests", "attempts", "chunks", "health")},
+        })  # fmt: skip
+    return {
+        "schema_version": 1, "run_id": spec.run_id, "state": spec.state, "scenario": scenario,
+        "scenario_file": "synthetic.toml", "overrides": [], "started_at": "2026-11-21T07:47:22Z",
+        "start_at_ns": START_AT_NS, "admission_end_at_ns": START_AT_NS + round(spec.duration_s * 1e9),
+        "ended_at_ns": START_AT_NS + round((spec.duration_s + 1) * 1e9), "seed": 1, "arrival": "open",
+        "target": {"url": "http://127.0.0.1:8000", "simulated": True, "protocol": "anthropic"},
+        "versions": {"tailgauge": "0.1.0", "python": "3.11.9"},
+        "owner": {"host": "loadgen", "pid": 3999, "kernel": "6.1.0", "cpu_count": 2, "python": "3.11.9"},
+        "workers": workers,
+        "conservation": {"scheduled": spec.n + spec.lost + spec.not_reached, "dispatched": spec.n - drops,
+                         "client_drop": drops, "not_reached": spec.not_reached, "lost": spec.lost, "ended": ended,
+                         "censored": censored},
+        "notes": [], "preflight": [{"ended": "ok", "status": 200, "message": "first content after 201 ms"}], "verdict": None,
+    }  # fmt: skip
