@@ -45,7 +45,7 @@ def test_anthropic_streamed(claude: anthropic.Anthropic) -> None:
     ]  # fmt: skip
 
 
-def test_anthropic_stream_helper_adds_up_the_message(claude: anthropic.Anthropic) -> None:
+def test_anthropic_streamed_and_added_up_by_the_sdk(claude: anthropic.Anthropic) -> None:
     with claude.messages.stream(model="tiny", max_tokens=7, messages=HELLO) as stream:
         message = stream.get_final_message()
     assert message.content[0].text == text(7).decode()
