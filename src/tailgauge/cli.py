@@ -94,6 +94,10 @@ def run(
 ) -> None:
     """Run SCENARIO (a file, or the name of a packaged one) and report it."""
     settings = _settings(scenario, target, duration, rate, sets, seed, out)
+    from tailgauge.endpoints.keys import key_for
+
+    wanted = settings.scenario.target
+    key_for(wanted.url, wanted.protocol, wanted.api_key_env)  # a missing key is told before anything starts
     from tailgauge.launch import Launch
 
     code, made, done = Launch(settings, workers, quiet=as_json).run()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,6 +18,7 @@ from tailgauge.clock import boot_id
 from tailgauge.records import SCHEMA_VERSION
 from tailgauge.scenario import Scenario
 
+MAX_SHOWN = 200  # characters of a target's own words in one of our lines
 PACKAGES = ("locust", "gevent", "greenlet", "anthropic", "openai", "httpx2", "pyarrow", "numpy")
 
 
@@ -103,7 +105,9 @@ _ADVICE = {
 
 def preflight_failure(url: str, protocol: str, seen: dict[str, Any]) -> str:
     """One or two sentences: which target, what it did, what to do."""
-    kind, status, text = seen["error_type"], seen["status"], " ".join((seen["message"] or "").split())[:300]
+    kind, status = seen["error_type"], seen["status"]
+    text = " ".join(re.sub(r"<[^>]*>", " ", seen["message"] or "").split())
+    text = text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
     did = f"answered HTTP {status}" if status else f"could not be used ({kind})"
     if status == 200:
         did = f"answered HTTP 200, but the stream ended as {seen['ended']}"

@@ -6,7 +6,7 @@ Rule: importing this module patches the process (Locust does), so only commands 
 from __future__ import annotations
 
 import logging
-import resource
+import os
 import shutil
 import signal
 import sys
@@ -32,7 +32,6 @@ from tailgauge.users import Owner, attach_worker
 log = logging.getLogger("tailgauge")
 CONNECT_S = 60.0
 TICK_S = 0.25
-SWITCH_S = 0.0005  # a thread that builds a Parquet part gives the interpreter back to the hub within this
 
 
 def quiet_logging() -> None:
@@ -40,12 +39,6 @@ def quiet_logging() -> None:
     logging.basicConfig(
         level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
-
-
-def raise_open_files() -> None:
-    """As many open files as the system permits: each stream is one."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def user_classes(patterns: set[str] | None = None) -> list[Any]:
@@ -130,7 +123,8 @@ class Launch:
             if run is None:
                 continue
             for note in run.notes[told:]:
-                display.say(f"note: {note}")
+                if note != str(run.failure):  # that one is told at the end
+                    display.say(f"note: {note}")
             told = len(run.notes)
             if run.start_at_ns is not None and not self._quiet:
                 display.show(run.snapshot(), draining=run.admitted.is_set())
@@ -178,8 +172,6 @@ class Launch:
 def work(master: str, *, lifeline: bool) -> None:
     """`tailgauge worker`: serve a master until it lets go."""
     quiet_logging()
-    raise_open_files()
-    sys.setswitchinterval(SWITCH_S)
     host, _, port = master.rpartition(":")
     environment = Environment(user_classes=user_classes(), events=locust.events)
     runner = environment.create_worker_runner(host, int(port))
@@ -197,5 +189,7 @@ def work(master: str, *, lifeline: bool) -> None:
 
 def _follow(end: Any) -> None:
     """End when standard input does: the owner that held the other end is gone."""
-    gevent.get_hub().threadpool.apply(sys.stdin.buffer.read)
+    stdin = sys.stdin.fileno()
+    while gevent.get_hub().threadpool.apply(os.read, (stdin, 1024)):
+        continue
     end("the owner of the run is gone")

@@ -80,7 +80,7 @@ class Run:
         self._changed = Event()
         self._started_at = utc_now()
         self._draining = False
-        self._finishing = False
+        self.finishing = False
 
     # --- told by the workers ----------------------------------------------------------------------------------
 
@@ -241,10 +241,10 @@ class Run:
 
     def finish(self) -> None:
         """Drain every worker, write run.json, fetch the endpoint's truth. Runs once."""
-        if self._finishing:
+        if self.finishing:
             self.over.wait()
             return
-        self._finishing = self._draining = True
+        self.finishing = self._draining = True
         self.admission_end_at_ns = monotonic_ns() if self.start_at_ns else None
         seconds = self.scenario.limits.drain_s if self.start_at_ns else 0.0
         waiting = [m for m in self.crew.values() if m.state in {"running", "failed"} and m.ready]

@@ -23,9 +23,10 @@ from tailgauge.describe import Settings
 from tailgauge.errors import Exit, TailgaugeError
 from tailgauge.link import Link
 from tailgauge.owner import Run
-from tailgauge.worker import Worker
+from tailgauge.worker import Worker, prepare_process
 
 log = logging.getLogger("tailgauge")
+CUT_SHORT = "cut_short"  # Locust ended the run before its schedule did: -t, or Stop on the web page
 
 
 class Traffic(User):
@@ -76,20 +77,25 @@ class Owner:
 
     def _conduct(self, run: Run) -> None:
         run.begin()
-        runner = self._environment.runner
-        # Not from this greenlet's own listener: quitting kills the greenlets of the runner, and fires test_stopping.
-        gevent.spawn(runner.stop if self._environment.web_ui else runner.quit)
+        if run.state != CUT_SHORT:  # else Locust is stopping already
+            runner = self._environment.runner
+            gevent.spawn(runner.stop if self._environment.web_ui else runner.quit)
 
     def _on_test_stopping(self, **_: Any) -> None:
-        if self.run is not None and not self.run.over.is_set():
-            self.run.cut_short("cut_short")
-            self.run.finish()
-            self.on_end(self.run)
+        run = self.run
+        if run is None or run.over.is_set():
+            return
+        first = not run.finishing
+        run.cut_short(CUT_SHORT)
+        run.finish()
+        if first:
+            self.on_end(run)
 
 
 def attach_worker(environment: Any) -> Worker:
     """Make a worker (or local) runner take part in runs."""
     runner = environment.runner
+    prepare_process()
 
     def on_ended(traffic: str, ended: str, response_time_ms: float) -> None:
         exception = None if ended in {"ok", "empty"} else EndedError(ended)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import resource
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,18 @@ from tailgauge.transport.stopwatch import Stopwatch
 log = logging.getLogger("tailgauge")
 PINGS = 8
 FLUSH_EVERY = 4  # seconds; a part at least every 5 s, the writing included
+SWITCH_S = 0.0005  # a thread that builds a Parquet part gives the interpreter back to the hub within this
+CHATTY = ("httpx2", "httpcore2", "anthropic", "openai")  # they log a line a request
 FAILURES = (TailgaugeError, RecorderError, OSError)
+
+
+def prepare_process() -> None:
+    """As many open files as the system permits (each stream is one), and short turns for writer threads."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    sys.setswitchinterval(SWITCH_S)
+    for name in CHATTY:
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 class Worker:
