@@ -14,13 +14,13 @@ from tailgauge.simulator.tokens import text
 HELLO = [{"role": "user", "content": "hello world"}]  # 11 bytes: 3 tokens
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def claude(endpoint: Any) -> Iterator[anthropic.Anthropic]:
     with anthropic.Anthropic(base_url=endpoint.url, api_key="unused", max_retries=0, timeout=10) as client:
         yield client
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def chat(endpoint: Any) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{endpoint.url}/v1", api_key="unused", max_retries=0, timeout=10) as client:
         yield client
