@@ -83,7 +83,10 @@ def test_every_request_and_every_token_is_accounted_for(engine, run_against, pro
     assert {row["ended"] for row in requests + attempts} == {"ok"}
     assert {row["request_id"] for row in requests} == {row["request_id"] for row in attempts}
     assert sum(row["output_tokens"] for row in attempts) == engine.counters()["tokens_predicted_total"]
-    assert json.loads((run.folder / "run.json").read_text(encoding="utf-8"))["conservation"] == books
+    assert (
+        json.loads((run.folder / "run.json").read_text(encoding="utf-8"))["conservation"].items()
+        <= books.items()
+    )
 
 
 def test_latencies_of_single_requests_agree_with_the_engines_own(engine, run_against, full_size):
