@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from tailgauge_analysis.frames import Frames
 from tailgauge_analysis.quantiles import rank
 from tailgauge_analysis.steady import Steady
-from tailgauge_analysis.wording import clock, ms, share
+from tailgauge_analysis.wording import clock, ms
 
 BUSY_CPU = 0.9  # of one core: a worker is one process
 LAG_NS = 5_000_000
@@ -42,7 +43,9 @@ class Worker:
 def workers(frames: Frames, steady: Steady) -> list[Worker]:
     """A summary of each worker that left health rows."""
     seconds = steady_health(frames, steady)
-    return [_worker(int(n), rows, frames.health[frames.health["worker"] == n]) for n, rows in seconds.groupby("worker")]
+    numbers = np.unique(seconds["worker"].to_numpy(np.int64))
+    of = [(int(n), seconds["worker"] == n, frames.health["worker"] == n) for n in numbers]
+    return [_worker(n, seconds[steady_rows], frames.health[rows]) for n, steady_rows, rows in of]
 
 
 def steady_health(frames: Frames, steady: Steady) -> pd.DataFrame:
@@ -80,10 +83,12 @@ def explanations(frames: Frames, steady: Steady) -> list[str]:
         busy = _longest(rows, rows["cpu_share"] >= BUSY_CPU)
         if busy is not None:
             span = f"from {clock(busy['at_ns'].iloc[0] / 1e9 - 1)} to {clock(busy['at_ns'].iloc[-1] / 1e9)}"
-            out.append(f"worker {n} was at {share(round(busy['cpu_share'].mean(), 2))} of its core {span}: use more workers")
+            out.append(
+                f"worker {n} was at {busy['cpu_share'].mean():.0%} of its core {span}: use more workers"
+            )
         late = rows[rows["loop_lag_max_ns"] > LAG_NS]
         if len(late):
-            worst = late.loc[late["loop_lag_max_ns"].idxmax()]
+            worst = late.iloc[int(late["loop_lag_max_ns"].to_numpy().argmax())]
             out.append(
                 f"worker {n}'s event loop was up to {ms(worst['loop_lag_max_ns'] / 1e6)} ms late (at {clock(worst['at_ns'] / 1e9)}), "
                 f"above 5 ms in {len(late)} of {len(rows)} seconds"

@@ -49,10 +49,23 @@ def conservation(frames: Frames) -> Conservation:
     ended = {name: counts[name] for name in records.ENDED_CLASSES if name in counts}
     missing, broken = _missing_rows(frames)
     seen: Json = {"dispatched": dispatched, "client_drop": client_drop, "censored": censored, "ended": ended}
-    broken += [f"{n} requests ended as {name!r}, which is no class" for name, n in counts.items() if name not in ended]
+    broken += [
+        f"{n} requests ended as {name!r}, which is no class"
+        for name, n in counts.items()
+        if name not in ended
+    ]
     broken += _disagreements(frames.run, seen, scheduled, not_reached, lost)
     return Conservation(
-        scheduled, dispatched, client_drop, not_reached, lost, ended, censored, duplicates, missing, tuple(broken)
+        scheduled,
+        dispatched,
+        client_drop,
+        not_reached,
+        lost,
+        ended,
+        censored,
+        duplicates,
+        missing,
+        tuple(broken),
     )
 
 
@@ -74,7 +87,9 @@ def _missing_rows(frames: Frames) -> tuple[int, list[str]]:
             read = frames.rows.get((name, worker["worker"]), 0)
             missing += max(0, wrote - read)
             if wrote != read:
-                broken.append(f"worker {worker['worker']} wrote {wrote:,} rows of {name}, its parts hold {read:,}")
+                broken.append(
+                    f"worker {worker['worker']} wrote {wrote:,} rows of {name}, its parts hold {read:,}"
+                )
     told, held = int(frames.attempts["chunks"].sum()), len(frames.chunks)
     if told > held:
         broken.append(f"the attempts tell of {told:,} chunks, the parts hold {held:,}")

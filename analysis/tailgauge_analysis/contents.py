@@ -13,12 +13,12 @@ from typing import Any
 from tailgauge import records
 from tailgauge_analysis.binomial import clopper_pearson
 from tailgauge_analysis.findings import Findings
+from tailgauge_analysis.gates import GATES
 from tailgauge_analysis.latency import OFFERED, SUCCESSES, Row
 from tailgauge_analysis.problems import UNFINISHED
 from tailgauge_analysis.quantiles import TOO_FEW, Quantile
 from tailgauge_analysis.runfile import Json, table
 from tailgauge_analysis.slo import Outcome
-from tailgauge_analysis.verdict import GATES
 from tailgauge_analysis.wording import ms, percentile, plain, plural, share
 
 REPORT_VERSION = 1
@@ -75,13 +75,17 @@ def _run(findings: Findings) -> Json:
         "first_token": stage.first_token,
         "workers": len(run["workers"]),
         "target": {k: run["target"].get(k) for k in ("url", "simulated", "protocol")},
-        "preflight": [{k: entry.get(k) for k in ("ended", "status", "message")} for entry in run["preflight"]],
+        "preflight": [
+            {k: entry.get(k) for k in ("ended", "status", "message")} for entry in run["preflight"]
+        ],
     }
 
 
 def _gates(findings: Findings) -> list[Json]:
     against = {reason.gate: reason.verdict for reason in findings.reasons}
-    return [{"gate": gate.name, "asks": gate.asks, "verdict": against.get(gate.name, "passed")} for gate in GATES]
+    return [
+        {"gate": gate.name, "asks": gate.asks, "verdict": against.get(gate.name, "passed")} for gate in GATES
+    ]
 
 
 def _conservation(findings: Findings) -> Json:
@@ -162,7 +166,10 @@ def _environment(findings: Findings) -> Json:
     models = sorted({str(model) for model in findings.steady.requests["model"].dropna().unique()})
     workers = [
         {
-            **{key: w[key] for key in ("worker", "name", "host", "pid", "state", "offset_ns", "error_ns", "stamps")},
+            **{
+                key: w[key]
+                for key in ("worker", "name", "host", "pid", "state", "offset_ns", "error_ns", "stamps")
+            },
             "requests": findings.frames.rows.get(("requests", w["worker"]), 0),
             "chunks": findings.frames.rows.get(("chunks", w["worker"]), 0),
         }
@@ -191,13 +198,13 @@ def _headline(findings: Findings) -> str:
         return f"{said}."
     shown = [known[0], *known[-1:]] if len(known) > 1 else known
     parts = ", ".join(f"{percentile(q.p)} {spoken(quantile(q, findings.beyond))}" for q in shown)
-    return f"{said}; TTFT since scheduled {parts}{', failures counted as slowest' if view == OFFERED else ''}."
+    return f"{said}; TTFT since scheduled{' of everything offered' if view == OFFERED else ''}: {parts}."
 
 
 def spoken(q: Json) -> str:
     """A quantile of the contents in words: `212 ms (95% interval 207 to 218)`."""
     if q["value_is"] != VALUE:
-        return str(q["value_is"])
+        return "falls among requests without answer"
     return f"{ms(q['value_ms'])} ms (95% interval {bound(q, 'low')} to {bound(q, 'high')})"
 
 
@@ -220,5 +227,3 @@ def _finite(tree: Any) -> Any:
     if isinstance(tree, float) and not math.isfinite(tree):
         return None
     return tree
-
-

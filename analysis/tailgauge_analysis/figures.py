@@ -25,10 +25,10 @@ from tailgauge_analysis.timeline import Timeline, width
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#3f7fbf", "#d9822b", "#2f9e6e", "#9067c6", "#8a8f98"
 LINES = (BLUE, ORANGE, GREEN, PURPLE, "#c2577b", "#3aa6b9", "#a08530", GREY)
 CLASS_COLOURS = {
-    records.OK: "#5fae8b", records.EMPTY: "#b5b26b", records.CANCELLED: GREY, records.RATE_LIMITED: ORANGE,
+    records.OK: "#86b8a2", records.EMPTY: "#6fa8c9", records.CANCELLED: GREY, records.RATE_LIMITED: ORANGE,
     records.OVERLOADED: "#b8622a", records.SERVER_ERROR: "#c94f4f", records.CLIENT_ERROR: PURPLE,
     records.CONNECT_ERROR: "#7a4fa3", records.TIMEOUT: "#a33b5c", records.STREAM_ERROR: "#d1719b",
-    records.TRUNCATED: "#8c6d46", records.CENSORED: "#5b6b7f", records.CLIENT_DROP: "#333a45",
+    records.TRUNCATED: "#8c6d46", records.CENSORED: "#6b7c92", records.CLIENT_DROP: "#c9a13b",
 }  # fmt: skip
 POINTS = 400
 TIME = "time since the start of the run (s)"
@@ -61,13 +61,17 @@ def _timeline(findings: Findings) -> Figure | None:
     if not t.offered_per_s.any():
         return None
     per = "second" if t.width_s == 1 else f"{t.width_s} seconds"
-    plot = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.07, row_heights=[0.46, 0.27, 0.27])
+    plot = make_subplots(
+        rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.07, row_heights=[0.46, 0.27, 0.27]
+    )
     plot.add_trace(_line(t.at_s, t.ttft_p99_ms, "TTFT p99", ORANGE, "%{y:,.4~g} ms"), 1, 1)
     plot.add_trace(_line(t.at_s, t.ttft_p50_ms, "TTFT p50", BLUE, "%{y:,.4~g} ms"), 1, 1)
     plot.add_trace(_line(t.at_s, t.offered_per_s, "offered", GREY, "%{y:,.4~g}/s", dash="dot"), 2, 1)
     plot.add_trace(_line(t.at_s, t.ended_per_s, "ended", GREEN, "%{y:,.4~g}/s"), 2, 1)
     plot.add_trace(_line(t.end_s, t.in_flight, "in flight", PURPLE, "%{y:,.0f}"), 3, 1)
-    for row, title in enumerate(("TTFT since<br>scheduled (ms)", "requests<br>per second", "requests<br>in flight"), 1):
+    for row, title in enumerate(
+        ("TTFT since<br>scheduled (ms)", "requests<br>per second", "requests<br>in flight"), 1
+    ):
         plot.update_yaxes(title_text=title, rangemode="tozero", row=row, col=1)
     _time_axis(plot, 3)
     _outside(plot, findings, t)
@@ -80,30 +84,53 @@ def _outside(plot: go.Figure, findings: Findings, t: Timeline) -> None:
     end = float(t.end_s[-1])
     for start, stop in ((0.0, findings.steady.from_s), (findings.steady.to_s, end)):
         if min(stop, end) > start:
-            plot.add_vrect(x0=start, x1=min(stop, end), fillcolor=GREY, opacity=0.14, line_width=0, row="all", col=1)
+            plot.add_vrect(
+                x0=start, x1=min(stop, end), fillcolor=GREY, opacity=0.14, line_width=0, row="all", col=1
+            )
 
 
 def _tail(findings: Findings) -> Figure | None:
     offered = len(findings.steady.requests)
     plot = go.Figure()
     slowest: list[float] = []
-    for name, colour in (("ttft_sched", BLUE), ("ttft_sent", GREEN), ("e2e_sched", ORANGE)):
+    longest: list[float] = []
+    for name, colour, dash in (
+        ("ttft_sched", BLUE, "solid"),
+        ("ttft_sent", GREEN, "dot"),
+        ("e2e_sched", ORANGE, "solid"),
+    ):
         values = np.sort(sample(BY_NAME[name], findings.steady, SUCCESSES)[0])
         values = values[values > 0]
         if not len(values):
             continue
         x, y = survival(values, offered)
-        slowest.append(float(y[y > 0].min()))
-        plot.add_trace(_line(x, y, BY_NAME[name].title, colour, "%{y:.3~%} took longer than %{x:,.4~g} ms", shape="hv"))
+        slowest.append(float(y.min()))
+        longest.append(float(x[-1]))
+        hover = "%{y:.3~%} took longer than %{x:,.4~g} ms"
+        plot.add_trace(_line(x, y, BY_NAME[name].title, colour, hover, shape="hv", dash=dash))
     if not slowest:
         return None
-    steps = [p for p in (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999) if p == 0 or 1 - p >= min(slowest) * 0.99]
+    steps = [
+        p for p in (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999) if p == 0 or 1 - p >= min(slowest) * 0.99
+    ]
     plot.update_yaxes(
         type="log", title_text="share of offered requests that took longer", tickmode="array",
         tickvals=[1 - p for p in steps], ticktext=[f"{100 * (1 - p):.4g}%" + (f" (p{100 * p:.6g})" if p else "") for p in steps],
         range=[np.log10(min([*slowest, 0.5])) - 0.1, 0.05],
     )  # fmt: skip
-    plot.update_xaxes(type="log", title_text="latency (ms, logarithmic)", dtick="D2")
+    ticks = [
+        digit * 10.0**power
+        for power in range(-4, 8)
+        for digit in (1, 2, 5)
+        if digit * 10.0**power <= max(longest)
+    ]
+    plot.update_xaxes(
+        type="log",
+        title_text="latency (ms, logarithmic)",
+        tickmode="array",
+        tickvals=ticks,
+        ticktext=[f"{t:,g}" for t in ticks],
+    )
     plot.update_layout(hovermode="closest")
     caption = (
         "Read across from p99: where the line crosses it is the p99. A line that stops above the bottom and runs level "
@@ -115,7 +142,9 @@ def _tail(findings: Findings) -> Figure | None:
 def survival(values: Floats, offered: int) -> tuple[Floats, Floats]:
     """Share of `offered` slower than x, at few enough points, dense in the tail; values ascending."""
     n = len(values)
-    ranks = np.unique(np.concatenate((np.linspace(0, n - 1, POINTS // 2), n - np.geomspace(1, n, POINTS // 2)))).astype(int)
+    ranks = np.unique(
+        np.concatenate((np.linspace(0, n - 1, POINTS // 2), n - np.geomspace(1, n, POINTS // 2)))
+    ).astype(int)
     ranks = np.unique(np.clip(ranks, 0, n - 1))
     x, y = values[ranks], 1 - (ranks + 1) / offered
     if y[-1] > 0:  # failures: the line runs on, level
@@ -136,13 +165,23 @@ def _gaps(findings: Findings) -> Figure | None:
     edges[-1] = max(edges[-1], high)
     counts, edges = np.histogram(positive, edges)
     shares = counts / len(gaps)
-    plot = go.Figure(_line(edges, np.append(shares, shares[-1]), "chunk gap", BLUE, "%{y:.3~%}", shape="hv", fill="tozeroy"))
-    plot.update_xaxes(type="log" if wide else "linear", title_text=f"chunk gap (ms{', logarithmic' if wide else ''})")
+    plot = go.Figure(
+        _line(
+            edges, np.append(shares, shares[-1]), "chunk gap", BLUE, "%{y:.3~%}", shape="hv", fill="tozeroy"
+        )
+    )
+    plot.update_xaxes(
+        type="log" if wide else "linear", title_text=f"chunk gap (ms{', logarithmic' if wide else ''})"
+    )
     plot.update_yaxes(title_text="share of gaps", tickformat=".3~%", rangemode="tozero")
     plot.update_layout(showlegend=False)
     zero = int((gaps <= 0).sum())
     caption = f"{len(gaps):,} gaps between consecutive content chunks of one answer."
-    caption += f" {zero / len(gaps):.2%} of them are zero (chunks that came in one read) and not drawn." if zero else ""
+    caption += (
+        f" {zero / len(gaps):.2%} of them are zero (chunks that came in one read) and not drawn."
+        if zero
+        else ""
+    )
     return _figure("gaps", "Chunk gaps", caption, 320, plot)
 
 
@@ -158,9 +197,12 @@ def _classes(findings: Findings) -> Figure | None:
             marker={"color": CLASS_COLOURS.get(name, GREY), "line": {"width": 0}}, hovertemplate="%{y:,.4~g}/s",
         ))  # fmt: skip
     plot.update_layout(barmode="stack", bargap=0)
-    plot.update_yaxes(title_text="requests per second", rangemode="tozero")
+    top = float(np.sum(list(t.classes_per_s.values()), axis=0).max())
+    plot.update_yaxes(title_text="requests per second", range=[0, top * 1.06])
     plot.update_xaxes(title_text=TIME)
-    return _figure("classes", "How requests ended", "By the time they were scheduled, warm-up included.", 320, plot)
+    return _figure(
+        "classes", "How requests ended", "By the time they were scheduled, warm-up included.", 320, plot
+    )
 
 
 def _client(findings: Findings) -> Figure | None:
@@ -189,7 +231,8 @@ def _client(findings: Findings) -> Figure | None:
 
 
 def _line(x: Floats, y: Floats, name: str, colour: str, hover: str, **more: Any) -> go.Scatter:
-    line = {"color": colour, "width": 1.8, **{key: more.pop(key) for key in ("shape", "dash") if key in more}}
+    line: dict[str, Any] = {"color": colour, "width": 1.8}
+    line |= {key: more.pop(key) for key in ("shape", "dash") if key in more}
     mode = "lines+markers" if len(x) < 3 else "lines"
     return go.Scatter(x=_few(x), y=_few(y), name=name, mode=mode, line=line, hovertemplate=hover, **more)
 
@@ -205,12 +248,11 @@ def _time_axis(plot: go.Figure, last_row: int) -> None:
 
 
 def _figure(name: str, title: str, caption: str, height: int, plot: go.Figure) -> Figure:
-    layout = {"template": None, "height": height, "margin": {"l": 64, "r": 12, "t": 8, "b": 48}, "hovermode": "x unified"}
     legend = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "xanchor": "left"}
-    if plot.layout.hovermode:
-        layout["hovermode"] = plot.layout.hovermode
-    plot.update_layout(**layout, legend=legend, paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)")
+    margin = {"l": 64, "r": 12, "t": 8, "b": 48}
+    hover = plot.layout.hovermode or "x unified"
+    plot.update_layout(template=None, height=height, margin=margin, hovermode=hover, legend=legend)
+    plot.update_layout(paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)")
     plot.update_xaxes(automargin=True, zeroline=False, ticks="outside", ticklen=4)
-    plot.update_yaxes(automargin=True, zeroline=False)
+    plot.update_yaxes(automargin=True, zeroline=False, title_standoff=10)
     return Figure(name, title, caption, height, str(plotly.io.to_json(plot, validate=False)))
-

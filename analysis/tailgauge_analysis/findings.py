@@ -8,12 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tailgauge.errors import Exit
-from tailgauge_analysis import client, failures, latency, slo, truth, verdict
+from tailgauge_analysis import client, failures, latency, slo, truth
 from tailgauge_analysis.conservation import conservation
 from tailgauge_analysis.frames import Frames
+from tailgauge_analysis.gates import GATES
 from tailgauge_analysis.stamps import stamps
 from tailgauge_analysis.steady import Steady, steady
 from tailgauge_analysis.timeline import Timeline, timeline
+from tailgauge_analysis.verdict import Evidence, Reason, reasons, worst
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +24,9 @@ class Findings:
 
     frames: Frames
     steady: Steady
-    evidence: verdict.Evidence
+    evidence: Evidence
     verdict: str
-    reasons: list[verdict.Reason]
+    reasons: list[Reason]
     explanations: list[str]
     latency: list[latency.Row]
     beyond: str
@@ -39,22 +41,24 @@ class Findings:
 def find(frames: Frames) -> Findings:
     """Analyse a loaded run."""
     stage = steady(frames)
-    evidence = verdict.Evidence(frames, stage, conservation(frames), stamps(frames, stage), client.workers(frames, stage))
-    reasons = verdict.reasons(evidence)
-    word = verdict.verdict(reasons)
+    evidence = Evidence(
+        frames, stage, conservation(frames), stamps(frames, stage), client.workers(frames, stage)
+    )
+    against = reasons(GATES, evidence)
+    word = worst(against)
     decided = slo.outcomes(frames.run["scenario"], stage)
-    worst, others = failures.failures(frames)
+    kinds, others = failures.failures(frames)
     return Findings(
         frames=frames,
         steady=stage,
         evidence=evidence,
         verdict=word,
-        reasons=reasons,
+        reasons=against,
         explanations=client.explanations(frames, stage),
         latency=latency.table(stage),
         beyond=latency.beyond(stage),
         slos=decided,
-        failures=worst,
+        failures=kinds,
         other_failures=others,
         truth=truth.truth(frames),
         timeline=timeline(frames),

@@ -108,9 +108,13 @@ def _table(
         if table is None:
             continue
         rows[name, part.worker] = rows.get((name, part.worker), 0) + table.num_rows
-        offset = 0 if name == "target" else offsets.get(part.worker, 0)  # the endpoint runs on the owner's host
+        offset = (
+            0 if name == "target" else offsets.get(part.worker, 0)
+        )  # the endpoint runs on the owner's host
         table = parts.shifted(_REDUCED.get(name, _as_it_is)(table), offset)
-        read.append(table.append_column("worker", pa.repeat(pa.scalar(part.worker, pa.int32()), table.num_rows)))
+        read.append(
+            table.append_column("worker", pa.repeat(pa.scalar(part.worker, pa.int32()), table.num_rows))
+        )
     if read:
         return pa.concat_tables(read)
     nothing = _REDUCED.get(name, _as_it_is)(parts.empty(name, WANTED[name]))
@@ -125,7 +129,10 @@ def _lean_chunks(chunks: pa.Table) -> pa.Table:
     """What is asked of chunks is where they arrived, whether that is exact, and how late we took them."""
     return pa.table(
         {
-            **{name: chunks[name] for name in ("request_id", "leg", "attempt", "chunk_index", "arrived_at_ns")},
+            **{
+                name: chunks[name]
+                for name in ("request_id", "leg", "attempt", "chunk_index", "arrived_at_ns")
+            },
             "is_interval": pc.is_valid(chunks["low_at_ns"]),
             "handover_ns": pc.subtract(chunks["read_at_ns"], chunks["arrived_at_ns"]),
         }

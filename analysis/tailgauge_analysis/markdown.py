@@ -53,14 +53,21 @@ def _rows(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def _conservation(c: Json) -> str:
-    rows = [(name, count(c[name])) for name in ("scheduled", "dispatched", "client_drop", "not_reached", "lost")]
+    rows = [
+        (name, count(c[name])) for name in ("scheduled", "dispatched", "client_drop", "not_reached", "lost")
+    ]
     rows += [(f"ended: {name}", count(n)) for name, n in c["ended"].items()]
     return _rows(("whole run", "requests"), [*rows, ("censored", count(c["censored"]))])
 
 
 def _outcomes(outcomes: Sequence[Json]) -> str:
     rows = [
-        (row["ended"], count(row["requests"]), share(row["share"]), f"{share(row['low'])} – {share(row['high'])}")
+        (
+            row["ended"],
+            count(row["requests"]),
+            share(row["share"]),
+            f"{share(row['low'])} – {share(row['high'])}",
+        )
         for row in outcomes
     ]
     return _rows(("steady stage", "requests", "share", "95% interval"), rows) if rows else ""
@@ -68,12 +75,20 @@ def _outcomes(outcomes: Sequence[Json]) -> str:
 
 def _latency(latency: Sequence[Json]) -> list[str]:
     out = []
-    for view, title in ((SUCCESSES, "Among successes"), (OFFERED, "Of everything offered, failures counted as slowest")):
+    for view, title in (
+        (SUCCESSES, "Among successes"),
+        (OFFERED, "Of everything offered, failures counted as slowest"),
+    ):
         rows = [row for row in latency if row["view"] == view and row["n"]]
         if rows:
             header = (title, *(f"{q['label']} (ms)" for q in rows[0]["quantiles"]), "n", "n_eff at p99")
             cells = [
-                (row["title"], *(_cell(q) for q in row["quantiles"]), count(row["n"]), count(row["quantiles"][-1]["n_eff"]))
+                (
+                    row["title"],
+                    *(_cell(q) for q in row["quantiles"]),
+                    count(row["n"]),
+                    count(row["quantiles"][-1]["n_eff"]),
+                )
                 for row in rows
             ]
             out.append(_rows(header, cells))
@@ -92,12 +107,25 @@ def _slos(slos: Sequence[Json]) -> list[str]:
          _cell(slo["quantile"]) if slo["quantile"] else "–", slo["outcome"], slo["why"])
         for slo in slos
     ]  # fmt: skip
-    return ["## Objectives", _rows(("objective", "metric", "bound (ms)", "measured (ms)", "outcome", "why"), rows)] if rows else []
+    return (
+        [
+            "## Objectives",
+            _rows(("objective", "metric", "bound (ms)", "measured (ms)", "outcome", "why"), rows),
+        ]
+        if rows
+        else []
+    )
 
 
 def _failures(failures: Sequence[Json]) -> list[str]:
     rows = [
-        (f["ended"], f["status"] if f["status"] is not None else "–", f["error_type"] or "–", count(f["attempts"]), f["excerpt"])
+        (
+            f["ended"],
+            f["status"] if f["status"] is not None else "–",
+            f["error_type"] or "–",
+            count(f["attempts"]),
+            f["excerpt"],
+        )
         for f in failures
     ]
     return ["## Errors", _rows(("class", "status", "type", "attempts", "first body"), rows)] if rows else []
@@ -111,7 +139,14 @@ def _environment(contents: Json) -> list[str]:
         *(("version of " + key, value) for key, value in environment["versions"].items()),
     ]  # fmt: skip
     workers = [
-        (w["worker"], w["host"], w["state"], _offset(w["offset_ns"]), _offset(w["error_ns"]), count(w["requests"]))
+        (
+            w["worker"],
+            w["host"],
+            w["state"],
+            _offset(w["offset_ns"]),
+            _offset(w["error_ns"]),
+            count(w["requests"]),
+        )
         for w in environment["workers"]
     ]
     header = ("worker", "host", "state", "clock offset (ms)", "its error (ms)", "requests")

@@ -19,6 +19,7 @@ from tailgauge_analysis.contents import bound
 from tailgauge_analysis.figures import Figure, library
 from tailgauge_analysis.latency import OFFERED, SUCCESSES
 from tailgauge_analysis.runfile import Json
+from tailgauge_analysis.slo import FAIL, INCONCLUSIVE
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -32,17 +33,28 @@ MEANING = {
 def html(contents: Json, figures: Sequence[Figure]) -> str:
     """The whole page."""
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters.update(
-        ms=wording.ms, count=wording.count, share=wording.share, clock=wording.clock, plain=wording.plain, tree=_tree
+        ms=wording.ms,
+        count=wording.count,
+        share=wording.share,
+        clock=wording.clock,
+        plain=wording.plain,
+        tree=_tree,
     )
     environment.globals.update(bound=bound, plural=wording.plural)
+    outcomes = [slo["outcome"] for slo in contents["slos"]]
     return environment.get_template("report.html.jinja").render(
         **{**contents, "run_facts": contents["run"]},
         meaning=MEANING[contents["verdict"]],
         successes=[row for row in contents["latency"] if row["view"] == SUCCESSES and row["n"]],
         offered=[row for row in contents["latency"] if row["view"] == OFFERED and row["without_answer"]],
+        slo_rest=", ".join(f"{k} {name}" for name in (FAIL, INCONCLUSIVE) if (k := outcomes.count(name))),
         figures=[(figure, _in_script(figure.plot)) for figure in figures],
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
         script=Markup((TEMPLATES / "report.js").read_text(encoding="utf-8")),  # noqa: S704 - our own file

@@ -58,7 +58,9 @@ def listed(folders: Sequence[Path], table: str, problems: list[Problem]) -> list
             elif path.name not in found and (part := _opened(table, path, problems)):
                 found[path.name] = part
     replaced = frozenset[str]().union(*(part.replaces for part in found.values()))
-    return sorted((p for name, p in found.items() if name not in replaced), key=lambda p: (p.worker, _sequence(p)))
+    return sorted(
+        (p for name, p in found.items() if name not in replaced), key=lambda p: (p.worker, _sequence(p))
+    )
 
 
 def _sequence(part: Part) -> int:
@@ -74,7 +76,9 @@ def _opened(table: str, path: Path, problems: list[Problem]) -> Part | None:
         footer = pq.read_metadata(path).metadata or {}
         version = int(footer.get(_VERSION, b"0"))
     except (OSError, pa.ArrowException, ValueError) as error:
-        problems.append(Problem(DAMAGED, f"{table}/{path.name} cannot be read and is left out: {_first_line(error)}"))
+        problems.append(
+            Problem(DAMAGED, f"{table}/{path.name} cannot be read and is left out: {_first_line(error)}")
+        )
         return None
     if version > SCHEMA_VERSION:
         raise RunDataError(
@@ -99,7 +103,9 @@ def read(part: Part, wanted: Sequence[str], problems: list[Problem]) -> pa.Table
         return pa.table({name: rows[name].cast(_ARROW[kinds[name]]) for name in wanted})
     except (OSError, ValueError, pa.ArrowException) as error:
         problems.append(
-            Problem(DAMAGED, f"{part.table}/{part.path.name} cannot be read and is left out: {_first_line(error)}")
+            Problem(
+                DAMAGED, f"{part.table}/{part.path.name} cannot be read and is left out: {_first_line(error)}"
+            )
         )
         return None
 

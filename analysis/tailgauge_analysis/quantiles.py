@@ -63,7 +63,9 @@ def _quantile(values: Floats, ordered: Floats, p: float, groups: Ints | None) ->
         return Quantile(p, 0, 0, None, None, None, TOO_FEW)
     value = float(ordered[rank(n, p) - 1])
     n_eff = effective_n(values > value, groups)
-    if n > 1 and (values == value).sum() > 1:  # ties, such as failures: which values share the step matters as well
+    if (
+        n > 1 and (values == value).sum() > 1
+    ):  # ties, such as failures: which values share the step matters as well
         n_eff = min(n_eff, effective_n(values >= value, groups))
     low, high = _ranks(n, n_eff, p)
     mark = TOO_FEW if n < n_min(p) else UNRELIABLE if n_eff * (1 - p) < BEYOND else ""
@@ -98,7 +100,7 @@ def effective_n(exceeds: npt.NDArray[np.bool_], groups: Ints | None = None) -> i
     if share in {0.0, 1.0}:
         return max(1, n)
     if groups is None:
-        deviations = exceeds - share
+        deviations: Floats = exceeds.astype(np.float64) - share
     else:
         sizes = np.bincount(groups)
         seen = sizes > 0

@@ -28,7 +28,9 @@ _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 def read(folders: Sequence[Path]) -> tuple[Json, list[Problem]]:
     """The run that these folders are parts of; RunDataError where they are not parts of one run."""
     problems: list[Problem] = []
-    owners = [(folder, tree) for folder in folders if (tree := _load(folder / "run.json", problems)) is not None]
+    owners = [
+        (folder, tree) for folder in folders if (tree := _load(folder / "run.json", problems)) is not None
+    ]
     records = [
         (folder, tree)
         for folder in folders
@@ -44,7 +46,10 @@ def read(folders: Sequence[Path]) -> tuple[Json, list[Problem]]:
     elif own:
         run = {**table(own[0], "run"), "state": "interrupted", "workers": own}
         problems.append(
-            Problem(OWNER, f"run.json is missing: rebuilt from the records of {len(own)} worker(s); others may be missing")
+            Problem(
+                OWNER,
+                f"run.json is missing: rebuilt from the records of {len(own)} worker(s); others may be missing",
+            )
         )
     else:
         run = {}
@@ -60,7 +65,9 @@ def record_verdict(folder: Path, verdict: Json) -> None:
         return
     fresh = path.with_name(f"run.json.{os.getpid()}.tmp")
     try:
-        fresh.write_text(json.dumps({**tree, "verdict": verdict}, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        fresh.write_text(
+            json.dumps({**tree, "verdict": verdict}, indent=1, allow_nan=False) + "\n", encoding="utf-8"
+        )
         fresh.replace(path)
     finally:
         fresh.unlink(missing_ok=True)
@@ -109,7 +116,9 @@ def _same_run(trees: Sequence[tuple[Path, Json]]) -> None:
             seen.setdefault(tree["run_id"], folder)
     if len(seen) > 1:
         named = " and ".join(f"{run_id} ({folder})" for run_id, folder in seen.items())
-        raise RunDataError(f"these are different runs: {named}. Give folders of one run, or report them one at a time")
+        raise RunDataError(
+            f"these are different runs: {named}. Give folders of one run, or report them one at a time"
+        )
 
 
 def _latest(by_owner: Sequence[Any], own: Sequence[Json]) -> list[Json]:
@@ -139,7 +148,11 @@ def _normal(run: Json, folders: Sequence[Path], rebuilt: bool) -> Json:
         "target": table(run, "target"),
         "versions": table(run, "versions"),
         "owner": table(run, "owner"),
-        "workers": [_worker(w) for w in listing(run, "workers") if isinstance(w, dict) and whole(w.get("worker")) is not None],
+        "workers": [
+            _worker(w)
+            for w in listing(run, "workers")
+            if isinstance(w, dict) and whole(w.get("worker")) is not None
+        ],
         "conservation": table(run, "conservation"),
         "notes": [str(note) for note in listing(run, "notes")],
         "preflight": [entry for entry in listing(run, "preflight") if isinstance(entry, dict)],

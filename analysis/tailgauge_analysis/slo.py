@@ -39,7 +39,11 @@ class Outcome:
 
 def outcomes(scenario: Json, steady: Steady) -> list[Outcome]:
     """Every objective of the scenario, decided."""
-    return [_outcome(name, spec, steady) for name, spec in table(scenario, "slo").items() if isinstance(spec, dict)]
+    return [
+        _outcome(name, spec, steady)
+        for name, spec in table(scenario, "slo").items()
+        if isinstance(spec, dict)
+    ]
 
 
 def _outcome(name: str, spec: Json, steady: Steady) -> Outcome:
@@ -47,7 +51,9 @@ def _outcome(name: str, spec: Json, steady: Steady) -> Outcome:
     p, max_ms = _number(spec.get("quantile", 0.99)), _number(spec.get("max_ms"))
     if metric is None or p is None or max_ms is None or not 0 < p < 1:
         why = "the scenario names no known metric, quantile or bound"
-        return Outcome(name, str(spec.get("metric")), p or 0.0, max_ms or 0.0, OFFERED, INCONCLUSIVE, None, why)
+        return Outcome(
+            name, str(spec.get("metric")), p or 0.0, max_ms or 0.0, OFFERED, INCONCLUSIVE, None, why
+        )
     view = OFFERED if metric.offered else SUCCESSES
     quantile = row(metric, steady, view, (p,)).quantiles[0]
     outcome, why = decide(quantile, max_ms)

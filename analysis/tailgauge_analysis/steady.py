@@ -58,7 +58,8 @@ def steady(frames: Frames) -> Steady:
 
 def first_token_of(frames: Frames) -> str:
     """Which content ends the TTFT: `any`, or `text`."""
-    return "text" if table(frames.run["scenario"], "report").get("first_token") == "text" else "any"
+    asked = table(frames.run["scenario"], "report").get("first_token")
+    return records.TEXT if asked == records.TEXT else "any"
 
 
 def answered(requests: pd.DataFrame, attempts: pd.DataFrame, first_token: str) -> pd.DataFrame:
@@ -69,7 +70,7 @@ def answered(requests: pd.DataFrame, attempts: pd.DataFrame, first_token: str) -
     joined = requests.join(answers[answers.index.isin(single)], on="request_id")
     started = attempts[(attempts["leg"] == 0) & (attempts["attempt"] == 0)].drop_duplicates("request_id")
     joined["first_sent_at_ns"] = joined["request_id"].map(started.set_index("request_id")["sent_at_ns"])
-    first = "first_text" if first_token == "text" else "first_content"
+    first = "first_text" if first_token == records.TEXT else "first_content"
     joined["first_at_ns"] = joined[f"{first}_at_ns"]
     joined["first_is_interval"] = joined[f"{first}_low_at_ns"].notna()
     return joined
@@ -85,7 +86,9 @@ def _gaps(requests: pd.DataFrame, chunks: pd.DataFrame) -> tuple[Ints, Floats]:
     place = np.minimum(np.searchsorted(ids, chunk_ids, sorter=by_id), len(ids) - 1)
     row = by_id[place]
     answers = requests[["leg", "attempt"]].fillna(-1).to_numpy(np.int64)
-    ours = (ids[row] == chunk_ids) & (answers[row, 0] == chunks["leg"]) & (answers[row, 1] == chunks["attempt"])
+    ours = (
+        (ids[row] == chunk_ids) & (answers[row, 0] == chunks["leg"]) & (answers[row, 1] == chunks["attempt"])
+    )
     row = row[ours]
     arrived = chunks["arrived_at_ns"].to_numpy()[ours]
     order = np.lexsort((chunks["chunk_index"].to_numpy()[ours], row))

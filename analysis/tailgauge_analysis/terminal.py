@@ -23,9 +23,13 @@ MOST_SLOS = 4
 def summary(contents: Json, page: Path) -> str:
     """The terminal text."""
     lines = [f"{contents['verdict']}  {contents['run_id']}"]
-    lines += [line for reason in contents["reasons"][:MOST_REASONS] for line in _wrapped(f"  - {reason['text']}", 2)]
+    lines += [
+        line for reason in contents["reasons"][:MOST_REASONS] for line in _wrapped(f"  - {reason['text']}", 2)
+    ]
     if len(contents["reasons"]) > MOST_REASONS:
-        lines.append(f"  - and {len(contents['reasons']) - MOST_REASONS} more reasons: see the report")
+        lines.append(
+            f"  - and {plural(len(contents['reasons']) - MOST_REASONS, 'more reason')}: see the report"
+        )
     lines += [*_conservation(contents), *_latency(contents), *_outcomes(contents), *_slos(contents)]
     return "\n".join([*lines, f"report: {page}"])
 
@@ -43,14 +47,22 @@ def _latency(contents: Json) -> list[str]:
     rows = [r for r in contents["latency"] if r["metric"] in METRICS and r["view"] == SUCCESSES and r["n"]]
     if not rows:
         return ["no latency: nothing succeeded"]
-    lines = [f"{'among successes, ms':<28}{'p50':>9}{'p95':>9}{'p99':>9}  {'95% interval of p99':<22}{'n':>10}{'n_eff':>10}"]
+    lines = [
+        f"{'among successes, ms':<28}{'p50':>9}{'p95':>9}{'p99':>9}  {'95% interval of p99':<22}{'n':>10}{'n_eff':>10}"
+    ]
     for row in rows:
         by = {q["label"]: q for q in row["quantiles"]}
         cells = "".join(f"{_value(by[label]):>9}" for label in SHOWN)
         p99 = by["p99"]
-        interval = f"{bound(p99, 'low')} to {bound(p99, 'high')}" if p99["value_is"] == "value" else "too few requests"
+        interval = (
+            f"{bound(p99, 'low')} to {bound(p99, 'high')}"
+            if p99["value_is"] == "value"
+            else "too few requests"
+        )
         mark = " *" if p99["mark"] == "unreliable" else ""
-        lines.append(f"{row['title']:<28}{cells}  {interval + mark:<22}{count(row['n']):>10}{count(p99['n_eff']):>10}")
+        lines.append(
+            f"{row['title']:<28}{cells}  {interval + mark:<22}{count(row['n']):>10}{count(p99['n_eff']):>10}"
+        )
     if any(line.rstrip().find(" *") > 0 for line in lines[1:]):
         lines.append("* unreliable: fewer than 10 effective samples beyond the quantile")
     return lines
@@ -61,7 +73,9 @@ def _value(q: Json) -> str:
 
 
 def _outcomes(contents: Json) -> list[str]:
-    ended = ", ".join(f"{row['ended']} {count(row['requests'])} ({share(row['share'])})" for row in contents["outcomes"])
+    ended = ", ".join(
+        f"{row['ended']} {count(row['requests'])} ({share(row['share'])})" for row in contents["outcomes"]
+    )
     return _wrapped(f"steady stage: {ended or 'no request'}", 1)
 
 
@@ -70,8 +84,9 @@ def _slos(contents: Json) -> list[str]:
     for slo in contents["slos"][:MOST_SLOS]:
         q = slo["quantile"]
         seen = f"{q['label']} {_value(q)}" if q else "not measured"
-        interval = f" [{bound(q, 'low')} to {bound(q, 'high')}]" if q and q["value_is"] == "value" else ""
-        lines += _wrapped(f"SLO {plain(slo['name'], 40)}: {slo['outcome']}: {slo['metric']} {seen}{interval} ms, bound {ms(slo['max_ms'])} ms", 1)
+        interval = f" ms [{bound(q, 'low')} to {bound(q, 'high')}]" if q and q["value_is"] == "value" else ""
+        said = f"SLO {plain(slo['name'], 40)}: {slo['outcome']}: {slo['metric']} {seen}{interval}, bound {ms(slo['max_ms'])} ms"
+        lines += _wrapped(said, 1)
     if len(contents["slos"]) > MOST_SLOS:
         lines.append(f"and {plural(len(contents['slos']) - MOST_SLOS, 'SLO')} more: see the report")
     return lines
@@ -80,4 +95,6 @@ def _slos(contents: Json) -> list[str]:
 def _wrapped(text: str, most: int) -> list[str]:
     """At most `most` lines of a long sentence."""
     text = plain(text) if not text.startswith(" ") else "  " + plain(text)
-    return textwrap.wrap(text, COLUMNS, max_lines=most, placeholder=" …", subsequent_indent="    ", break_on_hyphens=False)
+    return textwrap.wrap(
+        text, COLUMNS, max_lines=most, placeholder=" …", subsequent_indent="    ", break_on_hyphens=False
+    )

@@ -30,7 +30,9 @@ def truth(frames: Frames) -> Truth | None:
     """Compare both sides, if the endpoint left a log."""
     keys = ["request_id", "leg", "attempt"]
     log = frames.truth.dropna(subset=keys).drop_duplicates(keys)
-    ours = frames.attempts[(frames.attempts["stage"] == records.STEADY) & frames.attempts["first_content_at_ns"].notna()]
+    ours = frames.attempts[
+        (frames.attempts["stage"] == records.STEADY) & frames.attempts["first_content_at_ns"].notna()
+    ]
     if not len(log) or not len(ours):
         return None
     both = ours[[*keys, "first_content_at_ns"]].merge(log[[*keys, "first_chunk_sent_at_ns"]], on=keys)

@@ -1,38 +1,26 @@
 """The verdict: may these numbers be used?
 
-Rule: one row of GATES a question. A gate looks at the evidence and says nothing (passed) or gives a reason with what
-to do about it. The verdict is the worst of the reasons: INVALID (do not use), DEGRADED (use knowing why), VALID.
-Only what can move a reported number is a gate; what merely was unpleasant for the client is an explanation.
+Rule: the verdict is the worst of the reasons that the gates (gates.py) give: INVALID (do not use), DEGRADED (use knowing
+why), VALID. This module knows the words and the order, not the questions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tailgauge import records
-from tailgauge_analysis.client import LAG_NS, Worker
+from tailgauge_analysis.client import Worker
 from tailgauge_analysis.conservation import Conservation
 from tailgauge_analysis.frames import Frames
-from tailgauge_analysis.metrics import BY_NAME
-from tailgauge_analysis.latency import SUCCESSES, sample
-from tailgauge_analysis.problems import DAMAGED, OWNER
-from tailgauge_analysis.quantiles import quantiles
 from tailgauge_analysis.stamps import Stamps
 from tailgauge_analysis.steady import Steady
-from tailgauge_analysis.wording import count, ms, plain, plural, share
 
 VALID = "VALID"
 DEGRADED = "DEGRADED"
 INVALID = "INVALID"
 WORST_FIRST = (INVALID, DEGRADED, VALID)
 
-DROPS = 0.01  # of the scheduled requests
-INTERVALS = 0.01  # of the first chunks
-LAGGING = 0.01  # of the seconds
-CLIENT_DELAY_MS = 5.0
-CLIENT_DELAY_OF_TTFT = 0.01
-CLOCK_MS = 1.0
+Said = tuple[str, str, str]  # verdict, what is wrong, what to do
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,153 +50,15 @@ class Gate:
 
     name: str
     asks: str
-    judge: Callable[[Evidence], tuple[str, str, str] | None]
+    judge: Callable[[Evidence], Said | None]
 
 
-def _conserved(e: Evidence) -> tuple[str, str, str] | None:
-    c = e.conservation
-    if c.scheduled is None:
-        return INVALID, "Nothing says how many requests were scheduled, so nothing shows that all are here.", "Give the folder with run.json or workers/."
-    if not c.broken:
-        return None
-    more = f" (and {len(c.broken) - 3} more)" if len(c.broken) > 3 else ""
-    return INVALID, f"The counts do not add up: {'; '.join(c.broken[:3])}{more}.", "Keep the run folder as it is and run again."
-
-
-def _lost(e: Evidence) -> tuple[str, str, str] | None:
-    c = e.conservation
-    gone = [str(w["worker"]) for w in e.frames.run["workers"] if w["state"] in {"lost", "failed"}]
-    said = []
-    if gone:
-        said.append(f"{'worker' if len(gone) == 1 else 'workers'} {', '.join(gone)} did not finish")
-    if c.lost:
-        said.append(f"{plural(c.lost, 'scheduled request')} left no row")
-    if not said:
-        return None
-    return INVALID, f"{'; '.join(said)}.".capitalize(), "See the worker's log (memory, machine, network), then run again."
-
-
-def _readable(e: Evidence) -> tuple[str, str, str] | None:
-    damaged = [p.text for p in e.frames.problems if p.kind == DAMAGED]
-    if not damaged:
-        return None
-    more = f" (and {len(damaged) - 2} more)" if len(damaged) > 2 else ""
-    return INVALID, f"{'; '.join(plain(text, 300) for text in damaged[:2])}{more}.", "Check the disk; copy the part again if it was copied."
-
-
-def _unique(e: Evidence) -> tuple[str, str, str] | None:
-    n = e.conservation.duplicates
-    return (INVALID, f"{plural(n, 'request id')} appear more than once.", "Report only one copy of each part.") if n else None
-
-
-def _measured(e: Evidence) -> tuple[str, str, str] | None:
-    if (e.steady.requests["ended"] == records.OK).any():
-        return None
-    n = len(e.steady.requests)
-    if not n:
-        return INVALID, "Nothing to measure: no request was scheduled in the steady stage.", "Run longer, or shorten the warm-up."
-    return INVALID, f"Nothing to measure: none of {plural(n, 'request')} succeeded.", "See the errors below."
-
-
-def _finished(e: Evidence) -> tuple[str, str, str] | None:
-    state = e.frames.run["state"]
-    owner = next((p.text for p in e.frames.problems if p.kind == OWNER), None)
-    if state == "unusable":
-        return INVALID, "The target could not be used: the preflight request failed.", "See the preflight below; check address, key and model."
-    if state == "failed":
-        return INVALID, "The run failed before its end.", "See the notes and the log of the run."
-    if owner is not None:
-        return DEGRADED, f"{owner}.", "Give every folder of the run, if its workers ran on several machines."
-    if state == "running":
-        return DEGRADED, "The run had not ended when this was read, or its owner died.", "Report it again when it has ended."
-    if state == "interrupted":
-        text = f"The run was interrupted; {plural(e.conservation.not_reached, 'request')} were not reached."
-        return DEGRADED, text, "What is here is sound; it is less than was planned."
-    return None
-
-
-def _dropped(e: Evidence) -> tuple[str, str, str] | None:
-    drops, scheduled = e.conservation.client_drop, e.conservation.scheduled or 0
-    if not drops:
-        return None
-    text = f"{plural(drops, 'request')} ({share(drops / scheduled if scheduled else 1.0)} of the scheduled) found the in-flight cap reached and were never sent."
-    verdict = INVALID if not scheduled or drops / scheduled > DROPS else DEGRADED
-    return verdict, text, "Raise limits.in_flight_per_worker, use more workers, or ask for a lower rate."
-
-
-def _prompt(e: Evidence) -> tuple[str, str, str] | None:
-    delays, _ = sample(BY_NAME["client_delay"], e.steady, SUCCESSES)
-    ttft, _ = sample(BY_NAME["ttft_sched"], e.steady, SUCCESSES)
-    if not len(delays):
-        return None
-    p99 = quantiles(delays, (0.99,))[0].value or 0.0
-    p50 = (quantiles(ttft, (0.5,))[0].value or 0.0) if len(ttft) else 0.0
-    bound = max(CLIENT_DELAY_MS, CLIENT_DELAY_OF_TTFT * p50)
-    if p99 <= bound:
-        return None
-    late = e.steady.requests.loc[BY_NAME["client_delay"].ns(e.steady) > bound * 1e6, "request_id"]
-    first = e.steady.attempts[e.steady.attempts["attempt"] == 0]
-    new = int(first.loc[first["request_id"].isin(late), "connection_is_new"].sum())
-    text = f"The client delay is {ms(p99)} ms at p99, above {ms(bound)} ms: since-scheduled times contain it. Of the {plural(len(late), 'late request')}, {count(new)} opened a connection."
-    return DEGRADED, text, "Use more workers or a lower rate; raise target.connections if connections are opened often."
-
-
-def _exact(e: Evidence) -> tuple[str, str, str] | None:
-    if e.stamps.first_interval_share <= INTERVALS:
-        return None
-    text = f"{share(e.stamps.first_interval_share)} of the first chunks shared a socket read with later ones: their time is an interval, counted at its end."
-    return DEGRADED, text, "Use more workers, or look for a proxy that buffers the stream."
-
-
-def _punctual(e: Evidence) -> tuple[str, str, str] | None:
-    by_user = e.stamps.user_attempts or any(w["stamps"] == "user" for w in e.frames.run["workers"])
-    seconds, lagging = sum(w.seconds for w in e.workers), sum(w.seconds_lagging for w in e.workers)
-    if not by_user or (seconds and lagging <= LAGGING * seconds):
-        return None
-    said = f"the event loop was more than {LAG_NS // 10**6} ms late in {lagging} of {seconds} seconds" if seconds else "no health row shows the loop lag"
-    return DEGRADED, f"Reads were stamped by the process itself, not by the kernel, and {said}.", "Run the workers on Linux, or use more of them."
-
-
-def _synchronous(e: Evidence) -> tuple[str, str, str] | None:
-    workers = e.frames.run["workers"]
-    unknown = [str(w["worker"]) for w in workers if w["offset_ns"] is None]
-    wide = [f"worker {w['worker']} {ms((w['error_ns'] or 0) / 1e6)} ms" for w in workers if (w["error_ns"] or 0) > CLOCK_MS * 1e6]
-    said = [f"unknown for worker {', '.join(unknown)}"] if unknown else []
-    said += [f"known only within: {', '.join(wide)}"] if wide else []
-    if not said:
-        return None
-    return DEGRADED, f"The clock offset is {'; '.join(said)}. Latencies stay exact, times across workers do not.", "Use a quieter or shorter network path between workers and owner."
-
-
-def _steady_clock(e: Evidence) -> tuple[str, str, str] | None:
-    stepped = [f"worker {w.worker} by {ms(w.clock_step_max_ms)} ms" for w in e.workers if w.clock_step_max_ms > CLOCK_MS]
-    if not stepped:
-        return None
-    return DEGRADED, f"The wall clock stepped within a second: {', '.join(stepped)}. Kernel stamps are wall-clock times.", "Let the time service settle (chrony, NTP) before a run."
-
-
-GATES = (
-    Gate("finished", "the run ended as planned and its owner recorded it", _finished),
-    Gate("parts", "every Parquet part can be read", _readable),
-    Gate("lost", "no worker and no scheduled request is lost", _lost),
-    Gate("conservation", "scheduled, dispatched and ended requests add up, in the rows and in run.json", _conserved),
-    Gate("unique", "every request id appears once", _unique),
-    Gate("measured", "at least one request of the steady stage succeeded", _measured),
-    Gate("drops", "no request was dropped at the in-flight cap (INVALID above 1% of the scheduled)", _dropped),
-    Gate("client_delay", "client delay at p99 is at most 5 ms or 1% of the TTFT median", _prompt),
-    Gate("exact", "at most 1% of first chunks are interval-stamped", _exact),
-    Gate("loop_lag", "under user-clock stamps, the event loop is at most 5 ms late in 99% of seconds", _punctual),
-    Gate("clock_offset", "every worker's clock offset is known within 1 ms", _synchronous),
-    Gate("clock_step", "no wall clock stepped by more than 1 ms within a second", _steady_clock),
-)
-
-
-def reasons(evidence: Evidence) -> list[Reason]:
+def reasons(gates: Sequence[Gate], evidence: Evidence) -> list[Reason]:
     """What speaks against the run, worst first."""
-    found = [Reason(gate.name, *said) for gate in GATES if (said := gate.judge(evidence)) is not None]
+    found = [Reason(gate.name, *said) for gate in gates if (said := gate.judge(evidence)) is not None]
     return sorted(found, key=lambda reason: WORST_FIRST.index(reason.verdict))
 
 
-def verdict(found: list[Reason]) -> str:
+def worst(found: list[Reason]) -> str:
     """The worst verdict of the reasons."""
     return found[0].verdict if found else VALID

@@ -75,12 +75,17 @@ def write(folder: Path, spec: Spec | None = None, **changes: Any) -> Path:
                 moved = offset if table != "target" else 0
                 for number, piece in enumerate(np.array_split(mine, spec.parts)):
                     if len(piece):
-                        write_part(folder, table, f"part-{worker}-{number}", columns, piece, START_AT_NS - moved)
+                        write_part(
+                            folder, table, f"part-{worker}-{number}", columns, piece, START_AT_NS - moved
+                        )
     run = run_json(spec, tables, written)
     (folder / "run.json").write_text(json.dumps(run, indent=1))
     (folder / "workers").mkdir(exist_ok=True)
     for worker in run["workers"]:
-        about = {k: run[k] for k in ("run_id", "scenario", "start_at_ns", "started_at", "seed", "arrival", "target")}
+        about = {
+            k: run[k]
+            for k in ("run_id", "scenario", "start_at_ns", "started_at", "seed", "arrival", "target")
+        }
         (folder / "workers" / f"{worker['worker']}.json").write_text(json.dumps({**worker, "run": about}))
     return folder
 
@@ -95,7 +100,15 @@ def write_part(
         values = columns.get(column.name)
         kind = ARROW[column.kind]
         if values is None:
-            zero = 0.0 if column.kind == "float64" else False if column.kind == "bool" else "" if column.kind == "string" else 0
+            zero = (
+                0.0
+                if column.kind == "float64"
+                else False
+                if column.kind == "bool"
+                else ""
+                if column.kind == "string"
+                else 0
+            )
             arrays.append(pa.array([None if column.nullable else zero] * len(rows), kind))
             continue
         values = np.asarray(values, dtype=object if column.kind == "string" else None)[rows]
@@ -110,7 +123,9 @@ def write_part(
         else:
             arrays.append(pa.array(values, mask=mask, from_pandas=False).cast(kind))
     meta = {"tailgauge.schema_version": str(records.SCHEMA_VERSION), **(metadata or {})}
-    out = pa.table(dict(zip([c.name for c in records.columns(table)], arrays, strict=True))).replace_schema_metadata(meta)
+    out = pa.table(
+        dict(zip([c.name for c in records.columns(table)], arrays, strict=True))
+    ).replace_schema_metadata(meta)
     path = folder / table / f"{name}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(out, path, compression="zstd")
