@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from typing import get_args
 
 import click
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from tailgauge.cli import cli
 from tailgauge.errors import Exit
 from tailgauge.records import TABLES, columns
+from tailgauge.scenario import Slo
+from tailgauge_analysis.metrics import METRICS
 
 PROSE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "reports/README.md", "docs/**/*.md")
 
@@ -49,6 +52,16 @@ def test_every_column_is_documented(table, pages):
     ]
 
     assert missing == []
+
+
+def test_every_metric_is_documented(pages):
+    assert [metric.name for metric in METRICS if f"`{metric.name}`" not in pages["docs/metrics.md"]] == []
+
+
+def test_an_objective_may_name_no_metric_that_the_analysis_does_not_compute():
+    allowed = set(get_args(Slo.model_fields["metric"].annotation))
+
+    assert allowed - {metric.name for metric in METRICS} == set()
 
 
 def test_every_link_to_a_file_of_the_house_leads_somewhere(pages, checkout):

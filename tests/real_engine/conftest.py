@@ -126,7 +126,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def engine(request: pytest.FixtureRequest, tiny_model: Path, tmp_path: Path) -> Iterator[Engine]:
     """A fresh engine, as the test's `Need` asks."""
     need = Need(**getattr(request, "param", {}))
-    line = [
+    line: list[str | Path] = [
         *(sys.executable, HERE / "serve_engine.py", tiny_model),
         *("--parallel", str(need.parallel), "--ctx", str(need.ctx), "--threads", str(need.threads)),
     ]
