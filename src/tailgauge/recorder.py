@@ -8,7 +8,10 @@ write is fatal for the run and is raised at the next `check`: rows are never dro
 from __future__ import annotations
 
 import contextlib
+import sys
+from array import array
 from dataclasses import astuple
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,31 @@ _ARROW = {
 }  # fmt: skip
 
 Segment = tuple[int, int, int, int, Chunks]  # request, leg, attempt, index of the first chunk, chunks
+
+
+class _NoPandas(MetaPathFinder):
+    """Makes `import pandas` fail."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:  # noqa: ARG002 - the protocol's names
+        """Refuse pandas, know nothing of the rest."""
+        if fullname == "pandas":
+            raise ModuleNotFoundError("pandas is not for workers")
+
+
+def _settle_pyarrow() -> None:
+    """Let pyarrow look for pandas once, in vain; it asks at its first array and remembers the answer.
+
+    Found, it would load 60,000 objects and hold the worker up for 0.1 s in the middle of a run. (It forgets where it
+    has to guess a type: every array here names its own.)
+    """
+    if "pandas" not in sys.modules:
+        finder = _NoPandas()
+        sys.meta_path.insert(0, finder)
+        pa.array(np.zeros(1))
+        sys.meta_path.remove(finder)
+
+
+_settle_pyarrow()
 
 
 class RecorderError(Exception):
@@ -88,6 +116,13 @@ class Recorder:
         if chunks:
             self._segments.append((request_id, leg, attempt, first, chunks))
             self._chunk_count += len(chunks)
+
+    def warm_up(self) -> None:
+        """Build and write a part into memory once, so that no first time falls into the run."""
+        kind, numbers = bytearray(1), array("q", [1])
+        chunks = Chunks(kind, numbers, numbers, numbers, array("i", [1]), array("i", [1]))
+        for table in (chunk_table([(0, 0, 0, 0, chunks)]), row_table("health", [HealthRow(*[0] * 16)])):
+            pq.write_table(table, pa.BufferOutputStream(), compression="zstd")
 
     @property
     def waiting_rows(self) -> int:
@@ -198,15 +233,13 @@ def chunk_table(segments: list[Segment]) -> pa.Table:
     index = np.concatenate(
         [np.arange(first, first + size) for (*_, first, _), size in zip(segments, sizes, strict=True)]
     )
-    kinds = pa.DictionaryArray.from_arrays(
-        pa.array(joined("kind", np.uint8).astype(np.int8)), list(CHUNK_KINDS)
-    )
+    kinds = pa.array(CHUNK_KINDS, pa.string()).take(pa.array(joined("kind", np.uint8)))
     cells = {
         "request_id": spread(0, np.int64),
         "leg": spread(1, np.int16),
         "attempt": spread(2, np.int16),
         "chunk_index": index.astype(np.int32),
-        "kind": kinds.cast(pa.string()),
+        "kind": kinds,
         "arrived_at_ns": joined("arrived", np.int64),
         "low_at_ns": pa.array(low, mask=low == 0),
         "read_at_ns": joined("read_at", np.int64),

@@ -78,7 +78,9 @@ class Worker:
         try:
             self._task = Task(self._link, self._name, data, self._on_ended)
             self._task.prepare()
-        except FAILURES as error:
+        except Exception as error:
+            if not isinstance(error, FAILURES):
+                log.exception("the plan could not be taken")
             self._link.send(
                 "failed",
                 {
@@ -162,6 +164,8 @@ class Task:
 
     def prepare(self) -> None:
         """Measure the clock against the owner's, write who this is, and say that all stands."""
+        self.recorder.warm_up()
+        self.attempts.warm_up()
         for _ in range(PINGS):
             self.ponged.clear()
             self._link.send("ping", {"run": self.run_id, "t0": monotonic_ns()})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,17 @@ class Attempts:
         self._deadline_s = deadline_s
         self.last_row: AttemptRow | None = None
         self.open: dict[tuple[int, int, int], tuple[Exchange, StreamDecoder]] = {}
+
+    def warm_up(self) -> None:
+        """Build one request through the SDK without sending it: what it loads at first use does not fall into the run."""
+        exchange = Exchange()
+        exchange.abort("cancelled")
+        with (
+            suppress(Exception),
+            watched_by(exchange),
+            self._endpoint.send("warm up", 1, f"{self._run_id}/warm-up"),
+        ):
+            raise AssertionError("an aborted exchange was sent")
 
     def start(self, origin: Origin, send: Send, attempt: int, post: Callable[[Event], None]) -> Exchange:
         """Start a call on its own greenlet; `post` hears its headers, its first content and its end."""

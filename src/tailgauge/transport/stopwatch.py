@@ -66,6 +66,8 @@ class Stopwatch(httpx2.BaseTransport):
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send one request; returns when the response's head is there. Raises httpx2's own errors for the SDK."""
         exchange = _CURRENT.get() or Exchange()
+        if exchange.aborted:
+            raise httpx2.ReadError("ended before it was sent", request=request)
         body = request.read()
         data = request_bytes(request.method, request.url.raw_path, request.headers.raw, body)
         connection = self._connection(exchange, request)
@@ -77,8 +79,8 @@ class Stopwatch(httpx2.BaseTransport):
         exchange.wait_head()
         connection.used = True
         if exchange.status is None:
-            kind, message = exchange.failure or (exchange.aborted or "closed", "the exchange was ended")
-            raise (httpx2.ReadTimeout if exchange.aborted == "timeout" else httpx2.ReadError)(
+            kind, message = exchange.failure or ("ended", exchange.aborted or "closed")
+            raise (httpx2.ReadTimeout if message == "timeout" else httpx2.ReadError)(
                 f"{kind}: {message}", request=request
             )
         return httpx2.Response(
