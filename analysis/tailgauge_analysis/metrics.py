@@ -70,14 +70,15 @@ METRICS = (
     Metric(
         "ttft_sched", "TTFT since scheduled", SCHEDULED, REQUEST, True,
         "first content - scheduled",
-        ("requests.scheduled_at_ns", "attempts.first_content_at_ns or first_text_at_ns"),
-        "What a user waits for the first content, the wait before sending included.",
+        ("requests.scheduled_at_ns", "attempts.first_content_at_ns", "attempts.first_text_at_ns"),
+        "What a user waits for the first content (with `[report] first_token = \"text\"`: the first text), "
+        "the wait before sending included.",
         _between("scheduled_at_ns", "first_at_ns"),
     ),
     Metric(
         "ttft_sent", "TTFT since sent", SENT, REQUEST, True,
         "first content - sent",
-        ("attempts.sent_at_ns", "attempts.first_content_at_ns or first_text_at_ns"),
+        ("attempts.sent_at_ns", "attempts.first_content_at_ns", "attempts.first_text_at_ns"),
         "What the network and the target take to the first content of the attempt that answered.",
         _between("sent_at_ns", "first_at_ns"),
     ),

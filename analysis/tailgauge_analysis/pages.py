@@ -1,0 +1,204 @@
+"""The documentation pages that are written by the tables they document.
+
+Rule: docs/metrics.md and docs/data-format.md are these functions' results, and a test compares them; prose about a
+metric, a gate or a column stands beside its definition, never here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tailgauge import records
+from tailgauge_analysis.gates import GATES
+from tailgauge_analysis.latency import PS
+from tailgauge_analysis.metrics import METRICS, SCHEDULED, SENT, Metric
+from tailgauge_analysis.quantiles import BEYOND, n_min
+from tailgauge_analysis.wording import percentile
+
+GENERATED = "<!-- Generated from the code: `python -m tailgauge_analysis.pages` writes it, a test compares it. -->"
+
+_ESTIMATORS = f"""\
+## How a percentile is made
+
+- **Stage.** Statistics are about requests scheduled in the steady stage.
+  Preflight, warm-up and cool-down are outside; the figures over time show them.
+- **Estimator.** `inverted_cdf`: of n values the ceil(n p)-th smallest, a value that was observed.
+  Values of all workers are pooled as raw rows; percentiles are never averaged.
+- **Effective n.** Slow requests come together, so n of them say less than n independent ones.
+  With e = 1 where a value exceeds the percentile, in arrival order, n_eff = n / (1 + 2 sum of the autocorrelations of e),
+  summed over Geyer's initial positive pairs. Chunk gaps are taken a request at a time.
+- **Interval.** 95%, from order statistics at ranks of Binomial(n_eff, p), rescaled to n.
+  It assumes no distribution. `?` stands where the sample has no such bound.
+- **Unreliable.** Fewer than {BEYOND} effective samples lie beyond the percentile: n_eff (1 - p) < {BEYOND}.
+- **n/a.** n is below ln 0.05 / ln p, so that no one-sided 95% bound exists.
+- **Shares** carry the exact Clopper-Pearson interval.
+
+## Two views
+
+- **successes**: requests that ended `ok` and have the event.
+  `ok` means the protocol's end mark was received and there was content.
+- **offered**: every scheduled request of the stage.
+  One that did not end `ok` (error, timeout, still open when the drain ended, dropped before it was sent) counts as slower
+  than any success: failing fast never looks fast. A percentile that falls among them prints `failed`,
+  or `> drain` where all of them were still open at the end.
+
+A stamp that is known only as an interval counts at its high end; the report prints the share of such stamps.
+"""
+
+_SLO = """\
+## Objectives
+
+An objective bounds one quantile of one metric, in the offered view where the metric has one.
+`pass`: the upper end of the interval is within the bound. `fail`: the lower end is beyond it.
+`inconclusive`: neither, so that the run was too short to tell.
+"""
+
+_LAYOUT = """\
+## The run folder
+
+```
+runs/<run_id>/
+  run.json                              written by the owner of the run
+  workers/<n>.json                      each worker's own record: its entry of run.json's `workers`, and `run`
+  requests/ attempts/ chunks/ health/   part-<worker>-<number>.parquet, or part-<worker>-all.parquet when compacted
+  target/part-0-all.parquet             what the simulated endpoint really did; absent for other targets
+```
+
+- The worker's number is in the file name, not in a column.
+- A file's footer carries `tailgauge.schema_version`. A newer version than the reader's is refused.
+- A compacted file's footer carries `tailgauge.replaces`, the names of the parts that it contains, with commas.
+  Parts so named are ignored if they are still there.
+- `*.tmp` files were never finished. They are counted and ignored.
+- Times are int64 nanoseconds of the stamping worker's monotonic clock.
+  Run clock = worker clock + `clock.offset_ns` - `start_at_ns`. The endpoint's clock is taken to be the owner's.
+- Some string columns may be dictionary-encoded.
+"""
+
+# Keys of run.json: name, meaning.
+RUN_KEYS = (
+    ("schema_version", "version of this format"),
+    ("run_id", "`<UTC>-<scenario>-<4 hex>`, the folder's name"),
+    ("state", "running, complete, interrupted, failed or unusable (the preflight failed)"),
+    ("scenario", "the resolved scenario, every default written out, without secrets"),
+    ("scenario_file", "the file it came from"),
+    ("overrides", "what the command line changed"),
+    ("started_at", "wall-clock start, ISO 8601 UTC; a label only"),
+    ("start_at_ns", "owner's monotonic clock at the zero of the run clock"),
+    ("admission_end_at_ns", "owner's clock when no more requests were admitted; null if that never came"),
+    ("ended_at_ns", "owner's clock at the end of the drain; null if that never came"),
+    ("seed", "seed of arrivals, sizes and prompts"),
+    ("arrival", "open or closed"),
+    ("target", "url, simulated, protocol"),
+    ("versions", "versions of tailgauge and of what it stands on"),
+    ("owner", "host, pid, kernel, cpu_count, python"),
+    (
+        "workers",
+        "one entry a worker: worker, name, host, pid, state (drained, lost, failed, running), clock (offset_ns, error_ns), "
+        "stamps (kernel, user), counts (leased, dispatched, client_drop, not_reached, ended, censored), rows by table",
+    ),
+    ("conservation", "scheduled, dispatched, client_drop, not_reached, lost, ended by class, censored; preflight excepted"),
+    ("notes", "what the owner found worth telling"),
+    ("preflight", "ended, status, message of each preflight request"),
+    ("verdict", "null until the analysis puts verdict, reasons and exit_code there"),
+)
+
+# Keys of report.json: name, meaning.
+REPORT_KEYS = (
+    ("report_version", "version of report.json"),
+    ("run_id", "the run"),
+    ("scenario", "name of its scenario"),
+    ("description", "the scenario's line"),
+    ("verdict", "VALID, DEGRADED or INVALID"),
+    ("exit_code", "0, 1 (an objective failed) or 3 (INVALID, rows lost, or an objective inconclusive)"),
+    ("reasons", "gate, verdict, text, advice of each reason, worst first"),
+    ("explanations", "what was hard for the client"),
+    ("gates", "gate, asks, verdict (passed, DEGRADED or INVALID) of every gate"),
+    ("headline", "one sentence"),
+    ("run", "state, times of the steady stage, rates offered and ok, target, preflight"),
+    ("conservation", "the two equations recounted from the rows, duplicates, missing_rows, broken (disagreements)"),
+    ("outcomes", "ended, requests, share, low, high of the steady stage"),
+    ("latency", "metric, title, unit, since, level, formula, view, n, without_answer, quantiles"),
+    ("slos", "name, metric, p, max_ms, view, outcome, why, quantile"),
+    ("stamps", "exact and interval stamps, kernel and user stamps, hand-over lag"),
+    ("failures", "ended, status, error_type, limit_kind, attempts, steady, excerpt of the most frequent errors"),
+    ("other_failures", "attempts that ended with a rarer error"),
+    ("client", "health of each worker over the steady stage"),
+    ("truth", "how long after the endpoint wrote it the first content arrived; null without its log"),
+    ("environment", "versions, owner, workers, seed, models, scenario"),
+    ("problems", "kind and text of everything that was wrong with the data"),
+)
+
+_QUANTILE = """\
+A `quantile` has p, label, n, n_eff, mark (empty, `unreliable` or `n/a`) and three numbers in milliseconds: `value_ms`, `low_ms`, `high_ms`.
+Beside each stands `value_is`, `low_is`, `high_is`: `value`, or why the number is null:
+`failed` or `> drain` (the rank falls among requests without answer), `n/a`, or `none` (no such bound exists).
+There is no NaN and no infinity.
+"""
+
+
+def metrics_page() -> str:
+    """docs/metrics.md."""
+    parts = ["# Metrics", GENERATED, "Every latency is in milliseconds and is measured in nanoseconds."]
+    rows = [(f"`{m.name}`", m.title, _since(m), m.level, _views(m)) for m in METRICS]
+    parts += [_rows(("metric", "title", "clock starts", "one value a", "views"), rows), "## Each metric"]
+    for metric in METRICS:
+        needs = ", ".join(f"`{need}`" for need in metric.needs)
+        parts.append(f"### `{metric.name}`\n\n{metric.title} = {metric.formula}.\n{metric.meaning}\nNeeds {needs}.")
+    needed = ", ".join(f"{percentile(p)} {n_min(p):,}" for p in PS)
+    gates = [(f"`{gate.name}`", gate.asks) for gate in GATES]
+    verdict = (
+        "## Verdict\n\nEach gate that is not passed gives a reason with what to do about it; the verdict is the worst of them.\n"
+        "Client CPU, loop lag and garbage collection explain a failed gate; under kernel stamps they are none themselves."
+    )
+    parts += [_ESTIMATORS.strip(), f"Fewest samples for a percentile: {needed}.", _SLO.strip(), verdict]
+    return "\n\n".join([*parts, _rows(("gate", "passes if"), gates)]) + "\n"
+
+
+def data_format_page() -> str:
+    """docs/data-format.md."""
+    parts = ["# Data format", GENERATED, f"Schema version {records.SCHEMA_VERSION}.", _LAYOUT.strip()]
+    for table, row in records.TABLES.items():
+        columns = [
+            (f"`{c.name}`", c.kind.replace("<", "&lt;"), "yes" if c.nullable else "", c.meaning)
+            for c in records.columns(table)
+        ]
+        about = (row.__doc__ or "").strip()
+        parts.append(f"## {table}\n\n{about}\n\n{_rows(('column', 'type', 'may be null', 'meaning'), columns)}")
+    parts.append("## run.json\n\n" + _keys(RUN_KEYS))
+    own = "Written by the worker itself, so that a run whose owner died can be rebuilt: the keys of its entry in `workers`,"
+    parts.append(f"## workers/&lt;n>.json\n\n{own}\nand `run` with run_id, scenario, start_at_ns, started_at, seed, arrival and target.")
+    parts.append(f"## report.json\n\n{_keys(REPORT_KEYS)}\n\n{_QUANTILE.strip()}")
+    parts.append("## Schema history\n\n" + _rows(("version", "release", "change"), history()))
+    return "\n\n".join(parts) + "\n"
+
+
+def history() -> list[tuple[str, str, str]]:
+    """Version, release and change of every schema, as records.py tells it."""
+    lines = (records.__doc__ or "").partition("Schema history")[2].splitlines()[1:]
+    split = [line.split(maxsplit=2) for line in lines if line.strip()]
+    return [(row[0], row[1], row[2]) for row in split]
+
+
+def _since(metric: Metric) -> str:
+    return {SCHEDULED: "at the scheduled time", SENT: "when it is sent"}.get(metric.since, "at the first of the two events")
+
+
+def _views(metric: Metric) -> str:
+    return "successes, offered" if metric.offered else "successes"
+
+
+def _keys(rows: Iterable[tuple[str, str]]) -> str:
+    return _rows(("key", "meaning"), [(f"`{name}`", meaning) for name, meaning in rows])
+
+
+def _rows(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+if __name__ == "__main__":
+    from pathlib import Path
+
+    docs = Path(__file__).parents[2] / "docs"
+    (docs / "metrics.md").write_text(metrics_page(), encoding="utf-8")
+    (docs / "data-format.md").write_text(data_format_page(), encoding="utf-8")
