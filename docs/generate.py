@@ -17,6 +17,10 @@ from typing import Any
 
 import click
 
+from tailgauge.cli import cli
+from tailgauge.scenario import Scenario, packaged
+from tailgauge_analysis.pages import data_format_page, metrics_page
+
 DOCS = Path(__file__).parent
 NOTICE = "<!-- Written by docs/generate.py: change the code, then run `make docs`. -->"
 HELP_WIDTH = 96
@@ -30,8 +34,6 @@ Unknown keys and impossible values are refused with the file, the key and what w
 
 def cli_page() -> str:
     """Every command with the help that it prints."""
-    from tailgauge.cli import cli
-
     parts = [f"# Commands\n\n{NOTICE}\n\nEach command with what its `--help` prints.\n"]
     parts += [
         f"## {context.command_path}\n\n```text\n{context.get_help().rstrip()}\n```\n"
@@ -52,8 +54,6 @@ def _contexts(command: click.Command, name: str, parent: click.Context | None) -
 
 def scenarios_page() -> str:
     """Every table and key of a scenario, then the scenarios that come with the package."""
-    from tailgauge.scenario import Scenario, packaged
-
     schema = Scenario.model_json_schema()
     plain = {key: spec for key, spec in schema["properties"].items() if not _table_name(spec)}
     parts = [
@@ -138,6 +138,8 @@ def _cell(text: str) -> str:
 
 PAGES = {
     "cli.md": cli_page,
+    "data-format.md": data_format_page,
+    "metrics.md": metrics_page,
     "scenarios.md": scenarios_page,
 }
 
