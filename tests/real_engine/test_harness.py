@@ -120,14 +120,14 @@ def test_latencies_of_single_requests_agree_with_the_engines_own(engine, run_aga
 
 @pytest.mark.parametrize("engine", [{"ctx": 65536}], indirect=True)
 def test_a_call_that_is_given_up_in_decode_stops_the_engine_within_half_a_second(engine, run_against):
-    """Two calls, two seconds apart, each cut by its deadline after one second with thousands of tokens to go."""
-    asked, grace_ns = 20_000, 500_000_000
+    """Two calls, 2.5 s apart, each cut by its deadline after one second with thousands of tokens to go."""
+    asked = 20_000
     samples: list[tuple[int, float]] = []
     with ThreadPoolExecutor(1) as pool:
         going = pool.submit(
             run_against,
             engine,
-            *("--duration", "4", "--rate", "0.5", "--workers", "1"),
+            *("--duration", "5", "--rate", "0.4", "--workers", "1"),
             arrival__process="constant",
             limits__attempt_deadline_s=1.0,
             traffic__chat__output_tokens=asked,
@@ -141,9 +141,10 @@ def test_a_call_that_is_given_up_in_decode_stops_the_engine_within_half_a_second
     assert [row["ended"] for row in cut] == ["timeout", "timeout"]
     assert [row for row in cut if asked - row["chunks"] < 2_000] == []
     closed = [row["cancelled_at_ns"] or row["ended_at_ns"] for row in cut]
-    begun = [row["first_content_at_ns"] for row in cut] + [time.monotonic_ns()]
-    for first, closing, after in zip(begun, closed, begun[1:], strict=False):
-        assert {n for at, n in samples if first < at < closing - grace_ns} == {1}
-        idle = [n for at, n in samples if closing + grace_ns < at < after - grace_ns]
-        assert idle != []
+    following = [row["sent_at_ns"] for row in cut[1:]] + [time.monotonic_ns()]
+    for row, closing, after in zip(cut, closed, following, strict=True):
+        busy = {n for at, n in samples if row["first_content_at_ns"] < at < closing - 100_000_000}
+        idle = [n for at, n in samples if closing + 500_000_000 < at < after - 100_000_000]
+        assert busy == {1}
+        assert len(idle) > 5
         assert set(idle) == {0}
