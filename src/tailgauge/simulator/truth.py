@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tailgauge.records import TruthRow, columns
+from tailgauge.records import SCHEMA_VERSION, TruthRow, columns
 
 MAX_STAMPS = 2_000_000  # some 80 MB
 
@@ -79,7 +79,8 @@ def to_parquet(rows: Sequence[TruthRow]) -> bytes:
         "list<int64>": pa.list_(pa.int64()),
     }
     described = columns("target")
-    schema = pa.schema([pa.field(c.name, kinds[c.kind], c.nullable) for c in described])
+    version = {"tailgauge.schema_version": str(SCHEMA_VERSION)}
+    schema = pa.schema([pa.field(c.name, kinds[c.kind], c.nullable) for c in described], version)
     arrays = [pa.array([getattr(row, f.name) for row in rows], f.type) for f in schema]
     out = io.BytesIO()
     pq.write_table(pa.Table.from_arrays(arrays, schema=schema), out, compression="zstd")

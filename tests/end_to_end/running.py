@@ -1,0 +1,123 @@
+"""A run as a test sees it: the command at work, what it left behind, and the identities that must hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+
+TAILGAUGE = str(Path(sys.executable).with_name("tailgauge"))
+LOCUST = str(Path(sys.executable).with_name("locust"))
+QUICK = (
+    "--set=simulated.ttft_ms=60",
+    "--set=simulated.chunk_gap_ms=5",
+    "--set=traffic.chat.output_tokens=20",
+)
+
+
+@dataclass(frozen=True)
+class RunData:
+    """A run folder as a test reads it."""
+
+    path: Path
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        loaded: dict[str, Any] = json.loads((self.path / "run.json").read_text())
+        return loaded
+
+    def table(self, name: str) -> pd.DataFrame:
+        parts = [pq.read_table(p).to_pandas() for p in sorted((self.path / name).glob("part-*.parquet"))]
+        return pd.concat(parts, ignore_index=True)
+
+    def requests(self) -> pd.DataFrame:
+        """Request rows without the preflight."""
+        rows = self.table("requests")
+        return rows[rows.stage != "preflight"]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a command left behind."""
+
+    code: int
+    stdout: str
+    stderr: str
+    out: Path
+
+    @property
+    def run(self) -> RunData:
+        (folder,) = sorted((self.out / "runs").iterdir())
+        return RunData(folder)
+
+    @property
+    def report(self) -> Path:
+        (folder,) = sorted((self.out / "reports").iterdir())
+        return folder
+
+
+class Running:
+    """A command at work."""
+
+    def __init__(self, line: list[str], out: Path, env: Mapping[str, str], cwd: Path) -> None:
+        self.out = out
+        self.process = subprocess.Popen(
+            line,
+            cwd=cwd,
+            env={**os.environ, **env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def wait_for_start(self, passed_s: float, timeout_s: float = 40) -> RunData:
+        """Until the run's clock has passed `passed_s`."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline and self.process.poll() is None:
+            for folder in (self.out / "runs").glob("*/run.json"):
+                start = json.loads(folder.read_text())["start_at_ns"]
+                if start and time.monotonic_ns() > start + passed_s * 1e9:
+                    return RunData(folder.parent)
+            time.sleep(0.05)
+        raise AssertionError(f"the run did not start: {self.finish(1).stderr}")
+
+    def finish(self, timeout_s: float = 90) -> Finished:
+        try:
+            stdout, stderr = self.process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired as error:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            stdout, stderr = self.process.communicate(timeout=10)
+            error.add_note(f"stdout: {stdout[-2000:]}\nstderr: {stderr[-2000:]}")
+            raise
+        return Finished(self.process.returncode, stdout, stderr, self.out)
+
+
+Start = Callable[..., Running]
+
+
+def assert_conserved(run: RunData) -> dict[str, Any]:
+    """The two identities, in run.json and again in Parquet; returns the counts."""
+    counts: dict[str, Any] = run.facts["conservation"]
+    assert counts["scheduled"] == sum(counts[k] for k in ("dispatched", "client_drop", "not_reached", "lost"))
+    assert counts["dispatched"] == sum(counts["ended"].values()) + counts["censored"]
+    rows = run.requests()
+    classes = rows.ended.value_counts().to_dict()
+    expected = {**counts["ended"], "censored": counts["censored"], "client_drop": counts["client_drop"]}
+    assert {k: v for k, v in expected.items() if v} == classes
+    assert rows.request_id.is_unique
+    return counts

@@ -1,0 +1,119 @@
+"""Every scheduled request is accounted for, whatever happened, and the schedule does not depend on the workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+from end_to_end.running import QUICK, RunData, Start, assert_conserved
+
+from tailgauge.arrivals import Mix, plan
+
+RATE, SECONDS, SEED = 60.0, 4.0, 11
+
+
+def planned() -> dict[int, int]:
+    """Request ids and times of the plan, drawn here a second time."""
+    schedule = plan("poisson", RATE, SECONDS, [Mix("chat", 1, 100, 0, 20)], SEED)
+    return {row[0]: row[1] for row in schedule.slice(0, int(SECONDS * 1e9))}
+
+
+def scheduled(run: RunData) -> dict[int, int]:
+    rows, start = run.requests(), run.facts["start_at_ns"]
+    return dict(zip(rows.request_id, rows.scheduled_at_ns - start, strict=True))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_every_worker_count_sends_exactly_the_schedule(start: Start, workers: int) -> None:
+    args = (f"--workers={workers}", f"--rate={RATE}", f"--duration={SECONDS}", f"--seed={SEED}", *QUICK)
+
+    done = start("run", "streaming", *args, "--json").finish()
+
+    assert done.code == 0, done.stderr
+    counts = assert_conserved(done.run)
+    assert scheduled(done.run) == planned()
+    assert (counts["client_drop"], counts["not_reached"], counts["lost"]) == (0, 0, 0)
+    assert len(done.run.facts["workers"]) == workers
+    truth, attempts = done.run.table("target"), done.run.table("attempts")
+    assert sorted(truth.request_id) == sorted(attempts.request_id)
+    assert truth.client_request_id.is_unique
+    ok = attempts[attempts.ended == "ok"].merge(truth, on="request_id", suffixes=("", "_truth"))
+    assert (ok.output_tokens == ok.output_tokens_truth).all()
+    assert (ok.input_tokens == ok.input_tokens_truth).all()
+
+
+def test_ctrl_c_keeps_and_reports_what_was_recorded(start: Start) -> None:
+    running = start("run", "streaming", "--workers=2", "--rate=40", "--duration=60", *QUICK)
+    running.wait_for_start(3)
+
+    running.signal(signal.SIGINT)
+    done = running.finish()
+
+    assert done.code == 130
+    counts = assert_conserved(done.run)
+    assert counts["not_reached"] > 0
+    assert counts["dispatched"] > 0
+    assert counts["censored"] == 0, "one Ctrl-C waits for the open requests"
+    assert done.run.facts["state"] == "interrupted"
+    assert "interrupted" in (done.report / "report.md").read_text().lower()
+    assert "Traceback" not in done.stderr
+
+
+def test_a_second_ctrl_c_closes_the_open_requests(start: Start) -> None:
+    slow = (
+        "--set=simulated.ttft_ms=100",
+        "--set=simulated.chunk_gap_ms=200",
+        "--set=traffic.chat.output_tokens=600",
+    )
+    running = start("run", "streaming", "--rate=20", "--duration=60", *slow)
+    running.wait_for_start(3)
+
+    running.signal(signal.SIGINT)
+    running.signal(signal.SIGINT)
+    done = running.finish(30)
+
+    assert done.code == 130
+    counts = assert_conserved(done.run)
+    assert counts["censored"] == counts["dispatched"] > 0
+    attempts = done.run.table("attempts")
+    open_at_end = attempts[attempts.ended == "censored"]
+    assert (open_at_end.chunks > 0).mean() > 0.5, "what had arrived of an open call is kept"
+    assert open_at_end.ended_at_ns.isna().all()
+
+
+def test_a_killed_worker_is_noticed_counted_and_makes_the_run_invalid(start: Start) -> None:
+    running = start("run", "streaming", "--workers=2", "--rate=30", "--duration=16", *QUICK)
+    run = running.wait_for_start(6)
+    victim = run.facts["workers"][0]
+
+    os.kill(victim["pid"], signal.SIGKILL)
+    done = running.finish()
+
+    assert done.code == 3
+    counts = assert_conserved(done.run)
+    assert counts["lost"] > 0
+    assert [w["state"] for w in done.run.facts["workers"]] == ["lost", "drained"]
+    assert any("worker 0 was lost" in note for note in done.run.facts["notes"])
+    assert done.run.facts["verdict"]["verdict"] == "INVALID"
+    survivor = done.run.requests()
+    late = survivor[survivor.scheduled_at_ns > done.run.facts["start_at_ns"] + 15e9]
+    assert len(late) > 0, "later slices go to the living"
+
+
+def test_arrivals_beyond_the_in_flight_cap_are_dropped_and_never_queued(start: Start) -> None:
+    slow = (
+        "--set=simulated.ttft_ms=1500",
+        "--set=simulated.chunk_gap_ms=1",
+        "--set=limits.in_flight_per_worker=5",
+    )
+
+    done = start("run", "streaming", "--rate=20", "--duration=4", *slow).finish()
+
+    assert done.code == 3, "so many drops make the run INVALID"
+    counts = assert_conserved(done.run)
+    assert counts["client_drop"] > counts["dispatched"] / 2
+    drops = done.run.requests().query("ended == 'client_drop'")
+    assert drops.dispatched_at_ns.isna().all()
+    attempts = done.run.table("attempts")
+    assert not set(drops.request_id) & set(attempts.request_id)

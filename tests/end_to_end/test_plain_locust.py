@@ -1,0 +1,125 @@
+"""The same locustfiles under plain Locust record the same rows: headless, with workers, and with its web page."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+import pytest
+from end_to_end.running import LOCUST, QUICK, RunData, Start, assert_conserved
+
+SETS = tuple(
+    item for s in (*QUICK, "--set=arrival.rate_per_s=30") for item in ("--set", s.removeprefix("--set="))
+)
+
+
+@pytest.fixture
+def locustfile(checkout: Path) -> str:
+    return str(checkout / "locustfiles" / "streaming.py")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def test_headless_in_one_process_the_schedule_drives_the_load(
+    start: Start, checkout: Path, locustfile: str
+) -> None:
+    scenario = str(checkout / "scenarios" / "quickstart.toml")
+    line = ("-f", locustfile, "--headless", "-u", "1", "-t", "8s", "--scenario", scenario, *SETS)
+
+    done = start(*line, program=LOCUST).finish()
+
+    counts = assert_conserved(done.run)
+    assert counts["ended"].get("ok", 0) > 30
+    assert counts["not_reached"] > 0, "-t ends admission before the scenario's 30 s"
+    assert done.run.facts["state"] == "cut_short"
+    assert (done.report / "report.html").exists()
+    assert "Traceback" not in done.stderr
+
+
+def test_master_and_workers_share_one_run_folder(start: Start, locustfile: str) -> None:
+    port = str(free_port())
+    master = start(
+        "-f", locustfile, "--master", "--master-bind-host=127.0.0.1", f"--master-bind-port={port}", "--headless",
+        "-u", "1", "--expect-workers", "2", "--set", "stages.duration_s=5", *SETS, program=LOCUST,
+    )  # fmt: skip
+    workers = [
+        start(
+            "-f", locustfile, "--worker", "--master-host=127.0.0.1", f"--master-port={port}", program=LOCUST
+        )
+        for _ in range(2)
+    ]
+
+    done = master.finish()
+
+    assert [w.finish(30).code for w in workers] == [0, 0]
+    counts = assert_conserved(done.run)
+    assert counts["scheduled"] == counts["ended"]["ok"] > 100
+    assert [w["state"] for w in done.run.facts["workers"]] == ["drained", "drained"]
+    assert all(w["counts"]["dispatched"] > 0 for w in done.run.facts["workers"]), "-u 1 does not matter"
+    assert done.code == 0, done.stderr
+
+
+def test_each_start_on_the_web_page_is_a_run_of_its_own(start: Start, locustfile: str) -> None:
+    port = free_port()
+    running = start(
+        "-f", locustfile, "--web-host=127.0.0.1", f"--web-port={port}", "--set", "stages.duration_s=3", *SETS,
+        program=LOCUST,
+    )  # fmt: skip
+    page = f"http://127.0.0.1:{port}"
+    _until(lambda: urllib.request.urlopen(page, timeout=5).status == 200)
+
+    for number in (1, 2):
+        form = urllib.parse.urlencode({"user_count": 1, "spawn_rate": 1}).encode()
+        assert json.load(urllib.request.urlopen(f"{page}/swarm", form, timeout=10))["success"]
+        _until(lambda n=number: _ended(running.out) == n)
+        _until(
+            lambda: (
+                json.load(urllib.request.urlopen(f"{page}/stats/requests", timeout=5))["state"] == "stopped"
+            )
+        )
+    running.process.terminate()
+    running.finish(30)
+
+    runs = sorted((running.out / "runs").iterdir())
+    assert len(runs) == 2
+    for folder in runs:
+        counts = assert_conserved(RunData(folder))
+        assert counts["scheduled"] == counts["ended"]["ok"] > 50
+
+
+def _ended(out: Path) -> int:
+    files = (out / "runs").glob("*/run.json")
+    return sum(json.loads(f.read_text())["verdict"] is not None for f in files)
+
+
+def _until(done: object, timeout_s: float = 40) -> None:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        try:
+            if done():  # type: ignore[operator]
+                return
+        except OSError:
+            time.sleep(0.1)
+        time.sleep(0.1)
+    raise AssertionError("did not happen in time")
+
+
+def test_two_user_classes_are_refused_by_name(start: Start, tmp_path: Path) -> None:
+    two = tmp_path / "two.py"
+    two.write_text(
+        "from tailgauge.users import Traffic\n"
+        "class One(Traffic):\n    scenario = 'streaming'\n"
+        "class Two(Traffic):\n    scenario = 'streaming'\n"
+    )
+
+    done = start("-f", str(two), "--headless", "-t", "3s", program=LOCUST).finish(30)
+
+    assert done.code == 2
+    assert "one user class is needed, there are 2 (One, Two)" in done.stderr
