@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from tailgauge.errors import ScenarioError, UsageError
 
 SIMULATED = "simulated"
-NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,47}$")
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 
 
 class _Table(BaseModel):
@@ -190,7 +190,7 @@ class Scenario(_Table):
     @field_validator("name")
     @classmethod
     def _name(cls, value: str) -> str:
-        if not NAME.match(value):
+        if not NAME.fullmatch(value):
             raise ValueError("must be lower-case letters, digits, - and _, at most 48 of them")
         return value
 
@@ -313,7 +313,8 @@ def _explain(error: Any, source: str, overridden: set[str] | frozenset[str]) -> 
         key, sign = bounds[kind]
         return f"{where}: expected a number {sign} {context[key]:g}, got {given!r}"
     if kind == "value_error":
-        shown = f" (got {given!r})" if isinstance(given, (str, int, float)) else ""
+        secret = isinstance(given, str) and "@" in given  # a password in a URL is not repeated
+        shown = f" (got {given!r})" if isinstance(given, (str, int, float)) and not secret else ""
         return f"{where}: {context['error']}{shown}"
     return f"{where}: {error['msg']}, got {given!r}"
 

@@ -1,0 +1,343 @@
+"""What a scenario may say, and how a wrong one is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import pytest
+
+from tailgauge.errors import Exit, ScenarioError, UsageError
+from tailgauge.scenario import Scenario, Stages, find, load, override, packaged, parse, scaled
+
+DEFAULTS = {
+    "name": "bare",
+    "description": "",
+    "seed": 1,
+    "target": {
+        "url": "simulated", "protocol": "anthropic", "model": "tiny", "api_key_env": None, "ca_file": None,
+        "connections": 1000,
+    },
+    "arrival": {"process": "poisson", "rate_per_s": 10.0},
+    "stages": {"duration_s": 30.0, "warmup_s": None, "cooldown_s": 0.0},
+    "traffic": {
+        "main": {
+            "pattern": "streaming", "weight": 1.0, "prompt_tokens": 200, "prompt_sigma": 0.0, "output_tokens": 50,
+        }
+    },
+    "limits": {
+        "in_flight_per_worker": 1000, "attempt_deadline_s": 120.0, "connect_timeout_s": 10.0, "drain_s": 60.0,
+    },
+    "simulated": {
+        "ttft_ms": 200.0, "ttft_sigma": 0.0, "chunk_gap_ms": 10.0, "chunk_gap_sigma": 0.0, "tokens_per_chunk": 1,
+    },
+    "report": {"first_token": "any"},
+    "slo": {},
+}  # fmt: skip
+
+SLO = {"metric": "tpot", "max_ms": 1}
+URL_SHAPE = "must be `simulated` or http(s)://HOST[:PORT][/PATH] without a query"
+URL_PORT = "must name a host and, if any, a port between 1 and 65535"
+NAME_SHAPE = "must be lower-case letters, digits, - and _, at most 48 of them"
+# tree -> the key that is named, and what is said of it
+REFUSED = [
+    ({"trafic": {}}, "trafic", "unknown key; did you mean traffic?"),
+    ({"xyzzy": 1}, "xyzzy", "unknown key. Expected one of: name, description, seed, target,"),
+    ({"target": {"protocl": "openai"}}, "target.protocl", "unknown key; did you mean protocol?"),
+    ({"target": {"api_key": "x"}}, "target.api_key", "unknown key; did you mean api_key_env?"),
+    ({"stages": {"warm_up": 1}}, "stages.warm_up", "unknown key; did you mean warmup_s?"),
+    ({"traffic": {"a": {"prompt_token": 1}}}, "traffic.a.prompt_token", "did you mean prompt_tokens?"),
+    ({"slo": {"a": {**SLO, "max": 1}}}, "slo.a.max", "unknown key; did you mean max_ms?"),
+    ({"slo": {"a": {"metric": "tpot"}}}, "slo.a.max_ms", "expected a value"),
+    ({"slo": {"a": {"max_ms": 1}}}, "slo.a.metric", "expected a value"),
+    ({"slo": {"a": {**SLO, "metric": "ttft"}}}, "slo.a.metric", "did you mean ttft_sent?"),
+    ({"slo": {"a": {**SLO, "quantile": 1.0}}}, "slo.a.quantile", "expected a number < 1, got 1.0"),
+    ({"slo": {"a": {**SLO, "quantile": 0.0}}}, "slo.a.quantile", "expected a number > 0, got 0.0"),
+    ({"arrival": {"rate_per_s": 0}}, "arrival.rate_per_s", "expected a number > 0, got 0"),
+    ({"arrival": {"rate_per_s": -1}}, "arrival.rate_per_s", "expected a number > 0, got -1"),
+    ({"arrival": {"rate_per_s": "fast"}}, "arrival.rate_per_s", "expected a number, got 'fast'"),
+    ({"arrival": {"rate_per_s": math.nan}}, "arrival.rate_per_s", "expected a finite number, got nan"),
+    ({"arrival": {"rate_per_s": math.inf}}, "arrival.rate_per_s", "expected a finite number, got inf"),
+    ({"arrival": {"rate_per_s": -math.inf}}, "arrival.rate_per_s", "expected a finite number, got -inf"),
+    ({"arrival": {"rate_per_s": True}}, "arrival.rate_per_s", "expected a number, got True"),
+    ({"arrival": {"rate_per_s": [1]}}, "arrival.rate_per_s", "expected a number, got [1]"),
+    ({"arrival": {"rate_per_s": 2e9}}, "arrival.rate_per_s", "expected a number <= 1e+09"),
+    ({"arrival": {"process": "poison"}}, "arrival.process", "got 'poison'; did you mean poisson?"),
+    ({"arrival": 5}, "arrival", "expected a table, got 5"),
+    ({"traffic": {}}, "traffic", "at least 1 item"),
+    ({"traffic": 5}, "traffic", "expected a table of tables, got 5"),
+    ({"traffic": {"a": 5}}, "traffic.a", "expected a table, got 5"),
+    ({"traffic": {"a": {"pattern": "stream"}}}, "traffic.a.pattern", "did you mean streaming?"),
+    ({"traffic": {"a": {"prompt_tokens": 0}}}, "traffic.a.prompt_tokens", "expected a number >= 1, got 0"),
+    ({"traffic": {"a": {"prompt_tokens": 1.5}}}, "traffic.a.prompt_tokens", "expected a whole number, got 1.5"),
+    ({"traffic": {"a": {"prompt_tokens": True}}}, "traffic.a.prompt_tokens", "expected a whole number, got True"),
+    ({"traffic": {"a": {"prompt_sigma": 4}}}, "traffic.a.prompt_sigma", "expected a number <= 3, got 4"),
+    ({"traffic": {"a": {"weight": 0}}}, "traffic.a.weight", "expected a number > 0, got 0"),
+    ({"traffic": {"a": {"output_tokens": -5}}}, "traffic.a.output_tokens", "expected a number >= 1, got -5"),
+    ({"target": "simulated"}, "target", "expected a table, got 'simulated'"),
+    ({"target": {"protocol": "grpc"}}, "target.protocol", "expected 'anthropic' or 'openai', got 'grpc'"),
+    ({"target": {"protocol": "OpenAI"}}, "target.protocol", "did you mean openai?"),
+    ({"target": {"url": ""}}, "target.url", URL_SHAPE),
+    ({"target": {"url": "localhost:8000"}}, "target.url", URL_SHAPE),
+    ({"target": {"url": "ftp://host"}}, "target.url", URL_SHAPE),
+    ({"target": {"url": "http://"}}, "target.url", URL_SHAPE),
+    ({"target": {"url": "http:///v1"}}, "target.url", URL_SHAPE),
+    ({"target": {"url": "http://a b"}}, "target.url", URL_SHAPE),
+    ({"target": {"url": "http://host?x=1"}}, "target.url", URL_SHAPE),
+    ({"target": {"url": "http://host/#top"}}, "target.url", URL_SHAPE),
+    ({"target": {"url": "http://host\n"}}, "target.url", URL_SHAPE),
+    ({"target": {"url": "http://host:0"}}, "target.url", URL_PORT),
+    ({"target": {"url": "http://host:70000"}}, "target.url", URL_PORT),
+    ({"target": {"url": "http://host:"}}, "target.url", URL_PORT),
+    ({"target": {"url": "http://host:http"}}, "target.url", URL_PORT),
+    ({"target": {"url": "http://:80"}}, "target.url", URL_PORT),
+    ({"target": {"url": "http://[::1"}}, "target.url", URL_PORT),
+    ({"target": {"url": 5}}, "target.url", "expected text in quotes, got 5"),
+    ({"target": {"model": ""}}, "target.model", "at least 1 character"),
+    ({"target": {"connections": 0}}, "target.connections", "expected a number >= 1, got 0"),
+    ({"target": {"connections": 1.0}}, "target.connections", "expected a whole number, got 1.0"),
+    ({"target": {"api_key_env": "A-B"}}, "target.api_key_env", "got 'A-B'"),
+    ({"target": {"api_key_env": "A\n"}}, "target.api_key_env", "got 'A\\n'"),
+    ({"stages": {"duration_s": 0}}, "stages.duration_s", "expected a number > 0, got 0"),
+    ({"stages": {"duration_s": 1e8}}, "stages.duration_s", "expected a number <= 2.592e+06"),
+    (
+        {"stages": {"duration_s": 10, "warmup_s": 5, "cooldown_s": 5}}, "stages",
+        "warmup_s (5) and cooldown_s (5) leave nothing of duration_s (10)",
+    ),
+    ({"arrival": {"rate_per_s": 1e6}, "stages": {"duration_s": 100}}, "scenario", "over 50 million arrivals"),
+    ({"limits": {"in_flight_per_worker": 0}}, "limits.in_flight_per_worker", "expected a number >= 1"),
+    ({"limits": {"attempt_deadline_s": 0}}, "limits.attempt_deadline_s", "expected a number > 0"),
+    ({"limits": {"drain_s": -1}}, "limits.drain_s", "expected a number >= 0"),
+    ({"simulated": {"tokens_per_chunk": 0}}, "simulated.tokens_per_chunk", "expected a number >= 1"),
+    ({"seed": True}, "seed", "expected a whole number, got True"),
+    ({"seed": -1}, "seed", "expected a number >= 0, got -1"),
+    ({"seed": 2**63}, "seed", "expected a number < 9.22337e+18"),
+    ({"name": "Bad Name"}, "name", NAME_SHAPE),
+    ({"name": ""}, "name", NAME_SHAPE),
+    ({"name": "-a"}, "name", NAME_SHAPE),
+    ({"name": "a\n"}, "name", NAME_SHAPE),
+    ({"name": "x" * 49}, "name", NAME_SHAPE),
+    ({"description": 5}, "description", "expected text in quotes, got 5"),
+    ({"description": "x" * 501}, "description", "at most 500 characters"),
+    ({"report": {"first_token": "tex"}}, "report.first_token", "did you mean text?"),
+]  # fmt: skip
+
+
+def refusal(tree: dict) -> str:
+    with pytest.raises(ScenarioError) as raised:
+        parse({"name": "n", **tree}, "my.toml")
+    return str(raised.value)
+
+
+def test_every_default_is_visible():
+    assert parse({"name": "bare"}, "my.toml").model_dump(mode="json") == DEFAULTS
+
+
+@pytest.mark.parametrize(("tree", "key", "said"), REFUSED, ids=[f"{k}={t}"[:60] for t, k, _ in REFUSED])
+def test_what_cannot_be_is_refused_with_file_key_and_expectation(tree, key, said):
+    message = refusal(tree)
+
+    assert message.startswith(f"my.toml: {key}: ")
+    assert said in message
+
+
+def test_a_refused_scenario_is_a_usage_error():
+    with pytest.raises(UsageError) as raised:
+        parse({"name": "n", "seed": -1}, "my.toml")
+
+    assert raised.value.exit_code == Exit.USAGE
+
+
+@pytest.mark.parametrize(
+    "url", ["http://me:hunter22@host", "https://hunter22@host/v1", "ftp://me:hunter22@host"]
+)
+def test_a_password_in_a_url_is_refused_and_not_repeated(url):
+    message = refusal({"target": {"url": url}})
+
+    assert message.startswith("my.toml: target.url: must ")
+    assert "hunter22" not in message
+
+
+@pytest.mark.parametrize(
+    ("url", "kept"),
+    [
+        ("simulated", "simulated"),
+        ("http://host", "http://host"),
+        ("http://host/", "http://host"),
+        ("https://host:65535/a/b/", "https://host:65535/a/b"),
+        ("http://127.0.0.1:1", "http://127.0.0.1:1"),
+        ("http://[::1]:8000/v1", "http://[::1]:8000/v1"),
+    ],
+)
+def test_a_url_is_kept_without_its_last_slash(url, kept):
+    assert parse({"name": "n", "target": {"url": url}}, "my.toml").target.url == kept
+
+
+def test_several_errors_are_told_at_once():
+    lines = refusal({"seed": -1, "trafic": {}, "arrival": {"rate_per_s": 0}}).splitlines()
+
+    assert {line.split(": ")[1] for line in lines} == {"seed", "trafic", "arrival.rate_per_s"}
+
+
+def test_a_whole_number_will_do_for_a_rate():
+    assert parse({"name": "n", "arrival": {"rate_per_s": 50}}, "my.toml").arrival.rate_per_s == 50.0
+
+
+@pytest.mark.parametrize("path", sorted(packaged("scenarios").glob("*.toml")), ids=lambda p: p.stem)
+def test_a_scenario_survives_the_way_to_a_worker(path):
+    """The owner sends plain JSON values; the worker parses them again."""
+    scenario = load(
+        str(path), [("target.ca_file", "ca.pem"), ("slo.more.metric", "tpot"), ("slo.more.max_ms", 5)]
+    )
+    sent = json.loads(json.dumps(scenario.model_dump(mode="json")))
+
+    assert parse(sent, "the plan") == scenario
+
+
+def test_a_scenario_cannot_be_changed():
+    scenario = parse({"name": "n"}, "my.toml")
+
+    with pytest.raises(ValueError, match="frozen"):
+        scenario.seed = 2
+
+
+# --- stages -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stages", "at_s", "stage"),
+    [
+        (Stages(duration_s=30), 0.0, "warmup"),
+        (Stages(duration_s=30), 2.999, "warmup"),
+        (Stages(duration_s=30), 3.0, "steady"),
+        (Stages(duration_s=30), 29.999, "steady"),
+        (Stages(duration_s=6000), 59.9, "warmup"),
+        (Stages(duration_s=6000), 60.0, "steady"),
+        (Stages(duration_s=30, warmup_s=0), 0.0, "steady"),
+        (Stages(duration_s=30, cooldown_s=10), 19.999, "steady"),
+        (Stages(duration_s=30, cooldown_s=10), 20.0, "cooldown"),
+        (Stages(duration_s=30, cooldown_s=10), 29.999, "cooldown"),
+    ],
+)
+def test_an_arrival_falls_into_the_stage_of_its_scheduled_time(stages, at_s, stage):
+    assert stages.stage_at(at_s) == stage
+
+
+@pytest.mark.parametrize(("stages", "duration_s", "expected"), [
+    (Stages(duration_s=30), 10, {"duration_s": 10, "cooldown_s": 0.0}),
+    (Stages(duration_s=40, warmup_s=10, cooldown_s=4), 20, {"duration_s": 20, "warmup_s": 5.0, "cooldown_s": 2.0}),
+    (Stages(duration_s=40, warmup_s=39, cooldown_s=0), 1, {"duration_s": 1, "warmup_s": 0.975, "cooldown_s": 0.0}),
+])  # fmt: skip
+def test_scaling_keeps_the_proportions_of_the_stages(stages, duration_s, expected):
+    assert scaled(stages, duration_s) == pytest.approx(expected)
+    assert parse({"name": "n", "stages": expected}, "my.toml").stages.duration_s == duration_s
+
+
+# --- overrides --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "pair"),
+    [
+        ("arrival.rate_per_s=20", ("arrival.rate_per_s", 20)),
+        ("arrival.rate_per_s = 2.5 ", ("arrival.rate_per_s", 2.5)),
+        ("target.url=http://host/a=b", ("target.url", "http://host/a=b")),
+        ('target.model="true"', ("target.model", "true")),
+        ("target.model=true", ("target.model", True)),
+        ("target.model=llama-3.1:8b", ("target.model", "llama-3.1:8b")),
+        ("description=", ("description", "")),
+        ("traffic.a={weight = 2}", ("traffic.a", {"weight": 2})),
+        ("stages.duration_s=inf", ("stages.duration_s", math.inf)),
+        ("a-b.c_d.0=x", ("a-b.c_d.0", "x")),
+    ],
+)
+def test_an_override_is_a_dotted_key_and_a_toml_value_or_plain_text(text, pair):
+    assert override(text) == pair
+
+
+@pytest.mark.parametrize("text", ["", "rate", "=5", ".a=1", "a.=1", "a..b=1", "a b=1", "--x"])
+def test_an_override_without_key_or_equals_sign_is_refused_with_an_example(text):
+    with pytest.raises(UsageError, match=re.escape("expected table.key=value, for example --set arrival")):
+        override(text)
+
+
+def test_the_last_override_wins_and_the_others_stay_as_in_the_file(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text("seed = 3\n[arrival]\nrate_per_s = 5\nprocess = 'constant'\n")
+    scenario = load(
+        str(file), [("arrival.rate_per_s", 7), ("arrival.rate_per_s", 8), ("stages.duration_s", 9)]
+    )
+
+    assert (scenario.name, scenario.seed, scenario.arrival.process) == ("mine", 3, "constant")
+    assert (scenario.arrival.rate_per_s, scenario.stages.duration_s) == (8.0, 9.0)
+
+
+def test_a_wrong_override_is_named_as_such_and_not_as_the_file(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text("seed = -3\n")
+    with pytest.raises(ScenarioError) as raised:
+        load(str(file), [("arrival.rate_per_s", "fast")])
+
+    assert set(str(raised.value).splitlines()) == {
+        f"{file}: seed: expected a number >= 0, got -3",
+        "--set arrival.rate_per_s: expected a number, got 'fast'",
+    }
+
+
+def test_an_override_into_a_value_is_refused(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text("seed = 3\n")
+
+    with pytest.raises(UsageError, match=r"--set seed\.x: seed is a value, not a table"):
+        load(str(file), [("seed.x", 1)])
+
+
+# --- files ------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_not_toml_is_refused_with_the_place(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text("seed = \n")
+
+    with pytest.raises(ScenarioError, match=r"mine\.toml: not valid TOML: .*line 1"):
+        load(str(file))
+
+
+def test_a_file_that_is_not_utf8_is_refused_with_the_byte(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_bytes(b'name = "\xff"\n')
+
+    with pytest.raises(ScenarioError, match=r"mine\.toml: not UTF-8 text \(byte 8\)"):
+        load(str(file))
+
+
+@pytest.mark.parametrize(
+    ("argument", "near"), [("quickstrat", "; did you mean quickstart?"), ("zzzz", "."), ("nowhere/stream.toml", "; did you mean streaming?")]
+)  # fmt: skip
+def test_a_missing_scenario_is_answered_with_the_nearest_packaged_name(argument, near):
+    with pytest.raises(UsageError) as raised:
+        find(argument)
+    message = str(raised.value)
+
+    assert message.startswith(f"{argument}: no such file, and no packaged scenario of that name{near}")
+    assert "There are: " in message
+    assert "quickstart" in message
+
+
+@pytest.mark.parametrize("argument", ["quickstart", "quickstart.toml", "scenarios/quickstart.toml"])
+def test_a_packaged_scenario_is_found_by_name_from_any_folder(argument, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    assert find(argument) == packaged("scenarios") / "quickstart.toml"
+
+
+def test_a_file_of_ones_own_goes_before_a_packaged_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "quickstart").write_text("seed = 9\n")
+
+    assert load("quickstart").seed == 9
+
+
+def test_the_models_name_every_table_of_the_scenario():
+    assert list(Scenario.model_fields) == list(DEFAULTS)
