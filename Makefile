@@ -38,6 +38,7 @@ lint: install              ## ruff: format and rules
 types: install             ## mypy --strict
 	$(BIN)/mypy
 	$(BIN)/mypy docs/generate.py
+	$(BIN)/mypy locustfiles
 
 imports: install           ## import-linter: which room may import which
 	$(BIN)/lint-imports --no-logo
