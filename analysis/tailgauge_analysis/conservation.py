@@ -74,7 +74,7 @@ def _planned(run: Json) -> tuple[int | None, int]:
     counted = run["conservation"]
     if whole(counted.get("scheduled")) is not None:
         return whole(counted.get("scheduled")), whole(counted.get("not_reached")) or 0
-    leased = [n for w in run["workers"] if (n := whole(w["counts"].get("leased"))) is not None]
+    leased = [w["leased"] for w in run["workers"] if w["leased"] is not None]
     not_reached = sum(whole(w["counts"].get("not_reached")) or 0 for w in run["workers"])
     return (sum(leased), not_reached) if leased else (None, not_reached)
 

@@ -44,7 +44,8 @@ def _conserved(e: Evidence) -> Said | None:
 
 def _lost(e: Evidence) -> Said | None:
     c = e.conservation
-    gone = [str(w["worker"]) for w in e.frames.run["workers"] if w["state"] in {"lost", "failed"}]
+    workers = [w for w in e.frames.run["workers"] if w["state"] in {"lost", "failed"}]
+    gone = [f"{w['worker']} ({plain(w['why'], 200)})" if w["why"] else str(w["worker"]) for w in workers]
     said = []
     if gone:
         said.append(f"{'worker' if len(gone) == 1 else 'workers'} {', '.join(gone)} did not finish")
@@ -54,7 +55,7 @@ def _lost(e: Evidence) -> Said | None:
         return None
     return (
         INVALID,
-        f"{'; '.join(said)}.".capitalize(),
+        f"Missing: {'; '.join(said)}.",
         "See the worker's log (memory, machine, network), then run again.",
     )
 

@@ -1,7 +1,7 @@
 """The documentation pages that are written by the tables they document.
 
-Rule: docs/metrics.md and docs/data-format.md are these functions' results, and a test compares them; prose about a
-metric, a gate or a column stands beside its definition, never here.
+Rule: docs/metrics.md and docs/data-format.md are these functions' results (docs/generate.py writes them, a test
+compares them); what a metric, a gate or a column means stands beside its definition, never here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tailgauge_analysis.metrics import METRICS, SCHEDULED, SENT, Metric
 from tailgauge_analysis.quantiles import BEYOND, n_min
 from tailgauge_analysis.wording import percentile
 
-GENERATED = "<!-- Generated from the code: `python -m tailgauge_analysis.pages` writes it, a test compares it. -->"
+GENERATED = "<!-- Written by docs/generate.py: change the code, then run `make docs`. -->"
 
 _ESTIMATORS = f"""\
 ## How a percentile is made
@@ -90,13 +90,16 @@ RUN_KEYS = (
     ("arrival", "open or closed"),
     ("target", "url, simulated, protocol"),
     ("versions", "versions of tailgauge and of what it stands on"),
-    ("owner", "host, pid, kernel, cpu_count, python"),
+    ("owner", "host, pid, kernel, cpu_count, python and what else tells this machine from another"),
     (
         "workers",
         "one entry a worker: worker, name, host, pid, state (drained, lost, failed, running), clock (offset_ns, error_ns), "
-        "stamps (kernel, user), counts (leased, dispatched, client_drop, not_reached, ended, censored), rows by table",
+        "stamps (kernel, user), why (what made it fail), leased, counts (dispatched, client_drop, not_reached, ended, censored), rows by table",
     ),
-    ("conservation", "scheduled, dispatched, client_drop, not_reached, lost, ended by class, censored; preflight excepted"),
+    (
+        "conservation",
+        "scheduled, dispatched, client_drop, not_reached, lost, ended by class, censored; preflight excepted",
+    ),
     ("notes", "what the owner found worth telling"),
     ("preflight", "ended, status, message of each preflight request"),
     ("verdict", "null until the analysis puts verdict, reasons and exit_code there"),
@@ -115,12 +118,18 @@ REPORT_KEYS = (
     ("gates", "gate, asks, verdict (passed, DEGRADED or INVALID) of every gate"),
     ("headline", "one sentence"),
     ("run", "state, times of the steady stage, rates offered and ok, target, preflight"),
-    ("conservation", "the two equations recounted from the rows, duplicates, missing_rows, broken (disagreements)"),
+    (
+        "conservation",
+        "the two equations recounted from the rows, duplicates, missing_rows, broken (disagreements)",
+    ),
     ("outcomes", "ended, requests, share, low, high of the steady stage"),
     ("latency", "metric, title, unit, since, level, formula, view, n, without_answer, quantiles"),
     ("slos", "name, metric, p, max_ms, view, outcome, why, quantile"),
     ("stamps", "exact and interval stamps, kernel and user stamps, hand-over lag"),
-    ("failures", "ended, status, error_type, limit_kind, attempts, steady, excerpt of the most frequent errors"),
+    (
+        "failures",
+        "ended, status, error_type, limit_kind, attempts, steady, excerpt of the most frequent errors",
+    ),
     ("other_failures", "attempts that ended with a rarer error"),
     ("client", "health of each worker over the steady stage"),
     ("truth", "how long after the endpoint wrote it the first content arrived; null without its log"),
@@ -143,7 +152,9 @@ def metrics_page() -> str:
     parts += [_rows(("metric", "title", "clock starts", "one value a", "views"), rows), "## Each metric"]
     for metric in METRICS:
         needs = ", ".join(f"`{need}`" for need in metric.needs)
-        parts.append(f"### `{metric.name}`\n\n{metric.title} = {metric.formula}.\n{metric.meaning}\nNeeds {needs}.")
+        parts.append(
+            f"### `{metric.name}`\n\n{metric.title} = {metric.formula}.\n{metric.meaning}\nNeeds {needs}."
+        )
     needed = ", ".join(f"{percentile(p)} {n_min(p):,}" for p in PS)
     gates = [(f"`{gate.name}`", gate.asks) for gate in GATES]
     verdict = (
@@ -163,10 +174,14 @@ def data_format_page() -> str:
             for c in records.columns(table)
         ]
         about = (row.__doc__ or "").strip()
-        parts.append(f"## {table}\n\n{about}\n\n{_rows(('column', 'type', 'may be null', 'meaning'), columns)}")
+        parts.append(
+            f"## {table}\n\n{about}\n\n{_rows(('column', 'type', 'may be null', 'meaning'), columns)}"
+        )
     parts.append("## run.json\n\n" + _keys(RUN_KEYS))
     own = "Written by the worker itself, so that a run whose owner died can be rebuilt: the keys of its entry in `workers`,"
-    parts.append(f"## workers/&lt;n>.json\n\n{own}\nand `run` with run_id, scenario, start_at_ns, started_at, seed, arrival and target.")
+    parts.append(
+        f"## workers/&lt;n>.json\n\n{own}\nand `run` with run_id, scenario, start_at_ns, started_at, seed, arrival and target."
+    )
     parts.append(f"## report.json\n\n{_keys(REPORT_KEYS)}\n\n{_QUANTILE.strip()}")
     parts.append("## Schema history\n\n" + _rows(("version", "release", "change"), history()))
     return "\n\n".join(parts) + "\n"
@@ -180,7 +195,9 @@ def history() -> list[tuple[str, str, str]]:
 
 
 def _since(metric: Metric) -> str:
-    return {SCHEDULED: "at the scheduled time", SENT: "when it is sent"}.get(metric.since, "at the first of the two events")
+    return {SCHEDULED: "at the scheduled time", SENT: "when it is sent"}.get(
+        metric.since, "at the first of the two events"
+    )
 
 
 def _views(metric: Metric) -> str:
@@ -194,11 +211,3 @@ def _keys(rows: Iterable[tuple[str, str]]) -> str:
 def _rows(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
-
-
-if __name__ == "__main__":
-    from pathlib import Path
-
-    docs = Path(__file__).parents[2] / "docs"
-    (docs / "metrics.md").write_text(metrics_page(), encoding="utf-8")
-    (docs / "data-format.md").write_text(data_format_page(), encoding="utf-8")

@@ -67,7 +67,7 @@ def _quantile(values: Floats, ordered: Floats, p: float, groups: Ints | None) ->
         n > 1 and (values == value).sum() > 1
     ):  # ties, such as failures: which values share the step matters as well
         n_eff = min(n_eff, effective_n(values >= value, groups))
-    low, high = _ranks(n, n_eff, p)
+    low, high = ranks(n, n_eff, p)
     mark = TOO_FEW if n < n_min(p) else UNRELIABLE if n_eff * (1 - p) < BEYOND else ""
     return Quantile(
         p, n, n_eff, value,
@@ -82,7 +82,7 @@ def rank(n: int, p: float) -> int:
     return min(n, max(1, math.ceil(n * p - 1e-9)))
 
 
-def _ranks(n: int, n_eff: int, p: float) -> tuple[int | None, int | None]:
+def ranks(n: int, n_eff: int, p: float) -> tuple[int | None, int | None]:
     """1-based ranks of the interval's ends; None where the sample has no such bound."""
     alpha = (1 - CONFIDENCE) / 2
     low = binomial_quantile(alpha, n_eff, p)

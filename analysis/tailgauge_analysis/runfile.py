@@ -17,6 +17,7 @@ from typing import Any
 from tailgauge.errors import RunDataError
 from tailgauge.records import SCHEMA_VERSION
 from tailgauge_analysis.problems import DAMAGED, NOTE, OWNER, Problem
+from tailgauge_analysis.wording import plural
 
 Json = dict[str, Any]
 
@@ -48,7 +49,7 @@ def read(folders: Sequence[Path]) -> tuple[Json, list[Problem]]:
         problems.append(
             Problem(
                 OWNER,
-                f"run.json is missing: rebuilt from the records of {len(own)} worker(s); others may be missing",
+                f"run.json is missing: rebuilt from the records of {plural(len(own), 'worker')}; others may be missing",
             )
         )
     else:
@@ -170,6 +171,10 @@ def _worker(entry: Json) -> Json:
         "offset_ns": whole(clock.get("offset_ns")),
         "error_ns": whole(clock.get("error_ns")),
         "stamps": _text(entry.get("stamps")),
+        "why": _text(entry.get("why")),
+        "leased": whole(entry.get("leased"))
+        if "leased" in entry
+        else whole(table(entry, "counts").get("leased")),
         "counts": table(entry, "counts"),
         "rows": {name: n for name, value in table(entry, "rows").items() if (n := whole(value)) is not None},
     }

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tailgauge.scenario import Scenario
 
 _PROMPTS_AT_ONCE = 20
+CLOSING_NS = 10_000_000_000
 
 
 @dataclass(slots=True, order=True)
@@ -67,6 +68,7 @@ class Dispatcher:
         self._more = Signal()
         self._requests = Group()
         self._stopped = False
+        self._hurried = False
         self.start_at_ns = 0
 
     def lease(self, rows: Iterable[tuple[int, int, str, int, int]]) -> None:
@@ -105,13 +107,18 @@ class Dispatcher:
 
     def drain(self, seconds: float) -> None:
         """Wait for open requests, then close the rest as censored."""
-        self._requests.join(timeout=seconds)
-        self._attempts.abort_open(CENSORED)
-        self._requests.join(timeout=10)
+        if not self._hurried:
+            self._requests.join(timeout=seconds)
+        patience = monotonic_ns() + CLOSING_NS
+        while self._requests and monotonic_ns() < patience:
+            self._attempts.abort_open(CENSORED)  # again and again: a greenlet may only now open its call
+            self._requests.join(timeout=0.05)
         self._alarm.close()
 
     def hurry(self) -> None:
-        """Close what is open now: the user does not want to wait."""
+        """Admit no more and close what is open now: the user does not want to wait."""
+        self._hurried = True
+        self.stop()
         self._attempts.abort_open(CENSORED)
 
     def preflight(self, traffic: str, request_id: int) -> None:
