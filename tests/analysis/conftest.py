@@ -1,0 +1,39 @@
+"""Synthetic runs for the tests of the analysis."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def synthetic():
+    """The writer of run folders with a known truth."""
+    spec = importlib.util.spec_from_file_location(
+        "analysis_synthetic", Path(__file__).with_name("synthetic.py")
+    )
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def write(synthetic, tmp_path):
+    """Write a run folder: `write(n=100, ttft_ms=200)`."""
+
+    def folder(name="run", **changes):
+        return synthetic.write(tmp_path / "runs" / name, **changes)
+
+    return folder
+
+
+@pytest.fixture
+def made(write, tmp_path):
+    """Write a run folder and report it: `made(n=100, ttft_ms=200)`."""
+    from tailgauge_analysis.report import make
+
+    return lambda **changes: make([write(**changes)], tmp_path)

@@ -1,0 +1,78 @@
+"""Nothing that was scheduled may vanish."""
+
+import json
+
+from tailgauge_analysis.conservation import conservation
+from tailgauge_analysis.frames import load
+
+
+def test_a_sound_run_adds_up(write):
+    c = conservation(
+        load([write(n=100, ended={5: "client_drop", 6: "timeout", 99: "censored"}, not_reached=7)])
+    )
+
+    assert (c.scheduled, c.dispatched, c.client_drop, c.not_reached, c.lost) == (107, 99, 1, 7, 0)
+    assert (c.ended, c.censored) == ({"ok": 97, "timeout": 1}, 1)
+    assert (c.duplicates, c.missing_rows, c.broken) == (0, 0, ())
+
+
+def test_lost_requests_are_what_is_left_over(write):
+    c = conservation(load([write(n=100, lost=3)]))
+
+    assert (c.lost, c.broken) == (3, ())
+
+
+def test_rows_that_no_part_holds_are_counted(write):
+    folder = write(n=100, offsets_ns=(0,))
+    (folder / "chunks" / "part-0-1.parquet").unlink()
+    c = conservation(load([folder]))
+
+    assert c.missing_rows == 1000
+    assert "worker 0 wrote 2,000 rows of chunks, its parts hold 1,000" in c.broken
+
+
+def test_missing_chunks_are_seen_without_any_record(write):
+    folder = write(n=100, offsets_ns=(0,))
+    (folder / "chunks" / "part-0-1.parquet").unlink()
+    (folder / "run.json").unlink()
+    (folder / "workers" / "0.json").unlink()
+    c = conservation(load([folder]))
+
+    assert c.scheduled is None
+    assert c.missing_rows == 1000
+
+
+def test_duplicates_are_counted(write, synthetic):
+    folder = write(n=100, offsets_ns=(0,))
+    columns, _ = synthetic.rows_of(synthetic.Spec(n=100, offsets_ns=(0,)))["requests"]
+    synthetic.write_part(folder, "requests", "part-0-5", columns, range(10), synthetic.START_AT_NS)
+    c = conservation(load([folder]))
+
+    assert c.duplicates == 10
+    assert any("10 more requests in the rows than were scheduled" in text for text in c.broken)
+
+
+def test_the_owners_count_must_equal_the_rows(write):
+    folder = write(n=100)
+    run = json.loads((folder / "run.json").read_text())
+    run["conservation"]["ended"]["ok"] = 90
+    (folder / "run.json").write_text(json.dumps(run))
+
+    assert conservation(load([folder])).broken == ("ok: the owner counted 90, the rows say 100",)
+
+
+def test_without_run_json_the_workers_are_believed(write):
+    folder = write(n=100)
+    (folder / "run.json").unlink()
+    c = conservation(load([folder]))
+
+    assert (c.scheduled, c.lost, c.broken) == (100, 0, ())
+
+
+def test_preflight_is_outside(write, synthetic):
+    folder = write(n=100, offsets_ns=(0,))
+    columns, _ = synthetic.rows_of(synthetic.Spec(n=1, offsets_ns=(0,)))["requests"]
+    columns = {**columns, "request_id": [-1], "stage": ["preflight"]}
+    synthetic.write_part(folder, "requests", "part-1-0", columns, [0], synthetic.START_AT_NS)
+
+    assert conservation(load([folder])).dispatched == 100

@@ -1,0 +1,189 @@
+"""Loading: clocks, parts, and everything that can be wrong with a run folder."""
+
+import json
+import shutil
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from tailgauge.errors import RunDataError
+from tailgauge_analysis.frames import load
+from tailgauge_analysis.problems import DAMAGED, OWNER, UNFINISHED
+
+
+def kinds(frames):
+    return [problem.kind for problem in frames.problems]
+
+
+def test_every_worker_is_mapped_to_the_clock_of_the_run(write):
+    frames = load([write(n=40, rate_per_s=10, offsets_ns=(0, 3_600_000_000_000, -77))])
+
+    requests = frames.requests.sort_values("request_id")
+    assert requests["scheduled_at_ns"].tolist() == [i * 100_000_000 for i in range(40)]
+    assert requests["worker"].tolist() == [i % 3 for i in range(40)]
+    assert frames.attempts.sort_values("request_id")["sent_at_ns"].tolist() == [
+        i * 100_000_000 + 50_000 for i in range(40)
+    ]
+    assert frames.health.groupby("worker")["at_ns"].min().tolist() == [10**9] * 3
+
+
+def test_the_truth_is_reduced_to_the_first_chunk(write):
+    frames = load([write(n=10, chunks=3)])
+
+    first = frames.attempts.sort_values("request_id")["first_content_at_ns"]
+    truth = frames.truth.sort_values("request_id")
+    assert (first.to_numpy() - truth["first_chunk_sent_at_ns"].to_numpy()).tolist() == [50_000] * 10
+    assert truth["chunks_sent"].tolist() == [3] * 10
+
+
+def test_a_missing_folder_is_told_in_a_sentence(tmp_path):
+    with pytest.raises(RunDataError, match="no such run folder"):
+        load([tmp_path / "none"])
+
+
+def test_a_folder_that_is_no_run_is_told_in_a_sentence(tmp_path):
+    with pytest.raises(RunDataError, match="not a run folder"):
+        load([tmp_path])
+
+
+def test_a_run_without_record_and_rows_is_refused(tmp_path):
+    (tmp_path / "requests").mkdir()
+    with pytest.raises(RunDataError, match="no run to analyse"):
+        load([tmp_path])
+
+
+def test_a_truncated_part_is_named_and_left_out(write):
+    folder = write(n=100)
+    part = folder / "requests" / "part-1-0.parquet"
+    part.write_bytes(part.read_bytes()[:-100])
+    frames = load([folder])
+
+    assert kinds(frames) == [DAMAGED]
+    assert "requests/part-1-0.parquet" in frames.problems[0].text
+    assert frames.rows["requests", 1] == 25
+
+
+def test_a_part_with_broken_pages_is_named_and_left_out(write):
+    folder = write(n=2000, parts=1)
+    part = folder / "chunks" / "part-0-0.parquet"
+    data = bytearray(part.read_bytes())
+    data[200:4000] = b"\xff" * 3800
+    part.write_bytes(bytes(data))
+
+    assert kinds(load([folder])) == [DAMAGED]
+
+
+def test_a_part_without_a_column_is_named_and_left_out(write):
+    folder = write(n=10, parts=1)
+    part = folder / "attempts" / "part-0-0.parquet"
+    table = pq.read_table(part)
+    pq.write_table(table.drop_columns(["sent_at_ns"]), part)
+    frames = load([folder])
+
+    assert "column sent_at_ns is missing" in frames.problems[0].text
+
+
+def test_a_newer_schema_is_refused(write, synthetic):
+    folder = write(n=10)
+    columns, _ = synthetic.rows_of(synthetic.Spec(n=10))["requests"]
+    synthetic.write_part(folder, "requests", "part-0-9", columns, [0], 0, {"tailgauge.schema_version": "2"})
+    with pytest.raises(RunDataError, match="schema version 2 is newer than 1"):
+        load([folder])
+
+
+def test_a_newer_run_json_is_refused(write):
+    folder = write(n=10)
+    run = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**run, "schema_version": 7}))
+    with pytest.raises(RunDataError, match="schema version 7"):
+        load([folder])
+
+
+def test_unfinished_files_are_counted_and_ignored(write):
+    folder = write(n=10)
+    (folder / "chunks" / "part-0-7.tmp").write_bytes(b"PAR1")
+    (folder / "chunks" / "part-0-8.parquet.tmp").write_bytes(b"")
+    frames = load([folder])
+
+    assert kinds(frames) == [UNFINISHED] * 2
+    assert len(frames.chunks) == 200
+
+
+def test_parts_that_a_compacted_file_replaces_are_not_read_twice(write, synthetic):
+    """As after a crash between compaction and deletion."""
+    folder = write(n=20, offsets_ns=(0,))
+    columns, _ = synthetic.rows_of(synthetic.Spec(n=20, offsets_ns=(0,)))["requests"]
+    names = "part-0-0.parquet,part-0-1.parquet"
+    replaces = {"tailgauge.replaces": names}
+    synthetic.write_part(
+        folder, "requests", "part-0-all", columns, range(20), synthetic.START_AT_NS, replaces
+    )
+    frames = load([folder])
+
+    assert len(frames.requests) == 20
+    assert frames.problems == ()
+
+
+def test_dictionary_encoded_text_reads_like_plain_text(write):
+    folder = write(n=10, parts=1, offsets_ns=(0,))
+    part = folder / "requests" / "part-0-0.parquet"
+    table = pq.read_table(part)
+    i = table.column_names.index("stage")
+    pq.write_table(table.set_column(i, "stage", table["stage"].dictionary_encode()), part)
+
+    assert load([folder]).requests["stage"].tolist() == ["warmup"] * 10
+
+
+def test_local_part_folders_of_one_run_are_merged(write, tmp_path):
+    whole = write(n=40)
+    halves = [tmp_path / "a", tmp_path / "b"]
+    for worker, half in enumerate(halves):
+        for table in ("requests", "attempts", "chunks", "health"):
+            (half / table).mkdir(parents=True)
+            for part in (whole / table).glob(f"part-{worker}-*"):
+                shutil.copy(part, half / table)
+        (half / "workers").mkdir()
+        shutil.copy(whole / "workers" / f"{worker}.json", half / "workers")
+    merged, one = load(halves), load([whole])
+
+    assert merged.rows == {key: n for key, n in one.rows.items() if key[0] != "target"}
+    assert merged.run["run_id"] == one.run["run_id"]
+    assert merged.run["rebuilt"]
+    assert kinds(merged) == [OWNER]
+    np.testing.assert_array_equal(merged.requests["scheduled_at_ns"], one.requests["scheduled_at_ns"])
+
+
+def test_the_same_folder_twice_counts_once(write):
+    folder = write(n=10)
+
+    assert len(load([folder, folder]).requests) == 10
+
+
+def test_different_runs_are_not_mixed(write):
+    with pytest.raises(RunDataError, match="different runs"):
+        load([write("a", n=10), write("b", n=10, run_id="20261121T080000Z-other-ffff")])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"workers": 3, "scenario": [], "conservation": null}',
+        "\x00",
+        '{"workers": [{}]}',
+    ],
+)
+def test_a_damaged_run_json_is_no_traceback(write, text):
+    folder = write(n=10)
+    (folder / "run.json").write_text(text)
+
+    assert len(load([folder]).requests) == 10
+
+
+def test_a_run_id_may_not_leave_the_reports_folder(write):
+    with pytest.raises(RunDataError, match="cannot name a report folder"):
+        load([write(n=10, run_id="../../etc")])

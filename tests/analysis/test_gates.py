@@ -1,0 +1,130 @@
+"""Each gate on a run that just fails it, and the verdict."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tailgauge.errors import Exit
+from tailgauge_analysis.findings import find
+from tailgauge_analysis.frames import load
+from tailgauge_analysis.gates import GATES
+from tailgauge_analysis.verdict import DEGRADED, INVALID, VALID
+
+
+def judged(folder):
+    found = find(load([folder]))
+    return found.verdict, [reason.gate for reason in found.reasons], found
+
+
+def test_a_sound_run_is_valid(write):
+    assert judged(write(n=1000))[:2] == (VALID, [])
+
+
+N = 1000
+LATE = np.where(np.arange(N) % 50 == 0, 9.0, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("gate", "verdict", "changes"),
+    [
+        ("finished", DEGRADED, {"state": "interrupted", "not_reached": 50}),
+        ("finished", DEGRADED, {"state": "running"}),
+        ("finished", INVALID, {"state": "failed"}),
+        ("lost", INVALID, {"lost": 1}),
+        ("measured", INVALID, {"ended": dict.fromkeys(range(N), "rate_limited")}),
+        ("drops", DEGRADED, {"ended": dict.fromkeys(range(500, 510), "client_drop")}),
+        ("drops", INVALID, {"ended": dict.fromkeys(range(500, 511), "client_drop")}),
+        ("client_delay", DEGRADED, {"delay_ms": LATE}),
+        ("exact", DEGRADED, {"interval_every": 90}),
+        ("loop_lag", DEGRADED, {"stamps": "user", "loop_lag_ms": 6.0}),
+        ("clock_offset", DEGRADED, {"error_ns": 1_000_001}),
+        ("clock_step", DEGRADED, {"clock_step_ns": -1_000_001}),
+    ],
+)
+def test_a_gate_fails_alone_and_says_why(write, gate, verdict, changes):
+    word, gates, found = judged(write(n=N, **changes))
+
+    assert (word, gates) == (verdict, [gate])
+    assert found.reasons[0].text.endswith(".")
+    assert found.reasons[0].advice.endswith(".")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"delay_ms": np.where(np.arange(N) % 50 == 0, 4.9, 0.1)},
+        {"delay_ms": LATE, "ttft_ms": 1000.0},  # 1% of a second
+        {"interval_every": 110},
+        {"loop_lag_ms": 80.0},  # kernel stamps do not care
+        {"stamps": "user", "loop_lag_ms": 4.9},
+        {"cpu_share": 1.0},
+        {"error_ns": 999_999},
+    ],
+)
+def test_what_does_not_move_a_number_is_no_reason(write, changes):
+    assert judged(write(n=N, **changes))[:2] == (VALID, [])
+
+
+def test_damaged_parts_make_a_run_invalid(write):
+    folder = write(n=N)
+    (folder / "requests" / "part-0-0.parquet").write_bytes(b"PAR1")
+    word, gates, found = judged(folder)
+
+    assert word == INVALID
+    assert gates == ["parts", "lost", "conservation"]
+    assert found.exit_code == Exit.INVALID
+
+
+def test_duplicate_ids_make_a_run_invalid(write, synthetic):
+    folder = write(n=N)
+    columns, _ = synthetic.rows_of(synthetic.Spec(n=N))["requests"]
+    synthetic.write_part(folder, "requests", "part-0-7", columns, [0, 2], synthetic.START_AT_NS)
+
+    assert "unique" in judged(folder)[1]
+
+
+def test_a_lost_worker_makes_a_run_invalid(write):
+    folder = write(n=N)
+    run = json.loads((folder / "run.json").read_text())
+    run["workers"][1]["state"] = "lost"
+    (folder / "run.json").write_text(json.dumps(run))
+    word, gates, found = judged(folder)
+
+    assert (word, gates) == (INVALID, ["lost"])
+    assert "worker 1 did not finish" in found.reasons[0].text
+
+
+def test_a_run_without_owner_is_degraded_and_rebuilt(write):
+    folder = write(n=N)
+    (folder / "run.json").unlink()
+    word, gates, found = judged(folder)
+
+    assert (word, gates) == (DEGRADED, ["finished"])
+    assert "rebuilt from the records of 2 workers" in found.reasons[0].text
+
+
+def test_a_run_without_any_record_is_invalid(write):
+    folder = write(n=N)
+    (folder / "run.json").unlink()
+    for record in (folder / "workers").iterdir():
+        record.unlink()
+
+    assert judged(folder)[:2] == (INVALID, ["conservation", "finished"])
+
+
+def test_an_unusable_target_says_so(write):
+    folder = write(n=1, ended={0: "connect_error"}, state="unusable")
+
+    assert judged(folder)[1][0] == "finished"
+
+
+def test_a_busy_worker_is_the_explanation(write):
+    cpu = np.concatenate([np.full(5, 0.3), np.full(8, 0.97), np.full(8, 0.3)])
+    found = judged(write(n=N, delay_ms=LATE, cpu_share=cpu))[2]
+
+    assert "worker 1 was at 97% of its core from 00:05 to 00:13: use more workers" in found.explanations
+
+
+def test_gates_have_one_name_each():
+    assert len({gate.name for gate in GATES}) == len(GATES)

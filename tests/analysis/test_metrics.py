@@ -1,0 +1,117 @@
+"""Metrics against runs whose every latency is known."""
+
+import numpy as np
+import pytest
+
+from tailgauge_analysis.frames import load
+from tailgauge_analysis.latency import OFFERED, SUCCESSES, beyond, row, sample
+from tailgauge_analysis.metrics import BY_NAME, METRICS
+from tailgauge_analysis.steady import steady
+
+
+@pytest.fixture
+def stage(write):
+    return lambda **changes: steady(load([write(**changes)]))
+
+
+def values(stage, name, view=SUCCESSES):
+    return sample(BY_NAME[name], stage, view)[0]
+
+
+def test_constant_times_come_out_as_they_went_in(stage):
+    """METHOD row 21: m tokens a chunk every g ms give a chunk gap of g and TPOT = g (chunks - 1) / (n - 1)."""
+    s = stage(n=200, ttft_ms=200, delay_ms=0.5, gap_ms=30, chunks=10, tokens_per_chunk=4)
+    expected = {
+        "ttft_sched": 200.0, "ttft_sent": 199.5, "tpot": 30 * 9 / 39, "chunk_gap": 30.0, "chunk_gap_worst": 30.0,
+        "e2e_sched": 470.0, "e2e_sent": 469.5, "client_delay": 0.5,
+    }  # fmt: skip
+
+    for name, truth in expected.items():
+        assert values(s, name) == pytest.approx(truth), name
+    assert len(values(s, "ttft_sched")) == 150
+    assert len(values(s, "chunk_gap")) == 150 * 9
+
+
+def test_quantiles_of_a_lognormal_are_found_within_their_interval(stage):
+    drawn = np.random.default_rng(12).lognormal(np.log(200), 0.35, 6000)
+    s = stage(n=6000, rate_per_s=100, ttft_ms=drawn, chunks=2)
+
+    for q in row(BY_NAME["ttft_sched"], s, SUCCESSES).quantiles:
+        z = {0.5: 0.0, 0.9: 1.281552, 0.95: 1.644854, 0.99: 2.326348}[q.p]
+        assert q.low <= 200 * np.exp(0.35 * z) <= q.high
+
+
+def test_one_output_token_has_no_time_per_token(stage):
+    s = stage(n=100, chunks=1)
+
+    assert len(values(s, "tpot")) == 0
+    assert len(values(s, "chunk_gap")) == 0
+    assert len(values(s, "ttft_sched")) == 50
+
+
+def test_warm_up_is_outside(stage):
+    slow_start = np.where(np.arange(200) < 50, 9000.0, 100.0)
+
+    assert values(stage(n=200, warmup_s=1, ttft_ms=slow_start), "ttft_sched").max() == pytest.approx(100)
+
+
+def test_failures_are_absent_among_successes_and_slowest_of_what_was_offered(stage):
+    ended = {100: "server_error", 101: "client_drop", 102: "timeout", 103: "censored"}
+    s = stage(n=150, ended=ended)
+
+    assert len(values(s, "ttft_sched")) == 96
+    offered = values(s, "ttft_sched", OFFERED)
+    assert len(offered) == 100
+    assert np.flatnonzero(np.isinf(offered)).tolist() == [50, 51, 52, 53]
+    assert beyond(s) == "failed"
+    assert len(values(s, "client_delay")) == 99
+
+
+def test_unanswered_only_because_the_drain_ended_is_named_so(stage):
+    assert beyond(stage(n=150, ended={148: "censored", 149: "censored"})) == "> drain"
+
+
+def test_without_one_success_everything_offered_failed(stage):
+    s = stage(n=100, ended=dict.fromkeys(range(100), "server_error"))
+
+    assert np.isinf(values(s, "ttft_sched", OFFERED)).all()
+    assert len(values(s, "ttft_sched")) == 0
+
+
+def test_the_first_text_ends_the_ttft_where_the_scenario_says_so(stage):
+    s = stage(n=100, scenario={"report": {"first_token": "text"}})
+
+    assert s.first_token == "text"
+    assert values(s, "ttft_sched") == pytest.approx(200)
+
+
+def test_a_retry_that_succeeds_is_timed_from_the_request(write, synthetic):
+    """The first attempt failed; the answer is the second: since scheduled includes the wait for it."""
+    folder = write(n=60, warmup_s=0, rate_per_s=10, offsets_ns=(0,), parts=1)
+    columns, _ = synthetic.rows_of(synthetic.Spec(n=60, warmup_s=0, rate_per_s=10, offsets_ns=(0,)))[
+        "attempts"
+    ]
+    retry = {**columns, "attempt": np.ones(60, int), "sent_at_ns": columns["sent_at_ns"] + 1e9}
+    for name in ("first_content_at_ns", "last_content_at_ns", "first_text_at_ns"):
+        retry[name] = retry[name] + 1e9
+    failed = {**columns, "ended": np.full(60, "rate_limited", object)}
+    synthetic.write_part(folder, "attempts", "part-0-0", failed, range(60), synthetic.START_AT_NS)
+    synthetic.write_part(folder, "attempts", "part-0-1", retry, range(60), synthetic.START_AT_NS)
+    s = steady(load([folder]))
+
+    assert values(s, "ttft_sched") == pytest.approx(1200)
+    assert values(s, "ttft_sent") == pytest.approx(199.95)
+    assert values(s, "client_delay") == pytest.approx(0.05)
+
+
+def test_every_objective_of_a_scenario_names_a_metric():
+    from typing import get_args
+
+    from tailgauge.scenario import Slo
+
+    assert set(get_args(Slo.model_fields["metric"].annotation)) <= {metric.name for metric in METRICS}
+
+
+def test_metrics_have_one_name_each_and_say_what_they_mean():
+    assert len(BY_NAME) == len(METRICS)
+    assert all(m.unit == "ms" and m.formula and m.meaning.endswith(".") and m.needs for m in METRICS)

@@ -1,0 +1,195 @@
+"""The report as a whole: what is written, that it is harmless, and that nothing is ever a traceback."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from tailgauge.errors import Exit, RunDataError, UsageError
+from tailgauge_analysis.pages import REPORT_KEYS
+from tailgauge_analysis.report import make
+
+EVIL = '<script>alert("x")</script><img src=x onerror=alert(1)> | `a` [l](javascript:alert(1)) \x1b[31m\u202e &amp;'
+
+
+def body(report):
+    """The page without plotly.js, which is not ours."""
+    return max(re.split(r"<script>[^<]*plotly\.js v", report.html.read_text())[:1], key=len)
+
+
+def strict(text):
+    def refuse(name):
+        raise AssertionError(f"{name} in JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def every_kind_of_run(write):
+    failing = dict.fromkeys(range(100), "server_error")
+    yield write("sound", n=400)
+    yield write("one", n=1, warmup_s=0, run_id="one")
+    yield write("none", n=0, run_id="none")
+    yield write("failing", n=100, ended=failing, run_id="failing")
+    yield write("dropped", n=100, ended=dict.fromkeys(range(100), "client_drop"), run_id="dropped")
+    yield write("censored", n=100, ended=dict.fromkeys(range(90, 100), "censored"), run_id="censored")
+    yield write("warmup-only", n=20, run_id="warmup-only")
+    yield write("one-chunk", n=100, chunks=1, run_id="one-chunk")
+    yield write("no-truth", n=100, truth=False, run_id="no-truth")
+
+
+def test_no_run_is_a_traceback_and_no_number_is_infinite(write, tmp_path):
+    for folder in every_kind_of_run(write):
+        report = make([folder], tmp_path)
+        text = body(report) + report.markdown.read_text() + report.summary
+
+        assert strict(report.json.read_text()) == report.data, folder
+        assert not re.search(
+            r"\b(nan|NaN|inf|Infinity|None|null ms)\b",
+            re.sub(r"<(pre|script)[^>]*>.*?</\1>", "", text, flags=re.DOTALL),
+        ), folder
+        assert '"NaN"' not in text, folder
+
+
+def test_without_one_success_there_is_nothing_to_measure(made):
+    report = made(n=200, ended=dict.fromkeys(range(200), "server_error"))
+
+    assert (report.verdict, report.exit_code) == ("INVALID", Exit.INVALID)
+    assert "Nothing to measure" in report.summary
+    assert "no latency" in report.summary
+
+
+def test_the_keys_of_the_json_are_the_documented_ones(made):
+    assert list(made(n=100).data) == [name for name, _ in REPORT_KEYS]
+
+
+def test_the_same_data_makes_the_same_report(write, tmp_path):
+    folder = write(n=300, slo={"a": {"metric": "tpot", "quantile": 0.9, "max_ms": 11.0}})
+    first = make([folder], tmp_path / "a")
+    second = make([folder], tmp_path / "b")
+
+    assert first.html.read_bytes() == second.html.read_bytes()
+    assert first.json.read_bytes() == second.json.read_bytes()
+    assert first.markdown.read_bytes() == second.markdown.read_bytes()
+
+
+def test_the_verdict_is_put_into_run_json(write, tmp_path):
+    folder = write(n=300)
+    before = json.loads((folder / "run.json").read_text())
+    make([folder], tmp_path)
+    after = json.loads((folder / "run.json").read_text())
+
+    assert after.pop("verdict") == {"verdict": "VALID", "reasons": [], "exit_code": 0}
+    assert {**after, "verdict": None} == before
+    assert [path.name for path in folder.glob("*.tmp")] == []
+
+
+def test_a_run_that_goes_on_is_left_alone(write, tmp_path):
+    folder = write(n=300, state="running")
+    before = (folder / "run.json").read_bytes()
+    make([folder], tmp_path)
+
+    assert (folder / "run.json").read_bytes() == before
+
+
+def test_what_a_target_wrote_stays_text(write, tmp_path):
+    error = {"status": 429, "error_type": EVIL, "error_body": EVIL}
+    folder = write(
+        n=400, ended=dict.fromkeys(range(200, 300), "rate_limited"), error=error, model=EVIL, slo={}
+    )
+    run = json.loads((folder / "run.json").read_text())
+    run["scenario"] = {**run["scenario"], "name": EVIL, "description": EVIL, "note": "</script>" + EVIL}
+    run["target"]["url"] = EVIL
+    run["workers"][0] = {**run["workers"][0], "name": EVIL, "host": EVIL}
+    run["notes"], run["overrides"], run["versions"] = [EVIL], [EVIL], {EVIL: EVIL}
+    run["preflight"] = [{"ended": EVIL, "status": EVIL, "message": EVIL}]
+    run["scenario"]["slo"] = {EVIL: {"metric": EVIL}}
+    (folder / "run.json").write_text(json.dumps(run))
+    report = make([folder], tmp_path)
+    page, text = body(report), report.markdown.read_text()
+
+    assert "<script>alert" not in page
+    assert "<img" not in page
+    assert "&lt;script&gt;alert" in page
+    assert "<script" not in text
+    assert "<img" not in text
+    assert not re.search(r"(?<!\\)\]\(", text)
+    assert "\x1b" not in report.summary
+    assert "\u202e" not in report.summary
+
+
+def test_the_page_asks_nobody_for_anything(made):
+    page = body(made(n=300))
+
+    assert re.findall(r"""(?:src|href|action)\s*=\s*["']?(?!#|data:)([^"'\s>]+)""", page) == []
+    assert "default-src 'none'" in page
+    assert "@import" not in page
+    assert "url(" not in page
+
+
+def test_the_page_is_accessible(made):
+    page = body(made(n=300))
+
+    assert '<html lang="en">' in page
+    assert 'name="viewport"' in page
+    assert page.count("<h1") == 1
+    assert len(re.findall(r"<th(?=[ >])", page)) == len(re.findall(r'<th scope="(?:row|col)"', page))
+    assert len(re.findall(r'role="img" aria-label="[^"]{20,}"', page)) == 5
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'aria-labelledby="([^"]+)"', page)) <= set(ids)
+
+
+def test_a_big_run_makes_a_page_that_can_be_mailed(made):
+    drawn = np.random.default_rng(1).lognormal(5, 0.5, 20_000)
+    report = made(n=20_000, rate_per_s=100, ttft_ms=drawn, chunks=5, truth=False)
+
+    assert report.html.stat().st_size < 8_000_000
+
+
+def test_the_summary_fits_a_terminal(made):
+    ended = {
+        **dict.fromkeys(range(500, 560), "rate_limited"),
+        700: "client_drop",
+        800: "timeout",
+        999: "censored",
+    }
+    slo = {f"goal_{i}": {"metric": "ttft_sched", "quantile": 0.99, "max_ms": 1000.0 + i} for i in range(9)}
+    late = np.where(np.arange(1000) % 40 == 0, 20.0, 0.1)
+    report = made(
+        n=1000,
+        ended=ended,
+        slo=slo,
+        delay_ms=late,
+        error_ns=2_000_000,
+        interval_every=9,
+        clock_step_ns=5_000_000,
+    )
+    lines = report.summary.splitlines()
+
+    assert len(lines) <= 24
+    assert [line for line in lines if len(line) > 100 and not line.startswith("report: ")] == []
+    assert lines[0].startswith("DEGRADED")
+    assert lines[-1] == f"report: {report.html}"
+
+
+def test_a_folder_that_cannot_be_written_is_told_in_a_sentence(write, tmp_path):
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(UsageError, match="cannot be written"):
+        make([write(n=10)], tmp_path / "out")
+
+
+def test_a_missing_folder_is_told_in_a_sentence(tmp_path):
+    with pytest.raises(RunDataError, match="no such run folder"):
+        make([tmp_path / "none"], tmp_path)
+
+
+def test_a_rebuilt_run_says_so(write, tmp_path):
+    folder = write(n=300)
+    (folder / "run.json").unlink()
+    report = make([folder], tmp_path)
+
+    assert "run.json is missing" in report.summary
+    assert "run.json is missing" in body(report)
+    assert report.data["run"]["rebuilt"]
+    assert not (folder / "run.json").exists()

@@ -1,0 +1,32 @@
+"""Every schema version that was ever released still loads."""
+
+from pathlib import Path
+
+import pytest
+
+from tailgauge import records
+from tailgauge_analysis.frames import load
+from tailgauge_analysis.latency import SUCCESSES, sample
+from tailgauge_analysis.metrics import BY_NAME
+from tailgauge_analysis.steady import steady
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+def test_every_version_has_a_fixture():
+    assert {path.name for path in FIXTURES.iterdir()} == {
+        f"schema-{version}" for version in range(1, records.SCHEMA_VERSION + 1)
+    }
+
+
+@pytest.mark.parametrize("version", range(1, records.SCHEMA_VERSION + 1))
+def test_an_old_run_still_loads(version):
+    """Six requests at 2 a second, the first two in the warm-up, the last one rate-limited."""
+    frames = load([FIXTURES / f"schema-{version}"])
+    stage = steady(frames)
+
+    assert frames.problems == ()
+    assert stage.requests["ended"].tolist() == ["ok", "ok", "ok", "rate_limited"]
+    assert sample(BY_NAME["ttft_sched"], stage, SUCCESSES)[0].tolist() == [200.0] * 3
+    assert sample(BY_NAME["chunk_gap"], stage, SUCCESSES)[0].tolist() == [10.0] * 6
+    assert len(frames.truth) == 5
