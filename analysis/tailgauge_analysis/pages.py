@@ -74,6 +74,12 @@ runs/<run_id>/
 - Some string columns may be dictionary-encoded.
 """
 
+_WORKER_KEYS = (
+    "one entry a worker: worker, name, host, pid, state (drained, lost, failed, running), clock (offset_ns, error_ns), "
+    "stamps (kernel, user), why (what made it fail), leased, "
+    "counts (dispatched, client_drop, not_reached, ended, censored), rows by table"
+)
+
 # Keys of run.json: name, meaning.
 RUN_KEYS = (
     ("schema_version", "version of this format"),
@@ -91,11 +97,7 @@ RUN_KEYS = (
     ("target", "url, simulated, protocol"),
     ("versions", "versions of tailgauge and of what it stands on"),
     ("owner", "host, pid, kernel, cpu_count, python and what else tells this machine from another"),
-    (
-        "workers",
-        "one entry a worker: worker, name, host, pid, state (drained, lost, failed, running), clock (offset_ns, error_ns), "
-        "stamps (kernel, user), why (what made it fail), leased, counts (dispatched, client_drop, not_reached, ended, censored), rows by table",
-    ),
+    ("workers", _WORKER_KEYS),
     (
         "conservation",
         "scheduled, dispatched, client_drop, not_reached, lost, ended by class, censored; preflight excepted",
