@@ -42,8 +42,9 @@ def read(folders: Sequence[Path]) -> tuple[Json, list[Problem]]:
     own = [tree for _, tree in records]
     if owners:
         run = owners[0][1]
-        if run.get("state") == "running" and own:  # the owner stopped writing before the workers did
-            run = {**run, "conservation": {}, "workers": _latest(listing(run, "workers"), own)}
+        if run.get("state") == "running":  # what the owner last wrote is older than the rows
+            stale = [{**w, "counts": {}, "leased": None, "rows": {}} for w in listing(run, "workers") if isinstance(w, dict)]
+            run = {**run, "conservation": {}, "workers": _latest(stale, own)}
     elif own:
         run = {**table(own[0], "run"), "state": "interrupted", "workers": own}
         problems.append(
@@ -122,9 +123,9 @@ def _same_run(trees: Sequence[tuple[Path, Json]]) -> None:
         )
 
 
-def _latest(by_owner: Sequence[Any], own: Sequence[Json]) -> list[Json]:
+def _latest(by_owner: Sequence[Json], own: Sequence[Json]) -> list[Json]:
     """Worker entries, each worker's own record before what the owner last heard."""
-    entries = {whole(w.get("worker")): w for w in by_owner if isinstance(w, dict)}
+    entries = {whole(w.get("worker")): w for w in by_owner}
     return list({**entries, **{whole(w.get("worker")): w for w in own}}.values())
 
 

@@ -9,6 +9,7 @@ and the rest of what it held is `lost`. The analysis does the same sum again fro
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tailgauge.folder import RunFolder
+from tailgauge.folder import MARK, RunFolder
 from tailgauge.records import CENSORED
 
 
@@ -57,15 +58,23 @@ def conserve(scheduled: int, shares: Sequence[Share], *, final: bool) -> dict[st
 
 def count_rows(folder: RunFolder, worker: int, drop: str) -> dict[str, Any]:
     """Counts of a lost worker, from the request rows that it left; unreadable parts count nothing."""
-    ended: dict[str, int] = {}
+    tables: dict[str, pa.Table] = {}
     for part in sorted((folder.path / "requests").glob(f"part-{worker}-*.parquet")):
-        try:
-            table = pq.read_table(part, columns=["stage", "ended"])
-        except (OSError, pa.ArrowException):
-            continue  # the analysis names it
-        table = table.filter(pc.not_equal(table["stage"], "preflight"))
+        with contextlib.suppress(OSError, pa.ArrowException):  # the analysis names it
+            tables[part.name] = pq.read_table(part, columns=["stage", "ended"])
+    replaced = {name for table in list(tables.values()) for name in _replaced_by(table)}
+    ended: dict[str, int] = {}
+    for name, whole in tables.items():
+        if name in replaced:
+            continue
+        table = whole.filter(pc.not_equal(whole["stage"], "preflight"))
         for item in pc.value_counts(table["ended"]).to_pylist():
             ended[item["values"]] = ended.get(item["values"], 0) + item["counts"]
     dropped, censored = ended.pop(drop, 0), ended.pop(CENSORED, 0)
     dispatched = sum(ended.values()) + censored
     return {"dispatched": dispatched, "client_drop": dropped, "ended": ended, "censored": censored}
+
+
+def _replaced_by(table: pa.Table) -> list[str]:
+    """Names of the parts that a compacted one stands for: a kill may have left both."""
+    return (table.schema.metadata or {}).get(f"{MARK}.replaces".encode(), b"").decode().split(",")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from array import array
-from dataclasses import astuple
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
@@ -118,11 +117,8 @@ class Recorder:
             self._chunk_count += len(chunks)
 
     def warm_up(self) -> None:
-        """Build and write a part into memory once, so that no first time falls into the run."""
-        kind, numbers = bytearray(1), array("q", [1])
-        chunks = Chunks(kind, numbers, numbers, numbers, array("i", [1]), array("i", [1]))
-        for table in (chunk_table([(0, 0, 0, 0, chunks)]), row_table("health", [HealthRow(*[0] * 16)])):
-            pq.write_table(table, pa.BufferOutputStream(), compression="zstd")
+        """Build and write parts once, on the writer's thread and into memory: no first time falls into the run."""
+        get_hub().threadpool.apply(_rehearse)
 
     @property
     def waiting_rows(self) -> int:
@@ -191,6 +187,13 @@ class Recorder:
                 self._error = RecorderError(f"{name}: the parts could not be compacted: {error}")
 
 
+def _rehearse() -> None:
+    kind, numbers, few = bytearray(1), array("q", [1]), array("i", [1])
+    chunks = Chunks(kind, numbers, numbers, numbers, few, few)
+    for table in (chunk_table([(0, 0, 0, 0, chunks)]), row_table("health", [HealthRow(*[0] * 16)])):
+        pq.write_table(table, pa.BufferOutputStream(), compression="zstd")
+
+
 def compact(table: str, parts: list[Path], whole: Path) -> None:
     """Fold parts into `whole`; its metadata names them, so that a kill before they are removed doubles nothing."""
     target = schema(table, replaces=",".join(p.name for p in parts))
@@ -213,10 +216,8 @@ def compact(table: str, parts: list[Path], whole: Path) -> None:
 def row_table(name: str, rows: list[Any]) -> pa.Table:
     """Arrow table of row objects."""
     target = schema(name)
-    cells = zip(*(astuple(row) for row in rows), strict=True)
-    return pa.Table.from_arrays(
-        [pa.array(c, f.type) for c, f in zip(cells, target, strict=True)], schema=target
-    )
+    cells = [pa.array([getattr(row, f.name) for row in rows], f.type) for f in target]
+    return pa.Table.from_arrays(cells, schema=target)
 
 
 def chunk_table(segments: list[Segment]) -> pa.Table:
