@@ -105,7 +105,8 @@ _ADVICE = {
 
 def preflight_failure(url: str, protocol: str, seen: dict[str, Any]) -> str:
     """One or two sentences: which target, what it did, what to do."""
-    kind, status = seen["error_type"], seen["status"]
+    status = seen["status"]
+    kind = seen["error_type"] or (None if status else seen["ended"])
     text = " ".join(re.sub(r"<[^>]*>", " ", seen["message"] or "").split()).rstrip(".")
     text = text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
     did = f"answered HTTP {status}" if status else f"could not be used ({kind})"

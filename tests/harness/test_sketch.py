@@ -1,0 +1,64 @@
+"""The live quantiles: one percent of error, and sums of sketches that are exact."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailgauge import sketch
+
+
+def sketch_of(values):
+    bins: sketch.Bins = {}
+    for value in values:
+        sketch.add(bins, float(value))
+    return bins
+
+
+def exact(values, p):
+    return sorted(values)[max(1, math.ceil(p * len(values))) - 1]
+
+
+@pytest.mark.parametrize("p", [0.0, 0.01, 0.5, 0.9, 0.99, 0.999, 1.0])
+@pytest.mark.parametrize("sigma", [0.1, 0.5, 2.0])
+def test_a_quantile_of_lognormal_latencies_is_within_one_percent_of_the_exact_one(p, sigma):
+    values = np.random.default_rng(1).lognormal(5.0, sigma, 20_000)
+
+    assert sketch.quantile(sketch_of(values), p) == pytest.approx(exact(values, p), rel=0.01)
+
+
+@given(st.lists(st.floats(1e-3, 1e7), min_size=1, max_size=50), st.floats(0, 1))
+def test_a_quantile_of_anything_positive_is_within_one_percent(values, p):
+    assert sketch.quantile(sketch_of(values), p) == pytest.approx(exact(values, p), rel=0.0101)
+
+
+@given(st.lists(st.lists(st.floats(1e-3, 1e7), max_size=20), max_size=5))
+def test_merged_sketches_are_the_sketch_of_all_values(parts):
+    merged: sketch.Bins = {}
+    for part in parts:
+        sketch.merge(merged, sketch_of(part))
+
+    assert merged == sketch_of([value for part in parts for value in part])
+
+
+def test_merging_leaves_the_other_sketch_alone():
+    other = sketch_of([5.0])
+    sketch.merge(sketch_of([5.0]), other)
+
+    assert other == sketch_of([5.0])
+
+
+def test_an_empty_sketch_has_no_quantile():
+    assert sketch.quantile({}, 0.5) is None
+
+
+@pytest.mark.parametrize("value", [0.0, -3.0])
+def test_a_value_that_is_not_positive_counts_as_the_smallest(value):
+    bins = sketch_of([value, 100.0])
+
+    assert sketch.quantile(bins, 0.5) == pytest.approx(1e-9, rel=0.01)
+    assert sketch.quantile(bins, 1.0) == pytest.approx(100.0, rel=0.01)
