@@ -98,11 +98,9 @@ def _finished(e: Evidence) -> Said | None:
     state = e.frames.run["state"]
     owner = next((p.text for p in e.frames.problems if p.kind == OWNER), None)
     if state == "unusable":
-        return (
-            INVALID,
-            "The target could not be used: the preflight request failed.",
-            "See the preflight below; check address, key and model.",
-        )
+        said = [plain(str(p["message"]), 300) for p in e.frames.run["preflight"] if p.get("message")]
+        text = f"The target could not be used: {said[-1].rstrip('.') if said else 'the preflight request failed'}."
+        return INVALID, text, "Check address, protocol, key and model of the target."
     if state == "failed":
         return INVALID, "The run failed before its end.", "See the notes and the log of the run."
     if owner is not None:

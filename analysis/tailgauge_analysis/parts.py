@@ -76,16 +76,14 @@ def _opened(table: str, path: Path, problems: list[Problem]) -> Part | None:
         footer = pq.read_metadata(path).metadata or {}
         version = int(footer.get(_VERSION, b"0"))
     except (OSError, pa.ArrowException, ValueError) as error:
-        problems.append(
-            Problem(DAMAGED, f"{table}/{path.name} cannot be read and is left out: {_first_line(error)}")
-        )
+        problems.append(_left_out(table, path, f"cannot be read and is left out: {_first_line(error)}"))
         return None
     if version > SCHEMA_VERSION:
         raise RunDataError(
             f"{path}: schema version {version} is newer than {SCHEMA_VERSION}, the newest that this tailgauge reads"
         )
     if version < 1:
-        problems.append(Problem(DAMAGED, f"{table}/{path.name} names no schema version and is left out"))
+        problems.append(_left_out(table, path, "names no schema version and is left out"))
         return None
     names = footer.get(_REPLACES, b"").decode("utf-8", "replace").split(",")
     return Part(table, int(match[1]), path, frozenset(name.strip() for name in names) - {"", path.name})
@@ -103,9 +101,7 @@ def read(part: Part, wanted: Sequence[str], problems: list[Problem]) -> pa.Table
         return pa.table({name: rows[name].cast(_ARROW[kinds[name]]) for name in wanted})
     except (OSError, ValueError, pa.ArrowException) as error:
         problems.append(
-            Problem(
-                DAMAGED, f"{part.table}/{part.path.name} cannot be read and is left out: {_first_line(error)}"
-            )
+            _left_out(part.table, part.path, f"cannot be read and is left out: {_first_line(error)}")
         )
         return None
 
@@ -123,6 +119,11 @@ def empty(table: str, wanted: Sequence[str]) -> pa.Table:
     """A table without rows."""
     kinds = {column.name: column.kind for column in columns(table)}
     return pa.table({name: pa.array([], _ARROW[kinds[name]]) for name in wanted})
+
+
+def _left_out(table: str, path: Path, why: str) -> Problem:
+    """No statistic rests on the endpoint's log, so that one may be missing."""
+    return Problem(NOTE if table == "target" else DAMAGED, f"{table}/{path.name} {why}")
 
 
 def _first_line(error: Exception) -> str:

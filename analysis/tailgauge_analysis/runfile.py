@@ -43,7 +43,11 @@ def read(folders: Sequence[Path]) -> tuple[Json, list[Problem]]:
     if owners:
         run = owners[0][1]
         if run.get("state") == "running":  # what the owner last wrote is older than the rows
-            stale = [{**w, "counts": {}, "leased": None, "rows": {}} for w in listing(run, "workers") if isinstance(w, dict)]
+            stale = [
+                {**w, "counts": {}, "leased": None, "rows": {}}
+                for w in listing(run, "workers")
+                if isinstance(w, dict)
+            ]
             run = {**run, "conservation": {}, "workers": _latest(stale, own)}
     elif own:
         run = {**table(own[0], "run"), "state": "interrupted", "workers": own}

@@ -119,6 +119,23 @@ def test_an_unusable_target_says_so(write):
     assert judged(folder)[1][0] == "finished"
 
 
+def test_a_run_that_goes_on_is_not_measured_against_old_counts(write):
+    folder = write(n=N, state="running")
+    for record in (folder / "workers").iterdir():
+        record.unlink()
+    word, gates, found = judged(folder)
+
+    assert (word, gates) == (INVALID, ["conservation", "finished"])
+    assert "Nothing says how many requests were scheduled" in found.reasons[0].text
+
+
+def test_the_endpoints_log_may_be_damaged(write):
+    folder = write(n=N)
+    (folder / "target" / "part-0-0.parquet").write_bytes(b"PAR1")
+
+    assert judged(folder)[0] == VALID
+
+
 def test_a_busy_worker_is_the_explanation(write):
     cpu = np.concatenate([np.full(5, 0.3), np.full(8, 0.97), np.full(8, 0.3)])
     found = judged(write(n=N, delay_ms=LATE, cpu_share=cpu))[2]
