@@ -77,4 +77,5 @@ def count_rows(folder: RunFolder, worker: int, drop: str) -> dict[str, Any]:
 
 def _replaced_by(table: pa.Table) -> list[str]:
     """Names of the parts that a compacted one stands for: a kill may have left both."""
-    return (table.schema.metadata or {}).get(f"{MARK}.replaces".encode(), b"").decode().split(",")
+    named: bytes = (table.schema.metadata or {}).get(f"{MARK}.replaces".encode(), b"")
+    return named.decode().split(",")

@@ -78,14 +78,14 @@ class StreamDecoder:
         except EventSizeError:
             self.error = self.error or ("malformed_stream", "an event without an end")
             return
-        exact = len(events) - 1 if at_rest and self._splitter.idle else -1
+        exact = len(events) - 1 if at_rest and self._splitter.ended_with_event else -1
         self._at, self._read_at, self._read_index = arrived, read_at, read_index
         for number, (name, data) in enumerate(events):
             self._low = 0 if number == exact else low
             self.events += 1
             try:
                 self._on_event(self, name, data)
-            except (ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
+            except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
                 self.error = self.error or (
                     "malformed_event",
                     f"{type(error).__name__} in event {data[:200]!r}",
@@ -102,6 +102,8 @@ class StreamDecoder:
 
     def content(self, kind: int, text: str) -> None:
         """A content delta; empty ones are no chunks."""
+        if not isinstance(text, str):
+            raise TypeError(f"content is no text but {type(text).__name__}")
         if not text:
             return
         fresh = self.fresh
@@ -143,15 +145,20 @@ class StreamDecoder:
 
 def text_or_none(value: Any) -> str | None:
     """A short string of the peer's, or None where it is something else."""
-    return value[:200] if isinstance(value, str) else None
+    return _storable(value[:200]) if isinstance(value, str) else None
 
 
 def error_of(tree: Any) -> tuple[str, str]:
     """Type and message of an error object, in the shapes that providers and engines use."""
     inner = tree.get("error", tree) if isinstance(tree, dict) else {}
     if isinstance(inner, str):
-        return "error", inner
+        return "error", _storable(inner[:2000])
     if not isinstance(inner, dict):
         inner = {}
     kind = inner.get("type") or inner.get("code") or "error"
-    return str(kind)[:100], str(inner.get("message") or json.dumps(tree))[:2000]
+    return _storable(str(kind)[:100]), _storable(str(inner.get("message") or json.dumps(tree))[:2000])
+
+
+def _storable(text: str) -> str:
+    """`text` without lone surrogates, which JSON can say and UTF-8 cannot: no row could be written with one."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -59,7 +59,7 @@ def on_event(decoder: StreamDecoder, name: bytes, data: bytes) -> None:
         return
     chunk = json.loads(data)
     decoder.seen()
-    if name == b"error" or "error" in chunk:
+    if name == b"error" or chunk.get("error"):
         decoder.error = decoder.error or error_of(chunk)
         return
     if decoder.model is None:
@@ -88,7 +88,7 @@ def _usage(decoder: StreamDecoder, usage: dict[str, Any]) -> None:
     prompt, details = usage.get("prompt_tokens"), usage.get("prompt_tokens_details") or {}
     cached = details.get("cached_tokens")
     decoder.count(
-        input_tokens=prompt - (cached or 0) if isinstance(prompt, int) else None,
+        input_tokens=prompt - (cached or 0) if type(prompt) is int else prompt,
         cache_read_input_tokens=cached,
         cache_creation_input_tokens=details.get("created_cache_tokens"),
         output_tokens=usage.get("completion_tokens"),

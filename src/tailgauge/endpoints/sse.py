@@ -6,6 +6,7 @@ Rule: bytes in, (event name, data) out; what the data means is the protocol's bu
 from __future__ import annotations
 
 MAX_EVENT = 16 * 1024 * 1024
+_MARK = b"\xef\xbb\xbf"  # a byte order mark, which may open a stream
 
 
 class EventSizeError(Exception):
@@ -15,33 +16,38 @@ class EventSizeError(Exception):
 class Splitter:
     """Cuts a stream into events; `pending` is what has no end yet."""
 
-    __slots__ = ("pending",)
+    __slots__ = ("_after_cr", "ended_with_event", "pending")
 
     def __init__(self) -> None:
         self.pending = b""
+        self.ended_with_event = False  # the last bytes fed ended an event, and no comment or part of another
+        self._after_cr = False  # a line feed to come belongs to the line end before
 
     def feed(self, payload: bytes) -> list[tuple[bytes, bytes]]:
         """Events completed by `payload`, in order. Comments and events without data are left out."""
+        if payload and (self._after_cr or b"\r" in payload):
+            payload = self._with_line_feeds(payload)
         text = self.pending + payload if self.pending else payload
-        if b"\r" in text:
-            text, held = (text[:-1], b"\r") if text.endswith(b"\r") else (text, b"")
-            text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n") + held
         *blocks, self.pending = text.split(b"\n\n")
         if len(self.pending) > MAX_EVENT:
+            self.pending = b""
             raise EventSizeError
-        return [event for block in blocks if (event := _event(block)) is not None]
+        found = [_event(block) for block in blocks]
+        self.ended_with_event = bool(found) and found[-1] is not None and not self.pending.strip(b"\n")
+        return [event for event in found if event is not None]
 
-    @property
-    def idle(self) -> bool:
-        """True between events."""
-        return not self.pending.strip(b"\n")
+    def _with_line_feeds(self, payload: bytes) -> bytes:
+        if self._after_cr:
+            payload = payload.removeprefix(b"\n")
+        self._after_cr = payload.endswith(b"\r")
+        return payload.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
 def _event(block: bytes) -> tuple[bytes, bytes] | None:
     if block.startswith(b"data: ") and b"\n" not in block:
         return b"", block[6:]
     name, data = b"", []
-    for line in block.split(b"\n"):
+    for line in block.removeprefix(_MARK).split(b"\n"):
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if field == b"data":

@@ -5,10 +5,13 @@ Rule: nothing here reads a clock or a socket. Bodies come back unframed, so that
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 MAX_HEAD = 65_536
 NO_BODY = frozenset({204, 304})
+MAX_DIGITS = 16  # of a length or a chunk size: more is no length, and Python refuses to read thousands
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})\s*(?:;.*)?$")
 
 
 class WireError(Exception):
@@ -113,12 +116,10 @@ class ChunkedBody(Body):
                 raise WireError(f"bytes behind a chunk: {line[:40]!r}")
             self._gap = False
         else:
-            try:
-                self._left = int(line.partition(b";")[0], 16)
-            except ValueError:
-                raise WireError(f"not a chunk size: {line[:40]!r}") from None
-            if self._left < 0:
+            size = _SIZE.match(line)
+            if not size:
                 raise WireError(f"not a chunk size: {line[:40]!r}")
+            self._left = int(size[1], 16)
             self._trailer = not self._left
 
     @property
@@ -142,12 +143,12 @@ def body_of(status: int, headers: Iterable[tuple[bytes, bytes]]) -> tuple[Body, 
     for name, value in headers:
         key = name.lower()
         if key == b"content-length":
-            if not value.isdigit():
+            if not value.isdigit() or len(value) > MAX_DIGITS:
                 raise WireError(f"not a content-length: {value[:40]!r}")
             length = int(value)
         elif key == b"transfer-encoding":
             chunked = value.lower().endswith(b"chunked")
-        elif key == b"connection" and value.lower() == b"close":
+        elif key == b"connection" and b"close" in {word.strip() for word in value.lower().split(b",")}:
             keep = False
     if status in NO_BODY:
         return Body(0), keep

@@ -1,0 +1,114 @@
+"""Server-sent events: the same events however the bytes are cut."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailgauge.endpoints.sse import MAX_EVENT, EventSizeError, Splitter
+
+# stream with \n -> events
+SAMPLES = {
+    "data only": (b"data: a\n\ndata: b\n\n", [(b"", b"a"), (b"", b"b")]),
+    "named": (b"event: ping\ndata: {}\n\nevent: x\ndata: 1\n\n", [(b"ping", b"{}"), (b"x", b"1")]),
+    "name behind the data": (b"data: 1\nevent: x\n\n", [(b"x", b"1")]),
+    "lines of data": (b"data: a\ndata: b\ndata:\ndata: c\n\n", [(b"", b"a\nb\n\nc")]),
+    "no space behind the colon": (b"event:x\ndata:a\n\n", [(b"x", b"a")]),
+    "one space is taken, not two": (b"data:  a \n\n", [(b"", b" a ")]),
+    "comments": (b": hello\n\n:\n\ndata: a\n: between\n\n: end\n\n", [(b"", b"a")]),
+    "no data": (b"event: ping\n\nid: 7\nretry: 100\n\ndata: a\n\n", [(b"", b"a")]),
+    "unknown fields": (b"foo: bar\ndatax: no\nDATA: no\ndata: a\n\n", [(b"", b"a")]),
+    "a field without colon": (b"data\n\nevent\ndata: a\n\n", [(b"", b""), (b"", b"a")]),
+    "colons within": (b'data: {"a": "b: c"}\n\n', [(b"", b'{"a": "b: c"}')]),
+    "blank lines between": (b"\n\n\ndata: a\n\n\n\n\ndata: b\n\n\n", [(b"", b"a"), (b"", b"b")]),
+    "byte order mark": (b"\xef\xbb\xbfdata: a\n\ndata: b\n\n", [(b"", b"a"), (b"", b"b")]),
+    "bytes above 127": ("data: größe 東\n\n".encode(), [(b"", "größe 東".encode())]),
+    "unfinished": (b"data: a\n\ndata: b\n", [(b"", b"a")]),
+}
+LINE_ENDS = {"LF": b"\n", "CRLF": b"\r\n", "CR": b"\r"}
+
+
+def events_of(pieces) -> list[tuple[bytes, bytes]]:
+    splitter = Splitter()
+    return [event for piece in pieces for event in splitter.feed(piece)]
+
+
+@pytest.fixture(params=LINE_ENDS.values(), ids=LINE_ENDS)
+def line_end(request) -> bytes:
+    return request.param
+
+
+@pytest.mark.parametrize(("stream", "events"), SAMPLES.values(), ids=SAMPLES)
+def test_every_two_way_split_gives_the_same_events(stream, events, line_end):
+    wire = stream.replace(b"\n", line_end)
+    for at in range(len(wire) + 1):
+        assert events_of([wire[:at], wire[at:]]) == events
+
+
+@pytest.mark.parametrize(("stream", "events"), SAMPLES.values(), ids=SAMPLES)
+def test_a_stream_may_come_byte_by_byte(stream, events, line_end):
+    wire = stream.replace(b"\n", line_end)
+
+    assert events_of([wire[i : i + 1] for i in range(len(wire))]) == events
+
+
+FIELD = st.sampled_from([b"data: a", b"data:b", b"event: x", b": c", b"", b"", b"id: 1", b"data"])
+
+
+@given(st.lists(st.tuples(FIELD, st.sampled_from([b"\n", b"\r\n", b"\r"])), max_size=12), st.data())
+def test_any_split_of_any_mix_of_lines_gives_the_same_events(lines, data):
+    wire = b"".join(text + end for text, end in lines)
+    at = sorted(data.draw(st.lists(st.integers(0, len(wire)), max_size=6)))
+    edges = [0, *at, len(wire)]
+
+    assert events_of([wire[a:b] for a, b in itertools.pairwise(edges)]) == events_of([wire])
+
+
+@given(st.lists(st.binary(max_size=40), max_size=6))
+def test_no_bytes_make_the_splitter_fail(pieces):
+    assert all(len(event) == 2 for event in events_of(pieces))
+
+
+@pytest.mark.parametrize(
+    ("pieces", "ended_with_event"),
+    [
+        ([], False),
+        ([b"data: a\n\n"], True),
+        ([b"data: a\r\n\r\n"], True),
+        ([b"data: a\r\r"], True),
+        ([b"data: a\n\n\n"], True),
+        ([b": c\n\ndata: a\n\n"], True),
+        ([b"data: a\n"], False),
+        ([b"data: a\n\nd"], False),
+        ([b"data: a\n\n: c\n\n"], False),  # the read ended with the comment: when the event came is not known
+        ([b"data: a\n\nevent: x\n\n"], False),
+        ([b"data: a\n\n", b": c\n\n"], False),
+        ([b"data: a", b"\n\n"], True),
+    ],
+)
+def test_it_is_known_whether_a_read_ended_with_an_event(pieces, ended_with_event):
+    splitter = Splitter()
+    for piece in pieces:
+        splitter.feed(piece)
+
+    assert splitter.ended_with_event == ended_with_event
+
+
+def test_an_event_of_sixteen_megabytes_passes():
+    splitter = Splitter()
+    half = b"x" * (MAX_EVENT // 2 - 10)
+
+    assert splitter.feed(b"data: " + half) == []
+    assert splitter.feed(half + b"\n\n") == [(b"", half + half)]
+
+
+def test_an_event_without_an_end_is_given_up_and_its_memory_freed():
+    splitter = Splitter()
+    splitter.feed(b"data: " + b"x" * (MAX_EVENT - 50))
+    with pytest.raises(EventSizeError):
+        splitter.feed(b"x" * 100)
+
+    assert len(splitter.pending) == 0
