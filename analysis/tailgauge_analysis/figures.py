@@ -93,6 +93,7 @@ def _tail(findings: Findings) -> Figure | None:
     offered = len(findings.steady.requests)
     plot = go.Figure()
     slowest: list[float] = []
+    shortest: list[float] = []
     longest: list[float] = []
     for name, colour, dash in (
         ("ttft_sched", BLUE, "solid"),
@@ -105,6 +106,7 @@ def _tail(findings: Findings) -> Figure | None:
             continue
         x, y = survival(values, offered)
         slowest.append(float(y.min()))
+        shortest.append(float(x[0]))
         longest.append(float(x[-1]))
         hover = "%{y:.3~%} took longer than %{x:,.4~g} ms"
         plot.add_trace(_line(x, y, BY_NAME[name].title, colour, hover, shape="hv", dash=dash))
@@ -118,19 +120,8 @@ def _tail(findings: Findings) -> Figure | None:
         tickvals=[1 - p for p in steps], ticktext=[f"{100 * (1 - p):.4g}%" + (f" (p{100 * p:.6g})" if p else "") for p in steps],
         range=[np.log10(min([*slowest, 0.5])) - 0.1, 0.05],
     )  # fmt: skip
-    ticks = [
-        digit * 10.0**power
-        for power in range(-4, 8)
-        for digit in (1, 2, 5)
-        if digit * 10.0**power <= max(longest)
-    ]
-    plot.update_xaxes(
-        type="log",
-        title_text="latency (ms, logarithmic)",
-        tickmode="array",
-        tickvals=ticks,
-        ticktext=[f"{t:,g}" for t in ticks],
-    )
+    ticks = _log_ticks(min(shortest), max(longest))
+    plot.update_xaxes(type="log", title_text="latency (ms, logarithmic)", **ticks)
     plot.update_layout(hovermode="closest")
     caption = (
         "Read across from p99: where the line crosses it is the p99. A line that stops above the bottom and runs level "
@@ -159,30 +150,32 @@ def _gaps(findings: Findings) -> Figure | None:
     positive = gaps[gaps > 0]
     if not len(positive):
         return None
-    low, high = float(positive.min()), float(positive.max())
+    low, high = max(float(positive.min()), float(np.median(positive)) / 100), float(positive.max())
     wide = high / low > 20
     edges = np.geomspace(low, high, 81) if wide else np.linspace(low * 0.9, high * 1.1, 61)
-    edges[-1] = max(edges[-1], high)
-    counts, edges = np.histogram(positive, edges)
+    counts, _ = np.histogram(np.clip(positive, edges[0], edges[-1]), edges)
     shares = counts / len(gaps)
-    plot = go.Figure(
-        _line(
-            edges, np.append(shares, shares[-1]), "chunk gap", BLUE, "%{y:.3~%}", shape="hv", fill="tozeroy"
-        )
-    )
-    plot.update_xaxes(
-        type="log" if wide else "linear", title_text=f"chunk gap (ms{', logarithmic' if wide else ''})"
-    )
+    steps = np.append(shares, shares[-1])
+    plot = go.Figure(_line(edges, steps, "chunk gap", BLUE, "%{y:.3~%}", shape="hv", fill="tozeroy"))
+    plot.update_xaxes(title_text="chunk gap (ms)")
+    if wide:
+        plot.update_xaxes(type="log", title_text="chunk gap (ms, logarithmic)", **_log_ticks(low, high))
     plot.update_yaxes(title_text="share of gaps", tickformat=".3~%", rangemode="tozero")
     plot.update_layout(showlegend=False)
     zero = int((gaps <= 0).sum())
     caption = f"{len(gaps):,} gaps between consecutive content chunks of one answer."
     caption += (
-        f" {zero / len(gaps):.2%} of them are zero (chunks that came in one read) and not drawn."
-        if zero
-        else ""
+        f" {zero / len(gaps):.2%} are zero (chunks that came in one read) and not drawn." if zero else ""
     )
+    caption += " The first bar holds every shorter gap." if positive.min() < low else ""
     return _figure("gaps", "Chunk gaps", caption, 320, plot)
+
+
+def _log_ticks(low: float, high: float) -> dict[str, Any]:
+    """Ticks at 1, 2 and 5 of each power of ten; every power alone where that would be many."""
+    digits = (1, 2, 5) if high / low < 300 else (1,)
+    at = [d * 10.0**power for power in range(-5, 9) for d in digits if low / 2 <= d * 10.0**power <= high * 2]
+    return {"tickmode": "array", "tickvals": at, "ticktext": [f"{t:,g}" for t in at]}
 
 
 def _classes(findings: Findings) -> Figure | None:

@@ -80,8 +80,9 @@ def _latency(latency: Sequence[Json]) -> list[str]:
         (OFFERED, "Of everything offered, failures counted as slowest"),
     ):
         rows = [row for row in latency if row["view"] == view and row["n"]]
+        rows = rows if view == SUCCESSES else [row for row in rows if row["without_answer"]]
         if rows:
-            header = (title, *(f"{q['label']} (ms)" for q in rows[0]["quantiles"]), "n", "n_eff at p99")
+            header = (title, *(f"{q['label']} (ms)" for q in rows[0]["quantiles"]), "n", "n_eff (p99)")
             cells = [
                 (
                     row["title"],
