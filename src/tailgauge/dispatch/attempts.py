@@ -18,7 +18,8 @@ from gevent import get_hub
 from tailgauge import sketch
 from tailgauge.clock import monotonic_ns
 from tailgauge.dispatch.counters import Counters
-from tailgauge.dispatch.outcome import Outcome, outcome, rate_limit_headers, retry_after_s
+from tailgauge.dispatch.outcome import Outcome, outcome
+from tailgauge.dispatch.rows import fill
 from tailgauge.endpoints.keys import redact
 from tailgauge.records import CLIENT_ERROR, PREFLIGHT, AttemptRow
 from tailgauge.traffic.steps import Ended, Event, FirstContent, Headers, Send
@@ -26,7 +27,7 @@ from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.stopwatch import watched_by
 
 if TYPE_CHECKING:
-    from tailgauge.endpoints.decoder import Stamp, StreamDecoder
+    from tailgauge.endpoints.decoder import StreamDecoder
     from tailgauge.endpoints.endpoint import Endpoint
     from tailgauge.recorder import Recorder
 
@@ -125,117 +126,59 @@ class Attempts:
         post: Callable[[Event], None],
     ) -> None:
         self._counters.attempts_open += 1
+        row = self._row(origin, send, attempt)
         key = (origin.request_id, send.leg, attempt)
-        dispatched_at_ns = monotonic_ns()
-        deadline = get_hub().loop.timer(self._deadline_s)
-        deadline.start(exchange.abort, "timeout")
-        bug: Exception | None = None
-        try:
-            call_id = "/".join((self._run_id, *map(str, key)))
-            with watched_by(exchange), self._endpoint.send(send.call.prompt, send.call.max_tokens, call_id):
-                exchange.wait_end()
-        except Exception as error:  # noqa: BLE001 - what the SDK raises is told by the exchange; the rest is a bug and is kept
-            bug = None if exchange.done or exchange.failure else error
-        finally:
-            deadline.stop()
-            deadline.close()
-        if bug is not None:
-            exchange.fail("not_sent", repr(bug))
-            log.error("request %s was not sent: %s", call_id, redact(repr(bug)))
-        result = (
-            outcome(exchange, decoder)
-            if bug is None
-            else Outcome(CLIENT_ERROR, "not_sent", redact(repr(bug))[:2000])
-        )
-        row = attempt_row(origin, send, attempt, dispatched_at_ns, exchange, decoder, result)
-        row.protocol, row.asked_model = self._endpoint.protocol, self._endpoint.model
+        bug = self._call(send, key, exchange)
+        if bug is None:
+            result = outcome(exchange, decoder)
+        else:
+            result = Outcome(CLIENT_ERROR, "not_sent", redact(repr(bug))[:2000])
+            log.error("request %s was not sent: %s", key, result.error_body)
+        fill(row, exchange, decoder, result)
         self._recorder.chunks(*key, *decoder.take())
         self._recorder.attempt(row)
         self.last_row = row
         del self.open[key]
+        self._count(exchange, decoder)
+        post(
+            Ended(send.leg, attempt, exchange.ended_at_ns or monotonic_ns(), result.ended, row.retry_after_s)
+        )
+
+    def _call(self, send: Send, key: tuple[int, int, int], exchange: Exchange) -> Exception | None:
+        """The call itself, until its end; returns an error that is none of the target's."""
+        deadline = get_hub().loop.timer(self._deadline_s)
+        deadline.start(exchange.abort, "timeout")
+        call_id = "/".join((self._run_id, *map(str, key)))
+        try:
+            with watched_by(exchange), self._endpoint.send(send.call.prompt, send.call.max_tokens, call_id):
+                exchange.wait_end()
+        except Exception as error:  # noqa: BLE001 - what the SDK raises is told by the exchange; the rest is a bug
+            if not exchange.done:
+                exchange.fail("not_sent", repr(error))
+                return error
+        finally:
+            deadline.stop()
+            deadline.close()
+        return None
+
+    def _row(self, origin: Origin, send: Send, attempt: int) -> AttemptRow:
+        return AttemptRow(
+            request_id=origin.request_id,
+            leg=send.leg,
+            attempt=attempt,
+            cause=send.cause,
+            of_attempt=send.of_attempt,
+            stage=origin.stage,
+            traffic=origin.traffic,
+            protocol=self._endpoint.protocol,
+            asked_model=self._endpoint.model,
+            scheduled_at_ns=origin.scheduled_at_ns,
+            dispatched_at_ns=monotonic_ns(),
+        )
+
+    def _count(self, exchange: Exchange, decoder: StreamDecoder) -> None:
         counters = self._counters
         counters.attempts_open -= 1
         counters.chunks += decoder.chunks
         counters.reads += exchange.reads
         self._note_handover(exchange)
-        post(
-            Ended(send.leg, attempt, exchange.ended_at_ns or monotonic_ns(), result.ended, row.retry_after_s)
-        )
-
-
-def attempt_row(
-    origin: Origin,
-    send: Send,
-    attempt: int,
-    dispatched_at_ns: int,
-    exchange: Exchange,
-    decoder: StreamDecoder,
-    result: Outcome,
-) -> AttemptRow:
-    """The row of a finished call."""
-    row = AttemptRow(
-        request_id=origin.request_id,
-        leg=send.leg,
-        attempt=attempt,
-        cause=send.cause,
-        of_attempt=send.of_attempt,
-        stage=origin.stage,
-        traffic=origin.traffic,
-        protocol="",
-        asked_model="",
-        scheduled_at_ns=origin.scheduled_at_ns,
-        dispatched_at_ns=dispatched_at_ns,
-        sent_at_ns=exchange.sent_at_ns,
-        headers_at_ns=exchange.headers_at_ns,
-        first_byte_at_ns=exchange.first_byte_at_ns,
-        stopped_at_ns=_at(decoder.stopped),
-        first_event_at_ns=_at(decoder.first_event),
-        ended_at_ns=None if result.ended == "censored" else exchange.ended_at_ns,
-        cancelled_at_ns=exchange.aborted_at_ns,
-        ended=result.ended,
-        limit_kind=result.limit_kind,
-        status=exchange.status,
-        error_type=result.error_type,
-        error_body=result.error_body,
-        retry_after_s=retry_after_s(exchange),
-        rate_limit_headers=rate_limit_headers(exchange),
-        server_request_id=_server_id(exchange, decoder),
-        stop_reason=decoder.stop_reason,
-        model=decoder.model,
-        chunks=decoder.chunks,
-        events=decoder.events,
-        reads=exchange.reads,
-        body_bytes=exchange.body_bytes,
-        handover_max_ns=exchange.handover_max_ns if exchange.reads else None,
-        stamps="user" if exchange.user_stamps else "kernel",
-        **decoder.usage,  # type: ignore[arg-type]
-    )
-    _contents(row, decoder)
-    if (connection := exchange.connection) is not None:
-        row.connection, row.connection_is_new = connection.number, exchange.connection_is_new
-        if exchange.connection_is_new:
-            row.dns_ns, row.connect_ns, row.tls_ns = (
-                connection.dns_ns,
-                connection.connect_ns,
-                connection.tls_ns,
-            )
-    return row
-
-
-def _contents(row: AttemptRow, decoder: StreamDecoder) -> None:
-    if (first := decoder.first_content) is not None:
-        row.first_content_at_ns, row.first_content_low_at_ns = first.at, first.low
-        row.first_content_read_at_ns = first.read_at
-    if (text := decoder.first_text) is not None:
-        row.first_text_at_ns, row.first_text_low_at_ns = text.at, text.low
-    if (last := decoder.last_content) is not None:
-        row.last_content_at_ns, row.last_content_low_at_ns = last.at, last.low
-
-
-def _at(stamp: Stamp | None) -> int | None:
-    return stamp.at if stamp else None
-
-
-def _server_id(exchange: Exchange, decoder: StreamDecoder) -> str | None:
-    header = exchange.header(b"request-id") or exchange.header(b"x-request-id")
-    return header.decode("latin-1")[:200] or decoder.message_id

@@ -15,6 +15,7 @@ import socket
 import ssl
 import struct
 import sys
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import gevent
@@ -49,6 +50,10 @@ class ConnectError(Exception):
         self.kind = kind
 
 
+def _nobody() -> None:
+    """No one keeps this connection."""
+
+
 class Connection:
     """A connected socket with its watcher; at most one exchange at a time listens to it."""
 
@@ -56,6 +61,7 @@ class Connection:
         self.number = number
         self.dns_ns = self.connect_ns = self.tls_ns = 0
         self.listener: Listener | None = None
+        self.on_idle_end: Callable[[], None] = _nobody
         self.closed = False
         self.used = False
         self._raw = raw
@@ -85,6 +91,18 @@ class Connection:
         if self.closed:
             raise ConnectionResetError("the connection was closed while the request was sent")
         return sent_at_ns
+
+    def alive(self) -> bool:
+        """Whether an idle connection is still open, as far as the kernel knows: no end and no stray bytes wait."""
+        if self.closed:
+            return False
+        try:
+            self._raw.recv(1, _socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
 
     def close(self) -> None:
         """Close at once. The peer sees FIN, or RST if bytes were left unread."""
@@ -203,6 +221,8 @@ class Connection:
         self.close()
         if listener is not None:
             listener.on_end(error)
+        else:
+            self.on_idle_end()
 
 
 def wait_for(raw: _socket.socket, events: int, timeout_s: float) -> bool:

@@ -18,10 +18,10 @@ from tailgauge.clock import monotonic_ns
 from tailgauge.transport.connection import ConnectError, Connection, connect, resolve
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.http1 import request_bytes
+from tailgauge.transport.pool import Pool
 
 _CURRENT: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
 RESOLVE_AGAIN_NS = 30_000_000_000
-IDLE_MARGIN_S = 1.0
 
 
 @contextlib.contextmanager
@@ -49,17 +49,16 @@ class _Received(httpx2.SyncByteStream):
 
 
 class Stopwatch(httpx2.BaseTransport):
-    """Sends requests over its own keep-alive pool (last in, first out) and stamps what comes back."""
+    """Sends requests over its own keep-alive pool and stamps what comes back."""
 
     def __init__(
         self, *, idle_connections: int, connect_timeout_s: float, send_timeout_s: float, ca_file: str | None
     ) -> None:
-        self._idle_limit = idle_connections
+        self._pool = Pool(idle_connections)
         self._connect_timeout_s = connect_timeout_s
         self._send_timeout_s = send_timeout_s
         self._ca_file = ca_file
         self._tls: ssl.SSLContext | None = None
-        self._idle: dict[tuple[str, str, int], list[tuple[Connection, int]]] = {}
         self._addresses: dict[tuple[str, int], tuple[int, list[Any]]] = {}
         self._numbers = 0
 
@@ -89,15 +88,12 @@ class Stopwatch(httpx2.BaseTransport):
 
     def close(self) -> None:
         """Close every idle connection."""
-        for idle in self._idle.values():
-            for connection, _ in idle:
-                connection.close()
-        self._idle.clear()
+        self._pool.close()
 
     def _connection(self, exchange: Exchange, request: httpx2.Request) -> Connection:
         url = request.url
         origin = (url.scheme, url.host, url.port or (443 if url.scheme == "https" else 80))
-        connection = self._reuse(origin)
+        connection = self._pool.take(origin)
         is_new = connection is None
         if connection is None:
             try:
@@ -106,23 +102,17 @@ class Stopwatch(httpx2.BaseTransport):
                 exchange.fail(error.kind, str(error))
                 raise httpx2.ConnectError(f"{error.kind}: {error}", request=request) from None
         if exchange.aborted or exchange.done:
-            self._release(origin, connection, keep=not connection.used)
-            raise httpx2.ReadError("ended before it was sent", request=request)
-        exchange.begin(
-            connection,
-            is_new=is_new,
-            release=lambda c, keep: self._release(origin, c, keep=keep, exchange=exchange),
-        )
-        return connection
-
-    def _reuse(self, origin: tuple[str, str, int]) -> Connection | None:
-        idle = self._idle.get(origin, [])
-        while idle:
-            connection, until_ns = idle.pop()
-            if not connection.closed and monotonic_ns() < until_ns:
-                return connection
             connection.close()
-        return None
+            raise httpx2.ReadError("ended before it was sent", request=request)
+
+        def release(used: Connection, keep: bool) -> None:
+            if keep:
+                self._pool.give(origin, used, exchange.header(b"keep-alive"))
+            else:
+                used.close()
+
+        exchange.begin(connection, is_new=is_new, release=release)
+        return connection
 
     def _open(self, scheme: str, host: str, port: int) -> Connection:
         known_at, addresses = self._addresses.get((host, port), (-RESOLVE_AGAIN_NS, []))
@@ -149,27 +139,3 @@ class Stopwatch(httpx2.BaseTransport):
             self._tls = ssl.create_default_context(cafile=self._ca_file)
             self._tls.set_alpn_protocols(["http/1.1"])
         return self._tls
-
-    def _release(
-        self,
-        origin: tuple[str, str, int],
-        connection: Connection,
-        *,
-        keep: bool,
-        exchange: Exchange | None = None,
-    ) -> None:
-        idle = self._idle.setdefault(origin, [])
-        if not keep or connection.closed or len(idle) >= self._idle_limit:
-            connection.close()
-            return
-        idle.append((connection, monotonic_ns() + _idle_ns(exchange)))
-
-
-def _idle_ns(exchange: Exchange | None) -> int:
-    """How long the peer says it keeps an idle connection, less a margin for the way; else a long time."""
-    hint = exchange.header(b"keep-alive") if exchange else b""
-    for part in hint.split(b","):
-        name, _, value = part.strip().partition(b"=")
-        if name.lower() == b"timeout" and value.isdigit():
-            return int(max(0.0, int(value) - IDLE_MARGIN_S) * 1e9)
-    return 3_600_000_000_000

@@ -1,0 +1,78 @@
+"""The row of a finished call: what the exchange and its decoder saw, under the names of the record.
+
+Rule: only copies; nothing is computed here that the analysis could compute.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailgauge.dispatch.outcome import Outcome, rate_limit_headers, retry_after_s
+from tailgauge.records import CENSORED, AttemptRow
+
+if TYPE_CHECKING:
+    from tailgauge.endpoints.decoder import Stamp, StreamDecoder
+    from tailgauge.transport.exchange import Exchange
+
+
+def fill(row: AttemptRow, exchange: Exchange, decoder: StreamDecoder, result: Outcome) -> None:
+    """Complete the row of an attempt that has ended."""
+    _outcome(row, exchange, result)
+    _exchange(row, exchange)
+    _stream(row, decoder)
+    _stamps(row, decoder)
+    row.server_request_id = _server_id(exchange, decoder)
+
+
+def _outcome(row: AttemptRow, exchange: Exchange, result: Outcome) -> None:
+    row.ended = result.ended
+    row.ended_at_ns = None if result.ended == CENSORED else exchange.ended_at_ns
+    row.error_type, row.error_body, row.limit_kind = result.error_type, result.error_body, result.limit_kind
+    row.status = exchange.status
+    row.retry_after_s = retry_after_s(exchange)
+    row.rate_limit_headers = rate_limit_headers(exchange)
+
+
+def _exchange(row: AttemptRow, exchange: Exchange) -> None:
+    row.sent_at_ns = exchange.sent_at_ns
+    row.first_byte_at_ns = exchange.first_byte_at_ns
+    row.headers_at_ns = exchange.headers_at_ns
+    row.cancelled_at_ns = exchange.aborted_at_ns
+    row.reads, row.body_bytes = exchange.reads, exchange.body_bytes
+    row.handover_max_ns = exchange.handover_max_ns if exchange.reads else None
+    row.stamps = "user" if exchange.user_stamps else "kernel"
+    if (connection := exchange.connection) is not None:
+        row.connection, row.connection_is_new = connection.number, exchange.connection_is_new
+        if exchange.connection_is_new:
+            row.dns_ns, row.connect_ns, row.tls_ns = (
+                connection.dns_ns,
+                connection.connect_ns,
+                connection.tls_ns,
+            )
+
+
+def _stream(row: AttemptRow, decoder: StreamDecoder) -> None:
+    row.stop_reason, row.model = decoder.stop_reason, decoder.model
+    row.chunks, row.events = decoder.chunks, decoder.events
+    for name, count in decoder.usage.items():
+        setattr(row, name, count)
+
+
+def _stamps(row: AttemptRow, decoder: StreamDecoder) -> None:
+    row.first_event_at_ns, row.stopped_at_ns = _at(decoder.first_event), _at(decoder.stopped)
+    if (first := decoder.first_content) is not None:
+        row.first_content_at_ns, row.first_content_low_at_ns = first.at, first.low
+        row.first_content_read_at_ns = first.read_at
+    if (text := decoder.first_text) is not None:
+        row.first_text_at_ns, row.first_text_low_at_ns = text.at, text.low
+    if (last := decoder.last_content) is not None:
+        row.last_content_at_ns, row.last_content_low_at_ns = last.at, last.low
+
+
+def _at(stamp: Stamp | None) -> int | None:
+    return stamp.at if stamp else None
+
+
+def _server_id(exchange: Exchange, decoder: StreamDecoder) -> str | None:
+    header = exchange.header(b"request-id") or exchange.header(b"x-request-id")
+    return header.decode("latin-1")[:200] or decoder.message_id

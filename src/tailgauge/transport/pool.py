@@ -1,0 +1,96 @@
+"""Idle connections, last in, first out, and when one may be trusted with the next request.
+
+Rule: a request is never sent twice. A server that closes after a response without having said so would take the next
+request down with it, so a connection rests for a moment before it is used again: the close comes in that time and the
+watcher sees it. Where a server closes later than that, the rest grows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tailgauge.clock import monotonic_ns
+from tailgauge.transport.connection import Connection
+
+Origin = tuple[str, str, int]  # scheme, host, port
+
+FIRST_REST_NS = 5_000_000
+LONGEST_REST_NS = 1_000_000_000
+SOON_NS = 2_000_000_000  # a close within it follows the response; a later one is an idle time-out
+LONG_NS = 3_600_000_000_000
+MARGIN_S = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class Idle:
+    """A connection at rest, since when, and until when its peer promised to keep it."""
+
+    connection: Connection
+    since_ns: int
+    until_ns: int
+
+
+@dataclass(slots=True)
+class Shelf:
+    """The idle connections of one origin."""
+
+    rest_ns: int = FIRST_REST_NS
+    idle: list[Idle] = field(default_factory=list)
+
+
+class Pool:
+    """Idle connections by origin, at most `limit` each."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._shelves: dict[Origin, Shelf] = {}
+
+    def take(self, origin: Origin) -> Connection | None:
+        """The one released last that has rested and still lives; None if a new one is needed."""
+        shelf = self._shelves.get(origin)
+        if shelf is None:
+            return None
+        now = monotonic_ns()
+        for place in range(len(shelf.idle) - 1, -1, -1):
+            item = shelf.idle[place]
+            if now - item.since_ns < shelf.rest_ns:
+                continue
+            del shelf.idle[place]
+            if now < item.until_ns and item.connection.alive():
+                return item.connection
+            item.connection.close()
+        return None
+
+    def give(self, origin: Origin, connection: Connection, keep_alive_hint: bytes) -> None:
+        """Keep a connection for later; `keep_alive_hint` is the response's Keep-Alive header."""
+        shelf = self._shelves.setdefault(origin, Shelf())
+        if connection.closed or len(shelf.idle) >= self._limit:
+            connection.close()
+            return
+        now = monotonic_ns()
+        item = Idle(connection, now, now + _kept_ns(keep_alive_hint))
+        shelf.idle.append(item)
+        connection.on_idle_end = lambda: self._closed_by_peer(shelf, item)
+
+    def close(self) -> None:
+        """Close every idle connection."""
+        for shelf in self._shelves.values():
+            for item in shelf.idle:
+                item.connection.close()
+        self._shelves.clear()
+
+    def _closed_by_peer(self, shelf: Shelf, item: Idle) -> None:
+        if item in shelf.idle:
+            shelf.idle.remove(item)
+            rested = monotonic_ns() - item.since_ns
+            if rested < SOON_NS:
+                shelf.rest_ns = min(LONGEST_REST_NS, max(shelf.rest_ns, 4 * rested))
+
+
+def _kept_ns(hint: bytes) -> int:
+    """How long the peer says it keeps an idle connection, less a margin for the way; else a long time."""
+    for part in hint.split(b","):
+        name, _, value = part.strip().partition(b"=")
+        if name.lower() == b"timeout" and value.isdigit():
+            return int(max(0.0, int(value) - MARGIN_S) * 1e9)
+    return LONG_NS
