@@ -52,7 +52,7 @@ def steady_health(frames: Frames, steady: Steady) -> pd.DataFrame:
     """Health rows of the steady stage; of the whole run where it had no full second."""
     health = frames.health.sort_values(["worker", "at_ns"])
     at_s = health["at_ns"] / 1e9
-    inside = health[(at_s > steady.from_s) & (at_s <= steady.to_s + 1)]
+    inside = health[(at_s > steady.from_s) & (at_s <= steady.to_s + 0.5)]  # a row ends its second
     return inside if len(inside) else health
 
 

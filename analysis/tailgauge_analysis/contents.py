@@ -188,7 +188,7 @@ def _headline(findings: Findings) -> str:
     if not n:
         return "No request was scheduled in the steady stage."
     ok = int((stage.requests["ended"] == records.OK).sum())
-    said = f"{share(ok / n)} of {plural(n, 'request')} succeeded"
+    said = f"{share(ok / n) if ok else 'none'} of {plural(n, 'request')} succeeded"
     if stage.seconds:
         said = f"{n / stage.seconds:,.3g} requests/s for {stage.seconds:,.3g} s: {said}"
     view = SUCCESSES if ok == n else OFFERED
