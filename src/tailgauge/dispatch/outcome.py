@@ -68,7 +68,7 @@ def _refused(exchange: Exchange) -> Outcome:
     status, text = exchange.status or 0, _text(exchange.plain_body)
     try:
         error_type: str | None = error_of(json.loads(exchange.plain_body))[0]
-    except ValueError:
+    except (ValueError, RecursionError):
         error_type = "not_json"
     if status == 429:
         return Outcome(records.RATE_LIMITED, error_type, text, _limit_kind(exchange))

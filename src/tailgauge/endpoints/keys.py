@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from tailgauge.errors import TargetError
 
 PLACEHOLDER = "unused"
+MIN_SECRET = 8  # shorter values are words that may stand in any text
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ PROVIDERS = {
         "api.openai.com", "OPENAI_API_KEY", ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY")
     ),
 }
+_given: set[str] = set()  # keys that this process uses, out of variables of any name
 _SECRET_NAME = re.compile(r"(API_?KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL)", re.IGNORECASE)
 _SECRET_TEXT = re.compile(r"\b(sk-[A-Za-z0-9_-]{8,}|Bearer\s+[A-Za-z0-9._~+/=-]{8,})")
 
@@ -59,6 +61,7 @@ def key_for(url: str, protocol: str, named_variable: str | None) -> str:
         )
     if any(ord(c) < 33 or ord(c) > 126 for c in key):
         raise TargetError(f"the API key in {variable} has characters that no key has (spaces, line ends?)")
+    _given.add(key)
     return key
 
 
@@ -75,7 +78,8 @@ def only_for_the_provider(url: str, protocol: str) -> Iterator[None]:
 
 def redact(text: str) -> str:
     """`text` without any secret of this process's environment, and without what looks like a key."""
-    for name, value in os.environ.items():
-        if len(value) >= 8 and _SECRET_NAME.search(name):
-            text = text.replace(value, "[redacted]")
+    named = {value.strip() for name, value in os.environ.items() if _SECRET_NAME.search(name)}
+    for secret in sorted(named | _given, key=len, reverse=True):
+        if len(secret) >= MIN_SECRET:
+            text = text.replace(secret, "[redacted]")
     return _SECRET_TEXT.sub("[redacted]", text)

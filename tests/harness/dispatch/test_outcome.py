@@ -1,0 +1,184 @@
+"""How an attempt ended, told from what was seen."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailgauge.dispatch.outcome import MAX_ERROR_TEXT, Outcome, outcome, rate_limit_headers, retry_after_s
+from tailgauge.records import ENDED_CLASSES
+
+SSE = [(b"Content-Type", b"text/event-stream; charset=utf-8")]
+
+
+@dataclass
+class Seen:
+    """What an outcome looks at of an exchange."""
+
+    status: int | None = 200
+    headers: list[tuple[bytes, bytes]] = field(default_factory=lambda: list(SSE))
+    plain_body: bytes = b""
+    aborted: str | None = None
+    failure: tuple[str, str] | None = None
+    cut: str | None = None
+
+    def header(self, name: bytes) -> bytes:
+        return next((value for key, value in self.headers if key.lower() == name), b"")
+
+
+@dataclass
+class Decoded:
+    """What an outcome looks at of a decoder."""
+
+    error: tuple[str, str] | None = None
+    finished: bool = True
+    has_content: bool = True
+
+
+def error(kind="x", message="y"):
+    return json.dumps({"error": {"type": kind, "message": message}}).encode()
+
+
+def refused(status, ended, body=None, kind="x", **limit):
+    body = error() if body is None else body
+    return (Seen(status, [], body), Decoded(finished=False), Outcome(ended, kind, body.decode(), **limit))
+
+
+CASES = {
+    "a whole stream": (Seen(), Decoded(), Outcome("ok")),
+    "a whole stream without content": (Seen(), Decoded(has_content=False), Outcome("empty")),
+    "no end mark": (Seen(), Decoded(finished=False), Outcome("truncated", "no_end_mark")),
+    "cut before the end mark": (Seen(cut="connection_closed"), Decoded(finished=False), Outcome("truncated", "connection_closed")),
+    "cut behind the end mark": (Seen(cut="connection_reset"), Decoded(), Outcome("truncated", "connection_reset")),
+    "an error in the stream": (Seen(), Decoded(("server_error", "full")), Outcome("stream_error", "server_error", "full")),
+    "an error in a stream that was cut": (Seen(cut="x"), Decoded(("e", "m"), finished=False), Outcome("stream_error", "e", "m")),
+    "a page instead of a stream": (Seen(headers=[(b"content-type", b"text/html")], plain_body=b"<p>hi"), Decoded(finished=False),
+                                   Outcome("client_error", "not_an_event_stream", "<p>hi")),
+    "nothing instead of a stream": (Seen(headers=[]), Decoded(finished=False), Outcome("client_error", "not_an_event_stream", "content-type ''")),
+    "a compressed stream": (Seen(headers=[*SSE, (b"Content-Encoding", b"gzip")]), Decoded(finished=False),
+                            Outcome("stream_error", "compressed", "the target compresses although identity was asked for")),
+    "identity is no compression": (Seen(headers=[*SSE, (b"content-encoding", b"Identity")]), Decoded(), Outcome("ok")),
+    "cancelled": (Seen(aborted="cancelled"), Decoded(), Outcome("cancelled")),
+    "the deadline before any response": (Seen(None, aborted="timeout"), Decoded(finished=False), Outcome("timeout")),
+    "the deadline in an error body": (Seen(500, aborted="timeout"), Decoded(finished=False), Outcome("timeout")),
+    "censored": (Seen(aborted="censored"), Decoded(finished=False), Outcome("censored")),
+    "refused": (Seen(None, failure=("tcp", "Connection refused")), Decoded(), Outcome("connect_error", "tcp", "Connection refused")),
+    "no name": (Seen(None, failure=("dns", "no address")), Decoded(), Outcome("connect_error", "dns", "no address")),
+    "stale": (Seen(None, failure=("stale_connection", "closed")), Decoded(), Outcome("connect_error", "stale_connection", "closed")),
+    "no HTTP": (Seen(None, failure=("not_http", "SSH-2.0")), Decoded(), Outcome("client_error", "not_http", "SSH-2.0")),
+    "400": refused(400, "client_error"),
+    "401": refused(401, "client_error"),
+    "404 with a page": refused(404, "client_error", b"<html>", "not_json"),
+    "307": refused(307, "client_error", b"", "not_json"),
+    "204": refused(204, "client_error", b"", "not_json"),
+    "429": refused(429, "rate_limited", limit_kind="unknown"),
+    "500": refused(500, "server_error"),
+    "502 with nothing": refused(502, "server_error", b"", "not_json"),
+    "503": refused(503, "overloaded"),
+    "529": refused(529, "overloaded"),
+    "JSON that is no object": refused(500, "server_error", b"[1]", "error"),
+    "JSON that is too deep": refused(500, "server_error", b"[" * 1999, "not_json"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("seen", "decoded", "expected"), CASES.values(), ids=CASES)
+def test_an_attempt_ended_as(seen, decoded, expected):
+    assert outcome(seen, decoded) == expected
+
+
+def test_every_class_but_two_of_the_record_can_come_about_by_itself():
+    """client_drop and censored are the dispatcher's; the rest is the outcome's."""
+    assert set(ENDED_CLASSES) <= {expected.ended for _, _, expected in CASES.values()}
+
+
+def test_an_error_text_is_cut_and_has_no_secrets(monkeypatch):
+    monkeypatch.setenv("MY_API_KEY", "open sesame 99")
+    body = b"you sent open sesame 99 and sk-" + b"abcdefgh12345678; \xff " + b"x" * 9000
+    found = outcome(Seen(401, [], body), Decoded())
+
+    assert found.error_body.startswith("you sent [redacted] and [redacted]; \ufffd xx")
+    assert len(found.error_body) == MAX_ERROR_TEXT
+
+
+def test_the_message_of_a_stream_error_has_no_secrets(monkeypatch):
+    monkeypatch.setenv("MY_API_KEY", "open sesame 99")
+
+    assert outcome(Seen(), Decoded(("e", "open sesame 99"))).error_body == "[redacted]"
+
+
+# --- rate limits ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("headers", "kind"),
+    [
+        ([], "unknown"),
+        ([(b"anthropic-ratelimit-requests-remaining", b"0")], "requests"),
+        ([(b"Anthropic-RateLimit-Requests-Remaining", b"0")], "requests"),
+        ([(b"anthropic-ratelimit-requests-remaining", b"3"), (b"anthropic-ratelimit-input-tokens-remaining", b"0")], "input_tokens"),
+        ([(b"anthropic-ratelimit-output-tokens-remaining", b"0")], "output_tokens"),
+        ([(b"anthropic-ratelimit-tokens-remaining", b"0")], "tokens"),
+        ([(b"x-ratelimit-remaining-requests", b"0")], "requests"),
+        ([(b"x-ratelimit-remaining-tokens", b"0")], "tokens"),
+        ([(b"x-ratelimit-remaining-tokens", b"17")], "unknown"),
+    ],
+)  # fmt: skip
+def test_the_limit_that_a_429_met_is_told_from_its_headers(headers, kind):
+    assert outcome(Seen(429, headers, b"{}"), Decoded()).limit_kind == kind
+
+
+def test_rate_limit_headers_are_kept_as_json_and_nothing_else_is():
+    headers = [
+        (b"Anthropic-RateLimit-Requests-Limit", b"50"), (b"x-ratelimit-reset-tokens", b"6m0s"), (b"ratelimit", b'"a";r=\xe9'),
+        (b"retry-after", b"3"), (b"set-cookie", b"secret"),
+    ]  # fmt: skip
+
+    assert json.loads(rate_limit_headers(Seen(429, headers))) == {
+        "anthropic-ratelimit-requests-limit": "50",
+        "x-ratelimit-reset-tokens": "6m0s",
+        "ratelimit": '"a";r=é',
+    }
+    assert rate_limit_headers(Seen(429, [])) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (b"", None), (b"0", 0.0), (b"17", 17.0), (b"1.5", 1.5), (b" 2 ", 2.0), (b"-1", None), (b"nan", None), (b"inf", None),
+        (b"1e300", None), (b"soon", None), (b"3 seconds", None), (b"Wed, 21 Oct 2015 07:28:00 GMT", None),  # in the past
+        (b"Wed, 21 Oct", None), (b"Wed, 99 Oct 9999 99:99:99 GMT", None), (b"\xff", None), (b"Wed, 21 Oct 2099 07:28:00 -0000", None),
+    ],
+)  # fmt: skip
+def test_retry_after_is_seconds_or_nothing(value, seconds):
+    assert retry_after_s(Seen(429, [(b"Retry-After", value)])) == seconds
+
+
+def test_retry_after_may_be_a_date():
+    later = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True).encode()
+
+    assert 3500 < retry_after_s(Seen(429, [(b"retry-after", later)])) < 3700
+
+
+@given(st.binary(max_size=60) | st.text("0123456789:, GMTWedOct+-.eE", max_size=40).map(str.encode))
+def test_no_retry_after_raises(value):
+    seconds = retry_after_s(Seen(429, [(b"retry-after", value)]))
+
+    assert seconds is None or 0 <= seconds < 1e9
+
+
+@given(
+    st.integers(100, 999),
+    st.binary(max_size=80),
+    st.lists(st.tuples(st.binary(max_size=20), st.binary(max_size=20)), max_size=3),
+)
+def test_no_response_is_without_a_class(status, body, headers):
+    seen = Seen(status, headers, body)
+
+    assert outcome(seen, Decoded(finished=False)).ended in ENDED_CLASSES
+    rate_limit_headers(seen)

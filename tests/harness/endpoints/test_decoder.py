@@ -1,0 +1,255 @@
+"""The decoder: stamps that say what is known, chunks as columns, and no exception whatever a peer sends."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailgauge.endpoints import anthropic, openai
+from tailgauge.endpoints.decoder import KIND_CODE, Stamp, StreamDecoder, error_of
+from tailgauge.endpoints.sse import MAX_EVENT
+from tailgauge.records import TEXT
+
+PROTOCOLS = {"anthropic": anthropic.on_event, "openai": openai.on_event}
+
+
+def word(text: str) -> bytes:
+    return b'data: {"choices":[{"delta":{"content":%b}}]}\n\n' % json.dumps(text).encode()
+
+
+class Reads:
+    """Feeds reads at 1100, 1200, ... ns, each taken by our own clock 7 ns later."""
+
+    def __init__(self, on_event=openai.on_event) -> None:
+        self.decoder = StreamDecoder(on_event)
+        self._count = 0
+
+    def feed(self, payload: bytes, *, at_rest: bool = True) -> StreamDecoder:
+        at = 1100 + 100 * self._count
+        self.decoder.feed(payload, at - 100, at, at + 7, self._count, at_rest=at_rest)
+        self._count += 1
+        return self.decoder
+
+
+# --- stamps -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reads", "lows"),
+    [
+        ([(word("a"), True)], [None]),
+        ([(word("a"), False)], [1000]),  # bytes of framing came after it in the same read
+        ([(word("a") + word("b"), True)], [1000, None]),
+        ([(word("a") + word("b"), False)], [1000, 1000]),
+        ([(word("a") + b"data: {", True)], [1000]),
+        ([(word("a") + b": a comment\n\n", True)], [1000]),
+        ([(word("a")[:-1], True), (b"\n", True)], [None]),
+        ([(word("a")[:5], True), (word("a")[5:] + word("b"), True), (word("c"), True)], [1100, None, None]),
+        ([(word("a") + word("b")[:9], True), (word("b")[9:], True)], [1000, None]),
+        ([(b": a comment\n\n" + word("a"), True)], [None]),
+    ],
+)
+def test_an_event_is_exact_only_if_it_ended_its_read(reads, lows):
+    feed = Reads()
+    for payload, at_rest in reads:
+        feed.feed(payload, at_rest=at_rest)
+    _, chunks = feed.decoder.take()
+
+    assert [low or None for low in chunks.low] == [(low and low) or None for low in lows]
+
+
+def test_an_event_that_shared_the_very_first_read_lies_after_the_time_it_was_given():
+    """`low` 0 means exact in the columns, so the exchange gives the time the request was sent."""
+    decoder = StreamDecoder(openai.on_event)
+    decoder.feed(word("a") + word("b"), 50, 100, 107, 0, at_rest=True)
+
+    assert decoder.first_content == Stamp(100, 50, 107)
+    assert decoder.last_content == Stamp(100, None, 107)
+
+
+def test_the_landmarks_of_a_stream_are_stamped():
+    feed = Reads()
+    feed.feed(b'data: {"choices":[{"delta":{"role":"assistant","content":null}}]}\n\n')
+    feed.feed(b'data: {"choices":[{"delta":{"reasoning_content":"hm"}}]}\n\n')
+    feed.feed(word("a"))
+    feed.feed(word("b"))
+    feed.feed(b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n')
+    decoder = feed.feed(b"data: [DONE]\n\n")
+
+    assert [stamp.at for stamp in (decoder.first_event, decoder.first_content, decoder.first_text)] == [
+        1100,
+        1200,
+        1300,
+    ]
+    assert [stamp.at for stamp in (decoder.last_content, decoder.stopped)] == [1400, 1600]
+    assert (decoder.events, decoder.chunks, decoder.finished) == (6, 3, True)
+
+
+def test_content_is_announced_from_the_first_that_is_not_empty():
+    feed = Reads()
+
+    assert not feed.feed(b'data: {"choices":[{"delta":{"content":""}}]}\n\n').has_content
+    assert feed.feed(word("a")).has_content
+
+
+# --- chunks as columns ------------------------------------------------------------------------------------------
+
+
+def test_chunks_are_taken_in_runs_whose_numbers_follow_each_other():
+    feed = Reads()
+    feed.feed(word("a") + word("bc"))
+    first, chunks = feed.decoder.take()
+
+    assert (first, list(chunks.chars), list(chunks.read_index)) == (0, [1, 2], [0, 0])
+    assert feed.decoder.take()[0] == 2
+    assert len(feed.decoder.take()[1]) == 0
+    feed.feed(word("def"))
+    first, chunks = feed.decoder.take()
+    assert (first, list(chunks.chars), list(chunks.arrived), list(chunks.read_at)) == (2, [3], [1200], [1207])
+    assert list(chunks.kind) == [KIND_CODE[TEXT]]
+
+
+def test_chars_are_characters_and_not_bytes():
+    decoder = Reads().feed(word("größe 東京 🙂"))
+
+    assert list(decoder.take()[1].chars) == [10]
+
+
+# --- what a peer may send ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=PROTOCOLS.values(), ids=PROTOCOLS)
+def on_event(request):
+    return request.param
+
+
+def columns_agree(decoder: StreamDecoder) -> bool:
+    chunks = decoder.fresh
+    names = ("kind", "arrived", "low", "read_at", "read_index", "chars")
+    return {len(getattr(chunks, name)) for name in names} == {decoder.chunks}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"{", b"nonsense", b"null", b"5", b'"text"', b"[]", b"[1]", b"true", b"NaN", b"{}x", b"\xff\xfe", b"\x00",
+        b"[" * 100_000, b'{"type":' * 100_000, b"9" * 5000, b'{"choices":[' + b"9" * 5000 + b"]}", b'{"a":"\\ud800"}',
+    ],
+    ids=lambda d: repr(d[:12]),
+)  # fmt: skip
+def test_data_that_is_no_object_of_the_protocol_is_an_error_of_the_stream_and_no_exception(on_event, data):
+    decoder = Reads(on_event).feed(b"data: " + data + b"\n\n")
+    harmless = data.startswith(b'{"a"')  # an object without anything that we look for
+
+    assert (decoder.error is None) == harmless
+    assert harmless or decoder.error[0] == "malformed_event"
+    assert len(decoder.error[1]) < 2500 if decoder.error else True
+
+
+def test_a_stream_goes_on_after_a_malformed_event_and_the_first_error_stands(on_event):
+    feed = Reads(on_event)
+    feed.feed(b"data: {\n\n")
+    first = feed.decoder.error
+    feed.feed(b"data: [\n\n")
+    feed.feed(
+        word("a") + b'data: {"type":"content_block_delta","delta":{"type":"text_delta","text":"a"}}\n\n'
+    )
+
+    assert feed.decoder.error == first
+    assert feed.decoder.chunks == 1
+
+
+def test_an_event_without_an_end_is_an_error_and_not_a_growing_memory(on_event):
+    feed = Reads(on_event)
+    piece = b"data: " + b"x" * (MAX_EVENT // 4)
+    for _ in range(6):
+        feed.feed(piece)
+
+    assert feed.decoder.error == ("malformed_stream", "an event without an end")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(
+        st.sampled_from(
+            ["type", "delta", "choices", "content", "text", "usage", "message", "error", "finish_reason", "model", "id",
+             "prompt_tokens", "input_tokens", "prompt_tokens_details", "cached_tokens", "tool_calls", "function",
+             "arguments", "reasoning_content", "cache_creation", "stop_reason", "partial_json", "thinking"]
+        ),
+        inner, max_size=4,
+    ),
+    max_leaves=12,
+)  # fmt: skip
+KINDS = st.sampled_from(
+    [
+        "message_start",
+        "content_block_start",
+        "content_block_delta",
+        "message_delta",
+        "message_stop",
+        "error",
+        "ping",
+        "new",
+    ]
+)
+
+
+@given(st.lists(st.binary(max_size=60), max_size=5), st.booleans())
+def test_no_bytes_raise(pieces, at_rest):
+    for on_event in PROTOCOLS.values():
+        feed = Reads(on_event)
+        for piece in pieces:
+            feed.feed(piece, at_rest=at_rest)
+            feed.feed(b"data: " + piece + b"\n\n", at_rest=at_rest)
+
+        assert columns_agree(feed.decoder)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["choices", "usage", "error", "delta", "message", "model", "id"]), JSON),
+    KINDS,
+)
+def test_no_json_raises_or_leaves_columns_of_unequal_length_or_a_count_that_cannot_be(tree, kind):
+    for on_event in PROTOCOLS.values():
+        feed = Reads(on_event)
+        feed.feed(b"data: " + json.dumps({**tree, "type": kind}).encode() + b"\n\n")
+        decoder = feed.feed(b"event: error\ndata: " + json.dumps(tree).encode() + b"\n\n")
+
+        assert columns_agree(decoder)
+        assert all(type(count) is int and 0 <= count < 1 << 40 for count in decoder.usage.values())
+        assert all(
+            isinstance(text, str | None) for text in (decoder.model, decoder.stop_reason, decoder.message_id)
+        )
+        (decoder.error or ("", ""))[1].encode("utf-8")
+
+
+@given(JSON)
+def test_any_error_object_has_a_type_and_a_message_that_can_be_stored(tree):
+    kind, message = error_of(tree)
+
+    assert len(kind) <= 100
+    assert len(message) <= 2000
+    assert (kind + message).encode("utf-8").decode("utf-8") == kind + message
+
+
+@pytest.mark.parametrize(
+    ("tree", "expected"),
+    [
+        ({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, ("overloaded_error", "Overloaded")),
+        ({"error": {"message": "busy", "type": "Service Unavailable", "code": 503}}, ("Service Unavailable", "busy")),
+        ({"code": 500, "message": "Context size", "type": "server_error"}, ("server_error", "Context size")),
+        ({"error": {"code": 429, "message": "slow"}}, ("429", "slow")),
+        ({"error": "model not found"}, ("error", "model not found")),
+        ({"detail": "Not Found"}, ("error", '{"detail": "Not Found"}')),
+        ({"error": {"type": "x"}}, ("x", '{"error": {"type": "x"}}')),
+        ({"error": {"type": "x\ud800", "message": "y\udfff"}}, ("x?", "y?")),
+        ([1], ("error", "[1]")),
+        (None, ("error", "null")),
+    ],
+)  # fmt: skip
+def test_errors_come_in_the_shapes_of_providers_and_engines(tree, expected):
+    assert error_of(tree) == expected

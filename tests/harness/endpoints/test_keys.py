@@ -1,0 +1,173 @@
+"""Keys: who gets one, who does not, and that none of them is ever written down."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tailgauge.endpoints.keys import (
+    PLACEHOLDER,
+    PROVIDERS,
+    at_provider,
+    key_for,
+    only_for_the_provider,
+    redact,
+)
+from tailgauge.errors import Exit, TargetError
+
+ANTHROPIC, OPENAI = "https://api.anthropic.com", "https://api.openai.com/v1"
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    """Only the keys that a test sets."""
+    for name in list(os.environ):
+        if any(word in name for word in ("KEY", "TOKEN", "SECRET", "ANTHROPIC", "OPENAI")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "key-of-anthropic")
+    monkeypatch.setenv("OPENAI_API_KEY", "key-of-openai")
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("url", "protocol", "expected"),
+    [
+        (ANTHROPIC, "anthropic", True),
+        ("https://API.Anthropic.com/v1", "anthropic", True),
+        ("https://api.anthropic.com:443", "anthropic", True),
+        (OPENAI, "openai", True),
+        ("http://api.anthropic.com", "anthropic", False),
+        (ANTHROPIC, "openai", False),
+        ("https://api.anthropic.com.evil.example", "anthropic", False),
+        ("https://api.anthropic.com@evil.example", "anthropic", False),
+        ("https://evil.example/api.anthropic.com", "anthropic", False),
+        ("https://evil.example#api.anthropic.com", "anthropic", False),
+        ("https://xapi.anthropic.com", "anthropic", False),
+        ("http://127.0.0.1:8000", "anthropic", False),
+        ("simulated", "anthropic", False),
+    ],
+)
+def test_only_the_providers_own_host_over_tls_is_the_provider(url, protocol, expected):
+    keys = {"anthropic": "key-of-anthropic", "openai": "key-of-openai"}
+
+    assert at_provider(url, protocol) == expected
+    assert key_for(url, protocol, None) == (keys[protocol] if expected else PLACEHOLDER)
+
+
+def test_a_named_variable_goes_where_the_scenario_says(environment):
+    environment.setenv("MY_ENGINE", "  key-of-mine\n")
+
+    assert key_for("http://127.0.0.1:8000", "openai", "MY_ENGINE") == "key-of-mine"
+    assert key_for(ANTHROPIC, "anthropic", "MY_ENGINE") == "key-of-mine"
+
+
+@pytest.mark.parametrize("value", [None, "", "  \n"])
+@pytest.mark.parametrize(
+    ("url", "named", "variable", "why"),
+    [
+        (ANTHROPIC, None, "ANTHROPIC_API_KEY", "api.anthropic.com wants a key"),
+        ("http://127.0.0.1:1", "MY_ENGINE", "MY_ENGINE", "target.api_key_env names it"),
+    ],
+)
+def test_a_missing_key_is_a_target_error_that_names_the_variable(
+    environment, value, url, named, variable, why
+):
+    environment.delenv(variable, raising=False)
+    if value is not None:
+        environment.setenv(variable, value)
+    with pytest.raises(TargetError) as raised:
+        key_for(url, "anthropic", named)
+
+    assert str(raised.value) == (
+        f"no API key: the environment variable {variable} is not set ({why}). Set it and run again"
+    )
+    assert raised.value.exit_code == Exit.TARGET
+
+
+@pytest.mark.parametrize("key", ["two words", "line\r\nend", "umlaut-ä", "bell-\x07", "tab\tinside"])
+def test_a_key_that_would_break_a_header_is_refused_and_not_shown(environment, key):
+    environment.setenv("MY_ENGINE", key)
+    with pytest.raises(TargetError) as raised:
+        key_for("http://127.0.0.1:1", "openai", "MY_ENGINE")
+
+    assert "MY_ENGINE" in str(raised.value)
+    assert key not in str(raised.value)
+
+
+# --- what an SDK reads by itself --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", PROVIDERS)
+def test_what_an_sdk_would_send_to_any_host_is_out_of_its_sight_and_comes_back(environment, protocol):
+    provider = PROVIDERS[protocol]
+    for name in provider.also_read:
+        environment.setenv(name, f"value of {name}")
+    before = dict(os.environ)
+    with only_for_the_provider("http://127.0.0.1:1", protocol):
+        assert not set(provider.also_read) & set(os.environ)
+
+    assert dict(os.environ) == before
+    with only_for_the_provider(f"https://{provider.host}", protocol):
+        assert dict(os.environ) == before
+
+
+def test_hidden_variables_come_back_after_an_error_too(environment):
+    environment.setenv("OPENAI_ORG_ID", "org")
+    with pytest.raises(KeyError), only_for_the_provider("http://127.0.0.1:1", "openai"):
+        raise KeyError
+
+    assert os.environ["OPENAI_ORG_ID"] == "org"
+
+
+def test_no_variable_appears_that_was_not_there():
+    with only_for_the_provider("http://127.0.0.1:1", "openai"):
+        pass
+
+    assert "OPENAI_ORG_ID" not in os.environ
+
+
+# --- what is written down ---------------------------------------------------------------------------------------
+
+SHAPES = {
+    "an anthropic key": ("bad key sk-" + "ant-api03-abcDEF_123-456", "bad key [redacted]"),
+    "an openai key": ("Incorrect API key provided: sk-" + "proj-abcdefgh12345678.", "Incorrect API key provided: [redacted]."),
+    "a bearer header": ("Authorization: Bearer abc.def-ghi_jkl==", "Authorization: [redacted]"),
+    "two of them": ("sk-" + "aaaaaaaaaa sk-" + "bbbbbbbbbb", "[redacted] [redacted]"),
+    "nothing secret": ("the task-sk is a desk-lamp; Bearer of news", "the task-sk is a desk-lamp; Bearer of news"),
+    "too short for a key": ("sk-short Bearer x", "sk-short Bearer x"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "expected"), SHAPES.values(), ids=SHAPES)
+def test_what_looks_like_a_key_is_redacted(text, expected):
+    assert redact(text) == expected
+
+
+@pytest.mark.parametrize(
+    "name", ["ANTHROPIC_API_KEY", "my_apikey", "HF_TOKEN", "DB_PASSWORD", "SOME_SECRET", "AWS_CREDENTIALS"]
+)
+def test_secrets_of_the_environment_are_redacted_whatever_they_look_like(environment, name):
+    environment.setenv(name, "open sesame 99")
+
+    assert redact("it said: open sesame 99!") == "it said: [redacted]!"
+
+
+def test_a_secret_is_redacted_as_it_was_sent_without_the_blanks_around_it(environment):
+    environment.setenv("OPENAI_API_KEY", "plain-key-99\n")
+
+    assert redact("you sent plain-key-99 to us") == "you sent [redacted] to us"
+
+
+def test_a_key_out_of_a_variable_of_any_name_is_redacted(environment):
+    environment.setenv("MY_ENGINE", "plain-key-77")
+    key_for("http://127.0.0.1:1", "openai", "MY_ENGINE")
+
+    assert redact("you sent plain-key-77 to us") == "you sent [redacted] to us"
+
+
+def test_short_values_and_other_variables_stay(environment):
+    environment.setenv("HF_TOKEN", "abc")
+    environment.setenv("EDITOR", "a-long-editor-name")
+
+    assert redact("abc a-long-editor-name") == "abc a-long-editor-name"

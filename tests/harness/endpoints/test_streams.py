@@ -1,0 +1,245 @@
+"""What the two protocols' streams mean: captures of real engines, and what providers document."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tailgauge.endpoints import anthropic, openai
+from tailgauge.endpoints.decoder import StreamDecoder
+from tailgauge.records import CHUNK_KINDS
+
+CAPTURES = Path(__file__).parent / "captures"
+
+
+def sse(*trees) -> bytes:
+    out = []
+    for tree in trees:
+        name = b"event: %b\n" % tree["type"].encode() if "type" in tree else b""
+        out.append(name + b"data: " + json.dumps(tree).encode() + b"\n\n")
+    return b"".join(out)
+
+
+def told(stream: bytes, on_event, step: int | None = None) -> dict:
+    """What a decoder makes of a stream that comes in pieces of `step` bytes."""
+    decoder = StreamDecoder(on_event)
+    step = step or max(1, len(stream))
+    for number, at in enumerate(range(0, len(stream), step)):
+        decoder.feed(stream[at : at + step], number, number + 1, number + 2, number, at_rest=True)
+    chunks = decoder.fresh
+    return {
+        "chunks": [(CHUNK_KINDS[k], n) for k, n in zip(chunks.kind, chunks.chars, strict=True)],
+        "finished": decoder.finished,
+        "stopped": decoder.stopped is not None,
+        "error": decoder.error and decoder.error[0],
+        "stop_reason": decoder.stop_reason,
+        "model": decoder.model,
+        "usage": decoder.usage,
+    }
+
+
+def expected(chunks=(), **other) -> dict:
+    plain = {
+        "finished": True,
+        "stopped": True,
+        "error": None,
+        "stop_reason": None,
+        "model": None,
+        "usage": {},
+    }
+    return {"chunks": list(chunks), **plain, **other}
+
+
+def text(*sizes):
+    return [("text", size) for size in sizes]
+
+
+# --- captures ---------------------------------------------------------------------------------------------------
+
+SEEN = {
+    "llamacpp_messages": expected(
+        text(8, 3, 3, 5), stop_reason="max_tokens", model="tiny",
+        usage={"input_tokens": 32, "output_tokens": 4, "cache_read_input_tokens": 0},
+    ),
+    "llamacpp_chat": expected(
+        text(4, 5, 3, 3), stop_reason="length", model="tiny",
+        usage={"input_tokens": 1, "output_tokens": 4, "cache_read_input_tokens": 18},
+    ),
+    "vllm_messages": expected(
+        text(4, 4, 4, 4), stop_reason="max_tokens", model="tiny", usage={"input_tokens": 32, "output_tokens": 4}
+    ),
+    "vllm_chat": expected(
+        text(6, 4, 5, 6), stop_reason="length", model="tiny", usage={"input_tokens": 19, "output_tokens": 4}
+    ),
+    "vllm_chat_overloaded": expected(error="Service Unavailable"),
+    "vllm_messages_overloaded": expected(finished=False, stopped=False, error="internal_error"),
+    "llamacpp_messages_context_full": expected(
+        text(8), finished=False, stopped=False, error="server_error", model="tiny",
+        usage={"input_tokens": 15, "output_tokens": 0, "cache_read_input_tokens": 4014},
+    ),
+    "llamacpp_chat_context_full": expected(text(4), finished=False, stopped=False, error="server_error", model="tiny"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("step", [None, 1, 7, 100])
+@pytest.mark.parametrize("name", SEEN)
+def test_a_captured_stream_means_the_same_in_any_pieces(name, step):
+    on_event = anthropic.on_event if "messages" in name else openai.on_event
+
+    assert told((CAPTURES / f"{name}.sse").read_bytes(), on_event, step) == SEEN[name]
+
+
+def test_every_capture_is_looked_at():
+    assert {path.stem for path in CAPTURES.iterdir()} == set(SEEN)
+
+
+# --- anthropic --------------------------------------------------------------------------------------------------
+
+
+def delta(kind: str, **fields) -> dict:
+    return {"type": "content_block_delta", "index": 0, "delta": {"type": kind, **fields}}
+
+
+START = {
+    "type": "message_start",
+    "message": {"id": "msg_1", "model": "m", "usage": {"input_tokens": 7, "output_tokens": 1}},
+}
+STOP = {"type": "message_stop"}
+END = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 9}}
+BLOCK = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+ANTHROPIC = {
+    "text": ([START, BLOCK, delta("text_delta", text="hello"), END, STOP],
+             {"chunks": text(5), "stop_reason": "end_turn", "model": "m", "usage": {"input_tokens": 7, "output_tokens": 9}}),
+    "thinking, then text": (
+        [delta("thinking_delta", thinking="hm"), delta("signature_delta", signature="abc"), delta("text_delta", text="x"), STOP],
+        {"chunks": [("thinking", 2), ("text", 1)]},
+    ),
+    "tool use": ([delta("input_json_delta", partial_json=""), delta("input_json_delta", partial_json='{"a":'), STOP],
+                 {"chunks": [("tool_json", 5)]}),
+    "pings and empty deltas": ([{"type": "ping"}, delta("text_delta", text=""), {"type": "ping"}, STOP], {}),
+    "unknown events and deltas": ([{"type": "weather"}, delta("citations_delta", citation={}), STOP], {}),
+    "no message_stop": ([delta("text_delta", text="x"), END],
+                        {"chunks": text(1), "stop_reason": "end_turn", "finished": False, "stopped": False,
+                         "usage": {"output_tokens": 9}}),
+    "an error in the middle": (
+        [delta("text_delta", text="x"), {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}],
+        {"chunks": text(1), "error": "overloaded_error", "finished": False, "stopped": False},
+    ),
+    "usage is cumulative": (
+        [START, {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 5, "input_tokens": None}}, END, STOP],
+        {"stop_reason": "end_turn", "model": "m", "usage": {"input_tokens": 7, "output_tokens": 9}},
+    ),
+    "cache counters": (
+        [{"type": "message_start", "message": {"usage": {
+            "input_tokens": 3, "cache_read_input_tokens": 20, "cache_creation_input_tokens": 50,
+            "cache_creation": {"ephemeral_5m_input_tokens": 10, "ephemeral_1h_input_tokens": 40}}}}, STOP],
+        {"usage": {"input_tokens": 3, "cache_read_input_tokens": 20, "cache_creation_input_tokens": 50,
+                   "cache_creation_5m_input_tokens": 10, "cache_creation_1h_input_tokens": 40}},
+    ),
+    "thinking tokens": (
+        [{"type": "message_delta", "delta": {}, "usage": {"output_tokens": 9, "output_tokens_details": {"thinking_tokens": 4}}}, STOP],
+        {"usage": {"output_tokens": 9, "thinking_tokens": 4}},
+    ),
+    "a count below zero": ([{**END, "usage": {"output_tokens": -1}}, STOP], {"stop_reason": "end_turn", "error": "malformed_usage"}),
+    "a count that is true": ([{**END, "usage": {"output_tokens": True}}, STOP], {"stop_reason": "end_turn", "error": "malformed_usage"}),
+    "a count beyond all": ([{**END, "usage": {"output_tokens": 1 << 62}}, STOP], {"stop_reason": "end_turn", "error": "malformed_usage"}),
+    "a count that is text": ([{**END, "usage": {"output_tokens": "9"}}, STOP], {"stop_reason": "end_turn", "error": "malformed_usage"}),
+    "a delta that is a list": ([{"type": "content_block_delta", "delta": []}, STOP], {"error": "malformed_event"}),
+    "a delta without its text": ([delta("text_delta"), STOP], {"error": "malformed_event"}),
+    "text that is a number": ([delta("text_delta", text=5), STOP], {"error": "malformed_event"}),
+    "a message that is text": ([{"type": "message_start", "message": "hi"}, STOP], {"error": "malformed_event"}),
+    "a model that is a number": ([{"type": "message_start", "message": {"model": 5, "id": []}}, STOP], {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("trees", "differs"), ANTHROPIC.values(), ids=ANTHROPIC)
+def test_an_anthropic_stream_of(trees, differs):
+    assert told(sse(*trees), anthropic.on_event) == expected(**differs)
+
+
+def test_the_name_of_an_anthropic_event_counts_where_its_data_has_no_type():
+    stream = b'event: error\ndata: {"code":500,"message":"full"}\n\nevent: message_stop\ndata: {}\n\n'
+
+    assert told(stream, anthropic.on_event) == expected(error="500")
+
+
+# --- openai -----------------------------------------------------------------------------------------------------
+
+
+def choice(reason=None, **fields) -> dict:
+    return {"model": "m", "id": "c", "choices": [{"index": 0, "delta": fields, "finish_reason": reason}]}
+
+
+def usage(**fields) -> dict:
+    return {"choices": [], "usage": fields}
+
+
+DONE = b"data: [DONE]\n\n"
+OPENAI = {
+    "text": ([choice(role="assistant", content=""), choice(content="he"), choice("stop", content="llo")], DONE,
+             {"chunks": text(2, 3), "stop_reason": "stop", "model": "m"}),
+    "no [DONE], but a finish reason": ([choice(content="x"), choice("stop")], b"",
+                                       {"chunks": text(1), "stop_reason": "stop", "model": "m", "stopped": False}),
+    "neither [DONE] nor finish reason": ([choice(content="x")], b"",
+                                         {"chunks": text(1), "model": "m", "finished": False, "stopped": False}),
+    "reasoning_content": ([choice(reasoning_content="hm"), choice(content="x")], DONE,
+                          {"chunks": [("thinking", 2), ("text", 1)], "model": "m"}),
+    "reasoning": ([choice(reasoning="hm")], DONE, {"chunks": [("thinking", 2)], "model": "m"}),
+    "both names of reasoning are one chunk": ([choice(reasoning_content="hm", reasoning="hm")], DONE,
+                                              {"chunks": [("thinking", 2)], "model": "m"}),
+    "tool calls": ([choice(tool_calls=[{"function": {"name": "f", "arguments": ""}}]),
+                    choice(tool_calls=[{"function": {"arguments": "{}"}}, {"index": 1}])], DONE,
+                   {"chunks": [("tool_json", 2)], "model": "m"}),
+    "cached tokens are taken off": ([usage(prompt_tokens=23, completion_tokens=4, prompt_tokens_details={"cached_tokens": 18})], DONE,
+                                    {"usage": {"input_tokens": 5, "cache_read_input_tokens": 18, "output_tokens": 4}}),
+    "no word of a cache": ([usage(prompt_tokens=23, completion_tokens=4, prompt_tokens_details=None)], DONE,
+                           {"usage": {"input_tokens": 23, "output_tokens": 4}}),
+    "a cache that says zero": ([usage(prompt_tokens=23, prompt_tokens_details={"cached_tokens": 0, "created_cache_tokens": 9})], DONE,
+                               {"usage": {"input_tokens": 23, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 9}}),
+    "reasoning tokens": ([usage(completion_tokens=9, completion_tokens_details={"reasoning_tokens": 4})], DONE,
+                         {"usage": {"output_tokens": 9, "thinking_tokens": 4}}),
+    "usage in every chunk": ([{**choice(content="a"), "usage": {"completion_tokens": n}} for n in (1, 2, 3)], DONE,
+                             {"chunks": text(1, 1, 1), "model": "m", "usage": {"output_tokens": 3}}),
+    "usage that is null until the end": ([{**choice(content="a"), "usage": None}, usage(completion_tokens=1)], DONE,
+                                         {"chunks": text(1), "model": "m", "usage": {"output_tokens": 1}}),
+    "an error that is null": ([{**choice(content="a"), "error": None}], DONE, {"chunks": text(1), "model": "m"}),
+    "an error in the middle": ([choice(content="a"), {"error": {"type": "server_error", "message": "boom"}}], b"",
+                               {"chunks": text(1), "model": "m", "error": "server_error", "finished": False, "stopped": False}),
+    "an error and then [DONE]": ([{"error": {"message": "busy", "code": 503}}], DONE, {"error": "503"}),
+    "more cached than asked": ([usage(prompt_tokens=5, prompt_tokens_details={"cached_tokens": 9})], DONE,
+                               {"error": "malformed_usage", "usage": {"cache_read_input_tokens": 9}}),
+    "prompt tokens that are true": ([usage(prompt_tokens=True)], DONE, {"error": "malformed_usage"}),
+    "prompt tokens that are text": ([usage(prompt_tokens="5")], DONE, {"error": "malformed_usage"}),
+    "a count below zero": ([usage(completion_tokens=-4)], DONE, {"error": "malformed_usage"}),
+    "a count beyond all": ([usage(completion_tokens=1 << 40)], DONE, {"error": "malformed_usage"}),
+    "a delta that is a list": ([{"choices": [{"delta": ["x"]}]}], DONE, {"error": "malformed_event"}),
+    "choices that are a number": ([{"choices": 5}], DONE, {"error": "malformed_event"}),
+    "content that is a number": ([choice(content=5)], DONE, {"model": "m", "error": "malformed_event"}),
+    "content that is a list": ([choice(content=[{"type": "text"}])], DONE, {"model": "m", "error": "malformed_event"}),
+    "no delta": ([{"choices": [{"index": 0, "finish_reason": "stop"}]}], DONE, {"stop_reason": "stop"}),
+    "progress before the first token": ([{"choices": [{"delta": {"role": "assistant"}}], "prompt_progress": {"total": 9}}], DONE, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("trees", "end", "differs"), OPENAI.values(), ids=OPENAI)
+def test_an_openai_stream_with(trees, end, differs):
+    stream = b"".join(b"data: " + json.dumps(tree).encode() + b"\n\n" for tree in trees) + end
+
+    assert told(stream, openai.on_event) == expected(**differs)
+
+
+def test_an_openai_event_named_error_is_one_whatever_its_data():
+    assert told(b'event: error\ndata: {"message":"boom"}\n\n', openai.on_event)["error"] == "error"
+
+
+def test_invalid_utf8_in_a_stream_is_an_error_of_that_event_only():
+    stream = (
+        b'data: {"choices":[{"delta":{"content":"\xff"}}]}\n\n'
+        b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+    )
+
+    assert told(stream, openai.on_event) == expected(
+        text(1), error="malformed_event", finished=False, stopped=False
+    )
