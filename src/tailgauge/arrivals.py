@@ -85,8 +85,8 @@ def plan(process: str, rate_per_s: float, duration_s: float, mixes: Sequence[Mix
     sizes = median * np.exp(sigma * stream(seed, _SIZES).standard_normal(len(times)))
     return Schedule(
         at_ns=np.rint(times * 1e9).astype(np.int64),
-        traffic=chosen,
-        prompt_tokens=np.clip(np.rint(sizes), 1, 10_000_000).astype(np.int64),
-        output_tokens=np.array([m.output_tokens for m in mixes], dtype=np.int64)[chosen],
+        traffic=chosen.astype(np.int16),
+        prompt_tokens=np.clip(np.rint(sizes), 1, 10_000_000).astype(np.int32),
+        output_tokens=np.array([m.output_tokens for m in mixes], dtype=np.int32)[chosen],
         names=tuple(m.name for m in mixes),
     )

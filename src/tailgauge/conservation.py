@@ -27,13 +27,13 @@ class Share:
     """One worker's part of the books."""
 
     state: str
-    leased: Sequence[int]
+    leased: int
     counts: dict[str, Any] | None
 
 
 def conserve(scheduled: int, shares: Sequence[Share], *, final: bool) -> dict[str, Any]:
     """The conservation counts of run.json; while the run goes on (`final` false) nothing is lost or not reached yet."""
-    leased = sum(len(share.leased) for share in shares)
+    leased = sum(share.leased for share in shares)
     total: dict[str, Any] = {
         "scheduled": scheduled,
         "dispatched": 0,
@@ -48,7 +48,7 @@ def conserve(scheduled: int, shares: Sequence[Share], *, final: bool) -> dict[st
         dispatched, dropped = counts.get("dispatched", 0), counts.get("client_drop", 0)
         total["dispatched"] += dispatched
         total["client_drop"] += dropped
-        left = len(share.leased) - dispatched - dropped
+        left = share.leased - dispatched - dropped
         total["lost" if final and share.state == "lost" else "not_reached"] += left
         censored += counts.get("censored", 0)
         for name, count in counts.get("ended", {}).items():

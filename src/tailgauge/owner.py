@@ -49,7 +49,7 @@ class Crew:
     heard_at_ns: int
     state: str = "running"  # running, drained, failed, lost
     ready: bool = False
-    leased: list[int] = field(default_factory=list)  # request ids, by which a loss is named
+    leased: int = 0  # arrivals handed to it
     said: dict[str, Any] = field(default_factory=dict)
     self: dict[str, Any] = field(default_factory=dict)
 
@@ -206,7 +206,7 @@ class Run:
         for row in self.schedule.slice(since_ns, until_ns):
             shares[(row[0] // TURNS) % len(living)].append(row)
         for member, rows in zip(living, shares, strict=True):
-            member.leased.extend(row[0] for row in rows)
+            member.leased += len(rows)
             self._link.send("slice", {"run": self.run_id, "rows": rows}, member.node)
 
     def _notice_losses(self) -> None:
@@ -349,6 +349,6 @@ class Run:
             "worker": member.number,
             **hello,
             "state": member.state,
-            "leased": len(member.leased),
+            "leased": member.leased,
             **known,
         }

@@ -32,7 +32,7 @@ class Display:
         self._bar: tqdm[None] | None = None
         if stream.isatty():
             tqdm.monitor_interval = 0  # its watchdog thread would be a greenlet here
-            layout = "{percentage:3.0f}% |{bar:16}| {remaining} left  {postfix}"
+            layout = "{percentage:3.0f}% |{bar:16}| {desc}"
             self._bar = tqdm(
                 total=duration_s, bar_format=layout, file=stream, dynamic_ncols=True, leave=False
             )
@@ -51,8 +51,8 @@ class Display:
         text = figures(progress) + ("  draining" if draining else "")
         if self._bar is not None:
             self._bar.n = round(passed, 1)
-            self._bar.postfix = text
-            self._bar.refresh()
+            left = tqdm.format_interval(round(self._duration_s - passed))
+            self._bar.set_description_str(f"{left} left  {text}")
         elif progress.passed_s >= self._plain_at_s:
             self._plain_at_s += PLAIN_EVERY_S
             self.say(f"{passed:5.0f} s of {self._duration_s:g} s  {text}")

@@ -196,8 +196,8 @@ class Scenario(_Table):
 
     @model_validator(mode="after")
     def _bounded(self) -> Scenario:
-        if self.arrival.rate_per_s * self.stages.duration_s > 50_000_000:
-            raise ValueError("rate_per_s times duration_s is over 50 million arrivals: split the run")
+        if self.arrival.rate_per_s * self.stages.duration_s > 20_000_000:
+            raise ValueError("rate_per_s times duration_s is over 20 million arrivals: split the run")
         return self
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import time
+from pathlib import Path
 
 import pytest
 from end_to_end.running import QUICK, RunData, Start, assert_conserved
@@ -117,3 +120,22 @@ def test_arrivals_beyond_the_in_flight_cap_are_dropped_and_never_queued(start: S
     assert drops.dispatched_at_ns.isna().all()
     attempts = done.run.table("attempts")
     assert not set(drops.request_id) & set(attempts.request_id)
+
+
+def test_a_dead_owner_leaves_rows_from_which_the_report_is_made(start: Start) -> None:
+    running = start("run", "streaming", "--workers=2", "--rate=30", "--duration=60", *QUICK)
+    run = running.wait_for_start(5)
+    workers = [json.loads((run.path / "workers" / f"{n}.json").read_text())["pid"] for n in (0, 1)]
+
+    running.signal(signal.SIGKILL)
+    running.finish(20)
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers), "workers follow their owner"
+    done = start("report", str(run.path), "--out", str(running.out)).finish(60)
+    assert "The run had not ended when this was read, or its owner died" in " ".join(done.stdout.split())
+    assert done.code == 0, done.stdout + done.stderr
+    assert run.requests().request_id.is_unique
+    assert len(run.requests()) > 50

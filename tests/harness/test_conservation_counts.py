@@ -38,7 +38,7 @@ BOOKS = {
 
 @pytest.mark.parametrize(("scheduled", "shares", "final", "expected"), BOOKS.values(), ids=BOOKS)
 def test_every_scheduled_request_is_in_exactly_one_place(scheduled, shares, final, expected):
-    books = conserve(scheduled, [Share(s, range(n), c) for s, n, c in shares], final=final)
+    books = conserve(scheduled, [Share(s, n, c) for s, n, c in shares], final=final)
 
     assert books == {**ZERO, "scheduled": scheduled, **expected}
     assert scheduled == books["dispatched"] + books["client_drop"] + books["not_reached"] + books["lost"]
