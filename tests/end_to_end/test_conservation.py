@@ -13,6 +13,7 @@ from end_to_end.running import QUICK, RunData, Start, assert_conserved
 
 from tailgauge.arrivals import Mix, plan
 
+LONG = ("--set=stages.duration_s=60", "--set=stages.warmup_s=1")
 RATE, SECONDS, SEED = 60.0, 4.0, 11
 
 
@@ -123,7 +124,7 @@ def test_arrivals_beyond_the_in_flight_cap_are_dropped_and_never_queued(start: S
 
 
 def test_a_dead_owner_leaves_rows_from_which_the_report_is_made(start: Start) -> None:
-    running = start("run", "streaming", "--workers=2", "--rate=30", "--duration=60", *QUICK)
+    running = start("run", "streaming", "--workers=2", "--rate=30", *LONG, *QUICK)
     run = running.wait_for_start(5)
     workers = [json.loads((run.path / "workers" / f"{n}.json").read_text())["pid"] for n in (0, 1)]
 
