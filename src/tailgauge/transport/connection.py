@@ -11,7 +11,6 @@ import _socket
 import contextlib
 import errno
 import os
-import socket
 import ssl
 import struct
 import sys
@@ -64,33 +63,50 @@ class Connection:
         self.on_idle_end: Callable[[], None] = _nobody
         self.closed = False
         self.used = False
+        self.sending = False
+        self.sent_at_ns: int | None = None  # first byte of the last request
         self._raw = raw
         self._recvmsg = raw.recvmsg
         self._tls: ssl.SSLObject | None = None
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._watcher = get_hub().loop.io(raw.fileno(), _READ)
+        self._room_watcher: Any = None
+        self._room = Event()  # the socket buffer takes more, or the connection was closed
 
     def start(self) -> None:
         """Begin to read. A connection without a listener that becomes readable has been closed by the peer."""
         self._watcher.start(self._on_readable_tls if self._tls else self._on_readable)
 
-    def send(self, data: bytes, timeout_s: float) -> int:
-        """Hand all of `data` to the kernel; waits only where the socket buffer is full. Returns when it began, in ns."""
+    def send(self, data: bytes, timeout_s: float) -> None:
+        """Hand all of `data` to the kernel; waits only where the socket buffer is full."""
+        self.sending, self.sent_at_ns = True, None
         if self._tls:
             self._tls.write(data)
             data = self._outgoing.read()
         view = memoryview(data)
-        sent_at_ns = monotonic_ns()
+        began_ns = monotonic_ns()
         while view and not self.closed:
             try:
                 view = view[self._raw.send(view) :]
+                self.sent_at_ns = self.sent_at_ns or began_ns
             except BlockingIOError:
-                if not wait_for(self._raw, _WRITE, timeout_s):
+                if not self._wait_for_room(timeout_s):
                     raise TimeoutError("the target did not take the request in time") from None
         if self.closed:
             raise ConnectionResetError("the connection was closed while the request was sent")
-        return sent_at_ns
+        self.sending = False
+
+    def _wait_for_room(self, timeout_s: float) -> bool:
+        self._room.clear()
+        if self._room_watcher is None:
+            self._room_watcher = get_hub().loop.io(self._raw.fileno(), _WRITE)
+        self._room_watcher.start(self._room.set)
+        try:
+            return bool(self._room.wait(timeout_s))
+        finally:
+            if not self.closed:
+                self._room_watcher.stop()
 
     def alive(self) -> bool:
         """Whether an idle connection is still open, as far as the kernel knows: no end and no stray bytes wait."""
@@ -108,8 +124,12 @@ class Connection:
         """Close at once. The peer sees FIN, or RST if bytes were left unread."""
         if not self.closed:
             self.closed = True
-            self._watcher.stop()
-            self._watcher.close()
+            for watcher in filter(
+                None, (self._watcher, self._room_watcher)
+            ):  # libev dies of a watcher without socket
+                watcher.stop()
+                watcher.close()
+            self._room.set()
             self._raw.close()
 
     def reset(self) -> None:
@@ -275,16 +295,26 @@ def resolve(host: str, port: int, timeout_s: float) -> tuple[list[Any], int]:
     started = monotonic_ns()
     try:
         return _socket.getaddrinfo(host, port, 0, _socket.SOCK_STREAM, 0, _socket.AI_NUMERICHOST), 0
-    except _socket.gaierror:
+    except (_socket.gaierror, UnicodeError):
         pool = get_hub().threadpool
     try:
         with gevent.Timeout(timeout_s):
-            found = pool.apply(_socket.getaddrinfo, (host, port, 0, _socket.SOCK_STREAM))
+            found = pool.apply(_look_up, (host, port))
     except gevent.Timeout:
         raise ConnectError("timeout", f"no address for {host} in time") from None
-    except socket.gaierror as error:
-        raise ConnectError("dns", f"no address for {host}: {error.strerror}") from None
+    if isinstance(found, str):
+        raise ConnectError("dns", f"no address for {host}: {found}")
     return found, monotonic_ns() - started
+
+
+def _look_up(host: str, port: int) -> list[Any] | str:
+    """Addresses, or why there are none: what is raised in the pool's thread would be printed there."""
+    try:
+        return _socket.getaddrinfo(host, port, 0, _socket.SOCK_STREAM)
+    except _socket.gaierror as error:
+        return error.strerror or str(error)
+    except UnicodeError as error:
+        return str(error)
 
 
 def hold_kernel_stamps() -> _socket.socket | None:

@@ -136,6 +136,7 @@ class Exchange:
                 self._start_body(status, headers, body, keep=keep, arrived=arrived)
         if not self._head:
             self._low = arrived
+        self.on_headers()  # before content that came in the same read
         if self._head or self._body.done:
             self._data.append(self._head)
             self._arrived.append(arrived)
@@ -143,7 +144,6 @@ class Exchange:
             self._head = b""
             self.advance()
         self._changed.set()
-        self.on_headers()
 
     def _start_body(
         self, status: int, headers: list[tuple[bytes, bytes]], body: Body, *, keep: bool, arrived: int

@@ -91,6 +91,6 @@ def _kept_ns(hint: bytes) -> int:
     """How long the peer says it keeps an idle connection, less a margin for the way; else a long time."""
     for part in hint.split(b","):
         name, _, value = part.strip().partition(b"=")
-        if name.lower() == b"timeout" and value.isdigit():
+        if name.lower() == b"timeout" and value.isdigit() and len(value) < 10:
             return int(max(0.0, int(value) - MARGIN_S) * 1e9)
     return LONG_NS

@@ -71,10 +71,12 @@ class Stopwatch(httpx2.BaseTransport):
         data = request_bytes(request.method, request.url.raw_path, request.headers.raw, body)
         connection = self._connection(exchange, request)
         try:
-            exchange.sent_at_ns = connection.send(data, self._send_timeout_s)
+            connection.send(data, self._send_timeout_s)
         except (OSError, ssl.SSLError) as error:
             if exchange.status is None and not exchange.done:
                 exchange.fail("stale_connection" if connection.used else "closed", str(error))
+        finally:
+            exchange.sent_at_ns = connection.sent_at_ns
         exchange.wait_head()
         connection.used = True
         if exchange.status is None:
@@ -106,7 +108,7 @@ class Stopwatch(httpx2.BaseTransport):
             raise httpx2.ReadError("ended before it was sent", request=request)
 
         def release(used: Connection, keep: bool) -> None:
-            if keep:
+            if keep and not used.sending:  # else it was answered before it was sent whole
                 self._pool.give(origin, used, exchange.header(b"keep-alive"))
             else:
                 used.close()
