@@ -168,7 +168,7 @@ class Recorder:
                     self._write_table(name, row_table(name, items))
             if segments:
                 self._write_table("chunks", chunk_table(segments))
-        except (OSError, pa.ArrowException) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the rows are not on disk, and the run must know
             self._error = RecorderError(f"a part could not be written under {self._folder.path}: {error}")
 
     def _write_table(self, name: str, table: pa.Table) -> None:
@@ -182,7 +182,7 @@ class Recorder:
             try:
                 if len(parts) > 1:
                     compact(name, parts, self._folder.part(name, self._worker, "all"))
-            except (OSError, pa.ArrowException) as error:
+            except Exception as error:  # noqa: BLE001 - as above, but
                 # the parts are all still there and readable: nothing is lost, the folder is only less tidy
                 self._error = RecorderError(f"{name}: the parts could not be compacted: {error}")
 

@@ -105,7 +105,7 @@ REFUSED = [
         {"stages": {"duration_s": 10, "warmup_s": 5, "cooldown_s": 5}}, "stages",
         "warmup_s (5) and cooldown_s (5) leave nothing of duration_s (10)",
     ),
-    ({"arrival": {"rate_per_s": 1e6}, "stages": {"duration_s": 100}}, "scenario", "over 50 million arrivals"),
+    ({"arrival": {"rate_per_s": 1e6}, "stages": {"duration_s": 100}}, "scenario", "million arrivals: split the run"),
     ({"limits": {"in_flight_per_worker": 0}}, "limits.in_flight_per_worker", "expected a number >= 1"),
     ({"limits": {"attempt_deadline_s": 0}}, "limits.attempt_deadline_s", "expected a number > 0"),
     ({"limits": {"drain_s": -1}}, "limits.drain_s", "expected a number >= 0"),
