@@ -75,6 +75,9 @@ class Dispatcher:
         """Take arrivals of a slice (request_id, at_ns, traffic, prompt tokens, output tokens); makes their prompts."""
         arrivals = [Arrival(at, rid, traffic, size, out) for rid, at, traffic, size, out in rows]
         self._counters.leased += len(arrivals)
+        if self._stopped:
+            self._counters.not_reached += len(arrivals)
+            return
         for number, arrival in enumerate(arrivals):
             arrival.prompt = prompt(self._scenario.seed, arrival.request_id, arrival.prompt_tokens)
             heapq.heappush(self._waiting, arrival)
@@ -101,7 +104,8 @@ class Dispatcher:
         """Admit no more; what was leased and not reached is counted."""
         if not self._stopped:
             self._stopped = True
-            self._counters.not_reached = len(self._waiting)
+            counters = self._counters  # a slice may be half taken: what waits is not all of it
+            counters.not_reached = counters.leased - counters.dispatched - counters.client_drop
             self._more.set()
             self._alarm.ring()
 
