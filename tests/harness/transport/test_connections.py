@@ -150,3 +150,7 @@ def test_a_connection_whose_request_was_answered_before_it_was_sent_whole_is_not
     assert (facts["status"], facts["payload"], facts["failure"]) == (413, "ok", None)
     assert facts["took_s"] < PATIENCE_S
     assert facts["again_is_new"]
+
+
+def test_no_failure_of_a_target_prints_a_traceback(seen):
+    assert seen["stderr"] == ""

@@ -94,3 +94,7 @@ def test_an_error_body_without_end_is_given_up_before_it_fills_the_memory(seen):
 )
 def test_headers_are_told_before_content_and_each_once(seen, name, heard):
     assert seen[name]["heard"] == heard
+
+
+def test_no_response_prints_a_traceback(seen):
+    assert seen["stderr"] == ""

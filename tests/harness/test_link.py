@@ -1,0 +1,21 @@
+"""Messages on Locust's channel: a slow handler holds up nobody, and the clock's answer waits for nobody."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def seen(exercise):
+    return exercise("exercises/link.py")
+
+
+def test_only_the_clocks_messages_are_handled_at_once(seen):
+    assert seen["at_once"] == [["w1", "ping"], ["w1", "pong"]]
+    assert seen["later"] == [["w1", "slice"], ["w1", "counters"]]
+
+
+def test_messages_carry_our_prefix_and_their_addressee(seen):
+    assert seen["sent"] == [["tailgauge:plan", {"a": 1}, "w1"], ["tailgauge:hello", {"b": 2}, None]]
+    assert all(kind.startswith("tailgauge:") for kind in seen["kinds"])
+    assert len(seen["kinds"]) == 14
