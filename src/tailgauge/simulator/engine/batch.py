@@ -1,0 +1,316 @@
+"""Continuous batching on one replica: sequences join and leave between steps.
+
+Rule: the replica plans up to the next moment at which anything can change (a call ends, memory runs out, a prompt is in
+work) and its plan is final unless a call enters or leaves: then it is cut at the end of the step in progress. A step's
+length depends on who is in it and on their context only, so cutting a plan, or looking at it step by step, never moves
+a time. Calls are admitted in the order of arrival and wait at the first that does not fit.
+
+Source: iteration-level scheduling (Orca, OSDI 2022), blocks, growth and preemption by recompute (vLLM, SOSP 2023),
+chunked prefill (Sarathi-Serve, OSDI 2024); step law in `config`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from math import ceil
+
+import numpy as np
+
+from tailgauge.simulator.engine import draws
+from tailgauge.simulator.engine import emission as events
+from tailgauge.simulator.engine.config import EngineConfig, StepLaw
+from tailgauge.simulator.engine.emission import Emission
+from tailgauge.simulator.engine.hooks import Hooks
+from tailgauge.simulator.engine.job import NO_INTS, Call
+from tailgauge.simulator.engine.ledger import Ledger
+from tailgauge.simulator.engine.memory import Memory
+
+_LONGEST_PLAN = 256  # steps; a plan that an arrival cuts was computed in vain
+_FEW = 6  # steps below which Python is faster than numpy
+
+
+class Batch:
+    """One replica under a `StepLaw`. `due_ns` is the end of its plan, None while it has nothing to do."""
+
+    def __init__(
+        self, index: int, config: EngineConfig, seed: int, hooks: Hooks, left: Callable[[Call], None]
+    ) -> None:
+        assert isinstance(config.law, StepLaw)
+        self.index, self._config, self._law = index, config, config.law
+        self._seed, self._hooks, self._left = seed, hooks, left
+        self.due_ns: int | None = None
+        self.waiting: deque[Call] = deque()
+        self.running: dict[int, Call] = {}  # in the order of admission
+        self.memory = Memory(config)
+        self._slots = config.slots if config.slots is not None else 1 << 62
+        self._ledger = Ledger(config.block_tokens if self.memory.grows else 0)
+        self._prefilling: list[Call] = []
+        self._decoding: dict[int, Call] = {}
+        self._ends: list[tuple[int, int]] = []  # heap: last step of each decoding call, its number
+        self._context = 0  # tokens held by the decoding calls before `_step`
+        self._step = 0  # number of the first decode step of the plan
+        self._run = 0  # decode steps in the plan
+        self._told = 0  # first decode step whose tokens were not told
+        self._chunks: list[tuple[Call, int]] = []  # prompt tokens of the plan's only step
+        self._stopping: list[Call] = []  # cancelled, but still in the step in progress
+
+    def enter(self, call: Call, now_ns: int, out: list[Emission]) -> None:
+        """A call arrives and waits at least until the step in progress ends."""
+        self.waiting.append(call)
+        if self.due_ns is None:
+            self._begin(now_ns, out)
+        elif len(self.waiting) == 1 and len(self.running) < self._slots:
+            self._cut(now_ns)
+
+    def happen(self, out: list[Emission]) -> None:
+        """What `due_ns` brings: the plan is over."""
+        assert self.due_ns is not None
+        now_ns = self.due_ns
+        self._settle(self._run)
+        self._end_prefills(now_ns, out)
+        while self._ends and self._ends[0][0] < self._step:
+            _, number = heappop(self._ends)
+            call = self._decoding.get(number)
+            if call is not None and call.last_step < self._step:
+                self._end(call, now_ns, events.FINISHED, out)
+        for call in self._stopping:
+            if call.running:
+                self._end(call, now_ns, events.CANCELLED, out)
+        self._stopping.clear()
+        self._begin(now_ns, out)
+
+    def stop(self, call: Call, now_ns: int, out: list[Emission], *, at_once: bool) -> None:
+        """Cancel a call: now, or, if it runs, at the end of its step, whose token it still emits."""
+        if not call.running:
+            blocked = self.waiting[0] is call
+            self.waiting.remove(call)
+            call.ended_ns = now_ns
+            out.append(Emission(events.CANCELLED, call, now_ns, call.tokens))
+            self._left(call)
+            if blocked and self.due_ns is not None:
+                self._cut(now_ns)
+            return
+        self._cut(now_ns)
+        if at_once:
+            self._end(call, now_ns, events.CANCELLED, out)
+        else:
+            self._stopping.append(call)
+
+    def next_told_ns(self) -> int | None:
+        """When the next step ends, for a driver that wants each token."""
+        return int(self._ledger.ends[self._told - self._ledger.base]) if self._run else self.due_ns
+
+    def tell_tokens(self, until_ns: int, out: list[Emission]) -> None:
+        """Emit the tokens of the plan's steps that ended by `until_ns`."""
+        while self._told < self._step + self._run:
+            end_ns = int(self._ledger.ends[self._told - self._ledger.base])
+            if end_ns > until_ns:
+                return
+            told = ((call, call.tokens_at(self._told)) for call in self._decoding.values())
+            out.extend(Emission(events.TOKENS, call, end_ns, tokens) for call, tokens in told if tokens)
+            self._told += 1
+
+    @property
+    def kv_used_share(self) -> float:
+        """Of the memory blocks, those in use after the steps told so far."""
+        passed = max(0, self._told - self._step)
+        at = self._step - self._ledger.base
+        grown = int(self._ledger.blocks[at : at + passed].sum()) if self.memory.grows else 0
+        return self.memory.share(grown)
+
+    def _begin(self, now_ns: int, out: list[Emission]) -> None:
+        """Plan what comes next."""
+        if not self._preempt(now_ns, out):
+            self._admit(now_ns, out)
+        self._chunks = self._choose_chunks(now_ns, out) if self._prefilling else []
+        if self._prefilling:
+            self._plan_step(now_ns)
+        elif self._decoding:
+            self._plan_run(now_ns)
+        else:
+            self.due_ns, self._run = None, 0
+
+    def _growth_next(self) -> int:
+        """Blocks that the next decode step adds."""
+        if not self.memory.grows or not self._decoding:
+            return 0
+        return int(self._ledger.blocks[self._step - self._ledger.base])
+
+    def _preempt(self, now_ns: int, out: list[Emission]) -> bool:
+        """Send the newest calls back to the head of the queue until the next step fits."""
+        preempted = False
+        while not self.memory.fits(self._growth_next()):
+            call = next(reversed(self.running.values()))
+            self._withdraw(call)
+            call.skip_pauses()
+            call.preemptions += 1
+            self.waiting.appendleft(call)
+            out.append(Emission(events.PREEMPTED, call, now_ns))
+            preempted = True
+        return preempted
+
+    def _admit(self, now_ns: int, out: list[Emission]) -> None:
+        growth = self._growth_next()
+        while self.waiting and len(self.running) < self._slots:
+            call = self.waiting[0]
+            if not len(call.counts):
+                call.slowdown = self._hooks.slowdown(call.job, self.index, now_ns)
+                draws.draw(call, self._config.drafting, self._seed)
+            held = call.job.prompt_tokens + call.tokens_before(call.next)
+            context = held + int(call.counts[call.next])
+            blocks = self.memory.at_admission(call.job, context)
+            if not self.memory.fits(blocks + growth):
+                return
+            self.waiting.popleft()
+            self.memory.used += blocks
+            cached = self._hooks.cached_tokens(call.job, self.index, now_ns)
+            if call.admitted_ns is None:
+                call.admitted_ns, call.cached_tokens = now_ns, min(cached, call.job.prompt_tokens)
+            # The last token is always computed: its output is the first token.
+            call.prefill_left = ceil(max(1, held - cached) * call.slowdown)
+            call.context, call.blocks, call.running = context, blocks, True
+            self.running[call.number] = call
+            self._prefilling.append(call)
+            out.append(Emission(events.ADMITTED, call, now_ns))
+
+    def _choose_chunks(self, now_ns: int, out: list[Emission]) -> list[tuple[Call, int]]:
+        """Prompt tokens for one step, oldest call first."""
+        whole = self._config.prefill_first
+        left = self._config.token_budget - (0 if whole else len(self._decoding))
+        chunks: list[tuple[Call, int]] = []
+        for call in self._prefilling:
+            tokens = call.prefill_left if whole else min(call.prefill_left, left)
+            if (whole and chunks and tokens > left) or tokens <= 0:
+                break
+            left -= tokens
+            chunks.append((call, tokens))
+            if call.prefill_started_ns is None:
+                call.prefill_started_ns = now_ns
+                out.append(Emission(events.PREFILL_STARTED, call, now_ns))
+        return chunks
+
+    def _plan_step(self, now_ns: int) -> None:
+        """One step with prompts; the decodes take part unless whole prompts come first."""
+        decoding = 0 if self._config.prefill_first and self._chunks else len(self._decoding)
+        prompt = sum(tokens for _, tokens in self._chunks)
+        fixed, slope = self._step_ns(decoding, prompt)
+        self.due_ns = now_ns + round(fixed + slope * (self._context if decoding else 0))
+        self._run = 1 if decoding else 0
+        if decoding:
+            self._ledger.ends[self._step - self._ledger.base] = self.due_ns
+
+    def _plan_run(self, now_ns: int) -> None:
+        """Steps of decodes alone, until one ends or memory does."""
+        ledger, at = self._ledger, self._step - self._ledger.base
+        steps = min(self._soonest_end() - self._step + 1, _LONGEST_PLAN)
+        if self.memory.grows:
+            assert self.memory.total is not None
+            free = self.memory.total - self.memory.used
+            steps = min(steps, int(np.searchsorted(np.cumsum(ledger.blocks[at : at + steps]), free, "right")))
+        fixed, slope = self._step_ns(len(self._decoding), 0)
+        if steps < _FEW:
+            end_ns, context = now_ns, self._context
+            for i, growth in enumerate(ledger.growth[at : at + steps].tolist(), at):
+                end_ns += round(fixed + slope * context)
+                context += growth
+                ledger.ends[i] = end_ns
+        else:
+            growth = ledger.growth[at : at + steps]
+            contexts = self._context + np.cumsum(growth) - growth
+            lengths = np.rint(fixed + slope * contexts).astype(np.int64)
+            np.cumsum(lengths, out=ledger.ends[at : at + steps])
+            ledger.ends[at : at + steps] += now_ns
+            end_ns = int(ledger.ends[at + steps - 1])
+        self.due_ns, self._run = end_ns, steps
+
+    def _step_ns(self, decoding: int, prompt: int) -> tuple[float, float]:
+        """A step's length: a fixed part, and what each token of context adds."""
+        law = self._law
+        fixed_ms = law.step_ms + law.sequence_ms * decoding + law.prefill.ms(prompt)
+        return fixed_ms * 1e6, law.context_ms * 1e3
+
+    def _soonest_end(self) -> int:
+        """The last step of the call that ends first; entries of calls that left or began anew are stale."""
+        while True:
+            step, number = self._ends[0]
+            call = self._decoding.get(number)
+            if call is not None and call.last_step == step:
+                return step
+            heappop(self._ends)
+
+    def _cut(self, now_ns: int) -> None:
+        """Let the plan end with the step in progress."""
+        if self._run > 1:
+            at = self._step - self._ledger.base
+            self._settle(int(np.searchsorted(self._ledger.ends[at : at + self._run], now_ns, "right")))
+            self._run = 1
+            self.due_ns = int(self._ledger.ends[self._step - self._ledger.base])
+
+    def _settle(self, steps: int) -> None:
+        """Take the plan's first steps as done."""
+        if not steps:
+            return
+        at = self._step - self._ledger.base
+        self._context += int(self._ledger.growth[at : at + steps].sum())
+        if self.memory.grows:
+            self.memory.used += int(self._ledger.blocks[at : at + steps].sum())
+        self._step += steps
+
+    def _end_prefills(self, now_ns: int, out: list[Emission]) -> None:
+        for call, tokens in self._chunks:
+            call.prefill_left -= tokens
+            if call.prefill_left:
+                continue
+            self._prefilling.remove(call)
+            first = call.first_ns is None
+            if first:
+                call.first_ns = now_ns
+                self._hooks.first_token(call.job, self.index, now_ns)
+            count = int(call.counts[call.next])
+            call.stint_ns, call.next = now_ns, call.next + 1
+            kind = events.FIRST_TOKEN if first else events.TOKENS
+            out.append(Emission(kind, call, now_ns, count))
+            self._decode(call)
+            if call.last_step < self._step:
+                self._end(call, now_ns, events.FINISHED, out)
+
+    def _decode(self, call: Call) -> None:
+        """A call's prompt is done: write its steps from the next one on."""
+        steps = len(call.counts) - call.next
+        call.first_step, call.last_step = self._step, self._step + steps - 1
+        self._decoding[call.number] = call
+        self._context += call.context
+        if steps:
+            if self._ledger.lacks(call.last_step):
+                oldest = min(c.first_step for c in self._decoding.values())
+                self._ledger.move(oldest, call.last_step)
+            self._ledger.add(call, self._step, call.next, call.context, 1)
+            heappush(self._ends, (call.last_step, call.number))
+
+    def _withdraw(self, call: Call) -> None:
+        """Free a call's slot and memory, and store its chunks so far."""
+        del self.running[call.number]
+        call.running = False
+        if self._decoding.pop(call.number, None) is None:
+            self._prefilling.remove(call)
+            self._chunks = [chunk for chunk in self._chunks if chunk[0] is not call]
+            self.memory.used -= call.blocks
+            call.keep(NO_INTS)
+            return
+        at = call.first_step - self._ledger.base
+        done = self._step - call.first_step
+        emitted = done if call.plain else int(call.counts[call.next : call.next + done].sum())
+        context = call.context + emitted
+        self._context -= context
+        self.memory.used -= self.memory.blocks(context) if self.memory.grows else call.blocks
+        call.keep(self._ledger.ends[at : at + done])
+        if call.next < len(call.counts):
+            self._ledger.add(call, self._step, call.next, context, -1)
+
+    def _end(self, call: Call, now_ns: int, kind: str, out: list[Emission]) -> None:
+        self._withdraw(call)
+        call.ended_ns = now_ns
+        out.append(Emission(kind, call, now_ns, call.tokens))
+        self._left(call)

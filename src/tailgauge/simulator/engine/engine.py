@@ -1,0 +1,199 @@
+"""The engine: calls in, events out, time as an argument.
+
+Rule: `advance`, `submit` and `cancel` first let everything happen that was due by their time, in the order of time, so
+a driver that comes late gets the same times as one that comes at each `next_due_ns()`. With `tokens=False` the driver is
+told of no single decode step: cheaper, and the times are the same; a call's own chunk times are filled in at its end.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from tailgauge.simulator.engine import draws
+from tailgauge.simulator.engine import emission as events
+from tailgauge.simulator.engine.batch import Batch
+from tailgauge.simulator.engine.config import EngineConfig, FluidLaw
+from tailgauge.simulator.engine.emission import Emission
+from tailgauge.simulator.engine.fluid import Fluid
+from tailgauge.simulator.engine.hooks import NO_HOOKS, Hooks
+from tailgauge.simulator.engine.job import Call, Job
+from tailgauge.simulator.engine.router import Router
+
+
+class Gauge(NamedTuple):
+    """One replica as it stands."""
+
+    running: int
+    waiting: int
+    kv_used_share: float
+
+
+_REPLICA, _ENTER, _STOP = range(3)  # kinds of entry on the agenda
+
+
+class Engine:
+    """Replicas behind a router. Times never go backwards."""
+
+    def __init__(
+        self, config: EngineConfig, seed: int, hooks: Hooks = NO_HOOKS, *, tokens: bool = True
+    ) -> None:
+        self.config = config
+        self._seed, self._tokens, self._hooks = seed, tokens, hooks
+        kind = Fluid if isinstance(config.law, FluidLaw) else Batch
+        self._replicas: list[Batch | Fluid] = [
+            kind(index, config, seed, hooks, self._left) for index in range(config.replicas)
+        ]
+        self._router = Router(config, seed)
+        self._loads = [0] * config.replicas  # calls not ended, by replica
+        self._under_way = [0] * config.replicas  # of these, not yet there
+        self._open: dict[int | str, Call] = {}
+        self._submitted = 0
+        self._planned = 0
+        # Time, order of planning, kind of entry, call or replica. A replica's entry is stale once it planned anew.
+        self._agenda: list[tuple[int, int, int, Any]] = []
+        self._out: list[Emission] = []
+
+    def submit(self, job: Job, now_ns: int) -> bool:
+        """Take a call; False: refused, because its replica's queue is full or it could never fit into memory."""
+        self._let_happen(now_ns)
+        self._check(job)
+        index = self._router.choose(job, self._loads)
+        call = Call(job, self._submitted, index, now_ns)
+        self._submitted += 1
+        if self._is_full(index) or not self._replicas[index].memory.holds(job):
+            call.ended_ns = now_ns
+            self._out.append(Emission(events.REFUSED, call, now_ns))
+            return False
+        self._open[job.key] = call
+        self._loads[index] += 1
+        self._under_way[index] += 1
+        median_ms, sigma = self.config.overhead_ms, self.config.overhead_sigma
+        if median_ms:
+            delay_ms = draws.lognormal(median_ms, sigma, self._seed, job.key, "overhead")
+            self._note(now_ns + round(delay_ms * 1e6), _ENTER, call)
+        else:
+            self._enter(call, now_ns)
+        return True
+
+    def cancel(self, job: Job, now_ns: int) -> None:
+        """The caller is gone: treat the call by the configured mode. One that has ended already is left alone."""
+        self._let_happen(now_ns)
+        call = self._open.get(job.key)
+        if call is None or call.cancelled_ns is not None:
+            return
+        call.cancelled_ns = now_ns
+        mode = self.config.cancel_mode
+        if mode == "after_ns":
+            self._note(now_ns + self.config.cancel_after_ns, _STOP, call)
+        elif mode != "never":
+            self._stop(call, now_ns)
+
+    def next_due_ns(self) -> int | None:
+        """When the next thing happens by itself; None: nothing until a call is submitted."""
+        agenda = self._agenda
+        while agenda and _is_stale(agenda[0]):
+            heappop(agenda)
+        if not agenda:
+            return None
+        due_ns = agenda[0][0]
+        if self._tokens:
+            told = (replica.next_told_ns() for replica in self._replicas)
+            due_ns = min(due_ns, *(at_ns for at_ns in told if at_ns is not None), due_ns)
+        return due_ns
+
+    def advance(self, now_ns: int) -> list[Emission]:
+        """Everything that happened up to now and was not told yet, in the order of time."""
+        self._let_happen(now_ns)
+        out = self._out[:]
+        self._out.clear()
+        if len(self._replicas) > 1:
+            out.sort(key=attrgetter("at_ns"))  # each replica's own are in order, and stay so
+        return out
+
+    def gauges(self) -> list[Gauge]:
+        """Each replica as it stands; calls under way to it count as waiting."""
+        return [
+            Gauge(len(r.running), len(r.waiting) + self._under_way[r.index], r.kv_used_share)
+            for r in self._replicas
+        ]
+
+    def _check(self, job: Job) -> None:
+        if job.key in self._open:
+            raise ValueError(f"a call with the key {job.key!r} is still open")
+        if job.prompt_tokens < 1 or job.output_tokens < 1:
+            raise ValueError("a call has at least one prompt token and one output token")
+        if job.work_ms is None and isinstance(self.config.law, FluidLaw):
+            raise ValueError("a fluid law needs the job's work_ms")
+
+    def _is_full(self, index: int) -> bool:
+        """Whether the queue is; free slots take as many calls without a wait, unless someone waits for memory."""
+        cap, slots = self.config.queue_cap, self.config.slots
+        replica = self._replicas[index]
+        if cap is None or (slots is None and not replica.waiting):
+            return False
+        free = 0 if slots is None or replica.waiting else slots - len(replica.running)
+        return len(replica.waiting) + self._under_way[index] >= cap + free
+
+    def _let_happen(self, now_ns: int) -> None:
+        agenda, out = self._agenda, self._out
+        while agenda and agenda[0][0] <= now_ns:
+            entry = heappop(agenda)
+            if _is_stale(entry):
+                continue
+            due_ns, _, kind, subject = entry
+            if kind == _REPLICA:
+                if self._tokens:
+                    subject.tell_tokens(due_ns, out)
+                subject.happen(out)
+                self._plan(subject)
+            elif kind == _ENTER:
+                self._enter(subject, due_ns)
+            else:
+                self._stop(subject, due_ns)
+        if self._tokens:
+            for replica in self._replicas:
+                replica.tell_tokens(now_ns, out)
+
+    def _enter(self, call: Call, now_ns: int) -> None:
+        replica = self._replicas[call.replica]
+        self._under_way[call.replica] -= 1
+        call.entered_ns = now_ns
+        before_ns = replica.due_ns
+        replica.enter(call, now_ns, self._out)
+        if replica.due_ns != before_ns:
+            self._plan(replica)
+
+    def _stop(self, call: Call, now_ns: int) -> None:
+        replica = self._replicas[call.replica]
+        if call.entered_ns is None:
+            self._under_way[call.replica] -= 1
+            call.ended_ns = now_ns
+            self._out.append(Emission(events.CANCELLED, call, now_ns))
+            self._left(call)
+            return
+        if self._tokens:
+            replica.tell_tokens(now_ns, self._out)
+        replica.stop(call, now_ns, self._out, at_once=self.config.cancel_mode == "immediate")
+        self._plan(replica)
+
+    def _left(self, call: Call) -> None:
+        self._loads[call.replica] -= 1
+        del self._open[call.job.key]
+        if call.admitted_ns is not None:
+            assert call.ended_ns is not None
+            self._hooks.ended(call.job, call.replica, call.ended_ns, call.tokens)
+
+    def _plan(self, replica: Batch | Fluid) -> None:
+        if replica.due_ns is not None:
+            self._note(replica.due_ns, _REPLICA, replica)
+
+    def _note(self, due_ns: int, kind: int, subject: Call | Batch | Fluid) -> None:
+        self._planned += 1
+        heappush(self._agenda, (due_ns, self._planned, kind, subject))
+
+
+def _is_stale(entry: tuple[int, int, int, Any]) -> bool:
+    due_ns, _, kind, subject = entry
+    return bool(subject.due_ns != due_ns if kind == _REPLICA else subject.ended_ns is not None)
