@@ -129,6 +129,9 @@ def _settings(
     if duration is not None:
         pairs.append(("stages", scenarios.scaled(resolved.stages, duration)))
         resolved = scenarios.load(scenario, pairs)
+    authority = resolved.target.ca_file
+    if authority is not None and not Path(authority).is_file():
+        raise UsageError(f"target.ca_file: {authority}: no such file")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

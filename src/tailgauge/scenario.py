@@ -283,7 +283,8 @@ def _put(tree: dict[str, Any], dotted: str, value: Any) -> None:
 _SHAPES = {
     "int_type": "a whole number", "float_type": "a number", "string_type": "text in quotes", "bool_type": "true or false",
     "model_type": "a table", "mapping_type": "a table of tables", "dict_type": "a table of tables", "missing": "a value",
-    "finite_number": "a finite number", "int_from_float": "a whole number",
+    "finite_number": "a finite number", "int_from_float": "a whole number", "too_short": "at least one table",
+    "string_pattern_mismatch": "the name of an environment variable", "string_too_short": "some text",
 }  # fmt: skip
 
 
@@ -316,7 +317,7 @@ def _explain(error: Any, source: str, overridden: set[str] | frozenset[str]) -> 
         secret = isinstance(given, str) and "@" in given  # a password in a URL is not repeated
         shown = f" (got {given!r})" if isinstance(given, (str, int, float)) and not secret else ""
         return f"{where}: {context['error']}{shown}"
-    return f"{where}: {error['msg']}, got {given!r}"
+    return f"{where}: {error['msg']}, got {str(given)[:80]!r}"
 
 
 def _names_at(loc: Sequence[str]) -> list[str]:

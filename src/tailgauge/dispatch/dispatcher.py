@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tailgauge.scenario import Scenario
 
 _PROMPTS_AT_ONCE = 20
-CLOSING_NS = 10_000_000_000
+CLOSING_S = 5.0  # beyond the connect time-out: an abort does not interrupt a connect in progress
 
 
 @dataclass(slots=True, order=True)
@@ -113,7 +113,7 @@ class Dispatcher:
         """Wait for open requests, then close the rest as censored."""
         if not self._hurried:
             self._requests.join(timeout=seconds)
-        patience = monotonic_ns() + CLOSING_NS
+        patience = monotonic_ns() + int((self._scenario.limits.connect_timeout_s + CLOSING_S) * 1e9)
         while self._requests and monotonic_ns() < patience:
             self._attempts.abort_open(CENSORED)  # again and again: a greenlet may only now open its call
             self._requests.join(timeout=0.05)

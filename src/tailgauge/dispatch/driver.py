@@ -35,8 +35,9 @@ def drive(make: MakePattern, ask: Ask, origin: Origin, attempts: Attempts) -> Dr
             step = pattern.send(_do(step, origin, attempts, calls, inbox))
     except StopIteration as stop:
         ended = stop.value
-    for exchange in (e for leg in calls.values() for e in leg):
-        exchange.abort("cancelled")
+    finally:
+        for exchange in (e for leg in calls.values() for e in leg):
+            exchange.abort("cancelled")
     return Driven(ended, len(calls), sum(map(len, calls.values())))
 
 

@@ -108,6 +108,8 @@ def run_closed(
     """
     engine = Engine(engine_config(profile), seed, hooks, tokens=False)
     jobs = demands.jobs()
+    if len(think_ns) < len(jobs) + users:
+        raise ValueError("a closed loop needs a think time for each call and one more for each user")
     fates = Fates(len(jobs), keep_chunks=chunks)
     thinks = iter(think_ns.tolist())
     ready = [next(thinks) for _ in range(users)]
