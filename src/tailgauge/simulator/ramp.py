@@ -12,8 +12,8 @@ passes; time is counted in sixtieths of a window.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
+from itertools import accumulate
 
 _BINS = 60  # of a window
 
@@ -35,7 +35,7 @@ class Ramp:
             raise ValueError("a ramp limit needs a floor of at least 1 request and a window above 0 s")
         self._settings = settings
         self._bin_ns = max(1, round(settings.window_s * 1e9 / _BINS))
-        self._counts: deque[list[int]] = deque()  # [bin, requests], oldest first
+        self._counts: dict[int, int] = {}  # requests by bin, oldest first
 
     def wait_ns(self, now_ns: int) -> int:
         """0 if a request may pass now, else nanoseconds until it may if none passes meanwhile."""
@@ -43,25 +43,28 @@ class Ramp:
             return 0
         first = now_ns // self._bin_ns
         self._forget(first - 2 * _BINS)
-        last = first + 2 * _BINS  # then nothing of today counts any more
-        at = next((b for b in range(first, last) if self._passes(b)), last)
-        return 0 if at == first else at * self._bin_ns - now_ns
+        totals = self._totals(first)
+        last = 2 * _BINS  # then nothing of today counts any more
+        ahead = next((bins for bins in range(last) if self._passes(totals, bins)), last)
+        return 0 if ahead == 0 else (first + ahead) * self._bin_ns - now_ns
 
     def admit(self, now_ns: int) -> None:
         """Count a request that was admitted."""
         if not self._settings.growth:
             return
         here = now_ns // self._bin_ns
-        if self._counts and self._counts[-1][0] >= here:
-            self._counts[-1][1] += 1
-        else:
-            self._counts.append([here, 1])
+        self._counts[here] = self._counts.get(here, 0) + 1
 
-    def _passes(self, here: int) -> bool:
-        recent = sum(n for b, n in self._counts if b > here - _BINS)
-        before = sum(n for b, n in self._counts if here - 2 * _BINS < b <= here - _BINS)
-        return recent + 1 <= max(self._settings.floor, self._settings.growth * before)
+    def _totals(self, first: int) -> list[int]:
+        """Requests up to each bin, from two windows before `first` to two behind it."""
+        bins = range(first - 2 * _BINS, first + 2 * _BINS + 1)
+        return list(accumulate(self._counts.get(b, 0) for b in bins))
+
+    def _passes(self, totals: list[int], ahead: int) -> bool:
+        """Whether one more may pass `ahead` bins from now."""
+        before, middle, here = (totals[ahead + windows * _BINS] for windows in (0, 1, 2))
+        return here - middle + 1 <= max(self._settings.floor, self._settings.growth * (middle - before))
 
     def _forget(self, until: int) -> None:
-        while self._counts and self._counts[0][0] <= until:
-            self._counts.popleft()
+        for old in [b for b in self._counts if b <= until]:
+            del self._counts[old]
