@@ -7,7 +7,7 @@ of a unit in which both the burst and one nanosecond's refill are whole, and a t
 
 Sources: Anthropic's rate-limit page ("token bucket algorithm ... continuously replenished", 2026-08). With unit costs,
 Poisson arrivals at rate l and refusal when less than one token is left, this is the M/D/1/K queue with rho = l / rate
-and K = burst (docs/metrics.md): a burst of 1 refuses rho / (1 + rho) of them, a third at half the rate.
+and K = burst: a burst of 1 refuses rho / (1 + rho) of them, a third at half the rate.
 """
 
 from __future__ import annotations
