@@ -1,6 +1,6 @@
-"""A worker's side of a run: takes the plan, sends its share, records it, reports once a second, drains.
+"""A worker's ear: takes the owner's messages and hands each to the task of its run.
 
-Rule: everything a worker knows comes in messages; everything it did is in its own files before it says `drained`.
+Rule: everything a worker knows comes in messages; those of an earlier run are for no one.
 """
 
 from __future__ import annotations
@@ -10,30 +10,16 @@ import os
 import platform
 import resource
 import sys
-from pathlib import Path
 from typing import Any
 
-import gevent
-from gevent.event import Event
-
-from tailgauge.clock import Offset, boot_id, monotonic_ns, offset_from_ping
-from tailgauge.dispatch.attempts import Attempts
-from tailgauge.dispatch.counters import Counters
-from tailgauge.dispatch.dispatcher import Dispatcher
-from tailgauge.dispatch.health import Health
-from tailgauge.endpoints.endpoint import Endpoint
+from tailgauge.clock import boot_id, monotonic_ns, offset_from_ping
 from tailgauge.errors import TailgaugeError
-from tailgauge.folder import RunFolder, write_json
 from tailgauge.link import Link
-from tailgauge.recorder import Recorder, RecorderError
-from tailgauge.records import SCHEMA_VERSION
-from tailgauge.scenario import parse
-from tailgauge.transport.connection import KERNEL_STAMPS, hold_kernel_stamps
-from tailgauge.transport.stopwatch import Stopwatch
+from tailgauge.recorder import RecorderError
+from tailgauge.task import Task
+from tailgauge.transport.connection import hold_kernel_stamps
 
 log = logging.getLogger("tailgauge")
-PINGS = 8
-FLUSH_EVERY = 4  # seconds; a part at least every 5 s, the writing included
 SWITCH_S = 0.0005  # a thread that builds a Parquet part gives the interpreter back to the hub within this
 CHATTY = ("httpx2", "httpcore2", "anthropic", "openai")  # they log a line a request
 FAILURES = (TailgaugeError, RecorderError, OSError)
@@ -118,198 +104,3 @@ class Worker:
         if task := self._mine(data):
             task.offsets.append(offset_from_ping(data["t0"], data["t1"], data["t2"], monotonic_ns()))
             task.ponged.set()
-
-
-class Task:
-    """One run in one worker, from the plan to `drained`."""
-
-    def __init__(self, link: Link, name: str, plan: dict[str, Any], on_ended: Any) -> None:
-        self._link, self._name, self._plan = link, name, plan
-        self.run_id: str = plan["run"]["run_id"]
-        self.number: int = plan["worker"]
-        self.scenario = parse(plan["run"]["scenario"], "the plan")
-        self.folder = _folder(plan)
-        self.folder.create()
-        self.counters = Counters()
-        self.recorder = Recorder(self.folder, self.number)
-        target, limits = self.scenario.target, self.scenario.limits
-        transport = Stopwatch(
-            idle_connections=target.connections,
-            connect_timeout_s=limits.connect_timeout_s,
-            send_timeout_s=limits.attempt_deadline_s,
-            ca_file=target.ca_file,
-        )
-        self._transport = transport
-        endpoint = Endpoint(
-            plan["run"]["target"]["url"], target.protocol, target.model, target.api_key_env, transport
-        )
-        self.attempts = Attempts(
-            self.run_id, endpoint, self.recorder, self.counters, limits.attempt_deadline_s
-        )
-        self.dispatcher = Dispatcher(
-            self.scenario, self.attempts, self.recorder, self.counters, on_ended, self._on_bug
-        )
-        self.offsets: list[Offset] = []
-        self.ponged = Event()
-        self.finished = Event()
-        self._draining = False
-        self._state = "running"
-        self._why: str | None = None
-        self._walker: Any = None
-        self._reporter: Any = None
-        self._health: Health | None = None
-        self._start_at_ns: int | None = None
-
-    # --- from plan to go --------------------------------------------------------------------------------------
-
-    def prepare(self) -> None:
-        """Measure the clock against the owner's, write who this is, and say that all stands."""
-        self.recorder.warm_up()
-        self.attempts.warm_up()
-        for _ in range(PINGS):
-            self.ponged.clear()
-            self._link.send("ping", {"run": self.run_id, "t0": monotonic_ns()})
-            self.ponged.wait(timeout=2)
-        self._write_self()
-        self._link.send(
-            "ready",
-            {"run": self.run_id, "worker": self.number, "clock": self._clock(), "shared": self._shared},
-        )
-
-    @property
-    def _shared(self) -> bool:
-        return str(self.folder.path) == str(self._plan["folder"])
-
-    def _clock(self) -> dict[str, int]:
-        """Offset to the owner's clock: of the tightest ping; exactly 0 on the same kernel, which has one clock."""
-        best = min(self.offsets, key=lambda o: o.error_ns, default=Offset(0, 1 << 62))
-        if boot_id() and boot_id() == self._plan["boot_id"] and abs(best.offset_ns) <= best.error_ns:
-            best = Offset(0, 0)
-        return {"offset_ns": best.offset_ns, "error_ns": best.error_ns}
-
-    def preflight(self) -> None:
-        """One real request; tells the owner what came of it."""
-        self.dispatcher.preflight(next(iter(self.scenario.traffic)), -1 - self.number)
-        row = self.attempts.last_row
-        assert row is not None
-        said = {
-            "ended": row.ended,
-            "status": row.status,
-            "error_type": row.error_type,
-            "message": row.error_body,
-        }
-        self._link.send("tried", {"run": self.run_id, **said})
-
-    def go(self, start_at_owner_ns: int) -> None:
-        """Begin: the start is an absolute time on the owner's clock."""
-        self._start_at_ns = start_at_owner_ns - self._clock()["offset_ns"]
-        self._write_self()
-        self._health = Health(self.counters)
-        self._health.freeze()
-        self._walker = gevent.spawn(self.dispatcher.run, self._start_at_ns)
-        self._reporter = gevent.spawn(self._report)
-
-    # --- while it runs ----------------------------------------------------------------------------------------
-
-    def _report(self) -> None:
-        second, due = 0, monotonic_ns()
-        while not self._draining or not self.finished.is_set():
-            due += 1_000_000_000
-            gevent.sleep(max(0.0, (due - monotonic_ns()) / 1e9))
-            second += 1
-            try:
-                self._tick(flush=second % FLUSH_EVERY == 0)
-            except RecorderError as error:
-                self._fail(str(error))
-                return
-
-    def _tick(self, *, flush: bool) -> None:
-        assert self._health is not None
-        self.attempts.decode_open()
-        self.recorder.health(self._health.row(self.recorder.waiting_rows))
-        if flush:
-            self.attempts.record_open()
-            self.recorder.flush()
-        self.recorder.check()
-        self._link.send("counters", {"run": self.run_id, "worker": self.number, **self._said()})
-
-    def _said(self) -> dict[str, Any]:
-        counters = self.counters
-        return {
-            "counts": counters.as_message(),
-            "in_flight": counters.in_flight,
-            "chunks": counters.chunks,
-            "ttft": list(counters.ttft.items()),
-        }
-
-    def _on_bug(self, error: BaseException) -> None:
-        if not isinstance(error, gevent.GreenletExit):
-            self._fail(f"an error in the harness itself: {error!r}")
-
-    def _fail(self, why: str) -> None:
-        if self._state == "running":
-            self._state, self._why = "failed", why
-            self.dispatcher.stop()
-            self._link.send(
-                "failed", {"run": self.run_id, "worker": self.number, "why": why, "target": False}
-            )
-
-    # --- the end ----------------------------------------------------------------------------------------------
-
-    def drain(self, seconds: float) -> None:
-        """Admit no more, wait for what is open, write everything, say so. A second call changes nothing."""
-        if self._draining:
-            return
-        self._draining = True
-        self.dispatcher.stop()
-        self.dispatcher.drain(seconds)
-        if self._reporter is not None:
-            self._reporter.kill()
-        try:
-            if self._health is not None:
-                self.recorder.health(self._health.row(self.recorder.waiting_rows))
-                self._health.close()
-            self.recorder.close()
-            self._state = "drained" if self._state == "running" else self._state
-        except RecorderError as error:
-            self._state, self._why = "failed", str(error)
-        self._transport.close()
-        self.finished.set()
-        self._write_self()
-        self._link.send(
-            "drained", {"run": self.run_id, "worker": self.number, **self._said(), "self": self._self()}
-        )
-
-    def _self(self) -> dict[str, Any]:
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "worker": self.number,
-            "name": self._name,
-            "host": platform.node(),
-            "pid": os.getpid(),
-            "state": self._state,
-            "why": self._why,
-            "clock": self._clock(),
-            "stamps": "kernel" if KERNEL_STAMPS else "user",
-            "counts": self.counters.as_message(),
-            "rows": dict(self.recorder.written),
-        }
-
-    def _write_self(self) -> None:
-        start = None if self._start_at_ns is None else self._start_at_ns + self._clock()["offset_ns"]
-        run = {**self._plan["run"], "start_at_ns": start}
-        try:
-            write_json(self.folder.worker_json(self.number), {**self._self(), "run": run})
-        except OSError as error:
-            self._state, self._why = "failed", f"{self.folder.path}: cannot be written: {error.strerror}"
-
-
-def _folder(plan: dict[str, Any]) -> RunFolder:
-    """The owner's own run folder where this worker sees it, else a local one of the same name."""
-    shared = RunFolder(Path(plan["folder"]))
-    try:
-        if shared.token.read_text() == plan["token"]:
-            return shared
-    except OSError as error:
-        log.info("the owner's run folder is not here (%s): rows stay in this worker's own", error.strerror)
-    return RunFolder(Path.cwd() / "runs" / plan["run"]["run_id"])
