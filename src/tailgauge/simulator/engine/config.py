@@ -80,7 +80,7 @@ class EngineConfig:
     router: str = "least_loaded"
     affinity_slack: int = 8  # calls that a prefix's own replica may have more than the least loaded one
     slots: int | None = None  # sequences in service at once, on each replica; None: no limit
-    queue_cap: int | None = None  # calls that may wait, on each replica; one more is refused
+    queue_cap: int | None = None  # calls that each replica takes beyond its slots; one more is refused
     token_budget: int = 2048  # tokens of one step: decodes first, then prompts in chunks
     prefill_first: bool = False  # whole prompts before any decode, which stalls; else chunked prefill
     kv_blocks: int | None = None  # memory of each replica; None: no limit
@@ -103,6 +103,8 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1")
+        if self.queue_cap is not None and self.slots is None:
+            raise ValueError("queue_cap counts calls beyond the slots, and there is no limit of slots")
         if isinstance(self.law, StepLaw):
             if self.law.step_ms <= 0:
                 raise ValueError("law.step_ms must be above 0: time would stand still")

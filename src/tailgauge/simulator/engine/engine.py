@@ -128,13 +128,11 @@ class Engine:
             raise ValueError("a fluid law needs the job's work_ms")
 
     def _is_full(self, index: int) -> bool:
-        """Whether the queue is; free slots take as many calls without a wait, unless someone waits for memory."""
-        cap, slots = self.config.queue_cap, self.config.slots
-        replica = self._replicas[index]
-        if cap is None or (slots is None and not replica.waiting):
+        config = self.config
+        if config.queue_cap is None:
             return False
-        free = 0 if slots is None or replica.waiting else slots - len(replica.running)
-        return len(replica.waiting) + self._under_way[index] >= cap + free
+        assert config.slots is not None
+        return self._loads[index] >= config.slots + config.queue_cap
 
     def _let_happen(self, now_ns: int) -> None:
         agenda, out = self._agenda, self._out

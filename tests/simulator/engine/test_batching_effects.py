@@ -1,0 +1,178 @@
+"""What a batching server does to latencies, each effect beside the same traffic with its cause switched off."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from simulator.engine.measuring import alike, gaps_ms, poisson_ns, tpot_ms, ttft_ms
+
+from tailgauge.simulator import virtual
+from tailgauge.simulator.engine.config import Drafting, EngineConfig, Prefill, StepLaw
+from tailgauge.simulator.engine.hooks import Hooks
+from tailgauge.simulator.virtual import Demands
+
+STEP_MS, SEQUENCE_MS, CONTEXT_MS, PREFILL_MS = 20.0, 0.5, 0.5, 0.1
+LAW = StepLaw(STEP_MS, SEQUENCE_MS, CONTEXT_MS, Prefill(PREFILL_MS))
+CONFIG = EngineConfig(LAW, slots=32, token_budget=4096)
+FLAT = replace(CONFIG, law=StepLaw(STEP_MS))
+SECOND_NS = 1_000_000_000
+MINUTE_NS = 60 * SECOND_NS
+
+
+class Cached(Hooks):
+    """So many tokens of every prompt are cached."""
+
+    def __init__(self, tokens):
+        self.tokens = tokens
+
+    def cached_tokens(self, job, replica, now_ns):  # noqa: ARG002
+        return self.tokens
+
+
+def alone(config, prompts, hooks=None, outputs=20):
+    """Calls so far apart that each is alone."""
+    n = len(prompts)
+    demands = Demands(np.array(prompts), np.full(n, outputs))
+    return virtual.run(config, np.arange(n) * MINUTE_NS, demands, 1, hooks=hooks or Hooks())
+
+
+@pytest.mark.parametrize("cached", [0, 400])
+def test_ttft_is_linear_in_uncached_tokens(cached):
+    prompts = [500, 1000, 2000, 4000]
+
+    measured = ttft_ms(alone(CONFIG, prompts, Cached(cached)))
+
+    assert measured == pytest.approx([STEP_MS + PREFILL_MS * (prompt - cached) for prompt in prompts])
+
+
+def test_without_prefill_time_ttft_is_flat():
+    assert ttft_ms(alone(FLAT, [500, 1000, 2000, 4000])) == pytest.approx([STEP_MS] * 4)
+
+
+def test_a_prompt_that_is_cached_whole_still_computes_its_last_token():
+    rows = alone(CONFIG, [1000], Cached(1000))
+
+    assert ttft_ms(rows) == pytest.approx([STEP_MS + PREFILL_MS])
+    assert rows.column("cache_read_input_tokens").tolist() == [1000]
+    assert rows.column("input_tokens").tolist() == [0]
+
+
+def together(config, calls, prompt=100, output=101):
+    """Calls that are there from the start, with one step's prompts; their TPOT in the middle of the batch."""
+    at = np.arange(calls)
+    return virtual.run(config, at, alike(calls, prompt, output), 1)
+
+
+@pytest.mark.parametrize("batch", [1, 8, 32])
+def test_tpot_rises_with_the_batch(batch):
+    law = replace(LAW, context_ms=0.0)
+
+    steps = gaps_ms(together(replace(CONFIG, law=law), batch))[5:-5]
+
+    assert steps == pytest.approx(STEP_MS + SEQUENCE_MS * batch)
+
+
+@pytest.mark.parametrize("prompt", [100, 1000, 4000])
+def test_tpot_rises_with_the_context(prompt):
+    steps = gaps_ms(alone(CONFIG, [prompt]))
+
+    expected = STEP_MS + SEQUENCE_MS + CONTEXT_MS * (prompt + np.arange(1, 20)) / 1000
+    assert steps == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("batch", "prompt"), [(1, 100), (32, 100), (8, 4000)])
+def test_with_a_flat_step_neither_batch_nor_context_moves_tpot(batch, prompt):
+    assert gaps_ms(together(FLAT, batch, prompt)) == pytest.approx(STEP_MS)
+
+
+def longest_gap_ms(config, second_prompt):
+    """Largest chunk gap of a stream beside which another prompt arrives."""
+    at, demands = np.array([0, SECOND_NS]), Demands(np.array([50, second_prompt]), np.array([200, 10]))
+    return gaps_ms(virtual.run(config, at, demands, 1)).max()
+
+
+def test_a_long_prompt_stalls_the_decodes_where_whole_prompts_come_first():
+    stalled = longest_gap_ms(replace(CONFIG, prefill_first=True), 8000)
+
+    # The prompt's step, then the stream's own.
+    assert stalled == pytest.approx(STEP_MS + PREFILL_MS * 8000 + STEP_MS, rel=0.05)
+
+
+def test_chunked_prefill_removes_the_stall():
+    whole, chunked = (longest_gap_ms(replace(CONFIG, token_budget=budget), 8000) for budget in (100_000, 256))
+
+    assert whole == pytest.approx(STEP_MS + PREFILL_MS * 8000, rel=0.05)
+    assert chunked == pytest.approx(STEP_MS + PREFILL_MS * 256, rel=0.05)
+
+
+@pytest.mark.parametrize("prefill_first", [True, False])
+def test_without_a_long_prompt_nothing_stalls(prefill_first):
+    assert longest_gap_ms(replace(CONFIG, prefill_first=prefill_first), 50) < 2.5 * STEP_MS
+
+
+def under_load(rate_per_s, *, slots, n=3000):
+    config = EngineConfig(StepLaw(STEP_MS, SEQUENCE_MS, 0.0, Prefill(0.001)), slots=slots)
+    rows = virtual.run(config, poisson_ns(rate_per_s, n, 3), alike(n, 100, 50), 3, chunks=False)
+    return np.quantile(ttft_ms(rows)[n // 2 :], 0.5), np.quantile(tpot_ms(rows)[n // 2 :], 0.99)
+
+
+def test_past_capacity_ttft_blows_up_and_tpot_stays_flat():
+    """16 slots give at most 16 / (50 * 28 ms) = 11.4 calls a second."""
+    full_step_ms = STEP_MS + SEQUENCE_MS * 16
+
+    below, past = under_load(8, slots=16), under_load(16, slots=16)
+
+    assert below[0] < 3 * full_step_ms
+    assert past[0] > 20_000
+    assert past[1] < full_step_ms * 1.05  # the batch is full, and no fuller than that
+
+
+def test_with_slots_enough_the_same_rate_does_not_wait():
+    assert under_load(16, slots=100)[0] < 100
+
+
+def kv_run(blocks, reservation="growth"):
+    """16 calls of 320 tokens at their end, 20 blocks each."""
+    config = replace(CONFIG, kv_blocks=blocks, reservation=reservation)
+    return together(config, 16, prompt=160, output=160)
+
+
+def test_kv_cliff_memory_below_the_batch_makes_preempted_calls_start_again():
+    enough, short = (tpot_ms(kv_run(blocks)) for blocks in (320, 200))
+
+    assert short.max() > 1.4 * enough.max()  # thrown out in the middle of its answer
+    assert short.min() < enough.max()  # while the oldest pass undisturbed
+
+
+def test_kv_cliff_is_gone_without_a_memory_limit():
+    limited, free = kv_run(320), kv_run(None)
+
+    assert tpot_ms(limited) == pytest.approx(tpot_ms(free))
+
+
+def test_full_reservation_waits_instead_of_preempting():
+    rows = kv_run(200, "full")
+
+    assert tpot_ms(rows).max() < 1.5 * tpot_ms(kv_run(320)).max()
+    assert ttft_ms(rows).max() > 1_000  # ten fit, six wait for the first ones to end
+
+
+@pytest.mark.parametrize(
+    ("law", "mean"), [("binomial", 1 + 4 * 0.6), ("geometric", 1 + 0.6 + 0.6**2 + 0.6**3 + 0.6**4)]
+)
+def test_drafts_coalesce_several_tokens_into_a_chunk(law, mean):
+    config = replace(FLAT, drafting=Drafting(law, 4, 0.6))
+
+    rows = alone(config, [100] * 20, outputs=500)
+
+    coalescing = rows.column("output_tokens").sum() / rows.column("chunks").sum()
+    assert coalescing == pytest.approx(mean, rel=0.05)
+    assert rows.column("output_tokens").tolist() == [500] * 20
+    assert gaps_ms(rows) == pytest.approx(STEP_MS)  # a chunk a step, as before
+    assert tpot_ms(rows) == pytest.approx(STEP_MS / mean, rel=0.15)
+
+
+def test_without_drafts_a_chunk_is_a_token():
+    rows = alone(FLAT, [100], outputs=500)
+
+    assert rows.column("chunks").tolist() == [500]
