@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tailgauge.simulator import tokens
+from tailgauge.simulator.content import Plan
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 MAX_OUTPUT_TOKENS = 1_000_000
@@ -29,20 +30,35 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class Prompted:
+    """The prompt's tokens as the prefix cache took them; the four add up to the prompt."""
+
+    input_tokens: int  # the uncached remainder
+    read: int
+    creation_5m: int
+    creation_1h: int
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer's identity, the same in every event of its stream."""
+    """The answer's identity, the same in every event of its stream, and what it consists of."""
 
     ask: Ask
     id: str
     created_s: int
+    plan: Plan | None = None  # None: one text
+    prompted: Prompted | None = None  # None: there is no prefix cache
+    tool: str = ""  # name of the tool that the plan calls
 
 
 class Refused(Exception):  # noqa: N818 - an answer, not an error of ours
-    """A call answered by an error: HTTP status, reason, and the body's field at fault."""
+    """A call answered by an error: HTTP status, reason, and the body's field at fault or the provider's error code."""
 
-    def __init__(self, status: int, message: str, param: str | None = None) -> None:
+    def __init__(
+        self, status: int, message: str, param: str | None = None, *, error_code: str | None = None
+    ) -> None:
         super().__init__(message)
-        self.status, self.message, self.param = status, message, param
+        self.status, self.message, self.param, self.error_code = status, message, param, error_code
 
 
 def invalid(param: str, expected: str) -> Refused:
