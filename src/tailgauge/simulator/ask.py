@@ -15,6 +15,7 @@ from tailgauge.simulator.content import Plan
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 MAX_OUTPUT_TOKENS = 1_000_000
+MAX_MESSAGES = 100_000
 _MAX_MODEL_CHARS = 256  # the OpenAI stream repeats the name in every chunk
 
 
@@ -82,6 +83,8 @@ def model(body: dict[str, Any]) -> str:
     value = body.get("model")
     if not isinstance(value, str) or not 0 < len(value) <= _MAX_MODEL_CHARS:
         raise invalid("model", f"a name of 1 to {_MAX_MODEL_CHARS} characters is required")
+    if any("\ud800" <= char <= "\udfff" for char in value):
+        raise invalid("model", "half of a surrogate pair is no character")  # the stream repeats it as UTF-8
     return value
 
 
@@ -93,48 +96,52 @@ def flag(table: dict[str, Any], key: str, param: str) -> bool:
     return bool(value)
 
 
-def max_tokens(value: object, param: str) -> int:
+def max_tokens(value: object, param: str, least: int = 1) -> int:
     """How many tokens the answer has."""
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_OUTPUT_TOKENS:
-        raise invalid(param, f"a whole number from 1 to {MAX_OUTPUT_TOKENS} is required")
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_OUTPUT_TOKENS:
+        raise invalid(param, f"a whole number from {least} to {MAX_OUTPUT_TOKENS} is required")
     return value
 
 
-def messages_tokens(body: dict[str, Any], roles: Collection[str], *, null_content: bool) -> int:
-    """Tokens of all messages. `null_content`: an assistant may have said nothing but tool calls."""
-    messages = body.get("messages")
-    if not isinstance(messages, list) or not messages:
+def messages(body: dict[str, Any], roles: Collection[str]) -> list[dict[str, Any]]:
+    """The conversation: objects, each with a role; what they say is not looked at."""
+    given = body.get("messages")
+    if not isinstance(given, list) or not given:
         raise invalid("messages", "a list of at least one message is required")
-    total = 0
-    for i, message in enumerate(messages):
-        param = f"messages.{i}"
+    if len(given) > MAX_MESSAGES:
+        raise invalid("messages", f"at most {MAX_MESSAGES} messages are allowed")
+    for i, message in enumerate(given):
         if not isinstance(message, dict):
-            raise invalid(param, "must be an object")
+            raise invalid(f"messages.{i}", "must be an object")
         role = message.get("role")
         if not isinstance(role, str) or role not in roles:
-            raise invalid(f"{param}.role", f"must be one of {', '.join(roles)}")
-        content = message.get("content")
-        if content is None and null_content and role == "assistant":
-            continue
-        total += content_tokens(content, f"{param}.content")
-    return total
+            raise invalid(f"messages.{i}.role", f"must be one of {', '.join(roles)}")
+    return given
 
 
-def content_tokens(content: object, param: str) -> int:
-    """Tokens of a string or of a list of blocks; blocks other than text are accepted and count nothing."""
-    if isinstance(content, str) and content:
-        return tokens.count(content)
-    if not isinstance(content, list) or not content:
-        raise invalid(param, "a text or a list of content blocks is required, and not an empty one")
-    return sum(_block_tokens(block, f"{param}.{i}") for i, block in enumerate(content))
+def one_of(table: dict[str, Any], key: str, param: str, allowed: Collection[str]) -> str | None:
+    """An optional word of a closed list."""
+    value = table.get(key)
+    if value is not None and (not isinstance(value, str) or value not in allowed):
+        raise invalid(param, f"must be one of {', '.join(allowed)}")
+    return value
 
 
-def _block_tokens(block: object, param: str) -> int:
-    if not isinstance(block, dict) or not isinstance(block.get("type"), str):
-        raise invalid(param, "must be an object with a type")
-    if block["type"] != "text":
-        return 0
-    text = block.get("text")
-    if not isinstance(text, str) or not text:
-        raise invalid(f"{param}.text", "a text is required, and not an empty one")
-    return tokens.count(text)
+def number(body: dict[str, Any], key: str, least: float, most: float) -> None:
+    """An optional number between two others."""
+    value = body.get(key)
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise invalid(key, f"must be a number from {least:g} to {most:g}")
+
+
+def texts(value: object, param: str, most: int) -> None:
+    """An optional list of texts, none of them empty."""
+    if value is None:
+        return
+    if not isinstance(value, list) or len(value) > most:
+        raise invalid(param, f"must be a list of at most {most} texts")
+    for i, text in enumerate(value):
+        if not isinstance(text, str) or not text:
+            raise invalid(f"{param}.{i}", "a text is required, and not an empty one")

@@ -27,6 +27,7 @@ _STATUS = np.array([200, 200, 529, 200], np.int16)  # by class
 _OK, _REFUSED, _CANCELLED = 1, 2, 3
 _RUN = "virtual"
 _PROTOCOL = "anthropic"
+_FIRSTS = ("first_event_at_ns", "first_content_at_ns", "first_content_read_at_ns", "first_text_at_ns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +121,6 @@ def _attempts(fates: Fates, shared: Mapping[str, Any], model: str) -> dict[str, 
         "chunks": chunks,
         "stamps": _repeated("virtual", n),
     }
-
-
-_FIRSTS = ("first_event_at_ns", "first_content_at_ns", "first_content_read_at_ns", "first_text_at_ns")
 
 
 def _chunks(fates: Fates, shared: Mapping[str, Any], counts: Ints, arrived: Any) -> dict[str, Any]:

@@ -100,7 +100,7 @@ class Engine:
         due_ns = agenda[0][0]
         if self._tokens:
             told = (replica.next_told_ns() for replica in self._replicas)
-            due_ns = min(due_ns, *(at_ns for at_ns in told if at_ns is not None), due_ns)
+            due_ns = min([due_ns, *(at_ns for at_ns in told if at_ns is not None)])
         return due_ns
 
     def advance(self, now_ns: int) -> list[Emission]:
@@ -108,8 +108,7 @@ class Engine:
         self._let_happen(now_ns)
         out = self._out[:]
         self._out.clear()
-        if len(self._replicas) > 1:
-            out.sort(key=attrgetter("at_ns"))  # each replica's own are in order, and stay so
+        out.sort(key=attrgetter("at_ns"))  # each replica's own are in order, and stay so
         return out
 
     def gauges(self) -> list[Gauge]:
