@@ -1,0 +1,123 @@
+"""Whatever comes, in whatever order: nothing is lost, nothing leaks, and the driver's grain does not matter."""
+
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tailgauge.simulator.engine.config import (
+    CANCEL_MODES,
+    DRAFTING_LAWS,
+    ROUTERS,
+    Drafting,
+    EngineConfig,
+    FluidLaw,
+    Prefill,
+    StepLaw,
+)
+from tailgauge.simulator.engine.emission import ENDINGS
+from tailgauge.simulator.engine.engine import Engine
+from tailgauge.simulator.engine.hooks import Hooks
+from tailgauge.simulator.engine.job import Job
+
+MS = 1_000_000
+EVER = 2**62
+STEPS = StepLaw(5.0, 0.25, 0.5, Prefill(0.0625, 100, 0.125, base_ms=1.0))
+# Gap before it, prompt, output, prefix, cancelled so long after (None: never).
+CALL = st.tuples(
+    st.integers(0, 60 * MS),
+    st.integers(1, 250),
+    st.integers(1, 80),
+    st.integers(0, 3),
+    st.one_of(st.none(), st.integers(0, 600 * MS)),
+)
+
+
+class Uneven(Hooks):
+    """Every third call is slow, every fourth is cached in part; counts who was told what."""
+
+    def __init__(self):
+        self.open = {}
+
+    def cached_tokens(self, job, replica, now_ns):  # noqa: ARG002
+        self.open.setdefault(job.key, 0)
+        return 40 if job.key % 4 == 0 else 0
+
+    def slowdown(self, job, replica, now_ns):  # noqa: ARG002
+        return (1.0, 1.0, 2.5)[job.key % 3]
+
+    def first_token(self, job, replica, now_ns):  # noqa: ARG002
+        self.open[job.key] += 1
+
+    def ended(self, job, replica, now_ns, tokens):  # noqa: ARG002
+        assert self.open.pop(job.key) == (1 if tokens else 0)
+
+
+@st.composite
+def configs(draw):
+    return EngineConfig(
+        draw(st.sampled_from([STEPS, STEPS, STEPS, FluidLaw(), FluidLaw(0.5)])),
+        replicas=draw(st.integers(1, 3)),
+        router=draw(st.sampled_from(ROUTERS)),
+        slots=draw(st.integers(1, 5)),
+        queue_cap=draw(st.sampled_from([None, 0, 3])),
+        token_budget=draw(st.sampled_from([8, 64, 500])),
+        prefill_first=draw(st.booleans()),
+        kv_blocks=draw(st.sampled_from([None, 21, 40])),
+        reservation=draw(st.sampled_from(["growth", "growth", "full"])),
+        drafting=Drafting(draw(st.sampled_from(DRAFTING_LAWS)), 3, 0.6),
+        overhead_ms=draw(st.sampled_from([0.0, 8.0])),
+        overhead_sigma=0.5,
+        cancel_mode=draw(st.sampled_from(CANCEL_MODES)),
+        cancel_after_ns=draw(st.sampled_from([0, 30 * MS])),
+    )
+
+
+def drive(config, calls, *, tokens, late):
+    """Everything that happened. A late driver looks only when it has something to say."""
+    hooks = Uneven()
+    engine = Engine(config, 1, hooks, tokens=tokens)
+    todo, at = [], 0
+    for key, (gap, prompt, output, prefix, leaves) in enumerate(calls):
+        at += gap
+        job = Job(key, prompt, output, float(output), prefix)
+        todo.append((at, key, engine.submit, job))
+        if leaves is not None:
+            todo.append((at + leaves, key, engine.cancel, job))
+    out = []
+    for at_ns, _, act, job in sorted(todo, key=lambda entry: entry[:2]):
+        while not late and (due := engine.next_due_ns()) is not None and due <= at_ns:
+            out += engine.advance(due)
+        act(job, at_ns)
+    out += engine.advance(EVER)
+    assert engine.gauges() == [(0, 0, 0.0)] * config.replicas
+    assert hooks.open == {}
+    return out
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(config=configs(), calls=st.lists(CALL, min_size=1, max_size=14))
+def test_nothing_is_lost_and_every_driver_sees_the_same(config, calls):
+    fine = drive(config, calls, tokens=True, late=False)
+    endings = {e.job.key: e for e in fine if e.kind in ENDINGS}
+
+    assert sorted(endings) == list(range(len(calls)))
+    for key, (kind, call, at_ns, tokens) in endings.items():
+        mine = [e for e in fine if e.job.key == key and e.kind in {"first_token", "tokens"} and e.tokens]
+        assert [e.at_ns for e in mine] == call.chunk_times_ns.tolist()
+        assert [e.tokens for e in mine] == call.chunk_tokens.tolist()
+        assert all(a.at_ns < b.at_ns for a, b in pairwise(mine))
+        assert call.ended_ns == at_ns
+        assert sum(e.tokens for e in mine) == tokens
+        if kind == "finished":
+            assert tokens == call.job.output_tokens
+    for tokens, late in ((False, False), (True, True), (False, True)):
+        other = {
+            e.job.key: (e.kind, e.at_ns, e.call.chunk_times_ns.tolist(), e.call.chunk_tokens.tolist())
+            for e in drive(config, calls, tokens=tokens, late=late)
+            if e.kind in ENDINGS
+        }
+        assert other == {
+            key: (e.kind, e.at_ns, e.call.chunk_times_ns.tolist(), e.call.chunk_tokens.tolist())
+            for key, e in endings.items()
+        }
