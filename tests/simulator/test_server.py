@@ -97,7 +97,7 @@ def test_a_whole_answer_has_one_stamp(endpoint: Any, connect: Any) -> None:
 
 
 def test_refused_calls_are_in_the_truth_too(endpoint: Any, connect: Any) -> None:
-    assert ask(connect(endpoint), "refused/1/0/0", max_tokens=0).status == 400
+    assert ask(connect(endpoint), "refused/1/0/0", max_tokens=-1).status == 400
     [row] = endpoint.truth("refused")
     assert (row["status"], row["chunk_sent_at_ns"], row["output_tokens"]) == (400, [], 0)
 

@@ -84,8 +84,8 @@ def test_an_anthropic_error_has_type_message_and_request_id(status: int, kind: s
 
 @pytest.mark.parametrize(("status", "code"), [(400, None), (401, "invalid_api_key"), (404, "unknown_url")])
 def test_an_openai_error_has_type_param_and_code(status: int, code: str | None) -> None:
-    body = json.loads(openai.refusal(Refused(status, "no", "model"), "req_1"))
-    expected = {"message": "no", "type": "invalid_request_error", "param": "model", "code": code}
+    body = json.loads(openai.refusal(Refused(status, "no", "messages"), "req_1"))
+    expected = {"message": "no", "type": "invalid_request_error", "param": "messages", "code": code}
     assert body == {"error": expected}
 
 

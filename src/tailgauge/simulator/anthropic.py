@@ -8,35 +8,59 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tailgauge.simulator import ask
+from tailgauge.simulator import ask, messages_body
 from tailgauge.simulator.ask import Ask, Refused, Reply
+from tailgauge.simulator.content_blocks import ANTHROPIC, SYSTEM, content_tokens
 
 NAME = "anthropic"
 PATH = "/v1/messages"
 REQUEST_ID_HEADER = "request-id"
 
-_ROLES = ("user", "assistant")
 _ERROR_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
     404: "not_found_error",
     405: "invalid_request_error",
+    408: "invalid_request_error",
+    409: "conflict_error",
     413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    529: "overloaded_error",
 }
 
 
-def parse(body: dict[str, Any]) -> Ask:
-    """Check a Messages body; `max_tokens` is required."""
+def parse(body: dict[str, Any], version: str = "") -> Ask:
+    """Check a Messages body under a version of the API; `max_tokens` is required, and 0 fills the cache only."""
     model = ask.model(body)
-    max_tokens = ask.max_tokens(body.get("max_tokens"), "max_tokens")
+    max_tokens = ask.max_tokens(body.get("max_tokens"), "max_tokens", least=0)
+    stream = ask.flag(body, "stream", "stream")
+    input_tokens = prompt_tokens(body, version)
+    messages_body.check_length(body, max_tokens)
+    return Ask(model, max_tokens, input_tokens, stream)
+
+
+def prompt_tokens(body: dict[str, Any], version: str = "") -> int:
+    """Check all of a body that says what goes in, and count it: the whole of a `count_tokens` call."""
+    conversation = ask.messages(body, tuple(ANTHROPIC))
     system = body.get("system")
-    system_tokens = ask.content_tokens(system, "system") if system else 0
-    return Ask(
-        model=model,
-        max_tokens=max_tokens,
-        input_tokens=system_tokens + ask.messages_tokens(body, _ROLES, null_content=False),
-        stream=ask.flag(body, "stream", "stream"),
-    )
+    count = content_tokens(system, "system", SYSTEM) if system else 0
+    for i, message in enumerate(conversation):
+        param = f"messages.{i}.content"
+        count += content_tokens(message.get("content"), param, ANTHROPIC[message["role"]])
+        _refuse_citations(message, param)
+    messages_body.check(body, version)
+    return count + messages_body.tools_tokens(body)
+
+
+def _refuse_citations(message: dict[str, Any], param: str) -> None:
+    if message["role"] != "user" or isinstance(message["content"], str):
+        return
+    for i, block in enumerate(message["content"]):
+        if block["type"] == "text" and block.get("citations"):
+            raise ask.invalid(f"{param}.{i}.citations", "not permitted on a user's text")
 
 
 def refusal(refused: Refused, request_id: str) -> bytes:
@@ -106,4 +130,6 @@ def _event(data: dict[str, Any]) -> bytes:
 
 
 def _json(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
+    # As UTF-8, not as escapes: a client must stand a chunk that ends inside a character. An error may quote half of a
+    # surrogate pair, which has no UTF-8.
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")

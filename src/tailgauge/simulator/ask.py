@@ -10,7 +10,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from tailgauge.simulator import tokens
 from tailgauge.simulator.content import Plan
 
 MAX_BODY_BYTES = 32 * 1024 * 1024

@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tailgauge.simulator import ask
+from tailgauge.simulator import ask, chat_body
 from tailgauge.simulator.ask import Ask, Refused, Reply
+from tailgauge.simulator.content_blocks import OPENAI, content_tokens
 
 NAME = "openai"
 PATH = "/v1/chat/completions"
 REQUEST_ID_HEADER = "x-request-id"
 
-_ROLES = ("developer", "system", "user", "assistant", "tool", "function")
 _DEFAULT_MAX_TOKENS = 16
 _ERROR_CODES = {
     401: "invalid_api_key",
@@ -26,28 +26,28 @@ _ERROR_CODES = {
 }
 
 
-def parse(body: dict[str, Any]) -> Ask:
+def parse(body: dict[str, Any], version: str = "") -> Ask:  # noqa: ARG001 - this protocol has no versions
     """Check a chat completions body; the answer's length is optional, under its new name or its old one."""
-    param = "max_tokens" if body.get("max_completion_tokens") is None else "max_completion_tokens"
-    asked = body.get(param)
+    model = ask.model(body)
     stream = ask.flag(body, "stream", "stream")
-    options = body.get("stream_options")
-    if options is not None and not isinstance(options, dict):
-        raise ask.invalid("stream_options", "must be an object")
-    if options is not None and not stream:
-        raise ask.invalid("stream_options", "only allowed when stream is true")
-    return Ask(
-        model=ask.model(body),
-        max_tokens=_DEFAULT_MAX_TOKENS if asked is None else ask.max_tokens(asked, param),
-        input_tokens=ask.messages_tokens(body, _ROLES, null_content=True),
-        stream=stream,
-        include_usage=ask.flag(options or {}, "include_usage", "stream_options.include_usage"),
-    )
+    max_tokens = chat_body.max_tokens(body, _DEFAULT_MAX_TOKENS)
+    input_tokens = 0
+    for i, message in enumerate(ask.messages(body, tuple(OPENAI))):
+        chat_body.check_speaker(message, f"messages.{i}")
+        content, role = message.get("content"), message["role"]
+        if content is not None or role != "assistant":  # an assistant may have said nothing but tool calls
+            input_tokens += content_tokens(content, f"messages.{i}.content", OPENAI[role])
+    chat_body.check(body)
+    options = body.get("stream_options") or {}
+    input_tokens += chat_body.tools_tokens(body)
+    return Ask(model, max_tokens, input_tokens, stream, include_usage=bool(options.get("include_usage")))
 
 
 def refusal(refused: Refused, request_id: str) -> bytes:  # noqa: ARG001 - this protocol names it in the header only
     """The error body."""
     code = _ERROR_CODES.get(refused.status)
+    if refused.status == 404 and refused.param == "model":
+        code = "model_not_found"
     error = {
         "message": refused.message,
         "type": "invalid_request_error",
@@ -115,4 +115,6 @@ def _event(data: dict[str, Any]) -> bytes:
 
 
 def _json(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
+    # As UTF-8, not as escapes: a client must stand a chunk that ends inside a character. An error may quote half of a
+    # surrogate pair, which has no UTF-8.
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")

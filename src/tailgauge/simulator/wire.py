@@ -26,8 +26,8 @@ class Wire(Protocol):
     def REQUEST_ID_HEADER(self) -> str:  # noqa: N802
         """The response header with the server's own id of the call."""
 
-    def parse(self, body: dict[str, Any], /) -> Ask:
-        """Check a body, or raise `Refused`."""
+    def parse(self, body: dict[str, Any], version: str = "", /) -> Ask:
+        """Check a body under the version of the API that the caller named, if any, or raise `Refused`."""
 
     def refusal(self, refused: Refused, request_id: str, /) -> bytes:
         """The error body."""
