@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
 import numpy as np
 
@@ -112,23 +112,18 @@ def run_closed(
         raise ValueError("a closed loop needs a think time for each call and one more for each user")
     fates = Fates(len(jobs), keep_chunks=chunks)
     thinks = iter(think_ns.tolist())
-    ready = [next(thinks) for _ in range(users)]
-    heapify(ready)
+    ready = sorted(next(thinks) for _ in range(users))  # a heap
     count = 0
     while True:
         due_ns = engine.next_due_ns()
-        if ready and (due_ns is None or ready[0] < due_ns):
-            now_ns = heappop(ready)
-            if now_ns >= until_ns or count == len(jobs):
-                break
+        sends = bool(ready) and (due_ns is None or ready[0] < due_ns)
+        now_ns = heappop(ready) if sends else due_ns
+        if now_ns is None or now_ns >= until_ns or (sends and count == len(jobs)):
+            break
+        if sends:
             fates.sent(count, now_ns)
             engine.submit(jobs[count], now_ns)
             count += 1
-        else:
-            assert due_ns is not None
-            now_ns = due_ns
-            if now_ns >= until_ns:
-                break
         for ended_ns in fates.fold(engine.advance(now_ns)):
             heappush(ready, ended_ns + next(thinks))
     fates.cut(count)
