@@ -21,7 +21,7 @@ from tailgauge.children import Child
 from tailgauge.clock import boot_id, monotonic_ns, utc_now
 from tailgauge.conservation import Share, conserve, count_rows
 from tailgauge.endpoints.keys import key_for
-from tailgauge.errors import TailgaugeError, TargetError
+from tailgauge.errors import TailgaugeError, TargetError, UsageError
 from tailgauge.folder import RunFolder, new_run_id, write_json
 from tailgauge.link import Link
 from tailgauge.records import CLIENT_DROP, OK, TURNS
@@ -96,6 +96,11 @@ class Run:
         if member is None or data["run"] != self.run_id:
             return
         member.heard_at_ns = monotonic_ns()
+        if member.state == "lost" and not self.finishing:
+            member.state = "running"  # it was silent, not dead: its leases are still its own
+            self.notes.append(
+                f"worker {member.number} came back {self._passed_ns() / 1e9:.0f} s into the run"
+            )
         if kind == "ready":
             member.ready, member.self = True, {"clock": data["clock"], "shared": data["shared"]}
         elif kind == "tried":
@@ -129,6 +134,10 @@ class Run:
             self.failure = error
             self.state = "unusable" if isinstance(error, TargetError) else "failed"
             self.notes.append(str(error))
+        except Exception as error:
+            log.exception("the run cannot go on")
+            self.failure, self.state = TailgaugeError(f"an error in the harness itself: {error!r}"), "failed"
+            self.notes.append(str(self.failure))
         finally:
             self.admitted.set()
 
@@ -245,6 +254,17 @@ class Run:
             self.over.wait()
             return
         self.finishing = self._draining = True
+        try:
+            self._wind_up()
+        except OSError as error:
+            self.failure, self.state = (
+                UsageError(f"{self.folder.path}: cannot be written: {error.strerror}"),
+                "failed",
+            )
+        finally:
+            self.over.set()
+
+    def _wind_up(self) -> None:
         self.admission_end_at_ns = monotonic_ns() if self.start_at_ns else None
         seconds = self.scenario.limits.drain_s if self.start_at_ns else 0.0
         waiting = [m for m in self.crew.values() if m.state in {"running", "failed"} and m.ready]
@@ -260,7 +280,6 @@ class Run:
         if self.start_at_ns is not None or self.folder.path.is_dir():
             self.write(ended=True)
             self.folder.token.unlink(missing_ok=True)
-        self.over.set()
 
     def _await_drained(self, waiting: list[Crew], seconds: float) -> None:
         deadline = monotonic_ns() + int((seconds + 120) * 1e9)  # compacting hours of parts takes its time
