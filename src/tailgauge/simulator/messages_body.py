@@ -102,7 +102,7 @@ def _tools(_: dict[str, Any], value: object) -> None:
 
 def _of_provider(tool: object) -> bool:
     """A tool that the provider defines has a dated type in place of a schema."""
-    return isinstance(tool, dict) and tool.get("type", "custom") not in {"custom", None}
+    return isinstance(tool, dict) and isinstance(tool.get("type"), str) and tool["type"] != "custom"
 
 
 def _tool_choice(body: dict[str, Any], value: object) -> None:

@@ -39,7 +39,7 @@ def render(meters: Meters, model: str) -> str:
     labels = f'engine="0",model_name="{_escaped(model)}"'
     lines: list[str] = []
     for name, kind, meaning, number in _PLAIN:
-        lines += [*_head(name, kind, meaning), f"vllm:{name}{{{labels}}} {number(meters):.12g}"]
+        lines += [*_head(name, kind, meaning), f"vllm:{name}{{{labels}}} {number(meters)}"]
     name = "request_success_total"
     lines += _head(name, "counter", "Requests that ended, by reason.")
     lines += [
@@ -59,7 +59,7 @@ def _buckets(name: str, labels: str, histogram: Histogram) -> Iterator[str]:
     below = list(accumulate(histogram.counts))
     for bound, count in zip([*map(str, histogram.bounds), "+Inf"], below, strict=True):
         yield f'vllm:{name}_bucket{{{labels},le="{bound}"}} {count}'
-    yield f"vllm:{name}_sum{{{labels}}} {histogram.total:.12g}"
+    yield f"vllm:{name}_sum{{{labels}}} {histogram.total}"
     yield f"vllm:{name}_count{{{labels}}} {below[-1]}"
 
 

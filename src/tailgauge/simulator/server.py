@@ -22,7 +22,6 @@ from tailgauge.simulator.selector import new_event_loop
 from tailgauge.simulator.settings import Settings
 
 _BACKLOG = 4096  # a burst of arrivals waits in the kernel; it caps this at net.core.somaxconn
-_KEEPALIVE_S = 300.0  # longer than any client keeps an idle connection, so that the client decides
 _SHUTDOWN_S = 0.4  # aiohttp waits for it twice: for open streams to end, then for their cancellation
 
 
@@ -51,7 +50,7 @@ async def _serve(
     runner = web.AppRunner(
         application(settings),
         access_log=None,
-        keepalive_timeout=_KEEPALIVE_S,
+        keepalive_timeout=settings.keepalive_s,
         handler_cancellation=True,  # a client that leaves ends its call at once
         shutdown_timeout=_SHUTDOWN_S,
     )
