@@ -62,20 +62,27 @@ def scenarios_page() -> str:
         _key_table(plain, set(schema.get("required", ()))),
     ]
     for key, spec in schema["properties"].items():
-        table = _table_name(spec)
-        if table:
-            heading = f"[{key}.NAME]" if "additionalProperties" in spec else f"[{key}]"
-            model = schema["$defs"][table]
-            parts += [
-                f"## {heading}\n",
-                model["description"] + "\n",
-                _key_table(model["properties"], set(model.get("required", ()))),
-            ]
+        parts += _tables(schema, key, spec)
     parts += ["## Packaged scenarios\n", "| name | what it sends |\n|---|---|"]
     for path in sorted(packaged("scenarios").glob("*.toml")):
         tree = tomllib.loads(path.read_text(encoding="utf-8"))
         parts.append(f"| `{path.stem}` | {_cell(tree['description'])} |")
     return "\n".join(parts) + "\n"
+
+
+def _tables(schema: dict[str, Any], key: str, spec: dict[str, Any]) -> Iterator[str]:
+    """A table and those within it; nothing for a plain value."""
+    table = _table_name(spec)
+    if not table:
+        return
+    name = f"{key}.NAME" if "additionalProperties" in spec else key
+    model = schema["$defs"][table]
+    plain = {inner: one for inner, one in model["properties"].items() if not _table_name(one)}
+    yield f"## [{name}]\n"
+    yield model["description"] + "\n"
+    yield _key_table(plain, set(model.get("required", ())))
+    for inner, one in model["properties"].items():
+        yield from _tables(schema, f"{name}.{inner}", one)
 
 
 def _table_name(spec: dict[str, Any]) -> str:

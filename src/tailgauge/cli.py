@@ -184,8 +184,13 @@ def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> None:
     "--set",
     "sets",
     multiple=True,
-    metavar="simulated.KEY=VALUE",
-    help="Setting of the endpoint, as in a scenario.",
+    metavar="KEY=VALUE",
+    help="Setting of the endpoint, a key of a scenario's table [simulated], as limits.rpm=60; may be repeated.",
+)
+@click.option(
+    "--profile",
+    metavar="NAME",
+    help="Which model server to imitate, as haiku or sonnet; see docs/simulator.md.",
 )
 @click.option(
     "--seed", type=click.IntRange(0, 2**63 - 1), default=1, show_default=True, help="Seed of its delays."
@@ -203,11 +208,13 @@ def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> None:
 )
 @click.option("--keyfile", type=click.Path(dir_okay=False), help="Its private key (PEM).")
 @click.option("--lifeline", is_flag=True, help="End when standard input does.")
-def endpoint(host: str, port: int, sets: tuple[str, ...], seed: int, **options: Any) -> None:
+def endpoint(
+    host: str, port: int, profile: str | None, sets: tuple[str, ...], seed: int, **options: Any
+) -> None:
     """Serve the simulated endpoint: Anthropic Messages and OpenAI chat completions over HTTP."""
     from tailgauge.endpoint_command import serve_command
 
-    serve_command(host, port, sets, seed, options, lambda url: click.echo(f"listening on {url}"))
+    serve_command(host, port, profile, sets, seed, options, lambda url: click.echo(f"listening on {url}"))
 
 
 @cli.command()

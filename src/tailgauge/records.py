@@ -9,6 +9,7 @@ socket read and the kernel stamps the read's last byte. Null = did not happen, o
 
 Schema history (docs/data-format.md repeats it; every version has a fixture that must still load):
   1  0.1.0  first version
+  2  0.2.0  target: engine, cancellation, bill, cache, limits and faults of the simulated endpoint
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Annotated, get_type_hints
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 # How an attempt, a leg or a request ended. `client_drop` is a request only: it was never sent.
 OK = "ok"
@@ -228,6 +229,34 @@ class TruthRow:
     cancelled_at_ns: Annotated[int | None, _c("int64", "the client's disconnect was seen")]
     input_tokens: Annotated[int, _c("int64", "prompt tokens counted")]
     output_tokens: Annotated[int, _c("int64", "tokens really sent")]
+    admitted_at_ns: Annotated[int | None, _c("int64", "the engine began to work on it; null without one")] = (
+        None
+    )
+    prefill_started_at_ns: Annotated[
+        int | None, _c("int64", "the first step with a part of its prompt; null without an engine")
+    ] = None
+    prefill_ended_at_ns: Annotated[
+        int | None, _c("int64", "the engine made its first token; null without one")
+    ] = None
+    replica: Annotated[int | None, _c("int16", "which replica of the engine served it")] = None
+    tokens_after_cancel: Annotated[
+        int | None, _c("int64", "tokens made after the client's disconnect; null where it stayed to the end")
+    ] = None
+    billed_output_tokens: Annotated[
+        int | None, _c("int64", "output tokens on its bill; null where it is not billed")
+    ] = None
+    cache_reason: Annotated[
+        str | None,
+        _c("string", "what the prefix cache decided: hit, cold, expired, race, ...; null without one"),
+    ] = None
+    cache_read_tokens: Annotated[int | None, _c("int64", "prompt tokens read from the cache")] = None
+    cache_created_tokens: Annotated[int | None, _c("int64", "prompt tokens written to the cache")] = None
+    limit_kind: Annotated[str | None, _c("string", "the limit that refused it; null where none did")] = None
+    bucket_levels: Annotated[
+        str | None,
+        _c("string", "what each limit had left once this call was decided, its lowest, as a JSON object"),
+    ] = None
+    fault: Annotated[str | None, _c("string", "the fault it was given")] = None
 
 
 TABLES: dict[str, type] = {

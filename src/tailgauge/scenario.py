@@ -13,24 +13,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from tailgauge.errors import ScenarioError, UsageError
+from tailgauge.simulated_tables import Simulated
+from tailgauge.tables import NonNegative, Positive, Table, Tokens
 
 SIMULATED = "simulated"
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
-Positive = Annotated[float, Field(gt=0, le=1e9)]
-NonNegative = Annotated[float, Field(ge=0, le=1e9)]
-Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
-
-
-class Target(_Table):
+class Target(Table):
     """Where the traffic goes."""
 
     url: str = Field(
@@ -66,7 +59,7 @@ class Target(_Table):
         return value.rstrip("/")
 
 
-class Arrival(_Table):
+class Arrival(Table):
     """When requests arrive. Open loop: the plan does not wait for responses."""
 
     process: Literal["poisson", "constant"] = Field(
@@ -75,7 +68,7 @@ class Arrival(_Table):
     rate_per_s: Positive = Field(10.0, description="mean arrivals a second, over all workers")
 
 
-class Stages(_Table):
+class Stages(Table):
     """How long the run lasts, and which part of it counts."""
 
     duration_s: Annotated[float, Field(gt=0, le=30 * 86400)] = Field(
@@ -107,7 +100,7 @@ class Stages(_Table):
         return "cooldown" if since_start_s >= self.duration_s - self.cooldown_s else "steady"
 
 
-class Traffic(_Table):
+class Traffic(Table):
     """One kind of request. Several tables make a mix."""
 
     pattern: Literal["streaming"] = Field(
@@ -123,7 +116,7 @@ class Traffic(_Table):
     output_tokens: Tokens = Field(50, description="`max_tokens` of the request")
 
 
-class Limits(_Table):
+class Limits(Table):
     """What one worker may hold, and for how long."""
 
     in_flight_per_worker: int = Field(
@@ -136,25 +129,7 @@ class Limits(_Table):
     )
 
 
-class Simulated(_Table):
-    """The simulated endpoint, when the target is `simulated`."""
-
-    ttft_ms: NonNegative = Field(
-        200.0, description="time to the first chunk: its value, or its median if lognormal"
-    )
-    ttft_sigma: Annotated[float, Field(ge=0, le=3)] = Field(
-        0.0, description="0: constant; else sigma of a lognormal"
-    )
-    chunk_gap_ms: NonNegative = Field(
-        10.0, description="time between chunks: its value, or its median if lognormal"
-    )
-    chunk_gap_sigma: Annotated[float, Field(ge=0, le=3)] = Field(
-        0.0, description="0: constant; else sigma of a lognormal"
-    )
-    tokens_per_chunk: int = Field(1, ge=1, le=1000, description="tokens carried by each chunk")
-
-
-class Slo(_Table):
+class Slo(Table):
     """One objective. Decided on the bounds of a 95% interval: pass, fail or inconclusive."""
 
     metric: Literal["ttft_sched", "ttft_sent", "tpot", "chunk_gap", "e2e_sched", "e2e_sent"] = Field(
@@ -164,7 +139,7 @@ class Slo(_Table):
     max_ms: Positive = Field(description="the bound, in milliseconds")
 
 
-class Report(_Table):
+class Report(Table):
     """How the report counts."""
 
     first_token: Literal["any", "text"] = Field(
@@ -172,7 +147,7 @@ class Report(_Table):
     )
 
 
-class Scenario(_Table):
+class Scenario(Table):
     """A whole scenario; `[traffic.NAME]` and `[slo.NAME]` may be repeated under different names."""
 
     name: str = Field(description="default: the file's stem")
@@ -237,7 +212,7 @@ def load(argument: str, overrides: Sequence[tuple[str, Any]] = ()) -> Scenario:
         raise ScenarioError(f"{path}: not valid TOML: {error}") from error
     tree.setdefault("name", path.stem.lower())
     for key, value in overrides:
-        _put(tree, key, value)
+        put(tree, key, value)
     return parse(tree, str(path), {key for key, _ in overrides})
 
 
@@ -270,7 +245,8 @@ def override(text: str) -> tuple[str, Any]:
         return key.strip(), raw.strip()
 
 
-def _put(tree: dict[str, Any], dotted: str, value: Any) -> None:
+def put(tree: dict[str, Any], dotted: str, value: Any) -> None:
+    """Set one value in a tree of tables."""
     *tables, last = dotted.split(".")
     for name in tables:
         node = tree.setdefault(name, {})

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from tailgauge.children import Child
 from tailgauge.errors import TailgaugeError
@@ -19,8 +21,7 @@ TRUTH_S = 60.0
 def start_endpoint(scenario: Scenario, log: Path) -> tuple[Child, str]:
     """Start `tailgauge endpoint` on a free port of loopback; returns the child and its URL."""
     settings = [
-        f"--set=simulated.{name}={json.dumps(value)}"
-        for name, value in scenario.simulated.model_dump().items()
+        f"--set=simulated.{key}={json.dumps(value)}" for key, value in _flat(scenario.simulated.model_dump())
     ]
     child = Child(
         ["endpoint", "--port=0", "--lifeline", f"--seed={scenario.seed}", *settings], log, with_keys=False
@@ -31,6 +32,15 @@ def start_endpoint(scenario: Scenario, log: Path) -> tuple[Child, str]:
         child.stop(1)
         raise
     return child, line.split()[-1]
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and their values; what is left out has its default, which for most is to be off."""
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif value is not None:
+            yield prefix + name, value
 
 
 def fetch_truth(url: str, run_id: str, folder: RunFolder) -> list[str]:

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailgauge.errors import RunDataError
+from tailgauge.records import SCHEMA_VERSION
 from tailgauge_analysis.frames import load
 from tailgauge_analysis.problems import DAMAGED, OWNER, UNFINISHED
 
@@ -87,8 +88,10 @@ def test_a_part_without_a_column_is_named_and_left_out(write):
 def test_a_newer_schema_is_refused(write, synthetic):
     folder = write(n=10)
     columns, _ = synthetic.rows_of(synthetic.Spec(n=10))["requests"]
-    synthetic.write_part(folder, "requests", "part-0-9", columns, [0], 0, {"tailgauge.schema_version": "2"})
-    with pytest.raises(RunDataError, match="schema version 2 is newer than 1"):
+    newer = SCHEMA_VERSION + 1
+    marked = {"tailgauge.schema_version": str(newer)}
+    synthetic.write_part(folder, "requests", "part-0-9", columns, [0], 0, marked)
+    with pytest.raises(RunDataError, match=f"schema version {newer} is newer than {SCHEMA_VERSION}"):
         load([folder])
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tailgauge.errors import Exit, ScenarioError, UsageError
 from tailgauge.scenario import Scenario, Stages, find, load, override, packaged, parse, scaled
+from tailgauge.simulated_tables import EngineTable
 
 DEFAULTS = {
     "name": "bare",
@@ -31,6 +32,28 @@ DEFAULTS = {
     },
     "simulated": {
         "ttft_ms": 200.0, "ttft_sigma": 0.0, "chunk_gap_ms": 10.0, "chunk_gap_sigma": 0.0, "tokens_per_chunk": 1,
+        "profile": "fixed", "ping_every_s": 0.0, "faults": {},
+        "engine": dict.fromkeys(EngineTable.model_fields),
+        "limits": {
+            "rpm": None, "itpm": None, "otpm": None, "burst": None, "itpm_burst": None, "otpm_burst": None,
+            "otpm_mode": "actual", "reads_count": False, "ramp_growth": 0.0, "ramp_window_s": 60.0, "ramp_floor": 100,
+            "spend": None,
+        },
+        "cache": {
+            "mode": "off", "minimum_tokens": 1024, "block_tokens": 16, "ttl_5m_s": 300.0, "ttl_1h_s": 3600.0,
+            "automatic_ttl_s": 1e9, "sliding": True, "lookback": 20, "visibility_delay_s": 0.0, "per_replica": False,
+            "route_miss_prob": 0.0, "capacity_tokens": 50_000_000,
+        },
+        "stragglers": {
+            "size_sigma": 0.0, "slow_share": 0.0, "slow_factor": 10.0, "pareto_alpha": 0.0, "brownout_factor": 1.0,
+            "brownout_on_s": 5.0, "brownout_off_s": 55.0,
+        },
+        "proxy": {"buffer_bytes": 0, "buffer_ms": 0.0, "buffer_all": False},
+        "billing": {"bill_cancelled": "generated", "read": 0.1, "write_5m": 1.25, "write_1h": 2.0, "output": 5.0},
+        "content": {
+            "thinking_share": 0.0, "thinking_display": "shown", "tool_share": 0.0, "tool_pair_tokens": 16,
+            "text_blocks": 1,
+        },
     },
     "report": {"first_token": "any"},
     "slo": {},

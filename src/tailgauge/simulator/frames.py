@@ -28,6 +28,7 @@ class Frames:
         chunked: bool,
     ) -> None:
         self.count = -(-tokens // tokens_per_chunk)
+        self._tokens, self._per_chunk = tokens, tokens_per_chunk
         self._last = self.count - 1
         self._stamp = b"%019d " if embed_clock else b""
         self._texts = chunk_texts(tokens_per_chunk)
@@ -35,6 +36,14 @@ class Frames:
         stamp_bytes = _STAMP_BYTES if embed_clock else 0
         self._around = _framed(around_text, len(self._texts[0]) + stamp_bytes, chunked)
         self._last_around = _framed(around_text, len(self._last_text) + stamp_bytes, chunked)
+
+    def ready(self, made: int) -> int:
+        """Chunks that may leave when `made` tokens of the answer have been made."""
+        return self.count if made >= self._tokens else made // self._per_chunk
+
+    def tokens_sent(self, chunks: int) -> int:
+        """Tokens that the first `chunks` chunks carry."""
+        return min(self._tokens, chunks * self._per_chunk)
 
     def frame(self, index: int, now_ns: int) -> bytes:
         """What is written for chunk `index` at `now_ns`."""
@@ -45,6 +54,11 @@ class Frames:
         if self._stamp:
             return before + self._stamp % now_ns + words + behind
         return before + words + behind
+
+
+def framed(data: bytes, chunked: bool) -> bytes:
+    """Bytes of the body as HTTP/1.1 sends them."""
+    return b"%x\r\n%b\r\n" % (len(data), data) if chunked else data
 
 
 def _framed(around_text: tuple[bytes, bytes], text_bytes: int, chunked: bool) -> tuple[bytes, bytes]:
