@@ -22,6 +22,7 @@ from tailgauge.simulator.selector import new_event_loop
 from tailgauge.simulator.settings import Settings
 
 _BACKLOG = 4096  # a burst of arrivals waits in the kernel; it caps this at net.core.somaxconn
+_MAX_HEADERS = 64  # an SDK sends some twenty, of 8 kB at most
 _SHUTDOWN_S = 0.4  # aiohttp waits for it twice: for open streams to end, then for their cancellation
 
 
@@ -51,6 +52,7 @@ async def _serve(
         application(settings),
         access_log=None,
         keepalive_timeout=settings.keepalive_s,
+        max_headers=_MAX_HEADERS,
         handler_cancellation=True,  # a client that leaves ends its call at once
         shutdown_timeout=_SHUTDOWN_S,
     )

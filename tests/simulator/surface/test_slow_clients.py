@@ -1,0 +1,65 @@
+"""Clients that send a byte now and then are sent away in time, and nobody waits for them."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, suppress
+from typing import Any
+
+from .clients import BODY, answer, connected, head, status, to_the_end, whole
+
+SLOW = 30
+
+
+def trickle(endpoint: Any, raw: bytes, enough_s: float) -> list[bytes]:
+    """`SLOW` clients that send `raw` byte by byte for a time, then listen; what each was told."""
+    with ExitStack() as stack:
+        wires = [stack.enter_context(connected(endpoint.port)) for _ in range(SLOW)]
+        start = time.monotonic()
+        for byte in raw:
+            for wire in wires:
+                with suppress(ConnectionError):
+                    wire.sendall(bytes([byte]))
+            assert status(answer(endpoint.port, whole())) == 200  # others are served meanwhile
+            if time.monotonic() - start > enough_s:
+                break
+            time.sleep(0.05)
+        return [to_the_end(wire) for wire in wires]
+
+
+def connections(endpoint: Any) -> int:
+    return len(endpoint.process.net_connections(kind="tcp"))
+
+
+def none_left(endpoint: Any) -> bool:
+    for _ in range(150):
+        if connections(endpoint) == 1:  # the one that listens
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def test_headers_that_never_end_are_cut_off(serve: Any) -> None:
+    endpoint = serve(keepalive_s=0.5)
+    told = trickle(endpoint, head(len(BODY), b"x-long: " + b"a" * 2000), 1.5)
+    assert told == [b""] * SLOW
+    assert none_left(endpoint)
+
+
+def test_a_connection_that_says_nothing_is_cut_off(serve: Any) -> None:
+    endpoint = serve(keepalive_s=0.3)
+    with connected(endpoint.port) as wire:
+        assert to_the_end(wire) == b""
+    assert none_left(endpoint)
+
+
+def test_a_body_that_never_ends_is_refused(serve: Any) -> None:
+    endpoint = serve(body_timeout_s=0.5)
+    with ExitStack() as stack:
+        wires = [stack.enter_context(connected(endpoint.port)) for _ in range(SLOW)]
+        for wire in wires:
+            wire.sendall(head(len(BODY), b"connection: close\r\n") + BODY[:-1])
+        told = [wire.recv(65536) for wire in wires]
+    assert {status(one) for one in told} == {400}
+    assert all(b"did not finish arriving" in one for one in told)
+    assert none_left(endpoint)
