@@ -1,0 +1,100 @@
+"""Engine profiles in real time: their order, their queue, and a whole run of the harness on one of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+
+import anthropic
+import pyarrow.parquet as pq
+import pytest
+from simulator.realtime.conftest import HELLO, TAILGAUGE, Serve, Served, named
+
+
+def ttft_ns(endpoint: Served, calls: int = 7) -> float:
+    """Median of the endpoint's own times to the first chunk, of calls that come together."""
+
+    def call(number: int) -> None:
+        with endpoint.claude.messages.create(
+            model="m", max_tokens=2, messages=HELLO, stream=True, **named("r", number)
+        ) as stream:
+            list(stream)
+
+    with ThreadPoolExecutor(calls) as pool:
+        list(pool.map(call, range(calls)))
+    return median(row["chunk_sent_at_ns"][0] - row["received_at_ns"] for row in endpoint.truth("r"))
+
+
+def test_bigger_models_begin_later(serve: Serve) -> None:
+    endpoints = [serve(f"profile={name}") for name in ("haiku", "sonnet", "opus")]
+    with ThreadPoolExecutor(3) as pool:
+        haiku, sonnet, opus = pool.map(ttft_ns, endpoints)
+    assert haiku < sonnet < opus
+
+
+def test_the_truth_tells_an_engines_stages_in_order(serve: Serve) -> None:
+    endpoint = serve("profile=tiny", "engine.replicas=3")
+    endpoint.claude.messages.create(model="m", max_tokens=9, messages=HELLO, **named("r"))
+    row = endpoint.row("r")
+    stages = (
+        "received_at_ns",
+        "admitted_at_ns",
+        "prefill_started_at_ns",
+        "prefill_ended_at_ns",
+        "ended_at_ns",
+    )
+    assert [row[stage] for stage in stages] == sorted(row[stage] for stage in stages)
+    assert row["prefill_started_at_ns"] < row["prefill_ended_at_ns"]
+    assert 0 <= row["replica"] < 3
+    assert row["planned_ttft_ns"] is None
+
+
+def test_a_full_queue_refuses(serve: Serve) -> None:
+    endpoint = serve(
+        "profile=tiny", "engine.slots=1", "engine.queue_cap=0", "engine.overhead_ms=0", "limits.itpm=60000"
+    )
+    with endpoint.claude.messages.create(model="m", max_tokens=2000, messages=HELLO, stream=True) as stream:
+        next(stream)
+        with pytest.raises(anthropic.APIStatusError) as caught:
+            endpoint.claude.messages.create(model="m", max_tokens=2, messages=HELLO, **named("r"))
+    assert caught.value.type == "overloaded_error"
+    assert caught.value.response.headers["anthropic-ratelimit-input-tokens-limit"] == "60000"
+    assert endpoint.row("r")["status"] == 529
+
+
+def test_slots_are_shared_so_that_a_crowd_takes_longer(serve: Serve) -> None:
+    endpoint = serve("profile=tiny", "engine.slots=2", "engine.overhead_ms=0", "engine.step_ms=10")
+    alone, crowd = ttft_ns(endpoint, 1), ttft_ns(endpoint, 16)
+    assert crowd > 1.5 * alone
+
+
+def test_a_run_of_the_harness_on_a_profile_conserves_and_joins_the_truth(tmp_path: Path) -> None:
+    line = [
+        TAILGAUGE, "run", "streaming", "--rate=8", "--duration=3", f"--out={tmp_path}", "--json",
+        "--set=simulated.profile=haiku", "--set=simulated.limits.rpm=6000", "--set=simulated.content.text_blocks=2",
+        "--set=simulated.faults.odd.kind=cut", "--set=simulated.faults.odd.share=0.2",
+        "--set=simulated.faults.odd.at_chunk=3",
+    ]  # fmt: skip
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    report = json.loads(done.stdout)
+    folder = Path(report["run_dir"])
+    facts = json.loads((folder / "run.json").read_text())
+    assert facts["scenario"]["simulated"]["profile"] == "haiku"
+
+    def rows(table: str) -> list[dict[str, object]]:
+        return [row for part in sorted((folder / table).glob("part-*.parquet")) for row in pq.read_table(part).to_pylist()]  # fmt: skip
+
+    attempts = {(a["request_id"], a["leg"], a["attempt"]): a for a in rows("attempts")}
+    truth = {(t["request_id"], t["leg"], t["attempt"]): t for t in rows("target")}
+    assert len(attempts) >= 10
+    assert attempts.keys() == truth.keys()
+    ended = {"cut": "truncated", None: "ok"}
+    for key, attempt in attempts.items():
+        told = truth[key]
+        assert attempt["ended"] == ended[told["fault"]]
+        assert attempt["chunks"] == len(told["chunk_sent_at_ns"])
+        assert attempt["first_content_at_ns"] >= told["chunk_sent_at_ns"][0]
+    assert {a["ended"] for a in attempts.values()} == {"ok", "truncated"}
