@@ -136,6 +136,8 @@ class EnginePace:
         self._last: asyncio.Future[int] = loop.create_future()
         fault = exchange.fault
         self._limit = fault.at_chunk if faults.ends_stream(fault) and fault is not None else None
+        self._is_cut = self._limit == 0  # nothing more will leave, because of the fault
+        self._limited = exchange.behaviours.limited
         self._late_from = fault.at_chunk if fault is not None and fault.kind == STALL else 0
         self._late_ns = _late_ns(exchange, SLOW_HEADERS, STALL)
 
@@ -185,12 +187,12 @@ class EnginePace:
     def _hear(self, emission: Emission) -> None:
         kind, call, at_ns, tokens = emission
         row = self._exchange.row
-        if kind in {events.TOKENS, events.FIRST_TOKEN}:
-            if kind == events.FIRST_TOKEN:
-                row.prefill_ended_at_ns, row.replica = at_ns, call.replica
-                if not self._first.done():
-                    self._first.set_result(at_ns)
-            self._exchange.produce(tokens, at_ns)
+        if kind == events.TOKENS:
+            self._make(tokens, at_ns)
+        elif kind == events.FIRST_TOKEN:
+            row.prefill_ended_at_ns, row.replica = at_ns, call.replica
+            if not self._first.done():
+                self._first.set_result(at_ns)
             self._make(tokens, at_ns)
         elif kind == events.ADMITTED:
             row.admitted_at_ns, row.replica = call.admitted_ns, call.replica
@@ -204,23 +206,21 @@ class EnginePace:
 
     def _make(self, tokens: int, at_ns: int) -> None:
         self._made += tokens
+        if self._limited:
+            self._exchange.produce(tokens, at_ns)
         if self._answer is None or self._is_cut:
             return
         due_ns = self.due_ns
         for index in range(len(due_ns), self._answer.ready(self._made)):
-            if index == self._limit:
-                break
             due_ns.append(at_ns + self._late_ns if index >= self._late_from else at_ns)
+            if len(due_ns) == self._limit:
+                self._is_cut = True
+                break
         if self._delivery is not None:
             if self._is_cut:
                 self._delivery.complete()
             else:
                 self._delivery.wake()
-
-    @property
-    def _is_cut(self) -> bool:
-        """Nothing more will leave, because of a fault."""
-        return self._limit is not None and len(self.due_ns) >= self._limit
 
     def _end(self, emission: Emission) -> None:
         exchange, row = self._exchange, self._exchange.row

@@ -37,17 +37,16 @@ QUICK = ("ttft_ms=2", "chunk_gap_ms=1")
 HELLO = [{"role": "user", "content": "hello world"}]
 
 
+Sdks = tuple[anthropic.Anthropic, openai.OpenAI]
+
+
 class Served:
     """A running endpoint and its clients."""
 
-    def __init__(self, url: str, stack: ExitStack) -> None:
+    def __init__(self, url: str, sdks: Sdks) -> None:
         self.url = url
-        self.claude = stack.enter_context(
-            anthropic.Anthropic(base_url=url, api_key="x", max_retries=0, timeout=20)
-        )
-        self.chat = stack.enter_context(
-            openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0, timeout=20)
-        )
+        self.claude = sdks[0].with_options(base_url=url)
+        self.chat = sdks[1].with_options(base_url=f"{url}/v1")
 
     def truth(self, run: str = "") -> list[dict[str, Any]]:
         with urllib.request.urlopen(f"{self.url}/tailgauge/truth?run={run}", timeout=10) as response:
@@ -67,8 +66,8 @@ class Served:
 class Nursery:
     """A process that has loaded everything and forks an endpoint for each line it is given: no test waits for imports."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
+    def __init__(self, process: subprocess.Popen[str], sdks: Sdks) -> None:
+        self._process, self._sdks = process, sdks
 
     @contextmanager
     def served(self, *sets: str) -> Iterator[Served]:
@@ -78,18 +77,24 @@ class Nursery:
         self._process.stdin.write(json.dumps([*quick, *sets]) + "\n")
         self._process.stdin.flush()
         url, pid = self._process.stdout.readline().split()
-        with ExitStack() as stack:
-            stack.callback(os.kill, int(pid), signal.SIGTERM)
-            yield Served(url, stack)
+        try:
+            yield Served(url, self._sdks)
+        finally:
+            os.kill(int(pid), signal.SIGTERM)
 
 
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
-    with subprocess.Popen(
-        [sys.executable, "-c", FORKING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    options: dict[str, Any] = {"api_key": "x", "max_retries": 0, "timeout": 20}
+    with (
+        anthropic.Anthropic(**options) as claude,
+        openai.OpenAI(**options) as chat,
+        subprocess.Popen(
+            [sys.executable, "-c", FORKING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process,
+    ):
         assert process.stdin is not None
-        yield Nursery(process)
+        yield Nursery(process, (claude, chat))
         process.stdin.close()
         process.wait(15)
 
