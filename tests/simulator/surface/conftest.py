@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -15,11 +17,15 @@ import psutil
 import pytest
 
 PROGRAM = """
-import json, sys
+import collections, gc, json, signal, sys
 from tailgauge.simulator.batches import BatchSettings
 from tailgauge.simulator.latency import Latency
 from tailgauge.simulator.server import serve
 from tailgauge.simulator.settings import Settings
+def census(*_):  # what the collector knows of since the start, by type
+    gc.collect()
+    print(json.dumps(collections.Counter(type(one).__name__ for one in gc.get_objects())), flush=True)
+signal.signal(signal.SIGUSR1, census)
 latency, batches, settings = json.loads(sys.argv[1])
 settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
 serve(
@@ -35,9 +41,15 @@ class Served:
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
+        self._said = process.stdout
         self.url = process.stdout.readline().strip()
         self.port = int(self.url.rpartition(":")[2])
         self.process = psutil.Process(process.pid)
+
+    def objects(self) -> Counter[str]:
+        """Objects that live in the process after a collection, by type."""
+        self.process.send_signal(signal.SIGUSR1)
+        return Counter(json.loads(self._said.readline()))
 
     def anthropic(self, **options: Any) -> anthropic.Anthropic:
         return anthropic.Anthropic(

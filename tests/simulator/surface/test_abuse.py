@@ -58,14 +58,17 @@ def test_memory_and_descriptors_come_back_after_thousands(serve: Any, full_size:
     _, at_start = settled(endpoint)
     done = abused(endpoint.port, WARMING)
     warm, _ = settled(endpoint)
+    born = endpoint.objects()
     done += abused(endpoint.port, times - WARMING)
     rss, fds = settled(endpoint)
-    grown = rss - warm
+    grown, kept = rss - warm, endpoint.objects() - born
     print(
         f"{times} requests: {grown / 2**20:.1f} MB on {warm / 2**20:.1f} MB, descriptors {at_start} -> {fds}"
     )
     assert sum(done.values()) == times
     assert fds <= at_start
+    assert kept.pop("TruthRow") == kept.pop("list")
+    assert kept.total() < 300, kept  # the same for a hundred times as many requests: nothing else stays
     # The truth log keeps each call: half a kilobyte and 40 bytes a chunk. The rest is the allocator's and the
     # collector's, which the endpoint lets run seldom: it comes and goes, and does not add up.
     assert grown < warm // 5 + (times - WARMING) * 1024
