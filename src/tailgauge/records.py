@@ -9,7 +9,7 @@ socket read and the kernel stamps the read's last byte. Null = did not happen, o
 
 Schema history (docs/data-format.md repeats it; every version has a fixture that must still load):
   1  0.1.0  first version
-  2  0.2.0  target: engine, cancellation, bill, cache, limits and faults of the simulated endpoint
+  2  0.1.0  target: engine, cancellation, bill, cache, limits and faults of the simulated endpoint
 """
 
 from __future__ import annotations

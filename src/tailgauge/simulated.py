@@ -21,7 +21,7 @@ TRUTH_S = 60.0
 def start_endpoint(scenario: Scenario, log: Path) -> tuple[Child, str]:
     """Start `tailgauge endpoint` on a free port of loopback; returns the child and its URL."""
     settings = [
-        f"--set=simulated.{key}={json.dumps(value)}" for key, value in _flat(scenario.simulated.model_dump())
+        f"--set=simulated.{key}={json.dumps(value)}" for key, value in flat(scenario.simulated.model_dump())
     ]
     child = Child(
         ["endpoint", "--port=0", "--lifeline", f"--seed={scenario.seed}", *settings], log, with_keys=False
@@ -34,11 +34,11 @@ def start_endpoint(scenario: Scenario, log: Path) -> tuple[Child, str]:
     return child, line.split()[-1]
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Dotted keys and their values; what is left out has its default, which for most is to be off."""
     for name, value in table.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from flat(value, f"{prefix}{name}.")
         elif value is not None:
             yield prefix + name, value
 

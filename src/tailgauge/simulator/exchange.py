@@ -18,6 +18,7 @@ from tailgauge.simulator.behaviours import Behaviours
 from tailgauge.simulator.billing import Usage, billed_output, cost
 from tailgauge.simulator.cache_markers import Prompt, block_prompt, marked_prompt
 from tailgauge.simulator.content import ContentSettings, Plan
+from tailgauge.simulator.engine.config import Drafting
 from tailgauge.simulator.faults import STATUS, Fault
 from tailgauge.simulator.latency import draw_key
 from tailgauge.simulator.limit_headers import retry_after
@@ -26,7 +27,7 @@ from tailgauge.simulator.meters import ABORT, ERROR, LENGTH, STOP, CallMeter
 from tailgauge.simulator.prefix_cache import Lookup
 from tailgauge.simulator.wire import Wire
 
-_NO_PLAN = ContentSettings()
+_NO_PLAN, _NO_DRAFTS = ContentSettings(), Drafting()
 _OK_STATUS, _LIMIT_STATUS = 200, 429
 
 
@@ -61,8 +62,9 @@ class Exchange:
         self.row.input_tokens = self.ask.input_tokens
         tools = body.get("tools") or ()
         self.reply = Reply(self.ask, f"{self.number:024d}", int(time.time()))
-        if settings.content != _NO_PLAN and self.ask.max_tokens:
-            plan = _plan(settings.content, self.ask, settings.latency.tokens_per_chunk, body, self.is_driven)
+        drafts = settings.engine is not None and settings.engine.drafting != _NO_DRAFTS
+        if (drafts or settings.content != _NO_PLAN) and self.ask.max_tokens:
+            plan = _plan(settings.content, self.ask, settings.latency.tokens_per_chunk, body)
             self.reply = replace(self.reply, plan=plan, tool=_tool_name(tools))
         if settings.cache.mode == "marked":
             self._prompt = marked_prompt(body)
@@ -70,11 +72,6 @@ class Exchange:
             self._prompt = block_prompt(body, settings.cache_block_tokens)
         if self._prompt is not None and self._prompt.positions:
             self.prefix_key = self._prompt.positions[0].key
-
-    @property
-    def is_driven(self) -> bool:
-        """Whether an engine makes the answer."""
-        return self.behaviours.driver is not None
 
     def admit(self, now_ns: int) -> None:
         """Ask the limits, then the faults; raises `Refused`."""
@@ -199,19 +196,15 @@ class Exchange:
 _MESSAGES = {429: "Too many requests", 503: "The server is overloaded", 529: "Overloaded"}
 
 
-def _plan(settings: ContentSettings, ask: Ask, per_chunk: int, body: dict[str, Any], is_driven: bool) -> Plan:
-    """The blocks of the answer. An engine's steps decide which tokens leave together."""
+def _plan(settings: ContentSettings, ask: Ask, per_chunk: int, body: dict[str, Any]) -> Plan:
+    """The blocks of the answer; chunks that an engine's step makes together are joined later."""
     thinking = body.get("thinking") or {}
     if thinking.get("display") == "omitted":
         settings = replace(settings, thinking_display="omitted")
     thinks = thinking.get("type") in {"enabled", "adaptive"} or bool(body.get("reasoning_effort"))
     return content.plan(
-        settings,
-        ask.max_tokens,
-        1 if is_driven else per_chunk,
-        tools=bool(body.get("tools")),
-        thinking=thinks,
-    )
+        settings, ask.max_tokens, per_chunk, tools=bool(body.get("tools")), thinking=thinks
+    )  # fmt: skip
 
 
 def _tool_name(tools: Any) -> str:

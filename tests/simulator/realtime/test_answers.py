@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from simulator.realtime.conftest import HELLO, Nursery, Served
+from simulator.realtime.conftest import HELLO, Nursery, Serve, Served, named
 
 from tailgauge.simulator.tokens import text
 
@@ -93,10 +93,12 @@ def test_omitted_thinking_is_a_silence_and_a_signature(endpoint: Served) -> None
     assert message.usage.output_tokens_details.thinking_tokens == 40
 
 
-def test_drafted_tokens_leave_several_at_a_time(endpoint: Served) -> None:
-    with endpoint.claude.messages.create(**ask(), stream=True, extra_headers={"x-client-request-id": "d/1/0/0"}) as stream:  # fmt: skip
+@pytest.mark.parametrize("blocks", [(), BLOCKS])
+def test_drafted_tokens_leave_several_at_a_time(serve: Serve, blocks: tuple[str, ...]) -> None:
+    endpoint = serve(*blocks, "profile=tiny", "engine.draft_law=fixed", "engine.draft_tokens=3")
+    with endpoint.claude.messages.create(**ask(), **named("d"), stream=True) as stream:
         texts = [len(e.delta.text) // 4 for e in stream if e.type == "content_block_delta"]
-    assert sum(texts) == 160
+    assert texts == [4] * 40
     row = endpoint.row("d")
-    assert len(row["chunk_sent_at_ns"]) == len(texts)
+    assert len(row["chunk_sent_at_ns"]) == 40
     assert row["output_tokens"] == row["billed_output_tokens"] == 160
