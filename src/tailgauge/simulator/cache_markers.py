@@ -21,6 +21,7 @@ from typing import Any
 
 from tailgauge.simulator import tokens
 from tailgauge.simulator.ask import Refused, invalid
+from tailgauge.simulator.content_blocks import FIXED_TOKENS
 
 MAX_BREAKPOINTS = 4
 TTLS = ("5m", "1h")
@@ -87,7 +88,8 @@ def marked_prompt(body: dict[str, Any]) -> Prompt:
             section = block.section
             key = _hash(key, *_parameters(body, section))
         text = block.text
-        key, total = _hash(key, block.role, text), total + tokens.count(text)
+        fixed = FIXED_TOKENS.get(str(block.content.get("type")))
+        key, total = _hash(key, block.role, text), total + (tokens.count(text) if fixed is None else fixed)
         mark = block.content.get(_MARK)
         if mark is not None:
             param = f"{block.name}.{_MARK}"
@@ -103,7 +105,7 @@ def block_prompt(body: dict[str, Any], block_tokens: int) -> Prompt:
     words = bytearray()
     starts: list[tuple[int, str]] = []
     for block in _blocks(body):
-        raw = _bytes(block.text)
+        raw = _counted(block)
         starts.append((len(words), f"{block.role} {len(raw)}"))
         words += raw + b"\0" * (-len(raw) % tokens.BYTES_PER_TOKEN)  # each text begins on a token
     size = block_tokens * tokens.BYTES_PER_TOKEN
@@ -116,6 +118,16 @@ def block_prompt(body: dict[str, Any], block_tokens: int) -> Prompt:
         key = _hash(key, str(starts[first:next_start]), bytes(words[end - size : end]))
         positions.append(Position(key, end // tokens.BYTES_PER_TOKEN))
     return Prompt(body["model"], tuple(positions), len(words) // tokens.BYTES_PER_TOKEN)
+
+
+def _counted(block: _Block) -> bytes:
+    """Bytes that stand for a block: as many as its tokens take, different where the block differs."""
+    raw = _bytes(block.text)
+    fixed = FIXED_TOKENS.get(str(block.content.get("type")))
+    if fixed is None:
+        return raw
+    size, digest = fixed * tokens.BYTES_PER_TOKEN, _hash(b"", raw)
+    return (digest * (size // len(digest) + 1))[:size]
 
 
 def _blocks(body: dict[str, Any]) -> Iterator[_Block]:

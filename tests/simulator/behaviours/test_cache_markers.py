@@ -176,3 +176,15 @@ def test_an_assistant_without_content_is_no_block() -> None:
     one = chat(("user", "abcd"), ("assistant", None), ("user", [text("efgh")]))
 
     assert block_prompt(one, 1).total_tokens == 2
+
+
+def test_a_picture_counts_as_the_validation_counts_it_in_both_kinds_of_prompt():
+    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * 40_000}}
+    body = {"model": "tiny", "max_tokens": 1, "messages": [{"role": "user", "content": [picture]}]}
+    other = {"type": "image", "source": {**picture["source"], "data": "B" * 40_000}}
+    changed = {**body, "messages": [{"role": "user", "content": [other]}]}
+
+    assert marked_prompt(body).total_tokens == 1600
+    assert block_prompt(body, 16).total_tokens == 1600
+    assert marked_prompt(body).positions[-1] != marked_prompt(changed).positions[-1]
+    assert block_prompt(body, 16).positions[0] != block_prompt(changed, 16).positions[0]
