@@ -173,53 +173,47 @@ class Connection:
         while data:
             data = data[self._raw.send(data) :]
 
-    def _on_readable(self) -> None:
+    def _read(self) -> tuple[bytes, int, int] | None:
+        """What has arrived, when (the kernel's stamp of its last byte, else ours), and our own clock."""
         try:
             data, ancillary, _, _ = self._recvmsg(READ_SIZE, ANCILLARY)
         except BlockingIOError:
-            return
+            return None
         except OSError as error:
             self._ended(os.strerror(error.errno or 0))
-            return
+            return None
         now = monotonic_ns()
         if not data:
             self._ended(None)
-        elif self.listener is None:
-            self.close()  # bytes that nobody asked for: not a connection to trust with a request
-        elif ancillary:
-            seconds, nanoseconds = _TIMESPEC(ancillary[0][2])
-            self.listener.on_data(data, seconds * 1_000_000_000 + nanoseconds - WALL.offset_ns, now)
-        else:
-            self.listener.on_data(data, now, now)
+            return None
+        if not ancillary:
+            return data, now, now
+        seconds, nanoseconds = _TIMESPEC(ancillary[0][2])
+        return data, seconds * 1_000_000_000 + nanoseconds - WALL.offset_ns, now
+
+    def _on_readable(self) -> None:
+        if (read := self._read()) is not None:
+            self._hand_on(*read)
 
     def _on_readable_tls(self) -> None:
-        try:
-            data, ancillary, _, _ = self._recvmsg(READ_SIZE, ANCILLARY)
-        except BlockingIOError:
+        if (read := self._read()) is None:
             return
-        except OSError as error:
-            self._ended(os.strerror(error.errno or 0))
-            return
-        now = monotonic_ns()
-        if not data:
-            self._ended(None)
-            return
-        arrived = now
-        if ancillary:
-            seconds, nanoseconds = _TIMESPEC(ancillary[0][2])
-            arrived = seconds * 1_000_000_000 + nanoseconds - WALL.offset_ns
+        data, arrived, now = read
         try:
             plain, ended = self._decrypt(data)
         except ssl.SSLError as error:
             self._ended(f"TLS: {error.reason or error}")
             return
         if plain:
-            if self.listener is None:
-                self.close()
-                return
-            self.listener.on_data(plain, arrived, now)
+            self._hand_on(plain, arrived, now)
         if ended and not self.closed:
             self._ended(None)
+
+    def _hand_on(self, data: bytes, arrived: int, now: int) -> None:
+        if self.listener is None:
+            self.close()  # bytes that nobody asked for: not a connection to trust with a request
+        else:
+            self.listener.on_data(data, arrived, now)
 
     def _decrypt(self, data: bytes) -> tuple[bytes, bool]:
         assert self._tls is not None
