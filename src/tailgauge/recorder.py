@@ -67,17 +67,19 @@ def schema(table: str, **metadata: str) -> pa.Schema:
     return pa.schema([pa.field(c.name, _ARROW[c.kind], c.nullable) for c in columns(table)], named)
 
 
+def encoding(kept: pa.Schema) -> dict[str, Any]:
+    """How every part is stored: zstd, deltas for integers, dictionaries for text."""
+    wide = [f.name for f in kept if pa.types.is_integer(f.type) and f.type != pa.int16()]
+    text = [f.name for f in kept if pa.types.is_string(f.type)]
+    deltas = dict.fromkeys(wide, "DELTA_BINARY_PACKED")
+    return {"compression": "zstd", "use_dictionary": text, "column_encoding": deltas}
+
+
 def write_part(path: Path, table: pa.Table) -> None:
-    """One part: zstd, deltas for integers, dictionaries for text; renamed into place when whole."""
-    text = [f.name for f in table.schema if pa.types.is_string(f.type)]
-    deltas = {
-        f.name: "DELTA_BINARY_PACKED"
-        for f in table.schema
-        if pa.types.is_integer(f.type) and f.type != pa.int16()
-    }
+    """One part, renamed into place when whole."""
     temporary = path.with_suffix(".tmp")
     try:
-        pq.write_table(table, temporary, compression="zstd", use_dictionary=text, column_encoding=deltas)
+        pq.write_table(table, temporary, **encoding(table.schema))
         temporary.rename(path)
     except OSError:
         with contextlib.suppress(OSError):
@@ -197,14 +199,8 @@ def _rehearse() -> None:
 def compact(table: str, parts: list[Path], whole: Path) -> None:
     """Fold parts into `whole`; its metadata names them, so that a kill before they are removed doubles nothing."""
     target = schema(table, replaces=",".join(p.name for p in parts))
-    text = [f.name for f in target if pa.types.is_string(f.type)]
-    deltas = {
-        f.name: "DELTA_BINARY_PACKED" for f in target if pa.types.is_integer(f.type) and f.type != pa.int16()
-    }
     temporary = whole.with_suffix(".tmp")
-    with pq.ParquetWriter(
-        temporary, target, compression="zstd", use_dictionary=text, column_encoding=deltas
-    ) as writer:
+    with pq.ParquetWriter(temporary, target, **encoding(target)) as writer:
         for part in parts:
             for batch in pq.ParquetFile(part).iter_batches(batch_size=1_000_000):
                 writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=target))

@@ -20,7 +20,7 @@ from tailgauge import scenario as scenarios
 from tailgauge.analyse import analyse
 from tailgauge.clock import monotonic_ns
 from tailgauge.describe import Settings
-from tailgauge.errors import Exit, TailgaugeError
+from tailgauge.errors import TailgaugeError
 from tailgauge.link import Link
 from tailgauge.owner import Run
 from tailgauge.worker import Worker, prepare_process
@@ -189,6 +189,3 @@ def _conclude(environment: Any, run: Run) -> None:
     made = analyse(run.folder, run.settings.out)
     log.warning("run folder %s\n%s", run.folder.path, made.summary)
     environment.process_exit_code = int(made.exit_code)
-
-
-__all__ = ["Exit", "Owner", "Traffic", "attach_worker"]
