@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,18 @@ class Mix:
     output_tokens: int
 
 
+class Planned(NamedTuple):
+    """One arrival as it is handed to a worker. Of a session, its first turn."""
+
+    request_id: int
+    at_ns: int  # since the start of the run
+    traffic: str
+    prompt_tokens: int
+    output_tokens: int
+    turns: int = 1  # of the session; 0: without end, a user of a closed loop
+    source: dict[str, Any] | None = None  # what a prompt file or a trace says of it: text, name, tags, blocks
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """Arrivals in order; arrays of one length. Times in ns since the start of the run."""
@@ -47,11 +59,11 @@ class Schedule:
     def __len__(self) -> int:
         return len(self.at_ns)
 
-    def slice(self, since_ns: int, until_ns: int) -> Iterator[tuple[int, int, str, int, int]]:
-        """Arrivals in [since, until): request_id, time, traffic name, prompt tokens, output tokens."""
+    def slice(self, since_ns: int, until_ns: int) -> Iterator[Planned]:
+        """Arrivals in [since, until)."""
         first, last = np.searchsorted(self.at_ns, [since_ns, until_ns])
         for i in range(int(first), int(last)):
-            yield (
+            yield Planned(
                 i * TURNS,
                 int(self.at_ns[i]),
                 self.names[self.traffic[i]],

@@ -16,7 +16,7 @@ import gevent
 from gevent.event import Event
 
 from tailgauge import describe, sketch
-from tailgauge.arrivals import Mix, Schedule, plan
+from tailgauge.arrivals import Mix, Planned, Schedule, plan
 from tailgauge.children import Child
 from tailgauge.clock import boot_id, monotonic_ns, utc_now
 from tailgauge.conservation import Share, conserve, count_rows
@@ -25,8 +25,8 @@ from tailgauge.errors import TailgaugeError, TargetError, UsageError
 from tailgauge.folder import RunFolder, new_run_id, write_json
 from tailgauge.link import Link
 from tailgauge.records import CLIENT_DROP, OK, TURNS
-from tailgauge.scenario import SIMULATED
 from tailgauge.simulated import fetch_truth, start_endpoint
+from tailgauge.target_tables import SIMULATED
 
 log = logging.getLogger("tailgauge")
 
@@ -153,7 +153,7 @@ class Run:
         ]
         arrival = scenario.arrival
         self.schedule = plan(
-            arrival.process, arrival.rate_per_s, scenario.stages.duration_s, mixes, scenario.seed
+            arrival.process, arrival.rate or 0.0, scenario.stages.duration_s, mixes, scenario.seed
         )
         if scenario.target.url == SIMULATED:
             self._endpoint, self._target_url = start_endpoint(scenario, self.folder.path / "endpoint.log")
@@ -211,9 +211,9 @@ class Run:
         living = self._living()
         if not living:
             raise TailgaugeError("every worker is lost: the run cannot go on")
-        shares: list[list[tuple[int, int, str, int, int]]] = [[] for _ in living]
+        shares: list[list[Planned]] = [[] for _ in living]
         for row in self.schedule.slice(since_ns, until_ns):
-            shares[(row[0] // TURNS) % len(living)].append(row)
+            shares[(row.request_id // TURNS) % len(living)].append(row)
         for member, rows in zip(living, shares, strict=True):
             member.leased += len(rows)
             self._link.send("slice", {"run": self.run_id, "rows": rows}, member.node)

@@ -10,6 +10,8 @@ socket read and the kernel stamps the read's last byte. Null = did not happen, o
 Schema history (docs/data-format.md repeats it; every version has a fixture that must still load):
   1  0.1.0  first version
   2  0.1.0  target: engine, cancellation, bill, cache, limits and faults of the simulated endpoint
+  3  0.1.0  requests: name, tags, winner, join, held hedges; attempts: target, streaming, thinking, tools, fields,
+            phases, slow readers, and what the client knew of the prompt cache
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Annotated, get_type_hints
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 # How an attempt, a leg or a request ended. `client_drop` is a request only: it was never sent.
 OK = "ok"
@@ -55,6 +57,17 @@ CHUNK_KINDS = (TEXT, THINKING, TOOL_JSON)
 PRIMARY = "primary"
 RETRY = "retry"
 HEDGE = "hedge"
+FALLBACK = "fallback"  # another model, because the first was late or failed
+RESUBMIT = "resubmit"  # the user left and asked again
+POLL = "poll"  # asking whether a batch has ended, and fetching it
+CAUSES = (PRIMARY, RETRY, HEDGE, FALLBACK, RESUBMIT, POLL)
+
+# Why no hedge was sent although it was due.
+HEDGE_HELD = ("budget", "throttle", "pushback", "retry")
+
+# What the client expects of a prompt cache.
+COLD, WARM, UNKNOWN = "cold", "warm", "unknown"
+CACHE_STATES = (COLD, WARM, UNKNOWN)
 
 TURNS = 65536  # request_id = arrival index * TURNS + session turn
 
@@ -80,7 +93,7 @@ class RequestRow:
     request_id: Annotated[int, _c("int64", "arrival index * 65536 + session turn; negative for preflight")]
     stage: Annotated[str, _c("string", "preflight, warmup, steady or cooldown, by scheduled time")]
     traffic: Annotated[str, _c("string", "name of the scenario's traffic table")]
-    pattern: Annotated[str, _c("string", "traffic pattern: streaming, ...")]
+    pattern: Annotated[str, _c("string", "traffic pattern: streaming, cached, fan_out, ...")]
     session_id: Annotated[int | None, _c("int64", "arrival index of the session's first turn")]
     scheduled_at_ns: Annotated[int, _c("int64", "planned arrival; the user-view clock starts here")]
     dispatched_at_ns: Annotated[int | None, _c("int64", "its greenlet started; null for client_drop")]
@@ -90,6 +103,13 @@ class RequestRow:
     attempts: Annotated[int, _c("int16", "HTTP calls made, retries and hedges included")]
     asked_prompt_tokens: Annotated[int, _c("int32", "prompt size that the schedule asked for")]
     asked_output_tokens: Annotated[int, _c("int32", "max_tokens that the schedule asked for")]
+    name: Annotated[str | None, _c("string", "name of the prompt in its file, null without one")] = None
+    tags: Annotated[str | None, _c("string", "tags of the traffic table and of the prompt, as JSON")] = None
+    winner: Annotated[int | None, _c("int16", "attempt of leg 0 whose answer the user got")] = None
+    joined_at_ns: Annotated[int | None, _c("int64", "several legs: the join's condition was met")] = None
+    hedge_held: Annotated[
+        str | None, _c("string", "no hedge was sent although due: budget, throttle, pushback or retry")
+    ] = None
 
 
 @dataclass(slots=True)
@@ -99,11 +119,13 @@ class AttemptRow:
     request_id: Annotated[int, _c("int64", "the request it belongs to")]
     leg: Annotated[int, _c("int16", "branch of the request; 0 unless it has several calls")]
     attempt: Annotated[int, _c("int16", "number within the leg, from 0")]
-    cause: Annotated[str, _c("string", "primary, retry or hedge")]
-    of_attempt: Annotated[int | None, _c("int16", "the attempt that a retry or hedge stands beside")]
+    cause: Annotated[str, _c("string", "primary, retry, hedge, fallback, resubmit or poll")]
+    of_attempt: Annotated[
+        int | None, _c("int16", "the attempt that it repeats or stands beside; null for a primary")
+    ]
     stage: Annotated[str, _c("string", "the request's stage")]
     traffic: Annotated[str, _c("string", "the request's traffic table")]
-    protocol: Annotated[str, _c("string", "anthropic or openai")]
+    protocol: Annotated[str, _c("string", "anthropic, openai or sse")]
     asked_model: Annotated[str, _c("string", "model named in the request")]
     scheduled_at_ns: Annotated[int, _c("int64", "the request's planned arrival")]
     dispatched_at_ns: Annotated[int, _c("int64", "this attempt's greenlet started")]
@@ -169,6 +191,50 @@ class AttemptRow:
         int | None, _c("int64", "largest read_at - arrived_at of its reads: our own lag")
     ] = None
     stamps: Annotated[str, _c("string", "kernel or user: who stamped the reads")] = "kernel"
+    target: Annotated[str, _c("string", "main or second")] = "main"
+    streamed: Annotated[bool, _c("bool", "false: the whole answer was asked for at once")] = True
+    first_thinking_at_ns: Annotated[int | None, _c("int64", "first non-empty thinking delta")] = None
+    first_tool_json_at_ns: Annotated[int | None, _c("int64", "first non-empty piece of a tool's input")] = (
+        None
+    )
+    tool_ready_at_ns: Annotated[int | None, _c("int64", "first tool block complete: its input is usable")] = (
+        None
+    )
+    first_field_at_ns: Annotated[
+        int | None, _c("int64", "first field of a JSON answer complete, where it was watched for")
+    ] = None
+    citations: Annotated[int | None, _c("int32", "citation events, of protocols that have them")] = None
+    phases: Annotated[
+        str | None, _c("string", "phases told by status events and Server-Timing, as JSON; ns since sent")
+    ] = None
+    reader_paused_ns: Annotated[
+        int | None, _c("int64", "time in which we did not read on purpose; null without a slow reader")
+    ] = None
+    prefix: Annotated[int | None, _c("int32", "which shared prefix of the traffic table")] = None
+    prefix_hash: Annotated[str | None, _c("string", "of the prompt up to its last mark, or its prefix")] = (
+        None
+    )
+    cache_expected: Annotated[str | None, _c("string", "cold, warm or unknown: what this worker expects")] = (
+        None
+    )
+    cache_since_use_ns: Annotated[
+        int | None, _c("int64", "since a response with this prefix hash last began, on this worker")
+    ] = None
+    cache_writers: Annotated[
+        int | None, _c("int32", "calls of this worker with this prefix, sent and not yet answered")
+    ] = None
+    cache_marks: Annotated[int | None, _c("int16", "cache marks in the prompt")] = None
+    cache_ttl: Annotated[str | None, _c("string", "life that they ask for: 5m or 1h")] = None
+    cache_blocks: Annotated[
+        int | None, _c("int32", "blocks between the last mark and that of the call before with this prefix")
+    ] = None
+    params_hash: Annotated[
+        str | None, _c("string", "of model, thinking and tool choice, which also decide over the cache")
+    ] = None
+    first_difference: Annotated[
+        int | None,
+        _c("int64", "first byte in which the prefix differs from the last one of its number; null if equal"),
+    ] = None
 
 
 @dataclass(slots=True)

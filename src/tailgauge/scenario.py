@@ -15,57 +15,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
+from tailgauge.arrival_tables import CLOSED, Arrival
 from tailgauge.errors import ScenarioError, UsageError
 from tailgauge.simulated_tables import Simulated
-from tailgauge.tables import NonNegative, Positive, Table, Tokens
+from tailgauge.tables import Count, NonNegative, Positive, Table
+from tailgauge.target_tables import Target
+from tailgauge.traffic_tables import Traffic
 
-SIMULATED = "simulated"
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
-
-
-class Target(Table):
-    """Where the traffic goes."""
-
-    url: str = Field(
-        SIMULATED, description="base URL of the target, or `simulated` for the embedded endpoint"
-    )
-    protocol: Literal["anthropic", "openai"] = Field(
-        "anthropic", description="wire protocol: `anthropic` (Messages) or `openai` (chat completions)"
-    )
-    model: str = Field("tiny", min_length=1, description="model named in each request")
-    api_key_env: str | None = Field(
-        None,
-        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
-        description="environment variable with the key for this target; without it a key is sent only to the provider's own host",
-    )
-    ca_file: str | None = Field(
-        None, description="PEM file of a certificate authority to trust for this target"
-    )
-    connections: int = Field(1000, ge=1, le=60_000, description="idle connections kept by each worker")
-
-    @field_validator("url")
-    @classmethod
-    def _url(cls, value: str) -> str:
-        if value == SIMULATED:
-            return value
-        match = re.fullmatch(r"(https?)://([^/\s?#]+)(/[^\s?#]*)?", value)
-        if not match:
-            raise ValueError("must be `simulated` or http(s)://HOST[:PORT][/PATH] without a query")
-        if "@" in match.group(2):
-            raise ValueError("must not carry a user name or password: keys come from the environment")
-        port = re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::(\d{1,5}))?", match.group(2))
-        if not port or (port.group(1) is not None and not 0 < int(port.group(1)) < 65536):
-            raise ValueError("must name a host and, if any, a port between 1 and 65535")
-        return value.rstrip("/")
-
-
-class Arrival(Table):
-    """When requests arrive. Open loop: the plan does not wait for responses."""
-
-    process: Literal["poisson", "constant"] = Field(
-        "poisson", description="`poisson`: random, independent arrivals; `constant`: equal gaps"
-    )
-    rate_per_s: Positive = Field(10.0, description="mean arrivals a second, over all workers")
 
 
 class Stages(Table):
@@ -100,22 +57,6 @@ class Stages(Table):
         return "cooldown" if since_start_s >= self.duration_s - self.cooldown_s else "steady"
 
 
-class Traffic(Table):
-    """One kind of request. Several tables make a mix."""
-
-    pattern: Literal["streaming"] = Field(
-        "streaming", description="traffic pattern: `streaming`, one streamed call"
-    )
-    weight: Positive = Field(1.0, description="share of the arrivals, relative to the other tables")
-    prompt_tokens: Tokens = Field(
-        200, description="prompt size asked for, in words of the word list (about 1 token each)"
-    )
-    prompt_sigma: Annotated[float, Field(ge=0, le=3)] = Field(
-        0.0, description="0: every prompt has that size; else lognormal with this sigma and that median"
-    )
-    output_tokens: Tokens = Field(50, description="`max_tokens` of the request")
-
-
 class Limits(Table):
     """What one worker may hold, and for how long."""
 
@@ -139,6 +80,19 @@ class Slo(Table):
     max_ms: Positive = Field(description="the bound, in milliseconds")
 
 
+class Guard(Table):
+    """Where a run stops by itself, cleanly, whatever the schedule says. Never exceeded."""
+
+    max_requests: Count | None = Field(
+        None, description="HTTP calls, retries and hedges included, over all workers"
+    )
+    max_tokens: Count | None = Field(None, description="tokens in and out, over all workers")
+    max_cost: Positive | None = Field(None, description="cost in the price file's currency, over all workers")
+    prices: str | None = Field(
+        None, description="price file to use instead of the packaged one, see docs/prices.md"
+    )
+
+
 class Report(Table):
     """How the report counts."""
 
@@ -154,10 +108,12 @@ class Scenario(Table):
     description: str = Field("", max_length=500, description="one line for the report")
     seed: int = Field(1, ge=0, lt=2**63, description="seed of arrivals, sizes and prompts")
     target: Target = Target()
+    second_target: Target | None = Field(None)
     arrival: Arrival = Arrival()
     stages: Stages = Stages()
     traffic: Mapping[str, Traffic] = Field({"main": Traffic()}, min_length=1)
     limits: Limits = Limits()
+    guard: Guard = Guard()
     simulated: Simulated = Simulated()
     report: Report = Report()
     slo: Mapping[str, Slo] = Field({})
@@ -171,8 +127,20 @@ class Scenario(Table):
 
     @model_validator(mode="after")
     def _bounded(self) -> Scenario:
-        if self.arrival.rate_per_s * self.stages.duration_s > 20_000_000:
+        if (self.arrival.rate or 0) * self.stages.duration_s > 20_000_000:
             raise ValueError("rate_per_s times duration_s is over 20 million arrivals: split the run")
+        return self
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Scenario:
+        for name, traffic in self.traffic.items():
+            used = {traffic.hedge.target, traffic.fallback.target, traffic.progressive.target}
+            if "second" in used and self.second_target is None:
+                raise ValueError(f"traffic.{name}: names the second target, but there is no [second_target]")
+            if traffic.pattern == "batch" and self.target.protocol != "anthropic":
+                raise ValueError(f"traffic.{name}: message batches need target.protocol = 'anthropic'")
+            if self.arrival.process == CLOSED and traffic.session.turns_mean > 1:
+                raise ValueError(f"traffic.{name}.session: users of a closed loop have no sessions besides")
         return self
 
 

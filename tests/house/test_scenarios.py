@@ -4,7 +4,8 @@ import tomllib
 
 import pytest
 
-from tailgauge.scenario import SIMULATED, load, packaged
+from tailgauge.scenario import load, packaged
+from tailgauge.target_tables import SIMULATED
 
 SHELF = sorted(packaged("scenarios").glob("*.toml"))
 

@@ -16,6 +16,7 @@ import gevent
 from gevent import get_hub
 
 from tailgauge import sketch
+from tailgauge.call import Call, Prompt
 from tailgauge.clock import monotonic_ns
 from tailgauge.dispatch.counters import Counters
 from tailgauge.dispatch.outcome import Outcome, outcome
@@ -66,7 +67,7 @@ class Attempts:
         with (
             suppress(Exception),
             watched_by(exchange),
-            self._endpoint.send("warm up", 1, f"{self._run_id}/warm-up"),
+            self._endpoint.send(Call(Prompt.of("warm up"), 1), f"{self._run_id}/warm-up"),
         ):
             raise AssertionError("an aborted exchange was sent")
 
@@ -78,7 +79,7 @@ class Attempts:
         exchange.on_headers = lambda: post(
             Headers(leg, attempt, exchange.headers_at_ns or 0, exchange.status or 0)
         )
-        exchange.on_content = lambda: self._on_content(origin, decoder, leg, attempt, post)
+        exchange.on_content = lambda: self._on_content(origin, exchange, decoder, leg, attempt, post)
         self.open[origin.request_id, leg, attempt] = (exchange, decoder)
         gevent.spawn(self._run, origin, send, attempt, exchange, decoder, post)
         return exchange
@@ -109,12 +110,18 @@ class Attempts:
         exchange.handover_recent_ns = 0
 
     def _on_content(
-        self, origin: Origin, decoder: StreamDecoder, leg: int, attempt: int, post: Callable[[Event], None]
+        self,
+        origin: Origin,
+        exchange: Exchange,
+        decoder: StreamDecoder,
+        leg: int,
+        attempt: int,
+        post: Callable[[Event], None],
     ) -> None:
         at_ns = decoder.first_content.at if decoder.first_content else monotonic_ns()
         if origin.stage != PREFLIGHT:
             sketch.add(self._counters.ttft, (at_ns - origin.scheduled_at_ns) / 1e6)
-        post(FirstContent(leg, attempt, at_ns))
+        post(FirstContent(leg, attempt, at_ns, exchange.sent_at_ns or at_ns))
 
     def _run(
         self,
@@ -150,7 +157,7 @@ class Attempts:
         deadline.start(exchange.abort, "timeout")
         call_id = "/".join((self._run_id, *map(str, key)))
         try:
-            with watched_by(exchange), self._endpoint.send(send.call.prompt, send.call.max_tokens, call_id):
+            with watched_by(exchange), self._endpoint.send(send.call, call_id):
                 exchange.wait_end()
         except Exception as error:  # noqa: BLE001 - what the SDK raises is told by the exchange; the rest is a bug
             if not exchange.done:

@@ -7,14 +7,16 @@ and never queued. A slice once handed out is this worker's alone; without a next
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import gevent
 from gevent.event import Event as Signal
 from gevent.pool import Group
 
+from tailgauge.arrivals import Planned
+from tailgauge.call import Prompt
 from tailgauge.clock import monotonic_ns
 from tailgauge.dispatch.alarm import Alarm
 from tailgauge.dispatch.attempts import Attempts, Origin
@@ -71,9 +73,12 @@ class Dispatcher:
         self._hurried = False
         self.start_at_ns = 0
 
-    def lease(self, rows: Iterable[tuple[int, int, str, int, int]]) -> None:
-        """Take arrivals of a slice (request_id, at_ns, traffic, prompt tokens, output tokens); makes their prompts."""
-        arrivals = [Arrival(at, rid, traffic, size, out) for rid, at, traffic, size, out in rows]
+    def lease(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Take arrivals of a slice (see `arrivals.Planned`); makes their prompts."""
+        planned = [Planned(*row) for row in rows]
+        arrivals = [
+            Arrival(p.at_ns, p.request_id, p.traffic, p.prompt_tokens, p.output_tokens) for p in planned
+        ]
         self._counters.leased += len(arrivals)
         if self._stopped:
             self._counters.not_reached += len(arrivals)
@@ -163,15 +168,16 @@ class Dispatcher:
 
     def _request(self, arrival: Arrival, stage: str, scheduled: int) -> str:
         dispatched = monotonic_ns()
-        pattern = PATTERNS[self._scenario.traffic[arrival.traffic].pattern]
-        ask = Ask(arrival.request_id, scheduled, arrival.prompt, arrival.output_tokens)
+        traffic = self._scenario.traffic[arrival.traffic]
+        pattern = PATTERNS[traffic.pattern](traffic)
+        ask = Ask(arrival.request_id, scheduled, (Prompt.of(arrival.prompt),), arrival.output_tokens)
         origin = Origin(arrival.request_id, stage, arrival.traffic, scheduled)
         driven = drive(pattern, ask, origin, self._attempts)
-        row = self._row(arrival, stage, scheduled, dispatched, driven.ended)
-        row.legs, row.attempts = driven.legs, driven.attempts
-        row.ended_at_ns = None if driven.ended == CENSORED else monotonic_ns()
+        row = self._row(arrival, stage, scheduled, dispatched, driven.done.ended)
+        row.legs, row.attempts, row.winner = driven.legs, driven.attempts, driven.done.winner
+        row.ended_at_ns = None if driven.done.ended == CENSORED else monotonic_ns()
         self._recorder.request(row)
-        return driven.ended
+        return driven.done.ended
 
     def _row(
         self, arrival: Arrival, stage: str, scheduled: int, dispatched: int | None, ended: str

@@ -11,7 +11,7 @@ from gevent.queue import Empty, SimpleQueue
 
 from tailgauge.clock import monotonic_ns
 from tailgauge.dispatch.attempts import Attempts, Origin
-from tailgauge.traffic.steps import Ask, Cancel, Due, Event, MakePattern, Send, Sent, Wait
+from tailgauge.traffic.steps import Ask, Cancel, Done, Due, Event, MakePattern, Send, Sent, Step, Wait
 from tailgauge.transport.exchange import Exchange
 
 
@@ -19,7 +19,7 @@ from tailgauge.transport.exchange import Exchange
 class Driven:
     """How the request ended, and how many legs and calls it took."""
 
-    ended: str
+    done: Done
     legs: int
     attempts: int
 
@@ -34,15 +34,15 @@ def drive(make: MakePattern, ask: Ask, origin: Origin, attempts: Attempts) -> Dr
         while True:
             step = pattern.send(_do(step, origin, attempts, calls, inbox))
     except StopIteration as stop:
-        ended = stop.value
+        done = stop.value
     finally:
         for exchange in (e for leg in calls.values() for e in leg):
             exchange.abort("cancelled")
-    return Driven(ended, len(calls), sum(map(len, calls.values())))
+    return Driven(done, len(calls), sum(map(len, calls.values())))
 
 
 def _do(
-    step: Send | Wait | Cancel,
+    step: Step,
     origin: Origin,
     attempts: Attempts,
     calls: dict[int, list[Exchange]],
@@ -57,6 +57,8 @@ def _do(
         calls[step.leg][step.attempt].abort("cancelled")
         heard: Event = inbox.get()
         return heard
+    if not isinstance(step, Wait):
+        raise TypeError(f"{step!r} is not driven yet")
     try:
         left = None if step.until_ns is None else max(0.0, (step.until_ns - monotonic_ns()) / 1e9)
         heard = inbox.get(timeout=left)

@@ -12,6 +12,7 @@ from typing import Any
 
 import anthropic
 
+from tailgauge.call import Call
 from tailgauge.endpoints.decoder import KIND_CODE, StreamDecoder, error_of, text_or_none
 from tailgauge.records import TEXT, THINKING, TOOL_JSON
 
@@ -35,14 +36,12 @@ def client(base_url: str, key: str, http_client: Any) -> anthropic.Anthropic:
     )
 
 
-def send(
-    sdk: anthropic.Anthropic, prompt: str, model: str, max_tokens: int, call_id: str
-) -> AbstractContextManager[Any]:
+def send(sdk: anthropic.Anthropic, call: Call, model: str, call_id: str) -> AbstractContextManager[Any]:
     """One streamed Messages call."""
     return sdk.messages.with_streaming_response.create(
         model=model,
-        max_tokens=max_tokens,
-        messages=[{"role": "user", "content": prompt}],
+        max_tokens=call.max_tokens,
+        messages=[{"role": "user", "content": call.prompt.messages[0].parts[0].text}],
         stream=True,
         extra_headers={"x-client-request-id": call_id},
     )

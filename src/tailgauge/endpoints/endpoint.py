@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast
 
 import httpx2
 
+from tailgauge.call import Call
 from tailgauge.endpoints.decoder import StreamDecoder
 from tailgauge.endpoints.keys import key_for, only_for_the_provider
 from tailgauge.transport.stopwatch import Stopwatch
@@ -25,9 +26,7 @@ class Wire(Protocol):
     def client(self, base_url: str, key: str, http_client: httpx2.Client) -> Any:
         """The official SDK's client, without retries of its own."""
 
-    def send(
-        self, sdk: Any, prompt: str, model: str, max_tokens: int, call_id: str
-    ) -> AbstractContextManager[Any]:
+    def send(self, sdk: Any, call: Call, model: str, call_id: str) -> AbstractContextManager[Any]:
         """One streamed call; entering it sends the request."""
 
     def on_event(self, decoder: StreamDecoder, name: bytes, data: bytes) -> None:
@@ -46,9 +45,9 @@ class Endpoint:
         with only_for_the_provider(url, protocol):
             self._sdk = self._wire.client(url, key, httpx2.Client(transport=transport, trust_env=False))
 
-    def send(self, prompt: str, max_tokens: int, call_id: str) -> AbstractContextManager[Any]:
+    def send(self, call: Call, call_id: str) -> AbstractContextManager[Any]:
         """One streamed call; entering it sends the request and returns with the response's head, or raises."""
-        return self._wire.send(self._sdk, prompt, self.model, max_tokens, call_id)
+        return self._wire.send(self._sdk, call, call.model or self.model, call_id)
 
     def decoder(self) -> StreamDecoder:
         """A decoder for one stream of this protocol."""

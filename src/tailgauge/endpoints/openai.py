@@ -12,6 +12,7 @@ from typing import Any
 
 import openai
 
+from tailgauge.call import Call
 from tailgauge.endpoints.decoder import KIND_CODE, StreamDecoder, error_of, text_or_none
 from tailgauge.endpoints.keys import PROVIDERS
 from tailgauge.records import TEXT, THINKING, TOOL_JSON
@@ -31,24 +32,22 @@ def client(base_url: str, key: str, http_client: Any) -> openai.OpenAI:
     )
 
 
-def send(
-    sdk: openai.OpenAI, prompt: str, model: str, max_tokens: int, call_id: str
-) -> AbstractContextManager[Any]:
+def send(sdk: openai.OpenAI, call: Call, model: str, call_id: str) -> AbstractContextManager[Any]:
     """One streamed chat completion with usage."""
     # The provider's newer models refuse max_tokens; engines often know nothing else.
     limit = "max_completion_tokens" if sdk.base_url.host == PROVIDERS["openai"].host else "max_tokens"
     create: Any = (
         sdk.chat.completions.with_streaming_response.create
     )  # its overloads cannot name a key by value
-    call: AbstractContextManager[Any] = create(
+    opened: AbstractContextManager[Any] = create(
         model=model,
-        messages=[{"role": "user", "content": prompt}],
+        messages=[{"role": "user", "content": call.prompt.messages[0].parts[0].text}],
         stream=True,
         stream_options={"include_usage": True},
         extra_headers={"x-client-request-id": call_id},
-        **{limit: max_tokens},
+        **{limit: call.max_tokens},
     )
-    return call
+    return opened
 
 
 def on_event(decoder: StreamDecoder, name: bytes, data: bytes) -> None:

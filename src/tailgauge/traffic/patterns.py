@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tailgauge.traffic.steps import MakePattern
 from tailgauge.traffic.streaming import streaming
+from tailgauge.traffic_tables import Traffic
 
-PATTERNS: dict[str, MakePattern] = {"streaming": streaming}
+PATTERNS: dict[str, Callable[[Traffic], MakePattern]] = {"streaming": lambda _: streaming}

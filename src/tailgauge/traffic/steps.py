@@ -2,6 +2,13 @@
 
 A pattern is a generator. It yields a step (what it wants), is sent an event (what happened), and returns how the
 request ended. It exists once and can be driven by real sockets or by a virtual clock: times come with the events.
+
+    step      answered with
+    Send      Sent, at once; the call's Headers, FirstContent, Chunks and Ended follow
+    Cancel    Closed, at once; the call's Ended follows too
+    Wait      the next event, in the order in which things happened, or Due once `until_ns` has come
+    Take      Taken, when the gate has a place free; other events may come before
+    Give      Given, at once
 """
 
 from __future__ import annotations
@@ -9,20 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
-from tailgauge.records import PRIMARY
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One HTTP call as the traffic wants it."""
-
-    prompt: str
-    max_tokens: int
+from tailgauge.call import Call, Prompt
+from tailgauge.records import CANCELLED, PRIMARY
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Start a call. Answered with `Sent`."""
+    """Start a call."""
 
     call: Call
     leg: int = 0
@@ -39,10 +39,27 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Close a call's connection. Answered with the next event."""
+    """Close a call's connection; `ended` becomes its class."""
 
     leg: int
     attempt: int
+    ended: str = CANCELLED
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """A place in a gate that all requests of one traffic table in one worker share; at most `limit` are taken."""
+
+    gate: str
+    limit: int
+    leg: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Give:
+    """The place back."""
+
+    gate: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +68,30 @@ class Sent:
 
     leg: int
     attempt: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A call was closed by `Cancel`."""
+
+    leg: int
+    attempt: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A place in the gate is this leg's."""
+
+    leg: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The place was given back."""
+
     at_ns: int
 
 
@@ -66,7 +107,17 @@ class Headers:
 
 @dataclass(frozen=True, slots=True)
 class FirstContent:
-    """A call's first content arrived."""
+    """A call's first content arrived. `sent_at_ns` is when its first byte left."""
+
+    leg: int
+    attempt: int
+    at_ns: int
+    sent_at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """As many content chunks as `Call.watch_chunks` names have arrived."""
 
     leg: int
     attempt: int
@@ -82,6 +133,8 @@ class Ended:
     at_ns: int
     ended: str
     retry_after_s: float | None
+    should_retry: bool | None = None  # what the target says of it (x-should-retry), if it says
+    text: str | None = None  # with Call.keep_text; of a batch call, the JSON that came back
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +146,35 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What the schedule wants of one request, its prompt already made."""
+    """What the schedule wants of one request, its prompt already made.
+
+    `prompts` has one prompt a leg where the legs differ (fan-out); `prompt` is the first of them.
+    """
 
     request_id: int
     scheduled_at_ns: int
-    prompt: str
+    prompts: tuple[Prompt, ...]
     output_tokens: int
+    draw: float = 0.0  # uniform in [0, 1), the request's own: for whatever happens to a share of the requests
+
+    @property
+    def prompt(self) -> Prompt:
+        """The first leg's."""
+        return self.prompts[0]
 
 
-Step = Send | Wait | Cancel
-Event = Sent | Headers | FirstContent | Ended | Due
-Pattern = Generator[Step, Event, str]
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a request ended, as its pattern tells it."""
+
+    ended: str
+    winner: int | None = None  # attempt of leg 0 whose answer the user got
+    joined_at_ns: int | None = None  # several legs: when the join's condition was met
+    hedge_held: str | None = None  # why no hedge was sent although it was due (records.HEDGE_HELD)
+    text: str | None = None  # the answer, where it is needed again (sessions)
+
+
+Step = Send | Wait | Cancel | Take | Give
+Event = Sent | Closed | Taken | Given | Headers | FirstContent | Chunks | Ended | Due
+Pattern = Generator[Step, Event, Done]
 MakePattern = Callable[[Ask], Pattern]

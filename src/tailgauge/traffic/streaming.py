@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tailgauge.traffic.steps import Ask, Call, Ended, Pattern, Send, Wait
+from tailgauge.call import Call
+from tailgauge.traffic.steps import Ask, Done, Ended, Pattern, Send, Wait
 
 
 def streaming(ask: Ask) -> Pattern:
@@ -11,4 +12,4 @@ def streaming(ask: Ask) -> Pattern:
     while True:
         event = yield Wait()
         if isinstance(event, Ended):
-            return event.ended
+            return Done(event.ended, winner=event.attempt)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tailgauge.records import ENDED_CLASSES, PRIMARY
-from tailgauge.scenario import Traffic
+from tailgauge.traffic_tables import Traffic
 from tailgauge.traffic.patterns import PATTERNS
 from tailgauge.traffic.steps import Ask, Call, Due, Ended, FirstContent, Headers, Send, Sent, Wait
 from tailgauge.traffic.streaming import streaming

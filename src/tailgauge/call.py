@@ -1,0 +1,82 @@
+"""One HTTP call as the traffic wants it: what is asked, of whom, and what is to be told of the answer.
+
+Rule: frozen plain values. Patterns make them, endpoints speak them, a virtual target counts them; none of the three
+knows the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MAIN, SECOND = "main", "second"  # targets
+MESSAGE = "message"
+BATCH_SUBMIT, BATCH_POLL, BATCH_FETCH = "batch_submit", "batch_poll", "batch_fetch"
+KINDS = (MESSAGE, BATCH_SUBMIT, BATCH_POLL, BATCH_FETCH)
+USER, ASSISTANT = "user", "assistant"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A block of text; `ttl` is the life that a cache mark after it asks for, or None without a mark."""
+
+    text: str
+    ttl: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of the conversation."""
+
+    role: str
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool definition; `schema` is JSON Schema as JSON text."""
+
+    name: str
+    description: str
+    schema: str
+    ttl: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What is asked, in the order in which a prefix cache reads it: tools, system, messages.
+
+    `prefix` is the number of the shared prefix with which it begins, `shared` the messages that belong to it.
+    """
+
+    messages: tuple[Message, ...]
+    system: tuple[Part, ...] = ()
+    tools: tuple[Tool, ...] = ()
+    prefix: int | None = None
+    shared: int = 0
+
+    @classmethod
+    def of(cls, text: str) -> Prompt:
+        """One user message."""
+        return cls((Message(USER, (Part(text),)),))
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One HTTP call."""
+
+    prompt: Prompt
+    max_tokens: int
+    model: str | None = None  # else the target's
+    target: str = MAIN
+    stream: bool = True
+    thinking: str = "off"  # off, adaptive, enabled
+    thinking_tokens: int = 0  # budget, where enabled
+    use_tool: bool = False  # the model must use one of the prompt's tools
+    schema: str | None = None  # JSON Schema that the answer must follow, as JSON text
+    watch_field: bool = False  # stamp the first usable field of a JSON answer
+    watch_chunks: int = 0  # tell by `Chunks` when so many content chunks have arrived; 0: do not
+    keep_text: bool = False  # `Ended.text` carries the answer
+    bytes_per_s: float | None = None  # a slow reader
+    kind: str = MESSAGE
+    batch: tuple[Prompt, ...] = ()  # of a batch_submit
+    batch_id: str | None = None  # of a batch_poll or batch_fetch
