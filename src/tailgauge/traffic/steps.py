@@ -7,8 +7,11 @@ request ended. It exists once and can be driven by real sockets or by a virtual 
     Send      Sent, at once; the call's Headers, FirstContent, Chunks and Ended follow
     Cancel    Closed, at once; the call's Ended follows too
     Wait      the next event, in the order in which things happened, or Due once `until_ns` has come
-    Take      Taken, when the gate has a place free; other events may come before
+    Take      Taken, at once, if the gate has a place free; else Queued, at once, and Taken is heard by a later Wait
     Give      Given, at once
+
+Only Wait takes time. When a pattern returns or is closed, its driver closes the calls that it left open, gives back the
+places that it holds and withdraws its place in every queue.
 """
 
 from __future__ import annotations
@@ -89,6 +92,14 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
+class Queued:
+    """The gate is full; `Taken` follows when it is this leg's turn, in the order of asking."""
+
+    leg: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Given:
     """The place was given back."""
 
@@ -156,6 +167,7 @@ class Ask:
     prompts: tuple[Prompt, ...]
     output_tokens: int
     draw: float = 0.0  # uniform in [0, 1), the request's own: for whatever happens to a share of the requests
+    seed: int = 0  # the run's: for whatever else is drawn on the way
 
     @property
     def prompt(self) -> Prompt:
@@ -175,6 +187,6 @@ class Done:
 
 
 Step = Send | Wait | Cancel | Take | Give
-Event = Sent | Closed | Taken | Given | Headers | FirstContent | Chunks | Ended | Due
+Event = Sent | Closed | Taken | Queued | Given | Headers | FirstContent | Chunks | Ended | Due
 Pattern = Generator[Step, Event, Done]
 MakePattern = Callable[[Ask], Pattern]
