@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailgauge.errors import RunDataError
-from tailgauge.records import TABLES
+from tailgauge.records import CHUNK_KINDS, TABLES
 from tailgauge_analysis import parts, runfile
 from tailgauge_analysis.problems import Problem
 
@@ -27,16 +27,20 @@ from tailgauge_analysis.problems import Problem
 WANTED: dict[str, tuple[str, ...]] = {
     "requests": (
         "request_id", "stage", "traffic", "pattern", "scheduled_at_ns", "dispatched_at_ns", "ended_at_ns", "ended",
-        "legs", "attempts",
+        "legs", "attempts", "name", "tags", "winner", "joined_at_ns", "hedge_held",
     ),
     "attempts": (
         "request_id", "leg", "attempt", "cause", "stage", "traffic", "scheduled_at_ns", "sent_at_ns",
         "first_content_at_ns", "first_content_low_at_ns", "first_text_at_ns", "first_text_low_at_ns",
         "last_content_at_ns", "last_content_low_at_ns", "ended", "limit_kind", "status", "error_type", "error_body",
         "connection_is_new", "dns_ns", "connect_ns", "tls_ns", "model", "output_tokens", "chunks", "handover_max_ns",
-        "stamps",
+        "stamps", "ended_at_ns", "target", "streamed", "first_thinking_at_ns", "first_tool_json_at_ns",
+        "tool_ready_at_ns", "first_field_at_ns", "citations", "phases", "reader_paused_ns", "prefix", "cache_expected",
+        "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "thinking_tokens",
     ),
-    "chunks": ("request_id", "leg", "attempt", "chunk_index", "arrived_at_ns", "low_at_ns", "read_at_ns"),
+    "chunks": (
+        "request_id", "leg", "attempt", "chunk_index", "kind", "arrived_at_ns", "low_at_ns", "read_at_ns",
+    ),
     "health": (
         "at_ns", "in_flight", "client_drops", "loop_lag_max_ns", "handover_max_ns", "dispatch_late_max_ns",
         "cpu_share", "gc_pause_ns", "rss_bytes", "clock_step_ns",
@@ -126,13 +130,14 @@ def _as_it_is(table: pa.Table) -> pa.Table:
 
 
 def _lean_chunks(chunks: pa.Table) -> pa.Table:
-    """What is asked of chunks is where they arrived, whether that is exact, and how late we took them."""
+    """What is asked of chunks: of which kind (its place in CHUNK_KINDS), when, is that exact, how late did we take them."""
     return pa.table(
         {
             **{
                 name: chunks[name]
                 for name in ("request_id", "leg", "attempt", "chunk_index", "arrived_at_ns")
             },
+            "kind": pc.cast(pc.index_in(chunks["kind"], pa.array(CHUNK_KINDS, pa.string())), pa.int8()),
             "is_interval": pc.is_valid(chunks["low_at_ns"]),
             "handover_ns": pc.subtract(chunks["read_at_ns"], chunks["arrived_at_ns"]),
         }

@@ -1,8 +1,9 @@
 """The latency table: every metric's quantiles, among successes and of everything offered.
 
 Rule: two views, never mixed. `successes` are the requests that ended ok and have the event. `offered` are these and
-every request that did not end ok, whatever the reason (error, timeout, still open at the end, dropped before it was
-sent): those count as slower than any success, so that failing fast never looks fast.
+every request of such a pattern that did not end ok, whatever the reason (error, timeout, still open at the end, dropped
+before it was sent): those count as slower than any success, so that failing fast never looks fast. A request that its
+user gave up on purpose is in neither.
 """
 
 from __future__ import annotations
@@ -55,15 +56,13 @@ def sample(metric: Metric, steady: Steady, view: str) -> tuple[Floats, Ints | No
     values = metric.ns(steady) / 1e6
     if metric.level == metrics.CHUNK:
         return values, steady.gap_request
-    if view == OFFERED and not np.isnan(values).all():
-        values = np.where(np.isnan(values), metrics.failed(steady), values)
-    elif view == OFFERED:  # without one success only the failures are known
-        values = metrics.failed(steady)
+    if view == OFFERED:
+        values = np.where(np.isnan(values), metrics.failed(steady, metric), values)
     return values[~np.isnan(values)], None
 
 
 def beyond(steady: Steady) -> str:
     """What a quantile that falls on requests without answer is called."""
     ended = steady.requests["ended"]
-    unanswered = ended[ended != records.OK]
+    unanswered = ended[~ended.isin((records.OK, records.CANCELLED))]
     return "> drain" if len(unanswered) and (unanswered == records.CENSORED).all() else "failed"

@@ -13,8 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from tailgauge import records
+from tailgauge_analysis.answers import BATCH, FAN_OUT
 from tailgauge_analysis.quantiles import Floats
 from tailgauge_analysis.steady import Steady
 
@@ -27,6 +29,12 @@ ATTEMPT = "attempt"
 CHUNK = "chunk"
 
 UNIT = "ms"
+
+# Which requests can have a metric: a failed request counts in the offered view of those that it could have had.
+ANSWERED = "answered"  # every pattern that gives one answer
+JOINED = "joined"  # fan-outs
+IN_BATCHES = "in batches"
+ANY = "any"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +50,7 @@ class Metric:
     needs: tuple[str, ...]
     meaning: str
     ns: Callable[[Steady], Floats]
+    of: str = ANSWERED
     unit: str = UNIT
 
 
@@ -56,9 +65,21 @@ def _between(start: str, end: str) -> Callable[[Steady], Floats]:
 
 def _tpot(steady: Steady) -> Floats:
     answers = steady.requests
-    tokens = answers["output_tokens"].where(answers["output_tokens"] >= 2)
+    streamed = (answers["output_tokens"] >= 2) & (answers["streamed"] == True)  # noqa: E712 - null where unanswered
+    tokens = answers["output_tokens"].where(streamed)
     spread = answers["last_content_at_ns"] - answers["first_content_at_ns"]
     return (spread / (tokens - 1)).to_numpy(np.float64)
+
+
+def _where_ok(end: str, pattern: str) -> Callable[[Steady], Floats]:
+    """Time from scheduled to an event of the requests of a pattern that ended ok."""
+
+    def ns(steady: Steady) -> Floats:
+        requests = steady.requests
+        fits = (requests["pattern"] == pattern) & (requests["ended"] == records.OK)
+        return (requests[end] - requests["scheduled_at_ns"]).where(fits).to_numpy(np.float64)
+
+    return ns
 
 
 def _connect(steady: Steady) -> Floats:
@@ -86,7 +107,8 @@ METRICS = (
         "tpot", "TPOT", NEITHER, REQUEST, True,
         "(last content - first content) / (output tokens - 1)",
         ("attempts.first_content_at_ns", "attempts.last_content_at_ns", "attempts.output_tokens"),
-        "Time per output token after the first. No value below 2 output tokens: n tokens have n - 1 gaps.",
+        "Time per output token after the first. No value below 2 output tokens (n tokens have n - 1 gaps) "
+        "and none of an answer that came all at once.",
         _tpot,
     ),
     Metric(
@@ -107,8 +129,9 @@ METRICS = (
         "e2e_sched", "End to end since scheduled", SCHEDULED, REQUEST, True,
         "last content - scheduled",
         ("requests.scheduled_at_ns", "attempts.last_content_at_ns"),
-        "What a user waits for the whole answer. Usage events after the last content do not extend it.",
-        _between("scheduled_at_ns", "last_content_at_ns"),
+        "What a user waits for the whole answer; of several legs, for the last of them. "
+        "Usage events after the last content do not extend it.",
+        _between("scheduled_at_ns", "whole_at_ns"),
     ),
     Metric(
         "e2e_sent", "End to end since sent", SENT, REQUEST, True,
@@ -118,12 +141,62 @@ METRICS = (
         _between("sent_at_ns", "last_content_at_ns"),
     ),
     Metric(
+        "join_sched", "Join since scheduled", SCHEDULED, REQUEST, True,
+        "legs joined - scheduled",
+        ("requests.scheduled_at_ns", "requests.joined_at_ns"),
+        "What a user waits for a fan-out: until all its legs, the first k of them, or those that came before the deadline "
+        "are there. A fan-out has no TTFT of its own.",
+        _where_ok("joined_at_ns", FAN_OUT), JOINED,
+    ),
+    Metric(
+        "turnaround", "Batch turnaround", SCHEDULED, REQUEST, True,
+        "batch fetched - scheduled",
+        ("requests.scheduled_at_ns", "requests.ended_at_ns"),
+        "From the time at which a message batch was to be submitted to its results, polls included.",
+        _where_ok("ended_at_ns", BATCH), IN_BATCHES,
+    ),
+    Metric(
+        "ttft_thinking", "First thinking since scheduled", SCHEDULED, REQUEST, False,
+        "first thinking - scheduled",
+        ("requests.scheduled_at_ns", "attempts.first_thinking_at_ns"),
+        "Of the answers that thought. Nothing that a user can use yet.",
+        _between("scheduled_at_ns", "first_thinking_at_ns"),
+    ),
+    Metric(
+        "ttft_text", "First text since scheduled", SCHEDULED, REQUEST, False,
+        "first text - scheduled",
+        ("requests.scheduled_at_ns", "attempts.first_text_at_ns"),
+        "The first words that a user can read, thinking over. The same as TTFT where answers are text only.",
+        _between("scheduled_at_ns", "first_text_at_ns"),
+    ),
+    Metric(
+        "ttft_tool", "First tool input since scheduled", SCHEDULED, REQUEST, False,
+        "first piece of a tool's input - scheduled",
+        ("requests.scheduled_at_ns", "attempts.first_tool_json_at_ns"),
+        "The call of a tool begins; its input cannot be used yet.",
+        _between("scheduled_at_ns", "first_tool_json_at_ns"),
+    ),
+    Metric(
+        "tool_ready", "Tool input complete since scheduled", SCHEDULED, REQUEST, False,
+        "first tool block complete - scheduled",
+        ("requests.scheduled_at_ns", "attempts.tool_ready_at_ns"),
+        "The tool can be run.",
+        _between("scheduled_at_ns", "tool_ready_at_ns"),
+    ),
+    Metric(
+        "first_field", "First field since scheduled", SCHEDULED, REQUEST, False,
+        "first field of a JSON answer complete - scheduled",
+        ("requests.scheduled_at_ns", "attempts.first_field_at_ns"),
+        "The first part of a structured answer that a program can use, where it was watched for.",
+        _between("scheduled_at_ns", "first_field_at_ns"),
+    ),
+    Metric(
         "client_delay", "Client delay", SCHEDULED, REQUEST, False,
         "sent (first attempt) - scheduled",
         ("requests.scheduled_at_ns", "attempts.sent_at_ns"),
         "What the harness itself adds: late dispatch, and opening a connection where none was idle. "
         "Of every request that was sent, however it ended.",
-        _between("scheduled_at_ns", "first_sent_at_ns"),
+        _between("scheduled_at_ns", "first_sent_at_ns"), ANY,
     ),
     Metric(
         "connect", "Opening a connection", NEITHER, ATTEMPT, False,
@@ -137,6 +210,21 @@ METRICS = (
 BY_NAME = {metric.name: metric for metric in METRICS}
 
 
-def failed(steady: Steady) -> Floats:
-    """+inf for each request that got no answer, else NaN: what the offered view puts in place of a value."""
-    return np.where(steady.requests["ended"] == records.OK, np.nan, np.inf)
+def failed(steady: Steady, metric: Metric) -> Floats:
+    """+inf for each request that could have had the metric and got no answer, else NaN.
+
+    A user who left on purpose is no failure of the target: such a request has no place here.
+    """
+    requests = steady.requests
+    unanswered = ~requests["ended"].isin((records.OK, records.CANCELLED)) & _could(
+        requests["pattern"], metric
+    )
+    return np.where(unanswered, np.inf, np.nan)
+
+
+def _could(pattern: pd.Series[str], metric: Metric) -> pd.Series[bool]:
+    if metric.of == JOINED:
+        return pattern == FAN_OUT
+    if metric.of == IN_BATCHES:
+        return pattern == BATCH
+    return ~pattern.isin((FAN_OUT, BATCH))

@@ -192,8 +192,15 @@ def data_format_page() -> str:
 def history() -> list[tuple[str, str, str]]:
     """Version, release and change of every schema, as records.py tells it."""
     lines = (records.__doc__ or "").partition("Schema history")[2].splitlines()[1:]
-    split = [line.split(maxsplit=2) for line in lines if line.strip()]
-    return [(row[0], row[1], row[2]) for row in split]
+    rows: list[tuple[str, str, str]] = []
+    for line in filter(str.strip, lines):
+        first, _, rest = line.strip().partition(" ")
+        if first.isdigit():
+            release, _, change = rest.strip().partition(" ")
+            rows.append((first, release, change.strip()))
+        else:  # a change that goes on
+            rows[-1] = (*rows[-1][:2], f"{rows[-1][2]} {line.strip()}")
+    return rows
 
 
 def _since(metric: Metric) -> str:

@@ -3,6 +3,9 @@
 Rule: this module knows file names, footers and Arrow types, and nothing of what the columns mean. A part that cannot
 be read is told as a problem and left out; only a newer schema version is raised.
 
+A part of an older schema lacks the columns that came later: they are filled with the row class's own default (null, or
+what was always so before the column came). In a part of today's schema a missing column is damage.
+
 A compacted file names in its footer (`tailgauge.replaces`) the parts that it contains: if a crash left them behind,
 they are not read a second time. A part name counts once, in whichever of several folders it is found first.
 """
@@ -11,8 +14,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,6 +42,7 @@ class Part:
     table: str
     worker: int
     path: Path
+    version: int
     replaces: frozenset[str]
 
 
@@ -86,7 +91,9 @@ def _opened(table: str, path: Path, problems: list[Problem]) -> Part | None:
         problems.append(_left_out(table, path, "names no schema version and is left out"))
         return None
     names = footer.get(_REPLACES, b"").decode("utf-8", "replace").split(",")
-    return Part(table, int(match[1]), path, frozenset(name.strip() for name in names) - {"", path.name})
+    return Part(
+        table, int(match[1]), path, version, frozenset(name.strip() for name in names) - {"", path.name}
+    )
 
 
 def read(part: Part, wanted: Sequence[str], problems: list[Problem]) -> pa.Table | None:
@@ -94,16 +101,29 @@ def read(part: Part, wanted: Sequence[str], problems: list[Problem]) -> pa.Table
     kinds = {column.name: column.kind for column in columns(part.table)}
     try:
         with pq.ParquetFile(part.path, page_checksum_verification=True) as file:
-            lacking = [name for name in wanted if name not in file.schema_arrow.names]
+            held = set(file.schema_arrow.names)
+            later = _defaults(part.table) if part.version < SCHEMA_VERSION else {}
+            lacking = [name for name in wanted if name not in held and name not in later]
             if lacking:
                 raise pa.ArrowInvalid(f"column {lacking[0]} is missing")
-            rows = file.read(columns=list(wanted))
-        return pa.table({name: rows[name].cast(_ARROW[kinds[name]]) for name in wanted})
+            rows = file.read(columns=[name for name in wanted if name in held])
+            length = file.metadata.num_rows
+        filled = {
+            name: pa.repeat(pa.scalar(later[name], _ARROW[kinds[name]]), length)
+            for name in wanted
+            if name not in held
+        }
+        return pa.table({n: filled[n] if n in filled else rows[n].cast(_ARROW[kinds[n]]) for n in wanted})
     except (OSError, ValueError, pa.ArrowException) as error:
         problems.append(
             _left_out(part.table, part.path, f"cannot be read and is left out: {_first_line(error)}")
         )
         return None
+
+
+def _defaults(table: str) -> dict[str, Any]:
+    """Columns that a row may go without, and what stands in their place."""
+    return {field.name: field.default for field in fields(TABLES[table]) if field.default is not MISSING}
 
 
 def shifted(rows: pa.Table, by_ns: int) -> pa.Table:

@@ -1,28 +1,23 @@
 """The steady stage: the part of a run that the statistics are about.
 
 Rule: every statistic starts from this frame: one row a request scheduled in the steady stage, in order of its
-scheduled time, beside it the attempt that answered it. Preflight, warm-up and cool-down are outside.
-
-The answer of a request that ended ok is its attempt that ended ok (of several, the one with the earliest content).
-A request with several legs has no single first content; it is counted, and has no latency of its own here.
+scheduled time, beside it the attempt that answered it (answers.py). Preflight, warm-up and cool-down are outside.
+Chunk gaps are those of the answers only: what a loser of a hedge received, nobody saw.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from tailgauge import records
+from tailgauge_analysis.answers import answered, first_token_of
 from tailgauge_analysis.frames import Frames
 from tailgauge_analysis.quantiles import Floats, Ints
 from tailgauge_analysis.runfile import Json, table
-
-ANSWER = (
-    "leg", "attempt", "sent_at_ns", "first_content_at_ns", "first_content_low_at_ns", "first_text_at_ns",
-    "first_text_low_at_ns", "last_content_at_ns", "last_content_low_at_ns", "output_tokens", "model",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +37,22 @@ class Steady:
         """How long the stage lasted."""
         return max(0.0, self.to_s - self.from_s)
 
+    def only(self, mask: npt.NDArray[np.bool_]) -> Steady:
+        """The same stage with some of its requests."""
+        requests = self.requests[mask].reset_index(drop=True)
+        attempts = self.attempts[self.attempts["request_id"].isin(requests["request_id"])]
+        kept = mask[self.gap_request]
+        rows = np.cumsum(mask)[self.gap_request[kept]] - 1
+        return replace(
+            self, requests=requests, attempts=attempts, gaps_ns=self.gaps_ns[kept], gap_request=rows
+        )
+
+    @property
+    def of_target(self) -> Steady:
+        """Without the requests that were read slowly on purpose: they tell of their reader, not of the target."""
+        slow = self.requests["slow_reader"].to_numpy(np.bool_)
+        return self.only(~slow) if slow.any() else self
+
 
 def steady(frames: Frames) -> Steady:
     """Cut the steady stage out of a run."""
@@ -56,26 +67,6 @@ def steady(frames: Frames) -> Steady:
     return Steady(requests, attempts, gaps_ns, gap_request, first_token, from_s, to_s)
 
 
-def first_token_of(frames: Frames) -> str:
-    """Which content ends the TTFT: `any`, or `text`."""
-    asked = table(frames.run["scenario"], "report").get("first_token")
-    return records.TEXT if asked == records.TEXT else "any"
-
-
-def answered(requests: pd.DataFrame, attempts: pd.DataFrame, first_token: str) -> pd.DataFrame:
-    """Requests with the columns of the attempt that answered them, and the first attempt's sending time."""
-    answers = attempts[attempts["ended"] == records.OK].sort_values("first_content_at_ns", kind="stable")
-    answers = answers.drop_duplicates("request_id").set_index("request_id")[list(ANSWER)]
-    single = requests.loc[(requests["ended"] == records.OK) & (requests["legs"] == 1), "request_id"]
-    joined = requests.join(answers[answers.index.isin(single)], on="request_id")
-    started = attempts[(attempts["leg"] == 0) & (attempts["attempt"] == 0)].drop_duplicates("request_id")
-    joined["first_sent_at_ns"] = joined["request_id"].map(started.set_index("request_id")["sent_at_ns"])
-    first = "first_text" if first_token == records.TEXT else "first_content"
-    joined["first_at_ns"] = joined[f"{first}_at_ns"]
-    joined["first_is_interval"] = joined[f"{first}_low_at_ns"].notna()
-    return joined
-
-
 def _gaps(requests: pd.DataFrame, chunks: pd.DataFrame) -> tuple[Ints, Floats]:
     """Times between consecutive content chunks of each answer: (row of the request, gap in ns)."""
     ids = requests["request_id"].to_numpy()
@@ -85,7 +76,7 @@ def _gaps(requests: pd.DataFrame, chunks: pd.DataFrame) -> tuple[Ints, Floats]:
         return np.empty(0, np.int64), np.empty(0)
     place = np.minimum(np.searchsorted(ids, chunk_ids, sorter=by_id), len(ids) - 1)
     row = by_id[place]
-    answers = requests[["leg", "attempt"]].fillna(-1).to_numpy(np.int64)
+    answers = requests[["answer_leg", "answer_attempt"]].fillna(-1).to_numpy(np.int64)
     ours = (
         (ids[row] == chunk_ids) & (answers[row, 0] == chunks["leg"]) & (answers[row, 1] == chunks["attempt"])
     )

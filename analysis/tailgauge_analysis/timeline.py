@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from tailgauge import records
+from tailgauge_analysis.answers import answered, first_token_of
 from tailgauge_analysis.frames import Frames
 from tailgauge_analysis.quantiles import Floats, Ints, rank
-from tailgauge_analysis.steady import answered, first_token_of
 
 WIDTHS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 MOST_BINS = 600
@@ -54,7 +54,8 @@ def timeline(frames: Frames) -> Timeline:
     done = np.bincount(_bin(ends, step, bins), minlength=bins)
     started = requests["dispatched_at_ns"].dropna().to_numpy(np.float64) / 1e9
     begun = np.bincount(_bin(started, step, bins), minlength=bins)
-    ttft = (requests["first_at_ns"] - requests["scheduled_at_ns"]).to_numpy(np.float64) / 1e6
+    waited = (requests["first_at_ns"] - requests["scheduled_at_ns"]).where(~requests["slow_reader"])
+    ttft = waited.to_numpy(np.float64) / 1e6
     edges = np.arange(bins, dtype=np.float64) * step
     classes = requests["ended"].to_numpy(dtype=object)
     return Timeline(

@@ -9,16 +9,26 @@ from pathlib import Path
 import pytest
 
 
-@pytest.fixture(scope="session")
-def synthetic():
-    """The writer of run folders with a known truth."""
-    spec = importlib.util.spec_from_file_location(
-        "analysis_synthetic", Path(__file__).with_name("synthetic.py")
-    )
+def beside(name):
+    """A module of this folder."""
+    spec = importlib.util.spec_from_file_location(f"analysis_{name}", Path(__file__).with_name(f"{name}.py"))
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def synthetic():
+    """The writer of run folders with a known truth."""
+    return beside("synthetic")
+
+
+@pytest.fixture(scope="session")
+def mixed(synthetic):
+    """A run told request by request: `mixed(duration_s=3)`."""
+    module = beside("mixed")
+    return lambda **settings: module.Mixed(synthetic, **settings)
 
 
 @pytest.fixture

@@ -30,3 +30,23 @@ def test_an_old_run_still_loads(version):
     assert sample(BY_NAME["ttft_sched"], stage, SUCCESSES)[0].tolist() == [200.0] * 3
     assert sample(BY_NAME["chunk_gap"], stage, SUCCESSES)[0].tolist() == [10.0] * 6
     assert len(frames.truth) == 5
+
+
+def test_what_an_old_part_lacks_is_what_was_always_so():
+    frames = load([FIXTURES / "schema-1"])
+
+    assert frames.requests["winner"].isna().all()
+    assert frames.requests["tags"].isna().all()
+    assert set(frames.attempts["target"]) == {"main"}
+    assert frames.attempts["streamed"].all()
+    assert frames.attempts["reader_paused_ns"].isna().all()
+
+
+def test_the_third_schema_knows_attempts_and_winners():
+    """Of the third request the hedge won; its loser and the retry of the fourth are rows and no answers."""
+    frames = load([FIXTURES / "schema-3"])
+    stage = steady(frames)
+
+    assert stage.requests["winner"].tolist()[:3] == [1, 1, 0]
+    assert stage.attempts["cause"].tolist() == ["primary", "hedge", "primary", "retry", "primary", "primary"]
+    assert frames.requests["tags"].dropna().tolist() == ['{"tenant": "a"}'] * 6
