@@ -111,7 +111,7 @@ class Launch:
         client = runner.clients.get(node)
         if client is None or client.state == "missing":
             return False
-        member = self._owner.run.crew.get(node) if self._owner and self._owner.run else None
+        member = self._owner.run.crew.members.get(node) if self._owner and self._owner.run else None
         pids = {c.process.pid: c for c in self._children}
         return member is None or member.hello["pid"] not in pids or pids[member.hello["pid"]].running()
 

@@ -9,22 +9,21 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import gevent
 from gevent.event import Event
 
-from tailgauge import describe, sketch
+from tailgauge import describe
 from tailgauge.arrivals import Mix, Planned, Schedule, plan
 from tailgauge.children import Child
 from tailgauge.clock import boot_id, monotonic_ns, utc_now
-from tailgauge.conservation import Share, conserve, count_rows
+from tailgauge.crew import Crew, Member
 from tailgauge.endpoints.keys import key_for
 from tailgauge.errors import TailgaugeError, TargetError, UsageError
 from tailgauge.folder import RunFolder, new_run_id, write_json
 from tailgauge.link import Link
-from tailgauge.records import CLIENT_DROP, OK, TURNS
+from tailgauge.records import OK, TURNS
 from tailgauge.simulated import fetch_truth, start_endpoint
 from tailgauge.target_tables import SIMULATED
 
@@ -33,25 +32,9 @@ log = logging.getLogger("tailgauge")
 SLICE_NS = 5_000_000_000
 LEAD_NS = 1_500_000_000  # from `go` to the first arrival
 READY_S = 30.0
-SILENT_S = 5.0  # a worker that says nothing for so long gets no more slices
 USABLE = frozenset(
     {OK, "empty", "rate_limited", "overloaded"}
 )  # preflight outcomes with which a run makes sense
-
-
-@dataclass(slots=True)
-class Crew:
-    """What the owner knows of one worker."""
-
-    node: str
-    number: int
-    hello: dict[str, Any]
-    heard_at_ns: int
-    state: str = "running"  # running, drained, failed, lost
-    ready: bool = False
-    leased: int = 0  # arrivals handed to it
-    said: dict[str, Any] = field(default_factory=dict)
-    self: dict[str, Any] = field(default_factory=dict)
 
 
 class Run:
@@ -60,11 +43,11 @@ class Run:
     def __init__(
         self, link: Link, settings: describe.Settings, workers: int, alive: Callable[[str], bool]
     ) -> None:
-        self._link, self.settings, self._expected, self._alive = link, settings, workers, alive
+        self._link, self.settings, self._expected = link, settings, workers
         self.scenario = settings.scenario
         self.run_id = new_run_id(self.scenario.name)
         self.folder = RunFolder((settings.out / "runs" / self.run_id).resolve())
-        self.crew: dict[str, Crew] = {}
+        self.crew = Crew(alive)
         self.schedule: Schedule | None = None
         self.state = "running"
         self.notes: list[str] = []
@@ -86,13 +69,13 @@ class Run:
 
     def on_hello(self, node: str, data: dict[str, Any]) -> None:
         """A worker is there; one that comes after the plan was handed out waits for the next run."""
-        if node not in self.crew and self.start_at_ns is None and not self._draining:
-            self.crew[node] = Crew(node, len(self.crew), data, monotonic_ns())
+        if node not in self.crew.members and self.start_at_ns is None and not self._draining:
+            self.crew.add(node, data)
             self._changed.set()
 
     def on_message(self, kind: str, node: str, data: dict[str, Any]) -> None:
         """ready, tried, counters, drained, failed."""
-        member = self.crew.get(node)
+        member = self.crew.members.get(node)
         if member is None or data["run"] != self.run_id:
             return
         member.heard_at_ns = monotonic_ns()
@@ -113,7 +96,7 @@ class Run:
                 member.state, member.self = data["self"]["state"], data["self"]
         self._changed.set()
 
-    def _on_failed(self, member: Crew, data: dict[str, Any]) -> None:
+    def _on_failed(self, member: Member, data: dict[str, Any]) -> None:
         member.state = "failed"
         self.notes.append(f"worker {member.number} failed: {data['why']}")
         if data.get("target"):
@@ -161,11 +144,9 @@ class Run:
 
     def _muster(self) -> None:
         self._await(lambda: len(self.crew) >= self._expected, READY_S, "workers did not report for the run")
-        for member in self.crew.values():
+        for member in self.crew:
             self._link.send("plan", self._plan(member.number), member.node)
-        self._await(
-            lambda: all(m.ready for m in self.crew.values()), READY_S, "workers did not take the plan"
-        )
+        self._await(lambda: all(m.ready for m in self.crew), READY_S, "workers did not take the plan")
 
     def _plan(self, number: int) -> dict[str, Any]:
         return {
@@ -177,7 +158,7 @@ class Run:
         }
 
     def _try(self) -> None:
-        first = next(iter(self.crew.values()))
+        first = next(iter(self.crew))
         self._link.send("try", {"run": self.run_id}, first.node)
         patience = self.scenario.limits.attempt_deadline_s + self.scenario.limits.connect_timeout_s + 5
         self._await(lambda: bool(self.preflight), patience, "the preflight request did not end")
@@ -191,7 +172,7 @@ class Run:
 
     def _go(self) -> None:
         self.start_at_ns = monotonic_ns() + LEAD_NS
-        for member in self._living():
+        for member in self.crew.living():
             self._link.send("go", {"run": self.run_id, "start_at_ns": self.start_at_ns}, member.node)
         self.write()
 
@@ -208,7 +189,7 @@ class Run:
 
     def _hand_slice(self, since_ns: int, until_ns: int) -> None:
         assert self.schedule is not None
-        living = self._living()
+        living = self.crew.living()
         if not living:
             raise TailgaugeError("every worker is lost: the run cannot go on")
         shares: list[list[Planned]] = [[] for _ in living]
@@ -219,16 +200,8 @@ class Run:
             self._link.send("slice", {"run": self.run_id, "rows": rows}, member.node)
 
     def _notice_losses(self) -> None:
-        for member in self.crew.values():
-            silent = monotonic_ns() - max(member.heard_at_ns, self.start_at_ns or 0) > SILENT_S * 1e9
-            if member.state == "running" and (silent or not self._alive(member.node)):
-                member.state = "lost"
-                self.notes.append(
-                    f"worker {member.number} was lost {self._passed_ns() / 1e9:.0f} s into the run"
-                )
-
-    def _living(self) -> list[Crew]:
-        return [m for m in self.crew.values() if m.state == "running"]
+        for member in self.crew.newly_lost(self.start_at_ns or 0):
+            self.notes.append(f"worker {member.number} was lost {self._passed_ns() / 1e9:.0f} s into the run")
 
     def _passed_ns(self) -> int:
         return monotonic_ns() - (self.start_at_ns or monotonic_ns())
@@ -245,7 +218,7 @@ class Run:
 
     def hurry(self) -> None:
         """Close what is still open, instead of waiting for it."""
-        for member in self._living():
+        for member in self.crew.living():
             self._link.send("hurry", {"run": self.run_id}, member.node)
 
     def finish(self) -> None:
@@ -267,7 +240,7 @@ class Run:
     def _wind_up(self) -> None:
         self.admission_end_at_ns = monotonic_ns() if self.start_at_ns else None
         seconds = self.scenario.limits.drain_s if self.start_at_ns else 0.0
-        waiting = [m for m in self.crew.values() if m.state in {"running", "failed"} and m.ready]
+        waiting = [m for m in self.crew if m.state in {"running", "failed"} and m.ready]
         for member in waiting:
             self._link.send("drain", {"run": self.run_id, "seconds": seconds}, member.node)
         self._await_drained(waiting, seconds)
@@ -281,17 +254,17 @@ class Run:
             self.write(ended=True)
             self.folder.token.unlink(missing_ok=True)
 
-    def _await_drained(self, waiting: list[Crew], seconds: float) -> None:
+    def _await_drained(self, waiting: list[Member], seconds: float) -> None:
         deadline = monotonic_ns() + int((seconds + 120) * 1e9)  # compacting hours of parts takes its time
-        while any(not m.self.get("counts") for m in waiting) and monotonic_ns() < deadline:
+        while any(not m.has_drained for m in waiting) and monotonic_ns() < deadline:
             self._changed.clear()
             self._changed.wait(timeout=0.5)
-            for member in [m for m in waiting if not m.self.get("counts") and not self._alive(m.node)]:
+            for member in [m for m in waiting if not m.has_drained and self.crew.is_gone(m)]:
                 member.state = "lost"
                 waiting.remove(member)
                 self.notes.append(f"worker {member.number} was lost before it had drained")
         for member in waiting:
-            if not member.self.get("counts"):
+            if not member.has_drained:
                 member.state = "lost"
                 self.notes.append(f"worker {member.number} did not drain in time")
 
@@ -308,23 +281,8 @@ class Run:
     # --- what is told -----------------------------------------------------------------------------------------
 
     def snapshot(self) -> describe.Progress:
-        """Sums over the workers' last counters, for the live display."""
-        ended: dict[str, int] = {}
-        bins: sketch.Bins = {}
-        progress = describe.Progress(self._passed_ns() / 1e9, self.scenario.stages.duration_s)
-        for member in self.crew.values():
-            if not member.said:
-                continue
-            counts = member.said["counts"]
-            progress.sent += counts["dispatched"]
-            progress.dropped += counts["client_drop"]
-            progress.in_flight += member.said["in_flight"]
-            for name, count in counts["ended"].items():
-                ended[name] = ended.get(name, 0) + count
-            sketch.merge(bins, dict(member.said["ttft"]))
-        progress.ended = ended
-        progress.ttft_p50_ms, progress.ttft_p99_ms = sketch.quantile(bins, 0.5), sketch.quantile(bins, 0.99)
-        return progress
+        """The run so far, for the live display."""
+        return self.crew.progress(self._passed_ns() / 1e9, self.scenario.stages.duration_s)
 
     def _run_facts(self) -> dict[str, Any]:
         target = self.scenario.target
@@ -349,25 +307,6 @@ class Run:
         facts = describe.run_json(self._run_facts(), self.state, self.notes, self.preflight)
         facts["admission_end_at_ns"] = self.admission_end_at_ns
         facts["ended_at_ns"] = monotonic_ns() if ended else None
-        facts["workers"] = [self._worker_facts(m) for m in self.crew.values()]
-        shares = [
-            Share(m.state, m.leased, m.self.get("counts") or m.said.get("counts")) for m in self.crew.values()
-        ]
-        if ended:
-            for member, share in zip(self.crew.values(), shares, strict=True):
-                if member.state == "lost":
-                    share.counts = count_rows(self.folder, member.number, CLIENT_DROP)
-        facts["conservation"] = conserve(len(self.schedule or ()), shares, final=ended)
+        facts["workers"] = [member.facts() for member in self.crew]
+        facts["conservation"] = self.crew.conservation(len(self.schedule or ()), self.folder, final=ended)
         write_json(self.folder.run_json, facts)
-
-    def _worker_facts(self, member: Crew) -> dict[str, Any]:
-        known = {k: member.self.get(k) for k in ("clock", "stamps", "counts", "rows", "why")}
-        known["counts"] = known["counts"] or member.said.get("counts")
-        hello = {k: member.hello[k] for k in ("name", "host", "pid")}
-        return {
-            "worker": member.number,
-            **hello,
-            "state": member.state,
-            "leased": member.leased,
-            **known,
-        }

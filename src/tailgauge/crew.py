@@ -1,0 +1,109 @@
+"""What the owner knows of its workers: who they are, what they last said, and which of them are lost.
+
+Rule: numbers as the workers said them, summed and nothing more; who is sent what is the owner's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tailgauge import describe, sketch
+from tailgauge.clock import monotonic_ns
+from tailgauge.conservation import Share, conserve, count_rows
+from tailgauge.folder import RunFolder
+from tailgauge.records import CLIENT_DROP
+
+SILENT_S = 5.0  # a worker that says nothing for so long gets no more slices
+
+
+@dataclass(slots=True)
+class Member:
+    """One worker."""
+
+    node: str
+    number: int
+    hello: dict[str, Any]
+    heard_at_ns: int
+    state: str = "running"  # running, drained, failed, lost
+    ready: bool = False
+    leased: int = 0  # arrivals handed to it
+    said: dict[str, Any] = field(default_factory=dict)
+    self: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def has_drained(self) -> bool:
+        """Whether its final counts are here."""
+        return bool(self.self.get("counts"))
+
+    def facts(self) -> dict[str, Any]:
+        """Its entry in run.json."""
+        known = {k: self.self.get(k) for k in ("clock", "stamps", "counts", "rows", "why")}
+        known["counts"] = known["counts"] or self.said.get("counts")
+        hello = {k: self.hello[k] for k in ("name", "host", "pid")}
+        return {"worker": self.number, **hello, "state": self.state, "leased": self.leased, **known}
+
+
+class Crew:
+    """The workers of one run, by Locust's name of them; `alive` says whether a worker's process still is."""
+
+    def __init__(self, alive: Callable[[str], bool]) -> None:
+        self._alive = alive
+        self.members: dict[str, Member] = {}
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self.members.values())
+
+    def add(self, node: str, hello: dict[str, Any]) -> None:
+        """A worker reported for the run."""
+        self.members[node] = Member(node, len(self.members), hello, monotonic_ns())
+
+    def living(self) -> list[Member]:
+        """Those that take part now."""
+        return [m for m in self if m.state == "running"]
+
+    def is_gone(self, member: Member) -> bool:
+        """Whether its process has ended."""
+        return not self._alive(member.node)
+
+    def newly_lost(self, since_ns: int) -> list[Member]:
+        """Mark and return those that are gone, or silent for too long, counted from `since_ns` at the earliest."""
+        lost = []
+        for member in self.living():
+            silent = monotonic_ns() - max(member.heard_at_ns, since_ns) > SILENT_S * 1e9
+            if silent or self.is_gone(member):
+                member.state = "lost"
+                lost.append(member)
+        return lost
+
+    def progress(self, passed_s: float, duration_s: float) -> describe.Progress:
+        """Sums over the last counters, for the live display."""
+        ended: dict[str, int] = {}
+        bins: sketch.Bins = {}
+        progress = describe.Progress(passed_s, duration_s)
+        for member in self:
+            if not member.said:
+                continue
+            counts = member.said["counts"]
+            progress.sent += counts["dispatched"]
+            progress.dropped += counts["client_drop"]
+            progress.in_flight += member.said["in_flight"]
+            for name, count in counts["ended"].items():
+                ended[name] = ended.get(name, 0) + count
+            sketch.merge(bins, dict(member.said["ttft"]))
+        progress.ended = ended
+        progress.ttft_p50_ms, progress.ttft_p99_ms = sketch.quantile(bins, 0.5), sketch.quantile(bins, 0.99)
+        return progress
+
+    def conservation(self, scheduled: int, folder: RunFolder, *, final: bool) -> dict[str, Any]:
+        """The books over all workers; of a lost one, `final` counts the rows that it left."""
+        shares = [Share(m.state, m.leased, m.self.get("counts") or m.said.get("counts")) for m in self]
+        if final:
+            for member, share in zip(self, shares, strict=True):
+                if member.state == "lost":
+                    share.counts = count_rows(folder, member.number, CLIENT_DROP)
+        return conserve(scheduled, shares, final=final)
