@@ -1,0 +1,183 @@
+"""What a call cost: dated price files, and the sum over its usage.
+
+Rule: prices are data, never constants; a model that the file does not know has no cost, which is not a cost of zero.
+Sums are exact fractions: rounding is for whoever shows them.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tailgauge.errors import UsageError
+
+RATES = ("input", "write_5m", "write_1h", "read", "output")
+BATCH_FACTOR = Fraction(1, 2)  # of every rate, for calls of a message batch
+PACKAGED = Path(__file__).with_name("prices.toml")
+MAX_RATE = 1_000_000
+_MILLION = 1_000_000
+_DATED = re.compile(r"-\d{8}$")  # a model's name with the day of its release
+_ENTRY = {"models", "since", "source", "long", *RATES}
+_LONG = {"above", *RATES}
+
+
+class Usage(NamedTuple):
+    """Tokens of one call, each counted once."""
+
+    input: int = 0  # neither read from a cache nor written to one
+    write_5m: int = 0
+    write_1h: int = 0
+    read: int = 0
+    output: int = 0
+
+    @property
+    def prompt(self) -> int:
+        """All tokens of the prompt."""
+        return self.input + self.write_5m + self.write_1h + self.read
+
+    @classmethod
+    def of(cls, counts: Mapping[str, int | None]) -> Usage:
+        """From a row's columns; a cache write whose life the target does not tell counts as one of 5 minutes."""
+        hour = counts.get("cache_creation_1h_input_tokens") or 0
+        written = counts.get("cache_creation_input_tokens") or 0
+        short = counts.get("cache_creation_5m_input_tokens")
+        return cls(
+            counts.get("input_tokens") or 0,
+            max(written - hour, 0) if short is None else short,
+            hour,
+            counts.get("cache_read_input_tokens") or 0,
+            counts.get("output_tokens") or 0,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """One entry of a price file; rates in RATES' order, for a million tokens."""
+
+    since: date
+    rates: tuple[Fraction, ...]
+    long_above: int | None = None  # prompt tokens
+    long_rates: tuple[Fraction, ...] = ()
+
+    def rates_for(self, prompt_tokens: int) -> tuple[Fraction, ...]:
+        """The rates of a call whose prompt has so many tokens."""
+        is_long = self.long_above is not None and prompt_tokens > self.long_above
+        return self.long_rates if is_long else self.rates
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """A price file: entries by model, oldest first."""
+
+    currency: str
+    source: str
+    entries: Mapping[str, tuple[Price, ...]]
+
+    def price(self, model: str, day: date) -> Price | None:
+        """The entry in force for a model on a day; None where there is none."""
+        known = self.entries.get(model) or self.entries.get(_DATED.sub("", model)) or ()
+        in_force = [entry for entry in known if entry.since <= day]
+        return in_force[-1] if in_force else None
+
+    def cost(self, model: str, day: date, usage: Usage, *, batch: bool = False) -> Fraction | None:
+        """Exact cost of one call in the file's currency; None where its price is not known."""
+        price = self.price(model, day)
+        if price is None:
+            return None
+        total = sum(
+            (n * rate for n, rate in zip(usage, price.rates_for(usage.prompt), strict=True)), Fraction(0)
+        )
+        return total / _MILLION * (BATCH_FACTOR if batch else 1)
+
+
+def read(path: Path = PACKAGED) -> Prices:
+    """A price file. Raises UsageError with the file, the entry and the key of what is wrong with it."""
+    tree = _tree(path)
+    _only(tree, {"currency", "price"}, str(path))
+    currency = tree.get("currency", "USD")
+    if not isinstance(currency, str) or not currency:
+        raise UsageError(f'{path}: currency: expected text as "USD", got {currency!r}')
+    rows = tree.get("price", [])
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        raise UsageError(f"{path}: price: expected at least one entry [[price]]")
+    found: dict[str, list[Price]] = {}
+    for number, row in enumerate(rows, 1):
+        where = f"{path}: price {number}"
+        models = row.get("models")
+        if not isinstance(models, list) or not models or not all(isinstance(m, str) and m for m in models):
+            raise UsageError(f"{where}: models: expected a list of model names, got {models!r}")
+        where = f"{where} ({models[0]})"
+        price = _price(row, where)
+        for model in models:
+            if any(other.since == price.since for other in found.setdefault(model, [])):
+                raise UsageError(f"{where}: since: {model} has two prices from {price.since} on")
+            found[model].append(price)
+    return Prices(
+        currency, str(path), {m: tuple(sorted(ps, key=lambda p: p.since)) for m, ps in found.items()}
+    )
+
+
+def _tree(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: the price file cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not UTF-8 text (byte {error.start})") from error
+    try:
+        return tomllib.loads(text, parse_float=Decimal)
+    except ValueError as error:  # TOMLDecodeError, or a date that no calendar has
+        at = re.search(r"at line (\d+)", str(error))
+        lines = text.splitlines()
+        number = int(at.group(1)) if at else 0
+        shown = f" Line {number} is: {lines[number - 1].strip()}" if 0 < number <= len(lines) else ""
+        entry = sum(line.strip().startswith("[[price]]") for line in lines[:number])
+        which = f"price {entry}: " if entry else ""
+        raise UsageError(f"{path}: {which}not valid TOML: {error}.{shown}") from error
+
+
+def _price(row: dict[str, Any], where: str) -> Price:
+    _only(row, _ENTRY, where)
+    since = row.get("since")
+    if not isinstance(since, date) or isinstance(since, datetime):
+        raise UsageError(f"{where}: since: expected a date as 2026-11-01, without quotes, got {since!r}")
+    rates = tuple(_rate(row, key, where) for key in RATES)
+    if "long" not in row:
+        return Price(since, rates)
+    long = row["long"]
+    if not isinstance(long, dict):
+        raise UsageError(f"{where}: long: expected a table with `above` and five rates")
+    _only(long, _LONG, f"{where}: long")
+    above = long.get("above")
+    if type(above) is not int or above < 1:
+        raise UsageError(f"{where}: long.above: expected a number of prompt tokens, got {_shown(above)}")
+    return Price(since, rates, above, tuple(_rate(long, key, f"{where}: long") for key in RATES))
+
+
+def _rate(row: dict[str, Any], key: str, where: str) -> Fraction:
+    value = row.get(key)
+    if value is None:
+        raise UsageError(
+            f"{where}: {key}: expected a rate for a million tokens; all of {', '.join(RATES)} are needed"
+        )
+    is_number = type(value) in {int, Decimal}  # not bool, which is an int as well
+    if not is_number or not (Decimal(value).is_finite() and 0 <= value <= MAX_RATE):
+        raise UsageError(f"{where}: {key}: expected a number from 0 to {MAX_RATE:,}, got {_shown(value)}")
+    return Fraction(value)
+
+
+def _only(row: Mapping[str, Any], names: set[str], where: str) -> None:
+    for key in row:
+        if key not in names:
+            raise UsageError(f"{where}: {key}: unknown key. Expected one of: {', '.join(sorted(names))}")
+
+
+def _shown(value: object) -> str:
+    return str(value) if isinstance(value, Decimal) else repr(value)

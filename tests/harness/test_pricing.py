@@ -1,0 +1,137 @@
+"""Prices: exact sums, the entry in force on a day, and a wrong price file told by file, entry and key."""
+
+from __future__ import annotations
+
+from datetime import date
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailgauge import pricing
+from tailgauge.errors import Exit, UsageError
+from tailgauge.pricing import Usage
+
+TODAY = date(2026, 11, 21)
+GOOD = """
+[[price]]
+models = ["m"]
+since = 2026-01-01
+input = 1
+write_5m = 1.25
+write_1h = 2
+read = 0.1
+output = 5
+"""
+LONG = "[price.long]\nabove = 100\ninput = 2\nwrite_5m = 2.5\nwrite_1h = 4\nread = 0.2\noutput = 10\n"
+PACKAGED = pricing.read()
+FACTS = {  # model, day: five rates
+    ("claude-fable-5-2", TODAY): "8 10 16 0.20 40",
+    ("claude-mythos-5-1", TODAY): "10 12.50 20 0.25 50",
+    ("claude-fable-5", TODAY): "10 12.50 20 1 50",
+    ("claude-opus-5-5", TODAY): "4 5 8 0.20 20",
+    ("claude-opus-4-5", TODAY): "5 6.25 10 0.50 25",
+    ("claude-sonnet-5-5", date(2026, 10, 6)): "2 2.50 4 0.20 10",
+    ("claude-sonnet-5-5", date(2026, 10, 7)): "2 2.50 4 0.10 10",
+    ("claude-sonnet-4-6", TODAY): "3 3.75 6 0.30 15",
+    ("claude-haiku-5-5", TODAY): "0.10 0.125 0.20 0.01 0.50",
+    ("claude-haiku-4-5-20251001", TODAY): "1 1.25 2 0.10 5",
+}
+counts = st.integers(0, 10**12)
+
+
+@pytest.mark.parametrize(("model", "day"), FACTS)
+def test_the_packaged_rates_are_the_published_ones(model: str, day: date) -> None:
+    rates = [Fraction(Decimal(text)) for text in FACTS[model, day].split()]
+
+    for place, rate in enumerate(rates):
+        usage = Usage(
+            *[1_000 if i == place else 0 for i in range(5)]
+        )  # short: the band of Haiku 5.5 is not met
+        assert PACKAGED.cost(model, day, usage) == rate / 1000
+
+
+def test_a_model_without_a_price_has_no_cost_rather_than_none_at_all() -> None:
+    assert PACKAGED.cost("tiny", TODAY, Usage(1000, output=1000)) is None
+    assert PACKAGED.cost("claude-opus-5-5", date(2026, 8, 1), Usage(1000)) is None, "before its first price"
+    assert PACKAGED.cost("claude-opus-5-5", TODAY, Usage()) == 0
+
+
+def test_a_long_prompt_has_its_own_rates_for_the_whole_request() -> None:
+    short = PACKAGED.cost("claude-haiku-5-5", TODAY, Usage(40_000, read=60_000, output=100))
+    long = PACKAGED.cost("claude-haiku-5-5", TODAY, Usage(40_000, read=60_001, output=100))
+
+    assert short == Fraction(40_000 * 10 + 60_000 * 1 + 100 * 50, 100_000_000)
+    assert long == Fraction(40_000 * 50 + 60_001 * 5 + 100 * 250, 100_000_000)
+
+
+@given(st.lists(st.tuples(counts, counts, counts, counts, counts), max_size=20), st.booleans())
+def test_costs_of_calls_add_up_exactly_to_the_ledger(rows: list[tuple[int, ...]], batch: bool) -> None:
+    """The ledger is kept in ten-billionths of the currency, as whole numbers: no rounding can hide in it."""
+    model = "claude-sonnet-5-5"
+    ledger = sum(
+        n * unit for row in rows for n, unit in zip(row, (2000, 2500, 4000, 100, 10_000), strict=True)
+    )
+
+    total = sum((PACKAGED.cost(model, TODAY, Usage(*row), batch=batch) or 0 for row in rows), Fraction(0))
+
+    assert total == Fraction(ledger, 10**9 * (2 if batch else 1))
+
+
+def test_usage_counts_each_token_of_a_row_once() -> None:
+    row = {
+        "input_tokens": 10, "cache_read_input_tokens": 20, "cache_creation_input_tokens": 30,
+        "cache_creation_5m_input_tokens": 25, "cache_creation_1h_input_tokens": 5, "output_tokens": 40,
+        "thinking_tokens": 15,
+    }  # fmt: skip
+
+    assert Usage.of(row) == Usage(10, 25, 5, 20, 40)
+    assert Usage.of(row).prompt == 60
+    assert Usage.of({"input_tokens": 10, "cache_creation_input_tokens": 30}) == Usage(10, 30, 0, 0, 0)
+    assert Usage.of({"input_tokens": None}) == Usage()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (GOOD.replace("2026-01-01", '"2026-01-01"'), "price 1 (m): since: expected a date as 2026-11-01, without quotes"),
+        (GOOD.replace("2026-01-01", "2026-01-01T00:00:00"), "price 1 (m): since: expected a date"),
+        (GOOD.replace("2026-01-01", "2026-13-41"), "price 1: not valid TOML"),
+        (GOOD.replace("2026-01-01", "2026-13-41"), "Line 4 is: since = 2026-13-41"),
+        (GOOD.replace("since = 2026-01-01\n", ""), "price 1 (m): since: expected a date"),
+        (GOOD.replace("read = 0.1\n", ""), "price 1 (m): read: expected a rate for a million tokens"),
+        (GOOD.replace("0.1", "-0.1"), "price 1 (m): read: expected a number from 0 to 1,000,000, got -0.1"),
+        (GOOD.replace("0.1", "nan"), "price 1 (m): read: expected a number"),
+        (GOOD.replace("0.1", "1e999999999"), "price 1 (m): read: expected a number"),
+        (GOOD.replace("0.1", "true"), "price 1 (m): read: expected a number from 0 to 1,000,000, got True"),
+        (GOOD.replace("0.1", '"0.1"'), "price 1 (m): read: expected a number"),
+        (GOOD + "outputs = 3\n", "price 1 (m): outputs: unknown key. Expected one of: "),
+        (GOOD + GOOD, "price 2 (m): since: m has two prices from 2026-01-01 on"),
+        (GOOD.replace('["m"]', '"m"'), "price 1: models: expected a list of model names, got 'm'"),
+        (GOOD + LONG.replace("above = 100\n", ""), "price 1 (m): long.above: expected a number of prompt tokens"),
+        (GOOD + LONG.replace("output = 10\n", ""), "price 1 (m): long: output: expected a rate"),
+        ("", "price: expected at least one entry [[price]]"),
+        ("prices = 3\n" + GOOD, "prices: unknown key"),
+        ("currency = 3\n" + GOOD, 'currency: expected text as "USD", got 3'),
+        ("[[price\n", "not valid TOML"),
+        ("\udcff", "not UTF-8 text (byte 0)"),
+    ],
+)  # fmt: skip
+def test_a_wrong_price_file_is_told_by_file_entry_and_key(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+
+    with pytest.raises(UsageError) as raised:
+        pricing.read(path)
+
+    assert raised.value.exit_code == Exit.USAGE
+    assert str(raised.value).startswith(f"{path}: ")
+    assert said in str(raised.value)
+
+
+def test_a_price_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"none\.toml: the price file cannot be read: No such file"):
+        pricing.read(tmp_path / "none.toml")
