@@ -19,7 +19,7 @@ CLOSED, TRACE = "closed", "trace"
 class OnOff(Table):
     """Bursts of the process `on_off`: exponential times of both kinds, Poisson arrivals within each."""
 
-    on_s: Positive = Field(5.0, description="mean length of a burst")
+    on_s: Positive = Field(5.0, description="mean length of a burst; with a shape, at the mean rate")
     off_s: Positive = Field(15.0, description="mean length of the time between two")
     off_share: Share = Field(0.0, description="rate between bursts, relative to that of a burst")
 
@@ -41,6 +41,15 @@ class Shape(Table):
     )
 
     @model_validator(mode="after")
+    def _used(self) -> Shape:
+        for name, kinds in _SHAPED_BY.items():
+            if self.kind not in kinds and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name}: has no meaning with kind = {self.kind!r}")
+        if self.kind == "spike" and self.at + self.width > 1 + 1e-9:
+            raise ValueError(f"at + width ({self.at:g} + {self.width:g}) is beyond the end of the run, 1")
+        return self
+
+    @model_validator(mode="after")
     def _points(self) -> Shape:
         if self.kind != "piecewise":
             return self
@@ -50,6 +59,14 @@ class Shape(Table):
         if not any(rate > 0 for _, rate in self.points):
             raise ValueError("points: every rate is 0")
         return self
+
+
+_SHAPED_BY = {
+    "at": {"step", "spike"},
+    "width": {"spike"},
+    "factor": {"step", "ramp", "spike"},
+    "points": {"piecewise"},
+}
 
 
 class Trace(Table):
@@ -68,14 +85,17 @@ class Trace(Table):
     )
     sizes: bool = Field(True, description="prompt and output sizes from the trace, not from `[traffic]`")
     blocks: bool = Field(
-        True, description="prompts share prefixes as the trace's `hash_ids` say, where it has them"
+        True,
+        description="prompts share prefixes as the trace's `hash_ids` say, where it has them; with `sizes` only",
     )
 
 
 class Closed(Table):
     """Users who wait for their answer and think before the next request, with `process = "closed"`."""
 
-    users: Annotated[int, Field(ge=1, le=1_000_000)] = Field(10, description="over all workers")
+    users: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        10, description="over all workers; they begin one after the other, over the first half of the warm-up"
+    )
     think_s: NonNegative = Field(1.0, description="median time from the end of an answer to the next request")
     think_sigma: Sigma = Field(0.0, description="0: constant; else sigma of a lognormal")
 
@@ -91,7 +111,7 @@ class Arrival(Table):
         None,
         description="mean arrivals a second, over all workers; default 10, of a trace its own (given, its time is scaled); not in a closed loop",
     )
-    cv: Annotated[float, Field(gt=0, le=50)] = Field(
+    cv: Annotated[float, Field(ge=0.001, le=50)] = Field(
         1.0, description="coefficient of variation of the gaps, for `gamma` and `weibull`; 1 is Poisson"
     )
     on_off: OnOff = OnOff()

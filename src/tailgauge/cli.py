@@ -137,7 +137,8 @@ def _settings(
     except OSError as error:
         raise UsageError(f"--out {out}: cannot be written: {error.strerror}") from error
     shown = tuple(f"{key}={value}" for key, value in pairs)
-    return Settings(resolved, scenarios.find(scenario).name, shown, out)
+    path = scenarios.find(scenario)
+    return Settings(resolved, path.name, shown, out, path.parent)
 
 
 @cli.command()

@@ -30,6 +30,7 @@ class Settings:
     scenario_file: str
     overrides: tuple[str, ...]
     out: Path
+    folder: Path = Path()  # the scenario's own: files that it names are looked for there first
 
 
 @dataclass(slots=True)

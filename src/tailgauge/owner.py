@@ -15,7 +15,7 @@ import gevent
 from gevent.event import Event
 
 from tailgauge import describe
-from tailgauge.arrivals import Mix, Planned, Schedule, plan
+from tailgauge.arrivals import Planned, Schedule, plan
 from tailgauge.children import Child
 from tailgauge.clock import boot_id, monotonic_ns, utc_now
 from tailgauge.crew import Crew, Member
@@ -127,17 +127,19 @@ class Run:
     def _prepare(self) -> None:
         scenario = self.scenario
         key_for(scenario.target.url, scenario.target.protocol, scenario.target.api_key_env)
+        stages = scenario.stages
+        self.schedule = plan(
+            scenario.arrival,
+            scenario.traffic,
+            stages.duration_s,
+            scenario.seed,
+            warmup_s=stages.warmup,
+            folder=self.settings.folder,
+        )
+        self.notes.extend(self.schedule.notes)
         self.folder.create()
         self.folder.token.write_text(self._token)
         self.folder.token.chmod(0o600)
-        mixes = [
-            Mix(n, t.weight, t.prompt_tokens, t.prompt_sigma, t.output_tokens)
-            for n, t in scenario.traffic.items()
-        ]
-        arrival = scenario.arrival
-        self.schedule = plan(
-            arrival.process, arrival.rate or 0.0, scenario.stages.duration_s, mixes, scenario.seed
-        )
         if scenario.target.url == SIMULATED:
             self._endpoint, self._target_url = start_endpoint(scenario, self.folder.path / "endpoint.log")
         self.write()
@@ -294,7 +296,7 @@ class Run:
             "started_at": self._started_at,
             "start_at_ns": self.start_at_ns,
             "seed": self.scenario.seed,
-            "arrival": "open",
+            "arrival": "open" if self.scenario.arrival.is_open else "closed",
             "target": {
                 "url": self._target_url,
                 "simulated": target.url == SIMULATED,
@@ -307,6 +309,7 @@ class Run:
         facts = describe.run_json(self._run_facts(), self.state, self.notes, self.preflight)
         facts["admission_end_at_ns"] = self.admission_end_at_ns
         facts["ended_at_ns"] = monotonic_ns() if ended else None
+        facts["trace"] = self.schedule.trace if self.schedule else None
         facts["workers"] = [member.facts() for member in self.crew]
         facts["conservation"] = self.crew.conservation(len(self.schedule or ()), self.folder, final=ended)
         write_json(self.folder.run_json, facts)

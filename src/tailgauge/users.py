@@ -175,8 +175,9 @@ def _settings(environment: Any) -> Settings:
         pairs.append(("target.url", environment.host))
         overrides.append(f"target.url={environment.host}")
     name = options.scenario or classes[0].scenario
+    path = scenarios.find(name)
     return Settings(
-        scenarios.load(name, pairs), scenarios.find(name).name, tuple(overrides), Path(options.tailgauge_out)
+        scenarios.load(name, pairs), path.name, tuple(overrides), Path(options.tailgauge_out), path.parent
     )
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from end_to_end.running import QUICK, RunData, Start, assert_conserved
 
-from tailgauge.arrivals import Mix, plan
+from tailgauge.arrival_tables import Arrival
+from tailgauge.arrivals import plan
+from tailgauge.traffic_tables import Traffic
 
 LONG = ("--set=stages.duration_s=60", "--set=stages.warmup_s=1")
 RATE, SECONDS, SEED = 60.0, 4.0, 11
@@ -19,7 +21,9 @@ RATE, SECONDS, SEED = 60.0, 4.0, 11
 
 def planned() -> dict[int, int]:
     """Request ids and times of the plan, drawn here a second time."""
-    schedule = plan("poisson", RATE, SECONDS, [Mix("chat", 1, 100, 0, 20)], SEED)
+    schedule = plan(
+        Arrival(rate_per_s=RATE), {"chat": Traffic(prompt_tokens=100, output_tokens=20)}, SECONDS, SEED
+    )
     return {row[0]: row[1] for row in schedule.slice(0, int(SECONDS * 1e9))}
 
 

@@ -7,20 +7,25 @@ import pyarrow.parquet as pq
 import pytest
 from simulator.engine.measuring import alike, poisson_ns
 
-from tailgauge.arrivals import Mix, plan
+from tailgauge.arrival_tables import Arrival
+from tailgauge.arrivals import plan
 from tailgauge.records import TABLES, columns
 from tailgauge.simulator import virtual
 from tailgauge.simulator.engine.config import EngineConfig, FluidLaw
 from tailgauge.simulator.engine.profiles import PROFILES
 from tailgauge.simulator.virtual import Demands
 from tailgauge.simulator.virtual_fates import NEVER
+from tailgauge.traffic_tables import Traffic
 
 NAMES = ("requests", "attempts", "chunks", "target")
-MIXES = (Mix("short", 3, 200, 0.5, 20), Mix("long", 1, 2000, 0.3, 100))
+MIX = {
+    "short": Traffic(weight=3, prompt_tokens=200, prompt_sigma=0.5, output_tokens=20),
+    "long": Traffic(prompt_tokens=2000, prompt_sigma=0.3, output_tokens=100),
+}
 
 
 def run(seed=1, profile="sonnet"):
-    schedule = plan("poisson", 5, 60, MIXES, 1)
+    schedule = plan(Arrival(rate_per_s=5), MIX, 60, 1)
     return virtual.run(profile, schedule.at_ns, Demands.of(schedule), seed)
 
 
@@ -57,7 +62,7 @@ def test_tables_are_those_of_the_records(rows, name):
 
 
 def test_every_arrival_has_a_request_an_attempt_and_a_truth(rows):
-    schedule = plan("poisson", 5, 60, MIXES, 1)
+    schedule = plan(Arrival(rate_per_s=5), MIX, 60, 1)
     n = len(schedule)
 
     assert (rows.requests.num_rows, rows.attempts.num_rows, rows.target.num_rows) == (n, n, n)

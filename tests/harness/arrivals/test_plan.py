@@ -10,16 +10,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailgauge.arrivals import Mix, arrival_times, plan, stream
+from tailgauge.arrival_tables import Arrival
+from tailgauge.arrivals import plan, stream
+from tailgauge.arrivals.plan import arrival_times
 from tailgauge.records import TURNS
+from tailgauge.traffic_tables import Traffic
 
-CHAT = Mix("chat", 1.0, 200, 0.0, 50)
-SKEWED = Mix("skewed", 1.0, 200, 0.8, 50)
+CHAT = {"chat": Traffic()}
+BOTH = {**CHAT, "skewed": Traffic(prompt_sigma=0.8)}
+SKEWED = {"skewed": Traffic(prompt_sigma=0.8)}
 SLICE_NS = 5_000_000_000
+PROCESSES = ("poisson", "constant", "gamma", "weibull", "on_off")
 
 
-def poisson(rate_per_s=100.0, duration_s=600.0, mixes=(CHAT,), seed=1):
-    return plan("poisson", rate_per_s, duration_s, mixes, seed)
+def planned(process, rate_per_s, duration_s, traffic=CHAT, seed=1):
+    return plan(Arrival(process=process, rate_per_s=rate_per_s), traffic, duration_s, seed)
+
+
+def poisson(rate_per_s=100.0, duration_s=600.0, traffic=CHAT, seed=1):
+    return planned("poisson", rate_per_s, duration_s, traffic, seed)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +45,7 @@ def poisson(rate_per_s=100.0, duration_s=600.0, mixes=(CHAT,), seed=1):
     ],
 )
 def test_constant_arrivals_are_rate_times_duration_at_equal_gaps(rate_per_s, duration_s, count):
-    at_ns = plan("constant", rate_per_s, duration_s, [CHAT], 1).at_ns
+    at_ns = planned("constant", rate_per_s, duration_s).at_ns
 
     assert len(at_ns) == count
     assert all(abs(gap - 1e9 / rate_per_s) <= 1 for gap in np.diff(at_ns))
@@ -45,7 +54,7 @@ def test_constant_arrivals_are_rate_times_duration_at_equal_gaps(rate_per_s, dur
 
 def test_constant_arrivals_begin_after_half_a_gap():
     """So that they lie evenly in the run, with half a gap left at its end."""
-    at_ns = plan("constant", 4, 1, [CHAT], 1).at_ns
+    at_ns = planned("constant", 4, 1).at_ns
 
     assert at_ns.tolist() == [125_000_000, 375_000_000, 625_000_000, 875_000_000]
 
@@ -83,9 +92,9 @@ def test_poisson_arrivals_have_an_index_of_dispersion_of_one():
     assert abs(per_second.var(ddof=1) / per_second.mean() - 1) < 4 * math.sqrt(2 / 600)
 
 
-@pytest.mark.parametrize("process", ["poisson", "constant"])
+@pytest.mark.parametrize("process", PROCESSES)
 def test_arrivals_are_in_order_and_within_the_run(process):
-    at_ns = plan(process, 40, 20, [CHAT], 3).at_ns
+    at_ns = planned(process, 40, 20, seed=3).at_ns
 
     assert at_ns.tolist() == sorted(at_ns.tolist())
     assert at_ns.min() >= 0
@@ -93,9 +102,9 @@ def test_arrivals_are_in_order_and_within_the_run(process):
 
 
 def test_the_same_seed_gives_the_same_plan_to_the_byte():
-    first, second = (poisson(20, 30, [CHAT, SKEWED], seed=7) for _ in range(2))
+    first, second = (poisson(20, 30, BOTH, seed=7) for _ in range(2))
 
-    for field in ("at_ns", "traffic", "prompt_tokens", "output_tokens"):
+    for field in ("at_ns", "traffic", "prompt_tokens", "output_tokens", "turns"):
         assert getattr(first, field).tobytes() == getattr(second, field).tobytes()
 
 
@@ -105,7 +114,7 @@ def test_another_seed_gives_another_plan():
 
 def test_a_plan_is_the_same_on_every_machine():
     """Philox and SeedSequence are specified: these figures may change only with a note in the changelog."""
-    schedule = poisson(10, 30, [CHAT, SKEWED], seed=1)
+    schedule = poisson(10, 30, BOTH, seed=1)
 
     assert len(schedule) == 290
     assert schedule.at_ns[:3].tolist() == [19_020_943, 53_828_435, 54_383_387]
@@ -119,8 +128,8 @@ def test_the_streams_of_two_purposes_are_independent():
 
 
 def test_the_size_of_a_prompt_has_nothing_to_do_with_the_gap_before_it_or_the_kind_of_traffic():
-    twins = [Mix(name, 1.0, 200, 0.8, 50) for name in ("a", "b")]
-    schedule = poisson(mixes=twins)
+    twins = {name: Traffic(prompt_sigma=0.8) for name in ("a", "b")}
+    schedule = poisson(traffic=twins)
     sizes = np.log(schedule.prompt_tokens[1:])
     bound = 4 / math.sqrt(len(sizes))
 
@@ -130,8 +139,11 @@ def test_the_size_of_a_prompt_has_nothing_to_do_with_the_gap_before_it_or_the_ki
 
 
 def test_a_mix_comes_in_the_proportions_of_its_weights():
-    mixes = [Mix("a", 1, 10, 0, 1), Mix("b", 3, 20, 0, 2), Mix("c", 6, 30, 0, 3)]
-    schedule = poisson(mixes=mixes)
+    mix = {
+        name: Traffic(weight=weight, prompt_tokens=prompt, output_tokens=output)
+        for name, weight, prompt, output in (("a", 1, 10, 1), ("b", 3, 20, 2), ("c", 6, 30, 3))
+    }
+    schedule = poisson(traffic=mix)
     shares = np.bincount(schedule.traffic) / len(schedule)
 
     for share, expected in zip(shares, (0.1, 0.3, 0.6), strict=True):
@@ -141,23 +153,23 @@ def test_a_mix_comes_in_the_proportions_of_its_weights():
 
 
 def test_prompt_sizes_are_lognormal_around_their_median():
-    logs = np.log(poisson(mixes=[SKEWED]).prompt_tokens)
+    logs = np.log(poisson(traffic=SKEWED).prompt_tokens)
 
     assert math.log(200) == pytest.approx(np.median(logs), abs=0.02)
     assert logs.std() == pytest.approx(0.8, rel=0.02)
 
 
 def test_a_prompt_has_a_token_at_least():
-    assert poisson(mixes=[Mix("tiny", 1, 1, 3.0, 1)]).prompt_tokens.min() == 1
+    assert poisson(traffic={"tiny": Traffic(prompt_tokens=1, prompt_sigma=3.0)}).prompt_tokens.min() == 1
 
 
 @given(
     edges=st.lists(st.integers(-10, 31 * 10**9), max_size=12),
-    process=st.sampled_from(["poisson", "constant"]),
+    process=st.sampled_from(PROCESSES),
     seed=st.integers(0, 1000),
 )
 def test_slices_partition_the_schedule_wherever_they_are_cut(edges, process, seed):
-    schedule = plan(process, 10, 30, [CHAT, SKEWED], seed)
+    schedule = planned(process, 10, 30, BOTH, seed)
     cuts = sorted({-20, *edges, 40 * 10**9})
     rows = [row for since, until in pairwise(cuts) for row in schedule.slice(since, until)]
 
@@ -166,7 +178,7 @@ def test_slices_partition_the_schedule_wherever_they_are_cut(edges, process, see
 
 
 def test_an_arrival_on_the_edge_belongs_to_the_later_slice():
-    schedule = plan("constant", 4, 1, [CHAT], 1)
+    schedule = planned("constant", 4, 1)
 
     assert [row[1] for row in schedule.slice(0, 375_000_000)] == [125_000_000]
     assert next(schedule.slice(375_000_000, 10**9))[1] == 375_000_000
@@ -175,7 +187,7 @@ def test_an_arrival_on_the_edge_belongs_to_the_later_slice():
 @pytest.mark.parametrize("workers", [1, 2, 4, 7])
 def test_the_shares_of_any_number_of_workers_reunite_to_the_same_schedule(workers):
     """Arrival i goes to worker i mod W: what is sent does not depend on how many send it."""
-    schedule = poisson(20, 30, [CHAT, SKEWED])
+    schedule = poisson(20, 30, BOTH)
     shares = [[] for _ in range(workers)]
     for since in range(0, 30_000_000_000, SLICE_NS):
         for row in schedule.slice(since, since + SLICE_NS):
@@ -188,7 +200,7 @@ def test_the_shares_of_any_number_of_workers_reunite_to_the_same_schedule(worker
 
 @given(st.floats(0.01, 200), st.floats(0.1, 20), st.integers(0, 50))
 def test_no_rate_or_duration_puts_an_arrival_outside_of_the_run(rate_per_s, duration_s, seed):
-    for process in ("poisson", "constant"):
-        times = arrival_times(process, rate_per_s, duration_s, stream(seed, 0))
+    for process in PROCESSES:
+        times = arrival_times(Arrival(process=process, rate_per_s=rate_per_s), duration_s, seed)
 
         assert ((times >= 0) & (times < duration_s)).all()
