@@ -50,7 +50,7 @@ class Cache(Table):
         tuple[Literal["tools", "system", "few_shot", "last"], ...], Field(strict=False)
     ] = Field(
         ("system",),
-        description="where cache marks stand, at most 4: after the tools, the system prompt, the examples, the last message; none for engines that cache by themselves",
+        description="where cache marks stand, at most 4: after the tools, the system prompt, the examples, the last message; none for engines that cache by themselves. Only the Anthropic protocol has marks",
     )
     ttl: Literal["5m", "1h"] = Field("5m", description="life that the marks ask for")
     volatile: Literal["none", "front", "marked"] = Field(
@@ -73,6 +73,27 @@ class Cache(Table):
             if len(set(map(str, value))) < len(value):
                 raise ValueError("names a place twice")
         return value
+
+    @model_validator(mode="after")
+    def _there(self) -> Cache:
+        sizes = {"tools": self.tools, "system": self.system_tokens, "few_shot": self.few_shot}
+        for place, size in sizes.items():
+            if place in self.breakpoints and not size:
+                key = "system_tokens" if place == "system" else place
+                raise ValueError(
+                    f"breakpoints names {place!r}, but there is none: set {key}, or leave it out"
+                )
+        if not self.prefix_tokens and "last" not in self.breakpoints:
+            raise ValueError("the prefix is empty: set tools, system_tokens or few_shot")
+        if self.volatile != "none" and not self.prefix_tokens:
+            raise ValueError("volatile needs a prefix: set tools, system_tokens or few_shot")
+        if self.volatile == "marked" and not set(self.breakpoints) - {"last"}:
+            raise ValueError(
+                "volatile = 'marked' needs a mark after the tools, the system prompt or the examples"
+            )
+        if self.cold and (self.volatile != "none" or self.pre_warm):
+            raise ValueError("cold: nothing can be read anyway, so volatile and pre_warm have no meaning")
+        return self
 
     @property
     def prefix_tokens(self) -> int:

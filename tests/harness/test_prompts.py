@@ -1,55 +1,327 @@
-"""Prompts: the same for the same request wherever it is made, and alike for no two."""
+"""The maker of prompts: what depends on what, sizes, prefixes, marks, sessions, legs, files and traces."""
 
 from __future__ import annotations
 
-from itertools import pairwise, takewhile
+import json
+import re
+from collections import Counter
+from itertools import takewhile
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tailgauge.prompts import WORDS, prompt
+from tailgauge.arrivals import Planned
+from tailgauge.cachebook import rendered
+from tailgauge.call import ASSISTANT, USER, Prompt
+from tailgauge.prompts import Maker
+from tailgauge.prompts.words import text
 from tailgauge.records import TURNS
+from tailgauge.traffic_tables import Traffic
+
+FULL = {"tools": 3, "tools_tokens": 300, "system_tokens": 200, "few_shot": 2, "few_shot_tokens": 40}
+EVERYWHERE = ("tools", "system", "few_shot", "last")
+LAST_WORDS = 4 * 9  # bytes of the words that two texts may have in common by chance
 
 
-def test_a_prompt_depends_on_seed_and_request_only():
-    first = prompt(1, 5 * TURNS, 40)
-    prompt(1, 6 * TURNS, 40)  # what is made between changes nothing
-
-    assert first == prompt(1, 5 * TURNS, 40)
-    assert first != prompt(2, 5 * TURNS, 40)
-    assert first != prompt(1, 6 * TURNS, 40)
-
-
-def test_a_prompt_is_the_same_in_every_version():
-    """Runs of two versions are compared: these words may change only with a note in the changelog."""
-    assert prompt(1, 0, 5) == "option camera county couple figure"
+def maker(
+    cache: dict | None = None, pattern: str = "cached", seed: int = 1, name: str = "main", **more
+) -> Maker:
+    options = {key: more.pop(key) for key in ("words_per_token", "overhead_tokens", "marks") if key in more}
+    table = {"pattern": pattern if cache is not None or pattern != "cached" else "streaming", **more}
+    if cache is not None:
+        table["cache"] = cache
+    return Maker(seed, Traffic.model_validate(table), name, **options)
 
 
-def test_prompts_of_different_requests_share_no_prefix_that_a_cache_could_use():
-    """Engines cache blocks of 16 tokens and more; here even the third word hardly ever agrees."""
-    texts = sorted(prompt(1, i * TURNS, 100) for i in range(2000))
-    shared = [
-        len(list(takewhile(lambda pair: pair[0] == pair[1], zip(a.split(), b.split(), strict=True))))
-        for a, b in pairwise(texts)
-    ]
-
-    assert max(shared) <= 4
+def planned(index: int = 0, tokens: int = 20, turns: int = 1, source: dict | None = None) -> Planned:
+    return Planned(index * TURNS, 0, "main", tokens, 10, turns, source)
 
 
-def test_a_shorter_prompt_of_the_same_request_is_not_another_text():
-    assert prompt(1, 0, 50).startswith(prompt(1, 0, 20))
+def one(made: tuple[Prompt, ...]) -> Prompt:
+    (prompt,) = made
+    return prompt
 
 
-@pytest.mark.parametrize("tokens", [1, 2, 200, 5000])
-def test_a_prompt_has_as_many_words_as_tokens_were_asked_for(tokens):
-    assert len(prompt(1, 7 * TURNS, tokens).split(" ")) == tokens
+def question(prompt: Prompt) -> str:
+    return prompt.messages[-1].parts[0].text
 
 
-def test_words_are_short_plain_and_different():
-    """Four to eight lower-case letters are about one token each for the usual vocabularies."""
-    assert len(set(WORDS)) == len(WORDS)
-    assert all(word.isascii() and word.isalpha() and word.islower() and 4 <= len(word) <= 8 for word in WORDS)
+def ttls(prompt: Prompt) -> list[str | None]:
+    """The mark, or none, of every block in order."""
+    blocks = [*prompt.tools, *prompt.system, *(part for message in prompt.messages for part in message.parts)]
+    return [block.ttl for block in blocks]
 
 
-def test_two_requests_with_neighbouring_seeds_and_numbers_do_not_coincide():
-    """`1/23` and `12/3` must not be the same seed of the generator."""
-    assert prompt(1, 23, 20) != prompt(12, 3, 20)
+def whole(prompt: Prompt) -> bytes:
+    return rendered(prompt.tools, prompt.system, prompt.messages)
+
+
+def shared(prompt: Prompt) -> bytes:
+    return rendered(prompt.tools, prompt.system, prompt.messages[: prompt.shared])
+
+
+def agreeing(one, other) -> int:
+    """How many items are the same from the start."""
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))))
+
+
+CACHES = st.fixed_dictionaries(
+    {
+        "prefixes": st.integers(1, 5),
+        "zipf": st.sampled_from([0.0, 1.0]),
+        "tools": st.integers(1, 3),
+        "tools_tokens": st.integers(1, 300),
+        "system_tokens": st.integers(1, 100),
+        "few_shot": st.integers(1, 3),
+        "few_shot_tokens": st.integers(1, 30),
+        "breakpoints": st.sets(st.sampled_from(EVERYWHERE), min_size=1).map(lambda s: tuple(sorted(s))),
+        "ttl": st.sampled_from(["5m", "1h"]),
+    }
+)
+
+
+class TestPlain:
+    def test_a_prompt_without_a_prefix_is_one_question_of_the_seed_and_the_request(self):
+        assert maker().make(planned(5)) == (Prompt.of(text(1, str(5 * TURNS), 20)),)
+
+    def test_a_later_turn_is_another_request(self):
+        first, second = (one(maker().make(planned(5, turns=2), turn)) for turn in (0, 1))
+
+        assert question(second) == text(1, str(5 * TURNS + 1), 20)
+        assert question(first) != question(second)
+
+    @pytest.mark.parametrize(
+        ("per_token", "overhead", "tokens", "words"),
+        [(1.0, 0, 30, 30), (0.58, 0, 100, 58), (1.5, 8, 48, 60), (1.0, 50, 20, 1)],
+    )
+    def test_words_follow_the_tokens_asked_for_less_the_overhead(self, per_token, overhead, tokens, words):
+        made = maker(words_per_token=per_token, overhead_tokens=overhead).make(planned(tokens=tokens))
+
+        assert len(question(one(made)).split(" ")) == words
+
+    def test_tools_of_the_traffic_are_offered_with_every_prompt(self):
+        made = [one(maker(tools=2, pattern="streaming").make(planned(i))) for i in range(2)]
+
+        assert made[0].tools == made[1].tools
+        assert len({tool.name for tool in made[0].tools}) == 2
+        assert made[0].prefix is None
+
+
+class TestPrefix:
+    @given(CACHES, st.integers(0, 2**40), st.integers(0, 50))
+    def test_the_same_seed_makes_the_same_prompt_anywhere(self, cache, seed, index):
+        one_worker, other_worker = maker(cache, seed=seed), maker(cache, seed=seed)
+        one_worker.make(planned(index + 1))  # what is made between changes nothing
+
+        assert one_worker.make(planned(index)) == other_worker.make(planned(index))
+
+    @given(CACHES, st.lists(st.integers(0, 100), min_size=2, max_size=2, unique=True))
+    def test_two_requests_share_exactly_the_prefix_of_their_number_and_nothing_else(self, cache, pair):
+        of = maker(cache)
+        first, second = (one(of.make(planned(index))) for index in pair)
+        common = agreeing(whole(first), whole(second))
+
+        if first.prefix == second.prefix:
+            assert shared(first) == shared(second)
+            assert 0 <= common - len(shared(first)) <= LAST_WORDS
+        else:
+            assert common <= LAST_WORDS
+
+    @given(CACHES, st.sampled_from(["none", "front", "marked", "cold"]))
+    def test_there_is_one_mark_for_each_breakpoint_and_never_more_than_four(self, cache, kind):
+        if kind == "marked" and cache["breakpoints"] == ("last",):
+            return
+        extra = {"cold": True} if kind == "cold" else {"volatile": kind}
+        found = [ttl for ttl in ttls(one(maker({**cache, **extra}).make(planned()))) if ttl]
+
+        assert found == [cache["ttl"]] * len(cache["breakpoints"])
+        assert len(found) <= 4
+
+    def test_marks_stand_after_the_tools_the_system_prompt_the_examples_and_the_question(self):
+        prompt = one(maker({**FULL, "breakpoints": EVERYWHERE, "ttl": "1h"}).make(planned()))
+
+        assert ttls(prompt) == [None, None, "1h", "1h", None, None, None, "1h", "1h"]
+        assert [message.role for message in prompt.messages] == [USER, ASSISTANT] * 2 + [USER]
+        assert prompt.shared == 4
+
+    def test_a_protocol_without_marks_gets_the_same_text_and_no_mark(self):
+        cache = {**FULL, "breakpoints": EVERYWHERE}
+        with_marks, without = (one(maker(cache, marks=marks).make(planned())) for marks in (True, False))
+
+        assert whole(with_marks) == whole(without)
+        assert set(ttls(without)) == {None}
+
+    def test_sizes_are_about_those_asked_for(self):
+        prompt = one(maker({**FULL, "tools_tokens": 600}).make(planned()))
+        tools = [json.dumps([tool.name, tool.description, json.loads(tool.schema)]) for tool in prompt.tools]
+
+        assert len(prompt.system[0].text.split()) == 200
+        assert [len(message.parts[0].text.split()) for message in prompt.messages] == [20] * 4 + [20]
+        assert sum(map(len, tools)) / 4 == pytest.approx(600 * 1.7, rel=0.2)  # a word is 1.7 times four bytes
+
+    def test_tools_can_be_used(self):
+        prompt = one(maker({**FULL, "tools": 100}, tools=2).make(planned()))
+
+        assert len({tool.name for tool in prompt.tools}) == 102
+        assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", tool.name) for tool in prompt.tools)
+        for tool in prompt.tools:
+            schema = json.loads(tool.schema)
+            assert set(schema["required"]) < set(schema["properties"])
+            assert len(schema["properties"]) == 2
+
+    def test_popularity_is_zipf(self):
+        of = maker({**FULL, "prefixes": 4, "zipf": 1.0})
+        counts = Counter(one(of.make(planned(i))).prefix for i in range(4000))
+
+        weights = [12 / 25, 6 / 25, 4 / 25, 3 / 25]  # 1/k over 25/12
+        for number, weight in enumerate(weights):
+            assert counts[number] / 4000 == pytest.approx(
+                weight, abs=4 * (weight * (1 - weight) / 4000) ** 0.5
+            )
+
+    def test_tables_of_another_name_have_other_prefixes(self):
+        assert shared(one(maker(FULL, name="a").make(planned()))) != shared(
+            one(maker(FULL, name="b").make(planned()))
+        )
+
+    def test_pre_warming_writes_every_prefix_and_asks_for_no_mark_of_its_own(self):
+        of = maker({**FULL, "prefixes": 3, "breakpoints": EVERYWHERE})
+        calls = list(of.pre_warm())
+        asked = {one(of.make(planned(i))).prefix: one(of.make(planned(i))) for i in range(40)}
+
+        assert [call.prefix for call in calls] == [0, 1, 2]
+        for call in calls:
+            assert shared(call) == shared(asked[call.prefix])
+            assert call.messages[-1].parts[0].ttl is None
+
+    def test_no_cache_nothing_to_pre_warm(self):
+        assert list(maker().pre_warm()) == []
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        "cache",
+        [FULL, {"system_tokens": 50}, {"tools": 1, "breakpoints": ("tools",)}, {"few_shot": 1, "breakpoints": ("few_shot",)}],
+        ids=["all", "system", "tools", "examples"],
+    )  # fmt: skip
+    @pytest.mark.parametrize("kind", ["front", "cold"])
+    def test_what_changes_in_front_stands_at_the_first_byte_of_the_prompt(self, cache, kind):
+        extra = {"cold": True} if kind == "cold" else {"volatile": "front"}
+        of = maker({**cache, **extra})
+        first, second = (one(of.make(planned(index))) for index in (1, 2))  # 65536 and 131072
+
+        assert agreeing(whole(first), whole(second)) <= 1
+        assert first.own
+        assert ttls(first) == ttls(one(maker(cache).make(planned(1))))
+
+    def test_cold_salts_whatever_a_template_may_put_first(self):
+        prompt = one(maker({"tools": 2, "breakpoints": ("tools",), "cold": True}).make(planned()))
+
+        opening = prompt.tools[0].name.partition("_")[0]
+        assert len(opening) == 12
+        assert question(prompt).startswith(f"{opening} ")
+
+    def test_cold_legs_share_nothing_among_themselves(self):
+        of = maker({**FULL, "cold": True}, pattern="fan_out", fan_out={"legs": 3})
+
+        assert len({prompt.system[0].text[:12] for prompt in of.make(planned())}) == 3
+
+    def test_marked_text_that_changes_stands_at_the_end_of_the_last_marked_block(self):
+        for place in ("tools", "system", "few_shot"):
+            cache = {**FULL, "breakpoints": (place,)}
+            stable = one(maker(cache).make(planned(1)))
+            first, second = (one(maker({**cache, "volatile": "marked"}).make(planned(i))) for i in (1, 2))
+            block = ttls(stable).index("5m")
+            texts = [[t.description for t in p.tools] + [s.text for s in p.system] + [m.parts[0].text for m in p.messages] for p in (stable, first, second)]  # fmt: skip
+
+            assert texts[1][block] == f"{texts[0][block]} This is request 65536."
+            assert texts[2][block] == f"{texts[0][block]} This is request 131072."
+            assert not first.own
+
+
+class TestSession:
+    HISTORY = (("one?", "yes"), ("two?", "no"))
+
+    def test_a_turn_carries_what_was_said_before_after_the_prefix(self):
+        prompt = one(
+            maker({**FULL, "breakpoints": ("system", "last")}).make(planned(3, turns=5), 2, self.HISTORY)
+        )
+
+        said = [(m.role, m.parts[0].text) for m in prompt.messages[prompt.shared : -1]]
+        assert said == [(USER, "one?"), (ASSISTANT, "yes"), (USER, "two?"), (ASSISTANT, "no")]
+        assert ttls(prompt).count("5m") == 2
+        assert ttls(prompt)[-1] == "5m"
+
+    def test_an_exchange_without_an_answer_is_left_out(self):
+        prompt = one(maker().make(planned(3, turns=5), 2, (("one?", ""), ("two?", "no"))))
+
+        assert [m.parts[0].text for m in prompt.messages[:-1]] == ["two?", "no"]
+
+    def test_a_session_that_does_not_grow_asks_its_question_only(self):
+        assert (
+            len(one(maker(session={"grow": False}).make(planned(3, turns=5), 2, self.HISTORY)).messages) == 1
+        )
+
+    def test_a_session_keeps_the_prefix_of_its_first_turn_and_a_user_of_a_closed_loop_does_not(self):
+        of = maker({**FULL, "prefixes": 50})
+
+        assert len({one(of.make(planned(3, turns=9), turn)).prefix for turn in range(9)}) == 1
+        assert len({one(of.make(planned(3, turns=0), turn)).prefix for turn in range(9)}) > 3
+
+    def test_a_closed_loop_has_no_history(self):
+        assert len(one(maker().make(planned(3, turns=0), 2, self.HISTORY)).messages) == 1
+
+
+class TestLegs:
+    def test_each_leg_has_the_prefix_and_a_question_of_its_own(self):
+        made = maker(FULL, pattern="fan_out", fan_out={"legs": 4}).make(planned())
+
+        assert len({shared(prompt) for prompt in made}) == 1
+        assert len({question(prompt) for prompt in made}) == len(made) == 4
+
+    def test_kinds_of_legs_have_their_sizes(self):
+        kinds = [
+            {"prompt_tokens": 5, "output_tokens": 9},
+            {"prompt_tokens": 30, "output_tokens": 9, "count": 2},
+        ]
+        made = maker(pattern="fan_out", fan_out={"kinds": kinds}).make(planned())
+
+        assert [len(question(prompt).split()) for prompt in made] == [5, 30, 30]
+
+    def test_a_batch_has_one_prompt_a_call(self):
+        made = maker(pattern="batch", batch={"requests": 7}).make(planned())
+
+        assert len({question(prompt) for prompt in made}) == 7
+
+
+class TestFilesAndTraces:
+    def test_the_text_of_a_prompt_file_is_asked_as_it_stands(self):
+        assert question(one(maker().make(planned(source={"text": "Why? ü"})))) == "Why? ü"
+
+    @given(
+        st.lists(st.integers(0, 3), max_size=4),
+        st.lists(st.integers(0, 3), max_size=4),
+        st.sampled_from([0.1, 1.0]),
+    )
+    def test_requests_share_exactly_the_blocks_that_the_trace_says(self, mine, others, per_token):
+        of = maker(words_per_token=per_token)
+        same = agreeing(mine, others)
+        texts = [
+            question(one(of.make(planned(i, 512 * len(blocks) + 100, source={"blocks": blocks}))))
+            for i, blocks in enumerate((mine, others))
+        ]
+        common = agreeing(*(words.split(" ") for words in texts))
+
+        assert 0 <= common - same * round(512 * per_token) <= 4
+
+    @pytest.mark.parametrize(
+        ("tokens", "words"),
+        [(1500, 1500), (1025, 1025), (1024, 1024), (700, 700), (1, 1), (1536, 1536), (1600, 1600)],
+    )
+    def test_the_size_asked_for_decides_where_the_blocks_end(self, tokens, words):
+        made = question(one(maker().make(planned(9, tokens, source={"blocks": [4, 5, 6]}))))
+        longest = question(one(maker().make(planned(8, 1536, source={"blocks": [4, 5, 6]}))))
+
+        assert len(made.split(" ")) == words
+        assert made.startswith(longest) if tokens > 1536 else longest.startswith(made)

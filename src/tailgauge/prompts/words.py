@@ -1,12 +1,13 @@
-"""Prompts out of a seeded word list: made ahead of need, never on the hot path.
+"""Text out of a seeded word list.
 
-Rule: a prompt depends on the run's seed and its request's id only, so any worker makes the same one. It opens with
-its own random words: two requests share no prefix, so no cache helps by accident.
+Rule: a text depends on the run's seed and on what it is for, nothing else, so any worker makes the same one. A shorter
+text for the same use is the beginning of a longer one.
 """
 
 from __future__ import annotations
 
 import random
+from hashlib import sha256
 
 # Common words of four to seven letters: about one token each for the usual vocabularies.
 WORDS = tuple(
@@ -25,7 +26,17 @@ WORDS = tuple(
 )
 
 
+def text(seed: int, use: str, count: int) -> str:
+    """`count` words. A request's use is its id; other uses begin with a letter."""
+    return " ".join(random.Random(f"{seed}/{use}").choices(WORDS, k=count))
+
+
 def prompt(seed: int, request_id: int, tokens: int) -> str:
     """About `tokens` tokens of words."""
-    rng = random.Random(f"{seed}/{request_id}")
-    return " ".join(rng.choices(WORDS, k=tokens))
+    return text(seed, str(request_id), tokens)
+
+
+def salt(seed: int, use: str) -> str:
+    """Twelve letters that no other use has."""
+    digest = sha256(f"{seed}/salt/{use}".encode()).hexdigest()[:12]
+    return "".join(chr(ord("a") + int(digit, 16)) for digit in digest)

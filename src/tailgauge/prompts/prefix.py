@@ -1,0 +1,118 @@
+"""The part of a prompt that requests share: tools, system prompt, examples, and the cache marks after them.
+
+Rule: a prefix depends on the run's seed, the traffic table's name and the prefix's number only. It is made once and then
+referred to; what a request changes in it is a copy with that one block replaced.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tailgauge.call import ASSISTANT, USER, Message, Part, Tool
+from tailgauge.prompts.words import WORDS, text
+from tailgauge.traffic_tables import Cache
+
+_FRAME_WORDS = 30  # what a tool's JSON takes besides its description, in words
+_OFFERED_WORDS = 20  # description of a tool that is there to be used, not for its size
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """Tools, system prompt and example exchanges; any of them may be empty."""
+
+    tools: tuple[Tool, ...] = ()
+    system: tuple[Part, ...] = ()
+    messages: tuple[Message, ...] = ()
+
+    def opening(self, words: str) -> Prefix:
+        """With `words`, which must do for a tool's name, in front of all that an engine may put first.
+
+        Where templates put tools differs by model: each section that can come first begins with them.
+        """
+        tools, system, messages = self.tools, self.system, self.messages
+        if tools:
+            tools = (replace(tools[0], name=f"{words}_{tools[0].name}"), *tools[1:])
+        if system:
+            system = (replace(system[0], text=f"{words} {system[0].text}"), *system[1:])
+        elif messages:
+            messages = (opened(messages[0], words), *messages[1:])
+        return Prefix(tools, system, messages)
+
+    def closing(self, words: str) -> Prefix:
+        """With `words` at the end of its last marked block."""
+        if self.messages and self.messages[-1].parts[-1].ttl is not None:
+            *before, last = self.messages
+            *parts, end = last.parts
+            ended = replace(last, parts=(*parts, replace(end, text=f"{end.text} {words}")))
+            return replace(self, messages=(*before, ended))
+        if self.system and self.system[-1].ttl is not None:
+            *parts, end = self.system
+            return replace(self, system=(*parts, replace(end, text=f"{end.text} {words}")))
+        if self.tools and self.tools[-1].ttl is not None:
+            *tools, tool = self.tools
+            return replace(self, tools=(*tools, replace(tool, description=f"{tool.description} {words}")))
+        raise ValueError("the prefix has no mark")
+
+
+def opened(message: Message, words: str) -> Message:
+    """The message with `words` in front."""
+    first, *rest = message.parts
+    return replace(message, parts=(replace(first, text=f"{words} {first.text}"), *rest))
+
+
+def marked(message: Message, ttl: str | None) -> Message:
+    """The message with a mark at its end."""
+    *parts, end = message.parts
+    return replace(message, parts=(*parts, replace(end, ttl=ttl)))
+
+
+def prefix(
+    seed: int,
+    name: str,
+    number: int,
+    cache: Cache | None,
+    offered: int,
+    size: Callable[[int], int],
+    marks: bool,
+) -> Prefix:
+    """Prefix `number` of the traffic table `name`.
+
+    `offered` tools stand after those of the table; `size` turns tokens into words; without `marks` none is set.
+    """
+    use = f"prefix/{name}/{number}"
+    own = cache.tools if cache else 0
+    count = size(cache.tools_tokens) // cache.tools - _FRAME_WORDS if cache and cache.tools else 0
+    tools = [_tool(seed, f"{use}/tool/{i}", i, max(1, count)) for i in range(own)]
+    tools += [_tool(seed, f"offered/{name}/{i}", own + i, _OFFERED_WORDS) for i in range(offered)]
+    if cache is None:
+        return Prefix(tuple(tools))
+    system: tuple[Part, ...] = ()
+    if cache.system_tokens:
+        system = (Part(text(seed, f"{use}/system", size(cache.system_tokens))),)
+    messages = [
+        Message(role, (Part(text(seed, f"{use}/{role}/{i}", max(1, size(cache.few_shot_tokens) // 2))),))
+        for i in range(cache.few_shot)
+        for role in (USER, ASSISTANT)
+    ]
+    wanted = set(cache.breakpoints) if marks else set()
+    if "tools" in wanted and tools:
+        tools[-1] = replace(tools[-1], ttl=cache.ttl)
+    if "system" in wanted and system:
+        system = (replace(system[0], ttl=cache.ttl),)
+    if "few_shot" in wanted and messages:
+        messages[-1] = marked(messages[-1], cache.ttl)
+    return Prefix(tuple(tools), system, tuple(messages))
+
+
+def _tool(seed: int, use: str, number: int, count: int) -> Tool:
+    """One definition with two texts as its input; its name is like no other's of the prompt."""
+    verb, noun, first, second, *_ = text(seed, f"{use}/names", 4).split()
+    second = second if second != first else WORDS[WORDS.index(first) - 1]
+    schema = {
+        "type": "object",
+        "properties": {one: {"type": "string", "description": f"the {one}"} for one in (first, second)},
+        "required": [first],
+    }
+    return Tool(f"{verb}_{noun}_{number}", text(seed, use, count), json.dumps(schema))
