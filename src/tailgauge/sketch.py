@@ -1,6 +1,6 @@
 """A quantile sketch for live figures: DDSketch's logarithmic bins, 1% relative error, merged exactly by adding.
 
-Rule: for progress display only. Reported percentiles are exact and come from the rows.
+Rule: for progress display and the adaptive hedge delay only. Reported percentiles are exact and come from the rows.
 Source: Masson, Rim, Lee, "DDSketch", VLDB 2019.
 """
 
