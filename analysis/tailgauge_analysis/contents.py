@@ -14,16 +14,28 @@ from tailgauge import records
 from tailgauge_analysis.binomial import clopper_pearson
 from tailgauge_analysis.findings import Findings
 from tailgauge_analysis.gates import GATES
+from tailgauge_analysis.groups import Group
 from tailgauge_analysis.latency import OFFERED, SUCCESSES, Row
 from tailgauge_analysis.problems import UNFINISHED
 from tailgauge_analysis.quantiles import TOO_FEW, Quantile
 from tailgauge_analysis.runfile import Json, table
+from tailgauge_analysis.sent import Sent
 from tailgauge_analysis.slo import Outcome
+from tailgauge_analysis.verdict import applies
 from tailgauge_analysis.wording import ms, percentile, plain, plural, share
 
 REPORT_VERSION = 1
+NOT_APPLICABLE = "not applicable"
+FIRST = ("ttft_sched", "join_sched", "turnaround")  # what a user waits for, whichever the run has
 VALUE = "value"
 NONE = "none"
+
+
+# run.json's word for how requests arrive, where it bears on what the numbers mean.
+ARRIVAL = {
+    "closed": "Closed loop: arrivals waited for answers; the tail is not what open traffic would see.",
+    "partly open": "Partly open: sessions arrived on schedule, their later turns waited for answers.",
+}
 
 
 def contents(findings: Findings) -> Json:
@@ -35,6 +47,7 @@ def contents(findings: Findings) -> Json:
         "scenario": str(run["scenario"].get("name") or run["run_id"]),
         "description": str(run["scenario"].get("description") or ""),
         "verdict": findings.verdict,
+        "rehearsal": run["virtual"],
         "exit_code": int(findings.exit_code),
         "reasons": [asdict(reason) for reason in findings.reasons],
         "explanations": findings.explanations,
@@ -43,7 +56,11 @@ def contents(findings: Findings) -> Json:
         "run": _run(findings),
         "conservation": _conservation(findings),
         "outcomes": _outcomes(findings),
+        "remarks": _remarks(findings),
+        "traffic": {one.traffic: _sent(one) for one in findings.sent},
         "latency": [_latency(row, findings.beyond) for row in findings.latency],
+        "groups": [_group(group, findings.beyond) for group in findings.groups],
+        "smaller_groups": findings.smaller_groups,
         "slos": [_slo(outcome, findings.beyond) for outcome in findings.slos],
         "stamps": _stamps(findings),
         "failures": [asdict(failure) for failure in findings.failures],
@@ -72,7 +89,12 @@ def _run(findings: Findings) -> Json:
         "steady_ok": ok,
         "offered_per_s": _known(requests / stage.seconds) if stage.seconds else None,
         "ok_per_s": _known(ok / stage.seconds) if stage.seconds else None,
+        "slow_reader_requests": requests - len(findings.of_target.requests),
+        "cancelled_requests": int((stage.requests["ended"] == records.CANCELLED).sum()),
         "first_token": stage.first_token,
+        "trace": _finite(run["trace"]),
+        "estimate": _finite(run["estimate"]),
+        "guard": _finite(run["guard"]),
         "workers": len(run["workers"]),
         "target": {k: run["target"].get(k) for k in ("url", "simulated", "protocol")},
         "preflight": [
@@ -84,7 +106,14 @@ def _run(findings: Findings) -> Json:
 def _gates(findings: Findings) -> list[Json]:
     against = {reason.gate: reason.verdict for reason in findings.reasons}
     return [
-        {"gate": gate.name, "asks": gate.asks, "verdict": against.get(gate.name, "passed")} for gate in GATES
+        {
+            "gate": gate.name,
+            "asks": gate.asks,
+            "verdict": against.get(gate.name, "passed")
+            if applies(gate, findings.evidence)
+            else NOT_APPLICABLE,
+        }
+        for gate in GATES
     ]
 
 
@@ -104,6 +133,44 @@ def _outcomes(findings: Findings) -> list[Json]:
         low, high = clopper_pearson(int(k), n)
         rows.append({"ended": str(name), "requests": int(k), "share": int(k) / n, "low": low, "high": high})
     return rows
+
+
+def _sent(one: Sent) -> Json:
+    facts: Json = _finite(asdict(one))
+    for name in ("traffic", "legs_max", "legs_per_request", "attempts", "causes"):
+        del facts[name]
+    facts["legs"] = {"max": one.legs_max, "per_request": one.legs_per_request}
+    facts["attempts"] = {"total": one.attempts, **one.causes}
+    facts["hedging"] |= {"rate": one.hedging.rate, "winner_share": one.hedging.winner_share}
+    facts["cache"]["token_hit_share"] = one.cache.token_hit_share
+    return facts
+
+
+def _group(group: Group, beyond: str) -> Json:
+    counted = group.requests - group.cancelled
+    low, high = clopper_pearson(group.ok, counted)
+    return {
+        "by": group.by, "name": group.name, "pattern": group.pattern, "requests": group.requests, "ok": group.ok,
+        "cancelled": group.cancelled, "ok_share": group.ok / counted if counted else None, "low": low, "high": high,
+        "latency": [_latency(row, beyond) for row in group.latency],
+    }  # fmt: skip
+
+
+def _remarks(findings: Findings) -> list[str]:
+    """What a reader must know of the traffic before the numbers."""
+    run = findings.frames.run
+    said = [ARRIVAL[run["arrival"]]] if run["arrival"] in ARRIVAL else []
+    slow = int(findings.steady.attempts["reader_paused_ns"].notna().sum())
+    if slow:
+        said.append(
+            f"{plural(slow, 'attempt')} read slowly on purpose, reported apart: they tell of their reader, not of the target."
+        )
+    left = int((findings.steady.requests["ended"] == records.CANCELLED).sum())
+    if left:
+        said.append(
+            f"{plural(left, 'request')} given up by {'its user' if left == 1 else 'their users'} on purpose: counted, neither success nor failure of the target."
+        )
+    return said
 
 
 def _latency(row: Row, beyond: str) -> Json:
@@ -192,13 +259,13 @@ def _headline(findings: Findings) -> str:
     if stage.seconds:
         said = f"{n / stage.seconds:,.3g} requests/s for {stage.seconds:,.3g} s: {said}"
     view = SUCCESSES if ok == n else OFFERED
-    row = next(r for r in findings.latency if r.metric.name == "ttft_sched" and r.view == view)
-    known = [q for q in row.quantiles if q.mark != TOO_FEW]
+    rows = [r for name in FIRST for r in findings.latency if (r.metric.name, r.view) == (name, view) and r.n]
+    known = [q for q in rows[0].quantiles if q.mark != TOO_FEW] if rows else []
     if not ok or not known:
         return f"{said}."
     shown = [known[0], *known[-1:]] if len(known) > 1 else known
     parts = ", ".join(f"{percentile(q.p)} {spoken(quantile(q, findings.beyond))}" for q in shown)
-    return f"{said}; TTFT since scheduled{' of everything offered' if view == OFFERED else ''}: {parts}."
+    return f"{said}; {rows[0].metric.title}{' of everything offered' if view == OFFERED else ''}: {parts}."
 
 
 def spoken(q: Json) -> str:

@@ -17,7 +17,7 @@ from plotly.subplots import make_subplots
 
 from tailgauge import records
 from tailgauge_analysis.findings import Findings
-from tailgauge_analysis.latency import SUCCESSES, sample
+from tailgauge_analysis.latency import OFFERED, SUCCESSES, sample
 from tailgauge_analysis.metrics import BY_NAME
 from tailgauge_analysis.quantiles import Floats
 from tailgauge_analysis.timeline import Timeline, width
@@ -90,7 +90,6 @@ def _outside(plot: go.Figure, findings: Findings, t: Timeline) -> None:
 
 
 def _tail(findings: Findings) -> Figure | None:
-    offered = len(findings.steady.requests)
     plot = go.Figure()
     slowest: list[float] = []
     shortest: list[float] = []
@@ -100,11 +99,11 @@ def _tail(findings: Findings) -> Figure | None:
         ("ttft_sent", GREEN, "dot"),
         ("e2e_sched", ORANGE, "solid"),
     ):
-        values = np.sort(sample(BY_NAME[name], findings.steady, SUCCESSES)[0])
+        values = np.sort(sample(BY_NAME[name], findings.of_target, SUCCESSES)[0])
         values = values[values > 0]
         if not len(values):
             continue
-        x, y = survival(values, offered)
+        x, y = survival(values, len(sample(BY_NAME[name], findings.of_target, OFFERED)[0]))
         slowest.append(float(y.min()))
         shortest.append(float(x[0]))
         longest.append(float(x[-1]))
@@ -146,7 +145,7 @@ def survival(values: Floats, offered: int) -> tuple[Floats, Floats]:
 
 
 def _gaps(findings: Findings) -> Figure | None:
-    gaps = findings.steady.gaps_ns / 1e6
+    gaps = findings.of_target.gaps_ns / 1e6
     positive = gaps[gaps > 0]
     if not len(positive):
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tailgauge.errors import Exit
-from tailgauge_analysis import client, failures, latency, slo, truth
+from tailgauge_analysis import client, failures, groups, latency, sent, slo, truth
 from tailgauge_analysis.conservation import conservation
 from tailgauge_analysis.frames import Frames
 from tailgauge_analysis.gates import GATES
@@ -24,12 +24,16 @@ class Findings:
 
     frames: Frames
     steady: Steady
+    of_target: Steady
     evidence: Evidence
     verdict: str
     reasons: list[Reason]
     explanations: list[str]
     latency: list[latency.Row]
     beyond: str
+    groups: list[groups.Group]
+    smaller_groups: int
+    sent: list[sent.Sent]
     slos: list[slo.Outcome]
     failures: list[failures.Failure]
     other_failures: int
@@ -41,22 +45,33 @@ class Findings:
 def find(frames: Frames) -> Findings:
     """Analyse a loaded run."""
     stage = steady(frames)
+    of_target = stage.of_target
     evidence = Evidence(
-        frames, stage, conservation(frames), stamps(frames, stage), client.workers(frames, stage)
+        frames,
+        stage,
+        of_target,
+        conservation(frames),
+        stamps(frames, of_target),
+        client.workers(frames, stage),
     )
     against = reasons(GATES, evidence)
     word = worst(against)
-    decided = slo.outcomes(frames.run["scenario"], stage)
+    decided = slo.outcomes(frames.run["scenario"], of_target)
     kinds, others = failures.failures(frames)
+    by_group, smaller = groups.groups(stage)
     return Findings(
         frames=frames,
         steady=stage,
+        of_target=of_target,
         evidence=evidence,
         verdict=word,
         reasons=against,
         explanations=client.explanations(frames, stage),
-        latency=latency.table(stage),
-        beyond=latency.beyond(stage),
+        latency=latency.table(of_target),
+        beyond=latency.beyond(of_target),
+        groups=by_group,
+        smaller_groups=smaller,
+        sent=sent.sent(frames),
         slos=decided,
         failures=kinds,
         other_failures=others,

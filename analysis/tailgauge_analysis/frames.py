@@ -137,7 +137,7 @@ def _lean_chunks(chunks: pa.Table) -> pa.Table:
                 name: chunks[name]
                 for name in ("request_id", "leg", "attempt", "chunk_index", "arrived_at_ns")
             },
-            "kind": pc.cast(pc.index_in(chunks["kind"], pa.array(CHUNK_KINDS, pa.string())), pa.int8()),
+            "kind": pc.cast(pc.fill_null(pc.index_in(chunks["kind"], pa.array(CHUNK_KINDS)), -1), pa.int8()),
             "is_interval": pc.is_valid(chunks["low_at_ns"]),
             "handover_ns": pc.subtract(chunks["read_at_ns"], chunks["arrived_at_ns"]),
         }

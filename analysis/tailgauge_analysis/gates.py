@@ -127,8 +127,8 @@ def _dropped(e: Evidence) -> Said | None:
 
 
 def _prompt(e: Evidence) -> Said | None:
-    delays, _ = sample(BY_NAME["client_delay"], e.steady, SUCCESSES)
-    ttft, _ = sample(BY_NAME["ttft_sched"], e.steady, SUCCESSES)
+    delays, _ = sample(BY_NAME["client_delay"], e.of_target, SUCCESSES)
+    ttft, _ = sample(BY_NAME["ttft_sched"], e.of_target, SUCCESSES)
     if not len(delays):
         return None
     p99 = quantiles(delays, (0.99,))[0].value or 0.0
@@ -136,8 +136,9 @@ def _prompt(e: Evidence) -> Said | None:
     bound = max(CLIENT_DELAY_MS, CLIENT_DELAY_OF_TTFT * p50)
     if p99 <= bound:
         return None
-    late = e.steady.requests.loc[BY_NAME["client_delay"].ns(e.steady) > bound * 1e6, "request_id"]
-    first = e.steady.attempts[e.steady.attempts["attempt"] == 0]
+    late = e.of_target.requests.loc[BY_NAME["client_delay"].ns(e.of_target) > bound * 1e6, "request_id"]
+    attempts = e.of_target.attempts
+    first = attempts[(attempts["leg"] == 0) & (attempts["attempt"] == 0)]
     new = int(first.loc[first["request_id"].isin(late), "connection_is_new"].sum())
     text = f"The client delay is {ms(p99)} ms at p99, above {ms(bound)} ms: since-scheduled times contain it. Of the {plural(len(late), 'late request')}, {count(new)} opened a connection."
     return (
@@ -219,13 +220,14 @@ GATES = (
     Gate(
         "drops", "no request was dropped at the in-flight cap (INVALID above 1% of the scheduled)", _dropped
     ),
-    Gate("client_delay", "client delay at p99 is at most 5 ms or 1% of the TTFT median", _prompt),
-    Gate("exact", "at most 1% of first chunks are interval-stamped", _exact),
+    Gate("client_delay", "client delay at p99 is at most 5 ms or 1% of the TTFT median", _prompt, True),
+    Gate("exact", "at most 1% of first chunks are interval-stamped", _exact, True),
     Gate(
         "loop_lag",
         "under user-clock stamps, the event loop is at most 5 ms late in 99% of seconds",
         _punctual,
+        True,
     ),
-    Gate("clock_offset", "every worker's clock offset is known within 1 ms", _synchronous),
-    Gate("clock_step", "no wall clock stepped by more than 1 ms within a second", _steady_clock),
+    Gate("clock_offset", "every worker's clock offset is known within 1 ms", _synchronous, True),
+    Gate("clock_step", "no wall clock stepped by more than 1 ms within a second", _steady_clock, True),
 )

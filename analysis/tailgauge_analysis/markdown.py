@@ -10,10 +10,12 @@ from collections.abc import Iterable, Sequence
 
 from tailgauge_analysis.contents import bound
 from tailgauge_analysis.latency import OFFERED, SUCCESSES
-from tailgauge_analysis.page import MEANING
+from tailgauge_analysis.marks import marks
+from tailgauge_analysis.page import distinct, meaning, word
 from tailgauge_analysis.runfile import Json
 from tailgauge_analysis.wording import count, ms, plain, share
 
+WHOLE = ("e2e_sched", "join_sched", "turnaround")
 _ACTIVE = re.compile(r"([\\`*_{}\[\]|#!~])")
 
 
@@ -21,10 +23,11 @@ def markdown(contents: Json) -> str:
     """The whole report."""
     blocks = [
         f"# {safe(contents['scenario'])}",
-        f"**{contents['verdict']}** {MEANING[contents['verdict']]}",
+        f"**{word(contents)}** {meaning(contents)}",
         *[f"- {safe(reason['text'])} {safe(reason['advice'])}" for reason in contents["reasons"]],
         *[f"- What the client was doing: {safe(text)}." for text in contents["explanations"]],
         safe(contents["headline"]),
+        *[f"- {safe(text)}" for text in contents["remarks"]],
         "## What was asked, what happened",
         _conservation(contents["conservation"]),
         _outcomes(contents["outcomes"]),
@@ -32,7 +35,10 @@ def markdown(contents: Json) -> str:
         *[f"- {safe(problem['text'])}" for problem in contents["problems"]],
         "## Latency",
         *_latency(contents["latency"]),
+        *_groups(contents["groups"]),
         *_slos(contents["slos"]),
+        "## What was sent",
+        _sent(contents["traffic"]),
         *_failures(contents["failures"]),
         "## Environment",
         *_environment(contents),
@@ -79,7 +85,7 @@ def _latency(latency: Sequence[Json]) -> list[str]:
         (SUCCESSES, "Among successes"),
         (OFFERED, "Of everything offered, failures counted as slowest"),
     ):
-        rows = [row for row in latency if row["view"] == view and row["n"]]
+        rows = distinct([row for row in latency if row["view"] == view and row["n"]])
         rows = rows if view == SUCCESSES else [row for row in rows if row["without_answer"]]
         if rows:
             header = (title, *(f"{q['label']} (ms)" for q in rows[0]["quantiles"]), "n", "n_eff (p99)")
@@ -94,6 +100,42 @@ def _latency(latency: Sequence[Json]) -> list[str]:
             ]
             out.append(_rows(header, cells))
     return out or ["No request succeeded in the steady stage."]
+
+
+def _groups(groups: Sequence[Json]) -> list[str]:
+    if len(groups) < 2:
+        return []
+    rows = []
+    for group in groups:
+        by = {row["metric"]: row["quantiles"] for row in group["latency"]}
+        first, whole = by.get("ttft_sched", ()), [by[name] for name in WHOLE if name in by]
+        cells = [_brief(qs) for qs in (first, whole[0] if whole else ())]
+        rows.append(
+            (f"{group['by']}: {group['name']}", count(group["requests"]), share(group["ok_share"]), *cells)
+        )
+    header = (
+        "group, failures counted as slowest",
+        "requests",
+        "ok",
+        "TTFT p50 / p95 / p99 (ms)",
+        "whole answer, join or turnaround (ms)",
+    )
+    return ["## By kind of request", _rows(header, rows)]
+
+
+def _brief(quantiles: Sequence[Json]) -> str:
+    return (
+        " / ".join(ms(q["value_ms"]) if q["value_is"] == "value" else q["value_is"] for q in quantiles) or "–"
+    )
+
+
+def _sent(traffic: Json) -> str:
+    rows = [
+        (name, one["pattern"], count(one["requests"]), f"{one['legs']['per_request'] or 0:.3g}", count(one["attempts"]["total"]), "; ".join(marks(one)) or "–")
+        for name, one in traffic.items()
+    ]  # fmt: skip
+    header = ("traffic, whole run", "pattern", "requests", "legs a request", "attempts", "marks")
+    return _rows(header, rows) if rows else ""
 
 
 def _cell(q: Json) -> str:

@@ -18,6 +18,7 @@ from tailgauge_analysis import wording
 from tailgauge_analysis.contents import bound
 from tailgauge_analysis.figures import Figure, library
 from tailgauge_analysis.latency import OFFERED, SUCCESSES
+from tailgauge_analysis.marks import marks
 from tailgauge_analysis.runfile import Json
 from tailgauge_analysis.slo import FAIL, INCONCLUSIVE
 
@@ -28,6 +29,33 @@ MEANING = {
     "DEGRADED": "The numbers can be used by someone who knows the reasons below.",
     "INVALID": "Do not use these numbers.",
 }
+REHEARSAL = (
+    "A rehearsal on the simulated endpoint's virtual clock: no client was measured and no real target asked, "
+    "so the checks of the client do not apply."
+)
+WAITS = {
+    "ttft_sched": "TTFT p99 since scheduled",
+    "join_sched": "Join p99 since scheduled",
+    "turnaround": "Turnaround p99",
+}
+
+
+def word(contents: Json) -> str:
+    """The verdict as it is printed: a rehearsal never goes without that word."""
+    return f"{contents['verdict']} rehearsal" if contents["rehearsal"] else str(contents["verdict"])
+
+
+def meaning(contents: Json) -> str:
+    """What the verdict says of the numbers."""
+    if not contents["rehearsal"]:
+        return MEANING[contents["verdict"]]
+    return f"{REHEARSAL} {MEANING['INVALID']}" if contents["verdict"] == "INVALID" else REHEARSAL
+
+
+def distinct(rows: Sequence[Json]) -> list[Json]:
+    """Latency rows without those that repeat the TTFT: where answers are text only, their first text is their first content."""
+    same = [row["quantiles"] for row in rows if row["metric"] == "ttft_sched"]
+    return [row for row in rows if row["metric"] != "ttft_text" or row["quantiles"] not in same]
 
 
 def html(contents: Json, figures: Sequence[Figure]) -> str:
@@ -47,12 +75,14 @@ def html(contents: Json, figures: Sequence[Figure]) -> str:
         plain=wording.plain,
         tree=_tree,
     )
-    environment.globals.update(bound=bound, plural=wording.plural)
+    environment.globals.update(bound=bound, plural=wording.plural, marks=marks)
     outcomes = [slo["outcome"] for slo in contents["slos"]]
     return environment.get_template("report.html.jinja").render(
         **{**contents, "run_facts": contents["run"]},
-        meaning=MEANING[contents["verdict"]],
-        successes=[row for row in contents["latency"] if row["view"] == SUCCESSES and row["n"]],
+        word=word(contents),
+        meaning=meaning(contents),
+        waits=WAITS,
+        successes=distinct([row for row in contents["latency"] if row["view"] == SUCCESSES and row["n"]]),
         offered=[row for row in contents["latency"] if row["view"] == OFFERED and row["without_answer"]],
         slo_rest=", ".join(f"{k} {name}" for name in (FAIL, INCONCLUSIVE) if (k := outcomes.count(name))),
         figures=[(figure, _in_script(figure.plot)) for figure in figures],

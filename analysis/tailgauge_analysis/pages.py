@@ -37,10 +37,19 @@ _ESTIMATORS = f"""\
 
 - **successes**: requests that ended `ok` and have the event.
   `ok` means the protocol's end mark was received and there was content.
-- **offered**: every scheduled request of the stage.
+- **offered**: every scheduled request of the stage that could have had the metric: a fan-out has a join and no TTFT.
   One that did not end `ok` (error, timeout, still open when the drain ended, dropped before it was sent) counts as slower
   than any success: failing fast never looks fast. A percentile that falls among them prints `failed`,
   or `> drain` where all of them were still open at the end.
+
+A request that its user gave up on purpose is in neither view: it is counted, and no failure of the target.
+Requests that were read slowly on purpose are reported apart, as a group of their own.
+
+## What counts of several attempts
+
+A request's clock starts once, at its scheduled time, whatever was sent for it: retries, hedges, a fallback, the same again.
+It ends at the answer that its user got, the winner's; since sent counts from the winner's own sending.
+Chunk gaps are those of winners. What losers received is counted under what was sent, and nowhere else.
 
 A stamp that is known only as an interval counts at its high end; the report prints the share of such stamps.
 """
@@ -93,7 +102,11 @@ RUN_KEYS = (
     ("admission_end_at_ns", "owner's clock when no more requests were admitted; null if that never came"),
     ("ended_at_ns", "owner's clock at the end of the drain; null if that never came"),
     ("seed", "seed of arrivals, sizes and prompts"),
-    ("arrival", "open or closed"),
+    ("arrival", "open, closed or partly open"),
+    ("virtual", "true: a rehearsal on the simulated endpoint's virtual clock; absent or false: real time"),
+    ("trace", "of a replayed trace: rows read, and dropped by reason; absent without one"),
+    ("estimate", "tokens and cost expected before the run; absent or null if unknown"),
+    ("guard", "the bounds of cost, requests and tokens, what was counted, and which stopped the run"),
     ("target", "url, simulated, protocol"),
     ("versions", "versions of tailgauge and of what it stands on"),
     ("owner", "host, pid, kernel, cpu_count, python and what else tells this machine from another"),
@@ -114,6 +127,7 @@ REPORT_KEYS = (
     ("scenario", "name of its scenario"),
     ("description", "the scenario's line"),
     ("verdict", "VALID, DEGRADED or INVALID"),
+    ("rehearsal", "true for a run on the virtual clock: VALID then says nothing of a real client or target"),
     ("exit_code", "0, 1 (an objective failed) or 3 (INVALID, rows lost, or an objective inconclusive)"),
     ("reasons", "gate, verdict, text, advice of each reason, worst first"),
     ("explanations", "what was hard for the client"),
@@ -125,7 +139,17 @@ REPORT_KEYS = (
         "the two equations recounted from the rows, duplicates, missing_rows, broken (disagreements)",
     ),
     ("outcomes", "ended, requests, share, low, high of the steady stage"),
+    ("remarks", "what a reader must know of the traffic: closed loop, slow readers, users who left"),
+    (
+        "traffic",
+        "by name of the traffic table: what was sent in the whole run except preflight, see below",
+    ),
     ("latency", "metric, title, unit, since, level, formula, view, n, without_answer, quantiles"),
+    (
+        "groups",
+        "by (traffic, slow reader, name, tag), name, pattern, requests, ok, cancelled, ok_share, low, high, latency (offered view)",
+    ),
+    ("smaller_groups", "groups that are not shown"),
     ("slos", "name, metric, p, max_ms, view, outcome, why, quantile"),
     ("stamps", "exact and interval stamps, kernel and user stamps, hand-over lag"),
     (
@@ -137,6 +161,32 @@ REPORT_KEYS = (
     ("truth", "how long after the endpoint wrote it the first content arrived; null without its log"),
     ("environment", "versions, owner, workers, seed, models, scenario"),
     ("problems", "kind and text of everything that was wrong with the data"),
+)
+
+# Keys of one entry of report.json's `traffic`: name, meaning.
+TRAFFIC_KEYS = (
+    ("pattern", "the traffic pattern"),
+    ("requests", "scheduled, preflight excepted"),
+    ("ended", "requests by class"),
+    ("legs", "max, per_request (mean)"),
+    ("attempts", "total, and by cause: primary, retry, hedge, fallback, resubmit, poll"),
+    (
+        "hedging",
+        "legs sent, hedged of them, won by the hedge, held (due but not sent, by reason), rate (hedged / legs), winner_share (won / hedged)",
+    ),
+    (
+        "cache",
+        "attempts whose usage names the cache, requests_with_reads, read_tokens, creation_tokens, uncached_tokens, token_hit_share (read / all three), prefixes, expected (cold, warm, unknown: attempts, read, no_read)",
+    ),
+    ("chunks", "received, by kind: text, thinking, tool_json"),
+    ("phases", "name, attempts, p50_ms since sent, of status events and Server-Timing"),
+    ("slow_readers", "attempts that were read slowly on purpose"),
+    ("not_streamed", "attempts that asked for the whole answer at once"),
+    ("second_target", "attempts sent to the second target"),
+    ("first_fields", "attempts in which a first field was seen complete"),
+    ("tools_ready", "attempts in which a tool's input was complete"),
+    ("citations", "citation events"),
+    ("turns_max", "turns of the longest session"),
 )
 
 _QUANTILE = """\
@@ -184,7 +234,10 @@ def data_format_page() -> str:
     parts.append(
         f"## workers/&lt;n>.json\n\n{own}\nand `run` with run_id, scenario, start_at_ns, started_at, seed, arrival and target."
     )
-    parts.append(f"## report.json\n\n{_keys(REPORT_KEYS)}\n\n{_QUANTILE.strip()}")
+    traffic = "An entry of `traffic` counts attempts, whoever saw their answers, and has these keys.\n\n"
+    parts.append(
+        f"## report.json\n\n{_keys(REPORT_KEYS)}\n\n{traffic}{_keys(TRAFFIC_KEYS)}\n\n{_QUANTILE.strip()}"
+    )
     parts.append("## Schema history\n\n" + _rows(("version", "release", "change"), history()))
     return "\n\n".join(parts) + "\n"
 

@@ -10,19 +10,20 @@ from pathlib import Path
 
 from tailgauge_analysis.contents import bound
 from tailgauge_analysis.latency import SUCCESSES
+from tailgauge_analysis.page import word
 from tailgauge_analysis.runfile import Json
 from tailgauge_analysis.wording import count, ms, plain, plural, share
 
 COLUMNS = 100
 SHOWN = ("p50", "p95", "p99")
-METRICS = ("ttft_sched", "ttft_sent", "tpot", "chunk_gap", "e2e_sched")
+METRICS = ("ttft_sched", "ttft_sent", "tpot", "chunk_gap", "e2e_sched", "join_sched", "turnaround")
 MOST_REASONS = 3
 MOST_SLOS = 4
 
 
 def summary(contents: Json, page: Path) -> str:
     """The terminal text."""
-    lines = [f"{contents['verdict']}  {contents['run_id']}"]
+    lines = [f"{word(contents)}  {contents['run_id']}"]
     lines += [
         line for reason in contents["reasons"][:MOST_REASONS] for line in _wrapped(f"  - {reason['text']}", 2)
     ]
@@ -30,6 +31,7 @@ def summary(contents: Json, page: Path) -> str:
         lines.append(
             f"  - and {plural(len(contents['reasons']) - MOST_REASONS, 'more reason')}: see the report"
         )
+    lines += [line for text in contents["remarks"][:2] for line in _wrapped(text, 2)]
     lines += [*_conservation(contents), *_latency(contents), *_outcomes(contents), *_slos(contents)]
     return "\n".join([*lines, f"report: {page}"])
 

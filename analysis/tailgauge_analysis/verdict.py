@@ -25,10 +25,11 @@ Said = tuple[str, str, str]  # verdict, what is wrong, what to do
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the gates look at."""
+    """What the gates look at: all of the steady stage, and that part of it which tells of the target."""
 
     frames: Frames
     steady: Steady
+    of_target: Steady
     conservation: Conservation
     stamps: Stamps
     workers: list[Worker]
@@ -46,17 +47,24 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """One question about a run; `asks` says what passes."""
+    """One question about a run; `asks` says what passes. A gate `of_client` has no meaning where there was no client."""
 
     name: str
     asks: str
     judge: Callable[[Evidence], Said | None]
+    of_client: bool = False
 
 
 def reasons(gates: Sequence[Gate], evidence: Evidence) -> list[Reason]:
     """What speaks against the run, worst first."""
-    found = [Reason(gate.name, *said) for gate in gates if (said := gate.judge(evidence)) is not None]
+    asked = [gate for gate in gates if applies(gate, evidence)]
+    found = [Reason(gate.name, *said) for gate in asked if (said := gate.judge(evidence)) is not None]
     return sorted(found, key=lambda reason: WORST_FIRST.index(reason.verdict))
+
+
+def applies(gate: Gate, evidence: Evidence) -> bool:
+    """Whether a gate has a meaning: on the virtual clock there was no client that could be late."""
+    return not (gate.of_client and evidence.frames.run["virtual"])
 
 
 def worst(found: list[Reason]) -> str:

@@ -1,0 +1,180 @@
+"""A request with several attempts or legs has one clock and one answer."""
+
+import numpy as np
+import pytest
+
+from tailgauge.errors import Exit
+from tailgauge_analysis.findings import find
+from tailgauge_analysis.frames import load
+from tailgauge_analysis.latency import OFFERED, SUCCESSES, sample
+from tailgauge_analysis.metrics import BY_NAME
+from tailgauge_analysis.steady import steady
+from tailgauge_analysis.verdict import INVALID, VALID
+
+
+@pytest.fixture
+def stage(tmp_path):
+    return lambda run: steady(load([run.write(tmp_path / "run")]))
+
+
+def values(stage, name, view=SUCCESSES):
+    return sample(BY_NAME[name], stage, view)[0].tolist()
+
+
+def test_the_winner_answers_even_where_its_loser_had_content_first(mixed, stage):
+    """A loser that brought content and was cancelled, and one that ended ok, are seen by nobody."""
+    run = mixed()
+    hedge = {"attempt": 1, "cause": "hedge", "of_attempt": 0}
+    run.request(
+        0,
+        [{"first": 90, "gap": 400, "ended": "cancelled", "end": 100}, {"sent": 50, "first": 100, **hedge}],
+        winner=1,
+    )
+    run.request(1000, [{"first": 100, "gap": 500}, {"sent": 50, "first": 200, **hedge}], winner=1)
+    s = stage(run)
+
+    assert values(s, "ttft_sched") == [100, 200]
+    assert values(s, "ttft_sent") == [50, 150]
+    assert values(s, "e2e_sched") == [120, 220]
+    assert values(s, "tpot") == [10, 10]
+    assert values(s, "chunk_gap") == [10] * 4
+    assert values(s, "client_delay") == [0.05, 0.05]
+    assert len(s.attempts) == 4
+
+
+@pytest.mark.parametrize("cause", ["retry", "fallback", "resubmit"])
+def test_the_clock_of_a_request_starts_once(mixed, stage, cause):
+    run = mixed()
+    run.request(
+        0,
+        [{"ended": "cancelled", "end": 500}, {"sent": 700, "first": 900, "attempt": 1, "cause": cause}],
+        winner=1,
+    )
+    s = stage(run)
+
+    assert values(s, "ttft_sched") == [900]
+    assert values(s, "ttft_sent") == [200]
+    assert values(s, "client_delay") == [0.05]
+
+
+def test_a_fan_out_has_a_join_and_no_ttft(mixed, stage):
+    run = mixed()
+    legs = [{"leg": i, "first": 100 + 50 * i} for i in range(4)]
+    run.request(0, legs, pattern="fan_out", joined_ms=280)
+    run.request(
+        1000, [*legs[:3], {"leg": 3, "ended": "timeout", "end": 900}], pattern="fan_out", ended="timeout"
+    )
+    run.request(2000, [{"first": 100}])
+    s = stage(run)
+
+    assert values(s, "join_sched") == [280]
+    assert values(s, "join_sched", OFFERED) == [280, np.inf]
+    assert values(s, "ttft_sched", OFFERED) == [100]
+    assert len(values(s, "chunk_gap")) == 2
+
+
+def test_two_legs_of_one_answer_begin_with_the_first_and_end_with_the_last(mixed, stage):
+    """Progressive: the small model's words are what the user sees first, the large one's end is the end."""
+    run = mixed()
+    run.request(0, [{"first": 50}, {"leg": 1, "first": 400, "kinds": "x" * 21}], pattern="progressive")
+    run.request(
+        1000, [{"ended": "server_error"}, {"leg": 1, "first": 400}], pattern="progressive", winner=None
+    )
+    s = stage(run)
+
+    assert values(s, "ttft_sched") == [50, 400]
+    assert values(s, "e2e_sched") == [600, 420]
+
+
+def test_a_batch_has_a_turnaround(mixed, stage):
+    run = mixed()
+    polls = [{"attempt": i, "cause": "poll", "sent": 1000 * i, "end": 1000 * i + 10} for i in (1, 2)]
+    run.request(0, [{"end": 10}, *polls], pattern="batch")
+    run.request(5000, [{"end": 10, "ended": "timeout"}], pattern="batch", ended="timeout")
+    s = stage(run)
+
+    assert values(s, "turnaround") == [2010]
+    assert values(s, "turnaround", OFFERED) == [2010, np.inf]
+    assert values(s, "ttft_sched", OFFERED) == []
+
+
+def test_thinking_text_and_tools_have_their_own_first_moments(mixed, stage):
+    run = mixed()
+    run.request(0, [{"first": 100, "kinds": "ttxxjj", "tool_ready_at_ns": 81_234_567_890_123 + 180_000_000}])
+    run.request(1000, [{"first": 100}])
+    s = stage(run)
+
+    assert values(s, "ttft_sched") == [100, 100]
+    assert values(s, "ttft_thinking") == [100]
+    assert values(s, "ttft_text") == [120, 100]
+    assert values(s, "ttft_tool") == [140]
+    assert values(s, "tool_ready") == [180]
+
+
+def test_an_answer_that_came_all_at_once_has_no_time_per_token(mixed, stage):
+    run = mixed()
+    run.request(0, [{"first": 100, "kinds": "x", "streamed": False, "output_tokens": 50}])
+    s = stage(run)
+
+    assert values(s, "ttft_sched") == [100]
+    assert values(s, "tpot") == []
+
+
+def test_a_user_who_left_is_no_failure_and_still_counted(mixed, stage):
+    run = mixed()
+    for i in range(3):
+        run.request(i * 1000, [{"first": 100}])
+    run.request(3000, [{"first": 100, "ended": "cancelled", "end": 115}], ended="cancelled")
+    run.request(4000, [{"ended": "server_error"}], ended="server_error", winner=None)
+    s = stage(run)
+
+    assert values(s, "ttft_sched", OFFERED) == [100, 100, 100, np.inf]
+    assert s.requests["ended"].tolist() == ["ok", "ok", "ok", "cancelled", "server_error"]
+
+
+def test_slow_readers_are_left_out_of_what_is_said_of_the_target(mixed, tmp_path):
+    """Half of the requests are read slowly, sent late and stamped as intervals: none of that is the target's or the client's."""
+    run = mixed()
+    for i in range(100):
+        run.request(i * 100, [{"first": 100}])
+        slow = {"sent": 60, "first": 3000, "reader_paused_ns": 2_000_000_000}
+        run.request(i * 100, [{**slow, "first_content_low_at_ns": 81_234_567_890_123}], traffic="slow")
+    found = find(load([run.write(tmp_path / "run")]))
+
+    assert (found.verdict, found.reasons) == (VALID, [])
+    assert values(found.of_target, "ttft_sched") == [100] * 100
+    assert len(found.of_target.gaps_ns) == 200
+    assert found.evidence.stamps.first_intervals == 0
+    assert len(found.steady.requests) == 200
+    apart = next(group for group in found.groups if group.by == "slow reader")
+    assert apart.latency[0].quantiles[0].value == 3000
+
+
+def test_a_run_of_slow_readers_alone_is_a_run(mixed, tmp_path):
+    run = mixed()
+    for i in range(20):
+        run.request(i * 100, [{"first": 100, "reader_paused_ns": 1}])
+    found = find(load([run.write(tmp_path / "run")]))
+
+    assert (found.verdict, found.exit_code) == (VALID, Exit.OK)
+
+
+def test_the_virtual_clock_has_no_client_that_could_be_late(mixed, tmp_path):
+    run = mixed(run={"virtual": True})
+    for i in range(100):
+        run.request(i * 100, [{"sent": 90, "first": 100, "stamps": "user"}])
+    real = mixed(run={"virtual": False}, requests=run.requests, attempts=run.attempts, chunks=run.chunks)
+    found = find(load([run.write(tmp_path / "virtual")]))
+
+    assert (found.verdict, found.reasons) == (VALID, [])
+    assert "client_delay" in [reason.gate for reason in find(load([real.write(tmp_path / "real")])).reasons]
+
+
+def test_the_virtual_clock_excuses_no_lost_row(mixed, tmp_path):
+    run = mixed(run={"virtual": True})
+    for i in range(100):
+        run.request(i * 100, [{"first": 100}])
+    folder = run.write(tmp_path / "run")
+    (folder / "requests" / "part-0-0.parquet").unlink()
+
+    assert find(load([folder])).verdict == INVALID

@@ -1,0 +1,162 @@
+"""What was sent: each kind of traffic is known by its marks, and each has a line of its own."""
+
+import re
+
+import pytest
+
+from tailgauge_analysis.frames import load
+from tailgauge_analysis.groups import groups
+from tailgauge_analysis.pages import TRAFFIC_KEYS
+from tailgauge_analysis.report import make
+from tailgauge_analysis.sent import sent
+from tailgauge_analysis.steady import steady
+
+HEDGE = {"attempt": 1, "cause": "hedge", "of_attempt": 0}
+USAGE = {"input_tokens": 10, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+
+
+@pytest.fixture
+def everything(mixed):
+    """Every kind of traffic, ten requests each."""
+    run = mixed()
+    for i in range(10):
+        at = i * 900
+        tags = f'{{"tenant": "{"ab"[i % 2]}", "tier": "free"}}'
+        run.request(
+            at,
+            [{"first": 100, "kinds": "ttxx", "phases": '{"retrieval": 20000000}'}],
+            tags=tags,
+            name="greeting",
+        )
+        first = {"sent": 0.05, "first": 90, "ended": "cancelled", "end": 110}
+        if i < 3:
+            run.request(at, [first, {**HEDGE, "sent": 50, "first": 100}], "hedged", "hedged", winner=1)
+        elif i == 3:
+            run.request(at, [{"first": 80}, {**HEDGE, "sent": 50, "ended": "cancelled"}], "hedged", "hedged")
+        else:
+            run.request(at, [{"first": 100}], "hedged", "hedged", hedge_held="budget" if i < 6 else None)
+        usage = (
+            {**USAGE, "cache_creation_input_tokens": 90}
+            if i == 0
+            else {**USAGE, "cache_read_input_tokens": 90}
+        )
+        expected = {"prefix": i % 2, "cache_expected": "cold" if i == 0 else "warm"}
+        run.request(at, [{"first": 100, **usage, **expected}], "cached", "cached", tags=tags)
+        run.request(at, [{"leg": k, "first": 100} for k in range(5)], "fan", "fan_out", joined_ms=121)
+        run.request(
+            at, [{"ended": "overloaded"}, {"attempt": 1, "cause": "retry", "first": 100}], "retried", winner=1
+        )
+        run.request(at, [{"first": 500, "reader_paused_ns": 400_000_000}], "slow")
+    return run
+
+
+def test_each_kind_of_traffic_has_its_marks(everything, tmp_path):
+    found = {one.traffic: one for one in sent(load([everything.write(tmp_path / "run")]))}
+    chat, hedged, cached, fan = (found[name] for name in ("chat", "hedged", "cached", "fan"))
+
+    assert (chat.requests, chat.attempts, chat.ended) == (10, 10, {"ok": 10})
+    assert chat.chunks == {"text": 20, "thinking": 20, "tool_json": 0}
+    assert [(p.name, p.attempts, p.p50_ms) for p in chat.phases] == [("retrieval", 10, 20.0)]
+    assert (hedged.hedging.legs, hedged.hedging.hedged, hedged.hedging.won) == (10, 4, 3)
+    assert (hedged.hedging.rate, hedged.hedging.winner_share) == (0.4, 0.75)
+    assert hedged.hedging.held == {"budget": 2}
+    assert cached.cache.token_hit_share == pytest.approx(9 * 90 / 1000)
+    assert (cached.cache.requests_with_reads, cached.cache.creation_tokens, cached.cache.prefixes) == (
+        9,
+        90,
+        2,
+    )
+    assert {name: (e.attempts, e.read) for name, e in cached.cache.expected.items()} == {
+        "cold": (1, 0),
+        "warm": (9, 9),
+    }
+    assert (fan.legs_per_request, fan.legs_max, fan.attempts) == (5.0, 5, 50)
+    assert found["retried"].causes["retry"] == 10
+    assert found["slow"].slow_readers == 10
+
+
+def test_each_kind_of_traffic_prompt_and_tag_has_its_latency(everything, tmp_path):
+    found, smaller = groups(steady(load([everything.write(tmp_path / "run")])))
+    by = {(group.by, group.name): group for group in found}
+
+    assert smaller == 0
+    assert sorted(name for kind, name in by if kind == "traffic") == [
+        "cached",
+        "chat",
+        "fan",
+        "hedged",
+        "retried",
+    ]
+    assert by["tag", "tenant = a"].requests == 10
+    assert by["tag", "tier = free"].requests == 20
+    assert by["name", "greeting"].requests == 10
+    assert [row.metric.name for row in by["traffic", "fan"].latency] == ["join_sched"]
+    assert by["slow reader", "slow"].latency[0].quantiles[0].value == 500
+
+
+def test_many_groups_are_cut_and_counted(mixed, tmp_path):
+    run = mixed()
+    for i in range(50):
+        run.request(i * 100, [{"first": 100}], name=f"prompt {i}")
+    found, smaller = groups(steady(load([run.write(tmp_path / "run")])))
+
+    assert (len(found), smaller) == (21, 30)
+
+
+def test_a_report_of_everything_says_so(everything, tmp_path):
+    everything.run = {"arrival": "closed", "trace": {"rows": 70, "dropped": {"no tokens": 3}}}
+    report = make([everything.write(tmp_path / "run")], tmp_path)
+    page, text = report.html.read_text().partition("<script>")[0], report.markdown.read_text()
+
+    for said in (page, text, report.summary):
+        assert "Closed loop: arrivals waited for answers" in said
+        assert "10 attempts read slowly on purpose" in said
+    assert "40.0% of the legs hedged, 75.0% of these won by the hedge" in page
+    assert "2 hedges due but held: budget 2" in page
+    assert "expected warm: 9 of 9 attempts read from the cache" in text
+    assert "10 retries" in text
+    assert "| fan | fan\\_out | 10 | 5 | 50 |" in text
+    assert {name for name, _ in TRAFFIC_KEYS} == set(report.data["traffic"]["chat"])
+    assert report.data["traffic"]["hedged"]["hedging"]["rate"] == 0.4
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+
+
+def test_a_rehearsal_is_never_called_anything_else(mixed, tmp_path):
+    run = mixed(run={"virtual": True})
+    for i in range(50):
+        run.request(i * 100, [{"first": 100}])
+    report = make([run.write(tmp_path / "run")], tmp_path)
+
+    assert report.summary.startswith("VALID rehearsal  ")
+    assert (
+        "**VALID rehearsal** A rehearsal on the simulated endpoint's virtual clock"
+        in report.markdown.read_text()
+    )
+    assert '<h2 id="verdict">VALID rehearsal</h2>' in report.html.read_text()
+    verdicts = {gate["gate"]: gate["verdict"] for gate in report.data["gates"]}
+    assert verdicts["client_delay"] == verdicts["clock_offset"] == "not applicable"
+    assert verdicts["conservation"] == "passed"
+
+
+def test_a_run_of_fan_outs_alone_leads_with_the_join(mixed, tmp_path):
+    run = mixed()
+    for i in range(100):
+        run.request(i * 100, [{"leg": k, "first": 100} for k in range(3)], "fan", "fan_out", joined_ms=121)
+    report = make([run.write(tmp_path / "run")], tmp_path)
+
+    assert "Join since scheduled: p50 121 ms" in report.data["headline"]
+    assert "Join p99 since scheduled" in report.html.read_text()
+
+
+def test_tags_and_phases_that_are_no_json_are_no_traceback(mixed, tmp_path):
+    run = mixed()
+    for i in range(5):
+        run.request(
+            i * 100, [{"first": 100, "phases": "[1"}], tags="not json", name="<script>alert(1)</script>"
+        )
+        run.request(i * 100, [{"first": 100, "phases": '{"a": "b"}'}], tags="[1]")
+    report = make([run.write(tmp_path / "run")], tmp_path)
+
+    assert "<script>alert" not in report.html.read_text()
+    assert report.data["traffic"]["chat"]["phases"] == []
