@@ -7,6 +7,7 @@ files that decide.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from time import monotonic_ns
 from typing import Protocol
 
@@ -32,16 +33,26 @@ class Customer(Protocol):
 
 
 class Behaviours:
-    """One endpoint's."""
+    """One endpoint's, in real time; in virtual time where `began_ns` and the `wall_ns` of its headers are given.
 
-    def __init__(self, settings: Settings, meters: Meters) -> None:
-        self.settings, self.meters = settings, meters
-        self.limits = Limits(settings.limits, monotonic_ns())
+    Virtual time has no driver: whoever keeps it drives the engine, with `plugs`.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        meters: Meters,
+        began_ns: int | None = None,
+        wall_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.settings, self.meters, self._wall_ns = settings, meters, wall_ns
+        self.limits = Limits(settings.limits, monotonic_ns() if began_ns is None else began_ns)
         self.limited = bool(settings.limits.classes)
         self.cache = PrefixCache(settings.cache)
         self.plugs = _Plugs(settings)
         engine = settings.engine
-        self.driver = None if engine is None else Driver(engine, settings.latency.seed, self.plugs)
+        real = engine is not None and began_ns is None
+        self.driver = Driver(engine, settings.latency.seed, self.plugs) if engine and real else None
 
     def take_gauges(self) -> None:
         """What the meters say of the engine's memory."""
@@ -55,7 +66,7 @@ class Behaviours:
             return {}
         readings = self.limits.readings(model, now_ns)
         return (
-            openai_headers(readings) if protocol == "openai" else anthropic_headers(readings, time.time_ns())
+            openai_headers(readings) if protocol == "openai" else anthropic_headers(readings, self._wall_ns())
         )
 
 

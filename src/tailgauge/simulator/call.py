@@ -16,7 +16,8 @@ from tailgauge.simulator import tokens
 from tailgauge.simulator.ask import decode
 from tailgauge.simulator.exchange import Exchange
 from tailgauge.simulator.faults import CUT, ERROR_EVENT, RESET
-from tailgauge.simulator.pace import Answer, EnginePace, LawPace, Pace
+from tailgauge.simulator.pace import EnginePace, LawPace, Pace
+from tailgauge.simulator.pieces import Answer
 from tailgauge.simulator.script import whole_contents
 from tailgauge.simulator.stream import Stream, reset
 

@@ -56,9 +56,13 @@ class Exchange:
 
     def read(self, body: dict[str, Any], version: str) -> None:
         """Check the body, or raise `Refused`."""
+        self.take(self.wire.parse(body, version), body)
+
+    def take(self, asked: Ask, body: dict[str, Any]) -> None:
+        """What a body asks, already checked; of the body only what its answer and the cache depend on is looked at."""
         settings = self.behaviours.settings
-        self.ask = self.wire.parse(body, version)
-        models.check(settings.models, self.ask.model)
+        self.ask = asked
+        models.check(settings.models, asked.model)
         self.row.input_tokens = self.ask.input_tokens
         tools = body.get("tools") or ()
         self.reply = Reply(self.ask, f"{self.number:024d}", int(time.time()))

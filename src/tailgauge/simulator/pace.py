@@ -7,28 +7,18 @@ learns goes to the call's account at once. Both kinds offer the same, so that no
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
 from collections.abc import Callable
 from typing import Protocol
 
-from tailgauge.simulator import faults, stragglers
-from tailgauge.simulator.delivery import Delivery, Pieces, sleep_until
+from tailgauge.simulator import faults, law
+from tailgauge.simulator.delivery import Delivery, sleep_until
 from tailgauge.simulator.driver import Driver
 from tailgauge.simulator.engine import emission as events
 from tailgauge.simulator.engine.emission import Emission
 from tailgauge.simulator.engine.job import Job
 from tailgauge.simulator.exchange import Exchange
 from tailgauge.simulator.faults import SLOW_HEADERS, STALL
-
-
-class Answer(Pieces, Protocol):
-    """The chunks of an answer."""
-
-    def ready(self, made: int, /) -> int:
-        """Chunks that may leave when so many tokens have been made."""
-
-    def tokens_sent(self, chunks: int, /) -> int:
-        """Tokens that the first chunks carry."""
+from tailgauge.simulator.pieces import Answer, late_ns
 
 
 class Pace(Protocol):
@@ -63,25 +53,15 @@ class LawPace:
 
     def __init__(self, exchange: Exchange, answer: Answer | None) -> None:
         self._exchange = exchange
-        settings, ask, row = exchange.behaviours.settings, exchange.ask, exchange.row
-        law = settings.latency
-        delays = law.delays_ns(exchange.key, max(1, law.chunks(ask.max_tokens)))
-        factor = stragglers.factor(settings.stragglers, exchange.key, 0, row.received_at_ns)
-        if factor != 1.0:
-            delays = [round(delay * factor) for delay in delays]
-        row.planned_ttft_ns = delays[0]
-        self._made_ns = [row.received_at_ns + delay for delay in delays]
-        self._per_chunk = law.tokens_per_chunk
+        self._made_ns = law.made_ns(exchange)
+        self._per_chunk = exchange.behaviours.settings.latency.tokens_per_chunk
         self._made = 0
-        exchange.look_up(0, row.received_at_ns)
+        exchange.look_up(0, exchange.row.received_at_ns)
         self.due_ns = [] if answer is None else faults.due_with(exchange.fault, self._chunks(answer))
-        self._opens_ns = self._made_ns[0] + _late_ns(exchange, SLOW_HEADERS)
+        self._opens_ns = self._made_ns[0] + late_ns(exchange, SLOW_HEADERS)
 
     def _chunks(self, answer: Answer) -> list[int]:
-        due: list[int] = []
-        for i, at_ns in enumerate(self._made_ns[:-1], 1):
-            due += [at_ns] * (answer.ready(i * self._per_chunk) - len(due))
-        return due + [self._made_ns[-1]] * (answer.ready(self._exchange.ask.max_tokens) - len(due))
+        return law.chunks_ns(self._made_ns, self._per_chunk, self._exchange.ask.max_tokens, answer)
 
     async def begin(self) -> None:
         """Wait for the first chunk's time."""
@@ -90,7 +70,7 @@ class LawPace:
 
     async def finish(self) -> None:
         """Wait for the last chunk's time."""
-        await sleep_until(self._made_ns[-1] + _late_ns(self._exchange, SLOW_HEADERS, STALL))
+        await sleep_until(self._made_ns[-1] + late_ns(self._exchange, SLOW_HEADERS, STALL))
         self._exchange.begin(self._made_ns[0])
         self.sent(self._exchange.ask.max_tokens, self._made_ns[-1])
 
@@ -104,8 +84,8 @@ class LawPace:
 
     def leave(self, now_ns: int, *, cancelled: bool) -> None:
         """The rest is not made; a whole answer was under way without anything leaving."""
-        done = bisect_right(self._made_ns, now_ns) * self._per_chunk
-        made = self._made if self._exchange.ask.stream else min(done, self._exchange.ask.max_tokens)
+        done = law.made_until(self._made_ns, self._per_chunk, self._exchange.ask.max_tokens, now_ns)
+        made = self._made if self._exchange.ask.stream else done
         self._exchange.end(made, now_ns, cancelled=cancelled)
         if cancelled:
             self._exchange.row.tokens_after_cancel = 0
@@ -139,7 +119,7 @@ class EnginePace:
         self._is_cut = self._limit == 0  # nothing more will leave, because of the fault
         self._limited = exchange.behaviours.limited
         self._late_from = fault.at_chunk if fault is not None and fault.kind == STALL else 0
-        self._late_ns = _late_ns(exchange, SLOW_HEADERS, STALL)
+        self._late_ns = late_ns(exchange, SLOW_HEADERS, STALL)
 
     def submit(self) -> bool:
         """Hand the call over; False: the engine is full."""
@@ -153,9 +133,9 @@ class EnginePace:
     async def begin(self) -> None:
         """Wait for the first token."""
         first_ns = await self._first
-        late_ns = _late_ns(self._exchange, SLOW_HEADERS)
-        if late_ns:
-            await sleep_until(first_ns + late_ns)
+        slow_ns = late_ns(self._exchange, SLOW_HEADERS)
+        if slow_ns:
+            await sleep_until(first_ns + slow_ns)
 
     async def finish(self) -> None:
         """Wait for the last token."""
@@ -236,9 +216,3 @@ class EnginePace:
             self._delivery.complete()
         if self._close is not None:
             self._close()
-
-
-def _late_ns(exchange: Exchange, *kinds: str) -> int:
-    """What a fault of one of these kinds adds."""
-    fault = exchange.fault
-    return round(fault.seconds * 1e9) if fault is not None and fault.kind in kinds else 0

@@ -54,6 +54,7 @@ class Script:
         self._opened = 0
         self._pieces: list[_Piece] = []
         self._carried = [0]  # tokens of the first i pieces
+        self.kinds: list[str] = []  # of the pieces, as in the records
         self.silent: list[int] = []  # pieces that are no content: signatures
 
     def ready(self, made: int) -> int:
@@ -91,6 +92,7 @@ class Script:
         if chunk.delta == SIGNATURE_DELTA:
             self.silent.append(len(self._pieces))
         carried = self._cut(number, chunk.delta, size)
+        self.kinds.append(block.kind)
         self._pieces.append(_Piece(prefix, around, carried, self._stamp and block.kind == TEXT))
         self._carried.append(self._carried[-1] + size)
 

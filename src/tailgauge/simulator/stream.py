@@ -18,9 +18,10 @@ from tailgauge.simulator import faults
 from tailgauge.simulator.delivery import Delivery, Outlet, sleep_until
 from tailgauge.simulator.exchange import Exchange
 from tailgauge.simulator.faults import EARLY_HEADERS, ERROR_EVENT, RESET
-from tailgauge.simulator.frames import Frames, framed
+from tailgauge.simulator.frames import framed
 from tailgauge.simulator.outlet import Held
-from tailgauge.simulator.pace import Answer, Pace
+from tailgauge.simulator.pace import Pace
+from tailgauge.simulator.pieces import Answer, answer_of
 from tailgauge.simulator.script import Script
 
 _HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
@@ -50,7 +51,7 @@ class Stream:
         self._early = settings.headers_early or (fault is not None and fault.kind == EARLY_HEADERS)
         self._response = EventStream(_HEADERS | headers, early=self._early)
         self._chunked = request.version >= HttpVersion11
-        self.answer: Answer = _answer(exchange, self._chunked)
+        self.answer: Answer = answer_of(exchange, chunked=self._chunked)
         self._pinger: asyncio.TimerHandle | None = None
         self._held: Held | None = None
 
@@ -164,15 +165,3 @@ def reset(request: web.Request) -> None:
         connection = transport.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         transport.abort()
-
-
-def _answer(exchange: Exchange, chunked: bool) -> Answer:
-    """The chunks: one text the quick way, anything else by its plan."""
-    settings, wire, reply = exchange.behaviours.settings, exchange.wire, exchange.reply
-    if reply.plan is not None:
-        pairs = settings.content.tool_pair_tokens
-        return Script(wire, reply, pairs, embed_clock=settings.embed_clock, chunked=chunked)
-    per_chunk = settings.latency.tokens_per_chunk
-    return Frames(
-        wire.around_text(reply), reply.ask.max_tokens, per_chunk, embed_clock=settings.embed_clock, chunked=chunked
-    )  # fmt: skip
