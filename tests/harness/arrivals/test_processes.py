@@ -1,0 +1,143 @@
+"""What each arrival process promises: the spread of its gaps, how it clumps, and its mean rate."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tailgauge.arrival_tables import Arrival, OnOff
+from tailgauge.arrivals.plan import arrival_times
+from tailgauge.arrivals.processes import weibull_shape
+from tailgauge.errors import ScenarioError
+
+RENEWAL = [
+    ("gamma", 0.3), ("gamma", 1.0), ("gamma", 2.0), ("gamma", 4.0), ("weibull", 0.3), ("weibull", 1.0), ("weibull", 2.5),
+]  # fmt: skip
+
+
+def times(process, rate_per_s, duration_s, seed=1, **settings):
+    return arrival_times(Arrival(process=process, rate_per_s=rate_per_s, **settings), duration_s, seed)
+
+
+def dispersion(at_s, window_s, windows):
+    """Index of dispersion of the counts: variance over mean."""
+    counts = np.bincount((at_s / window_s).astype(int), minlength=windows)[:windows]
+    return counts.var(ddof=1) / counts.mean()
+
+
+@pytest.mark.parametrize(("process", "cv"), RENEWAL)
+def test_gaps_have_the_coefficient_of_variation_that_was_asked_for(process, cv):
+    """Row 22: within 3% at 100,000 arrivals, or four standard errors of the estimate where that is more."""
+    gaps = np.diff(times(process, 100, 1000, cv=cv))
+    found = gaps.std() / gaps.mean()
+    fourth = np.mean((gaps / gaps.mean() - 1) ** 4)
+    error = math.sqrt(max(fourth - cv**4, 0) / len(gaps)) / (2 * cv)  # of an estimated standard deviation
+
+    assert len(gaps) == pytest.approx(100_000, rel=0.1)
+    assert abs(found - cv) < max(0.03 * cv, 4 * error)
+
+
+@pytest.mark.parametrize(("process", "cv"), RENEWAL)
+def test_over_long_windows_the_index_of_dispersion_is_the_square_of_the_cv(process, cv, full_size):
+    windows, per_window = (20_000, 900) if full_size else (2_000, 400)
+    at_s = times(process, 100, windows * per_window / 100, cv=cv)
+    found = dispersion(at_s, per_window / 100, windows)
+
+    # Of a finite window the truth itself is off by about cv^4 / window; the rest is the error of a variance.
+    assert abs(found / cv**2 - 1) < max(0.03, 4 * math.sqrt(2 / windows)) + max(cv**2, 1 / cv**2) / per_window
+
+
+def test_gamma_and_weibull_with_a_cv_of_one_are_exponential():
+    for process in ("gamma", "weibull"):
+        gaps = np.diff(times(process, 100, 600, cv=1.0))
+
+        assert np.mean(gaps > 0.03) == pytest.approx(math.exp(-3), rel=0.1)
+
+
+@pytest.mark.parametrize("cv", [0.001, 0.01, 0.5, 1, 3, 50])
+def test_the_weibull_shape_has_the_cv_that_it_was_solved_for(cv):
+    k = weibull_shape(cv)
+    squared = math.expm1(math.lgamma(1 + 2 / k) - 2 * math.lgamma(1 + 1 / k))
+
+    assert math.sqrt(squared) == pytest.approx(cv, rel=1e-6)
+    assert cv != 1 or k == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("process", "cv"), [("gamma", 5.0), ("gamma", 0.2), ("weibull", 3.0)])
+def test_short_runs_of_uneven_gaps_get_rate_times_duration_on_average(process, cv):
+    """A plan that began with an arrival would have (cv^2 - 1) / 2 too many: 12 of 20 at a cv of 5."""
+    counts = np.array([len(times(process, 10, 2, seed, cv=cv)) for seed in range(1500)])
+
+    assert abs(counts.mean() - 20) < 4 * counts.std(ddof=1) / math.sqrt(len(counts))
+
+
+def test_poisson_has_a_cv_and_an_index_of_dispersion_of_one():
+    at_s = times("poisson", 100, 1000)
+    gaps = np.diff(at_s)
+
+    assert gaps.std() / gaps.mean() == pytest.approx(1, abs=4 / math.sqrt(len(gaps)))
+    assert dispersion(at_s, 1.0, 1000) == pytest.approx(1, abs=4 * math.sqrt(2 / 1000))
+
+
+def test_constant_has_equal_gaps_and_hardly_any_dispersion():
+    at_s = times("constant", 8, 100)
+
+    assert np.diff(at_s).tolist() == [0.125] * 799
+    assert dispersion(at_s, 1.0, 100) == 0
+
+
+class TestBursts:
+    BURST = OnOff(on_s=2.0, off_s=6.0)
+
+    def test_the_mean_rate_is_kept(self):
+        counts = np.array([len(times("on_off", 20, 60, seed, on_off=self.BURST)) for seed in range(400)])
+
+        assert abs(counts.mean() - 1200) < 4 * counts.std(ddof=1) / math.sqrt(len(counts))
+
+    @pytest.mark.parametrize("off_share", [0.0, 0.25])
+    def test_the_index_of_dispersion_is_that_of_a_two_state_process(self, off_share):
+        """Variance of a Markov-modulated Poisson process, with rates a, b in states that end at rates p, q."""
+        burst = OnOff(on_s=2.0, off_s=6.0, off_share=off_share)
+        window_s, windows = 100.0, 2000
+        p, q = 1 / burst.on_s, 1 / burst.off_s
+        on = q / (p + q)
+        high = 20 / (on + (1 - on) * off_share)
+        relaxed = 1 - (1 - math.exp(-(p + q) * window_s)) / ((p + q) * window_s)
+        truth = 1 + 2 * (high * (1 - off_share)) ** 2 * on * (1 - on) / ((p + q) * 20) * relaxed
+        at_s = times("on_off", 20, window_s * windows, on_off=burst)
+
+        assert truth > 20
+        assert dispersion(at_s, window_s, windows) == pytest.approx(truth, rel=4 * math.sqrt(2 / windows))
+
+    def test_nothing_comes_between_bursts_and_the_bursts_have_their_length(self):
+        at_s = times("on_off", 250, 8000, on_off=self.BURST)  # 1,000 a second within a burst
+        ends = np.flatnonzero(np.diff(at_s) > 0.05)  # e^-50: no gap within a burst is so long
+        lengths = at_s[ends[1:]] - at_s[ends[:-1] + 1]
+
+        assert len(lengths) == pytest.approx(1000, rel=0.15)
+        assert lengths.mean() == pytest.approx(2.0, rel=4 / math.sqrt(len(lengths)))
+        assert np.diff(at_s)[ends].mean() == pytest.approx(6.0, rel=4 / math.sqrt(len(lengths)))
+
+    def test_the_same_rate_in_both_states_is_poisson(self):
+        at_s = times("on_off", 100, 600, on_off=OnOff(on_s=1, off_s=1, off_share=1.0))
+
+        assert dispersion(at_s, 1.0, 600) == pytest.approx(1, abs=4 * math.sqrt(2 / 600))
+
+    def test_too_many_bursts_are_refused(self):
+        with pytest.raises(ScenarioError, match=r"arrival\.on_off: over 20 million bursts"):
+            times("on_off", 1, 1000, on_off=OnOff(on_s=1e-6, off_s=1e-6))
+
+
+def test_every_purpose_has_a_stream_of_its_own():
+    """The first gap and the bursts are drawn apart from the times: another cv moves no burst."""
+    short, long = (times("on_off", rate, 400, on_off=OnOff(on_s=1, off_s=9)) for rate in (50, 500))
+    quiet = [set(np.floor(at_s).astype(int)) for at_s in (short, long)]
+
+    assert len(quiet[0] - quiet[1]) == 0
+
+
+def test_over_twenty_million_arrivals_are_refused():
+    with pytest.raises(ScenarioError, match="over 20 million arrivals"):
+        times("poisson", 1000, 30_000)
