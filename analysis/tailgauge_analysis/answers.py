@@ -6,6 +6,8 @@ were.
 
 - The answer of a request that ended ok is the attempt of leg 0 that its pattern named as the winner; without that word
   (older runs, or only another leg answered) the attempt that ended ok with the earliest content.
+- Of a progressive request the large model's answer is the answer (leg 0), but a user sees first whatever comes first:
+  its TTFT is that of the earlier of both legs.
 - A fan-out has no answer of its own, only the moment at which its legs are joined. A batch has neither.
 - Losers of a hedge and answers that were given up are no answers: nobody saw them.
 - A slow reader's attempts tell of the reader. Its requests are marked, and stay out of what is said of the target.
@@ -20,6 +22,7 @@ from tailgauge_analysis.frames import Frames
 from tailgauge_analysis.runfile import table
 
 FAN_OUT, BATCH = "fan_out", "batch"  # patterns without an answer of their own
+PROGRESSIVE = "progressive"
 ANSWER = (
     "leg", "attempt", "cause", "streamed", "sent_at_ns", "first_content_at_ns", "first_content_low_at_ns",
     "first_text_at_ns", "first_text_low_at_ns", "first_thinking_at_ns", "first_tool_json_at_ns", "tool_ready_at_ns",
@@ -50,14 +53,31 @@ def answered(requests: pd.DataFrame, attempts: pd.DataFrame, first_token: str) -
     started = attempts[(attempts["leg"] == 0) & (attempts["attempt"] == 0)].drop_duplicates("request_id")
     joined["first_sent_at_ns"] = joined["request_id"].map(started.set_index("request_id")["sent_at_ns"])
     first = "first_text" if first_token == records.TEXT else "first_content"
-    joined["first_at_ns"] = joined[f"{first}_at_ns"]
-    joined["first_is_interval"] = joined[f"{first}_low_at_ns"].notna()
+    shown = _shown(joined, attempts, f"{first}_at_ns")
+    joined["first_at_ns"] = shown[f"{first}_at_ns"]
+    joined["first_low_at_ns"] = shown[f"{first}_low_at_ns"]
+    joined["first_is_interval"] = joined["first_low_at_ns"].notna()
+    joined["shown_sent_at_ns"] = shown["sent_at_ns"]
     last = good.groupby("request_id")["last_content_at_ns"].max()
     several = joined["legs"] > 1
     joined["whole_at_ns"] = joined["last_content_at_ns"].where(~several, joined["request_id"].map(last))
     joined["whole_at_ns"] = joined["whole_at_ns"].where(joined["answer_attempt"].notna())
     joined["slow_reader"] = joined["request_id"].isin(slow_readers(attempts))
     return joined
+
+
+def _shown(joined: pd.DataFrame, attempts: pd.DataFrame, first: str) -> pd.DataFrame:
+    """The stamps of the attempt that showed something first: the answer, or a progressive request's faster leg."""
+    columns = [first, first.replace("_at_ns", "_low_at_ns"), "sent_at_ns"]
+    shown = joined[columns].copy()
+    two = joined[(joined["pattern"] == PROGRESSIVE) & joined["answer_attempt"].notna()]
+    if len(two):
+        seen = attempts[attempts["ended"].isin((records.OK, records.CANCELLED)) & attempts[first].notna()]
+        seen = seen[seen["request_id"].isin(two["request_id"])].sort_values(first, kind="stable")
+        earliest = seen.drop_duplicates("request_id").set_index("request_id")[columns]
+        found = earliest.reindex(two["request_id"]).set_axis(two.index)
+        shown.loc[two.index] = found.where(found[first].notna(), shown.loc[two.index])
+    return shown
 
 
 def slow_readers(attempts: pd.DataFrame) -> pd.Series[int]:

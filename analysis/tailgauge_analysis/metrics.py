@@ -101,7 +101,7 @@ METRICS = (
         "first content - sent",
         ("attempts.sent_at_ns", "attempts.first_content_at_ns", "attempts.first_text_at_ns"),
         "What the network and the target take to the first content of the attempt that answered.",
-        _between("sent_at_ns", "first_at_ns"),
+        _between("shown_sent_at_ns", "first_at_ns"),
     ),
     Metric(
         "tpot", "TPOT", NEITHER, REQUEST, True,

@@ -74,16 +74,21 @@ def test_a_fan_out_has_a_join_and_no_ttft(mixed, stage):
 
 
 def test_two_legs_of_one_answer_begin_with_the_first_and_end_with_the_last(mixed, stage):
-    """Progressive: the small model's words are what the user sees first, the large one's end is the end."""
+    """Progressive: the fast model's words are what the user sees first, the large one's end is the end."""
     run = mixed()
-    run.request(0, [{"first": 50}, {"leg": 1, "first": 400, "kinds": "x" * 21}], pattern="progressive")
+    fast, large = {"leg": 1, "sent": 10, "first": 50}, {"first": 400, "kinds": "x" * 21}
+    run.request(0, [large, fast], pattern="progressive")
+    run.request(1000, [large, {"leg": 1, "ended": "server_error"}], pattern="progressive")
     run.request(
-        1000, [{"ended": "server_error"}, {"leg": 1, "first": 400}], pattern="progressive", winner=None
+        2000, [{"first": 90}, {**fast, "first": 40, "ended": "cancelled", "end": 120}], pattern="progressive"
     )
+    run.request(3000, [{"first": 90}, {**fast, "first": 400, "kinds": "xxxxx"}], pattern="structured")
     s = stage(run)
 
-    assert values(s, "ttft_sched") == [50, 400]
-    assert values(s, "e2e_sched") == [600, 420]
+    assert values(s, "ttft_sched") == [50, 400, 40, 90]
+    assert values(s, "ttft_sent") == [40, 399.95, 30, 89.95]
+    assert values(s, "e2e_sched") == [600, 600, 110, 440]
+    assert values(s, "tpot") == [10] * 4
 
 
 def test_a_batch_has_a_turnaround(mixed, stage):
