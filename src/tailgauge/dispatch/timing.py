@@ -6,11 +6,8 @@ Rule: a driver knows this interface only, so that requests are driven in real ti
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
-
-from gevent import get_hub
-
-from tailgauge.clock import monotonic_ns
+from functools import cache
+from typing import Protocol
 
 
 class Timer(Protocol):
@@ -30,29 +27,9 @@ class Timing(Protocol):
         """Call at a time; it may come a little early."""
 
 
-class _HubTimer:
-    __slots__ = ("_timer",)
+@cache
+def hub_time() -> Timing:
+    """Real time; its greenlets are loaded where it is asked for, virtual time does without them."""
+    from tailgauge.dispatch.hub_time import HubTime
 
-    def __init__(self, seconds: float, call: Callable[[], None]) -> None:
-        self._timer: Any = get_hub().loop.timer(seconds)
-        self._timer.start(call)
-
-    def cancel(self) -> None:
-        """Stop it and give its memory back."""
-        self._timer.stop()
-        self._timer.close()
-
-
-class HubTime:
-    """Real time: the monotonic clock, and timers of the hub in whose callbacks everything happens."""
-
-    def now_ns(self) -> int:
-        """The monotonic clock."""
-        return monotonic_ns()
-
-    def call_at(self, at_ns: int, call: Callable[[], None]) -> Timer:
-        """A timer of the hub; its clock is coarse."""
-        return _HubTimer(max(0, at_ns - monotonic_ns()) / 1e9, call)
-
-
-HUB_TIME = HubTime()
+    return HubTime()
