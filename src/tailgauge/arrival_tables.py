@@ -36,9 +36,9 @@ class Shape(Table):
     factor: Annotated[float, Field(ge=0, le=1000)] = Field(
         2.0, description="rate relative to the rest, or at the end relative to the start"
     )
-    points: Annotated[tuple[tuple[Share, NonNegative], ...], Field(strict=False)] = Field(
-        (), description="`[[share of the run, relative rate], ...]`; straight lines between them"
-    )
+    points: Annotated[
+        tuple[Annotated[tuple[Share, NonNegative], Field(strict=False)], ...], Field(strict=False)
+    ] = Field((), description="`[[share of the run, relative rate], ...]`; straight lines between them")
 
     @model_validator(mode="after")
     def _used(self) -> Shape:

@@ -22,6 +22,7 @@ from tailgauge.arrivals.lines import MAX_TOKENS, json_object, text_lines
 from tailgauge.errors import ScenarioError
 
 _LONGEST_NS = 2**62
+_SECOND = 1_000_000_000
 _DATE = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -33,7 +34,7 @@ class Recorded:
     at_ns: Any  # since the first row
     prompt_tokens: Any
     output_tokens: Any  # 0: the trace has no answer to it
-    resolution_ns: int  # times are multiples of it; 0: finer than a millisecond
+    resolution_ns: int  # ticks of the clock, where they are coarse; 0: times are taken as they stand
     session: tuple[str | None, ...] | None  # names of sessions, where the trace has them
     blocks: tuple[tuple[int, ...], ...] | None  # ids of the prompt's blocks, where the trace has them
 
@@ -49,7 +50,8 @@ class Format:
     prompt: str
     output: str
     read_time: Callable[[Any], int]
-    tick_ns: int  # the coarsest clock that such a trace is known to have
+    ticks_ns: tuple[int, ...]  # of the coarse clocks that such traces are known to have
+    slack_ns: int = 0  # a tick may be printed so much off, by being cut to the unit of print
     session: str = ""
     blocks: str = ""
 
@@ -96,8 +98,9 @@ class _Columns:
             raise self._wrong(
                 number, shape.time, f"expected a time, got {str(row[shape.time])[:40]!r}"
             ) from None
-        if self._begin is None:
-            self._begin = at
+        if abs(at) > _LONGEST_NS:
+            raise self._wrong(number, shape.time, f"{str(row[shape.time])[:40]!r} is over a century away")
+        self._begin = at if self._begin is None else self._begin
         at -= self._begin
         if self._at and at < self._at[-1]:
             raise self._wrong(
@@ -105,15 +108,13 @@ class _Columns:
                 shape.time,
                 f"{str(row[shape.time])[:40]!r} is before the time of the row above: sort the trace",
             )
-        if abs(at) > _LONGEST_NS:
-            raise self._wrong(number, shape.time, f"{str(row[shape.time])[:40]!r} is over a century later")
         self._at.append(at)
         self._prompt.append(self._size(number, row, shape.prompt))
         self._output.append(self._size(number, row, shape.output))
         if shape.session:
             self._sessions.append(row.get(shape.session) or None)
-        if shape.blocks and shape.blocks in row:
-            self._blocks.append(self._ids(number, row[shape.blocks]))
+        if shape.blocks and (shape.blocks in row or self._blocks):
+            self._blocks.append(self._ids(number, row.get(shape.blocks)))
 
     def _size(self, number: int, row: Mapping[str, Any], name: str) -> int:
         value = row[name]
@@ -129,6 +130,8 @@ class _Columns:
         return value
 
     def _ids(self, number: int, value: Any) -> tuple[int, ...]:
+        if len(self._blocks) < len(self._at) - 1:
+            raise self._wrong(number, self._shape.blocks, "stands here, but not in the rows above")
         if not isinstance(value, list) or not all(type(one) is int and 0 <= one < 2**63 for one in value):
             raise self._wrong(
                 number, self._shape.blocks, f"expected a list of whole numbers, got {str(value)[:40]!r}"
@@ -138,18 +141,26 @@ class _Columns:
     def _wrong(self, number: int, column: str, why: str) -> ScenarioError:
         return ScenarioError(f"{self._path}:{number}: column {column}: {why}")
 
+    def _tick_ns(self, clock: Any) -> int:
+        """The coarsest tick on which every time lies; 0 where there is none."""
+        slack = self._shape.slack_ns
+        for tick in self._shape.ticks_ns:
+            beyond = clock % tick
+            if (np.minimum(beyond, tick - beyond) <= slack).all():
+                return tick
+        return 0
+
     def done(self, kind: str) -> Recorded:
-        """The trace. Blocks count only where every row has them."""
+        """The trace."""
         at = np.array(self._at, dtype=np.int64)
-        tick = int(np.gcd.reduce(np.append(at, self._shape.tick_ns)))
         return Recorded(
             format=kind,
             at_ns=at,
             prompt_tokens=np.array(self._prompt, dtype=np.int32),
             output_tokens=np.array(self._output, dtype=np.int32),
-            resolution_ns=tick if tick >= 1_000_000 else 0,
+            resolution_ns=self._tick_ns(at + (self._begin or 0)),
             session=tuple(self._sessions) if any(self._sessions) else None,
-            blocks=tuple(self._blocks) if self._blocks and len(self._blocks) == len(at) else None,
+            blocks=tuple(self._blocks) if self._blocks else None,
         )
 
 
@@ -225,11 +236,17 @@ def _date(value: str) -> int:
 
 
 FORMATS = {
-    "azure": Format("TIMESTAMP", "ContextTokens", "GeneratedTokens", _date, 1_000_000_000),
+    "azure": Format("TIMESTAMP", "ContextTokens", "GeneratedTokens", _date, (_SECOND,)),
     "burstgpt": Format(
-        "Timestamp", "Request tokens", "Response tokens", _seconds, 1_000_000_000, session="Session ID"
+        "Timestamp", "Request tokens", "Response tokens", _seconds, (_SECOND,), session="Session ID"
     ),
     "mooncake": Format(
-        "timestamp", "input_length", "output_length", _milliseconds, 3_000_000_000, blocks="hash_ids"
+        "timestamp",
+        "input_length",
+        "output_length",
+        _milliseconds,
+        (3 * _SECOND, _SECOND),
+        slack_ns=1_000_000,
+        blocks="hash_ids",
     ),
 }
