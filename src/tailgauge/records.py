@@ -94,9 +94,12 @@ class RequestRow:
     stage: Annotated[str, _c("string", "preflight, warmup, steady or cooldown, by scheduled time")]
     traffic: Annotated[str, _c("string", "name of the scenario's traffic table")]
     pattern: Annotated[str, _c("string", "traffic pattern: streaming, cached, fan_out, ...")]
-    session_id: Annotated[int | None, _c("int64", "arrival index of the session's first turn")]
+    session_id: Annotated[
+        int | None,
+        _c("int64", "request_id of the session's or the user's first turn; null for requests of their own"),
+    ]
     scheduled_at_ns: Annotated[int, _c("int64", "planned arrival; the user-view clock starts here")]
-    dispatched_at_ns: Annotated[int | None, _c("int64", "its greenlet started; null for client_drop")]
+    dispatched_at_ns: Annotated[int | None, _c("int64", "its pattern began; null for client_drop")]
     ended_at_ns: Annotated[int | None, _c("int64", "outcome known; null when censored or dropped")]
     ended: Annotated[str, _c("string", "class of the outcome, or censored, or client_drop")]
     legs: Annotated[int, _c("int16", "calls that the request consists of; 0 for client_drop")]

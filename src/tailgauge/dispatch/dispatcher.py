@@ -1,99 +1,99 @@
 """Walks the schedule: each arrival at its absolute time, whatever became of those before it.
 
-Rule: open loop. An arrival that is late keeps its scheduled time; at the in-flight cap it is recorded as client_drop
-and never queued. A slice once handed out is this worker's alone; without a next slice the worker idles.
+Rule: an arrival that is late keeps its scheduled time; at the in-flight cap it is recorded as client_drop and never
+queued. A slice once handed out is this worker's alone; without a next slice the worker idles. What follows a request
+(`turns`) is scheduled when it has ended, and is an arrival like any other from then on.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import gevent
+from gevent import get_hub, getcurrent
 from gevent.event import Event as Signal
-from gevent.pool import Group
 
 from tailgauge.arrivals import Planned
 from tailgauge.call import Prompt
 from tailgauge.clock import monotonic_ns
 from tailgauge.dispatch.alarm import Alarm
-from tailgauge.dispatch.attempts import Attempts, Origin
+from tailgauge.dispatch.attempts import Attempts
 from tailgauge.dispatch.counters import Counters
-from tailgauge.dispatch.driver import drive
-from tailgauge.prompts import prompt
+from tailgauge.dispatch.driver import Drive
+from tailgauge.dispatch.gates import Gates
+from tailgauge.dispatch.origin import Origin
+from tailgauge.prompts import Maker, prompt
 from tailgauge.records import CENSORED, CLIENT_DROP, PREFLIGHT, RequestRow
 from tailgauge.traffic.patterns import PATTERNS
-from tailgauge.traffic.steps import Ask
+from tailgauge.traffic.steps import Ask, MakePattern
+from tailgauge.traffic_tables import Traffic
+from tailgauge.turns import Turn, draw, following, told, turns_of
 
 if TYPE_CHECKING:
     from tailgauge.recorder import Recorder
     from tailgauge.scenario import Scenario
 
-_PROMPTS_AT_ONCE = 20
+AT_ONCE = 20  # prompts made, or late arrivals sent, before the open streams get their turn
 CLOSING_S = 5.0  # beyond the connect time-out: an abort does not interrupt a connect in progress
+_LOOK_S = 0.02  # between two looks at what is still open
 
 
-@dataclass(slots=True, order=True)
-class Arrival:
-    """One planned request; `at_ns` since the start of the run."""
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A traffic table at work in this worker: its pattern, and what its requests share."""
 
-    at_ns: int
-    request_id: int
-    traffic: str
-    prompt_tokens: int
-    output_tokens: int
-    prompt: str = ""
+    traffic: Traffic
+    make: MakePattern
+    gates: Gates
 
 
 class Dispatcher:
-    """One worker's share of the schedule, as it comes in."""
+    """One worker's share of the schedule, as it comes in. `makers` make the prompts of each traffic table."""
 
     def __init__(
         self,
         scenario: Scenario,
+        makers: Mapping[str, Maker],
         attempts: Attempts,
         recorder: Recorder,
         counters: Counters,
         on_ended: Callable[[str, str, float], None],
         on_bug: Callable[[BaseException], None],
     ) -> None:
-        self._scenario = scenario
-        self._attempts = attempts
-        self._recorder = recorder
-        self._counters = counters
-        self._on_ended = on_ended
-        self._on_bug = on_bug
-        self._waiting: list[Arrival] = []
+        self._scenario, self._makers, self._attempts = scenario, makers, attempts
+        self._recorder, self._counters = recorder, counters
+        self._on_ended, self._on_bug = on_ended, on_bug
+        self._kinds = {
+            name: Kind(traffic, PATTERNS[traffic.pattern](traffic), Gates())
+            for name, traffic in scenario.traffic.items()
+        }
+        self._until_ns = int(scenario.stages.duration_s * 1e9)
+        self._waiting: list[Turn] = []
+        self._coming: list[Turn] = []  # later turns whose prompts are still to be made
+        self._open: set[Drive] = set()
         self._alarm = Alarm()
-        self._more = Signal()
-        self._requests = Group()
-        self._stopped = False
-        self._hurried = False
+        self._more, self._to_make = Signal(), Signal()
+        self._stopped = self._hurried = False
         self.start_at_ns = 0
 
     def lease(self, rows: Iterable[Sequence[Any]]) -> None:
         """Take arrivals of a slice (see `arrivals.Planned`); makes their prompts."""
         planned = [Planned(*row) for row in rows]
-        arrivals = [
-            Arrival(p.at_ns, p.request_id, p.traffic, p.prompt_tokens, p.output_tokens) for p in planned
-        ]
-        self._counters.leased += len(arrivals)
+        self._counters.leased += turns_of(planned)
         if self._stopped:
-            self._counters.not_reached += len(arrivals)
+            self._counters.not_reached += turns_of(planned)
             return
-        for number, arrival in enumerate(arrivals):
-            arrival.prompt = prompt(self._scenario.seed, arrival.request_id, arrival.prompt_tokens)
-            heapq.heappush(self._waiting, arrival)
-            if number % _PROMPTS_AT_ONCE == 0:
-                gevent.sleep(0)
-        self._more.set()
-        self._alarm.ring()
+        self._make([Turn.first(row) for row in planned])
 
     def run(self, start_at_ns: int) -> None:
         """Dispatch until `stop`; `start_at_ns` is the start of the run on this worker's clock."""
         self.start_at_ns = start_at_ns
+        gevent.spawn(self._make_coming)
+        in_a_row = 0
         while not self._stopped:
             if not self._waiting:
                 self._more.clear()
@@ -101,9 +101,13 @@ class Dispatcher:
                 continue
             due = start_at_ns + self._waiting[0].at_ns
             if due > monotonic_ns():
+                in_a_row = 0
                 self._alarm.wait_until(due)
                 continue
             self._dispatch(heapq.heappop(self._waiting))
+            in_a_row += 1
+            if in_a_row % AT_ONCE == 0:
+                gevent.sleep(0)
 
     def stop(self) -> None:
         """Admit no more; what was leased and not reached is counted."""
@@ -112,88 +116,185 @@ class Dispatcher:
             counters = self._counters  # a slice may be half taken: what waits is not all of it
             counters.not_reached = counters.leased - counters.dispatched - counters.client_drop
             self._more.set()
+            self._to_make.set()
             self._alarm.ring()
 
     def drain(self, seconds: float) -> None:
         """Wait for open requests, then close the rest as censored."""
         if not self._hurried:
-            self._requests.join(timeout=seconds)
+            self._look_until(monotonic_ns() + int(seconds * 1e9))
         patience = monotonic_ns() + int((self._scenario.limits.connect_timeout_s + CLOSING_S) * 1e9)
-        while self._requests and monotonic_ns() < patience:
-            self._attempts.abort_open(CENSORED)  # again and again: a greenlet may only now open its call
-            self._requests.join(timeout=0.05)
+        while self._is_open and monotonic_ns() < patience:
+            self._censor()  # again and again: a greenlet may only now open its call
+            gevent.sleep(_LOOK_S)
+        for drive in list(self._open):
+            drive.give_up()
         self._alarm.close()
 
     def hurry(self) -> None:
         """Admit no more and close what is open now: the user does not want to wait."""
         self._hurried = True
         self.stop()
-        self._attempts.abort_open(CENSORED)
+        self._censor()
 
-    def preflight(self, traffic: str, request_id: int) -> None:
-        """One real request outside every statistic; returns when it has ended."""
-        mix = self._scenario.traffic[traffic]
-        text = prompt(self._scenario.seed, request_id, min(mix.prompt_tokens, 32))
-        now = monotonic_ns()
-        self._request(Arrival(now, request_id, traffic, 32, min(mix.output_tokens, 16), text), PREFLIGHT, now)
+    def preflight(self, name: str, request_id: int) -> None:
+        """One plain call outside every statistic; returns when it has ended."""
+        traffic = self._scenario.traffic[name]
+        tokens = min(traffic.output_tokens, 16)
+        words = Prompt.of(prompt(self._scenario.seed, request_id, min(traffic.prompt_tokens, 32)))
+        now, over = monotonic_ns(), Signal()
+        planned = Planned(request_id, now, name, 32, tokens)
+        turn = Turn(now, request_id, planned, planned, (), (words,))
+        plain = Traffic(model=traffic.model)
+        kind = Kind(plain, PATTERNS[plain.pattern](plain), Gates())
 
-    def _dispatch(self, arrival: Arrival) -> None:
-        scheduled = self.start_at_ns + arrival.at_ns
-        stage = self._scenario.stages.stage_at(arrival.at_ns / 1e9)
+        def end(drive: Drive) -> None:
+            self._ended(turn, PREFLIGHT, now, now, drive)
+            over.set()
+
+        self._drive(kind, turn, PREFLIGHT, now, end).begin()
+        over.wait()
+
+    # --- one request ------------------------------------------------------------------------------------------
+
+    def _dispatch(self, turn: Turn) -> None:
+        scheduled = self.start_at_ns + turn.at_ns
+        stage = self._scenario.stages.stage_at(turn.at_ns / 1e9)
         counters = self._counters
+        counters.leased += turn.is_closed
         if counters.in_flight >= self._scenario.limits.in_flight_per_worker:
             counters.client_drop += 1
-            self._recorder.request(self._row(arrival, stage, scheduled, None, CLIENT_DROP))
+            self._recorder.request(self._row(turn, stage, scheduled, None, CLIENT_DROP))
+            self._follow(turn, CLIENT_DROP, monotonic_ns(), None)
             gevent.sleep(0)  # a storm of drops must not keep the open streams from being read
             return
         counters.dispatched += 1
         counters.in_flight += 1
-        self._requests.start(gevent.Greenlet(self._counted, arrival, stage, scheduled))
+        dispatched = monotonic_ns()
+        counters.dispatch_late_max_ns = max(counters.dispatch_late_max_ns, dispatched - scheduled)
 
-    def _counted(self, arrival: Arrival, stage: str, scheduled: int) -> None:
-        counters = self._counters
-        counters.dispatch_late_max_ns = max(counters.dispatch_late_max_ns, monotonic_ns() - scheduled)
-        try:
-            ended = self._request(arrival, stage, scheduled)
-        except BaseException as error:
-            self._on_bug(error)
-            raise
-        finally:
-            counters.in_flight -= 1
+        def over(drive: Drive) -> None:
+            self._over(turn, stage, scheduled, dispatched, drive)
+
+        drive = self._drive(self._kinds[turn.asked.traffic], turn, stage, scheduled, over)
+        self._open.add(drive)
+        drive.begin()
+
+    def _drive(
+        self, kind: Kind, turn: Turn, stage: str, scheduled: int, over: Callable[[Drive], None]
+    ) -> Drive:
+        seed, request_id = self._scenario.seed, turn.request_id
+        tokens = turn.asked.output_tokens
+        ask = Ask(request_id, scheduled, turn.prompts, tokens, draw(seed, request_id), seed)
+        origin = Origin(request_id, stage, turn.asked.traffic, scheduled)
+        return Drive(kind.make(ask), origin, self._attempts, kind.gates, over)
+
+    def _over(self, turn: Turn, stage: str, scheduled: int, dispatched: int, drive: Drive) -> None:
+        """A request has ended; runs where its last event happened, be that the hub."""
+        assert drive.done is not None
+        self._open.discard(drive)
+        ended, counters = drive.done.ended, self._counters
+        counters.in_flight -= 1
+        ended_at = self._ended(turn, stage, scheduled, dispatched, drive)
         if ended == CENSORED:
             counters.censored += 1
+            return
+        counters.end(ended)
+        self._follow(turn, ended, ended_at, drive.done.text)
+        tell = (turn.planned.traffic, ended, (ended_at - scheduled) / 1e6)
+        if getcurrent() is get_hub():
+            gevent.spawn(self._on_ended, *tell)  # a listener of Locust's may wait, the hub must not
         else:
-            counters.end(ended)
-            self._on_ended(arrival.traffic, ended, (monotonic_ns() - scheduled) / 1e6)
+            self._on_ended(*tell)
 
-    def _request(self, arrival: Arrival, stage: str, scheduled: int) -> str:
-        dispatched = monotonic_ns()
-        traffic = self._scenario.traffic[arrival.traffic]
-        pattern = PATTERNS[traffic.pattern](traffic)
-        ask = Ask(arrival.request_id, scheduled, (Prompt.of(arrival.prompt),), arrival.output_tokens)
-        origin = Origin(arrival.request_id, stage, arrival.traffic, scheduled)
-        driven = drive(pattern, ask, origin, self._attempts)
-        row = self._row(arrival, stage, scheduled, dispatched, driven.done.ended)
-        row.legs, row.attempts, row.winner = driven.legs, driven.attempts, driven.done.winner
-        row.ended_at_ns = None if driven.done.ended == CENSORED else monotonic_ns()
+    def _ended(self, turn: Turn, stage: str, scheduled: int, dispatched: int, drive: Drive) -> int:
+        """Write the row; returns when the request ended."""
+        done, now = drive.done, monotonic_ns()
+        assert done is not None
+        row = self._row(turn, stage, scheduled, dispatched, done.ended)
+        row.legs, row.attempts, row.winner = len(drive.calls), drive.attempts, done.winner
+        row.joined_at_ns, row.hedge_held = done.joined_at_ns, done.hedge_held
+        row.ended_at_ns = None if done.ended == CENSORED else now
         self._recorder.request(row)
-        return driven.done.ended
+        if drive.bug is not None:
+            self._on_bug(drive.bug)
+        return now
 
-    def _row(
-        self, arrival: Arrival, stage: str, scheduled: int, dispatched: int | None, ended: str
-    ) -> RequestRow:
+    def _row(self, turn: Turn, stage: str, scheduled: int, dispatched: int | None, ended: str) -> RequestRow:
+        asked = turn.asked
+        traffic, source = self._scenario.traffic[asked.traffic], asked.source or {}
+        tags = {**traffic.tags, **source.get("tags", {})}
+        in_session = turn.is_closed or traffic.session.turns_mean > 1
         return RequestRow(
-            request_id=arrival.request_id,
+            request_id=turn.request_id,
             stage=stage,
-            traffic=arrival.traffic,
-            pattern=self._scenario.traffic[arrival.traffic].pattern,
-            session_id=None,
+            traffic=asked.traffic,
+            pattern="streaming" if stage == PREFLIGHT else traffic.pattern,
+            session_id=turn.planned.request_id if in_session and stage != PREFLIGHT else None,
             scheduled_at_ns=scheduled,
             dispatched_at_ns=dispatched,
             ended_at_ns=None,
             ended=ended,
             legs=0,
             attempts=0,
-            asked_prompt_tokens=arrival.prompt_tokens,
-            asked_output_tokens=arrival.output_tokens,
+            asked_prompt_tokens=asked.prompt_tokens,
+            asked_output_tokens=asked.output_tokens,
+            name=source.get("name"),
+            tags=json.dumps(tags) if tags else None,
         )
+
+    # --- what follows it --------------------------------------------------------------------------------------
+
+    def _follow(self, turn: Turn, ended: str, ended_at: int, answer: str | None) -> None:
+        """Plan the turn after this one; what would be due after the end of the run is never sent."""
+        if self._stopped:
+            return
+        traffic = self._scenario.traffic[turn.planned.traffic]
+        since_start = ended_at - self.start_at_ns
+        coming = following(turn, ended, since_start, self._scenario.seed, self._scenario.arrival, traffic)
+        if coming is None or coming.at_ns >= self._until_ns:
+            return
+        if traffic.session.grow and not turn.is_closed:
+            coming.history = told(turn, answer)
+        self._coming.append(coming)
+        self._to_make.set()
+
+    def _make_coming(self) -> None:
+        """Make the prompts of later turns, away from the callbacks in which those before them ended."""
+        while not self._stopped:
+            coming, self._coming = self._coming, []
+            self._make(coming)
+            if not self._coming:
+                self._to_make.clear()
+                self._to_make.wait()
+
+    def _make(self, turns: list[Turn]) -> None:
+        """Prompts, in small portions; each turn may be sent from then on."""
+        for number, turn in enumerate(turns):
+            turn.prompts = self._makers[turn.asked.traffic].make(turn.asked, turn.number, turn.history)
+            heapq.heappush(self._waiting, turn)
+            if number % AT_ONCE == 0:
+                self._more.set()
+                self._alarm.ring()
+                gevent.sleep(0)
+        if turns:
+            self._more.set()
+            self._alarm.ring()
+
+    # --- what is open -----------------------------------------------------------------------------------------
+
+    @property
+    def _is_open(self) -> bool:
+        return bool(self._open or self._attempts.open)
+
+    def _look_until(self, deadline_ns: int) -> None:
+        while self._is_open and monotonic_ns() < deadline_ns:
+            gevent.sleep(_LOOK_S)
+
+    def _censor(self) -> None:
+        drives = list(self._open)
+        for drive in drives:
+            drive.send_no_more()  # all of them first: the end of one gives its place in a gate to another
+        for drive in drives:
+            drive.censor()
+        self._attempts.abort_open(CENSORED)

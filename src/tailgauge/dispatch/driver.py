@@ -1,67 +1,226 @@
-"""Drives one request's pattern in real time: steps in, events out, until it returns.
+"""Drives one request's pattern where its events happen: in the callback that read them, or on a virtual clock.
 
-Rule: nothing of a particular pattern is known here.
+Rule: nothing of a particular pattern is known here, and nothing here waits. A step is carried out before the callback
+that caused it returns: a hedge's loser is closed before any other socket is read. What happens meanwhile (closing a
+call decodes what it had received) waits in line, because a pattern is never entered twice.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
-from gevent.queue import Empty, SimpleQueue
+from tailgauge.dispatch.gates import Gates
+from tailgauge.dispatch.timing import Timer, Timing, hub_time
+from tailgauge.records import CANCELLED, CENSORED
+from tailgauge.traffic.steps import (
+    Cancel,
+    Closed,
+    Done,
+    Due,
+    Ended,
+    Event,
+    Give,
+    Given,
+    Pattern,
+    Queued,
+    Send,
+    Sent,
+    Step,
+    Take,
+    Taken,
+    Wait,
+)
 
-from tailgauge.clock import monotonic_ns
-from tailgauge.dispatch.attempts import Attempts, Origin
-from tailgauge.traffic.steps import Ask, Cancel, Done, Due, Event, MakePattern, Send, Sent, Step, Wait
-from tailgauge.transport.exchange import Exchange
-
-
-@dataclass(frozen=True, slots=True)
-class Driven:
-    """How the request ended, and how many legs and calls it took."""
-
-    done: Done
-    legs: int
-    attempts: int
-
-
-def drive(make: MakePattern, ask: Ask, origin: Origin, attempts: Attempts) -> Driven:
-    """Run a pattern to its end; calls that it left open are closed."""
-    inbox: SimpleQueue[Event] = SimpleQueue()
-    calls: dict[int, list[Exchange]] = {}
-    pattern = make(ask)
-    try:
-        step = next(pattern)
-        while True:
-            step = pattern.send(_do(step, origin, attempts, calls, inbox))
-    except StopIteration as stop:
-        done = stop.value
-    finally:
-        for exchange in (e for leg in calls.values() for e in leg):
-            exchange.abort("cancelled")
-    return Driven(done, len(calls), sum(map(len, calls.values())))
+if TYPE_CHECKING:
+    from tailgauge.dispatch.origin import Origin
 
 
-def _do(
-    step: Step,
-    origin: Origin,
-    attempts: Attempts,
-    calls: dict[int, list[Exchange]],
-    inbox: SimpleQueue[Event],
-) -> Event:
-    if isinstance(step, Send):
-        leg = calls.setdefault(step.leg, [])
+class Closable(Protocol):
+    """A call, as a driver sees it."""
+
+    @property
+    def aborted_at_ns(self) -> int | None:
+        """When we closed it."""
+
+    def abort(self, reason: str) -> None:
+        """Close it, unless it is over; `reason` becomes its class."""
+
+
+class Starts(Protocol):
+    """Who makes the calls."""
+
+    def start(self, origin: Origin, send: Send, attempt: int, post: Callable[[Event], None], /) -> Closable:
+        """Start a call; `post` hears its headers, its first content and its end."""
+
+
+class _CensoredError(Exception):
+    """The drain is over, and the pattern has no call left to hear of."""
+
+
+class Drive:
+    """One request at work. `done` is how it ended, `bug` what its pattern raised. Without `timing`, in real time."""
+
+    def __init__(
+        self,
+        pattern: Pattern,
+        origin: Origin,
+        attempts: Starts,
+        gates: Gates,
+        on_over: Callable[[Drive], None],
+        timing: Timing | None = None,
+    ) -> None:
+        self.done: Done | None = None
+        self.bug: Exception | None = None
+        self.calls: dict[int, list[Closable]] = {}
+        self._pattern, self._origin, self._attempts = pattern, origin, attempts
+        self._gates, self._on_over = gates, on_over
+        self._timing = hub_time() if timing is None else timing
+        self._heard: deque[Event] = deque()
+        self._until_ns: int | None = None  # what a wait ends with, if nothing happens
+        self._timer: Timer | None = None
+        self._armed_ns: int | None = None
+        self._unheard = 0  # calls whose end the pattern has not heard
+        self._running = self._closing = False
+
+    @property
+    def attempts(self) -> int:
+        """Calls made."""
+        return sum(map(len, self.calls.values()))
+
+    def begin(self) -> None:
+        """Run the pattern until it waits."""
+        self._run(begin=True)
+
+    def post(self, event: Event) -> None:
+        """Something happened: the pattern hears of it now, or as soon as it listens."""
+        if self.done is None:
+            self._heard.append(event)
+            if not self._running:
+                self._run()
+
+    def send_no_more(self) -> None:
+        """The next call that it would send ends it, as censored."""
+        self._closing = True
+
+    def censor(self) -> None:
+        """Close its calls; the request ends with the last of them, or now if none is in flight."""
+        self._closing = True
+        self._abort(CENSORED)
+        if self.done is None and not self._running:
+            self._run()
+
+    def give_up(self) -> None:
+        """End it now, whatever its calls do."""
+        self._unheard = 0
+        self.censor()
+
+    # --- the pattern ------------------------------------------------------------------------------------------
+
+    def _run(self, *, begin: bool = False) -> None:
+        self._running = True
+        try:
+            step = next(self._pattern) if begin else None
+            while True:
+                answer = self._next() if step is None else self._do(step)
+                if answer is not None:
+                    step = self._pattern.send(answer)
+                elif step is None:
+                    return
+                else:
+                    step = None
+        except StopIteration as stop:
+            done = stop.value
+            if not isinstance(done, Done):
+                done, self.bug = Done(CENSORED), TypeError(f"a pattern returned {done!r}, not Done")
+        except _CensoredError:
+            done = Done(CENSORED)
+        except Exception as error:  # noqa: BLE001 - whatever a pattern raises ends its request, and then the run
+            done, self.bug = Done(CENSORED), error
+        finally:
+            self._running = False
+        self._end(done)
+
+    def _next(self) -> Event | None:
+        """What the pattern hears next, or None: it waits."""
+        if self._heard:
+            self._until_ns = None
+            event = self._heard.popleft()
+            self._unheard -= isinstance(event, Ended)
+            return event
+        if self._closing and self._unheard <= 0:
+            raise _CensoredError
+        if self._until_ns is None:
+            return None
+        now = self._timing.now_ns()
+        if now >= self._until_ns:
+            self._until_ns = None
+            return Due(now)
+        self._arm(self._until_ns)
+        return None
+
+    def _do(self, step: Step) -> Event | None:
+        """Carry out a step; None: the pattern waits."""
+        if isinstance(step, Wait):
+            self._until_ns = step.until_ns
+            return None
+        if isinstance(step, Send):
+            return self._send(step)
+        if isinstance(step, Cancel):
+            exchange = self.calls[step.leg][step.attempt]
+            exchange.abort(step.ended)
+            return Closed(step.leg, step.attempt, exchange.aborted_at_ns or self._timing.now_ns())
+        if isinstance(step, Take):
+            taken = self._gates.take(step.gate, step.limit, self, step.leg)
+            return (Taken if taken else Queued)(step.leg, self._timing.now_ns())
+        if isinstance(step, Give):
+            self._gates.give(step.gate, self)
+            return Given(self._timing.now_ns())
+        raise TypeError(f"a pattern yielded {step!r}, which is no step")
+
+    def _send(self, step: Send) -> Sent:
+        if self._closing:
+            raise _CensoredError
+        leg = self.calls.setdefault(step.leg, [])
         number = len(leg)
-        leg.append(attempts.start(origin, step, number, inbox.put))
-        return Sent(step.leg, number, monotonic_ns())
-    if isinstance(step, Cancel):
-        calls[step.leg][step.attempt].abort("cancelled")
-        heard: Event = inbox.get()
-        return heard
-    if not isinstance(step, Wait):
-        raise TypeError(f"{step!r} is not driven yet")
-    try:
-        left = None if step.until_ns is None else max(0.0, (step.until_ns - monotonic_ns()) / 1e9)
-        heard = inbox.get(timeout=left)
-    except Empty:
-        return Due(monotonic_ns())
-    return heard
+        leg.append(self._attempts.start(self._origin, step, number, self.post))
+        self._unheard += 1
+        return Sent(step.leg, number, self._timing.now_ns())
+
+    # --- time -------------------------------------------------------------------------------------------------
+
+    def _arm(self, until_ns: int) -> None:
+        if self._armed_ns == until_ns:
+            return
+        self._disarm()
+        self._timer = self._timing.call_at(until_ns, self._on_timer)
+        self._armed_ns = until_ns
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = self._armed_ns = None
+
+    def _on_timer(self) -> None:
+        """The loop's clock is coarse: it may fire early, and then the rest is waited for."""
+        self._disarm()
+        if self.done is None and not self._running:
+            self._run()
+
+    # --- the end ----------------------------------------------------------------------------------------------
+
+    def _abort(self, reason: str) -> None:
+        for exchange in [exchange for leg in self.calls.values() for exchange in leg]:
+            exchange.abort(reason)
+
+    def _end(self, done: Done) -> None:
+        self.done = done
+        self._disarm()
+        try:
+            self._pattern.close()
+        except Exception as error:  # noqa: BLE001 - as above
+            self.bug = self.bug or error
+        self._abort(CENSORED if self._closing else CANCELLED)
+        self._gates.leave(self)
+        self._on_over(self)

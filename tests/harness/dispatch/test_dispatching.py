@@ -80,37 +80,33 @@ def test_a_user_in_a_hurry_does_not_wait_for_the_drain(seen):
     assert (facts["ended"], facts["counts"]["not_reached"]) == (["censored", "censored"], 1)
 
 
-@pytest.mark.parametrize("case", ["order", "stop", "drain", "hurried"])
+@pytest.mark.parametrize("case", ["order", "stop", "drain", "hurried", "bug", "retry_wait", "told_in_time"])
 def test_everything_leased_is_in_exactly_one_place(seen, case):
     counts = seen[case]["counts"]
 
     assert counts["leased"] == counts["dispatched"] + counts["client_drop"] + counts["not_reached"]
     assert counts["dispatched"] == sum(counts["ended"].values()) + counts["censored"]
+    assert (seen[case]["in_flight"], seen[case]["open"]) == (0, 0)
 
 
-# --- the driver -------------------------------------------------------------------------------------------------
+def test_a_bug_in_a_pattern_is_told_ends_its_request_and_closes_its_call(seen):
+    facts = seen["bug"]
+
+    assert facts["bugs"] == ["KeyError('a bug')"]
+    assert dict(zip(facts["ids"], facts["ended"], strict=True)) == {0: "ok", 1: "censored", 2: "ok"}
+    assert facts["reasons"] == [[], ["cancelled"], []]
 
 
-def test_the_driver_numbers_calls_within_their_leg_and_hears_what_happens_to_them(seen):
-    facts = seen["driver_sends_and_cancels"]
+def test_a_drain_ends_requests_that_wait_for_a_retry_or_in_line_at_a_gate(seen):
+    facts = seen["retry_wait"]
 
-    assert facts["seen"] == [
-        ["Sent", 0, 0],
-        ["Sent", 0, 1],
-        ["Sent", 1, 0],
-        ["FirstContent", 1],
-        ["Ended", 0, "cancelled"],
-    ]
-    assert facts["result"] == ["ok", 2, 3]
+    assert facts["ended"] == ["censored"] * 3
+    assert facts["started"] == [0, 1], "the place that the drain sets free is no reason to send"
+    assert 0.1 <= facts["took_s"] < 10
 
 
-def test_calls_that_a_pattern_left_open_are_closed_at_its_end(seen):
-    assert seen["driver_sends_and_cancels"]["aborted"] == [["cancelled"]] * 3
-
-
-def test_a_wait_ends_with_its_time_or_with_an_event(seen):
-    assert seen["driver_waits"]["seen"] == [[True, True], [True], [True], ["empty"]]
-    assert seen["driver_waits"]["result"] == ["empty", 1, 1]
+def test_a_listener_may_wait_although_the_request_ended_in_the_hub(seen):
+    assert (seen["told_in_time"]["ended"], seen["told_in_time"]["told"]) == (["timeout"] * 2, 2)
 
 
 # --- the alarm --------------------------------------------------------------------------------------------------

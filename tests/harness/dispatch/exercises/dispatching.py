@@ -1,125 +1,21 @@
-"""Exercise: the dispatcher, the driver and the alarm, with calls that end as they are told."""
+"""Exercise: the dispatcher and the alarm, with calls that end as they are told."""
 
 from __future__ import annotations
 
-import json
-import traceback
-from dataclasses import dataclass, field
+import sys
+from pathlib import Path
 from typing import Any
 
 import gevent
 
+sys.path.insert(0, str(Path(__file__).parent))
+from pretended import MS, Bench, arrivals, print_all
+
+from tailgauge.call import Call
 from tailgauge.clock import monotonic_ns
 from tailgauge.dispatch.alarm import Alarm
-from tailgauge.dispatch.attempts import Origin
-from tailgauge.dispatch.counters import Counters
-from tailgauge.dispatch.dispatcher import Dispatcher
-from tailgauge.dispatch.driver import drive
 from tailgauge.records import TURNS
-from tailgauge.scenario import parse
-from tailgauge.traffic.steps import Ask, Call, Cancel, Due, Ended, FirstContent, Send, Sent, Wait
-
-MS = 1_000_000
-
-
-@dataclass
-class FakeCall:
-    """A call in flight."""
-
-    post: Any
-    leg: int
-    attempt: int
-    aborted: list[str] = field(default_factory=list)
-    done: bool = False
-
-    def end(self, ended: str = "ok") -> None:
-        if not self.done:
-            self.done = True
-            self.post(Ended(self.leg, self.attempt, monotonic_ns(), ended, None))
-
-    def abort(self, reason: str) -> None:
-        if not self.done:
-            self.aborted.append(reason)
-            self.end(reason)
-
-
-class FakeAttempts:
-    """Starts calls that end at once, after `seconds`, or when told."""
-
-    def __init__(self, seconds: float | None = 0.0) -> None:
-        self.seconds = seconds
-        self.calls: list[FakeCall] = []
-        self.started: list[tuple[int, str, int]] = []
-
-    def start(self, origin: Any, send: Any, attempt: int, post: Any) -> FakeCall:
-        call = FakeCall(post, send.leg, attempt)
-        self.calls.append(call)
-        self.started.append((origin.request_id, send.call.prompt, origin.scheduled_at_ns))
-        if self.seconds is not None:
-            gevent.spawn_later(self.seconds, call.end)
-        return call
-
-    def abort_open(self, reason: str) -> None:
-        for call in self.calls:
-            call.abort(reason)
-
-
-class Rows:
-    """Keeps request rows."""
-
-    def __init__(self) -> None:
-        self.rows: list[Any] = []
-
-    def request(self, row: Any) -> None:
-        self.rows.append(row)
-
-
-class Bench:
-    """A dispatcher with its surroundings."""
-
-    def __init__(self, seconds: float | None = 0.0, **limits: Any) -> None:
-        scenario = parse(
-            {
-                "name": "n",
-                "stages": {"duration_s": 10, "warmup_s": 0.05, "cooldown_s": 9.9},
-                "limits": limits,
-            },
-            "x",
-        )
-        self.attempts, self.recorder, self.counters = FakeAttempts(seconds), Rows(), Counters()
-        self.told: list[Any] = []
-        self.bugs: list[str] = []
-        self.dispatcher = Dispatcher(
-            scenario, self.attempts, self.recorder, self.counters,
-            lambda *ended: self.told.append(ended), lambda error: self.bugs.append(repr(error)),
-        )  # fmt: skip
-        self.start_at_ns = monotonic_ns() + 20 * MS
-
-    def run(self) -> None:
-        self.walker = gevent.spawn(self.dispatcher.run, self.start_at_ns)
-
-    def facts(self) -> dict[str, Any]:
-        rows = self.recorder.rows
-        return {
-            "ids": [row.request_id // TURNS for row in rows],
-            "ended": [row.ended for row in rows],
-            "stages": [row.stage for row in rows],
-            "late": [row.dispatched_at_ns - row.scheduled_at_ns for row in rows if row.dispatched_at_ns],
-            "planned": [row.scheduled_at_ns - self.start_at_ns for row in rows],
-            "nulls": [
-                [row.dispatched_at_ns is None, row.ended_at_ns is None, row.legs, row.attempts]
-                for row in rows
-            ],
-            "started": [request_id // TURNS for request_id, _, _ in self.attempts.started],
-            "counts": self.counters.as_message(),
-            "in_flight": self.counters.in_flight,
-            "told": len(self.told),
-            "bugs": self.bugs,
-        }
-
-
-def arrivals(*at_ms: float, first: int = 0) -> list[Any]:
-    return [((first + i) * TURNS, int(at * MS), "main", 5, 7) for i, at in enumerate(at_ms)]
+from tailgauge.traffic.steps import Done, Send, Take, Wait
 
 
 def order() -> Any:
@@ -129,10 +25,8 @@ def order() -> Any:
     bench.run()
     bench.dispatcher.lease(rows[:4][::-1])  # what comes later may be due earlier
     gevent.sleep(0.25)
-    prompts = [text for _, text, _ in bench.attempts.started]
-    bench.dispatcher.stop()
-    bench.dispatcher.drain(1)
-    return {**bench.facts(), "prompts": len(set(prompts)), "words": [len(text.split()) for text in prompts]}
+    prompts = [prompt.messages[0].parts[0].text for _, prompt, _ in bench.attempts.started]
+    return {**bench.close(), "prompts": len(set(prompts)), "words": [len(text.split()) for text in prompts]}
 
 
 def cap() -> Any:
@@ -143,9 +37,7 @@ def cap() -> Any:
     gevent.sleep(0.08)
     early = bench.facts()
     gevent.sleep(0.4)
-    bench.dispatcher.stop()
-    bench.dispatcher.drain(1)
-    return {"early": early, "late": bench.facts()}
+    return {"early": early, "late": bench.close()}
 
 
 def stop() -> Any:
@@ -185,52 +77,61 @@ def hurried() -> Any:
     return {**bench.facts(), "took_s": (monotonic_ns() - started) / 1e9}
 
 
-def driven(make: Any, attempts: Any = None) -> Any:
-    attempts = attempts or FakeAttempts(None)
-    seen: list[Any] = []
-    result = drive(
-        lambda ask: make(ask, seen, attempts), Ask(0, 0, "p", 1), Origin(0, "steady", "main", 0), attempts
-    )
-    return {
-        "result": [result.ended, result.legs, result.attempts],
-        "seen": seen,
-        "aborted": [c.aborted for c in attempts.calls],
-    }
+def bug() -> Any:
+    """A pattern that raises once its call has begun, among requests that do well."""
 
-
-def driver_sends_and_cancels() -> Any:
-    def pattern(ask: Any, seen: list[Any], attempts: Any) -> Any:
-        sent = [
-            (yield Send(Call("a", 1))),
-            (yield Send(Call("b", 1), cause="hedge", of_attempt=0)),
-            (yield Send(Call("c", 1), leg=1)),
-        ]
-        seen.extend([type(s).__name__, s.leg, s.attempt] for s in sent)
-        attempts.calls[1].post(FirstContent(0, 1, 5))
+    def pattern(ask: Any) -> Any:
+        yield Send(Call(ask.prompt, 1))
+        if ask.request_id == TURNS:
+            raise KeyError("a bug")
         heard = yield Wait()
-        seen.append([type(heard).__name__, heard.attempt])
-        heard = yield Cancel(0, 0)
-        seen.append([type(heard).__name__, heard.attempt, heard.ended])
-        return "ok"
+        return Done(heard.ended)
 
-    return driven(pattern)
+    bench = Bench(0.05, pattern=pattern)
+    bench.dispatcher.lease(arrivals(0, 1, 2))
+    bench.run()
+    gevent.sleep(0.2)
+    return {**bench.close(), "reasons": [call.aborted for call in bench.attempts.calls]}
 
 
-def driver_waits() -> Any:
-    def pattern(ask: Any, seen: list[Any], attempts: Any) -> Any:
-        until = monotonic_ns() + 30 * MS
-        heard = yield Wait(until)
-        seen.append([isinstance(heard, Due), heard.at_ns >= until])
-        heard = yield Wait(0)
-        seen.append([isinstance(heard, Due)])
-        sent = yield Send(Call("a", 1))
-        seen.append([isinstance(sent, Sent)])
-        gevent.spawn_later(0.01, attempts.calls[0].end, "empty")
-        heard = yield Wait(monotonic_ns() + 5000 * MS)
-        seen.append([heard.ended])
-        return heard.ended
+def retry_wait() -> Any:
+    """A drain with requests that have no call in flight: one waits for a retry's time, one in line at a gate."""
 
-    return driven(pattern)
+    def pattern(ask: Any) -> Any:
+        if ask.request_id == 0:
+            yield Send(Call(ask.prompt, 1))
+            yield Wait()
+            yield Wait(monotonic_ns() + 3600_000 * MS)  # retry-after: an hour
+        elif ask.request_id == TURNS:
+            yield Take("calls", 1)
+            yield Send(Call(ask.prompt, 1))
+            yield Wait()
+            yield Wait(monotonic_ns() + 3600_000 * MS)
+        yield Take("calls", 1)
+        yield Wait()
+        yield Send(Call(ask.prompt, 1))  # never: the place comes with the end of the drain
+        return Done("ok")
+
+    bench = Bench(0.01, pattern=pattern)
+    bench.dispatcher.lease(arrivals(0, 1, 2))
+    bench.run()
+    gevent.sleep(0.1)
+    return bench.close(0.1)
+
+
+def told_in_time() -> Any:
+    """A request that ends with a timer, in the hub, where no listener may wait."""
+
+    def pattern(ask: Any) -> Any:
+        yield Wait(monotonic_ns() + 5 * MS)
+        return Done("timeout")
+
+    bench = Bench(pattern=pattern)
+    bench.dispatcher._on_ended = lambda *ended: (gevent.sleep(0.001), bench.told.append(ended))
+    bench.dispatcher.lease(arrivals(0, 1))
+    bench.run()
+    gevent.sleep(0.1)
+    return bench.close()
 
 
 def alarm() -> Any:
@@ -265,11 +166,4 @@ def alarm() -> Any:
     }
 
 
-facts = {}
-for run in (order, cap, stop, drain, hurried, driver_sends_and_cancels, driver_waits, alarm):
-    try:
-        with gevent.Timeout(20):
-            facts[run.__name__] = run()
-    except BaseException:  # noqa: BLE001 - told to the test
-        facts[run.__name__] = {"raised": traceback.format_exc()}
-print(json.dumps(facts))
+print_all(order, cap, stop, drain, hurried, bug, retry_wait, told_in_time, alarm)
