@@ -58,8 +58,10 @@ class Run:
         self.admitted = Event()  # the schedule is through, or it was cut short
         self.over = Event()  # drained, written
         self._token = secrets.token_hex(16)
-        self._target_url = self.scenario.target.url
+        self._targets = [one for one in (self.scenario.target, self.scenario.second_target) if one]
+        self._target_urls = [one.url for one in self._targets]
         self._endpoint: Child | None = None
+        self._endpoint_url = ""
         self._changed = Event()
         self._started_at = utc_now()
         self._draining = False
@@ -126,7 +128,8 @@ class Run:
 
     def _prepare(self) -> None:
         scenario = self.scenario
-        key_for(scenario.target.url, scenario.target.protocol, scenario.target.api_key_env)
+        for target in self._targets:
+            key_for(target.url, target.protocol, target.api_key_env)
         stages = scenario.stages
         self.schedule = plan(
             scenario.arrival,
@@ -140,8 +143,9 @@ class Run:
         self.folder.create()
         self.folder.token.write_text(self._token)
         self.folder.token.chmod(0o600)
-        if scenario.target.url == SIMULATED:
-            self._endpoint, self._target_url = start_endpoint(scenario, self.folder.path / "endpoint.log")
+        if SIMULATED in self._target_urls:
+            self._endpoint, self._endpoint_url = start_endpoint(scenario, self.folder.path / "endpoint.log")
+            self._target_urls = [self._endpoint_url if u == SIMULATED else u for u in self._target_urls]
         self.write()
 
     def _muster(self) -> None:
@@ -156,6 +160,7 @@ class Run:
             "folder": str(self.folder.path),
             "token": self._token,
             "boot_id": boot_id(),
+            "alone": self._expected == 1,
             "run": self._run_facts(),
         }
 
@@ -167,7 +172,7 @@ class Run:
         seen = self.preflight[0]
         if seen["ended"] not in USABLE:
             raise TargetError(
-                describe.preflight_failure(self._target_url, self.scenario.target.protocol, seen)
+                describe.preflight_failure(self._target_urls[0], self.scenario.target.protocol, seen)
             )
         if seen["ended"] != OK:
             self.notes.append(f"preflight ended as {seen['ended']}: {seen['message'] or 'no text'}")
@@ -248,7 +253,7 @@ class Run:
         self._await_drained(waiting, seconds)
         if self._endpoint is not None:
             if self.start_at_ns:
-                self.notes.extend(fetch_truth(self._target_url, self.run_id, self.folder))
+                self.notes.extend(fetch_truth(self._endpoint_url, self.run_id, self.folder))
             self._endpoint.stop(3)
         if self.state == "running":
             self.state = "complete"
@@ -287,7 +292,10 @@ class Run:
         return self.crew.progress(self._passed_ns() / 1e9, self.scenario.stages.duration_s)
 
     def _run_facts(self) -> dict[str, Any]:
-        target = self.scenario.target
+        told = [
+            {"url": url, "simulated": target.url == SIMULATED, "protocol": target.protocol}
+            for target, url in zip(self._targets, self._target_urls, strict=True)
+        ]
         return {
             "run_id": self.run_id,
             "scenario": self.scenario.model_dump(mode="json"),
@@ -297,11 +305,8 @@ class Run:
             "start_at_ns": self.start_at_ns,
             "seed": self.scenario.seed,
             "arrival": "open" if self.scenario.arrival.is_open else "closed",
-            "target": {
-                "url": self._target_url,
-                "simulated": target.url == SIMULATED,
-                "protocol": target.protocol,
-            },
+            "target": told[0],
+            "second_target": told[1] if told[1:] else None,
         }
 
     def write(self, *, ended: bool = False) -> None:

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from tailgauge.tables import Table
 
 SIMULATED = "simulated"
+PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_WORDS = ("prompt", "model", "call_id")  # and max_tokens, which is a number
+_KEY_HEADERS = {"authorization", "proxy-authorization", "x-api-key", "api-key", "cookie"}
 
 
 class Sse(Table):
@@ -42,6 +45,35 @@ class Sse(Table):
     citation_event: str | None = Field(None, description="name of an event with a citation; counted")
     input_tokens: str | None = Field(None, description="pointer to a count of input tokens, in any event")
     output_tokens: str | None = Field(None, description="pointer to a count of output tokens, in any event")
+
+    @field_validator("body")
+    @classmethod
+    def _template(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        texts = list(_texts(value))
+        for text in texts:
+            if "{max_tokens}" in text and text != "{max_tokens}":
+                raise ValueError('{max_tokens} is a number: write it as "{max_tokens}", alone')
+            _check_words(text, (*_WORDS, "max_tokens"))
+        if not any("{prompt}" in text for text in texts):
+            raise ValueError("says nowhere {prompt}: every call would ask the same")
+        return value
+
+    @field_validator("headers")
+    @classmethod
+    def _no_keys(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        for name, text in value.items():
+            if name.lower() in _KEY_HEADERS:
+                raise ValueError(f"{name}: keys come from the environment, see api_key_env")
+            if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name) or not re.fullmatch(r"[ -~]*", text):
+                raise ValueError(f"{name}: not a header (visible ASCII characters only)")
+            _check_words(text, ("model", "call_id"))
+        return value
+
+    @model_validator(mode="after")
+    def _ends(self) -> Sse:
+        if self.done_event is None and self.done_data is None:
+            raise ValueError("done_event or done_data is needed: else no stream could be told from a cut one")
+        return self
 
     @field_validator("text", "status_name", "input_tokens", "output_tokens")
     @classmethod
@@ -88,6 +120,12 @@ class Target(Table):
             raise ValueError("must name a host and, if any, a port between 1 and 65535")
         return value.rstrip("/")
 
+    @model_validator(mode="after")
+    def _described(self) -> Target:
+        if self.protocol != "sse" and self.sse != Sse():
+            raise ValueError(f"sse: has no meaning with protocol = {self.protocol!r}")
+        return self
+
     @property
     def is_local(self) -> bool:
         """Whether the target is on this machine: simulated, `localhost`, or a loopback address."""
@@ -100,3 +138,23 @@ class Target(Table):
             return ipaddress.ip_address(host).is_loopback
         except ValueError:
             return False
+
+
+def _texts(tree: Any) -> Iterator[str]:
+    """Every text of a template, keys included."""
+    if isinstance(tree, str):
+        yield tree
+    elif isinstance(tree, Mapping):
+        for key, value in tree.items():
+            yield from (key, *_texts(value))
+    elif isinstance(tree, list | tuple):
+        for value in tree:
+            yield from _texts(value)
+
+
+def _check_words(text: str, known: tuple[str, ...]) -> None:
+    for word in PLACEHOLDER.findall(text):
+        if word not in known:
+            raise ValueError(
+                f"{{{word}}} is no placeholder; there are {', '.join(f'{{{name}}}' for name in known)}"
+            )

@@ -15,6 +15,8 @@ from typing import Any
 import gevent
 from gevent.event import Event
 
+from tailgauge.cachebook import CacheBook
+from tailgauge.call import MAIN, SECOND
 from tailgauge.clock import Offset, boot_id, monotonic_ns
 from tailgauge.dispatch.attempts import Attempts
 from tailgauge.dispatch.counters import Counters
@@ -23,9 +25,11 @@ from tailgauge.dispatch.health import Health
 from tailgauge.endpoints.endpoint import Endpoint
 from tailgauge.folder import RunFolder, write_json
 from tailgauge.link import Link
+from tailgauge.prompts import Maker
 from tailgauge.recorder import Recorder, RecorderError
 from tailgauge.records import SCHEMA_VERSION
 from tailgauge.scenario import parse
+from tailgauge.target_tables import SIMULATED, Target
 from tailgauge.transport.connection import KERNEL_STAMPS
 from tailgauge.transport.stopwatch import Stopwatch
 
@@ -47,21 +51,20 @@ class Task:
         self.counters = Counters()
         self.recorder = Recorder(self.folder, self.number)
         target, limits = self.scenario.target, self.scenario.limits
-        transport = Stopwatch(
-            idle_connections=target.connections,
-            connect_timeout_s=limits.connect_timeout_s,
-            send_timeout_s=limits.attempt_deadline_s,
-            ca_file=target.ca_file,
-        )
-        self._transport = transport
-        endpoint = Endpoint(
-            plan["run"]["target"]["url"], target.protocol, target.model, target.api_key_env, transport
-        )
+        self._transports: list[Stopwatch] = []
+        endpoints = {MAIN: self._endpoint(plan["run"]["target"]["url"], target)}
+        if self.scenario.second_target is not None:
+            url = plan["run"]["second_target"]["url"]
+            endpoints[SECOND] = self._endpoint(url, self.scenario.second_target)
         self.attempts = Attempts(
-            self.run_id, endpoint, self.recorder, self.counters, limits.attempt_deadline_s
+            self.run_id, endpoints, self.recorder, self.counters, limits.attempt_deadline_s, self._book()
         )
+        makers = {
+            name: Maker(self.scenario.seed, traffic, name, marks=target.protocol == "anthropic")
+            for name, traffic in self.scenario.traffic.items()
+        }
         self.dispatcher = Dispatcher(
-            self.scenario, self.attempts, self.recorder, self.counters, on_ended, self._on_bug
+            self.scenario, makers, self.attempts, self.recorder, self.counters, on_ended, self._on_bug
         )
         self.offsets: list[Offset] = []
         self.ponged = Event()
@@ -73,6 +76,28 @@ class Task:
         self._reporter: Any = None
         self._health: Health | None = None
         self._start_at_ns: int | None = None
+
+    def _endpoint(self, url: str, target: Target) -> Endpoint:
+        """A target at its address, with a pool of connections of its own."""
+        limits = self.scenario.limits
+        transport = Stopwatch(
+            idle_connections=target.connections,
+            connect_timeout_s=limits.connect_timeout_s,
+            send_timeout_s=limits.attempt_deadline_s,
+            ca_file=target.ca_file,
+        )
+        self._transports.append(transport)
+        return Endpoint(url, target, transport)
+
+    def _book(self) -> CacheBook | None:
+        """What this worker will know of the prompt cache, where something is cached."""
+        if all(traffic.cache is None for traffic in self.scenario.traffic.values()):
+            return None
+        if self.scenario.target.url != SIMULATED:
+            return CacheBook(self._plan["alone"])
+        cache = self.scenario.simulated.cache
+        lives = {"5m": cache.ttl_5m_s, "1h": cache.ttl_1h_s}
+        return CacheBook(self._plan["alone"], ttl_s=lives, lookback=cache.lookback)
 
     # --- from plan to go --------------------------------------------------------------------------------------
 
@@ -187,7 +212,8 @@ class Task:
             self._state = "drained" if self._state == "running" else self._state
         except RecorderError as error:
             self._state, self._why = "failed", str(error)
-        self._transport.close()
+        for transport in self._transports:
+            transport.close()
         self.finished.set()
         self._write_self()
         self._link.send(

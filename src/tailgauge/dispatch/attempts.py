@@ -7,10 +7,10 @@ is posted from the hub's callbacks, so the pattern hears of it without a further
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Protocol
 
 import gevent
 from gevent import get_hub
@@ -19,11 +19,12 @@ from tailgauge import sketch
 from tailgauge.call import Call, Prompt
 from tailgauge.clock import monotonic_ns
 from tailgauge.dispatch.counters import Counters
-from tailgauge.dispatch.outcome import Outcome, outcome
+from tailgauge.dispatch.origin import Origin
+from tailgauge.dispatch.outcome import Outcome, outcome, should_retry
 from tailgauge.dispatch.rows import fill
 from tailgauge.endpoints.keys import redact
 from tailgauge.records import CLIENT_ERROR, PREFLIGHT, AttemptRow
-from tailgauge.traffic.steps import Ended, Event, FirstContent, Headers, Send
+from tailgauge.traffic.steps import Chunks, Ended, Event, FirstContent, Headers, Send
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.stopwatch import watched_by
 
@@ -34,62 +35,98 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tailgauge")
 _SLICE = 512  # reads decoded before other greenlets get their turn
+Key = tuple[int, int, int]  # request, leg, attempt
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The request that an attempt serves."""
+class Book(Protocol):
+    """Who keeps what this worker knows of the target's prompt cache; see `cachebook`."""
 
-    request_id: int
-    stage: str
-    traffic: str
-    scheduled_at_ns: int
+    def sent(self, call: Call, key: Key, now_ns: int, traffic: str = "") -> Any:
+        """A call goes out: what is known of its prefix, as a dataclass with the names of columns, or None."""
+
+    def begun(self, key: Key, now_ns: int) -> None:
+        """Its answer has begun."""
+
+    def ended(self, key: Key, now_ns: int) -> None:
+        """It is over."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A call in flight."""
+
+    origin: Origin
+    send: Send
+    attempt: int
+    endpoint: Endpoint
+    exchange: Exchange
+    decoder: StreamDecoder
+    post: Callable[[Event], None]
+
+    @property
+    def key(self) -> Key:
+        return self.origin.request_id, self.send.leg, self.attempt
 
 
 class Attempts:
-    """All calls of one worker; `open` holds those in flight."""
+    """All calls of one worker; `open` holds those in flight. `endpoints` by the names of `call`: main, second."""
 
     def __init__(
-        self, run_id: str, endpoint: Endpoint, recorder: Recorder, counters: Counters, deadline_s: float
+        self,
+        run_id: str,
+        endpoints: Mapping[str, Endpoint],
+        recorder: Recorder,
+        counters: Counters,
+        deadline_s: float,
+        book: Book | None = None,
     ) -> None:
         self._run_id = run_id
-        self._endpoint = endpoint
+        self._endpoints = endpoints
         self._recorder = recorder
         self._counters = counters
         self._deadline_s = deadline_s
+        self._book = book
         self.last_row: AttemptRow | None = None
-        self.open: dict[tuple[int, int, int], tuple[Exchange, StreamDecoder]] = {}
+        self.open: dict[Key, _Open] = {}
 
     def warm_up(self) -> None:
-        """Build one request through the SDK without sending it: what it loads at first use does not fall into the run."""
-        exchange = Exchange()
-        exchange.abort("cancelled")
-        with (
-            suppress(Exception),
-            watched_by(exchange),
-            self._endpoint.send(Call(Prompt.of("warm up"), 1), f"{self._run_id}/warm-up"),
-        ):
-            raise AssertionError("an aborted exchange was sent")
+        """Build one request through each SDK without sending it: what it loads at first use does not fall into the run."""
+        for endpoint in self._endpoints.values():
+            exchange = Exchange()
+            exchange.abort("cancelled")
+            with (
+                suppress(Exception),
+                watched_by(exchange),
+                endpoint.send(Call(Prompt.of("warm up"), 1), f"{self._run_id}/warm-up"),
+            ):
+                raise AssertionError("an aborted exchange was sent")
 
     def start(self, origin: Origin, send: Send, attempt: int, post: Callable[[Event], None]) -> Exchange:
-        """Start a call on its own greenlet; `post` hears its headers, its first content and its end."""
-        decoder = self._endpoint.decoder()
-        exchange = Exchange(decoder)
+        """Start a call on its own greenlet; `post` hears its headers, what it waits for of the content, and its end."""
+        call = send.call
+        endpoint = self._endpoints[call.target]
+        decoder = endpoint.decoder(call)
+        exchange = Exchange(decoder, call.bytes_per_s)
+        started = _Open(origin, send, attempt, endpoint, exchange, decoder, post)
         leg = send.leg
         exchange.on_headers = lambda: post(
             Headers(leg, attempt, exchange.headers_at_ns or 0, exchange.status or 0)
         )
-        exchange.on_content = lambda: self._on_content(origin, exchange, decoder, leg, attempt, post)
-        self.open[origin.request_id, leg, attempt] = (exchange, decoder)
-        gevent.spawn(self._run, origin, send, attempt, exchange, decoder, post)
+        exchange.on_content = lambda: self._on_content(started)
+        if call.watch_chunks:
+            exchange.on_watched = lambda: post(
+                Chunks(leg, attempt, decoder.watched.at if decoder.watched else monotonic_ns())
+            )
+        self.open[started.key] = started
+        gevent.spawn(self._run, started)
         return exchange
 
     def decode_open(self) -> None:
         """Decode what the open calls have received, in slices, so that no later moment has to do it at once."""
         done = 0
-        for exchange, _ in list(self.open.values()):
-            done += exchange.advance()
-            self._note_handover(exchange)
+        for one in list(self.open.values()):
+            done += one.exchange.advance()
+            self._note_handover(one.exchange)
             if done > _SLICE:
                 done = 0
                 gevent.sleep(0)
@@ -97,45 +134,33 @@ class Attempts:
     def record_open(self) -> None:
         """Hand the chunks of open calls to the recorder: a crash loses seconds of a long call, not all of it."""
         self.decode_open()
-        for key, (_, decoder) in list(self.open.items()):
-            self._recorder.chunks(*key, *decoder.take())
+        for key, one in list(self.open.items()):
+            self._recorder.chunks(*key, *one.decoder.take())
 
     def abort_open(self, reason: str) -> None:
         """Close every open call."""
-        for exchange, _ in list(self.open.values()):
-            exchange.abort(reason)
+        for one in list(self.open.values()):
+            one.exchange.abort(reason)
 
     def _note_handover(self, exchange: Exchange) -> None:
         self._counters.handover_max_ns = max(self._counters.handover_max_ns, exchange.handover_recent_ns)
         exchange.handover_recent_ns = 0
 
-    def _on_content(
-        self,
-        origin: Origin,
-        exchange: Exchange,
-        decoder: StreamDecoder,
-        leg: int,
-        attempt: int,
-        post: Callable[[Event], None],
-    ) -> None:
+    def _on_content(self, one: _Open) -> None:
+        exchange, decoder = one.exchange, one.decoder
         at_ns = decoder.first_content.at if decoder.first_content else monotonic_ns()
-        if origin.stage != PREFLIGHT:
-            sketch.add(self._counters.ttft, (at_ns - origin.scheduled_at_ns) / 1e6)
-        post(FirstContent(leg, attempt, at_ns, exchange.sent_at_ns or at_ns))
+        if self._book is not None:
+            self._book.begun(one.key, at_ns)
+        if one.origin.stage != PREFLIGHT:
+            sketch.add(self._counters.ttft, (at_ns - one.origin.scheduled_at_ns) / 1e6)
+        one.post(FirstContent(one.send.leg, one.attempt, at_ns, exchange.left_at_ns or at_ns))
 
-    def _run(
-        self,
-        origin: Origin,
-        send: Send,
-        attempt: int,
-        exchange: Exchange,
-        decoder: StreamDecoder,
-        post: Callable[[Event], None],
-    ) -> None:
+    def _run(self, one: _Open) -> None:
         self._counters.attempts_open += 1
-        row = self._row(origin, send, attempt)
-        key = (origin.request_id, send.leg, attempt)
-        bug = self._call(send, key, exchange)
+        exchange, decoder, key = one.exchange, one.decoder, one.key
+        row = self._row(one)
+        self._note(row, one)
+        bug = self._call(one)
         if bug is None:
             result = outcome(exchange, decoder)
         else:
@@ -147,17 +172,33 @@ class Attempts:
         self.last_row = row
         del self.open[key]
         self._count(exchange, decoder)
-        post(
-            Ended(send.leg, attempt, exchange.ended_at_ns or monotonic_ns(), result.ended, row.retry_after_s)
+        ended_at_ns = exchange.ended_at_ns or monotonic_ns()
+        if self._book is not None:
+            self._book.ended(key, ended_at_ns)
+        retry = should_retry(exchange)
+        one.post(
+            Ended(
+                one.send.leg, one.attempt, ended_at_ns, result.ended, row.retry_after_s, retry, decoder.text
+            )
         )
 
-    def _call(self, send: Send, key: tuple[int, int, int], exchange: Exchange) -> Exception | None:
+    def _note(self, row: AttemptRow, one: _Open) -> None:
+        """What this worker knows of the target's prompt cache, as the call goes out."""
+        if self._book is None:
+            return
+        note = self._book.sent(one.send.call, one.key, row.dispatched_at_ns, one.origin.traffic)
+        if note is not None:
+            for field in fields(note):
+                setattr(row, field.name, getattr(note, field.name))
+
+    def _call(self, one: _Open) -> Exception | None:
         """The call itself, until its end; returns an error that is none of the target's."""
+        exchange = one.exchange
         deadline = get_hub().loop.timer(self._deadline_s)
         deadline.start(exchange.abort, "timeout")
-        call_id = "/".join((self._run_id, *map(str, key)))
+        call_id = "/".join((self._run_id, *map(str, one.key)))
         try:
-            with watched_by(exchange), self._endpoint.send(send.call, call_id):
+            with watched_by(exchange), one.endpoint.send(one.send.call, call_id):
                 exchange.wait_end()
         except Exception as error:  # noqa: BLE001 - what the SDK raises is told by the exchange; the rest is a bug
             if not exchange.done:
@@ -168,19 +209,21 @@ class Attempts:
             deadline.close()
         return None
 
-    def _row(self, origin: Origin, send: Send, attempt: int) -> AttemptRow:
+    def _row(self, one: _Open) -> AttemptRow:
+        origin, send = one.origin, one.send
         return AttemptRow(
             request_id=origin.request_id,
             leg=send.leg,
-            attempt=attempt,
+            attempt=one.attempt,
             cause=send.cause,
             of_attempt=send.of_attempt,
             stage=origin.stage,
             traffic=origin.traffic,
-            protocol=self._endpoint.protocol,
-            asked_model=self._endpoint.model,
+            protocol=one.endpoint.protocol,
+            asked_model=send.call.model or one.endpoint.model,
             scheduled_at_ns=origin.scheduled_at_ns,
             dispatched_at_ns=monotonic_ns(),
+            target=send.call.target,
         )
 
     def _count(self, exchange: Exchange, decoder: StreamDecoder) -> None:

@@ -50,18 +50,21 @@ def outcome(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
 def _streamed(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
     """Of a response with status 200."""
     kind = exchange.header(b"content-type")
-    if not kind.lower().startswith(b"text/event-stream"):
+    if decoder.streams and not kind.lower().startswith(b"text/event-stream"):
         text = _text(exchange.plain_body) or f"content-type {kind.decode('latin-1')!r}"
         return Outcome(records.CLIENT_ERROR, "not_an_event_stream", text)
     if exchange.header(b"content-encoding").lower() not in {b"", b"identity"}:
         return Outcome(
             records.STREAM_ERROR, "compressed", "the target compresses although identity was asked for"
         )
+    if decoder.error and not decoder.streams:
+        text = _text(exchange.plain_body) or redact(decoder.error[1])[:MAX_ERROR_TEXT]
+        return Outcome(records.CLIENT_ERROR, decoder.error[0], text)
     if decoder.error:
         return Outcome(records.STREAM_ERROR, decoder.error[0], redact(decoder.error[1])[:MAX_ERROR_TEXT])
     if not decoder.finished or exchange.cut:
         return Outcome(records.TRUNCATED, exchange.cut or "no_end_mark")
-    return Outcome(records.OK if decoder.has_content else records.EMPTY)
+    return Outcome(records.OK if decoder.has_content or decoder.answer is not None else records.EMPTY)
 
 
 def _refused(exchange: Exchange) -> Outcome:
@@ -100,6 +103,11 @@ def rate_limit_headers(exchange: Exchange) -> str | None:
         if b"ratelimit" in name.lower()
     }
     return json.dumps(found) if found else None
+
+
+def should_retry(exchange: Exchange) -> bool | None:
+    """What the target says of another try (x-should-retry), None where it says nothing."""
+    return {b"true": True, b"false": False}.get(exchange.header(b"x-should-retry").strip().lower())
 
 
 def retry_after_s(exchange: Exchange) -> float | None:

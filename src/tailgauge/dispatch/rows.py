@@ -5,10 +5,17 @@ Rule: only copies; nothing is computed here that the analysis could compute.
 
 from __future__ import annotations
 
+import json
+import re
 from typing import TYPE_CHECKING
 
 from tailgauge.dispatch.outcome import Outcome, rate_limit_headers, retry_after_s
 from tailgauge.records import CENSORED, AttemptRow
+
+# One metric of the header: its name, and among its parameters the duration in milliseconds.
+_TIMING = re.compile(
+    r"(?:^|,)\s*([\w!#$%&'*+.^`|~-]+)\s*(?:;[^,;]*)*?;\s*dur\s*=\s*\"?(\d{1,12}(?:\.\d{1,9})?)"
+)
 
 if TYPE_CHECKING:
     from tailgauge.endpoints.decoder import Stamp, StreamDecoder
@@ -20,6 +27,7 @@ def fill(row: AttemptRow, exchange: Exchange, decoder: StreamDecoder, result: Ou
     _outcome(row, exchange, result)
     _exchange(row, exchange)
     _stream(row, decoder)
+    row.phases = _phases(exchange, decoder)
     _stamps(row, decoder)
     row.server_request_id = _server_id(exchange, decoder)
 
@@ -39,7 +47,8 @@ def _exchange(row: AttemptRow, exchange: Exchange) -> None:
     row.headers_at_ns = exchange.headers_at_ns
     row.cancelled_at_ns = exchange.aborted_at_ns
     row.reads, row.body_bytes = exchange.reads, exchange.body_bytes
-    row.handover_max_ns = exchange.handover_max_ns if exchange.reads else None
+    row.handover_max_ns = exchange.handover_max_ns if exchange.reads and not exchange.bytes_per_s else None
+    row.reader_paused_ns = exchange.paused_ns
     row.stamps = "user" if exchange.user_stamps else "kernel"
     if (connection := exchange.connection) is not None:
         row.connection, row.connection_is_new = connection.number, exchange.connection_is_new
@@ -53,13 +62,16 @@ def _exchange(row: AttemptRow, exchange: Exchange) -> None:
 
 def _stream(row: AttemptRow, decoder: StreamDecoder) -> None:
     row.stop_reason, row.model = decoder.stop_reason, decoder.model
-    row.chunks, row.events = decoder.chunks, decoder.events
+    row.chunks, row.events, row.citations = decoder.chunks, decoder.events, decoder.citations
+    row.streamed = decoder.streams
     for name, count in decoder.usage.items():
         setattr(row, name, count)
 
 
 def _stamps(row: AttemptRow, decoder: StreamDecoder) -> None:
     row.first_event_at_ns, row.stopped_at_ns = _at(decoder.first_event), _at(decoder.stopped)
+    row.first_thinking_at_ns, row.first_field_at_ns = _at(decoder.first_thinking), _at(decoder.first_field)
+    row.first_tool_json_at_ns, row.tool_ready_at_ns = _at(decoder.first_tool_json), _at(decoder.tool_ready)
     if (first := decoder.first_content) is not None:
         row.first_content_at_ns, row.first_content_low_at_ns = first.at, first.low
         row.first_content_read_at_ns = first.read_at
@@ -67,6 +79,17 @@ def _stamps(row: AttemptRow, decoder: StreamDecoder) -> None:
         row.first_text_at_ns, row.first_text_low_at_ns = text.at, text.low
     if (last := decoder.last_content) is not None:
         row.last_content_at_ns, row.last_content_low_at_ns = last.at, last.low
+
+
+def _phases(exchange: Exchange, decoder: StreamDecoder) -> str | None:
+    """When each phase began, since sent; and what Server-Timing says how long it took, as `NAME;dur`."""
+    sent = exchange.sent_at_ns
+    found = {} if sent is None else {name: at - sent for name, at in decoder.phases.items()}
+    for name, value in exchange.headers:
+        if name.lower() == b"server-timing":
+            for metric, duration in _TIMING.findall(value.decode("latin-1")):
+                found[f"{metric};dur"] = round(float(duration) * 1e6)
+    return json.dumps(found) if found else None
 
 
 def _at(stamp: Stamp | None) -> int | None:

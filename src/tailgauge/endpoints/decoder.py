@@ -12,13 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tailgauge.endpoints.fields import FirstField
 from tailgauge.endpoints.sse import EventSizeError, Splitter
-from tailgauge.records import CHUNK_KINDS, TEXT
+from tailgauge.records import CHUNK_KINDS, TEXT, THINKING, TOOL_JSON
 
 KIND_CODE = {kind: code for code, kind in enumerate(CHUNK_KINDS)}
-_TEXT = KIND_CODE[TEXT]
+_TEXT, _THINKING, _TOOL = KIND_CODE[TEXT], KIND_CODE[THINKING], KIND_CODE[TOOL_JSON]
 
 OnEvent = Callable[["StreamDecoder", bytes, Any], None]
+OnWhole = Callable[["StreamDecoder", bytes], None]
 
 
 @dataclass(slots=True)
@@ -46,10 +48,29 @@ class Chunks:
 
 
 class StreamDecoder:
-    """State of one stream: stamps of its landmarks, usage, errors, and the chunks not yet taken by the recorder."""
+    """State of one stream: stamps of its landmarks, usage, errors, and the chunks not yet taken by the recorder.
 
-    def __init__(self, on_event: OnEvent) -> None:
+    With `on_whole` no stream is expected but one body: `whole` takes it. `watching` says that someone waits for what
+    comes next: the first content, or the chunk with number `watch_chunks`.
+    """
+
+    def __init__(
+        self,
+        on_event: OnEvent,
+        *,
+        on_whole: OnWhole | None = None,
+        keep_text: bool = False,
+        watch_field: bool = False,
+        watch_chunks: int = 0,
+    ) -> None:
         self._on_event = on_event
+        self._on_whole = on_whole
+        self.streams = on_whole is None
+        self._watch_chunks = watch_chunks
+        self._field = FirstField() if watch_field else None
+        self._kept: dict[int, list[str]] | None = {_TEXT: [], _TOOL: []} if keep_text else None
+        self._tool: Any = None  # index of the first tool block
+        self.watching = True
         self._splitter = Splitter()
         self._at = self._low = self._read_at = self._read_index = 0
         self.events = 0
@@ -60,7 +81,12 @@ class StreamDecoder:
         self.first_event: Stamp | None = None
         self.first_content: Stamp | None = None
         self.first_text: Stamp | None = None
+        self.first_thinking: Stamp | None = None
+        self.first_tool_json: Stamp | None = None
+        self.tool_ready: Stamp | None = None
+        self.first_field: Stamp | None = None
         self.last_content: Stamp | None = None
+        self.watched: Stamp | None = None  # of the chunk with number `watch_chunks`
         self.stopped: Stamp | None = None
         self.finished = False  # the protocol's end mark, or its equivalent, was seen
         self.error: tuple[str, str] | None = None  # type and message of an error inside the stream
@@ -68,6 +94,16 @@ class StreamDecoder:
         self.model: str | None = None
         self.stop_reason: str | None = None
         self.usage: dict[str, int | None] = {}
+        self.phases: dict[str, int] = {}  # when each was told of first
+        self.citations: int | None = None  # null: the protocol has none
+        self.answer: str | None = None  # what a call without content brought, as JSON
+
+    @property
+    def text(self) -> str | None:
+        """The answer so far, where it is kept: its text, or else the input of its tools."""
+        if self._kept is None:
+            return self.answer
+        return _storable("".join(self._kept[_TEXT] or self._kept[_TOOL]))
 
     def feed(
         self, payload: bytes, low: int, arrived: int, read_at: int, read_index: int, *, at_rest: bool
@@ -85,11 +121,22 @@ class StreamDecoder:
             self.events += 1
             try:
                 self._on_event(self, name, data)
-            except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+            except _MALFORMED as error:
                 self.error = self.error or (
                     "malformed_event",
                     f"{type(error).__name__} in event {data[:200]!r}",
                 )
+
+    def whole(self, body: bytes, arrived: int, read_at: int, read_index: int) -> None:
+        """The whole answer, with the times of the read that completed it. Never raises for what the peer sent."""
+        assert self._on_whole is not None
+        self._at, self._low, self._read_at, self._read_index = arrived, 0, read_at, read_index
+        try:
+            self._on_whole(self, body)
+        except _MALFORMED as error:
+            self.error = self.error or ("malformed_answer", f"{type(error).__name__} in {body[:200]!r}")
+        else:
+            self.stop()
 
     def seen(self) -> None:
         """An event that counts as the first event of the stream (pings do not)."""
@@ -114,11 +161,59 @@ class StreamDecoder:
         fresh.read_index.append(self._read_index)
         fresh.chars.append(len(text))
         self.chunks += 1
-        self.last_content = self.stamp()
+        self.last_content = stamp = self.stamp()
+        if self.watching:
+            self._watch(stamp)
+        if kind == _TEXT:
+            if self.first_text is None:
+                self.first_text = stamp
+        elif kind == _TOOL:
+            self.first_tool_json = self.first_tool_json or stamp
+        elif self.first_thinking is None:
+            self.first_thinking = stamp
+        if kind != _THINKING:
+            self._read(kind, text, stamp)
+
+    def _watch(self, stamp: Stamp) -> None:
         if self.first_content is None:
-            self.first_content, self.has_content = self.last_content, True
-        if kind == _TEXT and self.first_text is None:
-            self.first_text = self.last_content
+            self.first_content, self.has_content = stamp, True
+        if self.chunks == self._watch_chunks:
+            self.watched = stamp
+        self.watching = self.chunks < self._watch_chunks
+
+    def _read(self, kind: int, text: str, stamp: Stamp) -> None:
+        if self._kept is not None:
+            self._kept[kind].append(text)
+        if self._field is not None and self._field.feed(kind, text):
+            self.first_field, self._field = stamp, None
+
+    def whole_content(self, text: str, tool_json: str) -> None:
+        """Content of an answer that came at once: its text, else the input of its tools, as one chunk."""
+        if tool_json:
+            self.tool(0)
+            self.tool_done(0)
+        if text or tool_json:
+            self.content(_TEXT if text else _TOOL, text or tool_json)
+
+    def tool(self, index: Any) -> None:
+        """A piece of the tool block `index`; one with another index means that the first is complete."""
+        if self._tool is None:
+            self._tool = index
+        elif index != self._tool:
+            self.tool_done(self._tool)
+
+    def tool_done(self, index: Any) -> None:
+        """The block `index` is complete; only the first tool block counts."""
+        if self._tool is not None and index == self._tool and self.tool_ready is None:
+            self.tool_ready = self.stamp()
+
+    def tools_done(self) -> None:
+        """Whatever tool block was open is complete."""
+        self.tool_done(self._tool)
+
+    def phase(self, name: str) -> None:
+        """A phase begins; one that comes again is not counted twice."""
+        self.phases.setdefault(_storable(name[:100]), self._at)
 
     def stop(self) -> None:
         """The protocol's end mark."""
@@ -143,14 +238,17 @@ class StreamDecoder:
         return first, chunks
 
 
+_MALFORMED = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
+
+
 def text_or_none(value: Any) -> str | None:
     """A short string of the peer's, or None where it is something else."""
     return _storable(value[:200]) if isinstance(value, str) else None
 
 
 def error_of(tree: Any) -> tuple[str, str]:
-    """Type and message of an error object, in the shapes that providers and engines use."""
-    inner = tree.get("error", tree) if isinstance(tree, dict) else {}
+    """Type and message of an error object, in the shapes that providers and engines use; or of a text."""
+    inner = tree.get("error", tree) if isinstance(tree, dict) else tree
     if isinstance(inner, str):
         return "error", _storable(inner[:2000])
     if not isinstance(inner, dict):

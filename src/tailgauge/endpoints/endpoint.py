@@ -12,43 +12,59 @@ from typing import Any, Protocol, cast
 
 import httpx2
 
-from tailgauge.call import Call
+from tailgauge.call import MESSAGE, Call
 from tailgauge.endpoints.decoder import StreamDecoder
 from tailgauge.endpoints.keys import key_for, only_for_the_provider
+from tailgauge.target_tables import Target
 from tailgauge.transport.stopwatch import Stopwatch
 
-PROTOCOLS = {"anthropic": "tailgauge.endpoints.anthropic", "openai": "tailgauge.endpoints.openai"}
+SSE = "sse"
+PROTOCOLS = {
+    "anthropic": "tailgauge.endpoints.anthropic",
+    "openai": "tailgauge.endpoints.openai",
+    SSE: "tailgauge.endpoints.sse_app",
+}
 
 
 class Wire(Protocol):
-    """What a protocol's module offers."""
+    """What a protocol offers: a module, or an object where the target describes the protocol itself."""
 
     def client(self, base_url: str, key: str, http_client: httpx2.Client) -> Any:
         """The official SDK's client, without retries of its own."""
 
     def send(self, sdk: Any, call: Call, model: str, call_id: str) -> AbstractContextManager[Any]:
-        """One streamed call; entering it sends the request."""
+        """One call; entering it sends the request."""
 
     def on_event(self, decoder: StreamDecoder, name: bytes, data: bytes) -> None:
         """Meaning of one event of its stream."""
 
+    def on_whole(self, decoder: StreamDecoder, body: bytes) -> None:
+        """Meaning of an answer that was asked for at once; raises ValueError and its like for anything else."""
+
 
 class Endpoint:
-    """Opens streamed calls at one target."""
+    """Makes calls at one target; `url` is where it really is, of a simulated one too."""
 
-    def __init__(
-        self, url: str, protocol: str, model: str, api_key_env: str | None, transport: Stopwatch
-    ) -> None:
-        self.protocol, self.model = protocol, model
-        self._wire = cast("Wire", import_module(PROTOCOLS[protocol]))
-        key = key_for(url, protocol, api_key_env)
-        with only_for_the_provider(url, protocol):
+    def __init__(self, url: str, target: Target, transport: Stopwatch) -> None:
+        self.protocol, self.model = target.protocol, target.model
+        module: Any = import_module(PROTOCOLS[target.protocol])
+        self._wire = cast("Wire", module.App(target.sse) if target.protocol == SSE else module)
+        key = key_for(url, target.protocol, target.api_key_env)
+        with only_for_the_provider(url, target.protocol):
             self._sdk = self._wire.client(url, key, httpx2.Client(transport=transport, trust_env=False))
 
     def send(self, call: Call, call_id: str) -> AbstractContextManager[Any]:
-        """One streamed call; entering it sends the request and returns with the response's head, or raises."""
+        """One call; entering it sends the request and returns with the response's head, or raises."""
         return self._wire.send(self._sdk, call, call.model or self.model, call_id)
 
-    def decoder(self) -> StreamDecoder:
-        """A decoder for one stream of this protocol."""
-        return StreamDecoder(self._wire.on_event)
+    def decoder(self, call: Call) -> StreamDecoder:
+        """A decoder for the answer to one call."""
+        wire: Any = self._wire
+        on_whole = None if call.stream else wire.on_whole
+        return StreamDecoder(
+            wire.on_event,
+            on_whole=on_whole if call.kind == MESSAGE else wire.on_batch,
+            keep_text=call.keep_text,
+            watch_field=call.watch_field,
+            watch_chunks=call.watch_chunks,
+        )

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from tailgauge.errors import TargetError
 
-PLACEHOLDER = "unused"
+PLACEHOLDER = "unused"  # the SDKs want a key
 MIN_SECRET = 8  # shorter values are words that may stand in any text
 
 
@@ -42,20 +42,21 @@ _SECRET_TEXT = re.compile(r"\b(sk-[A-Za-z0-9_-]{8,}|Bearer\s+[A-Za-z0-9._~+/=-]{
 
 
 def at_provider(url: str, protocol: str) -> bool:
-    """Whether `url` is the provider's own host, over TLS."""
-    parts = urlsplit(url)
-    return parts.scheme == "https" and parts.hostname == PROVIDERS[protocol].host
+    """Whether `url` is the own host of the protocol's provider, over TLS. A protocol may have no provider."""
+    parts, provider = urlsplit(url), PROVIDERS.get(protocol)
+    return provider is not None and parts.scheme == "https" and parts.hostname == provider.host
 
 
 def key_for(url: str, protocol: str, named_variable: str | None) -> str:
     """The key to send to `url`. Raises TargetError naming the variable that is missing."""
-    provider = PROVIDERS[protocol]
-    variable = named_variable or (provider.variable if at_provider(url, protocol) else None)
+    variable, host = named_variable, urlsplit(url).hostname
+    if variable is None and at_provider(url, protocol):
+        variable = PROVIDERS[protocol].variable
     if variable is None:
         return PLACEHOLDER
     key = os.environ.get(variable, "").strip()
     if not key:
-        why = "target.api_key_env names it" if named_variable else f"{provider.host} wants a key"
+        why = "target.api_key_env names it" if named_variable else f"{host} wants a key"
         raise TargetError(
             f"no API key: the environment variable {variable} is not set ({why}). Set it and run again"
         )
@@ -65,10 +66,16 @@ def key_for(url: str, protocol: str, named_variable: str | None) -> str:
     return key
 
 
+def bearer(key: str) -> dict[str, str]:
+    """The header that carries a key, where there is one."""
+    return {} if key == PLACEHOLDER else {"authorization": f"Bearer {key}"}
+
+
 @contextmanager
 def only_for_the_provider(url: str, protocol: str) -> Iterator[None]:
     """What an SDK would read from the environment and send to any host, out of its sight while its client is built."""
-    names = () if at_provider(url, protocol) else PROVIDERS[protocol].also_read
+    known = PROVIDERS.get(protocol)
+    names = () if known is None or at_provider(url, protocol) else known.also_read
     saved = {name: os.environ.pop(name) for name in names if name in os.environ}
     try:
         yield

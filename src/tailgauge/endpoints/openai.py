@@ -2,17 +2,21 @@
 
 Rule: the role chunk is no token. `prompt_tokens` includes the cached ones: input_tokens is what remains. The end mark
 is [DONE]; an engine that leaves it out is complete when it named a finish reason and ended its body cleanly.
+
+Thinking has no common name here: `reasoning_effort` goes to everyone, and engines get the variable `enable_thinking` of
+their chat template besides. A budget is spoken to engines only (`thinking_token_budget`, `thinking_budget`).
 """
 
 from __future__ import annotations
 
 import json
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from typing import Any
 
 import openai
 
-from tailgauge.call import Call
+from tailgauge.call import Call, Part, Prompt, Tool
 from tailgauge.endpoints.decoder import KIND_CODE, StreamDecoder, error_of, text_or_none
 from tailgauge.endpoints.keys import PROVIDERS
 from tailgauge.records import TEXT, THINKING, TOOL_JSON
@@ -33,21 +37,81 @@ def client(base_url: str, key: str, http_client: Any) -> openai.OpenAI:
 
 
 def send(sdk: openai.OpenAI, call: Call, model: str, call_id: str) -> AbstractContextManager[Any]:
-    """One streamed chat completion with usage."""
-    # The provider's newer models refuse max_tokens; engines often know nothing else.
-    limit = "max_completion_tokens" if sdk.base_url.host == PROVIDERS["openai"].host else "max_tokens"
+    """One chat completion, streamed with usage, or whole."""
+    at_provider = sdk.base_url.host == PROVIDERS["openai"].host
     create: Any = (
         sdk.chat.completions.with_streaming_response.create
     )  # its overloads cannot name a key by value
     opened: AbstractContextManager[Any] = create(
         model=model,
-        messages=[{"role": "user", "content": call.prompt.messages[0].parts[0].text}],
-        stream=True,
-        stream_options={"include_usage": True},
+        messages=_messages(call.prompt),
         extra_headers={"x-client-request-id": call_id},
-        **{limit: call.max_tokens},
+        # The provider's newer models refuse max_tokens; engines often know nothing else.
+        **{"max_completion_tokens" if at_provider else "max_tokens": call.max_tokens},
+        **_asked(call, at_provider=at_provider),
     )
     return opened
+
+
+def _messages(prompt: Prompt) -> list[dict[str, Any]]:
+    """The conversation; cache marks are left out, because these caches find prefixes by themselves."""
+    said = [(message.role, message.parts) for message in prompt.messages]
+    if prompt.system:
+        said.insert(0, ("system", prompt.system))
+    return [{"role": role, "content": _content(parts)} for role, parts in said]
+
+
+def _content(parts: tuple[Part, ...]) -> Any:
+    if len(parts) == 1:
+        return parts[0].text
+    return [{"type": "text", "text": part.text} for part in parts]
+
+
+def _asked(call: Call, *, at_provider: bool) -> dict[str, Any]:
+    """Everything beside the conversation; what a call does not ask for is not there."""
+    asked: dict[str, Any] = {"stream": call.stream}
+    if call.stream:
+        asked["stream_options"] = {"include_usage": True}
+    if call.prompt.tools:
+        asked["tools"] = _tools(call.prompt.tools)
+        if call.use_tool:
+            asked["tool_choice"] = "required"
+    if call.thinking != "off":
+        asked["reasoning_effort"] = "medium"
+        if not at_provider:
+            asked["extra_body"] = _engine_thinking(call)
+    if call.schema is not None:
+        asked["response_format"] = {
+            "type": "json_schema",
+            "json_schema": {"name": "answer", "schema": json.loads(call.schema), "strict": True},
+        }
+    return asked
+
+
+def _engine_thinking(call: Call) -> dict[str, Any]:
+    """What engines call it: a variable of the chat template, and for a budget vLLM's field beside it."""
+    if call.thinking != "enabled":
+        return {"chat_template_kwargs": {"enable_thinking": True}}
+    budget = call.thinking_tokens
+    return {
+        "chat_template_kwargs": {"enable_thinking": True, "thinking_budget": budget},
+        "thinking_token_budget": budget,
+    }
+
+
+@lru_cache(maxsize=256)
+def _tools(tools: tuple[Tool, ...]) -> list[dict[str, Any]]:
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": json.loads(tool.schema),
+            },
+        }
+        for tool in tools
+    ]
 
 
 def on_event(decoder: StreamDecoder, name: bytes, data: bytes) -> None:
@@ -69,6 +133,22 @@ def on_event(decoder: StreamDecoder, name: bytes, data: bytes) -> None:
         _usage(decoder, usage)
 
 
+def on_whole(decoder: StreamDecoder, body: bytes) -> None:
+    """Meaning of an answer that was asked for at once. Raises ValueError and its like for what is no completion."""
+    answer = json.loads(body)
+    if answer.get("error"):
+        decoder.error = error_of(answer)
+        return
+    decoder.message_id, decoder.model = text_or_none(answer.get("id")), text_or_none(answer["model"])
+    choice = answer["choices"][0]
+    decoder.stop_reason = text_or_none(choice.get("finish_reason"))
+    if usage := answer.get("usage"):
+        _usage(decoder, usage)
+    message = choice["message"]
+    calls = [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
+    decoder.whole_content(message.get("content") or "", "".join(calls))
+
+
 def _choice(decoder: StreamDecoder, choice: dict[str, Any]) -> None:
     delta = choice.get("delta") or {}
     for key in ("reasoning_content", "reasoning"):
@@ -78,8 +158,10 @@ def _choice(decoder: StreamDecoder, choice: dict[str, Any]) -> None:
     if text := delta.get("content"):
         decoder.content(_TEXT, text)
     for call in delta.get("tool_calls") or ():
+        decoder.tool(call.get("index"))
         decoder.content(_TOOL, (call.get("function") or {}).get("arguments") or "")
     if reason := choice.get("finish_reason"):
+        decoder.tools_done()
         decoder.stop_reason, decoder.finished = text_or_none(reason), True
 
 

@@ -65,6 +65,11 @@ class Connection:
         self.used = False
         self.sending = False
         self.sent_at_ns: int | None = None  # first byte of the last request
+        self.emptied = True  # the last read left nothing in the socket
+        self.paused_ns = 0  # time in which `pause` kept it from reading
+        self._paused_at_ns = 0
+        self._read_size = READ_SIZE
+        self._resume: Any = None
         self._raw = raw
         self._recvmsg = raw.recvmsg
         self._tls: ssl.SSLObject | None = None
@@ -77,6 +82,27 @@ class Connection:
     def start(self) -> None:
         """Begin to read. A connection without a listener that becomes readable has been closed by the peer."""
         self._watcher.start(self._on_readable_tls if self._tls else self._on_readable)
+
+    def pause(self, seconds: float, read_size: int) -> None:
+        """Do not read for a while, and at most `read_size` bytes at once afterwards; the kernel's buffer fills."""
+        if self.closed or self._paused_at_ns:
+            return
+        self._watcher.stop()
+        self._read_size = min(READ_SIZE, read_size)
+        self._paused_at_ns = monotonic_ns()
+        self._resume = get_hub().loop.timer(seconds)
+        self._resume.start(self._go_on)
+
+    def _go_on(self) -> None:
+        self._end_pause()
+        self.start()
+
+    def _end_pause(self) -> None:
+        if self._paused_at_ns:
+            self.paused_ns += monotonic_ns() - self._paused_at_ns
+            self._paused_at_ns = 0
+            self._resume.stop()
+            self._resume.close()
 
     def send(self, data: bytes, timeout_s: float) -> None:
         """Hand all of `data` to the kernel; waits only where the socket buffer is full."""
@@ -124,6 +150,7 @@ class Connection:
         """Close at once. The peer sees FIN, or RST if bytes were left unread."""
         if not self.closed:
             self.closed = True
+            self._end_pause()
             for watcher in filter(
                 None, (self._watcher, self._room_watcher)
             ):  # libev dies of a watcher without socket
@@ -176,13 +203,14 @@ class Connection:
     def _read(self) -> tuple[bytes, int, int] | None:
         """What has arrived, when (the kernel's stamp of its last byte, else ours), and our own clock."""
         try:
-            data, ancillary, _, _ = self._recvmsg(READ_SIZE, ANCILLARY)
+            data, ancillary, _, _ = self._recvmsg(self._read_size, ANCILLARY)
         except BlockingIOError:
             return None
         except OSError as error:
             self._ended(os.strerror(error.errno or 0))
             return None
         now = monotonic_ns()
+        self.emptied = len(data) < self._read_size
         if not data:
             self._ended(None)
             return None
@@ -251,14 +279,18 @@ def wait_for(raw: _socket.socket, events: int, timeout_s: float) -> bool:
         watcher.close()
 
 
-def connect(number: int, addresses: list[Any], timeout_s: float) -> Connection:
-    """Connect to the first address that answers; `addresses` as from getaddrinfo."""
+def connect(
+    number: int, addresses: list[Any], timeout_s: float, receive_buffer: int | None = None
+) -> Connection:
+    """Connect to the first address that answers; `addresses` as from getaddrinfo, `receive_buffer` in bytes."""
     started = monotonic_ns()
     failure = ConnectError("dns", "the name has no address")
     for family, kind, proto, _, address in addresses:
         raw = _socket.socket(family, kind, proto)
         try:
             left = timeout_s - (monotonic_ns() - started) / 1e9
+            if receive_buffer is not None:  # before connecting: the window is agreed on then
+                raw.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVBUF, receive_buffer)
             _connect(raw, address, left)
         except ConnectError as error:
             raw.close()

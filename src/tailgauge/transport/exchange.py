@@ -1,7 +1,10 @@
 """One HTTP exchange and its stopwatch: what was sent, what came back, and when, by two clocks.
 
-Rule: until the first content is decoded, bytes are decoded as they come, because traffic patterns wait for it; from
-then on a read only appends its bytes and stamps, and `advance` decodes them later, away from the reading path.
+Rule: while someone waits for what comes next, as the first content, bytes are decoded as they come; from then on a read
+only appends its bytes and stamps, and `advance` decodes them later, away from the reading path.
+
+A slow reader (`bytes_per_s`) reads as everyone until then, and leaves pauses after it. What waits in the kernel meanwhile
+is one piece to it, stamped at its end: an event of a read that did not empty the socket came after the last read that did.
 """
 
 from __future__ import annotations
@@ -18,17 +21,24 @@ from tailgauge.transport.http1 import MAX_HEAD, Body, WireError, body_of, respon
 
 MAX_BODY = 256 * 1024 * 1024
 MAX_ERROR_BODY = 1024 * 1024
+SLOW_READ = 256  # bytes that a slow reader takes at once, at least
+SLOW_READ_S = 0.05  # or what it reads in this time
 
 
 class Decoder(Protocol):
     """What turns payload into content chunks; see tailgauge.endpoints.decoder."""
 
     has_content: bool
+    watching: bool  # someone waits for what comes next
+    streams: bool  # false: `whole` takes the body instead
 
     def feed(
         self, payload: bytes, low: int, arrived: int, read_at: int, read_index: int, *, at_rest: bool
     ) -> None:
         """Payload of one read with its times; `at_rest`: nothing came in the read after this payload."""
+
+    def whole(self, body: bytes, arrived: int, read_at: int, read_index: int) -> None:
+        """A body that was asked for at once, with the times of the read that completed it."""
 
 
 def _nothing() -> None:
@@ -38,10 +48,12 @@ def _nothing() -> None:
 class Exchange:
     """From the first byte sent to the last byte received; every time in ns of the monotonic clock."""
 
-    def __init__(self, decoder: Decoder | None = None) -> None:
+    def __init__(self, decoder: Decoder | None = None, bytes_per_s: float | None = None) -> None:
         self.decoder = decoder
+        self.bytes_per_s = bytes_per_s
         self.on_headers: Callable[[], None] = _nothing
         self.on_content: Callable[[], None] = _nothing
+        self.on_watched: Callable[[], None] = _nothing  # what the decoder watched for is there
         self.connection: Connection | None = None
         self.connection_is_new = False
         self.sent_at_ns: int | None = None
@@ -63,6 +75,7 @@ class Exchange:
         self._stream: Decoder | None = (
             None  # the decoder, where this is a body for it and no error body for the SDK
         )
+        self._whole: Decoder | None = None  # the decoder, where this is a body for it that is no stream
         self._head = b""
         self._body: Body | None = None
         self._keep = False
@@ -72,6 +85,7 @@ class Exchange:
         self._arrived = array("q")
         self._read_at = array("q")
         self._low = 0
+        self._last_read_at = 0
         self._decoded = 0
         self._changed = Event()
         self._release: Callable[[Connection, bool], None] | None = None
@@ -97,8 +111,16 @@ class Exchange:
         self._arrived.append(arrived_at_ns)
         self._read_at.append(read_at_ns)
         stream = self._stream
-        if stream is None or not stream.has_content or self._body.may_end(data):
+        if stream is None or stream.watching or self.bytes_per_s or self._body.may_end(data):
             self.advance()
+            if self.bytes_per_s and not self.done:
+                self._hold(len(data), self.bytes_per_s)
+
+    def _hold(self, size: int, bytes_per_s: float) -> None:
+        """Leave the pause that a slow reader makes after a read, once nobody waits for the first content."""
+        stream = self._stream
+        if self.connection is not None and (self._whole or (stream is not None and not stream.watching)):
+            self.connection.pause(size / bytes_per_s, max(SLOW_READ, int(bytes_per_s * SLOW_READ_S)))
 
     def on_end(self, error: str | None) -> None:
         """The peer closed the connection, or it failed."""
@@ -112,6 +134,8 @@ class Exchange:
             return
         if error or not self._body.ends_with_connection:
             self.cut = "connection_reset" if error else "connection_closed"
+        else:
+            self._complete()
         self._finish(keep=False, at_ns=monotonic_ns())
 
     def _on_head(self, data: bytes, arrived: int, read_at: int) -> None:
@@ -150,9 +174,13 @@ class Exchange:
     ) -> None:
         self.status, self.headers, self._body, self._keep = status, headers, body, keep
         self.headers_at_ns = arrived
-        kind, coding = self.header(b"content-type").lower(), self.header(b"content-encoding").lower()
-        if status == 200 and kind.startswith(b"text/event-stream") and coding in {b"", b"identity"}:
-            self._stream = self.decoder
+        decoder, coding = self.decoder, self.header(b"content-encoding").lower()
+        if decoder is None or status != 200 or coding not in {b"", b"identity"}:
+            return
+        if not decoder.streams:
+            self._whole = decoder
+        elif self.header(b"content-type").lower().startswith(b"text/event-stream"):
+            self._stream = decoder
 
     # --- decoding ---------------------------------------------------------------------------------------------
 
@@ -164,6 +192,7 @@ class Exchange:
         arrived, read_at = self._arrived, self._read_at
         self._data, self._arrived, self._read_at = [], array("q"), array("q")
         stream = self._stream
+        watching = stream is not None and stream.watching
         had_content = stream is not None and stream.has_content
         try:
             for piece, at, read in zip(data, arrived, read_at, strict=True):
@@ -172,19 +201,34 @@ class Exchange:
             self.cut = f"framing: {error}"
             self._close_and_finish()
             return len(data)
-        if stream is not None and stream.has_content and not had_content:
-            self.on_content()
+        if watching and stream is not None:
+            self._tell(stream, had_content=had_content)
         if body.done and not self.done:
+            self._complete()
             self._finish(keep=self._keep, at_ns=arrived[-1])
-        elif self.body_bytes > MAX_BODY or self._plain_bytes > MAX_ERROR_BODY:
+        elif self.body_bytes > MAX_BODY or (self._plain_bytes > MAX_ERROR_BODY and not self._whole):
             self.cut = "response too large"
             self._close_and_finish()
         return len(data)
 
+    def _tell(self, decoder: Decoder, *, had_content: bool) -> None:
+        """Tell of what was waited for. What is told may end the exchange."""
+        if decoder.has_content and not had_content and not (self.done or self.aborted):
+            self.on_content()
+        if not decoder.watching and not (self.done or self.aborted):
+            self.on_watched()
+
+    def _complete(self) -> None:
+        """The body is whole: hand over one that is no stream, stamped at its last read."""
+        if self._whole is not None:
+            self._whole.whole(self.plain_body, self._low, self._last_read_at, max(0, self._decoded - 1))
+            self._tell(self._whole, had_content=False)
+
     def _decode(self, body: Body, piece: bytes, at: int, read: int) -> None:
+        emptied = not self.bytes_per_s or self.connection is None or self.connection.emptied
         payload = body.feed(piece)
         self.body_bytes += len(piece)
-        if read - at > self.handover_recent_ns:
+        if read - at > self.handover_recent_ns and not self.bytes_per_s:  # a pause is no lag of ours
             self.handover_recent_ns = read - at
             self.handover_max_ns = max(self.handover_max_ns, read - at)
         if read == at:
@@ -193,9 +237,11 @@ class Exchange:
             self._plain.append(payload)
             self._plain_bytes += len(payload)
         elif payload:
-            low = self._low or self.sent_at_ns or at
-            self._stream.feed(payload, low, at, read, self._decoded, at_rest=body.at_rest)
-        self._low = at
+            low = self._low or self.left_at_ns or at
+            self._stream.feed(payload, low, at, read, self._decoded, at_rest=body.at_rest and emptied)
+        if emptied or self._whole is not None:
+            self._low = at
+        self._last_read_at = read
         self._decoded += 1
 
     # --- the end ----------------------------------------------------------------------------------------------
@@ -249,6 +295,20 @@ class Exchange:
     def header(self, name: bytes) -> bytes:
         """Value of a response header, empty if it is not there; `name` in lower case."""
         return next((value for key, value in self.headers if key.lower() == name), b"")
+
+    @property
+    def left_at_ns(self) -> int | None:
+        """When the request's first byte left, also while the rest of it is still on its way out."""
+        if self.sent_at_ns is None and self.connection is not None:
+            return self.connection.sent_at_ns
+        return self.sent_at_ns
+
+    @property
+    def paused_ns(self) -> int | None:
+        """How long a slow reader did not read, None of any other."""
+        if not self.bytes_per_s:
+            return None
+        return self.connection.paused_ns if self.connection else 0
 
     @property
     def plain_body(self) -> bytes:

@@ -22,6 +22,7 @@ from tailgauge.transport.pool import Pool
 
 _CURRENT: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
 RESOLVE_AGAIN_NS = 30_000_000_000
+SLOW_BUFFER = 4096  # bytes, which the kernel doubles for its own use
 
 
 @contextlib.contextmanager
@@ -84,9 +85,9 @@ class Stopwatch(httpx2.BaseTransport):
             raise (httpx2.ReadTimeout if message == "timeout" else httpx2.ReadError)(
                 f"{kind}: {message}", request=request
             )
-        return httpx2.Response(
-            exchange.status, headers=exchange.headers, stream=_Received(exchange), request=request
-        )
+        # Each call is another user's: a cookie would bring them all back to the replica that set it.
+        headers = [header for header in exchange.headers if header[0].lower() != b"set-cookie"]
+        return httpx2.Response(exchange.status, headers=headers, stream=_Received(exchange), request=request)
 
     def close(self) -> None:
         """Close every idle connection."""
@@ -95,11 +96,14 @@ class Stopwatch(httpx2.BaseTransport):
     def _connection(self, exchange: Exchange, request: httpx2.Request) -> Connection:
         url = request.url
         origin = (url.scheme, url.host, url.port or (443 if url.scheme == "https" else 80))
-        connection = self._pool.take(origin)
+        slow = (
+            exchange.bytes_per_s is not None
+        )  # a slow reader has a connection of its own, with a small buffer
+        connection = None if slow else self._pool.take(origin)
         is_new = connection is None
         if connection is None:
             try:
-                connection = self._open(*origin)
+                connection = self._open(*origin, SLOW_BUFFER if slow else None)
             except ConnectError as error:
                 exchange.fail(error.kind, str(error))
                 raise httpx2.ConnectError(f"{error.kind}: {error}", request=request) from None
@@ -108,7 +112,7 @@ class Stopwatch(httpx2.BaseTransport):
             raise httpx2.ReadError("ended before it was sent", request=request)
 
         def release(used: Connection, keep: bool) -> None:
-            if keep and not used.sending:  # else it was answered before it was sent whole
+            if keep and not slow and not used.sending:  # else it was answered before it was sent whole
                 self._pool.give(origin, used, exchange.header(b"keep-alive"))
             else:
                 used.close()
@@ -116,14 +120,14 @@ class Stopwatch(httpx2.BaseTransport):
         exchange.begin(connection, is_new=is_new, release=release)
         return connection
 
-    def _open(self, scheme: str, host: str, port: int) -> Connection:
+    def _open(self, scheme: str, host: str, port: int, receive_buffer: int | None) -> Connection:
         known_at, addresses = self._addresses.get((host, port), (-RESOLVE_AGAIN_NS, []))
         dns_ns = 0
         if monotonic_ns() - known_at > RESOLVE_AGAIN_NS:
             addresses, dns_ns = resolve(host, port, self._connect_timeout_s)
             self._addresses[host, port] = (monotonic_ns(), addresses)
         self._numbers += 1
-        connection = connect(self._numbers, addresses, self._connect_timeout_s)
+        connection = connect(self._numbers, addresses, self._connect_timeout_s, receive_buffer)
         connection.dns_ns = dns_ns
         if scheme == "https":
             try:

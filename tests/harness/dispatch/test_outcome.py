@@ -11,9 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailgauge.dispatch.outcome import MAX_ERROR_TEXT, Outcome, outcome, rate_limit_headers, retry_after_s
+from tailgauge.dispatch.outcome import (
+    MAX_ERROR_TEXT,
+    Outcome,
+    outcome,
+    rate_limit_headers,
+    retry_after_s,
+    should_retry,
+)
 from tailgauge.records import ENDED_CLASSES
 
+JSON = [(b"content-type", b"application/json")]
 SSE = [(b"Content-Type", b"text/event-stream; charset=utf-8")]
 
 
@@ -39,6 +47,8 @@ class Decoded:
     error: tuple[str, str] | None = None
     finished: bool = True
     has_content: bool = True
+    streams: bool = True
+    answer: str | None = None
 
 
 def error(kind="x", message="y"):
@@ -61,6 +71,15 @@ CASES = {
     "a page instead of a stream": (Seen(headers=[(b"content-type", b"text/html")], plain_body=b"<p>hi"), Decoded(finished=False),
                                    Outcome("client_error", "not_an_event_stream", "<p>hi")),
     "nothing instead of a stream": (Seen(headers=[]), Decoded(finished=False), Outcome("client_error", "not_an_event_stream", "content-type ''")),
+    "a whole answer": (Seen(headers=JSON), Decoded(streams=False), Outcome("ok")),
+    "a whole answer without content": (Seen(headers=JSON), Decoded(has_content=False, streams=False), Outcome("empty")),
+    "what came back about a batch": (Seen(headers=JSON), Decoded(has_content=False, streams=False, answer="{}"), Outcome("ok")),
+    "JSON that is not the protocol": (Seen(headers=JSON, plain_body=b"{}"), Decoded(("malformed_answer", "m"), streams=False),
+                                      Outcome("client_error", "malformed_answer", "{}")),
+    "a whole answer that was cut": (Seen(headers=JSON, cut="connection_closed"), Decoded(finished=False, streams=False),
+                                    Outcome("truncated", "connection_closed")),
+    "JSON where a stream was asked for": (Seen(headers=JSON, plain_body=b"{}"), Decoded(finished=False),
+                                          Outcome("client_error", "not_an_event_stream", "{}")),
     "a compressed stream": (Seen(headers=[*SSE, (b"Content-Encoding", b"gzip")]), Decoded(finished=False),
                             Outcome("stream_error", "compressed", "the target compresses although identity was asked for")),
     "identity is no compression": (Seen(headers=[*SSE, (b"content-encoding", b"Identity")]), Decoded(), Outcome("ok")),
@@ -182,3 +201,13 @@ def test_no_response_is_without_a_class(status, body, headers):
 
     assert outcome(seen, Decoded(finished=False)).ended in ENDED_CLASSES
     rate_limit_headers(seen)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [(b"true", True), (b"false", False), (b"FALSE ", False), (b"", None), (b"maybe", None), (None, None)],
+)
+def test_a_target_may_say_whether_to_try_again(said, expected):
+    headers = [] if said is None else [(b"X-Should-Retry", said)]
+
+    assert should_retry(Seen(429, headers)) is expected

@@ -12,10 +12,12 @@ import gevent
 sys.path.insert(0, str(Path(__file__).parents[2] / "transport" / "exercises"))
 from scripted import REST_S, SSE, Server, case, chunk, run_all, stopwatch
 
+from tailgauge.call import MAIN, Call, Prompt
 from tailgauge.dispatch.attempts import Attempts, Origin
 from tailgauge.dispatch.counters import Counters
 from tailgauge.endpoints.endpoint import Endpoint
-from tailgauge.traffic.steps import Call, Send
+from tailgauge.target_tables import Target
+from tailgauge.traffic.steps import Send
 
 HERE = Path(__file__).parents[2] / "endpoints" / "captures"
 CAPTURED = {
@@ -55,11 +57,12 @@ def made(protocol: str, answer: Any, deadline_s: float = 5.0, meanwhile: Any = N
 
     server = Server(handler)
     recorder, counters, heard = Rows(), Counters(), []
-    endpoint = Endpoint(server.url.removesuffix("/v1"), protocol, "tiny", None, stopwatch())
-    attempts = Attempts("run-1", endpoint, recorder, counters, deadline_s)
+    target = Target(protocol=protocol)
+    endpoint = Endpoint(server.url.removesuffix("/v1"), target, stopwatch())
+    attempts = Attempts("run-1", {MAIN: endpoint}, recorder, counters, deadline_s)
     attempts.warm_up()
     warm = server.connections
-    exchange = attempts.start(ORIGIN, Send(Call("some words", 7), leg=1), 2, heard.append)
+    exchange = attempts.start(ORIGIN, Send(Call(Prompt.of("some words"), 7), leg=1), 2, heard.append)
     if meanwhile:
         meanwhile(attempts)
     with gevent.Timeout(10):

@@ -113,6 +113,7 @@ class Payload:
 
     def __init__(self) -> None:
         self.has_content = False
+        self.watching = self.streams = True
         self.fed: list[tuple[bytes, int, int, int, int, bool]] = []
 
     def feed(
@@ -120,7 +121,7 @@ class Payload:
     ) -> None:
         """Keep it."""
         self.fed.append((payload, low, arrived, read_at, read_index, at_rest))
-        self.has_content = True
+        self.has_content, self.watching = True, False
 
     @property
     def payload(self) -> bytes:
