@@ -1,0 +1,12 @@
+"""Prompt caching: calls that share a marked prefix of tools, system prompt and examples.
+
+locust -f locustfiles/cached.py --headless -u 1 -t 20s --scenario scenarios/cached_multi_turn.toml
+"""
+
+from tailgauge.users import Traffic
+
+
+class Cached(Traffic):
+    """The scenario decides prefixes, marks and target; this is its default."""
+
+    scenario = "cached"
