@@ -10,20 +10,18 @@ from __future__ import annotations
 import csv
 import math
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tailgauge.arrivals.lines import MAX_TOKENS, json_object, text_lines
+from tailgauge.arrivals.trace_formats import FORMATS, Format, finite
 from tailgauge.errors import ScenarioError
 
 _LONGEST_NS = 2**62
-_SECOND = 1_000_000_000
-_DATE = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +38,6 @@ class Recorded:
 
     def __len__(self) -> int:
         return len(self.at_ns)
-
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """How one publisher writes: names of the columns, and how a time is read, in ns."""
-
-    time: str
-    prompt: str
-    output: str
-    read_time: Callable[[Any], int]
-    ticks_ns: tuple[int, ...]  # of the coarse clocks that such traces are known to have
-    slack_ns: int = 0  # a tick may be printed so much off, by being cut to the unit of print
-    session: str = ""
-    blocks: str = ""
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """Columns without which it is not this format."""
-        return (self.time, self.prompt, self.output)
 
 
 def read_trace(path: Path, kind: str = "auto") -> Recorded:
@@ -120,7 +99,7 @@ class _Columns:
         value = row[name]
         if not isinstance(value, int):
             try:
-                real = _real(value)
+                real = finite(value)
                 value = int(real) if real == math.floor(real) else -1
             except (ValueError, OverflowError, TypeError):
                 value = -1
@@ -201,52 +180,3 @@ def _told(path: Path, row: Mapping[str, Any], kind: str) -> str:
             f"{path}:1: column {missing[0]}: missing; a trace of format {kind} has {', '.join(FORMATS[kind].needs)}"
         )
     return kind
-
-
-def _real(value: Any) -> float:
-    """A finite number of a cell; the underscores that Python would take are none."""
-    if isinstance(value, bool) or (isinstance(value, str) and ("_" in value or not value.isascii())):
-        raise ValueError
-    real = float(value)
-    if not math.isfinite(real):
-        raise ValueError
-    return real
-
-
-def _seconds(value: str) -> int:
-    return int(value) * 1_000_000_000 if value.isascii() and value.isdecimal() else round(_real(value) * 1e9)
-
-
-def _milliseconds(value: Any) -> int:
-    if isinstance(value, str):
-        raise TypeError
-    return value * 1_000_000 if type(value) is int else round(_real(value) * 1e6)
-
-
-def _date(value: str) -> int:
-    """`2023-11-16 18:15:46.6805900`, with an offset or without: UTC then. datetime itself knows no 100 ns."""
-    text = value.strip()
-    whole, dot, rest = text.partition(".")
-    digits = rest[: len(rest) - len(rest.lstrip("0123456789"))] if dot else ""
-    if (dot and not digits) or len(digits) > 9 or len(whole) < 19:
-        raise ValueError
-    moment = datetime.fromisoformat(whole + rest[len(digits) :])
-    since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _DATE
-    return (since.days * 86_400 + since.seconds) * 1_000_000_000 + int(digits.ljust(9, "0"))
-
-
-FORMATS = {
-    "azure": Format("TIMESTAMP", "ContextTokens", "GeneratedTokens", _date, (_SECOND,)),
-    "burstgpt": Format(
-        "Timestamp", "Request tokens", "Response tokens", _seconds, (_SECOND,), session="Session ID"
-    ),
-    "mooncake": Format(
-        "timestamp",
-        "input_length",
-        "output_length",
-        _milliseconds,
-        (3 * _SECOND, _SECOND),
-        slack_ns=1_000_000,
-        blocks="hash_ids",
-    ),
-}

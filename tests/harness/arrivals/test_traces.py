@@ -129,6 +129,27 @@ def test_a_coarse_clock_gives_each_row_a_random_place_within_its_tick(replay):
         assert f"clock ticks every {tick_ns / 1e9:g} s" in one.notes[0]
 
 
+def test_ticks_that_are_cut_to_the_millisecond_are_still_ticks(replay):
+    text = "\n".join(
+        json.dumps({"timestamp": at, "input_length": 1, "output_length": 1})
+        for at in (2999, 3000, 3000, 5999, 9000, 9000)
+    )
+    late = replay(text).at_ns / 1e9 - np.array([0, 0.001, 0.001, 3, 6.001, 6.001])
+
+    assert replay(text).trace["resolution_s"] == 3
+    assert ((late >= 0) & (late <= 3)).all()
+    assert late.max() > 0.01
+
+
+def test_times_finer_than_any_tick_are_taken_as_they_stand(replay):
+    text = "\n".join(
+        json.dumps({"timestamp": at, "input_length": 1, "output_length": 1}) for at in (0, 3000, 4500)
+    )
+
+    assert replay(text).at_ns.tolist() == [0, 3 * 10**9, 4_500_000_000]
+    assert replay(text).trace["resolution_s"] == 0
+
+
 def test_places_within_a_tick_are_uniform(replay):
     text = "\n".join(
         json.dumps({"timestamp": 3000 * (i // 10), "input_length": 1, "output_length": 1})
