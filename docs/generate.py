@@ -75,7 +75,7 @@ def _tables(schema: dict[str, Any], key: str, spec: dict[str, Any]) -> Iterator[
     table = _table_name(spec)
     if not table:
         return
-    name = f"{key}.NAME" if "additionalProperties" in spec else key
+    name = f"{key}.NAME" if "additionalProperties" in spec else f"{key}[]" if "items" in spec else key
     model = schema["$defs"][table]
     plain = {inner: one for inner, one in model["properties"].items() if not _table_name(one)}
     yield f"## [{name}]\n"
@@ -86,9 +86,16 @@ def _tables(schema: dict[str, Any], key: str, spec: dict[str, Any]) -> Iterator[
 
 
 def _table_name(spec: dict[str, Any]) -> str:
-    reference = spec.get("$ref") or next((s["$ref"] for s in spec.get("allOf", ()) if "$ref" in s), None)
-    reference = reference or spec.get("additionalProperties", {}).get("$ref", "")
-    return str(reference).rpartition("/")[2]
+    """The table that a key holds, alone, optional, by name or in a list; empty for a plain value."""
+    inner = [
+        spec,
+        *spec.get("allOf", ()),
+        *spec.get("anyOf", ()),
+        spec.get("additionalProperties"),
+        spec.get("items"),
+    ]
+    references = (one["$ref"] for one in inner if isinstance(one, dict) and "$ref" in one)
+    return str(next(references, "")).rpartition("/")[2]
 
 
 def _key_table(properties: dict[str, dict[str, Any]], required: set[str]) -> str:

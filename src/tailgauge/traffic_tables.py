@@ -50,7 +50,7 @@ class Cache(Table):
         tuple[Literal["tools", "system", "few_shot", "last"], ...], Field(strict=False)
     ] = Field(
         ("system",),
-        description="where cache marks stand, at most 4: after the tools, the system prompt, the examples, the last message; none for engines that cache by themselves. Only the Anthropic protocol has marks",
+        description="where cache marks stand, at most 4: after `tools`, `system`, `few_shot` and the `last` message; `[]` for engines that cache by themselves. Only the Anthropic protocol has marks",
     )
     ttl: Literal["5m", "1h"] = Field("5m", description="life that the marks ask for")
     volatile: Literal["none", "front", "marked"] = Field(
