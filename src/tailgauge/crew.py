@@ -28,7 +28,7 @@ class Member:
     heard_at_ns: int
     state: str = "running"  # running, drained, failed, lost
     ready: bool = False
-    leased: int = 0  # arrivals handed to it
+    leased: int = 0  # requests handed to it; in a closed loop, those that it says it had
     said: dict[str, Any] = field(default_factory=dict)
     self: dict[str, Any] = field(default_factory=dict)
 
@@ -99,11 +99,19 @@ class Crew:
         progress.ttft_p50_ms, progress.ttft_p99_ms = sketch.quantile(bins, 0.5), sketch.quantile(bins, 0.99)
         return progress
 
-    def conservation(self, scheduled: int, folder: RunFolder, *, final: bool) -> dict[str, Any]:
-        """The books over all workers; of a lost one, `final` counts the rows that it left."""
-        shares = [Share(m.state, m.leased, m.self.get("counts") or m.said.get("counts")) for m in self]
-        if final:
-            for member, share in zip(self, shares, strict=True):
-                if member.state == "lost":
-                    share.counts = count_rows(folder, member.number, CLIENT_DROP)
+    def conservation(self, scheduled: int | None, folder: RunFolder, *, final: bool) -> dict[str, Any]:
+        """The books over all workers; of a lost one, `final` counts the rows that it left.
+
+        `scheduled` is None in a closed loop, whose requests are what the workers say, or what their rows say.
+        """
+        shares = []
+        for member in self:
+            counts = member.self.get("counts") or member.said.get("counts")
+            if final and member.state == "lost":
+                counts = count_rows(folder, member.number, CLIENT_DROP)
+                if scheduled is None:  # rows may be younger than its last words
+                    member.leased = max(member.leased, counts["dispatched"] + counts["client_drop"])
+            shares.append(Share(member.state, member.leased, counts))
+        if scheduled is None:
+            scheduled = sum(share.leased for share in shares)
         return conserve(scheduled, shares, final=final)

@@ -26,6 +26,7 @@ from tailgauge.link import Link
 from tailgauge.records import OK, TURNS
 from tailgauge.simulated import fetch_truth, start_endpoint
 from tailgauge.target_tables import SIMULATED
+from tailgauge.turns import loop, turns_of
 
 log = logging.getLogger("tailgauge")
 
@@ -94,6 +95,8 @@ class Run:
             self._on_failed(member, data)
         else:
             member.said = data
+            if not self.scenario.arrival.is_open:  # nothing is planned: only the worker can count
+                member.leased = data["counts"]["leased"]
             if kind == "drained":
                 member.state, member.self = data["self"]["state"], data["self"]
         self._changed.set()
@@ -203,7 +206,7 @@ class Run:
         for row in self.schedule.slice(since_ns, until_ns):
             shares[(row.request_id // TURNS) % len(living)].append(row)
         for member, rows in zip(living, shares, strict=True):
-            member.leased += len(rows)
+            member.leased += turns_of(rows)
             self._link.send("slice", {"run": self.run_id, "rows": rows}, member.node)
 
     def _notice_losses(self) -> None:
@@ -304,10 +307,17 @@ class Run:
             "started_at": self._started_at,
             "start_at_ns": self.start_at_ns,
             "seed": self.scenario.seed,
-            "arrival": "open" if self.scenario.arrival.is_open else "closed",
+            "arrival": loop(self.scenario.arrival, self.scenario.traffic.values()),
             "target": told[0],
             "second_target": told[1] if told[1:] else None,
         }
+
+    @property
+    def _scheduled(self) -> int | None:
+        """Requests that the plan has; None where their number comes out of the run (closed loop)."""
+        if self.schedule is None:
+            return 0
+        return self.schedule.requests if self.scenario.arrival.is_open else None
 
     def write(self, *, ended: bool = False) -> None:
         """run.json as things stand."""
@@ -315,6 +325,6 @@ class Run:
         facts["admission_end_at_ns"] = self.admission_end_at_ns
         facts["ended_at_ns"] = monotonic_ns() if ended else None
         facts["trace"] = self.schedule.trace if self.schedule else None
+        facts["conservation"] = self.crew.conservation(self._scheduled, self.folder, final=ended)
         facts["workers"] = [member.facts() for member in self.crew]
-        facts["conservation"] = self.crew.conservation(len(self.schedule or ()), self.folder, final=ended)
         write_json(self.folder.run_json, facts)

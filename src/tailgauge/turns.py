@@ -54,6 +54,13 @@ class Turn:
         return self.planned.turns == 0
 
 
+def loop(arrival: Arrival, tables: Iterable[Traffic]) -> str:
+    """How requests come to be: open, closed, or partly open (sessions arrive on schedule, their turns wait)."""
+    if not arrival.is_open:
+        return "closed"
+    return "partly open" if any(traffic.session.turns_mean > 1 for traffic in tables) else "open"
+
+
 def turns_of(rows: Iterable[Planned]) -> int:
     """Requests that a slice of the plan stands for; a closed loop's are not planned, they count as they come."""
     return sum(row.turns for row in rows)
