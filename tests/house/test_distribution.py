@@ -11,10 +11,14 @@ import tailgauge
 
 LIST = """
 import json, tailgauge, tailgauge_analysis
-from tailgauge.scenario import load, packaged
+from tailgauge.arrivals import plan
+from tailgauge.scenario import find, load, packaged
 found = {name: sorted(p.name for p in packaged(name).iterdir() if p.is_file()) for name in ("scenarios", "locustfiles")}
 for name in found["scenarios"]:
     load(name.removesuffix(".toml"))
+trace = load("trace")
+schedule = plan(trace.arrival, trace.traffic, trace.stages.duration_s, trace.seed, folder=find("trace").parent)
+found["rows"] = schedule.trace["rows_read"]
 print(json.dumps({"package": tailgauge.__file__, "analysis": tailgauge_analysis.__file__, **found}))
 """
 
@@ -69,6 +73,7 @@ def test_a_fresh_environment_finds_the_packaged_scenarios_and_locustfiles(
 
     assert found["package"].startswith(str(installed))
     assert found["analysis"].startswith(str(installed))
+    assert found["rows"] == 300  # of the trace that comes along
     for shelf in ("scenarios", "locustfiles"):
         assert found[shelf] == sorted(path.name for path in (checkout / shelf).iterdir() if path.is_file())
         assert found[shelf] != []

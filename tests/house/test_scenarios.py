@@ -1,9 +1,10 @@
-"""The packaged scenarios: each loads, says what it is, and stands in the docs."""
+"""The packaged scenarios: each loads, says what it is, can be planned, and stands in the docs."""
 
 import tomllib
 
 import pytest
 
+from tailgauge.arrivals import plan
 from tailgauge.scenario import load, packaged
 from tailgauge.target_tables import SIMULATED
 
@@ -23,6 +24,16 @@ class TestPackagedScenario:
 
         assert text.startswith("# ")
         assert tomllib.loads(text)["description"]
+
+    def test_its_plan_is_a_minute_of_light_traffic_at_most_and_finds_its_files(self, path):
+        scenario = load(path.stem)
+        stages = scenario.stages
+        schedule = plan(
+            scenario.arrival, scenario.traffic, stages.duration_s, scenario.seed, folder=path.parent
+        )
+
+        assert stages.duration_s < 60
+        assert 0 < len(schedule) <= 50 * 1.2 * stages.duration_s
 
     def test_it_is_listed_in_the_docs(self, path, checkout):
         page = (checkout / "docs" / "scenarios.md").read_text(encoding="utf-8")
