@@ -63,8 +63,8 @@ def binomial_quantile(q: float, n: int, p: float) -> int:
     return high
 
 
-def clopper_pearson(k: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Exact interval of a share k/n; (0, 1) where nothing was seen."""
+def clopper_pearson(k: float, n: float, confidence: float = 0.95) -> tuple[float, float]:
+    """Exact interval of a share k/n; (0, 1) where nothing was seen. An effective n need not be whole."""
     if n == 0:
         return 0.0, 1.0
     alpha = (1 - confidence) / 2

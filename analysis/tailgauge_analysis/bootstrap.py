@@ -1,0 +1,68 @@
+"""Intervals for what is no quantile: the stationary bootstrap.
+
+Rule: rows in order of time in, an interval of a ratio of sums or of a difference of means out. Rows under load depend on
+their neighbours, so whole stretches are drawn again: each begins anywhere, goes on round the end, and its length is
+geometric with mean `block` (Politis and Romano 1994). A block should be several times as long as the dependence:
+`blocks` takes the square root of n or ten correlation times, whichever is longer.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tailgauge_analysis.quantiles import CONFIDENCE, Floats, Ints, correlation_time
+
+REPS = 2000
+SEED = 20_240_229  # the same rows give the same interval
+
+
+def blocks(values: Floats) -> float:
+    """Mean block length for a series."""
+    n = len(values)
+    times = correlation_time(values) if n > 1 and values.std() > 0 else 1.0
+    return min(max(1.0, n / 4), max(math.sqrt(n), 10 * times))
+
+
+def draw(n: int, block: float, rng: np.random.Generator) -> Ints:
+    """Indices of one resample of n rows."""
+    starts = rng.random(n) < 1 / block
+    starts[0] = True
+    place = rng.integers(0, n, n)
+    group = np.cumsum(starts) - 1
+    first = np.flatnonzero(starts)
+    drawn: Ints = (place[first][group] + np.arange(n) - first[group]) % n
+    return drawn
+
+
+def ratio(over: Floats, under: Floats, block: float | None = None, reps: int = REPS) -> tuple[float, float]:
+    """Interval of sum(over) / sum(under); (0, inf) where there is nothing to divide by."""
+    n = len(over)
+    if not n or under.sum() <= 0:
+        return 0.0, math.inf
+    centre = over.sum() / under.sum()
+    length = blocks(over - centre * under) if block is None else block
+    rng = np.random.default_rng(SEED)
+    seen = np.empty(reps)
+    for i in range(reps):
+        rows = draw(n, length, rng)
+        below = under[rows].sum()
+        seen[i] = over[rows].sum() / below if below > 0 else centre
+    return _ends(seen)
+
+
+def difference(a: Floats, b: Floats, block: float | None = None, reps: int = REPS) -> tuple[float, float]:
+    """Interval of mean(a) - mean(b) of two series that have nothing to do with each other."""
+    rng = np.random.default_rng(SEED)
+    lengths = [blocks(values) if block is None else block for values in (a, b)]
+    seen = np.empty(reps)
+    for i in range(reps):
+        seen[i] = a[draw(len(a), lengths[0], rng)].mean() - b[draw(len(b), lengths[1], rng)].mean()
+    return _ends(seen)
+
+
+def _ends(seen: Floats) -> tuple[float, float]:
+    alpha = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(seen, (alpha, 1 - alpha))
+    return float(low), float(high)

@@ -1,0 +1,33 @@
+"""Stalls: chunk gaps so long that a reader notices.
+
+Rule: gaps in ms and the answer of each in, which gaps are stalls out. A stall is longer than a second and longer than ten
+times the median gap of its own answer, so that a slow but even answer has none.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from tailgauge_analysis.quantiles import Floats, Ints
+
+LEAST_MS = 1000.0
+TIMES = 10.0
+
+
+def stalls(gaps_ms: Floats, of: Ints) -> npt.NDArray[np.bool_]:
+    """Which gaps are stalls."""
+    if not len(gaps_ms):
+        return np.zeros(0, np.bool_)
+    return gaps_ms > np.maximum(LEAST_MS, TIMES * medians(gaps_ms, of)[of])
+
+
+def medians(gaps_ms: Floats, of: Ints) -> Floats:
+    """Lower median gap of each answer; 0 where it has none."""
+    sizes = np.bincount(of)
+    begin = np.cumsum(sizes) - sizes
+    ordered = gaps_ms[np.lexsort((gaps_ms, of))]
+    out = np.zeros(len(sizes))
+    some = sizes > 0
+    out[some] = ordered[begin[some] + (sizes[some] - 1) // 2]
+    return out

@@ -1,0 +1,63 @@
+"""The stationary bootstrap covers what it promises where neighbours depend on each other."""
+
+import math
+
+import numpy as np
+
+from tailgauge_analysis.bootstrap import blocks, difference, draw, ratio
+
+
+def autoregressive(rng, n, phi):
+    noise = rng.normal(size=n + 200)
+    out = np.zeros(n + 200)
+    for i in range(1, n + 200):
+        out[i] = phi * out[i - 1] + noise[i]
+    return out[200:]
+
+
+def test_a_draw_goes_through_the_rows_in_stretches():
+    rng = np.random.default_rng(1)
+    rows = draw(10_000, 50, rng)
+    breaks = ((np.diff(rows) % 10_000) != 1).sum()
+
+    assert rows.min() >= 0
+    assert rows.max() < 10_000
+    assert 160 < breaks < 240
+    assert np.bincount(rows, minlength=10_000).mean() == 1
+
+
+def test_the_ratio_of_dependent_rows_is_covered(full_size):
+    """A hit share whose state lasts for some 20 rows; as if independent, it would be covered half of the time."""
+    rng = np.random.default_rng(2)
+    hits = naive = 0
+    runs = 200 if full_size else 60
+    for _ in range(runs):
+        total = rng.integers(100, 1000, 1500).astype(float)
+        read = total * (autoregressive(rng, 1500, 0.9) > 0)
+        low, high = ratio(read, total, reps=300)
+        hits += low <= 0.5 <= high
+        low, high = ratio(read, total, block=1, reps=300)
+        naive += low <= 0.5 <= high
+
+    assert hits >= 0.87 * runs
+    assert naive <= 0.75 * runs
+
+
+def test_a_difference_of_means():
+    rng = np.random.default_rng(3)
+    low, high = difference(rng.normal(11, 1, 800), rng.normal(10, 1, 800), reps=500)
+
+    assert low < 1 < high
+    assert high - low < 0.4
+
+
+def test_the_same_rows_give_the_same_interval():
+    values = np.random.default_rng(4).exponential(size=200)
+
+    assert ratio(values, np.ones(200), reps=100) == ratio(values, np.ones(200), reps=100)
+
+
+def test_nothing_to_divide_by():
+    assert ratio(np.zeros(3), np.zeros(3)) == (0.0, math.inf)
+    assert ratio(np.empty(0), np.empty(0)) == (0.0, math.inf)
+    assert blocks(np.ones(1)) == 1.0

@@ -1,0 +1,82 @@
+"""How evenly an answer flows: fluidity, stalls, bunches, goodput, on answers worked out by hand."""
+
+import numpy as np
+import pytest
+
+from tailgauge_analysis.bunches import buffered, coalescing
+from tailgauge_analysis.fluidity import fluidity
+from tailgauge_analysis.goodput import goodput
+from tailgauge_analysis.stalls import medians, stalls
+
+
+def index(first, gaps, tokens=1.0, due_first=1000.0, due_each=100.0):
+    of = np.zeros(len(gaps), int)
+    return fluidity(
+        np.array([float(first)]), np.array(gaps, float), of, np.array([tokens]), due_first, due_each
+    )[0]
+
+
+def test_an_answer_in_time_is_fluid():
+    assert index(1000, [100] * 50) == 1.0
+    assert index(500, [600, 100, 100]) == 1.0  # early by 500: the pause uses it up
+
+
+@pytest.mark.parametrize(("first", "gaps", "met", "missed"), [
+    (1000, [100, 250, 100, 100], 4, 2),  # 150 late: its own deadline and one more
+    (1250, [100, 100], 2, 3),
+    (1000, [50, 150, 151, 100], 4, 1),
+    (1000, [1000], 1, 10),
+])  # fmt: skip
+def test_missed_deadlines_by_hand(first, gaps, met, missed):
+    assert index(first, gaps) == pytest.approx(met / (met + missed))
+
+
+@pytest.mark.parametrize("each", [99.0, 100.0])
+def test_several_tokens_in_a_chunk_cost_nothing_unless_late(each):
+    """METHOD row 21: m tokens every g ms are fluid where the deadline times m is at least g."""
+    assert (index(1000, [400] * 20, tokens=4.0, due_each=each) == 1.0) == (each * 4 >= 400)
+
+
+def test_several_answers_are_each_their_own():
+    of = np.array([0, 0, 2])
+    found = fluidity(np.array([1000.0, 1000, 2000]), np.array([100.0, 100, 100]), of, np.ones(3), 1000, 100)
+
+    assert found == pytest.approx([1.0, 1.0, 1 / 12])
+
+
+def test_a_stall_is_long_and_unlike_its_answer():
+    gaps = np.array([10.0] * 9 + [1001] + [500.0] * 9 + [4000] + [10.0] * 9 + [999])
+    of = np.repeat([0, 1, 3], 10)
+
+    assert np.flatnonzero(stalls(gaps, of)).tolist() == [9]
+    assert medians(gaps, of).tolist() == [10, 500, 0, 10]
+    assert len(stalls(np.empty(0), np.empty(0, int))) == 0
+
+
+def test_a_stream_that_was_held_back_is_seen():
+    """Ten chunks evenly; nine of ten within 5% of the span; two chunks for 60 tokens; two chunks for two."""
+    even, bunch = [100.0] * 9, [1.0] * 8 + [300.0]
+    gaps, of = np.array([*even, *bunch, 5.0, 5.0]), np.repeat([0, 1, 2, 3], [9, 9, 1, 1])
+    found = buffered(gaps, of, np.array([1100.0, 1000, 500, 500]), np.array([10.0, 10, 60, 2]))
+
+    assert found.tolist() == [False, True, True, False]
+    assert coalescing(np.array([40.0, np.nan, 3]), np.array([10.0, 5, 0]))[:1] == [4.0]
+    assert np.isnan(coalescing(np.array([40.0, np.nan, 3]), np.array([10.0, 5, 0]))[1:]).all()
+
+
+def test_goodput_is_of_everything_offered():
+    found = goodput(np.array([True] * 90 + [False] * 10)[np.random.default_rng(1).permutation(100)], 20)
+
+    assert (found.offered, found.good, found.share, found.per_s) == (100, 90, 0.9, 4.5)
+    assert found.low < 0.9 < found.high
+    assert goodput(np.empty(0, bool), 1) is None
+
+
+def test_bad_requests_that_come_together_widen_the_interval():
+    rng = np.random.default_rng(2)
+    together = np.ones(2000, bool)
+    together[500:600] = False
+    apart = rng.permutation(together)
+
+    assert goodput(together, 1).n_eff < goodput(apart, 1).n_eff / 5
+    assert goodput(together, 1).low < goodput(apart, 1).low
