@@ -1,0 +1,138 @@
+"""When a failed call may be sent again."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailgauge.records import ENDED_CLASSES
+from tailgauge.retrying import RETRYABLE, Retrier, may_retry
+from tailgauge.traffic_tables import Retry
+
+S = 1_000_000_000
+
+
+def begins(table, ended="rate_limited", at_ns=0, after_s=None, should=None, *, n=0, scheduled=0, draw=0.5):
+    """When a first call's retry begins."""
+    return Retrier(table).begins_at_ns(
+        ended, at_ns, after_s, should, retries=n, scheduled_at_ns=scheduled, draw=draw
+    )
+
+
+def polite(**values):
+    return Retry(policy="polite", **values)
+
+
+def test_without_a_policy_nothing_is_retried():
+    assert {begins(Retry(), ended, should=True) for ended in ENDED_CLASSES} == {None}
+
+
+@pytest.mark.parametrize("policy", ["polite", "naive"])
+def test_only_what_may_pass_is_retried(policy):
+    table = Retry(policy=policy)
+    retried = {ended for ended in ENDED_CLASSES if begins(table, ended) is not None}
+
+    assert retried == {"rate_limited", "overloaded", "server_error", "connect_error", "timeout"}
+
+
+@pytest.mark.parametrize("policy", ["polite", "naive"])
+def test_what_the_target_says_itself_wins(policy):
+    table = Retry(policy=policy)
+
+    assert {begins(table, ended, should=False) for ended in ENDED_CLASSES} == {None}
+    assert begins(table, "client_error", should=True) is not None  # a 409, say
+    for ended in ("ok", "empty", "cancelled", "stream_error", "truncated"):
+        assert begins(table, ended, should=True) is None
+
+
+def test_may_retry_knows_the_same_classes():
+    assert {ended for ended in ENDED_CLASSES if may_retry(ended, None)} == RETRYABLE
+
+
+@pytest.mark.parametrize(
+    ("n", "most_s"), [(0, 0.5), (1, 1.0), (2, 2.0), (3, 4.0), (4, 8.0), (5, 8.0), (9, 8.0)]
+)
+def test_jitter_is_full_and_lies_above_the_floor(n, most_s):
+    table = polite(max_retries=10)
+    lowest, middle, highest = (begins(table, after_s=3.0, n=n, draw=draw) for draw in (0.0, 0.5, 1 - 1e-12))
+
+    assert lowest == 3 * S
+    assert middle == 3 * S + most_s * S / 2
+    assert highest == pytest.approx(3 * S + most_s * S, rel=1e-9)
+
+
+def test_without_a_retry_after_the_jitter_stands_alone():
+    assert begins(polite(), at_ns=7 * S, draw=0.0) == 7 * S
+    assert begins(polite(), at_ns=7 * S, draw=0.5) == 7 * S + S // 4
+
+
+def test_a_fraction_of_a_nanosecond_is_waited_too():
+    assert begins(polite(), after_s=1e-9 / 3, draw=0.0) == 1
+
+
+@pytest.mark.parametrize(("deadline_s", "may"), [(4.99, False), (5.0, True)])
+def test_no_retry_that_would_begin_after_the_deadline(deadline_s, may):
+    at = begins(polite(deadline_s=deadline_s), at_ns=12 * S, after_s=3.0, scheduled=10 * S, draw=0.0)
+
+    assert at == (15 * S if may else None)
+
+
+def test_at_most_as_many_as_allowed():
+    assert begins(polite(max_retries=2), n=1) is not None
+    assert begins(polite(max_retries=2), n=2) is None
+    assert begins(Retry(policy="naive", max_retries=0)) is None
+
+
+def test_the_naive_policy_waits_as_long_as_it_always_does():
+    table = Retry(policy="naive", naive_wait_s=0.25, max_retries=50, budget_share=0.0, deadline_s=0.001)
+    retrier = Retrier(table)
+    starts = {
+        retrier.begins_at_ns(
+            "rate_limited", 9 * S, 600.0, None, retries=n, scheduled_at_ns=0, draw=Random(n).random()
+        )
+        for n in range(50)
+    }
+
+    assert starts == {9 * S + S // 4}
+
+
+def test_a_retry_that_cannot_be_takes_nothing_from_the_budget():
+    retrier = Retrier(polite(budget_burst=1, budget_share=0.0, deadline_s=10))
+
+    def ask(after_s):
+        return retrier.begins_at_ns("overloaded", 0, after_s, None, retries=0, scheduled_at_ns=0, draw=0.0)
+
+    assert ask(11.0) is None  # past the deadline
+    assert ask(1.0) == S
+    assert ask(1.0) is None  # now the budget is used up
+
+
+@given(st.lists(st.booleans(), max_size=300), st.integers(0, 10), st.integers(1, 5))
+def test_retries_are_never_more_than_the_budget(acts, tenths, burst):
+    retrier = Retrier(polite(budget_share=tenths / 10, budget_burst=burst, max_retries=100))
+    calls = retries = 0
+
+    for is_call in acts:
+        if is_call:
+            retrier.called()
+            calls += 1
+        else:
+            at = retrier.begins_at_ns("overloaded", 0, None, None, retries=0, scheduled_at_ns=0, draw=0.0)
+            retries += at is not None
+        assert 10 * retries <= 10 * burst + tenths * calls
+
+
+@given(
+    st.integers(0, 10**15), st.floats(0, 1e4), st.integers(0, 99), st.floats(0, 1, exclude_max=True),
+    st.sampled_from(sorted(RETRYABLE)),
+)  # fmt: skip
+def test_never_before_the_time_that_the_target_named(at_ns, after_s, n, draw, ended):
+    table = polite(max_retries=100, deadline_s=1e9)
+    at = begins(table, ended, at_ns, after_s, n=n, draw=draw)
+
+    assert at is not None
+    assert at - at_ns >= after_s * 1e9
+    assert at - at_ns <= after_s * 1e9 + 8 * S + 2
