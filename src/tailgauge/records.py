@@ -221,22 +221,30 @@ class AttemptRow:
         None
     )
     cache_since_use_ns: Annotated[
-        int | None, _c("int64", "since a response with this prefix hash last began, on this worker")
+        int | None,
+        _c(
+            "int64",
+            "since a response last began that used what can be read of the prompt, on this worker; else its longest part ever seen",
+        ),
     ] = None
     cache_writers: Annotated[
-        int | None, _c("int32", "calls of this worker with this prefix, sent and not yet answered")
+        int | None, _c("int32", "calls of this worker that write one of its marks, sent and not yet answered")
     ] = None
     cache_marks: Annotated[int | None, _c("int16", "cache marks in the prompt")] = None
     cache_ttl: Annotated[str | None, _c("string", "life that they ask for: 5m or 1h")] = None
     cache_blocks: Annotated[
-        int | None, _c("int32", "blocks between the last mark and that of the call before with this prefix")
+        int | None,
+        _c("int32", "blocks from the end of that part to the mark that looks for it; 20 or more: too far"),
     ] = None
     params_hash: Annotated[
         str | None, _c("string", "of model, thinking and tool choice, which also decide over the cache")
     ] = None
     first_difference: Annotated[
         int | None,
-        _c("int64", "first byte in which the prefix differs from the last one of its number; null if equal"),
+        _c(
+            "int64",
+            "first byte in which the shared part differs from the last one of its number; null if equal or not known",
+        ),
     ] = None
 
 
