@@ -8,7 +8,6 @@ queued. A slice once handed out is this worker's alone; without a next slice the
 from __future__ import annotations
 
 import heapq
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,8 +25,9 @@ from tailgauge.dispatch.counters import Counters
 from tailgauge.dispatch.driver import Drive
 from tailgauge.dispatch.gates import Gates
 from tailgauge.dispatch.origin import Origin
+from tailgauge.dispatch.request_row import request_row
 from tailgauge.prompts import Maker, prompt
-from tailgauge.records import CENSORED, CLIENT_DROP, PREFLIGHT, RequestRow
+from tailgauge.records import CENSORED, CLIENT_DROP, PREFLIGHT
 from tailgauge.traffic.patterns import PATTERNS
 from tailgauge.traffic.steps import Ask, MakePattern
 from tailgauge.traffic_tables import Traffic
@@ -164,7 +164,7 @@ class Dispatcher:
         counters.leased += turn.is_closed
         if counters.in_flight >= self._scenario.limits.in_flight_per_worker:
             counters.client_drop += 1
-            self._recorder.request(self._row(turn, stage, scheduled, None, CLIENT_DROP))
+            self._recorder.request(request_row(self._scenario, turn, stage, scheduled, None, CLIENT_DROP))
             self._follow(turn, CLIENT_DROP, monotonic_ns(), None)
             gevent.sleep(0)  # a storm of drops must not keep the open streams from being read
             return
@@ -211,7 +211,7 @@ class Dispatcher:
         """Write the row; returns when the request ended."""
         done, now = drive.done, monotonic_ns()
         assert done is not None
-        row = self._row(turn, stage, scheduled, dispatched, done.ended)
+        row = request_row(self._scenario, turn, stage, scheduled, dispatched, done.ended)
         row.legs, row.attempts, row.winner = len(drive.calls), drive.attempts, done.winner
         row.joined_at_ns, row.hedge_held = done.joined_at_ns, done.hedge_held
         row.ended_at_ns = None if done.ended == CENSORED else now
@@ -219,29 +219,6 @@ class Dispatcher:
         if drive.bug is not None:
             self._on_bug(drive.bug)
         return now
-
-    def _row(self, turn: Turn, stage: str, scheduled: int, dispatched: int | None, ended: str) -> RequestRow:
-        asked = turn.asked
-        traffic, source = self._scenario.traffic[asked.traffic], asked.source or {}
-        tags = {**traffic.tags, **source.get("tags", {})}
-        in_session = turn.is_closed or traffic.session.turns_mean > 1
-        return RequestRow(
-            request_id=turn.request_id,
-            stage=stage,
-            traffic=asked.traffic,
-            pattern="streaming" if stage == PREFLIGHT else traffic.pattern,
-            session_id=turn.planned.request_id if in_session and stage != PREFLIGHT else None,
-            scheduled_at_ns=scheduled,
-            dispatched_at_ns=dispatched,
-            ended_at_ns=None,
-            ended=ended,
-            legs=0,
-            attempts=0,
-            asked_prompt_tokens=asked.prompt_tokens,
-            asked_output_tokens=asked.output_tokens,
-            name=source.get("name"),
-            tags=json.dumps(tags) if tags else None,
-        )
 
     # --- what follows it --------------------------------------------------------------------------------------
 
