@@ -1,0 +1,158 @@
+"""The requests of a rehearsal: arrivals at their times, what follows each, and the end of the run.
+
+Rule: as a worker does it, with its own driver, gates, policies and rows; only time is another. A rehearsal is one worker
+without a client: a request is dispatched when it is scheduled, and sent when it is dispatched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+from tailgauge.arrivals import Planned, Schedule
+from tailgauge.cachebook import CacheBook
+from tailgauge.call import MAIN, SECOND
+from tailgauge.dispatch.counters import Counters
+from tailgauge.dispatch.driver import Drive
+from tailgauge.dispatch.gates import Gates
+from tailgauge.dispatch.origin import Origin
+from tailgauge.dispatch.request_row import request_row
+from tailgauge.records import CENSORED, CLIENT_DROP
+from tailgauge.rehearsal.agenda import Agenda
+from tailgauge.rehearsal.attempts import Attempts
+from tailgauge.rehearsal.fillers import Makes, makers_of
+from tailgauge.rehearsal.store import Rows
+from tailgauge.rehearsal.target import VirtualTarget
+from tailgauge.scenario import Scenario
+from tailgauge.simulator.configure import settings as endpoint_settings
+from tailgauge.simulator.settings import Settings
+from tailgauge.traffic.patterns import PATTERNS
+from tailgauge.traffic.steps import Ask, MakePattern
+from tailgauge.turns import Turn, draw, following, told
+
+START_NS = 1_000_000_000  # virtual time of the run's start: 0 would look like a time that never was
+
+
+class Rehearsal:
+    """One run on a virtual clock. `settings` and `work_ms` replace the scenario's endpoint."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        schedule: Schedule,
+        store: Rows,
+        *,
+        settings: Settings | None = None,
+        work_ms: Callable[[str], float] | None = None,
+    ) -> None:
+        self.scenario, self._schedule, self._store = scenario, schedule, store
+        self.counters, self.agenda = Counters(), Agenda(START_NS)
+        watched = any(traffic.cancel.after_chunks is not None for traffic in scenario.traffic.values())
+        wanted = endpoint_settings(scenario.simulated, scenario.seed) if settings is None else settings
+        self.target = VirtualTarget(wanted, self.agenda, watched=watched, work_ms=work_ms)
+        targets = {MAIN: scenario.target, SECOND: scenario.second_target or scenario.target}
+        deadline_s = scenario.limits.attempt_deadline_s
+        self.attempts = Attempts(targets, self.target, self.agenda, store, deadline_s, _book(scenario))
+        self._makers: Mapping[str, Makes] = makers_of(scenario, schedule)
+        self._kinds: dict[str, tuple[MakePattern, Gates]] = {
+            name: (PATTERNS[traffic.pattern](traffic), Gates(self.agenda.now_ns))
+            for name, traffic in scenario.traffic.items()
+        }
+        self._duration_ns = int(scenario.stages.duration_s * 1e9)
+        self.end_ns = START_NS + self._duration_ns
+        self._arrivals: Iterator[Planned] = iter(())
+        self._open: set[Drive] = set()
+        self.last_ns = START_NS  # when the last request ended
+
+    def run(self) -> None:
+        """From the first arrival to the last row."""
+        self._arrivals = self._schedule.slice(0, self._duration_ns)
+        self._expect()
+        self.agenda.call_at(self.end_ns + round(self.scenario.limits.drain_s * 1e9), self._censor)
+        self.agenda.run(self.target)
+        counters = self.counters
+        counters.not_reached = counters.leased - counters.dispatched - counters.client_drop
+
+    # --- one request ------------------------------------------------------------------------------------------
+
+    def _expect(self) -> None:
+        """The next arrival; one at a time, so that a long plan does not lie in memory."""
+        planned = next(self._arrivals, None)
+        if planned is not None:
+            self.counters.leased += planned.turns
+            self.agenda.call_at(START_NS + planned.at_ns, partial(self._arrive, planned))
+
+    def _arrive(self, planned: Planned) -> None:
+        self._expect()
+        self._dispatch(Turn.first(planned))
+
+    def _dispatch(self, turn: Turn) -> None:
+        scenario, counters, now_ns = self.scenario, self.counters, self.agenda.now_ns()
+        scheduled = START_NS + turn.at_ns
+        stage = scenario.stages.stage_at(turn.at_ns / 1e9)
+        counters.leased += turn.is_closed
+        if counters.in_flight >= scenario.limits.in_flight_per_worker:
+            counters.client_drop += 1
+            self._store.request(request_row(scenario, turn, stage, scheduled, None, CLIENT_DROP))
+            self._follow(turn, CLIENT_DROP, None)
+            return
+        counters.dispatched += 1
+        counters.in_flight += 1
+        asked, request_id, seed = turn.asked, turn.request_id, scenario.seed
+        turn.prompts = self._makers[asked.traffic].make(asked, turn.number, turn.history)
+        make, gates = self._kinds[asked.traffic]
+        ask = Ask(request_id, scheduled, turn.prompts, asked.output_tokens, draw(seed, request_id), seed)
+        origin = Origin(request_id, stage, asked.traffic, scheduled)
+        drive = Drive(
+            make(ask), origin, self.attempts, gates, partial(self._over, turn, stage, now_ns), self.agenda
+        )
+        self._open.add(drive)
+        drive.begin()
+
+    def _over(self, turn: Turn, stage: str, dispatched: int, drive: Drive) -> None:
+        done, now_ns, counters = drive.done, self.agenda.now_ns(), self.counters
+        assert done is not None
+        if drive.bug is not None:
+            raise drive.bug
+        self._open.discard(drive)
+        counters.in_flight -= 1
+        self.last_ns = now_ns
+        row = request_row(self.scenario, turn, stage, START_NS + turn.at_ns, dispatched, done.ended)
+        row.legs, row.attempts, row.winner = len(drive.calls), drive.attempts, done.winner
+        row.joined_at_ns, row.hedge_held = done.joined_at_ns, done.hedge_held
+        row.ended_at_ns = None if done.ended == CENSORED else now_ns
+        self._store.request(row)
+        if done.ended == CENSORED:
+            counters.censored += 1
+            return
+        counters.end(done.ended)
+        self._follow(turn, done.ended, done.text)
+
+    def _follow(self, turn: Turn, ended: str, answer: str | None) -> None:
+        """Plan the turn after this one; what would be due after the end of the run is never sent."""
+        scenario, since_ns = self.scenario, self.agenda.now_ns() - START_NS
+        traffic = scenario.traffic[turn.planned.traffic]
+        coming = following(turn, ended, since_ns, scenario.seed, scenario.arrival, traffic)
+        if coming is None or coming.at_ns >= self._duration_ns:
+            return
+        if traffic.session.grow and not turn.is_closed:
+            coming.history = told(turn, answer)
+        self.agenda.call_at(START_NS + coming.at_ns, partial(self._dispatch, coming))
+
+    # --- the end ----------------------------------------------------------------------------------------------
+
+    def _censor(self) -> None:
+        drives = list(self._open)
+        for drive in drives:
+            drive.send_no_more()
+        for drive in drives:
+            drive.censor()
+        self.attempts.abort_open(CENSORED)
+
+
+def _book(scenario: Scenario) -> CacheBook | None:
+    """What the worker would know of the prompt cache, where something is cached."""
+    if all(traffic.cache is None for traffic in scenario.traffic.values()):
+        return None
+    cache = scenario.simulated.cache
+    return CacheBook(True, ttl_s={"5m": cache.ttl_5m_s, "1h": cache.ttl_1h_s}, lookback=cache.lookback)
