@@ -238,6 +238,8 @@ class TestMistakes:
             assert texts[1][block] == f"{texts[0][block]} This is request 65536."
             assert texts[2][block] == f"{texts[0][block]} This is request 131072."
             assert not first.own
+            without_marks = one(maker({**cache, "volatile": "marked"}, marks=False).make(planned(1)))
+            assert whole(without_marks) == whole(first)
 
 
 class TestSession:

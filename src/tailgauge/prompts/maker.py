@@ -108,8 +108,9 @@ class Maker:
             shared = shared.opening(words)
             if not shared.system and not shared.messages:
                 messages = (opened(messages[0], words), *messages[1:])
-        elif cache is not None and cache.volatile == "marked" and self._marks:
-            shared = shared.closing(f"This is request {request_id}.")
+        elif cache is not None and cache.volatile == "marked":
+            place = next(one for one in ("few_shot", "system", "tools") if one in cache.breakpoints)
+            shared = shared.closing(f"This is request {request_id}.", place)
         return Prompt(
             (*shared.messages, *messages), shared.system, shared.tools, number, len(shared.messages), own
         )

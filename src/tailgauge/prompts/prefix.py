@@ -40,20 +40,21 @@ class Prefix:
             messages = (opened(messages[0], words), *messages[1:])
         return Prefix(tools, system, messages)
 
-    def closing(self, words: str) -> Prefix:
-        """With `words` at the end of its last marked block."""
-        if self.messages and self.messages[-1].parts[-1].ttl is not None:
-            *before, last = self.messages
-            *parts, end = last.parts
-            ended = replace(last, parts=(*parts, replace(end, text=f"{end.text} {words}")))
-            return replace(self, messages=(*before, ended))
-        if self.system and self.system[-1].ttl is not None:
-            *parts, end = self.system
-            return replace(self, system=(*parts, replace(end, text=f"{end.text} {words}")))
-        if self.tools and self.tools[-1].ttl is not None:
+    def closing(self, words: str, place: str) -> Prefix:
+        """With `words` at the end of the block on which a mark at `place` stands: tools, system or few_shot."""
+        if place == "tools":
             *tools, tool = self.tools
             return replace(self, tools=(*tools, replace(tool, description=f"{tool.description} {words}")))
-        raise ValueError("the prefix has no mark")
+        if place == "system":
+            return replace(self, system=closed(self.system, words))
+        *messages, last = self.messages
+        return replace(self, messages=(*messages, replace(last, parts=closed(last.parts, words))))
+
+
+def closed(parts: tuple[Part, ...], words: str) -> tuple[Part, ...]:
+    """The parts with `words` at the end of the last."""
+    *before, end = parts
+    return (*before, replace(end, text=f"{end.text} {words}"))
 
 
 def opened(message: Message, words: str) -> Message:

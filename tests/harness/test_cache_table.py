@@ -1,0 +1,49 @@
+"""Cache tables that make no sense are refused before any traffic, with the key and what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from tailgauge.errors import ScenarioError
+from tailgauge.scenario import parse
+
+FULL = {"tools": 1, "system_tokens": 10, "few_shot": 1}
+
+
+@pytest.mark.parametrize(
+    ("cache", "says"),
+    [
+        ({}, "breakpoints names 'system', but there is none: set system_tokens, or leave it out"),
+        ({"tools": 2}, "breakpoints names 'system'"),
+        ({"system_tokens": 9, "breakpoints": ["tools"]}, "breakpoints names 'tools', but there is none: set tools"),
+        ({"system_tokens": 9, "breakpoints": ["few_shot"]}, "set few_shot, or leave it out"),
+        ({"breakpoints": []}, "the prefix is empty: set tools, system_tokens or few_shot"),
+        ({"breakpoints": ["last"], "volatile": "front"}, "volatile needs a prefix"),
+        ({**FULL, "breakpoints": ["last"], "volatile": "marked"}, "volatile = 'marked' needs a mark"),
+        ({**FULL, "cold": True, "volatile": "front"}, "cold: nothing can be read anyway"),
+        ({**FULL, "cold": True, "pre_warm": True}, "cold: nothing can be read anyway"),
+        ({**FULL, "breakpoints": ["tools", "system", "few_shot", "last", "last"]}, "at most 4 breakpoints are possible, got 5"),
+        ({**FULL, "breakpoints": ["system", "system"]}, "names a place twice"),
+        ({**FULL, "breakpoints": ["sytem"]}, "'sytem'"),
+        ({**FULL, "prefixes": 0}, "expected a number >= 1, got 0"),
+        ({**FULL, "ttl": "10m"}, "'5m' or '1h'"),
+    ],
+)  # fmt: skip
+def test_a_table_without_sense_is_refused(cache: dict, says: str) -> None:
+    with pytest.raises(ScenarioError) as refused:
+        parse({"name": "x", "traffic": {"main": {"pattern": "cached", "cache": cache}}}, "x.toml")
+
+    assert says in str(refused.value)
+    assert str(refused.value).startswith("x.toml: traffic.main.cache")
+
+
+def test_a_conversation_alone_is_prefix_enough() -> None:
+    traffic = {"pattern": "cached", "cache": {"breakpoints": ["last"]}, "session": {"turns_mean": 3}}
+
+    assert parse({"name": "x", "traffic": {"main": traffic}}, "x.toml").traffic["main"].cache is not None
+
+
+@pytest.mark.parametrize("pattern", ["structured", "progressive", "batch"])
+def test_a_prefix_is_refused_where_the_pattern_has_none(pattern: str) -> None:
+    with pytest.raises(ScenarioError, match="cache: has no meaning with pattern"):
+        parse({"name": "x", "traffic": {"main": {"pattern": pattern, "cache": FULL}}}, "x.toml")
