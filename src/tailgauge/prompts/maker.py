@@ -135,21 +135,21 @@ class Maker:
         source = planned.source or {}
         if source.get("text"):
             return str(source["text"])
-        count = max(1, self._words(tokens - self._overhead))
-        blocks = source.get("blocks") or ()
-        if not blocks:
-            return text(self._seed, use, count)
-        of_block = self._words(BLOCK_TOKENS)
-        full, rest = divmod(count, of_block)
+        if source.get("blocks"):
+            return self._of_blocks(source["blocks"], use, tokens)
+        return text(self._seed, use, self._words(tokens - self._overhead))
+
+    def _of_blocks(self, blocks: Sequence[int], use: str, tokens: int) -> str:
+        """The trace's blocks, and words of the request's own where it asks for more.
+
+        Only the last block is ever cut, so that requests share exactly what the trace says.
+        """
+        full, rest = divmod(tokens, BLOCK_TOKENS)
         parts = [self._block(block) for block in blocks[:full]]
-        if full >= len(blocks):
-            parts += (
-                [text(self._seed, use, count - of_block * len(blocks))]
-                if count > of_block * len(blocks)
-                else []
-            )
-        elif rest:  # only a last block is ever cut, so that prompts share exactly what the trace says
-            parts.append(" ".join(self._block(blocks[full]).split(" ")[:rest]))
+        if tokens > len(blocks) * BLOCK_TOKENS:
+            parts.append(text(self._seed, use, self._words(tokens - len(blocks) * BLOCK_TOKENS)))
+        elif rest:
+            parts.append(" ".join(self._block(blocks[full]).split(" ")[: self._words(rest)]))
         return " ".join(parts)
 
     def _make_prefix(self, number: int) -> Prefix:
