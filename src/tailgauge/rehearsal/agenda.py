@@ -52,6 +52,10 @@ class Agenda:
         heappush(self._heap, (max(at_ns, self._now_ns), self._planned, entry))
         return entry
 
+    def pass_to(self, at_ns: int) -> None:
+        """Let time pass in which nothing happens."""
+        self._now_ns = at_ns
+
     def run(self, clockwork: Clockwork) -> None:
         """Until nothing is planned and the clockwork stands still."""
         heap = self._heap

@@ -11,13 +11,14 @@ from functools import partial
 
 from tailgauge.arrivals import Planned, Schedule
 from tailgauge.cachebook import CacheBook
-from tailgauge.call import MAIN, SECOND
+from tailgauge.call import MAIN, SECOND, Call
 from tailgauge.dispatch.counters import Counters
 from tailgauge.dispatch.driver import Drive
 from tailgauge.dispatch.gates import Gates
 from tailgauge.dispatch.origin import Origin
 from tailgauge.dispatch.request_row import request_row
-from tailgauge.records import CENSORED, CLIENT_DROP
+from tailgauge.prompts import Maker
+from tailgauge.records import CENSORED, CLIENT_DROP, PREFLIGHT
 from tailgauge.rehearsal.agenda import Agenda
 from tailgauge.rehearsal.attempts import Attempts
 from tailgauge.rehearsal.fillers import Makes, makers_of
@@ -27,10 +28,11 @@ from tailgauge.scenario import Scenario
 from tailgauge.simulator.configure import settings as endpoint_settings
 from tailgauge.simulator.settings import Settings
 from tailgauge.traffic.patterns import PATTERNS
-from tailgauge.traffic.steps import Ask, MakePattern
+from tailgauge.traffic.steps import Ask, MakePattern, Send
 from tailgauge.turns import Turn, draw, following, told
 
-START_NS = 1_000_000_000  # virtual time of the run's start: 0 would look like a time that never was
+_BEGIN_NS = 1_000_000_000  # of virtual time: 0 would look like a time that never was
+_LEAD_NS = 1_500_000_000  # from the last pre-warming call to the start, about as in a real run
 
 
 class Rehearsal:
@@ -46,7 +48,7 @@ class Rehearsal:
         work_ms: Callable[[str], float] | None = None,
     ) -> None:
         self.scenario, self._schedule, self._store = scenario, schedule, store
-        self.counters, self.agenda = Counters(), Agenda(START_NS)
+        self.counters, self.agenda = Counters(), Agenda(_BEGIN_NS)
         watched = any(traffic.cancel.after_chunks is not None for traffic in scenario.traffic.values())
         wanted = endpoint_settings(scenario.simulated, scenario.seed) if settings is None else settings
         self.target = VirtualTarget(wanted, self.agenda, watched=watched, work_ms=work_ms)
@@ -59,19 +61,40 @@ class Rehearsal:
             for name, traffic in scenario.traffic.items()
         }
         self._duration_ns = int(scenario.stages.duration_s * 1e9)
-        self.end_ns = START_NS + self._duration_ns
         self._arrivals: Iterator[Planned] = iter(())
         self._open: set[Drive] = set()
-        self.last_ns = START_NS  # when the last request ended
+        self.start_ns = self.last_ns = _BEGIN_NS  # of the run; end of its last request
+
+    @property
+    def end_ns(self) -> int:
+        """When the last request may be sent."""
+        return self.start_ns + self._duration_ns
 
     def run(self) -> None:
         """From the first arrival to the last row."""
+        self._pre_warm()
         self._arrivals = self._schedule.slice(0, self._duration_ns)
         self._expect()
         self.agenda.call_at(self.end_ns + round(self.scenario.limits.drain_s * 1e9), self._censor)
         self.agenda.run(self.target)
         counters = self.counters
         counters.not_reached = counters.leased - counters.dispatched - counters.client_drop
+
+    def _pre_warm(self) -> None:
+        """Write the prefixes that are to be there before the run, most popular first."""
+        number = 0
+        for name, maker in self._makers.items():
+            cache = self.scenario.traffic[name].cache
+            if cache is None or not cache.pre_warm or not isinstance(maker, Maker):
+                continue
+            for prompt in maker.pre_warm():
+                number -= 1
+                origin = Origin(number, PREFLIGHT, name, self.agenda.now_ns())
+                self.attempts.start(origin, Send(Call(prompt, 0, stream=False)), 0, lambda _: None)
+                self.agenda.run(self.target)
+        if number:
+            self.agenda.pass_to(self.agenda.now_ns() + _LEAD_NS)
+        self.start_ns = self.agenda.now_ns()
 
     # --- one request ------------------------------------------------------------------------------------------
 
@@ -80,7 +103,7 @@ class Rehearsal:
         planned = next(self._arrivals, None)
         if planned is not None:
             self.counters.leased += planned.turns
-            self.agenda.call_at(START_NS + planned.at_ns, partial(self._arrive, planned))
+            self.agenda.call_at(self.start_ns + planned.at_ns, partial(self._arrive, planned))
 
     def _arrive(self, planned: Planned) -> None:
         self._expect()
@@ -88,7 +111,7 @@ class Rehearsal:
 
     def _dispatch(self, turn: Turn) -> None:
         scenario, counters, now_ns = self.scenario, self.counters, self.agenda.now_ns()
-        scheduled = START_NS + turn.at_ns
+        scheduled = self.start_ns + turn.at_ns
         stage = scenario.stages.stage_at(turn.at_ns / 1e9)
         counters.leased += turn.is_closed
         if counters.in_flight >= scenario.limits.in_flight_per_worker:
@@ -117,7 +140,7 @@ class Rehearsal:
         self._open.discard(drive)
         counters.in_flight -= 1
         self.last_ns = now_ns
-        row = request_row(self.scenario, turn, stage, START_NS + turn.at_ns, dispatched, done.ended)
+        row = request_row(self.scenario, turn, stage, self.start_ns + turn.at_ns, dispatched, done.ended)
         row.legs, row.attempts, row.winner = len(drive.calls), drive.attempts, done.winner
         row.joined_at_ns, row.hedge_held = done.joined_at_ns, done.hedge_held
         row.ended_at_ns = None if done.ended == CENSORED else now_ns
@@ -130,14 +153,14 @@ class Rehearsal:
 
     def _follow(self, turn: Turn, ended: str, answer: str | None) -> None:
         """Plan the turn after this one; what would be due after the end of the run is never sent."""
-        scenario, since_ns = self.scenario, self.agenda.now_ns() - START_NS
+        scenario, since_ns = self.scenario, self.agenda.now_ns() - self.start_ns
         traffic = scenario.traffic[turn.planned.traffic]
         coming = following(turn, ended, since_ns, scenario.seed, scenario.arrival, traffic)
         if coming is None or coming.at_ns >= self._duration_ns:
             return
         if traffic.session.grow and not turn.is_closed:
             coming.history = told(turn, answer)
-        self.agenda.call_at(START_NS + coming.at_ns, partial(self._dispatch, coming))
+        self.agenda.call_at(self.start_ns + coming.at_ns, partial(self._dispatch, coming))
 
     # --- the end ----------------------------------------------------------------------------------------------
 
