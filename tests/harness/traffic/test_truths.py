@@ -98,7 +98,7 @@ def test_hedged_exponential_calls(full_size):
 
 @pytest.mark.parametrize("quantile_", [0.5, 0.9, 0.95])
 def test_the_adaptive_delay_hedges_the_share_that_its_quantile_leaves(full_size, quantile_):
-    n, tolerance = (50_000, 1) if full_size else (4000, 3)
+    n, tolerance = (20_000, 1) if full_size else (4000, 2)
     tree = {
         "pattern": "hedged",
         "hedge": {
@@ -110,5 +110,6 @@ def test_the_adaptive_delay_hedges_the_share_that_its_quantile_leaves(full_size,
     settled = requests[1000:]
 
     assert sum("hedge" in r.causes for r in settled) / len(settled) == pytest.approx(
-        1 - quantile_, rel=0.06 * tolerance
+        1 - quantile_,
+        rel=0.1 * tolerance,  # each window knows some hundred times only
     )

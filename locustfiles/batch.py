@@ -1,0 +1,12 @@
+"""Message batches: submitted, polled, fetched.
+
+locust -f locustfiles/batch.py --headless -u 1 -t 20s --scenario scenarios/batch.toml
+"""
+
+from tailgauge.users import Traffic
+
+
+class Batch(Traffic):
+    """The scenario decides sizes and patience; this is its default."""
+
+    scenario = "batch"

@@ -1,0 +1,12 @@
+"""Fan-out: several calls that make up one request.
+
+locust -f locustfiles/fan_out.py --headless -u 1 -t 20s --scenario scenarios/fan_out_bounded.toml
+"""
+
+from tailgauge.users import Traffic
+
+
+class FanOut(Traffic):
+    """The scenario decides legs, join and bounds; this is its default."""
+
+    scenario = "fan_out"
