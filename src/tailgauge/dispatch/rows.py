@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tailgauge.dispatch.outcome import Outcome, rate_limit_headers, retry_after_s
 from tailgauge.records import CENSORED, AttemptRow
 
-# One metric of the header: its name, and among its parameters the duration in milliseconds.
-_TIMING = re.compile(
-    r"(?:^|,)\s*([\w!#$%&'*+.^`|~-]+)\s*(?:;[^,;]*)*?;\s*dur\s*=\s*\"?(\d{1,12}(?:\.\d{1,9})?)"
-)
+# The header's metrics, and the parts of one: a name and parameters, whose values may be quoted.
+_METRIC, _PART = (re.compile(rf'(?:[^{separator}"]|"[^"]*")+') for separator in ",;")
+_NUMBER = re.compile(r"\d{1,12}(\.\d{1,9})?")  # milliseconds
 
 if TYPE_CHECKING:
     from tailgauge.endpoints.decoder import Stamp, StreamDecoder
@@ -87,9 +87,17 @@ def _phases(exchange: Exchange, decoder: StreamDecoder) -> str | None:
     found = {} if sent is None else {name: at - sent for name, at in decoder.phases.items()}
     for name, value in exchange.headers:
         if name.lower() == b"server-timing":
-            for metric, duration in _TIMING.findall(value.decode("latin-1")):
-                found[f"{metric};dur"] = round(float(duration) * 1e6)
+            found.update(_durations(value.decode("latin-1")))
     return json.dumps(found) if found else None
+
+
+def _durations(header: str) -> Iterator[tuple[str, int]]:
+    for metric in _METRIC.findall(header):
+        name, *parameters = (part.strip() for part in _PART.findall(metric))
+        for parameter in parameters:
+            key, _, value = parameter.partition("=")
+            if key.strip().lower() == "dur" and _NUMBER.fullmatch(value := value.strip(' "')):
+                yield f"{name[:100]};dur", round(float(value) * 1e6)
 
 
 def _at(stamp: Stamp | None) -> int | None:

@@ -67,7 +67,10 @@ def send(sdk: anthropic.Anthropic, call: Call, model: str, call_id: str) -> Abst
 def _results(sdk: anthropic.Anthropic, batch_id: str, headers: dict[str, str]) -> Iterator[Any]:
     """A batch's results in one call; the SDK's own `results` asks for the batch first, and then goes where it says."""
     path = f"/v1/messages/batches/{quote(batch_id, safe='')}/results"
-    options: Any = {"headers": {**headers, RAW_RESPONSE_HEADER: "stream", "accept": "application/binary"}}
+    options: Any = {
+        "timeout": None,
+        "headers": {**headers, RAW_RESPONSE_HEADER: "stream", "accept": "application/binary"},
+    }
     response: Any = sdk.get(path, cast_to=object, options=options)
     try:
         yield response

@@ -61,10 +61,9 @@ def _messages(prompt: Prompt) -> list[dict[str, Any]]:
     return [{"role": role, "content": _content(parts)} for role, parts in said]
 
 
-def _content(parts: tuple[Part, ...]) -> Any:
-    if len(parts) == 1:
-        return parts[0].text
-    return [{"type": "text", "text": part.text} for part in parts]
+def _content(parts: tuple[Part, ...]) -> str:
+    """One text: chat templates of engines differ in how they join several, or take none but the first."""
+    return parts[0].text if len(parts) == 1 else "\n\n".join(part.text for part in parts)
 
 
 def _asked(call: Call, *, at_provider: bool) -> dict[str, Any]:

@@ -73,11 +73,8 @@ class Server:
                 return b""
             data += piece
         head, _, body = data.partition(b"\r\n\r\n")
-        length = next(
-            int(line.split(b":")[1])
-            for line in head.split(b"\r\n")
-            if line.lower().startswith(b"content-length")
-        )
+        lines = [line.lower() for line in head.split(b"\r\n")]
+        length = sum(int(line.split(b":")[1]) for line in lines if line.startswith(b"content-length"))
         while len(body) < length:
             body += sock.recv(65536)
         self.requests.append(head + b"\r\n\r\n" + body)
