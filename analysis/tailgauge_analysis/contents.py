@@ -15,27 +15,18 @@ from tailgauge_analysis.binomial import clopper_pearson
 from tailgauge_analysis.findings import Findings
 from tailgauge_analysis.gates import GATES
 from tailgauge_analysis.groups import Group
-from tailgauge_analysis.latency import OFFERED, SUCCESSES, Row
+from tailgauge_analysis.headline import headline, remarks
+from tailgauge_analysis.latency import Row
 from tailgauge_analysis.problems import UNFINISHED
-from tailgauge_analysis.quantiles import TOO_FEW, Quantile
 from tailgauge_analysis.runfile import Json, table
 from tailgauge_analysis.sent import Sent
 from tailgauge_analysis.slo import Outcome
+from tailgauge_analysis.spoken import quantile
 from tailgauge_analysis.verdict import applies
-from tailgauge_analysis.wording import ms, percentile, plain, plural, share
+from tailgauge_analysis.wording import plain
 
 REPORT_VERSION = 1
 NOT_APPLICABLE = "not applicable"
-FIRST = ("ttft_sched", "join_sched", "turnaround")  # what a user waits for, whichever the run has
-VALUE = "value"
-NONE = "none"
-
-
-# run.json's word for how requests arrive, where it bears on what the numbers mean.
-ARRIVAL = {
-    "closed": "Closed loop: arrivals waited for answers; the tail is not what open traffic would see.",
-    "partly open": "Partly open: sessions arrived on schedule, their later turns waited for answers.",
-}
 
 
 def contents(findings: Findings) -> Json:
@@ -52,12 +43,14 @@ def contents(findings: Findings) -> Json:
         "reasons": [asdict(reason) for reason in findings.reasons],
         "explanations": findings.explanations,
         "gates": _gates(findings),
-        "headline": _headline(findings),
+        "headline": headline(findings),
         "run": _run(findings),
         "conservation": _conservation(findings),
         "outcomes": _outcomes(findings),
-        "remarks": _remarks(findings),
+        "remarks": remarks(findings),
         "traffic": {one.traffic: _sent(one) for one in findings.sent},
+        "streams": _finite(asdict(findings.streams)),
+        "goodput": _finite(asdict(findings.goodput)) if findings.goodput else None,
         "latency": [_latency(row, findings.beyond) for row in findings.latency],
         "groups": [_group(group, findings.beyond) for group in findings.groups],
         "smaller_groups": findings.smaller_groups,
@@ -156,23 +149,6 @@ def _group(group: Group, beyond: str) -> Json:
     }  # fmt: skip
 
 
-def _remarks(findings: Findings) -> list[str]:
-    """What a reader must know of the traffic before the numbers."""
-    run = findings.frames.run
-    said = [ARRIVAL[run["arrival"]]] if run["arrival"] in ARRIVAL else []
-    slow = int(findings.steady.attempts["reader_paused_ns"].notna().sum())
-    if slow:
-        said.append(
-            f"{plural(slow, 'attempt')} read slowly on purpose, reported apart: they tell of their reader, not of the target."
-        )
-    left = int((findings.steady.requests["ended"] == records.CANCELLED).sum())
-    if left:
-        said.append(
-            f"{plural(left, 'request')} given up by {'its user' if left == 1 else 'their users'} on purpose: counted, neither success nor failure of the target."
-        )
-    return said
-
-
 def _latency(row: Row, beyond: str) -> Json:
     metric = row.metric
     return {
@@ -180,26 +156,6 @@ def _latency(row: Row, beyond: str) -> Json:
         "formula": metric.formula, "view": row.view, "n": row.n, "without_answer": row.without_answer,
         "quantiles": [quantile(q, beyond) for q in row.quantiles],
     }  # fmt: skip
-
-
-def quantile(q: Quantile, beyond: str) -> Json:
-    """A quantile: each number with a word, `value`, or why there is no number."""
-    hidden = q.mark == TOO_FEW
-    value, value_is = _bound(q.value, beyond, TOO_FEW)
-    low, low_is = _bound(q.low, beyond, NONE)
-    high, high_is = _bound(q.high, beyond, NONE)
-    if hidden:
-        value, low, high, value_is, low_is, high_is = None, None, None, TOO_FEW, NONE, NONE
-    return {
-        "p": q.p, "label": percentile(q.p), "n": q.n, "n_eff": q.n_eff, "mark": q.mark,
-        "value_ms": value, "value_is": value_is, "low_ms": low, "low_is": low_is, "high_ms": high, "high_is": high_is,
-    }  # fmt: skip
-
-
-def _bound(value: float | None, beyond: str, absent: str) -> tuple[float | None, str]:
-    if value is None:
-        return None, absent
-    return (round(value, 6), VALUE) if math.isfinite(value) else (None, beyond)
 
 
 def _slo(outcome: Outcome, beyond: str) -> Json:
@@ -247,38 +203,6 @@ def _environment(findings: Findings) -> Json:
         "models": [plain(model, 100) for model in models[:10]],
         "scenario_file": run["scenario_file"], "overrides": run["overrides"], "scenario": _finite(run["scenario"]),
     }  # fmt: skip
-
-
-def _headline(findings: Findings) -> str:
-    """One sentence: how much traffic, how much of it succeeded, how long the user waited."""
-    stage, n = findings.steady, len(findings.steady.requests)
-    if not n:
-        return "No request was scheduled in the steady stage."
-    ok = int((stage.requests["ended"] == records.OK).sum())
-    said = f"{share(ok / n) if ok else 'none'} of {plural(n, 'request')} succeeded"
-    if stage.seconds:
-        said = f"{n / stage.seconds:,.3g} requests/s for {stage.seconds:,.3g} s: {said}"
-    view = SUCCESSES if ok == n else OFFERED
-    rows = [r for name in FIRST for r in findings.latency if (r.metric.name, r.view) == (name, view) and r.n]
-    known = [q for q in rows[0].quantiles if q.mark != TOO_FEW] if rows else []
-    if not ok or not known:
-        return f"{said}."
-    shown = [known[0], *known[-1:]] if len(known) > 1 else known
-    parts = ", ".join(f"{percentile(q.p)} {spoken(quantile(q, findings.beyond))}" for q in shown)
-    return f"{said}; {rows[0].metric.title}{' of everything offered' if view == OFFERED else ''}: {parts}."
-
-
-def spoken(q: Json) -> str:
-    """A quantile of the contents in words: `212 ms (95% interval 207 to 218)`."""
-    if q["value_is"] != VALUE:
-        return "falls among requests without answer"
-    return f"{ms(q['value_ms'])} ms (95% interval {bound(q, 'low')} to {bound(q, 'high')})"
-
-
-def bound(q: Json, end: str) -> str:
-    """One end of an interval in words; `?` where the sample has no such bound."""
-    word = q[f"{end}_is"]
-    return ms(q[f"{end}_ms"]) if word == VALUE else "?" if word == NONE else str(word)
 
 
 def _known(value: Any) -> float | None:

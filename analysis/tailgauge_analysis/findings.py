@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tailgauge.errors import Exit
-from tailgauge_analysis import client, failures, groups, latency, sent, slo, truth
+from tailgauge_analysis import client, failures, groups, latency, sent, slo, streams, truth
 from tailgauge_analysis.conservation import conservation
 from tailgauge_analysis.frames import Frames
 from tailgauge_analysis.gates import GATES
+from tailgauge_analysis.goodput import Goodput
 from tailgauge_analysis.stamps import stamps
 from tailgauge_analysis.steady import Steady, steady
 from tailgauge_analysis.timeline import Timeline, timeline
@@ -34,6 +35,8 @@ class Findings:
     groups: list[groups.Group]
     smaller_groups: int
     sent: list[sent.Sent]
+    streams: streams.Streams
+    goodput: Goodput | None
     slos: list[slo.Outcome]
     failures: list[failures.Failure]
     other_failures: int
@@ -72,6 +75,8 @@ def find(frames: Frames) -> Findings:
         groups=by_group,
         smaller_groups=smaller,
         sent=sent.sent(frames),
+        streams=streams.streams(frames, of_target),
+        goodput=slo.goodput_of(decided, of_target),
         slos=decided,
         failures=kinds,
         other_failures=others,

@@ -39,7 +39,7 @@ WANTED: dict[str, tuple[str, ...]] = {
         "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "thinking_tokens",
     ),
     "chunks": (
-        "request_id", "leg", "attempt", "chunk_index", "kind", "arrived_at_ns", "low_at_ns", "read_at_ns",
+        "request_id", "leg", "attempt", "chunk_index", "kind", "arrived_at_ns", "low_at_ns", "read_at_ns", "chars",
     ),
     "health": (
         "at_ns", "in_flight", "client_drops", "loop_lag_max_ns", "handover_max_ns", "dispatch_late_max_ns",
@@ -130,7 +130,7 @@ def _as_it_is(table: pa.Table) -> pa.Table:
 
 
 def _lean_chunks(chunks: pa.Table) -> pa.Table:
-    """What is asked of chunks: of which kind (its place in CHUNK_KINDS), when, is that exact, how late did we take them."""
+    """What is asked of chunks: which kind (its place in CHUNK_KINDS), how long, when, is that exact, how late we were."""
     return pa.table(
         {
             **{
@@ -138,6 +138,7 @@ def _lean_chunks(chunks: pa.Table) -> pa.Table:
                 for name in ("request_id", "leg", "attempt", "chunk_index", "arrived_at_ns")
             },
             "kind": pc.cast(pc.fill_null(pc.index_in(chunks["kind"], pa.array(CHUNK_KINDS)), -1), pa.int8()),
+            "chars": chunks["chars"],
             "is_interval": pc.is_valid(chunks["low_at_ns"]),
             "handover_ns": pc.subtract(chunks["read_at_ns"], chunks["arrived_at_ns"]),
         }

@@ -18,7 +18,7 @@ from tailgauge_analysis.metrics import METRICS, Metric
 from tailgauge_analysis.quantiles import Floats, Ints, Quantile, quantiles
 from tailgauge_analysis.steady import Steady
 
-PS = (0.5, 0.9, 0.95, 0.99)
+PS = (0.5, 0.9, 0.95, 0.99, 0.999)
 SUCCESSES = "successes"
 OFFERED = "offered"
 

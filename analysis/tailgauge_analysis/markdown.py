@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from tailgauge_analysis.contents import bound
 from tailgauge_analysis.latency import OFFERED, SUCCESSES
 from tailgauge_analysis.marks import marks
-from tailgauge_analysis.page import distinct, meaning, word
+from tailgauge_analysis.page import at, meaning, shown, word
 from tailgauge_analysis.runfile import Json
+from tailgauge_analysis.spoken import bound
 from tailgauge_analysis.wording import count, ms, plain, share
 
 WHOLE = ("e2e_sched", "join_sched", "turnaround")
@@ -34,7 +34,7 @@ def markdown(contents: Json) -> str:
         *[f"- {safe(text)}" for text in contents["conservation"]["broken"]],
         *[f"- {safe(problem['text'])}" for problem in contents["problems"]],
         "## Latency",
-        *_latency(contents["latency"]),
+        *_latency(contents),
         *_groups(contents["groups"]),
         *_slos(contents["slos"]),
         "## What was sent",
@@ -79,14 +79,13 @@ def _outcomes(outcomes: Sequence[Json]) -> str:
     return _rows(("steady stage", "requests", "share", "95% interval"), rows) if rows else ""
 
 
-def _latency(latency: Sequence[Json]) -> list[str]:
+def _latency(contents: Json) -> list[str]:
     out = []
     for view, title in (
         (SUCCESSES, "Among successes"),
         (OFFERED, "Of everything offered, failures counted as slowest"),
     ):
-        rows = distinct([row for row in latency if row["view"] == view and row["n"]])
-        rows = rows if view == SUCCESSES else [row for row in rows if row["without_answer"]]
+        rows = shown(contents, view)
         if rows:
             header = (title, *(f"{q['label']} (ms)" for q in rows[0]["quantiles"]), "n", "n_eff (p99)")
             cells = [
@@ -94,7 +93,7 @@ def _latency(latency: Sequence[Json]) -> list[str]:
                     row["title"],
                     *(_cell(q) for q in row["quantiles"]),
                     count(row["n"]),
-                    count(row["quantiles"][-1]["n_eff"]),
+                    count(at(row, "p99")["n_eff"]),
                 )
                 for row in rows
             ]

@@ -71,6 +71,15 @@ def _tpot(steady: Steady) -> Floats:
     return (spread / (tokens - 1)).to_numpy(np.float64)
 
 
+def _tpot_c(steady: Steady) -> Floats:
+    """First-chunk tokens by its share of the characters, one at least."""
+    answers = steady.requests
+    first = np.maximum(1.0, np.round(answers["output_tokens"] * answers["first_share"]))
+    later = (answers["output_tokens"] - first).where(answers["streamed"] == True)  # noqa: E712 - null where unanswered
+    spread = answers["last_content_at_ns"] - answers["first_content_at_ns"]
+    return (spread / later.where(later >= 1)).to_numpy(np.float64)
+
+
 def _where_ok(end: str, pattern: str) -> Callable[[Steady], Floats]:
     """Time from scheduled to an event of the requests of a pattern that ended ok."""
 
@@ -110,6 +119,14 @@ METRICS = (
         "Time per output token after the first. No value below 2 output tokens (n tokens have n - 1 gaps) "
         "and none of an answer that came all at once.",
         _tpot,
+    ),
+    Metric(
+        "tpot_c", "TPOT after the first chunk", NEITHER, REQUEST, True,
+        "(last content - first content) / (output tokens - tokens of the first chunk)",
+        ("attempts.first_content_at_ns", "attempts.last_content_at_ns", "attempts.output_tokens", "chunks.chars"),
+        "TPOT where several tokens come in one chunk: those of the first chunk were there at once. Their number is the "
+        "chunk's share of the answer's characters. Shown where an answer has more than 1.2 tokens a chunk in the median.",
+        _tpot_c,
     ),
     Metric(
         "chunk_gap", "Chunk gap", NEITHER, CHUNK, False,

@@ -15,12 +15,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from tailgauge_analysis import wording
-from tailgauge_analysis.contents import bound
 from tailgauge_analysis.figures import Figure, library
 from tailgauge_analysis.latency import OFFERED, SUCCESSES
 from tailgauge_analysis.marks import marks
+from tailgauge_analysis.quantiles import TOO_FEW
 from tailgauge_analysis.runfile import Json
 from tailgauge_analysis.slo import FAIL, INCONCLUSIVE
+from tailgauge_analysis.spoken import bound
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -33,6 +34,7 @@ REHEARSAL = (
     "A rehearsal on the simulated endpoint's virtual clock: no client was measured and no real target asked, "
     "so the checks of the client do not apply."
 )
+COALESCED = 1.2  # tokens a chunk, above which TPOT after the first chunk is worth a line
 WAITS = {
     "ttft_sched": "TTFT p99 since scheduled",
     "join_sched": "Join p99 since scheduled",
@@ -52,10 +54,22 @@ def meaning(contents: Json) -> str:
     return f"{REHEARSAL} {MEANING['INVALID']}" if contents["verdict"] == "INVALID" else REHEARSAL
 
 
-def distinct(rows: Sequence[Json]) -> list[Json]:
-    """Latency rows without those that repeat the TTFT: where answers are text only, their first text is their first content."""
+def shown(contents: Json, view: str) -> list[Json]:
+    """Latency rows of a view worth a line: none that repeats another, no p99.9 where nothing has one."""
+    rows = [row for row in contents["latency"] if row["view"] == view and row["n"]]
+    rows = [row for row in rows if view == SUCCESSES or row["without_answer"]]
     same = [row["quantiles"] for row in rows if row["metric"] == "ttft_sched"]
-    return [row for row in rows if row["metric"] != "ttft_text" or row["quantiles"] not in same]
+    rows = [row for row in rows if row["metric"] != "ttft_text" or row["quantiles"] not in same]
+    if (contents["streams"]["tokens_per_chunk_p50"] or 0) <= COALESCED:
+        rows = [row for row in rows if row["metric"] != "tpot_c"]
+    if all(row["quantiles"][-1]["value_is"] == TOO_FEW for row in rows):
+        rows = [{**row, "quantiles": row["quantiles"][:-1]} for row in rows]
+    return rows
+
+
+def at(row: Json, label: str) -> Json:
+    """The quantile of a row with that label."""
+    return next(q for q in row["quantiles"] if q["label"] == label)
 
 
 def html(contents: Json, figures: Sequence[Figure]) -> str:
@@ -75,15 +89,15 @@ def html(contents: Json, figures: Sequence[Figure]) -> str:
         plain=wording.plain,
         tree=_tree,
     )
-    environment.globals.update(bound=bound, plural=wording.plural, marks=marks)
+    environment.globals.update(bound=bound, plural=wording.plural, marks=marks, at=at)
     outcomes = [slo["outcome"] for slo in contents["slos"]]
     return environment.get_template("report.html.jinja").render(
         **{**contents, "run_facts": contents["run"]},
         word=word(contents),
         meaning=meaning(contents),
         waits=WAITS,
-        successes=distinct([row for row in contents["latency"] if row["view"] == SUCCESSES and row["n"]]),
-        offered=[row for row in contents["latency"] if row["view"] == OFFERED and row["without_answer"]],
+        successes=shown(contents, SUCCESSES),
+        offered=shown(contents, OFFERED),
         slo_rest=", ".join(f"{k} {name}" for name in (FAIL, INCONCLUSIVE) if (k := outcomes.count(name))),
         figures=[(figure, _in_script(figure.plot)) for figure in figures],
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file

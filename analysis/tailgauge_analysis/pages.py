@@ -9,58 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tailgauge import records
+from tailgauge_analysis.explained import ESTIMATORS, OBJECTIVES, STREAMS
 from tailgauge_analysis.gates import GATES
 from tailgauge_analysis.latency import PS
 from tailgauge_analysis.metrics import METRICS, SCHEDULED, SENT, Metric
-from tailgauge_analysis.quantiles import BEYOND, n_min
+from tailgauge_analysis.quantiles import n_min
 from tailgauge_analysis.wording import percentile
 
 GENERATED = "<!-- Written by docs/generate.py: change the code, then run `make docs`. -->"
-
-_ESTIMATORS = f"""\
-## How a percentile is made
-
-- **Stage.** Statistics are about requests scheduled in the steady stage.
-  Preflight, warm-up and cool-down are outside; the figures over time show them.
-- **Estimator.** `inverted_cdf`: of n values the ceil(n p)-th smallest, a value that was observed.
-  Values of all workers are pooled as raw rows; percentiles are never averaged.
-- **Effective n.** Slow requests come together, so n of them say less than n independent ones.
-  With e = 1 where a value exceeds the percentile, in arrival order, n_eff = n / (1 + 2 sum of the autocorrelations of e),
-  summed over Geyer's initial positive pairs. Chunk gaps are taken a request at a time.
-- **Interval.** 95%, from order statistics at ranks of Binomial(n_eff, p), rescaled to n.
-  It assumes no distribution. `?` stands where the sample has no such bound.
-- **Unreliable.** Fewer than {BEYOND} effective samples lie beyond the percentile: n_eff (1 - p) < {BEYOND}.
-- **n/a.** n is below ln 0.05 / ln p, so that no one-sided 95% bound exists.
-- **Shares** carry the exact Clopper-Pearson interval.
-
-## Two views
-
-- **successes**: requests that ended `ok` and have the event.
-  `ok` means the protocol's end mark was received and there was content.
-- **offered**: every scheduled request of the stage that could have had the metric: a fan-out has a join and no TTFT.
-  One that did not end `ok` (error, timeout, still open when the drain ended, dropped before it was sent) counts as slower
-  than any success: failing fast never looks fast. A percentile that falls among them prints `failed`,
-  or `> drain` where all of them were still open at the end.
-
-A request that its user gave up on purpose is in neither view: it is counted, and no failure of the target.
-Requests that were read slowly on purpose are reported apart, as a group of their own.
-
-## What counts of several attempts
-
-A request's clock starts once, at its scheduled time, whatever was sent for it: retries, hedges, a fallback, the same again.
-It ends at the answer that its user got, the winner's; since sent counts from the winner's own sending.
-Chunk gaps are those of winners. What losers received is counted under what was sent, and nowhere else.
-
-A stamp that is known only as an interval counts at its high end; the report prints the share of such stamps.
-"""
-
-_SLO = """\
-## Objectives
-
-An objective bounds one quantile of one metric, in the offered view where the metric has one.
-`pass`: the upper end of the interval is within the bound. `fail`: the lower end is beyond it.
-`inconclusive`: neither, so that the run was too short to tell.
-"""
 
 _LAYOUT = """\
 ## The run folder
@@ -144,6 +100,11 @@ REPORT_KEYS = (
         "traffic",
         "by name of the traffic table: what was sent in the whole run except preflight, see below",
     ),
+    (
+        "streams",
+        "how evenly the answers came: tokens a chunk, buffered streams, stalls, fluidity, tokens per second; see docs/metrics.md",
+    ),
+    ("goodput", "offered, good, n_eff, share, low, high, per_s; null without an objective"),
     ("latency", "metric, title, unit, since, level, formula, view, n, without_answer, quantiles"),
     (
         "groups",
@@ -213,7 +174,13 @@ def metrics_page() -> str:
         "## Verdict\n\nEach gate that is not passed gives a reason with what to do about it; the verdict is the worst of them.\n"
         "Client CPU, loop lag and garbage collection explain a failed gate; under kernel stamps they are none themselves."
     )
-    parts += [_ESTIMATORS.strip(), f"Fewest samples for a percentile: {needed}.", _SLO.strip(), verdict]
+    parts += [
+        ESTIMATORS.strip(),
+        STREAMS.strip(),
+        f"Fewest samples for a percentile: {needed}.",
+        OBJECTIVES.strip(),
+        verdict,
+    ]
     return "\n\n".join([*parts, _rows(("gate", "passes if"), gates)]) + "\n"
 
 

@@ -10,9 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from tailgauge import records
 from tailgauge.errors import Exit
+from tailgauge_analysis.goodput import Goodput, goodput
 from tailgauge_analysis.latency import OFFERED, SUCCESSES, row
-from tailgauge_analysis.metrics import BY_NAME
+from tailgauge_analysis.metrics import BY_NAME, CHUNK
 from tailgauge_analysis.quantiles import TOO_FEW, Quantile
 from tailgauge_analysis.runfile import Json, table
 from tailgauge_analysis.steady import Steady
@@ -69,6 +73,23 @@ def decide(quantile: Quantile, max_ms: float) -> tuple[str, str]:
     if quantile.mark == TOO_FEW or quantile.high is None:
         return INCONCLUSIVE, f"{quantile.n_eff:,} effective samples give no upper bound: run longer"
     return INCONCLUSIVE, "the bound lies inside the interval: run longer"
+
+
+def goodput_of(decided: list[Outcome], steady: Steady) -> Goodput | None:
+    """Requests of those offered that ended ok within every objective's bound; None without an objective.
+
+    A pooled gap's bound holds for each gap, so the worst one of a request is compared. A bound on something that a
+    request does not have, as the join of a single call, does not apply to it. Users who left on purpose are not counted.
+    """
+    bounds = [(BY_NAME[o.metric], o.max_ms) for o in decided if o.quantile is not None]
+    ended = steady.requests["ended"]
+    if not bounds:
+        return None
+    good = (ended == records.OK).to_numpy(np.bool_, copy=True)
+    for metric, max_ms in bounds:
+        ns = (BY_NAME["chunk_gap_worst"] if metric.level == CHUNK else metric).ns(steady)
+        good &= ~(ns > max_ms * 1e6)  # a comparison with nothing is False
+    return goodput(good[(ended != records.CANCELLED).to_numpy(np.bool_)], steady.seconds)
 
 
 def exit_code(verdict: str, lost: int, decided: list[Outcome]) -> Exit:

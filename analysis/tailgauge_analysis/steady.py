@@ -61,19 +61,22 @@ def steady(frames: Frames) -> Steady:
     wanted = wanted.drop_duplicates("request_id").sort_values("scheduled_at_ns", kind="stable")
     attempts = frames.attempts[frames.attempts["stage"] == records.STEADY]
     requests = answered(wanted.reset_index(drop=True), attempts, first_token)
-    gap_request, gaps_ns = _gaps(requests, frames.chunks)
+    gap_request, gaps_ns, chars, first_chars = _gaps(requests, frames.chunks)
+    requests["first_share"] = pd.Series(first_chars / np.where(chars > 0, chars, np.nan), requests.index)
     requests["worst_gap_ns"] = pd.Series(gaps_ns).groupby(gap_request).max().reindex(requests.index)
     from_s, to_s = window(frames)
     return Steady(requests, attempts, gaps_ns, gap_request, first_token, from_s, to_s)
 
 
-def _gaps(requests: pd.DataFrame, chunks: pd.DataFrame) -> tuple[Ints, Floats]:
-    """Times between consecutive content chunks of each answer: (row of the request, gap in ns)."""
+def _gaps(requests: pd.DataFrame, chunks: pd.DataFrame) -> tuple[Ints, Floats, Floats, Floats]:
+    """Times between consecutive content chunks of each answer: row of the request and gap in ns of each; and for each
+    request the characters of all chunks and of the first.
+    """
     ids = requests["request_id"].to_numpy()
     by_id = np.argsort(ids)
     chunk_ids = chunks["request_id"].to_numpy()
     if not len(ids) or not len(chunk_ids):
-        return np.empty(0, np.int64), np.empty(0)
+        return np.empty(0, np.int64), np.empty(0), np.zeros(len(ids)), np.zeros(len(ids))
     place = np.minimum(np.searchsorted(ids, chunk_ids, sorter=by_id), len(ids) - 1)
     row = by_id[place]
     answers = requests[["answer_leg", "answer_attempt"]].fillna(-1).to_numpy(np.int64)
@@ -83,9 +86,12 @@ def _gaps(requests: pd.DataFrame, chunks: pd.DataFrame) -> tuple[Ints, Floats]:
     row = row[ours]
     arrived = chunks["arrived_at_ns"].to_numpy()[ours]
     order = np.lexsort((chunks["chunk_index"].to_numpy()[ours], row))
-    row, arrived = row[order], arrived[order]
+    row, arrived, chars = row[order], arrived[order], chunks["chars"].to_numpy()[ours][order]
     same = row[1:] == row[:-1]
-    return row[1:][same], np.diff(arrived)[same].astype(np.float64)
+    first = np.concatenate(([True], ~same)) if len(row) else np.empty(0, np.bool_)
+    firsts: Floats = np.bincount(row[first], weights=chars[first], minlength=len(ids)).astype(np.float64)
+    whole: Floats = np.bincount(row, weights=chars, minlength=len(ids)).astype(np.float64)
+    return row[1:][same], np.diff(arrived)[same].astype(np.float64), whole, firsts
 
 
 def window(frames: Frames) -> tuple[float, float]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-from tailgauge_analysis.contents import bound
 from tailgauge_analysis.latency import SUCCESSES
 from tailgauge_analysis.page import word
 from tailgauge_analysis.runfile import Json
+from tailgauge_analysis.spoken import bound
 from tailgauge_analysis.wording import count, ms, plain, plural, share
 
 COLUMNS = 100
