@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from tailgauge_analysis.latency import OFFERED, SUCCESSES
-from tailgauge_analysis.marks import marks
+from tailgauge_analysis.marks import flow, marks
 from tailgauge_analysis.page import at, meaning, shown, word
 from tailgauge_analysis.runfile import Json
 from tailgauge_analysis.spoken import bound
@@ -35,6 +35,7 @@ def markdown(contents: Json) -> str:
         *[f"- {safe(problem['text'])}" for problem in contents["problems"]],
         "## Latency",
         *_latency(contents),
+        *_flow(contents),
         *_groups(contents["groups"]),
         *_slos(contents["slos"]),
         "## What was sent",
@@ -99,6 +100,11 @@ def _latency(contents: Json) -> list[str]:
             ]
             out.append(_rows(header, cells))
     return out or ["No request succeeded in the steady stage."]
+
+
+def _flow(contents: Json) -> list[str]:
+    told = flow(contents)
+    return [_rows(("how the answers came", "steady stage"), told)] if told else []
 
 
 def _groups(groups: Sequence[Json]) -> list[str]:

@@ -6,8 +6,9 @@ Rule: a phrase is said only where there is something to say; all figures are in 
 from __future__ import annotations
 
 from tailgauge_analysis.runfile import Json
-from tailgauge_analysis.wording import count, ms, plural, share
+from tailgauge_analysis.wording import count, ms, plain, plural, share
 
+BUFFERING = ": something on the way collects the stream, so that their TTFT is not the target's"
 _PLURALS = {
     "retry": "retries",
     "hedge": "hedges",
@@ -39,6 +40,45 @@ def marks(traffic: Json) -> list[str]:
             "phases (median): " + ", ".join(f"{p['name']} {ms(p['p50_ms'])} ms" for p in traffic["phases"])
         )
     return [text for text in said if text]
+
+
+def flow(contents: Json) -> list[tuple[str, str]]:
+    """How the answers came: what is told, and in which words."""
+    streams, good = contents["streams"], contents["goodput"]
+    told = []
+    if good:
+        rate = f", {good['per_s']:,.3g}/s" if good["per_s"] is not None else ""
+        interval = f"95% interval {share(good['low'])} to {share(good['high'])}"
+        told.append(
+            (
+                "Goodput",
+                f"{share(good['share'])} of {count(good['offered'])} offered met every objective ({interval}){rate}",
+            )
+        )
+    if streams["user_tokens_per_s_p50"] is not None:
+        slowest = f"{ms(streams['user_tokens_per_s_p1'])} for the slowest of a hundred"
+        told.append(
+            ("Tokens per second, a user", f"{ms(streams['user_tokens_per_s_p50'])} in the median, {slowest}")
+        )
+    if streams["system_tokens_per_s"]:
+        told.append(("Tokens per second, all", f"{ms(streams['system_tokens_per_s'])} over the steady stage"))
+    if streams["answers"]:
+        n = streams["stalls"]
+        part = f", in {share(streams['stalled_share'])} of the answers" if n else ""
+        told.append(("Stalls", f"{plural(n, 'chunk gap')} over 1 s and 10 times the answer's median{part}"))
+        told.append(
+            (
+                "Fluid answers",
+                f"{share(streams['fluid_share'])} keep up with a reader of 10 tokens per second",
+            )
+        )
+        buffered = f"{count(streams['buffered'])} of {plural(streams['answers'], 'answer')}"
+        told.append(
+            ("Came in a bunch", f"{buffered}{BUFFERING if (streams['buffered_share'] or 0) > 0.01 else ''}")
+        )
+    if streams["tokens_per_chunk_p50"] is not None:
+        told.append(("Tokens a chunk", f"{streams['tokens_per_chunk_p50']:.3g} in the median"))
+    return told
 
 
 def _attempts(traffic: Json) -> str:
@@ -84,3 +124,18 @@ def _chunks(chunks: Json) -> str:
         if chunks.get(kind)
     ]
     return ", ".join(told)
+
+
+def plainly(tree: Json) -> str:
+    """The plain values of a table of run.json: `requests 200, tokens 51,000`."""
+    said = []
+    for key, value in tree.items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            said.append(
+                f"{plain(str(key), 60)} {value:,.6g}"
+                if isinstance(value, float)
+                else f"{plain(str(key), 60)} {value:,}"
+            )
+        elif isinstance(value, str) and value:
+            said.append(f"{plain(str(key), 60)} {plain(value, 200)}")
+    return ", ".join(said)

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from tailgauge_analysis import wording
 from tailgauge_analysis.figures import Figure, library
 from tailgauge_analysis.latency import OFFERED, SUCCESSES
-from tailgauge_analysis.marks import marks
+from tailgauge_analysis.marks import flow, marks, plainly
 from tailgauge_analysis.quantiles import TOO_FEW
 from tailgauge_analysis.runfile import Json
 from tailgauge_analysis.slo import FAIL, INCONCLUSIVE
@@ -89,11 +89,12 @@ def html(contents: Json, figures: Sequence[Figure]) -> str:
         plain=wording.plain,
         tree=_tree,
     )
-    environment.globals.update(bound=bound, plural=wording.plural, marks=marks, at=at)
+    environment.globals.update(bound=bound, plural=wording.plural, marks=marks, at=at, plainly=plainly)
     outcomes = [slo["outcome"] for slo in contents["slos"]]
     return environment.get_template("report.html.jinja").render(
         **{**contents, "run_facts": contents["run"]},
         word=word(contents),
+        flow=flow(contents),
         meaning=meaning(contents),
         waits=WAITS,
         successes=shown(contents, SUCCESSES),
