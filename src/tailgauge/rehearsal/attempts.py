@@ -211,8 +211,9 @@ class Attempt:
         if service is not None:
             chunks = rows.fill(self._row, exchange, service, self._until_ns, finished=self._finished)
             store.chunks(self._key, chunks)
+            rows.complete(exchange.row, service)
         store.attempt(self._row)
-        store.truth(rows.truth(exchange.row, service))
+        store.truth(exchange.row)
 
 
 class _Response:

@@ -7,7 +7,6 @@ are exact.
 from __future__ import annotations
 
 from array import array
-from dataclasses import replace
 
 from tailgauge.endpoints.decoder import KIND_CODE, Chunks
 from tailgauge.records import TEXT, THINKING, TOOL_JSON, AttemptRow, TruthRow
@@ -50,13 +49,11 @@ def chunks_of(times: list[int], sizes: list[int], kinds: list[str]) -> Chunks:
     )  # fmt: skip
 
 
-def truth(row: TruthRow, service: Service | None) -> TruthRow:
-    """The endpoint's own row, complete."""
-    if service is None:
-        return row
+def complete(row: TruthRow, service: Service) -> None:
+    """What the endpoint's own row says of the chunks."""
     until_ns = row.cancelled_at_ns if row.cancelled_at_ns is not None else 1 << 62
-    sent, _, _ = service.chunks(until_ns)
-    return replace(row, chunk_sent_at_ns=sent, output_tokens=service.tokens(until_ns))
+    row.chunk_sent_at_ns, _, _ = service.chunks(until_ns)
+    row.output_tokens = service.tokens(until_ns)
 
 
 def text_of(exchange: Exchange) -> str:

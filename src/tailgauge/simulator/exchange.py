@@ -169,7 +169,8 @@ class Exchange:
                 return
         billed = billed_output(billing, generated, self.ask.max_tokens, cancelled=cancelled)
         self.row.billed_output_tokens = billed
-        limits.spend(cost(billing, self._usage(billed)))
+        if self.behaviours.settings.limits.spend is not None:
+            limits.spend(cost(billing, self._usage(billed)))
 
     def close(self, now_ns: int) -> None:
         """Nothing more can happen to it: the meters let go of it."""
