@@ -93,11 +93,11 @@ def _phases(exchange: Exchange, decoder: StreamDecoder) -> str | None:
 
 def _durations(header: str) -> Iterator[tuple[str, int]]:
     for metric in _METRIC.findall(header):
-        name, *parameters = (part.strip() for part in _PART.findall(metric))
-        for parameter in parameters:
+        parts = [part.strip() for part in _PART.findall(metric)]
+        for parameter in parts[1:]:
             key, _, value = parameter.partition("=")
             if key.strip().lower() == "dur" and _NUMBER.fullmatch(value := value.strip(' "')):
-                yield f"{name[:100]};dur", round(float(value) * 1e6)
+                yield f"{parts[0][:100]};dur", round(float(value) * 1e6)
 
 
 def _at(stamp: Stamp | None) -> int | None:

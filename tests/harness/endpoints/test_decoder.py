@@ -253,3 +253,129 @@ def test_any_error_object_has_a_type_and_a_message_that_can_be_stored(tree):
 )  # fmt: skip
 def test_errors_come_in_the_shapes_of_providers_and_engines(tree, expected):
     assert error_of(tree) == expected
+
+
+# --- what a call asked for --------------------------------------------------------------------------------------
+
+
+def deltas(**fields) -> bytes:
+    return b'data: {"choices":[{"index":0,"delta":%b}]}\n\n' % json.dumps(fields).encode()
+
+
+def watching(**watch) -> StreamDecoder:
+    return StreamDecoder(openai.on_event, **watch)
+
+
+def test_someone_waits_for_the_first_content_and_then_nobody():
+    decoder = watching()
+    decoder.feed(deltas(role="assistant"), 50, 100, 107, 0, at_rest=True)
+    assert decoder.watching
+    decoder.feed(word("a"), 100, 200, 207, 1, at_rest=True)
+
+    assert not decoder.watching
+    assert decoder.watched is None
+
+
+def test_someone_waits_for_a_later_chunk_which_may_come_with_others():
+    decoder = watching(watch_chunks=3)
+    decoder.feed(word("a") + word("b"), 50, 100, 107, 0, at_rest=True)
+    assert decoder.watching
+    decoder.feed(word("c") + word("d"), 100, 200, 207, 1, at_rest=True)
+
+    assert not decoder.watching
+    assert decoder.watched == Stamp(200, 100, 207)
+    assert decoder.first_content == Stamp(100, 50, 107)
+
+
+@pytest.mark.parametrize(
+    ("stream", "expected"),
+    [
+        (word("a") + word("b"), "ab"),
+        (word("a") + deltas(tool_calls=[{"index": 0, "function": {"arguments": "{}"}}]), "a"),
+        (deltas(tool_calls=[{"index": 0, "function": {"arguments": "{}"}}]), "{}"),
+        (deltas(reasoning_content="hm"), ""),
+        (
+            b'data: {"choices":[{"delta":{"content":"\\ud800!"}}]}\n\n',
+            "?!",
+        ),  # it must be possible to send it again
+        (b"", ""),
+    ],
+)
+def test_the_answer_is_kept_where_it_is_needed_again(stream, expected):
+    decoders = watching(keep_text=True), watching()
+    for decoder in decoders:
+        decoder.feed(stream, 50, 100, 107, 0, at_rest=True)
+
+    assert [decoder.text for decoder in decoders] == [expected, None]
+
+
+def test_a_tool_is_ready_when_another_begins_or_the_answer_ends():
+    def argument(index):
+        return deltas(tool_calls=[{"index": index, "function": {"arguments": "x"}}])
+
+    for last in (argument(1), b'data: {"choices":[{"delta":{},"finish_reason":"tool_calls"}]}\n\n'):
+        feed = Reads()
+        feed.feed(argument(0))
+        assert feed.feed(argument(0)).tool_ready is None
+        feed.feed(last)
+
+        assert feed.feed(argument(2)).tool_ready == Stamp(1300, None, 1307)
+
+
+def test_only_a_tools_block_makes_a_tool_ready():
+    feed = Reads(anthropic.on_event)
+    for kind, index in (("text", 0), ("server_tool_use", 1), ("tool_use", 2), ("tool_use", 3)):
+        block = {"type": "content_block_start", "index": index, "content_block": {"type": kind}}
+        feed.feed(b"data: %b\n\n" % json.dumps(block).encode())
+        decoder = feed.feed(b'data: {"type":"content_block_stop","index":%d}\n\n' % index)
+
+    assert decoder.tool_ready == Stamp(1600, None, 1607)
+
+
+@given(
+    st.binary(max_size=200)
+    | st.sampled_from([b"{}", b"[]", b"null", b'{"content":[{}]}', b'{"choices":[]}', b"[" * 9999])
+)
+@pytest.mark.parametrize("on_whole", [anthropic.on_whole, anthropic.on_batch, openai.on_whole])
+def test_a_body_that_is_not_the_protocol_is_an_error_and_no_exception(on_whole, body):
+    decoder = StreamDecoder(anthropic.on_event, on_whole=on_whole)
+    decoder.whole(body, 100, 107, 0)
+
+    assert decoder.error is not None or (on_whole is anthropic.on_batch and not body.strip())
+    assert decoder.chunks == 0
+
+
+def test_an_error_with_status_200_keeps_its_name():
+    body = b'{"error": {"type": "overloaded_error", "message": "later"}}'
+    for on_whole in (anthropic.on_whole, openai.on_whole):
+        decoder = StreamDecoder(anthropic.on_event, on_whole=on_whole)
+        decoder.whole(body, 100, 107, 0)
+
+        assert decoder.error == ("overloaded_error", "later")
+
+
+def test_results_of_a_batch_are_told_without_their_messages_and_their_usage_is_added_up():
+    def line(name, **result):
+        return json.dumps({"custom_id": name, "result": result}).encode()
+
+    message = {
+        "model": "tiny",
+        "content": ["much"],
+        "usage": {"input_tokens": 3, "output_tokens": 4, "cache_read_input_tokens": None},
+    }
+    error = {"type": "error", "error": {"type": "api_error", "message": "no"}}
+    decoder = StreamDecoder(anthropic.on_event, on_whole=anthropic.on_batch)
+    decoder.whole(
+        b"\n".join([line("b", type="succeeded", message=message), line("a", type="errored", error=error),
+                    line("c", type="succeeded", message=message)]), 100, 107, 0,
+    )  # fmt: skip
+
+    assert decoder.usage == {"input_tokens": 6, "output_tokens": 8}
+    told = [json.loads(one) for one in decoder.text.splitlines()]
+    assert [(one["custom_id"], one["result"]["type"]) for one in told] == [
+        ("b", "succeeded"),
+        ("a", "errored"),
+        ("c", "succeeded"),
+    ]
+    assert told[1]["result"]["error"] == error
+    assert "much" not in decoder.text

@@ -10,6 +10,7 @@ from tailgauge.endpoints.keys import (
     PLACEHOLDER,
     PROVIDERS,
     at_provider,
+    bearer,
     key_for,
     only_for_the_provider,
     redact,
@@ -171,3 +172,17 @@ def test_short_values_and_other_variables_stay(environment):
     environment.setenv("EDITOR", "a-long-editor-name")
 
     assert redact("abc a-long-editor-name") == "abc a-long-editor-name"
+
+
+# --- a protocol without a provider ------------------------------------------------------------------------------
+
+
+def test_an_applications_own_stream_gets_the_key_that_is_named_and_no_other(environment):
+    environment.setenv("MY_APP", "key-of-the-app")
+
+    assert key_for("https://api.anthropic.com", "sse", None) == PLACEHOLDER
+    assert key_for("https://app.example", "sse", "MY_APP") == "key-of-the-app"
+    assert bearer(PLACEHOLDER) == {}
+    assert bearer("key-of-the-app") == {"authorization": "Bearer key-of-the-app"}
+    with only_for_the_provider("https://app.example", "sse"):
+        assert os.environ["ANTHROPIC_API_KEY"] == "key-of-anthropic"
