@@ -136,9 +136,9 @@ class TestPromptFiles:
         traffic = prompts(*({"prompt_tokens": 10 + i, "output_tokens": 1 + i} for i in range(7)))
         arrival = Arrival(process="closed", closed=Closed(users=3))
         schedule = plan(arrival, {"chat": traffic}, 10, 1)
-        asked = [[row.of_turn(t).prompt_tokens - 10 for t in range(5)] for row in rows(schedule)]
+        asked = [[row.of_turn(t).prompt_tokens - 10 for t in range(16)] for row in rows(schedule)]
 
-        assert asked == [[(u + 3 * t) % 7 for t in range(5)] for u in range(3)]
+        assert asked == [[(u + 3 * t) % 7 for t in range(16)] for u in range(3)]
         assert rows(schedule)[1].of_turn(1).output_tokens == 5
 
     def test_more_users_than_lines_repeat_them(self, prompts):
