@@ -9,7 +9,7 @@ read what it writes. `ended` if it never began; it may always be called.
     warm      something of the prompt is readable
     cold      nothing can be: this worker is alone, and never saw it or saw it expire; or the first bytes are the
               request's own
-    unknown   anything else: another worker may have sent it
+    unknown   anything else: another worker may have sent it, or a call of this one that writes it is on its way
 
 Entries are scoped by target and model, those of messages also by thinking, tool choice and schema: a change of these is
 another entry. Memory is bounded: the 65,536 entries used last and the last text of 256 prefixes. Once something was
@@ -107,7 +107,7 @@ class CacheBook:
         return CacheNote(
             prefix=prompt.prefix,
             prefix_hash=str(spots[of].key[-1])[:_HEX] if of >= 0 else sha256().hexdigest()[:_HEX],
-            cache_expected=self._expected(found is not None, prompt.own),
+            cache_expected=self._expected(found is not None, writers, prompt.own),
             cache_since_use_ns=None if entry is None else now_ns - entry.used_at_ns,
             cache_writers=writers,
             cache_marks=len(marks),
@@ -141,9 +141,11 @@ class CacheBook:
             if not self._writers[entry_key]:
                 del self._writers[entry_key]
 
-    def _expected(self, readable: bool, own: bool) -> str:
+    def _expected(self, readable: bool, writers: int, own: bool) -> str:
         if readable:
             return WARM
+        if writers:  # its response may begin there before this call is looked at, and here only later
+            return UNKNOWN
         return COLD if own or (self._alone and not self._forgot) else UNKNOWN
 
     def _readable(self, spots: list[_Spot], marks: list[int], now_ns: int) -> int | None:

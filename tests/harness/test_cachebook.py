@@ -143,11 +143,10 @@ class TestConversation:
         start = replace(self.turns(0), prompt=replace(self.turns(0).prompt, system=(Part("be kind"),)))
         far, near = (replace(one, prompt=replace(one.prompt, system=(Part("be kind"),))) for one in (self.turns(10), self.turns(9)))  # fmt: skip
         worker.sends(start, 0)
+        note = worker.sends(far, 1, answered=False)
+        worker.book.ended((worker.count, 0, 0), S)
 
-        assert (
-            worker.sends(far, 1, answered=False).cache_expected,
-            worker.sends(far, 1, answered=False).cache_blocks,
-        ) == (COLD, 20)
+        assert (note.cache_expected, note.cache_blocks) == (COLD, 20)
         assert (worker.sends(near, 1).cache_expected, worker.sends(far, 1).cache_blocks) == (WARM, 2)
 
     def test_a_part_that_is_readable_is_warm_even_if_the_rest_is_not(self):
@@ -187,7 +186,7 @@ class TestWriters:
         worker.book.ended((2, 0, 0), S)
 
         assert [note.cache_writers for note in notes] == [0, 1, 2, 3]
-        assert [note.cache_expected for note in notes] == [COLD] * 4
+        assert [note.cache_expected for note in notes] == [COLD] + [UNKNOWN] * 3
         after = worker.sends(call("x"), 2)
         assert (after.cache_writers, after.cache_expected, after.cache_since_use_ns) == (2, WARM, S)
 

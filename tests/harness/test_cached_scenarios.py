@@ -23,7 +23,7 @@ from tailgauge.records import COLD, UNKNOWN, WARM
 from tailgauge.scenario import Scenario, load
 from tailgauge.simulator.cache_markers import block_prompt, marked_prompt
 from tailgauge.simulator.configure import settings
-from tailgauge.simulator.prefix_cache import HIT, Lookup, PrefixCache
+from tailgauge.simulator.prefix_cache import HIT, RACE, Lookup, PrefixCache
 
 S = 1_000_000_000
 BEGINS_NS, ENDS_NS = round(0.3 * S), round(0.5 * S)
@@ -140,12 +140,12 @@ def test_sparse_traffic_reads_as_rarely_as_the_formula_says_and_marks_of_an_hour
     "name", [name for name in SHOWS if name not in {"cached_prewarmed", "cache_below_minimum"}]
 )
 def test_a_worker_that_is_alone_knows_of_every_call_whether_it_reads(name: str) -> None:
-    """But for calls that come while the first answer is on its way or an entry expires within 0.3 s: few of all."""
+    """But for an entry that expires within 0.3 s: few of all. `unknown` is said of races only."""
     seen = rehearsed(name, 20.0 if name != "cache_race" else SHORT_S)
     agree = Counter((expected == WARM) == (found.reason == HIT) for found, expected in seen)
 
     assert agree[True] / len(seen) > 0.97
-    assert UNKNOWN not in {expected for _, expected in seen}
+    assert {found.reason for found, expected in seen if expected == UNKNOWN} <= {RACE}
 
 
 def test_a_race_needs_legs_at_once() -> None:
@@ -153,7 +153,7 @@ def test_a_race_needs_legs_at_once() -> None:
 
     assert len(seen) == 8 * 4
     assert Counter(found.reason for found, _ in seen) == {"cold": 4, "race": 7 * 4}
-    assert {expected for _, expected in seen} == {COLD}
+    assert Counter(expected for _, expected in seen) == {COLD: 4, UNKNOWN: 7 * 4}
 
 
 def test_sessions_grow() -> None:

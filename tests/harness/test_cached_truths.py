@@ -17,7 +17,7 @@ from tailgauge.cachebook import CacheBook, CacheNote
 from tailgauge.call import Call, Prompt
 from tailgauge.endpoints import anthropic, openai
 from tailgauge.prompts import Maker
-from tailgauge.records import COLD, TURNS, WARM
+from tailgauge.records import COLD, TURNS, UNKNOWN, WARM
 from tailgauge.simulator import tokens
 from tailgauge.simulator.cache_markers import block_prompt, marked_prompt
 from tailgauge.simulator.prefix_cache import (
@@ -260,7 +260,7 @@ class TestRow18:
         assert [row[1:] for row in usage(found)] == [(prefix, 0)] * legs
         assert [one.reason for one, _ in found] == ["cold"] + [RACE] * (legs - 1)
         assert [(note.cache_expected, note.cache_writers) for _, note in found] == [
-            (COLD, i) for i in range(legs)
+            (UNKNOWN if i else COLD, i) for i in range(legs)
         ]
         assert [row[1:] for row in usage(after)] == [(0, prefix)] * legs
         assert expected(after) == [WARM] * legs
