@@ -16,7 +16,7 @@ from tailgauge import __version__
 from tailgauge.errors import Exit, TailgaugeError, UsageError
 
 if TYPE_CHECKING:
-    from tailgauge.describe import Settings
+    from tailgauge.settings import Settings
 
 EXIT_CODES = """\b
 Exit codes, the first that holds:
@@ -73,6 +73,26 @@ def cli() -> None:
 )
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Seed of arrivals, sizes and prompts.")
 @click.option(
+    "--max-requests",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Stop, cleanly, before more HTTP calls than this are made.",
+)
+@click.option(
+    "--max-tokens", type=click.IntRange(1), metavar="N", help="The same for tokens, in and out together."
+)
+@click.option(
+    "--max-cost",
+    type=_Positive(),
+    metavar="AMOUNT",
+    help="The same for the cost, in the price file's currency; see docs/prices.md.",
+)
+@click.option(
+    "--virtual",
+    is_flag=True,
+    help="Rehearse it on the simulated endpoint in virtual time: seconds instead of minutes, nothing is sent.",
+)
+@click.option(
     "--out",
     type=click.Path(path_type=Path),
     default=Path(),
@@ -89,15 +109,33 @@ def run(
     rate: float | None,
     sets: tuple[str, ...],
     seed: int | None,
+    max_requests: int | None,
+    max_tokens: int | None,
+    max_cost: float | None,
+    virtual: bool,
     out: Path,
     as_json: bool,
 ) -> None:
     """Run SCENARIO (a file, or the name of a packaged one) and report it."""
-    settings = _settings(scenario, target, duration, rate, sets, seed, out)
+    options = {
+        "target.url": ("--target", target),
+        "arrival.rate_per_s": ("--rate", rate),
+        "seed": ("--seed", seed),
+        "guard.max_requests": ("--max-requests", max_requests),
+        "guard.max_tokens": ("--max-tokens", max_tokens),
+        "guard.max_cost": ("--max-cost", max_cost),
+    }
+    if virtual and workers > 1:
+        raise UsageError("--virtual: a rehearsal is one worker: leave out --workers")
+    settings = _settings(scenario, options, duration, sets, out, workers, sends=not virtual)
+    if virtual:
+        sys.exit(_rehearse(settings, as_json=as_json))
     from tailgauge.endpoints.keys import key_for
 
-    wanted = settings.scenario.target
-    key_for(wanted.url, wanted.protocol, wanted.api_key_env)  # a missing key is told before anything starts
+    for wanted in filter(None, (settings.scenario.target, settings.scenario.second_target)):
+        key_for(
+            wanted.url, wanted.protocol, wanted.api_key_env
+        )  # a missing key is told before anything starts
     from tailgauge.launch import Launch
 
     code, made, done = Launch(settings, workers, quiet=as_json).run()
@@ -112,33 +150,36 @@ def run(
 
 def _settings(
     scenario: str,
-    target: str | None,
+    options: dict[str, tuple[str, Any]],
     duration: float | None,
-    rate: float | None,
     sets: tuple[str, ...],
-    seed: int | None,
     out: Path,
+    workers: int,
+    *,
+    sends: bool,
 ) -> Settings:
-    from tailgauge import scenario as scenarios
-    from tailgauge.describe import Settings
+    """The options as overrides of the scenario; each keeps its name for what is said of it."""
+    from tailgauge.scenario import override
+    from tailgauge.settings import resolve
 
-    pairs = [scenarios.override(text) for text in sets]
-    named = [("target.url", target), ("arrival.rate_per_s", rate), ("seed", seed)]
-    pairs += [(key, value) for key, value in named if value is not None]
-    resolved = scenarios.load(scenario, pairs)
-    if duration is not None:
-        pairs.append(("stages", scenarios.scaled(resolved.stages, duration)))
-        resolved = scenarios.load(scenario, pairs)
-    authority = resolved.target.ca_file
-    if authority is not None and not Path(authority).is_file():
-        raise UsageError(f"target.ca_file: {authority}: no such file")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--out {out}: cannot be written: {error.strerror}") from error
-    shown = tuple(f"{key}={value}" for key, value in pairs)
-    path = scenarios.find(scenario)
-    return Settings(resolved, path.name, shown, out, path.parent)
+    pairs = [override(text) for text in sets]
+    named = [(key, option, value) for key, (option, value) in options.items() if value is not None]
+    pairs += [(key, value) for key, _, value in named]
+    spelt = {key: option for key, option, _ in named}
+    return resolve(scenario, pairs, out, duration_s=duration, spelt=spelt, workers=workers, sends=sends)
+
+
+def _rehearse(settings: Settings, *, as_json: bool) -> int:
+    """Run in virtual time and report; returns the exit code."""
+    from tailgauge.analyse import analyse
+    from tailgauge.rehearsal.command import rehearse
+
+    asked = (settings.scenario_file, settings.overrides, settings.out)
+    folder = rehearse(settings.scenario, settings.schedule, *asked)
+    made = analyse(folder, settings.out)
+    told = {"run_id": folder.path.name, "run_dir": str(folder.path), "exit_code": int(made.exit_code)}
+    click.echo(json.dumps({**made.data, **told}) if as_json else made.summary)
+    return int(made.exit_code)
 
 
 @cli.command()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 monotonic_ns = time.monotonic_ns
@@ -43,6 +43,11 @@ WALL = Wall()
 def utc_now() -> str:
     """Wall time as ISO 8601 with milliseconds, for labels only."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def utc_today() -> date:
+    """Today in UTC, to look up what is in force on a day."""
+    return datetime.now(UTC).date()
 
 
 def boot_id() -> str:

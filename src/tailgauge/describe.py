@@ -10,27 +10,14 @@ import platform
 import re
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from tailgauge import __version__
 from tailgauge.clock import boot_id
 from tailgauge.records import SCHEMA_VERSION
-from tailgauge.scenario import Scenario
 
 MAX_SHOWN = 200  # characters of a target's own words in one of our lines
 PACKAGES = ("locust", "gevent", "greenlet", "anthropic", "openai", "httpx2", "pyarrow", "numpy")
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What a user asked for: the resolved scenario, where it came from, where the run goes."""
-
-    scenario: Scenario
-    scenario_file: str
-    overrides: tuple[str, ...]
-    out: Path
-    folder: Path = Path()  # the scenario's own: files that it names are looked for there first
 
 
 @dataclass(slots=True)

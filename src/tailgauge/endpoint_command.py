@@ -25,7 +25,7 @@ def settings(sets: Sequence[str], profile: str | None, seed: int, options: Mappi
     tree: dict[str, Any] = {"name": "endpoint"}
     for key, value in pairs:
         scenarios.put(tree, key, value)
-    wanted = scenarios.parse(tree, "--set", {key for key, _ in pairs}).simulated
+    wanted = scenarios.parse(tree, "--set", {key: f"--set {key}" for key, _ in pairs}).simulated
     variable = options["api_key_env"]
     if variable and not os.environ.get(variable):
         raise UsageError(f"--api-key-env {variable}: that environment variable is not set")

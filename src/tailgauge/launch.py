@@ -22,11 +22,11 @@ from locust.util.load_locustfile import load_locustfile
 from tailgauge.analyse import Made, analyse
 from tailgauge.children import Child
 from tailgauge.clock import monotonic_ns
-from tailgauge.describe import Settings
 from tailgauge.errors import Exit, TailgaugeError, TargetError
 from tailgauge.owner import Run
 from tailgauge.progress import Display
 from tailgauge.scenario import packaged
+from tailgauge.settings import Settings
 from tailgauge.users import Owner, attach_worker
 
 log = logging.getLogger("tailgauge")
@@ -90,6 +90,8 @@ class Launch:
             )
         plural = "" if self._workers == 1 else "s"
         display.say(f"tailgauge: {self._settings.scenario_file}, {self._workers} worker{plural}; starting")
+        for line in self._settings.estimate.lines():
+            display.say(f"tailgauge: {line}")
         self._await_workers(runner)
         self._owner = Owner(environment, self._settings, lambda node: self._alive(runner, node))
         gevent.spawn(runner.start, self._workers, self._workers)

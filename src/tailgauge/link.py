@@ -5,9 +5,10 @@ their own, because Locust's listener must not wait (it carries the heartbeats); 
 
     worker -> owner   hello     who I am (at test_start)          owner -> worker   plan     what to run
                       ready     endpoint and recorder stand                         try      do the preflight
-                      tried     preflight's outcome                                 go       start time
+                      tried     preflight's outcome, what was learnt                go       start time, share
                       ping      t0                                                  pong     t0, t1, t2
                       counters  once a second                                       slice    arrivals, a lease
+                      guarded   a limit of the run is reached
                       drained   final counts                                        drain    stop and finish
                       failed    why this worker cannot go on                        hurry    close what is open
 """
@@ -19,7 +20,7 @@ from typing import Any
 
 import gevent
 
-FROM_WORKER = ("hello", "ready", "tried", "ping", "counters", "drained", "failed")
+FROM_WORKER = ("hello", "ready", "tried", "ping", "counters", "guarded", "drained", "failed")
 FROM_OWNER = ("plan", "try", "go", "pong", "slice", "drain", "hurry")
 _IMMEDIATE = ("ping", "pong")
 _PREFIX = "tailgauge:"

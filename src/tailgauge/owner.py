@@ -15,15 +15,19 @@ import gevent
 from gevent.event import Event
 
 from tailgauge import describe
-from tailgauge.arrivals import Planned, Schedule, plan
+from tailgauge.arrivals import Planned, Schedule
+from tailgauge.call import SECOND
 from tailgauge.children import Child
 from tailgauge.clock import boot_id, monotonic_ns, utc_now
 from tailgauge.crew import Crew, Member
 from tailgauge.endpoints.keys import key_for
 from tailgauge.errors import TailgaugeError, TargetError, UsageError
 from tailgauge.folder import RunFolder, new_run_id, write_json
+from tailgauge.guard import Amount
 from tailgauge.link import Link
-from tailgauge.records import OK, TURNS
+from tailgauge.preflight import USABLE, Learnt, prefixes, trials
+from tailgauge.records import EMPTY, OK, TURNS
+from tailgauge.settings import Settings
 from tailgauge.simulated import fetch_truth, start_endpoint
 from tailgauge.target_tables import SIMULATED
 from tailgauge.turns import loop, turns_of
@@ -33,17 +37,12 @@ log = logging.getLogger("tailgauge")
 SLICE_NS = 5_000_000_000
 LEAD_NS = 1_500_000_000  # from `go` to the first arrival
 READY_S = 30.0
-USABLE = frozenset(
-    {OK, "empty", "rate_limited", "overloaded"}
-)  # preflight outcomes with which a run makes sense
 
 
 class Run:
     """One run, from Locust's test_start to the end of its drain."""
 
-    def __init__(
-        self, link: Link, settings: describe.Settings, workers: int, alive: Callable[[str], bool]
-    ) -> None:
+    def __init__(self, link: Link, settings: Settings, workers: int, alive: Callable[[str], bool]) -> None:
         self._link, self.settings, self._expected = link, settings, workers
         self.scenario = settings.scenario
         self.run_id = new_run_id(self.scenario.name)
@@ -54,6 +53,7 @@ class Run:
         self.notes: list[str] = []
         self.preflight: list[dict[str, Any]] = []
         self.failure: TailgaugeError | None = None
+        self._tried: dict[str, Any] | None = None  # what the first worker says of the preflight
         self.start_at_ns: int | None = None
         self.admission_end_at_ns: int | None = None
         self.admitted = Event()  # the schedule is through, or it was cut short
@@ -77,7 +77,7 @@ class Run:
             self._changed.set()
 
     def on_message(self, kind: str, node: str, data: dict[str, Any]) -> None:
-        """ready, tried, counters, drained, failed."""
+        """ready, tried, guarded, counters, drained, failed."""
         member = self.crew.members.get(node)
         if member is None or data["run"] != self.run_id:
             return
@@ -90,7 +90,9 @@ class Run:
         if kind == "ready":
             member.ready, member.self = True, {"clock": data["clock"], "shared": data["shared"]}
         elif kind == "tried":
-            self.preflight.append({k: data[k] for k in ("ended", "status", "error_type", "message")})
+            self._tried, self.preflight = data, data["trials"]
+        elif kind == "guarded":
+            self._on_guarded(member, data["limit"])
         elif kind == "failed":
             self._on_failed(member, data)
         else:
@@ -107,6 +109,14 @@ class Run:
         if data.get("target"):
             self.failure = TargetError(data["why"])
         self.cut_short("failed")
+
+    def _on_guarded(self, member: Member, limit: str) -> None:
+        if self.state == "running":
+            self.notes.append(
+                f"guard.{limit} ({getattr(self.scenario.guard, limit):,}): the next call of worker {member.number} "
+                f"might exceed its share; no new requests from {self._passed_ns() / 1e9:.1f} s on"
+            )
+        self.cut_short("guarded")
 
     # --- the run ----------------------------------------------------------------------------------------------
 
@@ -133,15 +143,7 @@ class Run:
         scenario = self.scenario
         for target in self._targets:
             key_for(target.url, target.protocol, target.api_key_env)
-        stages = scenario.stages
-        self.schedule = plan(
-            scenario.arrival,
-            scenario.traffic,
-            stages.duration_s,
-            scenario.seed,
-            warmup_s=stages.warmup,
-            folder=self.settings.folder,
-        )
+        self.schedule = self.settings.schedule
         self.notes.extend(self.schedule.notes)
         self.folder.create()
         self.folder.token.write_text(self._token)
@@ -164,26 +166,36 @@ class Run:
             "token": self._token,
             "boot_id": boot_id(),
             "alone": self._expected == 1,
+            "prices": self.settings.priced(),
             "run": self._run_facts(),
         }
 
     def _try(self) -> None:
+        """The preflight, by the first worker: targets, tokens of a word, prefixes written before the run."""
         first = next(iter(self.crew))
         self._link.send("try", {"run": self.run_id}, first.node)
+        calls = len(trials(self.scenario)) + prefixes(self.scenario)
         patience = self.scenario.limits.attempt_deadline_s + self.scenario.limits.connect_timeout_s + 5
-        self._await(lambda: bool(self.preflight), patience, "the preflight request did not end")
-        seen = self.preflight[0]
-        if seen["ended"] not in USABLE:
-            raise TargetError(
-                describe.preflight_failure(self._target_urls[0], self.scenario.target.protocol, seen)
-            )
-        if seen["ended"] != OK:
-            self.notes.append(f"preflight ended as {seen['ended']}: {seen['message'] or 'no text'}")
+        self._await(lambda: self._tried is not None, patience * calls, "the preflight did not end")
+        for seen in self.preflight:
+            if seen["ended"] not in USABLE and seen["needed"]:
+                at = seen["target"] == SECOND
+                failure = describe.preflight_failure(self._target_urls[at], self._targets[at].protocol, seen)
+                raise TargetError(failure)
+            expected = {OK} if seen["words"] else {OK, EMPTY}  # what only writes a prefix has no answer
+            if seen["ended"] not in expected:
+                said = seen["message"] or "no text"
+                self.notes.append(f"preflight {seen['request_id']} ended as {seen['ended']}: {said}")
 
     def _go(self) -> None:
+        assert self._tried is not None
+        left = self.settings.limit.less(Amount.of_plain(self._tried["spent"]))
+        crew = self.crew.living()
+        shares = left.shares(len(crew)) if crew else []
         self.start_at_ns = monotonic_ns() + LEAD_NS
-        for member in self.crew.living():
-            self._link.send("go", {"run": self.run_id, "start_at_ns": self.start_at_ns}, member.node)
+        told = {"run": self.run_id, "start_at_ns": self.start_at_ns, "learnt": self._tried["learnt"]}
+        for member, share in zip(crew, shares, strict=True):
+            self._link.send("go", {**told, "limit": share.plain()}, member.node)
         self.write()
 
     def _hand_out(self) -> None:
@@ -299,6 +311,7 @@ class Run:
             {"url": url, "simulated": target.url == SIMULATED, "protocol": target.protocol}
             for target, url in zip(self._targets, self._target_urls, strict=True)
         ]
+        learnt = Learnt(*self._tried["learnt"]) if self._tried else Learnt()
         return {
             "run_id": self.run_id,
             "scenario": self.scenario.model_dump(mode="json"),
@@ -307,6 +320,8 @@ class Run:
             "started_at": self._started_at,
             "start_at_ns": self.start_at_ns,
             "seed": self.scenario.seed,
+            "estimate": self.settings.estimate.facts(),
+            **learnt.facts(),
             "arrival": loop(self.scenario.arrival, self.scenario.traffic.values()),
             "target": told[0],
             "second_target": told[1] if told[1:] else None,

@@ -71,6 +71,23 @@ class Price:
         is_long = self.long_above is not None and prompt_tokens > self.long_above
         return self.long_rates if is_long else self.rates
 
+    def cost(self, usage: Usage) -> Fraction:
+        """Exact cost of one call."""
+        rates = self.rates_for(usage.prompt)
+        return sum((n * rate for n, rate in zip(usage, rates, strict=True)), Fraction(0)) / _MILLION
+
+    def plain(self) -> list[Any]:
+        """For a message; `of_plain` reads it."""
+        return [str(self.since), list(map(str, self.rates)), self.long_above, list(map(str, self.long_rates))]
+
+    @classmethod
+    def of_plain(cls, plain: list[Any]) -> Price:
+        """What `plain` made."""
+        since, rates, above, long_rates = plain
+        return cls(
+            date.fromisoformat(since), tuple(map(Fraction, rates)), above, tuple(map(Fraction, long_rates))
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Prices:
@@ -89,12 +106,7 @@ class Prices:
     def cost(self, model: str, day: date, usage: Usage, *, batch: bool = False) -> Fraction | None:
         """Exact cost of one call in the file's currency; None where its price is not known."""
         price = self.price(model, day)
-        if price is None:
-            return None
-        total = sum(
-            (n * rate for n, rate in zip(usage, price.rates_for(usage.prompt), strict=True)), Fraction(0)
-        )
-        return total / _MILLION * (BATCH_FACTOR if batch else 1)
+        return None if price is None else price.cost(usage) * (BATCH_FACTOR if batch else 1)
 
 
 def read(path: Path = PACKAGED) -> Prices:

@@ -11,11 +11,12 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from tailgauge.arrival_tables import CLOSED, Arrival
+from tailgauge.call import MAIN, SECOND
 from tailgauge.errors import ScenarioError, UsageError
 from tailgauge.simulated_tables import Simulated
 from tailgauge.tables import Count, NonNegative, Positive, Table
@@ -141,7 +142,44 @@ class Scenario(Table):
                 raise ValueError(f"traffic.{name}: message batches need target.protocol = 'anthropic'")
             if self.arrival.process == CLOSED and traffic.session.turns_mean > 1:
                 raise ValueError(f"traffic.{name}.session: users of a closed loop have no sessions besides")
+            targets = [self.target] if "second" not in used else [self.target, self.second_target]
+            for key in filter(None, (_unspeakable(traffic, target) for target in targets if target)):
+                raise ValueError(f"traffic.{name}.{key}")
         return self
+
+    def models(self) -> tuple[tuple[str, str], ...]:
+        """Every target and model that the traffic asks, as (main or second, model), in order of first use."""
+        found: dict[tuple[str, str], None] = {}
+        for traffic in self.traffic.values():
+            asked = [(MAIN, traffic.model)]
+            if traffic.hedge.policy != "off":
+                asked.append((traffic.hedge.target, traffic.model))
+            if traffic.pattern == "progressive":
+                asked.append((traffic.progressive.target, traffic.progressive.fast_model))
+            if traffic.fallback.after_s is not None:
+                asked.append((traffic.fallback.target, traffic.fallback.model))
+            for name, model in asked:
+                target = self.second_target if name == SECOND else self.target
+                assert target is not None  # _consistent
+                found[name, model or target.model] = None
+        return tuple(found)
+
+
+def _unspeakable(traffic: Traffic, target: Target) -> str | None:
+    """What of a traffic table the target's protocol has no words for."""
+    if target.protocol == "openai" and traffic.thinking == "enabled" and "api.openai.com" in target.url:
+        return "thinking: this provider takes no budget for it: use 'adaptive'"
+    if target.protocol != "sse":
+        return None
+    asked = {
+        "thinking": traffic.thinking != "off",
+        "tools": traffic.tools > 0,
+        "stream": not traffic.stream,
+        "pattern": traffic.pattern == "structured",
+        "cache.tools": traffic.cache is not None and traffic.cache.tools > 0,
+    }
+    key = next((key for key, is_asked in asked.items() if is_asked), None)
+    return key and f"{key}: an application's own stream (protocol = 'sse') has no words for it"
 
 
 def packaged(folder: str) -> Path:
@@ -167,8 +205,13 @@ def find(argument: str) -> Path:
     )
 
 
-def load(argument: str, overrides: Sequence[tuple[str, Any]] = ()) -> Scenario:
-    """Read a scenario and apply `overrides` (dotted key, value) over it; the last one wins."""
+def load(
+    argument: str, overrides: Sequence[tuple[str, Any]] = (), spelt: Mapping[str, str] | None = None
+) -> Scenario:
+    """Read a scenario and apply `overrides` (dotted key, value) over it; the last one wins.
+
+    `spelt` tells how a key was given on the command line, where that was not by --set.
+    """
     path = find(argument)
     try:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -181,17 +224,17 @@ def load(argument: str, overrides: Sequence[tuple[str, Any]] = ()) -> Scenario:
     tree.setdefault("name", path.stem.lower())
     for key, value in overrides:
         put(tree, key, value)
-    return parse(tree, str(path), {key for key, _ in overrides})
+    return parse(tree, str(path), {key: f"--set {key}" for key, _ in overrides} | dict(spelt or {}))
 
 
-def parse(
-    tree: Mapping[str, Any], source: str, overridden: set[str] | frozenset[str] = frozenset()
-) -> Scenario:
-    """Check a tree of plain values; `source` is named in errors, unless the key was set on the command line."""
+def parse(tree: Mapping[str, Any], source: str, overridden: Mapping[str, str] | None = None) -> Scenario:
+    """Check a tree of plain values; errors name `source`, or how a key was given on the command line."""
     try:
         return Scenario.model_validate(tree)
     except ValidationError as error:
-        raise ScenarioError("\n".join(_explain(e, source, overridden) for e in error.errors())) from None
+        raise ScenarioError(
+            "\n".join(_explain(e, source, overridden or {}) for e in error.errors())
+        ) from None
 
 
 def scaled(stages: Stages, duration_s: float) -> dict[str, float | None]:
@@ -232,12 +275,19 @@ _SHAPES = {
 }  # fmt: skip
 
 
-def _explain(error: Any, source: str, overridden: set[str] | frozenset[str]) -> str:
+def _explain(error: Any, source: str, overridden: Mapping[str, str]) -> str:
     loc = [str(part) for part in error["loc"]]
-    dotted = ".".join(loc)
-    where = f"--set {dotted}" if dotted in overridden else f"{source}: {dotted or 'scenario'}"
     context, given = error.get("ctx", {}), error.get("input")
-    kind = error["type"]
+    kind, said = error["type"], str(error.get("ctx", {}).get("error", ""))
+    # A table's own check names the key it is about first: "hedge: has no meaning with ...".
+    inner, colon, rest = said.partition(": ")
+    if kind == "value_error" and colon and inner.split(".")[0] in _names_at(loc):
+        loc, said = [*loc, *inner.split(".")], rest
+    dotted = ".".join(loc)
+    where = f"{source}: {dotted or 'scenario'}"
+    for key, spelt in overridden.items():
+        if key == dotted or (said and dotted and key.startswith(f"{dotted}.")):
+            where = spelt
     if kind == "extra_forbidden":
         names = _names_at(loc[:-1])
         near = _nearest(loc[-1], names)
@@ -260,24 +310,30 @@ def _explain(error: Any, source: str, overridden: set[str] | frozenset[str]) -> 
     if kind == "value_error":
         secret = isinstance(given, str) and "@" in given  # a password in a URL is not repeated
         shown = f" (got {given!r})" if isinstance(given, (str, int, float)) and not secret else ""
-        return f"{where}: {context['error']}{shown}"
+        return f"{where}: {said}{shown}"
     return f"{where}: {error['msg']}, got {str(given)[:80]!r}"
 
 
 def _names_at(loc: Sequence[str]) -> list[str]:
-    """Valid keys of the table at `loc`."""
-    model: Any = Scenario
+    """Valid keys of the table at `loc`; of a table of tables, those of each."""
+    table: type[BaseModel] = Scenario
+    named = False  # the next part is a name or a number that the user chose
     for part in loc:
-        field = (
-            model.model_fields.get(part) if isinstance(model, type) and issubclass(model, BaseModel) else None
-        )
-        if field is not None:
-            model = field.annotation
-        if getattr(model, "__args__", None) and field is None:
-            model = model.__args__[-1]
-    while getattr(model, "__args__", None):
-        model = model.__args__[-1]
-    return list(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []
+        if named:
+            named = False
+            continue
+        field = table.model_fields.get(part)
+        inner = _tables_in(field.annotation) if field else []
+        if not field or not inner:
+            return []
+        table, named = inner[0], get_origin(field.annotation) in {Mapping, tuple}
+    return list(table.model_fields)
+
+
+def _tables_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [table for inner in get_args(annotation) for table in _tables_in(inner)]
 
 
 def _nearest(word: str, names: Sequence[str]) -> str:

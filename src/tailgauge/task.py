@@ -18,13 +18,18 @@ from gevent.event import Event
 from tailgauge.cachebook import CacheBook
 from tailgauge.call import MAIN, SECOND
 from tailgauge.clock import Offset, boot_id, monotonic_ns
+from tailgauge.dispatch.admission import begins, guard_for
 from tailgauge.dispatch.attempts import Attempts
 from tailgauge.dispatch.counters import Counters
 from tailgauge.dispatch.dispatcher import Dispatcher
 from tailgauge.dispatch.health import Health
+from tailgauge.dispatch.trying import try_out
 from tailgauge.endpoints.endpoint import Endpoint
 from tailgauge.folder import RunFolder, write_json
+from tailgauge.guard import Amount
 from tailgauge.link import Link
+from tailgauge.preflight import Learnt
+from tailgauge.pricing import Price
 from tailgauge.prompts import Maker
 from tailgauge.recorder import Recorder, RecorderError
 from tailgauge.records import SCHEMA_VERSION
@@ -59,12 +64,11 @@ class Task:
         self.attempts = Attempts(
             self.run_id, endpoints, self.recorder, self.counters, limits.attempt_deadline_s, self._book()
         )
-        makers = {
-            name: Maker(self.scenario.seed, traffic, name, marks=target.protocol == "anthropic")
-            for name, traffic in self.scenario.traffic.items()
-        }
+        self._prices = {model: Price.of_plain(price) for model, price in plan["prices"].items()}
+        self._makers: dict[str, Maker] = {}
+        self._learn(Learnt())
         self.dispatcher = Dispatcher(
-            self.scenario, makers, self.attempts, self.recorder, self.counters, on_ended, self._on_bug
+            self.scenario, self._makers, self.attempts, self.recorder, self.counters, on_ended, self._on_bug
         )
         self.offsets: list[Offset] = []
         self.ponged = Event()
@@ -126,27 +130,44 @@ class Task:
             best = Offset(0, 0)
         return {"offset_ns": best.offset_ns, "error_ns": best.error_ns}
 
-    def preflight(self) -> None:
-        """One real request; tells the owner what came of it."""
-        self.dispatcher.preflight(next(iter(self.scenario.traffic)), -1 - self.number)
-        row = self.attempts.last_row
-        assert row is not None
-        said = {
-            "ended": row.ended,
-            "status": row.status,
-            "error_type": row.error_type,
-            "message": row.error_body,
-        }
-        self._link.send("tried", {"run": self.run_id, **said})
+    def _learn(self, learnt: Learnt) -> dict[str, Maker]:
+        """Prompts are made by what the target counts, from now on."""
+        seed, marks = self.scenario.seed, self.scenario.target.protocol == "anthropic"
+        words, overhead = 1 / learnt.tokens_per_word, learnt.overhead_tokens
+        for name, traffic in self.scenario.traffic.items():
+            self._makers[name] = Maker(seed, traffic, name, words, overhead, marks=marks)
+        return self._makers
 
-    def go(self, start_at_owner_ns: int) -> None:
-        """Begin: the start is an absolute time on the owner's clock."""
-        self._start_at_ns = start_at_owner_ns - self._clock()["offset_ns"]
+    def preflight(self) -> None:
+        """Real calls before the run; tells the owner what came of them."""
+        tried = try_out(self.scenario, self.attempts, self.recorder, self._prices, self._learn)
+        self._link.send("tried", {"run": self.run_id, **tried.as_message()})
+
+    def go(self, data: dict[str, Any]) -> None:
+        """Begin: the start is an absolute time on the owner's clock; with it comes what the preflight learnt."""
+        learnt, limit = Learnt(*data["learnt"]), Amount.of_plain(data["limit"])
+        self._learn(learnt)
+        self._guard(limit, learnt)
+        self._plan["run"] |= learnt.facts()
+        self._start_at_ns = data["start_at_ns"] - self._clock()["offset_ns"]
         self._write_self()
         self._health = Health(self.counters)
         self._health.freeze()
         self._walker = gevent.spawn(self.dispatcher.run, self._start_at_ns)
         self._reporter = gevent.spawn(self._report)
+
+    def _guard(self, limit: Amount, learnt: Learnt) -> None:
+        if limit == Amount(None, None, None):
+            return
+        guard = guard_for(
+            self.scenario, limit, learnt, self._prices, lambda name: gevent.spawn(self._on_guarded, name)
+        )
+        self.attempts.guard = guard
+        self.dispatcher.admits = begins(self.scenario, guard)
+
+    def _on_guarded(self, limit: str) -> None:
+        self.dispatcher.stop()
+        self._link.send("guarded", {"run": self.run_id, "limit": limit})
 
     # --- while it runs ----------------------------------------------------------------------------------------
 

@@ -16,13 +16,13 @@ import gevent
 from locust import User, constant, events, task
 from locust.runners import MasterRunner, WorkerRunner
 
-from tailgauge import scenario as scenarios
 from tailgauge.analyse import analyse
 from tailgauge.clock import monotonic_ns
-from tailgauge.describe import Settings
 from tailgauge.errors import TailgaugeError
 from tailgauge.link import Link
 from tailgauge.owner import Run
+from tailgauge.scenario import override
+from tailgauge.settings import Settings, resolve
 from tailgauge.worker import Worker, prepare_process
 
 log = logging.getLogger("tailgauge")
@@ -54,7 +54,7 @@ class Owner:
         self.run: Run | None = None
         link.hear("ping", self._on_ping)
         link.hear("hello", lambda node, data: self.run.on_hello(node, data) if self.run else None)
-        for kind in ("ready", "tried", "counters", "drained", "failed"):
+        for kind in ("ready", "tried", "counters", "guarded", "drained", "failed"):
             link.hear(kind, self._forward(kind))
         environment.events.test_start.add_listener(self._on_test_start)
         environment.events.test_stopping.add_listener(self._on_test_stopping)
@@ -145,6 +145,8 @@ def _init(environment: Any, **_: Any) -> None:
     except TailgaugeError as error:
         sys.stderr.write(f"tailgauge: {error}\n")
         sys.exit(error.exit_code)
+    for line in settings.estimate.lines():
+        sys.stderr.write(f"tailgauge: {line}\n")
     master = isinstance(runner, MasterRunner)
     owner = Owner(
         environment, settings, (lambda node: _is_alive(runner, node)) if master else (lambda _: True)
@@ -169,16 +171,12 @@ def _settings(environment: Any) -> Settings:
         raise TailgaugeError(
             f"one user class is needed, there are {len(environment.user_classes)} ({names}): name one, as in `locust -f FILE CLASS`"
         )
-    overrides = list(options.tailgauge_set)
-    pairs = [scenarios.override(text) for text in overrides]
+    pairs = [override(text) for text in options.tailgauge_set]
+    spelt = {}
     if environment.host:
         pairs.append(("target.url", environment.host))
-        overrides.append(f"target.url={environment.host}")
-    name = options.scenario or classes[0].scenario
-    path = scenarios.find(name)
-    return Settings(
-        scenarios.load(name, pairs), path.name, tuple(overrides), Path(options.tailgauge_out), path.parent
-    )
+        spelt["target.url"] = "--host"
+    return resolve(options.scenario or classes[0].scenario, pairs, Path(options.tailgauge_out), spelt=spelt)
 
 
 def _conclude(environment: Any, run: Run) -> None:

@@ -86,7 +86,7 @@ class Worker:
 
     def _go(self, _: str, data: dict[str, Any]) -> None:
         if task := self._mine(data):
-            task.go(data["start_at_ns"])
+            task.go(data)
 
     def _slice(self, _: str, data: dict[str, Any]) -> None:
         if task := self._mine(data):

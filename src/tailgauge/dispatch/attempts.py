@@ -23,7 +23,8 @@ from tailgauge.dispatch.origin import Origin
 from tailgauge.dispatch.outcome import Outcome, outcome, should_retry
 from tailgauge.dispatch.rows import fill
 from tailgauge.endpoints.keys import redact
-from tailgauge.records import CLIENT_ERROR, PREFLIGHT, AttemptRow
+from tailgauge.guard import Guard
+from tailgauge.records import CANCELLED, CLIENT_ERROR, EMPTY, OK, PREFLIGHT, AttemptRow
 from tailgauge.traffic.steps import Chunks, Ended, Event, FirstContent, Headers, Send
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.stopwatch import watched_by
@@ -80,6 +81,7 @@ class Attempts:
         deadline_s: float,
         book: Book | None = None,
     ) -> None:
+        self.guard: Guard | None = None  # from the start of the run on
         self._run_id = run_id
         self._endpoints = endpoints
         self._recorder = recorder
@@ -118,6 +120,8 @@ class Attempts:
                 Chunks(leg, attempt, decoder.watched.at if decoder.watched else monotonic_ns())
             )
         self.open[started.key] = started
+        if self.guard is not None and not self.guard.take(started.key, call, endpoint.model):
+            exchange.abort(CANCELLED)  # it is told as any other call, and never sent
         gevent.spawn(self._run, started)
         return exchange
 
@@ -167,6 +171,8 @@ class Attempts:
             result = Outcome(CLIENT_ERROR, "not_sent", redact(repr(bug))[:2000])
             log.error("request %s was not sent: %s", key, result.error_body)
         fill(row, exchange, decoder, result)
+        if self.guard is not None:
+            self.guard.ended(key, row)
         self._recorder.chunks(*key, *decoder.take())
         self._recorder.attempt(row)
         self.last_row = row
@@ -174,6 +180,8 @@ class Attempts:
         self._count(exchange, decoder)
         ended_at_ns = exchange.ended_at_ns or monotonic_ns()
         if self._book is not None:
+            if result.ended in {OK, EMPTY}:
+                self._book.begun(key, ended_at_ns)  # an answer without content has begun too
             self._book.ended(key, ended_at_ns)
         retry = should_retry(exchange)
         one.post(

@@ -17,7 +17,6 @@ from gevent import get_hub, getcurrent
 from gevent.event import Event as Signal
 
 from tailgauge.arrivals import Planned
-from tailgauge.call import Prompt
 from tailgauge.clock import monotonic_ns
 from tailgauge.dispatch.alarm import Alarm
 from tailgauge.dispatch.attempts import Attempts
@@ -26,8 +25,8 @@ from tailgauge.dispatch.driver import Drive
 from tailgauge.dispatch.gates import Gates
 from tailgauge.dispatch.origin import Origin
 from tailgauge.dispatch.request_row import request_row
-from tailgauge.prompts import Maker, prompt
-from tailgauge.records import CENSORED, CLIENT_DROP, PREFLIGHT
+from tailgauge.prompts import Maker
+from tailgauge.records import CENSORED, CLIENT_DROP
 from tailgauge.traffic.patterns import PATTERNS
 from tailgauge.traffic.steps import Ask, MakePattern
 from tailgauge.traffic_tables import Traffic
@@ -79,6 +78,7 @@ class Dispatcher:
         self._more, self._to_make = Signal(), Signal()
         self._stopped = self._hurried = False
         self.start_at_ns = 0
+        self.admits: Callable[[Turn], bool] = lambda _: True  # False: a limit of the run is reached
 
     def lease(self, rows: Iterable[Sequence[Any]]) -> None:
         """Take arrivals of a slice (see `arrivals.Planned`); makes their prompts."""
@@ -137,27 +137,12 @@ class Dispatcher:
         self.stop()
         self._censor()
 
-    def preflight(self, name: str, request_id: int) -> None:
-        """One plain call outside every statistic; returns when it has ended."""
-        traffic = self._scenario.traffic[name]
-        tokens = min(traffic.output_tokens, 16)
-        words = Prompt.of(prompt(self._scenario.seed, request_id, min(traffic.prompt_tokens, 32)))
-        now, over = monotonic_ns(), Signal()
-        planned = Planned(request_id, now, name, 32, tokens)
-        turn = Turn(now, request_id, planned, planned, (), (words,))
-        plain = Traffic(model=traffic.model)
-        kind = Kind(plain, PATTERNS[plain.pattern](plain), Gates())
-
-        def end(drive: Drive) -> None:
-            self._ended(turn, PREFLIGHT, now, now, drive)
-            over.set()
-
-        self._drive(kind, turn, PREFLIGHT, now, end).begin()
-        over.wait()
-
     # --- one request ------------------------------------------------------------------------------------------
 
     def _dispatch(self, turn: Turn) -> None:
+        if not self.admits(turn):
+            self.stop()
+            return
         scheduled = self.start_at_ns + turn.at_ns
         stage = self._scenario.stages.stage_at(turn.at_ns / 1e9)
         counters = self._counters
