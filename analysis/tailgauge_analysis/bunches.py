@@ -3,7 +3,7 @@
 Rule: arrays of one entry an answer in and out.
 
     coalescing  tokens / chunks of an answer: 1 where each token is a chunk
-    buffered    more than 80% of the chunks arrive within 5% of the time from sending to the end, or an answer of more
+    buffered    of 10 chunks or more, more than 80% of the chunks arrive within 5% of the time from sending to the end, or an answer of more
                 than 50 tokens comes in fewer than 3 chunks: a proxy collected the stream, and its TTFT is an e2e
 """
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tailgauge_analysis.quantiles import Floats, Ints
 
-MOST_CHUNKS, OF_SPAN = 0.8, 0.05
+MOST_CHUNKS, OF_SPAN, ENOUGH = 0.8, 0.05, 10
 FEW_CHUNKS, MANY_TOKENS = 3, 50
 
 
@@ -39,4 +39,4 @@ def buffered(gaps_ms: Floats, of: Ints, span_ms: Floats, tokens: Floats) -> npt.
     width = total[starts + needed[owners]] - total[starts]
     narrow = np.full(n, np.inf)
     np.minimum.at(narrow, owners, width)
-    return few | ((chunks >= FEW_CHUNKS) & (narrow <= OF_SPAN * span_ms))
+    return few | ((chunks >= ENOUGH) & (narrow <= OF_SPAN * span_ms))

@@ -57,7 +57,7 @@ STREAMS = f"""\
 ## Streams and goodput
 
 - **Tokens a chunk** (`tokens_per_chunk_p50`): output tokens / content chunks of an answer, median over answers.
-- **Buffered**: more than 80% of an answer's chunks arrive within 5% of its time from sending to the last content,
+- **Buffered**: of 10 chunks or more, more than 80% arrive within 5% of the answer's time from sending to the last content,
   or more than 50 tokens come in fewer than 3 chunks. Something on the way collected the stream: its TTFT is no TTFT.
 - **Stall**: a chunk gap longer than 1 s and than 10 times the median gap of its answer.
   `stalled_share` is of the answers, `stall_time_share` of the time between chunks.

@@ -13,6 +13,7 @@ from tailgauge_analysis.conservation import conservation
 from tailgauge_analysis.frames import Frames
 from tailgauge_analysis.gates import GATES
 from tailgauge_analysis.goodput import Goodput
+from tailgauge_analysis.presence import presence
 from tailgauge_analysis.stamps import stamps
 from tailgauge_analysis.steady import Steady, steady
 from tailgauge_analysis.timeline import Timeline, timeline
@@ -56,6 +57,7 @@ def find(frames: Frames) -> Findings:
         conservation(frames),
         stamps(frames, of_target),
         client.workers(frames, stage),
+        presence(frames),
     )
     against = reasons(GATES, evidence)
     word = worst(against)

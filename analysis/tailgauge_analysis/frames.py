@@ -30,7 +30,7 @@ WANTED: dict[str, tuple[str, ...]] = {
         "legs", "attempts", "name", "tags", "winner", "joined_at_ns", "hedge_held",
     ),
     "attempts": (
-        "request_id", "leg", "attempt", "cause", "stage", "traffic", "scheduled_at_ns", "sent_at_ns",
+        "request_id", "leg", "attempt", "cause", "stage", "traffic", "scheduled_at_ns", "dispatched_at_ns", "sent_at_ns",
         "first_content_at_ns", "first_content_low_at_ns", "first_text_at_ns", "first_text_low_at_ns",
         "last_content_at_ns", "last_content_low_at_ns", "ended", "limit_kind", "status", "error_type", "error_body",
         "connection_is_new", "dns_ns", "connect_ns", "tls_ns", "model", "output_tokens", "chunks", "handover_max_ns",

@@ -7,13 +7,17 @@ do about it. Only what can move a reported number is a gate; what merely was har
 
 from __future__ import annotations
 
+import math
+
 from tailgauge import records
 from tailgauge_analysis.client import LAG_NS
 from tailgauge_analysis.latency import SUCCESSES, sample
 from tailgauge_analysis.metrics import BY_NAME
 from tailgauge_analysis.problems import DAMAGED, OWNER
 from tailgauge_analysis.quantiles import quantiles
+from tailgauge_analysis.runfile import table
 from tailgauge_analysis.verdict import DEGRADED, INVALID, Evidence, Gate, Said
+from tailgauge_analysis.warmup import settling
 from tailgauge_analysis.wording import count, ms, plain, plural, share
 
 DROPS = 0.01  # of the scheduled requests
@@ -22,6 +26,9 @@ LAGGING = 0.01  # of the seconds
 CLIENT_DELAY_MS = 5.0
 CLIENT_DELAY_OF_TTFT = 0.01
 CLOCK_MS = 1.0
+IN_FLIGHT, IN_FLIGHT_OF = 0.5, 0.02
+EVEN = ("constant", "poisson", "gamma", "weibull", "closed")  # processes whose rate does not change
+SETTLING_S, SETTLING_REQUESTS = 10.0, 200
 
 
 def _conserved(e: Evidence) -> Said | None:
@@ -206,6 +213,42 @@ def _steady_clock(e: Evidence) -> Said | None:
     )
 
 
+def _present(e: Evidence) -> Said | None:
+    p = e.presence
+    if p is None or abs(p.live - p.from_rows) <= max(IN_FLIGHT, IN_FLIGHT_OF * p.live):
+        return None
+    return (
+        DEGRADED,
+        f"The workers counted {p.live:,.1f} attempts in flight in the mean, their rows show {p.from_rows:,.1f}: rows are missing or times are wrong.",
+        "Keep the run folder as it is and run again.",
+    )
+
+
+def _settled(e: Evidence) -> Said | None:
+    """Only where the load was meant to be the same all the time, and the stage is long enough to tell."""
+    arrival = table(e.frames.run["scenario"], "arrival")
+    even = arrival.get("process") in EVEN and table(arrival, "shape").get("kind", "flat") == "flat"
+    waits, _ = sample(BY_NAME["ttft_sched"], e.of_target, SUCCESSES)
+    if not even or len(waits) < SETTLING_REQUESTS or e.steady.seconds < SETTLING_S:
+        return None
+    found = settling(waits)
+    if found is None or not found.material:
+        return None
+    if not found.settles:
+        return (
+            DEGRADED,
+            "The TTFT had not settled by the middle of the steady stage: there is no steady state to report.",
+            "Look for a rate above what the target can serve, or run much longer.",
+        )
+    answered = e.of_target.requests.loc[e.of_target.requests["first_at_ns"].notna(), "scheduled_at_ns"]
+    until_s = float(answered.iloc[found.cut]) / 1e9
+    return (
+        DEGRADED,
+        f"The first {until_s - e.steady.from_s:,.3g} s of the steady stage look like warm-up: they move the mean TTFT by {share(abs(found.bias))}.",
+        f"Set stages.warmup_s to {math.ceil(until_s)} or more.",
+    )
+
+
 GATES = (
     Gate("finished", "the run ended as planned and its owner recorded it", _finished),
     Gate("parts", "every Parquet part can be read", _readable),
@@ -215,8 +258,19 @@ GATES = (
         "scheduled, dispatched and ended requests add up, in the rows and in run.json",
         _conserved,
     ),
+    Gate(
+        "in_flight",
+        "attempts in flight, counted live and again from the rows, agree within 2% or one half",
+        _present,
+        True,
+    ),
     Gate("unique", "every request id appears once", _unique),
     Gate("measured", "at least one request of the steady stage succeeded", _measured),
+    Gate(
+        "settled",
+        "under an even load of 10 s and 200 requests or more, no warm-up moves the mean TTFT by more than 5%",
+        _settled,
+    ),
     Gate(
         "drops", "no request was dropped at the in-flight cap (INVALID above 1% of the scheduled)", _dropped
     ),

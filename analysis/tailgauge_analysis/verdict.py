@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tailgauge_analysis.client import Worker
 from tailgauge_analysis.conservation import Conservation
 from tailgauge_analysis.frames import Frames
+from tailgauge_analysis.presence import Presence
 from tailgauge_analysis.stamps import Stamps
 from tailgauge_analysis.steady import Steady
 
@@ -33,6 +34,7 @@ class Evidence:
     conservation: Conservation
     stamps: Stamps
     workers: list[Worker]
+    presence: Presence | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ BATCH = 5
 FEWEST = 10  # batches; below it nothing is said
 BIAS = 0.05  # of the settled mean
 SURE = 4.0  # standard errors
+DRIFT = 0.2  # of the mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +32,13 @@ class Settling:
     settles: bool
     bias: float
     errors: float  # the same in standard errors of the settled mean
+    drift: float  # from the first quarter of the series to the last, as a share of the mean; 0 if not one way all along
 
     @property
     def material(self) -> bool:
-        """Whether leaving the beginning in would move the mean by more than chance and more than 5%."""
+        """Whether it matters: a beginning that moves the mean by more than chance and 5%, or a drift above 20%."""
+        if not self.settles:
+            return abs(self.drift) > DRIFT
         return self.cut > 0 and abs(self.bias) > BIAS and self.errors > SURE
 
 
@@ -49,7 +53,9 @@ def settling(series: Floats) -> Settling | None:
     sums = centred[::-1].cumsum()[::-1][: len(left)]
     squares = np.square(centred)[::-1].cumsum()[::-1][: len(left)]
     spread = np.maximum(0.0, squares - sums**2 / left) / left.astype(np.float64) ** 2
-    d = int(spread.argmin())
+    d = int(
+        np.flatnonzero(spread <= spread.min() + 1e-9 * spread.max())[0]
+    )  # the first, whatever rounding says
     rest = series[d * BATCH :]
     mean, bias = float(rest.mean()), float(series.mean() - rest.mean())
     error = float(rest.std() * np.sqrt(correlation_time(rest) / len(rest)))
@@ -57,5 +63,13 @@ def settling(series: Floats) -> Settling | None:
         cut=d * BATCH,
         settles=d < batches // 2,
         bias=bias / abs(mean) if mean else 0.0,
+        drift=_drift(series),
         errors=abs(bias) / error if error else (0.0 if bias == 0 else np.inf),
     )
+
+
+def _drift(series: Floats) -> float:
+    means = [float(quarter.mean()) for quarter in np.array_split(series, 4)]
+    one_way = means in (sorted(means), sorted(means, reverse=True))
+    whole = float(series.mean())
+    return (means[-1] - means[0]) / abs(whole) if one_way and whole else 0.0

@@ -91,8 +91,8 @@ class Mixed:
         folder.mkdir(parents=True, exist_ok=True)
         seconds = int(self.duration_s) + 1
         health = [
-            {"at_ns": START_AT_NS + (i + 1) * 10**9, "cpu_share": 0.2, "loop_lag_max_ns": 400_000}
-            for i in range(seconds)
+            {"at_ns": t, "cpu_share": 0.2, "loop_lag_max_ns": 400_000, "in_flight": self._open(t)}
+            for t in (START_AT_NS + (i + 1) * 10**9 for i in range(seconds))
         ]
         rows = {"requests": self.requests, "attempts": self.attempts, "chunks": self.chunks, "health": health}
         for table, listed in rows.items():
@@ -115,6 +115,12 @@ class Mixed:
         }
         (folder / "workers" / "0.json").write_text(json.dumps({**run["workers"][0], "run": about}))
         return folder
+
+    def _open(self, at_ns: int) -> int:
+        """Attempts in flight."""
+        return sum(
+            a["dispatched_at_ns"] <= at_ns and (a["ended_at_ns"] or at_ns + 1) > at_ns for a in self.attempts
+        )
 
     def _part(self, folder: Path, table: str, listed: list[dict[str, Any]]) -> None:
         import pyarrow as pa

@@ -178,7 +178,7 @@ def rows_of(spec: Spec) -> dict[str, tuple[dict[str, Any], Any]]:
         "requests": (requests, worker),
         "attempts": (attempts, worker[kept]),
         "chunks": (chunks, chunk_worker),
-        "health": _health(spec, int(dropped.sum())),
+        "health": _health(spec, int(dropped.sum()), attempts, worker[kept]),
         "target": _target(spec, ids, first, np.flatnonzero(ok & spec.truth)),
     }
 
@@ -195,17 +195,23 @@ def _chunks(spec: Spec, ids: Any, first: Any, ok: Any, worker: Any) -> tuple[dic
     return {k: v[by_arrival] for k, v in rows.items()}, np.repeat(worker[ok], spec.chunks)[by_arrival]
 
 
-def _health(spec: Spec, drops: int) -> tuple[dict[str, Any], Any]:
+def _health(spec: Spec, drops: int, attempts: dict[str, Any], worker: Any) -> tuple[dict[str, Any], Any]:
     seconds, workers = int(np.ceil(spec.duration_s)) + 1, len(spec.offsets_ns)
     at = np.tile(np.arange(1, seconds + 1), workers)
     n = len(at)
+    by = np.repeat(np.arange(workers), seconds)
+    begun, over = attempts["dispatched_at_ns"], np.nan_to_num(attempts["ended_at_ns"], nan=np.inf)
+    open_at = [
+        int(((begun <= t * 1e9) & (over > t * 1e9) & (worker == w)).sum())
+        for t, w in zip(at, by, strict=True)
+    ]
     cpu = np.broadcast_to(spec.cpu_share, n) if np.ndim(spec.cpu_share) == 0 else np.resize(spec.cpu_share, n)
     return {
-        "at_ns": at * 10**9, "in_flight": np.full(n, 10), "client_drops": np.full(n, drops),
+        "at_ns": at * 10**9, "in_flight": np.array(open_at), "client_drops": np.full(n, drops),
         "loop_lag_max_ns": np.full(n, int(spec.loop_lag_ms * MS)), "handover_max_ns": np.full(n, 150_000),
         "dispatch_late_max_ns": np.full(n, 300_000), "cpu_share": np.asarray(cpu, float), "gc_pause_ns": np.zeros(n, int),
         "rss_bytes": np.full(n, 90_000_000), "clock_step_ns": np.full(n, spec.clock_step_ns),
-    }, np.repeat(np.arange(workers), seconds)  # fmt: skip
+    }, by  # fmt: skip
 
 
 def _target(spec: Spec, ids: Any, first: Any, ok: Any) -> tuple[dict[str, Any], Any]:

@@ -33,6 +33,8 @@ LATE = np.where(np.arange(N) % 50 == 0, 9.0, 0.1)
         ("finished", INVALID, {"state": "failed"}),
         ("lost", INVALID, {"lost": 1}),
         ("measured", INVALID, {"ended": dict.fromkeys(range(N), "rate_limited")}),
+        ("settled", DEGRADED, {"ttft_ms": np.where(np.arange(N) < 200, 900.0, 200.0)}),
+        ("settled", DEGRADED, {"ttft_ms": 200.0 + np.arange(N)}),
         ("drops", DEGRADED, {"ended": dict.fromkeys(range(500, 510), "client_drop")}),
         ("drops", INVALID, {"ended": dict.fromkeys(range(500, 511), "client_drop")}),
         ("client_delay", DEGRADED, {"delay_ms": LATE}),
@@ -64,6 +66,31 @@ def test_a_gate_fails_alone_and_says_why(write, gate, verdict, changes):
 )
 def test_what_does_not_move_a_number_is_no_reason(write, changes):
     assert judged(write(n=N, **changes))[:2] == (VALID, [])
+
+
+def test_a_load_that_was_meant_to_change_need_not_settle(write):
+    growing = {"process": "poisson", "rate_per_s": 50, "shape": {"kind": "ramp"}}
+    slower = 200.0 + np.arange(N)
+
+    assert judged(write(n=N, ttft_ms=slower, scenario={"arrival": growing}))[:2] == (VALID, [])
+
+
+def test_the_warm_up_that_would_do_is_told(write):
+    found = judged(write(n=N, ttft_ms=np.where(np.arange(N) < 200, 900.0, 200.0)))[2]
+
+    assert "The first 3 s of the steady stage look like warm-up" in found.reasons[0].text
+    assert found.reasons[0].advice == "Set stages.warmup_s to 4 or more."
+
+
+def test_attempts_that_left_no_row_are_missed_by_the_live_count(write):
+    """Nothing tells of the missing part: no counts, no chunks."""
+    folder = write(n=N, chunks=1, offsets_ns=(0,), ttft_ms=2000.0)
+    run = json.loads((folder / "run.json").read_text())
+    run["workers"][0]["rows"] = {}
+    (folder / "run.json").write_text(json.dumps(run))
+    (folder / "attempts" / "part-0-1.parquet").unlink()
+
+    assert "in_flight" in judged(folder)[1]
 
 
 def test_damaged_parts_make_a_run_invalid(write):
