@@ -1,0 +1,98 @@
+"""Every default of a scenario, in one place: a change of one is a change of what people measure."""
+
+from __future__ import annotations
+
+from tailgauge.scenario import Scenario, parse
+from tailgauge.simulated_tables import EngineTable
+
+DEFAULTS = {
+    "name": "bare",
+    "description": "",
+    "seed": 1,
+    "target": {
+        "url": "simulated", "protocol": "anthropic", "model": "tiny", "api_key_env": None, "ca_file": None,
+        "connections": 1000,
+        "sse": {
+            "path": "/", "body": {"prompt": "{prompt}", "max_tokens": "{max_tokens}"}, "headers": {}, "token_event": "",
+            "text": "", "done_event": None, "done_data": "[DONE]", "error_event": "error", "status_event": None,
+            "status_name": "", "citation_event": None, "input_tokens": None, "output_tokens": None,
+        },
+    },
+    "second_target": None,
+    "arrival": {
+        "process": "poisson", "rate_per_s": None, "cv": 1.0,
+        "on_off": {"on_s": 5.0, "off_s": 15.0, "off_share": 0.0},
+        "shape": {"kind": "flat", "at": 0.5, "width": 0.1, "factor": 2.0, "points": []},
+        "trace": {
+            "file": None, "format": "auto", "speed_up": 1.0, "keep_share": 1.0, "sizes": True, "blocks": True,
+        },
+        "closed": {"users": 10, "think_s": 1.0, "think_sigma": 0.0},
+    },
+    "stages": {"duration_s": 30.0, "warmup_s": None, "cooldown_s": 0.0},
+    "traffic": {
+        "main": {
+            "pattern": "streaming", "weight": 1.0, "prompt_tokens": 200, "prompt_sigma": 0.0, "output_tokens": 50,
+            "output_sigma": 0.0, "prompt_file": None, "tags": {}, "model": None, "stream": True, "thinking": "off",
+            "thinking_tokens": 1024, "tools": 0, "cache": None,
+            "session": {"turns_mean": 1.0, "think_s": 5.0, "think_sigma": 0.5, "grow": True},
+            "retry": {
+                "policy": "none", "max_retries": 3, "base_s": 0.5, "cap_s": 8.0, "budget_share": 0.1,
+                "budget_burst": 10.0, "deadline_s": 60.0, "naive_wait_s": 0.1,
+            },
+            "hedge": {
+                "policy": "off", "delay_ms": 1000.0, "quantile": 0.9, "window_s": 30.0, "warm_up": 20,
+                "probability": 0.5, "budget_share": 0.1, "budget_burst": 10.0, "throttle_tokens": 10.0,
+                "throttle_ratio": 0.1, "target": "main",
+            },
+            "fan_out": {
+                "legs": 5, "kinds": [], "join": "all", "k": 1, "deadline_s": 10.0, "order": "parallel",
+                "partial": "fail", "at_once": None, "at_once_per_worker": None,
+            },
+            "structured": {"mode": "one_call", "field_tokens": 30},
+            "progressive": {"fast_model": None, "fast_tokens": 20, "target": "main"},
+            "fallback": {"after_s": None, "model": None, "target": "main"},
+            "cancel": {"share": 0.0, "after_chunks": None, "after_s": None, "resubmit": False},
+            "reader": {"bytes_per_s": None},
+            "batch": {"requests": 10, "poll_s": 5.0, "deadline_s": 86400.0},
+        }
+    },
+    "limits": {
+        "in_flight_per_worker": 1000, "attempt_deadline_s": 120.0, "connect_timeout_s": 10.0, "drain_s": 60.0,
+    },
+    "guard": {"max_requests": None, "max_tokens": None, "max_cost": None, "prices": None},
+    "simulated": {
+        "ttft_ms": 200.0, "ttft_sigma": 0.0, "chunk_gap_ms": 10.0, "chunk_gap_sigma": 0.0, "tokens_per_chunk": 1,
+        "profile": "fixed", "ping_every_s": 0.0, "faults": {},
+        "engine": dict.fromkeys(EngineTable.model_fields),
+        "limits": {
+            "rpm": None, "itpm": None, "otpm": None, "burst": None, "itpm_burst": None, "otpm_burst": None,
+            "otpm_mode": "actual", "reads_count": False, "ramp_growth": 0.0, "ramp_window_s": 60.0, "ramp_floor": 100,
+            "spend": None,
+        },
+        "cache": {
+            "mode": "off", "minimum_tokens": 1024, "block_tokens": 16, "ttl_5m_s": 300.0, "ttl_1h_s": 3600.0,
+            "automatic_ttl_s": 1e9, "sliding": True, "lookback": 20, "visibility_delay_s": 0.0, "per_replica": False,
+            "route_miss_prob": 0.0, "capacity_tokens": 50_000_000,
+        },
+        "stragglers": {
+            "size_sigma": 0.0, "slow_share": 0.0, "slow_factor": 10.0, "pareto_alpha": 0.0, "brownout_factor": 1.0,
+            "brownout_on_s": 5.0, "brownout_off_s": 55.0,
+        },
+        "proxy": {"buffer_bytes": 0, "buffer_ms": 0.0, "buffer_all": False},
+        "billing": {"bill_cancelled": "generated", "read": 0.1, "write_5m": 1.25, "write_1h": 2.0, "output": 5.0},
+        "content": {
+            "thinking_share": 0.0, "thinking_display": "shown", "tool_share": 0.0, "tool_pair_tokens": 16,
+            "text_blocks": 1,
+        },
+    },
+    "report": {"first_token": "any"},
+    "slo": {},
+}  # fmt: skip
+
+
+def test_every_default_is_visible():
+    assert parse({"name": "bare"}, "my.toml").model_dump(mode="json") == DEFAULTS
+
+
+def test_the_models_name_every_table_of_the_scenario():
+    assert list(Scenario.model_fields) == list(DEFAULTS)

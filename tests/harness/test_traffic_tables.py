@@ -1,0 +1,147 @@
+"""Traffic that cannot be is refused with file, key and what was expected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tailgauge.errors import Exit, ScenarioError
+from tailgauge.scenario import load, parse
+
+
+def chat(**table: Any) -> dict[str, Any]:
+    return {"traffic": {"chat": table}}
+
+
+HEDGED = {"pattern": "hedged", "hedge": {"policy": "fixed"}}
+# tree -> the key that is named, and what is said of it
+REFUSED = [
+    (chat(pattern="fan_out", fan_out={"legs": 0}), "traffic.chat.fan_out.legs", "expected a number >= 1, got 0"),
+    (
+        chat(pattern="fan_out", fan_out={"join": "first_k", "k": 9}), "traffic.chat.fan_out",
+        "k (9) is more than the 5 legs of a request",
+    ),
+    (
+        chat(pattern="fan_out", fan_out={"kinds": [{"prompt_tokens": 3}]}), "traffic.chat.fan_out.kinds.0.output_tokens",
+        "expected a value",
+    ),
+    (
+        chat(pattern="fan_out", fan_out={"kinds": [{"prompt_tokens": 3, "output_tokens": 1, "cuont": 2}]}),
+        "traffic.chat.fan_out.kinds.0.cuont", "unknown key; did you mean count?",
+    ),
+    (
+        chat(pattern="hedged", hedge={"policy": "fixed", "delay_ms": -1}), "traffic.chat.hedge.delay_ms",
+        "expected a number >= 0, got -1",
+    ),
+    (
+        chat(pattern="hedged", hedge={"policy": "fixed", "budget_share": 1.5}), "traffic.chat.hedge.budget_share",
+        "expected a number <= 1, got 1.5",
+    ),
+    (
+        chat(**HEDGED, cancel={"share": 0.5, "after_s": 1.0}), "traffic.chat.cancel",
+        "has no meaning with pattern = 'hedged'",
+    ),
+    (
+        chat(pattern="hedged", hedge={"policy": "fixed", "target": "second"}), "traffic.chat",
+        "names the second target, but there is no [second_target]",
+    ),
+    (chat(pattern="hedged"), "traffic.chat.hedge", 'expected a table, for pattern = "hedged"'),
+    (
+        chat(hedge={"policy": "fixed"}, fallback={"after_s": 1.0}), "traffic.chat.hedge",
+        "cannot be combined with fallback or cancel",
+    ),
+    (chat(retry={"policy": "naive", "max_retries": -1}), "traffic.chat.retry.max_retries", "expected a number >= 0"),
+    (chat(retry={"budget_share": 1.01}), "traffic.chat.retry.budget_share", "expected a number <= 1, got 1.01"),
+    (
+        chat(pattern="cached", cache={"breakpoints": ["tools", "system", "few_shot", "last", "system"]}),
+        "traffic.chat.cache.breakpoints", "at most 4 breakpoints are possible, got 5",
+    ),
+    (
+        chat(pattern="cached", cache={"breakpoints": ["sytem"]}), "traffic.chat.cache.breakpoints.0",
+        "did you mean system?",
+    ),
+    (
+        chat(pattern="cached", cache={"breakpoints": ["last", "last"]}), "traffic.chat.cache.breakpoints",
+        "names a place twice",
+    ),
+    (chat(pattern="cached", cache={"ttl": "2h"}), "traffic.chat.cache.ttl", "expected '5m' or '1h', got '2h'"),
+    (chat(pattern="cached", cache={"prefix": 3}), "traffic.chat.cache.prefix", "did you mean prefixes?"),
+    (chat(pattern="cached"), "traffic.chat.cache", 'expected a table, for pattern = "cached"'),
+    (chat(pattern="cachd"), "traffic.chat.pattern", "got 'cachd'; did you mean cached?"),
+    (chat(fan_out={"legs": 3}), "traffic.chat.fan_out", "has no meaning with pattern = 'streaming'"),
+    (chat(pattern="batch", stream=False, thinking="adaptive"), "traffic.chat.thinking", "has no meaning with pattern"),
+    (chat(cancel={"share": 0.5}), "traffic.chat.cancel", "set after_chunks or after_s"),
+    (chat(tags={"tenant": 3}), "traffic.chat.tags.tenant", "expected text in quotes, got 3"),
+    (
+        {"target": {"protocol": "openai"}, **chat(pattern="batch")}, "traffic.chat",
+        "message batches need target.protocol = 'anthropic'",
+    ),
+    ({"second_target": {"ulr": "x"}}, "second_target.ulr", "unknown key; did you mean url?"),
+    ({"target": {"sse": {"pth": "/"}}}, "target.sse.pth", "unknown key; did you mean path?"),
+    ({"target": {"sse": {"text": "choices"}}}, "target.sse.text", "must be a JSON pointer"),
+    (
+        {"arrival": {"process": "closed", "rate_per_s": 5.0}}, "arrival.rate_per_s",
+        "a closed loop has no rate of its own: set closed.users and closed.think_s",
+    ),
+    (
+        {"arrival": {"process": "closed"}, **chat(session={"turns_mean": 3.0})}, "traffic.chat.session",
+        "users of a closed loop have no sessions besides",
+    ),
+    ({"arrival": {"process": "trace"}}, "arrival.trace.file", 'expected the path of a trace, for process = "trace"'),
+    ({"arrival": {"cv": 2.0}}, "arrival.cv", "has no meaning with process = 'poisson'"),
+    (
+        {"arrival": {"shape": {"kind": "piecewise", "points": [[0.0, 1.0]]}}}, "arrival.shape.points",
+        "expected at least two, from share 0 to share 1",
+    ),
+    ({"guard": {"max_requests": 0}}, "guard.max_requests", "expected a number >= 1, got 0"),
+    ({"guard": {"max_cost": 0.0}}, "guard.max_cost", "expected a number > 0, got 0.0"),
+    ({"guard": {"max_token": 5}}, "guard.max_token", "unknown key; did you mean max_tokens?"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("tree", "key", "said"), REFUSED, ids=[f"{k}={t}"[:70] for t, k, _ in REFUSED])
+def test_what_cannot_be_is_refused_with_file_key_and_expectation(
+    tree: dict[str, Any], key: str, said: str
+) -> None:
+    with pytest.raises(ScenarioError) as raised:
+        parse({"name": "n", **tree}, "my.toml")
+
+    message = str(raised.value)
+    assert raised.value.exit_code == Exit.USAGE
+    assert message.startswith(f"my.toml: {key}: ")
+    assert said in message
+    assert "\n" not in message, "one mistake, one line"
+
+
+def test_a_mistake_of_an_option_is_told_by_the_option() -> None:
+    pairs = [("arrival.process", "closed"), ("arrival.rate_per_s", 5.0)]
+    with pytest.raises(ScenarioError) as raised:
+        load("streaming", [*pairs], {"arrival.rate_per_s": "--rate"})
+
+    assert str(raised.value).startswith("--rate: a closed loop has no rate of its own: set closed.users")
+
+
+def test_a_mistake_within_a_table_set_on_the_command_line_is_told_by_that() -> None:
+    with pytest.raises(
+        ScenarioError, match=r"^--set traffic\.chat\.fan_out\.legs: has no meaning with pattern"
+    ):
+        load("streaming", [("traffic.chat.fan_out.legs", 3)])
+
+
+def test_the_models_in_use_are_named_once_in_order_of_first_use() -> None:
+    tree = {
+        "name": "n",
+        "target": {"model": "large"},
+        "second_target": {"model": "other"},
+        "traffic": {
+            "a": HEDGED | {"hedge": {"policy": "fixed", "target": "second"}},
+            "b": {"pattern": "progressive", "progressive": {"fast_model": "small"}},
+            "c": {"fallback": {"after_s": 1.0, "model": "plain", "target": "second"}},
+            "d": {"model": "large"},
+        },
+    }
+
+    assert parse(tree, "my.toml").models() == (
+        ("main", "large"), ("second", "other"), ("main", "small"), ("second", "plain"),
+    )  # fmt: skip
