@@ -19,6 +19,7 @@ from tailgauge.arrivals.lines import MAX_TOKENS, json_object, text_lines
 from tailgauge.errors import ScenarioError
 
 CHARACTERS_PER_TOKEN = 4  # of ordinary English; only the size that the schedule states rests on it
+AT_LEAST = 8  # lines of a user of a closed loop, where there are more users than lines
 _KEYS = ("prompt", "prompt_tokens", "output_tokens", "name", "tags")
 Line = dict[str, Any]  # text?, prompt_tokens, output_tokens?, name?, tags?
 
@@ -82,13 +83,14 @@ class Lines:
     lines: tuple[Line, ...]
     first: Any  # by arrival: its first line
     stride: int  # from one turn to the next
+    share: int  # lines of a user of a closed loop, whose turns have no end; then from its first again
 
     def source(self, arrival: int, turns: int) -> Line:
         """The line of the first turn; under `later` those of the turns after it, where there are any."""
         count = len(self.lines)
         start = int(self.first[arrival])
         different = count // math.gcd(self.stride, count)  # lines until the first comes round again
-        turns = min(different, turns or different)
+        turns = min(different, turns or self.share)
         mine = [self.lines[(start + turn * self.stride) % count] for turn in range(turns)]
         return {**mine[0], "later": mine[1:]} if turns > 1 else mine[0]
 
@@ -96,9 +98,12 @@ class Lines:
 def deal(lines: tuple[Line, ...], mine: Any, turns: Any) -> Lines:
     """Deal a file's lines to the arrivals that `mine` marks: a line a turn, in order, from the top again at the end.
 
-    Users of a closed loop (no turns) get a line each, and on their next turns those that the others leave.
+    Users of a closed loop (no turns) begin with a line each and go on with those that the others leave; what is sent
+    with a user stays small, however many users and lines there are.
     """
+    count, arrivals = len(lines), int(mine.sum())
     closed = not turns.any()
-    mark = mine.astype(np.int64)
-    taken = mark if closed else mark * turns
-    return Lines(lines, (np.cumsum(taken) - taken) % len(lines), int(mark.sum()) if closed else 1)
+    taken = mine.astype(np.int64) * (1 if closed else turns)
+    stride = arrivals if closed and arrivals < count else 1
+    share = max(math.ceil(count / max(1, arrivals)), AT_LEAST)
+    return Lines(lines, (np.cumsum(taken) - taken) % count, stride, share)

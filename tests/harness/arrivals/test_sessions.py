@@ -141,11 +141,23 @@ class TestPromptFiles:
         assert asked == [[(u + 3 * t) % 7 for t in range(16)] for u in range(3)]
         assert rows(schedule)[1].of_turn(1).output_tokens == 5
 
-    def test_more_users_than_lines_repeat_them(self, prompts):
+    def test_more_users_than_lines_take_them_in_turn_each(self, prompts):
         traffic = prompts({"prompt": "a"}, {"prompt": "b"})
         schedule = plan(Arrival(process="closed", closed=Closed(users=4)), {"chat": traffic}, 10, 1)
+        asked = ["".join(row.of_turn(t).source["text"] for t in range(4)) for row in rows(schedule)]
 
-        assert [row.of_turn(9).source["text"] for row in rows(schedule)] == ["a", "b", "a", "b"]
+        assert asked == ["abab", "baba", "abab", "baba"]
+
+    @pytest.mark.parametrize(
+        ("users", "lines", "each"), [(3, 100, 34), (99, 100, 8), (500, 100, 8), (500, 2, 2)]
+    )
+    def test_what_is_sent_with_a_user_stays_small(self, prompts, users, lines, each):
+        traffic = prompts(*({"prompt_tokens": 1 + i} for i in range(lines)))
+        schedule = plan(Arrival(process="closed", closed=Closed(users=users)), {"chat": traffic}, 10, 1)
+        carried = [[row.source, *row.source["later"]] for row in rows(schedule)]
+
+        assert {len(mine) for mine in carried} == {each}
+        assert {line["prompt_tokens"] for mine in carried for line in mine} == set(range(1, lines + 1))
 
     def test_what_the_link_carries_is_plain(self, prompts):
         traffic = prompts(
