@@ -69,12 +69,19 @@ class _Entry:
 
 
 class CacheBook:
-    """`alone`: this worker is the run's only one. `ttl_s`: life of an entry by the mark's ttl."""
+    """`alone`: this worker is the run's only one. `ttl_s`: life of an entry by the mark's ttl.
+
+    `models`: what each target is asked for where a call names no model.
+    """
 
     def __init__(
-        self, alone: bool, ttl_s: Mapping[str, float] = PROVIDER_TTL_S, lookback: int = LOOKBACK
+        self,
+        alone: bool,
+        ttl_s: Mapping[str, float] = PROVIDER_TTL_S,
+        lookback: int = LOOKBACK,
+        models: Mapping[str, str] | None = None,
     ) -> None:
-        self._alone, self._lookback = alone, lookback
+        self._alone, self._lookback, self._models = alone, lookback, models or {}
         self._ttl_ns = {name: round(life * 1e9) for name, life in ttl_s.items()}
         self._entries: OrderedDict[_EntryKey, _Entry] = OrderedDict()
         self._open: dict[CallKey, tuple[list[tuple[_EntryKey, str | None]], _EntryKey | None]] = {}
@@ -90,8 +97,9 @@ class CacheBook:
         prompt = call.prompt
         if prompt.prefix is None or call.kind != MESSAGE:
             return None
-        params = _params_hash(call)
-        spots = _spots(call, params)
+        model = call.model or self._models.get(call.target)
+        params = _params_hash(call, model)
+        spots = _spots(call, model, params)
         marks = [i for i, spot in enumerate(spots) if spot.ttl is not None]
         written = marks or sorted({_shared_end(prompt), len(spots) - 1} - {-1})
         found = self._readable(spots, marks, now_ns)
@@ -198,7 +206,7 @@ def _block(*texts: str) -> bytes:
     return ("\x1f".join(texts) + "\x1e").encode("utf-8", "surrogatepass")
 
 
-def _spots(call: Call, params: str) -> list[_Spot]:
+def _spots(call: Call, model: str | None, params: str) -> list[_Spot]:
     """Every block's end."""
     prompt, shared = call.prompt, call.prompt.messages[: call.prompt.shared]
     # A prefix that many calls share is hashed once; one that is the request's own would only fill the memory.
@@ -210,7 +218,7 @@ def _spots(call: Call, params: str) -> list[_Spot]:
         ends.append((hashed.hexdigest(), ttl))
     front = len(prompt.tools) + len(prompt.system)
     return [
-        _Spot((call.target, call.model, params if i >= front else None, end), ttl)
+        _Spot((call.target, model, params if i >= front else None, end), ttl)
         for i, (end, ttl) in enumerate(ends)
     ]
 
@@ -233,8 +241,8 @@ def _shared_end(prompt: Prompt) -> int:
     return len(prompt.tools) + len(prompt.system) + parts - 1
 
 
-def _params_hash(call: Call) -> str:
-    chosen = (call.model, call.thinking, call.thinking_tokens, call.use_tool, call.schema)
+def _params_hash(call: Call, model: str | None) -> str:
+    chosen = (model, call.thinking, call.thinking_tokens, call.use_tool, call.schema)
     return sha256(repr(chosen).encode("utf-8", "surrogatepass")).hexdigest()
 
 

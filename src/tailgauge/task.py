@@ -97,11 +97,13 @@ class Task:
         """What this worker will know of the prompt cache, where something is cached."""
         if all(traffic.cache is None for traffic in self.scenario.traffic.values()):
             return None
+        second = self.scenario.second_target or self.scenario.target
+        models = {MAIN: self.scenario.target.model, SECOND: second.model}
         if self.scenario.target.url != SIMULATED:
-            return CacheBook(self._plan["alone"])
+            return CacheBook(self._plan["alone"], models=models)
         cache = self.scenario.simulated.cache
         lives = {"5m": cache.ttl_5m_s, "1h": cache.ttl_1h_s}
-        return CacheBook(self._plan["alone"], ttl_s=lives, lookback=cache.lookback)
+        return CacheBook(self._plan["alone"], ttl_s=lives, lookback=cache.lookback, models=models)
 
     # --- from plan to go --------------------------------------------------------------------------------------
 

@@ -320,6 +320,11 @@ class Traffic(Table):
             raise ValueError(
                 'hedge: expected a table, for pattern = "hedged" (policy = "off" is the control)'
             )
+        cache, answer_differs = self.cache, self.thinking != "off" or self.tools > 0
+        if answer_differs and cache is not None and cache.pre_warm and "few_shot" in cache.breakpoints:
+            raise ValueError(
+                "cache.pre_warm: a mark at few_shot is another entry for answers that think or use tools, which the calls before the run do not: mark tools or system instead"
+            )
         if self.hedge.policy != "off" and (self.fallback.after_s is not None or self.cancel.share > 0):
             raise ValueError("hedge: cannot be combined with fallback or cancel")
         return self

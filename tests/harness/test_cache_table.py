@@ -47,3 +47,10 @@ def test_a_conversation_alone_is_prefix_enough() -> None:
 def test_a_prefix_is_refused_where_the_pattern_has_none(pattern: str) -> None:
     with pytest.raises(ScenarioError, match="cache: has no meaning with pattern"):
         parse({"name": "x", "traffic": {"main": {"pattern": pattern, "cache": FULL}}}, "x.toml")
+
+
+@pytest.mark.parametrize("answer", [{"thinking": "adaptive"}, {"tools": 1}])
+def test_examples_are_not_pre_warmed_for_answers_that_are_asked_for_otherwise(answer: dict) -> None:
+    cache = {**FULL, "breakpoints": ["few_shot"], "pre_warm": True}
+    with pytest.raises(ScenarioError, match=r"cache\.pre_warm"):
+        parse({"name": "x", "traffic": {"main": {"pattern": "cached", "cache": cache, **answer}}}, "x.toml")

@@ -103,6 +103,12 @@ class TestExpected:
         others = [call(system="be brief"), call(model="other"), call(target=SECOND)]
         assert worker.expects(*((one, 1) for one in others)) == [COLD] * 3
 
+    def test_a_call_that_names_no_model_asks_for_the_target_s(self):
+        worker = Worker(models={"main": "small"})
+        worker.sends(call(), 0)
+
+        assert worker.expects((call(model="small"), 1), (call(model="large"), 1)) == [WARM, COLD]
+
     def test_parameters_of_the_answer_change_what_is_written_of_messages_only(self):
         worker = Worker()
         earlier = (said(USER, "before"), said(ASSISTANT, "so", "5m"))

@@ -62,7 +62,7 @@ class Rehearsal:
         }
         self._duration_ns = int(scenario.stages.duration_s * 1e9)
         self._arrivals: Iterator[Planned] = iter(())
-        self._open: set[Drive] = set()
+        self._open: dict[Drive, None] = {}  # in the order of their start: a set would have one of its own
         self.start_ns = self.last_ns = _BEGIN_NS  # of the run; end of its last request
 
     @property
@@ -129,7 +129,7 @@ class Rehearsal:
         drive = Drive(
             make(ask), origin, self.attempts, gates, partial(self._over, turn, stage, now_ns), self.agenda
         )
-        self._open.add(drive)
+        self._open[drive] = None
         drive.begin()
 
     def _over(self, turn: Turn, stage: str, dispatched: int, drive: Drive) -> None:
@@ -137,7 +137,7 @@ class Rehearsal:
         assert done is not None
         if drive.bug is not None:
             raise drive.bug
-        self._open.discard(drive)
+        self._open.pop(drive, None)
         counters.in_flight -= 1
         self.last_ns = now_ns
         row = request_row(self.scenario, turn, stage, self.start_ns + turn.at_ns, dispatched, done.ended)
@@ -178,4 +178,10 @@ def _book(scenario: Scenario) -> CacheBook | None:
     if all(traffic.cache is None for traffic in scenario.traffic.values()):
         return None
     cache = scenario.simulated.cache
-    return CacheBook(True, ttl_s={"5m": cache.ttl_5m_s, "1h": cache.ttl_1h_s}, lookback=cache.lookback)
+    second = scenario.second_target or scenario.target
+    return CacheBook(
+        True,
+        ttl_s={"5m": cache.ttl_5m_s, "1h": cache.ttl_1h_s},
+        lookback=cache.lookback,
+        models={MAIN: scenario.target.model, SECOND: second.model},
+    )
