@@ -1,0 +1,106 @@
+"""What is asked before a run, and what is learnt from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tailgauge.dispatch.admission import sizing
+from tailgauge.guard import Sizing
+from tailgauge.preflight import Learnt, learn, prefixes, trials, writes
+from tailgauge.prompts import Maker, prompt
+from tailgauge.scenario import Scenario, parse
+
+
+def scenario(**tree: Any) -> Scenario:
+    return parse({"name": "n", **tree}, "my.toml")
+
+
+def test_a_short_and_a_long_prompt_and_one_for_each_further_model() -> None:
+    wanted = scenario(
+        second_target={"model": "other"},
+        traffic={"a": {"fallback": {"after_s": 1.0, "target": "second"}}, "b": {"model": "small"}},
+    )
+
+    found = trials(wanted)
+
+    assert [(t.request_id, t.call.target, t.model, t.words, t.needed) for t in found] == [
+        (-1, "main", "tiny", 32, True),
+        (-2, "main", "tiny", 232, False),
+        (-3, "second", "other", 32, True),
+        (-4, "main", "small", 32, True),
+    ]
+    assert all(t.call.stream and t.call.max_tokens <= 16 for t in found)
+    assert [len(t.call.prompt.messages[0].parts[0].text.split()) for t in found] == [32, 232, 32, 32]
+
+
+@pytest.mark.parametrize("pattern", ["fan_out", "structured", "progressive", "batch"])
+def test_the_preflight_is_a_plain_call_whatever_the_pattern(pattern: str) -> None:
+    found = trials(scenario(traffic={"a": {"pattern": pattern}}))
+
+    assert {t.call.kind for t in found} == {"message"}
+    assert all(t.call.schema is None and t.call.thinking == "off" for t in found)
+
+
+@pytest.mark.parametrize(("per_word", "overhead"), [(1.0, 0), (1.31, 7), (2.5, 40), (0.5, 3)])
+def test_tokens_of_a_word_and_the_overhead_are_learnt_from_two_usages(per_word: float, overhead: int) -> None:
+    learnt = learn({words: round(per_word * words) + overhead for words in (32, 232)})
+
+    assert learnt.known
+    assert learnt.tokens_per_word == pytest.approx(per_word, abs=0.006)
+    assert abs(learnt.overhead_tokens - overhead) <= 1
+
+
+@pytest.mark.parametrize(
+    "tokens", [{}, {32: 40}, {232: 250}, {32: 9, 232: 9}, {32: 300, 232: 40}, {32: 1, 232: 9999}]
+)
+def test_what_makes_no_sense_is_not_learnt(tokens: dict[int, int]) -> None:
+    assert learn(tokens) == Learnt(1.0, 0, known=False)
+    assert learn(tokens).facts() == {"tokens_per_word": None, "overhead_tokens": None}
+
+
+def test_a_prompt_has_the_asked_tokens_by_what_was_learnt() -> None:
+    """Counted as a target would count it: so many tokens a word and some around them."""
+    from tailgauge.arrivals import Planned
+
+    table = scenario().traffic["main"]
+    made = Maker(1, table, "main", 1 / 1.6, 10).make(Planned(65536, 0, "main", 500, 10))
+
+    words = len(made[0].messages[0].parts[0].text.split())
+    assert words * 1.6 + 10 == pytest.approx(500, abs=1)
+
+
+CACHE = {"pattern": "cached", "cache": {"system_tokens": 50, "pre_warm": True, "prefixes": 3}}
+
+
+@pytest.mark.parametrize(("protocol", "tokens"), [("anthropic", 0), ("openai", 1)])
+def test_every_prefix_is_written_once_before_the_run(protocol: str, tokens: int) -> None:
+    wanted = scenario(target={"protocol": protocol}, traffic={"a": CACHE, "b": {}})
+    makers = {name: Maker(1, table, name) for name, table in wanted.traffic.items()}
+
+    found = list(writes(wanted, makers, -3))
+
+    assert prefixes(wanted) == len(found) == 3
+    assert [t.request_id for t in found] == [-3, -4, -5]
+    assert {(t.call.max_tokens, t.call.stream, t.needed) for t in found} == {(tokens, False, False)}
+    assert sorted(t.call.prompt.prefix or 0 for t in found) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("table", [
+    {"prompt_file": "x.jsonl"}, {"session": {"turns_mean": 2.0}}, {"tools": 1},
+    {"pattern": "structured", "structured": {"mode": "two_calls"}},
+    {"pattern": "cached", "cache": {"tools": 1, "breakpoints": ["tools"]}}, {"fallback": {"after_s": 1.0, "model": "other"}},
+])  # fmt: skip
+def test_texts_that_are_not_ours_are_sized_by_their_bytes(table: dict[str, Any]) -> None:
+    assert sizing(scenario(traffic={"a": table}), Learnt(1.7, 5, known=True)) == Sizing()
+
+
+@pytest.mark.parametrize("learnt", [Learnt(1.0, 0, known=True), Learnt(1.76, 30, known=True), Learnt()])
+@pytest.mark.parametrize("words", [1, 32, 2000])
+def test_our_own_words_are_sized_above_what_the_target_counts(learnt: Learnt, words: int) -> None:
+    sized = sizing(scenario(), learnt).tokens(type(trials(scenario())[0].call.prompt).of(prompt(1, 5, words)))
+    counted = learnt.tokens_per_word * words + learnt.overhead_tokens
+
+    assert counted * 1.2 <= sized
+    assert not learnt.known or sized <= counted * 1.6 + 150

@@ -1,0 +1,230 @@
+"""A run that cannot be is refused before anything starts: targets, files, prices, limits; and what it will ask for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailgauge.errors import Exit, TailgaugeError
+from tailgauge.scenario import override
+from tailgauge.settings import Settings, resolve
+
+PRICED = """
+[[price]]
+models = ["tiny"]
+since = 2026-01-01
+input = 1
+write_5m = 2
+write_1h = 4
+read = 0.1
+output = 10
+"""
+
+
+def settled(tmp_path: Path, text: str, *sets: str, **options: Any) -> Settings:
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+    return resolve(str(file), [override(pair) for pair in sets], tmp_path / "out", **options)
+
+
+def refusal(tmp_path: Path, text: str, *sets: str, **options: Any) -> str:
+    with pytest.raises(TailgaugeError) as raised:
+        settled(tmp_path, text, *sets, **options)
+    assert raised.value.exit_code == Exit.USAGE
+    assert not (tmp_path / "out").exists(), "nothing was made"
+    return str(raised.value)
+
+
+# --- where load may go ------------------------------------------------------------------------------------------
+
+REMOTE = '[target]\nurl = "https://llm.example"\n'
+SECOND = '[second_target]\nurl = "http://10.0.0.7:8000"\n'
+
+
+def test_a_file_alone_cannot_send_load_to_another_machine(tmp_path: Path) -> None:
+    said = refusal(tmp_path, REMOTE)
+
+    assert said.startswith(
+        f"{tmp_path / 'mine.toml'}: target.url: https://llm.example is not on this machine"
+    )
+    assert "--target URL" in said
+
+
+def test_the_second_target_has_to_be_named_as_well(tmp_path: Path) -> None:
+    said = refusal(tmp_path, SECOND, "target.url=https://llm.example")
+
+    assert ": second_target.url: http://10.0.0.7:8000 is not on this machine" in said
+    assert "--set second_target.url=URL" in said
+
+
+@pytest.mark.parametrize("url", ["http://localhost:8000", "http://127.0.0.9", "http://[::1]:1", "simulated"])
+def test_a_file_may_name_this_machine(tmp_path: Path, url: str) -> None:
+    assert settled(tmp_path, f'[target]\nurl = "{url}"\n').scenario.target.url == url
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1.example", "http://localhost.example", "http://0.0.0.0:80", "http://[::]"]
+)
+def test_what_only_looks_like_this_machine_is_another(tmp_path: Path, url: str) -> None:
+    assert "is not on this machine" in refusal(tmp_path, f'[target]\nurl = "{url}"\n')
+
+
+@pytest.mark.parametrize("pair", ["target.url=https://llm.example", 'target={url="https://llm.example"}'])
+def test_a_target_that_is_typed_is_taken(tmp_path: Path, pair: str) -> None:
+    assert settled(tmp_path, REMOTE, pair).scenario.target.url == "https://llm.example"
+
+
+def test_nothing_is_sent_by_a_rehearsal_so_its_target_may_be_anywhere(tmp_path: Path) -> None:
+    assert settled(tmp_path, REMOTE, sends=False).scenario.target.url == "https://llm.example"
+
+
+# --- rate and duration ------------------------------------------------------------------------------------------
+
+
+def test_a_closed_loop_refuses_a_rate_and_says_what_to_set(tmp_path: Path) -> None:
+    said = refusal(
+        tmp_path,
+        "[arrival]\nprocess = 'closed'\n",
+        "arrival.rate_per_s=5",
+        spelt={"arrival.rate_per_s": "--rate"},
+    )
+
+    assert said == "--rate: a closed loop has no rate of its own: set closed.users and closed.think_s"
+
+
+def test_a_duration_scales_every_stage_and_the_shape_with_them(tmp_path: Path) -> None:
+    text = (
+        "[arrival]\nprocess = 'constant'\nrate_per_s = 100.0\n[arrival.shape]\nkind = 'step'\nfactor = 3.0\n"
+    )
+    text += "[stages]\nduration_s = 40\nwarmup_s = 8\ncooldown_s = 4\n"
+
+    made = settled(tmp_path, text, duration_s=10.0)
+
+    stages = made.scenario.stages
+    assert (stages.duration_s, stages.warmup_s, stages.cooldown_s) == (10, 2, 1)
+    first = int((made.schedule.at_ns < 5e9).sum())
+    assert len(made.schedule) == pytest.approx(1000, abs=2), "the mean rate stays"
+    assert first == pytest.approx(250, abs=2), "the step stays in the middle"
+
+
+# --- files ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[traffic.chat]\nprompt_file = 'none.jsonl'\n", "none.jsonl: no such file"),
+        ("[arrival]\nprocess = 'trace'\n[arrival.trace]\nfile = 'none.csv'\n", "none.csv: no such file"),
+        ("[guard]\nprices = 'none.toml'\n", "none.toml: no such file"),
+        ("[target]\nca_file = 'none.pem'\n", "target.ca_file: none.pem: no such file"),
+        ("[second_target]\nca_file = 'none.pem'\n", "second_target.ca_file: none.pem: no such file"),
+    ],
+)
+def test_a_file_that_is_missing_is_told_before_anything_starts(tmp_path: Path, text: str, said: str) -> None:
+    assert said in refusal(tmp_path, text)
+
+
+def test_a_price_file_with_a_bad_date_is_told_by_file_and_entry(tmp_path: Path) -> None:
+    (tmp_path / "prices.toml").write_text(PRICED.replace("2026-01-01", '"soon"'))
+
+    said = refusal(tmp_path, "[guard]\nprices = 'prices.toml'\n")
+
+    assert said.startswith(
+        f"{tmp_path / 'prices.toml'}: price 1 (tiny): since: expected a date as 2026-11-01"
+    )
+
+
+# --- guards -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "sets", "said"),
+    [
+        ("", ["guard.max_cost=5"], "guard.max_cost: no price is known for model 'tiny' in"),
+        ("", ["guard.max_requests=3"], "guard.max_requests: expected at least 4, got 3: 2 calls of the preflight"),
+        ("", ["guard.max_tokens=100"], "guard.max_tokens: expected at least "),
+        (
+            "[traffic.a]\npattern = 'cached'\n[traffic.a.cache]\nsystem_tokens = 9\npre_warm = true\nprefixes = 1001\n",
+            [], "traffic.a.cache.pre_warm: expected at most 1,000 prefixes, got 1,001",
+        ),
+        (
+            "[target]\nprotocol = 'sse'\n[traffic.a]\npattern = 'cached'\n[traffic.a.cache]\nsystem_tokens = 9\npre_warm = true\n",
+            [], "traffic.a.cache.pre_warm: expected target.protocol 'anthropic' or 'openai', got 'sse'",
+        ),
+    ],
+)  # fmt: skip
+def test_a_limit_that_leaves_no_run_is_refused(tmp_path: Path, text: str, sets: list[str], said: str) -> None:
+    assert said in refusal(tmp_path, text, *sets, workers=2)
+
+
+def test_a_cost_may_be_limited_where_every_model_has_a_price(tmp_path: Path) -> None:
+    (tmp_path / "prices.toml").write_text(PRICED)
+
+    made = settled(tmp_path, "[guard]\nprices = 'prices.toml'\nmax_cost = 0.1\n")
+
+    assert str(made.limit.cost) == "1/10", "as it was written, not as a float has it"
+    assert list(made.priced()) == ["tiny"]
+
+
+# --- the estimate -----------------------------------------------------------------------------------------------
+
+TEN = "[arrival]\nprocess = 'constant'\nrate_per_s = 10.0\n[stages]\nduration_s = 1\n[traffic.chat]\n"
+
+
+@pytest.mark.parametrize(
+    ("table", "calls", "tokens_in", "tokens_out", "at_most"),
+    [
+        ("", 10, 1000, 200, 10),
+        ("stream = false\nthinking = 'enabled'\nthinking_tokens = 30\n", 10, 1000, 500, 10),
+        ("pattern = 'fan_out'\nfan_out.legs = 4\n", 40, 4000, 800, 40),
+        ("pattern = 'fan_out'\nfan_out.kinds = [{prompt_tokens = 5, output_tokens = 1, count = 2}]\n", 20, 100, 20, 20),
+        ("pattern = 'hedged'\nhedge = {policy = 'fixed', budget_share = 0.1, budget_burst = 1}\n", 10, 1000, 200, 13),
+        ("pattern = 'hedged'\nhedge = {policy = 'immediate', budget_share = 1}\n", 10, 1000, 200, 20),
+        ("retry = {policy = 'naive', max_retries = 3}\n", 10, 1000, 200, 40),
+        ("retry = {policy = 'polite', budget_share = 0.5, budget_burst = 2}\n", 10, 1000, 200, 19),
+        ("fallback = {after_s = 1.0}\n", 10, 1000, 200, 20),
+        ("pattern = 'structured'\nstructured = {mode = 'two_calls', field_tokens = 7}\n", 20, 1200, 270, 20),
+        ("pattern = 'progressive'\nprogressive = {fast_tokens = 3}\n", 20, 2000, 230, 20),
+        ("pattern = 'batch'\nbatch.requests = 5\n", 30, 5000, 1000, None),
+        ("pattern = 'cached'\ncache = {system_tokens = 900}\n", 10, 10_000, 200, 10),
+    ],
+)  # fmt: skip
+def test_the_estimate_counts_calls_and_tokens_of_every_pattern(
+    tmp_path: Path, table: str, calls: int, tokens_in: int, tokens_out: int, at_most: int | None
+) -> None:
+    told = settled(tmp_path, f"{TEN}prompt_tokens = 100\noutput_tokens = 20\n{table}", workers=2).estimate
+
+    assert (told.requests, told.calls, told.calls_at_most) == (10, calls, at_most)
+    assert (told.input_tokens, told.output_tokens) == (tokens_in, tokens_out)
+    assert told.cost is None
+    assert "no price known for model tiny" in told.lines()[-1]
+
+
+def test_a_growing_session_sends_its_turns_again(tmp_path: Path) -> None:
+    table = "prompt_tokens = 100\noutput_tokens = 20\nsession = {turns_mean = 3.0}\n"
+    made = settled(tmp_path, TEN + table)
+
+    turns = [int(n) for n in made.schedule.turns]
+    assert max(turns) > 1
+    assert made.estimate.requests == sum(turns)
+    assert made.estimate.input_tokens == sum(100 * (k + 1) + 20 * k for n in turns for k in range(n))
+
+
+def test_the_estimate_has_a_cost_where_the_price_is_known(tmp_path: Path) -> None:
+    (tmp_path / "prices.toml").write_text(PRICED)
+    table = "pattern = 'cached'\nprompt_tokens = 100\noutput_tokens = 20\ncache = {system_tokens = 900}\n"
+
+    told = settled(tmp_path, f"{TEN}{table}[guard]\nprices = 'prices.toml'\n").estimate
+
+    assert told.cost == pytest.approx((1000 * 1 + 9000 * 2 + 200 * 10) / 1e6)
+    assert "; up to 0.021 USD for those 10 calls" in told.lines()[0]
+    assert told.facts()["prices"] == "prices.toml", "no path of this machine"
+
+
+def test_a_closed_loop_is_not_estimated(tmp_path: Path) -> None:
+    told = settled(tmp_path, "[arrival]\nprocess = 'closed'\n").estimate
+
+    assert told.requests is None
+    assert told.lines() == ["plan: 10 users of a closed loop: how much they ask for depends on the target"]
