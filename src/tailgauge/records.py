@@ -208,7 +208,8 @@ class AttemptRow:
     ] = None
     citations: Annotated[int | None, _c("int32", "citation events, of protocols that have them")] = None
     phases: Annotated[
-        str | None, _c("string", "phases told by status events and Server-Timing, as JSON; ns since sent")
+        str | None,
+        _c("string", "JSON: when each phase began, ns since sent; NAME;dur: what Server-Timing says, ns"),
     ] = None
     reader_paused_ns: Annotated[
         int | None, _c("int64", "time in which we did not read on purpose; null without a slow reader")

@@ -6,6 +6,7 @@ the token `after` of the whole answer has been made, which says all about bursts
     thinking   shown: chunk by chunk, then a `signature_delta` without tokens
                omitted: ONE `signature_delta`, which carries all of them: a long silence that is no stall
     text       chunk by chunk; several blocks share the tokens evenly
+    fields     where the request gives a schema: one text that is a JSON object, with keys of its own
     tool use   one key and value at a time: nothing while it is made, then its pieces of JSON in one burst
 
 Only a request that gives tools gets a tool call, only one that gives thinking gets thinking.
@@ -54,6 +55,7 @@ class Block:
     kind: str  # text, thinking or tool_json, as in the records
     tokens: int
     chunks: tuple[Chunk, ...]
+    is_json: bool = False  # what its chunks carry, put together, is a JSON object
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +68,15 @@ class Plan:
 
 
 def plan(
-    settings: ContentSettings, output_tokens: int, tokens_per_chunk: int, *, tools: bool, thinking: bool
+    settings: ContentSettings,
+    output_tokens: int,
+    tokens_per_chunk: int,
+    *,
+    tools: bool,
+    thinking: bool,
+    schema: bool = False,
 ) -> Plan:
-    """The answer of `output_tokens` tokens to a request that gives tools or thinking, or does not."""
+    """The answer of `output_tokens` tokens to a request that gives tools, thinking or a schema, or does not."""
     thought = round(output_tokens * settings.thinking_share) if thinking else 0
     called = min(round(output_tokens * settings.tool_share), output_tokens - thought) if tools else 0
     called = called if called >= _LEAST_PAIR else 0
@@ -78,8 +86,9 @@ def plan(
     if thought:
         blocks.append(_thinking(settings, thought, tokens_per_chunk))
         made = thought
-    for size in _parts(said, settings.text_blocks):
-        blocks.append(Block(TEXT, size, tuple(_stream(TEXT_DELTA, size, made, tokens_per_chunk))))
+    fields = schema and said >= _LEAST_PAIR
+    for size in _parts(said, 1 if fields else settings.text_blocks):
+        blocks.append(Block(TEXT, size, tuple(_stream(TEXT_DELTA, size, made, tokens_per_chunk)), fields))
         made += size
     if called:
         blocks.append(_tool_use(called, made, settings.tool_pair_tokens, tokens_per_chunk))
@@ -120,7 +129,7 @@ def _tool_use(size: int, made: int, pair_tokens: int, tokens_per_chunk: int) -> 
         for start, end in pairwise(ends)
         for piece in _stream(JSON_DELTA, end - start, 0, tokens_per_chunk)
     ]
-    return Block(TOOL_JSON, size, tuple(chunks))
+    return Block(TOOL_JSON, size, tuple(chunks), is_json=True)
 
 
 def _stream(delta: str, size: int, made: int, tokens_per_chunk: int) -> list[Chunk]:

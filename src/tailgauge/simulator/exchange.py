@@ -67,7 +67,7 @@ class Exchange:
         tools = body.get("tools") or ()
         self.reply = Reply(self.ask, f"{self.number:024d}", int(time.time()))
         drafts = settings.engine is not None and settings.engine.drafting != _NO_DRAFTS
-        if (drafts or settings.content != _NO_PLAN) and self.ask.max_tokens:
+        if (drafts or settings.content != _NO_PLAN or _gives_schema(body)) and self.ask.max_tokens:
             plan = _plan(settings.content, self.ask, settings.latency.tokens_per_chunk, body)
             self.reply = replace(self.reply, plan=plan, tool=_tool_name(tools))
         if settings.cache.mode == "marked":
@@ -208,8 +208,14 @@ def _plan(settings: ContentSettings, ask: Ask, per_chunk: int, body: dict[str, A
         settings = replace(settings, thinking_display="omitted")
     thinks = thinking.get("type") in {"enabled", "adaptive"} or bool(body.get("reasoning_effort"))
     return content.plan(
-        settings, ask.max_tokens, per_chunk, tools=bool(body.get("tools")), thinking=thinks
+        settings, ask.max_tokens, per_chunk, tools=bool(body.get("tools")), thinking=thinks, schema=_gives_schema(body)
     )  # fmt: skip
+
+
+def _gives_schema(body: dict[str, Any]) -> bool:
+    """Whether the answer is to follow a JSON schema, as either protocol says it; the body was checked."""
+    asked = (body.get("output_config") or {}).get("format") or body.get("response_format") or {}
+    return bool(asked.get("type") == "json_schema")
 
 
 def _tool_name(tools: Any) -> str:

@@ -14,7 +14,6 @@ from tailgauge.records import TEXT
 from tailgauge.simulator import tokens
 from tailgauge.simulator.ask import Reply
 from tailgauge.simulator.content import (
-    JSON_DELTA,
     SIGNATURE_DELTA,
     TEXT_DELTA,
     THINKING_DELTA,
@@ -91,19 +90,21 @@ class Script:
         self._opened = number
         if chunk.delta == SIGNATURE_DELTA:
             self.silent.append(len(self._pieces))
-        carried = self._cut(number, chunk.delta, size)
+        carried = self._cut(block, number, chunk.delta, size)
         self.kinds.append(block.kind)
-        self._pieces.append(_Piece(prefix, around, carried, self._stamp and block.kind == TEXT))
+        self._pieces.append(
+            _Piece(prefix, around, carried, self._stamp and block.kind == TEXT and not block.is_json)
+        )
         self._carried.append(self._carried[-1] + size)
 
-    def _cut(self, number: int, kind: str, size: int) -> bytes:
+    def _cut(self, block: Block, number: int, kind: str, size: int) -> bytes:
         if kind == SIGNATURE_DELTA:
             return b""  # the protocol's own constant
         start = self._sent_of_block[number]
         self._sent_of_block[number] = start + size
         width = tokens.BYTES_PER_TOKEN
         raw = self._contents[number][start * width : (start + size) * width]
-        return json.dumps(raw.decode())[1:-1].encode() if kind == JSON_DELTA else raw
+        return json.dumps(raw.decode())[1:-1].encode() if block.is_json else raw
 
 
 def whole_contents(plan: Plan, settings: ContentSettings) -> list[str]:
@@ -117,6 +118,6 @@ def whole_contents(plan: Plan, settings: ContentSettings) -> list[str]:
 
 
 def _content(block: Block, pair_tokens: int) -> bytes:
-    if block.chunks[0].delta == JSON_DELTA:
+    if block.is_json:
         return tool_json(block.tokens, pair_tokens)
     return tokens.text(block.tokens)

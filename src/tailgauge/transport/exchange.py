@@ -205,7 +205,8 @@ class Exchange:
             self._tell(stream, had_content=had_content)
         if body.done and not self.done:
             self._complete()
-            self._finish(keep=self._keep, at_ns=arrived[-1])
+            # A slow reader is there until it has read what arrived.
+            self._finish(keep=self._keep, at_ns=read_at[-1] if self.bytes_per_s else arrived[-1])
         elif self.body_bytes > MAX_BODY or (self._plain_bytes > MAX_ERROR_BODY and not self._whole):
             self.cut = "response too large"
             self._close_and_finish()

@@ -20,6 +20,7 @@ from tailgauge.simulator.content import (
     tool_json,
     tool_pairs,
 )
+from tailgauge.simulator.script import whole_contents
 
 FULL = ContentSettings(thinking_share=0.5, tool_share=0.3, text_blocks=2)
 
@@ -134,3 +135,23 @@ def test_tokens_are_conserved_and_made_in_order(
     for chunk in chunks:
         made += chunk.tokens
         assert chunk.after >= made
+
+
+@pytest.mark.parametrize("tokens_asked", [3, 7, 40])
+def test_a_request_with_a_schema_gets_one_text_that_is_a_json_object(tokens_asked: int) -> None:
+    answer = plan(FULL, tokens_asked, 2, tools=False, thinking=False, schema=True)
+    [said] = whole_contents(answer, FULL)
+
+    assert [(block.kind, block.tokens) for block in answer.blocks] == [("text", tokens_asked)]
+    assert all(json.loads(said).values())
+    assert len(said) == 4 * tokens_asked
+    assert [chunk.after for chunk in answer.blocks[0].chunks][:2] == [
+        2,
+        min(4, tokens_asked),
+    ]  # no burst, as a tool's
+
+
+def test_an_answer_too_short_for_a_field_is_text() -> None:
+    said = whole_contents(plan(FULL, 2, 2, tools=False, thinking=False, schema=True), FULL)
+
+    assert "{" not in "".join(said)

@@ -4,18 +4,15 @@ endpoint, which refuses a body that is not the protocol."""
 from __future__ import annotations
 
 import json
-import os
-import socket
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gevent
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "transport" / "exercises"))
-from scripted import REST_S, SSE, Server, case, chunk, run_all, stopwatch
+from making import PLAIN, choice, endpoint, event, made, recording, seen, writing
+from scripted import SSE, Server, case, run_all
 
 from tailgauge.cachebook import CacheNote
 from tailgauge.call import (
@@ -32,16 +29,9 @@ from tailgauge.call import (
     Prompt,
     Tool,
 )
-from tailgauge.clock import monotonic_ns
-from tailgauge.dispatch.attempts import Attempts, Origin
-from tailgauge.dispatch.counters import Counters
 from tailgauge.endpoints.endpoint import Endpoint
-from tailgauge.target_tables import Sse, Target
-from tailgauge.traffic.steps import Send
+from tailgauge.target_tables import Sse
 
-END = b"0\r\n\r\n"
-GAP_S = 0.02
-ORIGIN = Origin(65536, "steady", "chat", 5)
 SCHEMA = (
     '{"type":"object","properties":{"a":{"type":"string"}},"required":["a"],"additionalProperties":false}'
 )
@@ -58,7 +48,6 @@ TALK = Prompt(
     system=(Part("be kind"), Part("be brief", ttl="1h")),
     tools=TOOLS,
 )
-PLAIN = Prompt.of("some words")
 CALLS = {
     "plain": Call(PLAIN, 7),
     "another model": Call(PLAIN, 7, model="other"),
@@ -72,27 +61,6 @@ CALLS = {
     "whole with a tool": Call(Prompt(PLAIN.messages, tools=TOOLS[:1]), 40, stream=False, use_tool=True, keep_text=True),
 }  # fmt: skip
 PRE_WARM = Call(Prompt(PLAIN.messages, system=(Part("be kind", ttl="5m"),)), 0, stream=False)
-
-
-class Rows:
-    """Keeps rows and chunks."""
-
-    def __init__(self) -> None:
-        self.rows: list[Any] = []
-        self.kinds: list[int] = []
-        self.chars: list[int] = []
-        self.arrived: list[int] = []
-        self.low: list[int] = []
-
-    def attempt(self, row: Any) -> None:
-        self.rows.append(row)
-
-    def chunks(self, *key_first_chunks: Any) -> None:
-        chunks = key_first_chunks[-1]
-        self.kinds += chunks.kind
-        self.chars += chunks.chars
-        self.arrived += chunks.arrived
-        self.low += chunks.low
 
 
 class Book:
@@ -112,55 +80,7 @@ class Book:
         self.told.append(f"ended {key}")
 
 
-WATCHES: dict[str, Any] = {}
-
-
-def endpoint(url: str, protocol: str = "anthropic", **target: Any) -> Endpoint:
-    """An endpoint with the stopwatch that all of the same trust share."""
-    ca_file = target.pop("ca_file", None)
-    watch = WATCHES.setdefault(str(ca_file), stopwatch(ca_file=ca_file))
-    return Endpoint(url, Target(protocol=protocol, **target), watch)
-
-
-def made(endpoints: Any, call: Call, book: Any = None) -> dict[str, Any]:
-    """One call to its end: the row, the chunks, and what the pattern heard."""
-    recorder, counters, heard = Rows(), Counters(), []
-    known = endpoints if isinstance(endpoints, dict) else {MAIN: endpoints}
-    attempts = Attempts("run-1", known, recorder, counters, 10.0, book)
-    attempts.start(ORIGIN, Send(call, leg=1), 2, heard.append)
-    with gevent.Timeout(10):
-        while attempts.open:
-            gevent.sleep(0.002)
-    return {
-        "row": asdict(recorder.rows[0]), "kinds": recorder.kinds, "chars": recorder.chars, "arrived": recorder.arrived,
-        "low": recorder.low, "heard": [[type(event).__name__, asdict(event)] for event in heard],
-        "handover": counters.handover_max_ns,
-    }  # fmt: skip
-
-
 # --- bodies -------------------------------------------------------------------------------------------------------
-
-
-def recording(answer: bytes = b"HTTP/1.1 400 No\r\ncontent-length: 2\r\n\r\n{}") -> Server:
-    server: Server
-
-    def handler(sock: Any, _: int) -> None:
-        while server.request(sock):
-            sock.sendall(answer)
-
-    server = Server(handler)
-    server.url = server.url.removesuffix("/v1")
-    return server
-
-
-def seen(server: Server) -> dict[str, Any]:
-    head, _, body = server.requests[-1].partition(b"\r\n\r\n")
-    lines = head.decode("latin-1").split("\r\n")
-    return {
-        "first": lines[0],
-        "headers": {k.lower(): v for k, v in (line.split(": ", 1) for line in lines[1:])},
-        "body": json.loads(body) if body else None,
-    }
 
 
 @case
@@ -241,21 +161,12 @@ def own_stream(url: str) -> Endpoint:
 # --- events at known times -----------------------------------------------------------------------------------------
 
 
-def event(tree: Any, name: str = "") -> bytes:
-    named = f"event: {name}\n" if name else ""
-    return f"{named}data: {tree if isinstance(tree, str) else json.dumps(tree)}\n\n".encode()
-
-
 def claude(*trees: Any) -> list[bytes]:
     return [event(tree, tree["type"]) for tree in trees]
 
 
 def delta(index: int, **fields: Any) -> dict[str, Any]:
     return {"type": "content_block_delta", "index": index, "delta": fields}
-
-
-def choice(**delta: Any) -> bytes:
-    return event({"choices": [{"index": 0, "delta": delta}]})
 
 
 def argument(text: str, index: int = 0) -> bytes:
@@ -296,25 +207,6 @@ APP = Sse(
     headers={"x-app": "for {model}"}, token_event="tok", text="/t", done_event="done", status_event="status",
     citation_event="cite", input_tokens="/n/in", output_tokens="/n/out",
 )  # fmt: skip
-
-
-def writing(pieces: list[bytes], head: bytes = SSE, end: bytes = END) -> tuple[Server, list[int]]:
-    """A server that writes a piece every `GAP_S`, each in a segment of its own, and notes when."""
-    wrote: list[int] = []
-    server: Server
-
-    def handler(sock: Any, _: int) -> None:
-        while server.request(sock):
-            sock.sendall(head)
-            for piece in pieces:
-                gevent.sleep(GAP_S)
-                wrote.append(monotonic_ns())
-                sock.sendall(chunk(piece) if head.startswith(SSE[:-2]) else piece)
-            sock.sendall(end)
-
-    server = Server(handler)
-    server.url = server.url.removesuffix("/v1")
-    return server, wrote
 
 
 def timed(protocol: str, **watch: Any) -> Any:
@@ -419,77 +311,6 @@ def two_targets() -> Any:
     }
     told = made(known, Call(PLAIN, 7, target=SECOND))
     return {"row": told["row"], "first": len(first.requests), "second": seen(second)}
-
-
-# --- a slow reader ------------------------------------------------------------------------------------------------------
-
-COUNT, SIZE, RATE = 150, 400, 100_000
-
-
-def slow(bytes_per_s: float | None, **tls: Any) -> Any:
-    """A server with small buffers that writes as fast as it may, and notes how long it was kept from it."""
-    wrote: list[int] = []
-    server: Server
-
-    def handler(sock: Any, _: int) -> None:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        while server.request(sock):
-            sock.sendall(SSE)
-            for number in range(COUNT):
-                gevent.sleep(GAP_S if number < 2 else 0)
-                wrote.append(monotonic_ns())
-                sock.sendall(chunk(choice(content=f"{number:0{SIZE}d}")))
-            wrote.append(monotonic_ns())
-            sock.sendall(chunk(event("[DONE]")) + END)
-
-    ca_file = tls.pop("ca_file", None)
-    server = Server(handler, **tls)
-    url = server.url.removesuffix("/v1").replace("http:", "https:" if tls else "http:")
-    spoken, call = endpoint(url, "openai", ca_file=ca_file), Call(PLAIN, 7, bytes_per_s=bytes_per_s)
-    told = made(spoken, call)
-    gevent.sleep(REST_S)
-    made(spoken, replace(call, bytes_per_s=None))
-    return {**told, "wrote": wrote[: COUNT + 1], "connections": server.connections}
-
-
-def trickle() -> Any:
-    """A stream that never fills the buffers, so that each piece arrives as it is written, read in fewer and later reads."""
-    before: list[int] = []
-    after: list[int] = []
-    server: Server
-
-    def handler(sock: Any, _: int) -> None:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        server.request(sock)
-        sock.sendall(SSE)
-        for number in range(40):
-            gevent.sleep(0.004)
-            before.append(monotonic_ns())
-            sock.sendall(chunk(choice(content=str(number))))
-            after.append(monotonic_ns())
-        sock.sendall(chunk(event("[DONE]")) + END)
-
-    server = Server(handler)
-    told = made(endpoint(server.url.removesuffix("/v1"), "openai"), Call(PLAIN, 7, bytes_per_s=6000))
-    return {**told, "before": before, "after": after}
-
-
-@case
-def slow_reader() -> Any:
-    import gevent.ssl
-    import trustme
-
-    made_here, folder = trustme.CA(), Path(os.environ["FOLDER"])
-    made_here.cert_pem.write_to_path(folder / "ca.pem")
-    context = gevent.ssl.SSLContext(gevent.ssl.PROTOCOL_TLS_SERVER)
-    made_here.issue_cert("127.0.0.1").configure_cert(context)
-    return {
-        "quick": slow(None),
-        "trickle": trickle(),
-        "plain": slow(RATE),
-        "tls": slow(RATE, ssl_context=context, ca_file=str(folder / "ca.pem")),
-    }
 
 
 run_all()
