@@ -1,0 +1,83 @@
+"""A server that stands still again and again: every request is sent at its time, and the waits are all counted.
+
+Truth: with stalls of S seconds every T, requests that arrive u seconds into a stall wait S - u, so that the quantile p of
+the time to the first content since scheduled is S - T (1 - p) + base for p > 1 - S / T. A client that waits for answers
+would send hardly anything in a stall and see nothing of it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from end_to_end.running import TAILGAUGE, Start, assert_conserved
+
+Endpoint = tuple[str, int]
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
+    """Address and process of a simulated endpoint that answers at once."""
+    settings = ("simulated.ttft_ms=20", "simulated.chunk_gap_ms=0")
+    child = subprocess.Popen(
+        [TAILGAUGE, "endpoint", "--port=0", "--lifeline", *(f"--set={s.partition('.')[2]}" for s in settings)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert child.stdout is not None
+    yield child.stdout.readline().split()[-1], child.pid
+    os.kill(child.pid, signal.SIGCONT)
+    child.communicate(timeout=15)
+
+
+def stand_still(pid: int, at_ns: int, seconds: float) -> tuple[int, int]:
+    """Stop the process for a while; returns when it really stood."""
+    time.sleep(max(0.0, (at_ns - time.monotonic_ns()) / 1e9))
+    os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic_ns()
+    time.sleep(seconds)
+    ended = time.monotonic_ns()
+    os.kill(pid, signal.SIGCONT)
+    return began, ended
+
+
+def test_stalls_of_the_server_show_their_analytic_quantiles(
+    start: Start, endpoint: Endpoint, full_size: bool
+) -> None:
+    url, pid = endpoint
+    stall_s, every_s, stalls, rate = (2.0, 20.0, 4, 40.0) if full_size else (0.9, 3.0, 2, 50.0)
+    running = start(
+        "run", "streaming", f"--target={url}", f"--rate={rate}", f"--duration={every_s * stalls}",
+        "--set=arrival.process=constant", "--set=stages.warmup_s=0", "--set=traffic.chat.output_tokens=2",
+        "--set=traffic.chat.prompt_tokens=5",
+    )  # fmt: skip
+    run = running.wait_for_start(0)
+    begin = run.facts["start_at_ns"]
+    middle = (every_s - stall_s) / 2
+    stood = [stand_still(pid, begin + int((k * every_s + middle) * 1e9), stall_s) for k in range(stalls)]
+    assert running.finish().code in {0, 3}  # how the verdict judges such a target is not at stake here
+
+    assert_conserved(run)
+    rows = run.table("attempts").query("stage != 'preflight'")
+    at, waited = (
+        rows.scheduled_at_ns.to_numpy(),
+        (rows.first_content_at_ns - rows.scheduled_at_ns).to_numpy() / 1e9,
+    )
+    within = np.zeros(len(rows), dtype=bool)
+    for began, ended in stood:
+        within |= (at >= began) & (at < ended)
+    real_s = np.mean([ended - began for began, ended in stood]) / 1e9
+    base = np.median(waited[~within])
+    assert len(rows) == rate * every_s * stalls, "nothing was left out"
+    assert within.sum() == pytest.approx(rate * real_s * stalls, abs=2 * stalls), "nor sent at another time"
+    share = real_s / every_s
+    for p in (1 - 0.75 * share, 1 - 0.5 * share, 1 - 0.25 * share):
+        truth = real_s - every_s * (1 - p) + base
+        assert np.quantile(waited, p) == pytest.approx(truth, abs=0.03 + 1 / rate)
+    late = (rows.sent_at_ns - rows.scheduled_at_ns).to_numpy()[within] / 1e9
+    assert np.quantile(late, 0.9) < 0.03, "sent while the server stood"
