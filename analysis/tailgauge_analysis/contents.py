@@ -87,7 +87,6 @@ def _run(findings: Findings) -> Json:
         "first_token": stage.first_token,
         "trace": _finite(run["trace"]),
         "estimate": _finite(run["estimate"]),
-        "guard": _finite(run["guard"]),
         "workers": len(run["workers"]),
         "target": {k: run["target"].get(k) for k in ("url", "simulated", "protocol")},
         "preflight": [

@@ -28,9 +28,12 @@ def headline(findings: Findings) -> str:
         return "No request was scheduled in the steady stage."
     ok = int((stage.requests["ended"] == records.OK).sum())
     said = f"{share(ok / n) if ok else 'none'} of {plural(n, 'request')} succeeded"
+    left = int((stage.requests["ended"] == records.CANCELLED).sum())
+    if left:
+        said += f", {share(left / n)} were given up by their users"
     if stage.seconds:
         said = f"{n / stage.seconds:,.3g} requests/s for {stage.seconds:,.3g} s: {said}"
-    view = SUCCESSES if ok == n else OFFERED
+    view = SUCCESSES if ok + left == n else OFFERED
     rows = [r for name in FIRST for r in findings.latency if (r.metric.name, r.view) == (name, view) and r.n]
     known = [q for q in rows[0].quantiles if q.mark != TOO_FEW and q.p <= 0.99] if rows else []
     if not ok or not known:

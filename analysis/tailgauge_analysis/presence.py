@@ -2,7 +2,8 @@
 
 Rule: at the end of every second a worker says how many attempts were open. Of its attempt rows, as many must have begun
 and not ended at that moment. By Little's law, the mean of both is arrivals a second times the mean time in flight: where
-they differ, rows are missing or times are wrong.
+they differ, rows are missing or times are wrong. A worker counts an end when it has taken it from the kernel, so what
+began or ended within a tenth of a second of the moment may be counted either way.
 """
 
 from __future__ import annotations
@@ -13,25 +14,33 @@ import numpy as np
 
 from tailgauge_analysis.frames import Frames
 
+SLACK_NS = 100_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """Mean number of open attempts over the seconds in which a worker told it."""
+    """Mean number of open attempts over the seconds in which a worker told it; `outside`: mean distance from the rows."""
 
     seconds: int
     live: float
     from_rows: float
+    outside: float
 
 
 def presence(frames: Frames) -> Presence | None:
     """Count both ways; None where no worker told."""
-    live = rows = 0.0
+    live = rows = outside = 0.0
     for worker, health in frames.health.groupby("worker"):
         at = health["at_ns"].to_numpy(np.float64)
+        told = health["in_flight"].to_numpy(np.float64)
         mine = frames.attempts[frames.attempts["worker"] == worker]
         begun = np.sort(mine["dispatched_at_ns"].to_numpy(np.float64))
         ended = np.sort(mine["ended_at_ns"].dropna().to_numpy(np.float64))
-        live += float(health["in_flight"].sum())
-        rows += float((np.searchsorted(begun, at, "right") - np.searchsorted(ended, at, "right")).sum())
-    seconds = len(frames.health)
-    return Presence(seconds, live / seconds, rows / seconds) if seconds else None
+        begins = [np.searchsorted(begun, at + shift, "right") for shift in (-SLACK_NS, 0, SLACK_NS)]
+        ends = [np.searchsorted(ended, at + shift, "right") for shift in (SLACK_NS, 0, -SLACK_NS)]
+        low, same, high = (b - e for b, e in zip(begins, ends, strict=True))
+        live += float(told.sum())
+        rows += float(same.sum())
+        outside += float(np.maximum(0, np.maximum(told - high, low - told)).sum())
+    n = len(frames.health)
+    return Presence(n, live / n, rows / n, outside / n) if n else None

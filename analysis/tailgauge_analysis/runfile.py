@@ -154,7 +154,6 @@ def _normal(run: Json, folders: Sequence[Path], rebuilt: bool) -> Json:
         "virtual": run.get("virtual") is True,
         "trace": table(run, "trace"),
         "estimate": table(run, "estimate"),
-        "guard": table(run, "guard"),
         "target": table(run, "target"),
         "versions": table(run, "versions"),
         "owner": table(run, "owner"),
