@@ -6,8 +6,8 @@ Rule: pure: times and draws are passed in. One Hedger serves all calls of a traf
                  send them early
     delay        fixed, single_r: `delay_ms`, the latter for a share of the calls; immediate: 0; adaptive: the quantile
                  of the times to the first content in this window and the one before, `delay_ms` until enough was seen
-    held         although due, no copy is sent: `retry`, the call was sent again already; `pushback`, a copy of this call
-                 was refused (429, 529), or the target named a time to come back that has not come; `throttle`; `budget`
+    held         although due, no copy is sent: `retry`, the call was sent again already, as after a 429 or 529;
+                 `pushback`, the target named a time to come back that has not come; `throttle`; `budget`
     budget       each call gives a share of a token, each copy takes one: copies <= burst + share * calls, always
     throttle     `throttle_tokens` at first; an answer gives `throttle_ratio`, a 429, 529 or timeout takes 1; no copy
                  unless more than half are left
@@ -29,7 +29,7 @@ from tailgauge.budget import Budget
 from tailgauge.records import EMPTY, OK, OVERLOADED, RATE_LIMITED, TIMEOUT
 from tailgauge.traffic_tables import Hedge
 
-REFUSED = frozenset({RATE_LIMITED, OVERLOADED})
+_STRAIN = frozenset({RATE_LIMITED, OVERLOADED, TIMEOUT})
 _REFRESH_NS = 100_000_000  # the quantile is worked out anew at most ten times a second
 
 
@@ -68,11 +68,11 @@ class Hedger:
             return sent_at_ns + self._seen.quantile_ns(sent_at_ns)
         return sent_at_ns + round(self._table.delay_ms * 1e6)
 
-    def take(self, now_ns: int, *, retried: bool, refused: bool) -> str | None:
+    def take(self, now_ns: int, *, retried: bool) -> str | None:
         """Take a copy from the budget; or why not (records.HEDGE_HELD)."""
         if retried:
             return "retry"
-        if refused or now_ns < self._back_at_ns.get(self._table.target, 0):
+        if now_ns < self._back_at_ns.get(self._table.target, 0):
             return "pushback"
         if self._table.throttle_tokens and self._tokens <= self._table.throttle_tokens / 2:
             return "throttle"
@@ -87,7 +87,7 @@ class Hedger:
         """A call ended, of whatever cause."""
         if ended in {OK, EMPTY}:
             self._tokens = min(self._table.throttle_tokens, self._tokens + self._table.throttle_ratio)
-        elif ended in REFUSED or ended == TIMEOUT:
+        elif ended in _STRAIN:
             self._tokens = max(0.0, self._tokens - 1)
         if retry_after_s:
             back = at_ns + round(retry_after_s * 1e9)

@@ -325,6 +325,10 @@ class Traffic(Table):
             raise ValueError(
                 "cache.pre_warm: a mark at few_shot is another entry for answers that think or use tools, which the calls before the run do not: mark tools or system instead"
             )
+        if self.thinking == "enabled" and self.thinking_tokens >= self.output_tokens:
+            raise ValueError(
+                f"thinking_tokens: {self.thinking_tokens} must be less than output_tokens ({self.output_tokens}), of which they are a part"
+            )
         if self.hedge.policy != "off" and (self.fallback.after_s is not None or self.cancel.share > 0):
             raise ValueError("hedge: cannot be combined with fallback or cancel")
         return self

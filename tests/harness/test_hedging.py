@@ -15,8 +15,8 @@ from tailgauge.traffic_tables import Hedge
 MS, S = 1_000_000, 1_000_000_000
 
 
-def take(hedger, now_ns=0, *, retried=False, refused=False):
-    return hedger.take(now_ns, retried=retried, refused=refused)
+def take(hedger, now_ns=0, *, retried=False):
+    return hedger.take(now_ns, retried=retried)
 
 
 class TestDelay:
@@ -85,9 +85,6 @@ class TestAdaptiveDelay:
 class TestHeld:
     def test_a_call_that_was_sent_again_gets_no_copy(self):
         assert take(Hedger(Hedge(policy="fixed")), retried=True) == "retry"
-
-    def test_a_call_that_was_refused_gets_no_copy(self):
-        assert take(Hedger(Hedge(policy="fixed")), refused=True) == "pushback"
 
     def test_no_copy_before_the_time_that_its_target_named(self):
         hedger = Hedger(Hedge(policy="fixed"))
@@ -158,7 +155,6 @@ class TestHeld:
         hedger = Hedger(Hedge(policy="fixed", budget_share=0.0, budget_burst=1))
 
         assert take(hedger, retried=True) == "retry"
-        assert take(hedger, refused=True) == "pushback"
         assert take(hedger) is None
 
 

@@ -51,6 +51,10 @@ REFUSED = [
         chat(hedge={"policy": "fixed"}, fallback={"after_s": 1.0}), "traffic.chat.hedge",
         "cannot be combined with fallback or cancel",
     ),
+    (
+        chat(thinking="enabled", output_tokens=1024), "traffic.chat.thinking_tokens",
+        "1024 must be less than output_tokens (1024)",
+    ),
     (chat(retry={"policy": "naive", "max_retries": -1}), "traffic.chat.retry.max_retries", "expected a number >= 0"),
     (chat(retry={"budget_share": 1.01}), "traffic.chat.retry.budget_share", "expected a number <= 1, got 1.01"),
     (

@@ -18,10 +18,8 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from tailgauge.call import Call
-from tailgauge.hedging import REFUSED, Hedger
+from tailgauge.hedging import Hedger
 from tailgauge.records import (
-    CANCELLED,
-    CENSORED,
     CONNECT_ERROR,
     EMPTY,
     HEDGE,
@@ -37,7 +35,6 @@ from tailgauge.traffic_tables import Traffic
 
 ANSWERED = frozenset({OK, EMPTY})
 _COPY_NOW = frozenset({CONNECT_ERROR, SERVER_ERROR})
-_TOLD_TO_END = frozenset({CANCELLED, CENSORED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +82,7 @@ class _Leg:
         self.winner: int | None = None
         self.held: str | None = None
         self.retries = 0
-        self.hedged = self.refused = False
+        self.hedged = False
 
     def run(self, cause: str, of_attempt: int | None) -> Leg:
         self.retrier.called()
@@ -120,7 +117,7 @@ class _Leg:
 
     def _copy(self, now_ns: int) -> Generator[Step, Event, None]:
         self.due_at_ns = None
-        held = self.hedger.take(now_ns, retried=self.retries > 0, refused=self.refused)
+        held = self.hedger.take(now_ns, retried=self.retries > 0)
         if held is not None:
             self.held = self.held or held
             return
@@ -145,14 +142,11 @@ class _Leg:
     def _ended(self, event: Ended) -> Generator[Step, Event, LegEnd | None]:
         call = self.open.pop(event.attempt)
         self.hedger.ended(event.ended, event.at_ns, event.retry_after_s, call.target)
-        self.refused = self.refused or event.ended in REFUSED
         if self.winner is not None:
             return self._end(event)
         if event.ended in ANSWERED:
             yield from self._commit(event.attempt, event.at_ns)
             return self._end(event)
-        if event.ended in _TOLD_TO_END:
-            self.due_at_ns = None
         if event.ended == TIMEOUT and event.attempt == self.first:
             self.hedger.waited(event.at_ns - self.sent_at_ns, event.at_ns)
         if self.open:

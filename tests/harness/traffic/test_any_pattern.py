@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 from harness.traffic.driving import MS, Fate, Request, S, World, answers, asked, fails
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailgauge.call import BATCH_FETCH, MESSAGE
@@ -85,6 +85,7 @@ def any_fate(seed: int):
     return fate
 
 
+@settings(max_examples=300)
 @given(tables(), st.integers(0, 10**6))
 def test_every_pattern_keeps_its_promises_whatever_happens(traffic, seed):
     rng = Random(seed)

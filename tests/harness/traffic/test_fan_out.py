@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from harness.traffic.driving import MS, Fate, S, World, answers, asked, fails
 
-from tailgauge.traffic.fan_out import GATE, fan_out
-from tailgauge.traffic.steps import Cancel, Done, Give, Taken
+from tailgauge.traffic.fan_out import GATE, _gated, fan_out
+from tailgauge.traffic.legs import Legs
+from tailgauge.traffic.steps import Cancel, Done, Give, Queued, Take, Taken, Wait
 from tailgauge.traffic_tables import Traffic
 
 
@@ -69,6 +70,30 @@ class TestLegs:
         assert world.taken == {GATE: 0}
         assert sorted(t for r in requests for t in sent_at_ms(r)) == [0, 0, 0, 100, 100, 100, 200, 200]
         assert all(len(r.steps(Taken)) == len(r.steps(Give)) == 4 for r in requests)
+
+    def test_what_is_closed_at_the_join_gives_its_place_back_at_once(self):
+        def fate(_ask, send, _attempt, _now):
+            return answers(10, 100) if send.leg == 0 else answers(5000)
+
+        traffic = table(legs=3, join="first_k", k=1, at_once_per_worker=3)
+        first, second = World(fate).run(fan_out(traffic), [asked(0), asked(1)])
+
+        assert len(first.steps(Taken)) == len(first.steps(Give)) == 3
+        assert sent_at_ms(second) == [100, 100, 100]
+        assert second.done.joined_at_ns == 200 * MS
+
+    def test_a_place_that_comes_too_late_is_given_back(self):
+        """A leg that was closed while it waited for its place, in a request that goes on."""
+        legs = Legs()
+        starting = legs.start(0, _gated(iter(()), 1, 0))
+        assert next(starting) == Take(GATE, 1, 0)
+        with pytest.raises(StopIteration):
+            starting.send(Queued(0, 0))
+        assert list(legs.close(0)) == []
+        hearing = legs.hear()
+        assert next(hearing) == Wait()
+
+        assert hearing.send(Taken(0, 5)) == Give(GATE)
 
     def test_who_waits_for_a_place_does_not_keep_other_legs_from_their_copies(self):
         hedge = {"policy": "fixed", "delay_ms": 50.0}
