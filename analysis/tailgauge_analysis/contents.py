@@ -21,9 +21,10 @@ from tailgauge_analysis.problems import UNFINISHED
 from tailgauge_analysis.runfile import Json, table
 from tailgauge_analysis.sent import Sent
 from tailgauge_analysis.slo import Outcome
-from tailgauge_analysis.spoken import quantile
+from tailgauge_analysis.spoken import VALUE, quantile
+from tailgauge_analysis.uncut import Uncut
 from tailgauge_analysis.verdict import applies
-from tailgauge_analysis.wording import plain
+from tailgauge_analysis.wording import percentile, plain
 
 REPORT_VERSION = 1
 NOT_APPLICABLE = "not applicable"
@@ -50,6 +51,7 @@ def contents(findings: Findings) -> Json:
         "remarks": remarks(findings),
         "traffic": {one.traffic: _sent(one) for one in findings.sent},
         "streams": _finite(asdict(findings.streams)),
+        "uncut": [_uncut(one, findings.beyond) for one in findings.uncut],
         "goodput": _finite(asdict(findings.goodput)) if findings.goodput else None,
         "latency": [_latency(row, findings.beyond) for row in findings.latency],
         "groups": [_group(group, findings.beyond) for group in findings.groups],
@@ -136,6 +138,28 @@ def _sent(one: Sent) -> Json:
     facts["hedging"] |= {"rate": one.hedging.rate, "winner_share": one.hedging.winner_share}
     facts["cache"]["token_hit_share"] = one.cache.token_hit_share
     return facts
+
+
+def _uncut(one: Uncut, beyond: str) -> Json:
+    said = []
+    for wait in one.waits:
+        ends = {"value_ms": wait.value, "low_ms": wait.low, "high_ms": wait.high}
+        failed = wait.value is not None and not math.isfinite(wait.value)
+        said.append(
+            {
+                "p": wait.p,
+                "label": percentile(wait.p),
+                **_finite(ends),
+                "value_is": beyond if failed else VALUE if wait.value is not None else "cut short",
+            }
+        )
+    return {
+        "metric": one.metric.name,
+        "title": one.metric.title,
+        "n": one.n,
+        "cut": one.cut,
+        "quantiles": said,
+    }
 
 
 def _group(group: Group, beyond: str) -> Json:

@@ -67,6 +67,8 @@ STREAMS = f"""\
 - **User tokens per second** = 1 / TPOT. `p1` is the slowest of a hundred users.
 - **System tokens per second**: output tokens of all attempts within the stage over its length, an attempt's tokens spread evenly
   from its first content to its last.
+- **Had nobody left**: where more than 0.1% of the waits were cut short (users who left, requests open when the drain ended),
+  the quantiles of TTFT and end to end by Kaplan-Meier: a wait that was cut short counts as longer than it was seen to be.
 - **Goodput**: requests that ended ok within every objective's bound, of all that were offered; users who left on purpose apart.
   Its interval is Clopper-Pearson on the effective n. `per_s` is good requests a second.
 """

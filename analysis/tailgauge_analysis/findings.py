@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tailgauge.errors import Exit
-from tailgauge_analysis import client, failures, groups, latency, sent, slo, streams, truth
+from tailgauge_analysis import client, failures, groups, latency, sent, slo, streams, truth, uncut
 from tailgauge_analysis.conservation import conservation
 from tailgauge_analysis.frames import Frames
 from tailgauge_analysis.gates import GATES
@@ -38,6 +38,7 @@ class Findings:
     sent: list[sent.Sent]
     streams: streams.Streams
     goodput: Goodput | None
+    uncut: list[uncut.Uncut]
     slos: list[slo.Outcome]
     failures: list[failures.Failure]
     other_failures: int
@@ -78,6 +79,7 @@ def find(frames: Frames) -> Findings:
         smaller_groups=smaller,
         sent=sent.sent(frames),
         streams=streams.streams(frames, of_target),
+        uncut=uncut.uncut(frames, of_target),
         goodput=slo.goodput_of(decided, of_target),
         slos=decided,
         failures=kinds,

@@ -55,6 +55,17 @@ def flow(contents: Json) -> list[tuple[str, str]]:
                 f"{share(good['share'])} of {count(good['offered'])} offered met every objective ({interval}){rate}",
             )
         )
+    for one in contents["uncut"]:
+        quantiles = ", ".join(
+            f"{q['label']} {ms(q['value_ms']) if q['value_is'] == 'value' else q['value_is']}"
+            for q in one["quantiles"]
+        )
+        told.append(
+            (
+                f"{one['title']}, had nobody left",
+                f"{quantiles} ms (Kaplan-Meier; {count(one['cut'])} of {plural(one['n'], 'wait')} cut short)",
+            )
+        )
     if streams["user_tokens_per_s_p50"] is not None:
         slowest = f"{ms(streams['user_tokens_per_s_p1'])} for the slowest of a hundred"
         told.append(

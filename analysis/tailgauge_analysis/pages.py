@@ -109,6 +109,10 @@ REPORT_KEYS = (
         "streams",
         "how evenly the answers came: tokens a chunk, buffered streams, stalls, fluidity, tokens per second; see docs/metrics.md",
     ),
+    (
+        "uncut",
+        "where waits were cut short: metric, title, n, cut, quantiles by Kaplan-Meier; see docs/metrics.md",
+    ),
     ("goodput", "offered, good, n_eff, share, low, high, per_s; null without an objective"),
     ("latency", "metric, title, unit, since, level, formula, view, n, without_answer, quantiles"),
     (

@@ -15,11 +15,12 @@ import numpy as np
 from tailgauge import records
 from tailgauge.errors import Exit
 from tailgauge_analysis.goodput import Goodput, goodput
-from tailgauge_analysis.latency import OFFERED, SUCCESSES, row
+from tailgauge_analysis.latency import OFFERED, SUCCESSES, row, sample
 from tailgauge_analysis.metrics import BY_NAME, CHUNK
 from tailgauge_analysis.quantiles import TOO_FEW, Quantile
 from tailgauge_analysis.runfile import Json, table
 from tailgauge_analysis.steady import Steady
+from tailgauge_analysis.stopping import needed
 from tailgauge_analysis.verdict import INVALID
 
 PASS = "pass"  # noqa: S105 - an outcome, not a password
@@ -61,6 +62,9 @@ def _outcome(name: str, spec: Json, steady: Steady) -> Outcome:
     view = OFFERED if metric.offered else SUCCESSES
     quantile = row(metric, steady, view, (p,)).quantiles[0]
     outcome, why = decide(quantile, max_ms)
+    if outcome == INCONCLUSIVE and quantile.n:
+        values, _ = sample(metric, steady, view)
+        why += more(int((values > max_ms).sum()), quantile)
     return Outcome(name, metric.name, p, max_ms, view, outcome, quantile, why)
 
 
@@ -73,6 +77,16 @@ def decide(quantile: Quantile, max_ms: float) -> tuple[str, str]:
     if quantile.mark == TOO_FEW or quantile.high is None:
         return INCONCLUSIVE, f"{quantile.n_eff:,} effective samples give no upper bound: run longer"
     return INCONCLUSIVE, "the bound lies inside the interval: run longer"
+
+
+def more(beyond: int, quantile: Quantile) -> str:
+    """How long is longer: the requests with which the bound could be called met, had no more of them gone beyond it."""
+    if beyond >= quantile.n * (1 - quantile.p):
+        return ""
+    enough = needed(beyond, quantile.p)
+    if enough <= quantile.n_eff:
+        return ""
+    return f" ({beyond:,} beyond it: {enough:,} effective samples would do, here are {quantile.n_eff:,})"
 
 
 def goodput_of(decided: list[Outcome], steady: Steady) -> Goodput | None:

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from tailgauge_analysis.report import make
 from tailgauge_analysis.survival import curve, waits
 
 
@@ -48,3 +49,29 @@ def test_what_nobody_waited_for_is_not_known():
     assert [wait.value for wait in found] == [2.0, None]
     assert found[1].high is None
     assert waits(np.empty(0), np.empty(0, bool), (0.5,))[0].value is None
+
+
+def test_users_who_leave_do_not_make_the_target_look_fast(mixed, tmp_path):
+    """Every second user leaves after 150 ms. Without them, only their fast answers would be left."""
+    rng, run = np.random.default_rng(5), mixed(duration_s=80.0)
+    for i in range(800):
+        ttft = float(rng.exponential(100))
+        stays = i % 2 == 0
+        gone = {"first": ttft if ttft < 150 else None, "ended": "cancelled", "end": 150, "kinds": "x"}
+        if stays or ttft + 20 < 150:
+            run.request(i * 100, [{"first": ttft}])
+        else:
+            run.request(i * 100, [gone], ended="cancelled")
+    report = make([run.write(tmp_path / "run")], tmp_path)
+    found = {one["metric"]: one for one in report.data["uncut"]}
+    ttft, e2e = found["ttft_sched"], found["e2e_sched"]
+
+    assert ttft["cut"] < e2e["cut"]
+    for one, added in ((ttft, 0), (e2e, 20)):
+        for q in one["quantiles"][:2]:
+            assert q["low_ms"] <= -100 * math.log(1 - q["p"]) + added <= q["high_ms"]
+    assert "End to end since scheduled, had nobody left" in report.html.read_text()
+
+
+def test_without_cuts_nothing_is_said_of_them(made):
+    assert made(n=200).data["uncut"] == []
