@@ -7,10 +7,9 @@ from the usage of two prompts of different size, which works for every protocol;
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from tailgauge.call import MAIN, Call, Prompt
-from tailgauge.prompts import Maker
 from tailgauge.prompts.words import text
 from tailgauge.records import EMPTY, OK, OVERLOADED, RATE_LIMITED
 from tailgauge.scenario import Scenario
@@ -20,6 +19,13 @@ MAX_PREFIXES = 1000  # that are written before a run
 OUTPUT_TOKENS = 16
 USABLE = frozenset({OK, EMPTY, RATE_LIMITED, OVERLOADED})  # outcomes with which a run makes sense
 _PLAUSIBLE = (0.2, 20.0)  # tokens a word of our list
+
+
+class Warms(Protocol):
+    """Who makes the prompts that write prefixes; see `prompts.Maker`."""
+
+    def pre_warm(self) -> Iterator[Prompt]:
+        """One for each prefix."""
 
 
 class Trial(NamedTuple):
@@ -76,7 +82,7 @@ def learn(tokens: dict[int, int]) -> Learnt:
     return Learnt(slope, overhead, known=True)
 
 
-def writes(scenario: Scenario, makers: Mapping[str, Maker], first_id: int) -> Iterator[Trial]:
+def writes(scenario: Scenario, makers: Mapping[str, Warms], first_id: int) -> Iterator[Trial]:
     """A call without output for each prefix that is to be written before the run; numbered downwards."""
     tokens = 0 if scenario.target.protocol == "anthropic" else 1  # others want one at least
     for name, traffic in scenario.traffic.items():

@@ -5,7 +5,7 @@ Rule: a filler has exactly the tokens asked for and costs nothing to make, so th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Protocol
 
@@ -27,6 +27,9 @@ class Makes(Protocol):
     ) -> tuple[Prompt, ...]:
         """One prompt a leg."""
 
+    def pre_warm(self) -> Iterator[Prompt]:
+        """One prompt for each prefix that is to be written before the run."""
+
 
 class Filler:
     """Prompts of the asked size."""
@@ -47,6 +50,10 @@ class Filler:
         if plan.kinds:
             return tuple(_filler(kind.prompt_tokens) for kind in plan.kinds for _ in range(kind.count))
         return (_filler(planned.prompt_tokens),) * plan.legs
+
+    def pre_warm(self) -> Iterator[Prompt]:
+        """Nothing: without a prefix there is nothing to write."""
+        return iter(())
 
 
 def makers_of(scenario: Scenario, schedule: Schedule) -> Mapping[str, Makes]:

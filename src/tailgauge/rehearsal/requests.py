@@ -11,13 +11,13 @@ from functools import partial
 
 from tailgauge.arrivals import Planned, Schedule
 from tailgauge.cachebook import CacheBook
-from tailgauge.call import MAIN, SECOND, Call
+from tailgauge.call import MAIN, SECOND
 from tailgauge.dispatch.counters import Counters
 from tailgauge.dispatch.driver import Drive
 from tailgauge.dispatch.gates import Gates
 from tailgauge.dispatch.origin import Origin
 from tailgauge.dispatch.request_row import request_row
-from tailgauge.prompts import Maker
+from tailgauge.preflight import writes
 from tailgauge.records import CENSORED, CLIENT_DROP, PREFLIGHT
 from tailgauge.rehearsal.agenda import Agenda
 from tailgauge.rehearsal.attempts import Attempts
@@ -82,17 +82,11 @@ class Rehearsal:
 
     def _pre_warm(self) -> None:
         """Write the prefixes that are to be there before the run, most popular first."""
-        number = 0
-        for name, maker in self._makers.items():
-            cache = self.scenario.traffic[name].cache
-            if cache is None or not cache.pre_warm or not isinstance(maker, Maker):
-                continue
-            for prompt in maker.pre_warm():
-                number -= 1
-                origin = Origin(number, PREFLIGHT, name, self.agenda.now_ns())
-                self.attempts.start(origin, Send(Call(prompt, 0, stream=False)), 0, lambda _: None)
-                self.agenda.run(self.target)
-        if number:
+        for trial in writes(self.scenario, self._makers, -1):
+            origin = Origin(trial.request_id, PREFLIGHT, trial.traffic, self.agenda.now_ns())
+            self.attempts.start(origin, Send(trial.call), 0, lambda _: None)
+            self.agenda.run(self.target)
+        if self.agenda.now_ns() > _BEGIN_NS:
             self.agenda.pass_to(self.agenda.now_ns() + _LEAD_NS)
         self.start_ns = self.agenda.now_ns()
 

@@ -12,7 +12,7 @@ from tailgauge.folder import RunFolder
 from tailgauge.parts import Segment, chunk_table, compact, row_table, write_part
 from tailgauge.records import AttemptRow, RequestRow, TruthRow
 
-ROWS_AT_ONCE = 1_000_000
+ROWS_AT_ONCE = 300_000
 _OF_WORKER = ("requests", "attempts", "chunks", "health")
 
 
