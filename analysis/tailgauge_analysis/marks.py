@@ -119,7 +119,12 @@ def _cache(cache: Json) -> list[str]:
     if not cache["read_tokens"] and not cache["creation_tokens"] and not cache["expected"]:
         return []
     tokens = f"{count(cache['read_tokens'])} read, {count(cache['creation_tokens'])} written, {count(cache['uncached_tokens'])} neither"
-    hit = f"{share(cache['token_hit_share'])} of the input tokens read, in {plural(cache['requests_with_reads'], 'request')}"
+    between = (
+        f" (95% interval {share(cache['token_hit_low'])} to {share(cache['token_hit_high'])})"
+        if cache["token_hit_low"] is not None
+        else ""
+    )
+    hit = f"{share(cache['token_hit_share'])} of the input tokens read{between}, in {plural(cache['requests_with_reads'], 'request')}"
     said = [f"cache: {hit} ({tokens})"]
     for state, seen in cache["expected"].items():
         said.append(

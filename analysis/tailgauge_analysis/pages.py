@@ -146,7 +146,7 @@ TRAFFIC_KEYS = (
     ),
     (
         "cache",
-        "attempts whose usage names the cache, requests_with_reads, read_tokens, creation_tokens, uncached_tokens, token_hit_share (read / all three), prefixes, expected (cold, warm, unknown: attempts, read, no_read)",
+        "attempts whose usage names the cache, requests_with_reads, read_tokens, creation_tokens, uncached_tokens, token_hit_share (read / all three), its bounds token_hit_low and token_hit_high (95%, stationary bootstrap over attempts), prefixes, expected (cold, warm, unknown: attempts, read, no_read)",
     ),
     ("chunks", "received, by kind: text, thinking, tool_json"),
     ("phases", "name, attempts, p50_ms since sent, of status events and Server-Timing"),

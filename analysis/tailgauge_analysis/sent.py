@@ -15,8 +15,9 @@ import numpy as np
 import pandas as pd
 
 from tailgauge import records
+from tailgauge_analysis.bootstrap import ratio
 from tailgauge_analysis.frames import Frames
-from tailgauge_analysis.quantiles import rank
+from tailgauge_analysis.quantiles import Floats, rank
 from tailgauge_analysis.wording import plain
 
 MOST_PHASES = 20
@@ -62,6 +63,8 @@ class Cache:
     creation_tokens: int
     uncached_tokens: int
     prefixes: int
+    token_hit_low: float | None
+    token_hit_high: float | None
     expected: dict[str, Expected]
 
     @property
@@ -171,6 +174,8 @@ def _cache(attempts: pd.DataFrame) -> Cache:
         if len(of):
             read = int((of[READ] > 0).sum())
             expected[state] = Expected(len(of), read, len(of) - read)
+    from_cache, total = _tokens(told)
+    low, high = ratio(from_cache, total, reps=500) if from_cache.any() else (None, None)
     return Cache(
         attempts=len(told),
         requests_with_reads=int(reads["request_id"].nunique()),
@@ -178,8 +183,16 @@ def _cache(attempts: pd.DataFrame) -> Cache:
         creation_tokens=int(told[CREATED].sum()),
         uncached_tokens=int(told[UNCACHED].sum()),
         prefixes=int(attempts["prefix"].nunique()),
+        token_hit_low=low,
+        token_hit_high=high,
         expected=expected,
     )
+
+
+def _tokens(told: pd.DataFrame) -> tuple[Floats, Floats]:
+    """Tokens read from the cache and all input tokens of each attempt, in order of time."""
+    counts = told.sort_values("dispatched_at_ns", kind="stable")[[READ, CREATED, UNCACHED]].fillna(0)
+    return counts[READ].to_numpy(np.float64), counts.sum(axis=1).to_numpy(np.float64)
 
 
 def _kinds(requests: pd.DataFrame, attempts: pd.DataFrame, chunks: pd.DataFrame) -> dict[str, dict[str, int]]:

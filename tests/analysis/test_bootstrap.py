@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pytest
 
 from tailgauge_analysis.bootstrap import blocks, difference, draw, ratio
 
@@ -61,3 +62,12 @@ def test_nothing_to_divide_by():
     assert ratio(np.zeros(3), np.zeros(3)) == (0.0, math.inf)
     assert ratio(np.empty(0), np.empty(0)) == (0.0, math.inf)
     assert blocks(np.ones(1)) == 1.0
+
+
+def test_many_rows_are_added_up_first():
+    rng = np.random.default_rng(6)
+    total = rng.integers(100, 1000, 100_000).astype(float)
+    low, high = ratio(total * (rng.random(100_000) < 0.3), total, reps=200)
+
+    assert low < 0.3 < high
+    assert high - low == pytest.approx(2 * 1.96 * math.sqrt(0.21 / 100_000) * 1.1, rel=0.3)
