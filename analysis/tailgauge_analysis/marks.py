@@ -27,7 +27,7 @@ def marks(traffic: Json) -> list[str]:
         _chunks(traffic["chunks"]),
     ]
     if traffic["turns_max"] > 1:
-        said.append(f"sessions of up to {traffic['turns_max']} turns")
+        said.append(f"up to {traffic['turns_max']} turns of a session or user")
     told = (
         ("first_fields", "first field seen in {}"), ("tools_ready", "tool input complete in {}"),
         ("not_streamed", "{} not streamed"), ("second_target", "{} to the second target"),
