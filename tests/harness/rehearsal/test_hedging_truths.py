@@ -68,7 +68,7 @@ def test_row_11_bimodal(n, independent):
     def work_ms(key):
         return slow_ms if Random(key if independent else prompt_key(key)).random() < q else fast_ms
 
-    kept = rehearse(flow(n(1_000_000), 50.0, **hedged("fixed", 0.2)), settings=queueing(), work_ms=work_ms)
+    kept = rehearse(flow(n(300_000), 50.0, **hedged("fixed", 0.2)), settings=queueing(), work_ms=work_ms)
 
     slow = [time > 1.0 for time in kept.latencies_s(0)]
     truth = q * q if independent else q

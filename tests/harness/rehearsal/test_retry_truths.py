@@ -100,7 +100,7 @@ def outage():
     """Stragglers with one outage of 20 s, early in the first two minutes, and when it ends."""
     for seed in range(100):
         settings = StragglerSettings(
-            brownout_factor=100.0, brownout_on_s=OUTAGE_S, brownout_off_s=CYCLE_S - OUTAGE_S, seed=seed
+            brownout_factor=50.0, brownout_on_s=OUTAGE_S, brownout_off_s=CYCLE_S - OUTAGE_S, seed=seed
         )
         bad = [s for s in range(CYCLE_S) if brownout(settings, 0, s * 10**9) > 1]
         if 10 <= bad[0] <= 20:
@@ -111,10 +111,10 @@ def outage():
 def goodput(outage, policy):
     """Share of the calls that went well, of those scheduled from 40 s after the outage to the end."""
     settings, end_s = outage
-    tree = flow(16 * (CYCLE_S - 10), 16.0, retry={"policy": policy, "max_retries": 10, "naive_wait_s": 0.1})
+    tree = flow(8 * (CYCLE_S - 10), 8.0, retry={"policy": policy, "max_retries": 10, "naive_wait_s": 0.1})
     tree["limits"] = {**UNBOUNDED, "attempt_deadline_s": 2.0, "drain_s": 30.0}
-    servers = queueing(slots=1, queue_cap=60, cancel_mode="never", stragglers=settings)
-    kept = rehearse(tree, settings=servers, work_ms=exponential_ms(50))  # 0.8 of the load
+    servers = queueing(slots=1, queue_cap=40, cancel_mode="never", stragglers=settings)
+    kept = rehearse(tree, settings=servers, work_ms=exponential_ms(100))  # 0.8 of the load
     later = [row for row in kept.requests if row.scheduled_at_ns > (end_s + 40) * 10**9]
     return sum(row.ended == "ok" for row in later) / len(later)
 
