@@ -5,8 +5,11 @@ import pytest
 
 from tailgauge_analysis.bunches import buffered, coalescing
 from tailgauge_analysis.fluidity import fluidity
+from tailgauge_analysis.frames import load
 from tailgauge_analysis.goodput import goodput
 from tailgauge_analysis.stalls import medians, stalls
+from tailgauge_analysis.steady import steady
+from tailgauge_analysis.streams import streams
 
 
 def index(first, gaps, tokens=1.0, due_first=1000.0, due_each=100.0):
@@ -80,3 +83,25 @@ def test_bad_requests_that_come_together_widen_the_interval():
 
     assert goodput(together, 1).n_eff < goodput(apart, 1).n_eff / 5
     assert goodput(together, 1).low < goodput(apart, 1).low
+
+
+def test_the_flow_of_a_run_of_known_answers(mixed, tmp_path):
+    """Ten answers of 20 tokens in 10 chunks, one in a bunch, one that stalls; ten tokens are outside the window."""
+    run = mixed(duration_s=10.0)
+    for i in range(8):
+        run.request(i * 1000, [{"first": 100, "gap": 50, "kinds": "x" * 10, "output_tokens": 20}])
+    run.request(8000, [{"first": 900, "gap": 1, "kinds": "x" * 10, "output_tokens": 20}])
+    run.request(9550, [{"first": 0.1, "gap": 100, "kinds": "x" * 10, "output_tokens": 20}])
+    stalled = [c for c in run.chunks if c["request_id"] == 0 and c["chunk_index"] >= 5]
+    for chunk in stalled:
+        chunk["arrived_at_ns"] += 5_000_000_000
+        chunk["read_at_ns"] += 5_000_000_000
+    frames = load([run.write(tmp_path / "run")])
+    found = streams(frames, steady(frames).of_target)
+
+    assert (found.answers, found.tokens_per_chunk_p50) == (10, 2.0)
+    assert (found.buffered, found.buffered_share) == (1, 0.1)
+    assert (found.stalls, found.stalled_share) == (1, 0.1)
+    assert found.fluid_share == 0.9
+    assert found.user_tokens_per_s_p50 == pytest.approx(19 / 0.45)
+    assert found.system_tokens_per_s == pytest.approx((9 * 20 + 10) / 10, rel=0.001)
