@@ -118,8 +118,9 @@ def _finished(e: Evidence) -> Said | None:
             "The run had not ended when this was read, or its owner died.",
             "Report it again when it has ended.",
         )
-    if state == "interrupted":
-        text = f"The run was interrupted; {plural(e.conservation.not_reached, 'request')} were not reached."
+    if state in {"interrupted", "guarded"}:
+        why = "The run was interrupted" if state == "interrupted" else "A guard ended the run"
+        text = f"{why}; {plural(e.conservation.not_reached, 'request')} were not reached."
         return DEGRADED, text, "What is here is sound; it is less than was planned."
     return None
 

@@ -49,7 +49,10 @@ _WORKER_KEYS = (
 RUN_KEYS = (
     ("schema_version", "version of this format"),
     ("run_id", "`<UTC>-<scenario>-<4 hex>`, the folder's name"),
-    ("state", "running, complete, interrupted, failed or unusable (the preflight failed)"),
+    (
+        "state",
+        "running, complete, interrupted, guarded (a limit of the run was reached), failed or unusable (the preflight failed)",
+    ),
     ("scenario", "the resolved scenario, every default written out, without secrets"),
     ("scenario_file", "the file it came from"),
     ("overrides", "what the command line changed"),
@@ -61,7 +64,7 @@ RUN_KEYS = (
     ("arrival", "open, closed or partly open"),
     ("virtual", "true: a rehearsal on the simulated endpoint's virtual clock; absent or false: real time"),
     ("trace", "of a replayed trace: rows read, and dropped by reason; absent without one"),
-    ("estimate", "tokens and cost expected before the run; absent or null if unknown"),
+    ("estimate", "calls, tokens and cost expected before the run, null where unknown; absent in older runs"),
     ("tokens_per_word", "tokens a word of the prompts' text, as learnt before the run; null if unknown"),
     (
         "overhead_tokens",
@@ -77,7 +80,10 @@ RUN_KEYS = (
         "scheduled, dispatched, client_drop, not_reached, lost, ended by class, censored; preflight excepted",
     ),
     ("notes", "what the owner found worth telling"),
-    ("preflight", "ended, status, message of each preflight request"),
+    (
+        "preflight",
+        "request_id, target, model, words, input_tokens, ended, status, error_type, message of each preflight request, and whether the run needed it",
+    ),
     ("verdict", "null until the analysis puts verdict, reasons and exit_code there"),
 )
 

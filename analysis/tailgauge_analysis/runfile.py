@@ -21,7 +21,7 @@ from tailgauge_analysis.wording import plural
 
 Json = dict[str, Any]
 
-STATES = ("running", "complete", "interrupted", "failed", "unusable")
+STATES = ("running", "complete", "interrupted", "guarded", "failed", "unusable")
 WORKER_STATES = ("drained", "lost", "failed", "running")
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 

@@ -291,7 +291,7 @@ def _explain(error: Any, source: str, overridden: Mapping[str, str]) -> str:
     if kind == "extra_forbidden":
         names = _names_at(loc[:-1])
         near = _nearest(loc[-1], names)
-        return f"{where}: unknown key{near}. Expected one of: {', '.join(names)}"
+        return f"{where}: unknown key{near or '.'} Expected one of: {', '.join(names)}"
     if kind in _SHAPES:
         got = "" if kind == "missing" else f", got {given!r}"
         return f"{where}: expected {_SHAPES[kind]}{got}"
@@ -337,5 +337,6 @@ def _tables_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _nearest(word: str, names: Sequence[str]) -> str:
-    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    longer = [name for name in names if len(word) > 2 and name.startswith(f"{word}_")]
+    near = longer if len(longer) == 1 else difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else ""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import trustme
-from end_to_end.running import QUICK, Start
+from end_to_end.running import LOCUST, QUICK, Start
 
 WRONG_USAGE = {
     "a misspelt key": (
@@ -26,7 +26,7 @@ WRONG_USAGE = {
     ),
     "an unknown protocol": (
         ["streaming", "--set", "target.protocol=grpc"],
-        "expected 'anthropic' or 'openai', got 'grpc'",
+        "expected 'anthropic', 'openai' or 'sse', got 'grpc'",
     ),
     "a missing file": (["scenarios/none.toml"], "scenarios/none.toml: no such file"),
     "a near miss": (["quickstar"], "did you mean quickstart?"),
@@ -38,6 +38,12 @@ WRONG_USAGE = {
         ["streaming", "--target", "http://me:pw@127.0.0.1"],
         "keys come from the environment",
     ),
+    "a rate in a closed loop": (
+        ["streaming", "--set", "arrival.process=closed", "--rate", "5"],
+        "--rate: a closed loop has no rate of its own: set closed.users and closed.think_s",
+    ),
+    "a cost without a price": (["streaming", "--max-cost", "5"], "no price is known for model 'tiny'"),
+    "a limit below the preflight": (["streaming", "--max-requests", "2"], "guard.max_requests: expected at"),
     "an unknown option": (["streaming", "--wrokers", "2"], "--wrokers"),
     "no scenario": ([], "SCENARIO"),
     "a folder as scenario": (["."], "no such file"),
@@ -65,6 +71,29 @@ def test_a_broken_scenario_file_is_named_with_its_key(start: Start, tmp_path: Pa
     assert done.code == 2
     assert f"{bad}: target.protocoll: unknown key; did you mean protocol?" in done.stderr
     assert f"{bad}: arrival.rate_per_s: expected a number, got 'fast'" in done.stderr
+
+
+def test_a_scenario_file_cannot_choose_another_machine(start: Start, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text('[target]\nurl = "http://192.0.2.1:8000"\n')
+
+    done = start("run", str(mine)).finish(30)
+
+    assert done.code == 2
+    assert f"{mine}: target.url: http://192.0.2.1:8000 is not on this machine" in done.stderr
+    assert "Add --target URL" in done.stderr
+
+
+def test_plain_locust_has_the_same_checks(start: Start, tmp_path: Path, checkout: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text('[target]\nurl = "http://192.0.2.1:8000"\n')
+    file = str(checkout / "locustfiles" / "streaming.py")
+
+    done = start("-f", file, "--headless", "-t", "3s", "--scenario", str(mine), program=LOCUST).finish(30)
+
+    assert done.code == 2
+    assert f"{mine}: target.url: http://192.0.2.1:8000 is not on this machine" in done.stderr
+    assert "--host URL under Locust" in done.stderr
 
 
 def test_an_output_folder_that_cannot_be_written_exits_2(start: Start, tmp_path: Path) -> None:
