@@ -1,0 +1,67 @@
+"""The owner's books over its workers where nothing was planned: a closed loop."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tailgauge.crew import Crew
+from tailgauge.folder import RunFolder
+
+
+def said(leased: int, dispatched: int, client_drop: int = 0, **ended: int):
+    counts = {"leased": leased, "dispatched": dispatched, "client_drop": client_drop, "not_reached": 0}
+    return {"counts": {**counts, "censored": dispatched - sum(ended.values()), "ended": ended}}
+
+
+def crew(*members):
+    """State, leased, last words of each worker."""
+    made = Crew(lambda _: True)
+    for number, (state, leased, words) in enumerate(members):
+        made.add(f"w{number}", {"name": "w", "host": "h", "pid": number})
+        member = made.members[f"w{number}"]
+        member.state, member.leased, member.said = state, leased, words
+    return made
+
+
+def rows(folder: RunFolder, worker: int, count: int) -> None:
+    """Rows that a worker left."""
+    table = pa.table({"stage": ["steady"] * count, "ended": ["ok"] * count})
+    pq.write_table(table, folder.path / "requests" / f"part-{worker}-0.parquet")
+
+
+def test_a_closed_loops_requests_are_what_its_workers_counted(tmp_path):
+    books = crew(("drained", 7, said(7, 6, 1, ok=6)), ("drained", 4, said(4, 4, ok=3, server_error=1)))
+
+    assert books.conservation(None, RunFolder(tmp_path), final=True) == {
+        "scheduled": 11,
+        "dispatched": 10,
+        "client_drop": 1,
+        "not_reached": 0,
+        "lost": 0,
+        "ended": {"ok": 9, "server_error": 1},
+        "censored": 0,
+    }
+
+
+def test_what_a_lost_worker_had_counted_and_left_no_row_of_is_lost(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    rows(folder, 0, 3)
+    books = crew(("lost", 5, said(5, 5, ok=4)), ("drained", 4, said(4, 4, ok=4)))
+
+    counts = books.conservation(None, folder, final=True)
+
+    assert (counts["scheduled"], counts["dispatched"], counts["lost"]) == (9, 7, 2)
+
+
+def test_rows_may_be_younger_than_the_last_words(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    rows(folder, 0, 6)
+    books = crew(("lost", 5, said(5, 5, ok=5)))
+
+    counts = books.conservation(None, folder, final=True)
+
+    assert (counts["scheduled"], counts["dispatched"], counts["lost"]) == (6, 6, 0)
+    assert [member.leased for member in books] == [6]
