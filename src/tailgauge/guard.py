@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from tailgauge.call import BATCH_SUBMIT, MESSAGE, Call, Prompt
-from tailgauge.pricing import Price, Usage
+from tailgauge.pricing import RATES, Price, Usage
 from tailgauge.records import EMPTY, OK, AttemptRow
 
 FRAME_TOKENS = 64  # what a chat template adds to a prompt, and to each of its messages a quarter
@@ -92,13 +92,28 @@ def need(call: Call, sizing: Sizing, price: Price | None) -> Amount:
     prompts = call.batch if call.kind == BATCH_SUBMIT else (call.prompt,)
     inputs = [sizing.tokens(prompt) + len(call.schema or "") for prompt in prompts]
     output = call.max_tokens + (call.thinking_tokens if call.thinking == "enabled" else 0)
-    cost = None if price is None else sum((_dearest(price, n, output) for n in inputs), Fraction(0))
-    return Amount(1, sum(inputs) + output * len(prompts), cost)
+    total = sum(inputs) + output * len(prompts)
+    if price is None:
+        return Amount(1, total, None)
+    costs = (_dearest(price, n, output, _marked_1h(p)) for n, p in zip(inputs, prompts, strict=True))
+    return Amount(1, total, sum(costs, Fraction(0)))
 
 
-def _dearest(price: Price, prompt_tokens: int, output_tokens: int) -> Fraction:
+def _marked_1h(prompt: Prompt) -> bool:
+    parts = [*prompt.system, *(part for message in prompt.messages for part in message.parts)]
+    return "1h" in {each.ttl for each in (*parts, *prompt.tools)}
+
+
+def _dearest(price: Price, prompt_tokens: int, output_tokens: int, marked_1h: bool) -> Fraction:
+    """Whatever becomes of its input: read, new, or written for as long as its marks ask."""
     rates = [price.rates, *([price.long_rates] if price.rates_for(prompt_tokens) != price.rates else [])]
-    of_input, of_output = max(max(r[:4]) for r in rates), max(r[4] for r in rates)
+    of_input = max(
+        rate
+        for r in rates
+        for name, rate in zip(RATES[:4], r, strict=False)
+        if marked_1h or name != "write_1h"
+    )
+    of_output = max(r[4] for r in rates)
     return (prompt_tokens * of_input + output_tokens * of_output) / 1_000_000
 
 

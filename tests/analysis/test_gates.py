@@ -29,6 +29,7 @@ LATE = np.where(np.arange(N) % 50 == 0, 9.0, 0.1)
     ("gate", "verdict", "changes"),
     [
         ("finished", DEGRADED, {"state": "interrupted", "not_reached": 50}),
+        ("finished", DEGRADED, {"state": "guarded", "not_reached": 50}),
         ("finished", DEGRADED, {"state": "running"}),
         ("finished", INVALID, {"state": "failed"}),
         ("lost", INVALID, {"lost": 1}),

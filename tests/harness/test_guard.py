@@ -116,11 +116,13 @@ def test_a_batch_is_taken_whole_and_asking_after_it_costs_a_call_only() -> None:
 def test_no_way_to_count_the_input_costs_more_than_was_taken(
     plain: int, short: int, hour: int, read: int, output: int
 ) -> None:
-    prompt = Prompt.of("w" * (plain + short + hour + read))
+    text = "w" * (plain + short + hour + read)
+    marked = Prompt((Message("user", (Part(text, "1h"),)),))
     for price in (PRICE, LONG):
-        taken = need(Call(prompt, 50), Sizing(), price)
-        real = price.cost(Usage(plain, short, hour, read, output))
-        assert real <= (taken.cost or 0)
+        taken = need(Call(marked, 50), Sizing(), price)
+        assert price.cost(Usage(plain, short, hour, read, output)) <= (taken.cost or 0)
+        taken = need(Call(Prompt.of(text), 50), Sizing(), price)
+        assert price.cost(Usage(plain, short + hour, 0, read, output)) <= (taken.cost or 0)
 
 
 def test_what_an_ended_call_has_used() -> None:
