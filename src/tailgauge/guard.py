@@ -101,7 +101,7 @@ def need(call: Call, sizing: Sizing, price: Price | None) -> Amount:
 
 def _marked_1h(prompt: Prompt) -> bool:
     parts = [*prompt.system, *(part for message in prompt.messages for part in message.parts)]
-    return "1h" in {each.ttl for each in (*parts, *prompt.tools)}
+    return "1h" in {part.ttl for part in parts} | {tool.ttl for tool in prompt.tools}
 
 
 def _dearest(price: Price, prompt_tokens: int, output_tokens: int, marked_1h: bool) -> Fraction:

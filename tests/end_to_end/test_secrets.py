@@ -160,6 +160,6 @@ def test_a_key_that_the_target_says_aloud_is_not_recorded(start: Start) -> None:
     assert (refused.ended == "client_error").all()
     assert (refused.error_type == "authentication_error").all()
     assert refused.error_body.str.contains("[redacted]", regex=False).all()
-    assert attempts[attempts.stage == "preflight"].limit_kind.eq("requests").all()
+    assert attempts[attempts.request_id == -1].limit_kind.eq("requests").all()
     assert done.code == 3, "nothing succeeded: INVALID"
     assert CANARY not in everything_written(done)

@@ -142,7 +142,7 @@ def test_what_an_ended_call_has_used() -> None:
 @pytest.mark.parametrize(("limit", "name"), [
     (Amount(2, None, None), "max_requests"),
     (Amount(None, 2 * 74 + 73, None), "max_tokens"),
-    (Amount(None, None, Fraction(600, 10**6)), "max_cost"),
+    (Amount(None, None, Fraction(500, 10**6)), "max_cost"),
 ])  # fmt: skip
 def test_the_limit_that_stopped_the_run_is_named_once(limit: Amount, name: str) -> None:
     heard: list[str] = []
