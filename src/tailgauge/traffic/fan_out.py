@@ -56,10 +56,12 @@ def fan_out(traffic: Traffic) -> MakePattern:
                 continue
             yield from legs.close_all()
             ends = [legs.ends[number] for number in sorted(legs.ends)]
+            # Of two ends that came together, the one heard last may have been the first to arrive.
+            joined_at_ns = max([event.at_ns, *(end.at_ns for end in ends if end.ended in ANSWERED)])
             return Done(
                 verdict.ended,
                 winner=legs.ends[0].attempt if 0 in legs.ends else None,
-                joined_at_ns=event.at_ns if verdict.joined else None,
+                joined_at_ns=joined_at_ns if verdict.joined else None,
                 hedge_held=next((end.held for end in ends if end.held), None),
             )
 

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 from harness.traffic.driving import MS, Fate, S, World, answers, asked, fails
 
 from tailgauge.traffic.fan_out import GATE, _gated, fan_out
 from tailgauge.traffic.legs import Legs
-from tailgauge.traffic.steps import Cancel, Done, Give, Queued, Take, Taken, Wait
+from tailgauge.traffic.steps import (
+    Cancel,
+    Done,
+    Ended,
+    FirstContent,
+    Give,
+    Queued,
+    Sent,
+    Take,
+    Taken,
+    Wait,
+)
 from tailgauge.traffic_tables import Traffic
 
 
@@ -111,6 +124,19 @@ class TestJoin:
         request = one(table(legs=3), answers(10, 100), answers(10, 300), answers(10, 200))
 
         assert request.done == Done("ok", winner=0, joined_at_ns=300 * MS)
+
+    def test_ends_that_are_heard_in_the_wrong_order(self):
+        """Two sockets readable at the same time are read in any order; the stamps are the kernel's."""
+        pattern = fan_out(table(legs=2))(asked(legs=2))
+        next(pattern)
+        pattern.send(Sent(0, 0, 0))
+        assert isinstance(pattern.send(Sent(1, 0, 0)), Wait)
+        for leg, content_ns, ended_ns in ((1, 10 * MS, 300 * MS), (0, 20 * MS, 200 * MS)):
+            pattern.send(FirstContent(leg, 0, content_ns, 0))
+            with pytest.raises(StopIteration) if leg == 0 else nullcontext() as stop:
+                pattern.send(Ended(leg, 0, ended_ns, "ok", None))
+
+        assert stop.value.value == Done("ok", winner=0, joined_at_ns=300 * MS)
 
     def test_the_first_k_and_the_others_are_closed(self):
         request = one(
