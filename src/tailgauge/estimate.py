@@ -134,8 +134,6 @@ def _sum(traffic: Traffic, prompts: Any, outputs: Any, turns: Any, workers: int)
             math.inf,
         )  # submitted, polled at least once, fetched
         tokens_in, tokens_out = tokens_in * size, tokens_out * size
-    if traffic.thinking == "enabled":
-        tokens_out += prompted * traffic.thinking_tokens
     write_5m = write_1h = 0
     if traffic.cache is not None:
         shared = prompted * traffic.cache.prefix_tokens

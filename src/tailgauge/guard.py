@@ -91,7 +91,7 @@ def need(call: Call, sizing: Sizing, price: Price | None) -> Amount:
         return Amount(1)
     prompts = call.batch if call.kind == BATCH_SUBMIT else (call.prompt,)
     inputs = [sizing.tokens(prompt) + len(call.schema or "") for prompt in prompts]
-    output = call.max_tokens + (call.thinking_tokens if call.thinking == "enabled" else 0)
+    output = call.max_tokens  # thinking is a part of it
     total = sum(inputs) + output * len(prompts)
     if price is None:
         return Amount(1, total, None)

@@ -101,7 +101,7 @@ def test_everything_that_is_sent_is_sized() -> None:
 
     assert Sizing(1.0, 0).tokens(prompt) >= 100 + 10 + 1000 + 5 + 50 + 500
     call = Call(prompt, 40, thinking="enabled", thinking_tokens=30, schema="j" * 70)
-    assert (need(call, Sizing(), None).tokens or 0) >= 1665 + 70 + 70
+    assert (need(call, Sizing(), None).tokens or 0) >= 1665 + 70 + 40
 
 
 def test_a_batch_is_taken_whole_and_asking_after_it_costs_a_call_only() -> None:

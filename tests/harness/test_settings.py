@@ -177,7 +177,7 @@ TEN = "[arrival]\nprocess = 'constant'\nrate_per_s = 10.0\n[stages]\nduration_s 
     ("table", "calls", "tokens_in", "tokens_out", "at_most"),
     [
         ("", 10, 1000, 200, 10),
-        ("stream = false\nthinking = 'enabled'\nthinking_tokens = 30\n", 10, 1000, 500, 10),
+        ("stream = false\nthinking = 'enabled'\nthinking_tokens = 10\n", 10, 1000, 200, 10),
         ("pattern = 'fan_out'\nfan_out.legs = 4\n", 40, 4000, 800, 40),
         ("pattern = 'fan_out'\nfan_out.kinds = [{prompt_tokens = 5, output_tokens = 1, count = 2}]\n", 20, 100, 20, 20),
         ("pattern = 'hedged'\nhedge = {policy = 'fixed', budget_share = 0.1, budget_burst = 1}\n", 10, 1000, 200, 13),
