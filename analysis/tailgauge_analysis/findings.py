@@ -49,17 +49,8 @@ class Findings:
 
 def find(frames: Frames) -> Findings:
     """Analyse a loaded run."""
-    stage = steady(frames)
-    of_target = stage.of_target
-    evidence = Evidence(
-        frames,
-        stage,
-        of_target,
-        conservation(frames),
-        stamps(frames, of_target),
-        client.workers(frames, stage),
-        presence(frames),
-    )
+    evidence = evidence_of(frames)
+    stage, of_target = evidence.steady, evidence.of_target
     against = reasons(GATES, evidence)
     word = worst(against)
     decided = slo.outcomes(frames.run["scenario"], of_target)
@@ -87,4 +78,19 @@ def find(frames: Frames) -> Findings:
         truth=truth.truth(frames),
         timeline=timeline(frames),
         exit_code=slo.exit_code(word, evidence.conservation.lost, decided),
+    )
+
+
+def evidence_of(frames: Frames) -> Evidence:
+    """What the gates look at."""
+    stage = steady(frames)
+    of_target = stage.of_target
+    return Evidence(
+        frames,
+        stage,
+        of_target,
+        conservation(frames),
+        stamps(frames, of_target),
+        client.workers(frames, stage),
+        presence(frames),
     )

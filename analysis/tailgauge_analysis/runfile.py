@@ -139,6 +139,7 @@ def _normal(run: Json, folders: Sequence[Path], rebuilt: bool) -> Json:
         raise RunDataError(f"{folders[0]}: run_id {run_id!r} cannot name a report folder")
     state = run.get("state") if run.get("state") in STATES else "interrupted"
     return {
+        "schema_version": whole(run.get("schema_version")),
         "run_id": run_id,
         "rebuilt": rebuilt,
         "state": state,
@@ -155,6 +156,7 @@ def _normal(run: Json, folders: Sequence[Path], rebuilt: bool) -> Json:
         "trace": table(run, "trace"),
         "estimate": table(run, "estimate"),
         "target": table(run, "target"),
+        "second_target": table(run, "second_target"),
         "versions": table(run, "versions"),
         "owner": table(run, "owner"),
         "workers": [
