@@ -17,7 +17,8 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,12 +126,23 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def engine(request: pytest.FixtureRequest, tiny_model: Path, tmp_path: Path) -> Iterator[Engine]:
     """A fresh engine, as the test's `Need` asks."""
-    need = Need(**getattr(request, "param", {}))
+    with serving(tiny_model, Need(**getattr(request, "param", {})), tmp_path / "engine.log") as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def fresh_engine(tiny_model: Path) -> Callable[..., AbstractContextManager[Engine]]:
+    """`with fresh_engine(log, parallel=1) as engine`: for a run that several tests look at."""
+    return lambda log, **need: serving(tiny_model, Need(**need), log)
+
+
+@contextmanager
+def serving(model: Path, need: Need, log: Path) -> Iterator[Engine]:
+    """An engine of one's own, ended at the end."""
     line: list[str | Path] = [
-        *(sys.executable, HERE / "serve_engine.py", tiny_model),
+        *(sys.executable, HERE / "serve_engine.py", model),
         *("--parallel", str(need.parallel), "--ctx", str(need.ctx), "--threads", str(need.threads)),
     ]
-    log = tmp_path / "engine.log"
     with (
         log.open("wb") as stderr,
         subprocess.Popen(line, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True) as process,

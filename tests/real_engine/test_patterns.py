@@ -1,0 +1,257 @@
+"""The packaged patterns against a real engine: what the rows say of them is what the engine did.
+
+Rule: one run a scenario, each with an engine of its own, all at the same time; several tests look at one run. Nothing
+here asserts a latency. An engine with one slot serves one call after the other, so what it computes and what it reads
+from its cache can be counted exactly. The engine writes its counters at a call's end, `requests_processing` at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from end_to_end.running import TAILGAUGE, RunData, Running, assert_conserved
+
+TOOK_PLACE = {0, 1, 3}  # the verdict and the SLOs depend on the machine
+ANSWER = 1200  # tokens of a hedged call: seconds of work that the loser is spared
+NOTICED_NS = 500_000_000  # until an engine has seen that a client left, or the client that an answer is there
+POLL_S = 0.04
+
+SMALL_PREFIX = {"system_tokens": 300, "few_shot_tokens": 50, "prefixes": 2}
+PLANS: dict[str, tuple[dict[str, int], list[str]]] = {
+    # scenario: what its engine needs, and what differs from the packaged scenario
+    "hedged": (
+        {"parallel": 8, "ctx": 32768},
+        [
+            *("--rate=1", "--set=arrival.process=constant", "--set=traffic.chat.prompt_tokens=60"),
+            *("--set=traffic.chat.hedge.policy=immediate", "--set=traffic.chat.hedge.budget_share=1.0"),
+            f"--set=traffic.chat.output_tokens={ANSWER}",
+        ],
+    ),
+    "cached": (
+        {"parallel": 1},
+        [
+            *("--rate=5", "--set=traffic.assistant.prompt_tokens=40", "--set=traffic.assistant.output_tokens=10"),
+            "--set=traffic.assistant.cache.tools_tokens=200",
+            *(f"--set=traffic.assistant.cache.{key}={value}" for key, value in SMALL_PREFIX.items()),
+        ],
+    ),
+    "cached_automatic": (
+        {"parallel": 1},
+        [
+            *("--rate=5", "--set=traffic.assistant.prompt_tokens=40", "--set=traffic.assistant.output_tokens=10"),
+            *(f"--set=traffic.assistant.cache.{key}={value}" for key, value in SMALL_PREFIX.items()),
+        ],
+    ),
+    "fan_out": ({"parallel": 4}, ["--rate=2"]),
+    "sessions": (
+        {"parallel": 1},
+        [
+            *("--rate=3", "--set=target.protocol=openai"),
+            *("--set=traffic.chat.session.think_s=0.1", "--set=traffic.chat.output_tokens=20"),
+        ],
+    ),
+}  # fmt: skip
+CACHED = ["cached", "cached_automatic"]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a run left, and what its engine tells of it."""
+
+    run: RunData
+    counters: dict[str, float]  # the engine's, when it was idle again
+    served: int  # calls that it timed to their end
+    samples: list[tuple[int, int, int]]  # asked at, answered at, calls that it held
+
+    @cached_property
+    def requests(self) -> pd.DataFrame:
+        return self.run.requests()
+
+    @cached_property
+    def everything(self) -> pd.DataFrame:
+        """Attempts, the preflight's among them."""
+        return self.run.table("attempts")
+
+    @cached_property
+    def attempts(self) -> pd.DataFrame:
+        return self.everything[self.everything.stage != "preflight"]
+
+    @cached_property
+    def prompts(self) -> pd.DataFrame:
+        """Attempts with the size of their prompts."""
+        rows = self.attempts
+        return rows.assign(prompt=rows.input_tokens + rows.cache_read_input_tokens)
+
+
+@pytest.fixture(scope="module")
+def runs(
+    tmp_path_factory: pytest.TempPathFactory, fresh_engine, full_size: bool
+) -> Iterator[dict[str, Future[Seen]]]:
+    """Every scenario's run, at the same time; a test waits for its own."""
+    folder = tmp_path_factory.mktemp("patterns")
+    duration_s = "20" if full_size else "3"
+    with ThreadPoolExecutor(len(PLANS)) as pool:
+        yield {
+            name: pool.submit(_run, name, folder / name, fresh_engine, duration_s, need, differs)
+            for name, (need, differs) in PLANS.items()
+        }
+
+
+def _run(
+    name: str, out: Path, fresh_engine: Any, duration_s: str, need: dict[str, int], differs: list[str]
+) -> Seen:
+    out.mkdir()
+    serving: AbstractContextManager[Any] = fresh_engine(out / "engine.log", **need)
+    with serving as engine:
+        line = [
+            TAILGAUGE,
+            "run",
+            name,
+            "--target",
+            engine.url,
+            "--duration",
+            duration_s,
+            "--seed=7",
+            *differs,
+        ]
+        running = Running([*line, "--json", "--out", str(out)], out, {}, out)
+        samples, until = [], time.monotonic() + 150
+        while running.process.poll() is None and time.monotonic() < until:
+            asked_at = time.monotonic_ns()
+            page = engine.counters()
+            held = int(page["requests_processing"] + page["requests_deferred"])
+            samples.append((asked_at, time.monotonic_ns(), held))
+            time.sleep(POLL_S)
+        finished = running.finish(1)
+        assert finished.code in TOOK_PLACE, finished.stderr
+        assert engine.seconds_until_idle(10) < 10
+        run = finished.run
+        answered = int((run.table("attempts").ended == "ok").sum())
+        return Seen(run, engine.counters(), len(engine.served(answered)), samples)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_books_balance_and_every_request_has_its_answer(runs, name):
+    seen = runs[name].result()
+    counts = assert_conserved(seen.run)
+
+    assert counts["ended"] == {"ok": counts["dispatched"]}
+    assert counts["dispatched"] > 0
+    assert (seen.everything[seen.everything.ended == "ok"].stop_reason.notna()).all()
+
+
+@pytest.mark.parametrize("name", [*CACHED, "fan_out", "sessions"])
+def test_rows_and_engine_count_the_same_calls_and_tokens(runs, name):
+    seen = runs[name].result()
+    rows, counters = seen.everything, seen.counters
+
+    assert seen.served == len(rows)
+    assert rows.output_tokens.sum() == counters["tokens_predicted_total"]
+    assert rows.input_tokens.sum() == counters["prompt_tokens_total"]
+    assert rows.cache_read_input_tokens.sum() == counters["prompt_tokens_cached_total"]
+
+
+@pytest.mark.parametrize("name", CACHED)
+def test_a_shared_prefix_is_computed_once(runs, name):
+    """Both protocols: one slot, two prefixes that change places in it, and each is worked on by one call alone."""
+    seen = runs[name].result()
+    rows = seen.prompts
+    computed = rows.input_tokens > rows.prompt / 2
+
+    assert set(rows.prefix) == {0, 1}
+    assert computed.groupby(rows.prefix).sum().to_dict() == {0: 1, 1: 1}
+    assert rows[~computed].input_tokens.max() < 60  # the question, of 40 words, and its frame
+    assert rows[~computed].cache_read_input_tokens.min() > 300
+    assert rows.input_tokens.sum() < rows.prompt.sum() / 2
+
+
+@pytest.mark.parametrize("name", CACHED)
+def test_what_the_worker_calls_warm_is_read_and_what_it_calls_cold_comes_first(runs, name):
+    rows = runs[name].result().prompts
+    warm = rows[rows.cache_expected == "warm"]
+    first = rows.sort_values("dispatched_at_ns").groupby("prefix").head(1)
+
+    assert len(warm) > 0
+    assert (warm.cache_read_input_tokens > warm.prompt / 2).all()
+    assert list(first.cache_expected) == ["cold", "cold"]
+    assert (rows.cache_expected == "cold").sum() == 2
+
+
+def test_later_turns_are_longer_and_what_was_said_before_is_read_from_the_cache(runs):
+    """Each turn carries the conversation as it was, byte by byte: the engine finds the turn before in its cache, whole."""
+    seen = runs["sessions"].result()
+    rows = seen.prompts.assign(turn=seen.prompts.request_id % 65536, session=seen.prompts.request_id // 65536)
+    before = rows.assign(turn=rows.turn + 1)[["session", "turn", "prompt", "ended_at_ns"]]
+    later = rows.merge(before, on=["session", "turn"], suffixes=("", "_before"))
+
+    assert len(later) == (rows.turn > 0).sum() >= 5
+    assert (later.sent_at_ns > later.ended_at_ns_before).all()
+    assert (later.prompt > later.prompt_before + 40).all()  # a question of 60 words and the answer
+    assert (later.cache_read_input_tokens >= later.prompt_before).all()
+    assert (rows[rows.turn == 0].cache_read_input_tokens < 20).all()  # the frame of every prompt
+
+
+def test_every_leg_of_a_fan_out_reaches_the_engine_and_some_at_the_same_time(runs):
+    seen = runs["fan_out"].result()
+    preflight = len(seen.everything) - len(seen.attempts)
+
+    assert set(seen.requests.legs) == {5}
+    assert seen.attempts.groupby("request_id").leg.agg(sorted).map(tuple).unique().tolist() == [
+        (0, 1, 2, 3, 4)
+    ]
+    assert seen.served - preflight == 5 * len(seen.requests)
+    assert max(held for _, _, held in seen.samples) >= 2
+    ends = seen.attempts.groupby("request_id").ended_at_ns.max()
+    joined = seen.requests.set_index("request_id").joined_at_ns
+    assert joined.to_dict() == ends.to_dict()
+
+
+def test_every_hedged_call_has_one_whole_answer_and_one_loser_that_was_closed(runs):
+    seen = runs["hedged"].result()
+    copies = seen.attempts.sort_values("attempt").groupby("request_id")
+    won = seen.requests.set_index("request_id").winner
+    winners = seen.attempts[seen.attempts.attempt == seen.attempts.request_id.map(won)]
+    losers = seen.attempts.drop(winners.index)
+
+    assert copies.cause.agg(tuple).unique().tolist() == [("primary", "hedge")]
+    assert set(winners.ended) == {"ok"}
+    assert set(winners.output_tokens) == {ANSWER}
+    assert set(losers.ended) == {"cancelled"}
+    assert (losers.cancelled_at_ns.to_numpy() >= winners.first_content_at_ns.to_numpy()).all()
+
+
+def test_losers_of_hedges_cost_the_engine_next_to_nothing(runs):
+    seen = runs["hedged"].result()
+    answered = seen.everything.output_tokens.sum()  # losers tell no usage
+    losers = (seen.attempts.ended == "cancelled").sum()
+    wasted = seen.counters["tokens_predicted_total"] - answered
+
+    assert losers > 0
+    assert 0 <= wasted < losers * ANSWER / 10
+
+
+def test_the_engine_stops_working_on_a_loser_while_its_winner_goes_on(runs):
+    """Where nothing began or ended for half a second, the engine holds as many calls as the rows have open."""
+    seen = runs["hedged"].result()
+    rows = seen.everything
+    begun = rows.sent_at_ns.to_numpy()
+    over = rows.cancelled_at_ns.fillna(rows.ended_at_ns).to_numpy()
+    edges = [*begun, *over]
+    quiet = [
+        (int(((begun <= asked) & (over > asked)).sum()), held)
+        for asked, answered, held in seen.samples
+        if not any(asked - NOTICED_NS < edge <= answered for edge in edges)
+    ]
+
+    assert [pair for pair in quiet if pair[0] != pair[1]] == []
+    assert sum(held > 0 for _, held in quiet) >= 3
+    assert max(held for _, _, held in seen.samples) >= 2  # both copies, as long as there were two
