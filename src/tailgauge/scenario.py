@@ -7,6 +7,7 @@ are refused with file, key, what was expected and the nearest valid name. docs/s
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -74,9 +75,9 @@ class Limits(Table):
 class Slo(Table):
     """One objective. Decided on the bounds of a 95% interval: pass, fail or inconclusive."""
 
-    metric: Literal["ttft_sched", "ttft_sent", "tpot", "chunk_gap", "e2e_sched", "e2e_sent"] = Field(
-        description="metric name, see docs/metrics.md"
-    )
+    metric: Literal[
+        "ttft_sched", "ttft_sent", "tpot", "chunk_gap", "e2e_sched", "e2e_sent", "join_sched", "turnaround"
+    ] = Field(description="metric name, see docs/metrics.md")
     quantile: Annotated[float, Field(gt=0, lt=1)] = Field(0.99, description="which quantile is bounded")
     max_ms: Positive = Field(description="the bound, in milliseconds")
 
@@ -254,6 +255,22 @@ def override(text: str) -> tuple[str, Any]:
         return key.strip(), tomllib.loads(f"v = {raw.strip()}")["v"]
     except tomllib.TOMLDecodeError:
         return key.strip(), raw.strip()
+
+
+def spelled(key: str, value: Any) -> str:
+    """The text that `override` reads back as this value."""
+    if isinstance(value, str) and override(f"{key}={value}") == (key, value):
+        return f"{key}={value}"
+    return f"{key}={_toml(value)}"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, Mapping):
+        keys = {key: key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key) for key in value}
+        return f"{{{', '.join(f'{keys[key]} = {_toml(one)}' for key, one in value.items())}}}"
+    return json.dumps(value) if isinstance(value, str | bool) else str(value)
 
 
 def put(tree: dict[str, Any], dotted: str, value: Any) -> None:

@@ -91,7 +91,7 @@ def resolve(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--out {out}: cannot be written: {error.strerror}") from error
-    shown = tuple(f"{key}={value}" for key, value in pairs)
+    shown = tuple(scenarios.spelled(key, value) for key, value in pairs)
     told = estimate(scenario, schedule, prices, utc_today(), workers)
     return Settings(scenario, path.name, shown, out, schedule, prices, told)
 

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from tailgauge.errors import Exit, ScenarioError, UsageError
-from tailgauge.scenario import Stages, find, load, override, packaged, parse, scaled
+from tailgauge.scenario import Stages, find, load, override, packaged, parse, scaled, spelled
 
 SLO = {"metric": "tpot", "max_ms": 1}
 URL_SHAPE = "must be `simulated` or http(s)://HOST[:PORT][/PATH] without a query"
@@ -225,6 +225,24 @@ def test_scaling_keeps_the_proportions_of_the_stages(stages, duration_s, expecte
 )
 def test_an_override_is_a_dotted_key_and_a_toml_value_or_plain_text(text, pair):
     assert override(text) == pair
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        3, 2.5, True, "plain text", "true", "7", "", " spaced ", 'a "quoted" \\ one', "a\nb", "[1", [1, "x", [True]],
+        {"duration_s": 9.0, "of its own": {"x": ["é", False]}}, {}, [], math.inf,
+    ],
+)  # fmt: skip
+def test_what_is_noted_of_an_override_reads_back_as_the_same(value):
+    assert override(spelled("a.b", value)) == ("a.b", value)
+
+
+@pytest.mark.parametrize("metric", ["join_sched", "turnaround"])
+def test_an_objective_may_bound_a_join_and_a_turnaround(metric):
+    scenario = parse({"name": "n", "slo": {"goal": {"metric": metric, "max_ms": 100}}}, "my.toml")
+
+    assert scenario.slo["goal"].metric == metric
 
 
 @pytest.mark.parametrize("text", ["", "rate", "=5", ".a=1", "a.=1", "a..b=1", "a b=1", "--x"])
