@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from tailgauge import records
 from tailgauge_analysis import metrics
@@ -25,18 +26,30 @@ OFFERED = "offered"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Quantiles of one metric in one view, in milliseconds; +inf where the rank falls on a request without answer."""
+    """Quantiles of one metric in one view, in milliseconds; +inf where the rank falls on a request without answer.
+
+    `mean` is None where there is none: no sample, or one of them without an answer.
+    """
 
     metric: Metric
     view: str
     n: int
     without_answer: int
+    mean: float | None
     quantiles: tuple[Quantile, ...]
 
 
 def table(steady: Steady, ps: tuple[float, ...] = PS) -> list[Row]:
     """Every metric in every view that it has."""
     return [row(metric, steady, view, ps) for metric in METRICS for view in views(metric)]
+
+
+def by_traffic(steady: Steady, whole: list[Row]) -> dict[str, list[Row]]:
+    """The same table for each traffic table alone; `whole` is that of all of them."""
+    codes, names = pd.factorize(steady.requests["traffic"])
+    if len(names) == 1:
+        return {str(names[0]): whole}
+    return {str(name): table(steady.only(codes == code)) for code, name in enumerate(names)}
 
 
 def views(metric: Metric) -> tuple[str, ...]:
@@ -48,7 +61,8 @@ def row(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...] = PS) -
     """One metric in one view."""
     values, groups = sample(metric, steady, view)
     lost = int(np.isinf(values).sum())
-    return Row(metric, view, len(values), lost, tuple(quantiles(values, ps, groups)))
+    mean = float(values.mean()) if len(values) and not lost else None
+    return Row(metric, view, len(values), lost, mean, tuple(quantiles(values, ps, groups)))
 
 
 def sample(metric: Metric, steady: Steady, view: str) -> tuple[Floats, Ints | None]:
