@@ -1,0 +1,66 @@
+"""Quantile regression against truths: samples of a known law, vertices found by trying all, and coverage."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from tailgauge_analysis.quantile_regression import fit, intervals, loss
+
+
+def sample(n, seed):
+    """The spread grows with the size, so the slope at p is 20 - 3 ln(1 - p)."""
+    rng = np.random.default_rng(seed)
+    size, part = rng.uniform(1, 5, n), rng.random(n) < 0.5
+    x = np.stack([np.ones(n), size, np.where(part, size, 0.0)], axis=1)
+    return x, 50 + 20 * size - 15 * x[:, 2] + 3 * size * rng.exponential(1, n)
+
+
+@pytest.mark.parametrize("p", [0.5, 0.95])
+def test_a_known_law_is_recovered(p):
+    found = fit(*sample(20_000, 3), p)
+
+    assert found == pytest.approx([50, 20 - 3 * np.log(1 - p), -15], abs=0.6 if p == 0.5 else 1.5)
+
+
+@pytest.mark.parametrize("p", [0.25, 0.5, 0.9])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_loss_is_that_of_the_best_vertex(p, seed):
+    """An optimum lies on as many observations as there are coefficients: of 24 rows all can be tried."""
+    x, y = sample(24, seed)
+    best = min(loss(x, y, np.linalg.solve(x[list(rows)], y[list(rows)]), p) for rows in _solvable(x))
+
+    assert loss(x, y, fit(x, y, p), p) <= best * (1 + 1e-6)
+
+
+def _solvable(x):
+    return (
+        r for r in combinations(range(len(x)), x.shape[1]) if np.linalg.matrix_rank(x[list(r)]) == x.shape[1]
+    )
+
+
+def test_a_median_is_the_sample_median():
+    y = np.random.default_rng(1).lognormal(0, 1, 101)
+
+    assert fit(np.ones((101, 1)), y, 0.5)[0] == pytest.approx(np.median(y), rel=1e-9)
+
+
+def test_the_unit_of_a_column_does_not_matter():
+    x, y = sample(300, 9)
+
+    assert fit(x * [1, 1e6, 1e-3], y, 0.5) == pytest.approx(fit(x, y, 0.5) / [1, 1e6, 1e-3], rel=1e-6)
+
+
+@pytest.mark.parametrize("p", [0.5, 0.95])
+def test_intervals_cover_the_truth_about_as_often_as_they_say(p, full_size):
+    """Nominal 95%; binomial noise of 40 (400) samples, and what a bootstrap of a tail lacks, are allowed for."""
+    reps, n = (400, 2000) if full_size else (40, 400)
+    truth = [20 - 3 * np.log(1 - p), -15, 5 - 3 * np.log(1 - p)]
+    combine = np.array([[0, 1, 0], [0, 0, 1], [0, 1, 1]], float)
+    hits = np.zeros(3)
+    for seed in range(reps):
+        ends = intervals(*sample(n, 100 + seed), p, 100, combine)
+        hits += (ends[:, 0] <= truth) & (truth <= ends[:, 1])
+
+    assert (hits / reps >= (0.9 if full_size and p == 0.5 else 0.8)).all(), hits / reps
+    assert hits.sum() < 3 * reps  # an interval that always holds would be too wide
