@@ -14,7 +14,7 @@ from typing import Any
 
 import gevent
 from locust import User, constant, events, task
-from locust.runners import MasterRunner, WorkerRunner
+from locust.runners import STATE_RUNNING, STATE_SPAWNING, MasterRunner, WorkerRunner
 
 from tailgauge.analyse import analyse
 from tailgauge.clock import monotonic_ns
@@ -110,6 +110,8 @@ def attach_worker(environment: Any) -> Worker:
 
     worker = Worker(Link(runner), runner.client_id, on_ended)
     environment.events.test_start.add_listener(lambda **_: worker.hello())
+    if getattr(runner, "worker_state", None) in {STATE_SPAWNING, STATE_RUNNING}:
+        worker.hello()  # connected is ready: the test may have started before anyone listened
     environment.events.test_stopping.add_listener(
         lambda **_: worker.finish("the run was ended without a drain")
     )
