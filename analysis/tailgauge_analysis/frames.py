@@ -22,6 +22,7 @@ from tailgauge.errors import RunDataError
 from tailgauge.records import CHUNK_KINDS, TABLES
 from tailgauge_analysis import parts, runfile
 from tailgauge_analysis.problems import Problem
+from tailgauge_analysis.rate_limits import headers
 
 # Columns that the analysis reads. Chunks come by the million: every column here costs 8 bytes a chunk.
 WANTED: dict[str, tuple[str, ...]] = {
@@ -37,6 +38,10 @@ WANTED: dict[str, tuple[str, ...]] = {
         "stamps", "ended_at_ns", "target", "streamed", "first_thinking_at_ns", "first_tool_json_at_ns",
         "tool_ready_at_ns", "first_field_at_ns", "citations", "phases", "reader_paused_ns", "prefix", "cache_expected",
         "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "thinking_tokens",
+        "first_event_at_ns",
+        "prefix_hash", "cache_since_use_ns", "cache_writers", "cache_marks", "cache_ttl", "cache_blocks", "params_hash",
+        "first_difference", "cache_creation_5m_input_tokens", "cache_creation_1h_input_tokens",
+        "asked_model", "headers_at_ns", "retry_after_s", "rate_limit_headers",
     ),
     "chunks": (
         "request_id", "leg", "attempt", "chunk_index", "kind", "arrived_at_ns", "low_at_ns", "read_at_ns", "chars",
@@ -47,7 +52,7 @@ WANTED: dict[str, tuple[str, ...]] = {
     ),
     "target": (
         "request_id", "leg", "attempt", "status", "received_at_ns", "chunk_sent_at_ns", "ended_at_ns",
-        "cancelled_at_ns", "output_tokens",
+        "cancelled_at_ns", "output_tokens", "prefill_started_at_ns", "prefill_ended_at_ns",
     ),
 }  # fmt: skip
 
@@ -120,7 +125,7 @@ def _table(
             table.append_column("worker", pa.repeat(pa.scalar(part.worker, pa.int32()), table.num_rows))
         )
     if read:
-        return pa.concat_tables(read)
+        return pa.concat_tables(read, promote_options="default")  # not every part has rate-limit headers
     nothing = _REDUCED.get(name, _as_it_is)(parts.empty(name, WANTED[name]))
     return nothing.append_column("worker", pa.array([], pa.int32()))
 
@@ -158,7 +163,11 @@ def _lean_truth(truth: pa.Table) -> pa.Table:
     return kept.append_column("chunks_sent", lengths)
 
 
-_REDUCED: dict[str, Callable[[pa.Table], pa.Table]] = {"chunks": _lean_chunks, "target": _lean_truth}
+_REDUCED: dict[str, Callable[[pa.Table], pa.Table]] = {
+    "chunks": _lean_chunks,
+    "target": _lean_truth,
+    "attempts": headers.lean,
+}
 
 
 def _frame(table: pa.Table, start_at_ns: int) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from tailgauge_analysis.latency import OFFERED, SUCCESSES
 from tailgauge_analysis.marks import flow, marks
 from tailgauge_analysis.page import at, meaning, shown, word
+from tailgauge_analysis.rate_limits.said import said as limits_said
 from tailgauge_analysis.runfile import Json
 from tailgauge_analysis.spoken import bound
 from tailgauge_analysis.wording import count, ms, plain, share
@@ -38,6 +39,7 @@ def markdown(contents: Json) -> str:
         *_flow(contents),
         *_groups(contents["groups"]),
         *_slos(contents["slos"]),
+        *_rate_limits(contents["rate_limits"]),
         "## What was sent",
         _sent(contents["traffic"]),
         *_failures(contents["failures"]),
@@ -163,6 +165,15 @@ def _slos(slos: Sequence[Json]) -> list[str]:
         if rows
         else []
     )
+
+
+def _rate_limits(limits: Json | None) -> list[str]:
+    if limits is None:
+        return []
+    told = limits_said(limits)
+    tables = [_rows(header, rows) for _, header, rows in told["tables"]]
+    facts = [_rows(("rate limits", "what is known"), told["facts"])]
+    return ["## Rate limits", safe(limits["sentence"]), *facts, *tables]
 
 
 def _failures(failures: Sequence[Json]) -> list[str]:

@@ -19,6 +19,7 @@ from tailgauge_analysis.figures import Figure, library
 from tailgauge_analysis.latency import OFFERED, SUCCESSES
 from tailgauge_analysis.marks import flow, marks, plainly
 from tailgauge_analysis.quantiles import TOO_FEW
+from tailgauge_analysis.rate_limits.said import said as limits_said
 from tailgauge_analysis.runfile import Json
 from tailgauge_analysis.slo import FAIL, INCONCLUSIVE
 from tailgauge_analysis.spoken import bound
@@ -90,6 +91,7 @@ def html(contents: Json, figures: Sequence[Figure]) -> str:
         tree=_tree,
     )
     environment.globals.update(bound=bound, plural=wording.plural, marks=marks, at=at, plainly=plainly)
+    environment.globals.update(limits_said=limits_said)
     outcomes = [slo["outcome"] for slo in contents["slos"]]
     return environment.get_template("report.html.jinja").render(
         **{**contents, "run_facts": contents["run"]},

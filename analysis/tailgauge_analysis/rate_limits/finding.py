@@ -1,0 +1,224 @@
+"""Everything that the report says of rate limits, computed once.
+
+Rule: the order of the computation stands here. Shares and retries are of the steady stage; buckets are of the whole run,
+since they remember. There is a finding if the run met a 429, saw a rate-limit header or retried.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+import pandas as pd
+
+from tailgauge import records
+from tailgauge_analysis.frames import Frames
+from tailgauge_analysis.rate_limits import buckets, growth, levels, retries
+from tailgauge_analysis.rate_limits.acceleration import Acceleration, acceleration
+from tailgauge_analysis.rate_limits.costs import Costs, costs
+from tailgauge_analysis.rate_limits.estimates import Readings, Told, burst, rate, readings
+from tailgauge_analysis.rate_limits.headers import KINDS, REMAINING, TOKENS, column
+from tailgauge_analysis.rate_limits.kinds import UNKNOWN, kinds, refused
+from tailgauge_analysis.rate_limits.shares import Bins, Shares, bins, shares
+from tailgauge_analysis.runfile import Json
+
+MOST_MODELS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """The least that the headers of a bucket said is left."""
+
+    limit: float
+    responses: int
+    least: float
+    low: float  # `least` may be rounded
+    high: float
+    share: float
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """One limit of one model of one target."""
+
+    target: str
+    model: str
+    kind: str
+    refused: int
+    remaining: Remaining | None
+    refill_per_s: tuple[float, float] | None  # by the headers' resets
+    rate: Told
+    burst: Told
+    fit: buckets.Fit | None
+    use: levels.Use | None
+    levels: levels.Levels | None
+    growth: growth.Growth
+
+    @property
+    def utilisation(self) -> float | None:
+        """Mean use of the rate."""
+        known = self.rate.value and self.use
+        return self.use.mean_per_s / self.rate.value if known and self.use and self.rate.value else None
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """The limit that is met first; None with the reason."""
+
+    bucket: Bucket | None
+    kind: str | None
+    how: str | None
+    why: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimits:
+    """The 429 report."""
+
+    shares: Shares
+    bins: Bins | None
+    first_at_s: float | None
+    buckets: tuple[Bucket, ...]
+    binding: Binding
+    acceleration: Acceleration
+    retry_after: retries.RetryAfter
+    amplification: tuple[retries.Amplification, ...]
+    synchrony: retries.Synchrony
+
+
+def rate_limits(frames: Frames) -> RateLimits | None:
+    """Of a run; None where it has nothing to do with limits."""
+    attempts = frames.attempts.sort_values("sent_at_ns", kind="stable", ignore_index=True)
+    run = attempts[attempts["stage"] != records.PREFLIGHT]
+    headed = any(column(kind, REMAINING) in attempts.columns for kind in KINDS)
+    retried = (run["cause"] == records.RETRY).any()
+    if not (refused(run).any() or headed or retried) or not len(run):
+        return None
+    told = kinds(attempts)
+    steady = run[run["stage"] == records.STEADY]
+    over_time = bins(run, told)
+    found = _buckets(attempts, told, over_time, _zero_s(frames.run))
+    known = told.loc[told.index.isin(run.index), "kind"]
+    first = run.loc[refused(run), "sent_at_ns"].min()
+    return RateLimits(
+        shares=shares(frames.requests.drop_duplicates("request_id"), attempts, told),
+        bins=over_time,
+        first_at_s=None if np.isnan(first) else float(first) / 1e9,
+        buckets=found,
+        binding=binding(found, known),
+        acceleration=acceleration(run, told),
+        retry_after=retries.retry_after(steady),
+        amplification=retries.amplification(steady, frames.run["scenario"]),
+        synchrony=retries.synchrony(steady),
+    )
+
+
+def _zero_s(run: Json) -> float | None:
+    """Seconds since 1970 at the zero of the run clock; a rehearsal's wall clock is its virtual clock."""
+    if run["virtual"]:
+        return float(run["start_at_ns"] or 0) / 1e9
+    try:
+        return datetime.fromisoformat(str(run["started_at"])).timestamp()
+    except ValueError:
+        return None
+
+
+def _buckets(
+    attempts: pd.DataFrame, told: pd.DataFrame, over_time: Bins | None, zero_s: float | None
+) -> tuple[Bucket, ...]:
+    """Each limit that headers name or 429s are by, of the models with most calls."""
+    out: list[Bucket] = []
+    sizes = attempts.groupby(["target", "asked_model"], observed=True).size().sort_values(ascending=False)
+    for target, model in list(sizes.index)[:MOST_MODELS]:
+        ours = (attempts["target"] == target) & (attempts["asked_model"] == model)
+        rows = attempts[ours]
+        by = told["kind"].reindex(rows.index)
+        named = [kind for kind in KINDS if (by == kind).any() or _headed(rows, kind)]
+        if len(named) > 1 and not (by == TOKENS).any():  # repeats the tighter of the others
+            named = [
+                kind for kind in named if kind != TOKENS or not {"input_tokens", "output_tokens"} & set(named)
+            ]
+        out += [_bucket(rows, str(target), str(model), kind, by == kind, over_time, zero_s) for kind in named]
+    return tuple(out)
+
+
+def _headed(rows: pd.DataFrame, kind: str) -> bool:
+    name = column(kind, REMAINING)
+    return name in rows.columns and bool(rows[name].notna().any())
+
+
+def _bucket(
+    rows: pd.DataFrame, target: str, model: str, kind: str, ours: pd.Series[bool], over_time: Bins | None,
+    zero_s: float | None,
+) -> Bucket:  # fmt: skip
+    seen = readings(rows, kind, ours.to_numpy(np.bool_), zero_s)
+    events = costs(rows, kind, ours)
+    fit = buckets.fit(events) if events is not None else None
+    per_s = rate(seen, fit, events, kind)
+    size = burst(per_s, seen, fit, events, kind)
+    level, grown = None, growth.Growth(None, None, None, 0, size.why or per_s.why)
+    if events is None:
+        grown = growth.Growth(None, None, None, 0, "the record does not hold what the calls cost")
+    elif per_s.value is not None:
+        if size.value is not None and over_time is not None:
+            end_s = float(over_time.at_s[-1])
+            level = levels.levels(events, per_s.value, size.value, seen, over_time.width_s, end_s)
+        grown = _grown(events, rows, per_s.value, size)
+    refill = None
+    if seen is not None and seen.refill_low is not None and seen.refill_high is not None:
+        refill = (seen.refill_low, seen.refill_high)
+    use = levels.use(events) if events is not None else None
+    return Bucket(
+        target, model, kind, int(ours.sum()), _remaining(seen), refill, per_s, size, fit, use, level, grown
+    )  # fmt: skip
+
+
+def _grown(events: Costs, rows: pd.DataFrame, per_s: float, size: Told) -> growth.Growth:
+    """g*, and only its bounds where the burst is only bounded."""
+    if size.low is None or size.high is None:
+        return growth.Growth(None, None, None, 0, size.why)
+    trace = growth.offered(events, rows)
+    value = size.value if size.value is not None else size.low
+    low = size.low if size.value is None else min(size.low, value)
+    high = size.high if size.value is None else max(size.high, value)
+    if _is_exact(value, low, high):
+        low = high = value
+    one = growth.growth(trace, per_s, (low, value, high))
+    if size.value is None and one.value is not None:
+        return growth.Growth(None, one.low, one.high, one.calls, size.why)
+    return one
+
+
+def _is_exact(value: float, low: float, high: float) -> bool:
+    """Whether a burst is as good as known: its interval is less than one call wide."""
+    return high - low < 1 and value == round(value)
+
+
+def _remaining(seen: Readings | None) -> Remaining | None:
+    if seen is None:
+        return None
+    at = int(np.argmin(seen.remaining))
+    least = float(seen.remaining[at])
+    low, high = max(0.0, least - seen.slack), least + seen.slack
+    return Remaining(
+        seen.limit, len(seen.remaining), least, low, high, least / seen.limit, float(seen.at_s[at])
+    )  # fmt: skip
+
+
+def binding(found: tuple[Bucket, ...], known: pd.Series[str]) -> Binding:
+    """The limit with most 429s; without a 429 the one that would be met first as the traffic grows."""
+    if len(known):
+        counts = known[known != UNKNOWN].value_counts()
+        if not len(counts):
+            return Binding(None, None, None, "nothing tells which limit refused")
+        kind = str(counts.index[0])
+        ours = [one for one in found if one.kind == kind]
+        return Binding(max(ours, key=lambda one: one.refused, default=None), kind, "most 429s", None)
+    least = [(one.growth.value, one) for one in found if one.growth.value is not None]
+    least = least or [(one.growth.low, one) for one in found if one.growth.low is not None]
+    if least:
+        _, first = min(least, key=lambda pair: pair[0] or 0.0)
+        return Binding(first, first.kind, "smallest growth factor", None)
+    return Binding(None, None, None, "no 429, and no limit is known")

@@ -1,0 +1,112 @@
+"""How many calls got a 429: in the steady stage, by kind of limit, and over the run.
+
+Rule: shares of attempts that were sent, each with its exact (Clopper-Pearson) 95% interval. 429s come together, so the
+share of the whole stage takes its interval on effective n (quantiles.effective_n); bins and kinds on n. A bin is as wide
+as those of the timeline, by the time of sending.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from tailgauge import records
+from tailgauge_analysis.binomial import clopper_pearson
+from tailgauge_analysis.quantiles import Floats, Ints, effective_n
+from tailgauge_analysis.rate_limits.kinds import ALL, refused
+from tailgauge_analysis.timeline import width
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The 429s of one limit; `how` says what told them apart."""
+
+    kind: str
+    attempts: int
+    share: float
+    low: float
+    high: float
+    first_at_s: float
+    how: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """429s among the attempts of the steady stage, and how many of its requests met one or ended with one."""
+
+    attempts: int
+    refused: int
+    share: float | None
+    low: float | None
+    high: float | None
+    n_eff: int
+    requests: int
+    requests_refused: int
+    requests_ended_refused: int
+    by_kind: tuple[Kind, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bins:
+    """The whole run in bins; NaN where nothing was sent."""
+
+    width_s: int
+    at_s: Floats
+    attempts: Ints
+    refused: Ints
+    low: Floats
+    high: Floats
+    by_kind: dict[str, Ints]
+
+    @property
+    def share(self) -> Floats:
+        """429s of the attempts of each bin."""
+        share: Floats = np.where(self.attempts > 0, self.refused / np.maximum(self.attempts, 1), np.nan)
+        return share
+
+
+def shares(requests: pd.DataFrame, attempts: pd.DataFrame, kinds: pd.DataFrame) -> Shares:
+    """Of the steady stage; `attempts` in order of sending."""
+    steady = attempts[(attempts["stage"] == records.STEADY) & attempts["sent_at_ns"].notna()]
+    said = refused(steady)
+    n, k = len(steady), int(said.sum())
+    n_eff = effective_n(said) if n else 0
+    low, high = clopper_pearson(k * n_eff / n, n_eff) if n else (None, None)
+    wanted = requests[requests["stage"] == records.STEADY]
+    met = steady["request_id"][said].nunique()
+    ended = int((wanted["ended"] == records.RATE_LIMITED).sum())
+    rows = kinds.loc[steady.index[said]].join(steady["sent_at_ns"])
+    by_kind = []
+    for kind, group in rows.groupby("kind", sort=False):
+        ends = clopper_pearson(len(group), n)
+        hows = tuple(sorted({how for how in group["how"] if how}))
+        first = float(group["sent_at_ns"].min()) / 1e9
+        by_kind.append(Kind(str(kind), len(group), len(group) / n, *ends, first, hows))
+    by_kind.sort(key=lambda one: -one.attempts)
+    return Shares(
+        n, k, k / n if n else None, low, high, n_eff, len(wanted), int(met), ended, tuple(by_kind)
+    )  # fmt: skip
+
+
+def bins(attempts: pd.DataFrame, kinds: pd.DataFrame) -> Bins | None:
+    """Of the whole run, preflight excepted; None where nothing was sent."""
+    sent = attempts[(attempts["stage"] != records.PREFLIGHT) & attempts["sent_at_ns"].notna()]
+    if not len(sent):
+        return None
+    at_s = np.maximum(0.0, sent["sent_at_ns"].to_numpy(np.float64) / 1e9)
+    step = width(float(at_s.max()))
+    number = (at_s // step).astype(np.int64)
+    count = int(number.max()) + 1
+    said = refused(sent)
+    n = np.bincount(number, minlength=count)
+    k = np.bincount(number[said], minlength=count)
+    ends = np.array(
+        [clopper_pearson(int(a), int(b)) if b else (np.nan, np.nan) for a, b in zip(k, n, strict=True)]
+    )
+    of = kinds["kind"].reindex(sent.index).to_numpy(object)
+    present = [kind for kind in ALL if (of == kind).any()]
+    by_kind = {kind: np.bincount(number[of == kind], minlength=count) for kind in present}
+    at = (np.arange(count) + 0.5).astype(np.float64) * step
+    return Bins(step, at, n, k, ends[:, 0], ends[:, 1], by_kind)
