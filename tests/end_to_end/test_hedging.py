@@ -196,6 +196,7 @@ class TestLosers:
         truth = hedged.truth_of(hedged.losers)
         stayed = hedged.truth_of(hedged.attempts[hedged.attempts.ended == "ok"])
 
+        assert len(truth) > 0
         assert truth.cancelled_at_ns.notna().all()
         assert (truth.cancelled_at_ns.to_numpy() >= hedged.losers.cancelled_at_ns.to_numpy()).all()
         assert stayed.cancelled_at_ns.isna().all()
@@ -205,10 +206,15 @@ class TestLosers:
         wasted = {}
         for mode in ("next_step", "never"):
             seen = runs[mode].result()
-            wasted[mode] = seen.truth_of(seen.losers).tokens_after_cancel
+            truth = seen.truth_of(seen.losers)
+            wasted[mode] = truth.tokens_after_cancel
+            if mode == "never":
+                assert set(truth.billed_output_tokens) == {20}  # the whole answer, for nobody
 
         assert wasted["next_step"].max() <= 1  # the step that is under way
-        assert wasted["never"].min() == wasted["never"].max() == 20  # the whole answer, for nobody
+        assert (
+            wasted["never"].min() >= 15
+        )  # all but the little that was made while the winner's content was on its way
 
 
 class TestRetries:
