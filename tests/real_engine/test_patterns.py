@@ -29,7 +29,7 @@ SMALL_PREFIX = {"system_tokens": 300, "few_shot_tokens": 50, "prefixes": 2}
 PLANS: dict[str, tuple[dict[str, int], list[str]]] = {
     # scenario: what its engine needs, and what differs from the packaged scenario
     "hedged": (
-        {"parallel": 8, "ctx": 32768},
+        {"parallel": 16, "ctx": 32768},
         [
             *("--rate=1", "--set=arrival.process=constant", "--set=traffic.chat.prompt_tokens=60"),
             *("--set=traffic.chat.hedge.policy=immediate", "--set=traffic.chat.hedge.budget_share=1.0"),
@@ -60,6 +60,7 @@ PLANS: dict[str, tuple[dict[str, int], list[str]]] = {
         ],
     ),
 }  # fmt: skip
+FULL_SIZE = {"hedged": ["--rate=0.4"]}  # two cores bear no more of these long answers for long
 CACHED = ["cached", "cached_automatic"]
 
 
@@ -98,31 +99,24 @@ def runs(
 ) -> Iterator[dict[str, Future[Seen]]]:
     """Every scenario's run, at the same time; a test waits for its own."""
     folder = tmp_path_factory.mktemp("patterns")
-    duration_s = "20" if full_size else "3"
     with ThreadPoolExecutor(len(PLANS)) as pool:
         yield {
-            name: pool.submit(_run, name, folder / name, fresh_engine, duration_s, need, differs)
+            name: pool.submit(
+                _run, name, folder / name, fresh_engine, need, [*differs, *_length(name, full_size)]
+            )
             for name, (need, differs) in PLANS.items()
         }
 
 
-def _run(
-    name: str, out: Path, fresh_engine: Any, duration_s: str, need: dict[str, int], differs: list[str]
-) -> Seen:
+def _length(name: str, full_size: bool) -> list[str]:
+    return ["--duration=20", *FULL_SIZE.get(name, [])] if full_size else ["--duration=3"]
+
+
+def _run(name: str, out: Path, fresh_engine: Any, need: dict[str, int], differs: list[str]) -> Seen:
     out.mkdir()
     serving: AbstractContextManager[Any] = fresh_engine(out / "engine.log", **need)
     with serving as engine:
-        line = [
-            TAILGAUGE,
-            "run",
-            name,
-            "--target",
-            engine.url,
-            "--duration",
-            duration_s,
-            "--seed=7",
-            *differs,
-        ]
+        line = [TAILGAUGE, "run", name, "--target", engine.url, "--seed=7", *differs]
         running = Running([*line, "--json", "--out", str(out)], out, {}, out)
         samples, until = [], time.monotonic() + 150
         while running.process.poll() is None and time.monotonic() < until:
