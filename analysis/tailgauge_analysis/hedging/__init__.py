@@ -1,0 +1,1 @@
+"""Hedging: what second copies brought, and what they took."""

@@ -1,0 +1,289 @@
+"""The arms: every traffic table that hedges, and its control, the table that differs by nothing else and does not.
+
+Rule: steady stage, requests that were read slowly on purpose excepted. Latencies are of the logical request, since
+scheduled, failures counted as slowest. Tables of one run share its target at the same time: each feels the load of the
+other, so that a difference between them is not the difference that switching would make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+
+from tailgauge import records
+from tailgauge.pricing import Price, Usage
+from tailgauge_analysis import latency
+from tailgauge_analysis.cache.cost import tariff
+from tailgauge_analysis.frames import Frames
+from tailgauge_analysis.hedging.pairs import KEYS, PROMPT, Pairs, pairs
+from tailgauge_analysis.hedging.slowness import Slowness, slowness
+from tailgauge_analysis.hedging.waste import Waste, costs, waste
+from tailgauge_analysis.metrics import BY_NAME
+from tailgauge_analysis.portions import Portion, portion
+from tailgauge_analysis.quantiles import Floats, Quantile, quantiles
+from tailgauge_analysis.ratios import Ratio, quantile_ratio
+from tailgauge_analysis.runfile import Json, table
+from tailgauge_analysis.steady import Steady
+
+PS = (0.5, 0.95, 0.99)
+METRICS = ("ttft_sched", "e2e_sched", "join_sched")
+OFF = "off"
+CONTENT, PLANNED = "content", "target"
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """How much later the loser's content would have come, in ms, of the legs that the copy won. `basis`: both copies
+    brought content, or the simulated target told what it had planned.
+    """
+
+    basis: str
+    n: int
+    quantiles: tuple[Quantile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What the losers cost, as an interval, and all that answered; `why` where there is no price."""
+
+    unit: str
+    low: float | None
+    high: float | None
+    answered: float | None
+    why: str
+
+    @property
+    def shares(self) -> tuple[float | None, float | None]:
+        """The losers' cost over that of the answers."""
+        if not self.answered or self.low is None or self.high is None:
+            return None, None
+        return self.low / self.answered, self.high / self.answered
+
+
+@dataclass(frozen=True, slots=True)
+class Limited:
+    """Attempts that got a 429 (rate_limited) or a 529 or 503 (overloaded)."""
+
+    of_all: Portion
+    of_first: Portion
+    of_copies: Portion
+
+
+@dataclass(frozen=True, slots=True)
+class Versus:
+    """An arm beside its control: quantiles of the arm over those of the control, by metric."""
+
+    traffic: str
+    ratios: dict[str, tuple[Ratio, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One traffic table. `hedging` parts are None for a control."""
+
+    traffic: str
+    policy: str
+    is_control: bool
+    requests: int
+    latency: tuple[latency.Row, ...]
+    limited: Limited
+    legs: int
+    hedged: Portion
+    won: Portion
+    undecided: int
+    held: dict[str, int]
+    budget_exhausted: int
+    extra_requests: float | None
+    extra_input_tokens: float | None
+    delay: tuple[Quantile, ...]
+    margin: Margin | None
+    waste: Waste | None
+    cost: Cost | None
+    slowness: Slowness | None
+    versus: Versus | None
+
+
+def arms(frames: Frames, of_target: Steady) -> list[Arm]:
+    """Every arm after its control; none where nothing hedges."""
+    tables = table(frames.run["scenario"], "traffic")
+    attempts = of_target.attempts.sort_values("sent_at_ns", kind="stable")
+    by_name = {str(name): rows for name, rows in attempts.groupby("traffic", observed=True)}
+    hedging = [name for name in sorted(by_name) if _hedges(table(tables, name), by_name[name])]
+    controls = {name: _control(tables, name, list(by_name)) for name in hedging}
+    found = [
+        _Arm(frames, of_target, name, table(tables, name), by_name[name])
+        for name in [*dict.fromkeys(control for control in controls.values() if control), *hedging]
+    ]
+    by = {one.name: one for one in found}
+    prices = tariff(frames.run)
+    return [
+        one.told(prices.unit, prices.price, prices.why, by.get(controls.get(one.name) or "")) for one in found
+    ]
+
+
+def _hedges(traffic: Json, attempts: pd.DataFrame) -> bool:
+    return table(traffic, "hedge").get("policy", OFF) != OFF or bool(
+        (attempts["cause"] == records.HEDGE).any()
+    )
+
+
+def _control(tables: Json, name: str, names: list[str]) -> str | None:
+    """The table that differs by hedging alone and does not hedge."""
+    shape = _shape(table(tables, name))
+    for other in names:
+        traffic = table(tables, other)
+        if traffic and table(traffic, "hedge").get("policy", OFF) == OFF and _shape(traffic) == shape:
+            return other
+    return None
+
+
+def _shape(traffic: Json) -> Json:
+    """What two arms must have alike; `hedged` without a hedge is `streaming`."""
+    kept = {k: v for k, v in traffic.items() if k not in {"hedge", "weight", "tags"}}
+    return {**kept, "pattern": "streaming"} if kept.get("pattern") == "hedged" else kept
+
+
+class _Arm:
+    """One traffic table's rows."""
+
+    def __init__(
+        self, frames: Frames, steady: Steady, name: str, traffic: Json, attempts: pd.DataFrame
+    ) -> None:
+        self.name, self.policy = (
+            name,
+            str(table(traffic, "hedge").get("policy", "unknown" if not traffic else OFF)),
+        )
+        self.stage = steady.only((steady.requests["traffic"] == name).to_numpy(np.bool_))
+        self.attempts, self.truth = attempts, frames.truth
+        rows = (latency.row(BY_NAME[metric], self.stage, latency.OFFERED, PS) for metric in METRICS)
+        self.latency = tuple(row for row in rows if row.n)
+        first = attempts["cause"] != records.HEDGE
+        self.is_copy = ~first.to_numpy(np.bool_)
+        self.firsts = attempts[first].drop_duplicates(KEYS)
+
+    def told(self, unit: str, price: Callable[[str], Price | None], why: str, control: _Arm | None) -> Arm:
+        """Everything that is said of it."""
+        found = pairs(self.stage.requests, self.attempts)
+        hedges = bool(len(found.copy)) or self.policy != OFF
+        legs = self.attempts[KEYS].drop_duplicates()
+        hedged = pd.MultiIndex.from_frame(legs).isin(pd.MultiIndex.from_frame(found.legs[KEYS]))
+        held = self.stage.requests["hedge_held"].dropna().value_counts()
+        return Arm(
+            traffic=self.name,
+            policy=self.policy,
+            is_control=not hedges,
+            requests=len(self.stage.requests),
+            latency=self.latency,
+            limited=self._limited(),
+            legs=len(legs),
+            hedged=portion(hedged),
+            won=portion(found.copy_won),
+            undecided=int((~found.decided).sum()),
+            held={str(name): int(n) for name, n in held.items()},
+            budget_exhausted=int(held.get("budget", 0)),
+            extra_requests=_over(int(self.is_copy.sum()), int((~self.is_copy).sum())),
+            extra_input_tokens=self._extra_input(found),
+            delay=tuple(quantiles(found.delay_ms, PS)) if hedges and len(found.copy) else (),
+            margin=_margin(found, self.truth) if hedges else None,
+            waste=waste(found, self.truth) if hedges else None,
+            cost=self._cost(found, unit, price, why) if hedges else None,
+            slowness=slowness(found, self.firsts, control.firsts if control else None) if hedges else None,
+            versus=_versus(self, control) if control and hedges else None,
+        )
+
+    def _limited(self) -> Limited:
+        said = self.attempts["ended"].isin((records.RATE_LIMITED, records.OVERLOADED)).to_numpy(np.bool_)
+        return Limited(portion(said), portion(said[~self.is_copy]), portion(said[self.is_copy]))
+
+    def _extra_input(self, found: Pairs) -> float | None:
+        """Prompt tokens of the copies over those of all other calls that were served."""
+        own = _prompts(self.attempts)[~self.is_copy]
+        other = _prompts(found.copy).fillna(_prompts(found.first))
+        return _over(float(other.sum()), float(own.sum() + self._first_untold(found)))
+
+    def _first_untold(self, found: Pairs) -> float:
+        """Prompts of first calls that were closed before they told, from their copies."""
+        untold = _prompts(found.first).isna()
+        return float(_prompts(found.copy)[untold].sum())
+
+    def _cost(self, found: Pairs, unit: str, price: Callable[[str], Price | None], why: str) -> Cost:
+        losers, winners = found.losers(), found.winners()
+        models = winners["model"].where(winners["model"].notna(), winners["asked_model"]).fillna("")
+        low = high = Fraction(0)
+        for model in sorted(models.unique()):
+            entry = price(str(model))
+            if entry is None:
+                return Cost("", None, None, None, why or f"no price for {model or 'an unnamed model'}")
+            rows = (models == model).to_numpy(np.bool_)
+            pair = costs(losers[rows].reset_index(drop=True), winners[rows].reset_index(drop=True), entry)
+            low, high = low + pair[0], high + pair[1]
+        return Cost(unit, float(low), float(high), self._answered(price), "")
+
+    def _answered(self, price: Callable[[str], Price | None]) -> float | None:
+        """Cost of the attempts that answered."""
+        names = [*PROMPT, "cache_creation_5m_input_tokens", "cache_creation_1h_input_tokens", "output_tokens"]
+        good = self.attempts[(self.attempts["ended"] == records.OK) & self.attempts["output_tokens"].notna()]
+        total = Fraction(0)
+        for model, rows in good.groupby(good["model"].fillna(""), observed=True):
+            entry = price(str(model))
+            if entry is None:
+                return None
+            kinds, counts = np.unique(rows[names].fillna(-1).to_numpy(np.int64), axis=0, return_counts=True)
+            for row, n in zip(kinds.tolist(), counts.tolist(), strict=True):
+                usage = {name: None if v < 0 else v for name, v in zip(names, row, strict=True)}
+                total += n * entry.cost(Usage.of(usage))
+        return float(total)
+
+
+def _prompts(rows: pd.DataFrame) -> pd.Series[float]:
+    return rows[list(PROMPT)].sum(axis=1).where(rows["input_tokens"].notna())
+
+
+def _over(more: float, of: float) -> float | None:
+    return more / of if of else None
+
+
+def _versus(arm: _Arm, control: _Arm) -> Versus:
+    by = {row.metric.name: row.quantiles for row in control.latency}
+    return Versus(
+        control.name,
+        {
+            row.metric.name: tuple(map(quantile_ratio, row.quantiles, by[row.metric.name]))
+            for row in arm.latency
+            if row.metric.name in by
+        },
+    )
+
+
+def _margin(found: Pairs, truth: pd.DataFrame) -> Margin | None:
+    """None where no loser's content is known: it is closed when the winner's comes."""
+    losers, winners = found.losers(), found.winners()
+    copy_won = found.copy_won[found.decided]
+    at = winners["first_content_at_ns"].to_numpy(np.float64)
+    both: Floats = losers["first_content_at_ns"].to_numpy(np.float64) - at
+    basis = CONTENT
+    known = copy_won & ~np.isnan(both)
+    if not known.any():
+        basis, both = PLANNED, _planned(losers, truth) - at
+        known = copy_won & ~np.isnan(both)
+    if not known.any():
+        return None
+    return Margin(basis, int(known.sum()), tuple(quantiles(both[known] / 1e6, PS)))
+
+
+def _planned(losers: pd.DataFrame, truth: pd.DataFrame) -> Floats:
+    """When the target would have begun to answer, where it had drawn that beforehand."""
+    keys = [*KEYS, "attempt"]
+    named = (
+        truth[truth["planned_ttft_ns"].notna() & truth["request_id"].notna()]
+        .drop_duplicates(keys)
+        .set_index(keys)
+    )
+    at = (named["received_at_ns"] + named["planned_ttft_ns"]).reindex(
+        pd.MultiIndex.from_frame(losers[keys].astype("int64"))
+    )
+    return at.to_numpy(np.float64)

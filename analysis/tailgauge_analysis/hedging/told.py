@@ -1,0 +1,221 @@
+"""Hedging in the report: plain values, one sentence an arm, and lines for page and Markdown.
+
+Rule: nothing is computed; the page and Markdown say the same words. An arm without a control says so, and arms of one run
+say that they met on the same target.
+"""
+
+from __future__ import annotations
+
+from tailgauge_analysis.fan_out.told import cell
+from tailgauge_analysis.hedging.arms import CONTENT, Arm
+from tailgauge_analysis.plain_values import plain_values
+from tailgauge_analysis.runfile import Json
+from tailgauge_analysis.spoken import VALUE, quantile
+from tailgauge_analysis.wording import count, ms, percentile, plain, plural, share
+
+NO_CONTROL = (
+    "without a control: no other traffic table of the run differs by hedging alone and does not hedge, so what the copies "
+    "brought is not measured"
+)
+INTERFERENCE = (
+    "Arm and control ran at the same time against one target: the copies of one load the other, and what an arm does to the "
+    "target its control feels too. The ratios do not say what switching hedging on would do; for that, run the two in "
+    "blocks that take turns."
+)
+TITLES = {"ttft_sched": "TTFT", "e2e_sched": "end to end", "join_sched": "join"}
+
+
+def to_json(found: list[Arm], beyond: str) -> Json | None:
+    """`hedging` of report.json; None where nothing hedges."""
+    if not found:
+        return None
+    arms = [_arm(one, beyond) for one in found]
+    paired = any(one.versus for one in found)
+    return {"arms": arms, "interference": INTERFERENCE if paired else None}
+
+
+def _arm(one: Arm, beyond: str) -> Json:
+    facts: Json = plain_values(one, beyond)
+    facts["traffic"] = plain(one.traffic, 80)
+    facts["policy"] = plain(one.policy, 40)
+    facts["latency"] = [
+        {
+            "metric": row.metric.name, "view": row.view, "n": row.n, "without_answer": row.without_answer,
+            "quantiles": [quantile(q, beyond) for q in row.quantiles],
+        }
+        for row in one.latency
+    ]  # fmt: skip
+    if one.cost:
+        facts["cost"]["low_share"], facts["cost"]["high_share"] = one.cost.shares
+    facts["no_control"] = None if one.is_control or one.versus else NO_CONTROL
+    facts["sentence"] = sentence(facts)
+    return facts
+
+
+def sentence(one: Json) -> str:
+    """The answer in one sentence."""
+    if one["is_control"]:
+        return f"{one['traffic']}: the control, without hedges."
+    if not one["hedged"]["k"]:
+        held = f", {count(sum(one['held'].values()))} due but held" if one["held"] else ""
+        return f"{one['traffic']}: no copy was sent in the steady stage{held}."
+    said = (
+        f"{one['traffic']}: {share(one['hedged']['value'])} of {plural(one['legs'], 'call')} got a second copy, "
+        f"which won {share(one['won']['value'])} of the time"
+    )
+    best = _best(one)
+    if best is None:
+        return f"{said}; {NO_CONTROL}."
+    metric, ratio = best
+    ends = [f"{ratio[end]:.2f}" if ratio[end] is not None else "?" for end in ("low", "high")]
+    word = _word(ratio)
+    return (
+        f"{said}; {TITLES[metric]} {percentile(ratio['p'])} is {ratio['value']:.2f} times ({ends[0]} to {ends[1]}) that of "
+        f"the control {plain(one['versus']['traffic'], 80)}: {word}."
+    )
+
+
+def _best(one: Json) -> tuple[str, Json] | None:
+    """The ratio to tell: the highest percentile that has one, of the first metric."""
+    for metric, ratios in (one["versus"] or {"ratios": {}})["ratios"].items():
+        known = [ratio for ratio in ratios if ratio["value"] is not None]
+        if known:
+            return metric, known[-1]
+    return None
+
+
+def _word(ratio: Json) -> str:
+    if ratio["high"] is not None and ratio["high"] < 1:
+        return "faster"
+    if ratio["low"] is not None and ratio["low"] > 1:
+        return "slower"
+    return "no difference that the run could tell"
+
+
+def waits(arms: list[Json]) -> list[tuple[str, str, list[Json]]]:
+    """Rows of quantiles in ms: arm, metric, quantiles."""
+    return [
+        (arm["traffic"], TITLES[row["metric"]], row["quantiles"]) for arm in arms for row in arm["latency"]
+    ]
+
+
+def facts(one: Json) -> list[tuple[str, str]]:
+    """What there is to say of an arm, as pairs of what and how much."""
+    if one["is_control"]:
+        return [("429 and 529", _share(one["limited"]["of_all"]))]
+    told = [
+        ("Policy", one["policy"]),
+        ("Hedge rate", f"{_share(one['hedged'])} of the calls"),
+        ("Won by the copy", _share(one["won"])),
+    ]
+    if one["undecided"]:
+        told.append(("Neither answered", plural(one["undecided"], "pair")))
+    if one["held"]:
+        why = ", ".join(f"{name} {count(n)}" for name, n in one["held"].items())
+        told.append(("Due but held", f"{plural(sum(one['held'].values()), 'request')}: {why}"))
+    told += [
+        ("Extra requests", _more(one["extra_requests"])),
+        ("Extra input tokens", _more(one["extra_input_tokens"])),
+    ]
+    if one["delay"] and one["delay"][0]["value_is"] == VALUE:
+        told.append(("Delay of the copies", f"p50 {ms(one['delay'][0]['value_ms'])} ms"))
+    told.append(("Time that winning copies saved", _margin(one["margin"])))
+    if one["waste"]:
+        told += _waste(one["waste"])
+    told += [("Cost of the losers", _cost(one["cost"])), *_limited(one["limited"])]
+    told.append(("Slow together", _slowness(one["slowness"])))
+    if one["versus"]:
+        told += [
+            (f"{TITLES[metric]} over the control's", ", ".join(map(_ratio, ratios)))
+            for metric, ratios in one["versus"]["ratios"].items()
+        ]
+    return told
+
+
+def _share(portion: Json) -> str:
+    if portion["value"] is None:
+        return "none sent"
+    return f"{share(portion['value'])} ({share(portion['low'])} to {share(portion['high'])}), {count(portion['k'])} of {count(portion['n'])}"
+
+
+def _more(value: float | None) -> str:
+    return "not known" if value is None else f"{value * 100:+.1f}%"
+
+
+def _margin(margin: Json | None) -> str:
+    if margin is None:
+        return "not known: losers are closed when the winner's content comes"
+    by = (
+        "both copies brought content" if margin["basis"] == CONTENT else "as the simulated target had planned"
+    )
+    said = ", ".join(f"{q['label']} {cell(q)}" for q in margin["quantiles"] if q["value_is"] == VALUE)
+    return f"{said or 'n/a'} ms, of {plural(margin['n'], 'leg')} ({by})"
+
+
+def _waste(waste: Json) -> list[tuple[str, str]]:
+    losers = plural(waste["losers"], "loser")
+    said = f"between {count(waste['output_low'])} and {count(waste['output_high'])}, of {losers}, {count(waste['closed'])} of them closed"
+    if waste["by_max_tokens"]:
+        said += f"; {count(waste['by_max_tokens'])} counted with max_tokens"
+    told = [("Output tokens wasted", said), ("Input tokens of losers", _input(waste))]
+    truth = waste["truth"]
+    if truth is None:
+        return [
+            *told,
+            ("Effect of closing", "not known: only the target knows what it makes after a disconnect"),
+        ]
+    inside = "within the interval" if truth["inside"] else "OUTSIDE the interval"
+    told.append(
+        (
+            "What the target says",
+            f"{count(truth['made_tokens'])} tokens made for {plural(truth['losers'], 'loser')}, {inside}; {count(truth['billed_tokens'])} on its bill",
+        )
+    )
+    effect = truth["cancel_effectiveness"]
+    said = "nothing was left to spare" if effect is None else f"{share(effect)} of what was left was not made"
+    return [*told, ("Effect of closing", f"{said} ({count(truth['after_cancel_tokens'])} tokens after it)")]
+
+
+def _input(waste: Json) -> str:
+    said = f"{count(waste['input_tokens'])}, told by {count(waste['input_told'])}, else as the winner's"
+    return said + (f"; {count(waste['input_unknown'])} not known" if waste["input_unknown"] else "")
+
+
+def _cost(cost: Json | None) -> str:
+    if cost is None or cost["low"] is None:
+        return f"not known: {plain(cost['why'], 200)}" if cost else "not known"
+    said = f"{cost['low']:,.6g} to {cost['high']:,.6g} ({cost['unit']})"
+    if cost["low_share"] is not None:
+        said += f", {_more(cost['low_share'])} to {_more(cost['high_share'])} on what the answers cost"
+    return said
+
+
+def _limited(limited: Json) -> list[tuple[str, str]]:
+    if not limited["of_all"]["k"]:
+        return [("429 and 529", f"none in {plural(limited['of_all']['n'], 'attempt')}")]
+    return [
+        ("429 and 529", f"{_share(limited['of_all'])} of all attempts"),
+        ("429 and 529 of first calls", _share(limited["of_first"])),
+        ("429 and 529 of copies", _share(limited["of_copies"])),
+    ]
+
+
+def _slowness(slow: Json | None) -> str:
+    if slow is None or slow["why"]:
+        return f"not known: {slow['why']}" if slow else "not known"
+    ends = [
+        f"{slow[f'correlation_{end}']:.2f}" if slow[f"correlation_{end}"] is not None else "?"
+        for end in ("low", "high")
+    ]
+    return (
+        f"{share(slow['slow_share'])} of the calls and {share(slow['copy_slow_share'])} of the copies of slow ones take longer than "
+        f"{ms(slow['slower_than_ms'])} ms; both: {share(slow['both_slow'])}, {share(slow['product'])} if independent; "
+        f"correlation {slow['correlation']:.2f} ({ends[0]} to {ends[1]}), n {count(slow['copies'])}"
+    )
+
+
+def _ratio(ratio: Json) -> str:
+    if ratio["value"] is None:
+        return f"{percentile(ratio['p'])} n/a"
+    ends = [f"{ratio[end]:.3g}" if ratio[end] is not None else "?" for end in ("low", "high")]
+    return f"{percentile(ratio['p'])} {ratio['value']:.3g} ({ends[0]} to {ends[1]})"

@@ -1,0 +1,45 @@
+"""A share of what was counted, with its exact interval on effective n.
+
+Rule: indicators in order of time in; what comes together counts as less than it seems (quantiles.effective_n). A share of
+nothing has no value and no interval.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tailgauge_analysis.binomial import clopper_pearson
+from tailgauge_analysis.quantiles import effective_n
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """`k` of `n`, with the 95% interval of the share."""
+
+    k: int
+    n: int
+    n_eff: int
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+def portion(seen: npt.NDArray[np.bool_]) -> Portion:
+    """The share of True."""
+    n, k = len(seen), int(seen.sum())
+    return _of(k, n, effective_n(seen) if n else 0)
+
+
+def counted(k: int, n: int) -> Portion:
+    """The share k / n of what is independent."""
+    return _of(k, n, n)
+
+
+def _of(k: int, n: int, n_eff: int) -> Portion:
+    if not n:
+        return Portion(0, 0, 0, None, None, None)
+    low, high = clopper_pearson(k * n_eff / n, n_eff)
+    return Portion(k, n, n_eff, k / n, low, high)
