@@ -78,8 +78,9 @@ def _descend(
     for _ in range(steps):
         inverse = weights / (smoothing + np.abs(y - b @ x.T))
         gram = (inverse @ products).reshape(-1, columns, columns)
-        gram += _RIDGE * np.trace(gram, axis1=1, axis2=2)[:, None, None] * np.eye(columns)
-        b = np.linalg.solve(gram, ((inverse * y) @ x + pull)[:, :, None])[:, :, 0]
+        gram = gram + _RIDGE * np.trace(gram, axis1=1, axis2=2)[:, None, None] * np.eye(columns)
+        met: Floats = np.linalg.solve(gram, ((inverse * y) @ x + pull)[:, :, None])
+        b = met[:, :, 0]
         smoothing *= shrink
     return b
 

@@ -1,0 +1,79 @@
+"""The calls of a run that have to do with a cache, and what their rows say together.
+
+Rule: one row a call, in order of sending, all workers pooled. Calls whose usage is not known and those of the preflight
+are among them: they may have written what others read. `counted` are the others, and every statistic is of these.
+Tokens are whole numbers, times nanoseconds of the run clock.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from tailgauge import records
+from tailgauge_analysis.cache.settings import CacheSettings
+from tailgauge_analysis.frames import Frames
+from tailgauge_analysis.quantiles import Floats
+
+READ, CREATED, UNCACHED = "cache_read_input_tokens", "cache_creation_input_tokens", "input_tokens"
+HOUR, SHORT = "cache_creation_1h_input_tokens", "cache_creation_5m_input_tokens"
+SCOPE = ["target", "params_hash", "prefix_hash"]
+
+
+def calls(frames: Frames, settings: CacheSettings) -> pd.DataFrame:
+    """Columns of the attempts, and: read, created, hour, short, uncached, total, hit, known, counted, in_flight, entry (number
+    of the text, target and parameters; -1 without), gap_ns (since the entry was last asked for), idle_ns (since an
+    answer over it last began), racing (another call that writes it is open), life_ns, began_ns (first content since sent).
+    """
+    attempts = frames.attempts[frames.attempts["sent_at_ns"].notna()]
+    told = attempts[attempts[READ].notna() | attempts["prefix_hash"].notna()]
+    told = told.sort_values("sent_at_ns", kind="stable").reset_index(drop=True)
+    tokens = told[[READ, CREATED, UNCACHED, HOUR]].fillna(0).to_numpy(np.int64)
+    told["read"], told["created"], told["uncached"], told["hour"] = tokens.T
+    short = told[SHORT].fillna((told["created"] - told["hour"]).clip(lower=0))
+    told["short"] = short.to_numpy(np.int64)
+    told["total"] = told["read"] + told["created"] + told["uncached"]
+    told["hit"] = told["read"] > 0
+    told["known"] = told[READ].notna()
+    told["counted"] = told["known"] & (told["stage"] != records.PREFLIGHT)
+    told["in_flight"] = _in_flight(attempts, told["sent_at_ns"].to_numpy(np.float64))
+    told["life_ns"] = _lives(told, settings)
+    told["began_ns"] = told["first_content_at_ns"] - told["sent_at_ns"]
+    return _together(told)
+
+
+def _in_flight(attempts: pd.DataFrame, at_ns: Floats) -> Floats:
+    """Attempts open at each time, of all workers."""
+    sent = np.sort(attempts["sent_at_ns"].to_numpy(np.float64))
+    ended = np.sort(attempts["ended_at_ns"].dropna().to_numpy(np.float64))
+    counted: Floats = (np.searchsorted(sent, at_ns) - np.searchsorted(ended, at_ns, "right")).astype(
+        np.float64
+    )
+    return counted
+
+
+def _lives(told: pd.DataFrame, settings: CacheSettings) -> pd.Series[float]:
+    marked = told["cache_ttl"].map(settings.lives_s).astype(np.float64)
+    unmarked = (told["cache_marks"] == 0) | told["cache_marks"].isna()
+    return marked.where(~unmarked, settings.unmarked_s) * 1e9
+
+
+def _together(told: pd.DataFrame) -> pd.DataFrame:
+    """What a row alone does not say, because another worker may have sent the call before."""
+    keys = told[SCOPE].astype("object").where(told[SCOPE].notna(), "")
+    told["entry"] = keys.groupby(SCOPE, sort=False).ngroup().where(told["prefix_hash"].notna(), -1)
+    known = told[told["known"] & (told["entry"] >= 0)]
+    told["gap_ns"] = known.groupby("entry", sort=False)["sent_at_ns"].diff()
+    began = told["first_content_at_ns"]
+    idle = told["sent_at_ns"] - _before(began, told["entry"])
+    told["idle_ns"] = idle.where((idle >= 0) & (told["entry"] >= 0))
+    writes = (told["created"] > 0) | ((told["cache_marks"] == 0) & ~told["hit"])
+    told["racing"] = (told["sent_at_ns"] < _before(began.where(writes), told["entry"])) & (told["entry"] >= 0)
+    return told
+
+
+def _before(times: pd.Series[float], entry: pd.Series[int]) -> pd.Series[float]:
+    """Latest of the times of earlier calls of the same entry, NaN without one."""
+    latest = times.fillna(-np.inf).groupby(entry, sort=False).cummax()
+    found: pd.Series[float] = latest.groupby(entry, sort=False).shift()
+    return found.replace(-np.inf, np.nan)

@@ -1,0 +1,121 @@
+"""The cache report's findings, by traffic table.
+
+Rule: the order of the computation stands here; whole run except preflight, but TTFT of the steady stage. A traffic table
+without marks, shared prefixes, reads or writes has no entry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from tailgauge import records
+from tailgauge_analysis.cache import shares
+from tailgauge_analysis.cache.calls import calls
+from tailgauge_analysis.cache.cost import Cost, Tariff, cost, tariff
+from tailgauge_analysis.cache.effect import Worth, worth
+from tailgauge_analysis.cache.expiry import Expiry, expiry
+from tailgauge_analysis.cache.misses import Miss, causes, first_bytes, misses
+from tailgauge_analysis.cache.settings import CacheSettings, settings
+from tailgauge_analysis.frames import Frames
+from tailgauge_analysis.runfile import Json, table
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Calls of which the client expected one state of the cache, and what the target said."""
+
+    calls: int
+    read: int
+    no_read: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """What the cache did for one traffic table; tokens as the target counts them."""
+
+    traffic: str
+    calls: int
+    without_usage: int
+    read_tokens: int
+    creation_tokens: int
+    uncached_tokens: int
+    prefixes: int
+    token_hit: shares.Share
+    cacheable_hit: shares.Share
+    request_hit: shares.Share
+    full_hit: shares.Share
+    write_amplification: shares.Share
+    expected: dict[str, Expected]
+    misses: list[Miss]
+    first_bytes: list[tuple[int, int]]
+    expiry: Expiry | None
+    worth: Worth
+    cost: Cost | None
+    no_cost: str
+
+
+def cache(frames: Frames) -> list[Cache]:
+    """Every traffic table that has to do with a cache, in the order of their names."""
+    known = settings(frames.run)
+    told = calls(frames, known)
+    if not told["counted"].any():
+        return []
+    told["cause"] = causes(told, known, _salted(frames.run))
+    by = tariff(frames.run)
+    patterns = frames.requests.drop_duplicates("traffic").set_index("traffic")["pattern"]
+    found = []
+    for name, rows in told.groupby("traffic"):
+        of = rows[rows["counted"]]
+        if (of["prefix"].notna() | of["hit"] | (of["created"] > 0)).any():
+            attempts = frames.attempts[
+                (frames.attempts["traffic"] == name) & frames.attempts["sent_at_ns"].notna()
+            ]
+            measured = int((attempts["stage"] != records.PREFLIGHT).sum())
+            batch = patterns.get(name) == "batch"
+            found.append(_cache(str(name), rows, known, by, batch=batch, without_usage=measured - len(of)))
+    return found
+
+
+def _salted(run: Json) -> set[str]:
+    """Traffic whose prompts begin with bytes of their own on purpose."""
+    traffic = table(run["scenario"], "traffic")
+    return {name for name in traffic if table(table(traffic, name), "cache").get("cold") is True}
+
+
+def _cache(
+    name: str, rows: pd.DataFrame, known: CacheSettings, by: Tariff, *, batch: bool, without_usage: int
+) -> Cache:
+    of = rows[rows["counted"]]
+    spent = cost(of, by, batch=batch, without_usage=without_usage)
+    return Cache(
+        traffic=name,
+        calls=len(of),
+        without_usage=without_usage,
+        read_tokens=int(of["read"].sum()),
+        creation_tokens=int(of["created"].sum()),
+        uncached_tokens=int(of["uncached"].sum()),
+        prefixes=int(of["prefix"].nunique()),
+        token_hit=shares.token_hit(of),
+        cacheable_hit=shares.cacheable_hit(of),
+        request_hit=shares.request_hit(of),
+        full_hit=shares.full_hit(of),
+        write_amplification=shares.write_amplification(of),
+        expected=_expected(of),
+        misses=misses(of, of["cause"]),
+        first_bytes=first_bytes(of, of["cause"]),
+        expiry=expiry(rows, sliding=known.sliding),
+        worth=worth(of),
+        cost=spent,
+        no_cost="" if spent else by.why or "no price for the models of these calls",
+    )
+
+
+def _expected(of: pd.DataFrame) -> dict[str, Expected]:
+    found = {}
+    for state in records.CACHE_STATES:
+        hits = of.loc[of["cache_expected"] == state, "hit"]
+        if len(hits):
+            found[state] = Expected(len(hits), int(hits.sum()), int((~hits).sum()))
+    return found
