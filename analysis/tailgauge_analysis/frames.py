@@ -28,7 +28,8 @@ from tailgauge_analysis.rate_limits import headers
 WANTED: dict[str, tuple[str, ...]] = {
     "requests": (
         "request_id", "stage", "traffic", "pattern", "scheduled_at_ns", "dispatched_at_ns", "ended_at_ns", "ended",
-        "legs", "attempts", "name", "tags", "winner", "joined_at_ns", "hedge_held",
+        "legs", "attempts", "name", "tags", "winner", "joined_at_ns", "hedge_held", "asked_output_tokens",
+        "asked_output_tokens",
     ),
     "attempts": (
         "request_id", "leg", "attempt", "cause", "stage", "traffic", "scheduled_at_ns", "dispatched_at_ns", "sent_at_ns",
@@ -38,7 +39,7 @@ WANTED: dict[str, tuple[str, ...]] = {
         "stamps", "ended_at_ns", "target", "streamed", "first_thinking_at_ns", "first_tool_json_at_ns",
         "tool_ready_at_ns", "first_field_at_ns", "citations", "phases", "reader_paused_ns", "prefix", "cache_expected",
         "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "thinking_tokens",
-        "first_event_at_ns",
+        "first_event_at_ns", "of_attempt",
         "prefix_hash", "cache_since_use_ns", "cache_writers", "cache_marks", "cache_ttl", "cache_blocks", "params_hash",
         "first_difference", "cache_creation_5m_input_tokens", "cache_creation_1h_input_tokens",
         "asked_model", "headers_at_ns", "retry_after_s", "rate_limit_headers",
@@ -52,7 +53,8 @@ WANTED: dict[str, tuple[str, ...]] = {
     ),
     "target": (
         "request_id", "leg", "attempt", "status", "received_at_ns", "chunk_sent_at_ns", "ended_at_ns",
-        "cancelled_at_ns", "output_tokens", "prefill_started_at_ns", "prefill_ended_at_ns",
+        "cancelled_at_ns", "output_tokens", "planned_ttft_ns", "tokens_after_cancel", "billed_output_tokens",
+        "prefill_started_at_ns", "prefill_ended_at_ns",
     ),
 }  # fmt: skip
 

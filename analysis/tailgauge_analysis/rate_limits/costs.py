@@ -6,8 +6,9 @@ bucket. A call that was refused costs nothing.
     requests       1 a call
     input tokens   input + cache creation; cache reads not counted. What a refused call would have cost is read off
                    the other attempts of its request, else the median of its traffic
-    output tokens  as they are produced, spread evenly from the first to the last content in a few pieces;
-                   a call is refused while less than one is left
+    output tokens  `produced`: as they are produced, spread evenly from the first to the last content in a few pieces;
+                   a call is refused while less than one is left. `reserved`: all that were asked for at the start,
+                   what was not produced given back at the end. Providers do either; the one that explains more is taken
     tokens         input, cached or not, and output, at the start
 """
 
@@ -26,6 +27,7 @@ from tailgauge_analysis.rate_limits.kinds import refused
 
 Mask = npt.NDArray[np.bool_]
 PIECES = 16  # of an answer
+AT_START, PRODUCED, RESERVED = "at the start", "produced", "reserved"
 INPUTS = ("input_tokens", "cache_creation_input_tokens")
 
 
@@ -52,7 +54,12 @@ class Costs:
         )
 
 
-def costs(attempts: pd.DataFrame, kind: str, ours: pd.Series[bool]) -> Costs | None:
+def ways(kind: str) -> tuple[str, ...]:
+    """How a limit may count what a call costs."""
+    return (PRODUCED, RESERVED) if kind == OUTPUT else (AT_START,)
+
+
+def costs(attempts: pd.DataFrame, kind: str, ours: pd.Series[bool], way: str) -> Costs | None:
     """Events of one bucket; None where the record does not hold its costs. `ours`: the 429s of this kind, by attempt.
 
     A refusal by another limit decides nothing here.
@@ -63,7 +70,9 @@ def costs(attempts: pd.DataFrame, kind: str, ours: pd.Series[bool]) -> Costs | N
     kept = reached & (~said | ours.to_numpy(np.bool_))
     rows, said, sent = attempts[kept], said[kept], sent[kept]
     owner = np.flatnonzero(kept)
-    if kind == OUTPUT:
+    if way == RESERVED:
+        return _reserved(rows, said, sent, owner)
+    if way == PRODUCED:
         return _produced(rows, said, sent, owner)
     need = np.ones(len(rows)) if kind == REQUESTS else _asked(rows, whole=kind != INPUT)
     if need is None:
@@ -102,6 +111,24 @@ def _produced(rows: pd.DataFrame, said: Mask, sent: Floats, owner: Ints) -> Cost
         np.concatenate((np.ones(decisions), nothing)),
         np.concatenate((said, np.zeros(len(of), np.bool_))),
         np.concatenate((owner, owner[of])),
+    )
+
+
+def _reserved(rows: pd.DataFrame, said: Mask, sent: Floats, owner: Ints) -> Costs | None:
+    """What was asked for at the start, and what is given back at the end."""
+    asked = rows["asked_output_tokens"].to_numpy(np.float64)
+    if np.isnan(asked).all():
+        return None
+    asked = np.where(np.isnan(asked), np.nanmedian(asked), asked)
+    ended = rows["ended_at_ns"].to_numpy(np.float64) / 1e9
+    back = np.flatnonzero(~said & ~np.isnan(ended) & rows["output_tokens"].notna().to_numpy(np.bool_))
+    unused = rows["output_tokens"].to_numpy(np.float64)[back] - asked[back]
+    return _ordered(
+        np.concatenate((sent, ended[back])),
+        np.concatenate((np.where(said, 0.0, asked), np.minimum(unused, 0.0))),
+        np.concatenate((asked, np.full(len(back), np.nan))),
+        np.concatenate((said, np.zeros(len(back), np.bool_))),
+        np.concatenate((owner, owner[back])),
     )
 
 

@@ -7,7 +7,7 @@ Rule: a number, an interval, and how it is known; a number that cannot be told i
   headers the decisions alone (buckets.fit).
 - Burst: a bucket admits a call if what it lacks + the call's cost <= burst. So burst >= what is missing after an admitted
   call (limit - remaining, to rounding) and < what is missing at a refusal + its cost; and likewise with what the costs say is
-  missing. Of requests, the whole number in that interval if there is just one.
+  missing. The estimate is the middle of the interval, as a whole number if there is one.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ import pandas as pd
 
 from tailgauge_analysis.quantiles import Floats, Ints
 from tailgauge_analysis.rate_limits import buckets
-from tailgauge_analysis.rate_limits.costs import Costs, Mask
+from tailgauge_analysis.rate_limits.costs import PRODUCED, Costs, Mask
 from tailgauge_analysis.rate_limits.headers import (
     INSTANT_S,
     LIMIT,
-    OUTPUT,
     REMAINING,
     REQUESTS,
     RESET,
@@ -123,15 +122,13 @@ def rate(told: Readings | None, fit: buckets.Fit | None, costs: Costs | None, ki
     return Told(fit.rate, fit.rate_low, fit.rate_high, DECISIONS, None)
 
 
-def burst(
-    per_s: Told, told: Readings | None, fit: buckets.Fit | None, costs: Costs | None, kind: str
-) -> Told:
+def burst(per_s: Told, told: Readings | None, fit: buckets.Fit | None, costs: Costs | None, way: str) -> Told:
     """Tokens in the full bucket."""
     if per_s.value is None:
         return Told(None, None, None, None, per_s.why)
     low, high, how = 0.0, math.inf, []
     if told is not None:
-        low, high = _by_headers(told, costs, kind)
+        low, high = _by_headers(told, costs, way)
         how.append(HEADERS)
     if costs is not None and fit is not None and fit.believed:
         if per_s.how == HEADERS:
@@ -142,7 +139,7 @@ def burst(
         if fits and max(low, at_least) <= min(high, below):
             low, high = max(low, at_least), min(high, below)
             how.append(DECISIONS)
-    elif costs is not None and told is not None and kind != OUTPUT:
+    elif costs is not None and told is not None and way != PRODUCED:
         low = max(low, min(buckets.envelope(costs, per_s.value), told.limit))
     if not math.isfinite(high):
         ceiling = told.limit if told is not None else None
@@ -153,15 +150,15 @@ def burst(
     if high < low:
         return Told(None, None, None, None, "headers and 429s contradict each other")
     value = (low + high) / 2
-    if kind == REQUESTS and math.floor(high + 0.01) == math.ceil(low - 0.01):
-        value = float(math.ceil(low - 0.01))
+    if low - 0.01 <= round(value) <= high + 0.01:
+        value = float(round(value))
     return Told(value, low, high, word, None)
 
 
-def _by_headers(told: Readings, costs: Costs | None, kind: str) -> tuple[float, float]:
+def _by_headers(told: Readings, costs: Costs | None, way: str) -> tuple[float, float]:
     """Bounds of the burst. `remaining` is rounded down, so what is missing is up to one less than it seems."""
     said = told.refused
-    free = 1.0 if kind == OUTPUT else 0.0  # a decision on output takes nothing, but wants one
+    free = 1.0 if way == PRODUCED else 0.0  # a decision on output takes nothing, but wants one
     low = float((told.missing[~said] - 1 - told.slack).max(initial=0.0)) + free
     if not said.any():
         return max(0.0, low), math.inf

@@ -16,14 +16,15 @@ from tailgauge import records
 from tailgauge_analysis.frames import Frames
 from tailgauge_analysis.rate_limits import buckets, growth, levels, retries
 from tailgauge_analysis.rate_limits.acceleration import Acceleration, acceleration
-from tailgauge_analysis.rate_limits.costs import Costs, costs
+from tailgauge_analysis.rate_limits.costs import Costs, costs, ways
 from tailgauge_analysis.rate_limits.estimates import Readings, Told, burst, rate, readings
-from tailgauge_analysis.rate_limits.headers import KINDS, REMAINING, TOKENS, column
+from tailgauge_analysis.rate_limits.headers import INPUT, KINDS, OUTPUT, REMAINING, TOKENS, column
 from tailgauge_analysis.rate_limits.kinds import UNKNOWN, kinds, refused
 from tailgauge_analysis.rate_limits.shares import Bins, Shares, bins, shares
 from tailgauge_analysis.runfile import Json
 
 MOST_MODELS = 5
+ONE_OF = (INPUT, OUTPUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Bucket:
     target: str
     model: str
     kind: str
+    counted: str  # when its cost is counted: see costs
     refused: int
     remaining: Remaining | None
     refill_per_s: tuple[float, float] | None  # by the headers' resets
@@ -91,6 +93,8 @@ class RateLimits:
 def rate_limits(frames: Frames) -> RateLimits | None:
     """Of a run; None where it has nothing to do with limits."""
     attempts = frames.attempts.sort_values("sent_at_ns", kind="stable", ignore_index=True)
+    asked = frames.requests.drop_duplicates("request_id").set_index("request_id")["asked_output_tokens"]
+    attempts["asked_output_tokens"] = attempts["request_id"].map(asked)
     run = attempts[attempts["stage"] != records.PREFLIGHT]
     headed = any(column(kind, REMAINING) in attempts.columns for kind in KINDS)
     retried = (run["cause"] == records.RETRY).any()
@@ -137,10 +141,12 @@ def _buckets(
         by = told["kind"].reindex(rows.index)
         named = [kind for kind in KINDS if (by == kind).any() or _headed(rows, kind)]
         if len(named) > 1 and not (by == TOKENS).any():  # repeats the tighter of the others
-            named = [
-                kind for kind in named if kind != TOKENS or not {"input_tokens", "output_tokens"} & set(named)
-            ]
-        out += [_bucket(rows, str(target), str(model), kind, by == kind, over_time, zero_s) for kind in named]
+            named = [kind for kind in named if kind != TOKENS or not set(ONE_OF) & set(named)]
+        for kind in named:
+            refusals, header = by == kind, kind
+            if kind in ONE_OF and not _headed(rows, kind) and not (by.isin(ONE_OF) & ~refusals).any():
+                header = TOKENS  # OpenAI's name for whichever limit on tokens is the tighter
+            out.append(_bucket(rows, str(target), str(model), kind, header, refusals, over_time, zero_s))
     return tuple(out)
 
 
@@ -150,14 +156,17 @@ def _headed(rows: pd.DataFrame, kind: str) -> bool:
 
 
 def _bucket(
-    rows: pd.DataFrame, target: str, model: str, kind: str, ours: pd.Series[bool], over_time: Bins | None,
-    zero_s: float | None,
+    rows: pd.DataFrame, target: str, model: str, kind: str, header: str, ours: pd.Series[bool],
+    over_time: Bins | None, zero_s: float | None,
 ) -> Bucket:  # fmt: skip
-    seen = readings(rows, kind, ours.to_numpy(np.bool_), zero_s)
-    events = costs(rows, kind, ours)
-    fit = buckets.fit(events) if events is not None else None
+    seen = readings(rows, header, ours.to_numpy(np.bool_), zero_s)
+    tried = [(way, events) for way in ways(kind) if (events := costs(rows, kind, ours, way)) is not None]
+    fits = [buckets.fit(events) for _, events in tried]
+    best = min(range(len(tried)), key=lambda i: _unexplained(fits[i]), default=None)
+    way, events = tried[best] if best is not None else (ways(kind)[0], None)
+    fit = fits[best] if best is not None else None
     per_s = rate(seen, fit, events, kind)
-    size = burst(per_s, seen, fit, events, kind)
+    size = burst(per_s, seen, fit, events, way)
     level, grown = None, growth.Growth(None, None, None, 0, size.why or per_s.why)
     if events is None:
         grown = growth.Growth(None, None, None, 0, "the record does not hold what the calls cost")
@@ -171,7 +180,7 @@ def _bucket(
         refill = (seen.refill_low, seen.refill_high)
     use = levels.use(events) if events is not None else None
     return Bucket(
-        target, model, kind, int(ours.sum()), _remaining(seen), refill, per_s, size, fit, use, level, grown
+        target, model, kind, way, int(ours.sum()), _remaining(seen), refill, per_s, size, fit, use, level, grown
     )  # fmt: skip
 
 
@@ -189,6 +198,10 @@ def _grown(events: Costs, rows: pd.DataFrame, per_s: float, size: Told) -> growt
     if size.value is None and one.value is not None:
         return growth.Growth(None, one.low, one.high, one.calls, size.why)
     return one
+
+
+def _unexplained(fit: buckets.Fit | None) -> int:
+    return fit.unexplained if fit is not None else 0
 
 
 def _is_exact(value: float, low: float, high: float) -> bool:
@@ -216,9 +229,8 @@ def binding(found: tuple[Bucket, ...], known: pd.Series[str]) -> Binding:
         kind = str(counts.index[0])
         ours = [one for one in found if one.kind == kind]
         return Binding(max(ours, key=lambda one: one.refused, default=None), kind, "most 429s", None)
-    least = [(one.growth.value, one) for one in found if one.growth.value is not None]
-    least = least or [(one.growth.low, one) for one in found if one.growth.low is not None]
-    if least:
-        _, first = min(least, key=lambda pair: pair[0] or 0.0)
-        return Binding(first, first.kind, "smallest growth factor", None)
+    used = [(one.utilisation, one) for one in found if one.utilisation is not None]
+    if used:  # nothing was refused, so no burst is known: how much of each rate was used is
+        _, first = max(used, key=lambda pair: pair[0])
+        return Binding(first, first.kind, "highest mean use", None)
     return Binding(None, None, None, "no 429, and no limit is known")

@@ -22,9 +22,9 @@ from tailgauge_analysis.rate_limits.costs import Costs
 
 MOST_CALLS = 20_000  # of the trace; of more those around its worst moment
 MOST_FACTOR = 10
-THROWS = 20
-REPS = (40, 200)
-WORK = 4_000_000  # events looked at for one interval, times the steps of a search
+THROWS = 11
+REPS = (40, 100)
+WORK = 2_000_000  # events looked at for one interval, times the steps of a search
 STEPS = 12
 BLOCKS = 20
 FEWEST = 20  # calls

@@ -20,11 +20,13 @@ from tailgauge_analysis.rate_limits.headers import (
     REQUESTS,
     TOKENS,
     column,
+    rounding,
 )
 
 RAMP, SPEND, UNKNOWN = "ramp", "spend", "unknown"
 ALL = (*KINDS, RAMP, SPEND, UNKNOWN)
 
+_ALL_TOKENS = ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens"]
 BY_CODE, BY_EMPTY, BY_MESSAGE, BY_ROOM = (
     "error code",
     "empty in the headers",
@@ -84,9 +86,10 @@ def missing(attempts: pd.DataFrame, kind: str) -> pd.Series[float] | None:
 
 
 def with_room(attempts: pd.DataFrame) -> pd.DataFrame | None:
-    """By kind of bucket: whether it had room, as after some admitted call no less was missing than before this one.
+    """By kind of bucket: whether it had room for a call, since an admitted one left as little behind.
 
-    A bucket that refuses one call for its cost of at least one would have refused that admitted one as well.
+    What is missing after an admitted call is at most the burst; so a call before which less was missing than that, by its
+    cost, was not refused by this bucket. Costs are those of the dearest known call, and roundings count against room.
     """
     said = refused(attempts)
     out = {}
@@ -98,5 +101,16 @@ def with_room(attempts: pd.DataFrame) -> pd.DataFrame | None:
         most = lacking[~said].groupby([attempts["target"], attempts["asked_model"]], observed=True).max()
         keys = pd.MultiIndex.from_frame(attempts[["target", "asked_model"]])
         ceiling = most.reindex(keys).to_numpy(np.float64)
-        out[kind] = lacking.to_numpy(np.float64) + 1 <= ceiling
+        most_left = attempts[column(kind, REMAINING)].to_numpy(np.float64)
+        cost = _dearest(attempts, kind) + 2 * rounding(kind, most_left)
+        out[kind] = lacking.to_numpy(np.float64) + cost <= ceiling
     return pd.DataFrame(out, attempts.index) if out else None
+
+
+def _dearest(attempts: pd.DataFrame, kind: str) -> float:
+    """What no call costs more than, as far as is known."""
+    names = {INPUT: ["input_tokens", "cache_creation_input_tokens"], TOKENS: _ALL_TOKENS}.get(kind)
+    if names is None:
+        return 1.0
+    most = attempts[names].sum(axis=1).max()
+    return max(1.0, float(most)) if most > 0 else np.inf

@@ -37,12 +37,8 @@ def sentence(limits: Json) -> str:
     one = limits["buckets"][bound["bucket"]] if bound["bucket"] is not None else None
     if not limits["refused"]:
         told = f"No 429 in {plural(n, 'attempt')}" if n else "Nothing was sent in the steady stage"
-        grown = limits["growth"]
-        if grown["low"] is not None and bound["kind"]:
-            least = f"{grown['value']:.3g}" if grown["value"] is not None else f"at least {grown['low']:.3g}"
-            told += (
-                f"; the limit on {spoken(bound['kind'])} would be met first, at {least} times this traffic"
-            )
+        if one is not None and one["utilisation"] is not None:
+            told += f"; the limit most used is that on {spoken(one['kind'])}, by {share(one['utilisation'])} of its refill"
         return f"{told}."
     told = f"{share(limits['share'])} of {plural(n, 'attempt')} got a 429"
     if bound["kind"] is not None:

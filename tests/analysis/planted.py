@@ -1,0 +1,48 @@
+"""Attempts with planted outcomes, as the loader would hand them over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tailgauge_analysis.frames import Frames
+
+ROUND_TRIP_NS = 50_000_000
+
+
+def calls(
+    n: int, *, every_s: float = 0.1, at_s: Any = None, refused: Any = (), message: str | None = None,
+    limit_kind: str | None = "unknown", input_tokens: float = np.nan, retry_after_s: float = np.nan, **columns: Any,
+) -> pd.DataFrame:  # fmt: skip
+    """`n` requests of one attempt; those of `refused` got a 429. `columns` are whole columns."""
+    at = np.arange(n) * every_s if at_s is None else np.asarray(at_s, np.float64)
+    said = np.isin(np.arange(n), list(refused))
+    sent = np.round(at * 1e9)
+    frame = pd.DataFrame({
+        "request_id": np.arange(n) * 65536, "leg": 0, "attempt": 0, "cause": "primary", "stage": "steady",
+        "traffic": "chat", "scheduled_at_ns": sent, "dispatched_at_ns": sent, "sent_at_ns": sent,
+        "headers_at_ns": sent + ROUND_TRIP_NS, "ended_at_ns": sent + ROUND_TRIP_NS,
+        "first_content_at_ns": np.where(said, np.nan, sent + ROUND_TRIP_NS),
+        "last_content_at_ns": np.where(said, np.nan, sent + ROUND_TRIP_NS),
+        "ended": np.where(said, "rate_limited", "ok"), "status": np.where(said, 429.0, 200.0),
+        "error_type": pd.Series([None] * n, dtype="str"),
+        "error_body": pd.Series(np.where(said, message, None) if message is not None else [None] * n, dtype="str"),
+        "limit_kind": pd.Series(np.where(said, limit_kind, None) if limit_kind is not None else [None] * n, dtype="str"),
+        "retry_after_s": np.where(said, retry_after_s, np.nan), "target": "main", "asked_model": "tiny",
+        "input_tokens": np.where(said, np.nan, input_tokens), "cache_creation_input_tokens": np.nan,
+        "cache_read_input_tokens": np.nan, "output_tokens": np.where(said, np.nan, 4.0),
+    })  # fmt: skip
+    return frame.assign(**{name: values for name, values in columns.items()})
+
+
+def frames_of(attempts: pd.DataFrame, scenario: dict[str, Any] | None = None) -> Frames:
+    """A run of these attempts; a request ended as its last attempt did."""
+    last = attempts.sort_values("sent_at_ns").drop_duplicates("request_id", keep="last")
+    requests = last[["request_id", "stage", "traffic", "scheduled_at_ns", "ended"]].assign(
+        asked_output_tokens=4
+    )
+    run = {"virtual": True, "start_at_ns": 0, "started_at": None, "scenario": scenario or {}}
+    nothing = pd.DataFrame()
+    return Frames(run, requests, attempts, nothing, nothing, nothing, {}, ())
