@@ -25,11 +25,15 @@ quickstart: install        ## 30 s of traffic against the simulated endpoint, an
 
 test: install lint types imports docs-check pytest   ## every check and test, as .ci/run does
 
+# Most tests share the cores; those that compare times come after them, one at a time.
+TESTS = status=0; $(BIN)/python -m pytest -n 3 --dist loadfile -m "not alone" || status=1; \
+  $(BIN)/python -m pytest -m alone || status=1; exit $$status
+
 pytest: install            ## the tests alone
-	$(BIN)/python -m pytest
+	@$(TESTS)
 
 verify: install            ## the tests at full size: longer runs, more repetitions
-	TAILGAUGE_FULL=1 $(BIN)/python -m pytest
+	@export TAILGAUGE_FULL=1; $(TESTS)
 
 lint: install              ## ruff: format and rules
 	$(BIN)/ruff format --check

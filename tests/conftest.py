@@ -15,7 +15,25 @@ from pathlib import Path
 
 import pytest
 
+# Tests that compare times, by folder or file: `make pytest` runs them after the others, one at a time.
+ALONE = (
+    "end_to_end/test_coordinated_omission.py",
+    "end_to_end/test_hedging.py",
+    "end_to_end/test_stamps.py",
+    "end_to_end/test_traces.py",
+    "harness/transport",
+    "real_engine",
+    "simulator/realtime",
+)
 Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of `ALONE`."""
+    here = Path(__file__).parent
+    for item in items:
+        if any(item.path.is_relative_to(here / name) for name in ALONE):
+            item.add_marker("alone")
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,163 @@
+"""Every packaged scenario as a user runs it: it has successes, its books balance, and it shows what it is about.
+
+Rule: the runs share the two cores, several at a time, so nothing here asserts a latency: marks are counts, causes and
+usage fields. A scenario without a mark in this table fails.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from end_to_end.running import TAILGAUGE, RunData, assert_conserved
+
+from tailgauge.scenario import packaged
+
+AT_ONCE = 4
+SHORT_S = "2"
+TOOK_PLACE = {0, 1, 3}  # the verdict and the SLOs depend on the machine
+# What the two seconds of `make test` need beside the scenario as it is.
+SHORT_SETTINGS = {"bursts": ["--set", "arrival.on_off.on_s=0.5", "--set", "arrival.on_off.off_s=0.2"]}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a run left, without its preflight."""
+
+    run: RunData
+
+    @cached_property
+    def requests(self) -> pd.DataFrame:
+        return self.run.requests()
+
+    @cached_property
+    def attempts(self) -> pd.DataFrame:
+        rows = self.run.table("attempts")
+        return rows[rows.stage != "preflight"]
+
+    @cached_property
+    def chunks(self) -> pd.DataFrame:
+        rows = self.run.table("chunks")
+        return rows[rows.request_id >= 0]
+
+    @cached_property
+    def ok(self) -> pd.DataFrame:
+        return self.attempts[self.attempts.ended == "ok"]
+
+    def causes(self, cause: str) -> pd.DataFrame:
+        return self.attempts[self.attempts.cause == cause]
+
+    def sum(self, column: str) -> float:
+        return float(self.attempts[column].sum())
+
+    @property
+    def legs(self) -> set[int]:
+        done = self.requests[self.requests.ended == "ok"]
+        return set(done.legs)
+
+
+def plain(seen: Seen) -> bool:
+    """One call a request, and nothing besides."""
+    return set(seen.attempts.cause) == {"primary"} and seen.legs == {1}
+
+
+def cv_of_gaps(seen: Seen) -> float:
+    gaps = seen.requests.scheduled_at_ns.sort_values().diff().dropna()
+    return float(gaps.std() / gaps.mean())
+
+
+def most_at_once(seen: Seen) -> int:
+    """Calls of one request in flight at the same time, by when they were handed over and had ended."""
+    most = 0
+    for _, calls in seen.attempts.groupby("request_id"):
+        starts = calls.assign(at=calls.dispatched_at_ns, step=1)
+        ends = calls.assign(at=calls.ended_at_ns, step=-1)
+        most = max(most, int(pd.concat([ends, starts]).sort_values("at", kind="stable").step.cumsum().max()))
+    return most
+
+
+MARKS: dict[str, Callable[[Seen], bool]] = {
+    # arrivals
+    "quickstart": plain,
+    "streaming": plain,
+    "gamma": plain,
+    "bursts": plain,
+    "steps": plain,
+    "ramp": plain,
+    "spike": plain,
+    "trace": lambda s: plain(s) and s.run.facts["trace"]["emitted"] >= len(s.requests),
+    "closed": lambda s: s.run.facts["arrival"] == "closed",
+    "sessions": lambda s: bool((s.requests.request_id % 65536 > 0).any()) and s.requests.session_id.notna().all(),
+    # streaming and its variants
+    "thinking": lambda s: (s.chunks.kind == "thinking").any() and s.sum("thinking_tokens") > 0,
+    "tools": lambda s: (s.chunks.kind == "tool_json").any() and s.attempts.tool_ready_at_ns.notna().any(),
+    "nonstreaming": lambda s: not s.attempts.streamed.any(),
+    "structured": lambda s: s.ok.first_field_at_ns.notna().any(),
+    "structured_two_calls": lambda s: s.legs == {2},
+    "progressive": lambda s: s.legs == {2} and s.requests.joined_at_ns.notna().any(),
+    "fallback": lambda s: len(s.causes("fallback")) > 0,
+    "cancel": lambda s: (s.requests.ended == "cancelled").any(),
+    "resubmit": lambda s: len(s.causes("resubmit")) > 0 and (s.requests.ended == "ok").any(),
+    "slow_reader": lambda s: s.attempts.reader_paused_ns.max() > 0,
+    "own_stream": lambda s: set(s.attempts.protocol) == {"sse"},
+    "batch": lambda s: len(s.causes("poll")) > 0,
+    "mix": lambda s: s.requests.pattern.nunique() > 1,
+    # fan-out
+    "fan_out": lambda s: s.legs == {5} and s.requests.joined_at_ns.notna().any(),
+    "fan_out_sequential": lambda s: len(s.legs) == 1 and s.legs.pop() > 1,
+    "fan_out_bounded": lambda s: max(s.legs) >= 6 and 1 < most_at_once(s) <= 3,
+    # hedging and retries
+    "hedged": lambda s: len(s.causes("hedge")) > 0 and (s.attempts.ended == "cancelled").any(),
+    "hedged_adaptive": lambda s: len(s.causes("hedge")) > 0,
+    "hedged_single_r": lambda s: len(s.causes("hedge")) > 0,
+    "hedged_immediate": lambda s: len(s.causes("hedge")) > 0,
+    "retries": lambda s: len(s.causes("retry")) > 0 and (s.attempts.ended == "rate_limited").any(),
+    "retry_storm": lambda s: len(s.causes("retry")) > len(s.causes("primary")) / 2,
+    # caching
+    "cached": lambda s: s.sum("cache_read_input_tokens") > 0,
+    "cached_1h": lambda s: s.sum("cache_creation_1h_input_tokens") > 0 and s.sum("cache_read_input_tokens") > 0,
+    "cached_multi_turn": lambda s: s.sum("cache_read_input_tokens") > 0,
+    "cached_prewarmed": lambda s: s.sum("cache_read_input_tokens") > 0 and s.sum("cache_creation_input_tokens") == 0,
+    "cached_cold": lambda s: s.sum("cache_read_input_tokens") == 0 and s.sum("cache_creation_input_tokens") > 0,
+    "cached_automatic": lambda s: s.sum("cache_read_input_tokens") > 0,
+    "cache_race": lambda s: (s.ok.groupby("request_id").cache_creation_input_tokens.apply(lambda w: (w > 0).sum()) > 1).any(),
+    "cache_volatile_front": lambda s: s.sum("cache_read_input_tokens") == 0 and s.sum("cache_creation_input_tokens") > 0,
+    "cache_volatile_marked": lambda s: s.sum("cache_creation_input_tokens") > 0,
+    "cache_sparse": lambda s: s.sum("cache_creation_input_tokens") > 0,
+    "cache_below_minimum": lambda s: s.sum("cache_read_input_tokens") == s.sum("cache_creation_input_tokens") == 0,
+}  # fmt: skip
+NAMES = sorted(path.stem for path in packaged("scenarios").glob("*.toml"))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, full_size: bool) -> Iterator[dict[str, Future[Seen]]]:
+    """Every scenario's run, some at a time; a test waits for its own."""
+    folder = tmp_path_factory.mktemp("scenarios")
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        yield {name: pool.submit(_run, name, folder / name, full_size) for name in NAMES}
+
+
+def _run(name: str, out: Path, full_size: bool) -> Seen:
+    short = [] if full_size else ["--duration", SHORT_S, *SHORT_SETTINGS.get(name, [])]
+    line = [TAILGAUGE, "run", name, "--json", "--out", str(out), *short]
+    done = subprocess.run(
+        line, capture_output=True, text=True, timeout=240, stdin=subprocess.DEVNULL, check=False
+    )
+    assert done.returncode in TOOK_PLACE, done.stderr
+    return Seen(RunData(Path(json.loads(done.stdout)["run_dir"])))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_scenario_shows_what_it_is_about(runs: dict[str, Future[Seen]], name: str) -> None:
+    seen = runs[name].result()
+
+    assert_conserved(seen.run)
+    assert (seen.requests.ended == "ok").any()
+    assert MARKS[name](seen), seen.attempts.describe(include="all").T.to_string()
