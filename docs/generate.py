@@ -20,6 +20,7 @@ import click
 from tailgauge.cli import cli
 from tailgauge.scenario import Scenario, packaged
 from tailgauge_analysis.pages import data_format_page, metrics_page
+from tailgauge_analysis.report_schema import schema
 
 DOCS = Path(__file__).parent
 NOTICE = "<!-- Written by docs/generate.py: change the code, then run `make docs`. -->"
@@ -150,10 +151,16 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
+def schema_page() -> str:
+    """The JSON Schema of report.json."""
+    return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+
+
 PAGES = {
     "cli.md": cli_page,
     "data-format.md": data_format_page,
     "metrics.md": metrics_page,
+    "report.schema.json": schema_page,
     "scenarios.md": scenarios_page,
 }
 

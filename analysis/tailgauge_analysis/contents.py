@@ -11,13 +11,18 @@ from dataclasses import asdict
 from typing import Any
 
 from tailgauge import records
+from tailgauge_analysis import definitions, phases, reproduce
 from tailgauge_analysis.binomial import clopper_pearson
+from tailgauge_analysis.cache.told import told as cache_told
+from tailgauge_analysis.fan_out import told as fan_out
 from tailgauge_analysis.findings import Findings
 from tailgauge_analysis.gates import GATES
 from tailgauge_analysis.groups import Group
 from tailgauge_analysis.headline import headline, remarks
+from tailgauge_analysis.hedging import told as hedging
 from tailgauge_analysis.latency import Row
 from tailgauge_analysis.problems import UNFINISHED
+from tailgauge_analysis.rate_limits.told import told as rate_limits_told
 from tailgauge_analysis.runfile import Json, table
 from tailgauge_analysis.sent import Sent
 from tailgauge_analysis.slo import Outcome
@@ -51,12 +56,22 @@ def contents(findings: Findings) -> Json:
         "remarks": remarks(findings),
         "traffic": {one.traffic: _sent(one) for one in findings.sent},
         "streams": _finite(asdict(findings.streams)),
+        "phases": phases.plainly(findings.phases),
+        "definitions": definitions.plainly(findings.definitions),
         "uncut": [_uncut(one, findings.beyond) for one in findings.uncut],
         "goodput": _finite(asdict(findings.goodput)) if findings.goodput else None,
         "latency": [_latency(row, findings.beyond) for row in findings.latency],
+        "by_traffic": {
+            plain(name, 80): [_latency(row, findings.beyond) for row in rows]
+            for name, rows in findings.by_traffic.items()
+        },
         "groups": [_group(group, findings.beyond) for group in findings.groups],
         "smaller_groups": findings.smaller_groups,
         "slos": [_slo(outcome, findings.beyond) for outcome in findings.slos],
+        "rate_limits": rate_limits_told(findings.rate_limits),
+        "cache": cache_told(findings.cache),
+        "fan_out": fan_out.to_json(findings.fan_out, findings.beyond),
+        "hedging": hedging.to_json(findings.hedging, findings.beyond),
         "stamps": _stamps(findings),
         "failures": [asdict(failure) for failure in findings.failures],
         "other_failures": findings.other_failures,
@@ -87,6 +102,8 @@ def _run(findings: Findings) -> Json:
         "slow_reader_requests": requests - len(findings.of_target.requests),
         "cancelled_requests": int((stage.requests["ended"] == records.CANCELLED).sum()),
         "first_token": stage.first_token,
+        "reproduce": reproduce.command(run),
+        "besides": reproduce.besides(run),
         "trace": _finite(run["trace"]),
         "estimate": _finite(run["estimate"]),
         "workers": len(run["workers"]),
@@ -136,7 +153,6 @@ def _sent(one: Sent) -> Json:
     facts["legs"] = {"max": one.legs_max, "per_request": one.legs_per_request}
     facts["attempts"] = {"total": one.attempts, **one.causes}
     facts["hedging"] |= {"rate": one.hedging.rate, "winner_share": one.hedging.winner_share}
-    facts["cache"]["token_hit_share"] = one.cache.token_hit_share
     return facts
 
 
@@ -177,6 +193,7 @@ def _latency(row: Row, beyond: str) -> Json:
     return {
         "metric": metric.name, "title": metric.title, "unit": metric.unit, "since": metric.since, "level": metric.level,
         "formula": metric.formula, "view": row.view, "n": row.n, "without_answer": row.without_answer,
+        "mean": row.mean,
         "quantiles": [quantile(q, beyond) for q in row.quantiles],
     }  # fmt: skip
 

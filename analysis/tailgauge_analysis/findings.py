@@ -8,12 +8,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tailgauge.errors import Exit
-from tailgauge_analysis import client, failures, groups, latency, sent, slo, streams, truth, uncut
+from tailgauge_analysis import (
+    client,
+    definitions,
+    failures,
+    groups,
+    latency,
+    phases,
+    sent,
+    slo,
+    streams,
+    truth,
+    uncut,
+)
+from tailgauge_analysis.cache.finding import Cache, cache
 from tailgauge_analysis.conservation import conservation
+from tailgauge_analysis.fan_out import tables as fan_out
 from tailgauge_analysis.frames import Frames
 from tailgauge_analysis.gates import GATES
 from tailgauge_analysis.goodput import Goodput
+from tailgauge_analysis.hedging import arms as hedging
 from tailgauge_analysis.presence import presence
+from tailgauge_analysis.rate_limits.finding import RateLimits, rate_limits
 from tailgauge_analysis.stamps import stamps
 from tailgauge_analysis.steady import Steady, steady
 from tailgauge_analysis.timeline import Timeline, timeline
@@ -31,12 +47,15 @@ class Findings:
     verdict: str
     reasons: list[Reason]
     explanations: list[str]
+    by_traffic: dict[str, list[latency.Row]]
     latency: list[latency.Row]
     beyond: str
     groups: list[groups.Group]
     smaller_groups: int
     sent: list[sent.Sent]
     streams: streams.Streams
+    phases: phases.Phases | None
+    definitions: list[definitions.Translation]
     goodput: Goodput | None
     uncut: list[uncut.Uncut]
     slos: list[slo.Outcome]
@@ -44,6 +63,10 @@ class Findings:
     other_failures: int
     truth: truth.Truth | None
     timeline: Timeline
+    rate_limits: RateLimits | None
+    fan_out: list[fan_out.FanOut]
+    hedging: list[hedging.Arm]
+    cache: list[Cache]
     exit_code: Exit
 
 
@@ -56,6 +79,8 @@ def find(frames: Frames) -> Findings:
     decided = slo.outcomes(frames.run["scenario"], of_target)
     kinds, others = failures.failures(frames)
     by_group, smaller = groups.groups(stage)
+    whole = latency.table(of_target)
+    flow = streams.streams(frames, of_target)
     return Findings(
         frames=frames,
         steady=stage,
@@ -64,12 +89,15 @@ def find(frames: Frames) -> Findings:
         verdict=word,
         reasons=against,
         explanations=client.explanations(frames, stage),
-        latency=latency.table(of_target),
+        latency=whole,
         beyond=latency.beyond(of_target),
+        by_traffic=latency.by_traffic(of_target, whole),
         groups=by_group,
         smaller_groups=smaller,
         sent=sent.sent(frames),
-        streams=streams.streams(frames, of_target),
+        streams=flow,
+        phases=phases.phases(frames, of_target),
+        definitions=definitions.restate(of_target, whole, flow),
         uncut=uncut.uncut(frames, of_target),
         goodput=slo.goodput_of(decided, of_target),
         slos=decided,
@@ -77,6 +105,10 @@ def find(frames: Frames) -> Findings:
         other_failures=others,
         truth=truth.truth(frames),
         timeline=timeline(frames),
+        rate_limits=rate_limits(frames),
+        fan_out=fan_out.fan_outs(frames.run["scenario"], of_target),
+        hedging=hedging.arms(frames, of_target),
+        cache=cache(frames),
         exit_code=slo.exit_code(word, evidence.conservation.lost, decided),
     )
 

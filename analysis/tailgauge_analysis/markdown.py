@@ -8,14 +8,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from tailgauge_analysis.cache.told import said as cache_said
+from tailgauge_analysis.fan_out import told as fan_out
+from tailgauge_analysis.hedging import told as hedging
 from tailgauge_analysis.latency import OFFERED, SUCCESSES
 from tailgauge_analysis.marks import flow, marks
 from tailgauge_analysis.page import at, meaning, shown, word
+from tailgauge_analysis.phases import sentence
 from tailgauge_analysis.rate_limits.said import said as limits_said
 from tailgauge_analysis.runfile import Json
 from tailgauge_analysis.spoken import bound
 from tailgauge_analysis.wording import count, ms, plain, share
 
+PERCENTILES = ("p50 (ms)", "p95 (ms)", "p99 (ms)")
 WHOLE = ("e2e_sched", "join_sched", "turnaround")
 _ACTIVE = re.compile(r"([\\`*_{}\[\]|#!~])")
 
@@ -38,11 +43,16 @@ def markdown(contents: Json) -> str:
         *_latency(contents),
         *_flow(contents),
         *_groups(contents["groups"]),
+        *_phases(contents["phases"]),
         *_slos(contents["slos"]),
         *_rate_limits(contents["rate_limits"]),
+        *_cache(contents["cache"]),
+        *_fan_out(contents["fan_out"]),
+        *_hedging(contents["hedging"]),
         "## What was sent",
         _sent(contents["traffic"]),
         *_failures(contents["failures"]),
+        *_definitions(contents["definitions"]),
         "## Environment",
         *_environment(contents),
     ]
@@ -176,6 +186,78 @@ def _rate_limits(limits: Json | None) -> list[str]:
     return ["## Rate limits", safe(limits["sentence"]), *facts, *tables]
 
 
+def _cache(cache: Json | None) -> list[str]:
+    if cache is None:
+        return []
+    blocks = ["## Prompt cache", safe(cache["sentence"])]
+    for name, entry in cache["traffic"].items():
+        told = cache_said(entry)
+        blocks.append(_rows((f"cache, {safe(name)}", "what is known"), told["facts"]))
+        blocks += [_rows(header, rows) for _, header, rows in told["tables"]]
+    return blocks
+
+
+def _fan_out(tables: Sequence[Json] | None) -> list[str]:
+    said = ["## Fan-out"] if tables else []
+    for one in tables or ():
+        waits = [(name, *map(fan_out.cell, qs), count(qs[0]["n"])) for name, qs in fan_out.waits(one)]
+        said += [safe(one["sentence"]), _rows((safe(one["traffic"]), *PERCENTILES, "n"), waits)]
+        said.append(_rows(("legs", "what is known"), fan_out.facts(one)))
+    return said
+
+
+def _hedging(hedges: Json | None) -> list[str]:
+    if hedges is None:
+        return []
+    arms = hedges["arms"]
+    said = ["## Hedging", *(safe(arm["sentence"]) for arm in arms if not arm["is_control"])]
+    said += [hedges["interference"]] if hedges["interference"] else []
+    waits = [
+        (f"{name}, {metric}", *map(fan_out.cell, qs), count(qs[0]["n"]))
+        for name, metric, qs in hedging.waits(arms)
+    ]
+    said.append(_rows(("since scheduled, failures slowest", *PERCENTILES, "n"), waits))
+    return [*said, *(_rows((safe(arm["traffic"]), "what is known"), hedging.facts(arm)) for arm in arms)]
+
+
+def _phases(told: Json | None) -> list[str]:
+    out = ["## Where the time went", safe(sentence(told))]
+    for table, title in (("split", "by the target's log"), ("events", "phase"), ("timings", "Server-Timing")):
+        parts = told[table] if told else []
+        if parts:
+            header = (title, "share", *(f"{q['label']} (ms)" for q in parts[0]["quantiles"]), "n")
+            rows = [
+                (one["name"], share(one["share"]), *map(_cell, one["quantiles"]), count(one["n"]))
+                for one in parts
+            ]
+            out.append(_rows(header, rows))
+    return out if out[2:] else []
+
+
+def _definitions(tools: Sequence[Json]) -> list[str]:
+    header = ("name there", "p50", "p99", "n", "here", "p50", "p99", "formula")
+    out = []
+    for one in tools:
+        rows = [
+            (
+                f"{one['tool']}: {row['name']} ({row['unit']})",
+                *_ends(row["percentiles"], row["mean"]),
+                count(row["n"]),
+                row["ours"] or "–",
+                *_ends(row["our_percentiles"], row["our_value"]),
+                row["formula"],
+            )
+            for row in one["metrics"]
+        ]
+        out.append(_rows(header, rows))
+    return ["## In the words of other tools", *out] if out else []
+
+
+def _ends(percentiles: Json | None, total: float | None) -> tuple[str, str]:
+    """p50 and p99, or the one number that a total has."""
+    return (ms(percentiles["p50"]), ms(percentiles["p99"])) if percentiles else (ms(total), "–")
+
+
 def _failures(failures: Sequence[Json]) -> list[str]:
     rows = [
         (
@@ -195,6 +277,7 @@ def _environment(contents: Json) -> list[str]:
     facts = [
         ("run", contents["run_id"]), ("state", run["state"]), ("started", run["started_at"] or "unknown"),
         ("target", f"{run['target']['url']} ({run['target']['protocol']})"), ("seed", environment["seed"]),
+        ("run it again", run["reproduce"] or "–"),
         *(("version of " + key, value) for key, value in environment["versions"].items()),
     ]  # fmt: skip
     workers = [

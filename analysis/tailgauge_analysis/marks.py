@@ -23,7 +23,6 @@ def marks(traffic: Json) -> list[str]:
     said = [
         _attempts(traffic),
         _hedging(traffic["hedging"]),
-        *_cache(traffic["cache"]),
         _chunks(traffic["chunks"]),
     ]
     if traffic["turns_max"] > 1:
@@ -35,10 +34,9 @@ def marks(traffic: Json) -> list[str]:
     )  # fmt: skip
     said += [text.format(plural(traffic[key], "attempt")) for key, text in told if traffic[key]]
     said.append(plural(traffic["citations"], "citation") if traffic["citations"] else "")
-    if traffic["phases"]:
-        said.append(
-            "phases (median): " + ", ".join(f"{p['name']} {ms(p['p50_ms'])} ms" for p in traffic["phases"])
-        )
+    for kind, words in (("began", "phases begun, since sent"), ("took", "Server-Timing")):
+        phases = [f"{p['name']} {ms(p['p50_ms'])} ms" for p in traffic["phases"] if p["kind"] == kind]
+        said.append(f"{words} (median): {', '.join(phases)}" if phases else "")
     return [text for text in said if text]
 
 
@@ -113,24 +111,6 @@ def _hedging(hedging: Json) -> str:
         why = ", ".join(f"{name} {count(n)}" for name, n in hedging["held"].items())
         said.append(f"{plural(sum(hedging['held'].values()), 'hedge')} due but held: {why}")
     return "; ".join(said)
-
-
-def _cache(cache: Json) -> list[str]:
-    if not cache["read_tokens"] and not cache["creation_tokens"] and not cache["expected"]:
-        return []
-    tokens = f"{count(cache['read_tokens'])} read, {count(cache['creation_tokens'])} written, {count(cache['uncached_tokens'])} neither"
-    between = (
-        f" (95% interval {share(cache['token_hit_low'])} to {share(cache['token_hit_high'])})"
-        if cache["token_hit_low"] is not None
-        else ""
-    )
-    hit = f"{share(cache['token_hit_share'])} of the input tokens read{between}, in {plural(cache['requests_with_reads'], 'request')}"
-    said = [f"cache: {hit} ({tokens})"]
-    for state, seen in cache["expected"].items():
-        said.append(
-            f"expected {state}: {count(seen['read'])} of {plural(seen['attempts'], 'attempt')} read from the cache"
-        )
-    return said
 
 
 def _chunks(chunks: Json) -> str:

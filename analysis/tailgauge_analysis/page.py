@@ -14,8 +14,11 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from tailgauge_analysis import wording
+from tailgauge_analysis import phases, wording
+from tailgauge_analysis.cache.told import said as cache_said
+from tailgauge_analysis.fan_out import told as fan_out
 from tailgauge_analysis.figures import Figure, library
+from tailgauge_analysis.hedging import told as hedging
 from tailgauge_analysis.latency import OFFERED, SUCCESSES
 from tailgauge_analysis.marks import flow, marks, plainly
 from tailgauge_analysis.quantiles import TOO_FEW
@@ -90,8 +93,11 @@ def html(contents: Json, figures: Sequence[Figure]) -> str:
         plain=wording.plain,
         tree=_tree,
     )
+    environment.globals.update(phases_said=phases.sentence(contents["phases"]))
     environment.globals.update(bound=bound, plural=wording.plural, marks=marks, at=at, plainly=plainly)
-    environment.globals.update(limits_said=limits_said)
+    environment.globals.update(limits_said=limits_said, cache_said=cache_said)
+    environment.globals.update(fan_out_waits=fan_out.waits, fan_out_facts=fan_out.facts)
+    environment.globals.update(hedging_waits=hedging.waits, hedging_facts=hedging.facts)
     outcomes = [slo["outcome"] for slo in contents["slos"]]
     return environment.get_template("report.html.jinja").render(
         **{**contents, "run_facts": contents["run"]},

@@ -87,24 +87,53 @@ RUN_KEYS = (
     ("verdict", "null until the analysis puts verdict, reasons and exit_code there"),
 )
 
-# Keys of report.json: name, meaning.
-REPORT_KEYS = (
-    ("report_version", "version of report.json"),
-    ("run_id", "the run"),
-    ("scenario", "name of its scenario"),
-    ("description", "the scenario's line"),
-    ("verdict", "VALID, DEGRADED or INVALID"),
-    ("rehearsal", "true for a run on the virtual clock: VALID then says nothing of a real client or target"),
-    ("exit_code", "0, 1 (an objective failed) or 3 (INVALID, rows lost, or an objective inconclusive)"),
-    ("reasons", "gate, verdict, text, advice of each reason, worst first"),
-    ("explanations", "what was hard for the client"),
-    ("gates", "gate, asks, verdict (passed, DEGRADED or INVALID) of every gate"),
-    ("headline", "one sentence"),
-    ("run", "state, times of the steady stage, rates offered and ok, target, preflight"),
+# Keys of report.json that keep their names and meanings: name, meaning.
+STABLE_KEYS = (
+    ("schema_version", "version of these keys; 1 had other names"),
+    (
+        "run",
+        "run_id, scenario, description, rehearsal (true: on the virtual clock), state, times of the steady stage, rates offered and ok, target, preflight, reproduce (the command that runs it again)",
+    ),
+    (
+        "verdict",
+        "status (VALID, DEGRADED or INVALID), reasons (gate, verdict, text, advice; worst first), explanations (what was hard for the client), gates (gate, asks, verdict)",
+    ),
     (
         "conservation",
-        "the two equations recounted from the rows, duplicates, missing_rows, broken (disagreements)",
+        "scheduled, dispatched, client_drop, not_reached, lost, censored, ended by class: recounted from the rows, preflight excepted; also duplicates, missing_rows, broken (disagreements)",
     ),
+    (
+        "latency",
+        "group (a traffic table, or all), metric, since (scheduled, sent or null), population (completed or offered), unit, n, n_eff, mean, percentiles; see below",
+    ),
+    (
+        "errors",
+        "ended, status, error_type, limit_kind, attempts, steady, excerpt of the most frequent kinds of failed attempts",
+    ),
+    (
+        "rate_limits",
+        "429s by kind and over time, buckets, binding limit, growth, retry-after, retries; null for a run that met no limit, saw no header of one and retried nothing; see docs/reports.md",
+    ),
+    (
+        "cache",
+        "sentence, and by traffic table: hit shares, write amplification, misses by cause, expiry, TTFT (worth), cost; null where no traffic has to do with a cache; see docs/reports.md",
+    ),
+    ("fan_out", "joins against predictions from the legs; null without fan-outs; see docs/reports.md"),
+    ("hedging", "what second copies gained and cost; null without them; see docs/reports.md"),
+    (
+        "slo",
+        "name, bound, status (pass, fail, inconclusive), value, low, high, beyond, metric, quantile, population, unit, why",
+    ),
+    (
+        "definitions",
+        "the same rows under the formulas of other tools: tool, source, read, answers, metrics (name, ours, formula, why, unit, n, mean, percentiles, our_percentiles, our_value)",
+    ),
+)
+
+# Its other keys, which may change: name, meaning.
+REPORT_KEYS = (
+    ("exit_code", "0, 1 (an objective failed) or 3 (INVALID, rows lost, or an objective inconclusive)"),
+    ("headline", "one sentence"),
     ("outcomes", "ended, requests, share, low, high of the steady stage"),
     ("remarks", "what a reader must know of the traffic: closed loop, slow readers, users who left"),
     (
@@ -119,19 +148,17 @@ REPORT_KEYS = (
         "uncut",
         "where waits were cut short: metric, title, n, cut, quantiles by Kaplan-Meier; see docs/metrics.md",
     ),
+    (
+        "phases",
+        "where the time went, as far as the target tells: answers, told, split (by its own log), events (status events), timings (Server-Timing): name, n, share, quantiles; null where it told nothing",
+    ),
     ("goodput", "offered, good, n_eff, share, low, high, per_s; null without an objective"),
-    ("latency", "metric, title, unit, since, level, formula, view, n, without_answer, quantiles"),
     (
         "groups",
         "by (traffic, slow reader, name, tag), name, pattern, requests, ok, cancelled, ok_share, low, high, latency (offered view)",
     ),
     ("smaller_groups", "groups that are not shown"),
-    ("slos", "name, metric, p, max_ms, view, outcome, why, quantile"),
     ("stamps", "exact and interval stamps, kernel and user stamps, hand-over lag"),
-    (
-        "failures",
-        "ended, status, error_type, limit_kind, attempts, steady, excerpt of the most frequent errors",
-    ),
     ("other_failures", "attempts that ended with a rarer error"),
     ("client", "health of each worker over the steady stage"),
     ("truth", "how long after the endpoint wrote it the first content arrived; null without its log"),
@@ -150,12 +177,11 @@ TRAFFIC_KEYS = (
         "hedging",
         "legs sent, hedged of them, won by the hedge, held (due but not sent, by reason), rate (hedged / legs), winner_share (won / hedged)",
     ),
-    (
-        "cache",
-        "attempts whose usage names the cache, requests_with_reads, read_tokens, creation_tokens, uncached_tokens, token_hit_share (read / all three), its bounds token_hit_low and token_hit_high (95%, stationary bootstrap over attempts), prefixes, expected (cold, warm, unknown: attempts, read, no_read)",
-    ),
     ("chunks", "received, by kind: text, thinking, tool_json"),
-    ("phases", "name, attempts, p50_ms since sent, of status events and Server-Timing"),
+    (
+        "phases",
+        "name, kind, attempts, p50_ms: of status events when the phase began, since sent; of Server-Timing what it took",
+    ),
     ("slow_readers", "attempts that were read slowly on purpose"),
     ("not_streamed", "attempts that asked for the whole answer at once"),
     ("second_target", "attempts sent to the second target"),
@@ -164,6 +190,18 @@ TRAFFIC_KEYS = (
     ("citations", "citation events"),
     ("turns_max", "turns of the longest session"),
 )
+
+_PUBLISHED = """\
+For programs. [report.schema.json](report.schema.json) is its JSON Schema (draft 2020-12).
+These keys keep their names and meanings as long as `schema_version` does; a table may gain keys.
+"""
+
+_PERCENTILE = """\
+`metric` is a name of [metrics.md](metrics.md) without its ending `_sched` or `_sent`, for `since` says that.
+`percentiles` has p50, p90, p95, p99 and p99_9, each with value, low and high (95% interval, in `unit`), reliable (10 effective samples
+or more lie beyond it), beyond (it lies among requests without answer), n_eff, and value_is, low_is, high_is as below.
+The row's n_eff is that of its p99. Rows without a sample are left out.
+"""
 
 _QUANTILE = """\
 A `quantile` has p, label, n, n_eff, mark (empty, `unreliable` or `n/a`) and three numbers in milliseconds: `value_ms`, `low_ms`, `high_ms`.
@@ -218,7 +256,8 @@ def data_format_page() -> str:
     )
     traffic = "An entry of `traffic` counts attempts, whoever saw their answers, and has these keys.\n\n"
     parts.append(
-        f"## report.json\n\n{_keys(REPORT_KEYS)}\n\n{traffic}{_keys(TRAFFIC_KEYS)}\n\n{_QUANTILE.strip()}"
+        f"## report.json\n\n{_PUBLISHED.strip()}\n\n{_keys(STABLE_KEYS)}\n\n{_PERCENTILE.strip()}\n\n"
+        f"It also has these keys, which may change with any version.\n\n{_keys(REPORT_KEYS)}\n\n{traffic}{_keys(TRAFFIC_KEYS)}\n\n{_QUANTILE.strip()}"
     )
     parts.append("## Schema history\n\n" + _rows(("version", "release", "change"), history()))
     return "\n\n".join(parts) + "\n"

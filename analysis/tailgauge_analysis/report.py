@@ -13,19 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from tailgauge.errors import Exit, UsageError
-from tailgauge_analysis import runfile
+from tailgauge_analysis import figures_cache, figures_rate_limits, runfile
 from tailgauge_analysis.contents import contents
 from tailgauge_analysis.figures import figures
 from tailgauge_analysis.findings import find
 from tailgauge_analysis.frames import load
+from tailgauge_analysis.junit import junit
 from tailgauge_analysis.markdown import markdown
 from tailgauge_analysis.page import html
+from tailgauge_analysis.published import published
 from tailgauge_analysis.terminal import summary
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A finished report; `data` is what report.json holds."""
+    """A finished report; `data` is what the page was written from, `published` what report.json holds."""
 
     run_id: str
     verdict: str
@@ -34,20 +36,34 @@ class Made:
     html: Path
     markdown: Path
     json: Path
+    junit: Path
     data: dict[str, Any]
+    published: dict[str, Any]
 
 
 def make(run_dirs: Sequence[Path], out: Path) -> Made:
-    """Analyse one run and write `out`/reports/<run_id>/report.{html,md,json}."""
+    """Analyse one run and write `out`/reports/<run_id>/report.{html,md,json} and junit.xml."""
     findings = find(load(run_dirs))
     data = contents(findings)
     folder = Path(out) / "reports" / data["run_id"]
     page, text, values = (folder / f"report.{kind}" for kind in ("html", "md", "json"))
+    cases, told = folder / "junit.xml", published(data)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _write(page, html(data, figures(findings)))
+        _write(
+            page,
+            html(
+                data,
+                [
+                    *figures(findings),
+                    *figures_rate_limits.figures(findings),
+                    *figures_cache.figures(findings),
+                ],
+            ),
+        )
         _write(text, markdown(data))
-        _write(values, json.dumps(data, indent=1, allow_nan=False) + "\n")
+        _write(values, json.dumps(told, indent=1, allow_nan=False) + "\n")
+        _write(cases, junit(data))
     except OSError as error:
         raise UsageError(f"{folder}: the report cannot be written: {error.strerror or error}") from error
     said = summary(data, page)
@@ -57,7 +73,9 @@ def make(run_dirs: Sequence[Path], out: Path) -> Made:
             runfile.record_verdict(Path(run_dir), word)
         except OSError as error:
             said += f"\nthe verdict could not be written into {run_dir}: {error.strerror or error}"
-    return Made(data["run_id"], findings.verdict, findings.exit_code, said, page, text, values, data)
+    return Made(
+        data["run_id"], findings.verdict, findings.exit_code, said, page, text, values, cases, data, told
+    )
 
 
 def _write(path: Path, text: str) -> None:

@@ -6,7 +6,6 @@ their answers. A share is None where nothing could have it. No latency.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +14,11 @@ import numpy as np
 import pandas as pd
 
 from tailgauge import records
-from tailgauge_analysis.bootstrap import ratio
 from tailgauge_analysis.frames import Frames
-from tailgauge_analysis.quantiles import Floats, rank
-from tailgauge_analysis.wording import plain
+from tailgauge_analysis.phases import parse
+from tailgauge_analysis.quantiles import rank
 
 MOST_PHASES = 20
-READ, CREATED, UNCACHED = "cache_read_input_tokens", "cache_creation_input_tokens", "input_tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,40 +42,11 @@ class Hedging:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
-    """Attempts with usage of which the client expected one state of the cache, and what the target said."""
-
-    attempts: int
-    read: int
-    no_read: int
-
-
-@dataclass(frozen=True, slots=True)
-class Cache:
-    """What the target said of its prompt cache, over the attempts whose usage names it."""
-
-    attempts: int
-    requests_with_reads: int
-    read_tokens: int
-    creation_tokens: int
-    uncached_tokens: int
-    prefixes: int
-    token_hit_low: float | None
-    token_hit_high: float | None
-    expected: dict[str, Expected]
-
-    @property
-    def token_hit_share(self) -> float | None:
-        """read / (read + creation + uncached)."""
-        total = self.read_tokens + self.creation_tokens + self.uncached_tokens
-        return self.read_tokens / total if total else None
-
-
-@dataclass(frozen=True, slots=True)
 class Phase:
-    """A phase that the target told of: status event or Server-Timing entry."""
+    """A phase that the target told of: when it `began`, ms since sent (status event), or what it `took` (Server-Timing)."""
 
     name: str
+    kind: str
     attempts: int
     p50_ms: float
 
@@ -96,7 +64,6 @@ class Sent:
     attempts: int
     causes: dict[str, int]
     hedging: Hedging
-    cache: Cache
     chunks: dict[str, int]
     phases: tuple[Phase, ...]
     slow_readers: int
@@ -134,7 +101,6 @@ def _sent(name: str, requests: pd.DataFrame, attempts: pd.DataFrame, kinds: dict
         attempts=len(attempts),
         causes={cause: int(causes.get(cause, 0)) for cause in records.CAUSES},
         hedging=_hedging(requests, attempts),
-        cache=_cache(attempts),
         chunks=kinds,
         phases=_phases(attempts["phases"].dropna()),
         slow_readers=int(attempts["reader_paused_ns"].notna().sum()),
@@ -165,36 +131,6 @@ def _hedging(requests: pd.DataFrame, attempts: pd.DataFrame) -> Hedging:
     )
 
 
-def _cache(attempts: pd.DataFrame) -> Cache:
-    told = attempts[attempts[READ].notna()]
-    reads = told[told[READ] > 0]
-    expected = {}
-    for state in records.CACHE_STATES:
-        of = told[told["cache_expected"] == state]
-        if len(of):
-            read = int((of[READ] > 0).sum())
-            expected[state] = Expected(len(of), read, len(of) - read)
-    from_cache, total = _tokens(told)
-    low, high = ratio(from_cache, total, reps=500) if from_cache.any() else (None, None)
-    return Cache(
-        attempts=len(told),
-        requests_with_reads=int(reads["request_id"].nunique()),
-        read_tokens=int(told[READ].sum()),
-        creation_tokens=int(told[CREATED].sum()),
-        uncached_tokens=int(told[UNCACHED].sum()),
-        prefixes=int(attempts["prefix"].nunique()),
-        token_hit_low=low,
-        token_hit_high=high,
-        expected=expected,
-    )
-
-
-def _tokens(told: pd.DataFrame) -> tuple[Floats, Floats]:
-    """Tokens read from the cache and all input tokens of each attempt, in order of time."""
-    counts = told.sort_values("dispatched_at_ns", kind="stable")[[READ, CREATED, UNCACHED]].fillna(0)
-    return counts[READ].to_numpy(np.float64), counts.sum(axis=1).to_numpy(np.float64)
-
-
 def _kinds(requests: pd.DataFrame, attempts: pd.DataFrame, chunks: pd.DataFrame) -> dict[str, dict[str, int]]:
     """Chunks of each kind by traffic. Nearly all are text: only the others are looked up one by one."""
     total = attempts.groupby("traffic")["chunks"].sum()
@@ -210,17 +146,14 @@ def _kinds(requests: pd.DataFrame, attempts: pd.DataFrame, chunks: pd.DataFrame)
 
 
 def _phases(told: pd.Series[str]) -> tuple[Phase, ...]:
-    """Median of each phase's time, in the order of these medians."""
-    seen: dict[str, list[float]] = {}
+    """Median of each phase's beginning and of each duration, in the order of these medians."""
+    seen: dict[tuple[str, str], list[float]] = {}
     for text in told:
-        try:
-            entries = json.loads(text)
-        except ValueError:
-            continue
-        for name, ns in entries.items() if isinstance(entries, dict) else ():
-            if isinstance(ns, int | float) and not isinstance(ns, bool):
-                seen.setdefault(plain(str(name), 60), []).append(float(ns))
+        for kind, entries in zip(("began", "took"), parse(text), strict=True):
+            for name, ms in entries.items():
+                seen.setdefault((kind, name), []).append(ms)
     phases = [
-        Phase(name, len(ns), float(np.sort(ns)[rank(len(ns), 0.5) - 1]) / 1e6) for name, ns in seen.items()
+        Phase(name, kind, len(ms), float(np.sort(ms)[rank(len(ms), 0.5) - 1]))
+        for (kind, name), ms in seen.items()
     ]
-    return tuple(sorted(phases, key=lambda phase: phase.p50_ms)[:MOST_PHASES])
+    return tuple(sorted(phases, key=lambda phase: (phase.kind, phase.p50_ms))[:MOST_PHASES])

@@ -28,6 +28,13 @@ Exit codes, the first that holds:
   3    an SLO is inconclusive
   0    all well; DEGRADED alone changes nothing"""
 
+COMPARE_CODES = """\b
+Exit codes:
+  2  wrong usage, or a folder without a run
+  1  B is worse by more than the threshold
+  3  inconclusive, or not comparable
+  0  B is no worse"""
+
 
 class _Positive(click.ParamType[float]):
     name = "number"
@@ -200,7 +207,7 @@ def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> None:
     except OSError as error:
         raise UsageError(f"the report cannot be written: {error}") from error
     if as_json:
-        paths = {"html": str(made.html), "markdown": str(made.markdown), "json": str(made.json)}
+        paths = {kind: str(getattr(made, kind)) for kind in ("html", "markdown", "json", "junit")}
         facts = {
             "run_id": made.run_id,
             "report": paths,
@@ -208,12 +215,62 @@ def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> None:
             "summary": made.summary,
         }
         click.echo(
-            json.dumps(
-                {**facts, "verdict": made.data.get("verdict"), "conservation": made.data.get("conservation")}
-            )
+            json.dumps({**facts, **{key: made.data[key] for key in ("verdict", "rehearsal", "conservation")}})
         )
     else:
         click.echo(made.summary)
+    sys.exit(made.exit_code)
+
+
+@cli.command(epilog=COMPARE_CODES)
+@click.argument("run_dirs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="A B [A B]...")
+@click.option(
+    "--allow",
+    multiple=True,
+    metavar="NAME",
+    help="What may differ: schema, hosts, versions, target, seed, or a key of the scenario with all below it, "
+    "as traffic.chat.hedge; may be repeated.",
+)
+@click.option(
+    "--threshold",
+    type=_Positive(),
+    default=5,
+    show_default=True,
+    metavar="PERCENT",
+    help="Smallest change worth naming.",
+)
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar="NAME",
+    help="Compare this metric; may be repeated. Default: TTFT and end to end since scheduled, TPOT, joins, turnaround.",
+)
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown, with every pair.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def compare(
+    run_dirs: tuple[Path, ...],
+    allow: tuple[str, ...],
+    threshold: float,
+    metrics: tuple[str, ...],
+    as_markdown: bool,
+    as_json: bool,
+) -> None:
+    """Say whether arm B is better or worse than arm A, from runs in pairs.
+
+    The folders come as A1 B1 A2 B2 and so on: twenty pairs, run in turn, a coin saying which of a pair comes
+    first; see docs/reports.md.
+    """
+    from tailgauge_analysis.comparison import compare as comparison
+    from tailgauge_analysis.comparison import words
+
+    if as_json and as_markdown:
+        raise UsageError("--json and --markdown: choose one")
+    made = comparison.compare(run_dirs, allow, threshold / 100, metrics or comparison.METRICS)
+    if as_json:
+        click.echo(json.dumps(made.data, allow_nan=False))
+    else:
+        click.echo(words.markdown(made.data) if as_markdown else words.terminal(made.data))
     sys.exit(made.exit_code)
 
 

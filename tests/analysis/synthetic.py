@@ -169,7 +169,7 @@ def rows_of(spec: Spec) -> dict[str, tuple[dict[str, Any], Any]]:
         "connection_is_new": index < 2, "dns_ns": np.where(index < 2, 20_000.0, empty),
         "connect_ns": np.where(index < 2, 60_000.0, empty), "tls_ns": empty,
         "chunks": np.where(ok, spec.chunks, 0), "handover_max_ns": np.full(n, 90_000.0),
-        "stamps": np.full(n, spec.stamps, object),
+        "stamps": np.full(n, spec.stamps, object), "streamed": np.full(n, True), "target": np.full(n, "main", object),
     }  # fmt: skip
     kept = np.flatnonzero(~dropped)
     attempts = {name: np.asarray(values)[kept] for name, values in attempts.items()}

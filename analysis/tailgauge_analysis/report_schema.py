@@ -1,0 +1,202 @@
+"""The JSON Schema of report.json, draft 2020-12.
+
+Rule: written out by hand from small pieces, so that it is a promise and not a print of what happens to be there;
+published as docs/report.schema.json. What is stable is described; every other key may hold anything.
+"""
+
+from __future__ import annotations
+
+from tailgauge import records
+from tailgauge_analysis.latency import PS
+from tailgauge_analysis.metrics import METRICS
+from tailgauge_analysis.published import SCHEMA_VERSION, STABLE
+from tailgauge_analysis.runfile import Json
+from tailgauge_analysis.slo import FAIL, INCONCLUSIVE, PASS
+from tailgauge_analysis.wording import percentile
+
+VERDICTS = ("VALID", "DEGRADED", "INVALID")
+TEXT: Json = {"type": "string"}
+NUMBER: Json = {"type": "number"}
+MAYBE: Json = {"type": ["number", "null"]}
+MAYBE_TEXT: Json = {"type": ["string", "null"]}
+COUNT: Json = {"type": "integer", "minimum": 0}
+TRUTH: Json = {"type": "boolean"}
+
+
+def _table(about: str, **keys: Json) -> Json:
+    """A table in which all these keys stand; it may have more."""
+    return {"type": "object", "description": about, "required": list(keys), "properties": keys}
+
+
+def _listing(of: Json, about: str) -> Json:
+    return {"type": "array", "description": about, "items": of}
+
+
+def _one_of(*values: str | None) -> Json:
+    return {"enum": list(values)}
+
+
+def _report(name: str) -> Json:
+    return {"type": ["object", "null"], "description": f"{name}; null where the run has nothing of it"}
+
+
+def _said(about: str, of: Json) -> Json:
+    return {**of, "description": about}
+
+
+_PERCENTILE = _table(
+    "one percentile with its 95% interval",
+    value=_said("null where there is none; `value_is` says why", MAYBE),
+    low=MAYBE,
+    high=MAYBE,
+    reliable=_said("at least 10 effective samples lie beyond it", TRUTH),
+    beyond=_said("it lies among requests without answer: slower than any success", TRUTH),
+    n_eff=COUNT,
+    value_is=_said("value, n/a (too few samples), failed or > drain (beyond)", TEXT),
+    low_is=TEXT,
+    high_is=TEXT,
+)
+
+_LATENCY = _table(
+    "one metric of one group and population",
+    group=_said("name of a traffic table, or all", TEXT),
+    metric=_said(
+        "docs/metrics.md, without the ending _sched or _sent: `since` says that",
+        _one_of(
+            *dict.fromkeys(metric.name.removesuffix("_sched").removesuffix("_sent") for metric in METRICS)
+        ),
+    ),
+    since=_said("when its clock starts; null where neither", _one_of("scheduled", "sent", None)),
+    population=_said(
+        "offered: with the failures, as slower than any success", _one_of("completed", "offered")
+    ),
+    unit=_one_of("ms", "tokens/s"),
+    n=COUNT,
+    n_eff=_said("effective samples, of the p99; each percentile has its own", COUNT),
+    mean=_said("null where a request without answer is among them", MAYBE),
+    percentiles={
+        "type": "object",
+        "required": [percentile(p).replace(".", "_") for p in PS],
+        "additionalProperties": {"$ref": "#/$defs/percentile"},
+    },
+)
+
+_CONSERVATION = _table(
+    "scheduled = dispatched + client_drop + not_reached + lost; dispatched = sum of ended + censored; the whole run, preflight excepted",
+    scheduled=_said("null where nobody knows", {"type": ["integer", "null"]}),
+    dispatched=COUNT,
+    client_drop=COUNT,
+    not_reached=COUNT,
+    lost=COUNT,
+    censored=COUNT,
+    ended={
+        "type": "object",
+        "propertyNames": {"enum": list(records.ENDED_CLASSES)},
+        "additionalProperties": COUNT,
+    },
+)
+
+_SLO = _table(
+    "one objective",
+    name=TEXT,
+    bound=_said("in `unit`", NUMBER),
+    status=_one_of(PASS, FAIL, INCONCLUSIVE),
+    value=MAYBE,
+    low=MAYBE,
+    high=MAYBE,
+    beyond=TRUTH,
+    metric=TEXT,
+    quantile=NUMBER,
+    population=_one_of("completed", "offered"),
+    unit=TEXT,
+    why=TEXT,
+)
+
+_ERROR = _table(
+    "one kind of failed attempt, the most frequent first",
+    ended=TEXT,
+    status={"type": ["integer", "null"]},
+    error_type=TEXT,
+    limit_kind=TEXT,
+    attempts=COUNT,
+    steady=COUNT,
+    excerpt=TEXT,
+)
+
+_NUMBERS: Json = {"type": ["object", "null"], "additionalProperties": MAYBE}
+_TOOL = _table(
+    "the steady stage under another tool's formulas",
+    tool=TEXT,
+    source=TEXT,
+    read=_said("year and month in which the formulas were read", TEXT),
+    answers=COUNT,
+    metrics=_listing(
+        _table(
+            "one number of the tool",
+            name=TEXT,
+            ours=_said("our metric beside it", MAYBE_TEXT),
+            formula=TEXT,
+            why=_said("why the two differ", TEXT),
+            unit=TEXT,
+            n=COUNT,
+            mean=MAYBE,
+            percentiles=_NUMBERS,
+            our_percentiles=_NUMBERS,
+            our_value=MAYBE,
+        ),
+        "in the tool's order",
+    ),
+)
+
+_RUN = _table(
+    "which run it was",
+    run_id=TEXT,
+    scenario=TEXT,
+    state=TEXT,
+    rehearsal=_said("on the virtual clock: VALID then says nothing of a real client or target", TRUTH),
+    started_at=TEXT,
+    steady_requests=COUNT,
+    steady_ok=COUNT,
+    offered_per_s=MAYBE,
+    reproduce=_said(
+        "the command that runs it again; null where the run does not name its scenario", MAYBE_TEXT
+    ),
+    target={"type": "object"},
+)
+
+_VERDICT = _table(
+    "whether the numbers can be trusted",
+    status=_one_of(*VERDICTS),
+    reasons=_listing(
+        _table("one reason, the worst first", gate=TEXT, verdict=_one_of(*VERDICTS), text=TEXT, advice=TEXT),
+        "empty for VALID",
+    ),
+)
+
+
+def schema() -> Json:
+    """The whole schema."""
+    stable: Json = {
+        "schema_version": {"const": SCHEMA_VERSION},
+        "run": _RUN,
+        "verdict": _VERDICT,
+        "conservation": _CONSERVATION,
+        "latency": _listing(_LATENCY, "rows with at least one sample"),
+        "errors": _listing(_ERROR, "of the whole run, preflight excepted"),
+        "rate_limits": _report("429s and the buckets behind them"),
+        "cache": _report("the prompt cache"),
+        "fan_out": _report("requests of several legs"),
+        "hedging": _report("second copies"),
+        "slo": _listing(_SLO, "in the scenario's order; empty without objectives"),
+        "definitions": _listing(_TOOL, "one entry a tool"),
+        "exit_code": _said("0, 1 or 3; see docs/cli.md", {"enum": [0, 1, 3]}),
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:tailgauge:report:{SCHEMA_VERSION}",
+        "title": "Tailgauge report.json",
+        "type": "object",
+        "required": [*STABLE, "exit_code"],
+        "properties": stable,
+        "$defs": {"percentile": _PERCENTILE},
+    }

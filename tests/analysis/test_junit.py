@@ -1,0 +1,49 @@
+"""junit.xml: every objective and the verdict as a test case."""
+
+from xml.etree.ElementTree import fromstring
+
+SLO = {
+    "fast": {"metric": "ttft_sched", "quantile": 0.5, "max_ms": 1000.0},
+    "slow": {"metric": "e2e_sched", "quantile": 0.5, "max_ms": 10.0},
+    "never": {"metric": "turnaround", "quantile": 0.9, "max_ms": 10.0},
+}
+
+
+def suite(report):
+    return fromstring(report.junit.read_text(encoding="utf-8"))  # noqa: S314 - our own file
+
+
+def verdict_of(case):
+    kinds = [child.tag for child in case if child.tag != "system-out"]
+    return kinds[0] if kinds else "passed"
+
+
+def test_pass_failure_and_skipped_with_the_reason(made):
+    root = suite(made(n=400, slo=SLO))
+    cases = {case.get("name").partition(":")[0]: case for case in root.findall("testcase")}
+
+    assert {name: verdict_of(case) for name, case in cases.items()} == {
+        "verdict": "passed", "fast": "passed", "slow": "failure", "never": "skipped",
+    }  # fmt: skip
+    assert "the whole interval is above the bound; measured 390 ms" in cases["slow"][0].get("message")
+    assert "run longer" in cases["never"][0].get("message")
+    assert [root.get(key) for key in ("tests", "failures", "errors", "skipped")] == ["4", "1", "0", "1"]
+
+
+def test_an_invalid_run_is_an_error_with_its_reasons_and_a_degraded_one_passes(made):
+    invalid = suite(made(n=200, ended=dict.fromkeys(range(200), "server_error"), run_id="bad"))
+    degraded = suite(made(n=400, cpu_share=0.95, error_ns=2_000_000, run_id="soso"))
+
+    assert invalid.find("testcase/error").get("type") == "INVALID"
+    assert "Nothing to measure" in invalid.find("testcase/error").text
+    assert (invalid.get("errors"), degraded.get("errors")) == ("1", "0")
+    assert degraded.find("testcase/system-out").text.startswith("DEGRADED")
+
+
+def test_foreign_text_is_no_markup_and_breaks_no_parser(made):
+    evil = "</testcase><error/>\x00\ud800\ufffe & \"'"
+    root = suite(made(n=100, slo={evil: SLO["slow"]}, scenario={"name": evil}))
+
+    assert len(root.findall("testcase")) == 2
+    assert root.findall(".//error") == []
+    assert root.get("name") == "tailgauge: </testcase><error/> & \"'"

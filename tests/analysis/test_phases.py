@@ -1,0 +1,107 @@
+"""Where the time went: the target's log, status events and Server-Timing, each told apart and adding up."""
+
+import json
+
+import pytest
+
+from tailgauge_analysis.phases import BEFORE, DECODE, DELIVERY, INSIDE, NETWORK, PREFILL, QUEUE, parse
+from tailgauge_analysis.report import make
+
+
+def told(**entries):
+    return json.dumps({name.replace("__", ";"): round(ms * 1e6) for name, ms in entries.items()})
+
+
+def medians(parts):
+    return {part["name"]: part["quantiles"][0]["value_ms"] for part in parts}
+
+
+@pytest.fixture
+def reported(mixed, tmp_path):
+    """100 answers, sent at 0: search at 10, write at 130, first content at 150, last at 230; Server-Timing db 40, rank 5."""
+    run = mixed(duration_s=3)
+    for i in range(100):
+        phases = told(write=130, search=10, db__dur=40, rank__dur=5)
+        run.request(i * 25, [{"sent": 0, "first": 150, "gap": 20, "kinds": "xxxxx", "phases": phases}])
+    run.request(
+        2990,
+        [{"sent": 0, "ended": "server_error", "phases": told(search=999)}],
+        ended="server_error",
+        winner=None,
+    )
+    return make([run.write(tmp_path / "run")], tmp_path)
+
+
+def test_a_phase_lasts_until_the_next_and_all_add_up_to_the_answer(reported):
+    parts = reported.data["phases"]["events"]
+
+    assert medians(parts) == {BEFORE: 10, "search": 120, "write": 100}
+    assert [part["share"] for part in parts] == pytest.approx([10 / 230, 120 / 230, 100 / 230])
+    assert {part["n"] for part in parts} == {100}
+
+
+def test_server_timing_is_a_duration_and_no_point_in_time(reported):
+    parts = reported.data["phases"]["timings"]
+
+    assert medians(parts) == {"db": 40, "rank": 5}
+    assert [part["share"] for part in parts] == pytest.approx([40 / 150, 5 / 150])
+    kinds = {p["name"]: (p["kind"], p["p50_ms"]) for p in reported.data["traffic"]["chat"]["phases"]}
+    assert kinds == {
+        "search": ("began", 10),
+        "write": ("began", 130),
+        "db": ("took", 40),
+        "rank": ("took", 5),
+    }
+
+
+def test_both_tables_stand_on_the_page_and_in_markdown(reported):
+    page, text = reported.html.read_text(), reported.markdown.read_text()
+
+    assert "The largest part of the time to the last content is search: 52.2%." in page
+    for title in ("Phases that the target told of", "Durations that the target named"):
+        assert title in page
+    assert "| search | 52.2% | 120 (120 – 120) |" in text
+    assert "phases begun, since sent (median): search 10.0 ms" in text
+
+
+def test_without_an_engine_the_target_is_one_part(made):
+    report = made(n=300)
+    parts = report.data["phases"]["split"]
+
+    assert medians(parts) == pytest.approx(
+        {NETWORK: 100.0 - 0.05 + 0.05 - 0.0, INSIDE: 99.95, DECODE: 190}, abs=0.2
+    )
+    assert sum(part["share"] for part in parts) == pytest.approx(1)
+
+
+def test_nothing_told_is_no_section(made):
+    report = made(n=200, truth=False)
+
+    assert report.data["phases"] is None
+    assert "Where the time went" not in report.html.read_text() + report.markdown.read_text()
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"a": "b", "c": true, "d": null}', '{"a": 1e999}', "no json"])
+def test_foreign_text_tells_nothing(text):
+    assert parse(text) == ({}, {})
+
+
+def test_an_engine_tells_queue_prefill_and_decode(tmp_path):
+    from tailgauge.rehearsal.command import rehearse
+    from tailgauge.settings import resolve
+
+    pairs = [("target.url", "simulated"), ("simulated.profile", "haiku"), ("stages.duration_s", 20.0)]
+    settings = resolve("streaming", pairs, tmp_path, sends=False)
+    folder = rehearse(
+        settings.scenario, settings.schedule, settings.scenario_file, settings.overrides, tmp_path
+    )
+    report = make([folder.path], tmp_path)
+    parts = report.data["phases"]["split"]
+
+    assert [part["name"] for part in parts] == [NETWORK, QUEUE, PREFILL, DELIVERY, DECODE]
+    assert sum(part["share"] for part in parts) == pytest.approx(1)
+    assert medians(parts)[NETWORK] == 0
+    assert report.published["run"]["reproduce"] == (
+        "tailgauge run streaming.toml --virtual --set target.url=simulated --set simulated.profile=haiku "
+        "--set stages.duration_s=20.0"
+    )
