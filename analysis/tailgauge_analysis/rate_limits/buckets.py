@@ -8,9 +8,10 @@ whatever its burst is. It admits a call that needs c if m + c <= burst. So a rat
 
     b_hat(rate) = max of m + c over admitted calls  <=  burst  <  min of m + c over refused calls
 
-and the pairs that fit are these. Clocks of client and target differ by a journey, so no pair may explain every decision:
-then the pair that leaves fewest unexplained is the estimate, and its 95% interval holds every rate whose likelihood, with
-that share of errors, is not significantly smaller (a fall of 1.92 in its logarithm).
+and the pairs that fit are these: where some explain every decision, they are the interval, and nothing else is possible.
+Clocks of client and target differ by a journey, so it may be that none does: then the pair that leaves fewest unexplained
+is the estimate, and its 95% interval holds every rate that leaves w where the best leaves f, unless a sign test on the
+decisions on which they differ tells them apart: w - f <= 1.96 sqrt(w + f).
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ from tailgauge_analysis.quantiles import Floats
 from tailgauge_analysis.rate_limits.costs import Costs
 
 MOST = 20_000  # decisions to fit; of more those around the first 429
-FALL = 1.92  # of the log-likelihood: half the 95% quantile of chi-square with one degree of freedom
+NORMAL = 1.96  # 97.5% quantile
 GRID = 120
+ROUNDS = 4
+STEPS = 16
 SPAN = (0.2, 20.0)  # rates tried, relative to the mean admitted rate
 UNEXPLAINED = 0.2  # of the refusals; with more than these the model is not believed
 _CLOSE = 1e-6
+_LESS = 1e-9  # a refusal needs more than was there
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +92,8 @@ def bursts(costs: Costs, rate: float) -> tuple[int, float, float]:
     """Fewest decisions that no burst explains at this rate, and the bursts that leave as few: from, below."""
     admitted, refused = sides(costs, rate)
     low, high = float(admitted.max(initial=0.0)), float(refused.min(initial=math.inf))
-    if low <= high + _CLOSE:
-        return 0, low, max(low, high)
+    if low + _LESS < high:
+        return 0, low, high
     values = np.sort(np.concatenate((admitted, refused)))
     above = len(admitted) - np.searchsorted(np.sort(admitted), values + _CLOSE, side="right")
     below = np.searchsorted(np.sort(refused), values + _CLOSE, side="right")
@@ -114,14 +118,15 @@ def fit(costs: Costs) -> Fit | None:
             seen[rate] = bursts(costs, rate)[0]
         return seen[rate]
 
-    low, high = SPAN[0] * mean, SPAN[1] * mean
-    best = low
-    for grid in (GRID, GRID // 3, GRID // 3, GRID // 3):
-        rates = np.geomspace(low, high, grid)
-        best = float(rates[int(np.argmin([wrong(float(rate)) for rate in rates]))])
-        step = float(rates[1] / rates[0])
-        low, high = best / step, best * step
-    allowed = _allowed(wrong(best), n)
+    rates = np.concatenate((np.geomspace(SPAN[0] * mean, SPAN[1] * mean, GRID), _slopes(costs)))
+    for _ in range(ROUNDS):  # between the best and its neighbours, ever closer
+        for rate in rates:
+            wrong(float(rate))
+        best = min(seen, key=lambda rate: (seen[rate], abs(rate - mean)))
+        tried = np.array(sorted(seen))
+        at = int(np.searchsorted(tried, best))
+        rates = np.linspace(tried[max(0, at - 1)], tried[min(len(tried) - 1, at + 1)], GRID // 4)
+    allowed = _allowed(wrong(best))
     ends = [_edge(wrong, best, SPAN[side] * mean, allowed) for side in (0, 1)]
     if wrong(best) == 0:  # anywhere between the ends will do: take the middle
         inner = [ends[0] or best, ends[1] or best]
@@ -136,10 +141,33 @@ def fit(costs: Costs) -> Fit | None:
     )  # fmt: skip
 
 
-def _allowed(fewest: int, n: int) -> int:
-    """Most unexplained decisions of a rate that is still possible."""
-    share = (fewest + 0.5) / (n + 1)
-    return fewest + math.floor(FALL / math.log((1 - share) / share)) if share < 0.5 else n
+def _slopes(costs: Costs) -> Floats:
+    """Rates worth a try: admitted cost a second from one refusal to a later one.
+
+    At a refusal less than c is left, so not more than c + rate * dt is admitted from there on, and if the bucket is not
+    full in between, not less than rate * dt - c up to the next: the steepest slopes lie close to the rate.
+    """
+    at = np.flatnonzero(costs.refused)
+    t, admitted, need = costs.at_s[at], np.cumsum(costs.charge)[at], costs.need[at]
+    tried = []
+    ahead = 1
+    while ahead < len(at):
+        dt, cost = t[ahead:] - t[:-ahead], admitted[ahead:] - admitted[:-ahead]
+        slope = np.where(dt > 0, cost / np.where(dt > 0, dt, 1.0), 0.0)
+        top = int(np.argmax(slope))
+        if slope[top] > 0:
+            width = float(need.max()) / dt[top]
+            tried.append(np.linspace(max(slope[top] - width, slope[top] / 2), slope[top] + width, STEPS + 1))
+        ahead *= 2
+    whole: Floats = np.concatenate(tried) if tried else np.empty(0)
+    return whole
+
+
+def _allowed(fewest: int) -> int:
+    """Most unexplained decisions of a rate that is still possible: the largest w of the rule above."""
+    if not fewest:
+        return 0
+    return fewest + math.floor((NORMAL**2 + math.sqrt(NORMAL**4 + 8 * NORMAL**2 * fewest)) / 2)
 
 
 def _edge(wrong: Callable[[float], int], best: float, end: float, allowed: int) -> float | None:

@@ -1,0 +1,253 @@
+"""Token buckets from the outside: rates and bursts are recovered from who was admitted, and the room that is left."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from tailgauge_analysis.rate_limits import buckets, estimates, headers
+from tailgauge_analysis.rate_limits.costs import Costs
+from tailgauge_analysis.rate_limits.growth import Growth, growth
+from tailgauge_analysis.rate_limits.levels import levels, use
+
+
+def served(at_s, rate, burst, cost=1.0):
+    """What a bucket does with calls at these times: the same rule as the bucket's own, one call after another."""
+    cost = np.broadcast_to(np.asarray(cost, np.float64), len(at_s))
+    level, before, refused = float(burst), 0.0, np.zeros(len(at_s), np.bool_)
+    for i, t in enumerate(at_s):
+        level = min(burst, level + rate * (t - before))
+        before = t
+        refused[i] = level + 1e-9 < cost[i]
+        level -= 0.0 if refused[i] else cost[i]
+    return Costs(np.asarray(at_s), np.where(refused, 0.0, cost), cost.copy(), refused, np.arange(len(at_s)))
+
+
+def poisson(rate, seconds, seed=1):
+    rng = np.random.default_rng(seed)
+    gaps = rng.exponential(1 / rate, int(rate * seconds * 1.5) + 20)
+    at = np.cumsum(gaps)
+    return at[at < seconds]
+
+
+@pytest.mark.parametrize(("rate", "burst", "offered"), [(5, 1, 4), (5, 3, 7), (2, 20, 4), (10, 10, 11)])
+def test_rate_and_burst_lie_in_their_intervals(rate, burst, offered):
+    costs = served(poisson(offered, 200), rate, burst)
+    found = buckets.fit(costs)
+
+    assert found.unexplained == 0
+    assert found.rate_low <= rate <= found.rate_high
+    assert found.burst_low - 1e-6 <= burst <= found.burst_high + 1e-6
+    assert found.rate_high - found.rate_low < (0.2 if burst == 1 else 0.01) * rate
+
+
+def test_a_single_refusal_leaves_the_rate_wide_open():
+    costs = served(np.array([0.0, 0.1, 0.2, 0.3, 5.0, 9.0]), rate=1, burst=3)
+    found = buckets.fit(costs)
+
+    assert int(costs.refused.sum()) == 1
+    assert found.rate_low is None or found.rate_low < 1
+    assert found.rate_high is None or found.rate_high > 1
+
+
+def test_without_a_refusal_there_is_nothing_to_fit():
+    assert buckets.fit(served(poisson(1, 50), 100, 100)) is None
+
+
+def test_late_and_early_calls_are_borne_and_counted():
+    rng = np.random.default_rng(2)
+    costs = served(poisson(7, 300), 5, 3)
+    seen = costs.at_s + rng.exponential(0.004, len(costs.at_s))
+    order = np.argsort(seen)
+    moved = Costs(
+        seen[order], costs.charge[order], costs.need[order], costs.refused[order], costs.owner[order]
+    )
+    found = buckets.fit(moved)
+
+    assert 0 < found.unexplained < 0.1 * found.refused
+    assert found.rate_low <= 5 <= found.rate_high
+    assert found.rate == pytest.approx(5, rel=0.02)
+    assert found.burst == pytest.approx(3, abs=0.3)
+
+
+def test_refusals_by_chance_are_not_believed_to_be_a_bucket():
+    rng = np.random.default_rng(3)
+    at = poisson(10, 100)
+    refused = rng.random(len(at)) < 0.2
+    found = buckets.fit(Costs(at, np.where(refused, 0.0, 1.0), np.ones(len(at)), refused, np.arange(len(at))))
+
+    assert not found.believed
+    told = estimates.rate(None, found, None, headers.REQUESTS)
+    assert told.value is None
+    assert told.why == "no token bucket explains these 429s"
+
+
+def test_the_lower_envelope_is_the_largest_excess_over_the_rate():
+    costs = served(np.array([0.0, 0.1, 0.2, 3.0]), rate=1, burst=10)
+
+    assert buckets.envelope(costs, 1.0) == pytest.approx(3 - 0.2)
+
+
+def test_deterministic_overload_is_refused_by_one_minus_r_over_lambda():
+    """METHOD's law of the deterministic bucket: admitted in [0, T] at most b + r T, to one call."""
+    at, rate, burst = np.arange(0, 400, 0.1), 6.0, 4
+    costs = served(at, rate, burst)
+    admitted = len(at) - int(costs.refused.sum())
+
+    assert abs(admitted - (burst + rate * at[-1])) <= 1
+    assert costs.refused.mean() == pytest.approx(1 - 6 / 10, abs=2 * burst / len(at) + 1 / len(at))
+    found = buckets.fit(costs)
+    assert found.rate_low <= rate <= found.rate_high
+
+
+def test_poisson_calls_on_a_bucket_of_one_are_refused_by_rho_over_one_plus_rho(full_size):
+    at = poisson(2.5, 80_000 if full_size else 4_000)
+    costs = served(at, 5, 1)
+    n = len(at)
+    truth = 0.5 / 1.5
+
+    assert costs.refused.mean() == pytest.approx(truth, abs=5 * np.sqrt(truth * (1 - truth) / n))
+    found = buckets.fit(costs)
+    assert found.rate_low <= 5 <= found.rate_high
+    assert found.burst_low - 1e-6 <= 1 <= found.burst_high + 1e-6
+
+
+def read(rows, missing=None):
+    """Columns of a table of header texts."""
+    texts = pa.table({headers.SOURCE: pa.array(rows, pa.string()), "n": pa.array(range(len(rows)))})
+    return headers.lean(texts).to_pandas()
+
+
+def test_both_providers_headers_become_numbers():
+    found = read([
+        '{"anthropic-ratelimit-requests-limit": "50", "anthropic-ratelimit-requests-remaining": "49", '
+        '"anthropic-ratelimit-requests-reset": "2026-01-27T17:03:15Z", "anthropic-ratelimit-input-tokens-limit": "16000", '
+        '"anthropic-ratelimit-input-tokens-remaining": "12000"}',
+        None,
+        '{"x-ratelimit-limit-requests": "60", "x-ratelimit-remaining-requests": "58", "x-ratelimit-reset-requests": "6m0s", '
+        '"x-ratelimit-limit-tokens": "150000", "x-ratelimit-reset-tokens": "120ms", "x-ratelimit-other": "1"}',
+    ])  # fmt: skip
+
+    assert found["header_requests_limit"].tolist()[0::2] == [50, 60]
+    assert np.isnan(found["header_requests_limit"][1])
+    assert found["header_requests_reset"].tolist()[0::2] == [
+        pd.Timestamp("2026-01-27T17:03:15Z").timestamp(),
+        360,
+    ]
+    assert found["header_input_tokens_remaining"][0] == 12000
+    assert found["header_tokens_reset"][2] == pytest.approx(0.12)
+    assert headers.SOURCE not in found.columns
+
+
+def test_headers_that_say_nothing_leave_no_column():
+    assert read([None, None]).columns.tolist() == ["n"]
+    assert read(['{"x-ratelimit-limit-requests": "many"}', "no json", "[1]", "{}"]).columns.tolist() == ["n"]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0s", 0), ("120ms", 0.12), ("1.5s", 1.5), ("6m0s", 360), ("1h0m0s", 3600), ("soon", np.nan), ("6m?", np.nan)],
+)  # fmt: skip
+def test_durations_as_go_writes_them(text, seconds):
+    found = headers.durations_s(pd.Series([text], dtype="str"))[0]
+
+    assert found == pytest.approx(seconds, nan_ok=True)
+
+
+def test_the_recorded_response_of_the_documentation_gives_its_rate():
+    """Limit 16000, remaining 12000, all back 15 s later: 4000 / (16000 / 60) = 15."""
+    rows = pd.DataFrame({
+        "header_input_tokens_limit": [16000.0], "header_input_tokens_remaining": [12000.0],
+        "header_input_tokens_reset": [1_700_000_015.0], "headers_at_ns": [0.0], "ended_at_ns": [0.0],
+    })  # fmt: skip
+    found = estimates.readings(rows, headers.INPUT, np.array([False]), zero_s=1_700_000_000.0)
+
+    assert found.slack == 500
+    assert found.refill_low < 16000 / 60 < found.refill_high
+    told = estimates.rate(found, None, None, headers.INPUT)
+    assert (told.value, told.how) == (16000 / 60, "headers")
+
+
+def test_a_header_that_the_429s_contradict_is_not_believed():
+    costs = served(poisson(7, 200), 5, 3)
+    n = len(costs.at_s)
+    rows = pd.DataFrame({
+        "header_requests_limit": [900.0] * n, "header_requests_remaining": [897.0] * n,
+        "headers_at_ns": costs.at_s * 1e9, "ended_at_ns": costs.at_s * 1e9,
+    })  # fmt: skip
+    found = estimates.readings(rows, headers.REQUESTS, costs.refused, zero_s=None)
+    told = estimates.rate(found, buckets.fit(costs), costs, headers.REQUESTS)
+
+    assert told.how == "429s"
+    assert told.low <= 5 <= told.high
+    assert told.why == "the headers say 900 a minute, but the 429s do not follow from it"
+
+
+def test_the_level_over_time_is_the_buckets_own():
+    costs = served(np.array([0.0, 0.1, 0.2, 2.5]), rate=1, burst=4)
+    found = levels(costs, 1.0, 4.0, None, 1, 3.0)
+
+    assert found.lowest.tolist() == pytest.approx(
+        [4 - 3 + 0.2, 4 - 3 + 1, 4 - 1.5, 3.5 - 0.0][:2] + [2.5, 3.0]
+    )
+    assert (found.least, found.least_at_s) == (pytest.approx(1.2), 0.2)
+
+
+def test_a_level_that_the_headers_deny_is_moved_and_counted():
+    costs = served(np.array([0.0, 1.0, 2.0]), rate=1, burst=10)
+    told = estimates.Readings(
+        60, 1, np.array([59.0, 50.0]), np.array([1.0, 10.0]), 0.0, costs.at_s[:2], np.array([0, 1]),
+        np.zeros(2, np.bool_), None, None,
+    )  # fmt: skip
+    found = levels(costs, 1.0, 10.0, told, 1, 2.0)
+
+    assert (found.compared, found.agreeing) == (2, 1)
+    assert found.least == pytest.approx(1.0, abs=0.01)
+
+
+def test_peaks_are_over_windows_and_the_mean_over_the_trace():
+    found = use(served(np.array([0.0, 0.1, 0.2, 20.0]), rate=100, burst=100))
+
+    assert found.mean_per_s == pytest.approx(4 / 20)
+    assert found.peak_per_s == pytest.approx((3.0, 0.3, 4 / 60))
+
+
+def test_the_growth_factor_is_where_the_bucket_first_refuses():
+    """One call a second on a bucket that regains two: twice the calls are borne, and no bucket bears (r T + b) / T."""
+    costs = served(np.arange(0.0, 400), rate=2, burst=5)
+    found = growth(costs, 2.0, (5.0, 5.0, 5.0))
+
+    assert found.calls == 400
+    assert 1.8 <= found.value <= (2 * 399 + 5) / 399
+    assert found.low <= found.value <= found.high
+
+
+def test_growth_is_less_in_a_smaller_bucket():
+    costs = served(poisson(2, 200), rate=50, burst=50)
+    factors = [growth(costs, 10.0, (burst,) * 3).value for burst in (4.0, 8.0, 30.0)]
+
+    assert factors == sorted(factors)
+    assert factors[0] < factors[1] < factors[2]
+
+
+def test_growth_below_one_thins_a_trace_that_is_too_much():
+    costs = served(poisson(20, 100), rate=5, burst=5)
+    found = growth(
+        Costs(costs.at_s, np.ones(len(costs.at_s)), costs.need, costs.refused, costs.owner), 5.0, (5.0,) * 3
+    )
+
+    assert 0 < found.low <= found.value <= found.high < 0.25
+
+
+def test_a_bucket_far_away_is_told_as_more_than_the_most():
+    found = growth(served(poisson(1, 100), 1e6, 1e6), 1e6, (1e6,) * 3)
+
+    assert found.value is None
+    assert found.high is None
+    assert found.why == "more than 10 times"
+
+
+def test_a_handful_of_calls_says_nothing_of_growth():
+    found = growth(served(np.arange(5.0), 1, 5), 1.0, (5.0,) * 3)
+
+    assert found == Growth(None, None, None, 5, "fewer than 20 calls")
