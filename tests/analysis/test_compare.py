@@ -1,0 +1,332 @@
+"""`tailgauge compare`: what it says of pairs of runs, and which runs it will not compare."""
+
+import copy
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from tailgauge.cli import cli
+from tailgauge.errors import RunDataError, UsageError
+from tailgauge_analysis import runfile
+from tailgauge_analysis.comparison.block import PS, Block, block
+from tailgauge_analysis.comparison.compare import compare, weigh
+from tailgauge_analysis.comparison.effects import judge
+from tailgauge_analysis.comparison.flips import FEWEST, Flips
+from tailgauge_analysis.comparison.words import markdown, terminal
+from tailgauge_analysis.quantiles import quantiles
+
+ARM = "traffic.chat.hedge.policy"
+METRICS = ("ttft_sched", "tpot")
+PAIRS = 8
+N = 150
+
+
+@pytest.fixture(scope="module")
+def two(synthetic, tmp_path_factory):
+    """Two run folders, arm A and arm B, with their TTFTs in ms."""
+    root, ttft = tmp_path_factory.mktemp("two"), np.random.default_rng(1).lognormal(5, 0.3, N)
+    folders = []
+    for name, factor, policy in (("a", 1.0, "off"), ("b", 1.2, "fixed")):
+        scenario = {"traffic": {"chat": {"hedge": {"policy": policy, "delay_ms": 400}}}}
+        spec = {"n": N, "warmup_s": 0.0, "chunks": 2, "parts": 1, "offsets_ns": (0,), "scenario": scenario}
+        folders.append(synthetic.write(root / name, ttft_ms=ttft * factor, run_id=f"run-{name}", **spec))
+    return folders, ttft
+
+
+@pytest.fixture
+def records(two):
+    """What 8 pairs of runs say of themselves: A1 B1 A2 B2 ..."""
+    sides = [runfile.read([folder])[0] for folder in two[0]]
+    out = [copy.deepcopy(side) for _ in range(PAIRS) for side in sides]
+    for i, record in enumerate(out):
+        record["seed"] = i // 2
+    return out
+
+
+def experiment(factor=1.2, failed=0, pairs=PAIRS):
+    """Blocks in turn, a minute each, B first in every second pair; B's TTFT is `factor` times A's, noise aside."""
+    out = []
+    for pair in range(pairs):
+        shared = np.random.default_rng(pair).lognormal(5, 0.3, N)
+        for b in (0, 1):
+            place = 2 * pair + (b != pair % 2)
+            noise = np.random.default_rng([pair, b]).normal(1, 0.01, N)
+            ttft = shared * (1 + place / 100) * noise * (factor if b else 1.0)
+            ttft[: failed * b] = np.inf
+            out.append(block_of(ttft, f"run-{pair}{'ab'[b]}", pair, place * 60.0))
+    return out
+
+
+def block_of(ttft, name, seed, began):
+    tpot = np.full(N, 10.0)
+    found = {(m, q.p): q for m, v in (("ttft_sched", ttft), ("tpot", tpot)) for q in quantiles(v, PS)}
+    answered = float(np.isfinite(ttft).mean())
+    return Block(name, False, seed, "VALID", "", began, began + 58, 50.0, N, answered, 0.5, found)
+
+
+def weighed(records, blocks, allow=(ARM,), threshold=0.05):
+    return weigh(records[: len(blocks)], lambda: blocks, allow, threshold, METRICS)
+
+
+def row(made, metric="ttft_sched", label="p50"):
+    return next(r for r in made.data["rows"] if (r["metric"], r["label"]) == (metric, label))
+
+
+def test_a_slower_arm_is_found_with_its_effect(records):
+    made = weighed(records, experiment())
+    p50 = row(made)
+
+    assert (made.exit_code, made.data["verdict"]) == (1, "worse")
+    assert p50["low"] < 0.2 < p50["high"]
+    assert p50["b"] / p50["a"] - 1 == pytest.approx(p50["change"], abs=1e-5)
+    assert (p50["verdict"], p50["worse_in"], p50["pairs"]) == ("worse", PAIRS, PAIRS)
+    assert p50["p_value"] == pytest.approx(2 / 2**PAIRS, abs=1e-6)
+    assert p50["p_holm"] == pytest.approx(4 / 2**PAIRS, abs=1e-6)  # with p95: the rest did not differ
+    assert [d["key"] for d in made.data["differs"] if d["arm"]] == [ARM]
+    assert row(made, "tpot")["verdict"] == "no difference worth naming"
+    assert row(made, "answered", "")["verdict"] == "no difference worth naming"
+
+
+def test_the_other_way_round_it_is_better(records):
+    made, there = weighed(records, experiment(1 / 1.2)), weighed(records, experiment(1.2))
+
+    assert (made.exit_code, made.data["verdict"]) == (0, "better")
+    assert np.log1p(row(made)["change"]) + np.log1p(row(there)["change"]) == pytest.approx(0, abs=0.02)
+
+
+def test_equal_arms_differ_by_nothing_worth_naming(records):
+    made = weighed(records, experiment(1.0))
+
+    assert (made.exit_code, made.data["verdict"]) == (0, "no difference worth naming")
+    assert "NO DIFFERENCE WORTH NAMING" in terminal(made.data)
+
+
+def test_what_is_worth_naming_is_for_the_user_to_say(records):
+    assert weighed(records, experiment(), threshold=0.5).data["verdict"] == "no difference worth naming"
+
+
+def test_a_quantile_with_too_few_requests_is_not_compared(records):
+    p99 = row(weighed(records, experiment()), label="p99")
+
+    assert (p99["verdict"], p99["change"], p99["low"], p99["p_value"]) == (None, None, None, None)
+    assert "too few requests" in p99["why"]
+
+
+def test_a_quantile_among_failures_of_one_arm_stays_open_and_the_share_tells(records):
+    made = weighed(records, experiment(1.0, failed=N // 10))
+    answered = row(made, "answered", "")
+
+    assert made.exit_code == 1
+    assert row(made, label="p95")["why"] == "falls among requests without answer in 8 of 16 blocks"
+    assert row(made, label="p95")["verdict"] == "inconclusive"
+    assert (answered["verdict"], answered["change"]) == ("worse", pytest.approx(-0.1))
+
+
+def test_two_single_runs_are_no_experiment(records):
+    made = weighed(records, experiment(pairs=1))
+    text = terminal(made.data)
+    own = row(made)["blocks"][0]["a"]
+
+    assert (made.exit_code, made.data["verdict"]) == (3, "not comparable")
+    assert "one block each" in text
+    assert "cannot be told from drift" in " ".join(text.split())
+    assert row(made)["p_value"] is row(made)["low"] is row(made)["verdict"] is None
+    assert own["low_ms"] < own["value_ms"] < own["high_ms"]
+
+
+def test_fewer_than_six_pairs_are_shown_and_not_decided(records):
+    made = weighed(records, experiment(pairs=FEWEST - 1))
+
+    assert (made.exit_code, made.data["verdict"]) == (3, "not comparable")
+    assert [one["change"] > 0 for one in row(made)["blocks"]] == [True] * (FEWEST - 1)
+    assert row(made)["low"] is None
+    assert "5 pairs" in made.data["against"][0]
+
+
+def changed(blocks, change):
+    return [replace(one, **change(i, one)) for i, one in enumerate(blocks)]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda i, _b: {"began": i // 2 + 99.0 * (i % 2), "ended": i // 2 + 99.0 * (i % 2) + 1}, "did not follow each other"),
+        (lambda i, b: {"began": b.began - (i == 3)  * 60, "ended": b.ended - (i == 3) * 60}, "at the same time"),
+        (lambda _i, _b: {"began": None}, "does not say when it began"),
+        (lambda i, _b: {"verdict": "INVALID", "reason": "rows are lost"} if i == 5 else {}, "run-2b is INVALID: rows are lost"),
+        (lambda _i, _b: {"virtual": True, "seed": 1}, "repeats itself"),
+    ],
+)  # fmt: skip
+def test_what_is_no_experiment_gets_no_word(records, change, said):
+    made = weighed(records, changed(experiment(), change))
+
+    assert (made.exit_code, made.data["verdict"]) == (3, "not comparable")
+    assert said in made.data["against"][0]
+    assert row(made)["p_value"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda _i, _b: {}, "20 or more"),
+        (lambda _i, _b: {"verdict": "DEGRADED"}, "16 of 16 runs are DEGRADED"),
+        (lambda _i, _b: {"seed": 1}, "same seed, so the same prompts"),
+        (lambda i, _b: {"began": 60.0 * i, "ended": 60.0 * i + 58}, "A came first in every pair"),
+        (lambda _i, _b: {"e2e_p99_s": 20.0}, "16 of 16 blocks are shorter than 5 times"),
+    ],
+)
+def test_what_a_reader_must_weigh_is_told(records, change, said):
+    made = weighed(records, changed(experiment(), change))
+
+    assert any(said in text for text in made.data["remarks"])
+    assert made.data["verdict"] == "worse"
+
+
+def test_rehearsals_need_no_order(records):
+    blocks = changed(experiment(), lambda _i, _b: {"virtual": True, "began": None, "ended": None})
+
+    assert weighed(records, blocks).data["verdict"] == "worse"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said", "allow"),
+    [
+        ("schema_version", 2, "schema, schema_version: 1 in A, 2 and 1 in B", "schema"),
+        ("owner", {"host": "h2"}, "hosts, owner.host: loadgen in A, h2 and loadgen in B", "hosts"),
+        ("versions", {"tailgauge": "9"}, "versions, tailgauge: 0.1.0 in A, 9 and 0.1.0 in B", "versions"),
+        ("seed", 99, "seed, seed: 0 and 1 and 2 and more in A, 99 and 1 and 2 and more in B", "seed"),
+    ],
+)
+def test_unlike_runs_are_refused_unread_unless_told(records, key, value, said, allow):
+    records[1][key] = value
+    refused = weigh(records, lambda: pytest.fail("rows were read"), [ARM], 0.05, METRICS)
+
+    assert (refused.exit_code, refused.data["verdict"], refused.data["rows"]) == (3, "not comparable", [])
+    assert f"{said}. If that may differ: --allow {allow}" in refused.data["against"]
+    assert weighed(records, experiment(), [ARM, allow]).data["verdict"] == "worse"
+
+
+def test_another_target_is_refused_unless_it_is_the_arm(records):
+    for i, record in enumerate(records):
+        record["target"] = {"url": f"http://10.0.0.{i % 2}", "simulated": False}
+
+    assert (
+        "target.called: http://10.0.0.0 in A, http://10.0.0.1 in B"
+        in (weighed(records, experiment()).data["against"][0])
+    )
+    assert weighed(records, experiment(), [ARM, "target"]).exit_code == 1
+
+
+def test_ports_of_simulated_endpoints_and_labels_may_differ(records):
+    for i, record in enumerate(records):
+        record["target"]["url"] = f"http://127.0.0.1:{8000 + i}"
+        record["scenario"] |= {"name": f"n{i}", "description": f"d{i}", "slo": {"x": i}}
+
+    assert weighed(records, experiment()).data["verdict"] == "worse"
+
+
+def test_the_arm_must_be_named(records):
+    refused = weighed(records, experiment(), [])
+
+    assert refused.exit_code == 3
+    assert refused.data["against"] == [f"{ARM}: off in A, fixed in B. If that may differ: --allow {ARM}"]
+    assert weighed(records, experiment(), ["traffic.chat"]).exit_code == 1
+
+
+def test_an_arm_is_one_thing_throughout(records):
+    records[0], records[1] = records[1], records[0]
+    mixed = weighed(records, experiment(), [ARM, "seed"])
+
+    assert mixed.exit_code == 3
+    assert "an arm must be one thing throughout" in mixed.data["against"][0]
+
+
+def test_a_rehearsal_is_never_compared_with_a_real_run(records):
+    records[0]["virtual"] = True
+
+    assert "some runs are rehearsals" in weighed(records, experiment()).data["against"][0]
+
+
+def test_a_block_holds_the_figures_of_its_run(two):
+    (folder, _), ttft = two
+    read = block(folder, ["ttft_sched"])
+    values = [read.quantiles["ttft_sched", p].value for p in PS]
+
+    assert values == pytest.approx(np.quantile(ttft, PS, method="inverted_cdf"), rel=1e-5)
+    assert (read.offered, read.answered, read.verdict) == (N, 1.0, "VALID")
+
+
+def test_wrong_arguments_are_told(two, synthetic, tmp_path):
+    (a, b), _ = two
+    empty, newer = (synthetic.write(tmp_path / name, n=0, run_id=name) for name in ("empty", "newer"))
+    tree = json.loads((newer / "run.json").read_text())
+    (newer / "run.json").write_text(json.dumps({**tree, "schema_version": 99}))
+    (tmp_path / "nothing").mkdir()
+    for folders, allow, error, text in (
+        ([a], (), UsageError, "in pairs"),
+        ([a, b, empty], (), UsageError, "in pairs"),
+        ([a, a], (), UsageError, "the same run"),
+        ([a, tmp_path / "missing"], (), RunDataError, "no such run folder"),
+        ([a, tmp_path / "nothing"], (), RunDataError, "neither run.json"),
+        ([a, newer], (), RunDataError, "schema version 99 is newer"),
+        ([a, b], ("hots",), UsageError, "--allow hots"),
+        ([a, empty], ("traffic", "arrival", "stages", "pattern"), UsageError, "--allow pattern"),
+        ([empty, a], ("traffic", "stages", "hosts"), RunDataError, "no request in the steady stage"),
+    ):
+        with pytest.raises(error, match=text):
+            compare(folders, allow)
+    with pytest.raises(UsageError, match="no such metric"):
+        compare([a, b], metrics=["speed"])
+
+
+def test_the_command_prints_three_forms_and_exits(two):
+    asked = ["compare", *map(str, two[0]), "--allow", ARM]
+    text, tables, tree = (
+        CliRunner().invoke(cli, [*asked, *more]) for more in ([], ["--markdown"], ["--json"])
+    )
+
+    assert [made.exit_code for made in (text, tables, tree)] == [3, 3, 3]
+    assert text.output.startswith("NOT COMPARABLE AS AN EXPERIMENT\n")
+    assert "| TTFT since scheduled p50 |" in tables.output
+    assert json.loads(tree.output)["exit_code"] == 3
+    assert isinstance(CliRunner().invoke(cli, [*asked, "--json", "--markdown"]).exception, UsageError)
+
+
+def test_text_is_narrow_and_names_every_pair_in_markdown(records):
+    data = weighed(records, experiment()).data
+    tables = markdown(data)
+
+    assert max(map(len, terminal(data).splitlines())) <= 100
+    assert terminal(data).startswith("WORSE B against A: TTFT since scheduled p50 +")
+    assert [f"run-{i}b" in tables for i in range(PAIRS)] == [True] * PAIRS
+
+
+def test_what_a_run_says_of_itself_stays_text(records):
+    for i, record in enumerate(records):
+        record["versions"] = {"t": "<script>x</script>\x1b[31m|`a`" if i % 2 else "1"}
+    data = weighed(records, experiment(), [ARM, "versions"]).data
+
+    assert "script" in markdown(data)
+    assert "<script" not in markdown(data)
+    assert "\x1b" not in markdown(data) + terminal(data)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "p", "word"),
+    [
+        (0.06, 0.10, 0.01, "worse"),
+        (0.06, 0.10, 0.06, "inconclusive"),
+        (0.04, 0.10, 0.01, "inconclusive"),
+        (-0.04, 0.04, 0.9, "no difference worth naming"),
+        (0.01, 0.04, 0.01, "no difference worth naming"),
+        (-0.10, 0.04, 0.9, "no worse"),
+        (-0.10, -0.06, 0.01, "better"),
+        (-0.10, -0.06, 0.06, "no worse"),
+        (None, None, 0.5, "inconclusive"),
+    ],
+)
+def test_the_word_is_decided_on_the_interval(low, high, p, word):
+    assert judge(Flips(20, 0.0, low, high, p), p, 0.05)[0] == word
