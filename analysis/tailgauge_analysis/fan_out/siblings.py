@@ -86,7 +86,7 @@ def siblings(slow: Mask) -> Siblings | None:
 
 def correlation(slow: Mask) -> tuple[float, float | None, float | None]:
     """rho, and its 95% interval by the bootstrap over requests."""
-    legs = slow.shape[1]
+    legs: int = slow.shape[1]
     by_leg = slow.mean(axis=0)
     expected = float((by_leg * (1 - by_leg)).sum())
     squares: Floats = np.square(slow.sum(axis=1) - by_leg.sum())
@@ -104,9 +104,8 @@ def beta_binomial_any(legs: int, p: float, rho: float) -> float:
         return 1 - (1 - p) ** legs
     if rho >= 1:
         return p
-    a, b = p * (1 - rho) / rho, (1 - p) * (1 - rho) / rho
-    log = math.lgamma(b + legs) - math.lgamma(a + b + legs) - math.lgamma(b) + math.lgamma(a + b)
-    return -math.expm1(log)
+    a, both = p * (1 - rho) / rho, (1 - rho) / rho  # both = a + b; the ratio of beta functions as a product
+    return -math.expm1(sum(math.log1p(-a / (both + i)) for i in range(legs)))
 
 
 def k_eff(any_slow: float | None, p: float) -> float | None:
@@ -128,8 +127,7 @@ def _any_in_blocks(slow: Mask, block: Ints) -> float:
     none = np.ones(len(sizes))
     for leg in slow.T:
         none *= 1 - np.bincount(block, weights=leg) / sizes
-    untouched: float = np.average(none, weights=sizes)
-    return 1 - float(untouched)
+    return float(1 - np.average(none, weights=sizes))
 
 
 def permuted(slow: Mask, block: Ints) -> tuple[int, float, float, int]:

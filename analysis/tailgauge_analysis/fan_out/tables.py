@@ -40,9 +40,10 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class Critical:
-    """Which legs requests waited for last, by leg number and by kind; `even` is a leg's share if all were alike."""
+    """Which legs requests waited for last, by leg number and by kind; `even` is what each share would be if all were alike."""
 
     n: int
+    even: float
     positions: tuple[Portion, ...]
     kinds: tuple[Portion, ...]
     kinds_even: tuple[float, ...]
@@ -189,6 +190,7 @@ def _critical(one: Legs) -> Critical | None:
     count = np.bincount(one.kinds)
     return Critical(
         len(last),
+        1 / len(one.kinds),
         tuple(
             counted(int(k), len(last)) for k in np.bincount(last, minlength=len(one.kinds))[:MOST_POSITIONS]
         ),

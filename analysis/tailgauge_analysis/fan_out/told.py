@@ -14,6 +14,7 @@ from tailgauge_analysis.runfile import Json
 from tailgauge_analysis.spoken import VALUE, bound, quantile
 from tailgauge_analysis.wording import count, ms, percentile, plain, plural, share
 
+SHARED = "both ran at the same time against one target, so that each felt the other's load: only blocks that take turns are free of that"
 SURE = 0.01  # p below which legs of one request are called slow together
 
 
@@ -94,7 +95,8 @@ def facts(one: Json) -> list[tuple[str, str]]:
     if one["serial"]:
         ratios = [r for r in one["serial"]["ratios"] if r["value"] is not None]
         said = ", ".join(f"{percentile(r['p'])} {_ratio(r)}" for r in ratios) or TOO_FEW
-        told.append((f"Join of {plain(one['serial']['traffic'], 80)} (sequential), over this one's", said))
+        name = plain(one["serial"]["traffic"], 80)
+        told.append((f"Join of {name} (sequential), over this one's", f"{said}; {SHARED}"))
     return [*told, ("Partial failures", _partial(one["partial"], one["requests"]))]
 
 
@@ -140,7 +142,10 @@ def _critical(critical: Json) -> str:
     positions = critical["positions"]
     top = max(range(len(positions)), key=lambda leg: positions[leg]["k"])
     most = positions[top]
-    said = f"leg {top} most often, {share(most['value'])} ({share(most['low'])} to {share(most['high'])}) of {count(critical['n'])}"
+    said = (
+        f"leg {top} (of {len(positions)}, from 0) most often: {share(most['value'])} ({share(most['low'])} to {share(most['high'])}) "
+        f"of {plural(critical['n'], 'request')}; {share(critical['even'])} if all were alike"
+    )
     if len(critical["kinds"]) > 1:
         pairs = zip(critical["kinds"], critical["kinds_even"], strict=True)
         by = ", ".join(

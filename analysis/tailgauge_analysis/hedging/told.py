@@ -65,7 +65,9 @@ def sentence(one: Json) -> str:
     )
     best = _best(one)
     if best is None:
-        return f"{said}; {NO_CONTROL}."
+        return (
+            f"{said}; {'too few requests to compare it with its control' if one['versus'] else NO_CONTROL}."
+        )
     metric, ratio = best
     ends = [f"{ratio[end]:.2f}" if ratio[end] is not None else "?" for end in ("low", "high")]
     word = _word(ratio)
@@ -76,11 +78,11 @@ def sentence(one: Json) -> str:
 
 
 def _best(one: Json) -> tuple[str, Json] | None:
-    """The ratio to tell: the highest percentile that has one, of the first metric."""
+    """The ratio to tell: the highest percentile whose interval has both ends, of the first metric that has one."""
     for metric, ratios in (one["versus"] or {"ratios": {}})["ratios"].items():
-        known = [ratio for ratio in ratios if ratio["value"] is not None]
-        if known:
-            return metric, known[-1]
+        sure = [ratio for ratio in ratios if ratio["low"] is not None and ratio["high"] is not None]
+        if sure:
+            return metric, sure[-1]
     return None
 
 
@@ -149,7 +151,7 @@ def _margin(margin: Json | None) -> str:
         "both copies brought content" if margin["basis"] == CONTENT else "as the simulated target had planned"
     )
     said = ", ".join(f"{q['label']} {cell(q)}" for q in margin["quantiles"] if q["value_is"] == VALUE)
-    return f"{said or 'n/a'} ms, of {plural(margin['n'], 'leg')} ({by})"
+    return f"{said + ' ms' if said else 'too few'}, of {plural(margin['n'], 'leg')} ({by})"
 
 
 def _waste(waste: Json) -> list[tuple[str, str]]:
