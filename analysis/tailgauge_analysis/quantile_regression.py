@@ -79,8 +79,7 @@ def _descend(
         inverse = weights / (smoothing + np.abs(y - b @ x.T))
         gram = (inverse @ products).reshape(-1, columns, columns)
         gram = gram + _RIDGE * np.trace(gram, axis1=1, axis2=2)[:, None, None] * np.eye(columns)
-        met: Floats = np.linalg.solve(gram, ((inverse * y) @ x + pull)[:, :, None])
-        b = met[:, :, 0]
+        b = np.asarray(np.linalg.solve(gram, ((inverse * y) @ x + pull)[:, :, None])[:, :, 0], np.float64)
         smoothing *= shrink
     return b
 
@@ -92,6 +91,5 @@ def _vertex(x: Floats, y: Floats, near: np.ndarray) -> Floats | None:
         if np.linalg.matrix_rank(x[[*rows, int(i)]]) > len(rows):
             rows.append(int(i))
         if len(rows) == x.shape[1]:
-            met: Floats = np.linalg.solve(x[rows], y[rows])
-            return met
+            return np.asarray(np.linalg.solve(x[rows], y[rows]), np.float64)
     return None

@@ -65,11 +65,23 @@ def _together(told: pd.DataFrame) -> pd.DataFrame:
     known = told[told["known"] & (told["entry"] >= 0)]
     told["gap_ns"] = known.groupby("entry", sort=False)["sent_at_ns"].diff()
     began = told["first_content_at_ns"]
-    idle = told["sent_at_ns"] - _before(began, told["entry"])
-    told["idle_ns"] = idle.where((idle >= 0) & (told["entry"] >= 0))
+    told["idle_ns"] = (told["sent_at_ns"] - _last_begun(told)).where(told["entry"] >= 0)
     writes = (told["created"] > 0) | ((told["cache_marks"] == 0) & ~told["hit"])
     told["racing"] = (told["sent_at_ns"] < _before(began.where(writes), told["entry"])) & (told["entry"] >= 0)
     return told
+
+
+def _last_begun(told: pd.DataFrame) -> pd.Series[float]:
+    """When the last answer before each call, over the same entry, began."""
+    begun = told.loc[told["first_content_at_ns"].notna(), ["first_content_at_ns", "entry"]]
+    begun = (
+        begun.sort_values("first_content_at_ns")
+        .rename(columns={"first_content_at_ns": "at"})
+        .astype({"at": "float64"})
+    )
+    asked = told[["sent_at_ns", "entry"]].astype({"sent_at_ns": "float64"})
+    begun["begun"] = begun["at"]
+    return pd.merge_asof(asked, begun, left_on="sent_at_ns", right_on="at", by="entry")["begun"]
 
 
 def _before(times: pd.Series[float], entry: pd.Series[int]) -> pd.Series[float]:

@@ -1,0 +1,279 @@
+"""The parts of the cache report against closed forms and rows told one by one."""
+
+from fractions import Fraction
+from math import exp
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tailgauge.pricing import Price
+from tailgauge_analysis.cache import shares
+from tailgauge_analysis.cache.calls import calls
+from tailgauge_analysis.cache.cost import Tariff, cost, even_share, even_uses, tariff
+from tailgauge_analysis.cache.effect import CONNECTION, IN_FLIGHT, SAVED, UNCACHED_TOKENS, worth
+from tailgauge_analysis.cache.expiry import expiry
+from tailgauge_analysis.cache.misses import causes
+from tailgauge_analysis.cache.settings import settings
+
+S = 1_000_000_000
+REAL = {
+    "target": {"simulated": False},
+    "scenario": {},
+    "started_at": "2026-11-21T07:47:22Z",
+    "scenario_file": "",
+}
+NO_VALUE = dict.fromkeys((
+    "ended_at_ns", "first_content_at_ns", "cache_since_use_ns", "cache_blocks", "first_difference",
+    "cache_creation_5m_input_tokens", "cache_creation_1h_input_tokens", "reader_paused_ns",
+), np.nan)  # fmt: skip
+
+
+def rows(*told):
+    """Calls in the order of their sending: (second, read, created, other columns)."""
+    out = []
+    for number, (at_s, read, created, more) in enumerate(told):
+        sent = at_s * S
+        out.append({
+            **NO_VALUE, "request_id": number, "leg": 0, "attempt": 0, "stage": "steady", "traffic": "main", "target": "main",
+            "ended": "ok", "model": "m", "asked_model": "m", "sent_at_ns": sent, "first_content_at_ns": sent + 0.2 * S,
+            "ended_at_ns": sent + 0.5 * S, "input_tokens": 10.0, "cache_read_input_tokens": float(read),
+            "cache_creation_input_tokens": float(created), "output_tokens": 5.0, "prefix": 0.0, "prefix_hash": "a",
+            "params_hash": "p", "cache_expected": "unknown", "cache_writers": 0.0, "cache_marks": 1.0, "cache_ttl": "5m",
+            "connection_is_new": False, **more,
+        })  # fmt: skip
+    return calls(SimpleNamespace(attempts=pd.DataFrame(out)), settings(REAL))
+
+
+def caused(*told):
+    return causes(rows(*told), settings(REAL), set()).tolist()
+
+
+class TestSeveralWorkers:
+    """Each worker knows its own calls only; the rows of all know more."""
+
+    def test_a_text_that_another_worker_is_writing_is_a_race(self):
+        assert caused((0, 0, 90, {}), (0.1, 0, 90, {}), (1, 90, 0, {})) == ["first", "race", ""]
+
+    def test_a_text_that_another_worker_used_long_ago_has_expired(self):
+        assert caused((0, 0, 90, {}), (300.3, 0, 90, {})) == ["first", "expired"]
+
+    def test_within_its_life_nothing_explains_it(self):
+        assert caused((0, 0, 90, {}), (200, 0, 90, {})) == ["first", "unexplained"]
+
+    def test_another_model_is_a_parameter_even_if_its_first_call_was_closed_without_usage(self):
+        other = {"params_hash": "q"}
+        closed = {
+            "cache_read_input_tokens": np.nan,
+            "cache_creation_input_tokens": np.nan,
+            "input_tokens": np.nan,
+        }
+
+        assert caused((0, 0, 90, {}), (1, 0, 90, other), (2, 90, 0, other)) == ["first", "parameter", ""]
+        assert caused((0, 0, 0, closed), (1, 0, 90, other)) == ["", "parameter"]
+
+    def test_a_reader_on_its_way_is_no_writer(self):
+        assert caused((0, 0, 90, {}), (9, 90, 0, {}), (9.1, 0, 90, {"cache_writers": 1.0, "cache_expected": "warm"})) == [
+            "first", "", "unexplained",
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("more", "cause"), [
+    ({"first_difference": 7.0, "cache_since_use_ns": 400.0 * S}, "unstable"),
+    ({"cache_since_use_ns": 400.0 * S, "cache_blocks": 30.0}, "expired"),
+    ({"cache_since_use_ns": 4.0 * S, "cache_blocks": 20.0}, "lookback"),
+    ({"cache_since_use_ns": 4.0 * S, "cache_blocks": 19.0, "cache_expected": "warm"}, "unexplained"),
+    ({"cache_since_use_ns": 400.0 * S, "cache_ttl": "1h", "cache_blocks": 0.0}, "unexplained"),
+    ({"cache_writers": 2.0}, "race"),
+])  # fmt: skip
+def test_what_a_row_says_names_the_cause(more, cause):
+    assert caused((0, 0, 90, {"prefix_hash": "b", **more})) == [cause]
+
+
+def test_marked_and_neither_written_nor_read_is_below_the_minimum():
+    assert caused((0, 0, 0, {}), (1, 0, 0, {"first_difference": 3.0})) == ["below_minimum"] * 2
+    assert caused((0, 0, 0, {"cache_marks": 0.0, "cache_ttl": None})) == ["first"]
+
+
+def test_shares_have_their_formulas_and_their_denominator_holds_what_was_written():
+    told = rows((0, 0, 90, {}), *((i, 90, 0, {}) for i in range(1, 40)), (50, 40, 50, {"prefix_hash": "b"}))
+
+    assert shares.token_hit(told).value == (39 * 90 + 40) / (40 * 100 + 100)
+    assert shares.cacheable_hit(told).value == (39 * 90 + 40) / (41 * 90)
+    assert shares.request_hit(told).value == 40 / 41
+    assert shares.full_hit(told).value == 39 / 41
+    assert shares.write_amplification(told).value == 1
+    for share in (shares.token_hit(told), shares.request_hit(told), shares.full_hit(told)):
+        assert share.low <= share.value <= share.high
+
+
+def test_a_text_written_three_times_is_amplified_threefold():
+    told = rows(*((400 * i, 0, 90, {}) for i in range(3)))
+
+    assert shares.write_amplification(told).value == 3
+    assert shares.write_amplification(told).low is None
+
+
+def test_few_calls_have_no_interval_and_shares_of_all_or_none_an_exact_one():
+    few = rows(*((i, 90, 0, {}) for i in range(5)))
+
+    assert (shares.token_hit(few).low, shares.token_hit(few).why) == (None, shares.TOO_FEW)
+    assert shares.request_hit(few).low == pytest.approx(0.4782, abs=1e-4)  # 0.025 ** (1 / 5)
+
+
+class TestRow16:
+    """Poisson calls over one text, read as the cache would."""
+
+    @pytest.mark.parametrize("load", [0.3, 1.0, 3.0])
+    @pytest.mark.parametrize("sliding", [True, False])
+    def test_the_hit_rate_is_the_predicted_one(self, load, sliding, full_size):
+        n, tolerance = (400_000, 0.003) if full_size else (6_000, 0.03)
+        at = np.cumsum(np.random.Generator(np.random.Philox(16)).exponential(300 / load, n))
+        hit = np.concatenate(([False], np.diff(at) < 300)) if sliding else self.fixed(at)
+        told = pd.DataFrame({
+            "sent_at_ns": at * S, "gap_ns": np.concatenate(([np.nan], np.diff(at))) * S, "life_ns": 300.0 * S, "entry": 0,
+            "hit": hit, "read": hit * 90, "created": ~hit * 90, "counted": True, "known": True,
+        })  # fmt: skip
+        found = expiry(told, sliding=sliding)
+
+        assert found.by_rate_sliding == pytest.approx(1 - exp(-load), abs=tolerance)
+        assert found.by_rate_fixed == pytest.approx(load / (1 + load), abs=tolerance)
+        predicted = found.by_rate_sliding if sliding else found.by_rate_fixed
+        assert found.observed.value == pytest.approx(predicted, abs=tolerance)
+        if sliding:
+            assert (found.by_gaps, found.excess_misses) == (found.observed.value, 0)
+        else:
+            assert found.excess_misses > 0
+
+    @staticmethod
+    def fixed(at):
+        hits, until = [], -1.0
+        for now in at:
+            hits.append(now < until)
+            until = until if now < until else now + 300
+        return np.array(hits)
+
+
+class TestRow17:
+    @pytest.mark.parametrize(
+        ("write", "share", "uses"),
+        [("1.25", Fraction(5, 23), 2), ("2", Fraction(10, 19), 3)],
+        ids=["5m", "1h"],
+    )
+    def test_break_even_exactly(self, write, share, uses):
+        w, r = Fraction(write), Fraction("0.1")
+
+        assert even_share(w, r) == share
+        assert float(share) == pytest.approx({2: 0.2174, 3: 0.5263}[uses], abs=5e-5)
+        assert even_uses(w, r) == uses
+        assert (1 - share) * w + share * r == 1
+        assert w + (uses - 1) * r < uses  # so many uses are cheaper than without a cache,
+        assert w + (uses - 2) * r >= uses - 1  # and one less is not
+
+    def test_free_reads_and_reads_at_full_price(self):
+        assert even_uses(Fraction(1), Fraction(0)) == 2
+        assert (even_share(Fraction(1), Fraction(0)), even_share(Fraction(2), Fraction(1))) == (0, None)
+        assert even_uses(Fraction(2), Fraction(1)) is None
+
+
+class TestCost:
+    PRICE = Price(pd.Timestamp("2026-01-01").date(), tuple(map(Fraction, ("3", "3.75", "6", "0.3", "15"))))
+
+    def of(self, told, batch=False, price=lambda model: TestCost.PRICE if model == "m" else None):
+        return cost(told, Tariff("USD", price), batch=batch, without_usage=0)
+
+    def test_to_the_cent(self):
+        told = rows((0, 0, 90_000, {}), (1, 90_000, 0, {}), (2, 90_000, 0, {}))
+        found = self.of(told)
+
+        assert found.total == Fraction("0.3375") + 2 * Fraction("0.027") + 3 * (
+            Fraction("0.00003") + Fraction("0.000075")
+        )
+        assert found.saved == 2 * Fraction("0.243") - Fraction("0.0675")
+        assert self.of(told, batch=True).total == found.total / 2
+        assert [(one.ttl, one.uses) for one in found.break_even] == [("5m", 2)]
+
+    def test_an_hour_costs_more_and_long_prompts_have_their_own_rates(self):
+        hour = {"cache_creation_1h_input_tokens": 50_000.0, "cache_creation_5m_input_tokens": 40_000.0}
+        told = rows((0, 0, 90_000, hour))
+
+        assert self.of(told).input == Fraction("0.15") + Fraction("0.3") + Fraction("0.00003")
+        assert [one.ttl for one in self.of(told).break_even] == ["5m", "1h"]
+        long = Price(self.PRICE.since, self.PRICE.rates, 80_000, tuple(2 * rate for rate in self.PRICE.rates))
+        both = rows((0, 0, 90_000, hour), (1, 0, 70_000, {}))
+        short = self.of(rows((1, 0, 70_000, {}))).total
+        assert self.of(both, price=lambda _: long).total == 2 * self.of(told).total + short
+
+    def test_an_unknown_model_has_no_cost_and_is_named(self):
+        told = rows((0, 0, 90, {}), (1, 90, 0, {"model": "unheard-of"}))
+
+        assert (self.of(told).calls, self.of(told).unpriced, self.of(told).why) == (
+            1,
+            1,
+            "no price for unheard-of",
+        )
+        assert self.of(told[told["model"] == "unheard-of"]) is None
+
+    def test_the_packaged_prices_are_those_of_the_day(self):
+        before = tariff({**REAL, "started_at": "2020-01-01T00:00:00Z"})
+        now = tariff(REAL)
+
+        assert now.unit == "USD"
+        assert now.price("claude-fable-5").rates[0] == 10
+        assert before.price("claude-fable-5") is None
+        assert "cannot be read" in tariff({**REAL, "scenario": {"guard": {"prices": "no-such.toml"}}}).why
+        assert tariff({**REAL, "started_at": ""}).why
+
+
+class TestWorth:
+    """TTFT = 50 + 40 per 1k tokens - 36 per 1k read + 5 per call in flight + 30 if new + noise of Exp(20)."""
+
+    def sample(self, n, seed, total=None):
+        rng = np.random.default_rng(seed)
+        total = rng.integers(500, 8000, n).astype(float) if total is None else np.full(n, total)
+        read = np.where(
+            rng.random(n) < 0.5 + 0.3 * (total > 4000), 0.8 * total, 0.0
+        )  # long prompts hit more often
+        open_, new = rng.poisson(6, n).astype(float), rng.random(n) < 0.1
+        ttft = 50 + 0.04 * total - 0.036 * read + 5 * open_ + 30 * new + rng.exponential(20, n)
+        return pd.DataFrame({
+            "stage": "steady", "ended": "ok", "reader_paused_ns": np.nan, "began_ns": ttft * 1e6, "hit": read > 0, "read": read,
+            "total": total, "in_flight": open_, "connection_is_new": new,
+        })  # fmt: skip
+
+    @pytest.mark.parametrize("p", [0.5, 0.95])
+    def test_what_a_cached_token_saves_is_recovered(self, p):
+        found = worth(self.sample(2000, 5))
+        slope = next(one for one in found.slopes if one.p == p)
+        effects = {one.name: one for one in slope.effects}
+
+        for name, truth in ((SAVED, 36), (UNCACHED_TOKENS, 40), (IN_FLIGHT, 5), (CONNECTION, 30)):
+            if name == CONNECTION and p > 0.5:
+                continue  # ten answers beyond the quantile are too few to hold it to its interval
+            assert effects[name].low <= truth <= effects[name].high, name
+        assert effects[SAVED].value == pytest.approx(36, rel=0.05 if p == 0.5 else 0.15)
+
+    def test_medians_of_hits_and_misses_alone_would_mislead_and_strata_do_not(self):
+        calls = self.sample(2000, 7)
+        raw = calls.groupby("hit")["began_ns"].median() / 1e6
+        found = worth(calls).strata
+
+        mean_read = 0.036 * 0.8 * calls["total"].mean()
+        assert found.strata == 10
+        assert found.value == pytest.approx(mean_read, rel=0.12)
+        assert abs(raw[False] - raw[True] - mean_read) > 2 * abs(found.value - mean_read)
+
+    def test_prompts_of_one_length_tell_what_is_saved_and_not_what_a_token_costs(self):
+        effects = {one.name: one for one in worth(self.sample(1000, 9, total=4000.0)).slopes[0].effects}
+
+        assert effects[SAVED].value == pytest.approx(36, rel=0.1)
+        assert UNCACHED_TOKENS not in effects
+
+    def test_where_all_calls_read_alike_nothing_is_told(self):
+        calls = self.sample(500, 11)
+        found = worth(calls[calls["hit"]].assign(read=3200.0, total=4000.0))
+
+        assert (found.slopes, found.strata, found.misses) == ((), None, 0)
+        assert "needs 10 answers" in found.why
+        assert worth(calls.iloc[:0]).why
