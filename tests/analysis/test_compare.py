@@ -228,6 +228,13 @@ def test_ports_of_simulated_endpoints_and_labels_may_differ(records):
     assert weighed(records, experiment()).data["verdict"] == "worse"
 
 
+def test_a_number_is_the_same_however_it_is_written(records):
+    records[0]["scenario"]["arrival"]["rate_per_s"] = 50
+    records[1]["scenario"]["nothing"] = None
+
+    assert weighed(records, experiment()).data["verdict"] == "worse"
+
+
 def test_the_arm_must_be_named(records):
     refused = weighed(records, experiment(), [])
 

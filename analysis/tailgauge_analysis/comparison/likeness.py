@@ -94,6 +94,9 @@ def _flat(tree: Any, key: str) -> Iterator[tuple[str, Any]]:
 
 
 def _text(value: Any) -> str:
+    """1 and 1.0 are the same, and so are no value and no key."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     return ABSENT if value is None else plain(value if isinstance(value, str) else json.dumps(value), 80)
 
 
