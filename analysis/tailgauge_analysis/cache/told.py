@@ -26,7 +26,7 @@ SHARES = (
     ("token_hit", "Token hit", "read / (read + written + neither)"),
     ("cacheable_hit", "Cacheable hit", "read / (read + written)"),
     ("request_hit", "Request hit", "calls that read something"),
-    ("full_hit", "Full hit", "calls that read and wrote nothing"),
+    ("full_hit", "Full hit", "calls that read something and wrote nothing"),
     ("write_amplification", "Write amplification (times)", "tokens written / tokens of different texts"),
 )
 EFFECTS = (
@@ -56,7 +56,7 @@ def _entry(one: Cache) -> Json:
     for name in ("hit_ms", "miss_ms"):
         del facts["worth"][name]
     del facts["traffic"]
-    return facts
+    return {"sentence": _sentence(one), **facts}
 
 
 def _values(tree: Any) -> Any:
@@ -76,9 +76,9 @@ def _sentence(one: Cache) -> str:
         return f"{plain(one.traffic, 80)}: no call told of its tokens."
     between = f" (95% interval {share(hit.low)} to {share(hit.high)})" if hit.low is not None else ""
     said = f"{plain(one.traffic, 80)}: {share(hit.value)} of the input tokens came from the cache{between}"
-    if one.cost and one.cost.input_without_cache:
-        part = float(one.cost.saved / one.cost.input_without_cache)
-        said += f", which made the input {share(abs(part))} {'cheaper' if part >= 0 else 'dearer'}"
+    if one.cost and (part := one.cost.saved_share).value is not None:
+        sure = f" (95% interval {_signed(part.low)} to {_signed(part.high)})" if part.low is not None else ""
+        said += f", which saved {_signed(part.value)} of the input's cost{sure}"
     telling = [miss for miss in one.misses if miss.cause not in {FIRST, SALTED}]
     if telling:
         worst, all_ = max(telling, key=lambda miss: miss.calls), sum(miss.calls for miss in one.misses)
@@ -207,10 +207,10 @@ def _cost(cost: Json | None, why: str) -> list[tuple[str, str]]:
     )
     unknown = f"; {plural(cost['unpriced'], 'call')} left out: {cost['why']}" if cost["unpriced"] else ""
     facts = [
-        ("Cost", f"{_money(cost['total'], unit)}, of it {_money(cost['input'], unit)} for input{unknown}"),
+        ("Cost", f"{_money(cost['total'], unit)}; {_money(cost['input'], unit)} of it for input{unknown}"),
         (
             "Saved by the cache",
-            f"{_money(cost['saved'], unit)} of {_money(cost['input_without_cache'], unit)} ({_signed(part['value'])}{between})",
+            f"{_money(cost['saved'], unit)}, {_signed(part['value'])} of what the input would cost without{between}",
         ),
     ]
     for one in cost["break_even"]:
@@ -234,7 +234,7 @@ def _cost(cost: Json | None, why: str) -> list[tuple[str, str]]:
 
 
 def _signed(value: float | None) -> str:
-    return f"−{share(-value)}" if value is not None and value < 0 else share(value)
+    return f"-{share(-value)}" if value is not None and value < 0 else share(value)
 
 
 def _money(value: float, unit: str) -> str:
