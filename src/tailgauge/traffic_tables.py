@@ -316,7 +316,7 @@ class Traffic(Table):
                 raise ValueError(f"{name}: has no meaning with pattern = {self.pattern!r}")
         if self.pattern == "cached" and self.cache is None:
             raise ValueError('cache: expected a table, for pattern = "cached"')
-        if self.pattern == "hedged" and self.hedge == Hedge():
+        if self.pattern == "hedged" and "hedge" not in self.model_fields_set:
             raise ValueError(
                 'hedge: expected a table, for pattern = "hedged" (policy = "off" is the control)'
             )

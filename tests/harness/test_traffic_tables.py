@@ -133,6 +133,12 @@ def test_a_mistake_within_a_table_set_on_the_command_line_is_told_by_that() -> N
         load("streaming", [("traffic.chat.fan_out.legs", 3)])
 
 
+def test_a_hedge_that_is_off_is_a_table_all_the_same() -> None:
+    tree = {"name": "n", "traffic": {"a": {"pattern": "hedged", "hedge": {"policy": "off"}}}}
+
+    assert parse(tree, "my.toml").traffic["a"].hedge.policy == "off"
+
+
 def test_the_models_in_use_are_named_once_in_order_of_first_use() -> None:
     tree = {
         "name": "n",
