@@ -197,9 +197,11 @@ def _cache(cache: Json | None) -> list[str]:
     return blocks
 
 
-def _fan_out(tables: Sequence[Json] | None) -> list[str]:
-    said = ["## Fan-out"] if tables else []
-    for one in tables or ():
+def _fan_out(found: Json | None) -> list[str]:
+    if found is None:
+        return []
+    said = ["## Fan-out"]
+    for one in found["tables"]:
         waits = [(name, *map(fan_out.cell, qs), count(qs[0]["n"])) for name, qs in fan_out.waits(one)]
         said += [safe(one["sentence"]), _rows((safe(one["traffic"]), *PERCENTILES, "n"), waits)]
         said.append(_rows(("legs", "what is known"), fan_out.facts(one)))

@@ -130,7 +130,7 @@ def test_failed_legs_are_counted_and_told(mixed, tmp_path):
     assert one.siblings is None
 
     report = make([folder], tmp_path)
-    (told,) = report.data["fan_out"]
+    (told,) = report.data["fan_out"]["tables"]
     assert "fewer than 20 slow legs" in told["siblings_why"]
     assert "4 legs failed (3.3%" in report.markdown.read_text()
     assert "4 legs failed (3.3%" in report.html.read_text()
@@ -153,7 +153,7 @@ def test_hardly_any_fan_outs_are_no_traceback(mixed, tmp_path, requests):
     run.request(5, [{"leg": 0, "ended": "censored", "sent": None}], "open", "fan_out", ended="censored")
     report = make([run.write(tmp_path / "run")], tmp_path)
 
-    by = {one["traffic"]: one for one in report.data["fan_out"]}
+    by = {one["traffic"]: one for one in report.data["fan_out"]["tables"]}
     assert by["open"]["complete"] == 0
     assert "too few requests were joined" in by["open"]["sentence"]
     assert len(by) == 1 + requests

@@ -14,13 +14,13 @@ from tailgauge_analysis.runfile import Json
 from tailgauge_analysis.spoken import VALUE, bound, quantile
 from tailgauge_analysis.wording import count, ms, percentile, plain, plural, share
 
-SHARED = "both ran at the same time against one target, so that each felt the other's load: only blocks that take turns are free of that"
+SHARED = "both ran at the same time against one target, so that each felt the other's load: only runs in turn, with `tailgauge compare`, are free of that"
 SURE = 0.01  # p below which legs of one request are called slow together
 
 
-def to_json(found: list[FanOut], beyond: str) -> list[Json] | None:
-    """`fan_out` of report.json: one entry a traffic table; None where there is none."""
-    return [_table(one, beyond) for one in found] or None
+def to_json(found: list[FanOut], beyond: str) -> Json | None:
+    """`fan_out` of report.json: `tables`, one entry a traffic table; None where there is none."""
+    return {"tables": [_table(one, beyond) for one in found]} if found else None
 
 
 def _table(one: FanOut, beyond: str) -> Json:

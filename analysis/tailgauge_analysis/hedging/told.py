@@ -19,8 +19,8 @@ NO_CONTROL = (
 )
 INTERFERENCE = (
     "Arm and control ran at the same time against one target: the copies of one load the other, and what an arm does to the "
-    "target its control feels too. The ratios do not say what switching hedging on would do; for that, run the two in "
-    "blocks that take turns."
+    "target its control feels too. The ratios do not say what switching hedging on would do; for that, run the arms in "
+    "blocks that take turns, and compare these (`tailgauge compare`)."
 )
 TITLES = {"ttft_sched": "TTFT", "e2e_sched": "end to end", "join_sched": "join"}
 
