@@ -34,7 +34,7 @@ def calls(
         "input_tokens": np.where(said, np.nan, input_tokens), "cache_creation_input_tokens": np.nan,
         "cache_read_input_tokens": np.nan, "output_tokens": np.where(said, np.nan, 4.0),
     })  # fmt: skip
-    return frame.assign(**{name: values for name, values in columns.items()})
+    return frame.assign(**columns)
 
 
 def frames_of(attempts: pd.DataFrame, scenario: dict[str, Any] | None = None) -> Frames:

@@ -26,7 +26,7 @@ def limited(limits: dict[str, Any], **changes: Any) -> dict[str, Any]:
     """A scenario of short answers against limits; `changes` are whole tables."""
     tree: dict[str, Any] = {
         "arrival": {"rate_per_s": 7.0},
-        "stages": {"duration_s": 60.0, "warmup_s": 0.0},
+        "stages": {"duration_s": 40.0, "warmup_s": 0.0},
         "limits": UNBOUNDED,
         "simulated": {"ttft_ms": 20.0, "chunk_gap_ms": 5.0, "limits": limits},
         "traffic": {"chat": {"prompt_tokens": 100, "output_tokens": 4}},

@@ -147,4 +147,4 @@ def test_traffic_below_its_limits_has_room_and_says_how_much_is_used():
     used = [bucket["utilisation"] for bucket in values["buckets"]]
     assert used == [pytest.approx(7 / 50, rel=0.15), pytest.approx(7 * 74 / 10_000, rel=0.5)]
     assert all("never seen empty" in bucket["burst"]["why"] for bucket in values["buckets"])
-    assert "by 14" in values["sentence"]
+    assert f"that on requests, by {100 * used[0]:.1f}% of its refill" in values["sentence"]

@@ -46,7 +46,7 @@ def test_a_bin_without_calls_has_no_share():
 
     assert found.attempts.tolist() == [2, 0, 0, 2]
     assert np.isnan(found.share).tolist() == [False, True, True, False]
-    assert np.isnan(found.low[1]) and np.isnan(found.high[1])
+    assert np.isnan([found.low[1], found.high[1]]).all()
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,10 @@
 
 Rule: the trace is what was offered, first attempts only: retries are the limit's doing. A factor g repeats each call
 floor(g) times and once more with probability g - floor(g), by coins thrown once, so that a larger g only adds calls. Each
-further copy of the trace is moved round by up to a block: other users at about the same time. g* is the largest g at which
+further copy of the trace is moved round by up to a twentieth of it: other users at about the same time. g* is the largest g at which
 the bucket, full at the start, refuses nobody. Value: median over throws of the coins. Interval: the same on resampled
-blocks of a twentieth of the trace, at least one second. g* depends on the worst moment, so it falls as runs get longer.
+blocks of a tenth of the trace, at least two seconds: it tells of chance, not of a shape that the traffic was given. g* depends on
+the worst moment, so it falls as runs get longer.
 """
 
 from __future__ import annotations
@@ -60,10 +61,10 @@ def growth(trace: Costs, rate: float, burst: tuple[float, float, float]) -> Grow
     if mean <= 0:
         return Growth(None, None, None, calls, "no more than a moment of traffic")
     copies = int(min(MOST_FACTOR, max(1, np.ceil((rate * span + burst[2]) / (mean * span)))))
-    block = max(1.0, span / BLOCKS)
+    block = max(1.0, span / BLOCKS)  # half a block of the resampling
     seen = [_factor(trace, rate, burst[1], copies, block, rng) for _ in range(THROWS)]
     reps = int(np.clip(WORK // (len(trace.at_s) * copies), *REPS))
-    drawn = [_resampled(trace, block, rng) for _ in range(reps)]
+    drawn = [_resampled(trace, 2 * block, rng) for _ in range(reps)]
     alpha = (1 - CONFIDENCE) / 2
     low = float(np.quantile([_factor(one, rate, burst[0], copies, block, rng) for one in drawn], alpha))
     high = float(np.quantile([_factor(one, rate, burst[2], copies, block, rng) for one in drawn], 1 - alpha))

@@ -11,7 +11,7 @@ from tailgauge_analysis.rate_limits.headers import KINDS
 from tailgauge_analysis.runfile import Json
 from tailgauge_analysis.wording import plain, plural, share
 
-KIND_HEADER = ("429s by", "attempts", "share", "95% interval", "first at (s)", "known by")
+KIND_HEADER = ("steady stage, by", "429s", "share", "95% interval", "first at (s)", "known by")
 BUCKET_HEADER = (
     "Limit on", "429s", "least remaining", "refill (per second)", "burst", "mean use", "growth to the first 429",
 )  # fmt: skip
@@ -45,8 +45,8 @@ def sentence(limits: Json) -> str:
         told += f", most by the limit on {spoken(bound['kind'])}"
     if one is not None and one["rate"]["value"] is not None:
         at_once = one["burst"]["value"]
-        told += f" ({one['rate']['value']:,.4g} a second"
-        told += f", {at_once:,.4g} at once)" if at_once is not None else ")"
+        told += f" ({_short(one['rate']['value'])} a second"
+        told += f", {_short(at_once)} at once)" if at_once is not None else ")"
     if after["violations"]:
         told += f"; {share(after['violation_share'])} of the attempts that were told when to come back came too early"
     return f"{told}."
@@ -54,7 +54,7 @@ def sentence(limits: Json) -> str:
 
 def _facts(limits: Json) -> list[tuple[str, str]]:
     """Lines: what, and what is known of it."""
-    rows = [*_rate(limits), ("Growth to the first 429", _factor(limits["growth"]))]
+    rows = [*_rate(limits), ("Growth to the first 429", _growth(limits["growth"]))]
     if limits["refused"] or limits["acceleration"]["coded"]:
         rows.append(("Acceleration limit", _accelerated(limits["acceleration"])))
     rows += _after(limits["retry_after"])
@@ -159,14 +159,22 @@ def _number(facts: Json, key: str = "value") -> str:
     return _short(value) if low == high else f"{_short(value)} ({ends})"
 
 
+def _growth(grown: Json) -> str:
+    n = f", n {grown['calls']:,} calls" if grown["calls"] and grown["low"] is not None else ""
+    return f"{_factor(grown)}{n}"
+
+
 def _factor(grown: Json) -> str:
     """A growth factor with its interval."""
     if grown["value"] is None and grown["low"] is None:
         return f"unknown: {grown['why']}"
-    high = f"> {MOST_FACTOR}" if grown["high"] is None else _short(grown["high"])
-    ends = f"{_short(grown['low'])} – {high}"
-    return f"{_short(grown['value'])} ({ends})" if grown["value"] is not None else f"{ends} ({grown['why']})"
+    high = f"> {MOST_FACTOR}" if grown["high"] is None else f"{grown['high']:.3g}"
+    ends = f"{grown['low']:.3g} – {high}"
+    return f"{grown['value']:.3g} ({ends})" if grown["value"] is not None else f"{ends} ({grown['why']})"
 
 
 def _short(value: float | None) -> str:
-    return "?" if value is None else f"{value:,.4g}"
+    """Four figures, and never an exponent."""
+    if value is None:
+        return "?"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

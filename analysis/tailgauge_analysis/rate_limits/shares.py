@@ -1,8 +1,8 @@
 """How many calls got a 429: in the steady stage, by kind of limit, and over the run.
 
 Rule: shares of attempts that were sent, each with its exact (Clopper-Pearson) 95% interval. 429s come together, so the
-share of the whole stage takes its interval on effective n (quantiles.effective_n); bins and kinds on n. A bin is as wide
-as those of the timeline, by the time of sending.
+shares of the stage take their intervals on effective n (quantiles.effective_n), those of bins on n. A bin is as wide as
+those of the timeline, by the time of sending.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pandas as pd
 from tailgauge import records
 from tailgauge_analysis.binomial import clopper_pearson
 from tailgauge_analysis.quantiles import Floats, Ints, effective_n
+from tailgauge_analysis.rate_limits.costs import Mask
 from tailgauge_analysis.rate_limits.kinds import ALL, refused
 from tailgauge_analysis.timeline import width
 
@@ -28,6 +29,7 @@ class Kind:
     share: float
     low: float
     high: float
+    n_eff: int
     first_at_s: float
     how: tuple[str, ...]
 
@@ -72,15 +74,14 @@ def shares(requests: pd.DataFrame, attempts: pd.DataFrame, kinds: pd.DataFrame) 
     steady = attempts[(attempts["stage"] == records.STEADY) & attempts["sent_at_ns"].notna()]
     said = refused(steady)
     n, k = len(steady), int(said.sum())
-    n_eff = effective_n(said) if n else 0
-    low, high = clopper_pearson(k * n_eff / n, n_eff) if n else (None, None)
+    low, high, n_eff = _interval(said) if n else (None, None, 0)
     wanted = requests[requests["stage"] == records.STEADY]
     met = steady["request_id"][said].nunique()
     ended = int((wanted["ended"] == records.RATE_LIMITED).sum())
     rows = kinds.loc[steady.index[said]].join(steady["sent_at_ns"])
     by_kind = []
     for kind, group in rows.groupby("kind", sort=False):
-        ends = clopper_pearson(len(group), n)
+        ends = _interval(steady.index.isin(group.index))
         hows = tuple(sorted({how for how in group["how"] if how}))
         first = float(group["sent_at_ns"].min()) / 1e9
         by_kind.append(Kind(str(kind), len(group), len(group) / n, *ends, first, hows))
@@ -88,6 +89,12 @@ def shares(requests: pd.DataFrame, attempts: pd.DataFrame, kinds: pd.DataFrame) 
     return Shares(
         n, k, k / n if n else None, low, high, n_eff, len(wanted), int(met), ended, tuple(by_kind)
     )  # fmt: skip
+
+
+def _interval(which: Mask) -> tuple[float, float, int]:
+    """Interval of a share in order of time, and the effective n on which it stands."""
+    n_eff = effective_n(which)
+    return (*clopper_pearson(float(which.mean()) * n_eff, n_eff), n_eff)
 
 
 def bins(attempts: pd.DataFrame, kinds: pd.DataFrame) -> Bins | None:
