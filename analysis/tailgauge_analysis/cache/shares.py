@@ -76,6 +76,8 @@ def saved_share(saved: Floats, without: Floats) -> Share:
     """Cost saved / cost without a cache."""
     if without.sum() <= 0:
         return Share(None, None, None, len(saved), "no input tokens")
+    if not saved.any():
+        return Share(0.0, None, None, len(saved), "nothing was read or written")
     return _ratio(saved, without)
 
 

@@ -76,9 +76,13 @@ def _sentence(one: Cache) -> str:
         return f"{plain(one.traffic, 80)}: no call told of its tokens."
     between = f" (95% interval {share(hit.low)} to {share(hit.high)})" if hit.low is not None else ""
     said = f"{plain(one.traffic, 80)}: {share(hit.value)} of the input tokens came from the cache{between}"
-    if one.cost and (part := one.cost.saved_share).value is not None:
-        sure = f" (95% interval {_signed(part.low)} to {_signed(part.high)})" if part.low is not None else ""
-        said += f", which saved {_signed(part.value)} of the input's cost{sure}"
+    if one.cost and (part := one.cost.saved_share).value:
+        sign = -1 if part.value < 0 else 1
+        ends = sorted(sign * end for end in (part.low, part.high) if end is not None)
+        sure = f" (95% interval {_signed(ends[0])} to {_signed(ends[1])})" if ends else ""
+        said += (
+            f"; the input cost {share(abs(part.value))} {'more' if sign < 0 else 'less'} than without{sure}"
+        )
     telling = [miss for miss in one.misses if miss.cause not in {FIRST, SALTED}]
     if telling:
         worst, all_ = max(telling, key=lambda miss: miss.calls), sum(miss.calls for miss in one.misses)
