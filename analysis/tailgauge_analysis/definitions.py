@@ -114,7 +114,7 @@ VLLM = Tool(
     "vLLM bench", "vllm/benchmarks/serve.py, vllm/benchmarks/lib/endpoint_request_func.py", "2026-11",
     (
         Formula(
-            "TTFT", "ttft_sched", "first event with a choice, even an empty one, - sent",
+            "TTFT", "ttft_sched", "first event with a choice (an empty one counts) - sent",
             "Chat streams open with an event that has a role and no text: their TTFT ends there, ours at the first content. " + _COORDINATED,
             MS, lambda a: (a.event - a.sent) / 1e6,
         ),

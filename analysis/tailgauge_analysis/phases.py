@@ -2,7 +2,8 @@
 
 Rule: attempts of the steady stage that ended ok; slow readers apart. Three tables, each only where the run has it.
 
-- `split`: from the target's own log (the simulated endpoint keeps one). The parts of an attempt follow each other and
+- `split`: from the target's own log (the simulated endpoint keeps one). Queue is all that comes between the whole request
+  and the first step with a part of its prompt. The parts of an attempt follow each other and
   add up to last content - sent. Target and client must share a clock, which the endpoint and the run's owner do.
 - `events`: status events. A phase lasts until the next one begins, the last one until the last content. They too add up.
 - `timings`: Server-Timing. Durations that the target names; they may overlap, so that they need not add up.
@@ -30,7 +31,7 @@ BEFORE = "before the first phase"
 DURATION = ";dur"  # of Server-Timing; any other name is when a phase began
 
 NETWORK = "network, both ways"
-QUEUE, PREFILL, DELIVERY = "queue", "prefill", "from the first token to its chunk"
+QUEUE, PREFILL, DELIVERY = "queue, front end included", "prefill", "from the first token to its chunk"
 INSIDE = "target, to its first chunk"
 DECODE = "decode"
 

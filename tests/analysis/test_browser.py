@@ -80,7 +80,7 @@ def test_the_page_opens_at_both_widths_without_errors_or_requests(seen):
     for frame in frames:
         assert frame["wide"] == []
         assert frame["content"] <= frame["width"]
-        assert frame["plots"] == frame["drawn"] == 5
+        assert frame["plots"] == frame["drawn"] >= 5
         assert frame["verdict"] == "DEGRADED"
     assert [line for line in log.splitlines() if "CONSOLE" in line and CONTROL not in line] == []
     assert requests_of_pages(net) == {CONTROL}
