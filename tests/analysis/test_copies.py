@@ -10,7 +10,7 @@ from harness.rehearsal.rehearsing import OPEN_BUDGET, plan_of, scenario_of
 from tailgauge.rehearsal.command import rehearse
 from tailgauge_analysis.frames import load
 from tailgauge_analysis.hedging.arms import arms
-from tailgauge_analysis.hedging.pairs import KEYS, OF_COPY, Pairs
+from tailgauge_analysis.hedging.copies import KEYS, OF_COPY, Copies
 from tailgauge_analysis.hedging.slowness import slowness
 from tailgauge_analysis.report import make
 from tailgauge_analysis.steady import steady
@@ -105,8 +105,8 @@ def test_copies_that_draw_for_themselves_are_not_slow_together(three):
     assert by["late"].slowness.slower_than_ms == pytest.approx(250)
 
 
-def pairs_of(first_ms, copy_ms, delay_ms):
-    """Pairs as they come about: the later of the two is closed when the earlier brings content."""
+def copies_of(first_ms, copy_ms, delay_ms):
+    """Copies as they come about: the later of the two is closed when the earlier brings content."""
     late = first_ms > delay_ms
     x, y = first_ms[late], copy_ms[late]
     at = np.minimum(x, delay_ms + y)
@@ -122,7 +122,7 @@ def pairs_of(first_ms, copy_ms, delay_ms):
 
     won = delay_ms + y < x
     legs = pd.DataFrame({name: np.arange(n) for name in KEYS}).assign(asked_output_tokens=5)
-    found = Pairs(legs, rows(np.zeros(n), x, ~won), rows(np.full(n, float(delay_ms)), y, won), won, ~won)
+    found = Copies(legs, rows(np.zeros(n), x, ~won), rows(np.full(n, float(delay_ms)), y, won), won, ~won)
     alone = pd.DataFrame({name: np.full(int((~late).sum()), np.nan) for name in OF_COPY})
     alone["sent_at_ns"], alone["ended"] = 0.0, "ok"
     alone["first_content_at_ns"] = alone["ended_at_ns"] = first_ms[~late] * 1e6
@@ -136,7 +136,7 @@ def test_the_correlation_of_copies_is_recovered_although_losers_are_cut(full_siz
     fate = rng.random((n, 2)) < q
     fate[:, 1] = np.where(rng.random(n) < shared, fate[:, 0], fate[:, 1])
     times = np.where(fate, 2000.0, 50.0) + rng.random((n, 2))
-    seen = slowness(*pairs_of(*times.T, 200.0), None)
+    seen = slowness(*copies_of(*times.T, 200.0), None)
 
     assert seen.slow_share == pytest.approx(q, abs=0.01)
     assert seen.product == pytest.approx(q * q, abs=0.003)
@@ -147,7 +147,7 @@ def test_the_correlation_of_copies_is_recovered_although_losers_are_cut(full_siz
 def test_copies_sent_at_once_need_a_control():
     rng = np.random.default_rng(10)
     times = rng.exponential(100, (2000, 2))
-    both, firsts = pairs_of(*times.T, 0.0)
+    both, firsts = copies_of(*times.T, 0.0)
     control = firsts.assign(first_content_at_ns=rng.exponential(100, len(firsts)) * 1e6, ended="ok")
 
     assert "only a control could tell" in slowness(both, firsts, None).why
@@ -189,7 +189,7 @@ def test_the_truth_of_the_waste_lies_in_its_interval(tmp_path, cancel_mode, bill
 
 @pytest.fixture
 def told(mixed, tmp_path):
-    """A copy that won, one that lost with content, a copy that was refused, a pair that failed, and calls of their own."""
+    """A copy that won, one that lost with content, a copy that was refused, a leg of which both failed, and calls of their own."""
     run = mixed()
     closed = {"ended": "cancelled", "end": 120}
     run.request(
@@ -231,7 +231,7 @@ def told(mixed, tmp_path):
     return run, run.write(tmp_path / "run")
 
 
-def test_each_pair_is_counted_for_what_it_was(told):
+def test_each_hedged_leg_is_counted_for_what_it_was(told):
     arm = found(told[1])["h"]
     waste = arm.waste
 

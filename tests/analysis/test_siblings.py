@@ -8,9 +8,9 @@ import pytest
 from tailgauge_analysis.binomial import clopper_pearson
 from tailgauge_analysis.fan_out.predictions import conditional, naive
 from tailgauge_analysis.fan_out.siblings import (
-    BLOCK,
+    STRETCH,
     beta_binomial_any,
-    blocks,
+    stretches,
     correlation,
     k_eff,
     permuted,
@@ -82,11 +82,11 @@ def test_row_28_rejects_a_common_shock_and_no_drift(full_size):
 
 
 def test_permutations_do_what_their_exact_moments_say():
-    """Each leg number keeps its slow legs in its block: pairs are as many as hypergeometric draws make."""
+    """Each leg number keeps its slow legs in its stretch: pairs are as many as hypergeometric draws make."""
     rng = np.random.default_rng(3)
     slow = rng.random((200, 3)) < np.repeat(rng.random((4, 3)), 50, axis=0)
-    block = blocks(200)
-    by = np.stack([slow[block == b].sum(axis=0) for b in range(4)])
+    stretch = stretches(200)
+    by = np.stack([slow[stretch == b].sum(axis=0) for b in range(4)])
     expected = sum((by[:, i] * by[:, j] / 50).sum() for i in range(3) for j in range(i))
     variance = sum(
         (by[:, i] * by[:, j] * (50 - by[:, i]) * (50 - by[:, j]) / (50**2 * 49)).sum()
@@ -94,7 +94,7 @@ def test_permutations_do_what_their_exact_moments_say():
         for j in range(i)
     )
 
-    pairs, mean, _, reps = permuted(slow, block)
+    pairs, mean, _, reps = permuted(slow, stretch)
 
     counts = slow.sum(axis=1)
     assert pairs == (counts * (counts - 1) // 2).sum()
@@ -102,10 +102,10 @@ def test_permutations_do_what_their_exact_moments_say():
 
 
 def test_blocks_are_of_about_fifty():
-    assert np.bincount(blocks(76)).tolist() == [38, 38]
-    assert set(np.bincount(blocks(1017)).tolist()) <= {BLOCK, BLOCK + 1}
-    assert blocks(10).tolist() == [0] * 10
-    assert len(blocks(0)) == 0
+    assert np.bincount(stretches(76)).tolist() == [38, 38]
+    assert set(np.bincount(stretches(1017)).tolist()) <= {STRETCH, STRETCH + 1}
+    assert stretches(10).tolist() == [0] * 10
+    assert len(stretches(0)) == 0
 
 
 def test_nothing_is_said_of_few_slow_legs_or_of_one_leg():
@@ -129,7 +129,7 @@ def test_predictions_of_independent_legs_are_the_closed_form(predict):
     found = (
         naive(times, np.zeros(legs, int), (0.5, 0.99))
         if predict == "naive"
-        else conditional(times, blocks(n), (0.5, 0.99))
+        else conditional(times, stretches(n), (0.5, 0.99))
     )
 
     for q in found:
@@ -157,7 +157,7 @@ def test_intervals_of_the_predictions_cover(full_size):
         times = rng.exponential(size=(n, legs))
         for name, (q,) in (
             ("naive", naive(times, np.zeros(legs, int), (p,))),
-            ("conditional", conditional(times, blocks(n), (p,))),
+            ("conditional", conditional(times, stretches(n), (p,))),
         ):
             hits[name] += q.low <= truth <= q.high
 
@@ -170,7 +170,7 @@ def test_the_conditional_prediction_follows_a_drift_and_the_naive_one_does_not()
     rng = np.random.default_rng(8)
     times = rng.exponential(size=(10_000, 10)) * np.where(np.arange(10_000) < 9000, 1, 10)[:, None]
     seen = np.sort(times.max(axis=1))[int(0.5 * 10_000) - 1]
-    (flat,), (timed,) = naive(times, np.zeros(10, int), (0.5,)), conditional(times, blocks(10_000), (0.5,))
+    (flat,), (timed,) = naive(times, np.zeros(10, int), (0.5,)), conditional(times, stretches(10_000), (0.5,))
 
     assert timed.value == pytest.approx(seen, rel=0.05)
     assert flat.value > 1.5 * seen

@@ -3,8 +3,8 @@
 Rule: leg times in (a row a request, a column a leg), in order of time; quantiles of the slowest leg out.
 
     naive        G(t) = product over the kinds of legs of F(t) ** count, F over the whole stage: no leg knows anything
-    conditional  G(t) = mean over blocks of 50 requests of the product over the leg numbers of F within the block: legs
-                 know what time it is. It is what legs exchanged at random within their block give, without drawing
+    conditional  G(t) = mean over stretches of 50 requests of the product over the leg numbers of F within the stretch: legs
+                 know what time it is. It is what legs exchanged at random within their stretch give, without drawing
     interval     where G crosses q -+ 1.96 standard errors of G there; each request's share in G, and the time over which
                  these hang together, give the standard error
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,15 +32,52 @@ from tailgauge_analysis.quantiles import (
 )
 from tailgauge_analysis.survival import Z
 
+POINTS = 60  # of a curve, over all of it and as many more in its tail
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """Share of the requests whose slowest leg takes longer than `at_ms`: seen, and as both predictions have it."""
+
+    at_ms: Floats
+    seen: Floats
+    naive: Floats
+    conditional: Floats
+
+
+def curves(times: Floats, kinds: Ints, stretch: Ints) -> Curves:
+    """At few points, dense in the tail."""
+    slowest = np.sort(times.max(axis=1))
+    n = len(slowest)
+    ranks = np.concatenate((np.linspace(1, n, POINTS), n + 1 - np.geomspace(1, n, POINTS))).astype(np.int64)
+    at = np.unique(slowest[ranks - 1])
+    sizes = np.bincount(stretch)
+    in_stretches = [(_in_stretches(times, stretch, sizes, t)[1] * sizes).sum() / n for t in at]
+    seen = np.searchsorted(slowest, at, side="right") / n
+    return Curves(at, 1 - seen, 1 - _independent(times, kinds, at), 1 - np.array(in_stretches))
+
+
+def _independent(times: Floats, kinds: Ints, at: Floats) -> Floats:
+    """The product over the kinds of legs of F ** count."""
+    product = np.ones(len(at))
+    for kind in np.unique(kinds):
+        legs = np.flatnonzero(kinds == kind)
+        ordered = np.sort(times[:, legs], axis=None)
+        product *= (np.searchsorted(ordered, at, side="right") / len(ordered)) ** len(legs)
+    return product
+
+
+def _in_stretches(times: Floats, stretch: Ints, sizes: Ints, t: float) -> tuple[Floats, Floats]:
+    """The share of each leg number at most t, by stretch, and their product."""
+    parts = np.column_stack([np.bincount(stretch, weights=leg <= t) / sizes for leg in times.T])
+    return parts, parts.prod(axis=1)
+
 
 def naive(times: Floats, kinds: Ints, ps: Sequence[float]) -> list[Quantile]:
     """Quantiles of the slowest of independent legs; `kinds` is the kind of each leg."""
     grid = np.unique(times)
-    curves = [np.sort(times[:, kinds == kind], axis=None) for kind in np.unique(kinds)]
     columns = [np.flatnonzero(kinds == kind) for kind in np.unique(kinds)]
-    product = np.ones(len(grid))
-    for curve, legs in zip(curves, columns, strict=True):
-        product *= (np.searchsorted(curve, grid, side="right") / len(curve)) ** len(legs)
+    product = _independent(times, kinds, grid)
 
     def place(q: float) -> int | None:
         at = int(np.searchsorted(product, q - 1e-12))
@@ -59,15 +97,10 @@ def naive(times: Floats, kinds: Ints, ps: Sequence[float]) -> list[Quantile]:
     return [_quantile(q, len(times), grid, place, shares) for q in ps]
 
 
-def conditional(times: Floats, block: Ints, ps: Sequence[float]) -> list[Quantile]:
-    """Quantiles of the slowest leg after the legs changed requests within their blocks."""
+def conditional(times: Floats, stretch: Ints, ps: Sequence[float]) -> list[Quantile]:
+    """Quantiles of the slowest leg after the legs changed requests within their stretches."""
     grid = np.unique(times)
-    sizes = np.bincount(block)
-
-    def products(t: float) -> tuple[Floats, Floats]:
-        """The share of each leg number at most t, by block, and their product."""
-        parts = np.column_stack([np.bincount(block, weights=leg <= t) / sizes for leg in times.T])
-        return parts, parts.prod(axis=1)
+    sizes = np.bincount(stretch)
 
     def place(q: float) -> int | None:
         low, high = -1, len(grid) - 1  # G(grid[low]) < q <= G(grid[high]) = 1
@@ -75,19 +108,21 @@ def conditional(times: Floats, block: Ints, ps: Sequence[float]) -> list[Quantil
             return None
         while high - low > 1:
             middle = (low + high) // 2
-            if (products(grid[middle])[1] * sizes).sum() / len(times) >= q - 1e-12:
+            if (_in_stretches(times, stretch, sizes, grid[middle])[1] * sizes).sum() / len(
+                times
+            ) >= q - 1e-12:
                 high = middle
             else:
                 low = middle
         return high
 
     def shares(t: float) -> Floats:
-        parts, product = products(t)
-        own: Floats = product[block] - (product * sizes).sum() / len(times)
+        parts, product = _in_stretches(times, stretch, sizes, t)
+        own: Floats = product[stretch] - (product * sizes).sum() / len(times)
         with np.errstate(divide="ignore", invalid="ignore"):
             for leg, part in zip(times.T, parts.T, strict=True):
-                added = product[block] / part[block] * ((leg <= t) - part[block])
-                own += np.where(part[block] > 0, added, 0.0)
+                added = product[stretch] / part[stretch] * ((leg <= t) - part[stretch])
+                own += np.where(part[stretch] > 0, added, 0.0)
         return own
 
     return [_quantile(q, len(times), grid, place, shares) for q in ps]

@@ -6,7 +6,7 @@ order of time; no latency. With K legs, S slow ones in a request and p the share
     correlation    rho = (Var(S) / (K p (1 - p)) - 1) / (K - 1), the intraclass correlation of being slow
     beta-binomial  P(any) = 1 - B(a, b + K) / B(a, b), a = p (1 - rho) / rho, b = (1 - p)(1 - rho) / rho
     K_eff          ln(1 - P(any)) / ln(1 - p): independent legs that would be late as often
-    test           pairs of slow siblings against those after legs changed requests within blocks of 50 requests, leg
+    test           pairs of slow siblings against those after legs changed requests within stretches of 50 requests, leg
                    number by leg number: what drifts over the run stays where it is, what a request shares is torn apart
 """
 
@@ -24,7 +24,7 @@ from tailgauge_analysis.quantiles import Floats, Ints
 
 Mask = npt.NDArray[np.bool_]
 
-BLOCK = 50  # requests within which legs change places
+STRETCH = 50  # requests within which legs change places
 FEWEST = 20  # slow legs, below which nothing is said
 MOST_REPS, FEWEST_REPS = 999, 199
 DRAWS = 20_000_000  # of slow legs, in all repetitions together
@@ -62,14 +62,14 @@ def siblings(slow: Mask) -> Siblings | None:
     rho, low, high = correlation(slow)
     seen = portion(slow.sum(axis=1) > 0)
     by_leg = slow.mean(axis=0)
-    block = blocks(n)
-    pairs, expected, p_value, reps = permuted(slow, block)
+    stretch = stretches(n)
+    pairs, expected, p_value, reps = permuted(slow, stretch)
     return Siblings(
         slow_share=p,
         slow_legs=total,
         any=seen,
         any_naive=float(1 - np.prod(1 - by_leg)),
-        any_conditional=_any_in_blocks(slow, block),
+        any_conditional=_any_in_stretches(slow, stretch),
         any_beta_binomial=beta_binomial_any(legs, p, rho),
         correlation=rho,
         correlation_low=low,
@@ -115,31 +115,31 @@ def k_eff(any_slow: float | None, p: float) -> float | None:
     return math.log1p(-any_slow) / math.log1p(-p)
 
 
-def blocks(n: int) -> Ints:
-    """The block of each of n requests: as many of about 50 as there are."""
-    count = max(1, round(n / BLOCK))
+def stretches(n: int) -> Ints:
+    """The stretch of each of n requests: as many of about 50 as there are."""
+    count = max(1, round(n / STRETCH))
     return np.arange(n) * count // max(n, 1)
 
 
-def _any_in_blocks(slow: Mask, block: Ints) -> float:
+def _any_in_stretches(slow: Mask, stretch: Ints) -> float:
     """Expected share with a slow leg after the legs changed requests: exact, no draws."""
-    sizes = np.bincount(block)
+    sizes = np.bincount(stretch)
     none = np.ones(len(sizes))
     for leg in slow.T:
-        none *= 1 - np.bincount(block, weights=leg) / sizes
+        none *= 1 - np.bincount(stretch, weights=leg) / sizes
     return float(1 - np.average(none, weights=sizes))
 
 
-def permuted(slow: Mask, block: Ints) -> tuple[int, float, float, int]:
+def permuted(slow: Mask, stretch: Ints) -> tuple[int, float, float, int]:
     """Pairs of slow siblings, as many as expected, the one-sided p, and from how many repetitions.
 
-    A repetition puts each slow leg on another request of its block; no two of one leg number meet.
+    A repetition puts each slow leg on another request of its stretch; no two of one leg number meet.
     """
     n, legs = slow.shape
-    sizes = np.bincount(block)
+    sizes = np.bincount(stretch)
     starts = np.cumsum(sizes) - sizes
     request, leg = np.nonzero(slow)
-    of = block[request]
+    of = stretch[request]
     pairs = _pairs(slow.sum(axis=1))
     reps = int(min(MOST_REPS, max(FEWEST_REPS, DRAWS // max(1, len(request)))))
     rng = np.random.default_rng(SEED)
@@ -153,7 +153,7 @@ def permuted(slow: Mask, block: Ints) -> tuple[int, float, float, int]:
 
 
 def _drawn(rng: np.random.Generator, start: Ints, size: Ints, leg: Ints, n: int, legs: int) -> Ints:
-    """A request of its block for each slow leg; those that meet one of the same number are drawn again."""
+    """A request of its stretch for each slow leg; those that meet one of the same number are drawn again."""
     at = start + (rng.random(len(start)) * size).astype(np.int64)
     taken = np.zeros(n * legs, np.bool_)
     left = np.arange(len(at))

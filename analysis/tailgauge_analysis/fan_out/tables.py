@@ -16,7 +16,7 @@ from tailgauge_analysis import latency
 from tailgauge_analysis.bootstrap import ratio
 from tailgauge_analysis.fan_out import predictions
 from tailgauge_analysis.fan_out.legs import ALL, Legs, legs
-from tailgauge_analysis.fan_out.siblings import Mask, Siblings, blocks, siblings
+from tailgauge_analysis.fan_out.siblings import Mask, Siblings, stretches, siblings
 from tailgauge_analysis.metrics import BY_NAME
 from tailgauge_analysis.portions import Portion, counted
 from tailgauge_analysis.quantiles import Floats, Quantile, quantiles, rank
@@ -89,6 +89,7 @@ class FanOut:
     one_less: tuple[Quantile, ...]
     naive: tuple[Quantile, ...]
     conditional: tuple[Quantile, ...]
+    curves: predictions.Curves | None
     not_predicted: str
     siblings: Siblings | None
     slower_than_ms: tuple[float, ...]
@@ -120,7 +121,7 @@ def _fan_out(one: Legs, joined: latency.Row, serial: Serial | None) -> FanOut:
     ordered = np.sort(times, axis=1)
     several = len(one.kinds) > 1 and len(times) > 0
     predicted = several and one.join == ALL
-    block = blocks(len(times))
+    stretch = stretches(len(times))
     slow, limits = _slow(one, times)
     last = np.full(len(whole), np.nan)
     began = ~np.isnan(one.began_ms).all(axis=1)
@@ -137,7 +138,8 @@ def _fan_out(one: Legs, joined: latency.Row, serial: Serial | None) -> FanOut:
         slowest=_quantiles(ordered[:, -1] if several else np.empty(0)),
         one_less=_quantiles(ordered[:, -2] if several else np.empty(0)),
         naive=tuple(predictions.naive(times, one.kinds, PS)) if predicted else (),
-        conditional=tuple(predictions.conditional(times, block, PS)) if predicted else (),
+        conditional=tuple(predictions.conditional(times, stretch, PS)) if predicted else (),
+        curves=predictions.curves(times, one.kinds, stretch) if predicted else None,
         not_predicted=_why_not(one, several=several),
         siblings=siblings(slow) if predicted else None,
         slower_than_ms=limits if predicted else (),

@@ -5,6 +5,8 @@ Rule: nothing is computed; the page and Markdown say the same words. What cannot
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tailgauge_analysis.fan_out.siblings import FEWEST
 from tailgauge_analysis.fan_out.tables import FanOut
 from tailgauge_analysis.latency import Row
@@ -24,7 +26,8 @@ def to_json(found: list[FanOut], beyond: str) -> Json | None:
 
 
 def _table(one: FanOut, beyond: str) -> Json:
-    facts: Json = plain_values(one, beyond)
+    facts: Json = plain_values(replace(one, curves=None), beyond)
+    del facts["curves"]  # for the figure
     facts["traffic"] = plain(one.traffic, 80)
     facts["joined"] = _row(one.joined, beyond)
     why = one.not_predicted or (

@@ -19,7 +19,7 @@ from tailgauge.pricing import Price, Usage
 from tailgauge_analysis import latency
 from tailgauge_analysis.cache.cost import tariff
 from tailgauge_analysis.frames import Frames
-from tailgauge_analysis.hedging.pairs import KEYS, PROMPT, Pairs, pairs
+from tailgauge_analysis.hedging.copies import KEYS, PROMPT, Copies, copies
 from tailgauge_analysis.hedging.slowness import Slowness, slowness
 from tailgauge_analysis.hedging.waste import Waste, costs, waste
 from tailgauge_analysis.metrics import BY_NAME
@@ -167,7 +167,7 @@ class _Arm:
 
     def told(self, unit: str, price: Callable[[str], Price | None], why: str, control: _Arm | None) -> Arm:
         """Everything that is said of it."""
-        found = pairs(self.stage.requests, self.attempts)
+        found = copies(self.stage.requests, self.attempts)
         hedges = bool(len(found.copy)) or self.policy != OFF
         legs = self.attempts[KEYS].drop_duplicates()
         hedged = pd.MultiIndex.from_frame(legs).isin(pd.MultiIndex.from_frame(found.legs[KEYS]))
@@ -199,18 +199,18 @@ class _Arm:
         said = self.attempts["ended"].isin((records.RATE_LIMITED, records.OVERLOADED)).to_numpy(np.bool_)
         return Limited(portion(said), portion(said[~self.is_copy]), portion(said[self.is_copy]))
 
-    def _extra_input(self, found: Pairs) -> float | None:
+    def _extra_input(self, found: Copies) -> float | None:
         """Prompt tokens of the copies over those of all other calls that were served."""
         own = _prompts(self.attempts)[~self.is_copy]
         other = _prompts(found.copy).fillna(_prompts(found.first))
         return _over(float(other.sum()), float(own.sum() + self._first_untold(found)))
 
-    def _first_untold(self, found: Pairs) -> float:
+    def _first_untold(self, found: Copies) -> float:
         """Prompts of first calls that were closed before they told, from their copies."""
         untold = _prompts(found.first).isna()
         return float(_prompts(found.copy)[untold].sum())
 
-    def _cost(self, found: Pairs, unit: str, price: Callable[[str], Price | None], why: str) -> Cost:
+    def _cost(self, found: Copies, unit: str, price: Callable[[str], Price | None], why: str) -> Cost:
         losers, winners = found.losers(), found.winners()
         models = winners["model"].where(winners["model"].notna(), winners["asked_model"]).fillna("")
         low = high = Fraction(0)
@@ -259,7 +259,7 @@ def _versus(arm: _Arm, control: _Arm) -> Versus:
     )
 
 
-def _margin(found: Pairs, truth: pd.DataFrame) -> Margin | None:
+def _margin(found: Copies, truth: pd.DataFrame) -> Margin | None:
     """None where no loser's content is known: it is closed when the winner's comes."""
     losers, winners = found.losers(), found.winners()
     copy_won = found.copy_won[found.decided]

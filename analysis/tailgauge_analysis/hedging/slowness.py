@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from tailgauge import records
-from tailgauge_analysis.hedging.pairs import CLOSED, Mask, Pairs
+from tailgauge_analysis.hedging.copies import CLOSED, Mask, Copies
 from tailgauge_analysis.portions import counted, portion
 from tailgauge_analysis.quantiles import Floats, rank
 from tailgauge_analysis.survival import Z, curve
@@ -49,7 +49,7 @@ class Slowness:
     why: str = ""
 
 
-def slowness(found: Pairs, firsts: pd.DataFrame, control: pd.DataFrame | None) -> Slowness:
+def slowness(found: Copies, firsts: pd.DataFrame, control: pd.DataFrame | None) -> Slowness:
     """`firsts` are all first calls of the arm, `control` those of the control."""
     if len(found.copy) < FEWEST:
         return Slowness(copies=len(found.copy), why=f"fewer than {FEWEST} copies")
@@ -63,7 +63,7 @@ def slowness(found: Pairs, firsts: pd.DataFrame, control: pd.DataFrame | None) -
     return _joined(u, len(firsts), slow, len(times), (share, low, high))
 
 
-def _at_once(found: Pairs, control: pd.DataFrame | None) -> Slowness:
+def _at_once(found: Copies, control: pd.DataFrame | None) -> Slowness:
     times, seen = _waits(control) if control is not None else (np.empty(0), np.empty(0, np.bool_))
     times = np.sort(times[seen])
     if len(times) < FEWEST:

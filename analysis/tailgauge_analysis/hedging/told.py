@@ -111,7 +111,7 @@ def facts(one: Json) -> list[tuple[str, str]]:
         ("Won by the copy", _share(one["won"])),
     ]
     if one["undecided"]:
-        told.append(("Neither answered", plural(one["undecided"], "pair")))
+        told.append(("Neither answered", plural(one["undecided"], "hedged leg")))
     if one["held"]:
         why = ", ".join(f"{name} {count(n)}" for name, n in one["held"].items())
         told.append(("Due but held", f"{plural(sum(one['held'].values()), 'request')}: {why}"))

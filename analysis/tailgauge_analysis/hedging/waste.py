@@ -22,7 +22,7 @@ import pandas as pd
 
 from tailgauge import records
 from tailgauge.pricing import Price, Usage
-from tailgauge_analysis.hedging.pairs import KEYS, PROMPT, Pairs
+from tailgauge_analysis.hedging.copies import KEYS, PROMPT, Copies
 from tailgauge_analysis.quantiles import Floats
 
 _GENERATES = (records.CANCELLED, records.TIMEOUT, records.STREAM_ERROR, records.TRUNCATED, *("ok", "empty"))
@@ -58,7 +58,7 @@ class Waste:
     truth: Truth | None
 
 
-def waste(found: Pairs, truth: pd.DataFrame) -> Waste:
+def waste(found: Copies, truth: pd.DataFrame) -> Waste:
     """Tokens of the losers."""
     losers, winners = found.losers(), found.winners()
     low, high = bounds(losers, winners)

@@ -1,4 +1,4 @@
-"""Pairs: the legs of which a second copy was sent, first call and copy side by side.
+"""Copies: the legs of which a second copy was sent, first call and copy side by side.
 
 Rule: one row a hedged leg, in order of time. The winner is the copy that was not closed and brought content, or ended
 ok; a leg that neither answered (both failed, or both were closed with their request) is undecided and has no loser. Times
@@ -28,7 +28,7 @@ OF_COPY = [
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
+class Copies:
     """Rows of the first calls and of the copies, in the same order."""
 
     legs: pd.DataFrame  # KEYS, and what the schedule asked of the request
@@ -63,21 +63,19 @@ class Pairs:
         return copy.where(pd.Series(mask, copy.index), first).reset_index(drop=True)
 
 
-def pairs(requests: pd.DataFrame, attempts: pd.DataFrame) -> Pairs:
+def copies(requests: pd.DataFrame, attempts: pd.DataFrame) -> Copies:
     """Of the attempts of one traffic table."""
-    copies = attempts[attempts["cause"] == records.HEDGE].drop_duplicates(KEYS)
+    sent = attempts[attempts["cause"] == records.HEDGE].drop_duplicates(KEYS)
     firsts = attempts[attempts["cause"] != records.HEDGE].set_index([*KEYS, "attempt"])
-    beside = copies["of_attempt"].fillna(0).astype("int64")
-    places = firsts.index.get_indexer(
-        pd.MultiIndex.from_arrays([copies["request_id"], copies["leg"], beside])
-    )
-    copies, places = copies[places >= 0], places[places >= 0]
+    beside = sent["of_attempt"].fillna(0).astype("int64")
+    places = firsts.index.get_indexer(pd.MultiIndex.from_arrays([sent["request_id"], sent["leg"], beside]))
+    sent, places = sent[places >= 0], places[places >= 0]
     first = firsts.reset_index().iloc[places].reset_index(drop=True)
-    copy = copies.reset_index(drop=True)
+    copy = sent.reset_index(drop=True)
     asked = requests.drop_duplicates("request_id").set_index("request_id")["asked_output_tokens"]
     legs = copy[KEYS].assign(asked_output_tokens=copy["request_id"].map(asked))
     copy_won = _answered(copy) & ~_ok(first)
-    return Pairs(legs, first[OF_COPY], copy[OF_COPY], copy_won, _answered(first) & ~copy_won)
+    return Copies(legs, first[OF_COPY], copy[OF_COPY], copy_won, _answered(first) & ~copy_won)
 
 
 def _ok(rows: pd.DataFrame) -> Mask:
