@@ -10,11 +10,11 @@ from tailgauge_analysis.fan_out.predictions import conditional, naive
 from tailgauge_analysis.fan_out.siblings import (
     STRETCH,
     beta_binomial_any,
-    stretches,
     correlation,
     k_eff,
     permuted,
     siblings,
+    stretches,
 )
 
 LEGS = 20

@@ -16,7 +16,7 @@ from tailgauge_analysis import latency
 from tailgauge_analysis.bootstrap import ratio
 from tailgauge_analysis.fan_out import predictions
 from tailgauge_analysis.fan_out.legs import ALL, Legs, legs
-from tailgauge_analysis.fan_out.siblings import Mask, Siblings, stretches, siblings
+from tailgauge_analysis.fan_out.siblings import Mask, Siblings, siblings, stretches
 from tailgauge_analysis.metrics import BY_NAME
 from tailgauge_analysis.portions import Portion, counted
 from tailgauge_analysis.quantiles import Floats, Quantile, quantiles, rank

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from tailgauge import records
-from tailgauge_analysis.hedging.copies import CLOSED, Mask, Copies
+from tailgauge_analysis.hedging.copies import CLOSED, Copies, Mask
 from tailgauge_analysis.portions import counted, portion
 from tailgauge_analysis.quantiles import Floats, rank
 from tailgauge_analysis.survival import Z, curve
