@@ -29,7 +29,7 @@ SYSTEM, OK_RATE = "system_tokens_per_s", "ok_per_s"  # figures of ours that are 
 class Formula:
     """One number of a tool: its name there, ours beside it (None: we have none), the formula in words, why they differ.
 
-    `values`: one a request or a gap, NaN where the tool has none; a single one for a total.
+    `values`: one a request or a gap, ns or as the unit says, NaN where the tool has none; a single one for a total.
     """
 
     name: str
@@ -84,18 +84,18 @@ class Translation:
 
 
 def _tpot(answers: Answers, first: Floats) -> Floats:
-    return (answers.last - first) / np.where(answers.tokens >= 2, answers.tokens - 1, np.nan) / 1e6
+    return (answers.last - first) / np.where(answers.tokens >= 2, answers.tokens - 1, np.nan)
 
 
 def _per_user(answers: Answers) -> Floats:
     tpot = _tpot(answers, answers.content)
-    return 1e3 / np.where(tpot > 0, tpot, np.nan)
+    return 1e9 / np.where(tpot > 0, tpot, np.nan)
 
 
 def _role_gaps(answers: Answers) -> Floats:
     """Content gaps, and before them the one from the first event to the first content."""
     first = answers.content - answers.event
-    return np.concatenate((first[first > 0], answers.gaps)) / 1e6
+    return np.concatenate((first[first > 0], answers.gaps))
 
 
 def _per_second(amount: float, start: Floats, end: Floats) -> Floats:
@@ -116,7 +116,7 @@ VLLM = Tool(
         Formula(
             "TTFT", "ttft_sched", "first event with a choice (an empty one counts) - sent",
             "Chat streams open with an event that has a role and no text: their TTFT ends there, ours at the first content. " + _COORDINATED,
-            MS, lambda a: (a.event - a.sent) / 1e6,
+            MS, lambda a: a.event - a.sent,
         ),
         Formula(
             "TPOT", "tpot", "(end of the answer - TTFT) / (output tokens - 1), left out below 2 tokens",
@@ -130,7 +130,7 @@ VLLM = Tool(
             MS, _role_gaps,
         ),
         Formula(
-            "E2EL", "e2e_sched", "last event with a choice - sent", _COORDINATED, MS, lambda a: (a.last - a.sent) / 1e6
+            "E2EL", "e2e_sched", "last event with a choice - sent", _COORDINATED, MS, lambda a: a.last - a.sent
         ),
         Formula(
             "Output token throughput", SYSTEM, "output tokens of the answers / (end of the last - start of the first)", _WINDOW,
@@ -149,11 +149,11 @@ AIPERF = Tool(
     (
         Formula(
             "Time to First Token", "ttft_sched", "first non-empty content of any kind - start of the request", _COORDINATED,
-            MS, lambda a: (a.content - a.sent) / 1e6,
+            MS, lambda a: a.content - a.sent,
         ),
         Formula(
             "Time to First Output Token", "ttft_text", "first content that is no thinking - start of the request",
-            "The same event as our first text. " + _COORDINATED, MS, lambda a: (a.text - a.sent) / 1e6,
+            "The same event as our first text. " + _COORDINATED, MS, lambda a: a.text - a.sent,
         ),
         Formula(
             "Inter Token Latency", "tpot", "(last content - first content) / (output tokens - 1)",
@@ -162,10 +162,10 @@ AIPERF = Tool(
         ),
         Formula(
             "Inter Chunk Latency", "chunk_gap", "every gap between content chunks, all requests in one pool",
-            "The same pool as our chunk gap. Long answers weigh more in both: our worst chunk gap does not.", MS, lambda a: a.gaps / 1e6,
+            "The same pool as our chunk gap. Long answers weigh more in both: our worst chunk gap does not.", MS, lambda a: a.gaps,
         ),
         Formula(
-            "Request Latency", "e2e_sched", "last content - start of the request", _COORDINATED, MS, lambda a: (a.last - a.sent) / 1e6
+            "Request Latency", "e2e_sched", "last content - start of the request", _COORDINATED, MS, lambda a: a.last - a.sent
         ),
         Formula(
             "Output Token Throughput Per User", None, "1 / Inter Token Latency",
@@ -214,7 +214,8 @@ def _answers(of_target: Steady) -> Answers:
     names = ("sent", "first_event", "first_content", "first_text", "last_content")
     sent, event, content, text, last = (rows[f"{name}_at_ns"].to_numpy(np.float64) for name in names)
     event = np.where(np.isnan(event), content, event)
-    gaps = of_target.gaps_ns[kept.to_numpy(np.bool_)[of_target.gap_request]]
+    of = kept.to_numpy(np.bool_)[of_target.gap_request]
+    gaps = of_target.gaps_ns if of.all() else of_target.gaps_ns[of]  # there may be a hundred million
     tokens = rows["output_tokens"].to_numpy(np.float64)
     return Answers(sent, event, content, text, last, tokens, gaps)
 
@@ -223,14 +224,19 @@ def _restated(
     formula: Formula, answers: Answers, known: dict[str, Row], totals: dict[str, float | None]
 ) -> Restated:
     values = formula.values(answers)
-    values = values[~np.isnan(values)]
-    mean = float(values.mean()) if len(values) else None
+    missing = np.isnan(values)
+    if missing.any() or values is answers.gaps:  # the quantiles below sort in place
+        values = values[~missing]
+    scale = 1e-6 if formula.unit == MS else 1.0
+    mean = float(values.mean()) * scale if len(values) else None
     if formula.ours in totals:
         return Restated(formula, len(answers.sent), mean, (), (totals[formula.ours],))
     row = known.get(formula.ours or "")
     by_p = {q.p: q.value for q in row.quantiles} if row else {}
-    found = tuple(float(v) for v in np.quantile(values, PS)) if len(values) else ()
-    return Restated(formula, len(values), mean, found, tuple(by_p.get(p) for p in PS) if row else ())
+    percentiles: tuple[float, ...] = ()
+    if len(values):
+        percentiles = tuple(float(q) * scale for q in np.quantile(values, PS, overwrite_input=True))
+    return Restated(formula, len(values), mean, percentiles, tuple(by_p.get(p) for p in PS) if row else ())
 
 
 def plainly(translations: list[Translation]) -> list[Json]:
