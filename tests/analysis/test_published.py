@@ -130,3 +130,25 @@ def test_each_traffic_table_is_a_group_of_its_own(mixed, checker, tmp_path):
     assert [one["n"] for one in at.values()] == [240, 120, 120]
     assert [one["mean"] for one in at.values()] == pytest.approx([200, 100, 300])
     assert at["slow"]["percentiles"]["p50"]["value"] == 300
+
+
+@pytest.mark.parametrize(
+    ("scenario", "key", "settings"),
+    [
+        ("hedged", "hedging", {}), ("fan_out", "fan_out", {}), ("cached", "cache", {}),
+        ("streaming", "rate_limits", {"simulated.limits.rpm": 60}),
+    ],
+)  # fmt: skip
+def test_the_report_of_a_rehearsal_has_its_own_table_and_keeps_to_the_schema(
+    checker, tmp_path, scenario, key, settings
+):
+    from tailgauge.rehearsal.command import rehearse
+    from tailgauge.settings import resolve
+
+    pairs = [("target.url", "simulated"), ("stages.duration_s", 20.0), *settings.items()]
+    asked = resolve(scenario, pairs, tmp_path, sends=False)
+    told = of(rehearse(asked.scenario, asked.schedule, asked.scenario_file, asked.overrides, tmp_path).path)
+
+    checker.validate(told)
+    assert told[key]
+    assert [name for name in ("hedging", "fan_out") if name != key and told[name] is not None] == []

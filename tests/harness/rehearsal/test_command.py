@@ -114,5 +114,11 @@ def test_the_command_line_rehearses_in_one_worker(command, tmp_path):
 
     assert (both.returncode, "leave out --workers" in both.stderr) == (2, True)
     told = json.loads(one.stdout)
-    assert told["verdict"] == "VALID"
+    assert (told["verdict"], told["rehearsal"]) == ("VALID", True)
+    report = json.loads(Path(told["report"]["json"]).read_text())
+    assert (report["verdict"]["status"], report["run"]["rehearsal"]) == ("VALID", True)
+    assert report["run"]["reproduce"].startswith(
+        "tailgauge run quickstart.toml --virtual --set 'stages={duration_s = 10.0"
+    )
+    assert Path(told["report"]["junit"]).read_text().startswith("<?xml")
     assert json.loads((Path(told["run_dir"]) / "run.json").read_text())["virtual"] is True
