@@ -16,7 +16,7 @@ from tailgauge_analysis.runfile import Json
 from tailgauge_analysis.spoken import VALUE, bound, quantile
 from tailgauge_analysis.wording import count, ms, percentile, plain, plural, share
 
-SHARED = "both ran at the same time against one target, so that each felt the other's load: only runs in turn, with `tailgauge compare`, are free of that"
+SHARED = "both ran at the same time against one target, so that each felt the other's load: only runs in turn, compared by tailgauge compare, are free of that"
 SURE = 0.01  # p below which legs of one request are called slow together
 
 

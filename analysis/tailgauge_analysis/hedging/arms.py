@@ -37,8 +37,8 @@ CONTENT, PLANNED = "content", "target"
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """How much later the loser's content would have come, in ms, of the legs that the copy won. `basis`: both copies
-    brought content, or the simulated target told what it had planned.
+    """How much later the loser's content would have come, in ms, of the legs that the copy won. `basis`: the
+    simulated target told what it had planned, or both copies brought content, which only those do that were as fast.
     """
 
     basis: str
@@ -265,11 +265,10 @@ def _margin(found: Copies, truth: pd.DataFrame) -> Margin | None:
     copy_won = found.copy_won[found.decided]
     at = winners["first_content_at_ns"].to_numpy(np.float64)
     both: Floats = losers["first_content_at_ns"].to_numpy(np.float64) - at
-    basis = CONTENT
+    basis, planned = CONTENT, _planned(losers, truth) - at
+    if not np.isnan(planned[copy_won]).all():  # of every loser, not only of those that were nearly as fast
+        basis, both = PLANNED, planned
     known = copy_won & ~np.isnan(both)
-    if not known.any():
-        basis, both = PLANNED, _planned(losers, truth) - at
-        known = copy_won & ~np.isnan(both)
     if not known.any():
         return None
     return Margin(basis, int(known.sum()), tuple(quantiles(both[known] / 1e6, PS)))

@@ -20,7 +20,7 @@ NO_CONTROL = (
 INTERFERENCE = (
     "Arm and control ran at the same time against one target: the copies of one load the other, and what an arm does to the "
     "target its control feels too. The ratios do not say what switching hedging on would do; for that, run the arms in "
-    "blocks that take turns, and compare these (`tailgauge compare`)."
+    "blocks that take turns, and compare these (tailgauge compare)."
 )
 TITLES = {"ttft_sched": "TTFT", "e2e_sched": "end to end", "join_sched": "join"}
 
@@ -148,7 +148,9 @@ def _margin(margin: Json | None) -> str:
     if margin is None:
         return "not known: losers are closed when the winner's content comes"
     by = (
-        "both copies brought content" if margin["basis"] == CONTENT else "as the simulated target had planned"
+        "only losers so close that they brought content too"
+        if margin["basis"] == CONTENT
+        else "as the simulated target had planned"
     )
     said = ", ".join(f"{q['label']} {cell(q)}" for q in margin["quantiles"] if q["value_is"] == VALUE)
     return f"{said + ' ms' if said else 'too few'}, of {plural(margin['n'], 'leg')} ({by})"
