@@ -27,6 +27,7 @@ addEventListener("load", () => setTimeout(() => {{
       drawn: page.querySelectorAll(".plot .main-svg:first-child").length,
       wide: [...page.querySelectorAll("body *")].filter((e) => !e.closest(".scroll, pre, .plot")
         && e.getBoundingClientRect().right > root.clientWidth + 1).map((e) => e.tagName + "." + e.className),
+      buttons: [...page.querySelectorAll(".modebar-btn")].map((e) => e.dataset.title),
       verdict: page.querySelector("#verdict").textContent,
     }};
   }});
@@ -82,5 +83,7 @@ def test_the_page_opens_at_both_widths_without_errors_or_requests(seen):
         assert frame["content"] <= frame["width"]
         assert frame["plots"] == frame["drawn"] >= 5
         assert frame["verdict"] == "DEGRADED"
+        assert [title for title in frame["buttons"] if "hare" in title or "loud" in title] == []
+    assert "Zoom" in frames[0]["buttons"]
     assert [line for line in log.splitlines() if "CONSOLE" in line and CONTROL not in line] == []
     assert requests_of_pages(net) == {CONTROL}

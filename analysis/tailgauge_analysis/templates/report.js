@@ -22,7 +22,9 @@
     if (narrow.matches) out.margin = { ...layout.margin, l: 44, r: 6 };
     return out;
   };
-  const settings = { responsive: true, displaylogo: false, displayModeBar: narrow.matches ? false : "hover", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
+  // Plotly would offer to upload a figure to its cloud: a report goes nowhere by itself.
+  const nowhere = { showSendToCloud: false, plotlyServerURL: "" };
+  const settings = { ...nowhere, responsive: true, displaylogo: false, displayModeBar: narrow.matches ? false : "hover", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
   const plots = [...document.querySelectorAll(".plot")].map((box) => {
     const { data, layout } = JSON.parse(document.getElementById(box.id + "-data").textContent);
     return () => Plotly.react(box, data, dressed(layout), settings);
