@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from tailgauge_analysis.rate_limits.headers import REMAINING, column
 from tailgauge_analysis.rate_limits.kinds import RAMP, SPEND, refused, with_room
 
 WINDOW_S = 60.0
@@ -41,7 +42,7 @@ def acceleration(attempts: pd.DataFrame, kinds: pd.DataFrame) -> Acceleration:
     free = np.zeros(len(attempts), np.bool_)
     told = 0
     if room is not None:
-        names = [f"header_{kind}_remaining" for kind in room.columns]
+        names = [column(kind, REMAINING) for kind in room.columns]
         headed = attempts[names].notna().all(axis=1).to_numpy(np.bool_)
         free = said & headed & room.all(axis=1).to_numpy(np.bool_)
         told = int((said & headed).sum())

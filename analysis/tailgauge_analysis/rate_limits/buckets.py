@@ -9,7 +9,7 @@ whatever its burst is. It admits a call that needs c if m + c <= burst. So a rat
     b_hat(rate) = max of m + c over admitted calls  <=  burst  <  min of m + c over refused calls
 
 and the pairs that fit are these: where some explain every decision, they are the interval, and nothing else is possible.
-Clocks of client and target differ by a journey, so it may be that none does: then the pair that leaves fewest unexplained
+A call is decided some time after it was sent, so it may be that none does: then the pair that leaves fewest unexplained
 is the estimate, and its 95% interval holds every rate that leaves w where the best leaves f, unless a sign test on the
 decisions on which they differ tells them apart: w - f <= 1.96 sqrt(w + f).
 """
@@ -31,6 +31,7 @@ GRID = 120
 ROUNDS = 4
 STEPS = 16
 SPAN = (0.2, 20.0)  # rates tried, relative to the mean admitted rate
+BORNE = 0.05  # of the refusals; so many more than the best may a bucket leave that headers name
 UNEXPLAINED = 0.2  # of the refusals; with more than these the model is not believed
 _CLOSE = 1e-6
 _LESS = 1e-9  # a refusal needs more than was there
@@ -50,6 +51,10 @@ class Fit:
     refused: int
     unexplained: int
     allowed: int  # most unexplained decisions of a bucket that is still possible
+
+    def bears(self, unexplained: int) -> bool:
+        """Whether a bucket named by others, that leaves so many unexplained, is no contradiction."""
+        return unexplained <= max(self.allowed, self.unexplained + BORNE * self.refused)
 
     @property
     def believed(self) -> bool:
@@ -103,8 +108,11 @@ def bursts(costs: Costs, rate: float) -> tuple[int, float, float]:
     return int(wrong[best]), float(values[best]), float(beyond[0]) if len(beyond) else float(values[best])
 
 
-def fit(costs: Costs) -> Fit | None:
-    """The bucket behind the decisions; None without a refusal, or with no more than one moment to look at."""
+def fit(costs: Costs, journey_s: float = 0.0) -> Fit | None:
+    """The bucket behind the decisions; None without a refusal, or with no more than one moment to look at.
+
+    A call may have been decided up to `journey_s` after it was sent: intervals are wider by what a bucket regains in it.
+    """
     costs = stretch(costs)
     n, refused = int(costs.decided.sum()), int(costs.refused.sum())
     span = float(costs.at_s[-1] - costs.at_s[0]) if n else 0.0
@@ -135,10 +143,17 @@ def fit(costs: Costs) -> Fit | None:
     missed, burst_low, burst_high = bursts(costs, best)
     outer = [bursts(costs, end)[1:] for end in ends if end is not None]
     lows, highs = [burst_low, *(b[0] for b in outer)], [burst_high, *(b[1] for b in outer)]
+    unsure, drift = best * journey_s, best * journey_s / _between(costs)
     return Fit(
-        best, ends[0], ends[1], (burst_low + burst_high) / 2, min(lows), max(highs), n, refused, missed,
-        allowed,
+        best, None if ends[0] is None else ends[0] - drift, None if ends[1] is None else ends[1] + drift,
+        (burst_low + burst_high) / 2, max(0.0, min(lows) - unsure), max(highs) + unsure, n, refused, missed, allowed,
     )  # fmt: skip
+
+
+def _between(costs: Costs) -> float:
+    """Seconds from the first refusal to the last, at least one."""
+    at_s = costs.at_s[costs.refused]
+    return max(1.0, float(at_s[-1] - at_s[0]))
 
 
 def _slopes(costs: Costs) -> Floats:

@@ -27,6 +27,7 @@ from tailgauge_analysis.rate_limits.kinds import refused
 
 Mask = npt.NDArray[np.bool_]
 PIECES = 16  # of an answer
+MOST_PIECES = 1_000_000  # of all answers
 AT_START, PRODUCED, RESERVED = "at the start", "produced", "reserved"
 INPUTS = ("input_tokens", "cache_creation_input_tokens")
 
@@ -99,7 +100,8 @@ def _produced(rows: pd.DataFrame, said: Mask, sent: Floats, owner: Ints) -> Cost
     made = np.flatnonzero((tokens > 0) & ~np.isnan(first) & ~np.isnan(last))
     if not len(made):
         return None
-    pieces = np.minimum(PIECES, tokens[made]).astype(np.int64)
+    most = np.clip(MOST_PIECES // len(made), 1, PIECES)
+    pieces = np.minimum(most, tokens[made]).astype(np.int64)
     of = np.repeat(made, pieces)
     number = np.arange(len(of)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     steps = np.repeat(np.maximum(pieces - 1, 1), pieces)

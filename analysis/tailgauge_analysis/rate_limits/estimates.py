@@ -22,15 +22,16 @@ from tailgauge_analysis.quantiles import Floats, Ints
 from tailgauge_analysis.rate_limits import buckets
 from tailgauge_analysis.rate_limits.costs import PRODUCED, Costs, Mask
 from tailgauge_analysis.rate_limits.headers import (
-    INSTANT_S,
     LIMIT,
     REMAINING,
     REQUESTS,
-    RESET,
+    RESET_AT,
+    RESET_IN,
     column,
     rounding,
 )  # fmt: skip
 
+_CLOSE = 1e-3
 HEADERS, DECISIONS, BOTH = "headers", "429s", "headers and 429s"
 
 
@@ -74,27 +75,31 @@ def readings(attempts: pd.DataFrame, kind: str, refused: Mask, zero_s: float | N
     slack = rounding(kind, remaining[known])
     at_s = attempts["headers_at_ns"].fillna(attempts["ended_at_ns"]).to_numpy(np.float64)[known] / 1e9
     missing = (limit - remaining)[known]
-    reset = attempts.get(column(kind, RESET))
-    low, high = (None, None)
-    if reset is not None:
-        low, high = _refill(reset.to_numpy(np.float64)[known], missing, slack, at_s, zero_s)
+    low, high = _refill(_waits(attempts, kind, at_s, known, zero_s), missing, slack)
     return Readings(
         float(limits[int(np.argmax(counts))]), len(limits), remaining[known], missing, slack, at_s, known,
         refused[known], low, high,
     )  # fmt: skip
 
 
-def _refill(
-    reset: Floats, missing: Floats, slack: float, at_s: Floats, zero_s: float | None
-) -> tuple[float | None, float | None]:
-    """Rates that every reset agrees with: what is missing / the time until all is back."""
-    is_instant = reset > INSTANT_S if zero_s is None or zero_s > INSTANT_S else np.ones(len(reset), np.bool_)
-    rounded = np.where(is_instant, 1.0, 0.001)
-    wait = np.where(is_instant, reset - at_s - (zero_s if zero_s is not None else np.nan), reset)
-    fine = (wait > 2 * rounded) & (missing > 2 * slack) & ~np.isnan(wait)
+def _waits(
+    attempts: pd.DataFrame, kind: str, at_s: Floats, known: Ints, zero_s: float | None
+) -> tuple[Floats, float]:
+    """Seconds until all is back, and how far they are rounded up; NaN where it is not told."""
+    if column(kind, RESET_IN) in attempts.columns:
+        return attempts[column(kind, RESET_IN)].to_numpy(np.float64)[known], 0.001
+    if column(kind, RESET_AT) in attempts.columns and zero_s is not None:
+        return attempts[column(kind, RESET_AT)].to_numpy(np.float64)[known] - zero_s - at_s, 1.0
+    return np.full(len(known), np.nan), 1.0
+
+
+def _refill(waits: tuple[Floats, float], missing: Floats, slack: float) -> tuple[float | None, float | None]:
+    """Rates that nearly every reset agrees with: what is missing / the time until all is back."""
+    wait, rounded = waits
+    fine = (wait > 2 * rounded) & (missing > 2 * slack)
     if not fine.any():
         return None, None
-    wait, missing, rounded = wait[fine], missing[fine], rounded[fine]
+    wait, missing = wait[fine], missing[fine]
     lows = (missing - np.maximum(slack, 1)) / (wait + rounded)
     highs = (missing + slack) / (wait - rounded)
     low, high = float(np.quantile(lows, 0.95)), float(np.quantile(highs, 0.05))
@@ -111,7 +116,7 @@ def rate(told: Readings | None, fit: buckets.Fit | None, costs: Costs | None, ki
             return Told(per_s, per_s, per_s, HEADERS, why)
         if fit is not None and believed and costs is not None and kind == REQUESTS:
             short = buckets.stretch(costs)
-            if buckets.bursts(short, per_s)[0] > fit.allowed:
+            if not fit.bears(buckets.bursts(short, per_s)[0]):
                 why = f"the headers say {told.limit:g} a minute, but the 429s do not follow from it"
                 return Told(fit.rate, fit.rate_low, fit.rate_high, DECISIONS, why)
         return Told(per_s, per_s, per_s, HEADERS, None)
@@ -122,8 +127,10 @@ def rate(told: Readings | None, fit: buckets.Fit | None, costs: Costs | None, ki
     return Told(fit.rate, fit.rate_low, fit.rate_high, DECISIONS, None)
 
 
-def burst(per_s: Told, told: Readings | None, fit: buckets.Fit | None, costs: Costs | None, way: str) -> Told:
-    """Tokens in the full bucket."""
+def burst(
+    per_s: Told, told: Readings | None, fit: buckets.Fit | None, costs: Costs | None, way: str, journey_s: float
+) -> Told:  # fmt: skip
+    """Tokens in the full bucket. `journey_s`: how long after its sending a call may have been decided."""
     if per_s.value is None:
         return Told(None, None, None, None, per_s.why)
     low, high, how = 0.0, math.inf, []
@@ -133,7 +140,8 @@ def burst(per_s: Told, told: Readings | None, fit: buckets.Fit | None, costs: Co
     if costs is not None and fit is not None and fit.believed:
         if per_s.how == HEADERS:
             wrong, at_least, below = buckets.bursts(buckets.stretch(costs), per_s.value)
-            fits = wrong <= fit.allowed
+            unsure = per_s.value * journey_s
+            at_least, below, fits = max(0.0, at_least - unsure), below + unsure, fit.bears(wrong)
         else:
             at_least, below, fits = fit.burst_low, fit.burst_high, True
         if fits and max(low, at_least) <= min(high, below):
@@ -150,7 +158,7 @@ def burst(per_s: Told, told: Readings | None, fit: buckets.Fit | None, costs: Co
     if high < low:
         return Told(None, None, None, None, "headers and 429s contradict each other")
     value = (low + high) / 2
-    if low - 0.01 <= round(value) <= high + 0.01:
+    if low - _CLOSE <= round(value) <= high + _CLOSE:
         value = float(round(value))
     return Told(value, low, high, word, None)
 

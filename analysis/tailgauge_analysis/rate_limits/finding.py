@@ -7,7 +7,6 @@ since they remember. There is a finding if the run met a 429, saw a rate-limit h
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 
 import numpy as np
 import pandas as pd
@@ -18,13 +17,18 @@ from tailgauge_analysis.rate_limits import buckets, growth, levels, retries
 from tailgauge_analysis.rate_limits.acceleration import Acceleration, acceleration
 from tailgauge_analysis.rate_limits.costs import Costs, costs, ways
 from tailgauge_analysis.rate_limits.estimates import Readings, Told, burst, rate, readings
-from tailgauge_analysis.rate_limits.headers import INPUT, KINDS, OUTPUT, REMAINING, TOKENS, column
+from tailgauge_analysis.rate_limits.headers import HEADER, INPUT, KINDS, OUTPUT, REMAINING, TOKENS, column
 from tailgauge_analysis.rate_limits.kinds import UNKNOWN, kinds, refused
 from tailgauge_analysis.rate_limits.shares import Bins, Shares, bins, shares
 from tailgauge_analysis.runfile import Json
 
 MOST_MODELS = 5
 ONE_OF = (INPUT, OUTPUT)
+ASKED = (
+    "request_id", "leg", "attempt", "cause", "stage", "traffic", "target", "asked_model", "scheduled_at_ns", "sent_at_ns",
+    "headers_at_ns", "ended_at_ns", "first_content_at_ns", "last_content_at_ns", "ended", "limit_kind", "error_type",
+    "error_body", "retry_after_s", "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +96,7 @@ class RateLimits:
 
 def rate_limits(frames: Frames) -> RateLimits | None:
     """Of a run; None where it has nothing to do with limits."""
-    attempts = frames.attempts.sort_values("sent_at_ns", kind="stable", ignore_index=True)
-    asked = frames.requests.drop_duplicates("request_id").set_index("request_id")["asked_output_tokens"]
-    attempts["asked_output_tokens"] = attempts["request_id"].map(asked)
+    attempts = _lean(frames)
     run = attempts[attempts["stage"] != records.PREFLIGHT]
     headed = any(column(kind, REMAINING) in attempts.columns for kind in KINDS)
     retried = (run["cause"] == records.RETRY).any()
@@ -119,14 +121,26 @@ def rate_limits(frames: Frames) -> RateLimits | None:
     )
 
 
+def _lean(frames: Frames) -> pd.DataFrame:
+    """Attempts in order of sending, with what is asked here and no more."""
+    names = [*ASKED, *(name for name in frames.attempts.columns if name.startswith(HEADER))]
+    attempts = frames.attempts[names].sort_values("sent_at_ns", kind="stable", ignore_index=True)
+    asked = frames.requests.drop_duplicates("request_id").set_index("request_id")["asked_output_tokens"]
+    attempts["asked_output_tokens"] = attempts["request_id"].map(asked)
+    return attempts
+
+
 def _zero_s(run: Json) -> float | None:
-    """Seconds since 1970 at the zero of the run clock; a rehearsal's wall clock is its virtual clock."""
-    if run["virtual"]:
-        return float(run["start_at_ns"] or 0) / 1e9
-    try:
-        return datetime.fromisoformat(str(run["started_at"])).timestamp()
-    except ValueError:
-        return None
+    """Seconds since 1970 at the zero of the run clock: a rehearsal's wall clock is its virtual clock, others' is no more
+    than a label.
+    """
+    return float(run["start_at_ns"] or 0) / 1e9 if run["virtual"] else None
+
+
+def _journey_s(rows: pd.DataFrame, ours: pd.Series[bool]) -> float:
+    """How long after its sending a call may have been decided: the median time to a 429."""
+    times = (rows["headers_at_ns"].fillna(rows["ended_at_ns"]) - rows["sent_at_ns"])[ours]
+    return float(times.median()) / 1e9 if times.notna().any() else 0.0
 
 
 def _buckets(
@@ -161,12 +175,13 @@ def _bucket(
 ) -> Bucket:  # fmt: skip
     seen = readings(rows, header, ours.to_numpy(np.bool_), zero_s)
     tried = [(way, events) for way in ways(kind) if (events := costs(rows, kind, ours, way)) is not None]
-    fits = [buckets.fit(events) for _, events in tried]
+    journey_s = _journey_s(rows, ours)
+    fits = [buckets.fit(events, journey_s) for _, events in tried]
     best = min(range(len(tried)), key=lambda i: _unexplained(fits[i]), default=None)
     way, events = tried[best] if best is not None else (ways(kind)[0], None)
     fit = fits[best] if best is not None else None
     per_s = rate(seen, fit, events, kind)
-    size = burst(per_s, seen, fit, events, way)
+    size = burst(per_s, seen, fit, events, way, journey_s)
     level, grown = None, growth.Growth(None, None, None, 0, size.why or per_s.why)
     if events is None:
         grown = growth.Growth(None, None, None, 0, "the record does not hold what the calls cost")

@@ -21,7 +21,7 @@ from tailgauge_analysis.quantiles import CONFIDENCE, Floats, Ints
 from tailgauge_analysis.rate_limits.buckets import lacking
 from tailgauge_analysis.rate_limits.costs import Costs
 
-MOST_CALLS = 20_000  # of the trace; of more those around its worst moment
+MOST_CALLS = 5_000  # of the trace; of more those around its worst moment
 MOST_FACTOR = 10
 THROWS = 11
 REPS = (40, 100)

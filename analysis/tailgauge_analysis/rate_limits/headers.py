@@ -24,15 +24,23 @@ from tailgauge_analysis.quantiles import Floats
 
 REQUESTS, INPUT, OUTPUT, TOKENS = "requests", "input_tokens", "output_tokens", "tokens"
 KINDS = (REQUESTS, INPUT, OUTPUT, TOKENS)
-LIMIT, REMAINING, RESET = "limit", "remaining", "reset"
-FIELDS = (LIMIT, REMAINING, RESET)
+LIMIT, REMAINING, RESET_AT, RESET_IN = "limit", "remaining", "reset_at", "reset_in"  # s since 1970; s
+FIELDS = (LIMIT, REMAINING, RESET_AT, RESET_IN)
 SOURCE = "rate_limit_headers"
+HEADER = "header_"  # how the frame's columns begin
 ROUNDING = 1000  # tokens
-INSTANT_S = 1e9  # a reset above it is an instant since 1970, below it a duration
 
 _NAMES = {
-    **{f"anthropic-ratelimit-{k.replace('_', '-')}-{f}": (k, f) for k in KINDS for f in FIELDS},
-    **{f"x-ratelimit-{f}-{k}": (k, f) for k in (REQUESTS, TOKENS) for f in FIELDS},
+    **{
+        f"anthropic-ratelimit-{k.replace('_', '-')}-{f.removesuffix('_at')}": (k, f)
+        for k in KINDS
+        for f in FIELDS[:3]
+    },
+    **{
+        f"x-ratelimit-{f.removesuffix('_in')}-{k}": (k, f)
+        for k in (REQUESTS, TOKENS)
+        for f in (LIMIT, REMAINING, RESET_IN)
+    },
 }
 _SCHEMA = pa.schema([(name, pa.string()) for name in _NAMES])
 _UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
@@ -41,7 +49,7 @@ _GO = r"(\d+(?:\.\d+)?)(ms|h|m|s)"
 
 def column(kind: str, field: str) -> str:
     """Name of a frame's column."""
-    return f"header_{kind}_{field}"
+    return f"{HEADER}{kind}_{field}"
 
 
 def lean(attempts: pa.Table) -> pa.Table:
@@ -57,7 +65,7 @@ def lean(attempts: pa.Table) -> pa.Table:
             values = np.full(len(at), np.nan)
             for name, what in _NAMES.items():
                 if what == (kind, field) and name in told.column_names and told[name].null_count < len(at):
-                    found = _numbers(told[name].to_pandas(), field)
+                    found = _each(told[name], field)
                     values = np.where(np.isnan(values), found, values)
             if not np.isnan(values).all():
                 whole = np.full(attempts.num_rows, np.nan)
@@ -87,13 +95,23 @@ def _one(line: str) -> dict[str, str]:
     return {k: str(v) for k, v in told.items() if k in _NAMES} if isinstance(told, dict) else {}
 
 
+def _each(texts: pa.ChunkedArray, field: str) -> Floats:
+    """Numbers of many texts, of which few are different."""
+    coded = texts.combine_chunks().dictionary_encode()
+    numbers = np.append(_numbers(coded.dictionary.to_pandas(), field), np.nan)
+    found: Floats = numbers[np.asarray(pc.fill_null(coded.indices, len(numbers) - 1))]
+    return found
+
+
 def _numbers(texts: pd.Series[str], field: str) -> Floats:
-    if field != RESET:
-        numbers = pd.to_numeric(texts, errors="coerce").to_numpy(np.float64)
-        return np.where(np.isfinite(numbers) & (numbers >= 0), numbers, np.nan)
-    instants = pd.to_datetime(texts, errors="coerce", utc=True, format="%Y-%m-%dT%H:%M:%SZ")
-    since_1970 = (instants - pd.Timestamp(0, tz="UTC")).dt.total_seconds().to_numpy(np.float64)
-    return np.where(np.isnan(since_1970), durations_s(texts), since_1970)
+    if field == RESET_IN:
+        return durations_s(texts)
+    if field == RESET_AT:
+        instants = pd.to_datetime(texts, errors="coerce", utc=True, format="%Y-%m-%dT%H:%M:%SZ")
+        since_1970 = (instants - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
+        return np.asarray(since_1970, dtype=np.float64)
+    numbers = pd.to_numeric(texts, errors="coerce").to_numpy(np.float64)
+    return np.where(np.isfinite(numbers) & (numbers >= 0), numbers, np.nan)
 
 
 def durations_s(texts: pd.Series[str]) -> Floats:
