@@ -51,7 +51,7 @@ def three(tmp_path_factory, full_size):
         "late": hedged("fixed", delay_ms=250.0),
         "twice": hedged("immediate"),
     }
-    return rehearsed(tmp_path_factory.mktemp("three"), traffic, 600.0 if full_size else 45.0, **LAW)
+    return rehearsed(tmp_path_factory.mktemp("three"), traffic, 600.0 if full_size else 30.0, **LAW)
 
 
 def draws(n=200_000):
@@ -298,9 +298,21 @@ def test_arms_of_one_run_are_told_with_their_interference(three, tmp_path):
     assert "that of the control plain: faster." in text
 
 
-def test_a_run_without_hedges_has_no_such_section(made):
+def test_a_run_without_fan_outs_and_hedges_has_no_such_sections(made):
     report = made(n=50)
+    page, text = report.html.read_text(), report.markdown.read_text()
 
-    assert report.data["hedging"] is None
-    assert 'id="hedging"' not in report.html.read_text()
-    assert "## Hedging" not in report.markdown.read_text()
+    for key, title in (("fan_out", "Fan-out"), ("hedging", "Hedging")):
+        assert report.data[key] is None
+        assert f'id="{key.replace("_", "-")}"' not in page
+        assert f"## {title}" not in text
+
+
+def test_a_run_that_lost_its_record_still_tells_of_its_copies(told):
+    """Without the scenario there is neither a policy nor a control to be known."""
+    _, folder = told
+    (folder / "run.json").unlink()
+    (folder / "workers" / "0.json").unlink()
+    arm = found(folder)["h"]
+
+    assert (arm.policy, arm.versus, arm.hedged.k) == ("unknown", None, 4)

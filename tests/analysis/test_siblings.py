@@ -57,13 +57,13 @@ def common_shock(rng, n):
 
 def drift(rng, n):
     """Legs that know nothing of each other, ten times as often slow in some stretches of the run."""
-    chance = 0.01 * (1 + 9 * (np.arange(n) // 500 % 8 == 0))
+    chance = 0.01 * (1 + 9 * (np.arange(n) // 250 % 8 == 0))
     return rng.random((n, LEGS)) < chance[:, None]
 
 
 def test_row_28_rejects_a_common_shock_and_no_drift(full_size):
     seeds = range(20 if full_size else 4)
-    n = 8000 if full_size else 4000
+    n = 8000 if full_size else 3000
     shocks = [siblings(common_shock(np.random.default_rng([28, seed]), n)) for seed in seeds]
     drifts = [siblings(drift(np.random.default_rng([28, seed]), n)) for seed in seeds]
 

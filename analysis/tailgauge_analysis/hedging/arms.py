@@ -19,7 +19,7 @@ from tailgauge.pricing import Price, Usage
 from tailgauge_analysis import latency
 from tailgauge_analysis.cache.cost import tariff
 from tailgauge_analysis.frames import Frames
-from tailgauge_analysis.hedging.copies import KEYS, PROMPT, Copies, copies
+from tailgauge_analysis.hedging.copies import KEYS, OF_COPY, PROMPT, Copies, copies
 from tailgauge_analysis.hedging.slowness import Slowness, slowness
 from tailgauge_analysis.hedging.waste import Waste, costs, waste
 from tailgauge_analysis.metrics import BY_NAME
@@ -110,10 +110,16 @@ class Arm:
 def arms(frames: Frames, of_target: Steady) -> list[Arm]:
     """Every arm after its control; none where nothing hedges."""
     tables = table(frames.run["scenario"], "traffic")
-    attempts = of_target.attempts.sort_values("sent_at_ns", kind="stable")
-    by_name = {str(name): rows for name, rows in attempts.groupby("traffic", observed=True)}
-    hedging = [name for name in sorted(by_name) if _hedges(table(tables, name), by_name[name])]
-    controls = {name: _control(tables, name, list(by_name)) for name in hedging}
+    rows = of_target.attempts
+    present = sorted(map(str, rows["traffic"].unique()))
+    sent = set(rows.loc[rows["cause"] == records.HEDGE, "traffic"].astype(str))
+    hedging = [name for name in present if name in sent or _policy(table(tables, name)) != OFF]
+    if not hedging:
+        return []
+    rows = rows[list(dict.fromkeys([*KEYS, "traffic", "cause", "of_attempt", *OF_COPY]))]
+    rows = rows.sort_values("sent_at_ns", kind="stable")
+    by_name = {str(name): of for name, of in rows.groupby("traffic", observed=True)}
+    controls = {name: _control(tables, name, present) for name in hedging}
     found = [
         _Arm(frames, of_target, name, table(tables, name), by_name[name])
         for name in [*dict.fromkeys(control for control in controls.values() if control), *hedging]
@@ -125,10 +131,8 @@ def arms(frames: Frames, of_target: Steady) -> list[Arm]:
     ]
 
 
-def _hedges(traffic: Json, attempts: pd.DataFrame) -> bool:
-    return table(traffic, "hedge").get("policy", OFF) != OFF or bool(
-        (attempts["cause"] == records.HEDGE).any()
-    )
+def _policy(traffic: Json) -> str:
+    return str(table(traffic, "hedge").get("policy", OFF))
 
 
 def _control(tables: Json, name: str, names: list[str]) -> str | None:
@@ -136,7 +140,7 @@ def _control(tables: Json, name: str, names: list[str]) -> str | None:
     shape = _shape(table(tables, name))
     for other in names:
         traffic = table(tables, other)
-        if traffic and table(traffic, "hedge").get("policy", OFF) == OFF and _shape(traffic) == shape:
+        if traffic and _policy(traffic) == OFF and _shape(traffic) == shape:
             return other
     return None
 
@@ -153,10 +157,7 @@ class _Arm:
     def __init__(
         self, frames: Frames, steady: Steady, name: str, traffic: Json, attempts: pd.DataFrame
     ) -> None:
-        self.name, self.policy = (
-            name,
-            str(table(traffic, "hedge").get("policy", "unknown" if not traffic else OFF)),
-        )
+        self.name, self.policy = name, _policy(traffic) if traffic else "unknown"
         self.stage = steady.only((steady.requests["traffic"] == name).to_numpy(np.bool_))
         self.attempts, self.truth = attempts, frames.truth
         rows = (latency.row(BY_NAME[metric], self.stage, latency.OFFERED, PS) for metric in METRICS)
