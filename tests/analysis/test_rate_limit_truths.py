@@ -148,3 +148,23 @@ def test_traffic_below_its_limits_has_room_and_says_how_much_is_used():
     assert used == [pytest.approx(7 / 50, rel=0.15), pytest.approx(7 * 74 / 10_000, rel=0.5)]
     assert all("never seen empty" in bucket["burst"]["why"] for bucket in values["buckets"])
     assert f"that on requests, by {100 * used[0]:.1f}% of its refill" in values["sentence"]
+
+
+def test_the_resets_of_the_headers_agree_with_limit_and_remaining():
+    """Reset - now = (limit - remaining) / rate, to the second; remaining tokens are whole thousands."""
+    run = rehearsed(limited({"rpm": 300, "burst": 10, "itpm": 36_000, "itpm_burst": 2000}))
+    rows = run.frames.attempts
+    now_s = rows["headers_at_ns"] / 1e9
+    late_s = (
+        rows["header_requests_reset_at"]
+        - now_s
+        - (rows["header_requests_limit"] - rows["header_requests_remaining"]) / 5
+    )
+    requests, tokens = told(rate_limits(run.frames))["buckets"]
+
+    assert late_s.between(-0.2, 1).all()  # remaining is rounded down to whole requests: a fifth of a second
+    assert not (rows["header_input_tokens_remaining"] % 1000).any()
+    assert requests["refill_per_s"][0] < 5 < requests["refill_per_s"][1]
+    assert (tokens["remaining"]["least"], tokens["remaining"]["low"]) == (35_000, 34_500)
+    levels = [json.loads(text)["input_tokens"] for text in run.truth["bucket_levels"]]
+    assert tokens["remaining"]["low"] <= min(levels) <= tokens["remaining"]["high"]

@@ -80,6 +80,16 @@ def test_a_429_is_by_the_only_bucket_without_room():
     assert kinds(run).to_numpy().tolist() == [["input_tokens", "room in the headers"]]
 
 
+def test_a_429_with_two_buckets_without_room_is_by_nobody_knows_which():
+    headers = {
+        "header_requests_limit": [60.0] * 4, "header_requests_remaining": [59.0, 58.0, 50.0, 55.0],
+        "header_input_tokens_limit": [1000.0] * 4, "header_input_tokens_remaining": [900.0, 500.0, 400.0, 450.0],
+    }  # fmt: skip
+    run = calls(4, refused=[2], input_tokens=100, **headers)
+
+    assert kinds(run).to_numpy().tolist() == [["unknown", ""]]
+
+
 def test_growth_with_the_code_for_it_is_certain():
     run = calls(20, refused=[15, 16], message="ramp_limit_exceeded")
     found = acceleration(run, kinds(run))
