@@ -13,6 +13,7 @@ from tailgauge_analysis.rate_limits.kinds import kinds
 from tailgauge_analysis.rate_limits.said import said
 from tailgauge_analysis.rate_limits.shares import bins, shares
 from tailgauge_analysis.rate_limits.told import told
+from tailgauge_analysis.report import make
 
 
 def finite(tree):
@@ -169,3 +170,48 @@ def test_one_call_and_nothing_but_429s_make_a_section():
         values = finite(told(rate_limits(frames_of(run))))
         assert values["refused"] in {1, 30}
         assert said(values)["facts"]
+
+
+def limited_run(mixed):
+    """Every third call is refused, with headers, and retried a second later."""
+    run = mixed(duration_s=12)
+    for i in range(60):
+        left = {
+            "anthropic-ratelimit-requests-limit": "300",
+            "anthropic-ratelimit-requests-remaining": str(299 - i % 3),
+        }
+        headers = {"rate_limit_headers": json.dumps(left)}
+        body = {
+            "error_body": "<b>limit</b> of 300 requests per minute",
+            "limit_kind": "unknown",
+            "retry_after_s": 1.0,
+        }
+        first = {"sent": 0.05, "ended": "rate_limited", "end": 5, "status": 429, **headers, **body}
+        again = {"attempt": 1, "cause": "retry", "sent": 900, "first": 1000, **headers}
+        run.request(
+            i * 200, [first, again] if i % 3 == 2 else [{"first": 100, **headers}], winner=int(i % 3 == 2)
+        )
+    return run
+
+
+def test_the_report_has_the_section_its_figure_and_its_numbers(mixed, tmp_path):
+    report = make([limited_run(mixed).write(tmp_path / "run")], tmp_path)
+    page, text = (path.read_text(encoding="utf-8") for path in (report.html, report.markdown))
+    values = json.loads(report.json.read_text(encoding="utf-8"))["rate_limits"]
+
+    assert (values["attempts"], values["refused"]) == (80, 20)
+    assert values["retry_after"]["violations"] == values["retry_after"]["followed"] == 20
+    assert values["retry_after"]["early_p50_s"] == pytest.approx(0.105)
+    assert '<h2 id="rate-limits">Rate limits</h2>' in page
+    assert 'id="title-rate-limits"' in page
+    assert values["sentence"] in page
+    assert "## Rate limits" in text
+    assert "nan" not in text.lower().split("## rate limits")[1].split("\n## ")[0]
+
+
+def test_a_run_without_limits_has_no_such_section(made):
+    report = made(n=100)
+
+    assert json.loads(report.json.read_text(encoding="utf-8"))["rate_limits"] is None
+    assert "Rate limits</h2>" not in report.html.read_text(encoding="utf-8")
+    assert "## Rate limits" not in report.markdown.read_text(encoding="utf-8")
