@@ -1,0 +1,281 @@
+"""What goes wrong on the way is said by the report: faults planted in real runs, and a run without them that says nothing.
+
+Rule: what was planted is counted by the endpoint's own log or by the test; a time is asserted only where the plant is many
+times longer than what a busy machine adds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+from end_to_end.running import LOCUST, TAILGAUGE, RunData, assert_conserved
+
+HERE = Path(__file__).parent
+NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+needs_nginx = pytest.mark.skipif(
+    NGINX is None, reason="nginx is not installed (Debian: apt install nginx-light)"
+)
+
+LOAD = ("arrival.rate_per_s=20", "stages.duration_s=3", "stages.warmup_s=0")
+PACE = ("ttft_ms=200", "chunk_gap_ms=20")  # forty chunks: 780 ms
+STALL_S, SHARE, AT_CHUNK = 1.5, 0.15, 5
+FAULTS = tuple(
+    f"simulated.faults.{kind}.{key}={value}"
+    for kind in ("stall", "error_event", "cut")
+    for key, value in (("kind", kind), ("share", SHARE), ("at_chunk", AT_CHUNK), ("seconds", STALL_S))
+)
+ENDED = {"error_event": "stream_error", "cut": "truncated"}
+
+# As Debian ships it but for the size of its buffers, which hold a whole answer, and for heeding the endpoint's own wish.
+# It speaks HTTP/1.0 to the endpoint, as nginx does unless told otherwise: chunks of HTTP/1.1 it would pass on as they come.
+CONFIG = """
+daemon off; master_process off; pid nginx.pid; error_log error.log;
+events {{ worker_connections 256; }}
+http {{
+  access_log off; gzip off;
+  client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path f; uwsgi_temp_path u; scgi_temp_path s;
+  proxy_ignore_headers X-Accel-Buffering;
+  proxy_buffering {buffering}; proxy_buffer_size 64k; proxy_buffers 8 64k;
+  server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass {url}; }} }}
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A run and what its report says."""
+
+    run: RunData
+    folder: Path
+
+    @cached_property
+    def report(self) -> Any:
+        return json.loads((self.folder / "report.json").read_text())
+
+    @property
+    def page(self) -> str:
+        return (self.folder / "report.html").read_text()
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        return {reason["gate"]: reason["text"] for reason in self.report["verdict"]["reasons"]}
+
+    @cached_property
+    def planted(self) -> dict[str, int]:
+        """Calls of the run that met each kind of fault, by the endpoint's log."""
+        truth = self.run.table("target")
+        return dict(truth[truth.request_id >= 0].fault.value_counts())
+
+    def told(self, ended: str) -> int:
+        return sum(error["attempts"] for error in self.report["errors"] if error["ended"] == ended)
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port: int = listening.getsockname()[1]
+        return port
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as trying:
+        return trying.connect_ex(("127.0.0.1", port)) == 0
+
+
+@contextlib.contextmanager
+def endpoint(folder: Path) -> Iterator[str]:
+    """Address of a simulated endpoint in a process of its own."""
+    line = [TAILGAUGE, "endpoint", "--port=0", "--lifeline", *(f"--set={text}" for text in PACE)]
+    child = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder)
+    assert child.stdout is not None
+    yield child.stdout.readline().split()[-1]
+    child.communicate(timeout=15)
+
+
+@contextlib.contextmanager
+def proxy(folder: Path, buffering: str) -> Iterator[str]:
+    """Address of a real nginx with an endpoint of its own behind it."""
+    folder.mkdir()
+    port = free_port()
+    with endpoint(folder) as url:
+        (folder / "nginx.conf").write_text(CONFIG.format(port=port, url=url, buffering=buffering))
+        child = subprocess.Popen(
+            [
+                str(NGINX),
+                "-p",
+                str(folder),
+                "-c",
+                str(folder / "nginx.conf"),
+                "-e",
+                str(folder / "error.log"),
+            ],
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            deadline = time.monotonic() + 10
+            while not listens(port) and time.monotonic() < deadline:
+                assert child.poll() is None, (folder / "error.log").read_text()
+                time.sleep(0.05)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            child.terminate()
+            child.wait(10)
+
+
+def ran(out: Path, *line: str) -> Seen:
+    """Run a command to its end. How the verdict judges a busy machine is not at stake here."""
+    done = subprocess.run(
+        [*line, "--out", str(out)],
+        capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    folders = [*out.glob("runs/*"), *out.glob("reports/*")]
+    assert len(folders) == 2, done.stderr
+    return Seen(RunData(folders[0]), folders[1])
+
+
+def sets(*texts: str) -> list[str]:
+    return [item for text in texts for item in ("--set", text)]
+
+
+def by_command(out: Path, *texts: str, target: str = "simulated") -> Seen:
+    paced = [f"simulated.{text}" for text in PACE] if target == "simulated" else []
+    return ran(
+        out, TAILGAUGE, "run", "streaming", "--seed=2", *sets(f"target.url={target}", *LOAD, *paced, *texts)
+    )
+
+
+def by_proxy(out: Path, buffering: str) -> Seen:
+    with proxy(out.with_suffix(".nginx"), buffering) as url:
+        return by_command(out, target=url)
+
+
+def by_locust(out: Path) -> Seen:
+    """Of a locustfile that blocks its own hub for a third of the time."""
+    paced = [f"simulated.{text}" for text in PACE]
+    line = ("-f", str(HERE / "stalling.py"), "--headless", "-t", "60s", "--scenario", "streaming")
+    return ran(out, LOCUST, *line, *sets(*LOAD, *paced))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Seen]]]:
+    """All runs at the same time; a test waits for its own."""
+    folder = tmp_path_factory.mktemp("planted")
+    with ThreadPoolExecutor(5) as pool:
+        begun = {
+            "healthy": pool.submit(by_command, folder / "healthy"),
+            "faulty": pool.submit(by_command, folder / "faulty", *FAULTS),
+            "blocked": pool.submit(by_locust, folder / "blocked"),
+        }
+        if NGINX is not None:
+            begun |= {
+                name: pool.submit(by_proxy, folder / name, buffering)
+                for name, buffering in (("buffered", "on"), ("passed_on", "off"))
+            }
+        yield begun
+
+
+Runs = dict[str, Future[Seen]]
+
+
+def test_a_healthy_run_says_nothing_of_any_of_them(runs: Runs) -> None:
+    seen = runs["healthy"].result()
+    streams = seen.report["streams"]
+
+    assert_conserved(seen.run)
+    assert streams["answers"] == len(seen.run.requests()) > 40
+    assert (streams["buffered"], streams["stalls"], streams["stalled_share"]) == (0, 0, 0.0)
+    assert seen.report["errors"] == []
+    assert set(seen.report["conservation"]["ended"]) == {"ok"}
+    assert "drops" not in seen.reasons
+    assert "collects the stream" not in seen.page
+    assert "No attempt failed." in seen.page
+
+
+@needs_nginx
+def test_a_buffering_proxy_is_found(runs: Runs) -> None:
+    seen = runs["buffered"].result()
+    streams = seen.report["streams"]
+    ttft = next(row for row in seen.report["latency"] if row["metric"] == "ttft" and row["since"] == "sent")
+
+    assert_conserved(seen.run)
+    assert streams["buffered"] == streams["answers"] == len(seen.run.requests()) > 40
+    assert streams["buffered_share"] == 1.0
+    assert "look for a proxy that buffers" in json.dumps(seen.report["verdict"])
+    assert seen.report["verdict"]["status"] == "DEGRADED"
+    assert "something on the way collects the stream" in seen.page
+    assert ttft["percentiles"]["p50"]["value"] > 700, "the whole answer, held back"
+
+
+@needs_nginx
+def test_the_same_proxy_without_buffering_is_not(runs: Runs) -> None:
+    seen = runs["passed_on"].result()
+    ttft = next(row for row in seen.report["latency"] if row["metric"] == "ttft" and row["since"] == "sent")
+
+    assert seen.report["streams"]["answers"] > 40
+    assert seen.report["streams"]["buffered"] == 0
+    assert "collects the stream" not in seen.page
+    assert ttft["percentiles"]["p50"]["value"] < 500
+
+
+def test_every_stalled_stream_is_found(runs: Runs) -> None:
+    seen = runs["faulty"].result()
+    streams, planted = seen.report["streams"], seen.planted["stall"]
+
+    assert planted > 3
+    assert streams["stalls"] == planted
+    assert streams["stalled_share"] == planted / streams["answers"]
+    assert f"{planted} chunk gaps over 1 s" in seen.page
+    assert streams["stall_time_share"] > 0
+
+
+@pytest.mark.parametrize("fault", ENDED)
+def test_every_broken_stream_is_found_and_no_success(runs: Runs, fault: str) -> None:
+    """An error after HTTP 200, and an end without the end mark: both had content, neither is an answer."""
+    seen = runs["faulty"].result()
+    ended, planted = ENDED[fault], seen.planted[fault]
+    rows = seen.run.requests()
+    requests = seen.report["conservation"]["ended"]
+
+    assert planted > 3
+    assert seen.told(ended) == requests[ended] == planted
+    assert {e["status"] for e in seen.report["errors"] if e["ended"] == ended} == {200}
+    assert seen.page.count(ended) > 1
+    assert requests["ok"] == len(rows) - sum(seen.planted[one] for one in ENDED)
+
+
+def test_broken_streams_stand_in_the_denominator(runs: Runs) -> None:
+    seen = runs["faulty"].result()
+    rows, failed = len(seen.run.requests()), sum(seen.planted[one] for one in ENDED)
+    by = {row["population"]: row for row in seen.report["latency"] if (row["metric"], row["since"], row["group"]) == ("e2e", "scheduled", "all")}  # fmt: skip
+
+    assert by["offered"]["n"] == rows
+    assert by["completed"]["n"] == rows - failed
+    assert by["offered"]["percentiles"]["p90"]["beyond"] == (failed > 0.1 * rows)
+    assert not by["completed"]["percentiles"]["p90"]["beyond"]
+
+
+def test_hidden_queueing_at_the_client_is_found(runs: Runs) -> None:
+    """Requests wait in the client for a hub that is blocked: the target is quick, and the verdict says whose time it was."""
+    seen, healthy = runs["blocked"].result(), runs["healthy"].result()
+
+    def delay(of: Seen) -> Any:
+        return next(row for row in of.report["latency"] if row["metric"] == "client_delay")["percentiles"]
+
+    assert "client_delay" in seen.reasons
+    assert "The client delay is" in seen.reasons["client_delay"]
+    assert "The client delay is" in seen.page
+    assert seen.report["verdict"]["status"] != "VALID"
+    assert delay(seen)["p90"]["value"] > 30, "a hub that stands for 100 ms of every 300"
+    assert delay(seen)["p90"]["value"] > 3 * delay(healthy)["p90"]["value"]
