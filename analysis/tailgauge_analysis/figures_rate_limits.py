@@ -58,4 +58,4 @@ def figures(findings: Findings) -> list[Figure]:
     plot.update_layout(hoversubplots="axis")
     when = "second" if per == 1 else f"{per} seconds"
     caption = f"One point per {when}, by the time of sending, the whole run; the band is the exact 95% interval.{about}"
-    return [_figure("rate-limits", "429s over time", caption, 160 * rows + 60, plot)]
+    return [_figure("refusals", "429s over time", caption, 160 * rows + 60, plot)]
