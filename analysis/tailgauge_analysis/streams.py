@@ -1,7 +1,7 @@
 """Streams: how evenly the answers came, and how fast.
 
-Rule: answers of the steady stage, slow readers apart; shares are of the answers that were streamed in two chunks or more.
-Nothing here is an objective.
+Rule: answers of the steady stage, slow readers apart; shares are of the answers that were streamed in two chunks or more,
+or should have been. Nothing here is an objective.
 """
 
 from __future__ import annotations
@@ -47,11 +47,14 @@ def streams(frames: Frames, of_target: Steady) -> Streams:
     requests, gaps_ms, of = of_target.requests, of_target.gaps_ns / 1e6, of_target.gap_request
     n = len(requests)
     sizes = np.bincount(of, minlength=n)
-    flowed = sizes > 0
     tokens = requests["output_tokens"].to_numpy(np.float64)
     per_chunk = coalescing(tokens, requests["answer_chunks"].to_numpy(np.float64))
     span = ((requests["last_content_at_ns"] - requests["sent_at_ns"]) / 1e6).to_numpy(np.float64)
     held = buffered(gaps_ms, of, np.nan_to_num(span), np.nan_to_num(tokens))
+    held &= (
+        requests["streamed"].eq(True).to_numpy(np.bool_)
+    )  # an answer asked for in one piece was not held back
+    flowed = (sizes > 0) | held
     answers = int(flowed.sum())
     late = stalls(gaps_ms, of)
     return Streams(

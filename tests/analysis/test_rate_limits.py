@@ -203,7 +203,7 @@ def test_the_report_has_the_section_its_figure_and_its_numbers(mixed, tmp_path):
     assert values["retry_after"]["violations"] == values["retry_after"]["followed"] == 20
     assert values["retry_after"]["early_p50_s"] == pytest.approx(0.105)
     assert '<h2 id="rate-limits">Rate limits</h2>' in page
-    assert 'id="title-rate-limits"' in page
+    assert 'id="title-refusals"' in page
     assert values["sentence"] in page
     assert "## Rate limits" in text
     assert "nan" not in text.lower().split("## rate limits")[1].split("\n## ")[0]
@@ -215,3 +215,31 @@ def test_a_run_without_limits_has_no_such_section(made):
     assert json.loads(report.json.read_text(encoding="utf-8"))["rate_limits"] is None
     assert "Rate limits</h2>" not in report.html.read_text(encoding="utf-8")
     assert "## Rate limits" not in report.markdown.read_text(encoding="utf-8")
+
+
+def test_columns_with_holes_never_make_nan(full_size):
+    """Whatever is missing from the rows: plain values, or null."""
+    for seed in range(300 if full_size else 25):
+        rng = np.random.default_rng(seed)
+        n = int(rng.integers(1, 60))
+        columns = {}
+        for kind in ("requests", "input_tokens", "tokens"):
+            if rng.random() < 0.5:
+                columns[f"header_{kind}_limit"] = holes(rng, rng.choice([0.0, 1.0, 300.0], n))
+                columns[f"header_{kind}_remaining"] = holes(rng, rng.integers(0, 400, n).astype(float))
+        run = calls(
+            n, at_s=np.sort(rng.random(n) * rng.choice([0.001, 1, 100])), refused=np.flatnonzero(rng.random(n) < 0.4),
+            message=str(rng.choice(["x", "requests per min", "input tokens per min", "ramp_limit_exceeded"])),
+            input_tokens=float(rng.choice([np.nan, 0, 100])), retry_after_s=float(rng.choice([np.nan, -5, 1e9])), **columns,
+        )  # fmt: skip
+        run["sent_at_ns"] = holes(rng, run["sent_at_ns"])
+        run["cause"] = rng.choice(["primary", "retry", "hedge"], n)
+        run["stage"] = rng.choice(["preflight", "warmup", "steady"], n)
+        values = finite(told(rate_limits(frames_of(run))))
+        if values is not None:
+            assert "nan" not in json.dumps(said(values)).lower()
+
+
+def holes(rng, values):
+    """Some of the values missing."""
+    return np.where(rng.random(len(values)) < 0.3, np.nan, values)

@@ -105,3 +105,16 @@ def test_the_flow_of_a_run_of_known_answers(mixed, tmp_path):
     assert found.fluid_share == 0.9
     assert found.user_tokens_per_s_p50 == pytest.approx(19 / 0.45)
     assert found.system_tokens_per_s == pytest.approx((9 * 20 + 10) / 10, rel=0.001)
+
+
+def test_an_answer_that_was_asked_for_in_one_piece_was_not_held_back(mixed, tmp_path):
+    """Both have a hundred tokens in one chunk; only the streamed one should have had more chunks."""
+    run = mixed(duration_s=2.0)
+    for at_ms, streamed in ((0, True), (500, False)):
+        run.request(
+            at_ms, [{"first": 100, "gap": 1, "kinds": "x", "output_tokens": 100, "streamed": streamed}]
+        )
+    frames = load([run.write(tmp_path / "run")])
+    found = streams(frames, steady(frames).of_target)
+
+    assert (found.answers, found.buffered, found.buffered_share) == (1, 1, 1.0)

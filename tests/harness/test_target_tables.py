@@ -77,5 +77,7 @@ def test_the_second_target_must_have_words_for_what_goes_there():
 def test_a_provider_that_takes_no_thinking_budget_is_not_sent_one():
     target = {"protocol": "openai", "url": "https://api.openai.com"}
 
-    assert "use 'adaptive'" in refused(target, traffic={"main": {"thinking": "enabled", "output_tokens": 2000}})
+    assert "use 'adaptive'" in refused(
+        target, traffic={"main": {"thinking": "enabled", "output_tokens": 2000}}
+    )
     assert parse({"name": "x", "target": target, "traffic": {"main": {"thinking": "adaptive"}}}, "f.toml")

@@ -52,7 +52,8 @@ def acceleration(attempts: pd.DataFrame, kinds: pd.DataFrame) -> Acceleration:
     before, middle, here = (np.searchsorted(sent, moments - back * window) for back in (2, 1, 0))
     growing = int((here - middle > middle - before).sum())
     firsts = np.concatenate((at_s[attempts.index.isin(coded)], moments))
-    first = float(np.nanmin(firsts)) if len(firsts) else None
+    firsts = firsts[~np.isnan(firsts)]
+    first = float(firsts.min()) if len(firsts) else None
     if len(coded):
         return Acceleration(CERTAIN, len(coded), told, len(moments), growing, first, None)
     if not said.any():

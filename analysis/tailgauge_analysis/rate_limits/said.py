@@ -117,7 +117,8 @@ def _accelerated(one: Json) -> str:
     if one["found"] is None:
         return f"unknown: {one['why']}"
     if one["found"] == CERTAIN:
-        return f"certain: {plural(one['coded'], '429')} with the code for it, the first after {one['first_at_s']:,.3g} s"
+        when = f", the first after {one['first_at_s']:,.3g} s" if one["first_at_s"] is not None else ""
+        return f"certain: {plural(one['coded'], '429')} with the code for it{when}"
     if one["found"] == LIKELY:
         return f"likely: {one['growing']:,} of {one['with_headers']:,} 429s came with room in every bucket while calls grew"
     return f"not seen: {one['with_room']:,} of {one['with_headers']:,} 429s came with room in every bucket"
