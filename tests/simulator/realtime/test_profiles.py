@@ -14,18 +14,18 @@ import pytest
 from simulator.realtime.conftest import HELLO, TAILGAUGE, Serve, Served, named
 
 
-def ttft_ns(endpoint: Served, calls: int = 7) -> float:
+def ttft_ns(endpoint: Served, calls: int = 7, run: str = "r") -> float:
     """Median of the endpoint's own times to the first chunk, of calls that come together."""
 
     def call(number: int) -> None:
         with endpoint.claude.messages.create(
-            model="m", max_tokens=2, messages=HELLO, stream=True, **named("r", number)
+            model="m", max_tokens=2, messages=HELLO, stream=True, **named(run, number)
         ) as stream:
             list(stream)
 
     with ThreadPoolExecutor(calls) as pool:
         list(pool.map(call, range(calls)))
-    return median(row["chunk_sent_at_ns"][0] - row["received_at_ns"] for row in endpoint.truth("r"))
+    return median(row["chunk_sent_at_ns"][0] - row["received_at_ns"] for row in endpoint.truth(run))
 
 
 def test_bigger_models_begin_later(serve: Serve) -> None:
@@ -67,8 +67,8 @@ def test_a_full_queue_refuses(serve: Serve) -> None:
 
 def test_slots_are_shared_so_that_a_crowd_takes_longer(serve: Serve) -> None:
     endpoint = serve("profile=tiny", "engine.slots=2", "engine.overhead_ms=0", "engine.step_ms=10")
-    alone, crowd = ttft_ns(endpoint, 1), ttft_ns(endpoint, 16)
-    assert crowd > 1.5 * alone
+    alone = min(ttft_ns(endpoint, 1, f"alone-{i}") for i in range(5))  # one may meet a busy machine
+    assert ttft_ns(endpoint, 16) > 1.5 * alone
 
 
 def test_a_run_of_the_harness_on_a_profile_conserves_and_joins_the_truth(tmp_path: Path) -> None:
