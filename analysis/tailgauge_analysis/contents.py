@@ -21,6 +21,8 @@ from tailgauge_analysis.groups import Group
 from tailgauge_analysis.headline import headline, remarks
 from tailgauge_analysis.hedging import told as hedging
 from tailgauge_analysis.latency import Row
+from tailgauge_analysis.load import diagnosis, slopes
+from tailgauge_analysis.presets import alarms, matrix
 from tailgauge_analysis.problems import UNFINISHED
 from tailgauge_analysis.rate_limits.told import told as rate_limits_told
 from tailgauge_analysis.runfile import Json, table
@@ -57,6 +59,10 @@ def contents(findings: Findings) -> Json:
         "traffic": {one.traffic: _sent(one) for one in findings.sent},
         "streams": _finite(asdict(findings.streams)),
         "phases": phases.plainly(findings.phases),
+        "diagnosis": _finite(diagnosis.plainly(findings.diagnosis)),
+        "slopes": _finite(slopes.plainly(findings.slopes)),
+        "presets": matrix.plainly(findings.presets, findings.beyond),
+        "alarms": alarms.plainly(findings.alarms),
         "definitions": definitions.plainly(findings.definitions),
         "uncut": [_uncut(one, findings.beyond) for one in findings.uncut],
         "goodput": _finite(asdict(findings.goodput)) if findings.goodput else None,

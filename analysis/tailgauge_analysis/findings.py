@@ -28,7 +28,9 @@ from tailgauge_analysis.frames import Frames
 from tailgauge_analysis.gates import GATES
 from tailgauge_analysis.goodput import Goodput
 from tailgauge_analysis.hedging import arms as hedging
+from tailgauge_analysis.load import diagnosis, slopes
 from tailgauge_analysis.presence import presence
+from tailgauge_analysis.presets import alarms, matrix
 from tailgauge_analysis.rate_limits.finding import RateLimits, rate_limits
 from tailgauge_analysis.stamps import stamps
 from tailgauge_analysis.steady import Steady, steady
@@ -67,6 +69,10 @@ class Findings:
     fan_out: list[fan_out.FanOut]
     hedging: list[hedging.Arm]
     cache: list[Cache]
+    presets: matrix.Matrix | None
+    alarms: list[alarms.Alarm]
+    slopes: list[slopes.Fitted]
+    diagnosis: diagnosis.Diagnosis
     exit_code: Exit
 
 
@@ -81,6 +87,7 @@ def find(frames: Frames) -> Findings:
     by_group, smaller = groups.groups(stage)
     whole = latency.table(of_target)
     flow = streams.streams(frames, of_target)
+    split, cached = phases.phases(frames, of_target), cache(frames)
     return Findings(
         frames=frames,
         steady=stage,
@@ -96,7 +103,7 @@ def find(frames: Frames) -> Findings:
         smaller_groups=smaller,
         sent=sent.sent(frames),
         streams=flow,
-        phases=phases.phases(frames, of_target),
+        phases=split,
         definitions=definitions.restate(of_target, whole, flow),
         uncut=uncut.uncut(frames, of_target),
         goodput=slo.goodput_of(decided, of_target),
@@ -108,7 +115,11 @@ def find(frames: Frames) -> Findings:
         rate_limits=rate_limits(frames),
         fan_out=fan_out.fan_outs(frames.run["scenario"], of_target),
         hedging=hedging.arms(frames, of_target),
-        cache=cache(frames),
+        cache=cached,
+        presets=matrix.matrix(whole, by_group),
+        alarms=alarms.alarms(of_target, whole, split, cached),
+        slopes=slopes.fitted(frames.attempts, of_target.attempts),
+        diagnosis=diagnosis.diagnosis(of_target),
         exit_code=slo.exit_code(word, evidence.conservation.lost, decided),
     )
 

@@ -12,9 +12,12 @@ from tailgauge_analysis.cache.told import said as cache_said
 from tailgauge_analysis.fan_out import told as fan_out
 from tailgauge_analysis.hedging import told as hedging
 from tailgauge_analysis.latency import OFFERED, SUCCESSES
+from tailgauge_analysis.load import slopes
 from tailgauge_analysis.marks import flow, marks
 from tailgauge_analysis.page import at, meaning, shown, word
 from tailgauge_analysis.phases import sentence
+from tailgauge_analysis.presets import alarms
+from tailgauge_analysis.presets import told as presets
 from tailgauge_analysis.rate_limits.said import said as limits_said
 from tailgauge_analysis.runfile import Json
 from tailgauge_analysis.spoken import bound
@@ -43,8 +46,10 @@ def markdown(contents: Json) -> str:
         *_latency(contents),
         *_flow(contents),
         *_groups(contents["groups"]),
+        *_load(contents),
         *_phases(contents["phases"]),
         *_slos(contents["slos"]),
+        *_presets(contents),
         *_rate_limits(contents["rate_limits"]),
         *_cache(contents["cache"]),
         *_fan_out(contents["fan_out"]),
@@ -220,6 +225,30 @@ def _hedging(hedges: Json | None) -> list[str]:
     ]
     said.append(_rows(("since scheduled, failures slowest", *PERCENTILES, "n"), waits))
     return [*said, *(_rows((safe(arm["traffic"]), "what is known"), hedging.facts(arm)) for arm in arms)]
+
+
+def _load(contents: Json) -> list[str]:
+    told = contents["slopes"]
+    rows = [
+        (name, title, *(slopes.said(one) for one in found), count(told[metric]["n"]))
+        for name, title, metric, found in slopes.rows(told)
+    ]
+    table = [_rows(("ms, with 95% interval", "of", "p50", "p95", "n"), rows)] if rows else []
+    return [
+        "## What load does",
+        safe(contents["diagnosis"]["sentence"]),
+        *table,
+        *map(safe, slopes.untold(told)),
+    ]
+
+
+def _presets(contents: Json) -> list[str]:
+    told = contents["presets"]
+    blocks = ["## Fast enough for what", safe(alarms.sentence(contents["alarms"]))]
+    if told is not None:
+        blocks.insert(1, safe(told["sentence"]))
+        blocks.append(_rows(("segment, failures slowest", *presets.header(told)), presets.rows(told)))
+    return [*blocks, _rows(("alarm", "rings", "measured", "n", "state"), alarms.rows(contents["alarms"]))]
 
 
 def _phases(told: Json | None) -> list[str]:

@@ -20,7 +20,10 @@ from tailgauge_analysis.fan_out import told as fan_out
 from tailgauge_analysis.figures import Figure, library
 from tailgauge_analysis.hedging import told as hedging
 from tailgauge_analysis.latency import OFFERED, SUCCESSES
+from tailgauge_analysis.load import slopes
 from tailgauge_analysis.marks import flow, marks, plainly
+from tailgauge_analysis.presets import alarms
+from tailgauge_analysis.presets.told import limits as preset_limits
 from tailgauge_analysis.quantiles import TOO_FEW
 from tailgauge_analysis.rate_limits.said import said as limits_said
 from tailgauge_analysis.runfile import Json
@@ -95,6 +98,10 @@ def html(contents: Json, figures: Sequence[Figure]) -> str:
     )
     environment.globals.update(phases_said=phases.sentence(contents["phases"]))
     environment.globals.update(bound=bound, plural=wording.plural, marks=marks, at=at, plainly=plainly)
+    environment.globals.update(
+        alarms_said=alarms.sentence, alarm_value=alarms.value, preset_limits=preset_limits
+    )
+    environment.globals.update(slope_rows=slopes.rows, slopes_untold=slopes.untold)
     environment.globals.update(limits_said=limits_said, cache_said=cache_said)
     environment.globals.update(fan_out_waits=fan_out.waits, fan_out_facts=fan_out.facts)
     environment.globals.update(hedging_waits=hedging.waits, hedging_facts=hedging.facts)

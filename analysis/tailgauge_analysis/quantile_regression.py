@@ -61,6 +61,18 @@ def loss(x: Floats, y: Floats, b: Floats, p: float) -> float:
     return float(np.sum(r * (p - (r < 0))))
 
 
+def independent(columns: dict[str, Floats]) -> dict[str, Floats]:
+    """Without columns that follow from those before them."""
+    kept: dict[str, Floats] = {}
+    for name, values in columns.items():
+        scaled = np.stack(
+            [v / max(float(np.abs(v).max(initial=0.0)), 1e-300) for v in (*kept.values(), values)], axis=1
+        )
+        if np.linalg.matrix_rank(scaled, tol=1e-6 * np.sqrt(max(1, len(scaled)))) > len(kept):
+            kept[name] = values
+    return kept
+
+
 def _scaled(x: Floats) -> tuple[Floats, Floats]:
     scale: Floats = np.abs(x).max(axis=0)
     scale[scale == 0] = 1.0

@@ -20,7 +20,7 @@ import pandas as pd
 
 from tailgauge import records
 from tailgauge_analysis.bootstrap import SEED, blocks, draw
-from tailgauge_analysis.quantile_regression import fit, intervals
+from tailgauge_analysis.quantile_regression import fit, independent, intervals
 from tailgauge_analysis.quantiles import BEYOND, CONFIDENCE, UNRELIABLE, Floats
 
 PS = (0.5, 0.95)
@@ -135,7 +135,7 @@ def _design(of: pd.DataFrame) -> tuple[list[str], Floats, Floats]:
         columns["total"] = total
     others = {IN_FLIGHT: of["in_flight"], CONNECTION: of["connection_is_new"]}
     columns |= {name: values.to_numpy(np.float64) for name, values in others.items() if values.nunique() > 1}
-    x = _independent(columns)
+    x = independent(columns)
     order = list(x)
     told = {SAVED: {"read": -1.0}}
     if "total" in x:
@@ -143,16 +143,6 @@ def _design(of: pd.DataFrame) -> tuple[list[str], Floats, Floats]:
     told |= {name: {name: 1.0} for name in (IN_FLIGHT, CONNECTION) if name in x}
     combine = np.array([[parts.get(name, 0.0) for name in order] for parts in told.values()])
     return list(told), np.stack(list(x.values()), axis=1), combine
-
-
-def _independent(columns: dict[str, Floats]) -> dict[str, Floats]:
-    """Without columns that follow from those before them."""
-    kept: dict[str, Floats] = {}
-    for name, values in columns.items():
-        scaled = np.stack([v / np.abs(v).max() for v in (*kept.values(), values)], axis=1)
-        if np.linalg.matrix_rank(scaled, tol=1e-6 * np.sqrt(len(scaled))) > len(kept):
-            kept[name] = values
-    return kept
 
 
 def _strata(of: pd.DataFrame) -> Strata | None:
