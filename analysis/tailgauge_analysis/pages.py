@@ -152,6 +152,22 @@ REPORT_KEYS = (
         "phases",
         "where the time went, as far as the target tells: answers, told, split (by its own log), events (status events), timings (Server-Timing): name, n, share, quantiles; null where it told nothing",
     ),
+    (
+        "diagnosis",
+        "where the slowest requests lose their time: kind (input, output, both, healthy, unknown), n, slow, p50_ms, p95_ms, slow_p50_ms, share_before_first with low and high, tokens_times, pace_times, sentence",
+    ),
+    (
+        "slopes",
+        "what tokens and neighbours cost, of ttft_sent and tpot: n, why (none), left_out, slopes (name, title, p, label, value_ms, low_ms, high_ms, mark); see docs/reports.md",
+    ),
+    (
+        "presets",
+        "bounds that others set: uses, segments (by, name, ttft, total, outcomes by use and percentile), mlperf (ttft_p99, tpot_p99, rules), sentence; null without a latency",
+    ),
+    (
+        "alarms",
+        "name, title, limit, rings (above, below), unit, state (raised, quiet, open, unknown), value, low, high, n, why",
+    ),
     ("goodput", "offered, good, n_eff, share, low, high, per_s; null without an objective"),
     (
         "groups",

@@ -174,6 +174,65 @@ _VERDICT = _table(
 )
 
 
+_DIAGNOSIS = _table(
+    "where the slowest requests lose their time",
+    kind=_one_of("input", "output", "both", "healthy", "unknown"),
+    n=COUNT,
+    slow=COUNT,
+    share_before_first=_said("of what the slow take longer; null where nothing is told", MAYBE),
+    low=MAYBE,
+    high=MAYBE,
+    sentence=TEXT,
+)
+
+_SLOPES = _table(
+    "one regression",
+    n=COUNT,
+    why=_said("why there are no slopes; else empty", TEXT),
+    left_out=_listing(TEXT, "what hardly varied"),
+    slopes=_listing(
+        _table(
+            "ms per unit of the title, at one quantile",
+            name=TEXT,
+            title=TEXT,
+            p=NUMBER,
+            value_ms=NUMBER,
+            low_ms=NUMBER,
+            high_ms=NUMBER,
+            mark=_one_of("", "unreliable"),
+        ),
+        "at p50 and p95",
+    ),
+)
+
+_ALARM = _table(
+    "one alarm that an operator would set",
+    name=TEXT,
+    limit=NUMBER,
+    rings=_one_of("above", "below"),
+    unit=_one_of("ms", "tokens/s", "share"),
+    state=_one_of("raised", "quiet", "open", "unknown"),
+    value=MAYBE,
+    low=MAYBE,
+    high=MAYBE,
+    n=COUNT,
+    why=TEXT,
+)
+
+_PRESETS: Json = {
+    **_table(
+        "percentiles of each kind of request against the bounds of uses; null without a latency",
+        uses=_listing(_table("a use", name=TEXT, ttft_ms=NUMBER, total_ms=NUMBER), "the strictest first"),
+        segments=_listing(
+            _table("a kind of request", by=TEXT, name=TEXT, outcomes={"type": "object"}), "all of them first"
+        ),
+        mlperf=_said("its rules on p99; null without TTFT or TPOT", {"type": ["object", "null"]}),
+        sentence=TEXT,
+    ),
+    "type": ["object", "null"],
+}
+
+
 def schema() -> Json:
     """The whole schema."""
     stable: Json = {
@@ -189,6 +248,10 @@ def schema() -> Json:
         "hedging": _report("second copies"),
         "slo": _listing(_SLO, "in the scenario's order; empty without objectives"),
         "definitions": _listing(_TOOL, "one entry a tool"),
+        "diagnosis": _DIAGNOSIS,
+        "slopes": {"type": "object", "additionalProperties": _SLOPES},
+        "presets": _PRESETS,
+        "alarms": _listing(_ALARM, "always the same seven"),
         "exit_code": _said("0, 1 or 3; see docs/cli.md", {"enum": [0, 1, 3]}),
     }
     return {

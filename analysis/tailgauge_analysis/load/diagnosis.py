@@ -7,7 +7,7 @@ What each of them takes longer than the median request is split at its first con
 
 `input`: the share's 95% interval lies above one half: queues, long prompts, cache misses. `output`: it lies below: long
 answers or a slow pace, whichever has more of the excess (at the median pace, or at the median length). `both`: one half
-is inside. `healthy`: the p95 is less than HEALTHY times the median. None of these below FEWEST slow requests.
+is inside. `healthy`: the slow take less than HEALTHY times the median, in their own median. None of these below FEWEST slow requests.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class Diagnosis:
     slow: int
     p50_ms: float | None
     p95_ms: float | None
+    slow_p50_ms: float | None
     share_before_first: float | None
     low: float | None
     high: float | None
@@ -67,22 +68,22 @@ def told(before: Floats, whole: Floats, tokens: Floats) -> Diagnosis:
     if count < FEWEST:
         why = f"Too few requests to say what ails the slow ones: {count} are at the p95 or beyond, {FEWEST} are needed."
         return _unknown(n, count, why)
-    after = whole - before
+    after, typical = whole - before, float(np.median(whole[slow]))
     early = before[slow] - np.median(before)
     over = early + after[slow] - np.median(after)
     lengths, paces = _times(after, tokens, slow)
-    if p95 < HEALTHY * p50 or over.sum() <= 0:
-        said = f"Neither input nor output disease: the p95 of the whole time is {p95 / p50:.2f} times its median."
-        return Diagnosis(HEALTHY_RUN, n, count, p50, p95, None, None, None, lengths, paces, said)
+    if typical < HEALTHY * p50 or over.sum() <= 0:
+        said = f"Neither input nor output disease: the slowest 5% take {typical / p50:.2f} times as long as the median request."
+        return Diagnosis(HEALTHY_RUN, n, count, p50, p95, typical, None, None, None, lengths, paces, said)
     part = float(early.sum() / over.sum())
     low, high = ratio(early, over, reps=REPS)
     kind = INPUT if low > 0.5 else OUTPUT if high < 0.5 else BOTH
-    said = _sentence(kind, part, low, high, p50, p95, lengths, paces)
-    return Diagnosis(kind, n, count, p50, p95, part, low, high, lengths, paces, said)
+    said = _sentence(kind, part, low, high, p50, typical, lengths, paces)
+    return Diagnosis(kind, n, count, p50, p95, typical, part, low, high, lengths, paces, said)
 
 
 def _unknown(n: int, slow: int, why: str) -> Diagnosis:
-    return Diagnosis(UNKNOWN, n, slow, None, None, None, None, None, None, None, why)
+    return Diagnosis(UNKNOWN, n, slow, None, None, None, None, None, None, None, None, why)
 
 
 def _times(after: Floats, tokens: Floats, slow: np.ndarray) -> tuple[float | None, float | None]:
@@ -99,9 +100,9 @@ def _times(after: Floats, tokens: Floats, slow: np.ndarray) -> tuple[float | Non
 
 
 def _sentence(
-    kind: str, part: float, low: float, high: float, p50: float, p95: float, lengths: float | None, paces: float | None
+    kind: str, part: float, low: float, high: float, p50: float, typical: float, lengths: float | None, paces: float | None
 ) -> str:  # fmt: skip
-    slow = f"the slowest 5% take {ms(p95)} ms or more, the median {ms(p50)} ms, and"
+    slow = f"the slowest 5% take {ms(typical)} ms in the median, all requests {ms(p50)} ms, and"
     within = f"(95% interval {_part(low)} to {_part(high)})"
     if kind == INPUT:
         return (

@@ -1,0 +1,128 @@
+"""What load does: planted slopes and diseases are found, and what cannot be told is not told."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tailgauge_analysis.load import diagnosis, slopes
+from tailgauge_analysis.load.flight import decoding, open_at
+from tailgauge_analysis.load.slopes import CACHED, CONNECTION, IN_FLIGHT, UNCACHED, regress
+
+
+def attempts(*spans):
+    """Attempts as (sent, first content, last content, ended) in ns; None where it never came."""
+    names = ("sent_at_ns", "first_content_at_ns", "last_content_at_ns", "ended_at_ns")
+    return pd.DataFrame(spans, columns=names, dtype="float64")
+
+
+def test_calls_beside_one_are_counted_when_it_was_sent_and_while_it_was_decoded():
+    run = attempts((0, 10, 50, 60), (5, 20, 40, 41), (30, None, None, 90), (70, 80, 100, 100))
+
+    assert open_at(run, np.array([0, 5, 30, 41, 95])).tolist() == [0, 1, 2, 2, 1]
+    first, last = np.array([10.0, 20.0, 80.0, 7.0]), np.array([50.0, 40.0, 100.0, 7.0])
+    assert decoding(run, first, last)[:3] == pytest.approx([1 + 20 / 40, 2, 1])
+    assert np.isnan(decoding(run, first, last)[3])
+
+
+def test_planted_slopes_lie_in_their_intervals():
+    rng = np.random.default_rng(7)
+    n = 1500
+    cached = rng.integers(0, 2, n) * 3000.0
+    columns = {
+        UNCACHED: rng.lognormal(6.5, 1, n), CACHED: cached, IN_FLIGHT: rng.poisson(8, n).astype(float), CONNECTION: np.zeros(n),
+    }  # fmt: skip
+    y = 120 + 40 * columns[UNCACHED] / 1000 + 4 * cached / 1000 + 1.5 * columns[IN_FLIGHT]
+    y = y + rng.exponential(20, n)
+    found = regress("ttft_sent", columns, y, UNCACHED)
+
+    assert found.left_out == (CONNECTION,)
+    planted = {UNCACHED: 40, CACHED: 4, IN_FLIGHT: 1.5}
+    assert [s.p for s in found.slopes] == [0.5] * 3 + [0.95] * 3
+    for slope in found.slopes:
+        truth = planted[slope.name]
+        width = slope.high - slope.low  # one interval in twenty misses: of six, none by far
+        assert slope.low - width <= truth <= slope.high + width, slope
+        assert slope.value == pytest.approx(truth, abs=0.15 * 40 if slope.p > 0.9 else 2)
+
+
+@pytest.mark.parametrize(
+    ("n", "why"), [(0, "needs 40 answers"), (39, "needs 40 answers"), (200, "nothing varied")]
+)
+def test_what_does_not_vary_has_no_slope(n, why):
+    found = regress(
+        "tpot", {"context_tokens": np.full(n, 500.0), "arriving": np.full(n, 3.0)}, np.ones(n), "arriving"
+    )
+
+    assert found.slopes == ()
+    assert found.why.startswith(why)
+    assert set(found.left_out) == {"context_tokens", "arriving"}
+
+
+def requests(n, slow, input_ms=0.0, tokens_times=1.0, pace_times=1.0):
+    """Answers of 200 ms to the first content and 101 tokens at 10 ms; the slow ones have more of something."""
+    rng = np.random.default_rng(3)
+    ill = np.arange(n) % (n // slow) == 0
+    before = 200 + rng.uniform(0, 10, n) + ill * input_ms
+    tokens = np.where(ill, 1 + 100 * tokens_times, 101)
+    pace = 10 * np.where(ill, pace_times, 1) * rng.uniform(0.99, 1.01, n)
+    return before, before + pace * (tokens - 1), tokens
+
+
+def test_an_input_disease_is_told_from_an_output_disease():
+    waits = diagnosis.told(*requests(1000, 50, input_ms=5000))
+    long = diagnosis.told(*requests(1000, 50, tokens_times=5))
+    slow = diagnosis.told(*requests(1000, 50, pace_times=4))
+    both = diagnosis.told(*requests(1000, 50, input_ms=2000, tokens_times=3))
+
+    assert (waits.kind, long.kind, slow.kind, both.kind) == ("input", "output", "output", "both")
+    assert waits.share_before_first == pytest.approx(1, abs=0.01)
+    assert both.low < 0.5 < both.high
+    assert waits.sentence.startswith("Input disease: the slowest 5% take ")
+    assert "long answers" in long.sentence
+    assert "a slow pace" in slow.sentence
+    assert (long.tokens_times, slow.pace_times) == pytest.approx((5, 4), rel=0.05)
+
+
+def test_even_requests_are_healthy_and_few_ones_unknown():
+    assert diagnosis.told(*requests(1000, 50)).kind == "healthy"
+    few = diagnosis.told(*requests(360, 18, input_ms=5000))
+    assert (few.kind, few.share_before_first, few.slow) == ("unknown", None, 19)
+    assert diagnosis.told(np.empty(0), np.empty(0), np.empty(0)).kind == "unknown"
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    """The report of a rehearsal on an engine: 30 ms of prefill per 1,000 tokens, 0.03 ms a token per 1,000 of context."""
+    from tailgauge.rehearsal.command import rehearse
+    from tailgauge.settings import resolve
+    from tailgauge_analysis.report import make
+
+    out = tmp_path_factory.mktemp("engine")
+    pairs = [
+        ("target.url", "simulated"), ("simulated.profile", "haiku"), ("stages.duration_s", 120.0), ("arrival.rate_per_s", 8.0),
+        ("traffic.chat.prompt_tokens", 2000), ("traffic.chat.prompt_sigma", 1.0), ("traffic.chat.output_sigma", 0.8),
+        ("simulated.engine.overhead_sigma", 0.1),
+    ]  # fmt: skip
+    asked = resolve("streaming", pairs, out, sends=False)
+    folder = rehearse(asked.scenario, asked.schedule, asked.scenario_file, asked.overrides, out)
+    return make([folder.path], out)
+
+
+def test_an_engine_s_law_comes_back(engine):
+    told = engine.published["slopes"]
+    at = {(s["name"], s["label"]): s for one in told.values() for s in one["slopes"]}
+
+    assert at[UNCACHED, "p50"]["value_ms"] == pytest.approx(30, rel=0.15)
+    assert at["context_tokens", "p50"]["value_ms"] == pytest.approx(0.03, rel=0.3)
+    assert at["arriving", "p50"]["low_ms"] > 0
+    assert told["ttft_sent"]["left_out"] == [CACHED, CONNECTION]
+
+
+def test_the_section_says_it_on_the_page_and_in_markdown(engine):
+    page, text = engine.html.read_text(), engine.markdown.read_text()
+    sentence = engine.published["diagnosis"]["sentence"]
+
+    for words in (sentence, "ms per 1,000 uncached prompt tokens", "TTFT: hardly varied"):
+        assert words in page
+        assert words in text.replace("\\", "")
+    assert slopes.UNITS["arriving"][0] in page
