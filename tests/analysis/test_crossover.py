@@ -96,7 +96,7 @@ def test_a_difference_is_b_less_a_whichever_came_first():
     assert list(differences(np.array([1.0, 2.0, 5.0, 3.0]), b_first)) == [1.0, 2.0]
 
 
-def test_equal_arms_are_seldom_told_apart_though_the_server_drifts(full_size):
+def test_row_25_equal_arms_are_seldom_told_apart_though_the_server_drifts(full_size):
     """p99 of a queue at 80% load that slows down by a tenth: 5% false positives are asked for."""
     reps, low, high = (200, 0.02, 0.09) if full_size else (40, 0.0, 0.15)
     found = [flips(crossover(seed)) for seed in range(reps)]

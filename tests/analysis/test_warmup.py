@@ -13,8 +13,8 @@ def sojourn(rng, n, rho, backlog):
     return np.maximum(steps - np.minimum.accumulate(steps), backlog * rho + steps) + service
 
 
-def test_the_mean_of_a_queue_that_starts_with_a_backlog_is_recovered(full_size):
-    """METHOD row 26: the raw mean is several times the truth, what is left of it within 5% over the repetitions."""
+def test_row_26_the_mean_of_a_queue_that_starts_with_a_backlog_is_recovered(full_size):
+    """The raw mean is several times the truth, what is left of it within 5% over the repetitions."""
     rng, truth = np.random.default_rng(1), 0.7 / 0.3
     raw, cut = [], []
     for _ in range(100 if full_size else 40):
