@@ -145,7 +145,7 @@ def _normal(run: Json, folders: Sequence[Path], rebuilt: bool) -> Json:
         "state": state,
         "scenario": table(run, "scenario"),
         "scenario_file": _text(run.get("scenario_file")),
-        "overrides": [str(item) for item in listing(run, "overrides")],
+        "overrides": [item for item in listing(run, "overrides") if isinstance(item, str)],
         "started_at": _text(run.get("started_at")),
         "start_at_ns": whole(run.get("start_at_ns")),
         "admission_end_at_ns": whole(run.get("admission_end_at_ns")),
@@ -155,18 +155,22 @@ def _normal(run: Json, folders: Sequence[Path], rebuilt: bool) -> Json:
         "virtual": run.get("virtual") is True,
         "trace": table(run, "trace"),
         "estimate": table(run, "estimate"),
-        "target": table(run, "target"),
-        "second_target": table(run, "second_target"),
-        "versions": table(run, "versions"),
-        "owner": table(run, "owner"),
+        "target": _facts(table(run, "target")),
+        "second_target": _facts(table(run, "second_target")),
+        "versions": _facts(table(run, "versions")),
+        "owner": _facts(table(run, "owner")),
         "workers": [
             _worker(w)
             for w in listing(run, "workers")
             if isinstance(w, dict) and whole(w.get("worker")) is not None
         ],
         "conservation": table(run, "conservation"),
-        "notes": [str(note) for note in listing(run, "notes")],
-        "preflight": [entry for entry in listing(run, "preflight") if isinstance(entry, dict)],
+        "notes": [note for note in listing(run, "notes") if isinstance(note, str)],
+        "preflight": [
+            {"ended": "unknown", **_facts(entry)}
+            for entry in listing(run, "preflight")
+            if isinstance(entry, dict)
+        ],
     }
 
 
@@ -188,6 +192,11 @@ def _worker(entry: Json) -> Json:
         "counts": table(entry, "counts"),
         "rows": {name: n for name, value in table(entry, "rows").items() if (n := whole(value)) is not None},
     }
+
+
+def _facts(tree: Json) -> Json:
+    """The entries that are text or a whole number; what is not known is left out."""
+    return {str(key): value for key, value in tree.items() if isinstance(value, str | int)}
 
 
 def _text(value: Any) -> str:
