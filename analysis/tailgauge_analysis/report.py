@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tailgauge.errors import Exit, UsageError
-from tailgauge_analysis import figures_cache, figures_fan_out, figures_rate_limits, runfile
+from tailgauge_analysis import figures_cache, figures_fan_out, figures_load, figures_rate_limits, runfile
 from tailgauge_analysis.contents import contents
 from tailgauge_analysis.figures import figures
 from tailgauge_analysis.findings import find
@@ -56,6 +56,7 @@ def make(run_dirs: Sequence[Path], out: Path) -> Made:
                 data,
                 [
                     *figures(findings),
+                    *figures_load.figures(findings),
                     *figures_rate_limits.figures(findings),
                     *figures_cache.figures(findings),
                     *figures_fan_out.figures(findings),

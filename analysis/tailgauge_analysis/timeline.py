@@ -14,6 +14,7 @@ import pandas as pd
 from tailgauge import records
 from tailgauge_analysis.answers import answered, first_token_of
 from tailgauge_analysis.frames import Frames
+from tailgauge_analysis.load.heat import Heat, heat
 from tailgauge_analysis.quantiles import Floats, Ints, rank
 
 WIDTHS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
@@ -33,6 +34,7 @@ class Timeline:
     ttft_p50_ms: Floats
     ttft_p99_ms: Floats
     classes_per_s: dict[str, Floats]
+    heat: Heat | None  # of TTFT
 
 
 def width(seconds: float) -> int:
@@ -66,6 +68,7 @@ def timeline(frames: Frames) -> Timeline:
         _quantile(at, ttft, 0.5, bins),
         _quantile(at, ttft, 0.99, bins),
         {str(name): np.bincount(at[classes == name], minlength=bins) / step for name in pd.unique(classes)},
+        heat(scheduled, ttft),
     )  # fmt: skip
 
 
