@@ -13,6 +13,7 @@ from tailgauge import records
 from tailgauge_analysis.client import LAG_NS
 from tailgauge_analysis.latency import SUCCESSES, sample
 from tailgauge_analysis.metrics import BY_NAME
+from tailgauge_analysis.order import disorder
 from tailgauge_analysis.problems import DAMAGED, OWNER
 from tailgauge_analysis.quantiles import quantiles
 from tailgauge_analysis.runfile import table
@@ -21,6 +22,7 @@ from tailgauge_analysis.warmup import settling
 from tailgauge_analysis.wording import count, ms, plain, plural, share
 
 DROPS = 0.01  # of the scheduled requests
+DISORDERED = 0.01  # of the attempts
 INTERVALS = 0.01  # of the first chunks
 LAGGING = 0.01  # of the seconds
 CLIENT_DELAY_MS = 5.0
@@ -85,6 +87,22 @@ def _unique(e: Evidence) -> Said | None:
         (INVALID, f"{plural(n, 'request id')} appear more than once.", "Report only one copy of each part.")
         if n
         else None
+    )
+
+
+def _ordered(e: Evidence) -> Said | None:
+    found = disorder(e.frames)
+    if not found.attempts:
+        return None
+    text = (
+        f"{plural(found.attempts, 'attempt')} ({share(found.attempts / found.of)}) end before they begin, or were answered "
+        f"before they were sent, by up to {ms(found.worst_ms)} ms: a clock went back, or rows are damaged."
+    )
+    verdict = INVALID if found.attempts > DISORDERED * found.of else DEGRADED
+    return (
+        verdict,
+        text,
+        "Let the time service settle (chrony, NTP), keep the run folder as it is and run again.",
     )
 
 
@@ -266,6 +284,7 @@ GATES = (
         True,
     ),
     Gate("unique", "every request id appears once", _unique),
+    Gate("order", "no attempt's times contradict each other (INVALID above 1% of the attempts)", _ordered),
     Gate("measured", "at least one request of the steady stage succeeded", _measured),
     Gate(
         "settled",

@@ -40,6 +40,7 @@ def read(folders: Sequence[Path]) -> tuple[Json, list[Problem]]:
     ]
     _same_run([*owners, *((folder, table(tree, "run")) for folder, tree in records)])
     own = [tree for _, tree in records]
+    lacks = "damaged" if any((folder / "run.json").exists() for folder in folders) else "missing"
     if owners:
         run = owners[0][1]
         if run.get("state") == "running":  # what the owner last wrote is older than the rows
@@ -54,12 +55,16 @@ def read(folders: Sequence[Path]) -> tuple[Json, list[Problem]]:
         problems.append(
             Problem(
                 OWNER,
-                f"run.json is missing: rebuilt from the records of {plural(len(own), 'worker')}; others may be missing",
+                f"run.json is {lacks}: rebuilt from the records of {plural(len(own), 'worker')}; others may be missing",
             )
         )
     else:
         run = {}
-        problems.append(Problem(OWNER, "run.json and workers/ are missing: nothing says what was scheduled"))
+        problems.append(
+            Problem(
+                OWNER, f"run.json is {lacks} and workers/ holds no record: nothing says what was scheduled"
+            )
+        )
     return _normal(run, folders, rebuilt=not owners), problems
 
 
