@@ -214,7 +214,7 @@ def _answers(of_target: Steady) -> Answers:
     names = ("sent", "first_event", "first_content", "first_text", "last_content")
     sent, event, content, text, last = (rows[f"{name}_at_ns"].to_numpy(np.float64) for name in names)
     event = np.where(np.isnan(event), content, event)
-    of = kept.to_numpy(np.bool_)[of_target.gap_request]
+    of = np.repeat(kept.to_numpy(np.bool_), of_target.gap_counts)
     gaps = of_target.gaps_ns if of.all() else of_target.gaps_ns[of]  # there may be a hundred million
     tokens = rows["output_tokens"].to_numpy(np.float64)
     return Answers(sent, event, content, text, last, tokens, gaps)

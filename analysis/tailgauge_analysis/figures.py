@@ -16,6 +16,7 @@ from plotly.offline import get_plotlyjs
 from plotly.subplots import make_subplots
 
 from tailgauge import records
+from tailgauge_analysis.chunks import BLOCK
 from tailgauge_analysis.findings import Findings
 from tailgauge_analysis.latency import OFFERED, SUCCESSES, sample
 from tailgauge_analysis.metrics import BY_NAME
@@ -145,14 +146,20 @@ def survival(values: Floats, offered: int) -> tuple[Floats, Floats]:
 
 
 def _gaps(findings: Findings) -> Figure | None:
-    gaps = findings.of_target.gaps_ns / 1e6
-    positive = gaps[gaps > 0]
-    if not len(positive):
+    gaps = findings.of_target.gaps_ns
+    parts = [gaps[i : i + BLOCK] for i in range(0, len(gaps), BLOCK)]  # there may be a hundred million
+    least = min((float(part[part > 0].min(initial=np.inf)) for part in parts), default=np.inf) / 1e6
+    if least == np.inf:
         return None
-    low, high = max(float(positive.min()), float(np.median(positive)) / 100), float(positive.max())
+    some = gaps[:: max(1, len(gaps) // BLOCK)]  # enough to choose a scale by
+    middle = float(np.median(some[some > 0])) / 1e6 if (some > 0).any() else least
+    low, high = max(least, middle / 100), float(gaps.max()) / 1e6
     wide = high / low > 20
     edges = np.geomspace(low, high, 81) if wide else np.linspace(low * 0.9, high * 1.1, 61)
-    counts, _ = np.histogram(np.clip(positive, edges[0], edges[-1]), edges)
+    counts, zero = np.zeros(len(edges) - 1, np.int64), 0
+    for part in parts:
+        counts += np.histogram(np.clip(part[part > 0] / 1e6, edges[0], edges[-1]), edges)[0]
+        zero += int((part <= 0).sum())
     shares = counts / len(gaps)
     steps = np.append(shares, shares[-1])
     plot = go.Figure(_line(edges, steps, "chunk gap", BLUE, "%{y:.3~%}", shape="hv", fill="tozeroy"))
@@ -161,12 +168,11 @@ def _gaps(findings: Findings) -> Figure | None:
         plot.update_xaxes(type="log", title_text="chunk gap (ms, logarithmic)", **_log_ticks(low, high))
     plot.update_yaxes(title_text="share of gaps", tickformat=".3~%", rangemode="tozero")
     plot.update_layout(showlegend=False)
-    zero = int((gaps <= 0).sum())
     caption = f"{len(gaps):,} gaps between consecutive content chunks of one answer."
     caption += (
         f" {zero / len(gaps):.2%} are zero (chunks that came in one read) and not drawn." if zero else ""
     )
-    caption += " The first bar holds every shorter gap." if positive.min() < low else ""
+    caption += " The first bar holds every shorter gap." if least < low else ""
     return _figure("gaps", "Chunk gaps", caption, 320, plot)
 
 

@@ -19,17 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailgauge.errors import RunDataError
-from tailgauge.records import CHUNK_KINDS, TABLES
-from tailgauge_analysis import parts, runfile
+from tailgauge_analysis import chunks, parts, runfile
+from tailgauge_analysis.chunks import Chunks, Fold
 from tailgauge_analysis.problems import Problem
 from tailgauge_analysis.rate_limits import headers
 
-# Columns that the analysis reads. Chunks come by the million: every column here costs 8 bytes a chunk.
+# Columns that the analysis reads; those of chunks, which come by the million, stand in chunks.py.
 WANTED: dict[str, tuple[str, ...]] = {
     "requests": (
         "request_id", "stage", "traffic", "pattern", "scheduled_at_ns", "dispatched_at_ns", "ended_at_ns", "ended",
         "legs", "attempts", "name", "tags", "winner", "joined_at_ns", "hedge_held", "asked_output_tokens",
-        "asked_output_tokens",
     ),
     "attempts": (
         "request_id", "leg", "attempt", "cause", "stage", "traffic", "scheduled_at_ns", "dispatched_at_ns", "sent_at_ns",
@@ -43,9 +42,6 @@ WANTED: dict[str, tuple[str, ...]] = {
         "prefix_hash", "cache_since_use_ns", "cache_writers", "cache_marks", "cache_ttl", "cache_blocks", "params_hash",
         "first_difference", "cache_creation_5m_input_tokens", "cache_creation_1h_input_tokens",
         "asked_model", "headers_at_ns", "retry_after_s", "rate_limit_headers",
-    ),
-    "chunks": (
-        "request_id", "leg", "attempt", "chunk_index", "kind", "arrived_at_ns", "low_at_ns", "read_at_ns", "chars",
     ),
     "health": (
         "at_ns", "in_flight", "client_drops", "loop_lag_max_ns", "handover_max_ns", "dispatch_late_max_ns",
@@ -66,7 +62,7 @@ class Frames:
     run: dict[str, Any]
     requests: pd.DataFrame
     attempts: pd.DataFrame
-    chunks: pd.DataFrame
+    chunks: Chunks
     health: pd.DataFrame
     truth: pd.DataFrame
     rows: dict[tuple[str, int], int]
@@ -81,15 +77,16 @@ def load(run_dirs: Sequence[Path]) -> Frames:
     problems += runfile.notes_of(run)
     offsets = {w["worker"]: w["offset_ns"] or 0 for w in run["workers"]}
     rows: dict[tuple[str, int], int] = {}
-    tables = {name: _table(folders, name, offsets, rows, problems) for name in TABLES}
-    if run["rebuilt"] and not sum(rows.values()):
-        raise RunDataError(f"{folders[0]}: neither run.json nor any readable row: there is no run to analyse")
+    tables = {name: _table(folders, name, offsets, rows, problems) for name in WANTED}
     start = run["start_at_ns"]
     if start is None:  # without its record the run's clock starts at the first arrival
         start = pc.min(tables["requests"]["scheduled_at_ns"]).as_py() or 0
-    frames = {name: _frame(rows_of, start) for name, rows_of in tables.items()}
+    folded = _chunks(folders, offsets, start, rows, problems)
+    if run["rebuilt"] and not sum(rows.values()):
+        raise RunDataError(f"{folders[0]}: neither run.json nor any readable row: there is no run to analyse")
+    frames = {name: _frame(tables.pop(name), start) for name in WANTED}
     return Frames(
-        run, frames["requests"], frames["attempts"], frames["chunks"], frames["health"], frames["target"],
+        run, frames["requests"], frames["attempts"], folded, frames["health"], frames["target"],
         rows, tuple(problems),
     )  # fmt: skip
 
@@ -98,11 +95,12 @@ def _check(folders: Sequence[Path]) -> None:
     if not folders:
         raise RunDataError("no run folder given")
     for folder in folders:
-        if not folder.is_dir():
-            raise RunDataError(f"{folder}: no such run folder")
+        runfile.check(folder)
         named = (folder / "run.json").exists() or (folder / "workers").is_dir()
         if not named and not parts.has_tables(folder):
-            raise RunDataError(f"{folder}: not a run folder: it holds neither run.json nor requests/")
+            raise RunDataError(
+                f"{folder}: not a run folder: it holds neither run.json nor requests/{runfile.hint(folder)}"
+            )
 
 
 def _table(
@@ -132,24 +130,31 @@ def _table(
     return nothing.append_column("worker", pa.array([], pa.int32()))
 
 
+def _chunks(
+    folders: Sequence[Path],
+    offsets: dict[int, int],
+    start_at_ns: int,
+    rows: dict[tuple[str, int], int],
+    problems: list[Problem],
+) -> Chunks:
+    """All parts with chunks, folded as they are read."""
+    listed = parts.listed(folders, "chunks", problems)
+    fold = Fold(sum(part.rows for part in listed))
+    for part in listed:
+        mark, held = fold.mark(), 0
+        for piece in parts.pieces(part, chunks.WANTED, problems):
+            if piece is None:
+                fold.back_to(mark)
+                break
+            fold.add(piece, offsets.get(part.worker, 0) - start_at_ns)
+            held += piece.num_rows
+        else:
+            rows["chunks", part.worker] = rows.get(("chunks", part.worker), 0) + held
+    return fold.done()
+
+
 def _as_it_is(table: pa.Table) -> pa.Table:
     return table
-
-
-def _lean_chunks(chunks: pa.Table) -> pa.Table:
-    """What is asked of chunks: which kind (its place in CHUNK_KINDS), how long, when, is that exact, how late we were."""
-    return pa.table(
-        {
-            **{
-                name: chunks[name]
-                for name in ("request_id", "leg", "attempt", "chunk_index", "arrived_at_ns")
-            },
-            "kind": pc.cast(pc.fill_null(pc.index_in(chunks["kind"], pa.array(CHUNK_KINDS)), -1), pa.int8()),
-            "chars": chunks["chars"],
-            "is_interval": pc.is_valid(chunks["low_at_ns"]),
-            "handover_ns": pc.subtract(chunks["read_at_ns"], chunks["arrived_at_ns"]),
-        }
-    )
 
 
 def _lean_truth(truth: pa.Table) -> pa.Table:
@@ -166,7 +171,6 @@ def _lean_truth(truth: pa.Table) -> pa.Table:
 
 
 _REDUCED: dict[str, Callable[[pa.Table], pa.Table]] = {
-    "chunks": _lean_chunks,
     "target": _lean_truth,
     "attempts": headers.lean,
 }

@@ -84,7 +84,7 @@ def _tags(text: str) -> list[str]:
 
 
 def _group(steady: Steady, by: str, name: str, mask: Mask) -> Group:
-    part = steady.only(mask)
+    part = steady.only(mask, gaps=False)  # none of METRICS is of gaps
     ended = part.requests["ended"]
     rows = (row(BY_NAME[metric], part, OFFERED, PS) for metric in METRICS)
     return Group(

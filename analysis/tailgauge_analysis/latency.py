@@ -8,7 +8,7 @@ user gave up on purpose is in neither.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -59,17 +59,33 @@ def views(metric: Metric) -> tuple[str, ...]:
 
 def row(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...] = PS) -> Row:
     """One metric in one view."""
-    values, groups = sample(metric, steady, view)
+    if metric.level == metrics.CHUNK:
+        return _pooled(metric, steady, view, ps)
+    values, _ = sample(metric, steady, view)
     lost = int(np.isinf(values).sum())
     mean = float(values.mean()) if len(values) and not lost else None
-    return Row(metric, view, len(values), lost, mean, tuple(quantiles(values, ps, groups)))
+    return Row(metric, view, len(values), lost, mean, tuple(quantiles(values, ps)))
+
+
+def _pooled(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...]) -> Row:
+    """Of gaps there may be a hundred million: they stay in ns, so that no copy of them is made."""
+    values = metric.ns(steady)
+    found = (_in_ms(q) for q in quantiles(values, ps, steady.gap_counts))
+    return Row(
+        metric, view, len(values), 0, float(values.mean()) / 1e6 if len(values) else None, tuple(found)
+    )
+
+
+def _in_ms(ns: Quantile) -> Quantile:
+    value, low, high = (None if v is None else v / 1e6 for v in (ns.value, ns.low, ns.high))
+    return replace(ns, value=value, low=low, high=high)
 
 
 def sample(metric: Metric, steady: Steady, view: str) -> tuple[Floats, Ints | None]:
-    """Values in ms in arrival order, and the request of each where a request has several."""
+    """Values in ms in arrival order, and how many each request has where it may have several."""
     values = metric.ns(steady) / 1e6
     if metric.level == metrics.CHUNK:
-        return values, steady.gap_request
+        return values, steady.gap_counts
     if view == OFFERED:
         values = np.where(np.isnan(values), metrics.failed(steady, metric), values)
     return values[~np.isnan(values)], None

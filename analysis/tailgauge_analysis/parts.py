@@ -13,7 +13,7 @@ they are not read a second time. A part name counts once, in whichever of severa
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ class Part:
     path: Path
     version: int
     replaces: frozenset[str]
+    rows: int
 
 
 def has_tables(folder: Path) -> bool:
@@ -78,7 +79,8 @@ def _opened(table: str, path: Path, problems: list[Problem]) -> Part | None:
     match = _NAME.fullmatch(path.name)
     assert match is not None
     try:
-        footer = pq.read_metadata(path).metadata or {}
+        held = pq.read_metadata(path)
+        footer = held.metadata or {}
         version = int(footer.get(_VERSION, b"0"))
     except (OSError, pa.ArrowException, ValueError) as error:
         problems.append(_left_out(table, path, f"cannot be read and is left out: {_first_line(error)}"))
@@ -92,13 +94,28 @@ def _opened(table: str, path: Path, problems: list[Problem]) -> Part | None:
         return None
     names = footer.get(_REPLACES, b"").decode("utf-8", "replace").split(",")
     return Part(
-        table, int(match[1]), path, version, frozenset(name.strip() for name in names) - {"", path.name}
+        table,
+        int(match[1]),
+        path,
+        version,
+        frozenset(name.strip() for name in names) - {"", path.name},
+        held.num_rows,
     )
 
 
 def read(part: Part, wanted: Sequence[str], problems: list[Problem]) -> pa.Table | None:
     """Columns `wanted` of a part with the record's types, or None with a problem."""
-    kinds = {column.name: column.kind for column in columns(part.table)}
+    groups: list[pa.Table] = []
+    for group in pieces(part, wanted, problems):
+        if group is None:
+            return None
+        groups.append(group)
+    return pa.concat_tables(groups) if groups else empty(part.table, wanted)
+
+
+def pieces(part: Part, wanted: Sequence[str], problems: list[Problem]) -> Iterator[pa.Table | None]:
+    """The same, one row group at a time; None, with a problem, says that what came before it must not count either."""
+    kinds = {column.name: _ARROW[column.kind] for column in columns(part.table)}
     try:
         with pq.ParquetFile(part.path, page_checksum_verification=True) as file:
             held = set(file.schema_arrow.names)
@@ -106,19 +123,20 @@ def read(part: Part, wanted: Sequence[str], problems: list[Problem]) -> pa.Table
             lacking = [name for name in wanted if name not in held and name not in later]
             if lacking:
                 raise pa.ArrowInvalid(f"column {lacking[0]} is missing")
-            rows = file.read(columns=[name for name in wanted if name in held])
-            length = file.metadata.num_rows
-        filled = {
-            name: pa.repeat(pa.scalar(later[name], _ARROW[kinds[name]]), length)
-            for name in wanted
-            if name not in held
-        }
-        return pa.table({n: filled[n] if n in filled else rows[n].cast(_ARROW[kinds[n]]) for n in wanted})
+            names = [name for name in dict.fromkeys(wanted) if name in held]
+            for number in range(file.num_row_groups):
+                rows = file.read_row_group(number, columns=names)
+                filled = {
+                    name: pa.repeat(pa.scalar(later[name], kinds[name]), rows.num_rows)
+                    for name in wanted
+                    if name not in held
+                }
+                yield pa.table({n: filled[n] if n in filled else rows[n].cast(kinds[n]) for n in wanted})
     except (OSError, ValueError, pa.ArrowException) as error:
         problems.append(
             _left_out(part.table, part.path, f"cannot be read and is left out: {_first_line(error)}")
         )
-        return None
+        yield None
 
 
 def _defaults(table: str) -> dict[str, Any]:

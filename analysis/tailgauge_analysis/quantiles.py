@@ -51,22 +51,22 @@ def n_min(p: float) -> int:
     return math.ceil(math.log(1 - CONFIDENCE) / math.log(p))
 
 
-def quantiles(values: Floats, ps: Sequence[float], groups: Ints | None = None) -> list[Quantile]:
-    """Quantiles `ps` of values in arrival order; `groups` are ascending group numbers of the values."""
+def quantiles(values: Floats, ps: Sequence[float], sizes: Ints | None = None) -> list[Quantile]:
+    """Quantiles `ps` of values in arrival order; `sizes`: how many values each group has, one group after the other."""
     ordered = np.sort(values)
-    return [_quantile(values, ordered, p, groups) for p in ps]
+    return [_quantile(values, ordered, p, sizes) for p in ps]
 
 
-def _quantile(values: Floats, ordered: Floats, p: float, groups: Ints | None) -> Quantile:
+def _quantile(values: Floats, ordered: Floats, p: float, sizes: Ints | None) -> Quantile:
     n = len(ordered)
     if n == 0:
         return Quantile(p, 0, 0, None, None, None, TOO_FEW)
-    value = float(ordered[rank(n, p) - 1])
-    n_eff = effective_n(values > value, groups)
-    if (
-        n > 1 and (values == value).sum() > 1
-    ):  # ties, such as failures: which values share the step matters as well
-        n_eff = min(n_eff, effective_n(values >= value, groups))
+    at = rank(n, p)
+    value = float(ordered[at - 1])
+    n_eff = effective_n(values > value, sizes)
+    if (ordered[at - 2 : at + 1] == value).sum() > 1 if at > 1 else (ordered[:2] == value).sum() > 1:
+        # ties, such as failures: which values share the step matters as well
+        n_eff = min(n_eff, effective_n(values >= value, sizes))
     low, high = ranks(n, n_eff, p)
     mark = TOO_FEW if n < n_min(p) else UNRELIABLE if n_eff * (1 - p) < BEYOND else ""
     return Quantile(
@@ -93,18 +93,17 @@ def ranks(n: int, n_eff: int, p: float) -> tuple[int | None, int | None]:
     )
 
 
-def effective_n(exceeds: npt.NDArray[np.bool_], groups: Ints | None = None) -> int:
+def effective_n(exceeds: npt.NDArray[np.bool_], sizes: Ints | None = None) -> int:
     """How many independent samples say as much about the share of `exceeds` as these do; at least 1."""
     n = len(exceeds)
     share = float(exceeds.mean()) if n else 0.0
     if share in {0.0, 1.0}:
         return max(1, n)
-    if groups is None:
+    if sizes is None:
         deviations: Floats = exceeds.astype(np.float64) - share
     else:
-        sizes = np.bincount(groups)
-        seen = sizes > 0
-        deviations = (np.bincount(groups, weights=exceeds) - share * sizes)[seen]
+        seen = sizes[sizes > 0]
+        deviations = np.add.reduceat(exceeds, np.cumsum(seen) - seen, dtype=np.int64) - share * seen
     variance = float(np.square(deviations).sum()) * correlation_time(deviations) / n**2
     if variance <= 0:
         return n

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from tailgauge import records
+from tailgauge_analysis.chunks import Chunks
 from tailgauge_analysis.frames import Frames
 from tailgauge_analysis.phases import parse
 from tailgauge_analysis.quantiles import rank
@@ -131,12 +132,12 @@ def _hedging(requests: pd.DataFrame, attempts: pd.DataFrame) -> Hedging:
     )
 
 
-def _kinds(requests: pd.DataFrame, attempts: pd.DataFrame, chunks: pd.DataFrame) -> dict[str, dict[str, int]]:
-    """Chunks of each kind by traffic. Nearly all are text: only the others are looked up one by one."""
+def _kinds(requests: pd.DataFrame, attempts: pd.DataFrame, chunks: Chunks) -> dict[str, dict[str, int]]:
+    """Chunks of each kind by traffic. Nearly all are text: only the others are looked up."""
     total = attempts.groupby("traffic")["chunks"].sum()
-    other = chunks.loc[chunks["kind"] > 0, ["request_id", "kind"]]
+    other = chunks.kinds
     names = requests.set_index("request_id")["traffic"]
-    found = other.groupby([other["request_id"].map(names), "kind"]).size().to_dict()
+    found = other.groupby([other["request_id"].map(names), "kind"])["n"].sum().to_dict()
     out = {}
     for name in total.index:
         counts = {kind: int(found.get((name, i), 0)) for i, kind in enumerate(records.CHUNK_KINDS)}

@@ -8,13 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from tailgauge_analysis.frames import Frames
-from tailgauge_analysis.quantiles import rank
 from tailgauge_analysis.steady import Steady
-
-PS = (0.5, 0.99, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +22,7 @@ class Stamps:
     chunk_intervals: int
     kernel_attempts: int
     user_attempts: int
-    handover_ms: tuple[float, ...] | None  # at PS
+    handover_ms: tuple[float, ...] | None  # at chunks.LAG_PS
 
     @property
     def first_interval_share(self) -> float:
@@ -39,14 +34,13 @@ def stamps(frames: Frames, steady: Steady) -> Stamps:
     """Count the stamps of a run."""
     answers = steady.requests[steady.requests["first_at_ns"].notna()]
     by = frames.attempts["stamps"].value_counts()
-    lags = frames.chunks["handover_ns"].to_numpy()
-    at = [rank(len(lags), p) - 1 for p in PS] if len(lags) else []
+    lags = frames.chunks.lags_ns
     return Stamps(
         first_chunks=len(answers),
         first_intervals=int(answers["first_is_interval"].sum()),
         chunks=len(frames.chunks),
-        chunk_intervals=int(frames.chunks["is_interval"].sum()),
+        chunk_intervals=frames.chunks.intervals,
         kernel_attempts=int(by.get("kernel", 0)),
         user_attempts=int(by.get("user", 0)),
-        handover_ms=tuple(float(lag) / 1e6 for lag in np.partition(lags, at)[at]) if at else None,
+        handover_ms=tuple(lag / 1e6 for lag in lags) if lags else None,
     )

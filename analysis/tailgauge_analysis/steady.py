@@ -22,12 +22,12 @@ from tailgauge_analysis.runfile import Json, table
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """The steady stage, ready for metrics. `gap_request` numbers rows of `requests`, ascending."""
+    """The steady stage, ready for metrics. `gap_counts`: how many of the gaps belong to each row of `requests`."""
 
     requests: pd.DataFrame
     attempts: pd.DataFrame
     gaps_ns: Floats
-    gap_request: Ints
+    gap_counts: Ints
     first_token: str
     from_s: float
     to_s: float
@@ -37,15 +37,13 @@ class Steady:
         """How long the stage lasted."""
         return max(0.0, self.to_s - self.from_s)
 
-    def only(self, mask: npt.NDArray[np.bool_]) -> Steady:
-        """The same stage with some of its requests."""
+    def only(self, mask: npt.NDArray[np.bool_], *, gaps: bool = True) -> Steady:
+        """The same stage with some of its requests; without their gaps, of which there may be many, where none asks."""
         requests = self.requests[mask].reset_index(drop=True)
         attempts = self.attempts[self.attempts["request_id"].isin(requests["request_id"])]
-        kept = mask[self.gap_request]
-        rows = np.cumsum(mask)[self.gap_request[kept]] - 1
-        return replace(
-            self, requests=requests, attempts=attempts, gaps_ns=self.gaps_ns[kept], gap_request=rows
-        )
+        counts = self.gap_counts[mask] if gaps else np.zeros(len(requests), np.int64)
+        kept = self.gaps_ns[np.repeat(mask, self.gap_counts)] if gaps else np.empty(0)
+        return replace(self, requests=requests, attempts=attempts, gaps_ns=kept, gap_counts=counts)
 
     @property
     def of_target(self) -> Steady:
@@ -61,37 +59,28 @@ def steady(frames: Frames) -> Steady:
     wanted = wanted.drop_duplicates("request_id").sort_values("scheduled_at_ns", kind="stable")
     attempts = frames.attempts[frames.attempts["stage"] == records.STEADY]
     requests = answered(wanted.reset_index(drop=True), attempts, first_token)
-    gap_request, gaps_ns, chars, first_chars = _gaps(requests, frames.chunks)
-    requests["first_share"] = pd.Series(first_chars / np.where(chars > 0, chars, np.nan), requests.index)
-    requests["worst_gap_ns"] = pd.Series(gaps_ns).groupby(gap_request).max().reindex(requests.index)
-    from_s, to_s = window(frames)
-    return Steady(requests, attempts, gaps_ns, gap_request, first_token, from_s, to_s)
-
-
-def _gaps(requests: pd.DataFrame, chunks: pd.DataFrame) -> tuple[Ints, Floats, Floats, Floats]:
-    """Times between consecutive content chunks of each answer: row of the request and gap in ns of each; and for each
-    request the characters of all chunks and of the first.
-    """
-    ids = requests["request_id"].to_numpy()
-    by_id = np.argsort(ids)
-    chunk_ids = chunks["request_id"].to_numpy()
-    if not len(ids) or not len(chunk_ids):
-        return np.empty(0, np.int64), np.empty(0), np.zeros(len(ids)), np.zeros(len(ids))
-    place = np.minimum(np.searchsorted(ids, chunk_ids, sorter=by_id), len(ids) - 1)
-    row = by_id[place]
+    chunks = frames.chunks
     answers = requests[["answer_leg", "answer_attempt"]].fillna(-1).to_numpy(np.int64)
-    ours = (
-        (ids[row] == chunk_ids) & (answers[row, 0] == chunks["leg"]) & (answers[row, 1] == chunks["attempt"])
-    )
-    row = row[ours]
-    arrived = chunks["arrived_at_ns"].to_numpy()[ours]
-    order = np.lexsort((chunks["chunk_index"].to_numpy()[ours], row))
-    row, arrived, chars = row[order], arrived[order], chunks["chars"].to_numpy()[ours][order]
-    same = row[1:] == row[:-1]
-    first = np.concatenate(([True], ~same)) if len(row) else np.empty(0, np.bool_)
-    firsts: Floats = np.bincount(row[first], weights=chars[first], minlength=len(ids)).astype(np.float64)
-    whole: Floats = np.bincount(row, weights=chars, minlength=len(ids)).astype(np.float64)
-    return row[1:][same], np.diff(arrived)[same].astype(np.float64), whole, firsts
+    places = chunks.places(requests["request_id"].to_numpy(), answers[:, 0], answers[:, 1])
+    there = places >= 0
+    counts, chars, first_chars = np.zeros((3, len(requests)), np.int64)
+    for column, known in ((counts, chunks.sizes), (chars, chunks.chars), (first_chars, chunks.first_chars)):
+        column[there] = known[places[there]]
+    counts = np.maximum(counts - 1, 0)
+    gaps_ns = chunks.gaps_ns(places[there])
+    requests["first_share"] = first_chars / np.where(chars > 0, chars, np.nan)
+    requests["worst_gap_ns"] = _worst(gaps_ns, counts)
+    from_s, to_s = window(frames)
+    return Steady(requests, attempts, gaps_ns, counts, first_token, from_s, to_s)
+
+
+def _worst(gaps_ns: Floats, counts: Ints) -> Floats:
+    """The longest gap of each; NaN where there is none."""
+    worst = np.full(len(counts), np.nan)
+    some = counts > 0
+    if some.any():
+        worst[some] = np.maximum.reduceat(gaps_ns, (np.cumsum(counts) - counts)[some])
+    return worst
 
 
 def window(frames: Frames) -> tuple[float, float]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tailgauge import records
 from tailgauge_analysis.bunches import buffered, coalescing
+from tailgauge_analysis.chunks import blocks
 from tailgauge_analysis.fluidity import fluidity
 from tailgauge_analysis.frames import Frames
 from tailgauge_analysis.metrics import BY_NAME
@@ -44,44 +44,44 @@ class Streams:
 
 def streams(frames: Frames, of_target: Steady) -> Streams:
     """Measure the flow of a stage."""
-    requests, gaps_ms, of = of_target.requests, of_target.gaps_ns / 1e6, of_target.gap_request
-    n = len(requests)
-    sizes = np.bincount(of, minlength=n)
+    requests, sizes = of_target.requests, of_target.gap_counts
     tokens = requests["output_tokens"].to_numpy(np.float64)
     per_chunk = coalescing(tokens, requests["answer_chunks"].to_numpy(np.float64))
     span = ((requests["last_content_at_ns"] - requests["sent_at_ns"]) / 1e6).to_numpy(np.float64)
-    held = buffered(gaps_ms, of, np.nan_to_num(span), np.nan_to_num(tokens))
+    first = ((requests["first_content_at_ns"] - requests["sent_at_ns"]) / 1e6).to_numpy(np.float64)
+    held, fluid = np.zeros(len(requests), np.bool_), np.zeros(len(requests))
+    late_gaps = stalled = 0
+    late_ms = all_ms = 0.0
+    begin = np.cumsum(sizes) - sizes
+    for some in blocks(sizes):
+        counts = sizes[some]
+        gaps_ms = of_target.gaps_ns[begin[some.start] : begin[some.start] + int(counts.sum())] / 1e6
+        of = np.repeat(np.arange(len(counts)), counts)
+        held[some] = buffered(gaps_ms, of, np.nan_to_num(span[some]), np.nan_to_num(tokens[some]))
+        each = np.nan_to_num(per_chunk[some], nan=1.0)
+        fluid[some] = fluidity(np.nan_to_num(first[some]), gaps_ms, of, each, DUE_FIRST_MS, DUE_EACH_MS)
+        late = stalls(gaps_ms, of)
+        late_gaps += int(late.sum())
+        stalled += len(np.unique(of[late]))
+        late_ms, all_ms = late_ms + float(gaps_ms[late].sum()), all_ms + float(gaps_ms.sum())
     held &= (
         requests["streamed"].eq(True).to_numpy(np.bool_)
     )  # an answer asked for in one piece was not held back
     flowed = (sizes > 0) | held
     answers = int(flowed.sum())
-    late = stalls(gaps_ms, of)
     return Streams(
         answers=answers,
         tokens_per_chunk_p50=_quantile(per_chunk, 0.5),
         buffered=int(held.sum()),
         buffered_share=float(held[flowed].mean()) if answers else None,
-        stalls=int(late.sum()),
-        stalled_share=len(np.unique(of[late])) / answers if answers else None,
-        stall_time_share=float(gaps_ms[late].sum() / gaps_ms.sum()) if gaps_ms.sum() > 0 else None,
-        fluid_share=_fluid(of_target, gaps_ms, per_chunk, flowed),
+        stalls=late_gaps,
+        stalled_share=stalled / answers if answers else None,
+        stall_time_share=late_ms / all_ms if all_ms > 0 else None,
+        fluid_share=float((fluid[flowed] >= FLUID).mean()) if answers else None,
         user_tokens_per_s_p50=_rate(of_target, 0.5),
         user_tokens_per_s_p1=_rate(of_target, 0.99),
         system_tokens_per_s=system_rate(frames.attempts, of_target.from_s, of_target.to_s),
     )
-
-
-def _fluid(stage: Steady, gaps_ms: Floats, per_chunk: Floats, flowed: npt.NDArray[np.bool_]) -> float | None:
-    """Share of the answers whose fluidity is 0.9 or more, from their sending on."""
-    if not flowed.any():
-        return None
-    first = ((stage.requests["first_content_at_ns"] - stage.requests["sent_at_ns"]) / 1e6).to_numpy(
-        np.float64
-    )
-    each = np.nan_to_num(per_chunk, nan=1.0)
-    index = fluidity(np.nan_to_num(first), gaps_ms, stage.gap_request, each, DUE_FIRST_MS, DUE_EACH_MS)
-    return float((index[flowed] >= FLUID).mean())
 
 
 def _rate(stage: Steady, p: float) -> float | None:
