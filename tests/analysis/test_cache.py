@@ -1,5 +1,6 @@
 """The cache report against rehearsals: every mistake is planted, and found in each call; costs are the truth's, exactly."""
 
+import json
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
@@ -190,9 +191,40 @@ def test_hit_rates_are_the_truths(planted):
     assert found["sparse"].expiry.by_gaps == pytest.approx(found["sparse"].expiry.observed.value, abs=0.05)
 
 
-def test_the_report_tells_it(planted, tmp_path):
-    made = make([planted], tmp_path)
-    page, text, told = made.html.read_text(), made.markdown.read_text(), made.data["cache"]
+@pytest.fixture(scope="module")
+def report(planted, tmp_path_factory):
+    return make([planted], tmp_path_factory.mktemp("report"))
+
+
+def test_report_json_has_every_miss_by_its_cause_and_the_cost_to_the_cent(planted, report):
+    """What the endpoint decided, call by call, against the counts of the report."""
+    told = json.loads(report.json.read_text())["cache"]["traffic"]
+    seen = {name: Counter(rows["cache_reason"]) for name, rows in judged(planted).groupby("traffic")}
+    causes_of = {
+        "below": {"below_minimum": seen["below"]["below_minimum"]},
+        "front": {"first": 1, "unstable": seen["front"]["cold"] - 1},
+        "marked": {"first": 1, "unstable": seen["marked"]["hit"], "race": seen["marked"]["race"]},
+        "salted": {"salted": seen["salted"]["cold"]},
+        "sparse": {"first": seen["sparse"]["cold"], "expired": seen["sparse"]["expired"]},
+        "race": {"first": seen["race"]["cold"], "race": seen["race"]["race"]},
+        "far": {
+            "first": seen["far"]["cold"],
+            "lookback": seen["far"]["lookback"],
+            "race": seen["far"]["race"],
+        },
+        "models": {"parameter": seen["models"]["cold"], "race": seen["models"]["race"]},
+    }
+    exact = {one.traffic: one.cost for one in cache(load([planted]))}
+
+    for name, entry in told.items():
+        found = {miss["cause"]: miss["calls"] for miss in entry["misses"]}
+        assert found == {cause: n for cause, n in causes_of[name].items() if n}, name
+        assert entry["cost"]["total"] == float(exact[name].total)
+        assert entry["cost"]["saved"] == float(exact[name].saved)
+
+
+def test_the_report_tells_it(report):
+    page, text, told = report.html.read_text(), report.markdown.read_text(), report.data["cache"]
 
     assert set(told["traffic"]) == set(PLANTED)
     assert "race: 0% of the input tokens came from the cache" in told["sentence"]
