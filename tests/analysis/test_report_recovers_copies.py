@@ -55,9 +55,11 @@ def pairs(run):
 
 @pytest.fixture(scope="module")
 def copy_won(pairs):
-    """Whose content came first; a refused call brings none."""
+    """Which of the two was let run to its end: of contents in the same step of a replica, either may be seen first."""
     first, copy = pairs
-    return copy["first_ns"].fillna(np.inf) < first["first_ns"].fillna(np.inf)
+    won = (copy["status"] == 200) & copy["ended_at_ns"].notna()
+    assert not (won & (first["first_ns"] < copy["first_ns"])).any()
+    return won
 
 
 def test_the_hedge_rate_and_the_winners_are_the_logs(arm, pairs, copy_won):
@@ -151,10 +153,12 @@ def test_joins_and_slowest_legs_are_the_logs(run, fan):
 def test_the_critical_leg_and_the_failed_legs_are_the_logs(run, fan):
     told, legs = fan
     whole, rows = legs.dropna(), run.steady("fan")
-    last = whole.to_numpy().argmax(axis=1)
+    ends = whole.to_numpy()
+    alone = ends[(ends == ends.max(axis=1)[:, None]).sum(axis=1) == 1]  # where two are last, none is
+    last = alone.argmax(axis=1)
 
     assert [p["k"] for p in told["critical"]["positions"]] == np.bincount(last, minlength=LEGS).tolist()
-    assert told["critical"]["n"] == len(whole)
+    assert told["critical"]["n"] == len(alone) > 0.95 * len(whole)
     refused = rows["status"] != 200
     assert told["partial"]["failed"] == refused.sum()
     assert told["partial"]["requests_with_failed"] == rows[refused]["request_id"].nunique()
