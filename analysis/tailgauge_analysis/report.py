@@ -7,6 +7,7 @@ RunDataError is raised where there is no run, UsageError where the report cannot
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +68,9 @@ def make(run_dirs: Sequence[Path], out: Path) -> Made:
         _write(values, json.dumps(told, indent=1, allow_nan=False) + "\n")
         _write(cases, junit(data))
     except OSError as error:
-        raise UsageError(f"{folder}: the report cannot be written: {error.strerror or error}") from error
+        raise UsageError(
+            f"{folder}: the report cannot be written: {error.strerror or error}. Choose another folder with --out"
+        ) from error
     said = summary(data, page)
     word = {key: data[key] for key in ("verdict", "reasons", "exit_code")}
     for run_dir in run_dirs:
@@ -81,5 +84,10 @@ def make(run_dirs: Sequence[Path], out: Path) -> Made:
 
 
 def _write(path: Path, text: str) -> None:
-    """Foreign text may hold half characters, which no file can."""
-    path.write_text(text, encoding="utf-8", errors="replace")
+    """All of it or nothing. Foreign text may hold half characters, which no file can."""
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        fresh.write_text(text, encoding="utf-8", errors="replace")
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)

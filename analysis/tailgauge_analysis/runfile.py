@@ -68,6 +68,26 @@ def read(folders: Sequence[Path]) -> tuple[Json, list[Problem]]:
     return _normal(run, folders, rebuilt=not owners), problems
 
 
+def check(folder: Path) -> None:
+    """RunDataError unless it is a folder."""
+    if not folder.exists():
+        raise RunDataError(f"{folder}: no such run folder")
+    if not folder.is_dir():
+        raise RunDataError(f"{folder}: a file, not a run folder: give the folder that holds run.json")
+
+
+def hint(folder: Path) -> str:
+    """Where the run may be that was meant, as the end of a sentence; empty where none is near."""
+    near = sorted(path.parent for path in [*folder.glob("*/run.json"), *folder.glob("runs/*/run.json")])
+    if not near:
+        return ""
+    return (
+        f". Did you mean {near[-1]}?"
+        if len(near) == 1
+        else f". It holds {len(near)} runs; the last is {near[-1]}"
+    )
+
+
 def record_verdict(folder: Path, verdict: Json) -> None:
     """Put the verdict into run.json, if there is one and its owner has finished with it; OSError if it cannot be."""
     path = folder / "run.json"

@@ -18,7 +18,7 @@ from tailgauge_analysis.comparison.design import Design, design
 from tailgauge_analysis.comparison.effects import INCONCLUSIVE, WORSE, effects, overall
 from tailgauge_analysis.comparison.likeness import differences, refusals
 from tailgauge_analysis.comparison.telling import contents
-from tailgauge_analysis.metrics import BY_NAME
+from tailgauge_analysis.metrics import BY_NAME, UNIT
 from tailgauge_analysis.runfile import Json
 
 THRESHOLD = 0.05
@@ -44,6 +44,10 @@ def compare(
     for name in metrics:
         if name not in BY_NAME:
             raise UsageError(f"--metric {name}: there is no such metric; there are: {', '.join(BY_NAME)}")
+        if BY_NAME[name].unit != UNIT:
+            raise UsageError(
+                f"--metric {name}: a rate is not compared; compare the time that it is the inverse of: tpot"
+            )
 
     def read() -> list[Block]:
         return [block(folder, metrics) for folder in folders]
@@ -84,11 +88,10 @@ def _records(folders: Sequence[Path]) -> list[Json]:
     seen: dict[str, Path] = {}
     found = []
     for folder in folders:
-        if not folder.is_dir():
-            raise RunDataError(f"{folder}: no such run folder")
+        runfile.check(folder)
         if not (folder / "run.json").exists() and not (folder / "workers").is_dir():
             raise RunDataError(
-                f"{folder}: holds neither run.json nor workers/: nothing says what was run there"
+                f"{folder}: holds neither run.json nor workers/: nothing says what was run there{runfile.hint(folder)}"
             )
         run, _ = runfile.read([folder])
         if run["run_id"] in seen:
