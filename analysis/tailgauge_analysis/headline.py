@@ -9,7 +9,7 @@ from tailgauge import records
 from tailgauge_analysis.findings import Findings
 from tailgauge_analysis.latency import OFFERED, SUCCESSES
 from tailgauge_analysis.quantiles import TOO_FEW
-from tailgauge_analysis.spoken import quantile, spoken
+from tailgauge_analysis.spoken import VALUE, quantile, spoken
 from tailgauge_analysis.wording import percentile, plural, share
 
 FIRST = ("ttft_sched", "join_sched", "turnaround")  # what a user waits for, whichever the run has
@@ -38,7 +38,8 @@ def headline(findings: Findings) -> str:
     known = [q for q in rows[0].quantiles if q.mark != TOO_FEW and q.p <= 0.99] if rows else []
     if not ok or not known:
         return f"{said}."
-    shown = [known[0], *known[-1:]] if len(known) > 1 else known
+    ends = [known[0], *known[-1:]] if len(known) > 1 else known
+    shown = ends[:1] if quantile(ends[0], findings.beyond)["value_is"] != VALUE else ends
     parts = ", ".join(f"{percentile(q.p)} {spoken(quantile(q, findings.beyond))}" for q in shown)
     return f"{said}; {rows[0].metric.title}{' of everything offered' if view == OFFERED else ''}: {parts}."
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from tailgauge_analysis.brief import brief
 from tailgauge_analysis.cache.told import said as cache_said
 from tailgauge_analysis.fan_out import told as fan_out
 from tailgauge_analysis.hedging import told as hedging
@@ -37,6 +38,7 @@ def markdown(contents: Json) -> str:
         *[f"- What the client was doing: {safe(text)}." for text in contents["explanations"]],
         safe(contents["headline"]),
         *[f"- {safe(text)}" for text in contents["remarks"]],
+        *[f"- **{line.title}.** {safe(line.text)}" for line in brief(contents)],
         "## What was asked, what happened",
         _conservation(contents["conservation"]),
         _outcomes(contents["outcomes"]),

@@ -15,6 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from tailgauge_analysis import phases, wording
+from tailgauge_analysis.brief import brief
 from tailgauge_analysis.cache.told import said as cache_said
 from tailgauge_analysis.fan_out import told as fan_out
 from tailgauge_analysis.figures import Figure, library
@@ -109,6 +110,7 @@ def html(contents: Json, figures: Sequence[Figure]) -> str:
     return environment.get_template("report.html.jinja").render(
         **{**contents, "run_facts": contents["run"]},
         word=word(contents),
+        brief=brief(contents),
         flow=flow(contents),
         meaning=meaning(contents),
         waits=WAITS,

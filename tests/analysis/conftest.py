@@ -8,6 +8,12 @@ from pathlib import Path
 
 import pytest
 
+EVERYTHING = (
+    "traffic.chat.pattern=hedged", "traffic.chat.hedge.policy=fixed", "traffic.chat.hedge.delay_ms=300",
+    "traffic.chat.retry.policy=polite", "simulated.limits.rpm=300", "simulated.limits.burst=3",
+    "slo.first.metric=ttft_sched", "slo.first.quantile=0.9", "slo.first.max_ms=400",
+)  # fmt: skip
+
 
 def beside(name):
     """A module of this folder."""
@@ -29,6 +35,26 @@ def mixed(synthetic):
     """A run told request by request: `mixed(duration_s=3)`."""
     module = beside("mixed")
     return lambda **settings: module.Mixed(synthetic, **settings)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """The module that speaks to a headless Chromium; a machine without one skips."""
+    module = beside("browser")
+    if module.CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    return module
+
+
+@pytest.fixture(scope="module")
+def everything(command, tmp_path_factory):
+    """The page of a rehearsal that has every section: 20 s of mixed traffic against a limit, some of it hedged."""
+    out = tmp_path_factory.mktemp("everything")
+    sets = [item for text in EVERYTHING for item in ("--set", text)]
+    done = command(["tailgauge", "run", "mix", "--virtual", "--seed=1", *sets, "--out", out])
+    reports = list(out.glob("reports/*/report.html"))
+    assert reports, done.stderr
+    return reports[0]
 
 
 @pytest.fixture

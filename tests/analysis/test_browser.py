@@ -1,89 +1,100 @@
-"""The page in a real browser, wide and narrow, with no network."""
+"""The page in a real browser, wide and narrow, light and dark, with no network; and axe-core's opinion of it.
 
-import json
-import shutil
+Rule: one browser for all. It first sees a page with a fault of each kind, so that silence means something.
+"""
 
 import pytest
+from axe_core_python.base import AXE_SCRIPT
 
-CHROMIUM = shutil.which("chromium")
 WIDTHS = (1440, 390)
-QUIET = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--host-resolver-rules=MAP * ~NOTFOUND",
-    "--enable-logging=stderr", "--v=0", "--allow-file-access-from-files", "--virtual-time-budget=8000",
-    "--window-size=1500,1000",
-)  # fmt: skip
+LOOKS = [("everything", width, scheme) for width in WIDTHS for scheme in ("light", "dark")]
+LOOKS += [("hostile", width, "light") for width in WIDTHS]
+CONTROL = "http://control.invalid/"
+FAULTY = f"""<!doctype html><title>faults</title><body style="width:2000px"><main><img src="data:,"><p style="color:#eee">pale</p>
+<script>fetch("{CONTROL}").catch(() => 0); console.error("planted")</script>"""
 
-CONTROL = "http://control.invalid/"  # the frame around the pages asks for it: the test would see a request
-
-# A frame has the width that a window may not have; the page inside answers to it as to a window.
-FRAMES = """<!doctype html><meta charset="utf-8">{frames}<script>
-fetch("{control}").catch(() => 0);
-addEventListener("load", () => setTimeout(() => {{
-  const seen = [...document.querySelectorAll("iframe")].map((frame) => {{
-    const page = frame.contentDocument, root = page.documentElement;
-    return {{
-      width: frame.clientWidth, content: root.scrollWidth, plots: page.querySelectorAll(".plot").length,
-      drawn: page.querySelectorAll(".plot .main-svg:first-child").length,
-      wide: [...page.querySelectorAll("body *")].filter((e) => !e.closest(".scroll, pre, .plot")
-        && e.getBoundingClientRect().right > root.clientWidth + 1).map((e) => e.tagName + "." + e.className),
-      buttons: [...page.querySelectorAll(".modebar-btn")].map((e) => e.dataset.title),
-      verdict: page.querySelector("#verdict").textContent,
-    }};
-  }});
-  document.body.textContent = "SEEN" + JSON.stringify(seen) + "SEEN";
-}}, 2000));
-</script>"""
+LAYOUT = """(() => {
+  const root = document.documentElement, all = (query) => [...document.querySelectorAll(query)];
+  all("details").forEach((one) => { one.open = true; });
+  return {
+    content: root.scrollWidth, dark: matchMedia("(prefers-color-scheme: dark)").matches,
+    ground: getComputedStyle(document.body).backgroundColor,
+    plots: all(".plot").length, drawn: all(".plot .main-svg:first-child").length,
+    wide: all("body *").filter((e) => !e.closest(".scroll, .plot, .unseen, .skip")
+      && e.getBoundingClientRect().right > root.clientWidth + 1).map((e) => e.tagName + "." + e.className),
+    buttons: all(".modebar-btn").map((e) => e.dataset.title),
+    verdict: document.querySelector("#verdict")?.textContent,
+  };
+})()"""
+FINDINGS = """axe.run().then((told) => told.violations.map((rule) => ({
+  rule: rule.id, impact: rule.impact, where: rule.nodes.slice(0, 5).map((node) => node.html.slice(0, 300)),
+})))"""
 
 
-@pytest.fixture
-def seen(made, command, tmp_path):
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed")
+@pytest.fixture(scope="module")
+def pages(synthetic, everything, tmp_path_factory):
+    """Reports by the kind of run: `hostile` has names and bodies of great length."""
+    from tailgauge_analysis.report import make
+
+    out = tmp_path_factory.mktemp("pages")
     ended = {**dict.fromkeys(range(300, 320), "rate_limited"), 350: "client_drop"}
     error = {"status": 429, "error_type": "rate_limit_error", "error_body": "x" * 2000}
     slo = {"ttft_p99": {"metric": "ttft_sched", "quantile": 0.99, "max_ms": 1000.0}}
-    report = made(n=600, ended=ended, error=error, slo=slo, cpu_share=0.95, run_id="R" * 100)
-    page, net = tmp_path / "frames.html", tmp_path / "net.json"
-    frames = "".join(
-        f'<iframe src="{report.html.as_uri()}" style="width:{w}px;height:900px;border:0"></iframe>'
-        for w in WIDTHS
+    run = synthetic.write(
+        out / "run", n=600, ended=ended, error=error, slo=slo, cpu_share=0.95, run_id="R" * 100
     )
-    page.write_text(FRAMES.format(frames=frames, control=CONTROL))
-    done = command(
-        [
-            CHROMIUM,
-            *QUIET,
-            f"--user-data-dir={tmp_path / 'profile'}",
-            f"--log-net-log={net}",
-            "--dump-dom",
-            page.as_uri(),
-        ],
-        timeout_s=60,
-    )
-    return json.loads(done.stdout.split("SEEN")[1]), done.stderr, json.loads(net.read_text())
+    return {"hostile": make([run], out).html, "everything": everything}
 
 
-def requests_of_pages(net):
-    """Requests that a page made; the browser's own have no origin."""
-    asked = [event["params"] for event in net["events"] if "initiator" in event.get("params", {})]
-    return {
-        p["url"]
-        for p in asked
-        if p["initiator"] != "not an origin" and not p["url"].startswith(("file:", "data:"))
-    }
+@pytest.fixture(scope="module")
+def seen(browser, pages, tmp_path_factory):
+    """What the browser says of each page, by run, width and scheme; and of all: requests and complaints."""
+    folder = tmp_path_factory.mktemp("browser")
+    faulty = folder / "faulty.html"
+    faulty.write_text(FAULTY)
+    told = {}
+    with browser.Browser(folder / "profile") as chromium:
+
+        def look():
+            return {**chromium.run(LAYOUT), "findings": chromium.run(FINDINGS)}
+
+        for run, path in {"faulty": faulty, **pages}.items():
+            for width in WIDTHS:
+                chromium.open(path.as_uri(), width)
+                chromium.run(f"{AXE_SCRIPT}; 0")
+                told[run, width, "light"] = look()
+                if run == "everything":
+                    chromium.scheme("dark")
+                    told[run, width, "dark"] = look()
+        return told, chromium.requests(), chromium.complaints()
 
 
-def test_the_page_opens_at_both_widths_without_errors_or_requests(seen):
-    frames, log, net = seen
+@pytest.mark.parametrize(("run", "width", "scheme"), LOOKS)
+def test_the_page_fits_is_drawn_and_axe_finds_no_fault(seen, run, width, scheme):
+    page = seen[0][run, width, scheme]
 
-    assert [frame["width"] for frame in frames] == list(WIDTHS)
-    for frame in frames:
-        assert frame["wide"] == []
-        assert frame["content"] <= frame["width"]
-        assert frame["plots"] == frame["drawn"] >= 5
-        assert frame["verdict"] == "DEGRADED"
-        assert [title for title in frame["buttons"] if "hare" in title or "loud" in title] == []
-    assert "Zoom" in frames[0]["buttons"]
-    assert [line for line in log.splitlines() if "CONSOLE" in line and CONTROL not in line] == []
-    assert requests_of_pages(net) == {CONTROL}
+    assert page["wide"] == []
+    assert page["content"] <= width
+    assert page["plots"] == page["drawn"] >= 5
+    assert page["verdict"] == {"hostile": "DEGRADED", "everything": "VALID rehearsal"}[run]
+    assert page["dark"] == (scheme == "dark")
+    assert [title for title in page["buttons"] if "hare" in title or "loud" in title] == []
+    assert ("Zoom" in page["buttons"]) == (width > 760)
+    assert page["findings"] == []
+
+
+def test_dark_is_another_ground(seen):
+    assert len({seen[0]["everything", 390, scheme]["ground"] for scheme in ("light", "dark")}) == 2
+
+
+def test_no_page_asks_for_anything_or_complains(seen):
+    assert seen[1] == {CONTROL}
+    assert {entry.get("entry", entry).get("url") or entry["type"] for entry in seen[2]} <= {CONTROL, "error"}
+    assert len(seen[2]) == 2 * len(WIDTHS), "the planted error, and the planted request that failed"
+
+
+def test_planted_faults_are_seen(seen):
+    faulty = seen[0]["faulty", 390, "light"]
+
+    assert faulty["content"] > 390
+    assert {"image-alt", "color-contrast", "html-has-lang"} <= {one["rule"] for one in faulty["findings"]}
