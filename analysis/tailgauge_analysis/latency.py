@@ -8,6 +8,7 @@ user gave up on purpose is in neither.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +16,7 @@ import pandas as pd
 
 from tailgauge import records
 from tailgauge_analysis import metrics
-from tailgauge_analysis.metrics import METRICS, Metric
+from tailgauge_analysis.metrics import METRICS, RATE, Metric
 from tailgauge_analysis.quantiles import Floats, Ints, Quantile, quantiles
 from tailgauge_analysis.steady import Steady
 
@@ -26,7 +27,7 @@ OFFERED = "offered"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Quantiles of one metric in one view, in milliseconds; +inf where the rank falls on a request without answer.
+    """Quantiles of one metric in one view, in its unit; +inf where the rank falls on a request without answer.
 
     `mean` is None where there is none: no sample, or one of them without an answer.
     """
@@ -62,6 +63,8 @@ def row(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...] = PS) -
     if metric.level == metrics.CHUNK:
         return _pooled(metric, steady, view, ps)
     values, _ = sample(metric, steady, view)
+    if metric.unit == RATE:
+        return _rates(metric, values, view, ps)
     lost = int(np.isinf(values).sum())
     mean = float(values.mean()) if len(values) and not lost else None
     return Row(metric, view, len(values), lost, mean, tuple(quantiles(values, ps)))
@@ -74,6 +77,19 @@ def _pooled(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...]) ->
     return Row(
         metric, view, len(values), 0, float(values.mean()) / 1e6 if len(values) else None, tuple(found)
     )
+
+
+def _rates(metric: Metric, values: Floats, view: str, ps: tuple[float, ...]) -> Row:
+    """Tokens a second from ms a token: the slow end stays the high end, +inf stays what got no answer."""
+    lost = int(np.isinf(values).sum())
+    mean = float((1000 / values).mean()) if len(values) and not lost else None
+    found = (_inverse(q) for q in quantiles(values, ps))
+    return Row(metric, view, len(values), lost, mean, tuple(found))
+
+
+def _inverse(q: Quantile) -> Quantile:
+    value, fast, slow = (v if v is None or math.isinf(v) else 1000 / v for v in (q.value, q.low, q.high))
+    return replace(q, value=value, low=slow, high=fast)
 
 
 def _in_ms(ns: Quantile) -> Quantile:

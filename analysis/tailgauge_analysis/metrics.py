@@ -29,6 +29,7 @@ ATTEMPT = "attempt"
 CHUNK = "chunk"
 
 UNIT = "ms"
+RATE = "tokens/s"  # 1 / ns a token: the function gives the latter, and percentiles count from the fast end
 
 # Which requests can have a metric: a failed request counts in the offered view of those that it could have had.
 ANSWERED = "answered"  # every pattern that gives one answer
@@ -69,6 +70,12 @@ def _tpot(steady: Steady) -> Floats:
     tokens = answers["output_tokens"].where(streamed)
     spread = answers["last_content_at_ns"] - answers["first_content_at_ns"]
     return (spread / (tokens - 1)).to_numpy(np.float64)
+
+
+def _per_token(steady: Steady) -> Floats:
+    """TPOT where it is above 0: what came at one moment has no rate."""
+    ns = _tpot(steady)
+    return np.where(ns > 0, ns, np.nan)
 
 
 def _tpot_c(steady: Steady) -> Floats:
@@ -129,6 +136,14 @@ METRICS = (
         _tpot_c,
     ),
     Metric(
+        "user_rate", "User tokens per second", NEITHER, REQUEST, True,
+        "1 / TPOT",
+        ("attempts.first_content_at_ns", "attempts.last_content_at_ns", "attempts.output_tokens"),
+        "How fast an answer is written for its reader. Percentiles count from the fast end, as those of a latency do: "
+        "99% of the answers are at least as fast as the p99. A request without an answer is slower than any.",
+        _per_token, unit=RATE,
+    ),
+    Metric(
         "chunk_gap", "Chunk gap", NEITHER, CHUNK, False,
         "arrival of a content chunk - arrival of the one before, in one attempt",
         ("chunks.arrived_at_ns", "chunks.chunk_index"),
@@ -171,6 +186,13 @@ METRICS = (
         ("requests.scheduled_at_ns", "requests.ended_at_ns"),
         "From the time at which a message batch was to be submitted to its results, polls included.",
         _where_ok("ended_at_ns", BATCH), IN_BATCHES,
+    ),
+    Metric(
+        "ttft_event", "First event since scheduled", SCHEDULED, REQUEST, False,
+        "first event of the stream - scheduled",
+        ("requests.scheduled_at_ns", "attempts.first_event_at_ns"),
+        "The stream is open: `message_start`, or a choice with a role and no text. No content, so no TTFT, though some tools call it that.",
+        _between("scheduled_at_ns", "first_event_at_ns"),
     ),
     Metric(
         "ttft_thinking", "First thinking since scheduled", SCHEDULED, REQUEST, False,

@@ -216,6 +216,7 @@ _PERCENTILE = """\
 `metric` is a name of [metrics.md](metrics.md) without its ending `_sched` or `_sent`, for `since` says that.
 `percentiles` has p50, p90, p95, p99 and p99_9, each with value, low and high (95% interval, in `unit`), reliable (10 effective samples
 or more lie beyond it), beyond (it lies among requests without answer), n_eff, and value_is, low_is, high_is as below.
+Those of a rate in tokens/s count from the fast end: 99% of the answers are at least as fast as the p99, and `low` is still the smaller number.
 The row's n_eff is that of its p99. Rows without a sample are left out.
 """
 
@@ -229,9 +230,12 @@ There is no NaN and no infinity.
 
 def metrics_page() -> str:
     """docs/metrics.md."""
-    parts = ["# Metrics", GENERATED, "Every latency is in milliseconds and is measured in nanoseconds."]
-    rows = [(f"`{m.name}`", m.title, _since(m), m.level, _views(m)) for m in METRICS]
-    parts += [_rows(("metric", "title", "clock starts", "one value a", "views"), rows), "## Each metric"]
+    parts = ["# Metrics", GENERATED, "Times are measured in nanoseconds."]
+    rows = [(f"`{m.name}`", m.title, m.unit, _since(m), m.level, _views(m)) for m in METRICS]
+    parts += [
+        _rows(("metric", "title", "unit", "clock starts", "one value a", "views"), rows),
+        "## Each metric",
+    ]
     for metric in METRICS:
         needs = ", ".join(f"`{need}`" for need in metric.needs)
         parts.append(

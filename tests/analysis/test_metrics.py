@@ -41,6 +41,30 @@ def test_quantiles_of_a_lognormal_are_found_within_their_interval(stage):
         assert q.low <= 200 * np.exp(0.35 * z) <= q.high
 
 
+def test_a_rate_is_the_inverse_of_tpot_counted_from_its_fast_end(stage):
+    gaps = row(BY_NAME["tpot"], stage(n=600, gap_ms=25, chunks=9), OFFERED).quantiles
+    s = stage(name="failing", n=600, gap_ms=25, chunks=9, ended=dict.fromkeys(range(90, 600, 20), "timeout"))
+    rates = row(BY_NAME["user_rate"], s, OFFERED)
+
+    assert gaps[0].value == 25
+    assert [q.value for q in rates.quantiles[:2]] == [40, 40]
+    assert rates.quantiles[0].low == rates.quantiles[0].high == 40
+    assert rates.quantiles[3].value == np.inf  # no answer, no tokens
+    assert rates.mean is None
+    assert row(BY_NAME["user_rate"], s, SUCCESSES).mean == pytest.approx(40)
+
+
+def test_the_first_event_is_no_content(mixed, tmp_path):
+    run = mixed(duration_s=3)
+    for i in range(60):
+        run.request(i * 40, [{"first": 100}])
+        run.attempts[-1]["first_event_at_ns"] = run.attempts[-1]["scheduled_at_ns"] + 30_000_000
+    s = steady(load([run.write(tmp_path / "run")]))
+
+    assert values(s, "ttft_event") == pytest.approx(30)
+    assert values(s, "ttft_sched") == pytest.approx(100)
+
+
 def test_one_output_token_has_no_time_per_token(stage):
     s = stage(n=100, chunks=1)
 
@@ -114,4 +138,6 @@ def test_every_objective_of_a_scenario_names_a_metric():
 
 def test_metrics_have_one_name_each_and_say_what_they_mean():
     assert len(BY_NAME) == len(METRICS)
-    assert all(m.unit == "ms" and m.formula and m.meaning.endswith(".") and m.needs for m in METRICS)
+    assert all(
+        m.unit in {"ms", "tokens/s"} and m.formula and m.meaning.endswith(".") and m.needs for m in METRICS
+    )
