@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test pytest verify lint types imports docs docs-check clean
+.PHONY: help install quickstart test pytest verify lint types imports docs docs-check bench bench-large clean
 
 help:              ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## +/\t/' | expand -t 14
@@ -26,7 +26,7 @@ quickstart: install        ## 30 s of traffic against the simulated endpoint, an
 test: install lint types imports docs-check pytest   ## every check and test, as .ci/run does
 
 # Most tests share the cores; those that compare times come after them, one at a time.
-TESTS = status=0; $(BIN)/python -m pytest -n 3 --dist loadfile -m "not alone" || status=1; \
+TESTS = status=0; $(BIN)/python -m pytest -n 4 --dist loadfile -m "not alone" || status=1; \
   $(BIN)/python -m pytest -m alone || status=1; exit $$status
 
 pytest: install            ## the tests alone
@@ -43,6 +43,7 @@ types: install             ## mypy --strict
 	$(BIN)/mypy
 	$(BIN)/mypy docs/generate.py
 	$(BIN)/mypy locustfiles
+	$(BIN)/mypy bench
 
 imports: install           ## import-linter: which room may import which
 	$(BIN)/lint-imports --no-logo
@@ -52,6 +53,12 @@ docs: install              ## write the generated pages anew
 
 docs-check: install
 	$(BIN)/python docs/generate.py --check
+
+bench: install             ## time and memory of the report of 10 million chunk rows
+	$(BIN)/python bench/analysis.py --rows 10M
+
+bench-large: install       ## the same of 10 and 100 million, held to their bars
+	$(BIN)/python bench/analysis.py --rows 10M 100M --check
 
 clean:             ## remove .venv, caches and build outputs; runs/ and reports/ stay
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

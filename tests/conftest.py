@@ -17,12 +17,12 @@ import pytest
 
 # Tests that compare times, by folder or file: `make pytest` runs them after the others, one at a time.
 ALONE = (
+    "analysis/test_speed.py",
     "end_to_end/test_coordinated_omission.py",
-    "end_to_end/test_hedging.py",
     "end_to_end/test_stamps.py",
     "end_to_end/test_traces.py",
-    "harness/transport",
-    "real_engine",
+    "harness/transport/test_stamps.py",
+    "real_engine/test_harness.py",
     "simulator/realtime",
 )
 Command = Callable[..., subprocess.CompletedProcess[str]]
