@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from tailgauge_analysis.brief import brief
+from tailgauge_analysis.cache.told import NOTE as CACHE_NOTE
 from tailgauge_analysis.cache.told import said as cache_said
 from tailgauge_analysis.fan_out import told as fan_out
 from tailgauge_analysis.hedging import told as hedging
@@ -19,6 +20,7 @@ from tailgauge_analysis.page import at, meaning, shown, word
 from tailgauge_analysis.phases import sentence
 from tailgauge_analysis.presets import alarms
 from tailgauge_analysis.presets import told as presets
+from tailgauge_analysis.rate_limits.said import NOTE as LIMITS_NOTE
 from tailgauge_analysis.rate_limits.said import said as limits_said
 from tailgauge_analysis.runfile import Json
 from tailgauge_analysis.spoken import bound
@@ -190,7 +192,7 @@ def _rate_limits(limits: Json | None) -> list[str]:
     told = limits_said(limits)
     tables = [_rows(header, rows) for _, header, rows in told["tables"]]
     facts = [_rows(("rate limits", "what is known"), told["facts"])]
-    return ["## Rate limits", safe(limits["sentence"]), *facts, *tables]
+    return ["## Rate limits", safe(limits["sentence"]), *facts, *tables, LIMITS_NOTE]
 
 
 def _cache(cache: Json | None) -> list[str]:
@@ -201,7 +203,7 @@ def _cache(cache: Json | None) -> list[str]:
         told = cache_said(entry)
         blocks.append(_rows((f"cache, {safe(name)}", "what is known"), told["facts"]))
         blocks += [_rows(header, rows) for _, header, rows in told["tables"]]
-    return blocks
+    return [*blocks, CACHE_NOTE]
 
 
 def _fan_out(found: Json | None) -> list[str]:
@@ -309,7 +311,8 @@ def _environment(contents: Json) -> list[str]:
     environment, run = contents["environment"], contents["run"]
     facts = [
         ("run", contents["run_id"]), ("state", run["state"]), ("started", run["started_at"] or "unknown"),
-        ("target", f"{run['target']['url']} ({run['target']['protocol']})"), ("seed", environment["seed"]),
+        ("target", f"{run['target']['url'] or 'unknown'} ({run['target']['protocol'] or 'protocol unknown'})"),
+        ("seed", "unknown" if environment["seed"] is None else environment["seed"]),
         ("run it again", run["reproduce"] or "–"),
         *(("version of " + key, value) for key, value in environment["versions"].items()),
     ]  # fmt: skip

@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from tailgauge_analysis import phases, wording
 from tailgauge_analysis.brief import brief
+from tailgauge_analysis.cache.told import NOTE as CACHE_NOTE
 from tailgauge_analysis.cache.told import said as cache_said
 from tailgauge_analysis.fan_out import told as fan_out
 from tailgauge_analysis.figures import Figure, library
@@ -23,9 +24,11 @@ from tailgauge_analysis.hedging import told as hedging
 from tailgauge_analysis.latency import OFFERED, SUCCESSES
 from tailgauge_analysis.load import slopes
 from tailgauge_analysis.marks import flow, marks, plainly
+from tailgauge_analysis.metrics import UNIT
 from tailgauge_analysis.presets import alarms
 from tailgauge_analysis.presets.told import limits as preset_limits
 from tailgauge_analysis.quantiles import TOO_FEW
+from tailgauge_analysis.rate_limits.said import NOTE as LIMITS_NOTE
 from tailgauge_analysis.rate_limits.said import said as limits_said
 from tailgauge_analysis.runfile import Json
 from tailgauge_analysis.slo import FAIL, INCONCLUSIVE
@@ -64,10 +67,14 @@ def meaning(contents: Json) -> str:
 
 def shown(contents: Json, view: str) -> list[Json]:
     """Latency rows of a view worth a line: none that repeats another, no p99.9 where nothing has one."""
-    rows = [row for row in contents["latency"] if row["view"] == view and row["n"]]
+    rows = [row for row in contents["latency"] if (row["view"], row["unit"]) == (view, UNIT) and row["n"]]
     rows = [row for row in rows if view == SUCCESSES or row["without_answer"]]
     same = [row["quantiles"] for row in rows if row["metric"] == "ttft_sched"]
-    rows = [row for row in rows if row["metric"] != "ttft_text" or row["quantiles"] not in same]
+    rows = [
+        row
+        for row in rows
+        if row["metric"] not in {"ttft_text", "ttft_event"} or row["quantiles"] not in same
+    ]
     if (contents["streams"]["tokens_per_chunk_p50"] or 0) <= COALESCED:
         rows = [row for row in rows if row["metric"] != "tpot_c"]
     if all(row["quantiles"][-1]["value_is"] == TOO_FEW for row in rows):
@@ -103,7 +110,8 @@ def html(contents: Json, figures: Sequence[Figure]) -> str:
         alarms_said=alarms.sentence, alarm_value=alarms.value, preset_limits=preset_limits
     )
     environment.globals.update(slope_rows=slopes.rows, slopes_untold=slopes.untold)
-    environment.globals.update(limits_said=limits_said, cache_said=cache_said)
+    environment.globals.update(limits_said=limits_said, limits_note=LIMITS_NOTE)
+    environment.globals.update(cache_said=cache_said, cache_note=CACHE_NOTE)
     environment.globals.update(fan_out_waits=fan_out.waits, fan_out_facts=fan_out.facts)
     environment.globals.update(hedging_waits=hedging.waits, hedging_facts=hedging.facts)
     outcomes = [slo["outcome"] for slo in contents["slos"]]

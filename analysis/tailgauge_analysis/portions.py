@@ -33,9 +33,9 @@ def portion(seen: npt.NDArray[np.bool_]) -> Portion:
     return _of(k, n, effective_n(seen) if n else 0)
 
 
-def counted(k: int, n: int) -> Portion:
-    """The share k / n of what is independent."""
-    return _of(k, n, n)
+def counted(k: int, n: int, n_eff: int | None = None) -> Portion:
+    """The share k / n of what is independent, or of what says as much as `n_eff` that are."""
+    return _of(k, n, n if n_eff is None else n_eff)
 
 
 def _of(k: int, n: int, n_eff: int) -> Portion:

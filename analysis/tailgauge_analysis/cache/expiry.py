@@ -58,6 +58,15 @@ def expiry(calls: pd.DataFrame, *, sliding: bool) -> Expiry | None:
     )
 
 
+def why_not(calls: pd.DataFrame) -> str:
+    """Why there is no expiry to tell of."""
+    if not (calls["read"] + calls["created"]).any():
+        return "nothing was read or written"
+    if not (calls["gap_ns"].notna() & calls["counted"]).any():
+        return "no text was asked for again"
+    return "how long entries live is not known"
+
+
 def per_text(calls: pd.DataFrame, back: pd.DataFrame) -> Floats:
     """Calls of each one's text a nanosecond, over the time in which the run sent calls."""
     sent = calls["sent_at_ns"]

@@ -15,7 +15,7 @@ from tailgauge_analysis.cache import shares
 from tailgauge_analysis.cache.calls import calls
 from tailgauge_analysis.cache.cost import Cost, Tariff, cost, tariff
 from tailgauge_analysis.cache.effect import Worth, worth
-from tailgauge_analysis.cache.expiry import Expiry, expiry
+from tailgauge_analysis.cache.expiry import Expiry, expiry, why_not
 from tailgauge_analysis.cache.misses import Miss, causes, first_bytes, misses
 from tailgauge_analysis.cache.settings import CacheSettings, settings
 from tailgauge_analysis.frames import Frames
@@ -51,6 +51,7 @@ class Cache:
     misses: list[Miss]
     first_bytes: list[tuple[int, int]]
     expiry: Expiry | None
+    no_expiry: str
     worth: Worth
     cost: Cost | None
     no_cost: str
@@ -88,6 +89,7 @@ def _cache(
     name: str, rows: pd.DataFrame, known: CacheSettings, by: Tariff, *, batch: bool, without_usage: int
 ) -> Cache:
     of = rows[rows["counted"]]
+    aged = expiry(rows, sliding=known.sliding)
     spent = cost(of, by, batch=batch, without_usage=without_usage)
     return Cache(
         traffic=name,
@@ -105,7 +107,8 @@ def _cache(
         expected=_expected(of),
         misses=misses(of, of["cause"]),
         first_bytes=first_bytes(of, of["cause"]),
-        expiry=expiry(rows, sliding=known.sliding),
+        expiry=aged,
+        no_expiry="" if aged else why_not(rows),
         worth=worth(of),
         cost=spent,
         no_cost="" if spent else by.why or "no price for the models of these calls",

@@ -16,10 +16,14 @@ import numpy as np
 from tailgauge_analysis.cache.cost import UNIT
 from tailgauge_analysis.cache.effect import CACHED_TOKENS, CONNECTION, IN_FLIGHT, SAVED, UNCACHED_TOKENS
 from tailgauge_analysis.cache.finding import Cache
-from tailgauge_analysis.cache.misses import CAUSES, FIRST, SALTED
+from tailgauge_analysis.cache.misses import CAUSES
 from tailgauge_analysis.runfile import Json
 from tailgauge_analysis.wording import count, ms, percentile, plain, plural, share
 
+NOTE = (
+    "The whole run except preflight, by call; TTFT of the steady stage. A miss has one cause, found from what the client knew when it "
+    "sent the call; partly: an earlier part was read. Formulas: docs/reports.md."
+)
 Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 
 SHARES = (
@@ -83,10 +87,13 @@ def _sentence(one: Cache) -> str:
         said += (
             f"; the input cost {share(abs(part.value))} {'more' if sign < 0 else 'less'} than without{sure}"
         )
-    telling = [miss for miss in one.misses if miss.cause not in {FIRST, SALTED}]
-    if telling:
-        worst, all_ = max(telling, key=lambda miss: miss.calls), sum(miss.calls for miss in one.misses)
-        said += f"; most misses: {_WORDS[worst.cause]} ({count(worst.calls)} of {count(all_)})"
+    if one.misses:
+        most = sorted(one.misses, key=lambda miss: -miss.calls)[:3]
+        causes = ", ".join(f"{count(miss.calls)} {_WORDS[miss.cause]}" for miss in most)
+        partly = sum(miss.partly for miss in one.misses)
+        said += f"; {plural(sum(miss.calls for miss in one.misses), 'call')} missed"
+        said += (f" ({count(partly)} of them only a part)" if partly else "") + f": {causes}"
+        said += " and others" if len(one.misses) > len(most) else ""
     return f"{said}."
 
 
@@ -162,7 +169,7 @@ def _facts(entry: Json) -> list[tuple[str, str]]:
         places = ", ".join(f"{count(b['byte'])} ({plural(b['calls'], 'call')})" for b in entry["first_bytes"])
         facts.append(("First differing byte", places))
     facts += _ttft(entry["worth"])
-    facts += _expiry(entry["expiry"])
+    facts += _expiry(entry["expiry"], entry["no_expiry"])
     return facts + _cost(entry["cost"], entry["no_cost"])
 
 
@@ -183,19 +190,19 @@ def _ttft(worth: Json) -> list[tuple[str, str]]:
     return facts
 
 
-def _expiry(one: Json | None) -> list[tuple[str, str]]:
+def _expiry(one: Json | None, why: str) -> list[tuple[str, str]]:
     if one is None:
-        return []
+        return [("Asked again", f"not told: {why}")]
     seen = one["observed"]
     between = f" ({share(seen['low'])} to {share(seen['high'])})" if seen["low"] is not None else ""
-    life = f" in {one['life_s']:,.4g} s" if one["life_s"] is not None else ""
+    life = f"{one['life_s']:,.4g} s" if one["life_s"] is not None else "their life"
     kept = "here it does" if one["sliding"] else "here it does not"
     text = (
         f"{share(seen['value'])}{between} of {plural(one['calls'], 'call')} read; their gaps allow {share(one['by_gaps'])}, "
         f"Poisson calls at their rates {share(one['by_rate_sliding'])}, or {share(one['by_rate_fixed'])} where a read does not renew the life; {kept}"
     )
     more = (
-        f". {plural(one['excess_misses'], 'call')} read nothing though asked{life or ' in time'}"
+        f". {plural(one['excess_misses'], 'call')} read nothing though asked again within {life}"
         if one["excess_misses"]
         else ""
     )
@@ -223,8 +230,9 @@ def _cost(cost: Json | None, why: str) -> list[tuple[str, str]]:
                 (f"Break-even, {one['model']}, {one['ttl']}", "never: a read costs as much as no cache")
             )
             continue
+        uses = f"{cost['uses_per_write'] or 0:,.3g}"
         had = (
-            f"; here {share(cost['hit_share_of_cached'])} and {cost['uses_per_write']:,.3g} uses"
+            f"; here {share(cost['hit_share_of_cached'])} and {uses} {'use' if uses == '1' else 'uses'} of each"
             if cost["uses_per_write"]
             else ""
         )

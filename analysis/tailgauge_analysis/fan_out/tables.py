@@ -19,7 +19,7 @@ from tailgauge_analysis.fan_out.legs import ALL, Legs, legs
 from tailgauge_analysis.fan_out.siblings import Mask, Siblings, siblings, stretches
 from tailgauge_analysis.metrics import BY_NAME
 from tailgauge_analysis.portions import Portion, counted
-from tailgauge_analysis.quantiles import Floats, Quantile, quantiles, rank
+from tailgauge_analysis.quantiles import Floats, Quantile, effective_n, quantiles, rank
 from tailgauge_analysis.ratios import Ratio, quantile_ratio
 from tailgauge_analysis.runfile import Json, table
 from tailgauge_analysis.steady import Steady
@@ -187,7 +187,11 @@ def _critical(one: Legs) -> Critical | None:
     times = times[~np.isnan(times).all(axis=1)] if times.size else times
     if not times.size or len(one.kinds) < 2:
         return None
-    last = np.nanargmax(times, axis=1)
+    known = np.where(np.isnan(times), -np.inf, times)
+    known = known[(known == known.max(axis=1)[:, None]).sum(axis=1) == 1]  # none is last where two are
+    if not len(known):
+        return None
+    last = known.argmax(axis=1)
     kind = one.kinds[last]
     count = np.bincount(one.kinds)
     return Critical(
@@ -211,19 +215,24 @@ def _gain(times: Floats) -> Gain | None:
 def _partial(one: Legs) -> Partial:
     ok = (one.requests["ended"] == records.OK).to_numpy(np.bool_)
     failed, answered = one.failed.any(axis=1), ~np.isnan(one.times_ms)
-    known = int(answered.sum() + one.failed.sum())
     return Partial(
         legs=one.times_ms.size,
         failed=int(one.failed.sum()),
         closed=int(one.closed.sum()),
         never_sent=int((~answered & ~one.failed & ~one.closed).sum()),
-        failed_share=counted(int(one.failed.sum()), known),
+        failed_share=_of_requests(one.failed, answered | one.failed),
         requests_with_failed=int(failed.sum()),
         ok_with_failed=int((failed & ok).sum()),
         failed_with_answers=int((~ok & answered.any(axis=1)).sum()),
         retries=one.retries,
         copies=one.copies,
     )
+
+
+def _of_requests(failed: Mask, known: Mask) -> Portion:
+    """The share of failed legs; legs of one request fail together, so they stand on effective n."""
+    k, n = int(failed.sum()), int(known.sum())
+    return counted(k, n, effective_n(failed[known], known.sum(axis=1)) if n else 0)
 
 
 def _serial(one: Legs, found: list[Legs], tables: Json, joined: dict[str, latency.Row]) -> Serial | None:

@@ -56,7 +56,7 @@ def sentence(one: Json) -> str:
     if found is None:
         return f"{said}; nothing can be said of how its legs depend on each other ({one['siblings_why']})."
     seen, naive = share(found["any"]["value"]), share(found["any_naive"])
-    said += f"; {seen} of the requests meet a slow leg ({naive} if legs were independent)"
+    said += f"; {seen} of the requests meet a slow leg, one of the slowest {share(found['slow_share'])} ({naive} if legs were independent)"
     if found["p_value"] < SURE:
         return f"{said}: legs of one request are slow together (p = {found['p_value']:.3g})."
     return f"{said}: no sign that legs of one request are slow together (p = {found['p_value']:.2g})."
@@ -86,7 +86,7 @@ def facts(one: Json) -> list[tuple[str, str]]:
         told.append(("No prediction", one["not_predicted"]))
     told += _siblings(one)
     if one["critical"]:
-        told.append(("Waited for last", _critical(one["critical"])))
+        told.append((_last(one), _critical(one["critical"])))
     gain = one["gain"]
     if gain and one["order"] == "parallel":
         told.append(
@@ -139,6 +139,10 @@ def _siblings(one: Json) -> list[tuple[str, str]]:
         between = f"({found['k_eff_low']:.3g} to {high})"
         told.append(("K_eff", f"{found['k_eff']:.3g} {between} independent legs would be late as often"))
     return told
+
+
+def _last(one: Json) -> str:
+    return "Longest leg" if one["order"] == "sequential" else "Waited for last"
 
 
 def _critical(critical: Json) -> str:

@@ -6,7 +6,7 @@ since they remember. There is a finding if the run met a 429, saw a rate-limit h
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -190,6 +190,8 @@ def _bucket(
             end_s = float(over_time.at_s[-1])
             level = levels.levels(events, per_s.value, size.value, seen, over_time.width_s, end_s)
         grown = _grown(events, rows, per_s.value, size)
+        if not ours.any():
+            grown = _unrefused(grown)
     refill = None
     if seen is not None and seen.refill_low is not None and seen.refill_high is not None:
         refill = (seen.refill_low, seen.refill_high)
@@ -213,6 +215,14 @@ def _grown(events: Costs, rows: pd.DataFrame, per_s: float, size: Told) -> growt
     if size.value is None and one.value is not None:
         return growth.Growth(None, one.low, one.high, one.calls, size.why)
     return one
+
+
+def _unrefused(grown: growth.Growth) -> growth.Growth:
+    """At least 1 where the limit refused nobody: so much was borne."""
+    if grown.low is None or grown.low >= 1:
+        return grown
+    value = None if grown.value is None else max(1.0, grown.value)
+    return replace(grown, low=1.0, value=value)
 
 
 def _unexplained(fit: buckets.Fit | None) -> int:

@@ -19,7 +19,7 @@ import pandas as pd
 
 from tailgauge import records
 from tailgauge_analysis import bootstrap
-from tailgauge_analysis.binomial import clopper_pearson
+from tailgauge_analysis.portions import portion
 from tailgauge_analysis.quantiles import Floats, Ints, rank
 from tailgauge_analysis.rate_limits.kinds import refused
 from tailgauge_analysis.runfile import Json, table
@@ -88,15 +88,15 @@ def retry_after(attempts: pd.DataFrame) -> RetryAfter:
     said = attempts[refused(attempts)]
     asked = np.sort(said["retry_after_s"].dropna().to_numpy(np.float64))
     n, k = len(said), len(asked)
-    low, high = clopper_pearson(k, n) if n else (None, None)
+    named = portion(said["retry_after_s"].notna().to_numpy(np.bool_))
     early = early_s(attempts)
     wrong = np.sort(early[early > 0])
-    wrong_low, wrong_high = clopper_pearson(len(wrong), len(early)) if len(early) else (None, None)
+    kept = portion(early > 0)
     counts = np.histogram(wrong, [*EDGES_S, np.inf])[0] if len(wrong) else np.zeros(len(EDGES_S), np.int64)
     return RetryAfter(
-        n, k, k / n if n else None, low, high,
+        n, k, named.value, named.low, named.high,
         float(asked[rank(k, 0.5) - 1]) if k else None, float(asked[-1]) if k else None,
-        len(early), len(wrong), len(wrong) / len(early) if len(early) else None, wrong_low, wrong_high,
+        kept.n, kept.k, kept.value, kept.low, kept.high,
         float(wrong[rank(len(wrong), 0.5) - 1]) if len(wrong) else None,
         float(wrong[-1]) if len(wrong) else None, counts.astype(np.int64),
     )  # fmt: skip
@@ -139,9 +139,8 @@ def amplification(attempts: pd.DataFrame, scenario: Json) -> tuple[Amplification
         )
         tried, called = (by_request[key].to_numpy(np.float64) for key in ("size", "sum"))
         low, high = bootstrap.ratio(tried, called)
-        failed = int(rows["ended"].isin(FAILED).sum())
-        f = failed / len(rows)
-        f_low, f_high = clopper_pearson(failed, len(rows))
+        failed = portion(rows["ended"].isin(FAILED).to_numpy(np.bool_))
+        f, f_low, f_high = failed.value or 0.0, failed.low or 0.0, failed.high or 0.0
         most = _most_retries(scenario, str(name))
         why = None if most is not None else "the scenario names no retry policy for it"
         of_f, of_low, of_high = (None if most is None else expected(v, most) for v in (f, f_low, f_high))

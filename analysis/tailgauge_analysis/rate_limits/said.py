@@ -11,9 +11,14 @@ from tailgauge_analysis.rate_limits.headers import KINDS
 from tailgauge_analysis.runfile import Json
 from tailgauge_analysis.wording import plain, plural, share
 
+NOTE = (
+    "Shares and retries are of the steady stage; buckets are of the whole run, preflight included, full at its start. "
+    "Growth: the same traffic repeated so many times, until the bucket first refuses a call; it depends on the worst moment of the run."
+)
+MUCH = 1.5  # tries a call, from which the sentence tells of them
 KIND_HEADER = ("steady stage, by", "429s", "share", "95% interval", "first at (s)", "known by")
 BUCKET_HEADER = (
-    "Limit on", "429s", "least remaining", "refill (per second)", "burst", "mean use", "growth to the first 429",
+    "whole run, limit on", "429s", "least remaining", "refill (per second)", "burst", "mean use", "growth to the first 429",
 )  # fmt: skip
 
 
@@ -28,7 +33,7 @@ def said(limits: Json) -> Json:
 
 def spoken(kind: str) -> str:
     """A kind of limit in words."""
-    return {"ramp": "growth", "spend": "spending"}.get(kind, kind.replace("_", " "))
+    return {"ramp": "acceleration", "spend": "spending"}.get(kind, kind.replace("_", " "))
 
 
 def sentence(limits: Json) -> str:
@@ -37,9 +42,11 @@ def sentence(limits: Json) -> str:
     one = limits["buckets"][bound["bucket"]] if bound["bucket"] is not None else None
     if not limits["refused"]:
         told = f"No 429 in {plural(n, 'attempt')}" if n else "Nothing was sent in the steady stage"
+        if limits["overloaded"]["k"]:
+            told += f", but {share(limits['overloaded']['value'])} of them got a 529 or 503"
         if one is not None and one["utilisation"] is not None:
             told += f"; the limit most used is that on {spoken(one['kind'])}, by {share(one['utilisation'])} of its refill"
-        return f"{told}."
+        return f"{told}{_retried(limits)}."
     told = f"{share(limits['share'])} of {plural(n, 'attempt')} got a 429"
     if bound["kind"] is not None:
         told += f", most by the limit on {spoken(bound['kind'])}"
@@ -49,7 +56,17 @@ def sentence(limits: Json) -> str:
         told += f", {_short(at_once)} at once)" if at_once is not None else ")"
     if after["violations"]:
         told += f"; {share(after['violation_share'])} of the attempts that were told when to come back came too early"
-    return f"{told}."
+    return f"{told}{_retried(limits)}."
+
+
+def _retried(limits: Json) -> str:
+    """What the retries of the traffic that retried most made of its calls, where that is much."""
+    worst = max(limits["amplification"], key=lambda one: one["observed"], default=None)
+    if worst is None or worst["low"] < MUCH:
+        return ""
+    return (
+        f"; with retries each call of {plain(worst['traffic'], 60)} was tried {worst['observed']:.1f} times"
+    )
 
 
 def _facts(limits: Json) -> list[tuple[str, str]]:
@@ -61,6 +78,8 @@ def _facts(limits: Json) -> list[tuple[str, str]]:
     rows += [
         (f"Amplification, {plain(one['traffic'], 60)}", _amplified(one)) for one in limits["amplification"]
     ]
+    if (room := _no_room(limits)) is not None:
+        rows.append(("A limit a minute is no burst", room))
     wave = limits["synchrony"]
     if wave["retries"]:
         told = f"{wave['retries']:,} {'retry' if wave['retries'] == 1 else 'retries'}: "
@@ -82,9 +101,27 @@ def _rate(limits: Json) -> list[tuple[str, str]]:
     if limits["refused"]:
         met = f"{limits['requests_refused']:,} of {limits['requests']:,} met a 429"
         rows.append(("Requests", f"{met}, {limits['requests_ended_refused']:,} ended with one"))
+    full = limits["overloaded"]
+    if full["k"]:
+        ends = f"{share(full['low'])} – {share(full['high'])}"
+        rows.append(("529 or 503", f"{share(full['value'])} of the attempts (95% interval {ends})"))
     if limits["first_at_s"] is not None:
-        rows.append(("First 429", f"{limits['first_at_s']:,.3g} s after the start"))
+        rows.append(
+            ("First 429 of the run", f"{limits['first_at_s']:,.3g} s after its start, warm-up included")
+        )
     return rows
+
+
+def _no_room(limits: Json) -> str | None:
+    """Whoever reads headers sees room where there is none, if a bucket holds much less than its limit a minute."""
+    for one in limits["buckets"]:
+        left, size = one["remaining"], one["burst"]["high"]
+        if one["refused"] and left is not None and size is not None and size < left["limit"] / 2:
+            return (
+                f"headers never showed less than {left['least']:,.0f} of {left['limit']:,.0f} {spoken(one['kind'])} left, and calls were "
+                f"refused all the same: no more than about {_short(one['burst']['value'] or size)} are admitted at once"
+            )
+    return None
 
 
 def _after(after: Json) -> list[tuple[str, str]]:

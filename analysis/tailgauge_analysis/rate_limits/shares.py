@@ -1,7 +1,7 @@
 """How many calls got a 429: in the steady stage, by kind of limit, and over the run.
 
 Rule: shares of attempts that were sent, each with its exact (Clopper-Pearson) 95% interval. 429s come together, so the
-shares of the stage take their intervals on effective n (quantiles.effective_n), those of bins on n. A bin is as wide as
+shares of the stage take their intervals on effective n (portions), those of bins on n. A bin is as wide as
 those of the timeline, by the time of sending.
 """
 
@@ -14,8 +14,8 @@ import pandas as pd
 
 from tailgauge import records
 from tailgauge_analysis.binomial import clopper_pearson
-from tailgauge_analysis.quantiles import Floats, Ints, effective_n
-from tailgauge_analysis.rate_limits.costs import Mask
+from tailgauge_analysis.portions import Portion, portion
+from tailgauge_analysis.quantiles import Floats, Ints
 from tailgauge_analysis.rate_limits.kinds import ALL, refused
 from tailgauge_analysis.timeline import width
 
@@ -47,6 +47,7 @@ class Shares:
     requests: int
     requests_refused: int
     requests_ended_refused: int
+    overloaded: Portion  # 529 or 503: refusals too, but by no limit of the client's
     by_kind: tuple[Kind, ...]
 
 
@@ -61,6 +62,8 @@ class Bins:
     low: Floats
     high: Floats
     by_kind: dict[str, Ints]
+    by_kind_low: dict[str, Floats]
+    by_kind_high: dict[str, Floats]
 
     @property
     def share(self) -> Floats:
@@ -74,27 +77,24 @@ def shares(requests: pd.DataFrame, attempts: pd.DataFrame, kinds: pd.DataFrame) 
     steady = attempts[(attempts["stage"] == records.STEADY) & attempts["sent_at_ns"].notna()]
     said = refused(steady)
     n, k = len(steady), int(said.sum())
-    low, high, n_eff = _interval(said) if n else (None, None, 0)
+    whole = portion(said)
     wanted = requests[requests["stage"] == records.STEADY]
     met = steady["request_id"][said].nunique()
     ended = int((wanted["ended"] == records.RATE_LIMITED).sum())
     rows = kinds.loc[steady.index[said]].join(steady["sent_at_ns"])
     by_kind = []
     for kind, group in rows.groupby("kind", sort=False):
-        ends = _interval(steady.index.isin(group.index))
+        one = portion(steady.index.isin(group.index))
         hows = tuple(sorted({how for how in group["how"] if how}))
         first = float(group["sent_at_ns"].min()) / 1e9
-        by_kind.append(Kind(str(kind), len(group), len(group) / n, *ends, first, hows))
+        by_kind.append(
+            Kind(str(kind), one.k, one.k / n, one.low or 0.0, one.high or 0.0, one.n_eff, first, hows)
+        )
     by_kind.sort(key=lambda one: -one.attempts)
+    full = portion((steady["ended"] == records.OVERLOADED).to_numpy(np.bool_))
     return Shares(
-        n, k, k / n if n else None, low, high, n_eff, len(wanted), int(met), ended, tuple(by_kind)
+        n, k, whole.value, whole.low, whole.high, whole.n_eff, len(wanted), int(met), ended, full, tuple(by_kind)
     )  # fmt: skip
-
-
-def _interval(which: Mask) -> tuple[float, float, int]:
-    """Interval of a share in order of time, and the effective n on which it stands."""
-    n_eff = effective_n(which)
-    return (*clopper_pearson(float(which.mean()) * n_eff, n_eff), n_eff)
 
 
 def bins(attempts: pd.DataFrame, kinds: pd.DataFrame) -> Bins | None:
@@ -109,11 +109,21 @@ def bins(attempts: pd.DataFrame, kinds: pd.DataFrame) -> Bins | None:
     said = refused(sent)
     n = np.bincount(number, minlength=count)
     k = np.bincount(number[said], minlength=count)
-    ends = np.array(
-        [clopper_pearson(int(a), int(b)) if b else (np.nan, np.nan) for a, b in zip(k, n, strict=True)]
-    )
     of = kinds["kind"].reindex(sent.index).to_numpy(object)
     present = [kind for kind in ALL if (of == kind).any()]
     by_kind = {kind: np.bincount(number[of == kind], minlength=count) for kind in present}
     at = (np.arange(count) + 0.5).astype(np.float64) * step
-    return Bins(step, at, n, k, ends[:, 0], ends[:, 1], by_kind)
+    low, high = _band(k, n)
+    bands = {kind: _band(counts, n) for kind, counts in by_kind.items()}
+    return Bins(
+        step, at, n, k, low, high, by_kind,
+        {kind: ends[0] for kind, ends in bands.items()}, {kind: ends[1] for kind, ends in bands.items()},
+    )  # fmt: skip
+
+
+def _band(k: Ints, n: Ints) -> tuple[Floats, Floats]:
+    """Exact intervals bin by bin, each pair of counts computed once; NaN where nothing was sent."""
+    pairs, of = np.unique(np.column_stack((k, n)), axis=0, return_inverse=True)
+    ends = np.array([clopper_pearson(int(a), int(b)) if b else (np.nan, np.nan) for a, b in pairs])
+    band: Floats = ends[of.ravel()]
+    return band[:, 0], band[:, 1]

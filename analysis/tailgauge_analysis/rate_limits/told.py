@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tailgauge_analysis.rate_limits.finding import Bucket, RateLimits
+from tailgauge_analysis.rate_limits.kinds import RAMP
 from tailgauge_analysis.rate_limits.levels import WINDOWS_S
 from tailgauge_analysis.rate_limits.retries import EDGES_S
 from tailgauge_analysis.rate_limits.said import sentence
@@ -32,7 +33,7 @@ def told(found: RateLimits | None) -> Json | None:
         "by_second": _bins(found),
         "buckets": buckets,
         "binding": {"kind": bound.kind, "bucket": place, "how": bound.how, "why": bound.why},
-        "growth": buckets[place]["growth"] if place is not None else {"value": None, "low": None, "high": None, "calls": 0, "why": bound.why or "its bucket is not known"},
+        "growth": buckets[place]["growth"] if place is not None else {"value": None, "low": None, "high": None, "calls": 0, "why": bound.why or ("a limit on acceleration is no bucket" if bound.kind == RAMP else "its bucket is not known")},
         "acceleration": asdict(found.acceleration),
         "retry_after": {**asdict(found.retry_after), "early_from_s": list(EDGES_S)},
         "amplification": [asdict(one) for one in found.amplification],
