@@ -8,7 +8,7 @@ from axe_core_python.base import AXE_SCRIPT
 
 WIDTHS = (1440, 390)
 LOOKS = [("everything", width, scheme) for width in WIDTHS for scheme in ("light", "dark")]
-LOOKS += [("hostile", width, "light") for width in WIDTHS]
+LOOKS += [("hostile", 390, "light")]
 CONTROL = "http://control.invalid/"
 FAULTY = f"""<!doctype html><title>faults</title><body style="width:2000px"><main><img src="data:,"><p style="color:#eee">pale</p>
 <script>fetch("{CONTROL}").catch(() => 0); console.error("planted")</script>"""
@@ -26,9 +26,10 @@ LAYOUT = """(() => {
     verdict: document.querySelector("#verdict")?.textContent,
   };
 })()"""
-FINDINGS = """axe.run().then((told) => told.violations.map((rule) => ({
+FINDINGS = """axe.run(document, {{ resultTypes: ["violations"], {only} }}).then((told) => told.violations.map((rule) => ({{
   rule: rule.id, impact: rule.impact, where: rule.nodes.slice(0, 5).map((node) => node.html.slice(0, 300)),
-})))"""
+}})))"""
+CONTRAST = 'runOnly: ["color-contrast"]'  # all that a change of colours can change
 
 
 @pytest.fixture(scope="module")
@@ -55,17 +56,17 @@ def seen(browser, pages, tmp_path_factory):
     told = {}
     with browser.Browser(folder / "profile") as chromium:
 
-        def look():
-            return {**chromium.run(LAYOUT), "findings": chromium.run(FINDINGS)}
+        def look(only=""):
+            return {**chromium.run(LAYOUT), "findings": chromium.run(FINDINGS.format(only=only))}
 
         for run, path in {"faulty": faulty, **pages}.items():
-            for width in WIDTHS:
+            for width in WIDTHS if run == "everything" else (390,):
                 chromium.open(path.as_uri(), width)
                 chromium.run(f"{AXE_SCRIPT}; 0")
                 told[run, width, "light"] = look()
                 if run == "everything":
                     chromium.scheme("dark")
-                    told[run, width, "dark"] = look()
+                    told[run, width, "dark"] = look(CONTRAST)
         return told, chromium.requests(), chromium.complaints()
 
 
@@ -90,7 +91,7 @@ def test_dark_is_another_ground(seen):
 def test_no_page_asks_for_anything_or_complains(seen):
     assert seen[1] == {CONTROL}
     assert {entry.get("entry", entry).get("url") or entry["type"] for entry in seen[2]} <= {CONTROL, "error"}
-    assert len(seen[2]) == 2 * len(WIDTHS), "the planted error, and the planted request that failed"
+    assert len(seen[2]) == 2, "the planted error, and the planted request that failed"
 
 
 def test_planted_faults_are_seen(seen):
