@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-ROOMS = ("src", "analysis", "locustfiles", "tests", "docs")
+ROOMS = ("src", "analysis", "locustfiles", "tests", "docs", "bench")
 CEILING = 400
 BANNED = {"utils", "common", "helpers", "base", "manager", "factory", "registry"}
 

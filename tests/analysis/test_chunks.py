@@ -1,0 +1,128 @@
+"""Chunks folded while they are read come out as if all had been sorted at once, in whatever order they lie in the parts."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tailgauge_analysis import chunks
+from tailgauge_analysis.chunks import LAG_PS, Fold
+from tailgauge_analysis.quantiles import rank
+
+TYPES = {
+    "leg": pa.int16(),
+    "attempt": pa.int16(),
+    "chunk_index": pa.int32(),
+    "chars": pa.int32(),
+    "kind": pa.string(),
+}
+
+
+def rows_of(seed, attempts=40):
+    """Rows of attempts of 0 to 30 chunks, in order."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(0, 31, attempts)
+    of = np.repeat(np.arange(attempts), sizes)
+    arrived = rng.integers(10**9, 10**12, len(of))
+    return {
+        "request_id": of // 4 * 65536, "leg": of // 2 % 2, "attempt": of % 2,
+        "chunk_index": np.concatenate([np.arange(n) for n in sizes]), "arrived_at_ns": arrived,
+        "kind": rng.choice(["text", "thinking", "tool_json", "other"], len(of)),
+        "low_at_ns": [None if exact else 1 for exact in rng.random(len(of)) < 0.7],
+        "read_at_ns": arrived + rng.integers(-5, 4 * 10**9, len(of)), "chars": rng.integers(0, 9, len(of)),
+    }  # fmt: skip
+
+
+def taken(rows, order):
+    return {name: [values[i] for i in order] for name, values in rows.items()}
+
+
+def folded(rows, pieces=3, shift_ns=0):
+    fold = Fold(len(rows["leg"]))
+    for some in np.array_split(np.arange(len(rows["leg"])), pieces):
+        cells = {name: pa.array(v, TYPES.get(name, pa.int64())) for name, v in taken(rows, some).items()}
+        fold.add(pa.table(cells), shift_ns)
+    return fold.done()
+
+
+def by_hand(rows):
+    """Gaps of each attempt, by its key."""
+    found = {}
+    keys = zip(rows["request_id"], rows["leg"], rows["attempt"], strict=True)
+    for *key, _, at in sorted((*map(int, key), int(i), int(t)) for key, i, t in zip(keys, rows["chunk_index"], rows["arrived_at_ns"], strict=True)):  # fmt: skip
+        found.setdefault(tuple(key), []).append(at)
+    return {key: np.diff(times).tolist() for key, times in found.items()}
+
+
+@pytest.fixture(params=["in order", "interleaved", "shuffled", "with holes", "twice"])
+def rows(request):
+    rng = np.random.default_rng(7)
+    rows = rows_of(11)
+    n = len(rows["leg"])
+    order = {
+        "in order": np.arange(n),
+        "interleaved": np.lexsort((np.arange(n), np.asarray(rows["chunk_index"]) // 5)),
+        "shuffled": rng.permutation(n),
+        "with holes": np.flatnonzero(rng.random(n) < 0.6),
+        "twice": np.concatenate((np.arange(n), np.arange(n // 2))),
+    }[request.param]
+    return taken(rows, order)
+
+
+def test_the_order_of_the_rows_does_not_matter(rows, monkeypatch):
+    monkeypatch.setattr(chunks, "BLOCK", 50)  # several blocks, as in a large run
+    found, truth = folded(rows), by_hand(rows)
+
+    assert len(found) == len(rows["leg"])
+    keys = np.array(sorted(truth, reverse=True)).T
+    places = found.places(*keys)
+    gaps = np.split(found.gaps_ns(places), np.cumsum(found.sizes[places] - 1)[:-1])
+    assert [g.tolist() for g in gaps] == [truth[tuple(map(int, key))] for key in keys.T]
+
+
+def test_sums_are_those_of_the_rows(rows):
+    found = folded(rows)
+
+    assert found.chars.sum() == sum(rows["chars"])
+    assert found.intervals == sum(low is not None for low in rows["low_at_ns"])
+    lags = np.sort(np.subtract(rows["read_at_ns"], rows["arrived_at_ns"]))
+    assert found.lags_ns == tuple(lags[rank(len(lags), p) - 1] for p in LAG_PS)
+    counts = found.kinds.groupby("kind")["n"].sum().to_dict()
+    assert counts == {1: rows["kind"].count("thinking"), 2: rows["kind"].count("tool_json")}
+    firsts = {}
+    for key in sorted(
+        zip(rows["request_id"], rows["leg"], rows["attempt"], rows["chunk_index"], rows["chars"], strict=True)
+    ):
+        firsts.setdefault(key[:3], key[4])
+    assert found.first_chars.tolist() == list(firsts.values())
+
+
+def test_attempts_without_chunks_have_no_place():
+    found = folded(rows_of(3))
+    some = np.array([0, 65536 * 9, 5, -65536]), np.array([-1, 1, 0, 0]), np.array([0, 7, 0, 0])
+
+    assert found.places(*some).tolist() == [-1] * 4
+    assert chunks.none().places(*some).tolist() == [-1] * 4
+    assert chunks.none().gaps_ns(np.empty(0, int)).tolist() == []
+
+
+def test_what_a_damaged_part_gave_is_taken_back():
+    whole, rows = rows_of(5), rows_of(6)
+    cells = [
+        pa.table({name: pa.array(list(v), TYPES.get(name, pa.int64())) for name, v in one.items()})
+        for one in (whole, rows)
+    ]
+    fold = Fold(cells[0].num_rows + cells[1].num_rows)
+    fold.add(cells[0], 0)
+    mark = fold.mark()
+    fold.add(cells[1], 0)
+    fold.back_to(mark)
+
+    found, alone = fold.done(), folded(whole)
+    assert found.arrived_at_ns.tolist() == alone.arrived_at_ns.tolist()
+    assert (found.intervals, found.lags_ns) == (alone.intervals, alone.lags_ns)
+
+
+def test_times_are_moved_to_the_clock_of_the_run():
+    rows = rows_of(8)
+
+    assert (folded(rows, shift_ns=-500).arrived_at_ns + 500).tolist() == folded(rows).arrived_at_ns.tolist()
