@@ -36,11 +36,12 @@ runs/<run_id>/
 - `*.tmp` files were never finished. They are counted and ignored.
 - Times are int64 nanoseconds of the stamping worker's monotonic clock.
   Run clock = worker clock + `clock.offset_ns` - `start_at_ns`. The endpoint's clock is taken to be the owner's.
+  One offset serves a worker for the whole run; `clock.error_ns` bounds what it is wrong by, drift (parts in 10^9) included.
 - Some string columns may be dictionary-encoded.
 """
 
 _WORKER_KEYS = (
-    "one entry a worker: worker, name, host, pid, state (drained, lost, failed, running), clock (offset_ns, error_ns), "
+    "one entry a worker: worker, name, host, pid, state (drained, lost, failed, running), clock (offset_ns, error_ns, drift_ppb), "
     "stamps (kernel, user), why (what made it fail), leased, "
     "counts (dispatched, client_drop, not_reached, ended, censored), rows by table"
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from gevent.event import Event
 
 from tailgauge.cachebook import CacheBook
 from tailgauge.call import MAIN, SECOND
-from tailgauge.clock import Offset, boot_id, monotonic_ns
+from tailgauge.clock import boot_id, monotonic_ns
 from tailgauge.dispatch.admission import begins, guard_for
 from tailgauge.dispatch.attempts import Attempts
 from tailgauge.dispatch.counters import Counters
@@ -28,6 +29,7 @@ from tailgauge.endpoints.endpoint import Endpoint
 from tailgauge.folder import RunFolder, write_json
 from tailgauge.guard import Amount
 from tailgauge.link import Link
+from tailgauge.offsets import EVERY_S, WINDOW, Ping, RunOffset, over_run, tightest
 from tailgauge.preflight import Learnt
 from tailgauge.pricing import Price
 from tailgauge.prompts import Maker
@@ -39,7 +41,6 @@ from tailgauge.transport.connection import KERNEL_STAMPS
 from tailgauge.transport.stopwatch import Stopwatch
 
 log = logging.getLogger("tailgauge")
-PINGS = 8
 FLUSH_EVERY = 4  # seconds; a part at least every 5 s, the writing included
 
 
@@ -70,7 +71,7 @@ class Task:
         self.dispatcher = Dispatcher(
             self.scenario, self._makers, self.attempts, self.recorder, self.counters, on_ended, self._on_bug
         )
-        self.offsets: list[Offset] = []
+        self.pings: list[Ping] = []
         self.ponged = Event()
         self.finished = Event()
         self._draining = False
@@ -79,7 +80,7 @@ class Task:
         self._walker: Any = None
         self._reporter: Any = None
         self._health: Health | None = None
-        self._start_at_ns: int | None = None
+        self._owner_start_ns: int | None = None
 
     def _endpoint(self, url: str, target: Target) -> Endpoint:
         """A target at its address, with a pool of connections of its own."""
@@ -111,10 +112,7 @@ class Task:
         """Measure the clock against the owner's, write who this is, and say that all stands."""
         self.recorder.warm_up()
         self.attempts.warm_up()
-        for _ in range(PINGS):
-            self.ponged.clear()
-            self._link.send("ping", {"run": self.run_id, "t0": monotonic_ns()})
-            self.ponged.wait(timeout=2)
+        self._measure_clock()
         self._write_self()
         self._link.send(
             "ready",
@@ -125,12 +123,31 @@ class Task:
     def _shared(self) -> bool:
         return str(self.folder.path) == str(self._plan["folder"])
 
-    def _clock(self) -> dict[str, int]:
-        """Offset to the owner's clock: of the tightest ping; exactly 0 on the same kernel, which has one clock."""
-        best = min(self.offsets, key=lambda o: o.error_ns, default=Offset(0, 1 << 62))
-        if boot_id() and boot_id() == self._plan["boot_id"] and abs(best.offset_ns) <= best.error_ns:
-            best = Offset(0, 0)
-        return {"offset_ns": best.offset_ns, "error_ns": best.error_ns}
+    def _ping(self) -> None:
+        self._link.send("ping", {"run": self.run_id, "t0": monotonic_ns()})
+
+    def _measure_clock(self) -> None:
+        """Pings one after the other; an owner that did answer and no longer does is gone."""
+        for _ in range(WINDOW):
+            self.ponged.clear()
+            self._ping()
+            if not self.ponged.wait(timeout=2) and self.pings:
+                return
+
+    @property
+    def _one_clock(self) -> bool:
+        """Whether owner and worker run on one kernel, which has one clock."""
+        if not boot_id() or boot_id() != self._plan["boot_id"]:
+            return False
+        return all(abs(p.offset.offset_ns) <= p.offset.error_ns for p in tightest(self.pings[:WINDOW]))
+
+    def _clock(self) -> dict[str, int | None]:
+        """Offset to the owner's clock; exactly 0 where both have one, null where no ping came back."""
+        if self._one_clock:
+            return asdict(RunOffset(0, 0, None))
+        if not self.pings:
+            return {"offset_ns": None, "error_ns": None, "drift_ppb": None}
+        return asdict(over_run(self.pings))
 
     def _learn(self, learnt: Learnt) -> dict[str, Maker]:
         """Prompts are made by what the target counts, from now on."""
@@ -151,11 +168,12 @@ class Task:
         self._learn(learnt)
         self._guard(limit, learnt)
         self._plan["run"] |= learnt.facts()
-        self._start_at_ns = data["start_at_ns"] - self._clock()["offset_ns"]
+        self._owner_start_ns = data["start_at_ns"]
+        start_at_ns = data["start_at_ns"] - (self._clock()["offset_ns"] or 0)
         self._write_self()
         self._health = Health(self.counters)
         self._health.freeze()
-        self._walker = gevent.spawn(self.dispatcher.run, self._start_at_ns)
+        self._walker = gevent.spawn(self.dispatcher.run, start_at_ns)
         self._reporter = gevent.spawn(self._report)
 
     def _guard(self, limit: Amount, learnt: Learnt) -> None:
@@ -179,6 +197,8 @@ class Task:
             due += 1_000_000_000
             gevent.sleep(max(0.0, (due - monotonic_ns()) / 1e9))
             second += 1
+            if second % EVERY_S == 0 and not self._one_clock:
+                self._ping()
             try:
                 self._tick(flush=second % FLUSH_EVERY == 0)
             except RecorderError as error:
@@ -227,6 +247,8 @@ class Task:
         self.dispatcher.drain(seconds)
         if self._reporter is not None:
             self._reporter.kill()
+        if not self._one_clock:
+            self._measure_clock()
         try:
             if self._health is not None:
                 self.recorder.health(self._health.row(self.recorder.waiting_rows))
@@ -259,8 +281,7 @@ class Task:
         }
 
     def _write_self(self) -> None:
-        start = None if self._start_at_ns is None else self._start_at_ns + self._clock()["offset_ns"]
-        run = {**self._plan["run"], "start_at_ns": start}
+        run = {**self._plan["run"], "start_at_ns": self._owner_start_ns}
         try:
             write_json(self.folder.worker_json(self.number), {**self._self(), "run": run})
         except OSError as error:

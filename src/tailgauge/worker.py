@@ -15,6 +15,7 @@ from typing import Any
 from tailgauge.clock import boot_id, monotonic_ns, offset_from_ping
 from tailgauge.errors import TailgaugeError
 from tailgauge.link import Link
+from tailgauge.offsets import Ping
 from tailgauge.recorder import RecorderError
 from tailgauge.task import Task
 from tailgauge.transport.connection import hold_kernel_stamps
@@ -102,5 +103,6 @@ class Worker:
 
     def _pong(self, _: str, data: dict[str, Any]) -> None:
         if task := self._mine(data):
-            task.offsets.append(offset_from_ping(data["t0"], data["t1"], data["t2"], monotonic_ns()))
+            now = monotonic_ns()
+            task.pings.append(Ping(now, offset_from_ping(data["t0"], data["t1"], data["t2"], now)))
             task.ponged.set()

@@ -65,7 +65,7 @@ def _conclude(
         "pid": os.getpid(),
         "state": "drained",
         "why": None,
-        "clock": {"offset_ns": 0, "error_ns": 0},
+        "clock": {"offset_ns": 0, "error_ns": 0, "drift_ppb": None},
         "stamps": STAMPS,
         "counts": counts,
         "rows": dict(store.written),
