@@ -29,6 +29,23 @@ def test_every_worker_is_mapped_to_the_clock_of_the_run(write):
     assert frames.health.groupby("worker")["at_ns"].min().tolist() == [10**9] * 3
 
 
+def test_row_30_an_offset_that_is_known_within_an_error_moves_rows_by_no_more(write):
+    """Workers 50 ms ahead and behind, measured with errors: intervals stay exact, times are off by as much as was told."""
+    folder = write(n=40, rate_per_s=10, offsets_ns=(0, -50_000_000, 50_000_000))
+    run, wrong_by = json.loads((folder / "run.json").read_text()), (0, 90_000, -140_000)
+    for worker, wrong in zip(run["workers"], wrong_by, strict=True):
+        clock = worker["clock"]
+        worker["clock"] = {"offset_ns": clock["offset_ns"] + wrong, "error_ns": 150_000, "drift_ppb": 12}
+    (folder / "run.json").write_text(json.dumps(run))
+    frames = load([folder])
+
+    rows = frames.attempts.sort_values("request_id").reset_index(drop=True)
+    off = rows["scheduled_at_ns"] - rows["request_id"] // 65536 * 100_000_000
+    assert off.tolist() == [wrong_by[i % 3] for i in range(40)]
+    assert set(rows["first_content_at_ns"] - rows["scheduled_at_ns"]) == {200_000_000}
+    assert [w["error_ns"] for w in frames.run["workers"]] == [150_000] * 3
+
+
 def test_the_truth_is_reduced_to_the_first_chunk(write):
     frames = load([write(n=10, chunks=3)])
 
