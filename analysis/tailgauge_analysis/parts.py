@@ -82,6 +82,8 @@ def _opened(table: str, path: Path, problems: list[Problem]) -> Part | None:
         held = pq.read_metadata(path)
         footer = held.metadata or {}
         version = int(footer.get(_VERSION, b"0"))
+        if held.num_rows != sum(held.row_group(i).num_rows for i in range(held.num_row_groups)):
+            raise pa.ArrowInvalid("its footer contradicts itself")
     except (OSError, pa.ArrowException, ValueError) as error:
         problems.append(_left_out(table, path, f"cannot be read and is left out: {_first_line(error)}"))
         return None
@@ -116,6 +118,7 @@ def read(part: Part, wanted: Sequence[str], problems: list[Problem]) -> pa.Table
 def pieces(part: Part, wanted: Sequence[str], problems: list[Problem]) -> Iterator[pa.Table | None]:
     """The same, one row group at a time; None, with a problem, says that what came before it must not count either."""
     kinds = {column.name: _ARROW[column.kind] for column in columns(part.table)}
+    never_empty = [c.name for c in columns(part.table) if not c.nullable and c.name in wanted]
     try:
         with pq.ParquetFile(part.path, page_checksum_verification=True) as file:
             held = set(file.schema_arrow.names)
@@ -131,7 +134,11 @@ def pieces(part: Part, wanted: Sequence[str], problems: list[Problem]) -> Iterat
                     for name in wanted
                     if name not in held
                 }
-                yield pa.table({n: filled[n] if n in filled else rows[n].cast(kinds[n]) for n in wanted})
+                whole = pa.table({n: filled[n] if n in filled else rows[n].cast(kinds[n]) for n in wanted})
+                hollow = [name for name in never_empty if whole[name].null_count]
+                if hollow:
+                    raise pa.ArrowInvalid(f"column {hollow[0]} has empty values")
+                yield whole
     except (OSError, ValueError, pa.ArrowException) as error:
         problems.append(
             _left_out(part.table, part.path, f"cannot be read and is left out: {_first_line(error)}")

@@ -117,8 +117,8 @@ def listing(tree: Json, key: str) -> list[Any]:
 
 
 def whole(value: Any) -> int | None:
-    """The whole number that `value` is, else None."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    """The whole number of 64 bits that `value` is, else None."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 62 else None
 
 
 def _load(path: Path, problems: list[Problem]) -> Json | None:
@@ -169,14 +169,14 @@ def _normal(run: Json, folders: Sequence[Path], rebuilt: bool) -> Json:
         "rebuilt": rebuilt,
         "state": state,
         "scenario": table(run, "scenario"),
-        "scenario_file": _text(run.get("scenario_file")),
+        "scenario_file": text(run.get("scenario_file")),
         "overrides": [item for item in listing(run, "overrides") if isinstance(item, str)],
-        "started_at": _text(run.get("started_at")),
+        "started_at": text(run.get("started_at")),
         "start_at_ns": whole(run.get("start_at_ns")),
         "admission_end_at_ns": whole(run.get("admission_end_at_ns")),
         "ended_at_ns": whole(run.get("ended_at_ns")),
         "seed": whole(run.get("seed")),
-        "arrival": _text(run.get("arrival")),
+        "arrival": text(run.get("arrival")),
         "virtual": run.get("virtual") is True,
         "trace": table(run, "trace"),
         "estimate": table(run, "estimate"),
@@ -203,14 +203,14 @@ def _worker(entry: Json) -> Json:
     clock = table(entry, "clock")
     return {
         "worker": entry["worker"],
-        "name": _text(entry.get("name")),
-        "host": _text(entry.get("host")),
+        "name": text(entry.get("name")),
+        "host": text(entry.get("host")),
         "pid": whole(entry.get("pid")),
         "state": entry.get("state") if entry.get("state") in WORKER_STATES else "unknown",
         "offset_ns": whole(clock.get("offset_ns")),
         "error_ns": whole(clock.get("error_ns")),
-        "stamps": _text(entry.get("stamps")),
-        "why": _text(entry.get("why")),
+        "stamps": text(entry.get("stamps")),
+        "why": text(entry.get("why")),
         "leased": whole(entry.get("leased"))
         if "leased" in entry
         else whole(table(entry, "counts").get("leased")),
@@ -224,7 +224,8 @@ def _facts(tree: Json) -> Json:
     return {str(key): value for key, value in tree.items() if isinstance(value, str | int)}
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
+    """The text that `value` is, empty where it is none."""
     return value if isinstance(value, str) else ""
 
 
