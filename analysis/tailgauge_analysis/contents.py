@@ -25,7 +25,7 @@ from tailgauge_analysis.load import diagnosis, slopes
 from tailgauge_analysis.presets import alarms, matrix
 from tailgauge_analysis.problems import UNFINISHED
 from tailgauge_analysis.rate_limits.told import told as rate_limits_told
-from tailgauge_analysis.runfile import Json, table
+from tailgauge_analysis.runfile import Json, table, text
 from tailgauge_analysis.sent import Sent
 from tailgauge_analysis.slo import Outcome
 from tailgauge_analysis.spoken import VALUE, quantile
@@ -43,8 +43,8 @@ def contents(findings: Findings) -> Json:
     return {
         "report_version": REPORT_VERSION,
         "run_id": run["run_id"],
-        "scenario": str(run["scenario"].get("name") or run["run_id"]),
-        "description": str(run["scenario"].get("description") or ""),
+        "scenario": text(run["scenario"].get("name")) or run["run_id"],
+        "description": text(run["scenario"].get("description")),
         "verdict": findings.verdict,
         "rehearsal": run["virtual"],
         "exit_code": int(findings.exit_code),
@@ -97,7 +97,7 @@ def _run(findings: Findings) -> Json:
         "rebuilt": run["rebuilt"],
         "started_at": run["started_at"],
         "arrival": run["arrival"],
-        "process": table(run["scenario"], "arrival").get("process"),
+        "process": text(table(run["scenario"], "arrival").get("process")) or None,
         "asked_rate_per_s": _known(table(run["scenario"], "arrival").get("rate_per_s")),
         "steady_from_s": _known(stage.from_s),
         "steady_to_s": _known(stage.to_s),
@@ -208,6 +208,7 @@ def _slo(outcome: Outcome, beyond: str) -> Json:
     return {
         "name": outcome.name, "metric": outcome.metric, "p": outcome.p, "max_ms": outcome.max_ms, "view": outcome.view,
         "outcome": outcome.outcome, "why": outcome.why,
+        "early_stopping": asdict(outcome.stopping) | {"met": outcome.stopping.met} if outcome.stopping else None,
         "quantile": quantile(outcome.quantile, beyond) if outcome.quantile else None,
     }  # fmt: skip
 

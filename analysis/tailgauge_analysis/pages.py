@@ -123,7 +123,7 @@ STABLE_KEYS = (
     ("hedging", "what second copies gained and cost; null without them; see docs/reports.md"),
     (
         "slo",
-        "name, bound, status (pass, fail, inconclusive), value, low, high, beyond, metric, quantile, population, unit, why",
+        "name, bound, status (pass, fail, inconclusive), value, low, high, beyond, metric, quantile, population, unit, why, early_stopping (beyond, n_eff, needed, met; see docs/metrics.md)",
     ),
     (
         "definitions",

@@ -88,5 +88,5 @@ def _slo(slo: Json) -> Json:
         "name": slo["name"], "bound": slo["max_ms"], "status": slo["outcome"],
         "value": q["value_ms"] if q else None, "low": q["low_ms"] if q else None, "high": q["high_ms"] if q else None,
         "beyond": _is_beyond(q) if q else False, "metric": slo["metric"], "quantile": slo["p"],
-        "population": _population(slo["view"]), "unit": "ms", "why": slo["why"],
+        "population": _population(slo["view"]), "unit": "ms", "why": slo["why"], "early_stopping": slo["early_stopping"],
     }  # fmt: skip

@@ -110,6 +110,16 @@ _SLO = _table(
     population=_one_of("completed", "offered"),
     unit=TEXT,
     why=TEXT,
+    early_stopping={
+        **_table(
+            "MLPerf's rule at 99%: met where n_eff reaches what so many effective requests beyond the bound need; null without a request",
+            beyond=COUNT,
+            n_eff=COUNT,
+            needed=COUNT,
+            met=TRUTH,
+        ),
+        "type": ["object", "null"],
+    },
 )
 
 _ERROR = _table(

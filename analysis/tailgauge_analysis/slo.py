@@ -16,11 +16,11 @@ from tailgauge import records
 from tailgauge.errors import Exit
 from tailgauge_analysis.goodput import Goodput, goodput
 from tailgauge_analysis.latency import OFFERED, SUCCESSES, row, sample
-from tailgauge_analysis.metrics import BY_NAME, CHUNK
+from tailgauge_analysis.metrics import BY_NAME, CHUNK, Metric
 from tailgauge_analysis.quantiles import TOO_FEW, Quantile
-from tailgauge_analysis.runfile import Json, table
+from tailgauge_analysis.runfile import Json, table, text
 from tailgauge_analysis.steady import Steady
-from tailgauge_analysis.stopping import needed
+from tailgauge_analysis.stopping import Stopping, needed, stopping
 from tailgauge_analysis.verdict import INVALID
 
 PASS = "pass"  # noqa: S105 - an outcome, not a password
@@ -40,6 +40,7 @@ class Outcome:
     outcome: str
     quantile: Quantile | None
     why: str
+    stopping: Stopping | None = None
 
 
 def outcomes(scenario: Json, steady: Steady) -> list[Outcome]:
@@ -52,20 +53,29 @@ def outcomes(scenario: Json, steady: Steady) -> list[Outcome]:
 
 
 def _outcome(name: str, spec: Json, steady: Steady) -> Outcome:
-    metric = BY_NAME.get(str(spec.get("metric")))
+    named = text(spec.get("metric"))
+    metric = BY_NAME.get(named)
     p, max_ms = _number(spec.get("quantile", 0.99)), _number(spec.get("max_ms"))
     if metric is None or p is None or max_ms is None or not 0 < p < 1:
         why = "the scenario names no known metric, quantile or bound"
         return Outcome(
-            name, str(spec.get("metric")), p or 0.0, max_ms or 0.0, OFFERED, INCONCLUSIVE, None, why
+            name, named or "unknown", p or 0.0, max_ms or 0.0, OFFERED, INCONCLUSIVE, None, why
         )
     view = OFFERED if metric.offered else SUCCESSES
     quantile = row(metric, steady, view, (p,)).quantiles[0]
     outcome, why = decide(quantile, max_ms)
+    beyond = _beyond(metric, steady, view, max_ms)
     if outcome == INCONCLUSIVE and quantile.n:
-        values, _ = sample(metric, steady, view)
-        why += more(int((values > max_ms).sum()), quantile)
-    return Outcome(name, metric.name, p, max_ms, view, outcome, quantile, why)
+        why += more(beyond, quantile)
+    early = stopping(beyond, quantile.n, quantile.n_eff, p)
+    return Outcome(name, metric.name, p, max_ms, view, outcome, quantile, why, early)
+
+
+def _beyond(metric: Metric, steady: Steady, view: str, max_ms: float) -> int:
+    """How many values are above the bound; gaps may be a hundred million, so no copy of them is made."""
+    if metric.level == CHUNK:
+        return int((metric.ns(steady) > max_ms * 1e6).sum())
+    return int((sample(metric, steady, view)[0] > max_ms).sum())
 
 
 def decide(quantile: Quantile, max_ms: float) -> tuple[str, str]:

@@ -11,9 +11,34 @@ bursts: compare with n_eff, not with n.
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 from tailgauge_analysis.binomial import binomial_cdf
 
 CONFIDENCE = 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """The rule on one bound. `beyond` and `n_eff` are effective requests, `needed` those with which it would be met."""
+
+    beyond: int
+    n_eff: int
+    needed: int
+
+    @property
+    def met(self) -> bool:
+        """Whether the run could have stopped here with a pass."""
+        return self.n_eff >= self.needed
+
+
+def stopping(beyond: int, n: int, n_eff: int, p: float) -> Stopping | None:
+    """The rule on `beyond` of n requests that say as much as n_eff; None without a request."""
+    if not n:
+        return None
+    worth = math.ceil(beyond * n_eff / n)  # requests that are slow together count as few
+    return Stopping(worth, n_eff, needed(worth, p))
 
 
 def needed(beyond: int, p: float, confidence: float = CONFIDENCE) -> int:

@@ -33,6 +33,23 @@ def test_the_outcome_follows_from_the_bounds(quantile, outcome):
     assert decide(quantile, 100)[0] == outcome
 
 
+def test_early_stopping_counts_effective_requests():
+    from tailgauge_analysis.stopping import stopping
+
+    assert [stopping(k, 10_000, 10_000, 0.99).needed for k in (0, 1, 5, 10, 50)] == [
+        459,
+        662,
+        1307,
+        2010,
+        6898,
+    ]
+    together = stopping(40, 8000, 800, 0.99)  # ten slow ones at a time
+    assert (together.beyond, together.needed, together.met) == (4, 1157, False)
+    assert stopping(0, 459, 459, 0.99).met
+    assert not stopping(0, 458, 458, 0.99).met
+    assert stopping(0, 0, 0, 0.99) is None
+
+
 def objective(max_ms, metric="ttft_sched", quantile=0.99):
     return {"goal": {"metric": metric, "quantile": quantile, "max_ms": max_ms}}
 
