@@ -8,7 +8,7 @@ part gave before it turned out to be damaged is taken back.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -62,7 +62,7 @@ class Runs:
 @dataclass(frozen=True, slots=True)
 class Chunks:
     """All chunks of a run, by attempt (request, leg, attempt ascending) and number; one entry an attempt but for
-    `arrived_at_ns`. `kinds`: chunks that are no text, as `request_id`, `kind` (its place in CHUNK_KINDS) and `n`.
+    `arrived_at_ns`, which may have been let go. `kinds`: chunks that are no text, as `request_id`, `kind` (its place in CHUNK_KINDS) and `n`.
     """  # fmt: skip
 
     request_id: Ints
@@ -77,7 +77,11 @@ class Chunks:
     lags_ns: tuple[int, ...] | None  # read - arrived at LAG_PS
 
     def __len__(self) -> int:
-        return len(self.arrived_at_ns)
+        return int(self.sizes.sum())
+
+    def without_arrivals(self) -> Chunks:
+        """The same, with only what is small: nothing but the gaps needs the arrivals."""
+        return replace(self, arrived_at_ns=np.empty(0, np.int64))
 
     def places(self, request_id: Ints, leg: Ints, attempt: Ints) -> Ints:
         """The entry of each attempt asked for; -1 where it has no chunk."""

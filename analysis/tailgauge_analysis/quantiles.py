@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 CONFIDENCE = 0.95
+STRETCH = 1_000_000  # values
 BEYOND = 10  # effective samples wanted beyond the quantile; below it a value is marked unreliable
 
 TOO_FEW = "n/a"
@@ -103,11 +105,23 @@ def effective_n(exceeds: npt.NDArray[np.bool_], sizes: Ints | None = None) -> in
         deviations: Floats = exceeds.astype(np.float64) - share
     else:
         seen = sizes[sizes > 0]
-        deviations = np.add.reduceat(exceeds, np.cumsum(seen) - seen, dtype=np.int64) - share * seen
+        deviations = _counts(exceeds, seen) - share * seen
     variance = float(np.square(deviations).sum()) * correlation_time(deviations) / n**2
     if variance <= 0:
         return n
     return max(1, min(n, math.floor(share * (1 - share) / variance + 1e-6)))
+
+
+def _counts(exceeds: npt.NDArray[np.bool_], sizes: Ints) -> Ints:
+    """How many of each group exceed, a stretch of groups at a time: the sums are made of 8 bytes a value."""
+    ends = np.cumsum(sizes)
+    cuts = np.unique(np.append(np.searchsorted(ends, np.arange(0, len(exceeds), STRETCH)), len(ends)))
+    begin = ends - sizes
+    found = [
+        np.add.reduceat(exceeds[begin[a] : ends[b - 1]], begin[a:b] - begin[a], dtype=np.int64)
+        for a, b in pairwise(cuts)
+    ]
+    return np.concatenate(found)
 
 
 def correlation_time(series: Floats) -> float:
