@@ -6,6 +6,7 @@ nothing has no value and no interval.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,34 @@ class Portion:
     value: float | None
     low: float | None
     high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One share minus another, with its 95% interval."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+def difference(a: Portion, b: Portion) -> Difference:
+    """a - b of shares that have nothing to do with each other: their intervals recover the variances (Newcombe 1998)."""
+    if (
+        a.value is None
+        or b.value is None
+        or a.low is None
+        or b.low is None
+        or a.high is None
+        or b.high is None
+    ):
+        return Difference(None, None, None)
+    value = a.value - b.value
+    below, above = (
+        math.hypot(a.value - a.low, b.high - b.value),
+        math.hypot(a.high - a.value, b.value - b.low),
+    )
+    return Difference(value, max(-1.0, value - below), min(1.0, value + above))
 
 
 def portion(seen: npt.NDArray[np.bool_]) -> Portion:

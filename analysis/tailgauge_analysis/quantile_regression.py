@@ -16,7 +16,7 @@ from tailgauge_analysis.quantiles import CONFIDENCE, Floats
 
 EXACT, ROUGH = (
     (150, 0.88, 1.0),
-    (16, 0.6, 0.1),
+    (40, 0.8, 0.3),
 )  # steps, what the smoothing shrinks by, its start in deviations of y
 _AT_ONCE = 25  # weightings: few enough to stay in the processor's cache
 _RIDGE = 1e-10  # keeps a resample without one of the kinds solvable

@@ -295,7 +295,8 @@ def test_arms_of_one_run_are_told_with_their_interference(three, tmp_path):
         assert "blocks that take turns" in said
     assert "within the interval" in text
     assert "OUTSIDE" not in text
-    assert "that of the control plain: faster." in text
+    assert "TTFT over that of the control plain: p" in text
+    assert "; faster)" in text
 
 
 def test_a_run_without_fan_outs_and_hedges_has_no_such_sections(made):

@@ -8,7 +8,7 @@ other, so that a difference between them is not the difference that switching wo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -20,10 +20,11 @@ from tailgauge_analysis import latency
 from tailgauge_analysis.cache.cost import tariff
 from tailgauge_analysis.frames import Frames
 from tailgauge_analysis.hedging.copies import KEYS, OF_COPY, PROMPT, Copies, copies
+from tailgauge_analysis.hedging.pairs import interval, waits
 from tailgauge_analysis.hedging.slowness import Slowness, slowness
 from tailgauge_analysis.hedging.waste import Waste, costs, waste
 from tailgauge_analysis.metrics import BY_NAME
-from tailgauge_analysis.portions import Portion, portion
+from tailgauge_analysis.portions import Difference, Portion, difference, portion
 from tailgauge_analysis.quantiles import Floats, Quantile, quantiles
 from tailgauge_analysis.ratios import Ratio, quantile_ratio
 from tailgauge_analysis.runfile import Json, table
@@ -75,10 +76,14 @@ class Limited:
 
 @dataclass(frozen=True, slots=True)
 class Versus:
-    """An arm beside its control: quantiles of the arm over those of the control, by metric."""
+    """An arm beside its control: quantiles of the arm over those of the control, by metric, and which of their intervals
+    are of both arms together; the share of 429s and 529s minus the control's.
+    """
 
     traffic: str
     ratios: dict[str, tuple[Ratio, ...]]
+    paired: dict[str, tuple[bool, ...]]
+    limited: Difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +184,7 @@ class _Arm:
             is_control=not hedges,
             requests=len(self.stage.requests),
             latency=self.latency,
-            limited=self._limited(),
+            limited=self.limited(),
             legs=len(legs),
             hedged=portion(hedged),
             won=portion(found.copy_won),
@@ -196,7 +201,8 @@ class _Arm:
             versus=_versus(self, control) if control and hedges else None,
         )
 
-    def _limited(self) -> Limited:
+    def limited(self) -> Limited:
+        """Attempts that were refused."""
         said = self.attempts["ended"].isin((records.RATE_LIMITED, records.OVERLOADED)).to_numpy(np.bool_)
         return Limited(portion(said), portion(said[~self.is_copy]), portion(said[self.is_copy]))
 
@@ -250,14 +256,24 @@ def _over(more: float, of: float) -> float | None:
 
 def _versus(arm: _Arm, control: _Arm) -> Versus:
     by = {row.metric.name: row.quantiles for row in control.latency}
-    return Versus(
-        control.name,
-        {
-            row.metric.name: tuple(map(quantile_ratio, row.quantiles, by[row.metric.name]))
-            for row in arm.latency
-            if row.metric.name in by
-        },
-    )
+    ratios: dict[str, tuple[Ratio, ...]] = {}
+    paired: dict[str, tuple[bool, ...]] = {}
+    for row in arm.latency:
+        under = by.get(row.metric.name)
+        if under is None:
+            continue
+        sides = waits(row.metric, arm.stage), waits(row.metric, control.stage)
+        pairs = list(zip(row.quantiles, under, strict=True))
+        ends = [interval(*sides, a, b) for a, b in pairs]
+        plain = [quantile_ratio(a, b) for a, b in pairs]
+        ratios[row.metric.name] = tuple(
+            one
+            if end is None
+            else replace(one, low=min(end[0], one.value or end[0]), high=max(end[1], one.value or end[1]))
+            for one, end in zip(plain, ends, strict=True)
+        )
+        paired[row.metric.name] = tuple(end is not None for end in ends)
+    return Versus(control.name, ratios, paired, difference(arm.limited().of_all, control.limited().of_all))
 
 
 def _margin(found: Copies, truth: pd.DataFrame) -> Margin | None:

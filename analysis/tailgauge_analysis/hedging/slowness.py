@@ -59,6 +59,8 @@ def slowness(found: Copies, firsts: pd.DataFrame, control: pd.DataFrame | None) 
     times, seen = _waits(firsts)
     slow, *_ = _longer(times, seen, u)
     times, seen = _waits(found.copy)
+    if not (times > u).any() and not seen.all():  # the curve ends before u: it would say 0 of what nobody saw
+        return Slowness(u, len(firsts), slow, len(times), why=f"no copy was watched for {u:,.4g} ms")
     share, low, high = _longer(times, seen, u)
     return _joined(u, len(firsts), slow, len(times), (share, low, high))
 

@@ -64,25 +64,24 @@ def sentence(one: Json) -> str:
         f"which won {share(one['won']['value'])} of the time"
     )
     best = _best(one)
-    if best is None:
+    if not best:
         return (
             f"{said}; {'too few requests to compare it with its control' if one['versus'] else NO_CONTROL}."
         )
-    metric, ratio = best
-    ends = [f"{ratio[end]:.2f}" if ratio[end] is not None else "?" for end in ("low", "high")]
-    word = _word(ratio)
-    return (
-        f"{said}; {TITLES[metric]} {percentile(ratio['p'])} is {ratio['value']:.2f} times ({ends[0]} to {ends[1]}) that of "
-        f"the control {plain(one['versus']['traffic'], 80)}: {word}."
-    )
+    metric, ratios = best
+    parts = [
+        f"{percentile(r['p'])} {r['value']:.2f} times ({r['low']:.2f} to {r['high']:.2f}; {_word(r)})"
+        for r in ratios
+    ]
+    return f"{said}; {TITLES[metric]} over that of the control {plain(one['versus']['traffic'], 80)}: {', '.join(parts)}."
 
 
-def _best(one: Json) -> tuple[str, Json] | None:
-    """The ratio to tell: the highest percentile whose interval has both ends, of the first metric that has one."""
+def _best(one: Json) -> tuple[str, list[Json]] | None:
+    """The ratios to tell: the two highest percentiles whose intervals have both ends, of the first metric that has one."""
     for metric, ratios in (one["versus"] or {"ratios": {}})["ratios"].items():
         sure = [ratio for ratio in ratios if ratio["low"] is not None and ratio["high"] is not None]
         if sure:
-            return metric, sure[-1]
+            return metric, sure[-2:]
     return None
 
 
@@ -91,7 +90,7 @@ def _word(ratio: Json) -> str:
         return "faster"
     if ratio["low"] is not None and ratio["low"] > 1:
         return "slower"
-    return "no difference that the run could tell"
+    return "no difference seen"
 
 
 def waits(arms: list[Json]) -> list[tuple[str, str, list[Json]]]:
@@ -124,11 +123,11 @@ def facts(one: Json) -> list[tuple[str, str]]:
     told.append(("Time that winning copies saved", _margin(one["margin"])))
     if one["waste"]:
         told += _waste(one["waste"])
-    told += [("Cost of the losers", _cost(one["cost"])), *_limited(one["limited"])]
+    told += [("Cost of the losers", _cost(one["cost"])), *_limited(one["limited"], one["versus"])]
     told.append(("Slow together", _slowness(one["slowness"])))
     if one["versus"]:
         told += [
-            (f"{TITLES[metric]} over the control's", ", ".join(map(_ratio, ratios)))
+            (f"{TITLES[metric]} over the control's", _ratios(ratios, one["versus"]["paired"][metric]))
             for metric, ratios in one["versus"]["ratios"].items()
         ]
     return told
@@ -172,7 +171,7 @@ def _waste(waste: Json) -> list[tuple[str, str]]:
     told.append(
         (
             "What the target says",
-            f"{count(truth['made_tokens'])} tokens made for {plural(truth['losers'], 'loser')}, {inside}; {count(truth['billed_tokens'])} on its bill",
+            f"{count(truth['made_tokens'])} output tokens made for {plural(truth['losers'], 'loser')}, {inside}; {count(truth['billed_tokens'])} of them on its bill",
         )
     )
     effect = truth["cancel_effectiveness"]
@@ -194,14 +193,23 @@ def _cost(cost: Json | None) -> str:
     return said
 
 
-def _limited(limited: Json) -> list[tuple[str, str]]:
+def _limited(limited: Json, versus: Json | None) -> list[tuple[str, str]]:
+    beside, more = [], versus["limited"] if versus else None
+    if more and more["value"]:
+        ends = f"{_points(more['low'])} to {_points(more['high'])}"
+        beside = [("429 and 529 beyond the control's", f"{_points(more['value'])} points ({ends})")]
     if not limited["of_all"]["k"]:
-        return [("429 and 529", f"none in {plural(limited['of_all']['n'], 'attempt')}")]
+        return [("429 and 529", f"none in {plural(limited['of_all']['n'], 'attempt')}"), *beside]
     return [
+        *beside,
         ("429 and 529", f"{_share(limited['of_all'])} of all attempts"),
         ("429 and 529 of first calls", _share(limited["of_first"])),
         ("429 and 529 of copies", _share(limited["of_copies"])),
     ]
+
+
+def _points(value: float) -> str:
+    return f"{100 * value:+.2f}"
 
 
 def _slowness(slow: Json | None) -> str:
@@ -218,8 +226,16 @@ def _slowness(slow: Json | None) -> str:
     )
 
 
+def _ratios(ratios: list[Json], paired: list[bool]) -> str:
+    said = ", ".join(map(_ratio, ratios))
+    together = [percentile(r["p"]) for r, yes in zip(ratios, paired, strict=True) if yes]
+    return f"{said}; stretches of both arms paired for {', '.join(together)}" if together else said
+
+
 def _ratio(ratio: Json) -> str:
     if ratio["value"] is None:
         return f"{percentile(ratio['p'])} n/a"
+    if ratio["low"] is None and ratio["high"] is None:
+        return f"{percentile(ratio['p'])} {ratio['value']:.3g} (no interval)"
     ends = [f"{ratio[end]:.3g}" if ratio[end] is not None else "?" for end in ("low", "high")]
     return f"{percentile(ratio['p'])} {ratio['value']:.3g} ({ends[0]} to {ends[1]})"

@@ -1,0 +1,90 @@
+"""An arm beside its control: paired stretches against a known ratio under a common drift; shares beside shares."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tailgauge_analysis.binomial import clopper_pearson
+from tailgauge_analysis.hedging.copies import OF_COPY, Copies
+from tailgauge_analysis.hedging.pairs import Waits, interval
+from tailgauge_analysis.hedging.slowness import slowness
+from tailgauge_analysis.portions import counted, difference
+from tailgauge_analysis.quantiles import quantiles
+from tailgauge_analysis.ratios import quantile_ratio
+
+RATIO = 0.8
+
+
+def arms(seed, n=1500):
+    """Two arms that arrive by chance and share a load that goes up and down; the first is 0.8 times as slow."""
+    rng = np.random.default_rng(seed)
+    at = np.sort(rng.uniform(0, 600, (2, n)), axis=1)
+    load = np.exp(0.8 * np.sin(at / 25 + rng.uniform(0, 6)))
+    ms = 100 * load * np.exp(0.3 * rng.standard_normal((2, n)))
+    return Waits(at[0] * 1e9, RATIO * ms[0]), Waits(at[1] * 1e9, ms[1])
+
+
+def of(waits, p):
+    return quantiles(waits.ms, [p])[0]
+
+
+def test_paired_intervals_hold_the_ratio_and_are_narrower_under_a_common_drift(full_size):
+    reps, hits, widths = (200 if full_size else 24), np.zeros(2), []
+    for seed in range(reps):
+        one, other = arms(seed)
+        for i, p in enumerate((0.5, 0.9)):
+            low, high = interval(one, other, of(one, p), of(other, p))
+            hits[i] += low <= RATIO <= high
+            apart = quantile_ratio(of(one, p), of(other, p))
+            if apart.low is not None and apart.high is not None:
+                widths.append((high - low) / (apart.high - apart.low))
+
+    assert (hits / reps >= (0.9 if full_size else 0.8)).all(), hits / reps
+    assert np.median(widths) < 0.7
+
+
+def test_failures_few_requests_and_unsure_quantiles_have_no_paired_interval():
+    one, other = arms(1)
+    failing = Waits(one.at_ns, np.where(np.arange(len(one.ms)) % 8 == 0, np.inf, one.ms))
+    few = Waits(one.at_ns[:150], one.ms[:150])
+
+    assert interval(failing, other, of(failing, 0.9), of(other, 0.9)) is None
+    assert interval(few, other, of(few, 0.5), of(other, 0.5)) is None
+    assert interval(one, other, of(one, 0.99), of(other, 0.99)) is None
+
+
+def test_the_difference_of_two_shares():
+    """Newcombe's own example, 56/70 against 48/80, is 0.20 (0.05 to 0.34) by Wilson's intervals; exact ones are wider."""
+    found = difference(counted(56, 70), counted(48, 80))
+
+    assert found.value == pytest.approx(0.2)
+    assert 0.0 < found.low < 0.0524
+    assert 0.3339 < found.high < 0.36
+    assert difference(counted(0, 0), counted(1, 2)).value is None
+
+
+def test_shares_of_legs_stand_on_effective_n():
+    assert (counted(5, 100).low, counted(5, 100).high) == clopper_pearson(5, 100)
+    assert counted(5, 100, 20).high > counted(5, 100).high
+
+
+def test_copies_that_nobody_watched_long_enough_say_nothing():
+    """Every copy was closed, or had content, before the delay of the copies had passed for it: 0% would be a guess."""
+    n, rows = 40, {}
+    for name, sent, content, end, ended in (
+        ("first", 0.0, 450.0, 460.0, "ok"),
+        ("copy", 400.0, np.nan, 450.0, "cancelled"),
+    ):
+        frame = pd.DataFrame({column: np.full(n, np.nan) for column in OF_COPY})
+        frame["sent_at_ns"], frame["first_content_at_ns"], frame["ended_at_ns"] = (
+            sent * 1e6,
+            content * 1e6,
+            end * 1e6,
+        )
+        rows[name] = frame.assign(ended=ended)
+    won = np.zeros(n, bool)
+    legs = pd.DataFrame({"request_id": range(n), "leg": 0, "asked_output_tokens": 5})
+    found = slowness(Copies(legs, rows["first"], rows["copy"], won, ~won), rows["first"], None)
+
+    assert found.why == "no copy was watched for 400 ms"
+    assert (found.copy_slow_share, found.correlation) == (None, None)
