@@ -5,7 +5,7 @@ Rule: the order of the computation stands here and nowhere else; contents.py, fi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tailgauge.errors import Exit
 from tailgauge_analysis import (
@@ -79,6 +79,7 @@ class Findings:
 def find(frames: Frames) -> Findings:
     """Analyse a loaded run."""
     evidence = evidence_of(frames)
+    frames = evidence.frames
     stage, of_target = evidence.steady, evidence.of_target
     against = reasons(GATES, evidence)
     word = worst(against)
@@ -127,6 +128,7 @@ def find(frames: Frames) -> Findings:
 def evidence_of(frames: Frames) -> Evidence:
     """What the gates look at."""
     stage = steady(frames)
+    frames = replace(frames, chunks=frames.chunks.without_arrivals())  # a hundred million take 800 MB
     of_target = stage.of_target
     return Evidence(
         frames,
