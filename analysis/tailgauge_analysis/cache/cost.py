@@ -123,7 +123,7 @@ def cost(calls: pd.DataFrame, by: Tariff, *, batch: bool, without_usage: int) ->
     why = by.why or (f"no price for {', '.join(unknown[:5])}" if unknown else "")
     if not priced:
         return None
-    read, written = int(calls["read"].sum()), int(calls["created"].sum())
+    read, written = int(calls["read"].clip(lower=0).sum()), int(calls["created"].clip(lower=0).sum())
     return Cost(
         by.unit, priced, len(calls) - priced, without_usage, total, paid, plainly, plainly - paid,
         shares.saved_share(saved, without), tuple(ends),

@@ -1,0 +1,347 @@
+"""Bad runs: an honest, smaller report that names the file; never a traceback, never a NaN.
+
+Rule: every report goes through all that is written, except the figures.
+"""
+
+import json
+import re
+import resource
+import shutil
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tailgauge.arrivals import plan
+from tailgauge.errors import UsageError
+from tailgauge.records import columns
+from tailgauge.rehearsal.command import rehearse
+from tailgauge.scenario import parse
+from tailgauge_analysis.comparison import words
+from tailgauge_analysis.comparison.compare import compare
+from tailgauge_analysis.contents import contents
+from tailgauge_analysis.findings import find
+from tailgauge_analysis.frames import load
+from tailgauge_analysis.junit import junit
+from tailgauge_analysis.markdown import markdown
+from tailgauge_analysis.page import html
+from tailgauge_analysis.problems import DAMAGED
+from tailgauge_analysis.published import published
+from tailgauge_analysis.report import make
+from tailgauge_analysis.terminal import summary
+
+TABLES = ("requests", "attempts", "chunks", "health", "target")
+NO_NUMBER = re.compile(r".{0,60}\b(?:nan|NaN|inf|Infinity|None|NaT|undefined)\b.{0,40}")
+EVIL = "<script>alert(1)</script><img src=x> | `a` [l](javascript:alert(1)) \x1b[31m\u202e" + "y" * 3000
+JUNK = (
+    None,
+    "x",
+    EVIL,
+    0,
+    -1,
+    10**30,
+    1e308,
+    float("nan"),
+    float("-inf"),
+    True,
+    [],
+    [None],
+    [{}],
+    {},
+    {"": None},
+)
+# Every section of the report has something to say of this rehearsal.
+TREE = {
+    "name": "rich",
+    "arrival": {"rate_per_s": 20},
+    "stages": {"duration_s": 3, "warmup_s": 0.5},
+    "traffic": {
+        "chat": {"pattern": "hedged", "prompt_tokens": 50, "output_tokens": 5, "hedge": {"policy": "fixed", "delay_ms": 200}, "retry": {"policy": "polite"}},
+        "panel": {"pattern": "fan_out", "prompt_tokens": 50, "output_tokens": 5, "fan_out": {"legs": 3}},
+        "cached": {"pattern": "cached", "prompt_tokens": 20, "output_tokens": 5, "cache": {"system_tokens": 500, "breakpoints": ["system"]}},
+    },
+    "simulated": {
+        "ttft_ms": 150.0, "ttft_sigma": 0.6, "chunk_gap_ms": 5.0, "limits": {"rpm": 1500, "burst": 20},
+        "cache": {"mode": "marked", "minimum_tokens": 300}, "stragglers": {"slow_share": 0.1},
+    },
+    "slo": {"first": {"metric": "ttft_sched", "quantile": 0.9, "max_ms": 400.0}},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def rich(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rich")
+    scenario = parse(TREE, "test")
+    schedule = plan(scenario.arrival, scenario.traffic, 3.0, 1, warmup_s=0.5, folder=folder)
+    return rehearse(scenario, schedule, "rich.toml", (), folder).path
+
+
+@pytest.fixture
+def copy(rich, tmp_path):
+    """A copy of the rich run that may be spoilt: `copy()`."""
+    return lambda name="copy": shutil.copytree(rich, tmp_path / name / rich.name)
+
+
+def told(*folders):
+    """Contents of the report, after looking for numbers that are none in all that would be written."""
+    findings = find(load(folders))
+    data = contents(findings)
+    page = html(data, [])
+    body = re.sub(r"<(pre|script|style)[^>]*>.*?</\1>", "", page, flags=re.DOTALL)
+    said, text = summary(data, "report.html"), markdown(data)
+    found = [hit for shown in (body, text, said) for hit in NO_NUMBER.findall(shown)]
+    assert found == []
+    json.dumps(published(data), allow_nan=False)
+    ET.fromstring(junit(data))  # noqa: S314 - our own
+    assert "<script>alert" not in page + text
+    assert "<img src" not in page + text
+    assert "\x1b" not in said + text
+    assert len(page) < 8_000_000
+    return data
+
+
+def reasons(data):
+    return {reason["gate"]: reason["text"] for reason in data["reasons"]}
+
+
+def change(folder, **values):
+    """Change keys of run.json."""
+    run = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**run, **values}))
+    return folder
+
+
+def each_part(folder, table, changed):
+    for path in (folder / table).glob("*.parquet"):
+        rows = pq.read_table(path)
+        pq.write_table(changed(rows).replace_schema_metadata(rows.schema.metadata), path)
+
+
+def test_every_kind_of_damage_to_a_part_is_named_with_its_file(write):
+    """A whole part is left: the report is about it, and says what is missing."""
+    folder = write(n=90, parts=9, offsets_ns=(0,))
+    parts = sorted((folder / "requests").glob("*.parquet"))
+    whole = parts[0].read_bytes()
+    for part, length in zip(parts, (0, 4, 8, 100, len(whole) // 2, len(whole) - 1), strict=False):
+        part.write_bytes(whole[:length])
+    parts[6].write_text("no table at all\n" * 50)
+    pq.write_table(pa.table({"a": [1]}), parts[7])
+    data = told(folder)
+
+    assert [p["text"].split()[0] for p in data["problems"]] == [f"requests/{p.name}" for p in parts[:8]]
+    assert data["verdict"] == "INVALID"
+    assert "requests/part-0-0.parquet cannot be read and is left out" in reasons(data)["parts"]
+    assert "(and 6 more)" in reasons(data)["parts"]
+    assert (data["conservation"]["dispatched"], data["conservation"]["lost"]) == (10, 80)
+
+
+def test_bytes_that_flipped_are_found(copy):
+    drawn, folder = np.random.default_rng(5), copy()
+    for table in TABLES[:3]:
+        (part,) = (folder / table).glob("*.parquet")
+        data = bytearray(part.read_bytes())
+        for at in drawn.integers(0, len(data), 5):
+            data[at] ^= 0xFF
+        part.write_bytes(bytes(data))
+    problems = [problem.text for problem in load([folder]).problems if problem.kind == DAMAGED]
+
+    assert [text.split("/")[0] for text in problems] == list(TABLES[:3])
+
+
+def test_parts_of_another_run_are_noticed(write):
+    """Nothing in a part names its run; its request ids do."""
+    folder, other = write(n=50), write("other", n=50, run_id="other")
+    for table in ("requests", "attempts", "chunks"):
+        shutil.copy(other / table / "part-0-0.parquet", folder / table / "part-7-0.parquet")
+    data = told(folder)
+
+    assert data["verdict"] == "INVALID"
+    assert "appear more than once" in reasons(data)["unique"]
+    assert "more requests in the rows than were scheduled" in reasons(data)["conservation"]
+
+
+def limited(write):
+    return write(n=60, ended=dict.fromkeys(range(60), "rate_limited"), error={"status": 429})
+
+
+def killed(write):
+    """As `kill -9` of everything leaves it a moment after the start."""
+    folder = write(n=60, state="running")
+    shutil.rmtree(folder / "workers")
+    return change(folder, workers=[], conservation=None, ended_at_ns=None, admission_end_at_ns=None)
+
+
+def without(*names):
+    def folder(write):
+        made = write(n=60)
+        for name in names:
+            shutil.rmtree(made / name)
+        return made
+
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("made", "gate", "said"),
+    [
+        (limited, "measured", "none of 10 requests succeeded"),
+        (killed, "conservation", "Nothing says how many requests were scheduled"),
+        (without(*TABLES), "lost", "60 scheduled requests left no row"),
+        (without("attempts", "chunks"), "conservation", "worker 0 wrote 30 rows of attempts, its parts hold 0"),
+        (without("chunks"), "conservation", "the attempts tell of 1,200 chunks, the parts hold 0"),
+        (without("health", "requests"), "lost", "60 scheduled requests left no row"),
+    ],
+)  # fmt: skip
+def test_a_poor_run_is_reported_as_what_it_is(write, made, gate, said):
+    data = told(made(write))
+
+    assert (data["verdict"], data["exit_code"]) == ("INVALID", 3)
+    assert said in reasons(data)[gate]
+
+
+def test_a_damaged_run_json_is_said_to_be_damaged_and_not_missing(write):
+    folder = write(n=10)
+    whole = (folder / "run.json").read_text()
+    for text in ("", "\xff", "[]", whole[: len(whole) // 2]):
+        (folder / "run.json").write_text(text, encoding="latin-1")
+        problems = [problem.text for problem in load([folder]).problems]
+        assert problems[0].startswith("run.json ")
+        assert problems[1].startswith("run.json is damaged: rebuilt from the records of 2 workers")
+
+    assert "run.json is damaged" in reasons(told(folder))["finished"]
+
+
+def junk(place, shift):
+    return JUNK[(place + shift) % len(JUNK)]
+
+
+def spoilt_run(run, shift):
+    """The record with another wrong type at every key: of its tables, of the scenario's, of each worker's."""
+    within = {
+        name: {key: junk(i + len(name), shift) for i, key in enumerate(value)}
+        for name, value in run.items()
+        if isinstance(value, dict)
+    }
+    scenario = {
+        name: {key: junk(i, shift) for i, key in enumerate(value)} if isinstance(value, dict) else value
+        for name, value in run["scenario"].items()
+    }
+    worker = {key: junk(i, shift) for i, key in enumerate(run["workers"][0])}
+    entry = {"ended": junk(0, shift), "message": junk(1, shift)}
+    lists = {"workers": [{**worker, "worker": 0}], "notes": [junk(2, shift)], "preflight": [entry]}
+    return {**run, **within, **lists, "scenario": scenario}
+
+
+def test_any_type_in_run_json_is_bearable(copy, full_size):
+    folder = copy()
+    run = json.loads((folder / "run.json").read_text())
+    for shift in range(len(JUNK)) if full_size else (0, 7):
+        keys = {key: junk(i, shift) for i, key in enumerate(run) if key not in {"run_id", "schema_version"}}
+        for values in ({**run, **keys}, spoilt_run(run, shift)):
+            (folder / "run.json").write_text(json.dumps(values))
+            told(folder)
+
+
+WRONG = {
+    pa.int64(): (None, 0, -1, 1, 2**53, 2**62, -(2**62), "negative"),
+    pa.int32(): (None, 0, -1, 2**31 - 1, "negative"),
+    pa.int16(): (None, 0, -1, 2**15 - 1),
+    pa.float64(): (None, float("nan"), float("inf"), float("-inf"), -1.0, 1e308),
+    pa.string(): (None, "", "{", EVIL),
+    pa.bool_(): (None, True, False),
+}
+
+
+def spoilt(column, wrong, every):
+    """The column with a wrong value in every so manieth row, another one each time that `wrong` is moved on."""
+    old = column.to_pylist()
+    for i in range(0, len(old), every):
+        old[i] = wrong if wrong != "negative" else None if old[i] is None else -old[i]
+    return pa.array(old, column.type)
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_any_value_in_the_rows_is_bearable(copy, full_size, every):
+    """Another wrong value in every column; those that place a row stay, or nothing would be left to report."""
+    for shift in range(9) if full_size else (every, every + 4):
+        folder = copy(str(shift))
+        for table in TABLES:
+            never_empty = {column.name for column in columns(table) if not column.nullable}
+            stay = {"stage", "request_id", "client_request_id"}
+
+            def wrong(rows, stay=stay, never_empty=never_empty, shift=shift):
+                for i, field in enumerate(rows.schema):
+                    values = [v for v in WRONG.get(field.type, ()) if v is not None or field.name not in never_empty]  # fmt: skip
+                    if values and field.name not in stay:
+                        new = spoilt(rows[field.name], values[(i + shift) % len(values)], every)
+                        rows = rows.set_column(i, field.name, new)
+                return rows
+
+            each_part(folder, table, wrong)
+        assert not [p for p in told(folder)["problems"] if "left out" in p["text"]]
+
+
+def test_holes_where_none_may_be_are_damage(copy):
+    folder = copy()
+    each_part(
+        folder, "attempts",
+        lambda rows: rows.set_column(rows.column_names.index("traffic"), "traffic", pa.nulls(len(rows), pa.string())),
+    )  # fmt: skip
+    problems = [problem.text for problem in load([folder]).problems if problem.kind == DAMAGED]
+
+    assert len(problems) == 1
+    assert "column traffic has empty values" in problems[0]
+
+
+def test_a_clock_that_went_back_is_told(write):
+    folder = write(n=100, parts=1)
+    each_part(
+        folder, "attempts",
+        lambda rows: rows.set_column(
+            rows.column_names.index("sent_at_ns"), "sent_at_ns",
+            pa.array([at + (i == 0) * 5 * 10**9 for i, at in enumerate(rows["sent_at_ns"].to_pylist())]),
+        ),
+    )  # fmt: skip
+    data = told(folder)
+
+    assert reasons(data)["order"].startswith(
+        "2 attempts (2.0%) end before they begin, or were answered before"
+    )
+    assert "by up to 4,801 ms" in reasons(data)["order"] or "ms: a clock went back" in reasons(data)["order"]
+    assert data["verdict"] == "INVALID"
+
+
+def test_a_comparison_with_a_poor_run_says_so(write):
+    sound = write("sound", n=100, run_id="sound")
+    for name, changes in {
+        "failing": {"ended": dict.fromkeys(range(100), "server_error")},
+        "dropped": {"ended": dict.fromkeys(range(100), "client_drop")},
+    }.items():
+        compared = compare([sound, write(name, n=100, run_id=name, **changes)])
+        shown = words.terminal(compared.data) + words.markdown(compared.data)
+
+        assert compared.exit_code == 3
+        assert f"{name} is INVALID" in shown
+        assert NO_NUMBER.findall(shown) == []
+        json.dumps(compared.data, allow_nan=False)
+
+
+def test_a_disk_that_is_full_leaves_the_report_that_was_there(write):
+    """And a report may lie in its own run folder."""
+    folder = write(n=50)
+    first = make([folder], folder)
+    page = first.html.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(UsageError, match=r"cannot be written: .*Choose another folder with --out"):
+            make([folder], folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    assert first.html.is_relative_to(folder)
+    assert first.html.read_bytes() == page
+    assert list(first.html.parent.glob("*.tmp")) == []
+    assert make([folder], folder).published == first.published
