@@ -6,6 +6,7 @@ write is fatal for the run and is raised at the next `check`: rows are never dro
 
 from __future__ import annotations
 
+import time
 from array import array
 from typing import Any
 
@@ -36,6 +37,7 @@ class Recorder:
         self._numbers = dict.fromkeys(("requests", "attempts", "chunks", "health"), 0)
         self._writing: Any = None
         self.written = dict.fromkeys(self._numbers, 0)
+        self.cpu_s = 0.0  # CPU time of the writer's threads
         self._error: RecorderError | None = None
 
     def request(self, row: RequestRow) -> None:
@@ -102,6 +104,7 @@ class Recorder:
             writing.get()  # errors were caught on the thread; this only joins it
 
     def _write(self, rows: dict[str, list[Any]], segments: list[Segment]) -> None:
+        began_s = time.thread_time()
         try:
             for name, items in rows.items():
                 if items:
@@ -110,6 +113,8 @@ class Recorder:
                 self._write_table("chunks", chunk_table(segments))
         except Exception as error:  # noqa: BLE001 - whatever it is, the rows are not on disk, and the run must know
             self._error = RecorderError(f"a part could not be written under {self._folder.path}: {error}")
+        finally:
+            self.cpu_s += time.thread_time() - began_s
 
     def _write_table(self, name: str, table: pa.Table) -> None:
         write_part(self._folder.part(name, self._worker, self._numbers[name]), table)
@@ -117,6 +122,7 @@ class Recorder:
         self.written[name] += table.num_rows
 
     def _compact(self) -> None:
+        began_s = time.thread_time()
         for name, count in self._numbers.items():
             parts = [self._folder.part(name, self._worker, n) for n in range(count)]
             try:
@@ -125,6 +131,7 @@ class Recorder:
             except Exception as error:  # noqa: BLE001 - as above, but
                 # the parts are all still there and readable: nothing is lost, the folder is only less tidy
                 self._error = RecorderError(f"{name}: the parts could not be compacted: {error}")
+        self.cpu_s += time.thread_time() - began_s
 
 
 def _rehearse() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,7 @@ class Task:
         self._reporter: Any = None
         self._health: Health | None = None
         self._owner_start_ns: int | None = None
+        self._cpu_s: dict[str, float] = {}
 
     def _endpoint(self, url: str, target: Target) -> Endpoint:
         """A target at its address, with a pool of connections of its own."""
@@ -173,6 +175,7 @@ class Task:
         self._write_self()
         self._health = Health(self.counters)
         self._health.freeze()
+        gevent.spawn_later(max(0.0, (start_at_ns - monotonic_ns()) / 1e9), self._note_cpu, "at_start")
         self._walker = gevent.spawn(self.dispatcher.run, start_at_ns)
         self._reporter = gevent.spawn(self._report)
 
@@ -184,6 +187,9 @@ class Task:
         )
         self.attempts.guard = guard
         self.dispatcher.admits = begins(self.scenario, guard)
+
+    def _note_cpu(self, moment: str) -> None:
+        self._cpu_s[moment] = time.process_time()
 
     def _on_guarded(self, limit: str) -> None:
         self.dispatcher.stop()
@@ -259,6 +265,7 @@ class Task:
             self._state, self._why = "failed", str(error)
         for transport in self._transports:
             transport.close()
+        self._note_cpu("at_end")
         self.finished.set()
         self._write_self()
         self._link.send(
@@ -278,6 +285,7 @@ class Task:
             "stamps": "kernel" if KERNEL_STAMPS else "user",
             "counts": self.counters.as_message(),
             "rows": dict(self.recorder.written),
+            "cpu_s": {**self._cpu_s, "writer": self.recorder.cpu_s},
         }
 
     def _write_self(self) -> None:
