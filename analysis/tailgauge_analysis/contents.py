@@ -14,6 +14,7 @@ from tailgauge import records
 from tailgauge_analysis import definitions, phases, reproduce
 from tailgauge_analysis.binomial import clopper_pearson
 from tailgauge_analysis.cache.told import told as cache_told
+from tailgauge_analysis.comparison.turns import turns
 from tailgauge_analysis.fan_out import told as fan_out
 from tailgauge_analysis.findings import Findings
 from tailgauge_analysis.gates import GATES
@@ -61,6 +62,7 @@ def contents(findings: Findings) -> Json:
         "phases": phases.plainly(findings.phases),
         "diagnosis": _finite(diagnosis.plainly(findings.diagnosis)),
         "slopes": _finite(slopes.plainly(findings.slopes)),
+        "crossover": turns(run["scenario"], findings.of_target),
         "presets": matrix.plainly(findings.presets, findings.beyond),
         "alarms": alarms.plainly(findings.alarms),
         "definitions": definitions.plainly(findings.definitions),

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from tailgauge_analysis.brief import brief
 from tailgauge_analysis.cache.told import NOTE as CACHE_NOTE
 from tailgauge_analysis.cache.told import said as cache_said
+from tailgauge_analysis.comparison import turns_told
 from tailgauge_analysis.fan_out import told as fan_out
 from tailgauge_analysis.hedging import told as hedging
 from tailgauge_analysis.latency import OFFERED, SUCCESSES
@@ -54,6 +55,7 @@ def markdown(contents: Json) -> str:
         *_phases(contents["phases"]),
         *_slos(contents["slos"]),
         *_presets(contents),
+        *_crossover(contents["crossover"]),
         *_rate_limits(contents["rate_limits"]),
         *_cache(contents["cache"]),
         *_fan_out(contents["fan_out"]),
@@ -244,6 +246,15 @@ def _load(contents: Json) -> list[str]:
         *table,
         *map(safe, slopes.untold(told)),
     ]
+
+
+def _crossover(told: Json | None) -> list[str]:
+    if told is None:
+        return []
+    table = (
+        [_rows(("of everything offered", *turns_told.HEADER), turns_told.rows(told))] if told["rows"] else []
+    )
+    return ["## Arms that took turns", safe(turns_told.sentence(told)), *table]
 
 
 def _presets(contents: Json) -> list[str]:

@@ -18,6 +18,7 @@ from tailgauge_analysis import phases, wording
 from tailgauge_analysis.brief import brief
 from tailgauge_analysis.cache.told import NOTE as CACHE_NOTE
 from tailgauge_analysis.cache.told import said as cache_said
+from tailgauge_analysis.comparison import turns_told
 from tailgauge_analysis.fan_out import told as fan_out
 from tailgauge_analysis.figures import Figure, library
 from tailgauge_analysis.hedging import told as hedging
@@ -109,6 +110,7 @@ def html(contents: Json, figures: Sequence[Figure]) -> str:
     environment.globals.update(
         alarms_said=alarms.sentence, alarm_value=alarms.value, preset_limits=preset_limits
     )
+    environment.globals.update(crossover_said=turns_told.sentence, crossover_rows=turns_told.rows)
     environment.globals.update(slope_rows=slopes.rows, slopes_untold=slopes.untold)
     environment.globals.update(limits_said=limits_said, limits_note=LIMITS_NOTE)
     environment.globals.update(cache_said=cache_said, cache_note=CACHE_NOTE)

@@ -162,6 +162,10 @@ REPORT_KEYS = (
         "what tokens and neighbours cost, of ttft_sent and tpot: n, why (none), left_out, slopes (name, title, p, label, value_ms, low_ms, high_ms, mark); see docs/reports.md",
     ),
     (
+        "crossover",
+        "arms that took turns in this run: a, b, block_s, washout_s, and the keys of `tailgauge compare --json` but exit_code; null without a crossover",
+    ),
+    (
         "presets",
         "bounds that others set: uses, segments (by, name, ttft, total, outcomes by use and percentile), mlperf (ttft_p99, tpot_p99, rules), sentence; null without a latency",
     ),

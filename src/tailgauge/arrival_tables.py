@@ -154,3 +154,23 @@ _BELONGS = {
     "trace": {TRACE},
     "closed": {CLOSED},
 }
+
+
+class Crossover(Table):
+    """Two traffic tables that take turns in one run, for a comparison that drift cannot mislead."""
+
+    a: str = Field(description="name of the traffic table that is arm A")
+    b: str = Field(description="name of the one that is arm B")
+    block_s: Positive = Field(60.0, description="seconds of a block; the first begins with the steady stage")
+    washout_s: NonNegative = Field(
+        10.0, description="seconds at the start of each block that still feel the other arm and do not count"
+    )
+    threshold: Positive = Field(0.05, description="smallest change worth naming: 0.05 is 5%")
+
+    @model_validator(mode="after")
+    def _arms(self) -> Crossover:
+        if self.a == self.b:
+            raise ValueError("a and b must be two traffic tables")
+        if self.washout_s >= self.block_s:
+            raise ValueError("washout_s must be shorter than block_s")
+        return self

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from tailgauge.arrival_tables import CLOSED, Arrival
+from tailgauge.arrival_tables import CLOSED, Arrival, Crossover
 from tailgauge.call import MAIN, SECOND
 from tailgauge.errors import ScenarioError, UsageError
 from tailgauge.simulated_tables import Simulated
@@ -119,6 +119,7 @@ class Scenario(Table):
     simulated: Simulated = Simulated()
     report: Report = Report()
     slo: Mapping[str, Slo] = Field({})
+    crossover: Crossover | None = Field(None)
 
     @field_validator("name")
     @classmethod
@@ -147,6 +148,22 @@ class Scenario(Table):
             for key in filter(None, (_unspeakable(traffic, target) for target in targets if target)):
                 raise ValueError(f"traffic.{name}.{key}")
         return self
+
+    @model_validator(mode="after")
+    def _taking_turns(self) -> Scenario:
+        if self.crossover is not None:
+            for key, name in (("a", self.crossover.a), ("b", self.crossover.b)):
+                if name not in self.traffic:
+                    raise ValueError(f"crossover.{key}: there is no traffic.{name}")
+            if self.arrival.process == CLOSED:
+                raise ValueError("crossover: users of a closed loop stay with their traffic table")
+        return self
+
+    @property
+    def turns_of(self) -> tuple[tuple[str, str], float, float] | None:
+        """The tables that take turns, seconds of a block and start of the first; None without a crossover."""
+        c = self.crossover
+        return None if c is None else ((c.a, c.b), c.block_s, self.stages.warmup)
 
     def models(self) -> tuple[tuple[str, str], ...]:
         """Every target and model that the traffic asks, as (main or second, model), in order of first use."""

@@ -85,6 +85,7 @@ def resolve(
         scenario.stages.duration_s,
         scenario.seed,
         warmup_s=scenario.stages.warmup,
+        turns_of=scenario.turns_of,
         folder=path.parent,
     )
     try:

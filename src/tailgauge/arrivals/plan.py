@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tailgauge.arrival_tables import CLOSED, DEFAULT_RATE, TRACE, Arrival
+from tailgauge.arrivals.arms import take_turns
 from tailgauge.arrivals.lines import MAX_TOKENS, locate
 from tailgauge.arrivals.processes import operational_times
 from tailgauge.arrivals.prompt_file import deal, read_prompts
@@ -27,6 +28,7 @@ from tailgauge.records import TURNS
 from tailgauge.traffic_tables import Traffic
 
 MAX_ARRIVALS = 20_000_000
+Turns = tuple[tuple[str, str], float, float]  # the two tables, seconds of a block, start of the first
 
 
 def plan(
@@ -36,20 +38,29 @@ def plan(
     seed: int,
     *,
     warmup_s: float = 0.0,
+    turns_of: Turns | None = None,
     folder: Path = Path(),
 ) -> Schedule:
-    """The schedule; files are looked for in the scenario's `folder`. Raises UsageError, ScenarioError."""
+    """The schedule; files are looked for in the scenario's `folder`, `turns_of` are tables that take turns. Raises UsageError, ScenarioError."""
     if arrival.process == TRACE:
         recorded = read_trace(locate(arrival.trace.file or "", folder), arrival.trace.format)
         replayed = replay(recorded, arrival.trace, arrival.rate_per_s, duration_s, seed)
-        schedule = _drawn(replayed.at_ns, traffic, seed)
+        schedule = _drawn(replayed.at_ns, traffic, seed, turns_of)
         schedule = _of_trace(schedule, arrival, recorded, replayed)
     elif arrival.process == CLOSED:
         at_ns = _nanoseconds(_first_requests(arrival, warmup_s, duration_s))
         schedule = replace(_drawn(at_ns, traffic, seed), turns=np.zeros(len(at_ns), dtype=np.int32))
     else:
-        schedule = _drawn(_nanoseconds(arrival_times(arrival, duration_s, seed)), traffic, seed)
+        schedule = _drawn(_nanoseconds(arrival_times(arrival, duration_s, seed)), traffic, seed, turns_of)
     return _with_files(schedule, traffic, folder)
+
+
+def _turned(
+    chosen: Any, at_ns: Any, traffic: Mapping[str, Traffic], seed: int, turns_of: Turns | None
+) -> Any:
+    if turns_of is None:
+        return chosen
+    return take_turns(chosen, at_ns, tuple(traffic), *turns_of, seed)
 
 
 def arrival_times(arrival: Arrival, duration_s: float, seed: int) -> Any:
@@ -73,12 +84,13 @@ def _first_requests(arrival: Arrival, warmup_s: float, duration_s: float) -> Any
     return np.arange(users) / users * over
 
 
-def _drawn(at_ns: Any, traffic: Mapping[str, Traffic], seed: int) -> Schedule:
+def _drawn(at_ns: Any, traffic: Mapping[str, Traffic], seed: int, turns_of: Turns | None = None) -> Schedule:
     """Everything but the times from the traffic tables; each from a stream of its own."""
     n, tables = len(at_ns), tuple(traffic.values())
     _bounded(n)
     weights = np.array([t.weight for t in tables])
     chosen = stream(seed, Purpose.TRAFFIC).choice(len(tables), size=n, p=weights / weights.sum())
+    chosen = _turned(chosen, at_ns, traffic, seed, turns_of)
 
     def sizes(median: str, sigma: str, purpose: Purpose) -> Any:
         middle = np.array([getattr(t, median) for t in tables], dtype=float)[chosen]

@@ -22,6 +22,7 @@ class Purpose(IntEnum):
     BURSTS = 6
     JITTER = 7
     KEPT = 8
+    ARMS = 9
 
 
 def stream(seed: int, purpose: int) -> np.random.Generator:

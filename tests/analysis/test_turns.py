@@ -1,0 +1,60 @@
+"""Arms that took turns in one run: a planted difference is found, two equal arms are not told apart."""
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """The report of a rehearsal of two arms, B with so many output tokens."""
+    from tailgauge.rehearsal.command import rehearse
+    from tailgauge.settings import resolve
+    from tailgauge_analysis.report import make
+
+    def told(tokens, duration_s=250.0):
+        out = tmp_path_factory.mktemp("turns")
+        path = out / "turns.toml"
+        path.write_text(
+            "[target]\nurl = 'simulated'\n[arrival]\nrate_per_s = 12\n"
+            f"[stages]\nduration_s = {duration_s}\nwarmup_s = 10\n"
+            f"[traffic.plain]\noutput_tokens = 4\n[traffic.other]\noutput_tokens = {tokens}\n"
+            "[crossover]\na = 'plain'\nb = 'other'\nblock_s = 15\nwashout_s = 3\n"
+            "[simulated]\nttft_ms = 200\nttft_sigma = 0.4\nchunk_gap_ms = 5\n"
+        )
+        asked = resolve(str(path), [], out, sends=False)
+        return make([rehearse(asked.scenario, asked.schedule, path.name, (), out).path], out)
+
+    return told
+
+
+def row(told, metric, label):
+    return next(r for r in told["rows"] if (r["metric"], r["label"]) == (metric, label))
+
+
+def test_longer_answers_are_found_and_their_ttft_is_not_blamed(report):
+    made = report(104)
+    told = made.published["crossover"]
+    whole, first = row(told, "e2e_sched", "p50"), row(told, "ttft_sched", "p50")
+
+    assert (told["verdict"], told["pairs"]) == ("worse", 8)
+    assert told["verdict"] == whole["verdict"]
+    assert whole["low"] <= 700 / 215 - 1 <= whole["high"] or whole["change"] == pytest.approx(2.3, abs=0.3)
+    assert first["verdict"] != "worse"
+    assert first["low"] < 0 < first["high"]
+    page, text = made.html.read_text(), made.markdown.read_text()
+    for words in ("Arms that took turns", "B (other) against A (plain): worse"):
+        assert words in page
+        assert words in text
+
+
+def test_equal_arms_are_not_told_apart_and_few_pairs_are_not_compared(report):
+    told = report(4).published["crossover"]
+    few = report(4, duration_s=45.0).published["crossover"]
+
+    assert told["verdict"] not in {"worse", "better"}
+    assert not [r for r in told["rows"] if r["verdict"] in {"worse", "better"}]
+    assert (few["verdict"], few["pairs"]) == ("not comparable", 1)
+    assert few["against"][0].startswith("1 pair of whole blocks")
+
+
+def test_a_run_without_turns_has_none(made):
+    assert made(n=120).published["crossover"] is None

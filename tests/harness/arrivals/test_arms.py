@@ -1,0 +1,61 @@
+"""Tables that take turns: every block is one arm's, both of a pair differ, other tables are left alone."""
+
+import numpy as np
+import pytest
+
+from tailgauge import scenario
+from tailgauge.arrivals import plan
+from tailgauge.errors import ScenarioError
+
+
+def load(tmp_path, tail, arrival='process = "poisson"\nrate_per_s = 40'):
+    path = tmp_path / "turns.toml"
+    path.write_text(
+        f"[target]\nurl = 'simulated'\n[arrival]\n{arrival}\n[stages]\nduration_s = 130\nwarmup_s = 10\n"
+        f"[traffic.a]\n[traffic.b]\n[traffic.other]\n{tail}\n"
+    )
+    return scenario.load(str(path), [])
+
+
+def planned(asked, seed=1):
+    return plan(
+        asked.arrival, asked.traffic, asked.stages.duration_s, seed, warmup_s=10.0, turns_of=asked.turns_of
+    )
+
+
+def test_each_block_is_one_arm_s_and_each_pair_has_both(tmp_path):
+    asked = load(tmp_path, "[crossover]\na = 'a'\nb = 'b'\nblock_s = 10\nwashout_s = 1")
+    firsts = set()
+    for seed in range(6):
+        schedule = planned(asked, seed)
+        names = np.array(schedule.names)[schedule.traffic]
+        block = np.floor(schedule.at_ns / 1e9 / 10).astype(int) - 1
+        assert set(names[block < 0]) == {"a", "other"}
+        arms = [set(names[block == i]) - {"other"} for i in range(12)]
+        assert all(len(arm) == 1 for arm in arms)
+        assert all(arms[2 * i] | arms[2 * i + 1] == {"a", "b"} for i in range(6))
+        firsts |= {(seed, *arms[2 * i]) for i in range(6)}
+        assert 0.2 < (names == "other").mean() < 0.47
+    assert {name for _, name in firsts} == {"a", "b"}
+
+
+def test_without_turns_the_plan_is_what_it_was_and_with_them_times_stay(tmp_path):
+    asked = load(tmp_path, "[crossover]\na = 'a'\nb = 'b'\nblock_s = 10\nwashout_s = 1")
+    plain = load(tmp_path, "")
+
+    assert plain.turns_of is None
+    assert (planned(asked).at_ns == planned(plain).at_ns).all()
+    assert ((planned(asked).traffic == 2) == (planned(plain).traffic == 2)).all()
+
+
+@pytest.mark.parametrize(
+    ("tail", "arrival", "said"),
+    [
+        ("a = 'a'\nb = 'a'", None, "two traffic tables"), ("a = 'a'\nb = 'c'", None, "there is no traffic.c"),
+        ("a = 'a'\nb = 'b'\nblock_s = 5", None, "washout_s must be shorter"),
+        ("a = 'a'\nb = 'b'", 'process = "closed"', "closed loop"),
+    ],
+)  # fmt: skip
+def test_impossible_turns_are_refused(tmp_path, tail, arrival, said):
+    with pytest.raises(ScenarioError, match=said):
+        load(tmp_path, f"[crossover]\n{tail}", *([arrival] if arrival else []))
