@@ -35,7 +35,7 @@ def _heat(heat: Heat | None) -> Figure | None:
         go.Heatmap(
             x=_few(heat.at_s), y=_few(heat.middle_ms),
             z=[[round(float(v) * 100, 1) if v else None for v in row] for row in shares],
-            colorscale=SCALE, zmin=0, zmax=100, hovertemplate="%{x:,.0f} s, about %{y:,.3~g} ms: %{z:.3~g}%<extra></extra>",
+            colorscale=SCALE, zmin=0, hovertemplate="%{x:,.0f} s, about %{y:,.3~g} ms: %{z:.3~g}%<extra></extra>",
             colorbar={"title": {"text": "% of the<br>requests"}, "thickness": 10, "outlinewidth": 0},
         )
     )  # fmt: skip

@@ -58,9 +58,7 @@ def _outcome(name: str, spec: Json, steady: Steady) -> Outcome:
     p, max_ms = _number(spec.get("quantile", 0.99)), _number(spec.get("max_ms"))
     if metric is None or p is None or max_ms is None or not 0 < p < 1:
         why = "the scenario names no known metric, quantile or bound"
-        return Outcome(
-            name, named or "unknown", p or 0.0, max_ms or 0.0, OFFERED, INCONCLUSIVE, None, why
-        )
+        return Outcome(name, named or "unknown", p or 0.0, max_ms or 0.0, OFFERED, INCONCLUSIVE, None, why)
     view = OFFERED if metric.offered else SUCCESSES
     quantile = row(metric, steady, view, (p,)).quantiles[0]
     outcome, why = decide(quantile, max_ms)

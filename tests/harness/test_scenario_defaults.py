@@ -87,6 +87,7 @@ DEFAULTS = {
     },
     "report": {"first_token": "any"},
     "slo": {},
+    "crossover": None,
 }  # fmt: skip
 
 
