@@ -31,7 +31,7 @@ def share(value: float | None) -> str:
         return "–"
     if value in {0.0, 1.0}:
         return f"{value:.0%}"
-    near = min(value, 1 - value) * 100
+    near = min(value, abs(1 - value)) * 100  # more than all is possible: of a rate, say
     decimals = 1 if near >= 0.995 else 2 if near >= 0.0995 else 3
     return f"{value * 100:.{decimals}f}%"
 

@@ -233,6 +233,14 @@ def test_the_report_tells_it(report):
     assert "| below minimum |" in text
     assert {m["cause"] for m in told["traffic"]["far"]["misses"]} == {"first", "lookback"}
     assert told["traffic"]["front"]["first_bytes"][0]["byte"] <= 3
+    for entry in told[
+        "traffic"
+    ].values():  # the causes by how many calls they had, none called most that is not
+        most = max(entry["misses"], key=lambda miss: miss["calls"])
+        total = sum(miss["calls"] for miss in entry["misses"])
+        assert f"; {total:,} calls missed" in entry["sentence"]
+        assert f": {most['calls']:,} {most['cause'].replace('_', ' ')}" in entry["sentence"]
+        assert (entry["expiry"] is None) == bool(entry["no_expiry"])
 
 
 def test_a_run_without_a_cache_has_no_such_section(made):

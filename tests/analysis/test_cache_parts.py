@@ -13,7 +13,7 @@ from tailgauge_analysis.cache import shares
 from tailgauge_analysis.cache.calls import calls
 from tailgauge_analysis.cache.cost import Tariff, cost, even_share, even_uses, tariff
 from tailgauge_analysis.cache.effect import CONNECTION, IN_FLIGHT, SAVED, UNCACHED_TOKENS, worth
-from tailgauge_analysis.cache.expiry import expiry
+from tailgauge_analysis.cache.expiry import expiry, why_not
 from tailgauge_analysis.cache.misses import causes
 from tailgauge_analysis.cache.settings import settings
 
@@ -277,3 +277,11 @@ class TestWorth:
         assert (found.slopes, found.strata, found.misses) == ((), None, 0)
         assert "needs 10 answers" in found.why
         assert worth(calls.iloc[:0]).why
+
+
+def test_why_there_is_no_expiry_to_tell_of():
+    unmarked = {"cache_marks": 0.0}
+
+    assert why_not(rows((0, 0, 0, {}), (1, 0, 0, {}))) == "nothing was read or written"
+    assert why_not(rows((0, 0, 90, {}), (1, 0, 90, {"prefix_hash": "b"}))) == "no text was asked for again"
+    assert why_not(rows((0, 0, 90, unmarked), (1, 90, 0, unmarked))) == "how long entries live is not known"

@@ -147,3 +147,4 @@ def test_hardly_any_fan_outs_are_no_traceback(mixed, tmp_path):
     assert by["open"]["complete"] == 0
     assert "too few requests were joined" in by["open"]["sentence"]
     assert by["fan"]["complete"] == 1
+    assert by["fan"]["critical"] is None  # its legs were over in the same moment: none was the last

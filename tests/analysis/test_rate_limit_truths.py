@@ -137,6 +137,7 @@ def test_the_packaged_retry_storm_with_a_limit():
     assert (bucket["rate"]["value"], bucket["burst"]["value"]) == (10, 20)
     assert values["retry_after"]["violation_share"] > 0.9
     assert values["amplification"][0]["observed"] > 1.5
+    assert f"tried {values['amplification'][0]['observed']:.1f} times" in values["sentence"]
 
 
 def test_traffic_below_its_limits_has_room_and_says_how_much_is_used():
@@ -147,6 +148,7 @@ def test_traffic_below_its_limits_has_room_and_says_how_much_is_used():
     used = [bucket["utilisation"] for bucket in values["buckets"]]
     assert used == [pytest.approx(7 / 50, rel=0.15), pytest.approx(7 * 74 / 10_000, rel=0.5)]
     assert all("never seen empty" in bucket["burst"]["why"] for bucket in values["buckets"])
+    assert all(bucket["growth"]["low"] >= 1 for bucket in values["buckets"])  # this much was borne
     assert f"that on requests, by {100 * used[0]:.1f}% of its refill" in values["sentence"]
 
 

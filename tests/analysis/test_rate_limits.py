@@ -31,6 +31,16 @@ def test_the_share_of_429s_is_of_the_attempts_of_the_steady_stage():
     assert found.low <= clopper_pearson(10, 80)[0] < found.share < clopper_pearson(10, 80)[1] <= found.high
 
 
+def test_the_529s_are_counted_apart_and_told():
+    run = calls(40, refused=[3])
+    run.loc[10:19, "ended"] = "overloaded"
+    found = shares(frames_of(run).requests, run, kinds(run))
+
+    assert (found.refused, found.overloaded.k, found.overloaded.n) == (1, 10, 40)
+    assert found.overloaded.low < 0.25 < found.overloaded.high
+    assert found.overloaded.n_eff < 40  # they came together
+
+
 def test_each_bin_has_its_exact_band_and_its_kinds():
     run = calls(30, every_s=0.1, refused=range(10, 15), message="rate limit of 300 requests per minute")
     found = bins(run, kinds(run))
@@ -40,6 +50,8 @@ def test_each_bin_has_its_exact_band_and_its_kinds():
     assert found.refused.tolist() == [0, 5, 0]
     assert (found.low[1], found.high[1]) == clopper_pearson(5, 10)
     assert {kind: counts.tolist() for kind, counts in found.by_kind.items()} == {"requests": [0, 5, 0]}
+    assert (found.by_kind_low["requests"][1], found.by_kind_high["requests"][1]) == clopper_pearson(5, 10)
+    assert (found.by_kind_low["requests"][0], found.by_kind_high["requests"][0]) == clopper_pearson(0, 10)
 
 
 def test_a_bin_without_calls_has_no_share():

@@ -19,7 +19,15 @@ def test_milliseconds(value, text):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0, "0%"), (1.0, "100%"), (0.042, "4.2%"), (0.9998, "99.980%"), (0.00012, "0.012%"), (None, "–")],
+    [
+        (0.0, "0%"),
+        (1.0, "100%"),
+        (0.042, "4.2%"),
+        (0.9998, "99.980%"),
+        (0.00012, "0.012%"),
+        (1.0221, "102.2%"),
+        (None, "–"),
+    ],
 )
 def test_shares(value, text):
     assert share(value) == text
