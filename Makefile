@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test pytest verify lint types imports docs docs-check bench bench-large clean
+.PHONY: help install quickstart test pytest verify lint types imports docs example docs-check bench bench-large clean
 
 help:              ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## +/\t/' | expand -t 14
@@ -41,7 +41,7 @@ lint: install              ## ruff: format and rules
 
 types: install             ## mypy --strict
 	$(BIN)/mypy
-	$(BIN)/mypy docs/generate.py
+	$(BIN)/mypy docs/generate.py docs/example.py
 	$(BIN)/mypy locustfiles
 	$(BIN)/mypy bench
 
@@ -50,6 +50,9 @@ imports: install           ## import-linter: which room may import which
 
 docs: install              ## write the generated pages anew
 	$(BIN)/python docs/generate.py
+
+example: install           ## make the report in reports/example anew
+	$(BIN)/python docs/example.py
 
 docs-check: install
 	$(BIN)/python docs/generate.py --check

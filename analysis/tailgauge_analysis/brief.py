@@ -26,7 +26,9 @@ class Line:
 
 
 def brief(contents: Json) -> list[Line]:
-    """A line for each report that the run has something of."""
+    """A line for each report that the run has something of; none where the numbers are not to be used."""
+    if contents["verdict"] == "INVALID":
+        return []
     told = (
         Line("slos", "Objectives", _objectives(contents["slos"])),
         Line("load", "Load", contents["diagnosis"]["sentence"]),
