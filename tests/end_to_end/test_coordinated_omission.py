@@ -82,4 +82,5 @@ def test_stalls_of_the_server_show_their_analytic_quantiles(
         truth = real_s - every_s * (1 - p) + base
         assert np.quantile(waited, p) == pytest.approx(truth, abs=0.03 + spread)
     late = (rows.sent_at_ns - rows.scheduled_at_ns).to_numpy()[within] / 1e9
-    assert np.quantile(late, 0.9) < 0.03, "sent while the server stood"
+    lag_s = run.table("health").loop_lag_max_ns.max() / 1e9  # what the machine took from the client itself
+    assert np.quantile(late, 0.9) < 0.03 + lag_s, "sent while the server stood"
