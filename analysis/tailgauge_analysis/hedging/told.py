@@ -106,7 +106,7 @@ def facts(one: Json) -> list[tuple[str, str]]:
         return [("429 and 529", _share(one["limited"]["of_all"]))]
     told = [
         ("Policy", one["policy"]),
-        ("Hedge rate", f"{_share(one['hedged'])} of the calls"),
+        ("Hedge rate", f"{_share(one['hedged'])} calls"),
         ("Won by the copy", _share(one["won"])),
     ]
     if one["undecided"]:
@@ -171,7 +171,7 @@ def _waste(waste: Json) -> list[tuple[str, str]]:
     told.append(
         (
             "What the target says",
-            f"{count(truth['made_tokens'])} output tokens made for {plural(truth['losers'], 'loser')}, {inside}; {count(truth['billed_tokens'])} of them on its bill",
+            f"{count(truth['made_tokens'])} output tokens made for {plural(truth['losers'], 'loser')}, {inside}; {count(truth['billed_tokens'])} on its bill",
         )
     )
     effect = truth["cancel_effectiveness"]
