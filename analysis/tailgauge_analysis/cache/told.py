@@ -159,7 +159,11 @@ def _facts(entry: Json) -> list[tuple[str, str]]:
             ("uncached_tokens", "neither"),
         )
     )
-    missing = f"; {plural(entry['without_usage'], 'call')} more, without usage (refused, failed or closed)" if entry["without_usage"] else ""
+    missing = (
+        f"; {plural(entry['without_usage'], 'call')} more, without usage (refused, failed or closed)"
+        if entry["without_usage"]
+        else ""
+    )
     facts = [("Input tokens", f"{tokens}, in {plural(entry['calls'], 'call')}{missing}")]
     facts += [
         (f"Expected {state}", f"{count(seen['read'])} of {plural(seen['calls'], 'call')} read from the cache")
