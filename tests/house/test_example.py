@@ -27,10 +27,14 @@ def example(checkout):
 
 
 @pytest.fixture(scope="module")
-def today(checkout, tmp_path_factory):
+def today(checkout, command, tmp_path_factory):
+    """The report that the example's own command makes today."""
     out = tmp_path_factory.mktemp("example")
-    runpy.run_path(str(checkout / "docs" / "example.py"))["make"](out)
-    return out
+    arguments = runpy.run_path(str(checkout / "docs" / "example.py"))["COMMAND"]
+    done = command(["tailgauge", *arguments, "--out", out])
+    reports = list(out.glob("reports/*"))
+    assert reports, done.stderr
+    return reports[0]
 
 
 def sections(page):
