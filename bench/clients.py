@@ -1,0 +1,163 @@
+"""The clients under test: each runs a load on one core and says what it saw and what it used.
+
+Rule: ours is `tailgauge run` as a user starts it, with one worker; only the cores are chosen from outside. The owner of
+the run and its report share the server's core where there are but two, and are in no figure except the whole tree's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow.parquet as pq
+from measure import Result, Used, measured
+from truth import Load, Seen, Server, compiled, ordered, pinned_to, read_log, serving
+
+PATIENCE_S = 180
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """Where the processes run: server, client, and the owner of our run."""
+
+    server: int
+    client: int
+    owner: int
+
+    @classmethod
+    def found(cls) -> Cores:
+        """The first two or three that this process may use."""
+        free = sorted(os.sched_getaffinity(0))
+        if len(free) < 2:
+            raise SystemExit("two cores are needed: one for the server, one for the client")
+        return cls(free[0], free[1], free[2] if len(free) > 2 else free[0])
+
+
+def reference(load: Load, cores: Cores, folder: Path) -> Result:
+    """The native client."""
+    log = folder / "seen.bin"
+    with serving(load, cores.server, folder) as server:
+        line = [compiled("client"), f"--port={server.port}", f"--streams={load.streams}", "--log", log]
+        line += [
+            f"--seconds={load.duration_s}",
+            f"--spacing={load.spacing_ms}",
+            f"--protocol={load.protocol}",
+        ]
+        said = _say(line, cores.client, load)
+    seen, seconds = read_log(log), np.array(said["seconds"])
+    used = Used(seconds[:, 0].astype(np.int64), seconds[:, 1], float(seconds[-1, 1]))
+    assert server.truth is not None
+    return measured(load, int(seen.began_ns.min()), server.truth, seen, used)
+
+
+def tailgauge(load: Load, cores: Cores, folder: Path, options: tuple[str, ...] = ()) -> Result:
+    """Ours."""
+    with serving(load, cores.server, folder) as server:
+        scenario = folder / "rig.toml"
+        scenario.write_text(_scenario(load, server))
+        line = [sys.executable, "-m", "tailgauge", "run", str(scenario), "--workers", "1", "--json"]
+        tree_s = _run(
+            [*line, "--out", str(folder), "--max-requests", "10000000", *options], cores, load, folder
+        )
+    runs = list(folder.glob("runs/*/workers/0.json"))
+    if len(runs) != 1:
+        raise SystemExit(f"no run was made: {(folder / 'said.txt').read_text()[-2000:]}")
+    assert server.truth is not None
+    return _read(load, runs[0].parents[1], server.truth, tree_s)
+
+
+def _scenario(load: Load, server: Server) -> str:
+    trusted = f'ca_file = "{server.authority}"\n' if server.authority else ""
+    return (
+        f'[target]\nurl = "{server.url}"\nprotocol = "{load.protocol}"\nconnections = {2 * load.streams + 100}\n{trusted}'
+        f'[arrival]\nprocess = "closed"\n[arrival.closed]\nusers = {load.streams}\nthink_s = 0\n'
+        f"[stages]\nduration_s = {load.duration_s:.3f}\nwarmup_s = {load.settled_s:.6f}\n"
+        f'[traffic.chat]\npattern = "streaming"\nprompt_tokens = 16\noutput_tokens = {load.chunks}\n'
+        f"[limits]\nin_flight_per_worker = {2 * load.streams + 100}\n"
+    )
+
+
+def _say(line: list[Any], core: int, load: Load) -> dict[str, Any]:
+    """Run a client that prints one line of JSON."""
+    done = subprocess.run(
+        line, capture_output=True, text=True, preexec_fn=pinned_to(core), timeout=load.duration_s + PATIENCE_S, check=False
+    )  # fmt: skip  # noqa: PLW1509 - no threads here
+    if done.returncode:
+        raise SystemExit(f"{Path(line[0]).name} failed: {done.stderr[-2000:]}")
+    said: dict[str, Any] = json.loads(done.stdout)
+    return said
+
+
+def _run(line: list[str], cores: Cores, load: Load, folder: Path) -> float:
+    """Run our client to its end, its worker on a core of its own; returns the CPU seconds of all its processes."""
+    with (folder / "said.txt").open("w") as said:
+        child = subprocess.Popen(line, stdout=said, stderr=said, preexec_fn=pinned_to(cores.owner))  # noqa: PLW1509
+    deadline = time.monotonic() + load.duration_s + PATIENCE_S
+    pid = 0
+    while not pid:
+        _pin_workers(child.pid, cores.client)
+        time.sleep(0.1)
+        pid, _, usage = os.wait4(child.pid, os.WNOHANG)
+        if time.monotonic() > deadline:
+            child.kill()
+            raise SystemExit("our client did not end")
+    child.returncode = 0  # it was waited for above
+    return usage.ru_utime + usage.ru_stime
+
+
+def _pin_workers(owner: int, core: int) -> None:
+    """Keep the threads of every worker below the owner on a core."""
+    with suppress(psutil.Error, OSError):
+        for process in psutil.Process(owner).children():
+            if "worker" in process.cmdline()[:4]:
+                for thread in process.threads():
+                    with suppress(OSError):
+                        os.sched_setaffinity(thread.id, {core})
+
+
+def _read(load: Load, run: Path, truth: Seen, tree_s: float) -> Result:
+    said = json.loads((run / "workers" / "0.json").read_text())
+    health = pq.read_table(run / "health", columns=["at_ns", "cpu_share"])
+    at_ns, share = (health[name].to_numpy() for name in ("at_ns", "cpu_share"))
+    order = np.argsort(at_ns)
+    cpu_s = np.cumsum(share[order] * np.diff(at_ns[order], prepend=at_ns.min()) / 1e9)
+    cpu = said["cpu_s"]
+    used = Used(at_ns[order], cpu_s, cpu["at_end"] - cpu["at_start"], tree_s, cpu["writer"])
+    attempts = pq.read_table(
+        run / "attempts",
+        columns=["request_id", "sent_at_ns", "first_content_at_ns", "chunks", "ended", "stage"],
+    )
+    kept = attempts.filter((_column(attempts, "ended") == "ok") & (_column(attempts, "stage") != "preflight"))
+    seen, stored = _seen(run, kept)
+    return measured(load, said["run"]["start_at_ns"], truth, seen, used, stored)
+
+
+def _column(table: Any, name: str) -> Any:
+    return table[name].to_numpy(zero_copy_only=False)
+
+
+def _seen(run: Path, attempts: Any) -> tuple[Seen, float]:
+    """What the worker recorded, and the bytes that a chunk takes in its table."""
+    files = sorted((run / "chunks").glob("*.parquet"))
+    chunks = pq.read_table(
+        run / "chunks", columns=["request_id", "chunk_index", "arrived_at_ns", "low_at_ns"]
+    )
+    request, index = _column(chunks, "request_id"), _column(chunks, "chunk_index")
+    order = np.lexsort((index, request))
+    order = order[np.isin(request[order], _column(attempts, "request_id"))]
+    at_ns = _column(chunks, "arrived_at_ns")[order]
+    exact = chunks["low_at_ns"].is_null().to_numpy()[order]
+    known, counts = np.unique(request[order], return_counts=True)
+    by_request = np.argsort(_column(attempts, "request_id"))
+    sent_at_ns = _column(attempts, "sent_at_ns")[by_request].astype(np.int64)
+    seen = ordered(known, sent_at_ns, counts, at_ns, np.ones(len(known), bool), exact)
+    return seen, sum(file.stat().st_size for file in files) / chunks.num_rows

@@ -1,0 +1,128 @@
+"""What one client's run under a known load comes to: its cost, and its errors against the truth.
+
+Rule: every figure is of the steady window unless its name says otherwise, and every truth is the server's own send
+stamp. TTFT here is from the sending of the request to its first chunk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from truth import Load, Seen
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """CPU time of a client's one process, and of the processes around it."""
+
+    at_ns: Any  # moments within its run
+    cpu_s: Any  # CPU time of the process until then
+    whole_s: float  # from the start of the load until its last file is closed
+    tree_s: float | None = None  # with imports, owner and report
+    writer_s: float | None = None  # of the whole, the writer's threads
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One run of one client. Times in ms, CPU in us; None where it cannot be told."""
+
+    requests: int  # begun and ended within the window
+    chunks: int  # sent within it
+    rate: float  # chunks a second
+    us_per_chunk: float  # steady
+    us_per_chunk_whole: float
+    us_per_chunk_tree: float | None
+    us_per_request_whole: float
+    cpu_share: float
+    writer_share: float | None  # of the process's CPU time over the whole run
+    ttft_p99_error: float  # of the reported p99 against that of the truth
+    ttft_each_p99: float  # p99 of what single requests are off by
+    gap_p99_error: float
+    gap_each_p99: float
+    lag_p50: float  # stamp of a chunk after its send
+    lag_p99: float
+    exact_first: float | None  # share of first chunks with an exact stamp
+    exact: float | None  # of all chunks
+    ttft_p99_true: float
+    gap_p99_true: float
+    bytes_per_chunk: float | None = None
+    lost: int = 0  # requests of the server's log that the client has not, or with other chunks
+
+    @property
+    def honest(self) -> bool:
+        """Reported p99 of TTFT within 10% of the truth's, and of gaps within 5 ms."""
+        return abs(self.ttft_p99_error) <= 0.1 * self.ttft_p99_true and abs(self.gap_p99_error) <= 5.0
+
+
+def measured(
+    load: Load, start_ns: int, truth: Seen, seen: Seen, used: Used, bytes_per_chunk: float | None = None
+) -> Result:
+    """Compare what a client saw with what the server did; `start_ns` is the start of the load."""
+    since, until = start_ns + int(load.settled_s * 1e9), start_ns + int(load.duration_s * 1e9)
+    both, mine, theirs = np.intersect1d(seen.request, truth.request, assume_unique=True, return_indices=True)
+    same = seen.chunks[mine] == truth.chunks[theirs]
+    lost = len(truth.request) - int(np.count_nonzero(same))
+    inside = same & (truth.began_ns[theirs] >= since) & (truth.began_ns[theirs] < until)
+    mine, theirs = mine[inside], theirs[inside]
+    if not len(both) or not len(mine):
+        raise SystemExit("no request of the steady window was seen by both: is the window too short?")
+    rows, sent = _rows(seen, mine), _rows(truth, theirs)
+    firsts = np.cumsum(seen.chunks[mine]) - seen.chunks[mine]
+    at, at_true = seen.at_ns[rows], truth.at_ns[sent]
+    ttft, ttft_true = at[firsts] - seen.began_ns[mine], at_true[firsts] - truth.began_ns[theirs]
+    later = np.ones(len(at), bool)
+    later[firsts] = False
+    gap, gap_true = np.diff(at, prepend=0)[later], np.diff(at_true, prepend=0)[later]
+    exact = None if seen.exact is None else seen.exact[rows]
+    window = _between(used, since, until)
+    sent_in_window = truth.sent_between(window[0], window[1])
+    whole = len(truth.at_ns)
+    return Result(
+        requests=len(mine),
+        chunks=sent_in_window,
+        rate=sent_in_window / (window[1] - window[0]) * 1e9,
+        us_per_chunk=window[2] / sent_in_window * 1e6,
+        us_per_chunk_whole=used.whole_s / whole * 1e6,
+        us_per_chunk_tree=None if used.tree_s is None else used.tree_s / whole * 1e6,
+        us_per_request_whole=used.whole_s / len(truth.request) * 1e6,
+        cpu_share=window[2] / (window[1] - window[0]) * 1e9,
+        writer_share=None if used.writer_s is None else used.writer_s / used.whole_s,
+        ttft_p99_error=_p99(ttft) - _p99(ttft_true),
+        ttft_each_p99=_p99(np.abs(ttft - ttft_true)),
+        gap_p99_error=_p99(gap) - _p99(gap_true),
+        gap_each_p99=_p99(np.abs(gap - gap_true)),
+        lag_p50=_quantile(at - at_true, 0.5),
+        lag_p99=_p99(at - at_true),
+        exact_first=None if exact is None else float(exact[firsts].mean()),
+        exact=None if exact is None else float(exact.mean()),
+        ttft_p99_true=_p99(ttft_true),
+        gap_p99_true=_p99(gap_true),
+        bytes_per_chunk=bytes_per_chunk,
+        lost=lost,
+    )
+
+
+def _rows(of: Seen, chosen: Any) -> Any:
+    sizes = of.chunks[chosen]
+    return np.repeat(of.starts[chosen] - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
+
+
+def _between(used: Used, since_ns: int, until_ns: int) -> tuple[int, int, float]:
+    """First and last moment known within a window, and the CPU seconds between them."""
+    inside = np.flatnonzero((used.at_ns >= since_ns) & (used.at_ns <= until_ns))
+    if len(inside) < 2:
+        raise SystemExit("the steady window is shorter than two seconds")
+    first, last = inside[0], inside[-1]
+    return int(used.at_ns[first]), int(used.at_ns[last]), float(used.cpu_s[last] - used.cpu_s[first])
+
+
+def _p99(nanoseconds: Any) -> float:
+    return _quantile(nanoseconds, 0.99)
+
+
+def _quantile(nanoseconds: Any, q: float) -> float:
+    return (
+        float(np.quantile(nanoseconds, q, method="inverted_cdf")) / 1e6 if len(nanoseconds) else float("nan")
+    )

@@ -1,0 +1,208 @@
+// Reference client: what one core can do where nothing is in the way. One thread, epoll, keep-alive, a closed loop of
+// streams that ask again at once. Each read is stamped (CLOCK_MONOTONIC) before it is looked at; chunked bodies and
+// event streams are parsed as they come, and every chunk's stamp is kept. Prints one line of JSON; --log as the server's.
+#define _GNU_SOURCE
+#include "clock.h"
+#include <errno.h>
+#include <getopt.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+enum { MOST_SECONDS = 4000, LINE = 4096, EVENTS = 512 };
+
+typedef enum { HEAD, SIZE, DATA, AFTER_DATA, LAST } State;
+
+typedef struct {
+    int fd;
+    State state;
+    size_t left, line;  // of the HTTP chunk; bytes of `text` in use
+    Record *record;
+    size_t room;
+    char text[LINE];
+} Stream;
+
+static struct {
+    int port, streams;
+    double seconds, spacing_ms;
+    const char *log, *protocol;
+} options = {0, 50, 10, 0, NULL, "openai"};
+
+static Log seen;
+static int epoll, started, open_streams;
+static int64_t begin_at, stop_at, reads, chunks;
+static const char *mark, *path;
+static size_t mark_size;
+static struct { int64_t at_ns, chunks; double cpu_s; } seconds[MOST_SECONDS];
+static int sampled;
+
+static void fail(const char *why) {
+    fprintf(stderr, "client: %s: %s\n", why, strerror(errno));
+    exit(1);
+}
+
+static void sample(int64_t now) {
+    if (sampled < MOST_SECONDS) {
+        seconds[sampled].at_ns = now;
+        seconds[sampled].chunks = chunks;
+        seconds[sampled++].cpu_s = cpu_s();
+    }
+}
+
+static void ask(Stream *s) {
+    static const char *body = "{\"model\":\"tiny\",\"max_tokens\":200,\"stream\":true,\"stream_options\":{\"include_usage\":true},"
+                              "\"messages\":[{\"role\":\"user\",\"content\":\"tell me about the sea\"}]}";
+    char text[1024];
+    s->record = log_begin(&seen, s->room = 256);
+    s->record->entry.request = (int64_t)seen.count - 1;
+    int size = snprintf(text, sizeof text, "POST %s HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\nx-client-request-id: reference/%lld/0/0\r\ncontent-length: %zu\r\n\r\n%s", path,
+                        (long long)seen.count - 1, strlen(body), body);
+    s->state = HEAD;
+    s->left = s->line = 0;
+    s->record->entry.began_ns = now_ns();
+    if (send(s->fd, text, (size_t)size, MSG_NOSIGNAL) != size) fail("send");
+}
+
+static void start(Stream *s) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)options.port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int on = 1;
+    s->fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (s->fd < 0 || connect(s->fd, (struct sockaddr *)&address, sizeof address)) fail("connect");
+    setsockopt(s->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    struct epoll_event watched = {.events = EPOLLIN, .data.ptr = s};
+    epoll_ctl(epoll, EPOLL_CTL_ADD, s->fd, &watched);
+    started++;
+    open_streams++;
+    ask(s);
+}
+
+// A whole line of the event stream.
+static void on_line(Stream *s, int64_t at) {
+    if (s->line < 7 || memcmp(s->text, "data: ", 6)) return;
+    const char *found = memmem(s->text, s->line, mark, mark_size);
+    if (!found || found[mark_size] == '"') return;  // an empty first one is no chunk
+    Entry *entry = &s->record->entry;
+    if ((size_t)entry->chunks == s->room) s->record->at_ns = realloc(s->record->at_ns, (s->room *= 2) * sizeof(int64_t));
+    s->record->at_ns[entry->chunks++] = at;
+    chunks++;
+}
+
+static void on_body(Stream *s, const char *bytes, size_t size, int64_t at) {
+    for (const char *end = bytes + size; bytes < end;) {
+        const char *newline = memchr(bytes, '\n', (size_t)(end - bytes));
+        size_t part = (size_t)((newline ? newline : end) - bytes);
+        if (s->line + part >= LINE) fail("a line too long");
+        memcpy(s->text + s->line, bytes, part);
+        s->line += part;
+        if (!newline) return;
+        s->text[s->line] = 0;
+        on_line(s, at);
+        s->line = 0;
+        bytes = newline + 1;
+    }
+}
+
+// One read; returns 1 where it ends the response.
+static int on_read(Stream *s, const char *bytes, size_t size, int64_t at) {
+    size_t i = 0;
+    if (s->state == HEAD) {
+        const char *end = memmem(bytes, size, "\r\n\r\n", 4);
+        if (!end || memcmp(bytes + 9, "200", 3)) fail("no whole head of a 200");
+        s->record->entry.status = 200;
+        i = (size_t)(end - bytes) + 4;
+        s->state = SIZE;
+    }
+    while (i < size) {
+        char c = bytes[i];
+        if (s->state == SIZE) {
+            i++;
+            if (c == '\n') s->state = s->left ? DATA : LAST;
+            else if (c != '\r') s->left = s->left * 16 + (size_t)(c <= '9' ? c - '0' : (c | 32) - 'a' + 10);
+        } else if (s->state == DATA) {
+            size_t part = size - i < s->left ? size - i : s->left;
+            on_body(s, bytes + i, part, at);
+            i += part;
+            if (!(s->left -= part)) s->state = AFTER_DATA;
+        } else {
+            i++;
+            if (c == '\n' && s->state == LAST) return 1;
+            if (c == '\n') s->state = SIZE;
+        }
+    }
+    return 0;
+}
+
+static void over(Stream *s, int64_t at) {
+    s->record->entry.ended_ns = at;
+    if (at < stop_at) {
+        ask(s);
+    } else {
+        close(s->fd);
+        open_streams--;
+    }
+}
+
+static void run(Stream *streams) {
+    static char bytes[65536];
+    struct epoll_event events[EVENTS];
+    int64_t spacing = (int64_t)(options.spacing_ms * 1e6), next = begin_at + 1000000000;
+    sample(begin_at);
+    while (started < options.streams || open_streams) {
+        int64_t now = now_ns(), due = begin_at + started * spacing;
+        while (started < options.streams && due <= now) {
+            start(&streams[started]);
+            due = begin_at + started * spacing;
+        }
+        if (now >= next) sample(now), next += 1000000000;
+        int64_t until = started < options.streams && due < next ? due : next;
+        struct timespec wait = {0, until > now ? until - now : 0};
+        int count = epoll_pwait2(epoll, events, EVENTS, &wait, NULL);
+        for (int i = 0; i < count; i++) {
+            Stream *s = events[i].data.ptr;
+            ssize_t got = recv(s->fd, bytes, sizeof bytes, MSG_DONTWAIT);
+            int64_t at = now_ns();
+            if (got < 0 && errno == EAGAIN) continue;
+            if (got <= 0) fail("the server closed a connection");
+            reads++;
+            if (on_read(s, bytes, (size_t)got, at)) over(s, at);
+        }
+    }
+    sample(now_ns());
+}
+
+static void options_of(int count, char **words) {
+    static const struct option known[] = {{"port", 1, 0, 'p'}, {"streams", 1, 0, 'n'}, {"seconds", 1, 0, 's'}, {"spacing", 1, 0, 'g'}, {"protocol", 1, 0, 'r'}, {"log", 1, 0, 'l'}, {0}};
+    for (int found; (found = getopt_long(count, words, "", known, NULL)) != -1;) switch (found) {
+            case 'p': options.port = atoi(optarg); break;
+            case 'n': options.streams = atoi(optarg); break;
+            case 's': options.seconds = atof(optarg); break;
+            case 'g': options.spacing_ms = atof(optarg); break;
+            case 'r': options.protocol = optarg; break;
+            case 'l': options.log = optarg; break;
+            default:
+                fprintf(stderr, "client --port N [--streams N] [--seconds S] [--spacing MS] [--protocol anthropic|openai] [--log FILE]\n");
+                exit(2);
+        }
+}
+
+int main(int count, char **words) {
+    options_of(count, words);
+    int anthropic = options.protocol[0] == 'a';
+    mark = anthropic ? "\"text\":\"" : "\"content\":\"";
+    path = anthropic ? "/v1/messages" : "/v1/chat/completions";
+    mark_size = strlen(mark);
+    many_files();
+    epoll = epoll_create1(0);
+    Stream *streams = calloc((size_t)options.streams, sizeof *streams);
+    begin_at = now_ns();
+    stop_at = begin_at + (int64_t)(options.seconds * 1e9);
+    run(streams);
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    printf("{\"requests\": %zu, \"chunks\": %lld, \"reads\": %lld, \"rss_mb\": %.1f, \"seconds\": [", seen.count, (long long)chunks, (long long)reads, (double)used.ru_maxrss / 1024);
+    for (int i = 0; i < sampled; i++) printf("%s[%lld, %.6f, %lld]", i ? ", " : "", (long long)seconds[i].at_ns, seconds[i].cpu_s, (long long)seconds[i].chunks);
+    printf("]}\n");
+    if (options.log && log_write(&seen, options.log)) fail(options.log);
+    return 0;
+}

@@ -1,0 +1,172 @@
+"""The rig: a native ground-truth server, compiled here, and what it and a client wrote of the same requests.
+
+Rule: a log says when each request began and when each of its chunks was sent or seen, on CLOCK_MONOTONIC, which all
+processes of a machine share. The sources are in rig/; what is built from them lies in build/rig, outside of git.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).parent
+BUILT = HERE.parent / "build" / "rig"
+FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror")
+_ENTRY = np.dtype(
+    [("request", "<i8"), ("leg", "<i4"), ("attempt", "<i4"), ("status", "<i4"), ("chunks", "<i4"),
+     ("began", "<i8"), ("ended", "<i8")]
+)  # fmt: skip
+_GOLDEN = 0.6180339887
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A closed loop: users that ask again at once, answered in so many chunks at an even pace, known to the millisecond."""
+
+    streams: int
+    seconds: float  # of steady load, after all have come
+    chunks: int = 200
+    ttft_ms: float = 200.0
+    gap_ms: float = 20.0
+    protocol: str = "openai"
+    tls: bool = False
+
+    @property
+    def spacing_ms(self) -> float:
+        """Between two users' first requests: about 2 s for all, and so that their phases spread evenly over a gap."""
+        share = 2000 / self.streams / self.gap_ms
+        golden = int(share) + _GOLDEN if share >= 1 else 1 / (int(1 / share) + _GOLDEN)
+        return golden * self.gap_ms
+
+    @property
+    def ramp_s(self) -> float:
+        """Until the last user has come."""
+        return self.streams * self.spacing_ms / 1e3
+
+    @property
+    def settled_s(self) -> float:
+        """From here on, what is measured counts as steady."""
+        return 2 * self.ramp_s
+
+    @property
+    def duration_s(self) -> float:
+        """New requests are sent until then."""
+        return self.settled_s + self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Requests, and the chunks of all of them in order: as the server sent them, or as a client saw them."""
+
+    request: Any  # int64, ascending
+    began_ns: Any
+    chunks: Any  # number of chunks of each
+    at_ns: Any  # of every chunk
+    exact: Any = None  # bool of every chunk; None: a client that does not say
+
+    @property
+    def starts(self) -> Any:
+        """Where in `at_ns` each request's chunks begin."""
+        return np.cumsum(self.chunks) - self.chunks
+
+    def sent_between(self, since_ns: int, until_ns: int) -> int:
+        """Chunks within a time."""
+        return int(np.count_nonzero((self.at_ns >= since_ns) & (self.at_ns < until_ns)))
+
+
+def compiled(name: str) -> Path:
+    """Build one of the native programs, unless it is there and younger than its sources. Raises SystemExit without cc."""
+    program, sources = BUILT / name, sorted((HERE / "rig").glob("*.[ch]"))
+    if program.exists() and program.stat().st_mtime > max(source.stat().st_mtime for source in sources):
+        return program
+    if shutil.which("cc") is None:
+        raise SystemExit("cc not found: the ground-truth server and the reference client are built with it")
+    BUILT.mkdir(parents=True, exist_ok=True)
+    fresh = BUILT / f"{name}.{os.getpid()}"
+    subprocess.run(["cc", *FLAGS, "-o", fresh, HERE / "rig" / f"{name}.c", "-ldl"], check=True)
+    return fresh.replace(program)
+
+
+def read_log(path: Path) -> Seen:
+    """A log as the native programs write it; requests that broke off are left out."""
+    data = path.read_bytes()
+    if data[:8] != b"RIGLOG01":
+        raise SystemExit(f"{path}: no log of the rig")
+    count, stamps = np.frombuffer(data, "<i8", 2, 8)
+    entries = np.frombuffer(data, _ENTRY, count, 24)
+    at_ns = np.frombuffer(data, "<i8", stamps, 24 + count * _ENTRY.itemsize)
+    whole = (entries["status"] == 200) & (entries["ended"] > 0) & (entries["request"] >= 0)
+    return ordered(entries["request"], entries["began"], entries["chunks"], at_ns, whole)
+
+
+def ordered(request: Any, began_ns: Any, chunks: Any, at_ns: Any, keep: Any, exact: Any = None) -> Seen:
+    """The requests to `keep`, by their number."""
+    order = np.flatnonzero(keep)[np.argsort(request[keep], kind="stable")]
+    sizes = chunks[order].astype(np.int64)
+    starts = (np.cumsum(chunks, dtype=np.int64) - chunks)[order]
+    rows = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
+    return Seen(request[order], began_ns[order], sizes, at_ns[rows], None if exact is None else exact[rows])
+
+
+@dataclass(slots=True)
+class Server:
+    """The server of one load; `truth` and `said` are there once it has ended."""
+
+    port: int
+    url: str
+    authority: Path | None  # certificate to trust, under TLS
+    said: dict[str, Any] = field(default_factory=dict)
+    truth: Seen | None = None
+
+
+@contextmanager
+def serving(load: Load, core: int, folder: Path) -> Iterator[Server]:
+    """Serve a load on one core."""
+    log = folder / "truth.bin"
+    line: list[str | Path] = [compiled("server"), "--log", log]
+    line += [f"--ttft={load.ttft_ms}", f"--gap={load.gap_ms}", f"--chunks={load.chunks}"]
+    authority = None
+    if load.tls:
+        authority, both = _certificate(folder)
+        line += ["--tls", both]
+    child = subprocess.Popen(line, stdout=subprocess.PIPE, text=True, preexec_fn=pinned_to(core))  # noqa: PLW1509 - no threads here
+    assert child.stdout is not None
+    try:
+        port = child.stdout.readline().strip()
+        if not port.isdigit():
+            raise SystemExit(f"the ground-truth server did not start (exit code {child.wait()})")
+        scheme = "https" if load.tls else "http"
+        server = Server(int(port), f"{scheme}://127.0.0.1:{port}", authority)
+        yield server
+        child.terminate()
+        server.said = json.loads(child.stdout.readline())
+        child.wait(30)
+        server.truth = read_log(log)
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+
+def pinned_to(core: int) -> Any:
+    """What a child does before it becomes another program: stay on a core."""
+    return lambda: os.sched_setaffinity(0, {core})
+
+
+def _certificate(folder: Path) -> tuple[Path, Path]:
+    """An authority's certificate, and a server's with its key."""
+    import trustme
+
+    made, authority, both = trustme.CA(), folder / "authority.pem", folder / "server.pem"
+    made.cert_pem.write_to_path(authority)
+    made.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(both)
+    return authority, both
