@@ -81,6 +81,11 @@ def cli() -> None:
 )
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Seed of arrivals, sizes and prompts.")
 @click.option(
+    "--clock",
+    type=click.Choice(("kernel", "user")),
+    help="Who stamps what arrives: the kernel (the default, on Linux), or the worker at its read.",
+)
+@click.option(
     "--max-requests",
     type=click.IntRange(1),
     metavar="N",
@@ -117,6 +122,7 @@ def run(
     rate: float | None,
     sets: tuple[str, ...],
     seed: int | None,
+    clock: str | None,
     max_requests: int | None,
     max_tokens: int | None,
     max_cost: float | None,
@@ -129,6 +135,7 @@ def run(
         "target.url": ("--target", target),
         "arrival.rate_per_s": ("--rate", rate),
         "seed": ("--seed", seed),
+        "clock": ("--clock", clock),
         "guard.max_requests": ("--max-requests", max_requests),
         "guard.max_tokens": ("--max-tokens", max_tokens),
         "guard.max_cost": ("--max-cost", max_cost),

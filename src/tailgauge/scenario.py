@@ -109,6 +109,10 @@ class Scenario(Table):
     name: str = Field(description="default: the file's stem")
     description: str = Field("", max_length=500, description="one line for the report")
     seed: int = Field(1, ge=0, lt=2**63, description="seed of arrivals, sizes and prompts")
+    clock: Literal["kernel", "user"] = Field(
+        "kernel",
+        description="who stamps what arrives: the `kernel`, where it does (Linux), or the worker itself at the read (`user`), as clients do that have nothing else",
+    )
     target: Target = Target()
     second_target: Target | None = Field(None)
     arrival: Arrival = Arrival()

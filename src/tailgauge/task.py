@@ -92,6 +92,7 @@ class Task:
             connect_timeout_s=limits.connect_timeout_s,
             send_timeout_s=limits.attempt_deadline_s,
             ca_file=target.ca_file,
+            user_clock=self.scenario.clock == "user",
         )
         self._transports.append(transport)
         return Endpoint(url, target, transport)
@@ -282,7 +283,7 @@ class Task:
             "state": self._state,
             "why": self._why,
             "clock": self._clock(),
-            "stamps": "kernel" if KERNEL_STAMPS else "user",
+            "stamps": "kernel" if KERNEL_STAMPS and self.scenario.clock == "kernel" else "user",
             "counts": self.counters.as_message(),
             "rows": dict(self.recorder.written),
             "cpu_s": {**self._cpu_s, "writer": self.recorder.cpu_s},

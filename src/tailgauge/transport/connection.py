@@ -56,8 +56,9 @@ def _nobody() -> None:
 class Connection:
     """A connected socket with its watcher; at most one exchange at a time listens to it."""
 
-    def __init__(self, number: int, raw: _socket.socket) -> None:
+    def __init__(self, number: int, raw: _socket.socket, *, kernel_stamps: bool) -> None:
         self.number = number
+        self.kernel_stamps = kernel_stamps
         self.dns_ns = self.connect_ns = self.tls_ns = 0
         self.listener: Listener | None = None
         self.on_idle_end: Callable[[], None] = _nobody
@@ -280,10 +281,19 @@ def wait_for(raw: _socket.socket, events: int, timeout_s: float) -> bool:
 
 
 def connect(
-    number: int, addresses: list[Any], timeout_s: float, receive_buffer: int | None = None
+    number: int,
+    addresses: list[Any],
+    timeout_s: float,
+    receive_buffer: int | None = None,
+    *,
+    user_clock: bool = False,
 ) -> Connection:
-    """Connect to the first address that answers; `addresses` as from getaddrinfo, `receive_buffer` in bytes."""
+    """Connect to the first address that answers; `addresses` as from getaddrinfo, `receive_buffer` in bytes.
+
+    Reads are stamped by the kernel where it does so, unless `user_clock` asks for our own clock.
+    """
     started = monotonic_ns()
+    kernel_stamps = KERNEL_STAMPS and not user_clock
     failure = ConnectError("dns", "the name has no address")
     for family, kind, proto, _, address in addresses:
         raw = _socket.socket(family, kind, proto)
@@ -291,21 +301,21 @@ def connect(
             left = timeout_s - (monotonic_ns() - started) / 1e9
             if receive_buffer is not None:  # before connecting: the window is agreed on then
                 raw.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVBUF, receive_buffer)
-            _connect(raw, address, left)
+            _connect(raw, address, left, kernel_stamps=kernel_stamps)
         except ConnectError as error:
             raw.close()
             failure = error
             continue
-        connection = Connection(number, raw)
+        connection = Connection(number, raw, kernel_stamps=kernel_stamps)
         connection.connect_ns = monotonic_ns() - started
         return connection
     raise failure
 
 
-def _connect(raw: _socket.socket, address: Any, timeout_s: float) -> None:
+def _connect(raw: _socket.socket, address: Any, timeout_s: float, *, kernel_stamps: bool) -> None:
     raw.setblocking(False)
     raw.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
-    if KERNEL_STAMPS:
+    if kernel_stamps:
         raw.setsockopt(_socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
     code = raw.connect_ex(address)
     if code == errno.EINPROGRESS:

@@ -10,7 +10,8 @@ is one piece to it, stamped at its end: an event of a read that did not empty th
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import sub
 from typing import Protocol
 
 from gevent.event import Event
@@ -36,6 +37,11 @@ class Decoder(Protocol):
         self, payload: bytes, low: int, arrived: int, read_at: int, read_index: int, *, at_rest: bool
     ) -> None:
         """Payload of one read with its times; `at_rest`: nothing came in the read after this payload."""
+
+    def skim(
+        self, reads: Sequence[bytes], arrived: array[int], read_at: array[int], begin: int, read_index: int
+    ) -> int:
+        """Decode the leading ones of plain reads, as they came from the wire; how many of them were plain."""
 
     def whole(self, body: bytes, arrived: int, read_at: int, read_index: int) -> None:
         """A body that was asked for at once, with the times of the read that completed it."""
@@ -96,6 +102,7 @@ class Exchange:
         """Listen to a connection; `release` gets it back with whether it may be used again."""
         self.connection = connection
         self.connection_is_new = is_new
+        self.user_stamps = not connection.kernel_stamps
         self._release = release
         connection.listener = self
 
@@ -195,8 +202,12 @@ class Exchange:
         watching = stream is not None and stream.watching
         had_content = stream is not None and stream.has_content
         try:
-            for piece, at, read in zip(data, arrived, read_at, strict=True):
-                self._decode(body, piece, at, read)
+            done = 0
+            while done < len(data):
+                skimmed = self._skim(body, data[done:], arrived, read_at, done)
+                if not skimmed:
+                    self._decode(body, data[done], arrived[done], read_at[done])
+                done += skimmed or 1
         except WireError as error:
             self.cut = f"framing: {error}"
             self._close_and_finish()
@@ -229,9 +240,8 @@ class Exchange:
         emptied = not self.bytes_per_s or self.connection is None or self.connection.emptied
         payload = body.feed(piece)
         self.body_bytes += len(piece)
-        if read - at > self.handover_recent_ns and not self.bytes_per_s:  # a pause is no lag of ours
-            self.handover_recent_ns = read - at
-            self.handover_max_ns = max(self.handover_max_ns, read - at)
+        if not self.bytes_per_s:  # a pause is no lag of ours
+            self._note_lag(read - at)
         if read == at:
             self.user_stamps = True
         if self._stream is None:
@@ -244,6 +254,29 @@ class Exchange:
             self._low = at
         self._last_read_at = read
         self._decoded += 1
+
+    def _skim(
+        self, body: Body, data: list[bytes], arrived: array[int], read_at: array[int], begin: int
+    ) -> int:
+        """Decode the leading reads that need no unframing and no parsing; returns how many."""
+        stream = self._stream
+        if stream is None or self.bytes_per_s or not body.between:
+            return 0
+        count = stream.skim(data, arrived, read_at, begin, self._decoded)
+        if count:
+            end = begin + count
+            lags = list(map(sub, read_at[begin:end], arrived[begin:end]))
+            self._note_lag(max(lags))
+            self.user_stamps |= not min(lags)
+            self.body_bytes += sum(map(len, data[:count]))
+            self._low, self._last_read_at = arrived[end - 1], read_at[end - 1]
+            self._decoded += count
+        return count
+
+    def _note_lag(self, lag_ns: int) -> None:
+        if lag_ns > self.handover_recent_ns:
+            self.handover_recent_ns = lag_ns
+            self.handover_max_ns = max(self.handover_max_ns, lag_ns)
 
     # --- the end ----------------------------------------------------------------------------------------------
 

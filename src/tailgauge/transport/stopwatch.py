@@ -53,12 +53,19 @@ class Stopwatch(httpx2.BaseTransport):
     """Sends requests over its own keep-alive pool and stamps what comes back."""
 
     def __init__(
-        self, *, idle_connections: int, connect_timeout_s: float, send_timeout_s: float, ca_file: str | None
+        self,
+        *,
+        idle_connections: int,
+        connect_timeout_s: float,
+        send_timeout_s: float,
+        ca_file: str | None,
+        user_clock: bool = False,
     ) -> None:
         self._pool = Pool(idle_connections)
         self._connect_timeout_s = connect_timeout_s
         self._send_timeout_s = send_timeout_s
         self._ca_file = ca_file
+        self._user_clock = user_clock
         self._tls: ssl.SSLContext | None = None
         self._addresses: dict[tuple[str, int], tuple[int, list[Any]]] = {}
         self._numbers = 0
@@ -127,7 +134,9 @@ class Stopwatch(httpx2.BaseTransport):
             addresses, dns_ns = resolve(host, port, self._connect_timeout_s)
             self._addresses[host, port] = (monotonic_ns(), addresses)
         self._numbers += 1
-        connection = connect(self._numbers, addresses, self._connect_timeout_s, receive_buffer)
+        connection = connect(
+            self._numbers, addresses, self._connect_timeout_s, receive_buffer, user_clock=self._user_clock
+        )
         connection.dns_ns = dns_ns
         if scheme == "https":
             try:

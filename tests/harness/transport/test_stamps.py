@@ -13,7 +13,7 @@ BLOCKED_NS = 100_000_000
 
 @pytest.fixture(scope="module")
 def seen(exercise):
-    return exercise("transport/exercises/stamps.py")
+    return exercise("transport/exercises/stamps.py", "kernel")
 
 
 def exact(seen):
@@ -59,3 +59,19 @@ def test_the_times_of_a_call_are_in_order(seen):
 
     assert seen["sent_at_ns"] <= seen["headers_at_ns"] <= first[2] <= last[2] <= seen["ended_at_ns"]
     assert all(low <= arrived for _, low, arrived, _, _ in seen["reads"])
+
+
+@pytest.mark.parametrize("whose", ["user", "elsewhere"])
+def test_our_own_clock_instead_is_late_by_what_held_us_up_and_says_so(exercise, whose):
+    """By choice, or on a system whose kernel stamps nothing: the rows must not claim a precision that nobody has."""
+    seen = exercise("transport/exercises/stamps.py", whose)
+    told = [
+        arrived - seen["sent"][int(number)][0]
+        for payload, _, arrived, _, _ in seen["reads"]
+        for number in payload.split()[1::2]
+    ]
+
+    assert seen["user_stamps"]
+    assert all(arrived == read_at for _, _, arrived, read_at, _ in seen["reads"])
+    assert seen["handover_max_ns"] == 0, "no second clock that could tell how late we were"
+    assert max(told) > BLOCKED_NS // 4

@@ -1,4 +1,7 @@
-"""Exercise: the kernel's stamps beside the sender's own times, with a client that is asleep at the wheel."""
+"""Exercise: stamps beside the sender's own times, with a client that is asleep at the wheel.
+
+The argument says whose: `kernel`; `user`, our own clock on purpose; `elsewhere`, a system whose kernel stamps nothing.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,14 @@ from pathlib import Path
 import gevent
 from scripted import Payload, call, stopwatch
 
-from tailgauge.transport.connection import KERNEL_STAMPS, hold_kernel_stamps
+from tailgauge.transport import connection
+from tailgauge.transport.connection import hold_kernel_stamps
 from tailgauge.transport.exchange import Exchange
 
 BLOCKED_S = 0.1
+WHOSE = sys.argv[1]
+if WHOSE == "elsewhere":
+    connection.KERNEL_STAMPS = False
 
 
 def block() -> None:
@@ -35,7 +42,7 @@ with subprocess.Popen(
     blocker = gevent.spawn(block)
     exchange = Exchange(Payload())
     with gevent.Timeout(20):
-        call(stopwatch(), f"http://127.0.0.1:{port}", exchange=exchange)
+        call(stopwatch(user_clock=WHOSE == "user"), f"http://127.0.0.1:{port}", exchange=exchange)
     blocker.kill()
     sent = json.loads(server.stdout.readline())
     server.stdin.close()
@@ -44,7 +51,7 @@ reads = [
     for payload, low, arrived, read_at, _, at_rest in exchange.decoder.fed
 ]
 print(json.dumps({
-    "kernel": KERNEL_STAMPS, "user_stamps": exchange.user_stamps, "sent": sent, "reads": reads,
+    "user_stamps": exchange.user_stamps, "sent": sent, "reads": reads,
     "handover_max_ns": exchange.handover_max_ns, "sent_at_ns": exchange.sent_at_ns,
     "headers_at_ns": exchange.headers_at_ns, "ended_at_ns": exchange.ended_at_ns,
 }))  # fmt: skip
