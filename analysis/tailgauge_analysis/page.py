@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -88,8 +89,9 @@ def at(row: Json, label: str) -> Json:
     return next(q for q in row["quantiles"] if q["label"] == label)
 
 
-def html(contents: Json, figures: Sequence[Figure]) -> str:
-    """The whole page."""
+@cache
+def _environment() -> Environment:
+    """The templates, compiled once, with what they may call."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -105,32 +107,41 @@ def html(contents: Json, figures: Sequence[Figure]) -> str:
         plain=wording.plain,
         tree=_tree,
     )
-    environment.globals.update(phases_said=phases.sentence(contents["phases"]))
-    environment.globals.update(bound=bound, plural=wording.plural, marks=marks, at=at, plainly=plainly)
     environment.globals.update(
-        alarms_said=alarms.sentence, alarm_value=alarms.value, preset_limits=preset_limits
-    )
-    environment.globals.update(crossover_said=turns_told.sentence, crossover_rows=turns_told.rows)
-    environment.globals.update(slope_rows=slopes.rows, slopes_untold=slopes.untold)
-    environment.globals.update(limits_said=limits_said, limits_note=LIMITS_NOTE)
-    environment.globals.update(cache_said=cache_said, cache_note=CACHE_NOTE)
-    environment.globals.update(fan_out_waits=fan_out.waits, fan_out_facts=fan_out.facts)
-    environment.globals.update(hedging_waits=hedging.waits, hedging_facts=hedging.facts)
+        bound=bound, plural=wording.plural, marks=marks, at=at, plainly=plainly,
+        alarms_said=alarms.sentence, alarm_value=alarms.value, preset_limits=preset_limits,
+        crossover_said=turns_told.sentence, crossover_rows=turns_told.rows,
+        slope_rows=slopes.rows, slopes_untold=slopes.untold,
+        limits_said=limits_said, limits_note=LIMITS_NOTE,
+        cache_said=cache_said, cache_note=CACHE_NOTE,
+        fan_out_waits=fan_out.waits, fan_out_facts=fan_out.facts,
+        hedging_waits=hedging.waits, hedging_facts=hedging.facts,
+    )  # fmt: skip
+    return environment
+
+
+def html(contents: Json, figures: Sequence[Figure]) -> str:
+    """The whole page."""
     outcomes = [slo["outcome"] for slo in contents["slos"]]
-    return environment.get_template("report.html.jinja").render(
-        **{**contents, "run_facts": contents["run"]},
-        word=word(contents),
-        brief=brief(contents),
-        flow=flow(contents),
-        meaning=meaning(contents),
-        waits=WAITS,
-        successes=shown(contents, SUCCESSES),
-        offered=shown(contents, OFFERED),
-        slo_rest=", ".join(f"{k} {name}" for name in (FAIL, INCONCLUSIVE) if (k := outcomes.count(name))),
-        figures=[(figure, _in_script(figure.plot)) for figure in figures],
-        style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
-        script=Markup((TEMPLATES / "report.js").read_text(encoding="utf-8")),  # noqa: S704 - our own file
-        plotly_js=Markup(library()) if figures else "",  # noqa: S704 - the library's own file
+    return (
+        _environment()
+        .get_template("report.html.jinja")
+        .render(
+            **{**contents, "run_facts": contents["run"]},
+            word=word(contents),
+            phases_said=phases.sentence(contents["phases"]),
+            brief=brief(contents),
+            flow=flow(contents),
+            meaning=meaning(contents),
+            waits=WAITS,
+            successes=shown(contents, SUCCESSES),
+            offered=shown(contents, OFFERED),
+            slo_rest=", ".join(f"{k} {name}" for name in (FAIL, INCONCLUSIVE) if (k := outcomes.count(name))),
+            figures=[(figure, _in_script(figure.plot)) for figure in figures],
+            style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
+            script=Markup((TEMPLATES / "report.js").read_text(encoding="utf-8")),  # noqa: S704 - our own file
+            plotly_js=Markup(library()) if figures else "",  # noqa: S704 - the library's own file
+        )
     )
 
 

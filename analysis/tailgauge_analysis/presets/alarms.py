@@ -207,6 +207,8 @@ def sentence(told: Sequence[Json]) -> str:
     if raised:
         return f"{len(raised)} of {len(told)} alarms would ring: {', '.join(raised)}."
     quiet = sum(one["state"] == QUIET for one in told)
+    if not quiet:
+        return "Whether an alarm would ring cannot be told."
     return f"No alarm would ring; {quiet} of {len(told)} are surely quiet."
 
 
