@@ -28,6 +28,7 @@ class Member:
     heard_at_ns: int
     state: str = "running"  # running, drained, failed, lost
     ready: bool = False
+    opened: bool = False  # it has opened the connections that it was told to
     leased: int = 0  # requests handed to it; in a closed loop, those that it says it had
     said: dict[str, Any] = field(default_factory=dict)
     self: dict[str, Any] = field(default_factory=dict)

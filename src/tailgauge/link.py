@@ -6,6 +6,7 @@ their own, because Locust's listener must not wait (it carries the heartbeats); 
     worker -> owner   hello     who I am (at test_start)          owner -> worker   plan     what to run
                       ready     endpoint and recorder stand                         try      do the preflight
                       tried     preflight's outcome, what was learnt                go       start time, share
+                      opened    how many connections are open                       open     open them beforehand
                       ping      t0                                                  pong     t0, t1, t2
                       counters  once a second                                       slice    arrivals, a lease
                       guarded   a limit of the run is reached
@@ -20,8 +21,8 @@ from typing import Any
 
 import gevent
 
-FROM_WORKER = ("hello", "ready", "tried", "ping", "counters", "guarded", "drained", "failed")
-FROM_OWNER = ("plan", "try", "go", "pong", "slice", "drain", "hurry")
+FROM_WORKER = ("hello", "ready", "tried", "opened", "ping", "counters", "guarded", "drained", "failed")
+FROM_OWNER = ("plan", "try", "open", "go", "pong", "slice", "drain", "hurry")
 _IMMEDIATE = ("ping", "pong")
 _PREFIX = "tailgauge:"
 

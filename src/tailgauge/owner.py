@@ -37,6 +37,7 @@ log = logging.getLogger("tailgauge")
 SLICE_NS = 5_000_000_000
 LEAD_NS = 1_500_000_000  # from `go` to the first arrival
 READY_S = 30.0
+OPENING_S = 0.02  # for each connection opened beforehand, at the longest
 
 
 class Run:
@@ -77,7 +78,7 @@ class Run:
             self._changed.set()
 
     def on_message(self, kind: str, node: str, data: dict[str, Any]) -> None:
-        """ready, tried, guarded, counters, drained, failed."""
+        """ready, tried, opened, guarded, counters, drained, failed."""
         member = self.crew.members.get(node)
         if member is None or data["run"] != self.run_id:
             return
@@ -91,6 +92,9 @@ class Run:
             member.ready, member.self = True, {"clock": data["clock"], "shared": data["shared"]}
         elif kind == "tried":
             self._tried, self.preflight = data, data["trials"]
+        elif kind == "opened":
+            member.opened = True
+            self.notes.extend(f"worker {member.number}: {said}" for said in data["missing"])
         elif kind == "guarded":
             self._on_guarded(member, data["limit"])
         elif kind == "failed":
@@ -126,6 +130,7 @@ class Run:
             self._prepare()
             self._muster()
             self._try()
+            self._open()
             self._go()
             self._hand_out()
         except TailgaugeError as error:
@@ -186,6 +191,15 @@ class Run:
             if seen["ended"] not in expected:
                 said = seen["message"] or "no text"
                 self.notes.append(f"preflight {seen['request_id']} ended as {seen['ended']}: {said}")
+
+    def _open(self) -> None:
+        """Connections opened beforehand, if any: after the preflight, so that they are young at the start."""
+        if wanted := sum(target.preopened for target in self._targets):
+            crew = self.crew.living()
+            for member in crew:
+                self._link.send("open", {"run": self.run_id}, member.node)
+            patience = READY_S + self.scenario.limits.connect_timeout_s + OPENING_S * wanted
+            self._await(lambda: all(m.opened for m in crew), patience, "the connections were not opened")
 
     def _go(self) -> None:
         assert self._tried is not None

@@ -103,6 +103,12 @@ class Target(Table):
         None, description="PEM file of a certificate authority to trust for this target"
     )
     connections: int = Field(1000, ge=1, le=60_000, description="idle connections kept by each worker")
+    preopened: int = Field(
+        0,
+        ge=0,
+        le=60_000,
+        description="connections, TLS included, that each worker opens before the run begins, so that no request pays for them; at most `connections`",
+    )
     sse: Sse = Sse()
 
     @field_validator("url")
@@ -124,6 +130,8 @@ class Target(Table):
     def _described(self) -> Target:
         if self.protocol != "sse" and self.sse != Sse():
             raise ValueError(f"sse: has no meaning with protocol = {self.protocol!r}")
+        if self.preopened > self.connections:
+            raise ValueError(f"preopened: more than the {self.connections} connections that a worker keeps")
         return self
 
     @property

@@ -59,6 +59,7 @@ class Task:
         self.recorder = Recorder(self.folder, self.number)
         target, limits = self.scenario.target, self.scenario.limits
         self._transports: list[Stopwatch] = []
+        self._urls: list[str] = []
         endpoints = {MAIN: self._endpoint(plan["run"]["target"]["url"], target)}
         if self.scenario.second_target is not None:
             url = plan["run"]["second_target"]["url"]
@@ -95,6 +96,7 @@ class Task:
             user_clock=self.scenario.clock == "user",
         )
         self._transports.append(transport)
+        self._urls.append(url)
         return Endpoint(url, target, transport)
 
     def _book(self) -> CacheBook | None:
@@ -164,6 +166,20 @@ class Task:
         """Real calls before the run; tells the owner what came of them."""
         tried = try_out(self.scenario, self.attempts, self.recorder, self._prices, self._learn)
         self._link.send("tried", {"run": self.run_id, **tried.as_message()})
+
+    def preopen(self) -> None:
+        """Open connections before the run, as many as the scenario says; tells the owner of those that failed."""
+        targets = (self.scenario.target, self.scenario.second_target)
+        missing = []
+        for transport, url, target in zip(self._transports, self._urls, targets, strict=False):
+            if target is not None and target.preopened:
+                opened, why = transport.preopen(url, target.preopened)
+                if why or opened < target.preopened:
+                    why = why or "the target closed the others at once"
+                    missing.append(
+                        f"{opened:,} of {target.preopened:,} connections to {url} are open ({why})"
+                    )
+        self._link.send("opened", {"run": self.run_id, "worker": self.number, "missing": missing})
 
     def go(self, data: dict[str, Any]) -> None:
         """Begin: the start is an absolute time on the owner's clock; with it comes what the preflight learnt."""

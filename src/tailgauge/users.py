@@ -54,7 +54,7 @@ class Owner:
         self.run: Run | None = None
         link.hear("ping", self._on_ping)
         link.hear("hello", lambda node, data: self.run.on_hello(node, data) if self.run else None)
-        for kind in ("ready", "tried", "counters", "guarded", "drained", "failed"):
+        for kind in ("ready", "tried", "opened", "counters", "guarded", "drained", "failed"):
             link.hear(kind, self._forward(kind))
         environment.events.test_start.add_listener(self._on_test_start)
         environment.events.test_stopping.add_listener(self._on_test_stopping)

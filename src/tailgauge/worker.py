@@ -44,8 +44,9 @@ class Worker:
         self._on_ended = on_ended
         self._task: Task | None = None
         self._holder = hold_kernel_stamps()
-        for kind, handler in (("plan", self._plan), ("try", self._try), ("go", self._go), ("slice", self._slice),
-                              ("drain", self._drain), ("hurry", self._hurry), ("pong", self._pong)):  # fmt: skip
+        for kind, handler in (("plan", self._plan), ("try", self._try), ("open", self._open), ("go", self._go),
+                              ("slice", self._slice), ("drain", self._drain), ("hurry", self._hurry),
+                              ("pong", self._pong)):  # fmt: skip
             link.hear(kind, handler)
 
     def hello(self) -> None:
@@ -84,6 +85,10 @@ class Worker:
     def _try(self, _: str, data: dict[str, Any]) -> None:
         if task := self._mine(data):
             task.preflight()
+
+    def _open(self, _: str, data: dict[str, Any]) -> None:
+        if task := self._mine(data):
+            task.preopen()
 
     def _go(self, _: str, data: dict[str, Any]) -> None:
         if task := self._mine(data):

@@ -9,9 +9,10 @@ DEFAULTS = {
     "name": "bare",
     "description": "",
     "seed": 1,
+    "clock": "kernel",
     "target": {
         "url": "simulated", "protocol": "anthropic", "model": "tiny", "api_key_env": None, "ca_file": None,
-        "connections": 1000,
+        "connections": 1000, "preopened": 0,
         "sse": {
             "path": "/", "body": {"prompt": "{prompt}", "max_tokens": "{max_tokens}"}, "headers": {}, "token_event": "",
             "text": "", "done_event": None, "done_data": "[DONE]", "error_event": "error", "status_event": None,

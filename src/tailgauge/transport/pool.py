@@ -28,6 +28,7 @@ class Idle:
     connection: Connection
     since_ns: int
     until_ns: int
+    answered: bool  # false: opened beforehand, nothing was asked on it yet
 
 
 @dataclass(slots=True)
@@ -61,16 +62,23 @@ class Pool:
             item.connection.close()
         return None
 
-    def give(self, origin: Origin, connection: Connection, keep_alive_hint: bytes) -> None:
+    def give(
+        self, origin: Origin, connection: Connection, keep_alive_hint: bytes, *, answered: bool = True
+    ) -> None:
         """Keep a connection for later; `keep_alive_hint` is the response's Keep-Alive header."""
         shelf = self._shelves.setdefault(origin, Shelf())
         if connection.closed or len(shelf.idle) >= self._limit:
             connection.close()
             return
         now = monotonic_ns()
-        item = Idle(connection, now, now + _kept_ns(keep_alive_hint))
+        item = Idle(connection, now, now + _kept_ns(keep_alive_hint), answered)
         shelf.idle.append(item)
         connection.on_idle_end = lambda: self._closed_by_peer(shelf, item)
+
+    def resting(self, origin: Origin) -> int:
+        """How many idle connections there are."""
+        shelf = self._shelves.get(origin)
+        return len(shelf.idle) if shelf else 0
 
     def close(self) -> None:
         """Close every idle connection."""
@@ -83,7 +91,7 @@ class Pool:
         if item in shelf.idle:
             shelf.idle.remove(item)
             rested = monotonic_ns() - item.since_ns
-            if rested < SOON_NS:
+            if item.answered and rested < SOON_NS:
                 shelf.rest_ns = min(LONGEST_REST_NS, max(shelf.rest_ns, 4 * rested))
 
 

@@ -12,16 +12,18 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
+import gevent
 import httpx2
 
 from tailgauge.clock import monotonic_ns
 from tailgauge.transport.connection import ConnectError, Connection, connect, resolve
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.http1 import request_bytes
-from tailgauge.transport.pool import Pool
+from tailgauge.transport.pool import Origin, Pool
 
 _CURRENT: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
 RESOLVE_AGAIN_NS = 30_000_000_000
+OPENED_AT_ONCE = 32  # connections that are opened beforehand at the same time: no storm of them
 SLOW_BUFFER = 4096  # bytes, which the kernel doubles for its own use
 
 
@@ -100,9 +102,30 @@ class Stopwatch(httpx2.BaseTransport):
         """Close every idle connection."""
         self._pool.close()
 
+    def preopen(self, base_url: str, count: int) -> tuple[int, str | None]:
+        """Open connections until `count` are idle; returns how many are, and why the first of the others is not."""
+        origin = _origin(httpx2.URL(base_url))
+        missing = max(0, count - self._pool.resting(origin))
+        left = iter(range(missing))
+        failures: list[str] = []
+
+        def open_some() -> None:
+            for _ in left:
+                try:
+                    connection = self._open(*origin, None)
+                except ConnectError as error:
+                    failures.append(f"{error.kind}: {error}")
+                    return
+                connection.used = True  # what the peer closes meanwhile is stale, as after a request
+                self._pool.give(origin, connection, b"", answered=False)
+
+        gevent.joinall(
+            [gevent.spawn(open_some) for _ in range(min(missing, OPENED_AT_ONCE))], raise_error=True
+        )
+        return self._pool.resting(origin), failures[0] if failures else None
+
     def _connection(self, exchange: Exchange, request: httpx2.Request) -> Connection:
-        url = request.url
-        origin = (url.scheme, url.host, url.port or (443 if url.scheme == "https" else 80))
+        origin = _origin(request.url)
         slow = (
             exchange.bytes_per_s is not None
         )  # a slow reader has a connection of its own, with a small buffer
@@ -154,3 +177,7 @@ class Stopwatch(httpx2.BaseTransport):
             self._tls = ssl.create_default_context(cafile=self._ca_file)
             self._tls.set_alpn_protocols(["http/1.1"])
         return self._tls
+
+
+def _origin(url: httpx2.URL) -> Origin:
+    return url.scheme, url.host, url.port or (443 if url.scheme == "https" else 80)

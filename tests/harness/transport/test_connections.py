@@ -27,6 +27,32 @@ def test_a_literal_address_costs_no_name_look_up_and_a_connect_costs_time(seen):
     assert seen["kept"]["seen"][0]["connect_ns"] > 0
 
 
+def test_connections_opened_beforehand_are_used_before_new_ones_are_opened(seen):
+    """And no call pays for them."""
+    facts = seen["opened_beforehand"]
+
+    assert (facts["opened"], facts["why"], facts["connections"]) == (6, None, 6)
+    assert facts["status"] == [200] * 8
+    assert facts["is_new"] == [False] * 6 + [True] * 2
+    assert not facts["again_is_new"]
+
+
+def test_connections_opened_beforehand_that_the_server_closed_are_not_used_and_not_held_against_it(seen):
+    """The next call opens its own; the one after it finds that one rested, as after any response."""
+    facts = seen["opened_and_closed_by_the_server"]
+
+    assert (facts["opened"], facts["why"]) == (4, None)
+    assert [(c["status"], c["is_new"], c["failure"]) for c in facts["seen"]] == [
+        (200, True, None),
+        (200, False, None),
+    ]
+    assert facts["requests"] == 2
+
+
+def test_why_a_connection_could_not_be_opened_beforehand_is_told(seen):
+    assert seen["not_opened"] == [0, "tcp: Connection refused"]
+
+
 def test_a_connection_that_the_server_wants_closed_is_not_kept(seen):
     assert [c["is_new"] for c in seen["connection_close_is_obeyed"]["seen"]] == [True, True]
 

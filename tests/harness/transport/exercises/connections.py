@@ -40,6 +40,58 @@ def kept() -> Any:
 
 
 @case
+def opened_beforehand() -> Any:
+    """Six of them, one of which the preflight left; then eight calls at the same time."""
+    server, watch = answering(OK), stopwatch()
+    call(watch, server.url)
+    opened, why = watch.preopen(server.url, 6)
+    gevent.sleep(REST_S)
+    connections = server.connections
+    exchanges = [Exchange(Payload()) for _ in range(8)]
+    gevent.joinall(
+        [gevent.spawn(call, watch, server.url, exchange=one) for one in exchanges], raise_error=True
+    )
+    gevent.sleep(REST_S)
+    again = call(watch, server.url)
+    watch.close()
+    return {
+        "opened": opened, "why": why, "connections": connections, "again_is_new": again.connection_is_new,
+        "is_new": sorted(one.connection_is_new for one in exchanges), "status": [one.status for one in exchanges],
+    }  # fmt: skip
+
+
+@case
+def opened_and_closed_by_the_server() -> Any:
+    """The server does not like connections on which nobody asks anything for 50 ms."""
+
+    def handler(sock: Any, number: int) -> None:
+        if number < 4:
+            gevent.sleep(0.05)
+        while number >= 4 and server.request(sock):
+            sock.sendall(OK)
+
+    server = Server(handler)
+    watch = stopwatch()
+    opened, why = watch.preopen(server.url, 4)
+    gevent.sleep(0.15)
+    first = call(watch, server.url)
+    gevent.sleep(REST_S)  # as ever: they were closed for another reason than a response
+    second = call(watch, server.url)
+    watch.close()
+    return {
+        "opened": opened,
+        "why": why,
+        "seen": [facts(first), facts(second)],
+        "requests": len(server.requests),
+    }
+
+
+@case
+def not_opened() -> Any:
+    return stopwatch().preopen("http://127.0.0.1:1/v1", 50)
+
+
+@case
 def connection_close_is_obeyed() -> Any:
     server = answering(OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
     return {"seen": calls(server, 2), "connections": server.connections}
