@@ -12,6 +12,8 @@ Schema history (docs/data-format.md repeats it; every version has a fixture that
   2  0.1.0  target: engine, cancellation, bill, cache, limits and faults of the simulated endpoint
   3  0.1.0  requests: name, tags, winner, join, held hedges; attempts: target, streaming, thinking, tools, fields,
             phases, slow readers, and what the client knew of the prompt cache
+  4  0.1.0  health: interval stamps, quantiles of the hand-over lag and of late dispatch, waits for connections, what
+            TCP lost; attempts: the wait for a connection
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Annotated, get_type_hints
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 # How an attempt, a leg or a request ended. `client_drop` is a request only: it was never sent.
 OK = "ok"
@@ -247,6 +249,10 @@ class AttemptRow:
             "first byte in which the shared part differs from the last one of its number; null if equal or not known",
         ),
     ] = None
+    pool_wait_ns: Annotated[
+        int | None,
+        _c("int64", "from asking for a connection to having one; null where it did not get so far"),
+    ] = None
 
 
 @dataclass(slots=True)
@@ -285,6 +291,32 @@ class HealthRow:
     rss_bytes: Annotated[int, _c("int64", "resident memory")]
     queued_rows: Annotated[int, _c("int64", "rows not yet written to a part")]
     clock_step_ns: Annotated[int, _c("int64", "change of wall minus monotonic clock in the second")]
+    first_chunks: Annotated[int | None, _c("int64", "first chunks so far, preflight excepted")] = None
+    first_intervals: Annotated[int | None, _c("int64", "of these, interval-stamped")] = None
+    chunk_intervals: Annotated[int | None, _c("int64", "of the chunks so far, interval-stamped")] = None
+    handover_p50_ns: Annotated[
+        int | None,
+        _c("int64", "median of read_at - arrived_at over the reads decoded in the second; null without"),
+    ] = None
+    handover_p99_ns: Annotated[int | None, _c("int64", "99% of them are at most so late")] = None
+    dispatch_late_p99_ns: Annotated[
+        int | None,
+        _c("int64", "99% of the second's requests were dispatched at most so late; null without any"),
+    ] = None
+    pool_waits: Annotated[
+        int | None, _c("int64", "calls so far that waited for a connection to be opened")
+    ] = None
+    pool_wait_max_ns: Annotated[
+        int | None, _c("int64", "longest wait for a connection that ended in the second")
+    ] = None
+    retransmits: Annotated[
+        int | None,
+        _c("int64", "TCP segments that we sent again, so far; null where the system does not tell"),
+    ] = None
+    out_of_order: Annotated[
+        int | None,
+        _c("int64", "TCP packets received out of order so far: what came before them was late or lost"),
+    ] = None
 
 
 @dataclass(slots=True)

@@ -1,0 +1,50 @@
+"""The words of the verdict, and the bounds beyond which a number is no longer to be trusted.
+
+Rule: one place for both who judge: the live display, from what the workers say, and the report, from the rows.
+Shares are of what the comment names; the report's gates say what is counted (docs/reports.md, "The verdict").
+"""
+
+from __future__ import annotations
+
+VALID = "VALID"
+DEGRADED = "DEGRADED"
+INVALID = "INVALID"
+WORST_FIRST = (INVALID, DEGRADED, VALID)
+
+DROPS = 0.01  # of the scheduled requests: INVALID above, DEGRADED above none
+INTERVALS = 0.01  # of the first chunks
+CLIENT_DELAY_MS = 5.0  # at p99, or, if that is more,
+CLIENT_DELAY_OF_TTFT = 0.01  # of the TTFT median; the wait for a connection has the same bound
+CLOCK_MS = 1.0
+
+# Under the user clock only, where the process stamps its reads itself:
+USER_LAG_NS = 5_000_000  # loop lag
+USER_CPU = 0.7  # of one core
+USER_SECONDS = 0.01  # of the seconds may be beyond them
+
+# A bad second: one in which the worker stood still at once for longer than two or three chunks take to come.
+STOOD_NS = 50_000_000
+BAD_SECONDS = 0.10  # of the steady seconds, and never for one alone: DEGRADED above
+BAD_SECONDS_MOST = 0.50  # INVALID above
+
+BUSY_CPU = 0.9  # of one core: a worker is one process
+PLANNED_CPU = 0.7  # what a worker's core should be at
+
+
+def stood(loop_lag_ns: float, handover_ns: float, dispatch_late_ns: float) -> bool:
+    """Whether a second with these largest lags is a bad one."""
+    return max(loop_lag_ns, handover_ns, dispatch_late_ns) > STOOD_NS
+
+
+def delay_bound_ms(ttft_p50_ms: float) -> float:
+    """What the client may add at p99."""
+    return max(CLIENT_DELAY_MS, CLIENT_DELAY_OF_TTFT * ttft_p50_ms)
+
+
+def by_bad_seconds(bad: float, seconds: float) -> str:
+    """The verdict that so many bad seconds force; one alone forces none."""
+    if (
+        bad <= 1.5 or bad <= BAD_SECONDS * seconds
+    ):  # a second that was stood through is a little longer than one
+        return VALID
+    return INVALID if bad > BAD_SECONDS_MOST * seconds else DEGRADED
