@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +23,10 @@ import numpy as np
 import psutil
 import pyarrow.parquet as pq
 from measure import Result, Used, measured
-from truth import Load, Seen, Server, compiled, ordered, pinned_to, read_log, serving
+from truth import Load, RigError, Seen, Server, compiled, on_core, ordered, read_log, serving
 
 PATIENCE_S = 180
+Client = Callable[[Load, "Cores", Path], Result]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class Cores:
         """The first two or three that this process may use."""
         free = sorted(os.sched_getaffinity(0))
         if len(free) < 2:
-            raise SystemExit("two cores are needed: one for the server, one for the client")
+            raise RigError("two cores are needed: one for the server, one for the client")
         return cls(free[0], free[1], free[2] if len(free) > 2 else free[0])
 
 
@@ -54,9 +58,24 @@ def reference(load: Load, cores: Cores, folder: Path) -> Result:
         ]
         said = _say(line, cores.client, load)
     seen, seconds = read_log(log), np.array(said["seconds"])
-    used = Used(seconds[:, 0].astype(np.int64), seconds[:, 1], float(seconds[-1, 1]))
-    assert server.truth is not None
-    return measured(load, int(seen.began_ns.min()), server.truth, seen, used)
+    used = Used(seconds[:, 0].astype(np.int64), seconds[:, 1], float(seconds[-1, 1]), said["tree_s"])
+    return measured(load, int(seen.began_ns.min()), server, seen, used)
+
+
+def python(name: str) -> Client:
+    """One of the clients in python_clients.py, as a process of its own."""
+
+    def client(load: Load, cores: Cores, folder: Path) -> Result:
+        log = folder / "seen.bin"
+        with serving(load, cores.server, folder) as server:
+            line = [sys.executable, Path(__file__).parent / "python_clients.py", name, server.url, log]
+            asked = (load.streams, load.duration_s, load.spacing_ms, load.chunks)
+            said = _say([*line, *map(str, asked)], cores.client, load)
+        seen, seconds = read_log(log), np.array(said["seconds"])
+        used = Used(seconds[:, 0].astype(np.int64), seconds[:, 1], said["whole_s"], said["tree_s"])
+        return measured(load, int(seen.began_ns.min()), server, seen, used)
+
+    return client
 
 
 def tailgauge(load: Load, cores: Cores, folder: Path, options: tuple[str, ...] = ()) -> Result:
@@ -70,9 +89,32 @@ def tailgauge(load: Load, cores: Cores, folder: Path, options: tuple[str, ...] =
         )
     runs = list(folder.glob("runs/*/workers/0.json"))
     if len(runs) != 1:
-        raise SystemExit(f"no run was made: {(folder / 'said.txt').read_text()[-2000:]}")
-    assert server.truth is not None
-    return _read(load, runs[0].parents[1], server.truth, tree_s)
+        raise RigError(f"no run was made: {(folder / 'said.txt').read_text()[-2000:]}")
+    return _read(load, runs[0].parents[1], server, tree_s)
+
+
+def with_options(*options: str) -> Client:
+    """Ours with more options of `tailgauge run`."""
+    return lambda load, cores, folder: tailgauge(load, cores, folder, options)
+
+
+def knows(option: str) -> bool:
+    """Whether `tailgauge run` has an option."""
+    line = [sys.executable, "-m", "tailgauge", "run", "--help"]
+    return option in subprocess.run(line, capture_output=True, text=True, check=True).stdout
+
+
+def machine() -> str:
+    """This machine, what runs on it, and the day."""
+    info = Path("/proc/cpuinfo")
+    models = (
+        [text.partition(":")[2].strip() for text in info.read_text().splitlines() if "model name" in text]
+        if info.exists()
+        else []
+    )
+    kind = models[0] if models else platform.machine()
+    day = datetime.now(UTC).date().isoformat()
+    return f"{os.cpu_count()} cores ({kind}), {platform.system()} {platform.release().partition('-')[0]}, Python {platform.python_version()}, {day}"
 
 
 def _scenario(load: Load, server: Server) -> str:
@@ -88,19 +130,20 @@ def _scenario(load: Load, server: Server) -> str:
 
 def _say(line: list[Any], core: int, load: Load) -> dict[str, Any]:
     """Run a client that prints one line of JSON."""
-    done = subprocess.run(
-        line, capture_output=True, text=True, preexec_fn=pinned_to(core), timeout=load.duration_s + PATIENCE_S, check=False
-    )  # fmt: skip  # noqa: PLW1509 - no threads here
+    with on_core(core):
+        done = subprocess.run(
+            line, capture_output=True, text=True, timeout=load.duration_s + PATIENCE_S, check=False
+        )
     if done.returncode:
-        raise SystemExit(f"{Path(line[0]).name} failed: {done.stderr[-2000:]}")
+        raise RigError(f"{Path(line[0]).name} failed: {done.stderr[-2000:]}")
     said: dict[str, Any] = json.loads(done.stdout)
     return said
 
 
 def _run(line: list[str], cores: Cores, load: Load, folder: Path) -> float:
     """Run our client to its end, its worker on a core of its own; returns the CPU seconds of all its processes."""
-    with (folder / "said.txt").open("w") as said:
-        child = subprocess.Popen(line, stdout=said, stderr=said, preexec_fn=pinned_to(cores.owner))  # noqa: PLW1509
+    with (folder / "said.txt").open("w") as said, on_core(cores.owner):
+        child = subprocess.Popen(line, stdout=said, stderr=said)
     deadline = time.monotonic() + load.duration_s + PATIENCE_S
     pid = 0
     while not pid:
@@ -109,7 +152,7 @@ def _run(line: list[str], cores: Cores, load: Load, folder: Path) -> float:
         pid, _, usage = os.wait4(child.pid, os.WNOHANG)
         if time.monotonic() > deadline:
             child.kill()
-            raise SystemExit("our client did not end")
+            raise RigError("our client did not end")
     child.returncode = 0  # it was waited for above
     return usage.ru_utime + usage.ru_stime
 
@@ -124,7 +167,7 @@ def _pin_workers(owner: int, core: int) -> None:
                         os.sched_setaffinity(thread.id, {core})
 
 
-def _read(load: Load, run: Path, truth: Seen, tree_s: float) -> Result:
+def _read(load: Load, run: Path, server: Server, tree_s: float) -> Result:
     said = json.loads((run / "workers" / "0.json").read_text())
     health = pq.read_table(run / "health", columns=["at_ns", "cpu_share"])
     at_ns, share = (health[name].to_numpy() for name in ("at_ns", "cpu_share"))
@@ -138,7 +181,7 @@ def _read(load: Load, run: Path, truth: Seen, tree_s: float) -> Result:
     )
     kept = attempts.filter((_column(attempts, "ended") == "ok") & (_column(attempts, "stage") != "preflight"))
     seen, stored = _seen(run, kept)
-    return measured(load, said["run"]["start_at_ns"], truth, seen, used, stored)
+    return measured(load, said["run"]["start_at_ns"], server, seen, used, stored)
 
 
 def _column(table: Any, name: str) -> Any:

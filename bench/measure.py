@@ -6,11 +6,12 @@ stamp. TTFT here is from the sending of the request to its first chunk.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from statistics import median
 from typing import Any
 
 import numpy as np
-from truth import Load, Seen
+from truth import Load, RigError, Seen, Server
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Result:
     us_per_chunk: float  # steady
     us_per_chunk_whole: float
     us_per_chunk_tree: float | None
-    us_per_request_whole: float
+    us_per_request: float  # steady: everything that its requests cost, by the request
     cpu_share: float
     writer_share: float | None  # of the process's CPU time over the whole run
     ttft_p99_error: float  # of the reported p99 against that of the truth
@@ -48,6 +49,8 @@ class Result:
     ttft_p99_true: float
     gap_p99_true: float
     bytes_per_chunk: float | None = None
+    server_cpu_share: float = 0.0
+    server_late_p99: float = 0.0  # of its sends, against its plan
     lost: int = 0  # requests of the server's log that the client has not, or with other chunks
 
     @property
@@ -56,10 +59,21 @@ class Result:
         return abs(self.ttft_p99_error) <= 0.1 * self.ttft_p99_true and abs(self.gap_p99_error) <= 5.0
 
 
+def median_of(results: list[Result]) -> Result:
+    """Every figure's own median over the repetitions."""
+    middle: dict[str, Any] = {}
+    for one in fields(Result):
+        values = [getattr(result, one.name) for result in results]
+        middle[one.name] = None if None in values else median(values)
+    return Result(**middle)
+
+
 def measured(
-    load: Load, start_ns: int, truth: Seen, seen: Seen, used: Used, bytes_per_chunk: float | None = None
+    load: Load, start_ns: int, server: Server, seen: Seen, used: Used, bytes_per_chunk: float | None = None
 ) -> Result:
     """Compare what a client saw with what the server did; `start_ns` is the start of the load."""
+    truth = server.truth
+    assert truth is not None
     since, until = start_ns + int(load.settled_s * 1e9), start_ns + int(load.duration_s * 1e9)
     both, mine, theirs = np.intersect1d(seen.request, truth.request, assume_unique=True, return_indices=True)
     same = seen.chunks[mine] == truth.chunks[theirs]
@@ -67,7 +81,7 @@ def measured(
     inside = same & (truth.began_ns[theirs] >= since) & (truth.began_ns[theirs] < until)
     mine, theirs = mine[inside], theirs[inside]
     if not len(both) or not len(mine):
-        raise SystemExit("no request of the steady window was seen by both: is the window too short?")
+        raise RigError("no request of the steady window was seen by both: is the window too short?")
     rows, sent = _rows(seen, mine), _rows(truth, theirs)
     firsts = np.cumsum(seen.chunks[mine]) - seen.chunks[mine]
     at, at_true = seen.at_ns[rows], truth.at_ns[sent]
@@ -78,6 +92,7 @@ def measured(
     exact = None if seen.exact is None else seen.exact[rows]
     window = _between(used, since, until)
     sent_in_window = truth.sent_between(window[0], window[1])
+    asked = np.count_nonzero((truth.began_ns >= window[0]) & (truth.began_ns < window[1]))
     whole = len(truth.at_ns)
     return Result(
         requests=len(mine),
@@ -86,7 +101,7 @@ def measured(
         us_per_chunk=window[2] / sent_in_window * 1e6,
         us_per_chunk_whole=used.whole_s / whole * 1e6,
         us_per_chunk_tree=None if used.tree_s is None else used.tree_s / whole * 1e6,
-        us_per_request_whole=used.whole_s / len(truth.request) * 1e6,
+        us_per_request=window[2] / asked * 1e6,
         cpu_share=window[2] / (window[1] - window[0]) * 1e9,
         writer_share=None if used.writer_s is None else used.writer_s / used.whole_s,
         ttft_p99_error=_p99(ttft) - _p99(ttft_true),
@@ -100,6 +115,8 @@ def measured(
         ttft_p99_true=_p99(ttft_true),
         gap_p99_true=_p99(gap_true),
         bytes_per_chunk=bytes_per_chunk,
+        server_cpu_share=server.said["cpu_share"],
+        server_late_p99=server.said["late_p99_ms"],
         lost=lost,
     )
 
@@ -113,7 +130,7 @@ def _between(used: Used, since_ns: int, until_ns: int) -> tuple[int, int, float]
     """First and last moment known within a window, and the CPU seconds between them."""
     inside = np.flatnonzero((used.at_ns >= since_ns) & (used.at_ns <= until_ns))
     if len(inside) < 2:
-        raise SystemExit("the steady window is shorter than two seconds")
+        raise RigError("the steady window is shorter than two seconds")
     first, last = inside[0], inside[-1]
     return int(used.at_ns[first]), int(used.at_ns[last]), float(used.cpu_s[last] - used.cpu_s[first])
 

@@ -28,6 +28,10 @@ _ENTRY = np.dtype(
 _GOLDEN = 0.6180339887
 
 
+class RigError(Exception):
+    """A measurement could not be made; says why."""
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """A closed loop: users that ask again at once, answered in so many chunks at an even pace, known to the millisecond."""
@@ -84,12 +88,12 @@ class Seen:
 
 
 def compiled(name: str) -> Path:
-    """Build one of the native programs, unless it is there and younger than its sources. Raises SystemExit without cc."""
+    """Build one of the native programs, unless it is there and younger than its sources. Raises RigError without cc."""
     program, sources = BUILT / name, sorted((HERE / "rig").glob("*.[ch]"))
     if program.exists() and program.stat().st_mtime > max(source.stat().st_mtime for source in sources):
         return program
     if shutil.which("cc") is None:
-        raise SystemExit("cc not found: the ground-truth server and the reference client are built with it")
+        raise RigError("cc not found: the ground-truth server and the reference client are built with it")
     BUILT.mkdir(parents=True, exist_ok=True)
     fresh = BUILT / f"{name}.{os.getpid()}"
     subprocess.run(["cc", *FLAGS, "-o", fresh, HERE / "rig" / f"{name}.c", "-ldl"], check=True)
@@ -100,7 +104,7 @@ def read_log(path: Path) -> Seen:
     """A log as the native programs write it; requests that broke off are left out."""
     data = path.read_bytes()
     if data[:8] != b"RIGLOG01":
-        raise SystemExit(f"{path}: no log of the rig")
+        raise RigError(f"{path}: no log of the rig")
     count, stamps = np.frombuffer(data, "<i8", 2, 8)
     entries = np.frombuffer(data, _ENTRY, count, 24)
     at_ns = np.frombuffer(data, "<i8", stamps, 24 + count * _ENTRY.itemsize)
@@ -138,12 +142,13 @@ def serving(load: Load, core: int, folder: Path) -> Iterator[Server]:
     if load.tls:
         authority, both = _certificate(folder)
         line += ["--tls", both]
-    child = subprocess.Popen(line, stdout=subprocess.PIPE, text=True, preexec_fn=pinned_to(core))  # noqa: PLW1509 - no threads here
+    with on_core(core):
+        child = subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     try:
         port = child.stdout.readline().strip()
         if not port.isdigit():
-            raise SystemExit(f"the ground-truth server did not start (exit code {child.wait()})")
+            raise RigError(f"the ground-truth server did not start (exit code {child.wait()})")
         scheme = "https" if load.tls else "http"
         server = Server(int(port), f"{scheme}://127.0.0.1:{port}", authority)
         yield server
@@ -157,9 +162,15 @@ def serving(load: Load, core: int, folder: Path) -> Iterator[Server]:
         child.stdout.close()
 
 
-def pinned_to(core: int) -> Any:
-    """What a child does before it becomes another program: stay on a core."""
-    return lambda: os.sched_setaffinity(0, {core})
+@contextmanager
+def on_core(core: int) -> Iterator[None]:
+    """Children that are started meanwhile stay on a core."""
+    mine = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, mine)
 
 
 def _certificate(folder: Path) -> tuple[Path, Path]:

@@ -200,7 +200,7 @@ int main(int count, char **words) {
     run(streams);
     struct rusage used;
     getrusage(RUSAGE_SELF, &used);
-    printf("{\"requests\": %zu, \"chunks\": %lld, \"reads\": %lld, \"rss_mb\": %.1f, \"seconds\": [", seen.count, (long long)chunks, (long long)reads, (double)used.ru_maxrss / 1024);
+    printf("{\"tree_s\": %.6f, \"requests\": %zu, \"chunks\": %lld, \"reads\": %lld, \"rss_mb\": %.1f, \"seconds\": [", cpu_s(), seen.count, (long long)chunks, (long long)reads, (double)used.ru_maxrss / 1024);
     for (int i = 0; i < sampled; i++) printf("%s[%lld, %.6f, %lld]", i ? ", " : "", (long long)seconds[i].at_ns, seconds[i].cpu_s, (long long)seconds[i].chunks);
     printf("]}\n");
     if (options.log && log_write(&seen, options.log)) fail(options.log);
