@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test pytest verify lint types imports docs example docs-check bench bench-large clean
+.PHONY: help install quickstart test pytest verify lint types imports docs example docs-check bench bench-quick bench-large clean
 
 help:              ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## +/\t/' | expand -t 14
@@ -57,10 +57,14 @@ example: install           ## make the report in reports/example anew
 docs-check: install
 	$(BIN)/python docs/generate.py --check
 
-bench: install             ## time and memory of the report of 10 million chunk rows
+bench: install             ## our client beside a native one (20 minutes), into docs/benchmarks.md; then the report of 10 million chunk rows
+	$(BIN)/python bench/client.py --write
 	$(BIN)/python bench/analysis.py --rows 10M
 
-bench-large: install       ## the same of 10 and 100 million, held to their bars
+bench-quick: install       ## our client beside a native one, within 3 minutes
+	$(BIN)/python bench/client.py --quick
+
+bench-large: install       ## the report of 10 and of 100 million chunk rows, held to its bars
 	$(BIN)/python bench/analysis.py --rows 10M 100M --check
 
 clean:             ## remove .venv, caches and build outputs; runs/ and reports/ stay

@@ -18,6 +18,7 @@ import pytest
 # Tests that compare times, by folder or file: `make pytest` runs them after the others, one at a time.
 ALONE = (
     "analysis/test_speed.py",
+    "bench/test_client.py",
     "end_to_end/test_coordinated_omission.py",
     "end_to_end/test_stamps.py",
     "end_to_end/test_traces.py",
