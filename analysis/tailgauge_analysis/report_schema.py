@@ -256,6 +256,7 @@ def schema() -> Json:
         "cache": _report("the prompt cache"),
         "fan_out": _report("requests of several legs"),
         "hedging": _report("second copies"),
+        "crossover": _report("two traffic tables that took turns"),
         "slo": _listing(_SLO, "in the scenario's order; empty without objectives"),
         "definitions": _listing(_TOOL, "one entry a tool"),
         "diagnosis": _DIAGNOSIS,
