@@ -148,6 +148,15 @@ def on_event(decoder: StreamDecoder, name: bytes, data: bytes) -> None:
         landmark(decoder, event)
 
 
+def content_of(name: bytes, event: Any) -> tuple[int, str] | None:
+    """Kind and text of a content delta; see `shape`."""
+    if (event.get("type") or name.decode("ascii", "replace")) != "content_block_delta":
+        return None
+    known = _DELTAS.get(event["delta"].get("type"))
+    text = event["delta"][known[1]] if known else None
+    return (known[0], text) if known and isinstance(text, str) else None
+
+
 def _on_error(decoder: StreamDecoder, event: dict[str, Any]) -> None:
     decoder.error = decoder.error or error_of(event)
 

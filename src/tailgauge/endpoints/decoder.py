@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tailgauge.endpoints.fields import FirstField
+from tailgauge.endpoints.shape import ContentOf, Learner, Shape
 from tailgauge.endpoints.sse import EventSizeError, Splitter
 from tailgauge.records import CHUNK_KINDS, TEXT, THINKING, TOOL_JSON
 
@@ -59,12 +60,15 @@ class StreamDecoder:
         on_event: OnEvent,
         *,
         on_whole: OnWhole | None = None,
+        content_of: ContentOf | None = None,
         keep_text: bool = False,
         watch_field: bool = False,
         watch_chunks: int = 0,
     ) -> None:
         self._on_event = on_event
         self._on_whole = on_whole
+        self._learner = Learner(content_of)
+        self._shape: Shape | None = None
         self.streams = on_whole is None
         self._watch_chunks = watch_chunks
         self._field = FirstField() if watch_field else None
@@ -75,6 +79,7 @@ class StreamDecoder:
         self._at = self._low = self._read_at = self._read_index = 0
         self.events = 0
         self.chunks = 0
+        self.intervals = 0  # of the chunks, interval-stamped
         self.taken = 0
         self.fresh = Chunks()
         self.has_content = False
@@ -109,6 +114,7 @@ class StreamDecoder:
         self, payload: bytes, low: int, arrived: int, read_at: int, read_index: int, *, at_rest: bool
     ) -> None:
         """Payload of one read; see `Exchange`. Never raises for what the peer sent: it is recorded as an error."""
+        rested = self._splitter.resting
         try:
             events = self._splitter.feed(payload)
         except EventSizeError:
@@ -116,16 +122,57 @@ class StreamDecoder:
             return
         exact = len(events) - 1 if at_rest and self._splitter.ended_with_event else -1
         self._at, self._read_at, self._read_index = arrived, read_at, read_index
+        whole = exact == 0 and rested and self._splitter.resting and self._is_plain
         for number, (name, data) in enumerate(events):
             self._low = 0 if number == exact else low
             self.events += 1
             try:
                 self._on_event(self, name, data)
+                if whole:
+                    self._shape = self._learner.look(payload, name, data) or self._shape
             except _MALFORMED as error:
                 self.error = self.error or (
                     "malformed_event",
                     f"{type(error).__name__} in event {data[:200]!r}",
                 )
+
+    def skim(
+        self, reads: Sequence[bytes], arrived: array[int], read_at: array[int], begin: int, read_index: int
+    ) -> int:
+        """Decode reads from number `begin` on, as long as each is one chunk of HTTP with one content event of a known
+        shape; returns how many. They are decoded as `feed` would have done it."""
+        shape = self._shape
+        if shape is None or not (self._is_plain and self._splitter.resting):
+            return 0
+        texts = shape.texts(reads, begin)
+        if texts:
+            end = begin + len(texts)
+            self._add(shape.kind, texts, arrived[begin:end], read_at[begin:end], read_index)
+        return len(texts)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether a content event is no more than a chunk now: nobody waits for it, and who answers has been said."""
+        return not self.watching and self._field is None and self.model is not None
+
+    def _add(
+        self, kind: int, texts: list[str], arrived: array[int], read_at: array[int], read_index: int
+    ) -> None:
+        """Content deltas that each ended a read, exactly stamped."""
+        fresh, count = self.fresh, len(texts)
+        fresh.kind.extend(bytes((kind,)) * count)
+        fresh.arrived.extend(arrived)
+        fresh.low.frombytes(bytes(fresh.low.itemsize * count))
+        fresh.read_at.extend(read_at)
+        fresh.read_index.extend(range(read_index, read_index + count))
+        fresh.chars.extend(map(len, texts))
+        self.events += count
+        self.chunks += count
+        self._at, self._low, self._read_at = arrived[-1], 0, read_at[-1]
+        self._read_index = read_index + count - 1
+        self.last_content = self.stamp()
+        if self._kept is not None and kind != _THINKING:
+            self._kept[kind].extend(texts)
 
     def whole(self, body: bytes, arrived: int, read_at: int, read_index: int) -> None:
         """The whole answer, with the times of the read that completed it. Never raises for what the peer sent."""
@@ -157,6 +204,7 @@ class StreamDecoder:
         fresh.kind.append(kind)
         fresh.arrived.append(self._at)
         fresh.low.append(self._low)
+        self.intervals += self._low > 0
         fresh.read_at.append(self._read_at)
         fresh.read_index.append(self._read_index)
         fresh.chars.append(len(text))

@@ -38,6 +38,9 @@ class Wire(Protocol):
     def on_event(self, decoder: StreamDecoder, name: bytes, data: bytes) -> None:
         """Meaning of one event of its stream."""
 
+    def content_of(self, name: bytes, tree: Any) -> tuple[int, str] | None:
+        """Kind and text of an event whose JSON is `tree`, if it does nothing but bring content; see `shape`."""
+
     def on_whole(self, decoder: StreamDecoder, body: bytes) -> None:
         """Meaning of an answer that was asked for at once; raises ValueError and its like for anything else."""
 
@@ -64,6 +67,7 @@ class Endpoint:
         return StreamDecoder(
             wire.on_event,
             on_whole=on_whole if call.kind == MESSAGE else wire.on_batch,
+            content_of=wire.content_of,
             keep_text=call.keep_text,
             watch_field=call.watch_field,
             watch_chunks=call.watch_chunks,

@@ -132,6 +132,19 @@ def on_event(decoder: StreamDecoder, name: bytes, data: bytes) -> None:
         _usage(decoder, usage)
 
 
+def content_of(name: bytes, chunk: Any) -> tuple[int, str] | None:
+    """Kind and text of a chunk that brings one piece of text and says nothing else; see `shape`."""
+    choices: Any = chunk.get("choices") or ()
+    if name == b"error" or chunk.get("error") or chunk.get("usage") or len(choices) != 1:
+        return None
+    delta = choices[0].get("delta") or {}
+    if choices[0].get("finish_reason") or delta.get("tool_calls"):
+        return None
+    thought, text = delta.get("reasoning_content") or delta.get("reasoning"), delta.get("content")
+    kind, said = (_THINKING, thought) if thought else (_TEXT, text)
+    return (kind, said) if isinstance(said, str) and not (thought and text) else None
+
+
 def on_whole(decoder: StreamDecoder, body: bytes) -> None:
     """Meaning of an answer that was asked for at once. Raises ValueError and its like for what is no completion."""
     answer = json.loads(body)

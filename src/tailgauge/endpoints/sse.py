@@ -36,6 +36,11 @@ class Splitter:
         self.ended_with_event = bool(found) and found[-1] is not None and not self.pending.strip(b"\n")
         return [event for event in found if event is not None]
 
+    @property
+    def resting(self) -> bool:
+        """Whether what comes next begins an event, whatever came before."""
+        return not (self.pending or self._after_cr)
+
     def _with_line_feeds(self, payload: bytes) -> bytes:
         if self._after_cr:
             payload = payload.removeprefix(b"\n")

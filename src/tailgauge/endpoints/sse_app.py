@@ -77,6 +77,9 @@ class App:
         for counter, path in self._usage.items():
             decoder.count(**{counter: at(tree, path)})
 
+    def content_of(self, name: bytes, tree: Any) -> None:
+        """Not told: an application's events are all read in full."""
+
     def on_whole(self, decoder: StreamDecoder, body: bytes) -> None:  # noqa: ARG002 - the interface
         """Never asked for: scenarios refuse it."""
         raise ValueError(f"an answer without a stream: {body[:80]!r}")

@@ -41,7 +41,7 @@ class Decoder(Protocol):
     def skim(
         self, reads: Sequence[bytes], arrived: array[int], read_at: array[int], begin: int, read_index: int
     ) -> int:
-        """Decode the leading ones of plain reads, as they came from the wire; how many of them were plain."""
+        """Decode reads from number `begin` on, as they came from the wire, as long as they are plain; how many."""
 
     def whole(self, body: bytes, arrived: int, read_at: int, read_index: int) -> None:
         """A body that was asked for at once, with the times of the read that completed it."""
@@ -49,6 +49,10 @@ class Decoder(Protocol):
 
 def _nothing() -> None:
     """No one waits for this moment."""
+
+
+def _uncounted(arrived: array[int], read_at: array[int]) -> None:
+    """No one counts these reads."""
 
 
 class Exchange:
@@ -60,8 +64,10 @@ class Exchange:
         self.on_headers: Callable[[], None] = _nothing
         self.on_content: Callable[[], None] = _nothing
         self.on_watched: Callable[[], None] = _nothing  # what the decoder watched for is there
+        self.on_decoded: Callable[[array[int], array[int]], None] = _uncounted  # the stamps of some reads
         self.connection: Connection | None = None
         self.connection_is_new = False
+        self.pool_wait_ns: int | None = None
         self.sent_at_ns: int | None = None
         self.first_byte_at_ns: int | None = None
         self.headers_at_ns: int | None = None
@@ -198,13 +204,15 @@ class Exchange:
             return 0
         arrived, read_at = self._arrived, self._read_at
         self._data, self._arrived, self._read_at = [], array("q"), array("q")
+        if not self.bytes_per_s:  # a pause is no lag of ours
+            self.on_decoded(arrived, read_at)
         stream = self._stream
         watching = stream is not None and stream.watching
         had_content = stream is not None and stream.has_content
         try:
             done = 0
             while done < len(data):
-                skimmed = self._skim(body, data[done:], arrived, read_at, done)
+                skimmed = self._skim(body, data, arrived, read_at, done)
                 if not skimmed:
                     self._decode(body, data[done], arrived[done], read_at[done])
                 done += skimmed or 1
@@ -258,7 +266,7 @@ class Exchange:
     def _skim(
         self, body: Body, data: list[bytes], arrived: array[int], read_at: array[int], begin: int
     ) -> int:
-        """Decode the leading reads that need no unframing and no parsing; returns how many."""
+        """Decode reads from number `begin` on that need no unframing and no parsing; returns how many."""
         stream = self._stream
         if stream is None or self.bytes_per_s or not body.between:
             return 0
@@ -268,7 +276,7 @@ class Exchange:
             lags = list(map(sub, read_at[begin:end], arrived[begin:end]))
             self._note_lag(max(lags))
             self.user_stamps |= not min(lags)
-            self.body_bytes += sum(map(len, data[:count]))
+            self.body_bytes += sum(map(len, data[begin:end]))
             self._low, self._last_read_at = arrived[end - 1], read_at[end - 1]
             self._decoded += count
         return count

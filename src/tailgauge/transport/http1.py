@@ -66,6 +66,11 @@ class Body:
         return not self.done
 
     @property
+    def between(self) -> bool:
+        """Whether the next byte begins the size line of a chunk. A body without chunks has none."""
+        return False
+
+    @property
     def ends_with_connection(self) -> bool:
         """No other mark of the end: the peer's close is regular."""
         return self.length is None
@@ -131,6 +136,11 @@ class ChunkedBody(Body):
     def at_rest(self) -> bool:
         """True between chunks: no later framing bytes came in the same read as the payload before."""
         return not (self._left or self._line or self._trailer)
+
+    @property
+    def between(self) -> bool:
+        """Whether the next byte begins the size line of a chunk."""
+        return not (self._left or self._gap or self._line or self._trailer or self.done)
 
     def may_end(self, data: bytes) -> bool:
         """The end mark closes with an empty line; a short read may be the second half of one."""

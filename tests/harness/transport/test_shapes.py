@@ -1,0 +1,18 @@
+"""The quick way through plain content events does what the full reading does. What happens is in exercises/shapes.py."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def seen(exercise):
+    return exercise("transport/exercises/shapes.py")
+
+
+@pytest.mark.parametrize("protocol", ["openai", "anthropic"])
+def test_streams_decoded_by_their_shape_give_what_the_full_reading_gives(seen, protocol):
+    facts = seen[protocol]
+
+    assert facts["different"] == []
+    assert facts["skimmed"] > facts["chunks"] / 10  # else nothing was compared
