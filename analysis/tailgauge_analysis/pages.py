@@ -277,7 +277,9 @@ def data_format_page() -> str:
     parts.append("## run.json\n\n" + _keys(RUN_KEYS))
     own = "Written by the worker itself, so that a run whose owner died can be rebuilt: the keys of its entry in `workers`,"
     parts.append(
-        f"## workers/&lt;n>.json\n\n{own}\nand `run` with run_id, scenario, start_at_ns, started_at, seed, arrival and target."
+        f"## workers/&lt;n>.json\n\n{own}\nand `run` with run_id, scenario, start_at_ns, started_at, seed, arrival and target.\n"
+        "`cpu_s`: the process's CPU time at the start of the run (`at_start`) and when its last part was closed (`at_end`), "
+        "and that of its writer's threads (`writer`), in seconds."
     )
     traffic = "An entry of `traffic` counts attempts, whoever saw their answers, and has these keys.\n\n"
     parts.append(
