@@ -14,6 +14,7 @@ from tailgauge.clock import monotonic_ns
 from tailgauge.conservation import Share, conserve, count_rows
 from tailgauge.folder import RunFolder
 from tailgauge.records import CLIENT_DROP
+from tailgauge.so_far import Watched, so_far
 
 SILENT_S = 5.0  # a worker that says nothing for so long gets no more slices
 
@@ -37,6 +38,15 @@ class Member:
     def has_drained(self) -> bool:
         """Whether its final counts are here."""
         return bool(self.self.get("counts"))
+
+    def watched(self) -> Watched:
+        """What the verdict so far is made of."""
+        if not self.said:
+            return Watched(self.number, self.state)
+        counts = self.said["counts"]
+        sent, dropped = counts["dispatched"], counts["client_drop"]
+        ttft, watch = dict(self.said["ttft"]), self.said["watch"]
+        return Watched(self.number, self.state, sent, dropped, ttft, watch)
 
     def facts(self) -> dict[str, Any]:
         """Its entry in run.json."""
@@ -97,6 +107,7 @@ class Crew:
                 ended[name] = ended.get(name, 0) + count
             sketch.merge(bins, dict(member.said["ttft"]))
         progress.ended = ended
+        progress.verdict, progress.reason = so_far([member.watched() for member in self])
         progress.ttft_p50_ms, progress.ttft_p99_ms = sketch.quantile(bins, 0.5), sketch.quantile(bins, 0.99)
         return progress
 

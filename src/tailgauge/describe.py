@@ -15,6 +15,7 @@ from typing import Any
 from tailgauge import __version__
 from tailgauge.clock import boot_id
 from tailgauge.records import SCHEMA_VERSION
+from tailgauge.trust import VALID
 
 MAX_SHOWN = 200  # characters of a target's own words in one of our lines
 PACKAGES = ("locust", "gevent", "greenlet", "anthropic", "openai", "httpx2", "pyarrow", "numpy")
@@ -32,6 +33,8 @@ class Progress:
     ended: dict[str, int] = field(default_factory=dict)
     ttft_p50_ms: float | None = None
     ttft_p99_ms: float | None = None
+    verdict: str = VALID  # so far
+    reason: str = ""
 
     @property
     def errors(self) -> int:

@@ -136,6 +136,8 @@ class Launch:
             told = len(run.notes)
             if run.start_at_ns is not None and not self._quiet:
                 display.show(run.snapshot(), draining=run.admitted.is_set())
+        if run.start_at_ns is not None and not self._quiet:
+            display.conclude(run.snapshot())
         runner.quit()
 
     def _on_interrupt(self) -> None:

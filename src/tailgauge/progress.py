@@ -19,7 +19,13 @@ def figures(progress: Progress) -> str:
     if progress.ttft_p50_ms is not None and progress.ttft_p99_ms is not None:
         text += f"  TTFT p50 {progress.ttft_p50_ms:,.0f} p99 {progress.ttft_p99_ms:,.0f} ms"
     text += f"  429s {limited:,}  errors {progress.errors:,}"
-    return text + (f"  dropped {progress.dropped:,}" if progress.dropped else "")
+    text += f"  dropped {progress.dropped:,}" if progress.dropped else ""
+    return f"{text}  {verdict(progress)}"
+
+
+def verdict(progress: Progress) -> str:
+    """The verdict so far, with its first reason."""
+    return f"{progress.verdict} so far" + (f": {progress.reason}" if progress.reason else "")
 
 
 class Display:
@@ -61,3 +67,9 @@ class Display:
         """Take the bar away."""
         if self._bar is not None:
             self._bar.close()
+
+    def conclude(self, progress: Progress) -> None:
+        """The last line: how it stands once all is drained. The report has more to go by."""
+        self.close()
+        self._stream.write(f"drained  {figures(progress)}\n")
+        self._stream.flush()

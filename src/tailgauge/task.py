@@ -26,6 +26,7 @@ from tailgauge.dispatch.counters import Counters
 from tailgauge.dispatch.dispatcher import Dispatcher
 from tailgauge.dispatch.health import Health
 from tailgauge.dispatch.trying import try_out
+from tailgauge.dispatch.watch import Watch
 from tailgauge.endpoints.endpoint import Endpoint
 from tailgauge.folder import RunFolder, write_json
 from tailgauge.guard import Amount
@@ -82,6 +83,7 @@ class Task:
         self._walker: Any = None
         self._reporter: Any = None
         self._health: Health | None = None
+        self._watch: Watch | None = None
         self._owner_start_ns: int | None = None
         self._cpu_s: dict[str, float] = {}
 
@@ -190,7 +192,8 @@ class Task:
         self._owner_start_ns = data["start_at_ns"]
         start_at_ns = data["start_at_ns"] - (self._clock()["offset_ns"] or 0)
         self._write_self()
-        self._health = Health(self.counters)
+        self._health = Health(self.counters, self._transports)
+        self._watch = self._watching(start_at_ns)
         self._health.freeze()
         gevent.spawn_later(max(0.0, (start_at_ns - monotonic_ns()) / 1e9), self._note_cpu, "at_start")
         self._walker = gevent.spawn(self.dispatcher.run, start_at_ns)
@@ -231,12 +234,25 @@ class Task:
     def _tick(self, *, flush: bool) -> None:
         assert self._health is not None
         self.attempts.decode_open()
-        self.recorder.health(self._health.row(self.recorder.waiting_rows))
+        self._close_second()
         if flush:
             self.attempts.record_open()
             self.recorder.flush()
         self.recorder.check()
         self._link.send("counters", {"run": self.run_id, "worker": self.number, **self._said()})
+
+    def _close_second(self) -> None:
+        assert self._health is not None
+        row = self._health.row(self.recorder.waiting_rows)
+        self.recorder.health(row)
+        if self._watch is not None:
+            self._watch.second(row)
+
+    def _watching(self, start_at_ns: int) -> Watch:
+        stages, by_user = self.scenario.stages, self.scenario.clock == "user" or not KERNEL_STAMPS
+        from_s, to_s = stages.warmup, stages.duration_s - stages.cooldown_s
+        from_ns, to_ns = (start_at_ns + int(at_s * 1e9) for at_s in (from_s, to_s))
+        return Watch(self.counters, from_ns, to_ns, user_clock=by_user)
 
     def _said(self) -> dict[str, Any]:
         counters = self.counters
@@ -245,6 +261,7 @@ class Task:
             "in_flight": counters.in_flight,
             "chunks": counters.chunks,
             "ttft": list(counters.ttft.items()),
+            "watch": self._watch.said() if self._watch is not None else {},
         }
 
     def _on_bug(self, error: BaseException) -> None:
@@ -274,7 +291,7 @@ class Task:
             self._measure_clock()
         try:
             if self._health is not None:
-                self.recorder.health(self._health.row(self.recorder.waiting_rows))
+                self._close_second()
                 self._health.close()
             self.recorder.close()
             self._state = "drained" if self._state == "running" else self._state

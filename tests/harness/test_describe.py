@@ -102,12 +102,19 @@ def test_errors_are_what_ended_otherwise_than_well_and_429s_are_counted_apart(en
 @pytest.mark.parametrize(
     ("progress", "line"),
     [
-        (Progress(0, 30), "sent 0  in flight 0  429s 0  errors 0"),
+        (Progress(0, 30), "sent 0  in flight 0  429s 0  errors 0  VALID so far"),
         (
             Progress(9, 30, 12_345, 17, 0, {"ok": 12_000, "rate_limited": 1_300}, 201.4, 1234.6),
-            "sent 12,345  in flight 17  TTFT p50 201 p99 1,235 ms  429s 1,300  errors 0",
+            "sent 12,345  in flight 17  TTFT p50 201 p99 1,235 ms  429s 1,300  errors 0  VALID so far",
         ),
-        (Progress(9, 30, 5, 0, 3, {"timeout": 1}), "sent 5  in flight 0  429s 0  errors 1  dropped 3"),
+        (
+            Progress(9, 30, 5, 0, 3, {"timeout": 1}),
+            "sent 5  in flight 0  429s 0  errors 1  dropped 3  VALID so far",
+        ),
+        (
+            Progress(9, 30, verdict="INVALID", reason="worker 1 is gone"),
+            "sent 0  in flight 0  429s 0  errors 0  INVALID so far: worker 1 is gone",
+        ),
     ],
 )
 def test_the_figures_fit_in_a_line_and_drops_are_shown_only_where_there_are_some(progress, line):
@@ -120,7 +127,7 @@ def test_without_a_terminal_there_is_a_plain_line_every_five_seconds():
     for passed in (0.0, 0.3, 4.9, 5.0, 5.2, 31.0):
         display.show(Progress(passed, 30), draining=passed > 30)
     display.say("note: something")
-    display.close()
+    display.conclude(Progress(31.0, 30, 9, verdict="DEGRADED", reason="it stood"))
     lines = stream.getvalue().splitlines()
 
     assert [line.strip().split("  ")[0] for line in lines[:3]] == [
@@ -129,7 +136,9 @@ def test_without_a_terminal_there_is_a_plain_line_every_five_seconds():
         "30 s of 30 s",
     ]
     assert [line.endswith("  draining") for line in lines[:3]] == [False, False, True]
-    assert lines[3:] == ["note: something"]
+    assert lines[3] == "note: something"
+    assert lines[4].startswith("drained  sent 9 ")
+    assert lines[4].endswith("DEGRADED so far: it stood")
 
 
 def test_on_a_terminal_there_is_a_bar_that_is_taken_away_at_the_end():

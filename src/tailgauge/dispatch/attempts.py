@@ -22,9 +22,10 @@ from tailgauge.dispatch.counters import Counters
 from tailgauge.dispatch.origin import Origin
 from tailgauge.dispatch.outcome import Outcome, outcome, should_retry
 from tailgauge.dispatch.rows import fill
+from tailgauge.dispatch.way import give_way
 from tailgauge.endpoints.keys import redact
 from tailgauge.guard import Guard
-from tailgauge.records import CANCELLED, CLIENT_ERROR, EMPTY, OK, PREFLIGHT, AttemptRow
+from tailgauge.records import CANCELLED, CLIENT_ERROR, EMPTY, OK, PREFLIGHT, STEADY, AttemptRow
 from tailgauge.traffic.steps import Chunks, Ended, Event, FirstContent, Headers, Send
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.stopwatch import watched_by
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from tailgauge.recorder import Recorder
 
 log = logging.getLogger("tailgauge")
-_SLICE = 512  # reads decoded before other greenlets get their turn
+_SLICE_NS = 500_000  # of decoding, before what has arrived meanwhile is read
 Key = tuple[int, int, int]  # request, leg, attempt
 
 
@@ -63,6 +64,8 @@ class _Open:
     exchange: Exchange
     decoder: StreamDecoder
     post: Callable[[Event], None]
+    chunks: int = 0  # counted so far
+    intervals: int = 0
 
     @property
     def key(self) -> Key:
@@ -119,6 +122,7 @@ class Attempts:
             exchange.on_watched = lambda: post(
                 Chunks(leg, attempt, decoder.watched.at if decoder.watched else monotonic_ns())
             )
+        exchange.on_decoded = self._counters.second.reads
         self.open[started.key] = started
         if self.guard is not None and not self.guard.take(started.key, call, endpoint.model):
             exchange.abort(CANCELLED)  # it is told as any other call, and never sent
@@ -127,13 +131,13 @@ class Attempts:
 
     def decode_open(self) -> None:
         """Decode what the open calls have received, in slices, so that no later moment has to do it at once."""
-        done = 0
+        began_ns = monotonic_ns()
         for one in list(self.open.values()):
-            done += one.exchange.advance()
-            self._note_handover(one.exchange)
-            if done > _SLICE:
-                done = 0
-                gevent.sleep(0)
+            one.exchange.advance()
+            self._note_reads(one)
+            if monotonic_ns() - began_ns > _SLICE_NS:
+                give_way()
+                began_ns = monotonic_ns()
 
     def record_open(self) -> None:
         """Hand the chunks of open calls to the recorder: a crash loses seconds of a long call, not all of it."""
@@ -146,9 +150,28 @@ class Attempts:
         for one in list(self.open.values()):
             one.exchange.abort(reason)
 
-    def _note_handover(self, exchange: Exchange) -> None:
-        self._counters.handover_max_ns = max(self._counters.handover_max_ns, exchange.handover_recent_ns)
+    def _note_reads(self, one: _Open) -> None:
+        """Count what was decoded since the last look."""
+        counters, exchange, decoder = self._counters, one.exchange, one.decoder
+        counters.handover_max_ns = max(counters.handover_max_ns, exchange.handover_recent_ns)
         exchange.handover_recent_ns = 0
+        counters.chunks += decoder.chunks - one.chunks
+        counters.chunk_intervals += decoder.intervals - one.intervals
+        one.chunks, one.intervals = decoder.chunks, decoder.intervals
+
+    def _note_first(self, one: _Open, at_ns: int) -> None:
+        """Count a first chunk."""
+        counters, origin, first = self._counters, one.origin, one.decoder.first_content
+        interval = first is not None and first.low is not None
+        counters.first_chunks += 1
+        counters.first_intervals += interval
+        sketch.add(counters.ttft, (at_ns - origin.scheduled_at_ns) / 1e6)
+        if origin.stage == STEADY:
+            counters.steady_first += 1
+            counters.steady_intervals += interval
+            if one.send.leg == one.attempt == 0:
+                sent_at_ns = one.exchange.left_at_ns or at_ns
+                sketch.add(counters.delays, (sent_at_ns - origin.scheduled_at_ns) / 1e6)
 
     def _on_content(self, one: _Open) -> None:
         exchange, decoder = one.exchange, one.decoder
@@ -156,7 +179,7 @@ class Attempts:
         if self._book is not None:
             self._book.begun(one.key, at_ns)
         if one.origin.stage != PREFLIGHT:
-            sketch.add(self._counters.ttft, (at_ns - one.origin.scheduled_at_ns) / 1e6)
+            self._note_first(one, at_ns)
         one.post(FirstContent(one.send.leg, one.attempt, at_ns, exchange.left_at_ns or at_ns))
 
     def _run(self, one: _Open) -> None:
@@ -177,7 +200,7 @@ class Attempts:
         self._recorder.attempt(row)
         self.last_row = row
         del self.open[key]
-        self._count(exchange, decoder)
+        self._count(one)
         ended_at_ns = exchange.ended_at_ns or monotonic_ns()
         if self._book is not None:
             if result.ended in {OK, EMPTY}:
@@ -234,9 +257,7 @@ class Attempts:
             target=send.call.target,
         )
 
-    def _count(self, exchange: Exchange, decoder: StreamDecoder) -> None:
-        counters = self._counters
-        counters.attempts_open -= 1
-        counters.chunks += decoder.chunks
-        counters.reads += exchange.reads
-        self._note_handover(exchange)
+    def _count(self, one: _Open) -> None:
+        self._counters.attempts_open -= 1
+        self._counters.reads += one.exchange.reads
+        self._note_reads(one)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from tailgauge.dispatch.second import Second
 from tailgauge.sketch import Bins
 
 
@@ -25,9 +26,15 @@ class Counters:
     attempts_open: int = 0
     chunks: int = 0
     reads: int = 0
+    first_chunks: int = 0
+    first_intervals: int = 0  # of these, interval-stamped
+    chunk_intervals: int = 0  # of the chunks, interval-stamped
     handover_max_ns: int = 0  # of the current second
-    dispatch_late_max_ns: int = 0  # of the current second
+    second: Second = field(default_factory=Second)
     ttft: Bins = field(default_factory=dict)  # ms since scheduled
+    steady_first: int = 0  # first chunks of the steady stage
+    steady_intervals: int = 0  # of these, interval-stamped
+    delays: Bins = field(default_factory=dict)  # ms from scheduled to sent, of the steady stage's first calls
 
     def end(self, ended: str) -> None:
         """One more request with this outcome."""

@@ -25,6 +25,7 @@ from tailgauge.dispatch.driver import Drive
 from tailgauge.dispatch.gates import Gates
 from tailgauge.dispatch.origin import Origin
 from tailgauge.dispatch.request_row import request_row
+from tailgauge.dispatch.way import give_way
 from tailgauge.prompts import Maker
 from tailgauge.records import CENSORED, CLIENT_DROP
 from tailgauge.traffic.patterns import PATTERNS
@@ -107,7 +108,7 @@ class Dispatcher:
             self._dispatch(heapq.heappop(self._waiting))
             in_a_row += 1
             if in_a_row % AT_ONCE == 0:
-                gevent.sleep(0)
+                give_way()
 
     def stop(self) -> None:
         """Admit no more; what was leased and not reached is counted."""
@@ -151,12 +152,12 @@ class Dispatcher:
             counters.client_drop += 1
             self._recorder.request(request_row(self._scenario, turn, stage, scheduled, None, CLIENT_DROP))
             self._follow(turn, CLIENT_DROP, monotonic_ns(), None)
-            gevent.sleep(0)  # a storm of drops must not keep the open streams from being read
+            give_way()  # a storm of drops must not keep the open streams from being read
             return
         counters.dispatched += 1
         counters.in_flight += 1
         dispatched = monotonic_ns()
-        counters.dispatch_late_max_ns = max(counters.dispatch_late_max_ns, dispatched - scheduled)
+        counters.second.dispatched(dispatched - scheduled)
 
         def over(drive: Drive) -> None:
             self._over(turn, stage, scheduled, dispatched, drive)
@@ -238,7 +239,7 @@ class Dispatcher:
             if number % AT_ONCE == 0:
                 self._more.set()
                 self._alarm.ring()
-                gevent.sleep(0)
+                give_way()
         if turns:
             self._more.set()
             self._alarm.ring()

@@ -49,6 +49,7 @@ def _exchange(row: AttemptRow, exchange: Exchange) -> None:
     row.reads, row.body_bytes = exchange.reads, exchange.body_bytes
     row.handover_max_ns = exchange.handover_max_ns if exchange.reads and not exchange.bytes_per_s else None
     row.reader_paused_ns = exchange.paused_ns
+    row.pool_wait_ns = exchange.pool_wait_ns
     row.stamps = "user" if exchange.user_stamps else "kernel"
     if (connection := exchange.connection) is not None:
         row.connection, row.connection_is_new = connection.number, exchange.connection_is_new

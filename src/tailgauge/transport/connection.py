@@ -22,6 +22,7 @@ from gevent import get_hub
 from gevent.event import Event
 
 from tailgauge.clock import WALL, monotonic_ns
+from tailgauge.transport.losses import Losses
 
 SO_TIMESTAMPNS = 35
 KERNEL_STAMPS = sys.platform == "linux"
@@ -53,6 +54,10 @@ def _nobody() -> None:
     """No one keeps this connection."""
 
 
+def _unwatched(_: _socket.socket) -> None:
+    """No one asks what became of it."""
+
+
 class Connection:
     """A connected socket with its watcher; at most one exchange at a time listens to it."""
 
@@ -62,6 +67,7 @@ class Connection:
         self.dns_ns = self.connect_ns = self.tls_ns = 0
         self.listener: Listener | None = None
         self.on_idle_end: Callable[[], None] = _nobody
+        self.on_close: Callable[[_socket.socket], None] = _unwatched
         self.closed = False
         self.used = False
         self.sending = False
@@ -79,6 +85,11 @@ class Connection:
         self._watcher = get_hub().loop.io(raw.fileno(), _READ)
         self._room_watcher: Any = None
         self._room = Event()  # the socket buffer takes more, or the connection was closed
+
+    def watched_by(self, losses: Losses) -> None:
+        """Have what TCP loses on it counted, to its end."""
+        losses.opened(self._raw)
+        self.on_close = losses.closing
 
     def start(self) -> None:
         """Begin to read. A connection without a listener that becomes readable has been closed by the peer."""
@@ -158,6 +169,7 @@ class Connection:
                 watcher.stop()
                 watcher.close()
             self._room.set()
+            self.on_close(self._raw)
             self._raw.close()
 
     def reset(self) -> None:

@@ -19,6 +19,7 @@ from tailgauge.clock import monotonic_ns
 from tailgauge.transport.connection import ConnectError, Connection, connect, resolve
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.http1 import request_bytes
+from tailgauge.transport.losses import Losses
 from tailgauge.transport.pool import Origin, Pool
 
 _CURRENT: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
@@ -35,6 +36,14 @@ def watched_by(exchange: Exchange) -> Iterator[None]:
         yield
     finally:
         _CURRENT.reset(token)
+
+
+class NoAnswerError(Exception):
+    """No response's head came; `kind` is the error by which httpx2 calls that."""
+
+    def __init__(self, kind: type[httpx2.TransportError], message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class _Received(httpx2.SyncByteStream):
@@ -71,15 +80,39 @@ class Stopwatch(httpx2.BaseTransport):
         self._tls: ssl.SSLContext | None = None
         self._addresses: dict[tuple[str, int], tuple[int, list[Any]]] = {}
         self._numbers = 0
+        self.losses = Losses()
+        self.waits = 0  # calls that waited for a connection to be opened
+        self.wait_max_ns = 0  # the longest of these waits since someone looked and set it back
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send one request; returns when the response's head is there. Raises httpx2's own errors for the SDK."""
         exchange = _CURRENT.get() or Exchange()
-        if exchange.aborted:
-            raise httpx2.ReadError("ended before it was sent", request=request)
         body = request.read()
         data = request_bytes(request.method, request.url.raw_path, request.headers.raw, body)
-        connection = self._connection(exchange, request)
+        try:
+            self._send(exchange, origin_of(request.url), data)
+        except NoAnswerError as error:
+            raise error.kind(str(error), request=request) from None
+        # Each call is another user's: a cookie would bring them all back to the replica that set it.
+        headers = [header for header in exchange.headers if header[0].lower() != b"set-cookie"]
+        return httpx2.Response(
+            exchange.status or 0, headers=headers, stream=_Received(exchange), request=request
+        )
+
+    @contextlib.contextmanager
+    def sent(self, origin: Origin, data: bytes) -> Iterator[None]:
+        """Send a request that is ready; enters when the response's head is there, or raises NoAnswerError."""
+        exchange = _CURRENT.get() or Exchange()
+        self._send(exchange, origin, data)
+        try:
+            yield
+        finally:
+            exchange.abort("cancelled")
+
+    def _send(self, exchange: Exchange, origin: Origin, data: bytes) -> None:
+        if exchange.aborted:
+            raise NoAnswerError(httpx2.ReadError, "ended before it was sent")
+        connection = self._connection(exchange, origin)
         try:
             connection.send(data, self._send_timeout_s)
         except (OSError, ssl.SSLError) as error:
@@ -91,12 +124,8 @@ class Stopwatch(httpx2.BaseTransport):
         connection.used = True
         if exchange.status is None:
             kind, message = exchange.failure or ("ended", exchange.aborted or "closed")
-            raise (httpx2.ReadTimeout if message == "timeout" else httpx2.ReadError)(
-                f"{kind}: {message}", request=request
-            )
-        # Each call is another user's: a cookie would bring them all back to the replica that set it.
-        headers = [header for header in exchange.headers if header[0].lower() != b"set-cookie"]
-        return httpx2.Response(exchange.status, headers=headers, stream=_Received(exchange), request=request)
+            error_class = httpx2.ReadTimeout if message == "timeout" else httpx2.ReadError
+            raise NoAnswerError(error_class, f"{kind}: {message}")
 
     def close(self) -> None:
         """Close every idle connection."""
@@ -104,7 +133,7 @@ class Stopwatch(httpx2.BaseTransport):
 
     def preopen(self, base_url: str, count: int) -> tuple[int, str | None]:
         """Open connections until `count` are idle; returns how many are, and why the first of the others is not."""
-        origin = _origin(httpx2.URL(base_url))
+        origin = origin_of(httpx2.URL(base_url))
         missing = max(0, count - self._pool.resting(origin))
         left = iter(range(missing))
         failures: list[str] = []
@@ -124,11 +153,11 @@ class Stopwatch(httpx2.BaseTransport):
         )
         return self._pool.resting(origin), failures[0] if failures else None
 
-    def _connection(self, exchange: Exchange, request: httpx2.Request) -> Connection:
-        origin = _origin(request.url)
+    def _connection(self, exchange: Exchange, origin: Origin) -> Connection:
         slow = (
             exchange.bytes_per_s is not None
         )  # a slow reader has a connection of its own, with a small buffer
+        asked_ns = monotonic_ns()
         connection = None if slow else self._pool.take(origin)
         is_new = connection is None
         if connection is None:
@@ -136,10 +165,10 @@ class Stopwatch(httpx2.BaseTransport):
                 connection = self._open(*origin, SLOW_BUFFER if slow else None)
             except ConnectError as error:
                 exchange.fail(error.kind, str(error))
-                raise httpx2.ConnectError(f"{error.kind}: {error}", request=request) from None
+                raise NoAnswerError(httpx2.ConnectError, f"{error.kind}: {error}") from None
         if exchange.aborted or exchange.done:
             connection.close()
-            raise httpx2.ReadError("ended before it was sent", request=request)
+            raise NoAnswerError(httpx2.ReadError, "ended before it was sent")
 
         def release(used: Connection, keep: bool) -> None:
             if keep and not slow and not used.sending:  # else it was answered before it was sent whole
@@ -147,6 +176,10 @@ class Stopwatch(httpx2.BaseTransport):
             else:
                 used.close()
 
+        exchange.pool_wait_ns = monotonic_ns() - asked_ns
+        if is_new:
+            self.waits += 1
+            self.wait_max_ns = max(self.wait_max_ns, exchange.pool_wait_ns)
         exchange.begin(connection, is_new=is_new, release=release)
         return connection
 
@@ -161,6 +194,7 @@ class Stopwatch(httpx2.BaseTransport):
             self._numbers, addresses, self._connect_timeout_s, receive_buffer, user_clock=self._user_clock
         )
         connection.dns_ns = dns_ns
+        connection.watched_by(self.losses)
         if scheme == "https":
             try:
                 connection.handshake(self._tls_context(), host, self._connect_timeout_s)
@@ -179,5 +213,6 @@ class Stopwatch(httpx2.BaseTransport):
         return self._tls
 
 
-def _origin(url: httpx2.URL) -> Origin:
+def origin_of(url: httpx2.URL) -> Origin:
+    """Where the requests to a URL go."""
     return url.scheme, url.host, url.port or (443 if url.scheme == "https" else 80)

@@ -1,0 +1,81 @@
+"""The verdict so far: each bound from both sides, and what is told."""
+
+import pytest
+
+from tailgauge import sketch
+from tailgauge.dispatch.counters import Counters
+from tailgauge.dispatch.watch import Watch
+from tailgauge.records import HealthRow
+from tailgauge.so_far import Watched, so_far
+from tailgauge.trust import DEGRADED, INVALID, VALID
+
+QUIET = {"first": 100, "intervals": 0, "delays": [], "seconds": 20.0, "bad": 0.0, "lagging": 0.0, "cpu": 0.2}
+
+
+def bins(*values):
+    out = {}
+    for value in values:
+        sketch.add(out, value)
+    return out
+
+
+def crew(**changes):
+    """Two workers; the second one as told."""
+    watch = {**QUIET, **{k: v for k, v in changes.items() if k in QUIET}}
+    rest = {k: v for k, v in changes.items() if k not in QUIET}
+    return [
+        Watched(0, dispatched=100, watch=dict(QUIET)),
+        Watched(1, **{"dispatched": 100, **rest}, watch=watch),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "word", "why"),
+    [
+        ({}, VALID, ""),
+        ({"state": "lost"}, INVALID, "worker 1 is gone"),
+        ({"dropped": 2}, DEGRADED, "2 of 202 requests dropped at the in-flight cap"),
+        ({"dropped": 3}, INVALID, "3 of 203 requests dropped at the in-flight cap"),
+        ({"bad": 4.0}, VALID, ""),
+        ({"bad": 4.1}, DEGRADED, "worker 1 stood still in 4 of its 20 s"),
+        ({"bad": 20.0}, DEGRADED, "worker 1 stood still in 20 of its 20 s"),
+        ({"bad": 20.1}, INVALID, "worker 1 stood still in 20 of its 20 s"),
+        ({"delays": list(bins(*[0.1] * 99, 40.0).items())}, VALID, ""),
+        ({"delays": list(bins(*[0.1] * 98, 40.0, 40.0).items())}, DEGRADED, "requests leave up to 40 ms late (p99)"),
+        ({"delays": list(bins(8.0).items()), "ttft": bins(1000.0)}, VALID, ""),
+        ({"intervals": 2}, VALID, ""),
+        ({"intervals": 3}, DEGRADED, "1.5% of the first chunks came in one read with later ones"),
+        ({"lagging": 0.4}, VALID, ""),
+        ({"lagging": 1.0}, DEGRADED, "the process stamps its reads itself and was too busy for it in 1 s"),
+        ({"bad": 5.0, "cpu": 0.96}, DEGRADED, "worker 1 stood still in 5 of its 20 s; worker 1 is at 96% of its core"),
+        ({"cpu": 0.96}, VALID, ""),
+    ],
+)  # fmt: skip
+def test_the_worst_is_told_with_its_reason(changes, word, why):
+    assert so_far(crew(**changes)) == (word, why)
+
+
+def test_one_bad_second_alone_says_nothing():
+    assert so_far([Watched(0, watch={**QUIET, "seconds": 3.0, "bad": 1.2})]) == (VALID, "")
+
+
+def test_a_run_that_has_said_nothing_yet_is_valid_so_far():
+    assert so_far([Watched(0), Watched(1)]) == (VALID, "")
+
+
+def row(at_s, lag_ms=0.0, cpu=0.1):
+    made = HealthRow(*[0] * 16)
+    made.at_ns, made.loop_lag_max_ns, made.cpu_share = int(at_s * 1e9), int(lag_ms * 1e6), cpu
+    return made
+
+
+@pytest.mark.parametrize(("user", "lagging"), [(False, 0.0), (True, 3.0)])
+def test_a_worker_watches_its_steady_seconds(user, lagging):
+    """10 s from 1 to 9: a bad second before it, one inside, one of 5.1 ms, one at 71% of the core, one after it."""
+    watch = Watch(Counters(), 1_000_000_000, 9_000_000_000, user_clock=user)
+    lags = {1: 80.0, 4: 50.1, 5: 50.0, 6: 4.9, 10: 80.0}
+    for second in range(1, 11):
+        watch.second(row(second, lags.get(second, 0.0), 0.71 if second == 7 else 0.7))
+
+    said = watch.said()
+    assert (said["seconds"], said["bad"], said["lagging"]) == (8.0, 1.0, lagging)
