@@ -63,6 +63,11 @@ def send(sdk: anthropic.Anthropic, call: Call, model: str, call_id: str) -> Abst
     return opened
 
 
+def values(sdk: anthropic.Anthropic, call: Call, model: str) -> dict[str, Any]:  # noqa: ARG001 - the interface
+    """What the body of a Messages call says, by name."""
+    return _body(call, call.prompt, model) | {"stream": call.stream}
+
+
 @contextmanager
 def _results(sdk: anthropic.Anthropic, batch_id: str, headers: dict[str, str]) -> Iterator[Any]:
     """A batch's results in one call; the SDK's own `results` asks for the batch first, and then goes where it says."""

@@ -38,19 +38,30 @@ def client(base_url: str, key: str, http_client: Any) -> openai.OpenAI:
 
 def send(sdk: openai.OpenAI, call: Call, model: str, call_id: str) -> AbstractContextManager[Any]:
     """One chat completion, streamed with usage, or whole."""
-    at_provider = sdk.base_url.host == PROVIDERS["openai"].host
     create: Any = (
         sdk.chat.completions.with_streaming_response.create
     )  # its overloads cannot name a key by value
+    extra = {} if _at_provider(sdk) else _engine_thinking(call)
     opened: AbstractContextManager[Any] = create(
-        model=model,
-        messages=_messages(call.prompt),
-        extra_headers={"x-client-request-id": call_id},
-        # The provider's newer models refuse max_tokens; engines often know nothing else.
-        **{"max_completion_tokens" if at_provider else "max_tokens": call.max_tokens},
-        **_asked(call, at_provider=at_provider),
+        **_body(sdk, call, model), extra_body=extra or None, extra_headers={"x-client-request-id": call_id}
     )
     return opened
+
+
+def values(sdk: openai.OpenAI, call: Call, model: str) -> dict[str, Any]:
+    """What the body of a chat completion's request says, by name."""
+    body = _body(sdk, call, model)
+    return body if _at_provider(sdk) else body | _engine_thinking(call)
+
+
+def _at_provider(sdk: openai.OpenAI) -> bool:
+    return sdk.base_url.host == PROVIDERS["openai"].host
+
+
+def _body(sdk: openai.OpenAI, call: Call, model: str) -> dict[str, Any]:
+    # The provider's newer models refuse max_tokens; engines often know nothing else.
+    limit = "max_completion_tokens" if _at_provider(sdk) else "max_tokens"
+    return {"model": model, "messages": _messages(call.prompt), limit: call.max_tokens, **_asked(call)}
 
 
 def _messages(prompt: Prompt) -> list[dict[str, Any]]:
@@ -66,7 +77,7 @@ def _content(parts: tuple[Part, ...]) -> str:
     return parts[0].text if len(parts) == 1 else "\n\n".join(part.text for part in parts)
 
 
-def _asked(call: Call, *, at_provider: bool) -> dict[str, Any]:
+def _asked(call: Call) -> dict[str, Any]:
     """Everything beside the conversation; what a call does not ask for is not there."""
     asked: dict[str, Any] = {"stream": call.stream}
     if call.stream:
@@ -77,8 +88,6 @@ def _asked(call: Call, *, at_provider: bool) -> dict[str, Any]:
             asked["tool_choice"] = "required"
     if call.thinking != "off":
         asked["reasoning_effort"] = "medium"
-        if not at_provider:
-            asked["extra_body"] = _engine_thinking(call)
     if call.schema is not None:
         asked["response_format"] = {
             "type": "json_schema",
@@ -89,6 +98,8 @@ def _asked(call: Call, *, at_provider: bool) -> dict[str, Any]:
 
 def _engine_thinking(call: Call) -> dict[str, Any]:
     """What engines call it: a variable of the chat template, and for a budget vLLM's field beside it."""
+    if call.thinking == "off":
+        return {}
     if call.thinking != "enabled":
         return {"chat_template_kwargs": {"enable_thinking": True}}
     budget = call.thinking_tokens

@@ -57,6 +57,9 @@ class App:
         )
         return opened
 
+    def values(self, sdk: Any, call: Call, model: str) -> None:
+        """Not told: the scenario may put anything anywhere."""
+
     def on_event(self, decoder: StreamDecoder, name: bytes, data: bytes) -> None:
         """Meaning of one event of the stream."""
         decoder.seen()
