@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tailgauge import records
-from tailgauge_analysis import definitions, phases, reproduce
+from tailgauge_analysis import certified, definitions, phases, reproduce
 from tailgauge_analysis.binomial import clopper_pearson
 from tailgauge_analysis.cache.told import told as cache_told
 from tailgauge_analysis.comparison.turns import turns
@@ -85,6 +85,7 @@ def contents(findings: Findings) -> Json:
         "other_failures": findings.other_failures,
         "client": [_finite(asdict(worker)) for worker in findings.evidence.workers],
         "truth": _truth(findings),
+        "certificate": None if run["virtual"] else certified.plainly(findings.certified),
         "environment": _environment(findings),
         "problems": [{"kind": p.kind, "text": plain(p.text, 500)} for p in findings.frames.problems],
     }

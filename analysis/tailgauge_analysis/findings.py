@@ -9,14 +9,17 @@ from dataclasses import dataclass, replace
 
 from tailgauge.errors import Exit
 from tailgauge_analysis import (
+    certified,
     client,
     definitions,
+    explanations,
     failures,
     groups,
     latency,
     phases,
     sent,
     slo,
+    stood,
     streams,
     truth,
     uncut,
@@ -64,6 +67,7 @@ class Findings:
     failures: list[failures.Failure]
     other_failures: int
     truth: truth.Truth | None
+    certified: certified.Certified
     timeline: Timeline
     rate_limits: RateLimits | None
     fan_out: list[fan_out.FanOut]
@@ -73,6 +77,7 @@ class Findings:
     alarms: list[alarms.Alarm]
     slopes: list[slopes.Fitted]
     diagnosis: diagnosis.Diagnosis
+    bad_seconds: list[stood.Both]
     exit_code: Exit
 
 
@@ -88,6 +93,7 @@ def find(frames: Frames) -> Findings:
     by_group, smaller = groups.groups(stage)
     whole = latency.table(of_target)
     flow = streams.streams(frames, of_target)
+    cited = certified.certified(frames, stage)
     split, cached = phases.phases(frames, of_target), cache(frames)
     return Findings(
         frames=frames,
@@ -96,7 +102,7 @@ def find(frames: Frames) -> Findings:
         evidence=evidence,
         verdict=word,
         reasons=against,
-        explanations=client.explanations(frames, stage),
+        explanations=[*explanations.explanations(frames, stage), *certified.explanations(cited)],
         latency=whole,
         beyond=latency.beyond(of_target),
         by_traffic=latency.by_traffic(of_target, whole),
@@ -112,6 +118,7 @@ def find(frames: Frames) -> Findings:
         failures=kinds,
         other_failures=others,
         truth=truth.truth(frames),
+        certified=cited,
         timeline=timeline(frames),
         rate_limits=rate_limits(frames),
         fan_out=fan_out.fan_outs(frames.run["scenario"], of_target),
@@ -121,6 +128,7 @@ def find(frames: Frames) -> Findings:
         alarms=alarms.alarms(of_target, whole, split, cached),
         slopes=slopes.fitted(frames.attempts, of_target.attempts),
         diagnosis=diagnosis.diagnosis(of_target),
+        bad_seconds=stood.both(of_target, evidence.bad),
         exit_code=slo.exit_code(word, evidence.conservation.lost, decided),
     )
 
@@ -138,4 +146,5 @@ def evidence_of(frames: Frames) -> Evidence:
         stamps(frames, of_target),
         client.workers(frames, stage),
         presence(frames),
+        stood.bad_seconds(frames, stage),
     )

@@ -2,7 +2,7 @@
 
 Rule: a gate looks at the evidence and says nothing (passed), or the verdict it forces, why in plain words, and what to
 do about it. Only what can move a reported number is a gate; what merely was hard for the client is an explanation
-(client.py).
+(explanations.py).
 """
 
 from __future__ import annotations
@@ -10,25 +10,29 @@ from __future__ import annotations
 import math
 
 from tailgauge import records
-from tailgauge_analysis.client import LAG_NS
+from tailgauge.trust import DROPS
+from tailgauge_analysis import certified
+from tailgauge_analysis.explanations import more_workers
+from tailgauge_analysis.gates_of_client import (
+    blurred,
+    delayed,
+    exact,
+    present,
+    punctual,
+    steady_clock,
+    synchronous,
+    waited,
+)
 from tailgauge_analysis.latency import SUCCESSES, sample
 from tailgauge_analysis.metrics import BY_NAME
 from tailgauge_analysis.order import disorder
 from tailgauge_analysis.problems import DAMAGED, OWNER
-from tailgauge_analysis.quantiles import quantiles
 from tailgauge_analysis.runfile import table
 from tailgauge_analysis.verdict import DEGRADED, INVALID, Evidence, Gate, Said
 from tailgauge_analysis.warmup import settling
-from tailgauge_analysis.wording import count, ms, plain, plural, share
+from tailgauge_analysis.wording import ms, plain, plural, sentence, share
 
-DROPS = 0.01  # of the scheduled requests
 DISORDERED = 0.01  # of the attempts
-INTERVALS = 0.01  # of the first chunks
-LAGGING = 0.01  # of the seconds
-CLIENT_DELAY_MS = 5.0
-CLIENT_DELAY_OF_TTFT = 0.01
-CLOCK_MS = 1.0
-IN_FLIGHT, IN_FLIGHT_OF = 0.1, 0.01
 EVEN = ("constant", "poisson", "gamma", "weibull", "closed")  # processes whose rate does not change
 SETTLING_S, SETTLING_REQUESTS = 10.0, 200
 
@@ -149,98 +153,8 @@ def _dropped(e: Evidence) -> Said | None:
         return None
     text = f"{plural(drops, 'request')} ({share(drops / scheduled if scheduled else 1.0)} of the scheduled) found the in-flight cap reached and were never sent."
     verdict = INVALID if not scheduled or drops / scheduled > DROPS else DEGRADED
-    return verdict, text, "Raise limits.in_flight_per_worker, use more workers, or ask for a lower rate."
-
-
-def _prompt(e: Evidence) -> Said | None:
-    delays, _ = sample(BY_NAME["client_delay"], e.of_target, SUCCESSES)
-    ttft, _ = sample(BY_NAME["ttft_sched"], e.of_target, SUCCESSES)
-    if not len(delays):
-        return None
-    p99 = quantiles(delays, (0.99,))[0].value or 0.0
-    p50 = (quantiles(ttft, (0.5,))[0].value or 0.0) if len(ttft) else 0.0
-    bound = max(CLIENT_DELAY_MS, CLIENT_DELAY_OF_TTFT * p50)
-    if p99 <= bound:
-        return None
-    late = e.of_target.requests.loc[BY_NAME["client_delay"].ns(e.of_target) > bound * 1e6, "request_id"]
-    attempts = e.of_target.attempts
-    first = attempts[(attempts["leg"] == 0) & (attempts["attempt"] == 0)]
-    new = int(first.loc[first["request_id"].isin(late), "connection_is_new"].sum())
-    text = f"The client delay is {ms(p99)} ms at p99, above {ms(bound)} ms: since-scheduled times contain it. Of the {plural(len(late), 'late request')}, {count(new)} opened a connection."
-    return (
-        DEGRADED,
-        text,
-        "Use more workers or a lower rate; raise target.connections if connections are opened often.",
-    )
-
-
-def _exact(e: Evidence) -> Said | None:
-    if e.stamps.first_interval_share <= INTERVALS:
-        return None
-    text = f"{share(e.stamps.first_interval_share)} of the first chunks shared a socket read with later ones: their time is an interval, counted at its end."
-    return DEGRADED, text, "Use more workers, or look for a proxy that buffers the stream."
-
-
-def _punctual(e: Evidence) -> Said | None:
-    by_user = e.stamps.user_attempts or any(w["stamps"] == "user" for w in e.frames.run["workers"])
-    seconds, lagging = sum(w.seconds for w in e.workers), sum(w.seconds_lagging for w in e.workers)
-    if not by_user or (seconds and lagging <= LAGGING * seconds):
-        return None
-    said = (
-        f"the event loop was more than {LAG_NS // 10**6} ms late in {lagging} of {seconds} seconds"
-        if seconds
-        else "no health row shows the loop lag"
-    )
-    return (
-        DEGRADED,
-        f"Reads were stamped by the process itself, not by the kernel, and {said}.",
-        "Run the workers on Linux, or use more of them.",
-    )
-
-
-def _synchronous(e: Evidence) -> Said | None:
-    workers = e.frames.run["workers"]
-    unknown = [str(w["worker"]) for w in workers if w["offset_ns"] is None]
-    wide = [
-        f"worker {w['worker']} {ms((w['error_ns'] or 0) / 1e6)} ms"
-        for w in workers
-        if (w["error_ns"] or 0) > CLOCK_MS * 1e6
-    ]
-    said = [f"unknown for worker {', '.join(unknown)}"] if unknown else []
-    said += [f"known only within: {', '.join(wide)}"] if wide else []
-    if not said:
-        return None
-    return (
-        DEGRADED,
-        f"The clock offset is {'; '.join(said)}. Latencies stay exact, times across workers do not.",
-        "Use a quieter or shorter network path between workers and owner.",
-    )
-
-
-def _steady_clock(e: Evidence) -> Said | None:
-    stepped = [
-        f"worker {w.worker} by {ms(w.clock_step_max_ms)} ms"
-        for w in e.workers
-        if w.clock_step_max_ms > CLOCK_MS
-    ]
-    if not stepped:
-        return None
-    return (
-        DEGRADED,
-        f"The wall clock stepped within a second: {', '.join(stepped)}. Kernel stamps are wall-clock times.",
-        "Let the time service settle (chrony, NTP) before a run.",
-    )
-
-
-def _present(e: Evidence) -> Said | None:
-    p = e.presence
-    if p is None or p.outside <= max(IN_FLIGHT, IN_FLIGHT_OF * p.live):
-        return None
-    return (
-        DEGRADED,
-        f"The workers counted {p.live:,.1f} attempts in flight in the mean, their rows show {p.from_rows:,.1f}: rows are missing or times are wrong.",
-        "Keep the run folder as it is and run again.",
-    )
+    more = sentence(more_workers(e.frames, e.steady))
+    return verdict, text, f"{more}, raise limits.in_flight_per_worker, or ask for a lower rate."
 
 
 def _settled(e: Evidence) -> Said | None:
@@ -279,8 +193,8 @@ GATES = (
     ),
     Gate(
         "in_flight",
-        "attempts in flight, counted live and again from the rows, agree within 0.1 s, but for 1% of them",
-        _present,
+        "attempts in flight, counted live and again from the rows, agree within 0.1 s and the worker's lag, but for 1% of them",
+        present,
         True,
     ),
     Gate("unique", "every request id appears once", _unique),
@@ -294,14 +208,32 @@ GATES = (
     Gate(
         "drops", "no request was dropped at the in-flight cap (INVALID above 1% of the scheduled)", _dropped
     ),
-    Gate("client_delay", "client delay at p99 is at most 5 ms or 1% of the TTFT median", _prompt, True),
-    Gate("exact", "at most 1% of first chunks are interval-stamped", _exact, True),
+    Gate("client_delay", "client delay at p99 is at most 5 ms or 1% of the TTFT median", delayed, True),
     Gate(
-        "loop_lag",
-        "under user-clock stamps, the event loop is at most 5 ms late in 99% of seconds",
-        _punctual,
+        "pool_wait",
+        "calls wait for a connection at most 5 ms, or 1% of the TTFT median, at p99",
+        waited,
         True,
     ),
-    Gate("clock_offset", "every worker's clock offset is known within 1 ms", _synchronous, True),
-    Gate("clock_step", "no wall clock stepped by more than 1 ms within a second", _steady_clock, True),
+    Gate("exact", "at most 1% of first chunks are interval-stamped", exact, True),
+    Gate(
+        "bad_seconds",
+        "workers stand still for more than 50 ms in at most 10% of the seconds, or in one alone (INVALID above 50%)",
+        blurred,
+        True,
+    ),
+    Gate(
+        "loop_lag",
+        "under user-clock stamps, the event loop is at most 5 ms late and the core at most at 70% in 99% of seconds",
+        punctual,
+        True,
+    ),
+    Gate("clock_offset", "every worker's clock offset is known within 1 ms", synchronous, True),
+    Gate("clock_step", "no wall clock stepped by more than 1 ms within a second", steady_clock, True),
+    Gate(
+        "certificate",
+        "no worker received chunks at a rate at which the client failed when it was calibrated",
+        certified.judge,
+        True,
+    ),
 )

@@ -339,7 +339,8 @@ def _environment(contents: Json) -> list[str]:
         for w in environment["workers"]
     ]
     header = ("worker", "host", "state", "clock offset (ms)", "its error (ms)", "requests")
-    return [_rows(("what", "value"), facts), *([_rows(header, workers)] if workers else [])]
+    certificate = [safe(contents["certificate"]["text"])] if contents["certificate"] else []
+    return [*certificate, _rows(("what", "value"), facts), *([_rows(header, workers)] if workers else [])]
 
 
 def _offset(ns: int | None) -> str:

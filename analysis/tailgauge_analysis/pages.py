@@ -80,6 +80,10 @@ RUN_KEYS = (
         "conservation",
         "scheduled, dispatched, client_drop, not_reached, lost, ended by class, censored; preflight excepted",
     ),
+    (
+        "certificate",
+        "what the run cites of this machine's certificate: id, made_at, host, transport (plain or tls), rates in chunks/s, errors in ms; or id null and why; absent from a rehearsal",
+    ),
     ("notes", "what the owner found worth telling"),
     (
         "preflight",
@@ -182,6 +186,10 @@ REPORT_KEYS = (
     ("stamps", "exact and interval stamps, kernel and user stamps, hand-over lag"),
     ("other_failures", "attempts that ended with a rarer error"),
     ("client", "health of each worker over the steady stage"),
+    (
+        "certificate",
+        "what the run cites of this machine's certificate: id (null: none, and why), made_at, transport, rates and errors, busiest (worker), busiest_per_s, beyond, text; null for a rehearsal",
+    ),
     ("truth", "how long after the endpoint wrote it the first content arrived; null without its log"),
     ("environment", "versions, owner, workers, seed, models, scenario"),
     ("problems", "kind and text of everything that was wrong with the data"),

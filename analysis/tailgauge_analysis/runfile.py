@@ -184,6 +184,7 @@ def _normal(run: Json, folders: Sequence[Path], rebuilt: bool) -> Json:
         "second_target": _facts(table(run, "second_target")),
         "versions": _facts(table(run, "versions")),
         "owner": _facts(table(run, "owner")),
+        "certificate": table(run, "certificate"),
         "workers": [
             _worker(w)
             for w in listing(run, "workers")

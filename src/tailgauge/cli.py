@@ -13,28 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tailgauge import __version__
+from tailgauge import __version__, exit_codes
 from tailgauge.errors import Exit, TailgaugeError, UsageError
 
 if TYPE_CHECKING:
     from tailgauge.settings import Settings
-
-EXIT_CODES = """\b
-Exit codes, the first that holds:
-  2    wrong usage or scenario
-  130  interrupted (what was recorded is kept and reported)
-  4    the target could not be used
-  3    the run is INVALID, or rows were lost
-  1    an SLO failed
-  3    an SLO is inconclusive
-  0    all well; DEGRADED alone changes nothing"""
-
-COMPARE_CODES = """\b
-Exit codes:
-  2  wrong usage, or a folder without a run
-  1  B is worse by more than the threshold
-  3  inconclusive, or not comparable
-  0  B is no worse"""
 
 
 class _Positive(click.ParamType[float]):
@@ -56,7 +39,7 @@ def cli() -> None:
     """Load-test streaming LLM endpoints, and know whether to trust the numbers."""
 
 
-@cli.command(epilog=EXIT_CODES)
+@cli.command(epilog=exit_codes.RUN)
 @click.argument("scenario")
 @click.option("--target", metavar="URL", help="Send the traffic there instead of the scenario's target.url.")
 @click.option(
@@ -106,6 +89,12 @@ def cli() -> None:
     help="Rehearse it on the simulated endpoint in virtual time: seconds instead of minutes, nothing is sent.",
 )
 @click.option(
+    "--certificate",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Certificate of this machine to cite (default: the one that `tailgauge calibrate` stored).",
+)
+@click.option(
     "--out",
     type=click.Path(path_type=Path),
     default=Path(),
@@ -127,6 +116,7 @@ def run(
     max_tokens: int | None,
     max_cost: float | None,
     virtual: bool,
+    certificate: Path | None,
     out: Path,
     as_json: bool,
 ) -> None:
@@ -142,7 +132,10 @@ def run(
     }
     if virtual and workers > 1:
         raise UsageError("--virtual: a rehearsal is one worker: leave out --workers")
-    settings = _settings(scenario, options, duration, sets, out, workers, sends=not virtual)
+    if virtual and certificate:
+        raise UsageError("--certificate: a rehearsal sends nothing: leave it out")
+    told = {"out": out, "workers": workers, "sends": not virtual, "certificate": certificate}
+    settings = _settings(scenario, options, duration, sets, told)
     if virtual:
         sys.exit(_rehearse(settings, as_json=as_json))
     from tailgauge.endpoints.keys import key_for
@@ -168,12 +161,9 @@ def _settings(
     options: dict[str, tuple[str, Any]],
     duration: float | None,
     sets: tuple[str, ...],
-    out: Path,
-    workers: int,
-    *,
-    sends: bool,
+    told: dict[str, Any],
 ) -> Settings:
-    """The options as overrides of the scenario; each keeps its name for what is said of it."""
+    """The options as overrides of the scenario, each keeps its name for what is said of it; and what else is `told`."""
     from tailgauge.scenario import override
     from tailgauge.settings import resolve
 
@@ -181,7 +171,7 @@ def _settings(
     named = [(key, option, value) for key, (option, value) in options.items() if value is not None]
     pairs += [(key, value) for key, _, value in named]
     spelt = {key: option for key, option, _ in named}
-    return resolve(scenario, pairs, out, duration_s=duration, spelt=spelt, workers=workers, sends=sends)
+    return resolve(scenario, pairs, duration_s=duration, spelt=spelt, **told)
 
 
 def _rehearse(settings: Settings, *, as_json: bool) -> int:
@@ -195,6 +185,42 @@ def _rehearse(settings: Settings, *, as_json: bool) -> int:
     told = {"run_id": folder.path.name, "run_dir": str(folder.path), "exit_code": int(made.exit_code)}
     click.echo(json.dumps({**made.data, **told}) if as_json else made.summary)
     return int(made.exit_code)
+
+
+@cli.command(epilog=exit_codes.CALIBRATE)
+@click.option(
+    "--quick", is_flag=True, help="At most a minute instead of five: one law of the TTFT, shorter steps."
+)
+@click.option(
+    "--planned",
+    type=_Positive(),
+    metavar="CHUNKS_PER_S",
+    help="Chunks a second that one worker is to receive: 50, 100 and 150% of it instead of a rising rate.",
+)
+@click.option(
+    "--clock", type=click.Choice(("kernel", "user")), default="kernel", show_default=True, help="As in a run."
+)
+@click.option(
+    "--certificate",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where to store it (default: tailgauge/certificate.json in $XDG_STATE_HOME, or in ~/.local/state).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the certificate as JSON.")
+def calibrate(
+    quick: bool, planned: float | None, clock: str, certificate: Path | None, as_json: bool
+) -> None:
+    """Measure this machine's own error, and store a certificate that later runs cite.
+
+    A worker receives chunks at rising rates, without TLS and under it, from an endpoint here that notes when it sends
+    each; see docs/calibration.md. Nothing else should run meanwhile.
+    """
+    from tailgauge.experiments import calibrate as calibration
+
+    plan, path = calibration.plan(planned, clock, quick=quick), calibration.store(certificate)
+    made = calibration.calibrate(plan, path, lambda text: click.echo(f"tailgauge: {text}", err=True))
+    click.echo(json.dumps(made) if as_json else "\n".join(calibration.lines(made, path)))
+    sys.exit(calibration.exit_code(made))
 
 
 @cli.command()
@@ -230,7 +256,7 @@ def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> None:
     sys.exit(made.exit_code)
 
 
-@cli.command(epilog=COMPARE_CODES)
+@cli.command(epilog=exit_codes.COMPARE)
 @click.argument("run_dirs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="A B [A B]...")
 @click.option(
     "--allow",

@@ -353,6 +353,7 @@ class Run:
         facts = describe.run_json(self._run_facts(), self.state, self.notes, self.preflight)
         facts["admission_end_at_ns"] = self.admission_end_at_ns
         facts["ended_at_ns"] = monotonic_ns() if ended else None
+        facts["certificate"] = self.settings.certificate
         facts["trace"] = self.schedule.trace if self.schedule else None
         facts["conservation"] = self.crew.conservation(self._scheduled, self.folder, final=ended)
         facts["workers"] = [member.facts() for member in self.crew]

@@ -12,6 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from tailgauge import certificate as certificates
 from tailgauge import pricing
 from tailgauge import scenario as scenarios
 from tailgauge.arrivals import Schedule, plan
@@ -38,6 +39,7 @@ class Settings:
     schedule: Schedule
     prices: Prices
     estimate: Estimate
+    certificate: Mapping[str, Any] | None = None  # what run.json says of this machine's own error
 
     @property
     def limit(self) -> Amount:
@@ -63,8 +65,12 @@ def resolve(
     spelt: Mapping[str, str] | None = None,
     workers: int = 1,
     sends: bool = True,
+    certificate: Path | None = None,
 ) -> Settings:
-    """Read and check everything; `pairs` are overrides by dotted key, `spelt` says how one was given if not by --set."""
+    """Read and check everything; `pairs` are overrides by dotted key, `spelt` says how one was given if not by --set.
+
+    `certificate`: a file that the user named; else the run cites what lies in the default place, if it holds.
+    """
     pairs = list(pairs)
     scenario = scenarios.load(argument, pairs, spelt)
     if duration_s is not None:
@@ -88,13 +94,15 @@ def resolve(
         turns_of=scenario.turns_of,
         folder=path.parent,
     )
+    use = certificates.Use(scenario.clock, tls=scenario.target.url.startswith("https:"))
+    cites = certificates.cited(certificate, use) if sends else None
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--out {out}: cannot be written: {error.strerror}") from error
     shown = tuple(scenarios.spelled(key, value) for key, value in pairs)
     told = estimate(scenario, schedule, prices, utc_today(), workers)
-    return Settings(scenario, path.name, shown, out, schedule, prices, told)
+    return Settings(scenario, path.name, shown, out, schedule, prices, told, cites)
 
 
 def _remote_targets_named(scenario: Scenario, given: Iterable[str], path: Path) -> None:

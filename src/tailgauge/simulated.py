@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -43,9 +44,12 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield prefix + name, value
 
 
-def fetch_truth(url: str, run_id: str, folder: RunFolder) -> list[str]:
-    """Put the endpoint's truth log into the run folder; returns notes on what went wrong."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+def fetch_truth(url: str, run_id: str, folder: RunFolder, authority: str | None = None) -> list[str]:
+    """Put the endpoint's truth log into the run folder; returns notes on what went wrong. `authority`: PEM to trust."""
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    if authority is not None:
+        handlers.append(urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=authority)))
+    opener = urllib.request.build_opener(*handlers)
     try:
         with opener.open(f"{url}/tailgauge/truth?run={run_id}", timeout=TRUTH_S) as answer:
             body = answer.read()

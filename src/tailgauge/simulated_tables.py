@@ -183,6 +183,7 @@ class Simulated(Table):
         200.0, description="time to the first chunk: its value, or its median if lognormal"
     )
     ttft_sigma: Sigma = Field(0.0, description="0: constant; else sigma of a lognormal")
+    ttft_exponential: bool = Field(False, description="an exponential instead, `ttft_ms` its mean")
     chunk_gap_ms: NonNegative = Field(
         10.0, description="time between chunks: its value, or its median if lognormal"
     )
@@ -202,6 +203,8 @@ class Simulated(Table):
     def _possible(self) -> Simulated:
         if self.profile == FIXED and self.engine != EngineTable():
             raise ValueError("`engine` needs a profile other than `fixed`, which has none")
+        if self.ttft_exponential and self.ttft_sigma:
+            raise ValueError("ttft_sigma has no meaning with ttft_exponential")
         if sum(fault.share for fault in self.faults.values()) > 1 + 1e-9:
             raise ValueError("the shares of all `faults` are more than 1 together")
         content = self.content

@@ -48,6 +48,15 @@ def test_the_median_and_sigma_are_those_asked_for() -> None:
     assert gaps.std() == pytest.approx(0.25, rel=0.1)
 
 
+def test_an_exponential_ttft_has_the_mean_asked_for_and_moves_no_gap() -> None:
+    law = Latency(200, 0, 10, 0.25, 4, 1, ttft_exponential=True)
+    first = np.sort([law.delays_ns(str(i), 1)[0] / 200e6 for i in range(2000)])
+    uniform = 1 - np.exp(-first)
+    above = np.arange(1, 2001) / 2000 - uniform
+    assert max(above.max(), (1 / 2000 - above).max()) < 1.63 / np.sqrt(2000)
+    assert np.diff(law.delays_ns("k", 20)).tolist() == pytest.approx(np.diff(DRAWN.delays_ns("k", 20)), abs=1)
+
+
 def test_the_wildest_draws_stay_in_int64_and_in_order() -> None:
     delays = Latency(1e9, 3, 1e9, 3, 1, 1).delays_ns("k", 100_000)
     assert delays == sorted(delays)

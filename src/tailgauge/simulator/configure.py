@@ -25,7 +25,9 @@ from tailgauge.simulator.ramp import RampSettings
 from tailgauge.simulator.settings import Settings
 from tailgauge.simulator.stragglers import StragglerSettings
 
-_LATENCY = ("ttft_ms", "ttft_sigma", "chunk_gap_ms", "chunk_gap_sigma", "tokens_per_chunk")
+_LATENCY = (
+    "ttft_ms", "ttft_sigma", "ttft_exponential", "chunk_gap_ms", "chunk_gap_sigma", "tokens_per_chunk",
+)  # fmt: skip
 _DRAFTS = {"draft_law": "law", "draft_tokens": "draft_tokens", "draft_accept": "accept"}
 
 

@@ -7,6 +7,7 @@ gaps, in order: asking for more output never changes the times of the chunks bef
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -18,7 +19,10 @@ _FAR_NS = 2.0**62
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """A constant where sigma is 0, else a lognormal with that median and that sigma of the logarithm."""
+    """A constant where sigma is 0, else a lognormal with that median and that sigma of the logarithm.
+
+    `ttft_exponential`: the time to the first chunk is exponential instead, with that mean.
+    """
 
     ttft_ms: float
     ttft_sigma: float
@@ -26,6 +30,7 @@ class Latency:
     chunk_gap_sigma: float
     tokens_per_chunk: int
     seed: int
+    ttft_exponential: bool = False
 
     def chunks(self, tokens: int) -> int:
         """Chunks that carry `tokens` tokens; the last may carry fewer than `tokens_per_chunk`."""
@@ -35,11 +40,15 @@ class Latency:
         """Nanoseconds from the request's receipt to each of its chunks."""
         delays = np.full(chunks, self.chunk_gap_ms * 1e6)
         delays[0] = self.ttft_ms * 1e6
-        if self.ttft_sigma or self.chunk_gap_sigma:
+        if self.ttft_sigma or self.chunk_gap_sigma or self.ttft_exponential:
             normal = _generator(self.seed, key).standard_normal(chunks)
+            # Of the first draw, what a standard normal leaves above itself is uniform.
+            first = -math.log(math.erfc(normal[0] / math.sqrt(2)) / 2) if self.ttft_exponential else None
             normal[0] *= self.ttft_sigma
             normal[1:] *= self.chunk_gap_sigma
             delays *= np.exp(normal)
+            if first is not None:
+                delays[0] = self.ttft_ms * 1e6 * first
         due: list[int] = np.minimum(np.cumsum(delays), _FAR_NS).astype(np.int64).tolist()
         return due
 

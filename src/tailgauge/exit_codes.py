@@ -1,0 +1,30 @@
+"""What a command's exit code means, as its help says it.
+
+Rule: text for click, whose \\b keeps the lines as they are; errors.py holds the codes themselves.
+"""
+
+from __future__ import annotations
+
+RUN = """\b
+Exit codes, the first that holds:
+  2    wrong usage or scenario
+  130  interrupted (what was recorded is kept and reported)
+  4    the target could not be used
+  3    the run is INVALID, or rows were lost
+  1    an SLO failed
+  3    an SLO is inconclusive
+  0    all well; DEGRADED alone changes nothing"""
+
+COMPARE = """\b
+Exit codes:
+  2  wrong usage, or a folder without a run
+  1  B is worse by more than the threshold
+  3  inconclusive, or not comparable
+  0  B is no worse"""
+
+CALIBRATE = """\b
+Exit codes:
+  2    wrong usage, or a run that could not be made
+  3    no rate passed, or the planned one did not
+  130  interrupted: no certificate was stored
+  0    the certificate names a rate"""
