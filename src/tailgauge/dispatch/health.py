@@ -1,7 +1,8 @@
 """One row a second of the worker's own state: could it have been the bottleneck?
 
-Rule: what is measured here explains a number, it never changes one. Garbage is collected here too: the collector is
-off during the run, because its automatic pauses reach tens of milliseconds. Whoever collects, the time is counted.
+Rule: what is measured here explains a number, it never changes one. Garbage is collected in small
+portions: what is young and still there, some hundred microseconds at a time. The older generations, whose pauses reach
+tens of milliseconds, are left alone but for a look now and then. Whoever collects, the time is counted.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from tailgauge.records import HealthRow
 from tailgauge.transport.losses import TOLD, Losses
 
 _PROBE_S = 0.05
+_YOUNG = 300  # new objects that are still there, after which the collector looks at them
+_NEVER = 1 << 30  # of its looks, before it would by itself look at those that it left
 _OLDER_EVERY = 15  # seconds between collections of the middle generation
 
 
@@ -45,21 +48,25 @@ class Health:
         self._rows = 0
         self._cpu_s, self._at_ns = time.process_time(), monotonic_ns()
         self._gc_began_ns = self._gc_ns = 0
+        self._thresholds = gc.get_threshold()
         gc.callbacks.append(self._on_gc)
         self._probe = gevent.spawn(self._watch_loop)
 
     def freeze(self) -> None:
-        """From here on, collect garbage only when told."""
+        """From here on, look for garbage among what is young only."""
         gc.collect()
         gc.freeze()
-        gc.disable()
+        self._thresholds = gc.get_threshold()
+        gc.set_threshold(_YOUNG, _NEVER, _NEVER)
+        gc.enable()
         self._gc_ns = 0
 
     def row(self, queued_rows: int) -> HealthRow:
         """The second that ends now."""
         counters = self._counters
         step_ns = WALL.refresh()
-        gc.collect(1 if self._rows % _OLDER_EVERY == _OLDER_EVERY - 1 else 0)
+        if self._rows % _OLDER_EVERY == _OLDER_EVERY - 1:
+            gc.collect(1)
         handover, late = counters.second.close()
         lost = [transport.losses.look() for transport in self._transports]
         now, cpu_s = monotonic_ns(), time.process_time()
@@ -102,6 +109,7 @@ class Health:
         """Stop sampling and give the collector back to Python."""
         self._probe.kill()
         gc.callbacks.remove(self._on_gc)
+        gc.set_threshold(*self._thresholds)
         gc.enable()
         gc.unfreeze()
 

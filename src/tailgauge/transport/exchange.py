@@ -318,6 +318,9 @@ class Exchange:
         if connection is not None and release is not None:
             connection.listener = None
             release(connection, keep)
+        # Who was told of it knows it too: what is over must not wait for the garbage collector.
+        self._release = None
+        self.on_headers = self.on_content = self.on_watched = _nothing
         self._changed.set()
 
     # --- waited for by greenlets ------------------------------------------------------------------------------
