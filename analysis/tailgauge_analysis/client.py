@@ -1,7 +1,8 @@
 """The client's own state: what each worker says of itself, second by second.
 
 Rule: facts and explanations, no judgement. Under kernel stamps a busy client does not move a measured time, so CPU,
-loop lag and garbage collection explain a failed gate and are none themselves; verdict.py decides.
+loop lag and garbage collection explain a failed gate and are none themselves (explanations.py, gates.py). A number is
+None where the worker did not tell, as before schema 4.
 """
 
 from __future__ import annotations
@@ -11,13 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from tailgauge import trust
 from tailgauge_analysis.frames import Frames
 from tailgauge_analysis.quantiles import rank
 from tailgauge_analysis.steady import Steady
-from tailgauge_analysis.wording import clock, ms
 
-BUSY_CPU = 0.9  # of one core: a worker is one process
-LAG_NS = 5_000_000
+LAG_NS = trust.USER_LAG_NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,16 @@ class Worker:
     in_flight_max: int
     client_drops: int
     clock_step_max_ms: float
+    seconds_beyond_user: int
+    first_interval_share: float | None
+    handover_p50_ms: float | None
+    handover_p99_ms: float | None
+    dispatch_late_p99_ms: float | None
+    pool_waits: int | None
+    pool_wait_max_ms: float | None
+    retransmits: int | None
+    out_of_order: int | None
+    core_wait_max_ms: float | None
 
 
 def workers(frames: Frames, steady: Steady) -> list[Worker]:
@@ -73,33 +83,32 @@ def _worker(worker: int, rows: pd.DataFrame, whole_run: pd.DataFrame) -> Worker:
         in_flight_max=int(rows["in_flight"].max()),
         client_drops=int(whole_run["client_drops"].max()),
         clock_step_max_ms=float(whole_run["clock_step_ns"].abs().max()) / 1e6,
+        seconds_beyond_user=int(((lags > LAG_NS) | (rows["cpu_share"] > trust.USER_CPU)).sum()),
+        first_interval_share=_share(rows, whole_run),
+        handover_p50_ms=_ms(rows["handover_p50_ns"].median()),
+        handover_p99_ms=_ms(rows["handover_p99_ns"].max()),
+        dispatch_late_p99_ms=_ms(rows["dispatch_late_p99_ns"].max()),
+        pool_waits=grown("pool_waits", rows, whole_run),
+        pool_wait_max_ms=_ms(rows["pool_wait_max_ns"].max()),
+        retransmits=grown("retransmits", rows, whole_run),
+        out_of_order=grown("out_of_order", rows, whole_run),
+        core_wait_max_ms=_ms(rows["core_wait_ns"].max()),
     )
 
 
-def explanations(frames: Frames, steady: Steady) -> list[str]:
-    """What was hard for the client, in sentences with the time and what to do."""
-    out = []
-    for n, rows in steady_health(frames, steady).groupby("worker"):
-        busy = _longest(rows, rows["cpu_share"] >= BUSY_CPU)
-        if busy is not None:
-            span = f"from {clock(busy['at_ns'].iloc[0] / 1e9 - 1)} to {clock(busy['at_ns'].iloc[-1] / 1e9)}"
-            out.append(
-                f"worker {n} was at {busy['cpu_share'].mean():.0%} of its core {span}: use more workers"
-            )
-        late = rows[rows["loop_lag_max_ns"] > LAG_NS]
-        if len(late):
-            worst = late.iloc[int(late["loop_lag_max_ns"].to_numpy().argmax())]
-            out.append(
-                f"worker {n}'s event loop was up to {ms(worst['loop_lag_max_ns'] / 1e6)} ms late (at {clock(worst['at_ns'] / 1e9)}), "
-                f"above 5 ms in {len(late)} of {len(rows)} seconds"
-            )
-        pauses = rows["gc_pause_ns"].max() / 1e6
-        if pauses > LAG_NS / 1e6:
-            out.append(f"worker {n} spent up to {ms(pauses)} ms of a second in Python's garbage collector")
-    return out
+def grown(column: str, rows: pd.DataFrame, whole_run: pd.DataFrame) -> int | None:
+    """By how much a count grew over some rows of a worker that follow each other."""
+    last = rows[column].max()
+    if np.isnan(last):
+        return None
+    before = whole_run.loc[whole_run["at_ns"] < rows["at_ns"].min(), column].max()
+    return int(last - (0 if np.isnan(before) else before))
 
 
-def _longest(rows: pd.DataFrame, mask: pd.Series[bool]) -> pd.DataFrame | None:
-    """The longest unbroken stretch of rows under the mask."""
-    stretches = [part for _, part in rows[mask].groupby((~mask).cumsum()[mask])]
-    return max(stretches, key=len) if stretches else None
+def _share(rows: pd.DataFrame, whole_run: pd.DataFrame) -> float | None:
+    first, intervals = (grown(name, rows, whole_run) for name in ("first_chunks", "first_intervals"))
+    return intervals / first if first and intervals is not None else None
+
+
+def _ms(ns: float) -> float | None:
+    return None if np.isnan(ns) else float(ns) / 1e6

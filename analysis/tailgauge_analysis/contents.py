@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tailgauge import records
-from tailgauge_analysis import certified, definitions, phases, reproduce
+from tailgauge_analysis import certified, definitions, phases, reproduce, stood_told
 from tailgauge_analysis.binomial import clopper_pearson
 from tailgauge_analysis.cache.told import told as cache_told
 from tailgauge_analysis.comparison.turns import turns
@@ -84,6 +84,8 @@ def contents(findings: Findings) -> Json:
         "failures": [asdict(failure) for failure in findings.failures],
         "other_failures": findings.other_failures,
         "client": [_finite(asdict(worker)) for worker in findings.evidence.workers],
+        "in_flight": _finite(asdict(findings.evidence.presence)) if findings.evidence.presence else None,
+        "bad_seconds": stood_told.told(findings.evidence.bad, findings.bad_seconds, findings.beyond),
         "truth": _truth(findings),
         "certificate": None if run["virtual"] else certified.plainly(findings.certified),
         "environment": _environment(findings),

@@ -41,11 +41,13 @@ WANTED: dict[str, tuple[str, ...]] = {
         "first_event_at_ns", "of_attempt",
         "prefix_hash", "cache_since_use_ns", "cache_writers", "cache_marks", "cache_ttl", "cache_blocks", "params_hash",
         "first_difference", "cache_creation_5m_input_tokens", "cache_creation_1h_input_tokens",
-        "asked_model", "headers_at_ns", "retry_after_s", "rate_limit_headers",
+        "asked_model", "headers_at_ns", "retry_after_s", "rate_limit_headers", "pool_wait_ns",
     ),
     "health": (
         "at_ns", "in_flight", "client_drops", "loop_lag_max_ns", "handover_max_ns", "dispatch_late_max_ns",
-        "cpu_share", "gc_pause_ns", "rss_bytes", "clock_step_ns",
+        "cpu_share", "gc_pause_ns", "rss_bytes", "clock_step_ns", "reads", "first_chunks", "first_intervals", "chunk_intervals",
+        "handover_p50_ns", "handover_p99_ns", "dispatch_late_p99_ns", "pool_waits", "pool_wait_max_ns", "retransmits",
+        "out_of_order", "core_wait_ns",
     ),
     "target": (
         "request_id", "leg", "attempt", "status", "received_at_ns", "chunk_sent_at_ns", "ended_at_ns",
@@ -142,7 +144,7 @@ def _chunks(
     fold = Fold(sum(part.rows for part in listed))
     for part in listed:
         mark, held = fold.mark(), 0
-        for piece in parts.pieces(part, chunks.WANTED, problems):
+        for piece in parts.pieces(part, chunks.WANTED, problems, chunks.told):
             if piece is None:
                 fold.back_to(mark)
                 break

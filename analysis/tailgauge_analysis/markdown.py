@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from tailgauge_analysis import stood_told
 from tailgauge_analysis.brief import brief
 from tailgauge_analysis.cache.told import NOTE as CACHE_NOTE
 from tailgauge_analysis.cache.told import said as cache_said
@@ -50,6 +51,7 @@ def markdown(contents: Json) -> str:
         "## Latency",
         *_latency(contents),
         *_flow(contents),
+        *_stood(contents["bad_seconds"]),
         *_groups(contents["groups"]),
         *_load(contents),
         *_phases(contents["phases"]),
@@ -246,6 +248,12 @@ def _load(contents: Json) -> list[str]:
         *table,
         *map(safe, slopes.untold(told)),
     ]
+
+
+def _stood(told: Json | None) -> list[str]:
+    if told is None or not told["spells"]:
+        return []
+    return [safe(stood_told.sentence(told)), _rows(stood_told.HEADER, stood_told.rows(told))]
 
 
 def _crossover(told: Json | None) -> list[str]:

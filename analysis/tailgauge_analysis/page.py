@@ -15,7 +15,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from tailgauge_analysis import phases, wording
+from tailgauge_analysis import phases, stood_told, wording
 from tailgauge_analysis.brief import brief
 from tailgauge_analysis.cache.told import NOTE as CACHE_NOTE
 from tailgauge_analysis.cache.told import said as cache_said
@@ -115,6 +115,7 @@ def _environment() -> Environment:
         limits_said=limits_said, limits_note=LIMITS_NOTE,
         cache_said=cache_said, cache_note=CACHE_NOTE,
         fan_out_waits=fan_out.waits, fan_out_facts=fan_out.facts,
+        stood_said=stood_told.sentence, stood_rows=stood_told.rows, stood_header=stood_told.HEADER,
         hedging_waits=hedging.waits, hedging_facts=hedging.facts,
     )  # fmt: skip
     return environment

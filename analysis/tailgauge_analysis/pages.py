@@ -38,6 +38,8 @@ runs/<run_id>/
   Run clock = worker clock + `clock.offset_ns` - `start_at_ns`. The endpoint's clock is taken to be the owner's.
   One offset serves a worker for the whole run; `clock.error_ns` bounds what it is wrong by, drift (parts in 10^9) included.
 - Some string columns may be dictionary-encoded.
+- Chunks of one attempt stand together within a row group of a compacted file, by number; a long run's file has several
+  groups, and an attempt may go on in the next. Columns are stored as `DELTA_BINARY_PACKED` or `BYTE_STREAM_SPLIT`, with zstd.
 """
 
 _WORKER_KEYS = (
@@ -185,7 +187,18 @@ REPORT_KEYS = (
     ("smaller_groups", "groups that are not shown"),
     ("stamps", "exact and interval stamps, kernel and user stamps, hand-over lag"),
     ("other_failures", "attempts that ended with a rarer error"),
-    ("client", "health of each worker over the steady stage"),
+    (
+        "client",
+        "health of each worker over the steady stage: mean and worst second of what its health rows hold",
+    ),
+    (
+        "in_flight",
+        "attempts in flight in the mean, over `seconds` of all workers: live (counted by the workers), from_rows (the rows' own arrivals times their stay: Little's law), outside (what cannot be a worker's lag); null without health rows",
+    ),
+    (
+        "bad_seconds",
+        "seconds, bad, share, spells (worker, from_s, to_s, worst_ms, said; the longest 20), figures (metric, view, n, left_out, quantiles with and without); null without health rows",
+    ),
     (
         "certificate",
         "what the run cites of this machine's certificate: id (null: none, and why), made_at, transport, rates and errors, busiest (worker), busiest_per_s, beyond, text; null for a rehearsal",

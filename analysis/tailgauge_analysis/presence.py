@@ -36,8 +36,9 @@ def presence(frames: Frames) -> Presence | None:
         mine = frames.attempts[frames.attempts["worker"] == worker]
         begun = np.sort(mine["dispatched_at_ns"].to_numpy(np.float64))
         ended = np.sort(mine["ended_at_ns"].dropna().to_numpy(np.float64))
-        begins = [np.searchsorted(begun, at + shift, "right") for shift in (-SLACK_NS, 0, SLACK_NS)]
-        ends = [np.searchsorted(ended, at + shift, "right") for shift in (SLACK_NS, 0, -SLACK_NS)]
+        slack = SLACK_NS + (health["handover_max_ns"] + health["loop_lag_max_ns"]).to_numpy(np.float64)
+        begins = [np.searchsorted(begun, at + shift, "right") for shift in (-slack, 0, slack)]
+        ends = [np.searchsorted(ended, at + shift, "right") for shift in (slack, 0, -slack)]
         low, same, high = (b - e for b, e in zip(begins, ends, strict=True))
         live += float(told.sum())
         rows += float(same.sum())

@@ -31,6 +31,8 @@ def summary(contents: Json, page: Path) -> str:
         lines.append(
             f"  - and {plural(len(contents['reasons']) - MOST_REASONS, 'more reason')}: see the report"
         )
+    if contents["explanations"] and contents["reasons"]:
+        lines += _wrapped(f"  client: {contents['explanations'][0]}", 3)
     lines += [line for text in contents["remarks"][:2] for line in _wrapped(text, 2)]
     lines += [*_conservation(contents), *_latency(contents), *_outcomes(contents), *_slos(contents)]
     return "\n".join([*lines, f"report: {page}"])

@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tailgauge import trust
 from tailgauge_analysis.client import Worker
 from tailgauge_analysis.conservation import Conservation
 from tailgauge_analysis.frames import Frames
 from tailgauge_analysis.presence import Presence
 from tailgauge_analysis.stamps import Stamps
 from tailgauge_analysis.steady import Steady
+from tailgauge_analysis.stood import BadSeconds
 
-VALID = "VALID"
-DEGRADED = "DEGRADED"
-INVALID = "INVALID"
-WORST_FIRST = (INVALID, DEGRADED, VALID)
+VALID, DEGRADED, INVALID, WORST_FIRST = trust.VALID, trust.DEGRADED, trust.INVALID, trust.WORST_FIRST
 
 Said = tuple[str, str, str]  # verdict, what is wrong, what to do
 
@@ -35,6 +34,7 @@ class Evidence:
     stamps: Stamps
     workers: list[Worker]
     presence: Presence | None
+    bad: BadSeconds
 
 
 @dataclass(frozen=True, slots=True)

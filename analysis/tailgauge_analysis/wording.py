@@ -48,6 +48,11 @@ def plural(n: int, word: str) -> str:
     return f"{n:,} {word}" if n == 1 else f"{n:,} {word}s"
 
 
+def sentence(text: str) -> str:
+    """The text with a capital at its beginning."""
+    return text[:1].upper() + text[1:]
+
+
 def percentile(p: float) -> str:
     """`p99`, `p99.9`."""
     return f"p{p * 100:.10g}"

@@ -13,7 +13,7 @@ Schema history (docs/data-format.md repeats it; every version has a fixture that
   3  0.1.0  requests: name, tags, winner, join, held hedges; attempts: target, streaming, thinking, tools, fields,
             phases, slow readers, and what the client knew of the prompt cache
   4  0.1.0  health: interval stamps, quantiles of the hand-over lag and of late dispatch, waits for connections, what
-            TCP lost; attempts: the wait for a connection
+            TCP lost; attempts: the wait for a connection; chunks: arrivals as gaps, read_at_ns as lag_ns
 """
 
 from __future__ import annotations
@@ -264,11 +264,17 @@ class ChunkRow:
     attempt: Annotated[int, _c("int16", "its attempt")]
     chunk_index: Annotated[int, _c("int32", "number of the content chunk within the attempt, from 0")]
     kind: Annotated[str, _c("string", "text, thinking or tool_json")]
-    arrived_at_ns: Annotated[int, _c("int64", "kernel time of the read that completed the chunk")]
+    arrived_at_ns: Annotated[
+        int | None,
+        _c("int64", "kernel time of the read that completed the chunk; null: that of the row before + gap_ns"),
+    ]
     low_at_ns: Annotated[int | None, _c("int64", "the chunk arrived in (low, arrived]; null if exact")]
-    read_at_ns: Annotated[int, _c("int64", "our clock when that read was taken")]
+    lag_ns: Annotated[int, _c("int64", "from arrived_at_ns until our clock when that read was taken")]
     read_index: Annotated[int, _c("int32", "number of the read within the attempt, from 0")]
     chars: Annotated[int, _c("int32", "characters of content in the chunk")]
+    gap_ns: Annotated[
+        int | None, _c("int64", "from the attempt's chunk before, in the row before; null where arrived_at_ns is not")
+    ] = None
 
 
 @dataclass(slots=True)
@@ -316,6 +322,9 @@ class HealthRow:
     out_of_order: Annotated[
         int | None,
         _c("int64", "TCP packets received out of order so far: what came before them was late or lost"),
+    ] = None
+    core_wait_ns: Annotated[
+        int | None, _c("int64", "time of the second in which the main thread could have run and had no core")
     ] = None
 
 

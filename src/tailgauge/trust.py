@@ -22,7 +22,7 @@ USER_LAG_NS = 5_000_000  # loop lag
 USER_CPU = 0.7  # of one core
 USER_SECONDS = 0.01  # of the seconds may be beyond them
 
-# A bad second: one in which the worker stood still at once for longer than two or three chunks take to come.
+# A bad second: one in which the worker stood still for longer than two or three chunks take to come, and it showed.
 STOOD_NS = 50_000_000
 BAD_SECONDS = 0.10  # of the steady seconds, and never for one alone: DEGRADED above
 BAD_SECONDS_MOST = 0.50  # INVALID above
@@ -31,9 +31,12 @@ BUSY_CPU = 0.9  # of one core: a worker is one process
 PLANNED_CPU = 0.7  # what a worker's core should be at
 
 
-def stood(loop_lag_ns: float, handover_ns: float, dispatch_late_ns: float) -> bool:
-    """Whether a second with these largest lags is a bad one."""
-    return max(loop_lag_ns, handover_ns, dispatch_late_ns) > STOOD_NS
+def stood(loop_lag_ns: float, handover_ns: float, dispatch_late_ns: float, *, blurred: bool) -> bool:
+    """Whether a second with these largest lags is a bad one; `blurred`: stamps taken in it are not exact.
+
+    Who was late to read what the kernel had stamped exactly has moved nothing.
+    """
+    return dispatch_late_ns > STOOD_NS or (blurred and max(loop_lag_ns, handover_ns) > STOOD_NS)
 
 
 def delay_bound_ms(ttft_p50_ms: float) -> float:

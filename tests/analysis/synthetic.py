@@ -51,6 +51,7 @@ class Spec:
     loop_lag_ms: float = 0.4
     cpu_share: Any = 0.2
     clock_step_ns: int = 1_000
+    health: dict[str, Any] = field(default_factory=dict)  # columns of health rows: a value, or one a second
     truth: bool = True
     run_id: str = "20261121T074722Z-synthetic-1a2b"
     slo: dict[str, Any] = field(default_factory=dict)
@@ -188,7 +189,7 @@ def _chunks(spec: Spec, ids: Any, first: Any, ok: Any, worker: Any) -> tuple[dic
     arrived = np.repeat(first[ok], spec.chunks) + np.round(number * spec.gap_ms * MS).astype(np.int64)
     rows = {
         "request_id": np.repeat(ids[ok], spec.chunks), "chunk_index": number,
-        "kind": np.full(len(number), "text", object), "arrived_at_ns": arrived, "read_at_ns": arrived + 30_000,
+        "kind": np.full(len(number), "text", object), "arrived_at_ns": arrived, "lag_ns": np.full(len(number), 30_000),
         "read_index": number, "chars": np.full(len(number), 4),
     }  # fmt: skip
     by_arrival = np.argsort(arrived, kind="stable")  # parts hold the chunks of many requests, interleaved
@@ -206,11 +207,13 @@ def _health(spec: Spec, drops: int, attempts: dict[str, Any], worker: Any) -> tu
         for t, w in zip(at, by, strict=True)
     ]
     cpu = np.broadcast_to(spec.cpu_share, n) if np.ndim(spec.cpu_share) == 0 else np.resize(spec.cpu_share, n)
+    told = {name: np.resize(np.asarray(values), n) for name, values in spec.health.items()}
     return {
         "at_ns": at * 10**9, "in_flight": np.array(open_at), "client_drops": np.full(n, drops),
         "loop_lag_max_ns": np.full(n, int(spec.loop_lag_ms * MS)), "handover_max_ns": np.full(n, 150_000),
         "dispatch_late_max_ns": np.full(n, 300_000), "cpu_share": np.asarray(cpu, float), "gc_pause_ns": np.zeros(n, int),
         "rss_bytes": np.full(n, 90_000_000), "clock_step_ns": np.full(n, spec.clock_step_ns),
+        "chunk_intervals": np.zeros(n, int), **told,
     }, by  # fmt: skip
 
 

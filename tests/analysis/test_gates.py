@@ -168,7 +168,10 @@ def test_a_busy_worker_is_the_explanation(write):
     cpu = np.concatenate([np.full(5, 0.3), np.full(8, 0.97), np.full(8, 0.3)])
     found = judged(write(n=N, delay_ms=LATE, cpu_share=cpu))[2]
 
-    assert "worker 1 was at 97% of its core from 00:05 to 00:13: use more workers" in found.explanations
+    assert (
+        "worker 1 was at 97% of its core from 00:05 to 00:13: use 3 workers, on more machines (this one has 2 cores)"
+        in found.explanations
+    )
 
 
 def test_gates_have_one_name_each():

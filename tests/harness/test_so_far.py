@@ -63,19 +63,28 @@ def test_a_run_that_has_said_nothing_yet_is_valid_so_far():
     assert so_far([Watched(0), Watched(1)]) == (VALID, "")
 
 
-def row(at_s, lag_ms=0.0, cpu=0.1):
+def row(at_s, lag_ms=0.0, cpu=0.1, intervals=0):
     made = HealthRow(*[0] * 16)
+    made.chunk_intervals = intervals
     made.at_ns, made.loop_lag_max_ns, made.cpu_share = int(at_s * 1e9), int(lag_ms * 1e6), cpu
     return made
 
 
 @pytest.mark.parametrize(("user", "lagging"), [(False, 0.0), (True, 3.0)])
 def test_a_worker_watches_its_steady_seconds(user, lagging):
-    """10 s from 1 to 9: a bad second before it, one inside, one of 5.1 ms, one at 71% of the core, one after it."""
+    """From 1 to 9 s: a bad second before it, one inside, one of 50 ms, one at 71% of the core, one after it."""
     watch = Watch(Counters(), 1_000_000_000, 9_000_000_000, user_clock=user)
     lags = {1: 80.0, 4: 50.1, 5: 50.0, 6: 4.9, 10: 80.0}
     for second in range(1, 11):
-        watch.second(row(second, lags.get(second, 0.0), 0.71 if second == 7 else 0.7))
+        watch.second(row(second, lags.get(second, 0.0), 0.71 if second == 7 else 0.7, second))
 
     said = watch.said()
     assert (said["seconds"], said["bad"], said["lagging"]) == (8.0, 1.0, lagging)
+
+
+def test_a_lag_that_blurred_no_stamp_is_no_bad_second():
+    watch = Watch(Counters(), 0, 9_000_000_000, user_clock=False)
+    for second in range(1, 5):
+        watch.second(row(second, 80.0, intervals=7))
+
+    assert watch.said()["bad"] == 1.0  # the first, which brought the seven

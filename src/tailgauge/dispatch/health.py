@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import gevent
@@ -21,6 +22,7 @@ from tailgauge.records import HealthRow
 from tailgauge.transport.losses import TOLD, Losses
 
 _PROBE_S = 0.05
+_SCHEDULED = Path("/proc/self/schedstat")  # of the main thread: time on a core, time waiting for one, turns
 _YOUNG = 300  # new objects that are still there, after which the collector looks at them
 _NEVER = 1 << 30  # of its looks, before it would by itself look at those that it left
 _OLDER_EVERY = 15  # seconds between collections of the middle generation
@@ -47,6 +49,7 @@ class Health:
         self._lag_max_ns = 0
         self._rows = 0
         self._cpu_s, self._at_ns = time.process_time(), monotonic_ns()
+        self._core_wait_ns = _core_wait_ns()
         self._gc_began_ns = self._gc_ns = 0
         self._thresholds = gc.get_threshold()
         gc.callbacks.append(self._on_gc)
@@ -69,6 +72,7 @@ class Health:
             gc.collect(1)
         handover, late = counters.second.close()
         lost = [transport.losses.look() for transport in self._transports]
+        core_wait_ns = _core_wait_ns()
         now, cpu_s = monotonic_ns(), time.process_time()
         row = HealthRow(
             at_ns=now,
@@ -97,8 +101,9 @@ class Health:
             pool_wait_max_ns=max((transport.wait_max_ns for transport in self._transports), default=0),
             retransmits=sum(sent_again for sent_again, _ in lost) if TOLD else None,
             out_of_order=sum(out_of_order for _, out_of_order in lost) if TOLD else None,
+            core_wait_ns=None if core_wait_ns is None else core_wait_ns - (self._core_wait_ns or 0),
         )
-        self._cpu_s, self._at_ns = cpu_s, now
+        self._cpu_s, self._at_ns, self._core_wait_ns = cpu_s, now, core_wait_ns
         self._lag_max_ns = counters.handover_max_ns = self._gc_ns = 0
         for transport in self._transports:
             transport.wait_max_ns = 0
@@ -124,3 +129,11 @@ class Health:
             due = monotonic_ns() + int(_PROBE_S * 1e9)
             gevent.sleep(_PROBE_S)
             self._lag_max_ns = max(self._lag_max_ns, monotonic_ns() - due)
+
+
+def _core_wait_ns() -> int | None:
+    """How long the main thread has waited for a core in its life; None where the system does not tell."""
+    try:
+        return int(_SCHEDULED.read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return None

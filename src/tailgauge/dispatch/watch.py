@@ -19,7 +19,7 @@ class Watch:
         self._counters = counters
         self._from_ns, self._to_ns = from_ns, to_ns
         self._user_clock = user_clock
-        self._before_ns = 0
+        self._before_ns = self._intervals = 0
         self._seconds = self._bad = self._lagging = 0.0
         self._cpu_share = 0.0
 
@@ -28,10 +28,12 @@ class Watch:
         lasted = (row.at_ns - self._before_ns) / 1e9 if self._before_ns else 1.0
         self._before_ns = row.at_ns
         self._cpu_share = row.cpu_share
+        blurred = self._user_clock or (row.chunk_intervals or 0) > self._intervals
+        self._intervals = row.chunk_intervals or 0
         if not self._from_ns < row.at_ns - int(lasted * 5e8) <= self._to_ns:
             return
         self._seconds += lasted
-        if stood(row.loop_lag_max_ns, row.handover_max_ns, row.dispatch_late_max_ns):
+        if stood(row.loop_lag_max_ns, row.handover_max_ns, row.dispatch_late_max_ns, blurred=blurred):
             self._bad += lasted
         if row.loop_lag_max_ns > USER_LAG_NS or row.cpu_share > USER_CPU:
             self._lagging += lasted
