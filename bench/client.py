@@ -106,11 +106,11 @@ class Bench:
             yield
 
 
-def everything(bench: Bench, *, quick: bool) -> told.Figures:
+def everything(bench: Bench, repeat: int, *, quick: bool) -> told.Figures:
     """All tables."""
-    repeat, seconds = (1, 4.0) if quick else (3, 6.0)
+    seconds = 4.0 if quick else 6.0
     sizes = (50, 500) if quick else SIZES
-    figures = told.Figures(clients.machine(), quick=quick)
+    figures = told.Figures(clients.machine(), repeat, quick=quick)
     for streams in sizes:
         names: tuple[str, ...] = ("reference", "tailgauge")
         if streams == 500 and not quick:
@@ -126,11 +126,11 @@ def everything(bench: Bench, *, quick: bool) -> told.Figures:
     return figures
 
 
-def singles(bench: Bench, arguments: argparse.Namespace) -> None:
+def singles(bench: Bench, arguments: argparse.Namespace, repeat: int) -> None:
     """The loads that were asked for, and their medians as JSON lines of every field."""
     for streams in arguments.streams:
         load = Load(streams, arguments.seconds, arguments.chunks, 200.0 if arguments.chunks > 1 else 50.0)
-        done = bench.rounds(tuple(arguments.clients), load, arguments.repeat)
+        done = bench.rounds(tuple(arguments.clients), load, repeat)
         for name, results in done.items():
             middle = asdict(median_of(results))
             print(
@@ -148,19 +148,20 @@ def main() -> None:
     parser.add_argument("--streams", type=int, nargs="+", help="only these loads")
     parser.add_argument("--seconds", type=float, default=10, help="steady seconds of a single load")
     parser.add_argument("--chunks", type=int, default=200, help="chunks of an answer of a single load")
-    parser.add_argument("--repeat", type=int, default=1, help="repetitions of a single load")
+    parser.add_argument("--repeat", type=int, help="repetitions (default: 3 of the full tables, else 1)")
     parser.add_argument("--clients", nargs="+", choices=ROWS, default=["reference", "tailgauge"])
     parser.add_argument(
         "--lock", type=Path, help="hold this file's lock while a load runs, where others measure too"
     )
     arguments = parser.parse_args()
+    repeat = arguments.repeat or (1 if arguments.quick or arguments.streams else 3)
     began = time.monotonic()
     bench = Bench(arguments.lock, lambda text: print(text, file=sys.stderr, flush=True))
     try:
         if arguments.streams:
-            singles(bench, arguments)
+            singles(bench, arguments, repeat)
             return
-        text = told.page(everything(bench, quick=arguments.quick), (time.monotonic() - began) / 60)
+        text = told.page(everything(bench, repeat, quick=arguments.quick), (time.monotonic() - began) / 60)
     except RigError as error:
         sys.exit(f"client.py: {error}")
     print(text)

@@ -31,6 +31,7 @@ class Figures:
     """Everything that was measured."""
 
     machine: str
+    repeat: int
     quick: bool
     loads: dict[int, Rounds] = field(default_factory=dict)  # by streams
     requests: Rounds = field(default_factory=dict)  # answers of one chunk
@@ -71,12 +72,7 @@ def ratio_line(name: str, mine: list[Result], reference: list[Result]) -> str:
 def page(figures: Figures, minutes: float) -> str:
     """All tables."""
     parts = [
-        f"Measured on {figures.machine}, in {minutes:.0f} minutes"
-        + (
-            ", in the short form (`bench/client.py --quick`: one repetition)."
-            if figures.quick
-            else "; medians of 3 repetitions in turn."
-        ),
+        f"Measured on {figures.machine}, in {minutes:.0f} minutes; {_repeated(figures.repeat)}.",
         _loads(figures),
         _cost_of_requests(figures),
     ]
@@ -99,6 +95,10 @@ def write(text: str) -> None:
     PAGE.write_text(f"{before}{BEGIN}\n{text}{END}{after}", encoding="utf-8")
 
 
+def _repeated(times: int) -> str:
+    return "each load once" if times == 1 else f"medians of {times} repetitions in turn"
+
+
 def _table(head: str, rows: list[str]) -> str:
     columns = head.count("|") - 1
     return "\n".join((head, "|---|---|" + "---:|" * (columns - 2), *rows))
@@ -118,13 +118,13 @@ def _loads(figures: Figures) -> str:
         for name, results in rounds.items():
             mid, of = median_of(results), rounds["reference"]
             rows.append(
-                f"| {streams} | {NAMES[name]} | {mid.us_per_chunk:.1f} | {mid.us_per_chunk_whole:.1f} | {_number(mid.us_per_chunk_tree)} "
+                f"| {streams} | {NAMES[name]} | {mid.rate:,.0f} | {mid.us_per_chunk:.1f} | {mid.us_per_chunk_whole:.1f} | {_number(mid.us_per_chunk_tree)} "
                 f"| {ratio(results, of, steady):.2f} | {ratio(results, of, whole):.2f} | {mid.ttft_p99_error:+.2f} | {mid.ttft_each_p99:.2f} "
                 f"| {mid.gap_p99_error:+.2f} | {mid.gap_each_p99:.2f} | {_share(mid.exact_first)} | {_share(mid.exact)} "
                 f"| {_number(mid.bytes_per_chunk)} | {_share(mid.writer_share)} |"
             )
     head = (
-        "| streams | client | CPU us a chunk, steady | whole run | all processes | ratio to C, steady | whole run "
+        "| streams | client | chunks a second | CPU us a chunk, steady | whole run | all processes | ratio to C, steady | whole run "
         "| TTFT p99 error, ms | of single requests, p99 | gap p99 error, ms | of single gaps, p99 | exact first chunks | exact chunks "
         "| bytes a chunk | writer's share of CPU |"
     )

@@ -120,6 +120,7 @@ def test_the_page_tells_what_was_missed(measure):
     rounds = {"reference": [good], "tailgauge": [bad], "tls": [good]}
     figures = told.Figures(
         "a machine",
+        3,
         quick=False,
         loads={500: rounds, 1000: rounds},
         requests=rounds,
@@ -138,7 +139,7 @@ def test_tables_have_as_many_cells_as_heads(measure):
     import told
 
     rounds = {"reference": [measure(0)], "tailgauge": [measure(0)]}
-    text = told.page(told.Figures("a machine", quick=True, loads={50: rounds}, requests=rounds), 2)
+    text = told.page(told.Figures("a machine", 3, quick=True, loads={50: rounds}, requests=rounds), 2)
     tables = [part.splitlines() for part in text.split("\n\n") if part.startswith("|")]
 
     assert len(tables) == 2
