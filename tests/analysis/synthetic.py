@@ -51,6 +51,7 @@ class Spec:
     loop_lag_ms: float = 0.4
     cpu_share: Any = 0.2
     clock_step_ns: int = 1_000
+    pool_wait_ms: Any = 0.03
     health: dict[str, Any] = field(default_factory=dict)  # columns of health rows: a value, or one a second
     truth: bool = True
     run_id: str = "20261121T074722Z-synthetic-1a2b"
@@ -169,6 +170,7 @@ def rows_of(spec: Spec) -> dict[str, tuple[dict[str, Any], Any]]:
         "output_tokens": np.where(ok, float(spec.chunks * spec.tokens_per_chunk), empty),
         "connection_is_new": index < 2, "dns_ns": np.where(index < 2, 20_000.0, empty),
         "connect_ns": np.where(index < 2, 60_000.0, empty), "tls_ns": empty,
+        "pool_wait_ns": np.round(np.broadcast_to(spec.pool_wait_ms, n) * MS),
         "chunks": np.where(ok, spec.chunks, 0), "handover_max_ns": np.full(n, 90_000.0),
         "stamps": np.full(n, spec.stamps, object), "streamed": np.full(n, True), "target": np.full(n, "main", object),
     }  # fmt: skip

@@ -1,0 +1,86 @@
+"""Explanations, each from both sides: who, when, what to do."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tailgauge_analysis.explanations import explanations
+from tailgauge_analysis.frames import load
+from tailgauge_analysis.steady import steady
+
+MS = 1_000_000
+ROWS = 6  # 100 requests at 20 a second on one worker; from 1 s on steady
+
+
+def at(second, value, usual=0):
+    """A column of health rows with a value in the second that ends there."""
+    return np.where(np.arange(1, ROWS + 1) == second, value, usual)
+
+
+def from_on(second, value):
+    return np.where(np.arange(1, ROWS + 1) >= second, value, 0)
+
+
+@pytest.fixture(scope="module")
+def told(synthetic, tmp_path_factory):
+    """Sentences of a run with these columns in its health rows."""
+    spec = {"n": 100, "rate_per_s": 20.0, "chunks": 1, "offsets_ns": (0,)}
+    frames = load([synthetic.write(tmp_path_factory.mktemp("run"), **spec)])
+    stage = steady(frames)
+
+    def sentences(**columns):
+        changed = {"loop_lag_max_ns": 0, **columns}
+        return explanations(replace(frames, health=frames.health.assign(**changed)), stage)
+
+    return sentences
+
+
+def lag(lag_ms, **more):
+    return {"loop_lag_max_ns": at(3, int(lag_ms * MS))} | {name: at(3, value) for name, value in more.items()}
+
+
+@pytest.mark.parametrize(
+    ("health", "said"),
+    [
+        ({}, None),
+        ({"cpu_share": at(3, 0.89, 0.2)}, None),
+        ({"cpu_share": at(3, 0.96, 0.2)}, "was at 96% of its core from 00:02 to 00:03: use 2 workers"),
+        (lag(5.0), None),
+        (lag(20.0, cpu_share=0.3), "had its event loop up to 20.0 ms late (at 00:03), above 5 ms in 1 of 4 seconds"),
+        (lag(80.0, cpu_share=0.3), "above 5 ms in 1 of 4 seconds; its core was at 30.0% then: something in it waits without giving way"),
+        (lag(80.0, cpu_share=0.8), "above 5 ms in 1 of 4 seconds"),
+        (lag(80.0, core_wait_ns=41 * MS), "it waited 41.0 ms of that second for a core: other processes have it"),
+        (lag(80.0, core_wait_ns=40 * MS), "something in it waits without giving way"),
+        (lag(80.0, gc_pause_ns=41 * MS), "Python's garbage collector took that long"),
+        ({"gc_pause_ns": at(4, 5 * MS)}, None),
+        ({"gc_pause_ns": at(4, 6 * MS)}, "spent up to 6.00 ms of a second in Python's garbage collector"),
+        ({"pool_waits": from_on(4, 7), "pool_wait_max_ns": at(4, 5 * MS)}, None),
+        ({"pool_waits": from_on(4, 7), "pool_wait_max_ns": at(4, 6 * MS)}, "opened connections on 7 calls, which waited up to 6.00 ms for it (at 00:04): open them before with target.preopened"),
+        ({"pool_waits": from_on(1, 7), "pool_wait_max_ns": at(1, 60 * MS)}, None),  # before the steady stage
+        ({"reads": from_on(3, 1000), "retransmits": from_on(3, 1)}, None),
+        ({"reads": from_on(3, 1000), "retransmits": from_on(3, 1), "out_of_order": from_on(4, 2)}, "saw the network lose packets: 1 segment sent again, 2 packets out of order"),
+        ({"rss_bytes": from_on(4, 500_000_000)}, None),
+        ({"rss_bytes": from_on(4, 600_000_000)}, "grew by 600 MB of memory over the stage"),
+    ],
+)  # fmt: skip
+def test_what_was_hard_is_told(told, health, said):
+    sentences = told(**health)
+
+    if said is None:
+        assert sentences == []
+    else:
+        assert any(one.startswith("worker 0 ") and said in one for one in sentences), sentences
+
+
+def test_a_late_loop_on_a_full_core_blames_no_plug_in(told):
+    sentences = told(**lag(80.0, cpu_share=0.8))
+
+    assert len(sentences) == 1
+    assert sentences[0].endswith("above 5 ms in 1 of 4 seconds")
+
+
+def test_rows_of_older_runs_explain_what_they_can(told):
+    later = ("pool_waits", "pool_wait_max_ns", "retransmits", "out_of_order", "core_wait_ns")
+
+    assert len(told(**lag(80.0, cpu_share=0.95), **dict.fromkeys(later, np.nan))) == 2
