@@ -46,6 +46,7 @@ ROWS = {
     "anthropic": Row(clients.tailgauge, "anthropic"),
     "tls": Row(clients.tailgauge, tls=True),
     "user": Row(clients.with_options("--clock", "user")),
+    "reading": Row(clients.python("reading")),
     "sdk": Row(clients.python("sdk")),
     "by_hand": Row(clients.python("by_hand")),
 }
@@ -108,11 +109,13 @@ class Bench:
 
 def everything(bench: Bench, repeat: int, *, quick: bool) -> told.Figures:
     """All tables."""
-    seconds = 4.0 if quick else 6.0
+    seconds = 4.0 if quick else 5.0
     sizes = (50, 500) if quick else SIZES
     figures = told.Figures(clients.machine(), repeat, quick=quick)
     for streams in sizes:
-        names: tuple[str, ...] = ("reference", "tailgauge")
+        names: tuple[str, ...] = (
+            ("reference", "tailgauge") if quick or streams < 500 else ("reference", "tailgauge", "reading")
+        )
         if streams == 500 and not quick:
             names += tuple(
                 name for name in ROWS if name not in names and (name != "user" or clients.knows("--clock"))

@@ -1,5 +1,7 @@
-"""Two plain Python clients to compare with, one greenlet a stream:
+"""Plain Python clients to compare with, one greenlet a stream:
 
+    reading  Tailgauge's reading path alone: its transport and its exchange, without SDK, prompts, rows and writer;
+             the CPU time of decoding, which it does later, is not in its samples, but in its whole run
     sdk      the official OpenAI SDK's typed stream over its own transport: what an application sees
     by_hand  geventhttpclient, the client of Locust's FastHttpUser, read event by event
 
@@ -26,9 +28,18 @@ import numpy as np  # noqa: E402
 
 now_ns = time.monotonic_ns
 STREAMS_A_CLIENT = 25  # the SDK's pool looks at all its connections at every request
-Ask = Callable[
-    [int, int], Iterator[int]
-]  # stream, request -> the time before its sending, then that of each chunk
+
+
+class _Decoding:
+    """CPU time of what our own client does with chunks once they are read."""
+
+    cpu_ns = 0
+    holder: Any = None
+
+
+decoding = _Decoding()
+# stream, request -> the time before its sending, then that of each chunk
+Ask = Callable[[int, int], Iterator[int]]
 
 
 def sdk(url: str, chunks: int) -> Ask:
@@ -65,11 +76,7 @@ def by_hand(url: str, chunks: int) -> Ask:
     from geventhttpclient import HTTPClient
 
     clients: dict[int, Any] = {}
-    asked = {
-        "model": "tiny", "max_tokens": chunks, "stream": True, "stream_options": {"include_usage": True},
-        "messages": [{"role": "user", "content": "tell me about the sea"}],
-    }  # fmt: skip
-    body = json.dumps(asked).encode()
+    body = json.dumps(_asked(chunks)).encode()
 
     def ask(stream: int, request: int) -> Iterator[int]:
         client = clients.get(stream)
@@ -88,10 +95,58 @@ def by_hand(url: str, chunks: int) -> Ask:
     return ask
 
 
+def reading(url: str, chunks: int) -> Ask:
+    """Our own transport."""
+    import httpx2
+
+    from tailgauge.call import Call, Prompt
+    from tailgauge.endpoints.endpoint import Endpoint
+    from tailgauge.target_tables import Target
+    from tailgauge.transport.connection import hold_kernel_stamps
+    from tailgauge.transport.exchange import Exchange
+    from tailgauge.transport.stopwatch import Stopwatch, origin_of, watched_by
+
+    class Timed(Exchange):
+        """Knows what decoding took."""
+
+        def advance(self) -> int:
+            began_ns = time.thread_time_ns()
+            done = super().advance()
+            decoding.cpu_ns += time.thread_time_ns() - began_ns
+            return done
+
+    decoding.holder = hold_kernel_stamps()
+    gc.disable()
+    transport = Stopwatch(idle_connections=10_000, connect_timeout_s=10, send_timeout_s=60, ca_file=None)
+    origin = origin_of(httpx2.URL(url))
+    endpoint = Endpoint(url, Target(url=url, protocol="openai"), transport)
+    call = Call(Prompt.of("tell me about the sea"), chunks)
+    body = json.dumps(_asked(chunks)).encode()
+    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: rig\r\ncontent-type: application/json\r\n"
+
+    def ask(_: int, request: int) -> Iterator[int]:
+        decoder = endpoint.decoder(call)
+        exchange = Timed(decoder)
+        id_and_size = f"x-client-request-id: reading/{request}/0/0\r\ncontent-length: {len(body)}\r\n\r\n"
+        with watched_by(exchange), transport.sent(origin, (head + id_and_size).encode() + body):
+            exchange.wait_end()
+        yield exchange.sent_at_ns or 0
+        yield from decoder.take()[1].arrived
+
+    return ask
+
+
+def _asked(chunks: int) -> dict[str, Any]:
+    return {
+        "model": "tiny", "max_tokens": chunks, "stream": True, "stream_options": {"include_usage": True},
+        "messages": [{"role": "user", "content": "tell me about the sea"}],
+    }  # fmt: skip
+
+
 def load(ask: Ask, streams: int, seconds: float, spacing_s: float) -> tuple[list[Any], list[list[float]]]:
     """Run the closed loop; returns what was seen, and the CPU time second by second."""
     seen: list[Any] = []
-    began, samples = now_ns(), [[now_ns(), _cpu_s(), 0]]
+    began, samples = now_ns(), [[now_ns(), _reading_s(), 0]]
     stop = began + int(seconds * 1e9)
 
     def user(stream: int) -> None:
@@ -105,14 +160,14 @@ def load(ask: Ask, streams: int, seconds: float, spacing_s: float) -> tuple[list
     def watch() -> None:
         while True:
             gevent.sleep(1.0)
-            samples.append([now_ns(), _cpu_s(), 0])
+            samples.append([now_ns(), _reading_s(), 0])
 
     gc.collect()
     gc.freeze()
     watcher = gevent.spawn(watch)
     gevent.joinall([gevent.spawn(user, stream) for stream in range(streams)], raise_error=True)
     watcher.kill()
-    samples.append([now_ns(), _cpu_s(), 0])
+    samples.append([now_ns(), _reading_s(), 0])
     return seen, samples
 
 
@@ -135,20 +190,26 @@ def _cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
+def _reading_s() -> float:
+    return _cpu_s() - decoding.cpu_ns / 1e9
+
+
 def main() -> None:
     """Run one load and tell of it."""
     name, url, log, *sizes = sys.argv[1:]
     streams, seconds, spacing_ms, chunks = map(float, sizes)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    ask = {"sdk": sdk, "by_hand": by_hand}[name](url, int(chunks))
+    ask = {"sdk": sdk, "by_hand": by_hand, "reading": reading}[name](url, int(chunks))
     for _ in ask(
         -1, -1
     ):  # imports and first times, outside of the load; its number keeps it out of the figures
         pass
+    began_s = _cpu_s()
     seen, samples = load(ask, int(streams), seconds, spacing_ms / 1e3)
+    whole_s = _cpu_s() - began_s
     write(log, seen)
-    print(json.dumps({"seconds": samples, "whole_s": samples[-1][1] - samples[0][1], "tree_s": _cpu_s()}))
+    print(json.dumps({"seconds": samples, "whole_s": whole_s, "tree_s": _cpu_s()}))
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ def test_the_page_tells_what_was_missed(measure):
     import told
 
     good, bad = measure(0), measure(3 * MS)
-    rounds = {"reference": [good], "tailgauge": [bad], "tls": [good]}
+    rounds = {"reference": [good], "tailgauge": [bad], "tls": [good], "reading": [good]}
     figures = told.Figures(
         "a machine",
         3,
