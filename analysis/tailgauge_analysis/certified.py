@@ -90,7 +90,7 @@ def certified(frames: Frames, steady: Steady) -> Certified:
 
 
 def busiest(frames: Frames, steady: Steady) -> tuple[int | None, float]:
-    """The worker with the most chunks a second over OVER_S of the steady stage, and how many.
+    """The worker with the most chunks a second over OVER_S, from the start of the steady stage on, and how many.
 
     An answer's chunks are taken as spread evenly from its first to its last.
     """
@@ -100,7 +100,8 @@ def busiest(frames: Frames, steady: Steady) -> tuple[int | None, float]:
     over = min(OVER_S, steady.seconds)
     if over <= 0:
         return most
-    at_s = np.arange(steady.from_s, steady.to_s - over + 1e-9, max(over / 5, 0.1))
+    until_s = max(steady.to_s, float(seen["last_content_at_ns"].max()) / 1e9 if len(seen) else 0.0)
+    at_s = np.append(np.arange(steady.from_s, until_s - over, max(over / 5, 0.1)), until_s - over)
     for worker in np.unique(seen["worker"].to_numpy(np.int64)).tolist():
         rows = seen[seen["worker"] == worker]
         begin = rows["first_content_at_ns"].to_numpy(np.float64) / 1e9

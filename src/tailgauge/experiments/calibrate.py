@@ -7,6 +7,7 @@ is left out, and the certificate says so.
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,16 +17,19 @@ from typing import Any
 from tailgauge import certificate
 from tailgauge.certificate import PLAIN, TLS
 from tailgauge.clock import monotonic_ns
-from tailgauge.errors import Exit
+from tailgauge.errors import Exit, UsageError
 from tailgauge.experiments import decide
 from tailgauge.experiments.authority import authority
-from tailgauge.experiments.staircase import LAWS, Steps
+from tailgauge.experiments.staircase import CHUNKS, LAWS, SETTLE_S, Steps
 from tailgauge.experiments.trial import trial
 from tailgauge_analysis.calibration import Level
 from tailgauge_analysis.wording import plural
 
 OVERHEAD_S = 14.0  # of a trial, beside its load: processes, drain, report
 RATES: tuple[float, ...] = (500.0, 1000.0, 2000.0, 4000.0, 8000.0, 16000.0)  # chunks a second
+SHARES = (0.5, 1.0, 1.5)  # of a planned rate
+PLANNED = (250.0, 200_000.0)  # chunks a second
+ENOUGH = 40  # requests that the lowest step of a planned rate should have
 QUICK = ("lognormal",)
 BUSY = 0.5  # of the cores
 WHAT = {PLAIN: "without TLS", TLS: "under TLS"}
@@ -48,10 +52,16 @@ class Plan:
 
 def plan(planned_per_s: float | None, clock: str, *, quick: bool) -> Plan:
     """The default plan, or the short one; around a planned rate if it is given."""
-    rates = RATES[:-1] if quick else RATES
+    rates, step_s = (RATES[1:-1], 3.0) if quick else (RATES, 5.0)
     if planned_per_s is not None:
-        rates = tuple(share * planned_per_s for share in (0.5, 1.0, 1.5))
-    steps = Steps(rates, 3.0 if quick else 5.0)
+        if not PLANNED[0] <= planned_per_s <= PLANNED[1]:
+            least, most = PLANNED
+            raise UsageError(
+                f"--planned: expected {least:,.0f} to {most:,.0f} chunks/s, got {planned_per_s:,.0f}"
+            )
+        rates = tuple(share * planned_per_s for share in SHARES)
+        step_s = max(step_s, SETTLE_S + ENOUGH * CHUNKS / rates[0])
+    steps = Steps(rates, step_s)
     mode = "planned" if planned_per_s is not None else "quick" if quick else "full"
     laws = QUICK if quick else tuple(LAWS)
     return Plan(mode, steps, laws, clock, 60.0 if quick else 300.0, planned_per_s=planned_per_s)
@@ -66,11 +76,10 @@ def store(named: Path | None) -> Path:
 
 def calibrate(plan: Plan, path: Path, say: Callable[[str], None]) -> dict[str, Any]:
     """Measure, and store the certificate at `path`; returns it."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was started is stopped
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     if load > BUSY * cores:
-        say(
-            f"note: this machine is busy (load average {load:.1f} on {cores} cores): a quiet one measures better"
-        )
+        say(f"note: this machine is busy (load {load:.1f} on {cores} cores): a quiet one measures better")
     with tempfile.TemporaryDirectory(prefix="tailgauge-calibrate-") as folder:
         found, left_out = _measure(plan, Path(folder), say)
     transports: dict[str, Any] = {}
@@ -106,15 +115,16 @@ def _measure(plan: Plan, folder: Path, say: Callable[[str], None]) -> tuple[Leve
             elif passed_s + steps.duration_s + OVERHEAD_S > plan.budget_s:
                 left_out[key] = f"no time was left of {plan.budget_s:.0f} s"
             else:
-                rates = " to ".join(
-                    f"{rate:,.0f}" for rate in dict.fromkeys((steps.rates[0], steps.rates[-1]))
-                )
-                say(f"{WHAT[name]}, {law} TTFT: {rates} chunks/s over {steps.duration_s:.0f} s")
-                levels = trial(steps, law, plan.clock, trusted, folder / f"{name}-{law}")
+                ends = dict.fromkeys(f"{rate:,.0f}" for rate in (steps.rates[0], steps.rates[-1]))
+                say(f"{WHAT[name]}, {law} TTFT: {' to '.join(ends)} chunks/s over {steps.duration_s:.0f} s")
+                patience_s = plan.budget_s - passed_s
+                try:
+                    levels = trial(steps, law, plan.clock, trusted, folder / f"{name}-{law}", patience_s)
+                except TimeoutError as error:
+                    left_out[key] = str(error)
+                    continue
                 found[name, law] = levels
-                if (
-                    plan.planned_per_s is None
-                ):  # a rate that failed once holds no more: leave out what is above it
+                if plan.planned_per_s is None:  # what failed once holds no more: leave out what is above it
                     steps = steps.up_to(max(1, decide.holding(levels)) + 1)
     return found, left_out
 

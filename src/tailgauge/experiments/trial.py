@@ -23,11 +23,11 @@ from tailgauge.folder import RunFolder
 from tailgauge.simulated import START_S, fetch_truth
 from tailgauge_analysis.calibration import Level, Window, measure
 
-PATIENCE_S = 90.0  # for start, drain and report
 
-
-def trial(steps: Steps, law: str, clock: str, authority: Authority | None, folder: Path) -> list[Level]:
-    """The levels of one staircase. Raises TailgaugeError where no run came about."""
+def trial(
+    steps: Steps, law: str, clock: str, authority: Authority | None, folder: Path, patience_s: float
+) -> list[Level]:
+    """The levels of one staircase. Raises TailgaugeError where no run came about, TimeoutError where it took too long."""
     folder.mkdir()
     serving, sending = _cores()
     line = ["endpoint", "--port=0", "--lifeline", *staircase.endpoint_options(law)]
@@ -40,7 +40,7 @@ def trial(steps: Steps, law: str, clock: str, authority: Authority | None, folde
         trusted = str(authority.certificate) if authority else None
         path = folder / "calibrate.toml"
         path.write_text(staircase.scenario(steps, url, trusted, clock), encoding="utf-8")
-        run = _run(path, folder, steps.duration_s + PATIENCE_S, sending)
+        run = _run(path, folder, patience_s, sending)
         complaints = fetch_truth(url, run.path.name, run, trusted)
         if complaints:
             raise TailgaugeError(complaints[0])
@@ -73,7 +73,7 @@ def _run(path: Path, folder: Path, patience_s: float, cores: set[int]) -> RunFol
         except BaseException as error:
             process.terminate()
             if isinstance(error, subprocess.TimeoutExpired):
-                raise TailgaugeError(f"a run did not end within {patience_s:.0f} s") from error
+                raise TimeoutError(f"it did not end within {patience_s:.0f} s") from error
             raise
     if process.returncode == Exit.INTERRUPTED:
         raise TailgaugeError("interrupted: no certificate was made")
