@@ -21,6 +21,8 @@ from tailgauge_analysis.wording import clock, count, ms, plural, share
 
 LAG_NS = trust.USER_LAG_NS
 LOSSES = 0.001  # of the reads
+GARBAGE = 0.05  # of a second
+SHORT_OF_CORES = 0.1  # of the time
 WAITED = 0.5  # of a lag, or of a second
 GREW_BYTES = 500_000_000
 
@@ -36,29 +38,36 @@ def explanations(frames: Frames, stage: Steady) -> list[str]:
 
 
 def more_workers(frames: Frames, stage: Steady) -> str:
-    """How many workers would have had their cores at 70%; what was dropped is counted as asked for."""
+    """How many workers would have had their cores at 70%; what was dropped, or waited for a core, was asked for too."""
     rows = steady_health(frames, stage)
     have = max(1, len(frames.run["workers"]))
-    if not len(rows) or rows["cpu_share"].max() < trust.PLANNED_CPU:
+    waits = rows["core_wait_ns"].fillna(0) / 1e9
+    wanted = rows["cpu_share"] + waits
+    if not len(rows) or wanted.max() < trust.PLANNED_CPU:
         return "use more workers"
-    used = float(rows.groupby("worker")["cpu_share"].quantile(0.95).sum())
+    used = float(wanted.groupby(rows["worker"]).quantile(0.95).sum())
     dropped = float((stage.requests["ended"] == records.CLIENT_DROP).mean()) if len(stage.requests) else 0.0
     need = max(have + 1, math.ceil(used / trust.PLANNED_CPU / max(0.1, 1 - dropped)))
     text = f"use {need} workers"
     cores, hosts = whole(frames.run["owner"].get("cpu_count")), {w["host"] for w in frames.run["workers"]}
     if cores and need > cores and hosts == {frames.run["owner"].get("host")}:
         text += f", on more machines (this one has {plural(cores, 'core')})"
+    elif waits.mean() > SHORT_OF_CORES:
+        text += f", each with a core of its own (they waited {waits.mean():.0%} of the time for one)"
     return text
 
 
 def _of(rows: pd.DataFrame, mine: pd.DataFrame, more: str) -> Iterator[str]:
     """What one worker had to bear; `rows` are its seconds of the stage, `mine` all of them."""
-    busy = _longest(rows, rows["cpu_share"] >= trust.BUSY_CPU)
+    waits = rows["core_wait_ns"].fillna(0) / 1e9
+    busy = _longest(rows, rows["cpu_share"] + waits >= trust.BUSY_CPU)
     if busy is not None:
-        yield f"was at {busy['cpu_share'].mean():.0%} of its core {_span(busy)}: {more}"
+        waited = waits.loc[busy.index].mean()
+        of = f"a core and waited for one {waited:.0%} of the time" if waited > SHORT_OF_CORES else "its core"
+        yield f"was at {busy['cpu_share'].mean():.0%} of {of} {_span(busy)}: {more}"
     yield from _late(rows)
     pauses = rows["gc_pause_ns"].max() / 1e6
-    if pauses > LAG_NS / 1e6:
+    if pauses > GARBAGE * 1e3:
         yield f"spent up to {ms(pauses)} ms of a second in Python's garbage collector"
     opened, wait_ns = grown("pool_waits", rows, mine), rows["pool_wait_max_ns"].max()
     if opened and wait_ns > LAG_NS:

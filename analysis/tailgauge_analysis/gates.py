@@ -210,7 +210,7 @@ GATES = (
     ),
     Gate("client_delay", "client delay at p99 is at most 5 ms or 1% of the TTFT median", delayed, True),
     Gate(
-        "pool_wait",
+        "pool_waits",
         "calls wait for a connection at most 5 ms, or 1% of the TTFT median, at p99",
         waited,
         True,

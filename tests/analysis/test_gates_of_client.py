@@ -35,11 +35,11 @@ def cpu(seconds, value):
 @pytest.mark.parametrize(
     ("gate", "word", "changes"),
     [
-        ("pool_wait", VALID, {"pool_wait_ms": some(9, 30.0)}),
-        ("pool_wait", DEGRADED, {"pool_wait_ms": some(10, 30.0)}),
-        ("pool_wait", VALID, {"pool_wait_ms": some(50, 5.0)}),
-        ("pool_wait", VALID, {"pool_wait_ms": some(50, 9.0), "ttft_ms": 1000.0}),  # 1% of the TTFT
-        ("pool_wait", DEGRADED, {"pool_wait_ms": some(50, 11.0), "ttft_ms": 1000.0}),
+        ("pool_waits", VALID, {"pool_wait_ms": some(9, 30.0)}),
+        ("pool_waits", DEGRADED, {"pool_wait_ms": some(10, 30.0)}),
+        ("pool_waits", VALID, {"pool_wait_ms": some(50, 5.0)}),
+        ("pool_waits", VALID, {"pool_wait_ms": some(50, 9.0), "ttft_ms": 1000.0}),  # 1% of the TTFT
+        ("pool_waits", DEGRADED, {"pool_wait_ms": some(50, 11.0), "ttft_ms": 1000.0}),
         ("bad_seconds", VALID, late(1)),
         ("bad_seconds", DEGRADED, late(2)),  # 4 of 38
         ("bad_seconds", DEGRADED, late(9)),
