@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tailgauge import certificate
 from tailgauge.certificate import PLAIN, TLS
@@ -22,8 +22,9 @@ from tailgauge.experiments import decide
 from tailgauge.experiments.authority import authority
 from tailgauge.experiments.staircase import CHUNKS, LAWS, SETTLE_S, Steps
 from tailgauge.experiments.trial import trial
-from tailgauge_analysis.calibration import Level
-from tailgauge_analysis.wording import plural
+
+if TYPE_CHECKING:
+    from tailgauge_analysis.calibration import Level
 
 OVERHEAD_S = 14.0  # of a trial, beside its load: processes, drain, report
 RATES: tuple[float, ...] = (500.0, 1000.0, 2000.0, 4000.0, 8000.0, 16000.0)  # chunks a second
@@ -34,7 +35,7 @@ QUICK = ("lognormal",)
 BUSY = 0.5  # of the cores
 WHAT = {PLAIN: "without TLS", TLS: "under TLS"}
 
-Levels = dict[tuple[str, str], list[Level]]  # by transport and law
+Levels = dict[tuple[str, str], "list[Level]"]  # by transport and law
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,7 @@ def _holds(entry: Mapping[str, Any] | None) -> str:
         f"{entry['ttft_spread_ms']:.3g} ms and gaps by {entry['gap_spread_ms']:.3g} ms at p99"
     )
     if entry["disturbed"]:
-        text += f" ({plural(entry['disturbed'], 'step')} below it failed beside higher ones that passed: disturbed)"
+        text += f" (lower steps that failed beside higher ones that passed, disturbed: {entry['disturbed']})"
     if entry["failed_at_per_s"] is not None:
         return f"{text}; at {entry['failed_at_per_s']:,.0f} they no longer hold: use more workers"
     if entry["limited_by"] == decide.ENDPOINT:

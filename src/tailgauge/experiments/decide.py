@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tailgauge_analysis.calibration import Error, Level
+if TYPE_CHECKING:
+    from tailgauge_analysis.calibration import Error, Level
 
 ENDPOINT, CLIENT = "endpoint", "client"
 DISTURBED = 0.25  # of the steps that hold

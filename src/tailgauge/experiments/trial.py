@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tailgauge.children import Child, environment
 from tailgauge.errors import Exit, TailgaugeError
@@ -21,7 +21,9 @@ from tailgauge.experiments.authority import Authority
 from tailgauge.experiments.staircase import Steps
 from tailgauge.folder import RunFolder
 from tailgauge.simulated import START_S, fetch_truth
-from tailgauge_analysis.calibration import Level, Window, measure
+
+if TYPE_CHECKING:
+    from tailgauge_analysis.calibration import Level
 
 
 def trial(
@@ -46,6 +48,11 @@ def trial(
             raise TailgaugeError(complaints[0])
     finally:
         endpoint.stop(3)
+    from tailgauge_analysis.calibration import (
+        Window,
+        measure,
+    )  # pandas, which no worker and no start waits for
+
     windows = [Window(*span) for span in steps.spans()]
     return measure(run.path, windows, staircase.SLACK_MS[law])
 
