@@ -51,12 +51,18 @@ def test_the_first_rows_of_a_trace_are_sent_at_their_times(
     late_ms = (sent.dispatched_at_ns - sent.scheduled_at_ns).to_numpy() / 1e6
     lag_ms = lags(run.table("health"), sent.dispatched_at_ns.to_numpy())
 
-    assert_conserved(run)
     assert count >= 500
-    assert np.abs((sent.scheduled_at_ns - run.facts["start_at_ns"]) / 1e9 - at_s[:count]).max() < 1e-6
-    assert sent.asked_prompt_tokens.tolist() == [int(row["ContextTokens"]) for row in rows[:count]]
-    assert sent.asked_output_tokens.tolist() == [int(row["GeneratedTokens"]) for row in rows[:count]]
+    arrival = (
+        sent.request_id // 65_536
+    ).tolist()  # a hiccup at the very end leaves the last ones not reached
+    assert arrival == list(range(count - assert_conserved(run)["not_reached"]))
+    assert np.abs((sent.scheduled_at_ns - run.facts["start_at_ns"]) / 1e9 - at_s[arrival]).max() < 1e-6
+    assert sent.asked_prompt_tokens.tolist() == [int(rows[i]["ContextTokens"]) for i in arrival]
+    assert sent.asked_output_tokens.tolist() == [int(rows[i]["GeneratedTokens"]) for i in arrival]
     assert run.facts["trace"]["rows_read"] == len(rows)
     assert run.facts["trace"]["dropped"] == {"beyond the duration": len(rows) - count}
     assert (late_ms >= 0).all()
+    print(
+        f"{len(sent)} arrivals, late at p99 by {np.quantile(late_ms, 0.99):.2f} ms, {np.quantile(late_ms - lag_ms, 0.99):.2f} beyond the timer's"
+    )
     assert np.quantile(late_ms - lag_ms, 0.99) <= 5
