@@ -31,9 +31,10 @@ COLUMNS = (
     "chunk_index",
     "kind",
     "arrived_at_ns",
-    "low_at_ns",
-    "read_at_ns",
+    "lag_ns",
     "chars",
+    "exact",
+    "gap_ns",
 )
 BARS = {10_000_000: 20.0, 100_000_000: 240.0}  # rows -> most seconds
 MOST_BYTES = 4 << 30

@@ -25,6 +25,8 @@ import pyarrow.parquet as pq
 from measure import Result, Used, measured
 from truth import Load, RigError, Seen, Server, compiled, on_core, ordered, read_log, serving
 
+from tailgauge.gaps import plain
+
 PATIENCE_S = 180
 Client = Callable[[Load, "Cores", Path], Result]
 
@@ -180,7 +182,7 @@ def _read(load: Load, run: Path, server: Server, tree_s: float) -> Result:
         columns=["request_id", "sent_at_ns", "first_content_at_ns", "chunks", "ended", "stage"],
     )
     kept = attempts.filter((_column(attempts, "ended") == "ok") & (_column(attempts, "stage") != "preflight"))
-    seen, stored = _seen(run, kept)
+    seen, stored = seen_by(run, kept)
     return measured(load, said["run"]["start_at_ns"], server, seen, used, stored)
 
 
@@ -188,17 +190,16 @@ def _column(table: Any, name: str) -> Any:
     return table[name].to_numpy(zero_copy_only=False)
 
 
-def _seen(run: Path, attempts: Any) -> tuple[Seen, float]:
+def seen_by(run: Path, attempts: Any) -> tuple[Seen, float]:
     """What the worker recorded, and the bytes that a chunk takes in its table."""
     files = sorted((run / "chunks").glob("*.parquet"))
-    chunks = pq.read_table(
-        run / "chunks", columns=["request_id", "chunk_index", "arrived_at_ns", "low_at_ns"]
-    )
+    wanted = ["request_id", "chunk_index", "arrived_at_ns", "exact", "gap_ns"]
+    chunks = plain(pq.read_table(run / "chunks", columns=wanted))
     request, index = _column(chunks, "request_id"), _column(chunks, "chunk_index")
     order = np.lexsort((index, request))
     order = order[np.isin(request[order], _column(attempts, "request_id"))]
     at_ns = _column(chunks, "arrived_at_ns")[order]
-    exact = chunks["low_at_ns"].is_null().to_numpy()[order]
+    exact = chunks["exact"].to_numpy()[order]
     known, counts = np.unique(request[order], return_counts=True)
     by_request = np.argsort(_column(attempts, "request_id"))
     sent_at_ns = _column(attempts, "sent_at_ns")[by_request].astype(np.int64)

@@ -192,7 +192,7 @@ def _chunks(folder: Path, worker: int, rng: np.random.Generator, attempts: Colum
             columns = {
                 "request_id": attempts["request_id"][row], "leg": attempts["leg"][row], "attempt": attempts["attempt"][row],
                 "chunk_index": index, "arrived_at_ns": arrived, "low_at_ns": np.where(low, arrived - 1.0 * MS, np.nan),
-                "read_at_ns": arrived + rng.integers(15_000, 90_000, len(row)), "read_index": index,
+                "exact": ~low, "lag_ns": rng.integers(15_000, 90_000, len(row)), "read_index": index,
                 "chars": rng.integers(2, 9, len(row)),
             }  # fmt: skip
             columns["kind"] = pa.DictionaryArray.from_arrays(

@@ -16,11 +16,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailgauge.gaps import plain
 from tailgauge.records import CHUNK_KINDS
 from tailgauge_analysis.quantiles import Floats, Ints, rank
 
 WANTED = (
-    "request_id", "leg", "attempt", "chunk_index", "kind", "arrived_at_ns", "low_at_ns", "read_at_ns", "chars",
+    "request_id", "leg", "attempt", "chunk_index", "kind", "arrived_at_ns", "lag_ns", "chars",
+    "exact", "gap_ns",
 )  # fmt: skip
 LAG_PS = (0.5, 0.99, 1.0)
 BLOCK = 2_000_000  # chunks that are worked on at once
@@ -109,6 +111,15 @@ class Chunks:
         return out
 
 
+def told(rows: pa.Table) -> pa.Table:
+    """A row group with its times in every row. Raises ValueError where the first row does not say them."""
+    if rows.num_rows:
+        for name in ("arrived_at_ns", "lag_ns"):
+            if not rows[name][0].is_valid:
+                raise ValueError(f"column {name} has no value to begin with")
+    return plain(rows)
+
+
 class Fold:
     """What has been read so far. `mark` and `back_to` take back what a damaged part gave."""
 
@@ -141,19 +152,19 @@ class Fold:
                 "attempt",
                 "chunk_index",
                 "arrived_at_ns",
-                "read_at_ns",
+                "lag_ns",
                 "chars",
             )
         }
         kind = pc.fill_null(pc.index_in(table["kind"], pa.array(CHUNK_KINDS)), -1).to_numpy()
         place = slice(self._rows, self._rows + n)
         np.add(column["arrived_at_ns"], shift_ns, out=self._arrived[place])
-        lags = column["read_at_ns"] - column["arrived_at_ns"]
+        lags = column["lag_ns"]
         if not self._wide and (lags.max() >= 1 << 31 or lags.min() < -(1 << 31)):  # longer than two seconds
             self._wide, self._lags = True, self._lags.astype(np.int64)
         self._lags[place] = lags
         self._rows += n
-        self._intervals += n - table["low_at_ns"].null_count
+        self._intervals += n - (pc.sum(table["exact"]).as_py() or 0)
         self._runs.append(_runs(column, kind))
 
     def done(self) -> Chunks:

@@ -4,7 +4,8 @@ Rule: this module knows file names, footers and Arrow types, and nothing of what
 be read is told as a problem and left out; only a newer schema version is raised.
 
 A part of an older schema lacks the columns that came later: they are filled with the row class's own default (null, or
-what was always so before the column came). In a part of today's schema a missing column is damage.
+what was always so before the column came), or made from those that it had instead. In a part of today's schema a missing
+column is damage.
 
 A compacted file names in its footer (`tailgauge.replaces`) the parts that it contains: if a crash left them behind,
 they are not read a second time. A part name counts once, in whichever of several folders it is found first.
@@ -13,7 +14,7 @@ they are not read a second time. A part name counts once, in whichever of severa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,16 @@ _ARROW = {
 }  # fmt: skip
 _VERSION = b"tailgauge.schema_version"
 _REPLACES = b"tailgauge.replaces"
+# What stands in the place of columns that older schemas did not have: of which of theirs, and how.
+_MADE: dict[str, dict[str, tuple[tuple[str, ...], Callable[..., Any]]]] = {
+    "chunks": {
+        "lag_ns": (
+            ("read_at_ns", "arrived_at_ns"),
+            lambda read, arrived: pc.subtract(read.cast(pa.int64()), arrived),
+        ),
+        "exact": (("low_at_ns",), pc.is_null),
+    },
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,22 +126,38 @@ def read(part: Part, wanted: Sequence[str], problems: list[Problem]) -> pa.Table
     return pa.concat_tables(groups) if groups else empty(part.table, wanted)
 
 
-def pieces(part: Part, wanted: Sequence[str], problems: list[Problem]) -> Iterator[pa.Table | None]:
-    """The same, one row group at a time; None, with a problem, says that what came before it must not count either."""
+def pieces(
+    part: Part,
+    wanted: Sequence[str],
+    problems: list[Problem],
+    told: Callable[[pa.Table], pa.Table] | None = None,
+) -> Iterator[pa.Table | None]:
+    """The same, one row group at a time; None, with a problem, says that what came before it must not count either.
+
+    `told` makes of a row group what is wanted of it; ValueError where that cannot be.
+    """
     kinds = {column.name: _ARROW[column.kind] for column in columns(part.table)}
     never_empty = [c.name for c in columns(part.table) if not c.nullable and c.name in wanted]
     try:
         with pq.ParquetFile(part.path, page_checksum_verification=True) as file:
             held = set(file.schema_arrow.names)
             later = _defaults(part.table) if part.version < SCHEMA_VERSION else {}
-            lacking = [name for name in wanted if name not in held and name not in later]
+            made = _MADE.get(part.table, {}) if part.version < SCHEMA_VERSION else {}
+            needed = [
+                one
+                for name in wanted
+                for one in (made[name][0] if name in made and name not in held else (name,))
+            ]
+            lacking = [name for name in needed if name not in held and name not in later]
             if lacking:
                 raise pa.ArrowInvalid(f"column {lacking[0]} is missing")
-            names = [name for name in dict.fromkeys(wanted) if name in held]
+            names = [name for name in dict.fromkeys(needed) if name in held]
             for number in range(file.num_row_groups):
                 rows = file.read_row_group(number, columns=names)
                 filled = {
-                    name: pa.repeat(pa.scalar(later[name], kinds[name]), rows.num_rows)
+                    name: made[name][1](*(rows[one] for one in made[name][0]))
+                    if name in made
+                    else pa.repeat(pa.scalar(later[name], kinds[name]), rows.num_rows)
                     for name in wanted
                     if name not in held
                 }
@@ -138,7 +165,7 @@ def pieces(part: Part, wanted: Sequence[str], problems: list[Problem]) -> Iterat
                 hollow = [name for name in never_empty if whole[name].null_count]
                 if hollow:
                     raise pa.ArrowInvalid(f"column {hollow[0]} has empty values")
-                yield whole
+                yield told(whole) if told else whole
     except (OSError, ValueError, pa.ArrowException) as error:
         problems.append(
             _left_out(part.table, part.path, f"cannot be read and is left out: {_first_line(error)}")

@@ -13,7 +13,8 @@ Schema history (docs/data-format.md repeats it; every version has a fixture that
   3  0.1.0  requests: name, tags, winner, join, held hedges; attempts: target, streaming, thinking, tools, fields,
             phases, slow readers, and what the client knew of the prompt cache
   4  0.1.0  health: interval stamps, quantiles of the hand-over lag and of late dispatch, waits for connections, what
-            TCP lost; attempts: the wait for a connection; chunks: arrivals as gaps, read_at_ns as lag_ns
+            TCP lost; attempts: the wait for a connection; chunks: exact, and
+            gap_ns and lag_ns, which are null where the row before says it
 """
 
 from __future__ import annotations
@@ -266,14 +267,29 @@ class ChunkRow:
     kind: Annotated[str, _c("string", "text, thinking or tool_json")]
     arrived_at_ns: Annotated[
         int | None,
-        _c("int64", "kernel time of the read that completed the chunk; null: that of the row before + gap_ns"),
+        _c(
+            "int64",
+            "kernel time of the read that completed the chunk; null: gap_ns after that of the row before",
+        ),
     ]
-    low_at_ns: Annotated[int | None, _c("int64", "the chunk arrived in (low, arrived]; null if exact")]
-    lag_ns: Annotated[int, _c("int64", "from arrived_at_ns until our clock when that read was taken")]
+    low_at_ns: Annotated[
+        int | None, _c("int64", "not exact: it arrived after this; null: after the last other arrival above")
+    ]
+    lag_ns: Annotated[
+        int | None,
+        _c(
+            "int64", "from arrived_at_ns until our clock when that read was taken; null: as in the row before"
+        ),
+    ]
     read_index: Annotated[int, _c("int32", "number of the read within the attempt, from 0")]
     chars: Annotated[int, _c("int32", "characters of content in the chunk")]
+    exact: Annotated[bool, _c("bool", "it arrived at arrived_at_ns; false: between low_at_ns and then")]
     gap_ns: Annotated[
-        int | None, _c("int64", "from the attempt's chunk before, in the row before; null where arrived_at_ns is not")
+        int | None,
+        _c(
+            "int64",
+            "since the attempt's chunk before, in the row before; null: none, or arrived_at_ns is told",
+        ),
     ] = None
 
 

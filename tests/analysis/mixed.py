@@ -82,7 +82,7 @@ class Mixed:
         for i, t in enumerate(at):
             self.chunks.append({
                 "request_id": shared["request_id"], **keys, "chunk_index": i, "kind": names[kinds[i]], "arrived_at_ns": t,
-                "read_at_ns": t + 30_000, "read_index": i, "chars": 4,
+                "lag_ns": 30_000, "read_index": i, "chars": 4, "exact": True,
             })  # fmt: skip
         return end
 

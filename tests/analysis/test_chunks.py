@@ -14,6 +14,7 @@ TYPES = {
     "chunk_index": pa.int32(),
     "chars": pa.int32(),
     "kind": pa.string(),
+    "exact": pa.bool_(),
 }
 
 
@@ -27,8 +28,8 @@ def rows_of(seed, attempts=40):
         "request_id": of // 4 * 65536, "leg": of // 2 % 2, "attempt": of % 2,
         "chunk_index": np.concatenate([np.arange(n) for n in sizes]), "arrived_at_ns": arrived,
         "kind": rng.choice(["text", "thinking", "tool_json", "other"], len(of)),
-        "low_at_ns": [None if exact else 1 for exact in rng.random(len(of)) < 0.7],
-        "read_at_ns": arrived + rng.integers(-5, 4 * 10**9, len(of)), "chars": rng.integers(0, 9, len(of)),
+        "exact": rng.random(len(of)) < 0.7, "gap_ns": [None] * len(of),
+        "lag_ns": rng.integers(-5, 4 * 10**9, len(of)), "chars": rng.integers(0, 9, len(of)),
     }  # fmt: skip
 
 
@@ -83,8 +84,8 @@ def test_sums_are_those_of_the_rows(rows):
     found = folded(rows)
 
     assert found.chars.sum() == sum(rows["chars"])
-    assert found.intervals == sum(low is not None for low in rows["low_at_ns"])
-    lags = np.sort(np.subtract(rows["read_at_ns"], rows["arrived_at_ns"]))
+    assert found.intervals == sum(not exact for exact in rows["exact"])
+    lags = np.sort(rows["lag_ns"])
     assert found.lags_ns == tuple(lags[rank(len(lags), p) - 1] for p in LAG_PS)
     counts = found.kinds.groupby("kind")["n"].sum().to_dict()
     assert counts == {1: rows["kind"].count("thinking"), 2: rows["kind"].count("tool_json")}

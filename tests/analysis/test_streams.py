@@ -95,7 +95,7 @@ def test_the_flow_of_a_run_of_known_answers(mixed, tmp_path):
     stalled = [c for c in run.chunks if c["request_id"] == 0 and c["chunk_index"] >= 5]
     for chunk in stalled:
         chunk["arrived_at_ns"] += 5_000_000_000
-        chunk["read_at_ns"] += 5_000_000_000
+        chunk["lag_ns"] += 5_000_000_000
     frames = load([run.write(tmp_path / "run")])
     found = streams(frames, steady(frames).of_target)
 

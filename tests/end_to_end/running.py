@@ -16,6 +16,8 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 
+from tailgauge.gaps import plain
+
 TAILGAUGE = str(Path(sys.executable).with_name("tailgauge"))
 LOCUST = str(Path(sys.executable).with_name("locust"))
 QUICK = (
@@ -37,8 +39,10 @@ class RunData:
         return loaded
 
     def table(self, name: str) -> pd.DataFrame:
-        parts = [pq.read_table(p).to_pandas() for p in sorted((self.path / name).glob("part-*.parquet"))]
-        return pd.concat(parts, ignore_index=True)
+        parts = [pq.read_table(p) for p in sorted((self.path / name).glob("part-*.parquet"))]
+        if name == "chunks":
+            parts = [plain(part) for part in parts]
+        return pd.concat([part.to_pandas() for part in parts], ignore_index=True)
 
     def requests(self) -> pd.DataFrame:
         """Request rows without the preflight."""

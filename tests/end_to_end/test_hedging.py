@@ -183,7 +183,7 @@ class TestLosers:
         chunks = hedged.run.table("chunks")
         lost = hedged.losers.set_index("request_id")
         won = hedged.attempts[hedged.attempts.ended == "ok"].set_index("request_id").loc[lost.index]
-        reads = chunks.read_at_ns.sort_values().to_numpy()
+        reads = (chunks.arrived_at_ns + chunks.lag_ns).sort_values().to_numpy()
 
         between = [
             int(((reads > content) & (reads < closed)).sum())

@@ -35,7 +35,7 @@ def test_stamps_hold_while_the_hub_is_blocked(start: Start) -> None:
     chunks = with_truth(done.run)
     exact, interval = chunks[chunks.low_at_ns.isna()], chunks[chunks.low_at_ns.notna()]
     error_ms = (exact.arrived_at_ns - exact.sent_ns) / 1e6
-    lag_ms = (chunks.read_at_ns - chunks.arrived_at_ns) / 1e6
+    lag_ms = chunks.lag_ns / 1e6
     print(f"{len(exact)} exact, p99 {np.quantile(error_ms.abs(), 0.99):.3f} ms; {len(interval)} intervals")
     assert len(exact) > 500
     assert np.quantile(error_ms.abs(), 0.99) < 2.0
@@ -52,7 +52,7 @@ def test_without_a_stall_most_reads_hold_one_chunk_and_every_time_is_in_order(st
 
     chunks, attempts = with_truth(done.run), done.run.table("attempts")
     assert (chunks.arrived_at_ns >= chunks.sent_ns).mean() > 0.999, "nothing arrives before it was sent"
-    assert (chunks.read_at_ns >= chunks.arrived_at_ns).all()
+    assert (chunks.lag_ns >= 0).all()
     assert chunks.low_at_ns.isna().mean() > 0.5
     order = ["scheduled_at_ns", "dispatched_at_ns", "sent_at_ns", "first_byte_at_ns", "headers_at_ns"]
     order += [

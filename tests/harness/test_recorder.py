@@ -45,11 +45,9 @@ def test_chunks_come_back_with_their_numbers_and_an_exact_one_has_no_low(seen):
     ]  # fmt: skip
     assert [c["low_at_ns"] for c in chunks] == [None, None, 9]
     assert [c["kind"] for c in chunks] == ["text", "thinking", "text"]
-    assert [(c["arrived_at_ns"], c["read_index"], c["chars"]) for c in chunks] == [
-        (1, 0, 5),
-        (2, 1, 5),
-        (1, 0, 5),
-    ]
+    assert [(c["arrived_at_ns"], c["gap_ns"], c["lag_ns"], c["exact"], c["read_index"], c["chars"]) for c in chunks] == [
+        (1, None, 0, True, 0, 5), (None, 1, 0, True, 1, 5), (1, None, 0, False, 0, 5),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("table", ["requests", "attempts", "chunks", "health"])
@@ -86,7 +84,7 @@ def test_folding_loses_and_doubles_nothing(seen):
     facts = seen["compaction"]
 
     assert (facts["requests"], facts["health"]) == (6, 4)
-    assert facts["indices"] == [0, 1, 7] * 3
+    assert facts["indices"] == [0, 1] * 3 + [7] * 3  # those of an attempt together
     assert facts["written"] == {"requests": 6, "attempts": 6, "chunks": 9, "health": 4}
 
 

@@ -130,7 +130,8 @@ def _chunks(fates: Fates, shared: Mapping[str, Any], counts: Ints, arrived: Any)
         "chunk_index": index,
         "kind": _repeated(TEXT, len(arrived)),
         "arrived_at_ns": arrived,
-        "read_at_ns": arrived,
+        "lag_ns": np.zeros(len(arrived), np.int64),
+        "exact": np.ones(len(arrived), np.bool_),
         "read_index": index,
         "chars": np.concatenate([NO_INTS, *fates.sizes]) * BYTES_PER_TOKEN,
     }

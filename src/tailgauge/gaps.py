@@ -1,0 +1,110 @@
+"""Times of chunks as they are stored: one time, then gaps; and what one read says, said once.
+
+Rule: whole numbers only, none is rounded. A stretch is rows of one attempt whose chunks follow each other. Its first row
+says when it arrived, the others how long after the row before, so that a file needs no other to be read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Ints = npt.NDArray[Any]
+Flags = npt.NDArray[np.bool_]
+KEY = ("request_id", "leg", "attempt", "chunk_index")
+
+
+def goes_on(request_id: Ints, leg: Ints, attempt: Ints, chunk_index: Ints) -> Flags:
+    """Whether a row is of the attempt of the row before, and the next of its chunks."""
+    same = np.zeros(len(request_id), np.bool_)
+    same[1:] = np.diff(chunk_index) == 1
+    for name in (request_id, leg, attempt):
+        same[1:] &= name[1:] == name[:-1]
+    return same
+
+
+def plain(rows: pa.Table) -> pa.Table:
+    """Chunks as they are stored, from the start of a row group on, with their times in every row; `low_at_ns` is null if exact.
+
+    Columns that are not there stay away; of arrived_at_ns and gap_ns both are needed.
+    """
+    begins = numbers(rows["arrived_at_ns"].is_valid())
+    given, gaps = (_filled(rows[name]) for name in ("arrived_at_ns", "gap_ns"))
+    arrived = _arrivals(given, begins, gaps)
+    cells = {"arrived_at_ns": pa.array(arrived, pa.int64())}
+    if "lag_ns" in rows.column_names and rows["lag_ns"].null_count:
+        lags = _repeated(_filled(rows["lag_ns"]), numbers(rows["lag_ns"].is_valid()))
+        cells["lag_ns"] = pa.array(lags, pa.int64())
+    if "low_at_ns" in rows.column_names and not (exact := numbers(rows["exact"])).all():
+        low, told = _filled(rows["low_at_ns"]), numbers(rows["low_at_ns"].is_valid())
+        before, _ = _arrivals_before(arrived, begins)
+        cells["low_at_ns"] = pa.array(np.where(told, low, before), pa.int64(), mask=exact)
+    kept = rows.drop_columns("gap_ns")
+    return pa.Table.from_arrays(
+        [cells.get(name, kept[name]) for name in kept.column_names], kept.column_names
+    )
+
+
+def brief(rows: pa.Table, target: pa.Schema, group: int) -> pa.Table:
+    """Plain chunks as they are stored: nothing is said that the row before says, but at every `group`-th row."""
+    begins = ~goes_on(*(numbers(rows[name]) for name in KEY))
+    begins[::group] = True  # a row group can be read alone
+    arrived, lags = numbers(rows["arrived_at_ns"]), numbers(rows["lag_ns"])
+    gaps = np.diff(arrived, prepend=arrived[:1])
+    same = ~begins & (gaps == 0)
+    low, exact = rows["low_at_ns"], numbers(rows["low_at_ns"].is_null())
+    if not exact.all():
+        values = _filled(low)
+        before, is_told = _arrivals_before(arrived, begins)
+        low = pa.array(values, pa.int64(), mask=exact | (is_told & (values == before)))
+    cells = {
+        "arrived_at_ns": pa.array(arrived, pa.int64(), mask=~begins),
+        "low_at_ns": low,
+        "lag_ns": pa.array(lags, pa.int64(), mask=same & (np.diff(lags, prepend=lags[:1]) == 0)),
+        "exact": pa.array(exact, pa.bool_()),
+        "gap_ns": pa.array(gaps, pa.int64(), mask=begins | same),
+    }
+    return pa.Table.from_arrays(
+        [cells[f.name] if f.name in cells else rows[f.name] for f in target], schema=target
+    )
+
+
+def _filled(column: Any) -> Ints:
+    """Whole numbers, 0 where there is none."""
+    return numbers(column.fill_null(pa.scalar(0, pa.int64())))
+
+
+def numbers(column: pa.ChunkedArray) -> Ints:
+    """A column of numbers or flags without nulls, in numpy. Read from its memory: pyarrow's own way would load pandas."""
+    whole = column.combine_chunks()
+    is_flags = pa.types.is_boolean(whole.type)
+    if is_flags:
+        whole = whole.cast(pa.uint8())  # a byte each
+    kind = np.dtype(str(whole.type))
+    held = np.frombuffer(whole.buffers()[1], kind) if len(whole) else np.empty(0, kind)
+    values: Ints = held[whole.offset : whole.offset + len(whole)]
+    return values.view(np.bool_) if is_flags else values
+
+
+def _arrivals(given: Ints, is_given: Flags, gaps: Ints) -> Ints:
+    """When each row arrived; `given` counts where `is_given` says so, as it must of the first row; elsewhere `gaps`."""
+    since = np.cumsum(np.where(is_given, 0, gaps))
+    times: Ints = _repeated(given - since, is_given) + since
+    return times
+
+
+def _repeated(values: Ints, is_given: Flags) -> Ints:
+    """Values, each until the next that is given; the first must be."""
+    kept: Ints = values[np.flatnonzero(is_given)][np.cumsum(is_given) - 1]
+    return kept
+
+
+def _arrivals_before(arrived: Ints, begins: Flags) -> tuple[Ints, Flags]:
+    """When the read before that of each row arrived, and whether a row of the same stretch says so."""
+    first = begins.copy()
+    first[1:] |= np.diff(arrived) != 0
+    before = np.concatenate((arrived[:1], arrived[:-1]))
+    return _repeated(before, first), _repeated(~begins, first)

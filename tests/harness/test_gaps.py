@@ -1,0 +1,159 @@
+"""Chunks are stored in few bytes and come back as they were, whatever their times are."""
+
+from __future__ import annotations
+
+from array import array
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from tailgauge import parts
+from tailgauge.endpoints.decoder import Chunks
+from tailgauge.gaps import plain
+from tailgauge.records import CHUNK_KINDS
+
+COLUMNS = ("kind", "arrived_at_ns", "low_at_ns", "lag_ns", "read_index", "chars")
+# Quantiles of a real run of 200 streams, 20 ms from chunk to chunk: how far a gap is off, and our own lag.
+SHARES = (
+    0, 0.002, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.93,
+    0.95, 0.97, 0.98, 0.99, 0.998, 1,
+)  # fmt: skip
+OFF_NS = (
+    -20000000, -7703562, -5135951, -3660893, -3137395, -2665545, -2066429, -1236611, -51194, -15597, -7274, -3879, -1313,
+    -8, 1306, 3881, 7376, 16210, 62603, 1241096, 2075123, 2655573, 3103176, 3559772, 4558458, 7178003, 9542828,
+)  # fmt: skip
+LAGS_NS = (
+    4978, 7770, 9646, 10593, 11276, 12559, 13949, 17021, 25293, 27384, 28951, 30726, 35850, 42186, 64653, 187503, 387216,
+    836473, 1561268, 2614551, 3264034, 3878838, 4452766, 4771196, 6214499, 9594556, 33159641,
+)  # fmt: skip
+
+
+def attempt(rng, key, count, wild):
+    """Chunks of one attempt, each with a truth of its own; `wild`: times and numbers of which nothing can be foreseen."""
+    together = rng.random(count) < (0.4 if wild else 0.002)  # with the chunk before, in one read
+    together[:1] = False
+    read = np.cumsum(~together) - 1 + rng.integers(0, 3)
+    if wild:
+        steps = rng.choice([-(10**12), 0, 1, 20_000_000, 2**40], count) + rng.integers(-5, 5, count)
+        lags = rng.choice([0, -7, 2**33, 30_000], count)
+    else:
+        steps, lags = jitter(rng, count)
+    arrived = rng.integers(10**14, 2 * 10**14) + np.cumsum(np.where(together, 0, steps))
+    first = np.maximum.accumulate(np.where(together, 0, np.arange(count)))
+    lags = lags[first] if count else lags
+    low = np.where(np.append(together[1:], False), arrived[np.maximum(first - 1, 0)], 0)
+    if wild:
+        odd = rng.random(count) < 0.3
+        low[odd] = rng.integers(1, 2**60, count)[odd]
+        lags = np.where(rng.random(count) < 0.1, lags + 1, lags)
+        arrived = arrived + (rng.random(count) < 0.1)
+    kind = rng.integers(0, 3, count) if wild else np.zeros(count, np.int64)
+    return key, {
+        "kind": [CHUNK_KINDS[k] for k in kind], "arrived_at_ns": arrived.tolist(), "low_at_ns": [at or None for at in low.tolist()],
+        "lag_ns": lags.tolist(), "read_index": read.tolist(), "chars": rng.integers(1, 9 if wild else 6, count).tolist(),
+    }  # fmt: skip
+
+
+def jitter(rng, count):
+    """Gaps and lags of 9,600 chunks a second on a busy machine, where each alone is off by milliseconds now and then."""
+    return (
+        20_000_000 + np.interp(rng.random(count), SHARES, OFF_NS).astype(np.int64),
+        np.interp(rng.random(count), SHARES, LAGS_NS).astype(np.int64),
+    )
+
+
+def segment(one, begin, end):
+    """Chunks `begin` to `end` of an attempt, as its decoder hands them over."""
+    key, rows = one
+    some = {name: values[begin:end] for name, values in rows.items()}
+    read_at = [at + lag for at, lag in zip(some["arrived_at_ns"], some["lag_ns"], strict=True)]
+    return (*key, begin, Chunks(
+        bytearray(map(CHUNK_KINDS.index, some["kind"])), array("q", some["arrived_at_ns"]),
+        array("q", [at or 0 for at in some["low_at_ns"]]), array("q", read_at), array("i", some["read_index"]),
+        array("i", some["chars"]),
+    ))  # fmt: skip
+
+
+def stored(folder: Path, attempts, cuts):
+    """Attempts written as parts, each cut into so many pieces, and compacted."""
+    pieces = [[] for _ in range(max(cuts))]
+    for one, cut in zip(attempts, cuts, strict=True):
+        ends = np.linspace(0, len(one[1]["chars"]), cut + 1).astype(int)
+        for number in range(cut):
+            pieces[number].append(segment(one, ends[number], ends[number + 1]))
+    files = [folder / f"part-0-{number}.parquet" for number in range(len(pieces))]
+    for file, segments in zip(files, pieces, strict=True):
+        parts.write_part(file, parts.chunk_table(segments))
+    parts.compact("chunks", files, folder / "part-0-all.parquet")
+    return folder / "part-0-all.parquet"
+
+
+def by_attempt(rows):
+    """Columns of each attempt, in the order in which they stand."""
+    found = {}
+    for row in rows.to_pylist():
+        held = found.setdefault(
+            (row["request_id"], row["leg"], row["attempt"]), {"chunk_index": []} | {n: [] for n in COLUMNS}
+        )
+        for name, values in held.items():
+            values.append(row[name])
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_value_comes_back(seed, tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "GROUP", (7, 100, 500_000)[seed % 3])
+    rng = np.random.default_rng(seed)
+    keys = [(65536 * int(i) - 65536, leg, number) for i in range(9) for leg in (0, 3) for number in (0, 1)]
+    attempts = [
+        attempt(rng, key, int(rng.integers(1, 60)), wild=seed < 6) for key in rng.permutation(keys).tolist()
+    ]
+
+    whole = stored(tmp_path, attempts, rng.integers(1, 5, len(attempts)).tolist())
+
+    with pq.ParquetFile(whole) as file:
+        groups = [plain(file.read_row_group(i)) for i in range(file.num_row_groups)]
+    told = [group.drop_columns("exact") for group in groups]
+    found = {}
+    for group in told:  # an attempt may go on in the next
+        for key, columns in by_attempt(group).items():
+            for name, values in columns.items():
+                found.setdefault(key, {}).setdefault(name, []).extend(values)
+    truth = {tuple(key): {"chunk_index": list(range(len(rows["chars"])))} | rows for key, rows in attempts}
+    for columns in found.values():  # groups are in order of the parts
+        order = np.argsort(columns["chunk_index"])
+        columns.update({name: [values[i] for i in order] for name, values in columns.items()})
+    assert found == truth
+    assert plain(pq.read_table(whole)).drop_columns("exact").to_pylist() == [
+        row for group in told for row in group.to_pylist()
+    ]
+    assert pq.read_table(whole)["exact"].to_pylist() == [
+        row["low_at_ns"] is None for group in told for row in group.to_pylist()
+    ]
+
+
+def test_a_chunk_takes_at_most_six_bytes(tmp_path):
+    """500 streams of 200 chunks, in parts of four seconds."""
+    rng = np.random.default_rng(1)
+    attempts = [attempt(rng, (65536 * i, 0, 0), 200, wild=False) for i in range(500)]
+
+    whole = stored(tmp_path, attempts, [2] * 500)
+
+    assert whole.stat().st_size < 6 * pq.read_metadata(whole).num_rows
+
+
+def test_times_are_said_once(tmp_path):
+    one = ((1, 0, 0), {
+        "kind": ["text"] * 4, "arrived_at_ns": [100, 130, 130, 135], "low_at_ns": [60, 100, None, None],
+        "lag_ns": [5, 6, 6, 6], "read_index": [1, 2, 2, 3], "chars": [1] * 4,
+    })  # fmt: skip
+
+    rows = pq.read_table(stored(tmp_path, [one], [1])).select(
+        ["arrived_at_ns", "gap_ns", "low_at_ns", "exact", "lag_ns"]
+    )
+
+    assert [tuple(row.values()) for row in rows.to_pylist()] == [
+        (100, None, 60, False, 5), (None, 30, None, False, 6), (None, None, None, True, None), (None, 5, None, True, 6),
+    ]  # fmt: skip
