@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from tailgauge.endpoints.sse import Splitter
@@ -20,6 +21,8 @@ _ENDS = b"\r\n"  # of a chunk of HTTP/1.1
 _LOOKS = (
     16  # events of a stream that are looked at: it may change from thinking to text, or have no shape at all
 )
+_KNOWN = 10_000  # texts that are remembered: the words of a language come again and again
+_TEXTS: dict[bytes, str] = {}
 _NO_CONTENT = (ValueError, TypeError, AttributeError, LookupError)
 
 
@@ -36,19 +39,14 @@ class Shape:
     def texts(self, reads: Sequence[bytes], begin: int) -> list[str]:
         """The texts of the reads from number `begin` on, as long as they are of this shape; none is empty."""
         found: list[str] = []
-        known, tail = self._starts, self._tail + _ENDS
+        starts, known, tail = self._starts, _TEXTS, self._tail + _ENDS
         end = -len(tail)
-        for number in range(begin, len(reads)):
-            read = reads[number]
-            start = known.get(len(read)) or self._start(len(read))
+        for read in islice(reads, begin, None):
+            start = starts.get(len(read)) or self._start(len(read))
             if not (read.startswith(start) and read.endswith(tail)):
                 break
-            try:
-                text = read[len(start) : end].decode()
-                if not text.isprintable() or '"' in text or "\\" in text:
-                    text = json.loads(f'"{text}"')  # a string, or nothing that may stand between these bytes
-            except ValueError:
-                break
+            string = read[len(start) : end]
+            text = known.get(string) or _text(string)
             if not text:
                 break
             found.append(text)
@@ -62,6 +60,19 @@ class Shape:
         start = b"%x\r\n%b" % (size, self._head) if room else bytes(length + 1)
         self._starts[length] = start
         return start
+
+
+def _text(string: bytes) -> str | None:
+    """The text that these bytes are between two quotation marks of JSON; empty or None where they are none."""
+    try:
+        text = string.decode()
+        if not text.isprintable() or '"' in text or "\\" in text:
+            text = json.loads(f'"{text}"')
+    except ValueError:
+        return None
+    if len(_TEXTS) < _KNOWN:
+        _TEXTS[string] = text
+    return text
 
 
 class Learner:

@@ -17,8 +17,8 @@ from typing import Protocol
 from gevent.event import Event
 
 from tailgauge.clock import monotonic_ns
-from tailgauge.transport.connection import Connection
-from tailgauge.transport.http1 import MAX_HEAD, Body, WireError, body_of, response_head
+from tailgauge.transport.connection import Connection, Read
+from tailgauge.transport.http1 import MAX_HEAD, Body, ChunkedBody, WireError, body_of, response_head
 
 MAX_BODY = 256 * 1024 * 1024
 MAX_ERROR_BODY = 1024 * 1024
@@ -93,9 +93,8 @@ class Exchange:
         self._keep = False
         self._plain: list[bytes] = []
         self._plain_bytes = 0
-        self._data: list[bytes] = []
-        self._arrived = array("q")
-        self._read_at = array("q")
+        self._kept: list[Read] = []  # not yet decoded
+        self._at_leisure = False  # the connection keeps what it reads, and says no more of it
         self._low = 0
         self._last_read_at = 0
         self._decoded = 0
@@ -110,7 +109,7 @@ class Exchange:
         self.connection_is_new = is_new
         self.user_stamps = not connection.kernel_stamps
         self._release = release
-        connection.listener = self
+        connection.listen(self)
 
     # --- told by the connection, in the hub -------------------------------------------------------------------
 
@@ -120,9 +119,7 @@ class Exchange:
         if self._body is None:
             self._on_head(data, arrived_at_ns, read_at_ns)
             return
-        self._data.append(data)
-        self._arrived.append(arrived_at_ns)
-        self._read_at.append(read_at_ns)
+        self._kept.append((data, arrived_at_ns, read_at_ns))
         stream = self._stream
         if stream is None or stream.watching or self.bytes_per_s or self._body.may_end(data):
             self.advance()
@@ -175,9 +172,7 @@ class Exchange:
             self._low = arrived
         self.on_headers()  # before content that came in the same read
         if self._head or self._body.done:
-            self._data.append(self._head)
-            self._arrived.append(arrived)
-            self._read_at.append(read_at)
+            self._kept.append((self._head, arrived, read_at))
             self._head = b""
             self.advance()
         self._changed.set()
@@ -199,11 +194,14 @@ class Exchange:
 
     def advance(self) -> int:
         """Decode the reads kept so far; returns how many."""
-        body, data = self._body, self._data
-        if body is None or not data:
+        body, kept = self._body, self._kept
+        if body is None or not kept:
             return 0
-        arrived, read_at = self._arrived, self._read_at
-        self._data, self._arrived, self._read_at = [], array("q"), array("q")
+        if self._at_leisure:
+            self.reads += len(kept)
+        data, *stamps = zip(*kept, strict=True)
+        arrived, read_at = (array("q", of) for of in stamps)
+        kept.clear()
         if not self.bytes_per_s:  # a pause is no lag of ours
             self.on_decoded(arrived, read_at)
         stream = self._stream
@@ -222,6 +220,7 @@ class Exchange:
             return len(data)
         if watching and stream is not None:
             self._tell(stream, had_content=had_content)
+            self._relax(stream, body)
         if body.done and not self.done:
             self._complete()
             # A slow reader is there until it has read what arrived.
@@ -230,6 +229,15 @@ class Exchange:
             self.cut = "response too large"
             self._close_and_finish()
         return len(data)
+
+    def _relax(self, stream: Decoder, body: Body) -> None:
+        """From here on reads are only kept, until one may be the last."""
+        connection = self.connection
+        if stream.watching or self.bytes_per_s or not isinstance(body, ChunkedBody):
+            return
+        if connection is not None and connection.listener is self:
+            self._at_leisure = True
+            connection.keep = self._kept.append
 
     def _tell(self, decoder: Decoder, *, had_content: bool) -> None:
         """Tell of what was waited for. What is told may end the exchange."""
@@ -264,7 +272,7 @@ class Exchange:
         self._decoded += 1
 
     def _skim(
-        self, body: Body, data: list[bytes], arrived: array[int], read_at: array[int], begin: int
+        self, body: Body, data: Sequence[bytes], arrived: array[int], read_at: array[int], begin: int
     ) -> int:
         """Decode reads from number `begin` on that need no unframing and no parsing; returns how many."""
         stream = self._stream
@@ -275,7 +283,7 @@ class Exchange:
             end = begin + count
             lags = list(map(sub, read_at[begin:end], arrived[begin:end]))
             self._note_lag(max(lags))
-            self.user_stamps |= not min(lags)
+            self.user_stamps |= 0 in lags
             self.body_bytes += sum(map(len, data[begin:end]))
             self._low, self._last_read_at = arrived[end - 1], read_at[end - 1]
             self._decoded += count
@@ -316,7 +324,7 @@ class Exchange:
         self.done, self.ended_at_ns = True, at_ns
         connection, release = self.connection, self._release
         if connection is not None and release is not None:
-            connection.listener = None
+            connection.listen(None)
             release(connection, keep)
         # Who was told of it knows it too: what is over must not wait for the garbage collector.
         self._release = None

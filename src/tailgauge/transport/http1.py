@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 
 MAX_HEAD = 65_536
+LAST = b"\r\n\r\n"  # how the last bytes of a chunked body end
 NO_BODY = frozenset({204, 304})
 MAX_DIGITS = 16  # of a length or a chunk size: more is no length, and Python refuses to read thousands
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})\s*(?:;.*)?$")
@@ -144,7 +145,7 @@ class ChunkedBody(Body):
 
     def may_end(self, data: bytes) -> bool:
         """The end mark closes with an empty line; a short read may be the second half of one."""
-        return len(data) < 5 or data.endswith(b"\r\n\r\n")
+        return len(data) < len(LAST) or data.endswith(LAST)
 
 
 def body_of(status: int, headers: Iterable[tuple[bytes, bytes]]) -> tuple[Body, bool]:

@@ -16,7 +16,8 @@ import gevent
 import httpx2
 
 from tailgauge.clock import monotonic_ns
-from tailgauge.transport.connection import ConnectError, Connection, connect, resolve
+from tailgauge.transport.addresses import resolve
+from tailgauge.transport.connection import ConnectError, Connection, connect
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.http1 import request_bytes
 from tailgauge.transport.losses import Losses

@@ -77,24 +77,24 @@ def made(make: Any) -> Any:
     while len(socks) < 2 or any(one.exchange.headers_at_ns is None for one in attempts.open.values()):
         gevent.sleep(0.002)
 
-    really_read, really_close = Connection._read, Connection.close
+    really_read, really_close = Connection._hand_on, Connection.close
 
-    def read(self: Connection) -> Any:
+    def read(self: Connection, *read_now: Any) -> Any:
         log.append(["read", self.number])
-        return really_read(self)
+        return really_read(self, *read_now)
 
     def close(self: Connection) -> None:
         log.append(["close", self.number])
         really_close(self)
 
-    Connection._read, Connection.close = read, close  # type: ignore[method-assign]
+    Connection._hand_on, Connection.close = read, close  # type: ignore[method-assign]
     for sock in socks:
         sock.sendall(chunk(STREAM) + b"0\r\n\r\n")  # fits: it is sent without a switch of greenlets
     unread = len(log)
     with gevent.Timeout(5):
         while attempts.open:
             gevent.sleep(0.002)
-    Connection._read, Connection.close = really_read, really_close  # type: ignore[method-assign]
+    Connection._hand_on, Connection.close = really_read, really_close  # type: ignore[method-assign]
     ends = []
     for sock in socks:
         try:
