@@ -15,6 +15,7 @@ import numpy as np
 
 from tailgauge import records
 from tailgauge_analysis import parts
+from tailgauge_analysis.explanations import SHORT_OF_CORES
 from tailgauge_analysis.frames import Frames, load
 from tailgauge_analysis.quantiles import Floats, Ints, rank
 
@@ -80,6 +81,7 @@ class Level:
     gap: Error | None
     exact_first: float  # share of the first chunks with an exact stamp
     cpu_us_per_chunk: float | None
+    core_wait: float | None  # share of the time in which the worker waited for a core; None: not known
     endpoint_late_ms: float
     failed: tuple[str, ...]
 
@@ -87,6 +89,11 @@ class Level:
     def strained(self) -> bool:
         """Whether the endpoint itself was at its limit."""
         return self.endpoint_late_ms > STRAINED_MS or self.sent_per_s < STRAINED_OF * self.asked_per_s
+
+    @property
+    def crowded(self) -> bool:
+        """Whether other processes had the worker's core."""
+        return self.core_wait is not None and self.core_wait > SHORT_OF_CORES
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +114,12 @@ def measure(run_dir: Path, windows: Sequence[Window], slack_ms: float) -> list[L
     """The levels of a run whose folder holds the endpoint's log; `slack_ms`: see `distance`."""
     frames = load([run_dir])
     both = _both(frames, run_dir)
-    return [level(both, window, slack_ms, cpu_seconds(frames, window)) for window in windows]
+    return [level(both, window, slack_ms, *seconds_of(frames, window)) for window in windows]
 
 
-def level(both: Both, window: Window, slack_ms: float, cpu_s: float | None) -> Level:
+def level(
+    both: Both, window: Window, slack_ms: float, cpu_s: float | None, wait_s: float | None = None
+) -> Level:
     """One level."""
     since, until = window.from_s * 1e9, window.to_s * 1e9
     starts = np.cumsum(both.sizes) - both.sizes
@@ -146,6 +155,7 @@ def level(both: Both, window: Window, slack_ms: float, cpu_s: float | None) -> L
         gap=gap,
         exact_first=float(both.first_exact[asked].mean()) if requests else 0.0,
         cpu_us_per_chunk=cpu_s * 1e6 / chunks if chunks and cpu_s is not None else None,
+        core_wait=wait_s / seconds if wait_s is not None else None,
         endpoint_late_ms=float(np.median(both.late[asked])) / 1e6 if requests else 0.0,
         failed=tuple(failed),
     )
@@ -164,16 +174,20 @@ def distance(measured: Floats, true: Floats, slack: float) -> float:
     return float(max(above.max(), below.max(), 0.0))
 
 
-def cpu_seconds(frames: Frames, window: Window) -> float | None:
-    """CPU time of the workers within a window, from their health rows; None where these do not span it."""
-    total = 0.0
+def seconds_of(frames: Frames, window: Window) -> tuple[float | None, float | None]:
+    """CPU time of the workers within a window, and their wait for a core, from their health rows; None: not known."""
+    used, waited = 0.0, 0.0
     for _, rows in frames.health.sort_values("at_ns").groupby("worker"):
         at_s = rows["at_ns"].to_numpy(np.float64) / 1e9
-        used = np.cumsum(rows["cpu_share"].to_numpy(np.float64) * np.diff(at_s, prepend=at_s[0]))
         if len(at_s) < 2 or at_s[0] > window.from_s or at_s[-1] < window.to_s:
-            return None
-        total += float(np.interp(window.to_s, at_s, used) - np.interp(window.from_s, at_s, used))
-    return total if len(frames.health) else None
+            return None, None
+        cpu = np.cumsum(rows["cpu_share"].to_numpy(np.float64) * np.diff(at_s, prepend=at_s[0]))
+        wait = np.cumsum(rows["core_wait_ns"].to_numpy(np.float64)) / 1e9  # NaN where the system does not say
+        used += float(np.interp(window.to_s, at_s, cpu) - np.interp(window.from_s, at_s, cpu))
+        waited += float(np.interp(window.to_s, at_s, wait) - np.interp(window.from_s, at_s, wait))
+    if not len(frames.health):
+        return None, None
+    return used, waited if math.isfinite(waited) else None
 
 
 def _error(measured: Floats, true: Floats, slack_ms: float) -> Error | None:

@@ -129,11 +129,12 @@ def sentence(one: Certified) -> str:
     assert one.ttft_spread_ms is not None
     assert one.gap_spread_ms is not None
     assert one.holds_to_per_s is not None
-    within = "" if not one.beyond else ", which this run exceeded"
+    errors = f"{ms(one.ttft_spread_ms)} ms (TTFT since sent) and {ms(one.gap_spread_ms)} ms (chunk gaps)"
+    bound, rate = count(round(one.holds_to_per_s)), count(round(one.busiest_per_s))
+    beyond = ", which is more" if one.beyond else ""
     return (
-        f"Measured with an error of at most {ms(one.ttft_spread_ms)} ms (TTFT since sent) and {ms(one.gap_spread_ms)} ms "
-        f"(chunk gaps) at p99 on this machine, up to {count(round(one.holds_to_per_s))} chunks/s a worker{within}; the busiest "
-        f"worker received {count(round(one.busiest_per_s))}. Certificate {one.id} of {one.made_at[:10]}."
+        f"Undisturbed, this machine measures with an error of at most {errors} at p99, up to {bound} chunks/s a worker: "
+        f"certificate {one.id} of {one.made_at[:10]}. Here the busiest worker received {rate}{beyond}."
     )
 
 

@@ -36,7 +36,7 @@ def both(law="lognormal", n=1000, first_off=0.0, gap_off=0.0, late=0.0, lost=0, 
 
 
 def judged(calls, law="lognormal", window=WINDOW):
-    return level(calls, window, 0.5 if law == "constant" else 0.0, cpu_s=0.5)
+    return level(calls, window, 0.5 if law == "constant" else 0.0, cpu_s=0.5, wait_s=0.1)
 
 
 @pytest.mark.parametrize("law", LAWS)
@@ -110,6 +110,11 @@ def test_a_late_endpoint_is_no_error_of_the_client():
     assert found.endpoint_late_ms == 500
     assert found.strained
     assert not judged(both(late=5.0)).strained
+
+
+@pytest.mark.parametrize(("wait_s", "crowded"), [(None, False), (0.9, False), (1.1, True)])
+def test_a_worker_that_waited_for_a_core_is_told(wait_s, crowded):
+    assert level(both(), WINDOW, 0.0, 0.5, wait_s).crowded == crowded  # of ten seconds
 
 
 def test_an_endpoint_that_sends_less_than_asked_is_at_its_limit():

@@ -166,6 +166,7 @@ def _row(level: Mapping[str, Any]) -> str:
     name = f"{level['transport']}, {level['law']}"
     end = " failed" if level["failed"] else ""
     end += " (endpoint at its limit)" if level["strained"] else ""
+    end += f" (short of a core {level['core_wait']:.0%} of the time)" if level["crowded"] else ""
     return (
         f"{name:<22}{level['sent_per_s']:>9,.0f}{ttft['n'] if ttft else 0:>9,}{cells}{level['exact_first']:>7.0%}"
         f"{'-' if cpu is None else f'{cpu:.1f}':>9}{end}"
@@ -176,7 +177,7 @@ def _holds(entry: Mapping[str, Any] | None) -> str:
     if entry is None:
         return "not measured"
     if entry["holds_to_per_s"] is None:
-        return "no rate passed: this machine was too busy, or is too slow, to be measured with"
+        return "no rate passed: this machine was too busy, or is too slow, to measure with"
     text = (
         f"holds up to {entry['holds_to_per_s']:,.0f} chunks/s a worker; until there TTFT is off by at most "
         f"{entry['ttft_spread_ms']:.3g} ms and gaps by {entry['gap_spread_ms']:.3g} ms at p99"
@@ -187,4 +188,6 @@ def _holds(entry: Mapping[str, Any] | None) -> str:
         return f"{text}; at {entry['failed_at_per_s']:,.0f} they no longer hold: use more workers"
     if entry["limited_by"] == decide.ENDPOINT:
         return f"{text}. The simulated endpoint sends no faster here: what the client does above that is not known"
+    if entry["limited_by"] == decide.OTHERS:
+        return f"{text}. Other processes had the worker's core above that: calibrate again without them"
     return text

@@ -2,8 +2,8 @@
 
 Rule: pure. The highest rate that passed holds, under the law under which it is lowest. A lower rate that failed beside
 it was disturbed by something else than the rate, and is told; more than one step in four below it, and nothing holds
-there. What failed while the endpoint itself was at its limit is not held against the client: nobody knows what it would
-have done.
+there. What failed while the endpoint itself was at its limit, or other processes had the worker's core, is not held against
+the client: nobody knows what it would have done.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tailgauge_analysis.calibration import Error, Level
 
-ENDPOINT, CLIENT = "endpoint", "client"
+ENDPOINT, CLIENT, OTHERS = "endpoint", "client", "others"
 DISTURBED = 0.25  # of the steps that hold
 
 
@@ -31,13 +31,13 @@ def transport(by_law: Mapping[str, Sequence[Level]]) -> dict[str, Any]:
         failed += levels[reached : reached + 1]
     holds_to = min(good[-1].sent_per_s for good in held) if all(held) else None
     shown = [level for good in held for level in good]
-    blamed = [level.sent_per_s for level in failed if not level.strained]
+    blamed = [level.sent_per_s for level in failed if not level.strained and not level.crowded]
     costs = [cost for good in held if good and (cost := good[-1].cpu_us_per_chunk) is not None]
     return {
         "laws": list(by_law),
         "holds_to_per_s": holds_to,
         "failed_at_per_s": min(blamed, default=None),
-        "limited_by": CLIENT if blamed else ENDPOINT if failed or _strained(by_law) else None,
+        "limited_by": CLIENT if blamed else _limit([level for levels in by_law.values() for level in levels]),
         "disturbed": disturbed,
         "ttft_bias_ms": _largest([level.ttft for level in shown], "bias_ms"),
         "ttft_spread_ms": _largest([level.ttft for level in shown], "spread_ms"),
@@ -64,11 +64,14 @@ def told(name: str, law: str, level: Level) -> dict[str, Any]:
         error: Error | None = getattr(level, kind)
         if error is not None:
             facts[kind]["distance_bound"] = error.distance_bound
-    return {"transport": name, "law": law, **facts, "strained": level.strained}
+    return {"transport": name, "law": law, **facts, "strained": level.strained, "crowded": level.crowded}
 
 
-def _strained(by_law: Mapping[str, Sequence[Level]]) -> bool:
-    return any(level.strained for levels in by_law.values() for level in levels)
+def _limit(levels: Sequence[Level]) -> str | None:
+    """What else than the client was at its limit."""
+    if any(level.strained for level in levels):
+        return ENDPOINT
+    return OTHERS if any(level.failed for level in levels) else None
 
 
 def _largest(errors: Sequence[Error | None], field: str) -> float | None:

@@ -87,4 +87,6 @@ def test_the_quick_form_and_a_run_that_cites_it(command: Any, full_size: bool, t
     told = json.loads(run.stdout)
     facts = json.loads((Path(told["run_dir"]) / "run.json").read_text())
     assert facts["certificate"]["id"] == told["certificate"]["id"] == made["id"]
-    assert told["certificate"]["text"].startswith("Measured with an error of at most ")
+    assert told["certificate"]["text"].startswith(
+        "Undisturbed, this machine measures with an error of at most "
+    )

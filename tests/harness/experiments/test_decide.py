@@ -18,11 +18,14 @@ def level(
     late_ms: float = 0.1,
     spread_ms: float = 0.01,
     cpu: float | None = 50.0,
+    wait: float | None = 0.01,
 ) -> Level:
     error = Error(
         n=100, bias_ms=-spread_ms / 2, spread_ms=spread_ms, p99_off_ms=0.0, p99_true_ms=100.0, distance=0.0
     )
-    return Level(rate, rate, rate / 40, error, error, 1.0, cpu, late_ms, ("TTFT: off",) if failed else ())
+    return Level(
+        rate, rate, rate / 40, error, error, 1.0, cpu, wait, late_ms, ("TTFT: off",) if failed else ()
+    )
 
 
 GOOD = [level(500), level(1000, spread_ms=0.03), level(2000, cpu=40.0)]
@@ -42,6 +45,15 @@ def test_what_failed_while_the_endpoint_was_at_its_limit_is_not_held_against_the
         2000,
         None,
         "endpoint",
+    )
+
+
+def test_what_failed_while_others_had_the_core_is_not_held_against_the_client() -> None:
+    found = decide.transport({"constant": [*GOOD, level(4000, failed=True, wait=0.3)]})
+
+    assert (found["holds_to_per_s"], found["failed_at_per_s"], found["limited_by"]) == (2000, None, "others")
+    assert (
+        decide.transport({"constant": [*GOOD, level(4000, failed=True, wait=None)]})["limited_by"] == "client"
     )
 
 
