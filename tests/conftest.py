@@ -20,6 +20,7 @@ ALONE = (
     "analysis/test_speed.py",
     "bench/test_client.py",
     "end_to_end/test_coordinated_omission.py",
+    "end_to_end/test_held_up.py",
     "end_to_end/test_stamps.py",
     "end_to_end/test_traces.py",
     "harness/transport/test_stamps.py",

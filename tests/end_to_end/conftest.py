@@ -17,13 +17,13 @@ from end_to_end.running import LOCUST, TAILGAUGE, Running, Start
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """`start("run", "streaming", ...)` with --out in a folder of the test's own; `program` may be locust."""
+    """`start("run", "streaming", ...)` with --out in a folder of the test's own, `into`; `program` may be locust."""
     running: list[Running] = []
 
     def start_command(
-        *arguments: str, env: Mapping[str, str] | None = None, program: str = TAILGAUGE
+        *arguments: str, env: Mapping[str, str] | None = None, program: str = TAILGAUGE, into: str = "out"
     ) -> Running:
-        out = tmp_path / "out"
+        out = tmp_path / into
         with_out = arguments[:1] == ("run",) or (program == LOCUST and "--worker" not in arguments)
         line = [program, *arguments, *(["--out", str(out)] if with_out else [])]
         running.append(Running(line, out, env or {}, tmp_path))

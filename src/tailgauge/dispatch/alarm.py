@@ -19,6 +19,7 @@ from tailgauge.clock import monotonic_ns
 
 _CLOCK_MONOTONIC, _ABSOLUTE, _NONBLOCK = 1, 1, 0o4000
 _EARLY_NS = 2_000_000
+TIMER = sys.platform == "linux"  # the kernel has one that a poll set can wait for
 
 
 class _Timespec(ctypes.Structure):
@@ -35,7 +36,7 @@ class Alarm:
     def __init__(self) -> None:
         self._event = Event()
         self._libc: Any = None
-        if sys.platform == "linux":
+        if TIMER:
             self._libc = ctypes.CDLL(None, use_errno=True)
             self._fd = self._libc.timerfd_create(_CLOCK_MONOTONIC, _NONBLOCK | os.O_CLOEXEC)
             if self._fd < 0:
