@@ -16,8 +16,9 @@ from gevent import get_hub
 
 from tailgauge.endpoints.decoder import Chunks
 from tailgauge.folder import RunFolder
+from tailgauge.health_row import HealthRow
 from tailgauge.parts import Segment, chunk_table, compact, row_table, write_part
-from tailgauge.records import AttemptRow, HealthRow, RequestRow
+from tailgauge.records import AttemptRow, RequestRow
 
 MAX_WAITING_ROWS = 5_000_000
 

@@ -22,6 +22,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Annotated, get_type_hints
 
+from tailgauge.health_row import HealthRow
+
 SCHEMA_VERSION = 4
 
 # How an attempt, a leg or a request ended. `client_drop` is a request only: it was never sent.
@@ -290,57 +292,6 @@ class ChunkRow:
             "int64",
             "since the attempt's chunk before, in the row before; null: none, or arrived_at_ns is told",
         ),
-    ] = None
-
-
-@dataclass(slots=True)
-class HealthRow:
-    """One row a second a worker: the client's own state, and its counters since the start of the run."""
-
-    at_ns: Annotated[int, _c("int64", "end of the second")]
-    in_flight: Annotated[int, _c("int32", "attempts open")]
-    scheduled: Annotated[int, _c("int64", "arrivals handed to this worker so far")]
-    dispatched: Annotated[int, _c("int64", "requests started so far")]
-    ended: Annotated[int, _c("int64", "requests with a known outcome so far")]
-    client_drops: Annotated[int, _c("int64", "arrivals dropped at the in-flight cap so far")]
-    chunks: Annotated[int, _c("int64", "content chunks decoded so far")]
-    reads: Annotated[int, _c("int64", "socket reads so far")]
-    loop_lag_max_ns: Annotated[int, _c("int64", "largest lateness of a 50 ms timer in the second")]
-    handover_max_ns: Annotated[int, _c("int64", "largest read_at - arrived_at in the second")]
-    dispatch_late_max_ns: Annotated[int, _c("int64", "largest dispatched_at - scheduled_at in the second")]
-    cpu_share: Annotated[float, _c("float64", "CPU time of the process over the second, 1 = one core")]
-    gc_pause_ns: Annotated[int, _c("int64", "time spent in Python's garbage collector in the second")]
-    rss_bytes: Annotated[int, _c("int64", "resident memory")]
-    queued_rows: Annotated[int, _c("int64", "rows not yet written to a part")]
-    clock_step_ns: Annotated[int, _c("int64", "change of wall minus monotonic clock in the second")]
-    first_chunks: Annotated[int | None, _c("int64", "first chunks so far, preflight excepted")] = None
-    first_intervals: Annotated[int | None, _c("int64", "of these, interval-stamped")] = None
-    chunk_intervals: Annotated[int | None, _c("int64", "of the chunks so far, interval-stamped")] = None
-    handover_p50_ns: Annotated[
-        int | None,
-        _c("int64", "median of read_at - arrived_at over the reads decoded in the second; null without"),
-    ] = None
-    handover_p99_ns: Annotated[int | None, _c("int64", "99% of them are at most so late")] = None
-    dispatch_late_p99_ns: Annotated[
-        int | None,
-        _c("int64", "99% of the second's requests were dispatched at most so late; null without any"),
-    ] = None
-    pool_waits: Annotated[
-        int | None, _c("int64", "calls so far that waited for a connection to be opened")
-    ] = None
-    pool_wait_max_ns: Annotated[
-        int | None, _c("int64", "longest wait for a connection that ended in the second")
-    ] = None
-    retransmits: Annotated[
-        int | None,
-        _c("int64", "TCP segments that we sent again, so far; null where the system does not tell"),
-    ] = None
-    out_of_order: Annotated[
-        int | None,
-        _c("int64", "TCP packets received out of order so far: what came before them was late or lost"),
-    ] = None
-    core_wait_ns: Annotated[
-        int | None, _c("int64", "time of the second in which the main thread could have run and had no core")
     ] = None
 
 

@@ -41,8 +41,9 @@ def pages(synthetic, everything, tmp_path_factory):
     ended = {**dict.fromkeys(range(300, 320), "rate_limited"), 350: "client_drop"}
     error = {"status": 429, "error_type": "rate_limit_error", "error_body": "x" * 2000}
     slo = {"ttft_p99": {"metric": "ttft_sched", "quantile": 0.99, "max_ms": 1000.0}}
+    stood = {"loop_lag_max_ns": [0, 0, 0, 80_000_000, 0], "chunk_intervals": range(26)}
     run = synthetic.write(
-        out / "run", n=600, ended=ended, error=error, slo=slo, cpu_share=0.95, run_id="R" * 100
+        out / "run", n=600, ended=ended, error=error, slo=slo, cpu_share=0.95, run_id="R" * 100, health=stood
     )
     return {"hostile": make([run], out).html, "everything": everything}
 

@@ -5,7 +5,7 @@ import pytest
 from tailgauge import sketch
 from tailgauge.dispatch.counters import Counters
 from tailgauge.dispatch.watch import Watch
-from tailgauge.records import HealthRow
+from tailgauge.health_row import HealthRow
 from tailgauge.so_far import Watched, so_far
 from tailgauge.trust import DEGRADED, INVALID, VALID
 

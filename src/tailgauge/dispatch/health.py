@@ -18,7 +18,7 @@ import psutil
 
 from tailgauge.clock import WALL, monotonic_ns
 from tailgauge.dispatch.counters import Counters
-from tailgauge.records import HealthRow
+from tailgauge.health_row import HealthRow
 from tailgauge.transport.losses import TOLD, Losses
 
 _PROBE_S = 0.05

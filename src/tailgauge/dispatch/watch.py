@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from tailgauge.dispatch.counters import Counters
-from tailgauge.records import HealthRow
+from tailgauge.health_row import HealthRow
 from tailgauge.trust import USER_CPU, USER_LAG_NS, stood
 
 
