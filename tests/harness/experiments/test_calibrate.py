@@ -81,7 +81,10 @@ def test_the_quick_form_and_a_run_that_cites_it(command: Any, full_size: bool, t
     made = json.loads((tmp_path / "tailgauge" / "certificate.json").read_text())
     for name in ("plain", "tls"):
         assert made["transports"][name]["holds_to_per_s"] > 500
-        assert made["transports"][name]["ttft_spread_ms"] < 6.5  # the p99 as reported is within 2%, or 2 ms
+        assert abs(made["transports"][name]["ttft_bias_ms"]) <= 0.5  # what a step must meet to pass
+        assert (
+            0 < made["transports"][name]["ttft_spread_ms"] < 50
+        )  # half of the TTFT: far from what a client without stamps shows
 
     run = command(["tailgauge", "run", "streaming", "--duration=5", "--json", "--out", tmp_path], 90, env=env)
     told = json.loads(run.stdout)
