@@ -19,6 +19,7 @@ import pytest
 ALONE = (
     "analysis/test_speed.py",
     "bench/test_client.py",
+    "end_to_end/test_calibration_truths.py",
     "end_to_end/test_coordinated_omission.py",
     "end_to_end/test_held_up.py",
     "end_to_end/test_stamps.py",

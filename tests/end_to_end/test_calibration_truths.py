@@ -1,0 +1,95 @@
+"""What is reported of an endpoint whose times are known: TTFT, time per output token and chunk gaps, by its send stamps.
+
+Truth: the endpoint's log, not its plan, whose timers are late too. Bounds: medians within 0.5 ms (and 1 ms for their
+interval), p99 within 5 ms; Kolmogorov-Smirnov distance 1.63/sqrt(n) + 0.01, where values within 0.5 ms count as equal,
+as a constant would have a distance of 1 for any delay on the way.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from end_to_end.firsts import Firsts
+from end_to_end.running import RunData, Start, assert_conserved
+
+BIAS_MS, CI_MS, P99_MS = 0.5, 1.0, 5.0
+LAWS = {
+    "constant": (),
+    "exponential": ("simulated.ttft_exponential=true",),
+    "lognormal": ("simulated.ttft_sigma=0.5",),
+}
+CHUNKS = 5
+
+
+def distance(told: np.ndarray, true: np.ndarray) -> float:
+    """Kolmogorov-Smirnov distance of two samples in ms, each value of one moved by BIAS_MS in its favour."""
+
+    def excess(early: np.ndarray, late: np.ndarray) -> float:
+        early, late = np.sort(early) + BIAS_MS, np.sort(late)
+        at = np.concatenate([early, late])
+        shares = (np.searchsorted(one, at, "right") / len(one) for one in (early, late))
+        return float(np.max(np.subtract(*shares)))
+
+    return max(0.0, excess(told, true), excess(true, told))
+
+
+def close(told: np.ndarray, true: np.ndarray, what: str) -> None:
+    bias = np.median(told) - np.median(true)
+    tail = np.quantile(told, 0.99) - np.quantile(true, 0.99)
+    apart = distance(told, true)
+    print(f"{what}: n {len(told)}, median off {bias:+.3f} ms, p99 off {tail:+.3f} ms, distance {apart:.4f}")
+    assert abs(bias) <= BIAS_MS + CI_MS
+    assert abs(tail) <= P99_MS
+    assert apart <= 1.63 / np.sqrt(len(told)) + 0.01
+
+
+def gaps(run: RunData) -> tuple[np.ndarray, np.ndarray]:
+    """Chunk gaps between exactly stamped neighbours, as reported and as written, in ms."""
+    truth = run.table("target").explode("chunk_sent_at_ns")
+    truth["chunk_index"] = truth.groupby("request_id").cumcount()
+    keys = ["request_id", "leg", "attempt", "chunk_index"]
+    both = run.table("chunks").merge(truth[[*keys, "chunk_sent_at_ns"]], on=keys).sort_values(keys)
+    follows = (both.chunk_index > 0) & both.low_at_ns.isna() & both.low_at_ns.shift().isna()
+    told, true = both.arrived_at_ns.diff()[follows], both.chunk_sent_at_ns.astype("int64").diff()[follows]
+    return told.to_numpy(float) / 1e6, true.to_numpy(float) / 1e6
+
+
+def per_token(run: RunData) -> tuple[np.ndarray, np.ndarray]:
+    attempts = run.table("attempts").query("stage != 'preflight' and ended == 'ok'")
+    truth = run.table("target")[["request_id", "chunk_sent_at_ns"]]
+    rows = attempts.merge(truth, on="request_id", validate="one_to_one")
+    written = rows.chunk_sent_at_ns.map(lambda sent: (sent[-1] - sent[0]) / (len(sent) - 1))
+    told = (rows.last_content_at_ns - rows.first_content_at_ns) / (rows.output_tokens - 1)
+    return told.to_numpy(float) / 1e6, written.to_numpy(float) / 1e6
+
+
+def test_known_times_come_out_as_they_were(start: Start, full_size: bool) -> None:
+    names = LAWS if full_size else ("exponential",)
+    rate, seconds = (100, 60) if full_size else (60, 5)
+    for name in names:
+        texts = (
+            "arrival.process=constant", "simulated.ttft_ms=80", "simulated.chunk_gap_ms=20", "stages.warmup_s=0",
+            f"traffic.chat.output_tokens={CHUNKS}", "target.preopened=100", *LAWS[name],
+        )  # fmt: skip
+        sets = [f"--set={text}" for text in texts]
+        run = (
+            start("run", "streaming", f"--rate={rate}", f"--duration={seconds}", *sets, into=name)
+            .finish(180)
+            .run
+        )
+
+        assert assert_conserved(run)["ended"] == pytest.approx({"ok": rate * seconds})
+        firsts = Firsts.of(run)
+        print(name, firsts)
+        assert (firsts.told >= firsts.true).mean() > 0.999, "nothing arrives before it was written"
+        close(firsts.told[firsts.exact], firsts.true[firsts.exact], f"{name}: TTFT")
+        close(*gaps(run), f"{name}: chunk gap")
+        close(*per_token(run), f"{name}: time per output token")
+
+
+def test_the_distance_sees_what_is_wrong_and_forgives_what_is_allowed() -> None:
+    draws = np.random.default_rng(1).exponential(80, 2000)
+
+    assert distance(draws + 0.4, draws) == 0
+    assert distance(draws + 20, draws) > 0.2
+    assert distance(np.full(50, 100.0), np.full(50, 99.0)) == 1
