@@ -20,8 +20,10 @@ class Stamps:
     first_intervals: int
     chunks: int
     chunk_intervals: int
+    connected: int  # attempts of the steady stage that had a connection
     kernel_attempts: int
     user_attempts: int
+    new_connections: int  # attempts that opened one: their times since scheduled contain it
     handover_ms: tuple[float, ...] | None  # at chunks.LAG_PS
 
     @property
@@ -40,7 +42,9 @@ def stamps(frames: Frames, steady: Steady) -> Stamps:
         first_intervals=int(answers["first_is_interval"].sum()),
         chunks=len(frames.chunks),
         chunk_intervals=frames.chunks.intervals,
+        connected=int(steady.attempts["connection_is_new"].notna().sum()),
         kernel_attempts=int(by.get("kernel", 0)),
         user_attempts=int(by.get("user", 0)),
+        new_connections=int(steady.attempts["connection_is_new"].eq(True).sum()),
         handover_ms=tuple(lag / 1e6 for lag in lags) if lags else None,
     )

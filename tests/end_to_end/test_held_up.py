@@ -90,6 +90,11 @@ def test_without_the_stall_the_same_run_is_valid(start: Start) -> None:
         firsts = Firsts.of(done.run)
         assert firsts.exact.mean() > 0.9
         assert firsts.contained == 1.0
+        told, opened = (
+            report(done)["stamps"],
+            done.run.table("attempts").query("stage == 'steady'").connection_is_new,
+        )
+        assert (told["new_connections"], told["connected"]) == (opened.sum(), len(opened))
         verdict = report(done)["verdict"]
         if verdict["status"] == "VALID":
             assert firsts.error_ms < CLOSE_MS
