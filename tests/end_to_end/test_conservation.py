@@ -8,6 +8,8 @@ import signal
 import time
 from pathlib import Path
 
+import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from end_to_end.running import QUICK, RunData, Start, assert_conserved
 
@@ -49,6 +51,26 @@ def test_every_worker_count_sends_exactly_the_schedule(start: Start, workers: in
     ok = attempts[attempts.ended == "ok"].merge(truth, on="request_id", suffixes=("", "_truth"))
     assert (ok.output_tokens == ok.output_tokens_truth).all()
     assert (ok.input_tokens == ok.input_tokens_truth).all()
+    assert_health_rows_add_up(done.run)
+
+
+def assert_health_rows_add_up(run: RunData) -> None:
+    """What the workers counted by the second is, at the end, what their rows say."""
+    files = [pq.read_table(path).to_pandas() for path in sorted((run.path / "health").glob("part-*"))]
+    last = pd.DataFrame([rows.iloc[-1] for rows in files])
+    attempts, chunks = run.table("attempts"), run.table("chunks")
+    begun = attempts[(attempts.stage != "preflight") & attempts.first_content_at_ns.notna()]
+    assert last.first_chunks.sum() == len(begun)
+    assert last.first_intervals.sum() == begun.first_content_low_at_ns.notna().sum()
+    assert (last.chunks.sum(), last.chunk_intervals.sum()) == (len(chunks), chunks.low_at_ns.notna().sum())
+    assert last.pool_waits.sum() == attempts.connection_is_new.sum()
+    seconds = pd.concat(files)
+    told = seconds[seconds.handover_p50_ns.notna()]
+    assert len(told) >= len(files)
+    assert (told.handover_p50_ns <= told.handover_p99_ns).all()
+    assert (told.handover_p99_ns <= told.handover_max_ns).all()
+    assert (seconds.dispatch_late_p99_ns.dropna() <= seconds.dispatch_late_max_ns.max()).all()
+    assert (seconds.core_wait_ns.dropna() >= 0).all()
 
 
 def test_ctrl_c_keeps_and_reports_what_was_recorded(start: Start) -> None:
