@@ -164,8 +164,7 @@ def level(
 def distance(measured: Floats, true: Floats, slack: float) -> float:
     """Largest difference of two distribution functions, where times within `slack` of each other count as equal.
 
-    Of a constant every time is the same, and a plain distance would be 1 for a microsecond: there the slack is what
-    the bias may be. Of what is drawn at random it is 0.
+    Of a constant every time is the same, and a plain distance would be 1 for a microsecond.
     """
     ours, theirs = np.sort(measured), np.sort(true)
     n, m = len(ours), len(theirs)

@@ -36,7 +36,7 @@ def both(law="lognormal", n=1000, first_off=0.0, gap_off=0.0, late=0.0, lost=0, 
 
 
 def judged(calls, law="lognormal", window=WINDOW):
-    return level(calls, window, 0.5 if law == "constant" else 0.0, cpu_s=0.5, wait_s=0.1)
+    return level(calls, window, 0.5 if law == "constant" else 0.1, cpu_s=0.5, wait_s=0.1)
 
 
 @pytest.mark.parametrize("law", LAWS)

@@ -106,10 +106,10 @@ def _measure(plan: Plan, folder: Path, say: Callable[[str], None]) -> tuple[Leve
     found: Levels = {}
     left_out: dict[str, str] = {}
     authorities = {PLAIN: None, TLS: authority(folder)} if TLS in plan.transports else {PLAIN: None}
-    steps = plan.steps
+    wanted = dict.fromkeys(plan.transports, plan.steps)
     for law in plan.laws:
         for name in plan.transports:
-            key, trusted = f"{name}, {law} TTFT", authorities[name]
+            key, trusted, steps = f"{name}, {law} TTFT", authorities[name], wanted[name]
             passed_s = (monotonic_ns() - began) / 1e9
             if isinstance(trusted, str):
                 left_out[key] = trusted
@@ -125,8 +125,8 @@ def _measure(plan: Plan, folder: Path, say: Callable[[str], None]) -> tuple[Leve
                     left_out[key] = str(error)
                     continue
                 found[name, law] = levels
-                if plan.planned_per_s is None:  # what failed once holds no more: leave out what is above it
-                    steps = steps.up_to(max(1, decide.holding(levels)) + 1)
+                if plan.planned_per_s is None:
+                    wanted[name] = decide.less(steps, levels)
     return found, left_out
 
 

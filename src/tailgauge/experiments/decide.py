@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from tailgauge.experiments.staircase import Steps
+
 if TYPE_CHECKING:
     from tailgauge_analysis.calibration import Error, Level
 
@@ -54,6 +56,14 @@ def holding(levels: Sequence[Level]) -> int:
         if not levels[reached - 1].failed and failures <= reached * DISTURBED:
             return reached
     return 0
+
+
+def less(steps: Steps, levels: Sequence[Level]) -> Steps:
+    """The steps for the next law: a rate that failed holds no more, unless others had the core; what is above it goes."""
+    reached = holding(levels)
+    if reached == len(levels) or levels[reached].crowded:
+        return steps
+    return steps.up_to(max(2, reached + 1))
 
 
 def told(name: str, law: str, level: Level) -> dict[str, Any]:

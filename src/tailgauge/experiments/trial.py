@@ -78,7 +78,7 @@ def _run(path: Path, folder: Path, patience_s: float, cores: set[int]) -> RunFol
         try:
             said, _ = process.communicate(timeout=patience_s)
         except BaseException as error:
-            process.terminate()
+            process.kill()  # nothing of it is kept; its workers end with it
             if isinstance(error, subprocess.TimeoutExpired):
                 raise TimeoutError(f"it did not end within {patience_s:.0f} s") from error
             raise

@@ -106,6 +106,30 @@ def test_a_level_is_told_with_its_bounds() -> None:
     assert facts["ttft"]["distance_bound"] == pytest.approx(0.173)
 
 
+@pytest.mark.parametrize(
+    ("levels", "left"),
+    [
+        ([*GOOD, level(4000)], 4),
+        ([*GOOD, level(4000, failed=True)], 4),
+        ([*GOOD[:2], level(2000, failed=True), level(4000, failed=True)], 3),
+        (
+            [
+                level(500, failed=True),
+                level(1000, failed=True),
+                level(2000, failed=True),
+                level(4000, failed=True),
+            ],
+            2,
+        ),
+        ([*GOOD[:2], level(2000, failed=True, wait=0.5), level(4000, failed=True)], 4),
+    ],
+)
+def test_the_next_law_is_not_tried_above_what_failed(levels: list[Level], left: int) -> None:
+    steps = staircase.Steps((500.0, 1000.0, 2000.0, 4000.0), 3.0)
+
+    assert decide.less(steps, levels).rates == steps.rates[:left]
+
+
 # --- the load ---------------------------------------------------------------------------------------------------
 
 
