@@ -28,6 +28,7 @@ from truth import Load, RigError, Seen, Server, compiled, on_core, ordered, read
 from tailgauge.gaps import plain
 
 PATIENCE_S = 180
+LOOK_S = 0.25
 Client = Callable[[Load, "Cores", Path], Result]
 
 
@@ -86,13 +87,13 @@ def tailgauge(load: Load, cores: Cores, folder: Path, options: tuple[str, ...] =
         scenario = folder / "rig.toml"
         scenario.write_text(_scenario(load, server))
         line = [sys.executable, "-m", "tailgauge", "run", str(scenario), "--workers", "1", "--json"]
-        tree_s = _run(
+        tree_s, samples = _run(
             [*line, "--out", str(folder), "--max-requests", "10000000", *options], cores, load, folder
         )
     runs = list(folder.glob("runs/*/workers/0.json"))
     if len(runs) != 1:
         raise RigError(f"no run was made: {(folder / 'said.txt').read_text()[-2000:]}")
-    return _read(load, runs[0].parents[1], server, tree_s)
+    return _read(load, runs[0].parents[1], server, tree_s, samples)
 
 
 def with_options(*options: str) -> Client:
@@ -142,41 +143,46 @@ def _say(line: list[Any], core: int, load: Load) -> dict[str, Any]:
     return said
 
 
-def _run(line: list[str], cores: Cores, load: Load, folder: Path) -> float:
-    """Run our client to its end, its worker on a core of its own; returns the CPU seconds of all its processes."""
+def _run(line: list[str], cores: Cores, load: Load, folder: Path) -> tuple[float, list[tuple[int, float]]]:
+    """Run our client to its end, its worker on a core of its own.
+
+    Returns the CPU seconds of all its processes, and those of the worker over time.
+    """
     with (folder / "said.txt").open("w") as said, on_core(cores.owner):
         child = subprocess.Popen(line, stdout=said, stderr=said)
     deadline = time.monotonic() + load.duration_s + PATIENCE_S
-    pid = 0
+    pid, samples = 0, []
     while not pid:
-        _pin_workers(child.pid, cores.client)
-        time.sleep(0.1)
+        samples += _workers_cpu(child.pid, cores.client)
+        time.sleep(LOOK_S)
         pid, _, usage = os.wait4(child.pid, os.WNOHANG)
         if time.monotonic() > deadline:
             child.kill()
             raise RigError("our client did not end")
     child.returncode = 0  # it was waited for above
-    return usage.ru_utime + usage.ru_stime
+    return usage.ru_utime + usage.ru_stime, samples
 
 
-def _pin_workers(owner: int, core: int) -> None:
-    """Keep the threads of every worker below the owner on a core."""
+def _workers_cpu(owner: int, core: int) -> list[tuple[int, float]]:
+    """Keep every thread of the worker on its core; when, and what CPU time it has taken (to 10 ms), seen from outside."""
     with suppress(psutil.Error, OSError):
         for process in psutil.Process(owner).children():
             if "worker" in process.cmdline()[:4]:
                 for thread in process.threads():
                     with suppress(OSError):
                         os.sched_setaffinity(thread.id, {core})
+                used = process.cpu_times()
+                return [(time.monotonic_ns(), used.user + used.system)]
+    return []
 
 
-def _read(load: Load, run: Path, server: Server, tree_s: float) -> Result:
+def _read(load: Load, run: Path, server: Server, tree_s: float, samples: list[tuple[int, float]]) -> Result:
     said = json.loads((run / "workers" / "0.json").read_text())
-    health = pq.read_table(run / "health", columns=["at_ns", "cpu_share"])
-    at_ns, share = (health[name].to_numpy() for name in ("at_ns", "cpu_share"))
-    order = np.argsort(at_ns)
-    cpu_s = np.cumsum(share[order] * np.diff(at_ns[order], prepend=at_ns.min()) / 1e9)
+    if said["state"] != "drained":
+        raise RigError(f"the worker did not end well: {said['state']}, {said['why']}")
     cpu = said["cpu_s"]
-    used = Used(at_ns[order], cpu_s, cpu["at_end"] - cpu["at_start"], tree_s, cpu["writer"])
+    at_ns, cpu_s = (np.array(column) for column in zip(*samples, strict=True))
+    used = Used(at_ns, cpu_s, cpu["at_end"] - cpu["at_start"], tree_s, cpu["writer"])
     attempts = pq.read_table(
         run / "attempts",
         columns=["request_id", "sent_at_ns", "first_content_at_ns", "chunks", "ended", "stage"],

@@ -1,0 +1,55 @@
+"""What is read back of a run of ours is what its worker recorded."""
+
+from array import array
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tailgauge.endpoints.decoder import Chunks
+from tailgauge.parts import chunk_table, compact, write_part
+
+MS = 1_000_000
+CHUNKS = 6
+
+
+def _segment(request, first, arrived, low):
+    some = range(len(arrived))
+    return request, 0, 0, first, Chunks(
+        bytearray(len(arrived)), array("q", arrived), array("q", low), array("q", [at + 9_000 for at in arrived]),
+        array("i", some), array("i", [4] * len(arrived)),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Three answers, each flushed in two parts, then folded; the last chunk of each is known as an interval. One preflight."""
+    parts = []
+    for part, (first, until) in enumerate(((0, 4), (4, CHUNKS))):
+        segments = []
+        for request in (2, 0, 1):
+            arrived = [request * 1000 * MS + index * 20 * MS for index in range(first, until)]
+            low = [at - 3 * MS if index == CHUNKS - 1 else 0 for index, at in enumerate(arrived, first)]
+            segments.append(_segment(request, first, arrived, low))
+        segments.append(_segment(-1, first, [5 * MS] * (until - first), [0] * (until - first)))
+        parts.append(tmp_path / "chunks" / f"part-0-{part}.parquet")
+        parts[-1].parent.mkdir(exist_ok=True)
+        write_part(parts[-1], chunk_table(segments))
+    compact("chunks", parts, tmp_path / "chunks" / "part-0-all.parquet")
+    return tmp_path
+
+
+def test_stamps_come_back_to_the_nanosecond_in_order_of_requests(run):
+    import clients
+
+    sent = {2: 1990 * MS, 0: -10 * MS, 1: 990 * MS}
+    attempts = pa.table({"request_id": list(sent), "sent_at_ns": list(sent.values())})
+
+    seen, stored = clients.seen_by(run, attempts)
+
+    assert seen.request.tolist() == [0, 1, 2]
+    assert seen.began_ns.tolist() == [-10 * MS, 990 * MS, 1990 * MS]
+    assert seen.chunks.tolist() == [CHUNKS] * 3
+    assert seen.at_ns.tolist() == [r * 1000 * MS + i * 20 * MS for r in range(3) for i in range(CHUNKS)]
+    assert np.flatnonzero(~seen.exact).tolist() == [5, 11, 17]
+    assert stored == (run / "chunks" / "part-0-all.parquet").stat().st_size / (4 * CHUNKS)
