@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from tailgauge.children import Child, environment
 from tailgauge.errors import Exit, TailgaugeError
 from tailgauge.experiments import staircase
@@ -60,17 +62,8 @@ def trial(
 def _run(path: Path, folder: Path, patience_s: float, cores: set[int]) -> RunFolder:
     """Run the scenario to its end; the folder of the run."""
     log = folder / "run.log"
-    line = [
-        sys.executable,
-        "-m",
-        "tailgauge",
-        "run",
-        str(path),
-        "--workers=1",
-        "--json",
-        "--out",
-        str(folder),
-    ]
+    line = [sys.executable, "-m", "tailgauge", "run", str(path)]
+    line += ["--workers=1", "--json", "--out", str(folder)]
     with log.open("wb") as errors, subprocess.Popen(
         line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=environment(with_keys=False)
     ) as process:  # fmt: skip
@@ -78,7 +71,7 @@ def _run(path: Path, folder: Path, patience_s: float, cores: set[int]) -> RunFol
         try:
             said, _ = process.communicate(timeout=patience_s)
         except BaseException as error:
-            process.kill()  # nothing of it is kept; its workers end with it
+            _end(process)
             if isinstance(error, subprocess.TimeoutExpired):
                 raise TimeoutError(f"it did not end within {patience_s:.0f} s") from error
             raise
@@ -92,6 +85,15 @@ def _run(path: Path, folder: Path, patience_s: float, cores: set[int]) -> RunFol
         raise TailgaugeError(
             f"a run of the calibration failed (exit code {process.returncode}): {words}"
         ) from error
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """At once, with its worker, which would go on writing into the folder: nothing of it is kept."""
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+    process.kill()
 
 
 def _cores() -> tuple[set[int], set[int]]:
