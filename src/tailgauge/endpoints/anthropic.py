@@ -154,7 +154,7 @@ def on_event(decoder: StreamDecoder, name: bytes, data: bytes) -> None:
 
 
 def content_of(name: bytes, event: Any) -> tuple[int, str] | None:
-    """Kind and text of a content delta; see `shape`."""
+    """Kind and text of a content delta; see `stencil`."""
     if (event.get("type") or name.decode("ascii", "replace")) != "content_block_delta":
         return None
     known = _DELTAS.get(event["delta"].get("type"))

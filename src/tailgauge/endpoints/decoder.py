@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tailgauge.endpoints.fields import FirstField
-from tailgauge.endpoints.shape import ContentOf, Learner, Shape
 from tailgauge.endpoints.sse import EventSizeError, Splitter
+from tailgauge.endpoints.stencil import ContentOf, Learner, Stencil
 from tailgauge.records import CHUNK_KINDS, TEXT, THINKING, TOOL_JSON
 
 KIND_CODE = {kind: code for code, kind in enumerate(CHUNK_KINDS)}
@@ -68,7 +68,7 @@ class StreamDecoder:
         self._on_event = on_event
         self._on_whole = on_whole
         self._learner = Learner(content_of)
-        self._shape: Shape | None = None
+        self._stencil: Stencil | None = None
         self.streams = on_whole is None
         self._watch_chunks = watch_chunks
         self._field = FirstField() if watch_field else None
@@ -129,7 +129,7 @@ class StreamDecoder:
             try:
                 self._on_event(self, name, data)
                 if whole:
-                    self._shape = self._learner.look(payload, name, data) or self._shape
+                    self._stencil = self._learner.look(payload, name, data) or self._stencil
             except _MALFORMED as error:
                 self.error = self.error or (
                     "malformed_event",
@@ -140,14 +140,14 @@ class StreamDecoder:
         self, reads: Sequence[bytes], arrived: array[int], read_at: array[int], begin: int, read_index: int
     ) -> int:
         """Decode reads from number `begin` on, as long as each is one chunk of HTTP with one content event of a known
-        shape; returns how many. They are decoded as `feed` would have done it."""
-        shape = self._shape
-        if shape is None or not (self._is_plain and self._splitter.resting):
+        stencil; returns how many. They are decoded as `feed` would have done it."""
+        stencil = self._stencil
+        if stencil is None or not (self._is_plain and self._splitter.resting):
             return 0
-        texts = shape.texts(reads, begin)
+        texts = stencil.texts(reads, begin)
         if texts:
             end = begin + len(texts)
-            self._add(shape.kind, texts, arrived[begin:end], read_at[begin:end], read_index)
+            self._add(stencil.kind, texts, arrived[begin:end], read_at[begin:end], read_index)
         return len(texts)
 
     @property

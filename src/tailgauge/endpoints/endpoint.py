@@ -44,7 +44,7 @@ class Wire(Protocol):
         """Meaning of one event of its stream."""
 
     def content_of(self, name: bytes, tree: Any) -> tuple[int, str] | None:
-        """Kind and text of an event whose JSON is `tree`, if it does nothing but bring content; see `shape`."""
+        """Kind and text of an event whose JSON is `tree`, if it does nothing but bring content; see `stencil`."""
 
     def on_whole(self, decoder: StreamDecoder, body: bytes) -> None:
         """Meaning of an answer that was asked for at once; raises ValueError and its like for anything else."""

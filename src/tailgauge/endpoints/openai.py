@@ -144,7 +144,7 @@ def on_event(decoder: StreamDecoder, name: bytes, data: bytes) -> None:
 
 
 def content_of(name: bytes, chunk: Any) -> tuple[int, str] | None:
-    """Kind and text of a chunk that brings one piece of text and says nothing else; see `shape`."""
+    """Kind and text of a chunk that brings one piece of text and says nothing else; see `stencil`."""
     choices: Any = chunk.get("choices") or ()
     if name == b"error" or chunk.get("error") or chunk.get("usage") or len(choices) != 1:
         return None

@@ -121,7 +121,7 @@ class Payload:
         self.has_content, self.watching = True, False
 
     def skim(self, *_: Any) -> int:
-        """It knows no shape."""
+        """It knows no stencil."""
         return 0
 
     @property

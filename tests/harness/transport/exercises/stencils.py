@@ -1,4 +1,4 @@
-"""Exercise: random streams, decoded with the shape of their content events and without, give the same."""
+"""Exercise: random streams, decoded with the stencil of their content events and without, give the same."""
 
 from __future__ import annotations
 
@@ -93,15 +93,15 @@ def wire(module: Any, rng: Random) -> list[bytes]:
     return [read for read in reads if read] + [b"0\r\n\r\n"][: rng.randrange(2)]
 
 
-def decoded(module: Any, reads: list[bytes], seed: int, *, shapes: bool) -> dict[str, Any]:
-    """What is known after the stream; it is decoded at random moments, the same with and without shapes."""
+def decoded(module: Any, reads: list[bytes], seed: int, *, stencils: bool) -> dict[str, Any]:
+    """What is known after the stream; it is decoded at random moments, the same with and without stencils."""
     rng = Random(seed)
     watch = {
         "watch_chunks": rng.choice((0, 0, 5)),
         "watch_field": rng.random() < 0.1,
         "keep_text": rng.random() < 0.5,
     }
-    decoder = StreamDecoder(module.on_event, content_of=module.content_of if shapes else None, **watch)
+    decoder = StreamDecoder(module.on_event, content_of=module.content_of if stencils else None, **watch)
     skimmed = [0]
     skim = decoder.skim
 
@@ -123,7 +123,7 @@ def decoded(module: Any, reads: list[bytes], seed: int, *, shapes: bool) -> dict
     told = {
         name: repr(value)
         for name, value in vars(decoder).items()
-        if name not in {"_learner", "_shape", "_splitter", "fresh", "_field", "skim", "_on_event"}
+        if name not in {"_learner", "_stencil", "_splitter", "fresh", "_field", "skim", "_on_event"}
     }
     told |= {name: repr(getattr(chunks, name)) for name in type(chunks).__slots__}
     told |= {"first": first, "pending": decoder._splitter.pending, "text": repr(decoder.text)}
@@ -147,7 +147,7 @@ def compared(module: Any) -> dict[str, Any]:
     different, skimmed, chunks = [], 0, 0
     for seed in range(STREAMS):
         reads = wire(module, Random(seed))
-        quick, full = (decoded(module, reads, seed, shapes=shapes) for shapes in (True, False))
+        quick, full = (decoded(module, reads, seed, stencils=stencils) for stencils in (True, False))
         skimmed, chunks = skimmed + quick["skimmed"], chunks + quick["chunks"]
         different += [
             [seed, name, str(quick["told"][name])[:300], str(value)[:300]]

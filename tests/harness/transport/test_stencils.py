@@ -1,4 +1,4 @@
-"""The quick way through plain content events does what the full reading does. What happens is in exercises/shapes.py."""
+"""The quick way through plain content events does what the full reading does. What happens is in exercises/stencils.py."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import pytest
 
 @pytest.fixture(scope="module")
 def seen(exercise):
-    return exercise("transport/exercises/shapes.py")
+    return exercise("transport/exercises/stencils.py")
 
 
 @pytest.mark.parametrize("protocol", ["openai", "anthropic"])
-def test_streams_decoded_by_their_shape_give_what_the_full_reading_gives(seen, protocol):
+def test_streams_decoded_by_their_stencil_give_what_the_full_reading_gives(seen, protocol):
     facts = seen[protocol]
 
     assert facts["different"] == []

@@ -1,6 +1,6 @@
-"""The shape of a stream's content events: the bytes around their text, learnt from one, compared with the next.
+"""The stencil of a stream's content events: the bytes around their text, learnt from one, compared with the next.
 
-Rule: a shape is taken from an event that was read in full, and confirmed by reading it in full once more with another
+Rule: a stencil is taken from an event that was read in full, and confirmed by reading it in full once more with another
 text in the same place. What has the same bytes around a complete JSON string then means the same with that string as its
 text, by the grammar of JSON. Whatever differs by a byte, or might, is left to the full reading.
 """
@@ -18,15 +18,13 @@ from tailgauge.endpoints.sse import Splitter
 ContentOf = Callable[[bytes, Any], tuple[int, str] | None]
 _OTHER = "another text in the same place"
 _ENDS = b"\r\n"  # of a chunk of HTTP/1.1
-_LOOKS = (
-    16  # events of a stream that are looked at: it may change from thinking to text, or have no shape at all
-)
+_LOOKS = 16  # events of a stream that are looked at: it may change from thinking to text, or have no stencil at all
 _KNOWN = 10_000  # texts that are remembered: the words of a language come again and again
 _TEXTS: dict[bytes, str] = {}
 _NO_CONTENT = (ValueError, TypeError, AttributeError, LookupError)
 
 
-class Shape:
+class Stencil:
     """Reads that are one HTTP chunk with one content event, of this kind, between these bytes."""
 
     __slots__ = ("_head", "_starts", "_tail", "kind")
@@ -37,7 +35,7 @@ class Shape:
         self._starts: dict[int, bytes] = {}  # by the length of a read: how it would begin
 
     def texts(self, reads: Sequence[bytes], begin: int) -> list[str]:
-        """The texts of the reads from number `begin` on, as long as they are of this shape; none is empty."""
+        """The texts of the reads from number `begin` on, as long as they are of this stencil; none is empty."""
         found: list[str] = []
         starts, known, tail = self._starts, _TEXTS, self._tail + _ENDS
         end = -len(tail)
@@ -76,7 +74,7 @@ def _text(string: bytes) -> str | None:
 
 
 class Learner:
-    """Learns the shape of one stream's content events, if they have one. `content_of` names kind and text of an event
+    """Learns the stencil of one stream's content events, if they have one. `content_of` names kind and text of an event
     that does nothing but bring content, and None for all others."""
 
     __slots__ = ("_content_of", "_left")
@@ -85,8 +83,8 @@ class Learner:
         self._content_of = content_of
         self._left = _LOOKS if content_of else 0
 
-    def look(self, payload: bytes, name: bytes, data: bytes) -> Shape | None:
-        """The shape of an event that was a read's whole payload and has just been read in full."""
+    def look(self, payload: bytes, name: bytes, data: bytes) -> Stencil | None:
+        """The stencil of an event that was a read's whole payload and has just been read in full."""
         if not self._left or self._content_of is None:
             return None
         self._left -= 1
@@ -102,7 +100,7 @@ class Learner:
             return None
         head, _, tail = payload.partition(text_bytes)
         head, tail = head + b'"', b'"' + tail
-        return Shape(head, tail, kind) if _confirmed(self._content_of, head, tail, kind) else None
+        return Stencil(head, tail, kind) if _confirmed(self._content_of, head, tail, kind) else None
 
 
 @lru_cache(maxsize=256)
