@@ -6,6 +6,8 @@ write is fatal for the run and is raised at the next `check`: rows are never dro
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from array import array
 from typing import Any
@@ -21,6 +23,7 @@ from tailgauge.parts import Segment, chunk_table, compact, row_table, write_part
 from tailgauge.records import AttemptRow, RequestRow
 
 MAX_WAITING_ROWS = 5_000_000
+_NICE = 10  # of the writer's thread: where it shares a core with the hub's, the hub does not wait for it
 
 
 class RecorderError(Exception):
@@ -106,6 +109,7 @@ class Recorder:
 
     def _write(self, rows: dict[str, list[Any]], segments: list[Segment]) -> None:
         began_s = time.thread_time()
+        _step_back()
         try:
             for name, items in rows.items():
                 if items:
@@ -133,6 +137,12 @@ class Recorder:
                 # the parts are all still there and readable: nothing is lost, the folder is only less tidy
                 self._error = RecorderError(f"{name}: the parts could not be compacted: {error}")
         self.cpu_s += time.thread_time() - began_s
+
+
+def _step_back() -> None:
+    """Lower this thread's priority; elsewhere than on Linux it would be the whole process's."""
+    if sys.platform == "linux" and os.getpriority(os.PRIO_PROCESS, 0) < _NICE:
+        os.setpriority(os.PRIO_PROCESS, 0, _NICE)
 
 
 def _rehearse() -> None:

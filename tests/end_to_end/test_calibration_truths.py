@@ -7,12 +7,19 @@ as a constant would have a distance of 1 for any delay on the way.
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
 import numpy as np
+import psutil
 import pytest
 from end_to_end.firsts import Firsts
 from end_to_end.running import RunData, Start, assert_conserved
 
 BIAS_MS, CI_MS, P99_MS = 0.5, 1.0, 5.0
+LATE_MS = 2.0
 LAWS = {
     "constant": (),
     "exponential": ("simulated.ttft_exponential=true",),
@@ -63,9 +70,25 @@ def per_token(run: RunData) -> tuple[np.ndarray, np.ndarray]:
     return told.to_numpy(float) / 1e6, written.to_numpy(float) / 1e6
 
 
+def punctual(run: RunData, *, quiet: bool) -> None:
+    """Sent at most 2 ms late at p99 and never in bunches; unless `quiet`, but for the time without a core."""
+    attempts = run.table("attempts").query("stage != 'preflight'").sort_values("scheduled_at_ns")
+    late = (attempts.sent_at_ns - attempts.scheduled_at_ns).to_numpy() / 1e6
+    health = run.table("health")
+    waited_ms = 0.0 if quiet else health.core_wait_ns.max() / 1e6
+    gaps, planned = np.diff(attempts.sent_at_ns), np.diff(attempts.scheduled_at_ns)
+    bunched = (gaps < planned / 5).mean()
+    print(
+        f"late p50 {np.median(late):.3f}, p99 {np.quantile(late, 0.99):.3f} ms, {bunched:.2%} bunched; waited {waited_ms:.1f} ms"
+    )
+    assert np.median(late) <= LATE_MS + waited_ms / 10
+    assert np.quantile(late, 0.99) <= LATE_MS + waited_ms
+    assert bunched <= 0.01 + 2 * waited_ms / 1e3
+
+
 def test_known_times_come_out_as_they_were(start: Start, full_size: bool) -> None:
     names = LAWS if full_size else ("exponential",)
-    rate, seconds = (100, 60) if full_size else (60, 5)
+    rate, seconds = (100, 60) if full_size else (100, 4)
     for name in names:
         texts = (
             "arrival.process=constant", "simulated.ttft_ms=80", "simulated.chunk_gap_ms=20", "stages.warmup_s=0",
@@ -85,6 +108,7 @@ def test_known_times_come_out_as_they_were(start: Start, full_size: bool) -> Non
         close(firsts.told[firsts.exact], firsts.true[firsts.exact], f"{name}: TTFT")
         close(*gaps(run), f"{name}: chunk gap")
         close(*per_token(run), f"{name}: time per output token")
+        punctual(run, quiet=False)
 
 
 def test_the_distance_sees_what_is_wrong_and_forgives_what_is_allowed() -> None:
@@ -93,3 +117,56 @@ def test_the_distance_sees_what_is_wrong_and_forgives_what_is_allowed() -> None:
     assert distance(draws + 0.4, draws) == 0
     assert distance(draws + 20, draws) > 0.2
     assert distance(np.full(50, 100.0), np.full(50, 99.0)) == 1
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="the ground-truth server is built with cc")
+@pytest.mark.parametrize("process", ["constant", "poisson"])
+def test_500_requests_a_second_leave_one_core_at_their_times(
+    start: Start, full_size: bool, checkout: Path, tmp_path: Path, process: str
+) -> None:
+    """Against the native server, each on a core of its own."""
+    cores = sorted(os.sched_getaffinity(0))
+    if not full_size or len(cores) < 2:
+        pytest.skip("at full size only, on two cores: make verify")
+    subprocess.run(
+        [
+            "cc",
+            "-O2",
+            "-std=gnu11",
+            "-o",
+            tmp_path / "server",
+            checkout / "bench" / "rig" / "server.c",
+            "-ldl",
+        ],
+        check=True,
+    )
+    line = [
+        "taskset",
+        "-c",
+        str(cores[0]),
+        tmp_path / "server",
+        "--log",
+        tmp_path / "log",
+        "--ttft=50",
+        "--chunks=5",
+    ]
+    server = subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    try:
+        url = f"http://127.0.0.1:{server.stdout.readline().strip()}"
+        running = start(
+            "run", "streaming", f"--target={url}", "--rate=500", "--duration=30", f"--set=arrival.process={process}",
+            "--set=traffic.chat.output_tokens=5", "--set=traffic.chat.prompt_tokens=50", "--set=target.preopened=200",
+            "--max-requests=100000",
+        )  # fmt: skip
+        run = running.wait_for_start(-1)
+        for child in psutil.Process(running.process.pid).children():
+            for thread in child.threads():
+                os.sched_setaffinity(thread.id, {cores[1]})
+        done = running.finish(180)
+    finally:
+        server.terminate()
+        server.communicate(timeout=10)
+    assert assert_conserved(run)["client_drop"] == 0
+    assert done.code in {0, 3}
+    punctual(run, quiet=True)
