@@ -22,7 +22,6 @@ ALONE = (
     "end_to_end/test_calibration_truths.py",
     "end_to_end/test_coordinated_omission.py",
     "end_to_end/test_held_up.py",
-    "end_to_end/test_stamps.py",
     "end_to_end/test_traces.py",
     "harness/transport/test_stamps.py",
     "real_engine/test_harness.py",

@@ -73,6 +73,7 @@ def _assert_chunks_true(run: RunData) -> None:
     keys = ["request_id", "leg", "attempt", "chunk_index"]
     chunks = run.table("chunks").merge(truth[[*keys, "written_ns"]], on=keys, validate="one_to_one")
     exact, interval = chunks[chunks.low_at_ns.isna()], chunks[chunks.low_at_ns.notna()]
+    assert (chunks.arrived_at_ns >= chunks.written_ns).mean() > 0.999, "nothing arrives before it was written"
     assert len(exact) > 500
     assert len(interval) > 50
     assert np.quantile((exact.arrived_at_ns - exact.written_ns).abs(), 0.99) < CLOSE_MS * 1e6
