@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tailgauge import records
-from tailgauge.parts import encoding, schema
+from tailgauge.parts import GROUP, by_attempt, encoding, schema
 from tailgauge.scenario import parse
 
 MS, SECOND = 1_000_000, 1_000_000_000
@@ -198,7 +198,9 @@ def _chunks(folder: Path, worker: int, rng: np.random.Generator, attempts: Colum
             columns["kind"] = pa.DictionaryArray.from_arrays(
                 pa.array((index < 3) & (row % 10 == 0), pa.bool_()).cast(pa.int8()), pa.array([records.TEXT, records.THINKING])
             ).cast(pa.string()).take(pa.array(order))  # fmt: skip
-            writer.write_table(_table("chunks", columns, order))
+            rows = _table("chunks", columns, order)
+            for begin_at in range(0, len(rows), GROUP):  # as compaction leaves them
+                writer.write_table(by_attempt(rows[begin_at : begin_at + GROUP]), row_group_size=GROUP)
             written += len(row)
     return written
 

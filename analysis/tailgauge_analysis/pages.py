@@ -39,7 +39,7 @@ runs/<run_id>/
   One offset serves a worker for the whole run; `clock.error_ns` bounds what it is wrong by, drift (parts in 10^9) included.
 - Some string columns may be dictionary-encoded.
 - Chunks of one attempt stand together within a row group of a compacted file, by number; a long run's file has several
-  groups, and an attempt may go on in the next. What the row before says is not said again: an arrival is `arrived_at_ns`,
+  groups, and an attempt may go on in the next. There, what the row before says is not said again: an arrival is `arrived_at_ns`,
   or `gap_ns` after the row before, or without either that of the row before; so with `lag_ns`. `tailgauge.gaps.plain` makes
   of such rows (`pyarrow.parquet.read_table`) rows with every time, and `low_at_ns` where one is not exact.
   Numbers are stored as `DELTA_BINARY_PACKED`, gaps and lags as `BYTE_STREAM_SPLIT`, with zstd.

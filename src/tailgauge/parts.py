@@ -5,7 +5,8 @@ another name and renamed when whole, so what is named `part-*` is readable, what
 
 Chunks come by the million, and nearly all that they take is their two times. So rows of one attempt stand together, and
 these two are kept as what is new in them: the gap from the chunk before, and our own lag, once a read. Both are stored as
-streams of bytes: packed deltas would be widened, 32 at a time, by a single one that is far off.
+streams of bytes: packed deltas would be widened, 32 at a time, by a single one that is far off. Parts wait for that until
+they are compacted: while load is on, the cheapest form is the best.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _ARROW = {
     "string": pa.string(), "list<int64>": pa.list_(pa.int64()),
 }  # fmt: skip
 
-GROUP = 500_000  # rows that are put in order and stored together
+GROUP = 200_000  # rows that are put in order and stored together
 
 Segment = tuple[int, int, int, int, Chunks]  # request, leg, attempt, index of the first chunk, chunks
 
@@ -138,7 +139,7 @@ def row_table(name: str, rows: list[Any]) -> pa.Table:
 
 
 def chunk_table(segments: list[Segment]) -> pa.Table:
-    """Arrow table of chunk segments, those of an attempt together; without an object a chunk."""
+    """Arrow table of chunk segments, those of an attempt together, every time in full; without an object a chunk."""
     segments = sorted(segments, key=itemgetter(0, 1, 2, 3))
     sizes = [len(segment[4]) for segment in segments]
 
@@ -149,6 +150,7 @@ def chunk_table(segments: list[Segment]) -> pa.Table:
         return np.frombuffer(b"".join([getattr(segment[4], name) for segment in segments]), dtype=kind)
 
     low, arrived = joined("low", np.int64), joined("arrived", np.int64)
+    exact = low == 0
     rows = np.arange(sum(sizes)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     kinds = pa.array(CHUNK_KINDS, pa.string()).take(pa.array(joined("kind", np.uint8), pa.uint8()))
     cells = {
@@ -158,9 +160,12 @@ def chunk_table(segments: list[Segment]) -> pa.Table:
         "chunk_index": pa.array((spread(3, np.int64) + rows).astype(np.int32), pa.int32()),
         "kind": kinds,
         "arrived_at_ns": pa.array(arrived, pa.int64()),
-        "low_at_ns": pa.array(low, pa.int64(), mask=low == 0),
+        "low_at_ns": pa.array(low, pa.int64(), mask=exact),
         "lag_ns": pa.array(joined("read_at", np.int64) - arrived, pa.int64()),
         "read_index": pa.array(joined("read_index", np.int32), pa.int32()),
         "chars": pa.array(joined("chars", np.int32), pa.int32()),
+        "exact": pa.array(exact, pa.bool_()),
+        "gap_ns": pa.nulls(len(low), pa.int64()),
     }
-    return brief(pa.Table.from_arrays(list(cells.values()), list(cells)), schema("chunks"), GROUP)
+    target = schema("chunks")
+    return pa.Table.from_arrays([cells[f.name] for f in target], schema=target)
