@@ -188,7 +188,10 @@ REPORT_KEYS = (
         "by (traffic, slow reader, name, tag), name, pattern, requests, ok, cancelled, ok_share, low, high, latency (offered view)",
     ),
     ("smaller_groups", "groups that are not shown"),
-    ("stamps", "exact and interval stamps, kernel and user stamps, attempts that opened a connection, hand-over lag"),
+    (
+        "stamps",
+        "exact and interval stamps, kernel and user stamps, attempts that opened a connection, hand-over lag",
+    ),
     ("other_failures", "attempts that ended with a rarer error"),
     (
         "client",

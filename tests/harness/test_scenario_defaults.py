@@ -62,7 +62,7 @@ DEFAULTS = {
     },
     "guard": {"max_requests": None, "max_tokens": None, "max_cost": None, "prices": None},
     "simulated": {
-        "ttft_ms": 200.0, "ttft_sigma": 0.0, "chunk_gap_ms": 10.0, "chunk_gap_sigma": 0.0, "tokens_per_chunk": 1,
+        "ttft_ms": 200.0, "ttft_sigma": 0.0, "ttft_exponential": False, "chunk_gap_ms": 10.0, "chunk_gap_sigma": 0.0, "tokens_per_chunk": 1,
         "profile": "fixed", "ping_every_s": 0.0, "faults": {},
         "engine": dict.fromkeys(EngineTable.model_fields),
         "limits": {
