@@ -269,6 +269,7 @@ def test_any_value_in_the_rows_is_bearable(copy, full_size, every):
         folder = copy(str(shift))
         for table in TABLES:
             never_empty = {column.name for column in columns(table) if not column.nullable}
+            never_empty |= {"arrived_at_ns", "lag_ns"}  # of chunks: their first row says them
             stay = {"stage", "request_id", "client_request_id"}
 
             def wrong(rows, stay=stay, never_empty=never_empty, shift=shift):
@@ -281,6 +282,18 @@ def test_any_value_in_the_rows_is_bearable(copy, full_size, every):
 
             each_part(folder, table, wrong)
         assert not [p for p in told(folder)["problems"] if "left out" in p["text"]]
+
+
+@pytest.mark.parametrize("name", ["arrived_at_ns", "lag_ns"])
+def test_chunks_whose_first_row_does_not_say_when_are_damage(copy, name):
+    folder = copy()
+    each_part(
+        folder, "chunks",
+        lambda rows: rows.set_column(rows.column_names.index(name), name, pa.nulls(len(rows), pa.int64())),
+    )  # fmt: skip
+
+    texts = [problem["text"] for problem in told(folder)["problems"]]
+    assert [text for text in texts if f"left out: column {name} has no value to begin with" in text]
 
 
 def test_holes_where_none_may_be_are_damage(copy):
