@@ -10,6 +10,7 @@ import pytest
 from harness.rehearsal.rehearsing import plan_of, scenario_of
 
 from tailgauge.errors import UsageError
+from tailgauge.gaps import plain
 from tailgauge.records import columns
 from tailgauge.rehearsal import command as rehearsal
 from tailgauge.rehearsal import store
@@ -68,7 +69,10 @@ def test_a_part_is_written_whenever_enough_rows_wait_and_nothing_changes(folder,
     again, _ = rehearsed(TREE, tmp_path)
 
     for name in ("requests", "attempts", "chunks", "target"):
-        assert table(again, name).equals(table(folder[0], name))
+        whole, single = table(again, name), table(folder[0], name)
+        if name == "chunks":  # folded parts do not say a time twice
+            whole, single = plain(whole), plain(single)
+        assert whole.to_pylist() == single.to_pylist()
 
 
 def test_the_folder_is_reported_as_a_rehearsal(folder, tmp_path):
