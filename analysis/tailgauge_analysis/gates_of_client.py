@@ -19,6 +19,7 @@ from tailgauge_analysis.wording import clock, count, ms, plural, sentence, share
 CLOCK_MS = trust.CLOCK_MS
 IN_FLIGHT, IN_FLIGHT_OF = 0.1, 0.01
 SPELLS = 3  # told one by one
+MOST = 0.5  # of the first chunks, in bunches: more than a client does that stood still in less of its seconds
 
 
 def delayed(e: Evidence) -> Said | None:
@@ -79,13 +80,15 @@ def exact(e: Evidence) -> Said | None:
     worst = max(told, key=lambda w: w.first_interval_share or 0.0, default=None)
     if worst is not None and len(told) > 1:
         text += f" Most on worker {worst.worker}: {share(worst.first_interval_share)}."
-    if e.bad.spells or any(w.loop_lag_max_ms > trust.USER_LAG_NS / 1e6 for w in e.workers):
+    late = bool(e.bad.spells) or any(w.loop_lag_max_ms > trust.USER_LAG_NS / 1e6 for w in e.workers)
+    if late and not e.stamps.first_interval_share > MOST > e.bad.share:
         more = sentence(more_workers(e.frames, e.steady))
         return DEGRADED, text, f"{more}, and see below what the client was doing meanwhile."
+    prompt = "prompt at most times" if late else "prompt"
     return (
         DEGRADED,
         text,
-        "The workers were prompt: look for a proxy that buffers the stream, or a target that sends in bunches.",
+        f"The workers were {prompt}: look for a proxy that buffers the stream, or a target that sends in bunches.",
     )
 
 

@@ -32,9 +32,6 @@ from tailgauge.users import Owner, attach_worker
 log = logging.getLogger("tailgauge")
 CONNECT_S = 60.0
 TICK_S = 0.25
-LIVENESS_S = (
-    15  # a worker that imports an SDK on a busy machine is silent for longer than Locust's 3 s, not lost
-)
 
 
 def quiet_logging() -> None:
@@ -83,9 +80,6 @@ class Launch:
 
     def _start(self, display: Display) -> Any:
         pattern = next(iter(self._settings.scenario.traffic.values())).pattern
-        locust.runners.HEARTBEAT_LIVENESS = (
-            LIVENESS_S  # whose process ends is noticed at once, by its process
-        )
         environment = Environment(user_classes=user_classes({pattern}), events=locust.events)
         runner = environment.create_master_runner("127.0.0.1", 0)
         address = f"127.0.0.1:{runner.server.port}"

@@ -12,9 +12,7 @@ they are compacted: while load is on, the cheapest form is the best.
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator
-from importlib.abc import MetaPathFinder
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tailgauge.arrow import settle
 from tailgauge.endpoints.decoder import Chunks
 from tailgauge.folder import MARK
 from tailgauge.gaps import KEY, brief, goes_on, numbers, plain
@@ -38,29 +37,7 @@ GROUP = 200_000  # rows that are put in order and stored together
 Segment = tuple[int, int, int, int, Chunks]  # request, leg, attempt, index of the first chunk, chunks
 
 
-class _NoPandas(MetaPathFinder):
-    """Makes `import pandas` fail."""
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:  # noqa: ARG002 - the protocol's names
-        """Refuse pandas, know nothing of the rest."""
-        if fullname == "pandas":
-            raise ModuleNotFoundError("pandas is not for workers")
-
-
-def _settle_pyarrow() -> None:
-    """Let pyarrow look for pandas once, in vain; it asks at its first array and remembers the answer.
-
-    Found, it would load 60,000 objects and hold the worker up for 0.1 s in the middle of a run. (It forgets where it
-    has to guess a type: every array here names its own.)
-    """
-    if "pandas" not in sys.modules:
-        finder = _NoPandas()
-        sys.meta_path.insert(0, finder)
-        pa.array(np.zeros(1))
-        sys.meta_path.remove(finder)
-
-
-_settle_pyarrow()
+settle()
 
 
 def schema(table: str, **metadata: str) -> pa.Schema:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import gevent
-from locust import User, constant, events, task
+from locust import User, constant, events, runners, task
 from locust.runners import STATE_RUNNING, STATE_SPAWNING, MasterRunner, WorkerRunner
 
 from tailgauge.analyse import analyse
@@ -26,6 +26,9 @@ from tailgauge.settings import Settings, resolve
 from tailgauge.worker import Worker, prepare_process
 
 log = logging.getLogger("tailgauge")
+# A worker that imports an SDK on a busy machine is silent for longer than Locust's 3 s, and not lost. `tailgauge run`
+# notices at once that a process of its own has ended.
+runners.HEARTBEAT_LIVENESS = 15
 CUT_SHORT = "cut_short"  # Locust ended the run before its schedule did: -t, or Stop on the web page
 
 

@@ -76,6 +76,21 @@ def test_bad_seconds_are_told_with_worker_time_and_lag(write):
     )
 
 
+@pytest.mark.parametrize(
+    ("changes", "advice"),
+    [
+        ({}, "The workers were prompt: look for a proxy that buffers the stream"),
+        (late(1), "The workers were prompt at most times: look for a proxy that buffers the stream"),
+        (late(19), "Use more workers"),
+    ],
+)
+def test_what_came_in_one_piece_while_the_client_was_prompt_is_laid_to_the_way(write, changes, advice):
+    against = judged(write(n=N, chunks=1, interval_every=1, **changes))
+    (exact,) = [reason for reason in against if reason.gate == "exact"]
+
+    assert exact.advice.startswith(advice)
+
+
 def test_a_busy_core_asks_for_so_many_workers_that_each_has_room(write):
     """Two workers at 96% of a core are 1.92 cores: at 70% each that takes three."""
     against = judged(write(n=N, chunks=1, delay_ms=some(50, 9.0, 0.1), cpu_share=0.96))

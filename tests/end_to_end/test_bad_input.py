@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.server
+import json
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -54,9 +56,50 @@ WRONG_USAGE = {
 }
 
 
+# Each is the command itself, in one process for all of them: a start of Python each would take half a minute.
+EACH_IN_TURN = """
+import contextlib, io, json, sys
+from tailgauge.cli import main
+
+told = {}
+for case, line in json.loads(sys.argv[1]).items():
+    sys.argv = ["tailgauge", "run", *line]
+    said, code = io.StringIO(), 0
+    with contextlib.redirect_stderr(said):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+    told[case] = code, said.getvalue()
+    assert "locust" not in sys.modules, f"{case}: a run was begun"
+print(json.dumps(told))
+"""
+
+
+@pytest.fixture(scope="module")
+def told(
+    tmp_path_factory: pytest.TempPathFactory, command: Callable[..., subprocess.CompletedProcess[str]]
+) -> dict[str, tuple[int, str]]:
+    """Exit code and message of each case."""
+    folder = tmp_path_factory.mktemp("usage")
+    lines = {case: [*line, "--out", "out"] for case, (line, _) in WRONG_USAGE.items()}
+    done = command(["python", "-c", EACH_IN_TURN, json.dumps(lines)], cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert not list(folder.iterdir()), "nothing was started"
+    return dict(json.loads(done.stdout))
+
+
 @pytest.mark.parametrize("case", WRONG_USAGE)
-def test_wrong_usage_exits_2_with_one_clear_line(start: Start, case: str) -> None:
-    arguments, expected = WRONG_USAGE[case]
+def test_wrong_usage_exits_2_with_one_clear_line(told: dict[str, tuple[int, str]], case: str) -> None:
+    code, said = told[case]
+
+    assert code == 2
+    assert WRONG_USAGE[case][1] in said
+    assert "Traceback" not in said
+
+
+def test_so_it_does_as_a_command(start: Start) -> None:
+    arguments, expected = WRONG_USAGE["a misspelt key"]
 
     done = start("run", *arguments).finish(30)
 

@@ -34,14 +34,17 @@ def scheduled(run: RunData) -> dict[int, int]:
     return dict(zip(rows.request_id, rows.scheduled_at_ns - start, strict=True))
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
-def test_every_worker_count_sends_exactly_the_schedule(start: Start, workers: int) -> None:
+@pytest.mark.parametrize("workers", [1, 3, 4])
+def test_every_worker_count_sends_exactly_the_schedule(start: Start, workers: int, full_size: bool) -> None:
+    if workers != 3 and not full_size:
+        pytest.skip("at full size")
     args = (f"--workers={workers}", f"--rate={RATE}", f"--duration={SECONDS}", f"--seed={SEED}", *QUICK)
 
     done = start("run", "streaming", *args, "--json").finish()
 
-    assert done.code == 0, done.stderr
+    assert done.code in {0, 3}, done.stderr  # the verdict depends on the machine
     counts = assert_conserved(done.run)
+    assert done.run.facts["state"] == "complete"
     assert scheduled(done.run) == planned()
     assert (counts["client_drop"], counts["not_reached"], counts["lost"]) == (0, 0, 0)
     assert len(done.run.facts["workers"]) == workers

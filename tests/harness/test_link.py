@@ -18,4 +18,4 @@ def test_only_the_clocks_messages_are_handled_at_once(seen):
 def test_messages_carry_our_prefix_and_their_addressee(seen):
     assert seen["sent"] == [["tailgauge:plan", {"a": 1}, "w1"], ["tailgauge:hello", {"b": 2}, None]]
     assert all(kind.startswith("tailgauge:") for kind in seen["kinds"])
-    assert len(seen["kinds"]) == 15
+    assert len(seen["kinds"]) == 17

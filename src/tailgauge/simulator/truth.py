@@ -72,6 +72,9 @@ def to_parquet(rows: Sequence[TruthRow]) -> bytes:
     import pyarrow as pa  # a third of a second, which the server's start need not wait for
     import pyarrow.parquet as pq
 
+    from tailgauge.arrow import settle
+
+    settle()
     kinds = {
         "string": pa.string(),
         "int16": pa.int16(),
