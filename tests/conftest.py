@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-# Tests that compare times, by folder or file: `make pytest` runs them after the others, one at a time.
+# Tests that compare times, by the beginning of their names: `make pytest` runs them after the others, one at a time.
 ALONE = (
     "analysis/test_speed.py",
     "bench/test_client.py",
@@ -24,7 +24,8 @@ ALONE = (
     "end_to_end/test_held_up.py",
     "end_to_end/test_traces.py",
     "harness/transport/test_stamps.py",
-    "real_engine/test_harness.py",
+    "real_engine/test_harness.py::test_latencies",
+    "real_engine/test_harness.py::test_a_call_that_is_given_up",
     "simulator/realtime",
 )
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -32,9 +33,9 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of `ALONE`."""
-    here = Path(__file__).parent
+    begin = tuple(f"tests/{name}" for name in ALONE)
     for item in items:
-        if any(item.path.is_relative_to(here / name) for name in ALONE):
+        if item.nodeid.startswith(begin):
             item.add_marker("alone")
 
 

@@ -40,7 +40,7 @@ def cli() -> None:
 
 
 @cli.command(epilog=exit_codes.RUN)
-@click.argument("scenario")
+@click.argument("scenarios", metavar="SCENARIO...", nargs=-1, required=True)
 @click.option("--target", metavar="URL", help="Send the traffic there instead of the scenario's target.url.")
 @click.option(
     "--workers",
@@ -101,10 +101,13 @@ def cli() -> None:
     help="Folder for runs/ and reports/ (default: here).",
 )
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object instead of the summary; no live display."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object a run, in one line, instead of the summary; no live display.",
 )
 def run(
-    scenario: str,
+    scenarios: tuple[str, ...],
     target: str | None,
     workers: int,
     duration: float | None,
@@ -120,7 +123,10 @@ def run(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Run SCENARIO (a file, or the name of a packaged one) and report it."""
+    """Run SCENARIO (a file, or the name of a packaged one) and report it.
+
+    Several are run one after the other, by the same workers: each has its run folder and its report.
+    """
     options = {
         "target.url": ("--target", target),
         "arrival.rate_per_s": ("--rate", rate),
@@ -135,25 +141,35 @@ def run(
     if virtual and certificate:
         raise UsageError("--certificate: a rehearsal sends nothing: leave it out")
     told = {"out": out, "workers": workers, "sends": not virtual, "certificate": certificate}
-    settings = _settings(scenario, options, duration, sets, told)
+    settings = [_settings(scenario, options, duration, sets, told) for scenario in scenarios]
     if virtual:
-        sys.exit(_rehearse(settings, as_json=as_json))
+        sys.exit(Exit.worst(_rehearse(each, as_json=as_json) for each in settings))
     from tailgauge.endpoints.keys import key_for
 
-    for wanted in filter(None, (settings.scenario.target, settings.scenario.second_target)):
-        key_for(
-            wanted.url, wanted.protocol, wanted.api_key_env
-        )  # a missing key is told before anything starts
+    for scenario in (each.scenario for each in settings):
+        for wanted in filter(None, (scenario.target, scenario.second_target)):
+            key_for(
+                wanted.url, wanted.protocol, wanted.api_key_env
+            )  # a missing key is told before anything starts
+    sys.exit(_launch(settings, workers, as_json=as_json))
+
+
+def _launch(settings: list[Settings], workers: int, *, as_json: bool) -> Exit:
+    """Run each and tell what came of it; returns the exit code of them all."""
     from tailgauge.launch import Launch
 
-    code, made, done = Launch(settings, workers, quiet=as_json).run()
-    if as_json:
-        data = made.data if made else {}
-        folder = {"run_id": done.run_id, "run_dir": str(done.folder.path)} if done else {}
-        click.echo(json.dumps({**data, **folder, "exit_code": int(code)}))
-    elif made:
-        click.echo(made.summary)
-    sys.exit(code)
+    codes = []
+    for done in Launch(settings, workers, quiet=as_json).runs():
+        codes.append(done.code)
+        if done.failure is not None:
+            click.echo(f"tailgauge: {done.failure}", err=True)
+        if as_json:
+            data = done.made.data if done.made else {}
+            folder = {"run_id": done.run.run_id, "run_dir": str(done.run.folder.path)} if done.run else {}
+            click.echo(json.dumps({**data, **folder, "exit_code": int(done.code)}))
+        elif done.made:
+            click.echo(done.made.summary)
+    return Exit.worst(codes)
 
 
 def _settings(
@@ -174,7 +190,7 @@ def _settings(
     return resolve(scenario, pairs, duration_s=duration, spelt=spelt, **told)
 
 
-def _rehearse(settings: Settings, *, as_json: bool) -> int:
+def _rehearse(settings: Settings, *, as_json: bool) -> Exit:
     """Run in virtual time and report; returns the exit code."""
     from tailgauge.analyse import analyse
     from tailgauge.rehearsal.command import rehearse
@@ -184,7 +200,7 @@ def _rehearse(settings: Settings, *, as_json: bool) -> int:
     made = analyse(folder, settings.out)
     told = {"run_id": folder.path.name, "run_dir": str(folder.path), "exit_code": int(made.exit_code)}
     click.echo(json.dumps({**made.data, **told}) if as_json else made.summary)
-    return int(made.exit_code)
+    return made.exit_code
 
 
 @cli.command(epilog=exit_codes.CALIBRATE)

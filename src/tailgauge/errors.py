@@ -11,11 +11,12 @@ A failed request is none of these: it is a row with its class. Only `cli.main` p
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """Exit codes of every command; of several that hold, the first of ORDER is returned."""
+    """Exit codes of every command."""
 
     OK = 0
     SLO_FAILED = 1
@@ -23,6 +24,12 @@ class Exit(IntEnum):
     INVALID = 3  # verdict INVALID, rows lost, or an SLO inconclusive
     TARGET = 4
     INTERRUPTED = 130
+
+    @classmethod
+    def worst(cls, codes: Iterable[Exit]) -> Exit:
+        """The one to exit with, of several runs; of none, that they were interrupted."""
+        order = (cls.USAGE, cls.INTERRUPTED, cls.TARGET, cls.INVALID, cls.SLO_FAILED, cls.OK)
+        return min(codes, key=order.index, default=cls.INTERRUPTED)
 
 
 class TailgaugeError(Exception):

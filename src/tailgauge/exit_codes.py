@@ -6,7 +6,7 @@ Rule: text for click, whose \\b keeps the lines as they are; errors.py holds the
 from __future__ import annotations
 
 RUN = """\b
-Exit codes, the first that holds:
+Exit codes, the first that holds; of several runs, the first of 2, 130, 4, 3, 1, 0:
   2    wrong usage or scenario
   130  interrupted (what was recorded is kept and reported)
   4    the target could not be used

@@ -49,10 +49,16 @@ class EndedError(Exception):
 
 
 class Owner:
-    """The owner's hooks in one Locust process; `run` is the run in progress or the last one."""
+    """The owner's hooks in one Locust process; `run` is the run in progress or the last one.
 
-    def __init__(self, environment: Any, settings: Settings, alive: Callable[[str], bool]) -> None:
+    One that `stays` lets the workers wait for another run.
+    """
+
+    def __init__(
+        self, environment: Any, settings: Settings, alive: Callable[[str], bool], *, stays: bool
+    ) -> None:
         self._environment, self.settings, self._alive = environment, settings, alive
+        self._stays = stays
         self._link = link = Link(environment.runner)
         self.run: Run | None = None
         link.hear("ping", self._on_ping)
@@ -82,7 +88,7 @@ class Owner:
         run.begin()
         if run.state != CUT_SHORT:  # else Locust is stopping already
             runner = self._environment.runner
-            gevent.spawn(runner.stop if self._environment.web_ui else runner.quit)
+            gevent.spawn(runner.stop if self._stays else runner.quit)
 
     def _on_test_stopping(self, **_: Any) -> None:
         run = self.run
@@ -153,9 +159,8 @@ def _init(environment: Any, **_: Any) -> None:
     for line in settings.estimate.lines():
         sys.stderr.write(f"tailgauge: {line}\n")
     master = isinstance(runner, MasterRunner)
-    owner = Owner(
-        environment, settings, (lambda node: _is_alive(runner, node)) if master else (lambda _: True)
-    )
+    alive = (lambda node: _is_alive(runner, node)) if master else (lambda _: True)
+    owner = Owner(environment, settings, alive, stays=environment.web_ui is not None)
     owner.on_end = lambda run: _conclude(environment, run)
     if not master:
         attach_worker(environment)

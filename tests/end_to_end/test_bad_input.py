@@ -172,20 +172,40 @@ def unusable(start: Start, *arguments: str, env: dict[str, str] | None = None) -
     return done.stderr
 
 
-def test_a_target_that_refuses_connections_exits_4(start: Start) -> None:
-    assert "Connection refused. Is it running" in unusable(start, "--target=http://127.0.0.1:9")
+def test_a_target_that_refuses_connections_exits_4_and_the_next_scenario_is_run(
+    start: Start, tmp_path: Path
+) -> None:
+    refusing = tmp_path / "refusing.toml"
+    refusing.write_text('[target]\nurl = "http://127.0.0.1:9"\n[stages]\nduration_s = 2\n')
+
+    done = start("run", str(refusing), "streaming", "--duration=2", "--json").finish(60)
+
+    assert done.code == 4
+    assert "Connection refused. Is it running" in done.stderr
+    assert "Traceback" not in done.stderr
+    refused, went = [json.loads(line) for line in done.stdout.splitlines()]
+    assert refused["exit_code"] == 4
+    assert went["exit_code"] in {0, 3}
+    assert went["conservation"]["ended"] == {"ok": went["conservation"]["scheduled"]}
 
 
 def test_a_host_without_an_address_exits_4(start: Start) -> None:
     assert "no address for no-such-host.invalid" in unusable(start, "--target=http://no-such-host.invalid")
 
 
-@pytest.mark.parametrize("protocol", ["anthropic", "openai"])
-def test_a_plain_web_server_exits_4(start: Start, plain_web_server: str, protocol: str) -> None:
-    said = unusable(start, f"--target={plain_web_server}", f"--set=target.protocol={protocol}")
+def test_a_plain_web_server_exits_4(start: Start, plain_web_server: str, tmp_path: Path) -> None:
+    protocols = ("anthropic", "openai")
+    for protocol in protocols:
+        (tmp_path / f"{protocol}.toml").write_text(
+            f'[target]\nurl = "{plain_web_server}"\nprotocol = "{protocol}"\n'
+        )
 
-    assert "answered HTTP 501" in said
-    assert "is this the right URL and protocol?" in said
+    done = start("run", *(str(tmp_path / f"{protocol}.toml") for protocol in protocols)).finish(60)
+
+    assert done.code == 4
+    assert done.stderr.count("answered HTTP 501") == len(protocols)
+    assert done.stderr.count("is this the right URL and protocol?") == len(protocols)
+    assert "Traceback" not in done.stderr
 
 
 def test_a_refused_key_exits_4(start: Start, endpoint: Callable[..., str]) -> None:

@@ -1,0 +1,39 @@
+"""A whole run on an engine profile: every attempt has its row of truth."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from end_to_end.running import TAILGAUGE
+
+
+def test_a_run_on_a_profile_conserves_and_joins_the_truth(tmp_path: Path) -> None:
+    line = [
+        TAILGAUGE, "run", "streaming", "--rate=8", "--duration=3", f"--out={tmp_path}", "--json",
+        "--set=simulated.profile=haiku", "--set=simulated.limits.rpm=6000", "--set=simulated.content.text_blocks=2",
+        "--set=simulated.faults.odd.kind=cut", "--set=simulated.faults.odd.share=0.2",
+        "--set=simulated.faults.odd.at_chunk=3",
+    ]  # fmt: skip
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    report = json.loads(done.stdout)
+    folder = Path(report["run_dir"])
+    facts = json.loads((folder / "run.json").read_text())
+    assert facts["scenario"]["simulated"]["profile"] == "haiku"
+
+    def rows(table: str) -> list[dict[str, object]]:
+        return [row for part in sorted((folder / table).glob("part-*.parquet")) for row in pq.read_table(part).to_pylist()]  # fmt: skip
+
+    attempts = {(a["request_id"], a["leg"], a["attempt"]): a for a in rows("attempts")}
+    truth = {(t["request_id"], t["leg"], t["attempt"]): t for t in rows("target")}
+    assert len(attempts) >= 10
+    assert attempts.keys() == truth.keys()
+    ended = {"cut": "truncated", None: "ok"}
+    for key, attempt in attempts.items():
+        told = truth[key]
+        assert attempt["ended"] == ended[told["fault"]]
+        assert attempt["chunks"] == len(told["chunk_sent_at_ns"])
+        assert attempt["first_content_at_ns"] >= told["chunk_sent_at_ns"][0]
+    assert {a["ended"] for a in attempts.values()} == {"ok", "truncated"}
