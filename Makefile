@@ -27,7 +27,7 @@ test: install lint types imports docs-check pytest   ## every check and test, as
 
 # Most tests share the cores; those that compare times come after them, one at a time. They start hundreds of processes:
 # what is compiled is kept, also where the environment says otherwise.
-TESTS = export PYTHONDONTWRITEBYTECODE=; status=0; $(BIN)/python -m pytest -n 4 --dist loadfile -m "not alone" || status=1; \
+TESTS = export PYTHONDONTWRITEBYTECODE=; status=0; $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not alone" || status=1; \
   $(BIN)/python -m pytest -m alone || status=1; exit $$status
 
 pytest: install            ## the tests alone

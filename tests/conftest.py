@@ -28,15 +28,17 @@ ALONE = (
     "real_engine/test_harness.py::test_a_call_that_is_given_up",
     "simulator/realtime",
 )
+LONG = ("tests/end_to_end", "tests/real_engine", "tests/simulator/surface", "tests/analysis/test_browser")
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of `ALONE`."""
+    """Mark the tests of `ALONE`; those that wait for whole runs come first, so that no core is idle at the end."""
     begin = tuple(f"tests/{name}" for name in ALONE)
     for item in items:
         if item.nodeid.startswith(begin):
             item.add_marker("alone")
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 @pytest.fixture(scope="session")

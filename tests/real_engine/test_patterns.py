@@ -21,7 +21,7 @@ import pytest
 from end_to_end.running import TAILGAUGE, RunData, Running, assert_conserved
 
 TOOK_PLACE = {0, 1, 3}  # the verdict and the SLOs depend on the machine
-ANSWER = 1200  # tokens of a hedged call: seconds of work that the loser is spared
+ANSWER = 800  # tokens of a hedged call: seconds of work that the loser is spared
 NOTICED_NS = 500_000_000  # until an engine has seen that a client left, or the client that an answer is there
 POLL_S = 0.04
 
