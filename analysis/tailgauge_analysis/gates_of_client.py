@@ -19,7 +19,7 @@ from tailgauge_analysis.wording import clock, count, ms, plural, sentence, share
 CLOCK_MS = trust.CLOCK_MS
 IN_FLIGHT, IN_FLIGHT_OF = 0.1, 0.01
 SPELLS = 3  # told one by one
-MOST = 0.5  # of the first chunks, in bunches: more than a client does that stood still in less of its seconds
+MOST = 0.5  # of the first chunks came in bunches though most reads were prompt: it was not the client
 
 
 def delayed(e: Evidence) -> Said | None:
@@ -80,8 +80,10 @@ def exact(e: Evidence) -> Said | None:
     worst = max(told, key=lambda w: w.first_interval_share or 0.0, default=None)
     if worst is not None and len(told) > 1:
         text += f" Most on worker {worst.worker}: {share(worst.first_interval_share)}."
-    late = bool(e.bad.spells) or any(w.loop_lag_max_ms > trust.USER_LAG_NS / 1e6 for w in e.workers)
-    if late and not e.stamps.first_interval_share > MOST > e.bad.share:
+    late_ms = trust.USER_LAG_NS / 1e6
+    late = bool(e.bad.spells) or any(w.loop_lag_max_ms > late_ms for w in e.workers)
+    mostly_prompt = (e.stamps.handover_ms or (0.0,))[0] <= late_ms
+    if late and not (e.stamps.first_interval_share > MOST and mostly_prompt):
         more = sentence(more_workers(e.frames, e.steady))
         return DEGRADED, text, f"{more}, and see below what the client was doing meanwhile."
     prompt = "prompt at most times" if late else "prompt"

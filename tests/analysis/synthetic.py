@@ -49,6 +49,7 @@ class Spec:
     lost: int = 0
     not_reached: int = 0
     loop_lag_ms: float = 0.4
+    read_lag_ms: float = 0.03
     cpu_share: Any = 0.2
     clock_step_ns: int = 1_000
     pool_wait_ms: Any = 0.03
@@ -191,7 +192,7 @@ def _chunks(spec: Spec, ids: Any, first: Any, ok: Any, worker: Any) -> tuple[dic
     arrived = np.repeat(first[ok], spec.chunks) + np.round(number * spec.gap_ms * MS).astype(np.int64)
     rows = {
         "request_id": np.repeat(ids[ok], spec.chunks), "chunk_index": number,
-        "kind": np.full(len(number), "text", object), "arrived_at_ns": arrived, "lag_ns": np.full(len(number), 30_000), "exact": np.full(len(number), True),
+        "kind": np.full(len(number), "text", object), "arrived_at_ns": arrived, "lag_ns": np.full(len(number), int(spec.read_lag_ms * MS)), "exact": np.full(len(number), True),
         "read_index": number, "chars": np.full(len(number), 4),
     }  # fmt: skip
     by_arrival = np.argsort(arrived, kind="stable")  # parts hold the chunks of many requests, interleaved

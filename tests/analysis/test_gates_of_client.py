@@ -80,8 +80,8 @@ def test_bad_seconds_are_told_with_worker_time_and_lag(write):
     ("changes", "advice"),
     [
         ({}, "The workers were prompt: look for a proxy that buffers the stream"),
-        (late(1), "The workers were prompt at most times: look for a proxy that buffers the stream"),
-        (late(19), "Use more workers"),
+        (late(19), "The workers were prompt at most times: look for a proxy that buffers the stream"),
+        (late(19) | {"read_lag_ms": 6.0}, "Use more workers"),
     ],
 )
 def test_what_came_in_one_piece_while_the_client_was_prompt_is_laid_to_the_way(write, changes, advice):
