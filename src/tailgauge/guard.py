@@ -23,12 +23,15 @@ MARGIN = 1.5  # of what was measured, for our own words
 REQUESTS, TOKENS, COST = "max_requests", "max_tokens", "max_cost"
 
 
+_FREE = Fraction(0)  # known by its identity, because sums of fractions are slow and most runs have no price
+
+
 class Amount(NamedTuple):
     """Calls, tokens and cost: needed, used, or left; None where there is no limit, or no cost."""
 
     requests: int | None = 0
     tokens: int | None = 0
-    cost: Fraction | None = Fraction(0)
+    cost: Fraction | None = _FREE
 
     def shares(self, workers: int) -> list[Amount]:
         """Even shares that add up to the whole; the first workers get what does not divide."""
@@ -49,10 +52,13 @@ class Amount(NamedTuple):
 
     def plus(self, other: Amount, sign: int = 1) -> Amount:
         """The sum; what is not limited or not known counts nothing."""
+        cost = _FREE if self.cost is None else self.cost
+        if other.cost is not None and other.cost is not _FREE:
+            cost += sign * other.cost
         return Amount(
             (self.requests or 0) + sign * (other.requests or 0),
             (self.tokens or 0) + sign * (other.tokens or 0),
-            (self.cost or Fraction(0)) + sign * (other.cost or Fraction(0)),
+            cost,
         )
 
     def plain(self) -> list[int | str | None]:
@@ -144,6 +150,11 @@ class Allowance:
         self.refused_by: str | None = None
 
     @property
+    def is_of_calls_only(self) -> bool:
+        """Whether neither tokens nor cost are limited: then nothing needs to be sized."""
+        return self._limit.tokens is None and self._limit.cost is None
+
+    @property
     def taken(self) -> Amount:
         """Used, or held for calls that have not ended."""
         return self._taken
@@ -199,4 +210,6 @@ class Guard:
         self._allowance.settle(key, used(row, self._prices.get(row.asked_model)))
 
     def _need(self, call: Call, model: str) -> Amount:
+        if self._allowance.is_of_calls_only:
+            return Amount(1)
         return need(call, self._sizing, self._prices.get(call.model or model))

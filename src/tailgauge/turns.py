@@ -106,6 +106,10 @@ def _asked(planned: Planned, request_id: int, seed: int, traffic: Traffic) -> Pl
     asked = planned._replace(request_id=request_id - number).of_turn(number)
     if asked.source is not None:
         return asked
+    if not traffic.prompt_sigma and not traffic.output_sigma:  # seeding takes as long as all the rest
+        return asked._replace(
+            prompt_tokens=_tokens(traffic.prompt_tokens), output_tokens=_tokens(traffic.output_tokens)
+        )
     rng = random.Random(f"{seed}/size/{request_id}")
     prompt = _lognormal(traffic.prompt_tokens, traffic.prompt_sigma, rng)
     output = _lognormal(traffic.output_tokens, traffic.output_sigma, rng)
@@ -113,7 +117,7 @@ def _asked(planned: Planned, request_id: int, seed: int, traffic: Traffic) -> Pl
 
 
 def _think_s(seed: int, request_id: int, median_s: float, sigma: float) -> float:
-    return _lognormal(median_s, sigma, random.Random(f"{seed}/think/{request_id}"))
+    return _lognormal(median_s, sigma, random.Random(f"{seed}/think/{request_id}")) if sigma else median_s
 
 
 def _tokens(size: float) -> int:
