@@ -265,7 +265,14 @@ def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> None:
             "summary": made.summary,
         }
         click.echo(
-            json.dumps({**facts, **{key: made.data[key] for key in ("verdict", "rehearsal", "conservation")}})
+            json.dumps(
+                {
+                    **facts,
+                    **{
+                        key: made.data[key] for key in ("verdict", "rehearsal", "conservation", "certificate")
+                    },
+                }
+            )
         )
     else:
         click.echo(made.summary)
