@@ -146,11 +146,9 @@ def run(
         sys.exit(Exit.worst(_rehearse(each, as_json=as_json) for each in settings))
     from tailgauge.endpoints.keys import key_for
 
-    for scenario in (each.scenario for each in settings):
+    for scenario in (each.scenario for each in settings):  # a missing key is told before anything starts
         for wanted in filter(None, (scenario.target, scenario.second_target)):
-            key_for(
-                wanted.url, wanted.protocol, wanted.api_key_env
-            )  # a missing key is told before anything starts
+            key_for(wanted.url, wanted.protocol, wanted.api_key_env)
     sys.exit(_launch(settings, workers, as_json=as_json))
 
 
@@ -264,16 +262,8 @@ def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> None:
             "exit_code": int(made.exit_code),
             "summary": made.summary,
         }
-        click.echo(
-            json.dumps(
-                {
-                    **facts,
-                    **{
-                        key: made.data[key] for key in ("verdict", "rehearsal", "conservation", "certificate")
-                    },
-                }
-            )
-        )
+        kept = ("verdict", "rehearsal", "conservation", "certificate")
+        click.echo(json.dumps({**facts, **{key: made.data[key] for key in kept}}))
     else:
         click.echo(made.summary)
     sys.exit(made.exit_code)
