@@ -167,6 +167,8 @@ def _launch(settings: list[Settings], workers: int, *, as_json: bool) -> Exit:
             click.echo(json.dumps({**data, **folder, "exit_code": int(done.code)}))
         elif done.made:
             click.echo(done.made.summary)
+    if len(codes) < len(settings):  # a Ctrl-C between two of them
+        codes.append(Exit.INTERRUPTED)
     return Exit.worst(codes)
 
 

@@ -106,23 +106,24 @@ def _asked(planned: Planned, request_id: int, seed: int, traffic: Traffic) -> Pl
     asked = planned._replace(request_id=request_id - number).of_turn(number)
     if asked.source is not None:
         return asked
-    if not traffic.prompt_sigma and not traffic.output_sigma:  # seeding takes as long as all the rest
-        return asked._replace(
-            prompt_tokens=_tokens(traffic.prompt_tokens), output_tokens=_tokens(traffic.output_tokens)
-        )
-    rng = random.Random(f"{seed}/size/{request_id}")
+    rng = _drawing(f"{seed}/size/{request_id}", traffic.prompt_sigma or traffic.output_sigma)
     prompt = _lognormal(traffic.prompt_tokens, traffic.prompt_sigma, rng)
     output = _lognormal(traffic.output_tokens, traffic.output_sigma, rng)
     return asked._replace(prompt_tokens=_tokens(prompt), output_tokens=_tokens(output))
 
 
 def _think_s(seed: int, request_id: int, median_s: float, sigma: float) -> float:
-    return _lognormal(median_s, sigma, random.Random(f"{seed}/think/{request_id}")) if sigma else median_s
+    return _lognormal(median_s, sigma, _drawing(f"{seed}/think/{request_id}", sigma))
+
+
+def _drawing(seed: str, sigma: float) -> random.Random | None:
+    """A generator where something is drawn: to seed one takes as long as all the rest of a turn."""
+    return random.Random(seed) if sigma else None
 
 
 def _tokens(size: float) -> int:
     return min(MAX_TOKENS, max(1, round(size)))
 
 
-def _lognormal(median: float, sigma: float, rng: random.Random) -> float:
-    return median * rng.lognormvariate(0.0, sigma) if sigma else median
+def _lognormal(median: float, sigma: float, rng: random.Random | None) -> float:
+    return median * rng.lognormvariate(0.0, sigma) if sigma and rng else median

@@ -50,10 +50,8 @@ def trial(
             raise TailgaugeError(complaints[0])
     finally:
         endpoint.stop(3)
-    from tailgauge_analysis.calibration import (
-        Window,
-        measure,
-    )  # pandas, which no worker and no start waits for
+    # With it comes pandas, which no worker and no start waits for.
+    from tailgauge_analysis.calibration import Window, measure
 
     windows = [Window(*span) for span in steps.spans()]
     return measure(run.path, windows, staircase.SLACK_MS[law])

@@ -7,6 +7,7 @@ may go on.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -38,7 +39,7 @@ class Client(Protocol):
         """Nothing more happens to the call, at the endpoint neither; it may come before `on_end` and before a `leave`."""
 
 
-class Service:
+class Service(ABC):
     """What calls of a law and of an engine have in common: chunks and their way to the client."""
 
     _is_told = True  # an engine tells of what happens when it happens
@@ -89,8 +90,9 @@ class Service:
 
     # --- for the two kinds ------------------------------------------------------------------------------------
 
+    @abstractmethod
     def _stop(self, *, cancelled: bool) -> None:
-        raise NotImplementedError
+        """End the call where it stands."""
 
     def _size(self, index: int) -> int:
         if self._sizes is not None:

@@ -21,7 +21,7 @@ from gevent import get_hub
 from gevent.event import Event
 
 from tailgauge.clock import WALL, monotonic_ns
-from tailgauge.transport.http1 import LAST
+from tailgauge.transport.http1 import LAST, may_be_last
 from tailgauge.transport.losses import Losses
 
 SO_TIMESTAMPNS = 35
@@ -265,7 +265,7 @@ class Connection:
             self._hand_on(data, at, now)
         else:
             keep((data, at, now))
-            if data[-4:] == LAST or len(data) < 4:
+            if data[-4:] == LAST or len(data) < 4:  # `may_be_last`, without the call
                 self._may_end()
 
     def _on_readable_slow(self) -> None:
@@ -293,7 +293,7 @@ class Connection:
             self.listener.on_data(data, arrived, now)
         else:
             self.keep((data, arrived, now))
-            if data[-4:] == LAST or len(data) < 4:
+            if may_be_last(data):
                 self._may_end()
 
     def _may_end(self) -> None:

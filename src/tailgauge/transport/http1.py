@@ -81,6 +81,11 @@ class Body:
         return self.length is not None
 
 
+def may_be_last(data: bytes) -> bool:
+    """Whether a read may end a chunked body: the end mark closes with an empty line; a short read may be half of one."""
+    return len(data) < len(LAST) or data.endswith(LAST)
+
+
 class ChunkedBody(Body):
     """Chunked framing, incremental; split anywhere."""
 
@@ -144,8 +149,8 @@ class ChunkedBody(Body):
         return not (self._left or self._gap or self._line or self._trailer or self.done)
 
     def may_end(self, data: bytes) -> bool:
-        """The end mark closes with an empty line; a short read may be the second half of one."""
-        return len(data) < len(LAST) or data.endswith(LAST)
+        """See `may_be_last`."""
+        return may_be_last(data)
 
 
 def body_of(status: int, headers: Iterable[tuple[bytes, bytes]]) -> tuple[Body, bool]:
