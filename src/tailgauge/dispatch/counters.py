@@ -22,6 +22,7 @@ class Counters:
     not_reached: int = 0
     censored: int = 0
     ended: dict[str, int] = field(default_factory=dict)
+    attempts: dict[str, int] = field(default_factory=dict)  # ended calls by outcome
     in_flight: int = 0
     attempts_open: int = 0
     chunks: int = 0
@@ -39,6 +40,10 @@ class Counters:
     def end(self, ended: str) -> None:
         """One more request with this outcome."""
         self.ended[ended] = self.ended.get(ended, 0) + 1
+
+    def end_attempt(self, ended: str) -> None:
+        """One more call with this outcome."""
+        self.attempts[ended] = self.attempts.get(ended, 0) + 1
 
     @property
     def ended_total(self) -> int:

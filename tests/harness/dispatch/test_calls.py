@@ -101,7 +101,7 @@ def test_a_failure_is_a_row_and_is_never_sent_again(seen, protocol, case, expect
 
     assert {name: facts["row"][name] for name in expected} == expected
     assert (facts["rows"], facts["requests"], facts["ended"]) == (1, 1, expected["ended"])
-    assert facts["counters"][0] == 0
+    assert (facts["counters"][0], facts["attempts"]) == (0, {expected["ended"]: 1})
 
 
 @BOTH

@@ -76,7 +76,7 @@ def made(protocol: str, answer: Any, deadline_s: float = 5.0, meanwhile: Any = N
         "heard": [type(event).__name__ for event in heard], "ended": heard[-1].ended, "requests": len(server.requests),
         "first": lines[0], "headers": {k.lower(): v for k, v in (line.split(": ", 1) for line in lines[1:])},
         "body": body.decode(), "warm": warm, "counters": [counters.attempts_open, counters.chunks, counters.reads],
-        "stamps": exchange.user_stamps, "ttft": sum(counters.ttft.values()),
+        "stamps": exchange.user_stamps, "ttft": sum(counters.ttft.values()), "attempts": counters.attempts,
     }  # fmt: skip
 
 
