@@ -12,6 +12,7 @@ they are compacted: while load is on, the cheapest form is the best.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from operator import itemgetter
 from pathlib import Path
@@ -33,6 +34,10 @@ _ARROW = {
 }  # fmt: skip
 
 GROUP = 200_000  # rows that are put in order and stored together
+LARGEST = 256 * 2**20  # bytes of a part that comes from elsewhere
+MOST_ROWS = 10_000_000  # of such a part
+_FOOTER = 2**20  # bytes of its footer, at most: one of 70 columns and one row group has 12 kB
+_UNPACKED = 2**30  # bytes that one of its row groups may say that it has unpacked
 
 Segment = tuple[int, int, int, int, Chunks]  # request, leg, attempt, index of the first chunk, chunks
 
@@ -58,10 +63,17 @@ def encoding(kept: pa.Schema) -> dict[str, Any]:
 def write_part(path: Path, table: pa.Table) -> None:
     """One part, renamed into place when whole."""
     temporary = path.with_suffix(".tmp")
-    try:
+    with _removed_on_failure(temporary):
         pq.write_table(table, temporary, row_group_size=GROUP, **encoding(table.schema))
         temporary.rename(path)
-    except OSError:
+
+
+@contextlib.contextmanager
+def _removed_on_failure(temporary: Path) -> Iterator[None]:
+    """Half a file takes room on a full disk, and says nothing that the error does not say."""
+    try:
+        yield
+    except Exception:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
@@ -74,12 +86,55 @@ def compact(table: str, parts: list[Path], whole: Path) -> None:
     """
     target = schema(table, replaces=",".join(p.name for p in parts))
     temporary = whole.with_suffix(".tmp")
-    with pq.ParquetWriter(temporary, target, **encoding(target)) as writer:
-        for rows in _groups(parts, target):
-            writer.write_table(by_attempt(rows) if table == "chunks" else rows, row_group_size=rows.num_rows)
-    temporary.rename(whole)
+    with _removed_on_failure(temporary):
+        with pq.ParquetWriter(temporary, target, **encoding(target)) as writer:
+            for rows in _groups(parts, target):
+                writer.write_table(
+                    by_attempt(rows) if table == "chunks" else rows, row_group_size=rows.num_rows
+                )
+        temporary.rename(whole)
     for part in parts:
         part.unlink()
+
+
+def checked_rows(path: Path, table: str) -> int:
+    """Rows of a part that comes from elsewhere, by its footer. ValueError where it is not a part as written here.
+
+    The pages are not read: what they hold is told by those who read them.
+    """
+    if not _has_plain_footer(path):
+        raise ValueError("it is not a Parquet file, or has an enormous footer")
+    try:
+        footer = pq.read_metadata(path)
+        kept, told = footer.schema.to_arrow_schema(), footer.metadata or {}
+        groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+        rows, sizes = [group.num_rows for group in groups], [group.total_byte_size for group in groups]
+    except Exception as error:
+        raise ValueError("its footer cannot be read") from error
+    if told.get(f"{MARK}.schema_version".encode()) != str(SCHEMA_VERSION).encode():
+        raise ValueError(f"its schema version is not {SCHEMA_VERSION}")
+    if not kept.equals(_expected(table)):
+        raise ValueError(f"its columns are not those of {table}")
+    if sum(rows) != footer.num_rows or not 1 <= footer.num_rows <= MOST_ROWS:
+        raise ValueError("it has no rows, or too many, or its footer contradicts itself")
+    if any(not 0 < count <= GROUP for count in rows) or any(not 0 < size <= _UNPACKED for size in sizes):
+        raise ValueError("it has a row group as is never written")
+    return int(footer.num_rows)
+
+
+def _has_plain_footer(path: Path) -> bool:
+    """Whether a file ends like Parquet, and its footer is small enough to be read."""
+    with path.open("rb") as file:
+        if file.seek(0, 2) < 12:
+            return False
+        file.seek(-8, 2)
+        length, magic = int.from_bytes(file.read(4), "little"), file.read(4)
+    return magic == b"PAR1" and length <= _FOOTER
+
+
+@functools.cache
+def _expected(table: str) -> pa.Schema:
+    return schema(table)
 
 
 def _groups(parts: list[Path], target: pa.Schema) -> Iterator[pa.Table]:

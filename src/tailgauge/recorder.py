@@ -2,6 +2,10 @@
 
 Rule: greenlets append; building and writing a part happens on an OS thread of the hub's pool (see parts). A failure to
 write is fatal for the run and is raised at the next `check`: rows are never dropped in silence.
+
+What fails stays in memory, in its order, and is tried once more at `close`, when load is off and the disk may have room
+again; a row that is in a part is never written again. What is left then is `unwritten`. What waits is bounded, in rows
+and in time: a disk that is too slow ends the run before memory does.
 """
 
 from __future__ import annotations
@@ -10,20 +14,28 @@ import os
 import sys
 import time
 from array import array
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from gevent import get_hub
 
+from tailgauge.batch import Batch
 from tailgauge.endpoints.decoder import Chunks
 from tailgauge.folder import RunFolder
 from tailgauge.health_row import HealthRow
 from tailgauge.parts import Segment, chunk_table, compact, row_table, write_part
 from tailgauge.records import AttemptRow, RequestRow
+from tailgauge.storage import advice, told
 
-MAX_WAITING_ROWS = 5_000_000
+MAX_WAITING_CHUNKS = 5_000_000  # some 40 bytes each
+MAX_WAITING_ROWS = 300_000  # of the other tables: some 2 kB each
+MAX_WRITING_S = 30.0  # for one part
 _NICE = 10  # of the writer's thread: where it shares a core with the hub's, the hub does not wait for it
+
+OnPart = Callable[[str, Path], None]
 
 
 class RecorderError(Exception):
@@ -31,15 +43,24 @@ class RecorderError(Exception):
 
 
 class Recorder:
-    """Buffers of one worker's rows and their way into parts."""
+    """Buffers of one worker's rows and their way into parts.
 
-    def __init__(self, folder: RunFolder, worker: int) -> None:
+    `on_part(table, path)` is called on the writer's thread once a part is in place. Without `compacts` the parts stay as
+    they are: who ships them has them folded elsewhere.
+    """
+
+    def __init__(
+        self, folder: RunFolder, worker: int, on_part: OnPart | None = None, *, compacts: bool = True
+    ) -> None:
         self._folder, self._worker = folder, worker
+        self._on_part, self._compacts = on_part, compacts
         self._rows: dict[str, list[Any]] = {"requests": [], "attempts": [], "health": []}
         self._segments: list[Segment] = []
         self._chunk_count = 0
         self._numbers = dict.fromkeys(("requests", "attempts", "chunks", "health"), 0)
         self._writing: Any = None
+        self._batches: list[Batch] = []  # what the writer has, or could not write
+        self._moved_s = 0.0  # when the writer began, or finished its last part
         self.written = dict.fromkeys(self._numbers, 0)
         self.cpu_s = 0.0  # CPU time of the writer's threads
         self._error: RecorderError | None = None
@@ -68,63 +89,125 @@ class Recorder:
 
     @property
     def waiting_rows(self) -> int:
-        """Rows not yet handed to a writer."""
-        return self._chunk_count + sum(len(rows) for rows in self._rows.values())
+        """Rows that are in no part yet."""
+        return sum(self._waiting())
+
+    def _waiting(self) -> tuple[int, int]:
+        """The same, of chunks and of other tables."""
+        chunks = self._chunk_count + sum(batch.left["chunks"] for batch in self._batches)
+        rows = sum(len(items) for items in self._rows.values())
+        return chunks, rows + sum(len(batch) - batch.left["chunks"] for batch in self._batches)
+
+    @property
+    def unwritten(self) -> dict[str, int]:
+        """Rows of each table that could not be written. Once closed: before, they may still be."""
+        batches = self._batches if self._error is not None else []
+        return {name: sum(batch.left[name] for batch in batches) for name in self._numbers}
 
     def check(self) -> None:
-        """Raise RecorderError if rows could not be written."""
+        """Raise RecorderError if rows could not be written, or not fast enough."""
         if self._writing is not None and self._writing.ready():
             self._finish_writing()
-        if self._error:
-            raise self._error
-        if self.waiting_rows > MAX_WAITING_ROWS:
-            self._error = RecorderError("the disk is slower than the recording: rows pile up in memory")
+        if self._error is None:
+            self._error = self._too_slow()
+        if self._error is not None:
             raise self._error
 
+    def _too_slow(self) -> RecorderError | None:
+        chunks, rows = self._waiting()
+        if chunks > MAX_WAITING_CHUNKS or rows > MAX_WAITING_ROWS:
+            why = f"{chunks + rows:,} rows wait in memory"
+        elif self._is_stuck():
+            why = f"one part has taken more than {MAX_WRITING_S:.0f} s"
+        else:
+            return None
+        return RecorderError(
+            f"the disk is slower than the recording: {why}{told(self._folder.path)}: record to a faster one (--out)"
+        )
+
+    def _is_stuck(self) -> bool:
+        return self._writing is not None and time.monotonic() - self._moved_s > MAX_WRITING_S
+
     def flush(self, *, wait: bool = False) -> None:
-        """Hand all rows to a writer thread; if the last one is still at work, they stay for the next flush."""
+        """Hand all rows to a writer thread; if the last one is still at work, they stay for the next flush.
+
+        After a failure they stay until `close`.
+        """
         if self._writing is not None:
             if not wait and not self._writing.ready():
                 return
             self._finish_writing()
-        rows, segments = self._rows, self._segments
-        self._rows = {name: [] for name in rows}
-        self._segments, self._chunk_count = [], 0
-        if segments or any(rows.values()):
-            self._writing = get_hub().threadpool.spawn(self._write, rows, segments)
+        if self._error is None:
+            self._hand_over()
         if wait:
             self._finish_writing()
 
     def close(self) -> None:
-        """Write what is left, then fold each table's parts into one file."""
-        self.flush(wait=True)
-        self.check()
-        get_hub().threadpool.apply(self._compact)
-        self.check()
+        """Write what is left and what failed, then fold each table's parts into one file. Raises RecorderError."""
+        self._finish_writing()
+        if self._writing is None:
+            self._hand_over()
+            self._finish_writing()
+        if self._writing is not None:  # stuck: what it has may still come, what waits behind it does not
+            self._batches = [*self._batches, self._taken()]
+            self._error = self._error or self._too_slow()
+        if self._error is not None:
+            lost = sum(self.unwritten.values())
+            told = f"{lost:,} rows are lost" if lost else "nothing is lost"
+            self._error = RecorderError(f"{self._error}; at the end, {told}")
+            raise self._error
+        if self._compacts:
+            get_hub().threadpool.apply(self._compact)
+            self.check()
+
+    def _taken(self) -> Batch:
+        """All rows that wait."""
+        rows, segments, chunks = self._rows, self._segments, self._chunk_count
+        self._rows = {name: [] for name in rows}
+        self._segments, self._chunk_count = [], 0
+        return Batch(rows, segments, chunks)
+
+    def _hand_over(self) -> None:
+        self._batches = [batch for batch in (*self._batches, self._taken()) if len(batch)]
+        if self._batches:
+            self._moved_s = time.monotonic()
+            self._writing = get_hub().threadpool.spawn(self._write, self._batches)
 
     def _finish_writing(self) -> None:
-        if self._writing is not None:
-            writing, self._writing = self._writing, None
-            writing.get()  # errors were caught on the thread; this only joins it
+        """Wait for the writer, unless it is stuck."""
+        while self._writing is not None:
+            if self._writing.ready():
+                writing, self._writing = self._writing, None
+                writing.get()  # errors were caught on the thread; this only joins it
+                self._batches = [batch for batch in self._batches if len(batch)]
+            elif self._is_stuck():
+                return
+            else:
+                self._writing.wait(timeout=1)
 
-    def _write(self, rows: dict[str, list[Any]], segments: list[Segment]) -> None:
+    def _write(self, batches: list[Batch]) -> None:
         began_s = time.thread_time()
         _step_back()
-        try:
-            for name, items in rows.items():
-                if items:
-                    self._write_table(name, row_table(name, items))
-            if segments:
-                self._write_table("chunks", chunk_table(segments))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the rows are not on disk, and the run must know
-            self._error = RecorderError(f"a part could not be written under {self._folder.path}: {error}")
-        finally:
-            self.cpu_s += time.thread_time() - began_s
+        for batch in batches:
+            for name in ("requests", "attempts", "health", "chunks"):
+                if batch.left[name]:
+                    self._write_table(batch, name)
+        self.cpu_s += time.thread_time() - began_s
 
-    def _write_table(self, name: str, table: pa.Table) -> None:
-        write_part(self._folder.part(name, self._worker, self._numbers[name]), table)
+    def _write_table(self, batch: Batch, name: str) -> None:
+        path = self._folder.part(name, self._worker, self._numbers[name])
+        try:
+            write_part(path, batch.table(name))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the rows are not on disk, and the run must know
+            why = advice(error, self._folder.path)
+            self._error = RecorderError(f"a part could not be written under {self._folder.path}: {why}")
+            return
         self._numbers[name] += 1
-        self.written[name] += table.num_rows
+        self.written[name] += batch.left[name]
+        batch.written(name)
+        self._moved_s = time.monotonic()
+        if self._on_part is not None:
+            self._on_part(name, path)
 
     def _compact(self) -> None:
         began_s = time.thread_time()
@@ -135,7 +218,8 @@ class Recorder:
                     compact(name, parts, self._folder.part(name, self._worker, "all"))
             except Exception as error:  # noqa: BLE001 - as above, but
                 # the parts are all still there and readable: nothing is lost, the folder is only less tidy
-                self._error = RecorderError(f"{name}: the parts could not be compacted: {error}")
+                why = advice(error, self._folder.path)
+                self._error = RecorderError(f"{name}: the parts could not be compacted, all are there: {why}")
         self.cpu_s += time.thread_time() - began_s
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 
@@ -97,7 +98,7 @@ def test_a_single_part_stays_as_it_is(seen):
 def test_a_busy_writer_gets_the_next_rows_later_and_does_not_hold_up_the_hub(seen):
     facts = seen["busy_writer"]
 
-    assert (facts["waiting"], facts["written"]) == (1, 2)
+    assert (facts["waiting"], facts["written"]) == (2, 2)  # one with the writer
     assert facts["turns"] >= 3
 
 
@@ -137,4 +138,8 @@ def test_rows_that_cannot_be_written_are_told_too_and_not_only_a_full_disk(seen,
 
 
 def test_a_disk_that_is_slower_than_the_recording_ends_the_run(seen):
-    assert seen["too_slow_a_disk"] == "the disk is slower than the recording: rows pile up in memory"
+    assert re.fullmatch(
+        r"the disk is slower than the recording: 4 rows wait in memory \(the file system at .+ MB free\): "
+        r"record to a faster one \(--out\)",
+        seen["too_slow_a_disk"],
+    )

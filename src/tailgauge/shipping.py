@@ -1,0 +1,171 @@
+"""A worker's finished parts on their way to the owner, where the two share no folder.
+
+Rule: pure but for reading the files: no socket, no greenlet, and no work per request. Parts go in the order written, one
+at a time, in slices. A slice is acknowledged by how much of its part the owner has; what is not acknowledged is sent
+again. Nothing is deleted here: a part stays where it was written until the owner has the whole run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tailgauge.clock import monotonic_ns
+
+SLICE = 128 * 1024  # bytes of a message, at most
+WINDOW = 4  # messages that are under way without an answer, at most
+SILENCE_NS = 5_000_000_000  # without progress for so long, the last acknowledged place is sent again
+_PROBE = (
+    1024  # bytes of that: an owner that is away for an hour finds no hundred megabytes when it comes back
+)
+
+Send = Callable[[dict[str, Any]], None]
+Read = Callable[[Path, int, int], bytes]
+
+
+@dataclass(slots=True)
+class _Part:
+    table: str
+    path: Path
+    size: int
+    sha256: str
+    sent: int = 0  # bytes handed to `send`
+    acknowledged: int = 0  # bytes that the owner has
+    told: int = 0  # what the owner said last: less than that, if it had to forget
+
+
+class Outbox:
+    """Parts of one worker that the owner does not have yet.
+
+    `send` takes one message, to which the caller adds run and worker; what it loses or fails to send is sent again.
+    `refused` says why the owner (or the disk) did not take a part: the first such reason, None without any.
+    """
+
+    def __init__(
+        self, send: Send, read: Read | None = None, now_ns: Callable[[], int] = monotonic_ns
+    ) -> None:
+        self._send, self._read, self._now_ns = send, read or read_slice, now_ns
+        self._parts: deque[_Part] = deque()  # the first is under way; any thread appends, the hub takes away
+        self._kept: list[_Part] = []  # refused
+        self._moved_at_ns = (
+            0  # when the first part's first slice in flight was sent, or the last one acknowledged
+        )
+        self._probing = self._pumping = False
+        self.refused: str | None = None
+
+    def add(self, table: str, path: Path) -> None:
+        """Ship a finished part, once; from any thread. Its checksum is made here, on the caller's."""
+        try:
+            size, sha256 = _sum(path)
+        except OSError as error:
+            self._keep(_Part(table, path, 0, ""), f"it cannot be read: {error.strerror}")
+        else:
+            part = _Part(table, path, size, sha256)
+            if size:
+                self._parts.append(part)
+            else:
+                self._keep(part, "it is empty")
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that the owner does not have yet and has not refused."""
+        return sum(part.size - part.acknowledged for part in tuple(self._parts))
+
+    @property
+    def unshipped(self) -> list[str]:
+        """Parts that the owner does not have, as `<table>/<name>`: refused ones first, then those that wait."""
+        return [f"{part.table}/{part.path.name}" for part in (*self._kept, *tuple(self._parts))]
+
+    def pump(self) -> None:
+        """Send what the window permits; at least once a second, on the hub. What `send` raises comes through."""
+        if self._pumping:  # `send` let another greenlet run, and it came here
+            return
+        self._pumping = True
+        try:
+            while (message := self._next()) is not None:
+                self._send(message)
+        finally:
+            self._pumping = False
+
+    def got(self, data: dict[str, Any]) -> None:
+        """The owner's answer to a slice; sends what it makes room for. Answers about other parts are late ones."""
+        part = self._parts[0] if self._parts else None
+        if part is None or (data["table"], data["name"]) != (part.table, part.path.name):
+            return
+        if data["state"] == "done":
+            self._parts.popleft()
+            self._probing = False
+        elif data["state"] == "refused":
+            self._keep(self._parts.popleft(), str(data["why"]))
+        else:
+            self._reached(part, min(max(data["upto"], 0), part.size))
+        self.pump()
+
+    def _reached(self, part: _Part, upto: int) -> None:
+        part.told = upto
+        if upto > part.acknowledged:
+            part.acknowledged, part.sent = upto, max(part.sent, upto)
+            self._moved_at_ns, self._probing = self._now_ns(), False
+
+    def _next(self) -> dict[str, Any] | None:
+        """The next message that may go now."""
+        while self._parts:
+            part = self._parts[0]
+            self._go_back_after_silence(part)
+            most = 0 if self._probing else (WINDOW - 1) * SLICE
+            begin = part.sent
+            if begin - part.acknowledged > most or begin >= part.size:
+                return None
+            if (data := self._slice(part, begin, _PROBE if self._probing else SLICE)) is None:
+                continue
+            if begin == part.acknowledged:
+                self._moved_at_ns = self._now_ns()
+            part.sent += len(data)
+            return {
+                "table": part.table, "name": part.path.name, "size": part.size, "sha256": part.sha256,
+                "offset": begin, "bytes": data,
+            }  # fmt: skip
+        return None
+
+    def _go_back_after_silence(self, part: _Part) -> None:
+        """Forget what was sent and not acknowledged, and what the owner had and has no more."""
+        if part.sent > 0 and self._now_ns() - self._moved_at_ns >= SILENCE_NS:
+            part.acknowledged = part.sent = part.told if part.told < part.size else 0
+            self._probing = True
+
+    def _slice(self, part: _Part, begin: int, most: int) -> bytes | None:
+        """Bytes of the part from `begin` on; None, and the part is kept, where the file is not what it was."""
+        wanted = min(most, part.size - begin)
+        try:
+            data = self._read(part.path, begin, wanted)
+            why = "it is shorter than it was when it was written"
+        except OSError as error:
+            data, why = b"", f"it cannot be read: {error.strerror}"
+        if len(data) == wanted:
+            return data
+        self._parts.popleft()
+        self._keep(part, why)
+        return None
+
+    def _keep(self, part: _Part, why: str) -> None:
+        self._probing = False
+        self._kept.append(part)
+        if self.refused is None:
+            self.refused = f"{part.table}/{part.path.name}: {why}"
+
+
+def read_slice(path: Path, offset: int, size: int) -> bytes:
+    """Bytes of a file; fewer where it ends."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(size)
+
+
+def _sum(path: Path) -> tuple[int, str]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+        return file.tell(), digest.hexdigest()

@@ -1,0 +1,65 @@
+"""What a file system can take, and what its user can do when it takes no more.
+
+Rule: questions to the system only; nothing is written here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+MEGABYTE = 1_000_000
+# What is wrong, and what to do about it, by the system's number of the error.
+_ADVICE = {
+    errno.ENOSPC: ("no space is left", "make room there or choose another --out"),
+    errno.EDQUOT: ("the disk quota is used up", "make room there or choose another --out"),
+    errno.EROFS: ("the file system is read-only", "mount it for writing or choose another --out"),
+    errno.EACCES: ("permission is denied", "permit writing there or choose another --out"),
+    errno.EPERM: ("permission is denied", "permit writing there or choose another --out"),
+    errno.ENOENT: ("the folder is gone", "leave run folders alone while the run is on"),
+    errno.ENOTDIR: ("the folder is gone", "leave run folders alone while the run is on"),
+    errno.EIO: ("the disk reports errors", "check it, and choose another --out"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a file system has left: bytes, files (None where it does not count them), its size, where it is mounted."""
+
+    free: int
+    files: int | None
+    size: int
+    mount: Path
+
+    def __str__(self) -> str:
+        free, size = self.free / MEGABYTE, self.size / MEGABYTE
+        return f"the file system at {self.mount} has {free:,.1f} of {size:,.0f} MB free"
+
+
+def room(path: Path) -> Room | None:
+    """The file system of a path, or of its nearest folder that is there; None where the system does not say."""
+    try:
+        there = next(one for one in (path, *path.parents) if one.exists())
+        mount = next(one for one in (there, *there.parents) if os.path.ismount(one))
+        seen = os.statvfs(there)
+    except (OSError, StopIteration):
+        return None
+    files = seen.f_favail if seen.f_files else None
+    return Room(seen.f_bavail * seen.f_frsize, files, seen.f_blocks * seen.f_frsize, mount)
+
+
+def told(path: Path) -> str:
+    """What is left where `path` lies, in brackets for the end of a sentence; empty where the system does not say."""
+    left = room(path)
+    return f" ({left})" if left is not None else ""
+
+
+def advice(error: Exception, path: Path) -> str:
+    """One sentence on a file under `path` that could not be written: what is wrong, how much is free, what to do."""
+    if not isinstance(error, OSError):
+        return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    said = error.strerror or str(error)
+    wrong, remedy = _ADVICE.get(error.errno or 0, (said, "check the disk, or choose another --out"))
+    return f"{wrong}{told(path)}: {remedy}"
