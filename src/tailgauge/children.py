@@ -9,14 +9,14 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import gevent
 
 from tailgauge.errors import TailgaugeError
 
-_KEYS = ("API_KEY", "AUTH_TOKEN", "ADMIN_KEY")
+_KEYS = ("API_KEY", "AUTH_TOKEN", "ADMIN_KEY", "TAILGAUGE_TOKEN")
 
 
 def environment(*, with_keys: bool) -> dict[str, str]:
@@ -25,9 +25,11 @@ def environment(*, with_keys: bool) -> dict[str, str]:
 
 
 class Child:
-    """One child process; what it writes to standard error goes to `log`."""
+    """One child process; what it writes to standard error goes to `log`. `more`: variables for its environment."""
 
-    def __init__(self, arguments: Sequence[str], log: Path, *, with_keys: bool) -> None:
+    def __init__(
+        self, arguments: Sequence[str], log: Path, *, with_keys: bool, more: Mapping[str, str] | None = None
+    ) -> None:
         self.log = log
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
@@ -36,7 +38,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 start_new_session=True,
-                env=environment(with_keys=with_keys),
+                env={**environment(with_keys=with_keys), **(more or {})},
             )
 
     def first_line(self, timeout_s: float) -> str:

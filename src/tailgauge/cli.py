@@ -9,15 +9,13 @@ import gc
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from tailgauge import __version__, exit_codes
+from tailgauge import __version__, exit_codes, run_command
+from tailgauge.address import parse
 from tailgauge.errors import Exit, TailgaugeError, UsageError
-
-if TYPE_CHECKING:
-    from tailgauge.settings import Settings
 
 
 class _Positive(click.ParamType[float]):
@@ -44,10 +42,21 @@ def cli() -> None:
 @click.option("--target", metavar="URL", help="Send the traffic there instead of the scenario's target.url.")
 @click.option(
     "--workers",
-    type=click.IntRange(1, 256),
-    default=1,
-    show_default=True,
-    help="Worker processes on this machine.",
+    type=click.IntRange(0, 256),
+    metavar="N",
+    help="Worker processes on this machine (default: 1; with --expect-workers 0).",
+)
+@click.option(
+    "--expect-workers",
+    type=click.IntRange(0, 10_000),
+    default=0,
+    metavar="N",
+    help="Wait for N workers that are started elsewhere by `tailgauge worker`; see docs/many-machines.md.",
+)
+@click.option(
+    "--bind",
+    metavar="HOST[:PORT]",
+    help="Where they find this process (default: 127.0.0.1:5557, which only this machine reaches).",
 )
 @click.option(
     "--duration", type=_Positive(), metavar="SECONDS", help="Length of the run; scales all its stages."
@@ -109,7 +118,9 @@ def cli() -> None:
 def run(
     scenarios: tuple[str, ...],
     target: str | None,
-    workers: int,
+    workers: int | None,
+    expect_workers: int,
+    bind: str | None,
     duration: float | None,
     rate: float | None,
     sets: tuple[str, ...],
@@ -136,71 +147,25 @@ def run(
         "guard.max_tokens": ("--max-tokens", max_tokens),
         "guard.max_cost": ("--max-cost", max_cost),
     }
-    if virtual and workers > 1:
-        raise UsageError("--virtual: a rehearsal is one worker: leave out --workers")
+    if virtual and ((workers or 1) > 1 or expect_workers):
+        raise UsageError("--virtual: a rehearsal is one worker: leave out --workers and --expect-workers")
     if virtual and certificate:
         raise UsageError("--certificate: a rehearsal sends nothing: leave it out")
-    told = {"out": out, "workers": workers, "sends": not virtual, "certificate": certificate}
-    settings = [_settings(scenario, options, duration, sets, told) for scenario in scenarios]
+    children, elsewhere, address = run_command.hands(workers, expect_workers, bind)
+    told = {"out": out, "workers": children + elsewhere, "sends": not virtual, "certificate": certificate}
+    settings = [run_command.settings_of(scenario, options, duration, sets, told) for scenario in scenarios]
     if virtual:
-        sys.exit(Exit.worst(_rehearse(each, as_json=as_json) for each in settings))
-    from tailgauge.endpoints.keys import key_for
+        sys.exit(Exit.worst(run_command.rehearse(each, click.echo, as_json=as_json) for each in settings))
+    run_command.check_reachable(settings, address)
+    run_command.check_keys(settings)
+    from tailgauge.launch import Hands
 
-    for scenario in (each.scenario for each in settings):  # a missing key is told before anything starts
-        for wanted in filter(None, (scenario.target, scenario.second_target)):
-            key_for(wanted.url, wanted.protocol, wanted.api_key_env)
-    sys.exit(_launch(settings, workers, as_json=as_json))
-
-
-def _launch(settings: list[Settings], workers: int, *, as_json: bool) -> Exit:
-    """Run each and tell what came of it; returns the exit code of them all."""
-    from tailgauge.launch import Launch
-
-    codes = []
-    for done in Launch(settings, workers, quiet=as_json).runs():
-        codes.append(done.code)
-        if done.failure is not None:
-            click.echo(f"tailgauge: {done.failure}", err=True)
-        if as_json:
-            data = done.made.data if done.made else {}
-            folder = {"run_id": done.run.run_id, "run_dir": str(done.run.folder.path)} if done.run else {}
-            click.echo(json.dumps({**data, **folder, "exit_code": int(done.code)}))
-        elif done.made:
-            click.echo(done.made.summary)
-    if len(codes) < len(settings):  # a Ctrl-C between two of them
-        codes.append(Exit.INTERRUPTED)
-    return Exit.worst(codes)
+    hands = Hands(children, elsewhere, address)
+    sys.exit(run_command.launch(settings, hands, click.echo, _complain, as_json=as_json))
 
 
-def _settings(
-    scenario: str,
-    options: dict[str, tuple[str, Any]],
-    duration: float | None,
-    sets: tuple[str, ...],
-    told: dict[str, Any],
-) -> Settings:
-    """The options as overrides of the scenario, each keeps its name for what is said of it; and what else is `told`."""
-    from tailgauge.scenario import override
-    from tailgauge.settings import resolve
-
-    pairs = [override(text) for text in sets]
-    named = [(key, option, value) for key, (option, value) in options.items() if value is not None]
-    pairs += [(key, value) for key, _, value in named]
-    spelt = {key: option for key, option, _ in named}
-    return resolve(scenario, pairs, duration_s=duration, spelt=spelt, **told)
-
-
-def _rehearse(settings: Settings, *, as_json: bool) -> Exit:
-    """Run in virtual time and report; returns the exit code."""
-    from tailgauge.analyse import analyse
-    from tailgauge.rehearsal.command import rehearse
-
-    asked = (settings.scenario_file, settings.overrides, settings.out)
-    folder = rehearse(settings.scenario, settings.schedule, *asked)
-    made = analyse(folder, settings.out)
-    told = {"run_id": folder.path.name, "run_dir": str(folder.path), "exit_code": int(made.exit_code)}
-    click.echo(json.dumps({**made.data, **told}) if as_json else made.summary)
-    return made.exit_code
+def _complain(text: str) -> None:
+    click.echo(text, err=True)
 
 
 @cli.command(epilog=exit_codes.CALIBRATE)
@@ -365,18 +330,25 @@ def endpoint(
     serve_command(host, port, profile, sets, seed, options, lambda url: click.echo(f"listening on {url}"))
 
 
-@cli.command()
-@click.option("--master", required=True, metavar="HOST:PORT", help="Address of the run's owner.")
+@cli.command(epilog=exit_codes.WORKER)
+@click.option("--master", required=True, metavar="HOST:PORT", help="Where the owner of the run listens.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    help="Folder in which runs/ keeps the rows until the owner has them (default: here).",
+)
 @click.option("--lifeline", is_flag=True, help="End when standard input does.")
-def worker(master: str, lifeline: bool) -> None:
-    """Send traffic for the owner at HOST:PORT until it lets go."""
-    host, colon, port = master.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise UsageError(f"--master {master}: expected HOST:PORT")
+def worker(master: str, out: Path, lifeline: bool) -> None:
+    """Send traffic for the owner at HOST:PORT until it lets go.
+
+    Both need the same token in TAILGAUGE_TOKEN; see docs/many-machines.md.
+    """
+    address, folder = parse(master, "--master"), run_command.folder_for(out)
     gc.disable()  # a quarter of the time to load Locust and an SDK; Health gives it back after a run
     from tailgauge.launch import work
 
-    work(master, lifeline=lifeline)
+    sys.exit(work(address, folder, lifeline=lifeline))
 
 
 def main() -> None:

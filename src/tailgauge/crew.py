@@ -1,6 +1,11 @@
 """What the owner knows of its workers: who they are, what they last said, and which of them are lost.
 
 Rule: numbers as the workers said them, summed and nothing more; who is sent what is the owner's business.
+
+    joining -> running -> drained        failed: it said that it cannot go on
+                  |  ^
+                  v  |                   lost: gone, or silent for SILENT_S; who speaks again takes part again
+                 lost
 """
 
 from __future__ import annotations
@@ -16,7 +21,11 @@ from tailgauge.folder import RunFolder
 from tailgauge.records import CLIENT_DROP
 from tailgauge.so_far import Watched, so_far
 
-SILENT_S = 5.0  # a worker that says nothing for so long gets no more slices
+SILENT_S = 4.0  # a worker that says nothing for so long gets no more slices
+
+
+Held = tuple[int, int, int, int]  # a slice's begin and end in ns of the run; of how many shares it was which
+Span = tuple[int, int | None]
 
 
 @dataclass(slots=True)
@@ -27,10 +36,15 @@ class Member:
     number: int
     hello: dict[str, Any]
     heard_at_ns: int
-    state: str = "running"  # running, drained, failed, lost
+    state: str = "running"  # joining, running, drained, failed, lost
+    late_ns: int | None = None  # of a late joiner: when in the run it was told to begin
     ready: bool = False
+    home: bool = False  # its rows came from elsewhere, and all of them are here
     opened: bool = False  # it has opened the connections that it was told to
     leased: int = 0  # requests handed to it; in a closed loop, those that it says it had
+    held: list[Held] = field(default_factory=list)  # the slices handed to it
+    silent: list[Span] = field(default_factory=list)  # when nothing was heard of it, in ns of the run
+    missing: list[dict[str, float]] = field(default_factory=list)  # seconds whose arrivals left no row
     said: dict[str, Any] = field(default_factory=dict)
     self: dict[str, Any] = field(default_factory=dict)
 
@@ -53,7 +67,16 @@ class Member:
         known = {k: self.self.get(k) for k in ("clock", "stamps", "counts", "rows", "why")}
         known["counts"] = known["counts"] or self.said.get("counts")
         hello = {k: self.hello[k] for k in ("name", "host", "pid")}
-        return {"worker": self.number, **hello, "state": self.state, "leased": self.leased, **known}
+        silent = [
+            {"from_s": _s(since), "to_s": None if until is None else _s(until)}
+            for since, until in self.silent
+        ]
+        told = {
+            "late_s": None if self.late_ns is None else _s(self.late_ns),
+            "silent": silent,
+            "missing": self.missing,
+        }
+        return {"worker": self.number, **hello, "state": self.state, "leased": self.leased, **known, **told}
 
 
 class Crew:
@@ -69,9 +92,11 @@ class Crew:
     def __iter__(self) -> Iterator[Member]:
         return iter(self.members.values())
 
-    def add(self, node: str, hello: dict[str, Any]) -> None:
-        """A worker reported for the run."""
-        self.members[node] = Member(node, len(self.members), hello, monotonic_ns())
+    def add(self, node: str, hello: dict[str, Any], *, late: bool = False) -> Member:
+        """A worker reported for the run, or `late`, for what is left of it."""
+        member = Member(node, len(self.members), hello, monotonic_ns(), "joining" if late else "running")
+        self.members[node] = member
+        return member
 
     def living(self) -> list[Member]:
         """Those that take part now."""
@@ -81,15 +106,22 @@ class Crew:
         """Whether its process has ended."""
         return not self._alive(member.node)
 
-    def newly_lost(self, since_ns: int) -> list[Member]:
-        """Mark and return those that are gone, or silent for too long, counted from `since_ns` at the earliest."""
+    def newly_lost(self, start_at_ns: int) -> list[Member]:
+        """Mark and return those that are gone, or silent for too long, since the start of the run at the earliest."""
         lost = []
         for member in self.living():
-            silent = monotonic_ns() - max(member.heard_at_ns, since_ns) > SILENT_S * 1e9
-            if silent or self.is_gone(member):
+            heard = max(member.heard_at_ns, start_at_ns + (member.late_ns or 0))
+            if monotonic_ns() - heard > SILENT_S * 1e9 or self.is_gone(member):
                 member.state = "lost"
+                member.silent.append((heard - start_at_ns, None))
                 lost.append(member)
         return lost
+
+    def back(self, member: Member, passed_ns: int) -> None:
+        """One that was silent has spoken."""
+        member.state = "running"
+        since, _ = member.silent.pop()
+        member.silent.append((since, passed_ns))
 
     def progress(self, passed_s: float, duration_s: float) -> describe.Progress:
         """Sums over the last counters, for the live display."""
@@ -127,3 +159,7 @@ class Crew:
         if scheduled is None:
             scheduled = sum(share.leased for share in shares)
         return conserve(scheduled, shares, final=final)
+
+
+def _s(ns: int) -> float:
+    return round(ns / 1e9, 3)

@@ -28,3 +28,11 @@ Exit codes:
   3    no rate passed, or the planned one did not
   130  interrupted: no certificate was stored
   0    the certificate names a rate"""
+
+WORKER = """\b
+Exit codes:
+  0    the owner let it go
+  2    wrong usage
+  3    the owner vanished; what was recorded stays, and where is told
+  4    no owner answered, or it refused this worker
+  130  interrupted"""

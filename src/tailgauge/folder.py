@@ -39,7 +39,7 @@ class RunFolder:
         return self.path / "run.json"
 
     @property
-    def token(self) -> Path:
+    def mark(self) -> Path:
         """A file by which a worker recognises that it shares this folder with the owner."""
         return self.path / ".owner"
 

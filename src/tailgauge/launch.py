@@ -11,7 +11,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,20 +20,29 @@ import gevent
 import locust  # first: it patches the standard library for gevent
 from locust import runners
 from locust.env import Environment
+from locust.exception import RPCError
 from locust.util.load_locustfile import load_locustfile
 
+from tailgauge.address import LOOPBACK, Address, is_loopback
 from tailgauge.analyse import Made, analyse
 from tailgauge.children import Child
 from tailgauge.clock import monotonic_ns
-from tailgauge.errors import Exit, TailgaugeError, TargetError
+from tailgauge.errors import Exit, TailgaugeError, TargetError, UsageError
 from tailgauge.owner import Run
 from tailgauge.progress import Display
 from tailgauge.scenario import packaged
+from tailgauge.seal import TOKEN, Seal, fresh, given
 from tailgauge.settings import Settings
-from tailgauge.users import Owner, attach_worker
+from tailgauge.users import Owner, attach_worker, refusal
 
 log = logging.getLogger("tailgauge")
+HERE = Address(LOOPBACK, 0)
 CONNECT_S = 60.0
+ELSEWHERE_S = 600.0  # workers on other machines are started by hand
+TELL_S = 10.0
+ANSWER_S = 120  # that a worker waits for an owner that does not answer yet
+OWNER_S = 30  # a worker that hears nothing of the owner for so long writes what it has and ends
+ANYWHERE = ("0.0.0.0", "[::]", "*")  # noqa: S104 - named, not bound
 TICK_S = 0.25
 STOP_S = 30.0
 
@@ -64,11 +73,26 @@ class Outcome:
     failure: TailgaugeError | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Hands:
+    """Who sends the traffic: children of this process, and workers that are started elsewhere and come to `bind`."""
+
+    children: int
+    elsewhere: int = 0
+    bind: Address = HERE
+
+    @property
+    def number(self) -> int:
+        """All of them."""
+        return self.children + self.elsewhere
+
+
 class Launch:
     """One `tailgauge run`: its processes, and a run of each scenario in turn, by the same workers."""
 
-    def __init__(self, scenarios: Sequence[Settings], workers: int, *, quiet: bool) -> None:
-        self._scenarios, self._workers, self._quiet = scenarios, workers, quiet
+    def __init__(self, scenarios: Sequence[Settings], hands: Hands, *, quiet: bool) -> None:
+        self._scenarios, self._hands, self._quiet = scenarios, hands, quiet
+        self._token = given("a worker that is no child of this run" if hands.elsewhere else "") or fresh()
         self._interrupts = 0
         self._children: list[Child] = []
         self._owner: Owner | None = None
@@ -100,30 +124,29 @@ class Launch:
     def _start(self) -> Any:
         first = next(iter(self._scenarios[0].scenario.traffic.values()))
         environment = Environment(user_classes=user_classes({first.pattern}), events=locust.events)
-        runner = environment.create_master_runner("127.0.0.1", 0)
-        address = f"127.0.0.1:{runner.server.port}"
-        for number in range(self._workers):
+        runner = _master(environment, self._hands.bind)
+        self._owner = Owner(environment, self._scenarios[0], Seal(self._token), stays=True)
+        self._owner.is_alive = lambda node: self._alive(runner, node)
+        host = self._hands.bind.host if is_loopback(self._hands.bind.host) else LOOPBACK
+        line = ["worker", f"--master={host}:{runner.server.port}", "--lifeline"]
+        for number in range(self._hands.children):
             log_file = self._logs / f"worker-{number}.log"
-            self._children.append(
-                Child(["worker", f"--master={address}", "--lifeline"], log_file, with_keys=True)
-            )
+            self._children.append(Child(line, log_file, with_keys=True, more={TOKEN: self._token}))
         return runner
 
     def _one(self, runner: Any, settings: Settings) -> Run:
         """A run from its plan to its drain."""
+        assert self._owner is not None
         display = Display(settings.scenario.stages.duration_s)
+        workers = self._hands.number
         try:
-            plural = "" if self._workers == 1 else "s"
-            display.say(f"tailgauge: {settings.scenario_file}, {self._workers} worker{plural}; starting")
+            plural = "" if workers == 1 else "s"
+            display.say(f"tailgauge: {settings.scenario_file}, {workers} worker{plural}; starting")
             for line in settings.estimate.lines():
                 display.say(f"tailgauge: {line}")
-            self._await_workers(runner)
-            if self._owner is None:
-                self._owner = Owner(
-                    runner.environment, settings, lambda node: self._alive(runner, node), stays=True
-                )
             self._owner.settings, self._owner.run = settings, None
-            gevent.spawn(runner.start, self._workers, self._workers)
+            self._await_workers(runner, display)
+            gevent.spawn(runner.start, workers, workers)
             return self._watch(self._owner, display)
         finally:
             display.close()
@@ -133,26 +156,51 @@ class Launch:
         runner.quit()
         self._stop_children()
 
-    def _await_workers(self, runner: Any) -> None:
+    def _await_workers(self, runner: Any, display: Display) -> None:
+        assert self._owner is not None
         self._await_stopped(runner)
-        deadline = monotonic_ns() + int(CONNECT_S * 1e9)
-        while len(runner.clients.ready) < self._workers:
+        patience_s = ELSEWHERE_S if self._hands.elsewhere else CONNECT_S
+        since, told_s = monotonic_ns(), 0.0
+        while (there := self._present(runner)) < self._hands.number:
+            waited_s = (monotonic_ns() - since) / 1e9
             if self._interrupts:
                 raise TailgaugeError("interrupted before the run began")
             for child in self._children:
                 if not child.running():
                     raise TailgaugeError(f"a worker process has ended: {child.last_words()}")
-            if monotonic_ns() > deadline:
-                raise TailgaugeError(f"the workers did not connect within {CONNECT_S:.0f} s")
+            if waited_s > patience_s:
+                raise TailgaugeError(
+                    f"{there} of {self._hands.number} workers came within {patience_s:.0f} s"
+                    + "".join(
+                        f"; {refusal(node, why)}" for node, why in list(self._owner.refused.items())[:3]
+                    )
+                )
+            if self._hands.elsewhere and waited_s >= told_s:
+                display.say(
+                    f"tailgauge: {there} of {self._hands.number} workers are there; {self._how(runner)}"
+                )
+                told_s += TELL_S
             gevent.sleep(0.02)
 
+    def _present(self, runner: Any) -> int:
+        """Workers that have said hello and that Locust can give a part of the run."""
+        assert self._owner is not None
+        ready = {client.id for client in runner.clients.ready}
+        return sum(node in ready for node in self._owner.roster)
+
+    def _how(self, runner: Any) -> str:
+        bind = self._hands.bind
+        host = "THIS-MACHINE" if bind.host in ANYWHERE else bind.host
+        return f"on each of the other machines: tailgauge worker --master {host}:{runner.server.port}"
+
     def _alive(self, runner: Any, node: str) -> bool:
+        assert self._owner is not None
         client = runner.clients.get(node)
-        if client is None or client.state == "missing":
+        if client is None or client.state == runners.STATE_MISSING:
             return False
-        member = self._owner.run.crew.members.get(node) if self._owner and self._owner.run else None
+        hello = self._owner.roster.get(node, {})
         pids = {c.process.pid: c for c in self._children}
-        return member is None or member.hello["pid"] not in pids or pids[member.hello["pid"]].running()
+        return not hello.get("child") or hello["pid"] not in pids or pids[hello["pid"]].running()
 
     def _await_stopped(self, runner: Any) -> None:
         """Until Locust is done with the run before: it tells the workers to stop after the drain."""
@@ -215,27 +263,75 @@ class Launch:
         return Outcome(made.exit_code, made, run)
 
 
-def work(master: str, *, lifeline: bool) -> None:
-    """`tailgauge worker`: serve a master until it lets go."""
+def _master(environment: Any, bind: Address) -> Any:
+    """A master at `bind`; UsageError where it cannot be there. Locust itself would end the process."""
+    logging.getLogger("locust.runners").setLevel(logging.CRITICAL)
+    try:
+        return environment.create_master_runner(bind.host, bind.port)
+    except (SystemExit, RPCError, OSError) as error:
+        said = "the port is in use" if isinstance(error, SystemExit) else error
+        raise UsageError(f"--bind {bind}: the master cannot listen there: {said}") from error
+    finally:
+        logging.getLogger("locust.runners").setLevel(logging.NOTSET)
+
+
+def work(master: Address, out: Path, *, lifeline: bool) -> Exit:
+    """`tailgauge worker`: serve a master until it lets go; returns the exit code."""
     quiet_logging()
-    host, _, port = master.rpartition(":")
+    seal = Seal(given("a worker"))
+    runners.CONNECT_RETRY_COUNT = ANSWER_S // runners.CONNECT_TIMEOUT
     environment = Environment(user_classes=user_classes(), events=locust.events)
-    runner = environment.create_worker_runner(host, int(port))
-    worker = attach_worker(environment)
+    try:
+        runner = environment.create_worker_runner(master.host, master.port)
+    except ConnectionError as error:
+        raise TargetError(
+            f"--master {master}: no owner of a run answers there. Is it started, is the port open?"
+        ) from error
+    worker = attach_worker(environment, seal, out, is_child=lifeline)
+    ends: list[Exit] = []
 
-    def end(reason: str) -> None:
-        worker.finish(reason)
-        runner.quit()
+    def end(code: Exit, reason: str) -> None:
+        if not ends:
+            ends.append(code)
+            log.warning("%s", reason)
+            worker.finish(reason)
+            runner.quit()
 
-    gevent.signal_handler(signal.SIGTERM, lambda: gevent.spawn(end, "this worker was told to end"))
+    def refused() -> None:
+        end(Exit.TARGET, f"the owner of the run at {master} refused this worker: {worker.refused}")
+
+    worker.on_refused = refused
+    gevent.signal_handler(
+        signal.SIGTERM, lambda: gevent.spawn(end, Exit.INTERRUPTED, "this worker was told to end")
+    )
+    gevent.signal_handler(signal.SIGINT, lambda: gevent.spawn(end, Exit.INTERRUPTED, "interrupted"))
     if lifeline:
-        gevent.spawn(_follow, end)
+        gevent.spawn(_follow, lambda: end(Exit.INVALID, "the owner of the run is gone"))
+    else:
+        gevent.spawn(
+            _listen, runner, lambda: end(Exit.INVALID, f"nothing was heard of the owner for {OWNER_S} s")
+        )
     runner.greenlet.join()
+    if worker.left:
+        log.warning(
+            "rows that the owner does not have are in %s; try: tailgauge report %s", worker.left, worker.left
+        )
+    return ends[0] if ends else Exit.OK
 
 
-def _follow(end: Any) -> None:
+def _listen(runner: Any, end: Callable[[], None]) -> None:
+    """End when the owner has been silent for long, as counted by looks: a worker that stood still itself waits on."""
+    heard, silent = None, 0
+    while silent < OWNER_S:
+        gevent.sleep(1)
+        silent = 0 if runner.last_heartbeat_timestamp != heard else silent + 1
+        heard = runner.last_heartbeat_timestamp
+    end()
+
+
+def _follow(end: Callable[[], None]) -> None:
     """End when standard input does: the owner that held the other end is gone."""
     stdin = sys.stdin.fileno()
     while gevent.get_hub().threadpool.apply(os.read, (stdin, 1024)):
         continue
-    end("the owner of the run is gone")
+    end()

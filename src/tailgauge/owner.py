@@ -9,103 +9,158 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import gevent
 from gevent.event import Event
 
-from tailgauge import describe
+from tailgauge import account, describe
 from tailgauge.arrivals import Planned, Schedule
 from tailgauge.call import SECOND
 from tailgauge.children import Child
 from tailgauge.clock import boot_id, monotonic_ns, utc_now
+from tailgauge.conservation import request_ids
 from tailgauge.crew import Crew, Member
 from tailgauge.endpoints.keys import key_for
 from tailgauge.errors import TailgaugeError, TargetError, UsageError
-from tailgauge.folder import RunFolder, new_run_id, write_json
+from tailgauge.folder import RunFolder, new_run_id
 from tailgauge.guard import Amount
+from tailgauge.handout import Handout
 from tailgauge.link import Link
-from tailgauge.preflight import USABLE, Learnt, prefixes, trials
-from tailgauge.records import EMPTY, OK, TURNS
+from tailgauge.preflight import USABLE, prefixes, trials
+from tailgauge.receiving import Inbox
+from tailgauge.records import EMPTY, OK
 from tailgauge.settings import Settings
 from tailgauge.simulated import fetch_truth, start_endpoint
 from tailgauge.target_tables import SIMULATED
-from tailgauge.turns import loop, turns_of
+from tailgauge.winding_up import wind_up
 
 log = logging.getLogger("tailgauge")
 
-SLICE_NS = 5_000_000_000
 LEAD_NS = 1_500_000_000  # from `go` to the first arrival
 READY_S = 30.0
 OPENING_S = 0.02  # for each connection opened beforehand, at the longest
+LOOK_S = 0.25
+HEARD = ("ready", "tried", "opened", "counters", "guarded", "part", "drained", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """What Locust knows of the workers: how many a run begins with, and whether one is still there."""
+
+    expected: Callable[[], int]
+    alive: Callable[[str], bool]
 
 
 class Run:
     """One run, from Locust's test_start to the end of its drain."""
 
-    def __init__(self, link: Link, settings: Settings, workers: int, alive: Callable[[str], bool]) -> None:
-        self._link, self.settings, self._expected = link, settings, workers
+    def __init__(self, link: Link, settings: Settings, workers: Workers) -> None:
+        self._link, self.settings, self._workers = link, settings, workers
         self.scenario = settings.scenario
         self.run_id = new_run_id(self.scenario.name)
         self.folder = RunFolder((settings.out / "runs" / self.run_id).resolve())
-        self.crew = Crew(alive)
+        self.crew = Crew(workers.alive)
+        self.inbox = Inbox(self.folder)
         self.schedule: Schedule | None = None
+        self._handout: Handout | None = None
         self.state = "running"
         self.notes: list[str] = []
         self.preflight: list[dict[str, Any]] = []
         self.failure: TailgaugeError | None = None
-        self._tried: dict[str, Any] | None = None  # what the first worker says of the preflight
+        self.tried: dict[str, Any] | None = None  # what the first worker says of the preflight
         self.start_at_ns: int | None = None
         self.admission_end_at_ns: int | None = None
         self.admitted = Event()  # the schedule is through, or it was cut short
         self.over = Event()  # drained, written
-        self._token = secrets.token_hex(16)
-        self._targets = [one for one in (self.scenario.target, self.scenario.second_target) if one]
-        self._target_urls = [one.url for one in self._targets]
+        self._mark = secrets.token_hex(16)
+        self.targets = [one for one in (self.scenario.target, self.scenario.second_target) if one]
+        self.target_urls = [one.url for one in self.targets]
         self._endpoint: Child | None = None
         self._endpoint_url = ""
         self._changed = Event()
-        self._started_at = utc_now()
+        self.started_at = utc_now()
+        self._mustered = False  # the plan is out: who comes now comes late
+        self._early: dict[str, dict[str, Any]] = {}  # late, but before the start
         self._draining = False
         self.finishing = False
 
     # --- told by the workers ----------------------------------------------------------------------------------
 
     def on_hello(self, node: str, data: dict[str, Any]) -> None:
-        """A worker is there; one that comes after the plan was handed out waits for the next run."""
-        if node not in self.crew.members and self.start_at_ns is None and not self._draining:
+        """A worker is there. One that comes after the start takes a share from the next slice on, where that can be."""
+        if node in self.crew.members or self._draining:
+            return
+        if not self._mustered:
             self.crew.add(node, data)
             self._changed.set()
+        elif self.start_at_ns is None:
+            self._early[node] = data
+        elif (why := self._no_more_workers()) is not None:
+            self.notes.append(f"worker {data['name']} came {self._at()} and waits for the next run: {why}")
+        else:
+            member = self.crew.add(node, data, late=True)
+            self._link.send("plan", self._plan(member.number), node)
+
+    def _no_more_workers(self) -> str | None:
+        """Why a late joiner cannot take part; None where it can."""
+        if not self.scenario.arrival.is_open:
+            return "every user of the closed loop has its worker"
+        if self.settings.limit != Amount(None, None, None):
+            return "the limits of the run were shared out at its start"
+        if len(self.crew) == 1 and any(traffic.cache for traffic in self.scenario.traffic.values()):
+            return "the one worker that there was takes itself for the only writer of the prompt cache"
+        return None
 
     def on_message(self, kind: str, node: str, data: dict[str, Any]) -> None:
-        """ready, tried, opened, guarded, counters, drained, failed."""
+        """What a worker that takes part says: one of HEARD."""
         member = self.crew.members.get(node)
         if member is None or data["run"] != self.run_id:
             return
         member.heard_at_ns = monotonic_ns()
         if member.state == "lost" and not self.finishing:
-            member.state = "running"  # it was silent, not dead: its leases are still its own
-            self.notes.append(
-                f"worker {member.number} came back {self._passed_ns() / 1e9:.0f} s into the run"
-            )
-        if kind == "ready":
-            member.ready, member.self = True, {"clock": data["clock"], "shared": data["shared"]}
-        elif kind == "tried":
-            self._tried, self.preflight = data, data["trials"]
-        elif kind == "opened":
-            member.opened = True
-            self.notes.extend(f"worker {member.number}: {said}" for said in data["missing"])
-        elif kind == "guarded":
-            self._on_guarded(member, data["limit"])
-        elif kind == "failed":
-            self._on_failed(member, data)
-        else:
-            member.said = data
-            if not self.scenario.arrival.is_open:  # nothing is planned: only the worker can count
-                member.leased = data["counts"]["leased"]
-            if kind == "drained":
-                member.state, member.self = data["self"]["state"], data["self"]
+            self.crew.back(member, self._passed_ns())  # it was silent, not dead: its leases are still its own
+            self.notes.append(f"worker {member.number} came back {self._at()}")
+        getattr(self, f"_on_{kind}")(member, data)
         self._changed.set()
+
+    def _on_ready(self, member: Member, data: dict[str, Any]) -> None:
+        member.ready, member.self = True, {k: data[k] for k in ("clock", "shared", "folder")}
+        if member.state == "joining":
+            self._join(member)
+
+    def _on_tried(self, _: Member, data: dict[str, Any]) -> None:
+        self.tried, self.preflight = data, data["trials"]
+
+    def _on_opened(self, member: Member, data: dict[str, Any]) -> None:
+        member.opened = True
+        self.notes.extend(f"worker {member.number}: {said}" for said in data["missing"])
+
+    def _on_part(self, member: Member, data: dict[str, Any]) -> None:
+        self._link.send("got", {"run": self.run_id, **self.inbox.take(member.number, data)}, member.node)
+
+    def _on_counters(self, member: Member, data: dict[str, Any]) -> None:
+        member.said = data
+        if not self.scenario.arrival.is_open:  # nothing is planned: only the worker can count
+            member.leased = data["counts"]["leased"]
+
+    def _on_drained(self, member: Member, data: dict[str, Any]) -> None:
+        self._on_counters(member, data)
+        told = data["self"]
+        member.state, member.self = told["state"], told
+        here, there = self.inbox.rows.get(member.number, {}), told["rows"]
+        if not told["shared"] and all(here.get(name, 0) == rows for name, rows in there.items()):
+            member.home = True
+            self._link.send("home", {"run": self.run_id}, member.node)
+
+    def _join(self, member: Member) -> None:
+        """A late joiner is ready: it begins with the next slice, at the start that all have."""
+        assert self.tried is not None
+        member.state, member.late_ns = "running", self._passed_ns()
+        told = {"run": self.run_id, "start_at_ns": self.start_at_ns, "learnt": self.tried["learnt"]}
+        self._link.send("go", {**told, "limit": Amount(None, None, None).plain()}, member.node)
+        self.notes.append(f"worker {member.number} joined {self._at()}")
 
     def _on_failed(self, member: Member, data: dict[str, Any]) -> None:
         member.state = "failed"
@@ -114,7 +169,8 @@ class Run:
             self.failure = TargetError(data["why"])
         self.cut_short("failed")
 
-    def _on_guarded(self, member: Member, limit: str) -> None:
+    def _on_guarded(self, member: Member, data: dict[str, Any]) -> None:
+        limit = data["limit"]
         if self.state == "running":
             self.notes.append(
                 f"guard.{limit} ({getattr(self.scenario.guard, limit):,}): the next call of worker {member.number} "
@@ -146,20 +202,24 @@ class Run:
 
     def _prepare(self) -> None:
         scenario = self.scenario
-        for target in self._targets:
+        for target in self.targets:
             key_for(target.url, target.protocol, target.api_key_env)
         self.schedule = self.settings.schedule
         self.notes.extend(self.schedule.notes)
         self.folder.create()
-        self.folder.token.write_text(self._token)
-        self.folder.token.chmod(0o600)
-        if SIMULATED in self._target_urls:
+        self.folder.mark.write_text(self._mark)
+        self.folder.mark.chmod(0o600)
+        if SIMULATED in self.target_urls:
             self._endpoint, self._endpoint_url = start_endpoint(scenario, self.folder.path / "endpoint.log")
-            self._target_urls = [self._endpoint_url if u == SIMULATED else u for u in self._target_urls]
-        self.write()
+            self.target_urls = [self._endpoint_url if u == SIMULATED else u for u in self.target_urls]
+        account.write(self)
 
     def _muster(self) -> None:
-        self._await(lambda: len(self.crew) >= self._expected, READY_S, "workers did not report for the run")
+        def there() -> bool:
+            return len(self.crew) >= max(1, self._workers.expected())
+
+        self._await(there, READY_S, "workers did not report for the run")
+        self._mustered = True
         for member in self.crew:
             self._link.send("plan", self._plan(member.number), member.node)
         self._await(lambda: all(m.ready for m in self.crew), READY_S, "workers did not take the plan")
@@ -168,11 +228,11 @@ class Run:
         return {
             "worker": number,
             "folder": str(self.folder.path),
-            "token": self._token,
+            "mark": self._mark,
             "boot_id": boot_id(),
-            "alone": self._expected == 1,
+            "alone": len(self.crew) == 1,
             "prices": self.settings.priced(),
-            "run": self._run_facts(),
+            "run": account.run_facts(self),
         }
 
     def _try(self) -> None:
@@ -181,11 +241,11 @@ class Run:
         self._link.send("try", {"run": self.run_id}, first.node)
         calls = len(trials(self.scenario)) + prefixes(self.scenario)
         patience = self.scenario.limits.attempt_deadline_s + self.scenario.limits.connect_timeout_s + 5
-        self._await(lambda: self._tried is not None, patience * calls, "the preflight did not end")
+        self._await(lambda: self.tried is not None, patience * calls, "the preflight did not end")
         for seen in self.preflight:
             if seen["ended"] not in USABLE and seen["needed"]:
                 at = seen["target"] == SECOND
-                failure = describe.preflight_failure(self._target_urls[at], self._targets[at].protocol, seen)
+                failure = describe.preflight_failure(self.target_urls[at], self.targets[at].protocol, seen)
                 raise TargetError(failure)
             expected = {OK} if seen["words"] else {OK, EMPTY}  # what only writes a prefix has no answer
             if seen["ended"] not in expected:
@@ -194,7 +254,7 @@ class Run:
 
     def _open(self) -> None:
         """Connections opened beforehand, if any: after the preflight, so that they are young at the start."""
-        if wanted := sum(target.preopened for target in self._targets):
+        if wanted := sum(target.preopened for target in self.targets):
             crew = self.crew.living()
             for member in crew:
                 self._link.send("open", {"run": self.run_id}, member.node)
@@ -202,42 +262,41 @@ class Run:
             self._await(lambda: all(m.opened for m in crew), patience, "the connections were not opened")
 
     def _go(self) -> None:
-        assert self._tried is not None
-        left = self.settings.limit.less(Amount.of_plain(self._tried["spent"]))
+        assert self.tried is not None
+        left = self.settings.limit.less(Amount.of_plain(self.tried["spent"]))
         crew = self.crew.living()
         shares = left.shares(len(crew)) if crew else []
+        assert self.schedule is not None
+        leaves_out = self.scenario.limits.lost_share == "leave_out"
+        until_ns = int(self.scenario.stages.duration_s * 1e9)
+        self._handout = Handout(self.schedule, until_ns, self.crew, self._give, leaves_out=leaves_out)
         self.start_at_ns = monotonic_ns() + LEAD_NS
-        told = {"run": self.run_id, "start_at_ns": self.start_at_ns, "learnt": self._tried["learnt"]}
+        told = {"run": self.run_id, "start_at_ns": self.start_at_ns, "learnt": self.tried["learnt"]}
         for member, share in zip(crew, shares, strict=True):
             self._link.send("go", {**told, "limit": share.plain()}, member.node)
-        self.write()
+        account.write(self)
+        for node, data in self._early.items():
+            self.on_hello(node, data)
 
     def _hand_out(self) -> None:
-        assert self.start_at_ns is not None
+        assert self._handout is not None
         duration_ns = int(self.scenario.stages.duration_s * 1e9)
-        handed = 0
         while self._passed_ns() < duration_ns and not self._draining:
-            while handed < min(duration_ns, self._passed_ns() + 2 * SLICE_NS):
-                self._hand_slice(handed, min(handed + SLICE_NS, duration_ns))
-                handed += SLICE_NS
+            self._handout.up_to(self._passed_ns())
             self._notice_losses()
-            gevent.sleep(min(0.25, max(0.01, (duration_ns - self._passed_ns()) / 1e9)))
+            gevent.sleep(min(LOOK_S, max(0.01, (duration_ns - self._passed_ns()) / 1e9)))
 
-    def _hand_slice(self, since_ns: int, until_ns: int) -> None:
-        assert self.schedule is not None
-        living = self.crew.living()
-        if not living:
-            raise TailgaugeError("every worker is lost: the run cannot go on")
-        shares: list[list[Planned]] = [[] for _ in living]
-        for row in self.schedule.slice(since_ns, until_ns):
-            shares[(row.request_id // TURNS) % len(living)].append(row)
-        for member, rows in zip(living, shares, strict=True):
-            member.leased += turns_of(rows)
-            self._link.send("slice", {"run": self.run_id, "rows": rows}, member.node)
+    def _give(self, member: Member, rows: list[Planned]) -> None:
+        self._link.send("slice", {"run": self.run_id, "rows": rows}, member.node)
 
     def _notice_losses(self) -> None:
         for member in self.crew.newly_lost(self.start_at_ns or 0):
-            self.notes.append(f"worker {member.number} was lost {self._passed_ns() / 1e9:.0f} s into the run")
+            self.notes.append(f"worker {member.number} was lost {self._at()}")
+        if all(self.crew.is_gone(member) for member in self.crew):
+            raise TailgaugeError("every worker is lost: the run cannot go on")
+
+    def _at(self) -> str:
+        return f"{self._passed_ns() / 1e9:.0f} s into the run"
 
     def _passed_ns(self) -> int:
         return monotonic_ns() - (self.start_at_ns or monotonic_ns())
@@ -276,10 +335,12 @@ class Run:
     def _wind_up(self) -> None:
         self.admission_end_at_ns = monotonic_ns() if self.start_at_ns else None
         seconds = self.scenario.limits.drain_s if self.start_at_ns else 0.0
-        waiting = [m for m in self.crew if m.state in {"running", "failed"} and m.ready]
-        for member in waiting:
-            self._link.send("drain", {"run": self.run_id, "seconds": seconds}, member.node)
-        self._await_drained(waiting, seconds)
+
+        def drain(member: Member) -> bool:
+            return self._link.send("drain", {"run": self.run_id, "seconds": seconds}, member.node)
+
+        wind_up(self.crew, drain, self._changed, seconds, self.notes.append)
+        self._settle()
         if self._endpoint is not None:
             if self.start_at_ns:
                 self.notes.extend(fetch_truth(self._endpoint_url, self.run_id, self.folder))
@@ -287,22 +348,28 @@ class Run:
         if self.state == "running":
             self.state = "complete"
         if self.start_at_ns is not None or self.folder.path.is_dir():
-            self.write(ended=True)
-            self.folder.token.unlink(missing_ok=True)
+            account.write(self, ended=True)
+            self.folder.mark.unlink(missing_ok=True)
 
-    def _await_drained(self, waiting: list[Member], seconds: float) -> None:
-        deadline = monotonic_ns() + int((seconds + 120) * 1e9)  # compacting hours of parts takes its time
-        while any(not m.has_drained for m in waiting) and monotonic_ns() < deadline:
-            self._changed.clear()
-            self._changed.wait(timeout=0.5)
-            for member in [m for m in waiting if not m.has_drained and self.crew.is_gone(m)]:
-                member.state = "lost"
-                waiting.remove(member)
-                self.notes.append(f"worker {member.number} was lost before it had drained")
-        for member in waiting:
-            if not member.has_drained:
-                member.state = "lost"
-                self.notes.append(f"worker {member.number} did not drain in time")
+    def _settle(self) -> None:
+        """What came from elsewhere becomes one part a table; what the lost left out gets its seconds and its place."""
+        for number in list(self.inbox.rows):
+            self.notes.extend(gevent.get_hub().threadpool.apply(self.inbox.fold, (number,)))
+        for member in list(self.crew):
+            if member.state == "joining":
+                del self.crew.members[member.node]
+                self.notes.append(f"worker {member.hello['name']} came late and was not ready before the end")
+            elif (
+                member.state in {"lost", "failed"}
+                and self._handout is not None
+                and self.scenario.arrival.is_open
+            ):
+                member.missing = self._handout.missing(member, request_ids(self.folder, member.number))
+            if not (member.home or member.self.get("shared", True)):
+                self.notes.append(
+                    f"rows of worker {member.number} that are not here are in {member.self['folder']} on "
+                    f"{member.hello['host']}: give that folder to `tailgauge report` beside this one"
+                )
 
     def _await(self, done: Callable[[], bool], seconds: float, complaint: str) -> None:
         deadline = monotonic_ns() + int(seconds * 1e9)
@@ -319,42 +386,3 @@ class Run:
     def snapshot(self) -> describe.Progress:
         """The run so far, for the live display."""
         return self.crew.progress(self._passed_ns() / 1e9, self.scenario.stages.duration_s)
-
-    def _run_facts(self) -> dict[str, Any]:
-        told = [
-            {"url": url, "simulated": target.url == SIMULATED, "protocol": target.protocol}
-            for target, url in zip(self._targets, self._target_urls, strict=True)
-        ]
-        learnt = Learnt(*self._tried["learnt"]) if self._tried else Learnt()
-        return {
-            "run_id": self.run_id,
-            "scenario": self.scenario.model_dump(mode="json"),
-            "scenario_file": self.settings.scenario_file,
-            "overrides": list(self.settings.overrides),
-            "started_at": self._started_at,
-            "start_at_ns": self.start_at_ns,
-            "seed": self.scenario.seed,
-            "estimate": self.settings.estimate.facts(),
-            **learnt.facts(),
-            "arrival": loop(self.scenario.arrival, self.scenario.traffic.values()),
-            "target": told[0],
-            "second_target": told[1] if told[1:] else None,
-        }
-
-    @property
-    def _scheduled(self) -> int | None:
-        """Requests that the plan has; None where their number comes out of the run (closed loop)."""
-        if self.schedule is None:
-            return 0
-        return self.schedule.requests if self.scenario.arrival.is_open else None
-
-    def write(self, *, ended: bool = False) -> None:
-        """run.json as things stand."""
-        facts = describe.run_json(self._run_facts(), self.state, self.notes, self.preflight)
-        facts["admission_end_at_ns"] = self.admission_end_at_ns
-        facts["ended_at_ns"] = monotonic_ns() if ended else None
-        facts["certificate"] = self.settings.certificate
-        facts["trace"] = self.schedule.trace if self.schedule else None
-        facts["conservation"] = self.crew.conservation(self._scheduled, self.folder, final=ended)
-        facts["workers"] = [member.facts() for member in self.crew]
-        write_json(self.folder.run_json, facts)

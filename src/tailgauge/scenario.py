@@ -70,6 +70,9 @@ class Limits(Table):
     drain_s: NonNegative = Field(
         60.0, description="wait for open requests at the end; then they are censored"
     )
+    lost_share: Literal["reassign", "leave_out"] = Field(
+        "reassign", description="what a lost worker would have got later goes to the others, or to nobody"
+    )
 
 
 class Slo(Table):

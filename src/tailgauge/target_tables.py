@@ -5,7 +5,6 @@ Rule: values, bounds and meanings only; `endpoints` speaks the protocols.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
+from tailgauge.address import is_loopback
 from tailgauge.tables import Table
 
 SIMULATED = "simulated"
@@ -139,13 +139,7 @@ class Target(Table):
         """Whether the target is on this machine: simulated, `localhost`, or a loopback address."""
         if self.url == SIMULATED:
             return True
-        host = urlsplit(self.url).hostname or ""
-        if host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(urlsplit(self.url).hostname or "")
 
 
 def _texts(tree: Any) -> Iterator[str]:

@@ -6,6 +6,7 @@ owner at once, and ends the run.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import platform
@@ -38,26 +39,30 @@ from tailgauge.prompts import Maker
 from tailgauge.recorder import Recorder, RecorderError
 from tailgauge.records import SCHEMA_VERSION
 from tailgauge.scenario import parse
+from tailgauge.shipping import Outbox
 from tailgauge.target_tables import SIMULATED, Target
 from tailgauge.transport.connection import KERNEL_STAMPS
 from tailgauge.transport.stopwatch import Stopwatch
 
 log = logging.getLogger("tailgauge")
 FLUSH_EVERY = 4  # seconds; a part at least every 5 s, the writing included
+_LOOK_S = 0.05  # between two looks at what is still on its way to the owner
 
 
 class Task:
     """The run's endpoint, dispatcher, recorder and clock in this worker."""
 
-    def __init__(self, link: Link, name: str, plan: dict[str, Any], on_ended: Any) -> None:
+    def __init__(self, link: Link, name: str, plan: dict[str, Any], out: Path, on_ended: Any) -> None:
         self._link, self._name, self._plan = link, name, plan
         self.run_id: str = plan["run"]["run_id"]
         self.number: int = plan["worker"]
         self.scenario = parse(plan["run"]["scenario"], "the plan")
-        self.folder = _folder(plan)
+        self.folder = _folder(plan, out)
         self.folder.create()
         self.counters = Counters()
-        self.recorder = Recorder(self.folder, self.number)
+        self.outbox = None if self._shared else Outbox(self._ship_slice)
+        on_part = self.outbox.add if self.outbox is not None else None
+        self.recorder = Recorder(self.folder, self.number, on_part, compacts=self._shared)
         target, limits = self.scenario.target, self.scenario.limits
         self._transports: list[Stopwatch] = []
         self._urls: list[str] = []
@@ -78,6 +83,8 @@ class Task:
         self.ponged = Event()
         self.finished = Event()
         self._draining = False
+        self._closing = False  # nothing is recorded any more
+        self.owner_gone = False
         self._state = "running"
         self._why: str | None = None
         self._walker: Any = None
@@ -121,17 +128,19 @@ class Task:
         self.attempts.warm_up()
         self._measure_clock()
         self._write_self()
-        self._link.send(
-            "ready",
-            {"run": self.run_id, "worker": self.number, "clock": self._clock(), "shared": self._shared},
-        )
+        told = {"clock": self._clock(), "shared": self._shared, "folder": str(self.folder.path)}
+        self._link.send("ready", self._told(told))
 
     @property
     def _shared(self) -> bool:
+        """Whether this worker writes into the owner's own folder; else its parts are shipped there."""
         return str(self.folder.path) == str(self._plan["folder"])
 
+    def _told(self, what: dict[str, Any]) -> dict[str, Any]:
+        return {"run": self.run_id, "worker": self.number, **what}
+
     def _ping(self) -> None:
-        self._link.send("ping", {"run": self.run_id, "t0": monotonic_ns()})
+        self._link.send("ping", self._told({"t0": monotonic_ns()}))
 
     def _measure_clock(self) -> None:
         """Pings one after the other; an owner that did answer and no longer does is gone."""
@@ -167,7 +176,7 @@ class Task:
     def preflight(self) -> None:
         """Real calls before the run; tells the owner what came of them."""
         tried = try_out(self.scenario, self.attempts, self.recorder, self._prices, self._learn)
-        self._link.send("tried", {"run": self.run_id, **tried.as_message()})
+        self._link.send("tried", self._told(tried.as_message()))
 
     def preopen(self) -> None:
         """Open connections before the run, as many as the scenario says; tells the owner of those that failed."""
@@ -181,7 +190,7 @@ class Task:
                     missing.append(
                         f"{opened:,} of {target.preopened:,} connections to {url} are open ({why})"
                     )
-        self._link.send("opened", {"run": self.run_id, "worker": self.number, "missing": missing})
+        self._link.send("opened", self._told({"missing": missing}))
 
     def go(self, data: dict[str, Any]) -> None:
         """Begin: the start is an absolute time on the owner's clock; with it comes what the preflight learnt."""
@@ -213,23 +222,27 @@ class Task:
 
     def _on_guarded(self, limit: str) -> None:
         self.dispatcher.stop()
-        self._link.send("guarded", {"run": self.run_id, "limit": limit})
+        self._link.send("guarded", self._told({"limit": limit}))
 
     # --- while it runs ----------------------------------------------------------------------------------------
 
     def _report(self) -> None:
+        """Once a second until the end, that of the drain: what falls silent is taken for lost."""
         second, due = 0, monotonic_ns()
-        while not self._draining or not self.finished.is_set():
+        while not self.finished.is_set():
             due += 1_000_000_000
             gevent.sleep(max(0.0, (due - monotonic_ns()) / 1e9))
             second += 1
             if second % EVERY_S == 0 and not self._one_clock:
                 self._ping()
-            try:
-                self._tick(flush=second % FLUSH_EVERY == 0)
-            except RecorderError as error:
-                self._fail(str(error))
-                return
+            if not self._closing:
+                try:
+                    self._tick(flush=second % FLUSH_EVERY == 0)
+                except RecorderError as error:
+                    self._fail(str(error))
+            if self.outbox is not None:
+                self.outbox.pump()
+            self._link.send("counters", self._told(self._said()))
 
     def _tick(self, *, flush: bool) -> None:
         assert self._health is not None
@@ -239,7 +252,6 @@ class Task:
             self.attempts.record_open()
             self.recorder.flush()
         self.recorder.check()
-        self._link.send("counters", {"run": self.run_id, "worker": self.number, **self._said()})
 
     def _close_second(self) -> None:
         assert self._health is not None
@@ -262,7 +274,27 @@ class Task:
             "chunks": counters.chunks,
             "ttft": list(counters.ttft.items()),
             "watch": self._watch.said() if self._watch is not None else {},
+            "unshipped": self.outbox.waiting if self.outbox is not None else 0,
         }
+
+    def got(self, data: dict[str, Any]) -> None:
+        """The owner says how much of a part it has."""
+        if self.outbox is not None:
+            self.outbox.got(data)
+            self.outbox.pump()
+
+    def home(self) -> None:
+        """The owner has every row: this worker's own copy has served its time. Another one may share the folder."""
+        if self.finished.is_set() and not self._shared:
+            for path in [
+                *self.folder.path.glob(f"*/part-{self.number}-*"),
+                self.folder.worker_json(self.number),
+            ]:
+                path.unlink(missing_ok=True)
+            rooms = [path for path in self.folder.path.iterdir() if path.is_dir()]
+            for folder in (*rooms, self.folder.path, self.folder.path.parent):
+                with contextlib.suppress(OSError):  # not empty: somebody else's
+                    folder.rmdir()
 
     def _on_bug(self, error: BaseException) -> None:
         if not isinstance(error, gevent.GreenletExit):
@@ -272,9 +304,7 @@ class Task:
         if self._state == "running":
             self._state, self._why = "failed", why
             self.dispatcher.stop()
-            self._link.send(
-                "failed", {"run": self.run_id, "worker": self.number, "why": why, "target": False}
-            )
+            self._link.send("failed", self._told({"why": why, "target": False}))
 
     # --- the end ----------------------------------------------------------------------------------------------
 
@@ -285,8 +315,7 @@ class Task:
         self._draining = True
         self.dispatcher.stop()
         self.dispatcher.drain(seconds)
-        if self._reporter is not None:
-            self._reporter.kill()
+        self._closing = True
         if not self._one_clock:
             self._measure_clock()
         try:
@@ -300,11 +329,26 @@ class Task:
         for transport in self._transports:
             transport.close()
         self._note_cpu("at_end")
+        self._ship()
         self.finished.set()
+        if self._reporter is not None:
+            self._reporter.kill()
         self._write_self()
-        self._link.send(
-            "drained", {"run": self.run_id, "worker": self.number, **self._said(), "self": self._self()}
-        )
+        self._link.send("drained", self._told({**self._said(), "self": self._self()}))
+
+    def _ship_slice(self, data: dict[str, Any]) -> None:
+        self._link.send("part", self._told(data))
+
+    def _ship(self) -> None:
+        """Until every part is with the owner, it refuses one, or it is gone."""
+        while (
+            self.outbox is not None
+            and self.outbox.waiting
+            and self.outbox.refused is None
+            and not self.owner_gone
+        ):
+            self.outbox.pump()
+            gevent.sleep(_LOOK_S)
 
     def _self(self) -> dict[str, Any]:
         return {
@@ -319,6 +363,9 @@ class Task:
             "stamps": "kernel" if KERNEL_STAMPS and self.scenario.clock == "kernel" else "user",
             "counts": self.counters.as_message(),
             "rows": dict(self.recorder.written),
+            "unwritten": dict(self.recorder.unwritten),
+            "shared": self._shared,
+            "folder": str(self.folder.path),
             "cpu_s": {**self._cpu_s, "writer": self.recorder.cpu_s},
         }
 
@@ -330,12 +377,12 @@ class Task:
             self._state, self._why = "failed", f"{self.folder.path}: cannot be written: {error.strerror}"
 
 
-def _folder(plan: dict[str, Any]) -> RunFolder:
-    """The owner's own run folder where this worker sees it, else a local one of the same name."""
+def _folder(plan: dict[str, Any], out: Path) -> RunFolder:
+    """The owner's own run folder where this worker sees it, else one of the same name in `out`."""
     shared = RunFolder(Path(plan["folder"]))
     try:
-        if shared.token.read_text() == plan["token"]:
+        if shared.mark.read_text() == plan["mark"]:
             return shared
     except OSError as error:
-        log.info("the owner's run folder is not here (%s): rows stay in this worker's own", error.strerror)
-    return RunFolder(Path.cwd() / "runs" / plan["run"]["run_id"])
+        log.info("the owner's run folder is not here (%s): parts are kept until it has them", error.strerror)
+    return RunFolder((out / "runs" / Path(plan["run"]["run_id"]).name).resolve())

@@ -14,14 +14,18 @@ from typing import Any
 
 import gevent
 from locust import User, constant, events, runners, task
-from locust.runners import STATE_RUNNING, STATE_SPAWNING, MasterRunner, WorkerRunner
+from locust.runners import STATE_MISSING, MasterRunner, WorkerRunner
 
+from tailgauge import __version__
+from tailgauge.address import LOOPBACK, is_loopback
 from tailgauge.analyse import analyse
 from tailgauge.clock import monotonic_ns
-from tailgauge.errors import TailgaugeError
+from tailgauge.errors import Exit, TailgaugeError
 from tailgauge.link import Link
-from tailgauge.owner import Run
+from tailgauge.owner import HEARD, Run, Workers
+from tailgauge.records import SCHEMA_VERSION
 from tailgauge.scenario import override
+from tailgauge.seal import TOKEN, Seal, given
 from tailgauge.settings import Settings, resolve
 from tailgauge.worker import Worker, prepare_process
 
@@ -29,6 +33,7 @@ log = logging.getLogger("tailgauge")
 # A worker that imports an SDK on a busy machine is silent for longer than Locust's 3 s, and not lost. `tailgauge run`
 # notices at once that a process of its own has ended.
 runners.HEARTBEAT_LIVENESS = 15
+MANY = 1_000  # refused workers that are kept in mind
 CUT_SHORT = "cut_short"  # Locust ended the run before its schedule did: -t, or Stop on the web page
 
 
@@ -54,16 +59,19 @@ class Owner:
     One that `stays` lets the workers wait for another run.
     """
 
-    def __init__(
-        self, environment: Any, settings: Settings, alive: Callable[[str], bool], *, stays: bool
-    ) -> None:
-        self._environment, self.settings, self._alive = environment, settings, alive
+    def __init__(self, environment: Any, settings: Settings, seal: Seal, *, stays: bool) -> None:
+        self._environment, self.settings = environment, settings
         self._stays = stays
-        self._link = link = Link(environment.runner)
+        self._link = link = Link(environment.runner, seal)
+        self.roster: dict[str, dict[str, Any]] = {}  # who has said hello, with the token of the run
+        self.refused: dict[str, str] = {}  # who may not take part, and why
+        self.unsealed = 0  # messages that were dropped because their mark did not hold
+        self.is_alive: Callable[[str], bool] = self._is_known
         self.run: Run | None = None
+        link.on_unsealed = self._on_unsealed
         link.hear("ping", self._on_ping)
-        link.hear("hello", lambda node, data: self.run.on_hello(node, data) if self.run else None)
-        for kind in ("ready", "tried", "opened", "counters", "guarded", "drained", "failed"):
+        link.hear("hello", self._on_hello)
+        for kind in HEARD:
             link.hear(kind, self._forward(kind))
         environment.events.test_start.add_listener(self._on_test_start)
         environment.events.test_stopping.add_listener(self._on_test_stopping)
@@ -72,16 +80,62 @@ class Owner:
     def _forward(self, kind: str) -> Callable[[str, dict[str, Any]], None]:
         return lambda node, data: self.run.on_message(kind, node, data) if self.run else None
 
+    def _on_hello(self, node: str, data: dict[str, Any]) -> None:
+        ours, theirs = (__version__, SCHEMA_VERSION), (data["version"], data["schema"])
+        if theirs != ours:
+            self._refuse(
+                node, f"it is tailgauge {theirs[0]}, the owner of the run is {ours[0]}: install the same"
+            )
+            return
+        self.roster[node] = data
+        self._link.send("welcome", {}, node)
+        if self.run is not None and not self.run.over.is_set():
+            self.run.on_hello(node, data)
+
+    def _on_unsealed(self, node: str, kind: str) -> None:
+        self.unsealed += 1
+        if (
+            kind == "hello" and node not in self.roster
+        ):  # else somebody speaks in a worker's name, who need not hear of it
+            self._refuse(node, f"its {TOKEN} is not that of this run")
+
+    def _refuse(self, node: str, why: str) -> None:
+        if node not in self.refused and len(self.refused) < MANY:
+            self.refused[node] = why
+            log.warning("refused %s", refusal(node, why))
+            if self.run is not None and not self.run.over.is_set():
+                self.run.notes.append(refusal(node, why))
+        self._link.send("refused", {"why": why}, node)
+
+    def workers(self) -> int:
+        """Those that Locust knows of and that were not refused."""
+        runner = self._environment.runner
+        if not isinstance(runner, MasterRunner):
+            return 1
+        there = (runner.clients.ready, runner.clients.running, runner.clients.spawning)
+        return sum(client.id not in self.refused for clients in there for client in clients)
+
+    def present(self) -> int:
+        """Those that have said hello and are there."""
+        return sum(self.is_alive(node) for node in self.roster)
+
+    def _is_known(self, node: str) -> bool:
+        runner = self._environment.runner
+        if not isinstance(runner, MasterRunner):
+            return True
+        client = runner.clients.get(node)
+        return client is not None and client.state != STATE_MISSING
+
     def _on_ping(self, node: str, data: dict[str, Any]) -> None:
         arrived = monotonic_ns()
         self._link.send("pong", {**data, "t1": arrived, "t2": monotonic_ns()}, node)
 
     def _on_test_start(self, **_: Any) -> None:
-        runner = self._environment.runner
-        workers = 1
-        if isinstance(runner, MasterRunner):
-            workers = len(runner.clients.ready + runner.clients.running + runner.clients.spawning)
-        self.run = run = Run(self._link, self.settings, workers, self._alive)
+        self.run = run = Run(self._link, self.settings, Workers(self.workers, self.is_alive))
+        run.notes.extend(refusal(node, why) for node, why in self.refused.items())
+        for node, data in self.roster.items():
+            if self.is_alive(node):
+                run.on_hello(node, data)
         gevent.spawn(self._conduct, run)
 
     def _conduct(self, run: Run) -> None:
@@ -95,13 +149,22 @@ class Owner:
         if run is None or run.over.is_set():
             return
         first = not run.finishing
+        if first and self.unsealed:
+            run.notes.append(
+                f"messages dropped because they had no mark of the run's token: {self.unsealed:,}"
+            )
         run.cut_short(CUT_SHORT)
         run.finish()
         if first:
             self.on_end(run)
 
 
-def attach_worker(environment: Any) -> Worker:
+def refusal(node: str, why: str) -> str:
+    """That a worker was refused; its name is whatever somebody sent."""
+    return f"worker {node[:100]!a} was refused: {why}"
+
+
+def attach_worker(environment: Any, seal: Seal, out: Path, *, is_child: bool = False) -> Worker:
     """Make a worker (or local) runner take part in runs."""
     runner = environment.runner
     prepare_process()
@@ -117,10 +180,12 @@ def attach_worker(environment: Any) -> Worker:
             context={},
         )
 
-    worker = Worker(Link(runner), runner.client_id, on_ended)
-    environment.events.test_start.add_listener(lambda **_: worker.hello())
-    if getattr(runner, "worker_state", None) in {STATE_SPAWNING, STATE_RUNNING}:
-        worker.hello()  # connected is ready: the test may have started before anyone listened
+    link = Link(runner, seal)
+    link.on_unsealed = lambda _, kind: log.warning(
+        "dropped a message %r: its mark is not of this run's token", kind
+    )
+    worker = Worker(link, runner.client_id, out, on_ended, is_child=is_child)
+    gevent.spawn(worker.hello)
     environment.events.test_stopping.add_listener(
         lambda **_: worker.finish("the run was ended without a drain")
     )
@@ -132,6 +197,9 @@ def attach_worker(environment: Any) -> Worker:
 
 @events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]
 def _options(parser: Any) -> None:
+    parser.set_defaults(
+        master_bind_host=LOOPBACK
+    )  # other machines reach a master only where that was asked for
     group = parser.add_argument_group("Tailgauge options")
     group.add_argument(
         "--scenario",
@@ -148,29 +216,42 @@ def _options(parser: Any) -> None:
 @events.init.add_listener  # type: ignore[untyped-decorator]
 def _init(environment: Any, **_: Any) -> None:
     runner = environment.runner
-    if isinstance(runner, WorkerRunner):
-        attach_worker(environment)
-        return
     try:
+        seal = Seal(given(_needs_token(environment)))
+        if isinstance(runner, WorkerRunner):
+            worker = attach_worker(environment, seal, _out(environment))
+            worker.on_refused = lambda: _end_refused(runner, worker)
+            return
         settings = _settings(environment)
     except TailgaugeError as error:
         sys.stderr.write(f"tailgauge: {error}\n")
         sys.exit(error.exit_code)
     for line in settings.estimate.lines():
         sys.stderr.write(f"tailgauge: {line}\n")
-    master = isinstance(runner, MasterRunner)
-    alive = (lambda node: _is_alive(runner, node)) if master else (lambda _: True)
-    owner = Owner(environment, settings, alive, stays=environment.web_ui is not None)
+    owner = Owner(environment, settings, seal, stays=environment.web_ui is not None)
     owner.on_end = lambda run: _conclude(environment, run)
-    if not master:
-        attach_worker(environment)
+    if not isinstance(runner, MasterRunner):
+        attach_worker(environment, seal, _out(environment))
     if (environment.parsed_options.num_users or 1) > 1:
         log.warning("-u is ignored: the scenario's schedule drives the load")
 
 
-def _is_alive(runner: Any, node: str) -> bool:
-    client = runner.clients.get(node)
-    return client is not None and client.state != "missing"
+def _needs_token(environment: Any) -> str:
+    """What a token is needed for: a master that other machines can reach."""
+    host = getattr(environment.parsed_options, "master_bind_host", LOOPBACK)
+    if isinstance(environment.runner, MasterRunner) and not is_loopback(host):
+        return f"--master-bind-host {host}"
+    return ""
+
+
+def _end_refused(runner: Any, worker: Worker) -> None:
+    log.error("the owner of the run refused this worker: %s", worker.refused)
+    runner.environment.process_exit_code = int(Exit.TARGET)
+    runner.quit()
+
+
+def _out(environment: Any) -> Path:
+    return Path(environment.parsed_options.tailgauge_out)
 
 
 def _settings(environment: Any) -> Settings:
@@ -186,7 +267,7 @@ def _settings(environment: Any) -> Settings:
     if environment.host:
         pairs.append(("target.url", environment.host))
         spelt["target.url"] = "--host"
-    return resolve(options.scenario or classes[0].scenario, pairs, Path(options.tailgauge_out), spelt=spelt)
+    return resolve(options.scenario or classes[0].scenario, pairs, _out(environment), spelt=spelt)
 
 
 def _conclude(environment: Any, run: Run) -> None:

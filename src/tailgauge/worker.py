@@ -1,6 +1,7 @@
 """A worker's ear: takes the owner's messages and hands each to the task of its run.
 
-Rule: everything a worker knows comes in messages; those of an earlier run are for no one.
+Rule: everything a worker knows comes in messages; those of an earlier run are for no one. It says hello until the owner
+welcomes or refuses it, and takes part in whatever run comes then.
 """
 
 from __future__ import annotations
@@ -10,18 +11,25 @@ import os
 import platform
 import resource
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import gevent
+
+from tailgauge import __version__
 from tailgauge.clock import boot_id, monotonic_ns, offset_from_ping
 from tailgauge.errors import TailgaugeError
 from tailgauge.link import Link
 from tailgauge.offsets import Ping
 from tailgauge.recorder import RecorderError
+from tailgauge.records import SCHEMA_VERSION
 from tailgauge.task import Task
 from tailgauge.transport.connection import hold_kernel_stamps
 
 log = logging.getLogger("tailgauge")
 SWITCH_S = 0.0005  # a thread that builds a Parquet part gives the interpreter back to the hub within this
+HELLO_S = 1.0
 CHATTY = ("httpx2", "httpcore2", "anthropic", "openai")  # they log a line a request
 FAILURES = (TailgaugeError, RecorderError, OSError)
 
@@ -36,35 +44,51 @@ def prepare_process() -> None:
 
 
 class Worker:
-    """One worker process; takes part in one run at a time."""
+    """One worker process; takes part in one run at a time. `out`: where it keeps rows until the owner has them."""
 
-    def __init__(self, link: Link, name: str, on_ended: Any) -> None:
-        self._link = link
-        self._name = name
-        self._on_ended = on_ended
+    def __init__(self, link: Link, name: str, out: Path, on_ended: Any, *, is_child: bool = False) -> None:
+        self._link, self._name, self._out, self._on_ended = link, name, out, on_ended
+        self._is_child = is_child
         self._task: Task | None = None
+        self._welcome = False
+        self.refused: str | None = None  # why the owner wants nothing of this worker
+        self.left = ""  # the folder in which rows stay that the owner does not have
+        self.on_refused: Callable[[], None] = lambda: None
         self._holder = hold_kernel_stamps()
-        for kind, handler in (("plan", self._plan), ("try", self._try), ("open", self._open), ("go", self._go),
-                              ("slice", self._slice), ("drain", self._drain), ("hurry", self._hurry),
-                              ("pong", self._pong)):  # fmt: skip
+        for kind, handler in (("welcome", self._welcomed), ("refused", self._refused), ("plan", self._plan),
+                              ("try", self._try), ("open", self._open), ("go", self._go), ("slice", self._slice),
+                              ("got", self._got), ("drain", self._drain), ("hurry", self._hurry),
+                              ("home", self._home), ("pong", self._pong)):  # fmt: skip
             link.hear(kind, handler)
 
     def hello(self) -> None:
-        """Tell the owner that this worker is there (at Locust's test_start)."""
-        self._link.send(
-            "hello", {"name": self._name, "host": platform.node(), "pid": os.getpid(), "boot_id": boot_id()}
-        )
+        """Tell the owner that this worker is there, until it answers."""
+        told = {"name": self._name, "host": platform.node(), "pid": os.getpid(), "boot_id": boot_id()}
+        told |= {"version": __version__, "schema": SCHEMA_VERSION, "child": self._is_child}
+        while not self._welcome and self.refused is None:
+            self._link.send("hello", told)
+            gevent.sleep(HELLO_S)
 
     def finish(self, reason: str) -> None:
         """End the run in progress without the owner's word: it is gone. What was recorded stays readable."""
         if self._task is not None and not self._task.finished.is_set():
             log.warning("%s: closing what is open and writing what was recorded", reason)
+            self._task.owner_gone = True
             self._task.dispatcher.hurry()
             self._task.drain(0.0)
+            self.left = str(self._task.folder.path)
+
+    def _welcomed(self, _: str, data: dict[str, Any]) -> None:  # noqa: ARG002 - a handler's arguments
+        self._welcome = True
+
+    def _refused(self, _: str, data: dict[str, Any]) -> None:
+        if not self._welcome:  # anybody can say this: one that was welcomed does not listen
+            self.refused = data["why"]
+            self.on_refused()
 
     def _plan(self, _: str, data: dict[str, Any]) -> None:
         try:
-            self._task = Task(self._link, self._name, data, self._on_ended)
+            self._task = Task(self._link, self._name, data, self._out, self._on_ended)
             self._task.prepare()
         except Exception as error:
             if not isinstance(error, FAILURES):
@@ -97,6 +121,14 @@ class Worker:
     def _slice(self, _: str, data: dict[str, Any]) -> None:
         if task := self._mine(data):
             task.dispatcher.lease(data["rows"])
+
+    def _got(self, _: str, data: dict[str, Any]) -> None:
+        if task := self._mine(data):
+            task.got(data)
+
+    def _home(self, _: str, data: dict[str, Any]) -> None:
+        if task := self._mine(data):
+            task.home()
 
     def _drain(self, _: str, data: dict[str, Any]) -> None:
         if task := self._mine(data):

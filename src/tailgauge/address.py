@@ -1,0 +1,45 @@
+"""Addresses that a user gives: HOST:PORT.
+
+Rule: text in, values out; no name is resolved.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import NamedTuple
+
+from tailgauge.errors import UsageError
+
+LOOPBACK = "127.0.0.1"
+
+
+class Address(NamedTuple):
+    """Where something listens; port 0: a free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def parse(text: str, option: str, *, port: int | None = None) -> Address:
+    """HOST:PORT as the user typed it; with `port`, HOST alone will do. An IPv6 address stands in brackets."""
+    host, colon, tail = text.rpartition(":")
+    if (not colon or text.endswith("]")) and port is not None:
+        host, tail = text, str(port)
+    bare = host.removeprefix("[").removesuffix("]")
+    if not bare or any(c.isspace() or c in "/@" for c in bare) or (":" in bare and bare == host):
+        raise UsageError(f"{option} {text}: expected HOST:PORT")
+    if not tail.isdigit() or not 0 < int(tail) < 65536:
+        raise UsageError(f"{option} {text}: expected HOST:PORT with a port from 1 to 65535")
+    return Address(host, int(tail))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens there: `localhost`, or a loopback address."""
+    bare = host.removeprefix("[").removesuffix("]")
+    try:
+        return bare == "localhost" or ipaddress.ip_address(bare).is_loopback
+    except ValueError:
+        return False
