@@ -59,7 +59,7 @@ def conserve(scheduled: int, shares: Sequence[Share], *, final: bool) -> dict[st
 def count_rows(folder: RunFolder, worker: int, drop: str) -> dict[str, Any]:
     """Counts of a lost worker, from the request rows that it left; unreadable parts count nothing."""
     ended: dict[str, int] = {}
-    for table in _left(folder, worker):
+    for table in _left(folder, worker, "ended"):
         for item in pc.value_counts(table["ended"]).to_pylist():
             ended[item["values"]] = ended.get(item["values"], 0) + item["counts"]
     dropped, censored = ended.pop(drop, 0), ended.pop(CENSORED, 0)
@@ -69,15 +69,17 @@ def count_rows(folder: RunFolder, worker: int, drop: str) -> dict[str, Any]:
 
 def request_ids(folder: RunFolder, worker: int) -> set[int]:
     """The requests of which a worker left a row."""
-    return {number for table in _left(folder, worker) for number in table["request_id"].to_pylist()}
+    return {
+        number for table in _left(folder, worker, "request_id") for number in table["request_id"].to_pylist()
+    }
 
 
-def _left(folder: RunFolder, worker: int) -> list[pa.Table]:
-    """The request rows that a worker left, without the preflight's."""
+def _left(folder: RunFolder, worker: int, column: str) -> list[pa.Table]:
+    """A column of the request rows that a worker left, without the preflight's."""
     tables: dict[str, pa.Table] = {}
     for part in sorted((folder.path / "requests").glob(f"part-{worker}-*.parquet")):
         with contextlib.suppress(OSError, pa.ArrowException):  # the analysis names it
-            tables[part.name] = pq.read_table(part, columns=["request_id", "stage", "ended"])
+            tables[part.name] = pq.read_table(part, columns=["stage", column])
     replaced = {name for table in list(tables.values()) for name in _replaced_by(table)}
     counted = [table for name, table in tables.items() if name not in replaced]
     return [table.filter(pc.not_equal(table["stage"], "preflight")) for table in counted]

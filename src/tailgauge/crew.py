@@ -64,7 +64,7 @@ class Member:
 
     def facts(self) -> dict[str, Any]:
         """Its entry in run.json."""
-        known = {k: self.self.get(k) for k in ("clock", "stamps", "counts", "rows", "why")}
+        known = {k: self.self.get(k) for k in ("clock", "stamps", "counts", "rows", "unwritten", "why")}
         known["counts"] = known["counts"] or self.said.get("counts")
         hello = {k: self.hello[k] for k in ("name", "host", "pid")}
         silent = [

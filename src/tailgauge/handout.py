@@ -42,7 +42,7 @@ class Handout:
                     return
             else:
                 # what went by while nobody was there is not sent in a burst afterwards
-                since_ns = max(self._handed_ns, passed_ns) if self._nobody else self._handed_ns
+                since_ns = max(self._handed_ns, min(passed_ns, until_ns)) if self._nobody else self._handed_ns
                 self._hand(since_ns, until_ns)
                 self._nobody = False
             self._handed_ns = until_ns

@@ -58,7 +58,7 @@ DEFAULTS = {
         }
     },
     "limits": {
-        "in_flight_per_worker": 1000, "attempt_deadline_s": 120.0, "connect_timeout_s": 10.0, "drain_s": 60.0,
+        "in_flight_per_worker": 1000, "attempt_deadline_s": 120.0, "connect_timeout_s": 10.0, "drain_s": 60.0, "lost_share": "reassign",
     },
     "guard": {"max_requests": None, "max_tokens": None, "max_cost": None, "prices": None},
     "simulated": {

@@ -1,0 +1,177 @@
+"""Who is handed which arrival, when workers come, go and come back. In plain numbers, without processes."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from tailgauge.arrivals import Schedule
+from tailgauge.crew import Crew
+from tailgauge.handout import SLICE_NS, Handout
+from tailgauge.records import TURNS
+
+S = 1_000_000_000
+
+
+def schedule(count: int, seconds: int) -> Schedule:
+    """Arrivals at even distances; every fifth begins a session of three turns."""
+    at_ns = np.linspace(0, seconds * S, count, endpoint=False).astype(np.int64)
+    ones = np.ones(count, dtype=np.int64)
+    turns = np.where(np.arange(count) % 5 == 0, 3, 1)
+    return Schedule(at_ns, ones * 0, ones, ones, ("chat",), turns)
+
+
+class Rig:
+    """A handout, its crew, and who was given what."""
+
+    def __init__(
+        self, workers: int, count: int = 600, seconds: int = 60, *, leaves_out: bool = False
+    ) -> None:
+        self.crew = Crew(lambda _: True)
+        for number in range(workers):
+            self.crew.add(f"w{number}", {"name": f"w{number}"})
+        self.given: dict[str, list[int]] = {}
+        self.handout = Handout(
+            schedule(count, seconds), seconds * S, self.crew, self.give, leaves_out=leaves_out
+        )
+
+    def give(self, member, rows):
+        self.given.setdefault(member.node, []).extend(row.request_id // TURNS for row in rows)
+
+    def member(self, node):
+        return self.crew.members[node]
+
+    def all(self):
+        return sorted(i for given in self.given.values() for i in given)
+
+
+def test_every_arrival_is_handed_out_once_and_at_least_a_slice_ahead():
+    rig = Rig(3)
+    for passed in range(60):
+        rig.handout.up_to(passed * S)
+        reached = max(i for given in rig.given.values() for i in given)
+        assert reached >= min(599, 10 * (passed + 5) - 1)
+    assert rig.all() == list(range(600))
+    assert sum(m.leased for m in rig.crew) == 600 + 2 * 120  # each session has two turns more
+
+
+def test_the_share_of_a_lost_worker_goes_to_the_living_from_the_next_slice_on():
+    rig = Rig(3)
+    rig.handout.up_to(0)
+    before = set(rig.given["w1"])
+    rig.member("w1").state = "lost"
+    rig.handout.up_to(50 * S)
+
+    assert set(rig.given["w1"]) == before == set(range(1, 100, 3))
+    assert rig.all() == list(range(600))
+
+
+def test_left_out_it_goes_to_nobody_and_the_others_get_no_more_than_before():
+    rig = Rig(3, leaves_out=True)
+    rig.handout.up_to(0)
+    rig.member("w1").state = "lost"
+    rig.handout.up_to(50 * S)
+
+    assert rig.all() == [i for i in range(600) if i < 100 or i % 3 != 1]
+    assert rig.given["w0"] == list(range(0, 600, 3))
+
+
+def test_who_comes_back_takes_its_place_again():
+    for leaves_out in (False, True):
+        rig = Rig(2, leaves_out=leaves_out)
+        rig.handout.up_to(0)
+        rig.member("w1").state = "lost"
+        rig.handout.up_to(10 * S)
+        rig.member("w1").state = "running"
+        rig.handout.up_to(50 * S)
+
+        assert max(rig.given["w1"]) == 599
+        assert (rig.all() == list(range(600))) is not leaves_out
+
+
+def test_a_late_joiner_takes_a_share_and_where_shares_are_left_out_the_vacant_place():
+    rig = Rig(2, leaves_out=True)
+    rig.handout.up_to(0)
+    rig.member("w1").state = "lost"
+    rig.crew.add("w2", {"name": "w2"})
+    rig.handout.up_to(50 * S)
+
+    assert rig.given["w2"] == list(range(101, 600, 2))
+    assert rig.given["w0"] == list(range(0, 600, 2))
+
+
+def test_while_nobody_is_there_what_is_due_is_not_reached_and_is_not_sent_in_a_burst_later():
+    rig = Rig(1)
+    rig.handout.up_to(0)  # until 10 s
+    rig.member("w0").state = "lost"
+    for passed in range(1, 33):
+        rig.handout.up_to(passed * S)
+    rig.member("w0").state = "running"
+    rig.handout.up_to(32 * S + S // 2)
+    rig.handout.up_to(50 * S)
+
+    assert rig.all() == [i for i in range(600) if i < 100 or i >= 325]
+
+
+def test_nobody_for_a_moment_costs_nothing():
+    rig = Rig(1)
+    rig.handout.up_to(0)
+    rig.member("w0").state = "lost"
+    rig.handout.up_to(6 * S)
+    rig.member("w0").state = "running"
+    rig.handout.up_to(7 * S)
+    rig.handout.up_to(50 * S)
+
+    assert rig.all() == list(range(600))
+
+
+@pytest.mark.parametrize("leaves_out", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_whatever_happens_no_arrival_is_handed_out_twice(seed, leaves_out):
+    chance = random.Random(seed)
+    rig = Rig(3, leaves_out=leaves_out)
+    for passed in range(60):
+        rig.handout.up_to(passed * S)
+        for member in rig.crew:
+            if chance.random() < 0.1:
+                member.state = "running" if member.state == "lost" else "lost"
+        if chance.random() < 0.05:
+            rig.crew.add(f"w{len(rig.crew)}", {"name": "late"})
+
+    assert len(rig.all()) == len(set(rig.all()))
+
+
+# --- what a lost worker leaves out ------------------------------------------------------------------------------
+
+
+def test_missing_seconds_are_those_of_its_arrivals_without_a_row():
+    rig = Rig(2)
+    rig.handout.up_to(0)  # its odd arrivals until 10 s
+    seen = {i * TURNS for i in range(1, 40, 2)} | {51 * TURNS}
+
+    assert rig.handout.missing(rig.member("w1"), seen) == [{"from_s": 4.1, "to_s": 9.9, "requests": 29}]
+
+
+def test_a_hole_of_more_than_a_second_parts_two_stretches():
+    rig = Rig(1)
+    rig.handout.up_to(0)
+    seen = {i * TURNS for i in range(100)} - {10 * TURNS, 11 * TURNS, 70 * TURNS}
+
+    assert rig.handout.missing(rig.member("w0"), seen) == [
+        {"from_s": 1.0, "to_s": 1.1, "requests": 2},
+        {"from_s": 7.0, "to_s": 7.0, "requests": 1},
+    ]
+
+
+def test_nothing_is_missing_where_every_arrival_has_a_row():
+    rig = Rig(1)
+    rig.handout.up_to(0)
+
+    assert rig.handout.missing(rig.member("w0"), {i * TURNS for i in range(100)}) == []
+    assert rig.handout.missing(rig.crew.add("w1", {}), set()) == []
+
+
+def test_a_slice_lasts_five_seconds():
+    assert SLICE_NS == 5 * S
