@@ -366,8 +366,9 @@ class Run:
             ):
                 member.missing = self._handout.missing(member, request_ids(self.folder, member.number))
             if not (member.home or member.self.get("shared", True)):
+                why = f" ({member.self['refused']})" if member.self.get("refused") else ""
                 self.notes.append(
-                    f"rows of worker {member.number} that are not here are in {member.self['folder']} on "
+                    f"rows of worker {member.number} that are not here{why} are in {member.self['folder']} on "
                     f"{member.hello['host']}: give that folder to `tailgauge report` beside this one"
                 )
 

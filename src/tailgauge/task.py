@@ -340,15 +340,14 @@ class Task:
         self._link.send("part", self._told(data))
 
     def _ship(self) -> None:
-        """Until every part is with the owner, it refuses one, or it is gone."""
-        while (
-            self.outbox is not None
-            and self.outbox.waiting
-            and self.outbox.refused is None
-            and not self.owner_gone
-        ):
+        """Until the owner has every part that it takes, or is gone."""
+        while self.outbox is not None and self.outbox.waiting and not self.owner_gone:
             self.outbox.pump()
             gevent.sleep(_LOOK_S)
+        if self.outbox is not None and self.outbox.refused is not None:
+            log.warning(
+                "the owner did not take %s: %s", ", ".join(self.outbox.unshipped), self.outbox.refused
+            )
 
     def _self(self) -> dict[str, Any]:
         return {
@@ -365,6 +364,8 @@ class Task:
             "rows": dict(self.recorder.written),
             "unwritten": dict(self.recorder.unwritten),
             "shared": self._shared,
+            "unshipped": self.outbox.unshipped if self.outbox is not None else [],
+            "refused": self.outbox.refused if self.outbox is not None else None,
             "folder": str(self.folder.path),
             "cpu_s": {**self._cpu_s, "writer": self.recorder.cpu_s},
         }
