@@ -31,7 +31,7 @@ from tailgauge.records import AttemptRow, RequestRow
 from tailgauge.storage import advice, told
 
 MAX_WAITING_CHUNKS = 5_000_000  # some 40 bytes each
-MAX_WAITING_ROWS = 300_000  # of the other tables: some 2 kB each
+MAX_WAITING_ROWS = 200_000  # of the other tables: some 2 kB each
 MAX_WRITING_S = 30.0  # for one part
 _NICE = 10  # of the writer's thread: where it shares a core with the hub's, the hub does not wait for it
 
@@ -206,8 +206,14 @@ class Recorder:
         self.written[name] += batch.left[name]
         batch.written(name)
         self._moved_s = time.monotonic()
-        if self._on_part is not None:
-            self._on_part(name, path)
+        self._hand_on(name, path)
+
+    def _hand_on(self, name: str, path: Path) -> None:
+        try:
+            if self._on_part is not None:
+                self._on_part(name, path)
+        except Exception as error:  # noqa: BLE001 - it is in its place, but the run must know
+            self._error = RecorderError(f"{path} could not be handed on: {error!r}")
 
     def _compact(self) -> None:
         began_s = time.thread_time()

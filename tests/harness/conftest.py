@@ -6,7 +6,9 @@ Rule: an exercise prints one JSON object, case -> facts. A case that raised says
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,3 +35,28 @@ def exercise(command) -> Callable[..., Facts]:
         return facts
 
     return run
+
+
+@pytest.fixture(scope="session")
+def small_disk(tmp_path_factory) -> Iterator[Callable[[int], Path]]:
+    """`small_disk(1_000_000)` mounts a file system of that many bytes; skips where that is not permitted."""
+    if os.geteuid() != 0:
+        pytest.skip("a small file system can be mounted by root only")
+    mounted: list[Path] = []
+
+    def mount(size: int) -> Path:
+        path = tmp_path_factory.mktemp("disk")
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", path],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            pytest.skip(f"no small file system can be mounted here: {done.stderr.strip()}")
+        mounted.append(path)
+        return path
+
+    yield mount
+    for path in mounted:
+        subprocess.run(["umount", path], check=True)

@@ -185,7 +185,7 @@ def too_slow_a_disk() -> Any:
     except RecorderError as error:
         return str(error)
     finally:
-        room.MAX_WAITING_ROWS = 300_000
+        room.MAX_WAITING_ROWS = 200_000
     return None
 
 
