@@ -1,0 +1,29 @@
+# One image for every role: its entry point is `tailgauge`, and `endpoint`, `run`, `worker` and `report` are its commands.
+# The first stage builds the wheel and installs it with the versions of constraints.txt.
+# The second takes the installed environment alone: no source, no pip, no compiler, no root.
+
+FROM python:3.11.14-slim-bookworm AS build
+WORKDIR /build
+COPY constraints.txt ./
+RUN python -m pip install --no-cache-dir --upgrade -c constraints.txt pip && \
+    python -m venv --without-pip /opt/tailgauge
+COPY pyproject.toml README.md LICENSE ./
+COPY src src
+COPY analysis analysis
+COPY locustfiles locustfiles
+COPY scenarios scenarios
+RUN python -m pip wheel --no-cache-dir --no-deps --build-constraint constraints.txt --wheel-dir dist . && \
+    python -m pip --python /opt/tailgauge/bin/python install --no-cache-dir --only-binary :all: -c constraints.txt dist/*.whl
+
+FROM python:3.11.14-slim-bookworm
+RUN python -m pip uninstall --yes pip setuptools wheel && \
+    groupadd --gid 10001 tailgauge && \
+    useradd --uid 10001 --gid tailgauge --no-create-home --home-dir /data --shell /usr/sbin/nologin tailgauge && \
+    install --directory --owner tailgauge --group tailgauge /data /data/runs /data/reports /spool
+COPY --from=build /opt/tailgauge /opt/tailgauge
+ENV PATH=/opt/tailgauge/bin:$PATH PYTHONUNBUFFERED=1
+USER 10001:10001
+WORKDIR /data
+EXPOSE 5557 8000
+ENTRYPOINT ["tailgauge"]
+CMD ["--help"]
