@@ -33,8 +33,8 @@ class Handout:
         self._places: list[Member] = []
 
     def up_to(self, passed_ns: int) -> None:
-        """Hand out what is due within the next two slices."""
-        while self._handed_ns < min(self._until_ns, passed_ns + 2 * SLICE_NS):
+        """Hand out the slices that begin within the next five seconds: who is lost then holds ten at most."""
+        while self._handed_ns < min(self._until_ns, passed_ns + SLICE_NS):
             until_ns = min(self._handed_ns + SLICE_NS, self._until_ns)
             if not self._crew.living():
                 if until_ns > passed_ns:  # somebody may come back before it is over

@@ -102,7 +102,7 @@ class Owner:
     def _refuse(self, node: str, why: str) -> None:
         if node not in self.refused and len(self.refused) < MANY:
             self.refused[node] = why
-            log.warning("refused %s", refusal(node, why))
+            log.warning("%s", refusal(node, why))
             if self.run is not None and not self.run.over.is_set():
                 self.run.notes.append(refusal(node, why))
         self._link.send("refused", {"why": why}, node)
@@ -211,6 +211,9 @@ def _options(parser: Any) -> None:
     group.add_argument(
         "--out", dest="tailgauge_out", default=".", help="Folder in which runs/ and reports/ are made"
     )
+    group.add_argument(
+        "--metrics", dest="tailgauge_metrics", action="store_true", help="Add Prometheus' /metrics to the web page"
+    )
 
 
 @events.init.add_listener  # type: ignore[untyped-decorator]
@@ -232,6 +235,8 @@ def _init(environment: Any, **_: Any) -> None:
     owner.on_end = lambda run: _conclude(environment, run)
     if not isinstance(runner, MasterRunner):
         attach_worker(environment, seal, _out(environment))
+    if environment.web_ui is not None:
+        web.attach(environment, lambda: owner.run, metrics=environment.parsed_options.tailgauge_metrics)
     if (environment.parsed_options.num_users or 1) > 1:
         log.warning("-u is ignored: the scenario's schedule drives the load")
 
