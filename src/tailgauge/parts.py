@@ -166,8 +166,16 @@ def by_attempt(rows: pa.Table) -> pa.Table:
 def row_table(name: str, rows: list[Any]) -> pa.Table:
     """Arrow table of row objects."""
     target = schema(name)
-    cells = [pa.array([getattr(row, f.name) for row in rows], f.type) for f in target]
+    cells = [_column([getattr(row, f.name) for row in rows], f.type) for f in target]
     return pa.Table.from_arrays(cells, schema=target)
+
+
+def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """An array; half a character, which a target's JSON can escape and no file can hold, stands there as its escape."""
+    try:
+        return pa.array(values, kind)
+    except UnicodeEncodeError:
+        return pa.array([v and v.encode("utf-8", "backslashreplace").decode() for v in values], kind)
 
 
 def chunk_table(segments: list[Segment]) -> pa.Table:

@@ -28,7 +28,7 @@ from tailgauge.folder import RunFolder
 from tailgauge.health_row import HealthRow
 from tailgauge.parts import Segment, chunk_table, compact, row_table, write_part
 from tailgauge.records import AttemptRow, RequestRow
-from tailgauge.storage import advice, told
+from tailgauge.storage import advice
 
 MAX_WAITING_CHUNKS = 5_000_000  # some 40 bytes each
 MAX_WAITING_ROWS = 200_000  # of the other tables: some 2 kB each
@@ -122,7 +122,7 @@ class Recorder:
         else:
             return None
         return RecorderError(
-            f"the disk is slower than the recording: {why}{told(self._folder.path)}: record to a faster one (--out)"
+            f"the disk under {self._folder.path} is slower than the recording: {why}: record to a faster one (--out)"
         )
 
     def _is_stuck(self) -> bool:
@@ -143,7 +143,11 @@ class Recorder:
             self._finish_writing()
 
     def close(self) -> None:
-        """Write what is left and what failed, then fold each table's parts into one file. Raises RecorderError."""
+        """Write what is left and what failed, then fold each table's parts into one file. Raises RecorderError.
+
+        A part that is under way is given MAX_WRITING_S once more.
+        """
+        self._moved_s = time.monotonic()
         self._finish_writing()
         if self._writing is None:
             self._hand_over()
@@ -153,8 +157,8 @@ class Recorder:
             self._error = self._error or self._too_slow()
         if self._error is not None:
             lost = sum(self.unwritten.values())
-            told = f"{lost:,} rows are lost" if lost else "nothing is lost"
-            self._error = RecorderError(f"{self._error}; at the end, {told}")
+            told = f"rows lost: {lost:,}" if lost else "no row is lost"
+            self._error = RecorderError(f"{self._error}; tried once more at the end, {told}")
             raise self._error
         if self._compacts:
             get_hub().threadpool.apply(self._compact)

@@ -161,10 +161,14 @@ def folder_gone() -> Any:
     }
 
 
-def text_that_cannot_be_written() -> Any:
-    recorder = Recorder(folder("text"), WORKER)
-    recorder.attempt(replace(ATTEMPT, model="\ud800"))
-    return failing(lambda: recorder)
+def half_a_character() -> Any:
+    made = folder("text")
+    recorder = Recorder(made, WORKER)
+    recorder.attempt(replace(ATTEMPT, model="a\ud800b"))
+    recorder.attempt(replace(ATTEMPT, model="größe"))
+    recorder.attempt(ATTEMPT)
+    recorder.close()
+    return [row["model"] for row in rows(made, "attempts", 0)]
 
 
 def chunks_that_do_not_fit() -> Any:
@@ -173,20 +177,6 @@ def chunks_that_do_not_fit() -> Any:
     broken.chars.pop()
     recorder.chunks(1, 0, 0, 0, broken)
     return failing(lambda: recorder)
-
-
-def too_slow_a_disk() -> Any:
-    room.MAX_WAITING_ROWS = 3
-    recorder = Recorder(folder("slow"), WORKER)
-    for _ in range(4):
-        recorder.request(REQUEST)
-    try:
-        recorder.check()
-    except RecorderError as error:
-        return str(error)
-    finally:
-        room.MAX_WAITING_ROWS = 200_000
-    return None
 
 
 def write_until_killed() -> None:
@@ -214,9 +204,8 @@ CASES = (
     compaction,
     busy_writer,
     folder_gone,
-    text_that_cannot_be_written,
+    half_a_character,
     chunks_that_do_not_fit,
-    too_slow_a_disk,
 )
 if sys.argv[2:] == ["kill"]:
     write_until_killed()
