@@ -59,6 +59,12 @@ def cli() -> None:
     help="Where they find this process (default: 127.0.0.1:5557, which only this machine reaches).",
 )
 @click.option(
+    "--web",
+    metavar="[HOST:]PORT",
+    help="Serve Locust's web page with the live view there (PORT alone: 127.0.0.1); see docs/live.md.",
+)
+@click.option("--metrics", is_flag=True, help="Add /metrics to that page, for Prometheus.")
+@click.option(
     "--duration", type=_Positive(), metavar="SECONDS", help="Length of the run; scales all its stages."
 )
 @click.option(
@@ -121,6 +127,8 @@ def run(
     workers: int | None,
     expect_workers: int,
     bind: str | None,
+    web: str | None,
+    metrics: bool,
     duration: float | None,
     rate: float | None,
     sets: tuple[str, ...],
@@ -149,19 +157,23 @@ def run(
     }
     if virtual and ((workers or 1) > 1 or expect_workers):
         raise UsageError("--virtual: a rehearsal is one worker: leave out --workers and --expect-workers")
+    if virtual and web:
+        raise UsageError("--web: a rehearsal takes seconds and has no page: leave it out")
     if virtual and certificate:
         raise UsageError("--certificate: a rehearsal sends nothing: leave it out")
     children, elsewhere, address = run_command.hands(workers, expect_workers, bind)
+    page = run_command.page(web, metrics=metrics)
     told = {"out": out, "workers": children + elsewhere, "sends": not virtual, "certificate": certificate}
     settings = [run_command.settings_of(scenario, options, duration, sets, told) for scenario in scenarios]
     if virtual:
         sys.exit(Exit.worst(run_command.rehearse(each, click.echo, as_json=as_json) for each in settings))
     run_command.check_reachable(settings, address)
     run_command.check_keys(settings)
-    from tailgauge.launch import Hands
+    from tailgauge.launch import Hands, Page
 
     hands = Hands(children, elsewhere, address)
-    sys.exit(run_command.launch(settings, hands, click.echo, _complain, as_json=as_json))
+    shown = Page(*page) if page else None
+    sys.exit(run_command.launch(settings, hands, shown, click.echo, _complain, as_json=as_json))
 
 
 def _complain(text: str) -> None:

@@ -59,8 +59,7 @@ class Member:
             return Watched(self.number, self.state)
         counts = self.said["counts"]
         sent, dropped = counts["dispatched"], counts["client_drop"]
-        ttft, watch = dict(self.said["ttft"]), self.said["watch"]
-        return Watched(self.number, self.state, sent, dropped, ttft, watch)
+        return Watched(self.number, self.state, sent, dropped, self.said["watch"])
 
     def facts(self) -> dict[str, Any]:
         """Its entry in run.json."""
@@ -125,22 +124,20 @@ class Crew:
 
     def progress(self, passed_s: float, duration_s: float) -> describe.Progress:
         """Sums over the last counters, for the live display."""
-        ended: dict[str, int] = {}
-        bins: sketch.Bins = {}
         progress = describe.Progress(passed_s, duration_s)
-        for member in self:
-            if not member.said:
-                continue
-            counts = member.said["counts"]
+        told = [member.said for member in self if member.said]
+        for said in told:
+            counts = said["counts"]
             progress.sent += counts["dispatched"]
             progress.dropped += counts["client_drop"]
-            progress.in_flight += member.said["in_flight"]
-            for name, count in counts["ended"].items():
-                ended[name] = ended.get(name, 0) + count
-            sketch.merge(bins, dict(member.said["ttft"]))
-        progress.ended = ended
-        progress.verdict, progress.reason = so_far([member.watched() for member in self])
+            progress.in_flight += said["in_flight"]
+            progress.chunks += said["chunks"]
+            _add(progress.ended, counts["ended"])
+            _add(progress.attempts, said["attempts"])
+        progress.ttft = bins = sketch.total(said["ttft"] for said in told)
         progress.ttft_p50_ms, progress.ttft_p99_ms = sketch.quantile(bins, 0.5), sketch.quantile(bins, 0.99)
+        crew = [member.watched() for member in self]
+        progress.verdict, progress.reason = so_far(crew, progress.ttft_p50_ms)
         return progress
 
     def conservation(self, scheduled: int | None, folder: RunFolder, *, final: bool) -> dict[str, Any]:
@@ -159,6 +156,11 @@ class Crew:
         if scheduled is None:
             scheduled = sum(share.leased for share in shares)
         return conserve(scheduled, shares, final=final)
+
+
+def _add(into: dict[str, int], counts: dict[str, int]) -> None:
+    for name, count in counts.items():
+        into[name] = into.get(name, 0) + count
 
 
 def _s(ns: int) -> float:

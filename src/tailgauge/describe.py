@@ -15,6 +15,7 @@ from typing import Any
 from tailgauge import __version__
 from tailgauge.clock import boot_id
 from tailgauge.records import SCHEMA_VERSION
+from tailgauge.sketch import Bins
 from tailgauge.trust import VALID
 
 MAX_SHOWN = 200  # characters of a target's own words in one of our lines
@@ -31,6 +32,9 @@ class Progress:
     in_flight: int = 0
     dropped: int = 0
     ended: dict[str, int] = field(default_factory=dict)
+    attempts: dict[str, int] = field(default_factory=dict)  # ended calls by outcome
+    chunks: int = 0
+    ttft: Bins = field(default_factory=dict)  # ms since scheduled
     ttft_p50_ms: float | None = None
     ttft_p99_ms: float | None = None
     verdict: str = VALID  # so far

@@ -34,6 +34,7 @@ from tailgauge.scenario import packaged
 from tailgauge.seal import TOKEN, Seal, fresh, given
 from tailgauge.settings import Settings
 from tailgauge.users import Owner, attach_worker, refusal
+from tailgauge.web import serve
 
 log = logging.getLogger("tailgauge")
 HERE = Address(LOOPBACK, 0)
@@ -87,11 +88,21 @@ class Hands:
         return self.children + self.elsewhere
 
 
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Locust's web page with the live view on it; with /metrics where `metrics` is set."""
+
+    at: Address
+    metrics: bool
+
+
 class Launch:
     """One `tailgauge run`: its processes, and a run of each scenario in turn, by the same workers."""
 
-    def __init__(self, scenarios: Sequence[Settings], hands: Hands, *, quiet: bool) -> None:
-        self._scenarios, self._hands, self._quiet = scenarios, hands, quiet
+    def __init__(
+        self, scenarios: Sequence[Settings], hands: Hands, page: Page | None, *, quiet: bool
+    ) -> None:
+        self._scenarios, self._hands, self._page, self._quiet = scenarios, hands, page, quiet
         self._token = given("a worker that is no child of this run" if hands.elsewhere else "") or fresh()
         self._interrupts = 0
         self._children: list[Child] = []
@@ -127,12 +138,23 @@ class Launch:
         runner = _master(environment, self._hands.bind)
         self._owner = Owner(environment, self._scenarios[0], Seal(self._token), stays=True)
         self._owner.is_alive = lambda node: self._alive(runner, node)
+        if self._page is not None:
+            self._serve(environment, self._page)
         host = self._hands.bind.host if is_loopback(self._hands.bind.host) else LOOPBACK
         line = ["worker", f"--master={host}:{runner.server.port}", "--lifeline"]
         for number in range(self._hands.children):
             log_file = self._logs / f"worker-{number}.log"
             self._children.append(Child(line, log_file, with_keys=True, more={TOKEN: self._token}))
         return runner
+
+    def _serve(self, environment: Any, page: Page) -> None:
+        def run() -> Run | None:
+            return self._owner.run if self._owner else None
+
+        url = serve(environment, page.at, run, metrics=page.metrics)
+        sys.stderr.write(f"tailgauge: live view on {url}/tailgauge\n")
+        if not is_loopback(page.at.host):
+            sys.stderr.write("tailgauge: whoever reaches that page can watch this run, and stop it\n")
 
     def _one(self, runner: Any, settings: Settings) -> Run:
         """A run from its plan to its drain."""

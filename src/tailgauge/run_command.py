@@ -15,7 +15,7 @@ from tailgauge.errors import Exit, UsageError
 from tailgauge.target_tables import SIMULATED
 
 if TYPE_CHECKING:
-    from tailgauge.launch import Hands
+    from tailgauge.launch import Hands, Page
     from tailgauge.settings import Settings
 
 PORT = 5557  # where workers that are started elsewhere find their master, as Locust's do
@@ -51,6 +51,17 @@ def hands(workers: int | None, elsewhere: int, bind: str | None) -> tuple[int, i
     return children, elsewhere, default if bind is None else parse(bind, "--bind", port=PORT)
 
 
+def page(web: str | None, *, metrics: bool) -> tuple[Address, bool] | None:
+    """Where Locust's page is to be, and whether with /metrics; None where it is not asked for."""
+    if web is None:
+        if metrics:
+            raise UsageError("--metrics: it is a part of the web page: add --web PORT")
+        return None
+    if web.isdigit():
+        return parse(f"{LOOPBACK}:{web}", "--web"), metrics
+    return parse(web, "--web"), metrics
+
+
 def check_reachable(settings: Iterable[Settings], bind: Address) -> None:
     """A simulated endpoint is started on loopback: workers on other machines need one that they can reach."""
     for each in settings:
@@ -62,12 +73,14 @@ def check_reachable(settings: Iterable[Settings], bind: Address) -> None:
             )
 
 
-def launch(settings: list[Settings], hands: Hands, echo: Echo, complain: Echo, *, as_json: bool) -> Exit:
+def launch(
+    settings: list[Settings], hands: Hands, page: Page | None, echo: Echo, complain: Echo, *, as_json: bool
+) -> Exit:
     """Run each and tell what came of it; returns the exit code of them all."""
     from tailgauge.launch import Launch
 
     codes = []
-    for done in Launch(settings, hands, quiet=as_json).runs():
+    for done in Launch(settings, hands, page, quiet=as_json).runs():
         codes.append(done.code)
         if done.failure is not None:
             complain(f"tailgauge: {done.failure}")

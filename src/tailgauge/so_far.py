@@ -7,6 +7,7 @@ show; the report decides.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from tailgauge import sketch
@@ -34,13 +35,14 @@ class Watched:
     state: str = "running"
     dispatched: int = 0
     dropped: int = 0
-    ttft: sketch.Bins = field(default_factory=dict)
     watch: dict[str, Any] = field(default_factory=dict)
 
 
-def so_far(crew: list[Watched]) -> Said:
-    """The worst verdict and its reason, which is empty where there is none."""
-    found = [said for judge in _JUDGES if (said := judge(crew)) is not None]
+def so_far(crew: list[Watched], ttft_p50_ms: float | None = None) -> Said:
+    """The worst verdict and its reason, which is empty where there is none; `ttft_p50_ms` as it is so far."""
+    delayed = partial(_delayed, ttft_p50_ms=ttft_p50_ms or 0.0)
+    judges = (_lost, _dropped, _stood, delayed, _blurred, _lagging)
+    found = [said for judge in judges if (said := judge(crew)) is not None]
     if not found:
         return VALID, ""
     word, why = min(found, key=lambda said: WORST_FIRST.index(said[0]))
@@ -76,14 +78,10 @@ def _stood(crew: list[Watched]) -> Said | None:
     )
 
 
-def _delayed(crew: list[Watched]) -> Said | None:
-    delays: sketch.Bins = {}
-    ttft: sketch.Bins = {}
-    for one in crew:
-        sketch.merge(delays, dict(one.watch.get("delays", ())))
-        sketch.merge(ttft, one.ttft)
-    p99, bound = sketch.quantile(delays, 0.99), delay_bound_ms(sketch.quantile(ttft, 0.5) or 0.0)
-    if p99 is None or p99 <= bound:
+def _delayed(crew: list[Watched], ttft_p50_ms: float) -> Said | None:
+    delays = sketch.total(one.watch.get("delays", b"") for one in crew)
+    p99 = sketch.quantile(delays, 0.99)
+    if p99 is None or p99 <= delay_bound_ms(ttft_p50_ms):
         return None
     return DEGRADED, f"requests leave up to {p99:,.0f} ms late (p99)"
 
@@ -104,6 +102,3 @@ def _lagging(crew: list[Watched]) -> Said | None:
 
 def _sum(crew: list[Watched], key: str) -> float:
     return float(sum(one.watch.get(key, 0) for one in crew))
-
-
-_JUDGES = (_lost, _dropped, _stood, _delayed, _blurred, _lagging)

@@ -18,6 +18,7 @@ from typing import Any
 import gevent
 from gevent.event import Event
 
+from tailgauge import sketch
 from tailgauge.cachebook import CacheBook
 from tailgauge.call import MAIN, SECOND
 from tailgauge.clock import boot_id, monotonic_ns
@@ -80,6 +81,7 @@ class Task:
             self.scenario, self._makers, self.attempts, self.recorder, self.counters, on_ended, self._on_bug
         )
         self.pings: list[Ping] = []
+        self._clock_now: dict[str, int | None] = {}
         self.ponged = Event()
         self.finished = Event()
         self._draining = False
@@ -128,7 +130,8 @@ class Task:
         self.attempts.warm_up()
         self._measure_clock()
         self._write_self()
-        told = {"clock": self._clock(), "shared": self._shared, "folder": str(self.folder.path)}
+        self._clock_now = self._clock()
+        told = {"clock": self._clock_now, "shared": self._shared, "folder": str(self.folder.path)}
         self._link.send("ready", self._told(told))
 
     @property
@@ -234,6 +237,7 @@ class Task:
             gevent.sleep(max(0.0, (due - monotonic_ns()) / 1e9))
             second += 1
             if second % EVERY_S == 0 and not self._one_clock:
+                self._clock_now = self._clock()
                 self._ping()
             if not self._closing:
                 try:
@@ -272,8 +276,10 @@ class Task:
             "counts": counters.as_message(),
             "in_flight": counters.in_flight,
             "chunks": counters.chunks,
-            "ttft": list(counters.ttft.items()),
+            "attempts": dict(counters.attempts),
+            "ttft": sketch.packed(counters.ttft),
             "watch": self._watch.said() if self._watch is not None else {},
+            "clock": self._clock_now,
             "unshipped": self.outbox.waiting if self.outbox is not None else 0,
         }
 

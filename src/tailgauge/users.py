@@ -16,11 +16,11 @@ import gevent
 from locust import User, constant, events, runners, task
 from locust.runners import STATE_MISSING, MasterRunner, WorkerRunner
 
-from tailgauge import __version__
+from tailgauge import __version__, web
 from tailgauge.address import LOOPBACK, is_loopback
 from tailgauge.analyse import analyse
 from tailgauge.clock import monotonic_ns
-from tailgauge.errors import Exit, TailgaugeError
+from tailgauge.errors import Exit, TailgaugeError, UsageError
 from tailgauge.link import Link
 from tailgauge.owner import HEARD, Run, Workers
 from tailgauge.records import SCHEMA_VERSION
@@ -211,9 +211,8 @@ def _options(parser: Any) -> None:
     group.add_argument(
         "--out", dest="tailgauge_out", default=".", help="Folder in which runs/ and reports/ are made"
     )
-    group.add_argument(
-        "--metrics", dest="tailgauge_metrics", action="store_true", help="Add Prometheus' /metrics to the web page"
-    )
+    group.add_argument("--metrics", dest="tailgauge_metrics", action="store_true",
+                       help="Add /metrics to the web page, for Prometheus")  # fmt: skip
 
 
 @events.init.add_listener  # type: ignore[untyped-decorator]
@@ -225,7 +224,7 @@ def _init(environment: Any, **_: Any) -> None:
             worker = attach_worker(environment, seal, _out(environment))
             worker.on_refused = lambda: _end_refused(runner, worker)
             return
-        settings = _settings(environment)
+        settings, metrics = _settings(environment), _metrics(environment)
     except TailgaugeError as error:
         sys.stderr.write(f"tailgauge: {error}\n")
         sys.exit(error.exit_code)
@@ -236,7 +235,7 @@ def _init(environment: Any, **_: Any) -> None:
     if not isinstance(runner, MasterRunner):
         attach_worker(environment, seal, _out(environment))
     if environment.web_ui is not None:
-        web.attach(environment, lambda: owner.run, metrics=environment.parsed_options.tailgauge_metrics)
+        web.attach(environment, lambda: owner.run, metrics=metrics)
     if (environment.parsed_options.num_users or 1) > 1:
         log.warning("-u is ignored: the scenario's schedule drives the load")
 
@@ -247,6 +246,16 @@ def _needs_token(environment: Any) -> str:
     if isinstance(environment.runner, MasterRunner) and not is_loopback(host):
         return f"--master-bind-host {host}"
     return ""
+
+
+def _metrics(environment: Any) -> bool:
+    """Whether /metrics was asked for; UsageError where nobody could scrape it."""
+    options = environment.parsed_options
+    if options.tailgauge_metrics and environment.web_ui is None:
+        raise UsageError("--metrics: it is a part of the web page: leave out --headless")
+    if options.tailgauge_metrics and options.web_login:
+        raise UsageError("--metrics: Prometheus cannot log in: leave out --web-login")
+    return bool(options.tailgauge_metrics)
 
 
 def _end_refused(runner: Any, worker: Worker) -> None:

@@ -1,10 +1,12 @@
-"""The owner's books over its workers where nothing was planned: a closed loop."""
+"""The owner's books over its workers where nothing was planned, a closed loop; and the sum of what they say."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
+from tailgauge import sketch
 from tailgauge.crew import Crew
 from tailgauge.folder import RunFolder
 
@@ -65,3 +67,24 @@ def test_rows_may_be_younger_than_the_last_words(tmp_path):
 
     assert (counts["scheduled"], counts["dispatched"], counts["lost"]) == (6, 6, 0)
     assert [member.leased for member in books] == [6]
+
+
+def test_the_progress_of_a_run_is_the_sum_of_its_workers_last_words():
+    def words(dispatched, *ttft_ms, attempts, ended):
+        bins: sketch.Bins = {}
+        for value in ttft_ms:
+            sketch.add(bins, value)
+        return {
+            **said(9, dispatched, 1, **ended), "in_flight": 2, "chunks": 100, "attempts": attempts,
+            "ttft": sketch.packed(bins), "watch": {},
+        }  # fmt: skip
+
+    first = words(5, 100.0, 300.0, attempts={"ok": 4, "rate_limited": 2}, ended={"ok": 3})
+    second = words(3, 300.0, attempts={"rate_limited": 1}, ended={"timeout": 1, "ok": 2})
+    progress = crew(("running", 9, first), ("drained", 9, second), ("joining", 0, {})).progress(4.0, 60.0)
+
+    assert (progress.sent, progress.dropped, progress.in_flight, progress.chunks) == (8, 2, 4, 200)
+    assert (progress.attempts, progress.ended) == ({"ok": 4, "rate_limited": 3}, {"ok": 5, "timeout": 1})
+    assert (sum(progress.ttft.values()), progress.errors) == (3, 1)
+    assert progress.ttft_p50_ms == pytest.approx(300.0, rel=0.01)
+    assert progress.verdict == "INVALID"  # 2 of 10 dropped

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tailgauge import sketch
 from tailgauge.dispatch.counters import Counters
 from tailgauge.health_row import HealthRow
 from tailgauge.trust import USER_CPU, USER_LAG_NS, stood
@@ -44,7 +45,7 @@ class Watch:
         return {
             "first": counters.steady_first,
             "intervals": counters.steady_intervals,
-            "delays": list(counters.delays.items()),
+            "delays": sketch.packed(counters.delays),
             "seconds": self._seconds,
             "bad": self._bad,
             "lagging": self._lagging if self._user_clock else 0.0,

@@ -1,0 +1,183 @@
+// The live view: asks for what is new once a second, and shows it. Every word from elsewhere is set as text.
+"use strict";
+const at = (id) => document.getElementById(id);
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const EVERY_MS = 1000;
+const known = { run: null, every: null, marks: null, heard: null };
+
+const put = (element, text) => { if (element.textContent !== text) element.textContent = text; };
+const count = (n) => Math.round(n).toLocaleString("en-US");
+const rate = (n) => (n < 10 ? n.toFixed(1) : count(n)) + "/s";
+const share = (part, whole) => whole ? (100 * part / whole).toFixed(1) + "%" : "0%";
+const ms = (n) => n === null ? "–" : (n < 10 ? n.toFixed(2) : n < 100 ? n.toFixed(1) : count(n)) + " ms";
+const clock = (s) => {
+  const whole = Math.max(0, Math.floor(s)), two = (n) => String(n).padStart(2, "0");
+  const hours = Math.floor(whole / 3600), minutes = Math.floor(whole / 60) % 60;
+  return (hours ? hours + ":" + two(minutes) : minutes) + ":" + two(whole % 60);
+};
+
+// --- figures --------------------------------------------------------------------------------------------------
+
+const TILES = [
+  ["TTFT p50", (told) => [ms(told.now.ttft_p50_ms), `last ${told.window_s} s, since scheduled`]],
+  ["TTFT p99", (told) => [ms(told.now.ttft_p99_ms), `last ${told.window_s} s, since scheduled`]],
+  ["Chunk rate", (told) => [rate(told.now.per_s.chunks ?? 0), `${count(told.now.chunks)} chunks`]],
+  ["In flight", (told) => [count(told.now.in_flight), "requests sent and not ended"]],
+  ["Sent", (told) => [count(told.now.sent), `${rate(told.now.per_s.sent ?? 0)} requests`]],
+  ["429s", (told) => [count(told.now.limited), `${share(told.now.limited, told.now.calls)} of the calls`], "limited"],
+  ["Failed", (told) => [count(told.now.failed), `${share(told.now.failed, told.now.sent)} of the requests, 429s apart`], "failed"],
+  ["Dropped", (told) => [count(told.now.dropped), "by the client, at its in-flight cap"], "dropped"],
+];
+
+function make(name, parent, text) {
+  const element = document.createElement(name);
+  if (text !== undefined) element.textContent = text;
+  parent.append(element);
+  return element;
+}
+
+const tiles = TILES.map(([title, figure, amiss]) => {
+  const box = make("div", at("tiles"));
+  box.className = "tile";
+  make("dt", box, title);
+  const value = make("dd", box), number = make("span", value), about = make("small", value);
+  return { box, figure, amiss, number, about };
+});
+
+function showTiles(told) {
+  for (const { box, figure, amiss, number, about } of tiles) {
+    const [value, unit] = figure(told);
+    put(number, value);
+    put(about, unit);
+    box.classList.toggle("amiss", Boolean(amiss && told.now[amiss]));
+  }
+}
+
+function showRun(run, now) {
+  document.title = `${run.verdict} so far · ${run.scenario} · Tailgauge`;
+  put(at("scenario"), run.scenario);
+  put(at("about"), `${run.run_id} · ${run.targets.join(", ")}`);
+  put(at("state"), run.state.replaceAll("_", " "));
+  at("state").className = `tag ${run.state}`;
+  put(at("time"), `${clock(Math.min(now.at_s, run.duration_s))} of ${clock(run.duration_s)}`);
+  at("bar").value = Math.min(1, now.at_s / run.duration_s);
+  put(at("word"), run.verdict);
+  put(at("reason"), run.reason);
+  at("verdict").className = `banner ${run.verdict}`;
+  for (const id of ["state", "clock", "run"]) at(id).hidden = false;
+}
+
+const WORKER = [
+  (w) => w.name === String(w.worker) ? w.name : `${w.worker} · ${w.name}`,
+  (w) => w.host,
+  (w) => w.state,
+  (w) => count(w.sent),
+  (w) => count(w.in_flight),
+  (w) => w.cpu === null ? "–" : Math.round(100 * w.cpu) + "%",
+  (w) => w.clock_error_ms === null ? "unknown" : w.clock_error_ms === 0 ? "0, same clock" : "±" + w.clock_error_ms.toFixed(3) + " ms",
+  (w) => w.silent_s < 2 ? "now" : w.silent_s.toFixed(0) + " s ago",
+];
+const AMISS = { 2: (w) => ["lost", "failed"].includes(w.state), 5: (w) => w.cpu >= 0.9 };
+
+function showWorkers(told) {
+  const body = at("workers");
+  while (body.rows.length > told.workers.length) body.deleteRow(-1);
+  told.workers.forEach((worker, i) => {
+    const row = body.rows[i] ?? body.insertRow();
+    WORKER.forEach((text, column) => {
+      const cell = row.cells[column] ?? row.insertCell();
+      put(cell, text(worker));
+      cell.className = column > 2 ? "num" : "";
+      cell.classList.toggle("amiss", Boolean(AMISS[column]?.(worker)));
+    });
+  });
+  const left = told.workers_total - told.workers.length;
+  at("workers-left").hidden = !left;
+  put(at("workers-left"), `${count(left)} more, all of them at work and less busy than these.`);
+}
+
+function showNotes(notes) {
+  const list = at("notes");
+  at("notes-box").hidden = !notes.length;
+  while (list.children.length > notes.length) list.lastChild.remove();
+  notes.forEach((note, i) => put(list.children[i] ?? make("li", list), note));
+}
+
+// --- charts ---------------------------------------------------------------------------------------------------
+
+const CHARTS = {
+  ttft: [["TTFT p99", "ttft_p99_ms", "--orange", "ms"], ["TTFT p50", "ttft_p50_ms", "--blue", "ms"]],
+  chunks: [["chunks", "chunks_per_s", "--green", "1/s"]],
+  refused: [["429s", "limited_per_s", "--orange", "1/s"], ["failed", "failed_per_s", "--red", "1/s"]],
+  flight: [["in flight", "in_flight", "--purple", "requests"]],
+};
+
+function draw() {
+  if (known.marks === null || document.hidden) return;
+  const style = getComputedStyle(document.documentElement), colour = (name) => style.getPropertyValue(name).trim();
+  const font = getComputedStyle(document.body).fontFamily;
+  const axis = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line"), fixedrange: true };
+  const last = known.marks.at_s.at(-1) ?? 0;
+  for (const [id, lines] of Object.entries(CHARTS)) {
+    const traces = lines.map(([name, column, tone, unit]) => ({
+      name, x: known.marks.at_s, y: known.marks[column], type: "scatter", mode: "lines",
+      line: { color: colour(tone), width: 1.8 }, hovertemplate: `%{y:,.4~g} ${unit === "1/s" ? "per s" : unit}`,
+    }));
+    Plotly.react(id, traces, {
+      margin: { l: 58, r: 12, t: 8, b: 38 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      font: { color: colour("--muted"), size: 12, family: font }, hovermode: "x unified",
+      hoverlabel: { bgcolor: colour("--surface"), bordercolor: colour("--line"), font: { color: colour("--text"), family: font } },
+      showlegend: lines.length > 1, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" },
+      xaxis: { ...axis, range: [0, Math.max(30, last)], title: { text: "time since the start of the run (s)", standoff: 6 } },
+      yaxis: { ...axis, rangemode: "tozero", title: { text: lines[0][3], standoff: 6 }, nticks: 6 },
+    }, { displayModeBar: false, responsive: true });
+  }
+}
+
+// --- once a second --------------------------------------------------------------------------------------------
+
+function add(told) {
+  if (known.run !== told.run.run_id || known.every !== told.every_s) known.marks = null;
+  known.run = told.run.run_id;
+  known.every = told.every_s;
+  if (known.marks === null) { known.marks = told.marks; return; }
+  const since = known.marks.at_s.at(-1) ?? -1;
+  const fresh = told.marks.at_s.findIndex((s) => s > since);
+  if (fresh >= 0) for (const [name, values] of Object.entries(told.marks)) known.marks[name].push(...values.slice(fresh));
+}
+
+function show(told) {
+  known.heard = new Date();
+  at("stale").hidden = true;
+  if (told.run === null) return;
+  add(told);
+  showRun(told.run, told.now);
+  showTiles(told);
+  showWorkers(told);
+  showNotes(told.run.notes);
+  draw();
+}
+
+function fall_silent() {
+  const since = known.heard ? known.heard.toLocaleTimeString() : "never";
+  at("stale").hidden = false;
+  put(at("stale"), `Nothing comes from the run's owner any more; last heard: ${since}. After its last run it ends, and this page stays as it was. The report is written then.`);
+}
+
+async function ask() {
+  const since = known.marks?.at_s.at(-1) ?? -1;
+  const query = new URLSearchParams({ run: known.run ?? "", every: known.every?.toFixed(1) ?? "", since });
+  try {
+    const answer = await fetch(`tailgauge/live.json?${query}`, { cache: "no-store" });
+    if (!answer.ok) throw new Error(answer.statusText);
+    show(await answer.json());
+  } catch (error) {
+    fall_silent();
+    console.warn("the live view was not told anything new:", error);
+  }
+  setTimeout(ask, EVERY_MS);
+}
+
+dark.addEventListener("change", draw);
+document.addEventListener("visibilitychange", draw);
+ask();

@@ -1,0 +1,96 @@
+"""/metrics, read back by Prometheus' own parser."""
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tailgauge import sketch
+from tailgauge.describe import Progress
+from tailgauge.exposition import BOUNDS_S, exposed
+from tailgauge.live import Live, Seen, SeenWorker
+
+HOSTILE = 'chat"} 1\n<script>\\'
+
+
+@pytest.fixture(scope="module")
+def read():
+    """Samples of a run by name and labels."""
+    ttft: sketch.Bins = {}
+    for value_ms in (30.0, 80.0, 80.0, 400.0, 200_000.0):
+        sketch.add(ttft, value_ms)
+    progress = Progress(
+        12.0, 60.0, sent=40, in_flight=3, dropped=2, ended={"ok": 30, "timeout": 5}, chunks=900,
+        attempts={"ok": 33, "rate_limited": 4}, ttft=ttft, verdict="DEGRADED",
+    )  # fmt: skip
+    workers = (
+        SeenWorker(0, "a", "h", "running", 20, 1, 0.25, 0.021, 0.1),
+        SeenWorker(1, "b", "h", "running", 20, 2, None, None, 0.1),
+        SeenWorker(2, "c", "h", "lost", 0, 0, 0.5, 0.0, 9.0),
+    )
+    live = Live()
+    live.fold(progress)
+    seen = Seen("run-1", HOSTILE, "chat.toml", (), "/runs/run-1", "running", progress, (), workers, 3)
+    body, content_type = exposed(seen, live.last, "text/plain")
+    assert content_type.startswith("text/plain")
+    found = {}
+    for family in text_string_to_metric_families(body.decode()):
+        for sample in family.samples:
+            found[sample.name, *sorted(sample.labels.items())] = sample.value
+    return found
+
+
+@pytest.mark.parametrize(
+    ("sample", "value"),
+    [
+        (("tailgauge_run_seconds",), 12.0),
+        (("tailgauge_run_planned_seconds",), 60.0),
+        (("tailgauge_requests_sent_total",), 40.0),
+        (("tailgauge_requests_dropped_total",), 2.0),
+        (("tailgauge_requests_ended_total", ("outcome", "timeout")), 5.0),
+        (("tailgauge_requests_in_flight",), 3.0),
+        (("tailgauge_calls_ended_total", ("outcome", "rate_limited")), 4.0),
+        (("tailgauge_chunks_total",), 900.0),
+        (("tailgauge_verdict", ("verdict", "DEGRADED")), 1.0),
+        (("tailgauge_verdict", ("verdict", "VALID")), 0.0),
+        (("tailgauge_workers", ("state", "running")), 2.0),
+        (("tailgauge_workers", ("state", "lost")), 1.0),
+        (("tailgauge_worker_cpu_cores", ("worker", "0")), 0.25),
+        (("tailgauge_worker_clock_error_seconds", ("worker", "0")), 0.000021),
+        (("tailgauge_worker_clock_error_seconds", ("worker", "2")), 0.0),
+    ],
+)
+def test_a_figure_is_exposed(read, sample, value):
+    assert read[sample] == pytest.approx(value)
+
+
+def test_what_is_not_known_is_not_exposed(read):
+    assert ("tailgauge_worker_clock_error_seconds", ("worker", "1")) not in read
+    assert ("tailgauge_worker_cpu_cores", ("worker", "1")) not in read
+
+
+def test_the_histogram_is_that_of_the_sketch(read):
+    """30, 80, 80 and 400 ms, and one beyond the last bound."""
+    at = {
+        le: read["tailgauge_ttft_seconds_bucket", ("le", le)]
+        for le in ("0.05", "0.1", "0.3", "0.5", "120.0", "+Inf")
+    }
+
+    assert at == {"0.05": 1.0, "0.1": 3.0, "0.3": 3.0, "0.5": 4.0, "120.0": 4.0, "+Inf": 5.0}
+    assert sum(name == "tailgauge_ttft_seconds_bucket" for name, *_ in read) == len(BOUNDS_S) + 1
+    assert read["tailgauge_ttft_seconds_count",] == 5.0
+    assert read["tailgauge_ttft_seconds_sum",] == pytest.approx(200.59, rel=0.01)
+    assert read["tailgauge_ttft_recent_seconds", ("quantile", "0.5")] == pytest.approx(0.08, rel=0.01)
+
+
+def test_a_name_of_any_characters_stays_a_label(read):
+    assert read["tailgauge_run_info", ("run_id", "run-1"), ("scenario", HOSTILE), ("state", "running")] == 1.0
+
+
+def test_without_a_run_there_is_nothing_to_expose():
+    assert exposed(None, Live().last, "")[0] == b""
+
+
+def test_a_scraper_that_asks_for_openmetrics_gets_it():
+    body, content_type = exposed(None, Live().last, "application/openmetrics-text; version=1.0.0")
+
+    assert content_type.startswith("application/openmetrics-text")
+    assert body.endswith(b"# EOF\n")

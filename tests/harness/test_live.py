@@ -1,0 +1,155 @@
+"""The live series, against figures worked out by hand, and what is told of a run with many workers."""
+
+import json
+
+import pytest
+
+from tailgauge import sketch
+from tailgauge.describe import Progress
+from tailgauge.live import HELD, Live, Seen, SeenWorker, chosen, document
+
+
+def bins(*values):
+    out = {}
+    for value in values:
+        sketch.add(out, value)
+    return out
+
+
+def progress(at_s, *ttft_ms, **counts):
+    """The run at a moment; TTFTs are those of all its calls until then."""
+    return Progress(at_s, 600.0, **counts, ttft=bins(*ttft_ms))
+
+
+def folded(*moments):
+    live = Live()
+    for moment in moments:
+        live.fold(moment)
+    return live
+
+
+def worker(number, state="running", cpu=0.2):
+    return SeenWorker(number, f"name-{number}", "host", state, 10, 1, cpu, 0.0, 0.3)
+
+
+def seen(*workers, notes=()):
+    return Seen("run-1", "chat", "chat.toml", ("http://target",), "/runs/run-1", "running", progress(3.0, sent=7),
+                tuple(notes), workers, len(workers))  # fmt: skip
+
+
+def test_rates_are_differences_of_counters_over_the_time_between_marks():
+    """From nothing to 10 requests in the first second, to 16 in the 1.5 s after it."""
+    live = folded(
+        progress(1.0, sent=10, chunks=300, in_flight=4, attempts={"ok": 6}),
+        progress(2.5, sent=16, chunks=330, in_flight=5, attempts={"ok": 12, "rate_limited": 3}, ended={"timeout": 6}),
+    )  # fmt: skip
+
+    marks = live.since(-1.0)
+
+    assert marks["at_s"] == [1.0, 2.5]
+    assert marks["sent_per_s"] == [10.0, 4.0]
+    assert marks["chunks_per_s"] == [300.0, 20.0]
+    assert marks["limited_per_s"] == [0.0, 2.0]
+    assert marks["failed_per_s"] == [0.0, 4.0]
+    assert marks["in_flight"] == [4, 5]
+    assert live.rates == {"sent": 4.0, "failed": 4.0, "limited": 2.0, "chunks": 20.0}
+
+
+def test_a_page_is_told_what_is_new_since_its_last_mark():
+    live = folded(progress(1.0, chunks=30), progress(2.0, chunks=90), progress(3.0, chunks=100))
+
+    marks = live.since(1.0)
+
+    assert (marks["at_s"], marks["chunks_per_s"]) == ([2.0, 3.0], [60.0, 10.0])
+    assert live.since(3.0)["at_s"] == live.since(3.0)["chunks_per_s"] == []
+
+
+def test_ttft_is_of_the_last_ten_seconds():
+    """100 ms until 5 s, 900 ms from then on: from 15 s on nothing of the first is left."""
+    live = Live()
+    for second in range(1, 21):
+        early, late = [100.0] * min(second, 5), [900.0] * max(0, second - 5)
+        live.fold(progress(float(second), *early, *late))
+
+    p50, p99 = live.since(-1.0)["ttft_p50_ms"], live.since(-1.0)["ttft_p99_ms"]
+    assert p50[:10] == pytest.approx([100.0] * 10, rel=0.01)  # at 10 s five of each: the lower middle
+    assert p50[10:] == pytest.approx([900.0] * 10, rel=0.01)
+    assert p99[:5] == pytest.approx([100.0] * 5, rel=0.01)
+    assert p99[5:] == pytest.approx([900.0] * 15, rel=0.01)
+
+
+def test_a_fold_that_comes_early_or_late_takes_the_same_ten_seconds():
+    live = folded(progress(1.2, 5.0), progress(2.0, 5.0, 7.0))
+    for second in range(3, 13):
+        live.fold(progress(second + (0.1 if second % 2 else -0.1), 5.0, 7.0, 9.0))
+
+    assert live.last.at_s == 11.9  # so since 2 s
+    assert live.last.ttft_p50_ms == pytest.approx(9.0, rel=0.01)
+
+
+def test_seconds_without_a_first_content_have_no_ttft():
+    live = folded(progress(1.0, 50.0), *(progress(float(s), 50.0) for s in range(2, 14)))
+
+    assert live.since(9.0)["ttft_p99_ms"] == [pytest.approx(50.0, rel=0.01), None, None, None]
+
+
+def test_a_long_run_keeps_its_counts_in_fewer_marks():
+    """Three requests a second for 4,000 s, bursts of ten 429s at 1,000 s and at 3,000 s."""
+    live = Live()
+    for second in range(1, 4001):
+        limited = 10 * ((second >= 1000) + (second >= 3000))
+        live.fold(
+            Progress(
+                float(second), 4000.0, sent=3 * second, attempts={"rate_limited": limited}, ttft={1: second}
+            )
+        )
+
+    marks = live.since(-1.0)
+    widths = [b - a for a, b in zip([0.0, *marks["at_s"]], marks["at_s"], strict=False)]
+    assert HELD / 2 <= len(marks["at_s"]) <= HELD
+    assert live.every_s == 4.0
+    assert max(widths) <= 4.0
+    assert marks["at_s"][-1] > 4000 - live.every_s
+    assert set(marks["sent_per_s"]) == {3.0}
+    assert sum(w * r for w, r in zip(widths, marks["limited_per_s"], strict=True)) == pytest.approx(20)
+    assert live.last.at_s == 4000.0  # the figures are of this second, whatever the marks are
+
+
+def test_where_marks_are_further_apart_than_the_window_ttft_is_since_the_mark_before():
+    """At 16 s from mark to mark a call of 12 s ago is still in the figure."""
+    live = Live(every_s=16.0)
+    for second in range(1, 30):
+        live.fold(progress(float(second), *[40.0] * (second >= 17), *[60.0] * (second >= 40)))
+
+    assert live.last.ttft_p50_ms == pytest.approx(40.0, rel=0.01)
+
+
+def test_no_run_yet_is_told_as_such():
+    assert document(None, Live(), -1.0) == {"run": None}
+
+
+def test_what_is_told_is_plain_json():
+    live = folded(progress(3.0, sent=7))
+
+    plain = json.loads(json.dumps(document(seen(worker(0), notes=("<b>",)), live, -1.0), allow_nan=False))
+
+    assert plain["run"]["notes"] == ["<b>"]
+    assert (plain["run"]["verdict"], plain["now"]["sent"], plain["now"]["ttft_p50_ms"]) == ("VALID", 7, None)
+    assert (plain["marks"]["at_s"], plain["every_s"], plain["window_s"]) == ([3.0], 1.0, 10.0)
+    assert plain["workers"][0]["clock_error_ms"] == 0.0
+
+
+def test_of_many_workers_those_in_trouble_are_told_of_first_then_the_busiest_and_all_by_number():
+    crew = [
+        ("running", 0.0),
+        ("running", 0.3),
+        ("drained", 0.9),
+        ("lost", 0.0),
+        ("joining", 0.0),
+        ("running", 0.2),
+    ]
+
+    assert chosen(crew, 4) == [1, 2, 3, 4]
+    assert chosen(crew, 2) == [3, 4]
+    assert chosen(crew, 6) == [0, 1, 2, 3, 4, 5]
+    assert len(chosen([("running", 0.5)] * 1000)) == 100
