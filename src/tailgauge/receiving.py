@@ -1,4 +1,4 @@
-"""The owner's side of shipping: slices of parts come in, whole and checked parts lie in the run folder.
+"""The owner's side of shipping: pieces of parts come in, whole and checked parts lie in the run folder.
 
 Rule: nothing that comes is believed. Which worker sends is known from the channel, never from the message; a part is
 written under its own name only, at its own end only, and counts once its checksum and its footer are right. What cannot
@@ -18,12 +18,12 @@ from typing import Any
 
 from tailgauge.folder import RunFolder
 from tailgauge.parts import LARGEST, checked_rows, compact
-from tailgauge.shipping import SLICE
+from tailgauge.shipping import PIECE
 from tailgauge.storage import MEGABYTE, advice, room
 
 SHIPPED = ("requests", "attempts", "chunks", "health")
 OPEN = 4  # unfinished parts of one worker; one that begins more of them loses its oldest
-REMEMBERED = 64  # parts of one worker whose checksum is known, so that a slice that comes again is answered
+REMEMBERED = 64  # parts of one worker whose checksum is known, so that a piece that comes again is answered
 RESERVE = 64 * MEGABYTE  # bytes that are left free for what the owner itself has to write
 _FILES = 1000  # likewise files, where the file system counts them
 _NAME = re.compile(r"part-([0-9]{1,6})-(0|[1-9][0-9]{0,8})\.parquet")
@@ -33,7 +33,7 @@ _Key = tuple[str, str]  # table, name
 
 
 class _RefusedError(Exception):
-    """Why a slice is not taken."""
+    """Why a piece is not taken."""
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class Inbox:
         self.rows: dict[int, dict[str, int]] = {}
 
     def take(self, worker: int, data: Any) -> dict[str, Any]:
-        """Take a slice that came from `worker`; the answer, to which the caller adds the run. Never raises for what came."""
+        """Take a piece that came from `worker`; the answer, to which the caller adds the run. Never raises for what came."""
         key, why = ("", ""), None
         try:
             key = _checked_key(worker, data)
@@ -92,9 +92,10 @@ class Inbox:
                 return 0, False
             coming = self._begun(worker, key, data)
         elif (coming.size, coming.sha256) != (data["size"], data["sha256"]):
-            raise _RefusedError("its size or checksum is not what it was in the slice before")
+            raise _RefusedError("its size or checksum is not what it was in the piece before")
         if data["offset"] != coming.length:
             return coming.length, False
+        self._check_room(coming.size - coming.length)
         _append(coming, data["bytes"])
         if coming.length == coming.size:
             self._finish(worker, key, coming)
@@ -107,14 +108,18 @@ class Inbox:
         path = self._folder.path / key[0] / key[1]
         if path.exists():
             raise _RefusedError("a part of this name is already there")
-        left = room(path.parent)
-        if left is not None and (left.free < data["size"] + self._reserve or (left.files or _FILES) < _FILES):
-            raise _RefusedError(f"the owner's disk is full: {left}")
         mine = self._coming_of(worker)
         if len(mine) >= OPEN:
             self._forget(worker, next(iter(mine)))
         mine[key] = coming = _Coming(path, data["size"], data["sha256"])
         return coming
+
+    def _check_room(self, needed: int) -> None:
+        left = room(self._folder.path)
+        if left is None:
+            return
+        if left.free < needed + self._reserve or (left.files is not None and left.files < _FILES):
+            raise _RefusedError(f"the owner's disk is full: {left}")
 
     def _finish(self, worker: int, key: _Key, coming: _Coming) -> None:
         if coming.digest.hexdigest() != coming.sha256:
@@ -141,7 +146,7 @@ class Inbox:
     def fold(self, worker: int) -> list[str]:
         """Fold what came from a worker into one part a table, once; on a thread, after the run. What went wrong, if anything.
 
-        Parts that cannot be folded are still there and readable. Later slices of this worker are refused.
+        Parts that cannot be folded are still there and readable. Later pieces of this worker are refused.
         """
         self._folded.add(worker)
         for key in list(self._coming_of(worker)):
@@ -182,19 +187,19 @@ def _is_whole_number(value: Any, least: int, most: int) -> bool:
     return type(value) is int and least <= value <= most
 
 
-# What a slice must be beside its table and name: key, test, what is expected.
+# What a piece must be beside its table and name: key, test, what is expected.
 _KEYS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("size", lambda v: _is_whole_number(v, 1, LARGEST), f"1 to {LARGEST:,} bytes"),
     ("sha256", lambda v: type(v) is str and bool(_SHA256.fullmatch(v)), "64 hexadecimal digits"),
     ("offset", lambda v: _is_whole_number(v, 0, LARGEST), f"0 to {LARGEST:,} bytes"),
-    ("bytes", lambda v: type(v) is bytes and 1 <= len(v) <= SLICE, f"1 to {SLICE:,} bytes"),
+    ("bytes", lambda v: type(v) is bytes and 1 <= len(v) <= PIECE, f"1 to {PIECE:,} bytes"),
 )
 
 
 def _checked_key(worker: int, data: Any) -> _Key:
     """Table and name, if they are those of a part of this worker."""
     if type(data) is not dict:
-        raise _RefusedError("a slice is a table of keys")
+        raise _RefusedError("a piece is a table of keys")
     table, name = data.get("table"), data.get("name")
     if type(table) is not str or table not in SHIPPED:
         raise _RefusedError(f"table: expected one of {', '.join(SHIPPED)}")

@@ -1,7 +1,7 @@
 """A worker's finished parts on their way to the owner, where the two share no folder.
 
 Rule: pure but for reading the files: no socket, no greenlet, and no work per request. Parts go in the order written, one
-at a time, in slices. A slice is acknowledged by how much of its part the owner has; what is not acknowledged is sent
+at a time, in pieces. A piece is acknowledged by how much of its part the owner has; what is not acknowledged is sent
 again. Nothing is deleted here: a part stays where it was written until the owner has the whole run.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from tailgauge.clock import monotonic_ns
 
-SLICE = 128 * 1024  # bytes of a message, at most
+PIECE = 128 * 1024  # bytes of a message, at most
 WINDOW = 4  # messages that are under way without an answer, at most
 SILENCE_NS = 5_000_000_000  # without progress for so long, the last acknowledged place is sent again
 _PROBE = (
@@ -48,12 +48,10 @@ class Outbox:
     def __init__(
         self, send: Send, read: Read | None = None, now_ns: Callable[[], int] = monotonic_ns
     ) -> None:
-        self._send, self._read, self._now_ns = send, read or read_slice, now_ns
+        self._send, self._read, self._now_ns = send, read or read_piece, now_ns
         self._parts: deque[_Part] = deque()  # the first is under way; any thread appends, the hub takes away
         self._kept: list[_Part] = []  # refused
-        self._moved_at_ns = (
-            0  # when the first part's first slice in flight was sent, or the last one acknowledged
-        )
+        self._moved_at_ns = 0  # the last progress, or the first piece sent after it
         self._probing = self._pumping = False
         self.refused: str | None = None
 
@@ -92,7 +90,7 @@ class Outbox:
             self._pumping = False
 
     def got(self, data: dict[str, Any]) -> None:
-        """The owner's answer to a slice; sends what it makes room for. Answers about other parts are late ones."""
+        """The owner's answer to a piece; sends what it makes room for. Answers about other parts are late ones."""
         part = self._parts[0] if self._parts else None
         if part is None or (data["table"], data["name"]) != (part.table, part.path.name):
             return
@@ -116,11 +114,11 @@ class Outbox:
         while self._parts:
             part = self._parts[0]
             self._go_back_after_silence(part)
-            most = 0 if self._probing else (WINDOW - 1) * SLICE
+            most = 0 if self._probing else (WINDOW - 1) * PIECE
             begin = part.sent
             if begin - part.acknowledged > most or begin >= part.size:
                 return None
-            if (data := self._slice(part, begin, _PROBE if self._probing else SLICE)) is None:
+            if (data := self._piece(part, begin, _PROBE if self._probing else PIECE)) is None:
                 continue
             if begin == part.acknowledged:
                 self._moved_at_ns = self._now_ns()
@@ -137,7 +135,7 @@ class Outbox:
             part.acknowledged = part.sent = part.told if part.told < part.size else 0
             self._probing = True
 
-    def _slice(self, part: _Part, begin: int, most: int) -> bytes | None:
+    def _piece(self, part: _Part, begin: int, most: int) -> bytes | None:
         """Bytes of the part from `begin` on; None, and the part is kept, where the file is not what it was."""
         wanted = min(most, part.size - begin)
         try:
@@ -158,7 +156,7 @@ class Outbox:
             self.refused = f"{part.table}/{part.path.name}: {why}"
 
 
-def read_slice(path: Path, offset: int, size: int) -> bytes:
+def read_piece(path: Path, offset: int, size: int) -> bytes:
     """Bytes of a file; fewer where it ends."""
     with path.open("rb") as file:
         file.seek(offset)

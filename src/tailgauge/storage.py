@@ -26,28 +26,31 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a file system has left: bytes, files (None where it does not count them), its size, where it is mounted."""
+    """What the file system of `path` has left: bytes, files (None where it does not count them); and its size."""
 
+    path: Path
     free: int
     files: int | None
     size: int
-    mount: Path
 
     def __str__(self) -> str:
+        mount = next(one for one in (self.path, *self.path.parents) if os.path.ismount(one))
         free, size = self.free / MEGABYTE, self.size / MEGABYTE
-        return f"the file system at {self.mount} has {free:,.1f} of {size:,.0f} MB free"
+        return f"the file system at {mount} has {free:,.1f} of {size:,.0f} MB free"
 
 
 def room(path: Path) -> Room | None:
     """The file system of a path, or of its nearest folder that is there; None where the system does not say."""
-    try:
-        there = next(one for one in (path, *path.parents) if one.exists())
-        mount = next(one for one in (there, *there.parents) if os.path.ismount(one))
-        seen = os.statvfs(there)
-    except (OSError, StopIteration):
-        return None
-    files = seen.f_favail if seen.f_files else None
-    return Room(seen.f_bavail * seen.f_frsize, files, seen.f_blocks * seen.f_frsize, mount)
+    for there in (path, *path.parents):
+        try:
+            seen = os.statvfs(there)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError:
+            return None
+        files = seen.f_favail if seen.f_files else None
+        return Room(there, seen.f_bavail * seen.f_frsize, files, seen.f_blocks * seen.f_frsize)
+    return None
 
 
 def told(path: Path) -> str:

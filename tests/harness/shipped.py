@@ -1,4 +1,4 @@
-"""Parts for tests of shipping, their slices, and a channel that loses, doubles and reorders, by a seed.
+"""Parts for tests of shipping, their pieces, and a channel that loses, doubles and reorders, by a seed.
 
 Rule: virtual time only, and real parts.
 """
@@ -16,7 +16,7 @@ from tailgauge.health_row import HealthRow
 from tailgauge.parts import row_table, write_part
 from tailgauge.receiving import Inbox
 from tailgauge.records import AttemptRow, RequestRow
-from tailgauge.shipping import SLICE
+from tailgauge.shipping import PIECE
 
 S = 1_000_000_000
 ROWS = {
@@ -35,8 +35,8 @@ def written(folder: RunFolder, worker: int, table: str, number: int, rows: int =
     return path
 
 
-def slices(
-    data: bytes, name: str = "part-3-0.parquet", table: str = "health", size: int = SLICE
+def pieces(
+    data: bytes, name: str = "part-3-0.parquet", table: str = "health", size: int = PIECE
 ) -> list[Any]:
     """Messages of a part, as an honest worker sends them."""
     return [

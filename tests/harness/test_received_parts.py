@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from harness.shipped import files, given_to, slices, written
+from harness.shipped import files, given_to, pieces, written
 
-from tailgauge import parts
+from tailgauge import parts, receiving
 from tailgauge.folder import RunFolder
 from tailgauge.receiving import SHIPPED, Inbox
 from tailgauge.records import SCHEMA_VERSION
@@ -89,7 +89,7 @@ def test_a_file_that_is_not_a_part_is_refused_although_its_checksum_is_right(cas
     if case == "too many rows":
         monkeypatch.setattr(parts, "MOST_ROWS", 8)
 
-    answer = given_to(Inbox(owner), slices(data))[-1]
+    answer = given_to(Inbox(owner), pieces(data))[-1]
 
     assert (answer["state"], answer["why"]) == ("refused", why)
     assert files(owner.path) == {}
@@ -102,7 +102,7 @@ def test_a_part_of_each_table_is_taken(table, owner, tmp_path):
     row = [pa.array([None if f.nullable else least.get(f.type, 0)], f.type) for f in target]
     parts.write_part(path, pa.Table.from_arrays(row, schema=target))
 
-    answers = given_to(Inbox(owner), slices(path.read_bytes(), table=table))
+    answers = given_to(Inbox(owner), pieces(path.read_bytes(), table=table))
 
     assert [a["state"] for a in answers] == ["done"]
 
@@ -113,33 +113,53 @@ def test_a_part_of_each_table_is_taken(table, owner, tmp_path):
 def test_a_part_for_which_there_is_no_room_is_refused_before_it_is_begun(owner, spool):
     free = shutil.disk_usage(owner.path).free
 
-    [answer] = given_to(Inbox(owner, reserve=2 * free), slices(spool[0]))
+    [answer] = given_to(Inbox(owner, reserve=2 * free), pieces(spool[0]))
 
     assert answer["state"] == "refused"
     assert answer["why"].startswith("the owner's disk is full: the file system at ")
     assert files(owner.path) == {}
 
 
+@pytest.mark.parametrize("tells", [True, False])
 def test_a_disk_that_fills_up_in_mid_part_leaves_the_whole_parts_and_takes_the_next_when_there_is_room(
-    small_disk, spool
+    tells, small_disk, spool, monkeypatch
 ):
+    """Whether the file system says beforehand that it is full, or only when it is written to."""
     disk = small_disk(1_000_000)
     folder = RunFolder(disk / "one")
     folder.create()
-    inbox, messages = Inbox(folder, reserve=0), slices(spool[0], size=3000)
+    inbox, messages = Inbox(folder, reserve=0), pieces(spool[0], size=3000)
     given_to(inbox, messages)
-    other = slices(spool[1], "part-3-1.parquet", size=3000)
+    other = pieces(spool[1], "part-3-1.parquet", size=3000)
     inbox.take(WORKER, other[0])
     with pytest.raises(OSError, match="No space left"):
         (disk / "ballast").write_bytes(bytes(2_000_000))
+    if not tells:
+        monkeypatch.setattr(receiving, "room", lambda _: None)
 
     answer = inbox.take(WORKER, other[1])
 
+    begin = "the owner's disk is full: " if tells else "the owner cannot write it: no space is left ("
     assert answer["state"] == "refused"
-    assert answer["why"].startswith("the owner cannot write it: no space is left (the file system at ")
+    assert answer["why"].startswith(f"{begin}the file system at /")
     assert sorted(files(folder.path)) == ["health/part-3-0.parquet"]
     (disk / "ballast").unlink()
     assert given_to(inbox, other)[-1]["state"] == "done"
+
+
+def test_what_the_owner_itself_has_to_write_keeps_its_room(small_disk, spool):
+    """In mid part too: several workers may have begun parts for which there was room once."""
+    disk = small_disk(1_000_000)
+    folder = RunFolder(disk / "one")
+    folder.create()
+    inbox, messages = Inbox(folder, reserve=500_000), pieces(spool[0], size=3000)
+    inbox.take(WORKER, messages[0])
+    (disk / "ballast").write_bytes(bytes(500_000))
+
+    answer = inbox.take(WORKER, messages[1])
+
+    assert answer["why"].startswith("the owner's disk is full: ")
+    assert files(folder.path) == {}
 
 
 # --- folding ----------------------------------------------------------------------------------------------------
@@ -148,7 +168,7 @@ def test_a_disk_that_fills_up_in_mid_part_leaves_the_whole_parts_and_takes_the_n
 def came(owner, spool, count: int = 4) -> Inbox:
     inbox = Inbox(owner)
     for n in range(count):
-        assert given_to(inbox, slices(spool[n], f"part-3-{n}.parquet"))[-1]["state"] == "done"
+        assert given_to(inbox, pieces(spool[n], f"part-3-{n}.parquet"))[-1]["state"] == "done"
     return inbox
 
 
@@ -163,14 +183,14 @@ def test_what_came_is_folded_into_one_part_a_table_in_the_order_written(owner, s
     assert whole.schema.metadata[b"tailgauge.replaces"].decode().split(",")[10] == "part-3-10.parquet"
 
 
-def test_folding_twice_changes_nothing_and_late_slices_of_that_worker_are_refused(owner, spool):
+def test_folding_twice_changes_nothing_and_late_pieces_of_that_worker_are_refused(owner, spool):
     inbox = came(owner, spool)
-    inbox.take(WORKER, slices(spool[9], "part-3-9.parquet", size=3000)[0])
+    inbox.take(WORKER, pieces(spool[9], "part-3-9.parquet", size=3000)[0])
     inbox.fold(WORKER)
     before = files(owner.path)
 
     assert inbox.fold(WORKER) == []
-    late = [given_to(inbox, slices(spool[n], f"part-3-{n}.parquet"))[0] for n in (0, 5)]
+    late = [given_to(inbox, pieces(spool[n], f"part-3-{n}.parquet"))[0] for n in (0, 5)]
 
     assert [a["state"] for a in late] == ["done", "refused"]
     assert late[1]["why"] == "the rows of this worker are already folded"
@@ -181,7 +201,7 @@ def test_folding_twice_changes_nothing_and_late_slices_of_that_worker_are_refuse
 
 def test_a_single_part_stays_as_it_is_and_other_workers_are_not_touched(owner, spool):
     inbox = came(owner, spool, 1)
-    given_to(inbox, slices(spool[0], "part-31-0.parquet"), 31)
+    given_to(inbox, pieces(spool[0], "part-31-0.parquet"), 31)
 
     inbox.fold(WORKER)
 

@@ -6,14 +6,14 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from harness.shipped import files, given_to, slices, written
+from harness.shipped import files, given_to, pieces, written
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tailgauge import parts, receiving
 from tailgauge.folder import RunFolder
 from tailgauge.receiving import OPEN, REMEMBERED, Inbox
-from tailgauge.shipping import SLICE
+from tailgauge.shipping import PIECE
 
 WORKER = 3
 
@@ -38,7 +38,7 @@ def owner(tmp_path):
 def test_a_part_is_named_only_when_it_is_whole_and_answers_say_how_much_is_here(owner, spool):
     inbox = Inbox(owner)
     names = [
-        (inbox.take(WORKER, message), sorted(files(owner.path))) for message in slices(spool[0], size=3000)
+        (inbox.take(WORKER, message), sorted(files(owner.path))) for message in pieces(spool[0], size=3000)
     ]
 
     answer = {"table": "health", "name": "part-3-0.parquet", "why": None}
@@ -52,8 +52,8 @@ def test_a_part_is_named_only_when_it_is_whole_and_answers_say_how_much_is_here(
     assert inbox.rows == {WORKER: {"requests": 0, "attempts": 0, "chunks": 0, "health": 3}}
 
 
-def test_a_slice_from_elsewhere_than_the_end_is_answered_with_the_end(owner, spool):
-    inbox, messages = Inbox(owner), slices(spool[0], size=1000)
+def test_a_piece_from_elsewhere_than_the_end_is_answered_with_the_end(owner, spool):
+    inbox, messages = Inbox(owner), pieces(spool[0], size=1000)
 
     said = [inbox.take(WORKER, messages[i])["upto"] for i in (1, 0, 2, 0, 1)]
 
@@ -61,7 +61,7 @@ def test_a_slice_from_elsewhere_than_the_end_is_answered_with_the_end(owner, spo
 
 
 def test_a_part_that_is_here_is_done_again_and_counted_once(owner, spool):
-    inbox, messages = Inbox(owner), slices(spool[0], size=3000)
+    inbox, messages = Inbox(owner), pieces(spool[0], size=3000)
     given_to(inbox, messages)
 
     again = [(a["state"], a["upto"]) for a in given_to(inbox, [messages[0], messages[-1]])]
@@ -72,9 +72,9 @@ def test_a_part_that_is_here_is_done_again_and_counted_once(owner, spool):
 
 def test_another_part_of_a_name_that_is_here_is_refused_and_changes_nothing(owner, spool):
     inbox = Inbox(owner)
-    given_to(inbox, slices(spool[0]))
+    given_to(inbox, pieces(spool[0]))
 
-    [answer] = given_to(inbox, slices(spool[1]))
+    [answer] = given_to(inbox, pieces(spool[1]))
 
     assert (answer["state"], answer["why"]) == ("refused", "another part of this name is already there")
     assert files(owner.path) == {"health/part-3-0.parquet": spool[0]}
@@ -83,7 +83,7 @@ def test_another_part_of_a_name_that_is_here_is_refused_and_changes_nothing(owne
 def test_a_file_that_the_inbox_knows_nothing_of_is_never_replaced(owner, spool):
     (owner.path / "health/part-3-0.parquet").write_bytes(b"mine")
 
-    [answer] = given_to(Inbox(owner), slices(spool[0]))
+    [answer] = given_to(Inbox(owner), pieces(spool[0]))
 
     assert (answer["state"], answer["why"]) == ("refused", "a part of this name is already there")
     assert files(owner.path) == {"health/part-3-0.parquet": b"mine"}
@@ -92,9 +92,9 @@ def test_a_file_that_the_inbox_knows_nothing_of_is_never_replaced(owner, spool):
 def test_of_parts_that_came_long_ago_no_checksum_is_kept(owner, spool):
     inbox = Inbox(owner)
     for n, data in spool.items():
-        given_to(inbox, slices(data, f"part-3-{n}.parquet"))
+        given_to(inbox, pieces(data, f"part-3-{n}.parquet"))
 
-    states = [inbox.take(WORKER, slices(spool[n], f"part-3-{n}.parquet")[0])["state"] for n in (0, 1, 2)]
+    states = [inbox.take(WORKER, pieces(spool[n], f"part-3-{n}.parquet")[0])["state"] for n in (0, 1, 2)]
 
     assert states == ["refused", "refused", "done"]
     assert inbox.rows[WORKER]["health"] == 3 * len(spool)
@@ -141,20 +141,20 @@ HOSTILE = {
     "bytes as text": lambda m: m | {"bytes": "x" * 10},
     "bytes as a list": lambda m: m | {"bytes": [1, 2, 3]},
     "more bytes than the part has": lambda m: m | {"bytes": m["bytes"] + b"x"},
-    "more bytes than a slice may have": lambda m: m | {"size": SLICE + 1, "bytes": bytes(SLICE + 1)},
+    "more bytes than a piece may have": lambda m: m | {"size": PIECE + 1, "bytes": bytes(PIECE + 1)},
 }
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_a_slice_that_is_not_what_it_must_be_is_refused_and_leaves_nothing(case, owner, spool, tmp_path):
-    [message] = slices(spool[0])
+def test_a_piece_that_is_not_what_it_must_be_is_refused_and_leaves_nothing(case, owner, spool, tmp_path):
+    [message] = pieces(spool[0])
     inbox = Inbox(owner)
 
     answer = inbox.take(WORKER, HOSTILE[case](message))
 
     assert answer["state"] == "refused"
     assert ": expected " in answer["why"] or answer["why"] in {
-        "a slice is a table of keys", "bytes: more than the part's size",
+        "a piece is a table of keys", "bytes: more than the part's size",
     }  # fmt: skip
     assert len(answer["why"]) < 120
     assert files(tmp_path) == {}
@@ -163,7 +163,7 @@ def test_a_slice_that_is_not_what_it_must_be_is_refused_and_leaves_nothing(case,
 
 def test_a_refusal_names_the_part_where_it_has_a_name(owner, spool):
     """So that an honest worker hears that its part is too large, and goes on with the next."""
-    [message] = slices(spool[0])
+    [message] = pieces(spool[0])
 
     answer = Inbox(owner).take(WORKER, message | {"size": parts.LARGEST + 1})
 
@@ -191,7 +191,7 @@ def test_whatever_comes_is_answered_and_only_whole_parts_are_left(spool, swaps, 
         folder = RunFolder(Path(path) / "one")
         folder.create()
         inbox = Inbox(folder)
-        honest = slices(spool[0], size=2000)
+        honest = pieces(spool[0], size=2000)
         mixed = [message | swap for swap in swaps for message in honest]
 
         answers = given_to(inbox, [*mixed, other])
@@ -203,18 +203,18 @@ def test_whatever_comes_is_answered_and_only_whole_parts_are_left(spool, swaps, 
 
 
 def test_one_that_changes_its_mind_in_mid_part_is_refused(owner, spool):
-    inbox, messages = Inbox(owner), slices(spool[0], size=3000)
+    inbox, messages = Inbox(owner), pieces(spool[0], size=3000)
     inbox.take(WORKER, messages[0])
 
     answer = inbox.take(WORKER, messages[1] | {"size": len(spool[0]) + 1})
 
-    assert answer["why"] == "its size or checksum is not what it was in the slice before"
+    assert answer["why"] == "its size or checksum is not what it was in the piece before"
     assert files(owner.path) == {}
     assert [a["state"] for a in given_to(inbox, messages)] == ["more", "more", "done"]  # and may begin anew
 
 
 def test_damage_on_the_way_is_seen_by_the_checksum(owner, spool):
-    messages = slices(spool[0], size=3000)
+    messages = pieces(spool[0], size=3000)
     messages[1]["bytes"] = bytes(3000)
 
     answer = given_to(Inbox(owner), messages)[-1]
@@ -225,10 +225,10 @@ def test_damage_on_the_way_is_seen_by_the_checksum(owner, spool):
 
 def test_begun_parts_of_a_worker_are_few_and_those_of_another_are_not_touched(owner, spool):
     inbox = Inbox(owner)
-    first = slices(spool[0], "part-4-0.parquet", size=3000)
+    first = pieces(spool[0], "part-4-0.parquet", size=3000)
     inbox.take(4, first[0])
     for n in range(50):
-        inbox.take(WORKER, slices(spool[0], f"part-3-{n}.parquet", size=3000)[0])
+        inbox.take(WORKER, pieces(spool[0], f"part-3-{n}.parquet", size=3000)[0])
 
     names = sorted(files(owner.path))
 
@@ -239,11 +239,11 @@ def test_begun_parts_of_a_worker_are_few_and_those_of_another_are_not_touched(ow
 def test_what_an_earlier_attempt_left_is_written_over(owner, spool):
     (owner.path / "health/part-3-0.tmp").write_bytes(b"x" * 9000)
 
-    assert given_to(Inbox(owner), slices(spool[0], size=3000))[-1]["state"] == "done"
+    assert given_to(Inbox(owner), pieces(spool[0], size=3000))[-1]["state"] == "done"
     assert files(owner.path) == {"health/part-3-0.parquet": spool[0]}
 
 
 def test_the_limits_of_both_sides_fit(spool):
-    """A slice is what the sender sends at most; what the recorder may pile up goes into one part."""
-    assert receiving.SLICE == SLICE == 131072
+    """A piece is what the sender sends at most; what the recorder may pile up goes into one part."""
+    assert receiving.PIECE == PIECE == 131072
     assert parts.MOST_ROWS > 2 * 5_000_000 - 1

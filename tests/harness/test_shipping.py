@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from tailgauge import receiving, shipping
 from tailgauge.folder import RunFolder
 from tailgauge.receiving import Inbox
-from tailgauge.shipping import Outbox, read_slice
+from tailgauge.shipping import Outbox, read_piece
 
-SMALL = 700  # bytes of a slice in these tests: a part of 5 kB has eight
+SMALL = 700  # bytes of a piece in these tests: a part of 5 kB has eight
 WORKER = 3
 PARTS = [(table, number) for number in range(3) for table in ("requests", "attempts", "health")]
 
 
 @pytest.fixture(autouse=True, scope="module")
-def small_slices():
+def small_pieces():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shipping, "SLICE", SMALL)
-        patch.setattr(receiving, "SLICE", SMALL)
+        patch.setattr(shipping, "PIECE", SMALL)
+        patch.setattr(receiving, "PIECE", SMALL)
         patch.setattr(shipping, "_PROBE", 100)
         yield
 
@@ -60,8 +60,8 @@ def carry(outbox: Outbox, inbox: Inbox, there: Channel, back: Channel, clock: Cl
         if turn % 10 == 0:
             outbox.pump()
         for _ in range(4):
-            if (slice_ := there.deliver()) is not None:
-                back.send(inbox.take(WORKER, slice_))
+            if (piece := there.deliver()) is not None:
+                back.send(inbox.take(WORKER, piece))
             if (answer := back.deliver()) is not None:
                 outbox.got(answer)
 
@@ -88,7 +88,7 @@ def test_parts_arrive_as_they_are_over_a_channel_that_loses_doubles_and_reorders
     assert inbox.rows == {WORKER: {"requests": 9, "attempts": 9, "chunks": 0, "health": 9}}
 
 
-def test_without_a_loss_every_slice_goes_once_and_in_the_order_written(spool, tmp_path):
+def test_without_a_loss_every_piece_goes_once_and_in_the_order_written(spool, tmp_path):
     clock, there, back = Clock(), Channel(0), Channel(0)
     inbox, _ = owners(tmp_path)
     seen = []
@@ -101,7 +101,7 @@ def test_without_a_loss_every_slice_goes_once_and_in_the_order_written(spool, tm
     assert seen == [(name, at) for name, path in spool.items() for at in range(0, path.stat().st_size, SMALL)]
 
 
-def test_a_slice_names_its_part_whole(spool):
+def test_a_piece_names_its_part_whole(spool):
     seen = []
     filled(spool, seen.append).pump()
     first, path = seen[0], next(iter(spool.values()))
@@ -112,7 +112,7 @@ def test_a_slice_names_its_part_whole(spool):
     )  # fmt: skip
 
 
-def test_no_more_than_four_slices_are_under_way(spool):
+def test_no_more_than_four_pieces_are_under_way(spool):
     seen = []
     outbox = filled(spool, seen.append)
 
@@ -276,8 +276,8 @@ def test_a_send_that_lets_others_run_is_not_entered_twice(spool):
     assert seen == [0, SMALL, 2 * SMALL, 3 * SMALL]
 
 
-def test_a_slice_is_read_from_its_place(tmp_path):
+def test_a_piece_is_read_from_its_place(tmp_path):
     file = tmp_path / "part"
     file.write_bytes(bytes(range(100)))
 
-    assert [read_slice(file, at, 10) for at in (0, 95, 200)] == [bytes(range(10)), bytes(range(95, 100)), b""]
+    assert [read_piece(file, at, 10) for at in (0, 95, 200)] == [bytes(range(10)), bytes(range(95, 100)), b""]
