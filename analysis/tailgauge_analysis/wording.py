@@ -6,9 +6,11 @@ Rule: pure functions to strings; the same ones for the page, Markdown and the te
 from __future__ import annotations
 
 import math
-import re
+from collections.abc import Iterable
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+from tailgauge import foreign
+
+plain = foreign.plain  # text of others, made harmless
 
 
 def ms(value: float | None) -> str:
@@ -48,6 +50,14 @@ def plural(n: int, word: str) -> str:
     return f"{n:,} {word}" if n == 1 else f"{n:,} {word}s"
 
 
+def listed(names: Iterable[str], most: int = 10) -> str:
+    """`0, 1 and 2`; `0, 1 and 7 others` where there are more than `most`."""
+    every = list(names)
+    shown = every[: most - 1] if len(every) > most else every[:-1]
+    last = every[-1] if len(shown) == len(every) - 1 else f"{len(every) - len(shown)} others"
+    return f"{', '.join(shown)} and {last}" if shown else last
+
+
 def sentence(text: str) -> str:
     """The text with a capital at its beginning."""
     return text[:1].upper() + text[1:]
@@ -56,9 +66,3 @@ def sentence(text: str) -> str:
 def percentile(p: float) -> str:
     """`p99`, `p99.9`."""
     return f"p{p * 100:.10g}"
-
-
-def plain(text: str, most: int = 2000) -> str:
-    """Foreign text without control and direction characters, on one line, cut to `most` characters."""
-    line = " ".join(_CONTROL.sub("", text).split())
-    return line if len(line) <= most else line[: most - 1] + "…"

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tailgauge.children import environment
 from tailgauge.errors import Exit
 from tailgauge.folder import RunFolder
+from tailgauge.redaction import environment
 
 
 @dataclass(frozen=True, slots=True)

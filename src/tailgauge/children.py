@@ -6,7 +6,6 @@ Rule: Ctrl-C reaches the owner only; a child learns of the owner's death when it
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,13 +14,8 @@ from pathlib import Path
 import gevent
 
 from tailgauge.errors import TailgaugeError
-
-_KEYS = ("API_KEY", "AUTH_TOKEN", "ADMIN_KEY", "TAILGAUGE_TOKEN")
-
-
-def environment(*, with_keys: bool) -> dict[str, str]:
-    """The environment for a child; keys only for those that send requests."""
-    return {k: v for k, v in os.environ.items() if with_keys or not any(mark in k for mark in _KEYS)}
+from tailgauge.foreign import plain
+from tailgauge.redaction import environment
 
 
 class Child:
@@ -53,7 +47,10 @@ class Child:
     def last_words(self) -> str:
         """The last lines of its log."""
         text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
-        return " | ".join(text.strip().splitlines()[-3:]) or f"no output (exit code {self.process.poll()})"
+        return (
+            plain(" | ".join(text.strip().splitlines()[-3:]))
+            or f"no output (exit code {self.process.poll()})"
+        )
 
     def running(self) -> bool:
         """Whether the process still lives."""

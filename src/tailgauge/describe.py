@@ -14,6 +14,7 @@ from typing import Any
 
 from tailgauge import __version__
 from tailgauge.clock import boot_id
+from tailgauge.foreign import plain
 from tailgauge.records import SCHEMA_VERSION
 from tailgauge.sketch import Bins
 from tailgauge.trust import VALID
@@ -92,6 +93,8 @@ _ADVICE = {
     "tls_certificate": "If it is your own authority, name its PEM file in target.ca_file",
     "tls": "Does the target speak TLS on this port? A plain one wants http://",
     "not_http": "Something else than HTTP/1.1 listens there",
+    "head_too_large": "No model's endpoint answers like that: is this the right address?",
+    "compressed": "It packs its answers although it was asked not to: is a proxy between?",
     "closed": "Does the target speak HTTP on this port, or does it want https://?",
     "not_an_event_stream": "It answered, but not with an event stream: is this the right path and protocol?",
     "not_json": "It answered, but not as the protocol does: is this the right URL and protocol?",
@@ -101,8 +104,8 @@ _ADVICE = {
 def preflight_failure(url: str, protocol: str, seen: dict[str, Any]) -> str:
     """One or two sentences: which target, what it did, what to do."""
     status = seen["status"]
-    kind = seen["error_type"] or (None if status else seen["ended"])
-    text = " ".join(re.sub(r"<[^>]*>", " ", seen["message"] or "").split()).rstrip(".")
+    kind = plain(seen["error_type"] or "") or (None if status else seen["ended"])
+    text = plain(re.sub(r"<[^>]*>", " ", seen["message"] or "")).rstrip(".")
     text = text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
     did = f"answered HTTP {status}" if status else f"could not be used ({kind})"
     if status == 200:

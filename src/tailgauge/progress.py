@@ -8,6 +8,7 @@ from typing import TextIO
 from tqdm import tqdm
 
 from tailgauge.describe import Progress
+from tailgauge.foreign import harmless
 
 PLAIN_EVERY_S = 5.0
 
@@ -44,7 +45,8 @@ class Display:
             )
 
     def say(self, text: str) -> None:
-        """A line of its own."""
+        """A line of its own; a target's words in it cannot move the cursor."""
+        text = harmless(text)
         if self._bar is not None:
             self._bar.write(text, file=self._stream)
         else:

@@ -23,10 +23,11 @@ from tailgauge.dispatch.origin import Origin
 from tailgauge.dispatch.outcome import Outcome, outcome, should_retry
 from tailgauge.dispatch.rows import fill
 from tailgauge.dispatch.way import give_way
-from tailgauge.endpoints.keys import redact
 from tailgauge.guard import Guard
 from tailgauge.records import CANCELLED, CLIENT_ERROR, EMPTY, OK, PREFLIGHT, STEADY, AttemptRow
+from tailgauge.redaction import Redaction
 from tailgauge.traffic.steps import Chunks, Ended, Event, FirstContent, Headers, Send
+from tailgauge.transport.bounds import Held
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.stopwatch import watched_by
 
@@ -91,6 +92,8 @@ class Attempts:
         self._counters = counters
         self._deadline_s = deadline_s
         self._book = book
+        self._held = Held()
+        self._clean = Redaction()
         self.last_row: AttemptRow | None = None
         self.open: dict[Key, _Open] = {}
 
@@ -111,7 +114,7 @@ class Attempts:
         call = send.call
         endpoint = self._endpoints[call.target]
         decoder = endpoint.decoder(call)
-        exchange = Exchange(decoder, call.bytes_per_s)
+        exchange = Exchange(decoder, call.bytes_per_s, self._held)
         started = _Open(origin, send, attempt, endpoint, exchange, decoder, post)
         leg = send.leg
         exchange.on_headers = lambda: post(
@@ -189,11 +192,11 @@ class Attempts:
         self._note(row, one)
         bug = self._call(one)
         if bug is None:
-            result = outcome(exchange, decoder)
+            result = outcome(exchange, decoder, self._clean)
         else:
-            result = Outcome(CLIENT_ERROR, "not_sent", redact(repr(bug))[:2000])
+            result = Outcome(CLIENT_ERROR, "not_sent", self._clean(repr(bug))[:2000])
             log.error("request %s was not sent: %s", key, result.error_body)
-        fill(row, exchange, decoder, result)
+        fill(row, exchange, decoder, result, self._clean)
         if self.guard is not None:
             self.guard.ended(key, row)
         self._recorder.chunks(*key, *decoder.take())

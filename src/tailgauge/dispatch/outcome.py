@@ -2,25 +2,32 @@
 
 Rule: no failure is an exception here. The first of these that holds is the class: we ended it; no response came; the
 status says so; the body is not the protocol; an error came inside the stream; the end mark is missing; empty; ok.
+What the target did against its protocol is the error's type, under the names of `breaches`. A text is cut only after the
+secrets in it are gone.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 from tailgauge import records
+from tailgauge.breaches import BREACHES, COMPRESSED, HEAD_TOO_LARGE, NOT_AN_EVENT_STREAM, NOT_HTTP
 from tailgauge.endpoints.decoder import error_of
-from tailgauge.endpoints.keys import redact
+from tailgauge.redaction import redact
 
 if TYPE_CHECKING:
     from tailgauge.endpoints.decoder import StreamDecoder
     from tailgauge.transport.exchange import Exchange
 
 MAX_ERROR_TEXT = 2000
+MAX_TYPE = 100
+MAX_HEADER = 200  # characters of a name, and of a value
+MAX_HEADERS = 40  # rate-limit headers that are kept
 _LIMITS = ("requests", "input-tokens", "output-tokens", "tokens")
 
 
@@ -34,14 +41,25 @@ class Outcome:
     limit_kind: str | None = None
 
 
-def outcome(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
+Clean = Callable[[str], str]  # a text without secrets
+
+
+def outcome(exchange: Exchange, decoder: StreamDecoder, clean: Clean = redact) -> Outcome:
     """Outcome of a finished exchange."""
+    found = _outcome(exchange, decoder)
+    if found.error_type is None:
+        return found
+    text = None if found.error_body is None else clean(found.error_body)[:MAX_ERROR_TEXT]
+    return replace(found, error_type=clean(found.error_type)[:MAX_TYPE], error_body=text)
+
+
+def _outcome(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
     if exchange.aborted:
         return Outcome(exchange.aborted)
     if exchange.status is None:
         kind, message = exchange.failure or ("unknown", "no response")
-        ended = records.CLIENT_ERROR if kind == "not_http" else records.CONNECT_ERROR
-        return Outcome(ended, kind, redact(message)[:MAX_ERROR_TEXT])
+        ended = records.CLIENT_ERROR if kind in {NOT_HTTP, HEAD_TOO_LARGE} else records.CONNECT_ERROR
+        return Outcome(ended, kind, message)
     if exchange.status != 200:
         return _refused(exchange)
     return _streamed(exchange, decoder)
@@ -49,30 +67,25 @@ def outcome(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
 
 def _streamed(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
     """Of a response with status 200."""
-    kind = exchange.header(b"content-type")
-    if decoder.streams and not kind.lower().startswith(b"text/event-stream"):
-        text = _text(exchange.plain_body) or f"content-type {kind.decode('latin-1')!r}"
-        return Outcome(records.CLIENT_ERROR, "not_an_event_stream", text)
-    if exchange.header(b"content-encoding").lower() not in {b"", b"identity"}:
-        return Outcome(
-            records.STREAM_ERROR, "compressed", "the target compresses although identity was asked for"
-        )
-    if decoder.error and not decoder.streams:
-        text = _text(exchange.plain_body) or redact(decoder.error[1])[:MAX_ERROR_TEXT]
-        return Outcome(records.CLIENT_ERROR, decoder.error[0], text)
+    kind, cut = exchange.header(b"content-type"), exchange.cut
+    if decoder.streams and cut != COMPRESSED and not kind.lower().startswith(b"text/event-stream"):
+        page = _text(exchange.plain_body) or f"content-type {kind.decode('latin-1')!r}"
+        return Outcome(records.CLIENT_ERROR, NOT_AN_EVENT_STREAM, page)
     if decoder.error:
-        return Outcome(records.STREAM_ERROR, decoder.error[0], redact(decoder.error[1])[:MAX_ERROR_TEXT])
-    if not decoder.finished or exchange.cut:
-        return Outcome(records.TRUNCATED, exchange.cut or "no_end_mark")
+        said, text = decoder.error
+        if decoder.streams:
+            return Outcome(records.STREAM_ERROR, said, text)
+        return Outcome(records.CLIENT_ERROR, said, _text(exchange.plain_body) or text)
+    if cut in BREACHES:
+        return Outcome(records.STREAM_ERROR, cut, exchange.cut_text)
+    if not decoder.finished or cut:
+        return Outcome(records.TRUNCATED, cut or "no_end_mark")
     return Outcome(records.OK if decoder.has_content or decoder.answer is not None else records.EMPTY)
 
 
 def _refused(exchange: Exchange) -> Outcome:
     status, text = exchange.status or 0, _text(exchange.plain_body)
-    try:
-        error_type: str | None = error_of(json.loads(exchange.plain_body))[0]
-    except (ValueError, RecursionError):
-        error_type = "not_json"
+    error_type = _error_type(exchange)
     if status == 429:
         return Outcome(records.RATE_LIMITED, error_type, text, _limit_kind(exchange))
     if status in {503, 529}:
@@ -81,8 +94,20 @@ def _refused(exchange: Exchange) -> Outcome:
     return Outcome(ended, error_type, text)
 
 
+def _error_type(exchange: Exchange) -> str:
+    """What the target calls its error; or what is wrong with how it says so."""
+    if exchange.cut in BREACHES:
+        return str(exchange.cut)
+    if exchange.header(b"content-encoding").lower() not in {b"", b"identity"}:
+        return COMPRESSED
+    try:
+        return error_of(json.loads(exchange.plain_body))[0]
+    except (ValueError, RecursionError):
+        return "not_json"
+
+
 def _text(body: bytes) -> str:
-    return redact(body[: 4 * MAX_ERROR_TEXT].decode("utf-8", "replace"))[:MAX_ERROR_TEXT]
+    return body[: 4 * MAX_ERROR_TEXT].decode("utf-8", "replace")
 
 
 def _limit_kind(exchange: Exchange) -> str:
@@ -95,14 +120,15 @@ def _limit_kind(exchange: Exchange) -> str:
     return "unknown"
 
 
-def rate_limit_headers(exchange: Exchange) -> str | None:
+def rate_limit_headers(exchange: Exchange, clean: Clean = redact) -> str | None:
     """Every rate-limit header as a JSON object, or None."""
-    found = {
-        name.decode("latin-1").lower(): value.decode("latin-1")
-        for name, value in exchange.headers
-        if b"ratelimit" in name.lower()
-    }
+    named = [(name, value) for name, value in exchange.headers if b"ratelimit" in name.lower()]
+    found = {_short(name, clean).lower(): _short(value, clean) for name, value in named[:MAX_HEADERS]}
     return json.dumps(found) if found else None
+
+
+def _short(text: bytes, clean: Clean) -> str:
+    return clean(text.decode("latin-1"))[:MAX_HEADER]
 
 
 def should_retry(exchange: Exchange) -> bool | None:

@@ -1,6 +1,7 @@
 """The row of a finished call: what the exchange and its decoder saw, under the names of the record.
 
-Rule: only copies; nothing is computed here that the analysis could compute.
+Rule: only copies; nothing is computed here that the analysis could compute. What a target wrote is bounded and without
+secrets before it is in a row: a target that repeats its key repeats it to nobody.
 """
 
 from __future__ import annotations
@@ -8,28 +9,39 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from tailgauge.dispatch.outcome import Outcome, rate_limit_headers, retry_after_s
+from tailgauge.dispatch.outcome import Clean, Outcome, rate_limit_headers, retry_after_s
 from tailgauge.records import CENSORED, AttemptRow
+from tailgauge.redaction import redact
 
 # The header's metrics, and the parts of one: a name and parameters, whose values may be quoted.
 _METRIC, _PART = (re.compile(rf'(?:[^{separator}"]|"[^"]*")+') for separator in ",;")
 _NUMBER = re.compile(r"\d{1,12}(\.\d{1,9})?")  # milliseconds
+_PHASES = 50  # of one answer
 
 if TYPE_CHECKING:
     from tailgauge.endpoints.decoder import Stamp, StreamDecoder
     from tailgauge.transport.exchange import Exchange
 
 
-def fill(row: AttemptRow, exchange: Exchange, decoder: StreamDecoder, result: Outcome) -> None:
-    """Complete the row of an attempt that has ended."""
+def fill(
+    row: AttemptRow, exchange: Exchange, decoder: StreamDecoder, result: Outcome, clean: Clean = redact
+) -> None:
+    """Complete the row of an attempt that has ended; `clean` takes secrets out of what the target wrote."""
     _outcome(row, exchange, result)
+    row.rate_limit_headers = rate_limit_headers(exchange, clean)
     _exchange(row, exchange)
     _stream(row, decoder)
-    row.phases = _phases(exchange, decoder)
+    row.stop_reason, row.model = _cleaned(decoder.stop_reason, clean), _cleaned(decoder.model, clean)
+    row.phases = _phases(exchange, decoder, clean)
     _stamps(row, decoder)
-    row.server_request_id = _server_id(exchange, decoder)
+    row.server_request_id = _cleaned(_server_id(exchange, decoder), clean)
+
+
+def _cleaned(text: str | None, clean: Clean) -> str | None:
+    return text and clean(text)
 
 
 def _outcome(row: AttemptRow, exchange: Exchange, result: Outcome) -> None:
@@ -38,7 +50,6 @@ def _outcome(row: AttemptRow, exchange: Exchange, result: Outcome) -> None:
     row.error_type, row.error_body, row.limit_kind = result.error_type, result.error_body, result.limit_kind
     row.status = exchange.status
     row.retry_after_s = retry_after_s(exchange)
-    row.rate_limit_headers = rate_limit_headers(exchange)
 
 
 def _exchange(row: AttemptRow, exchange: Exchange) -> None:
@@ -62,7 +73,6 @@ def _exchange(row: AttemptRow, exchange: Exchange) -> None:
 
 
 def _stream(row: AttemptRow, decoder: StreamDecoder) -> None:
-    row.stop_reason, row.model = decoder.stop_reason, decoder.model
     row.chunks, row.events, row.citations = decoder.chunks, decoder.events, decoder.citations
     row.streamed = decoder.streams
     for name, count in decoder.usage.items():
@@ -82,14 +92,15 @@ def _stamps(row: AttemptRow, decoder: StreamDecoder) -> None:
         row.last_content_at_ns, row.last_content_low_at_ns = last.at, last.low
 
 
-def _phases(exchange: Exchange, decoder: StreamDecoder) -> str | None:
+def _phases(exchange: Exchange, decoder: StreamDecoder, clean: Clean = redact) -> str | None:
     """When each phase began, since sent; and what Server-Timing says how long it took, as `NAME;dur`."""
     sent = exchange.sent_at_ns
     found = {} if sent is None else {name: at - sent for name, at in decoder.phases.items()}
     for name, value in exchange.headers:
         if name.lower() == b"server-timing":
             found.update(_durations(value.decode("latin-1")))
-    return json.dumps(found) if found else None
+    told = {clean(name): ns for name, ns in islice(found.items(), _PHASES)}
+    return json.dumps(told) if told else None
 
 
 def _durations(header: str) -> Iterator[tuple[str, int]]:

@@ -12,13 +12,31 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tailgauge.breaches import (
+    EVENT_TOO_LARGE,
+    MALFORMED_ANSWER,
+    MALFORMED_EVENT,
+    MALFORMED_USAGE,
+    TOO_LARGE,
+    TOO_MANY_EVENTS,
+    quoted,
+)
 from tailgauge.endpoints.fields import FirstField
-from tailgauge.endpoints.sse import EventSizeError, Splitter
+from tailgauge.endpoints.sse import MAX_EVENT, MAX_LINES, EventSizeError, Splitter
 from tailgauge.endpoints.stencil import ContentOf, Learner, Stencil
 from tailgauge.records import CHUNK_KINDS, TEXT, THINKING, TOOL_JSON
 
 KIND_CODE = {kind: code for code, kind in enumerate(CHUNK_KINDS)}
 _TEXT, _THINKING, _TOOL = KIND_CODE[TEXT], KIND_CODE[THINKING], KIND_CODE[TOOL_JSON]
+
+MANY_EVENTS = 50_000  # of one answer, whose application may not heed what was asked for, and
+EVENTS_A_TOKEN = (
+    64  # so many more for each token that was asked for: of the widest streams that are honest some ten
+)
+MANY_MALFORMED = 100  # events, after which a stream is not followed any further
+MAX_TEXT = 8 << 20  # characters of an answer that is kept
+MAX_PHASES = 50  # of one answer
+_SHOWN = 200  # characters of what was wrong
 
 OnEvent = Callable[["StreamDecoder", bytes, Any], None]
 OnWhole = Callable[["StreamDecoder", bytes], None]
@@ -64,6 +82,7 @@ class StreamDecoder:
         keep_text: bool = False,
         watch_field: bool = False,
         watch_chunks: int = 0,
+        asked_tokens: int = 0,
     ) -> None:
         self._on_event = on_event
         self._on_whole = on_whole
@@ -71,10 +90,13 @@ class StreamDecoder:
         self._stencil: Stencil | None = None
         self.streams = on_whole is None
         self._watch_chunks = watch_chunks
+        self._most = MANY_EVENTS + EVENTS_A_TOKEN * asked_tokens
+        self._malformed = self._text_held = 0
         self._field = FirstField() if watch_field else None
         self._kept: dict[int, list[str]] | None = {_TEXT: [], _TOOL: []} if keep_text else None
         self._tool: Any = None  # index of the first tool block
         self.watching = True
+        self.broken = False  # it is not followed any further; `error` says why
         self._splitter = Splitter()
         self._at = self._low = self._read_at = self._read_index = 0
         self.events = 0
@@ -110,15 +132,22 @@ class StreamDecoder:
             return self.answer
         return _storable("".join(self._kept[_TEXT] or self._kept[_TOOL]))
 
+    @property
+    def held(self) -> int:
+        """Bytes that it keeps of the answer, about."""
+        return len(self._splitter.pending) + self._text_held
+
     def feed(
         self, payload: bytes, low: int, arrived: int, read_at: int, read_index: int, *, at_rest: bool
     ) -> None:
         """Payload of one read; see `Exchange`. Never raises for what the peer sent: it is recorded as an error."""
+        if self.broken:
+            return
         rested = self._splitter.resting
         try:
             events = self._splitter.feed(payload)
         except EventSizeError:
-            self.error = self.error or ("malformed_stream", "an event without an end")
+            self._give_up(EVENT_TOO_LARGE, f"over {MAX_EVENT >> 20} MiB or {MAX_LINES:,} lines")
             return
         exact = len(events) - 1 if at_rest and self._splitter.ended_with_event else -1
         self._at, self._read_at, self._read_index = arrived, read_at, read_index
@@ -131,10 +160,20 @@ class StreamDecoder:
                 if whole:
                     self._stencil = self._learner.look(payload, name, data) or self._stencil
             except _MALFORMED as error:
-                self.error = self.error or (
-                    "malformed_event",
-                    f"{type(error).__name__} in event {data[:200]!r}",
-                )
+                self._on_malformed(error, data)
+            if self.events > self._most:
+                self._give_up(TOO_MANY_EVENTS, f"over {self._most:,}")
+            if self.broken:
+                return
+
+    def _on_malformed(self, error: Exception, data: bytes) -> None:
+        self.error = self.error or (MALFORMED_EVENT, f"{type(error).__name__} in event: {_shown(data)}")
+        self._malformed += 1
+        self.broken |= self._malformed >= MANY_MALFORMED
+
+    def _give_up(self, kind: str, text: str) -> None:
+        """Follow it no further; the first error stands."""
+        self.error, self.broken = self.error or (kind, text), True
 
     def skim(
         self, reads: Sequence[bytes], arrived: array[int], read_at: array[int], begin: int, read_index: int
@@ -142,7 +181,7 @@ class StreamDecoder:
         """Decode reads from number `begin` on, as long as each is one chunk of HTTP with one content event of a known
         stencil; returns how many. They are decoded as `feed` would have done it."""
         stencil = self._stencil
-        if stencil is None or not (self._is_plain and self._splitter.resting):
+        if stencil is None or self.broken or not (self._is_plain and self._splitter.resting):
             return 0
         texts = stencil.texts(reads, begin)
         if texts:
@@ -173,6 +212,9 @@ class StreamDecoder:
         self.last_content = self.stamp()
         if self._kept is not None and kind != _THINKING:
             self._kept[kind].extend(texts)
+            self._hold_text(sum(map(len, texts)))
+        if self.events > self._most:
+            self._give_up(TOO_MANY_EVENTS, f"over {self._most:,}")
 
     def whole(self, body: bytes, arrived: int, read_at: int, read_index: int) -> None:
         """The whole answer, with the times of the read that completed it. Never raises for what the peer sent."""
@@ -181,7 +223,7 @@ class StreamDecoder:
         try:
             self._on_whole(self, body)
         except _MALFORMED as error:
-            self.error = self.error or ("malformed_answer", f"{type(error).__name__} in {body[:200]!r}")
+            self.error = self.error or (MALFORMED_ANSWER, f"{type(error).__name__} in {_shown(body)}")
         else:
             self.stop()
 
@@ -199,6 +241,9 @@ class StreamDecoder:
         if not isinstance(text, str):
             raise TypeError(f"content is no text but {type(text).__name__}")
         if not text:
+            return
+        if self.chunks >= self._most:
+            self._give_up(TOO_MANY_EVENTS, f"over {self._most:,}")
             return
         fresh = self.fresh
         fresh.kind.append(kind)
@@ -232,8 +277,14 @@ class StreamDecoder:
     def _read(self, kind: int, text: str, stamp: Stamp) -> None:
         if self._kept is not None:
             self._kept[kind].append(text)
+            self._hold_text(len(text))
         if self._field is not None and self._field.feed(kind, text):
             self.first_field, self._field = stamp, None
+
+    def _hold_text(self, chars: int) -> None:
+        self._text_held += chars
+        if self._text_held > MAX_TEXT:
+            self._give_up(TOO_LARGE, f"over {MAX_TEXT >> 20} Mi characters")
 
     def whole_content(self, text: str, tool_json: str) -> None:
         """Content of an answer that came at once: its text, else the input of its tools, as one chunk."""
@@ -261,7 +312,8 @@ class StreamDecoder:
 
     def phase(self, name: str) -> None:
         """A phase begins; one that comes again is not counted twice."""
-        self.phases.setdefault(_storable(name[:100]), self._at)
+        if len(self.phases) < MAX_PHASES:
+            self.phases.setdefault(_storable(name[:100]), self._at)
 
     def stop(self) -> None:
         """The protocol's end mark."""
@@ -274,7 +326,7 @@ class StreamDecoder:
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 40:
-                self.error = self.error or ("malformed_usage", f"{name} = {value!r}")
+                self.error = self.error or (MALFORMED_USAGE, f"{name} = {_said(value)}")
             else:
                 self.usage[name] = value
 
@@ -294,6 +346,17 @@ def text_or_none(value: Any) -> str | None:
     return _storable(value[:200]) if isinstance(value, str) else None
 
 
+def _shown(data: bytes) -> str:
+    """The beginning of what the peer sent, as text."""
+    return data[:_SHOWN].decode("utf-8", "replace")
+
+
+def _said(value: Any) -> str:
+    """A value that cannot be, short: a number may have thousands of digits."""
+    text = str(value) if isinstance(value, str | int | float) else type(value).__name__
+    return _storable(text[:_SHOWN])
+
+
 def error_of(tree: Any) -> tuple[str, str]:
     """Type and message of an error object, in the shapes that providers and engines use; or of a text."""
     inner = tree.get("error", tree) if isinstance(tree, dict) else tree
@@ -302,7 +365,7 @@ def error_of(tree: Any) -> tuple[str, str]:
     if not isinstance(inner, dict):
         inner = {}
     kind = inner.get("type") or inner.get("code") or "error"
-    return _storable(str(kind)[:100]), _storable(str(inner.get("message") or json.dumps(tree))[:2000])
+    return quoted(_storable(str(kind)[:90])), _storable(str(inner.get("message") or json.dumps(tree))[:2000])
 
 
 def _storable(text: str) -> str:

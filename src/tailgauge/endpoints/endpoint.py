@@ -101,4 +101,5 @@ class Endpoint:
             keep_text=call.keep_text,
             watch_field=call.watch_field,
             watch_chunks=call.watch_chunks,
+            asked_tokens=call.max_tokens,
         )

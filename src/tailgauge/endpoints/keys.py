@@ -1,22 +1,22 @@
-"""API keys: which one a target gets, and that none of them reaches a row, a log or a message.
+"""API keys: which one a target gets.
 
 Rule: a key comes from the environment. It goes to the provider's own host over TLS, or where `target.api_key_env`
-says; every other target gets a placeholder, because the SDKs would send the provider's key to any base URL.
+says; every other target gets a placeholder, because the SDKs would send the provider's key to any base URL. None reaches
+a row, a log or a message: see `redaction`.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from tailgauge.errors import TargetError
+from tailgauge.redaction import name_secret
 
 PLACEHOLDER = "unused"  # the SDKs want a key
-MIN_SECRET = 8  # shorter values are words that may stand in any text
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,6 @@ PROVIDERS = {
         "api.openai.com", "OPENAI_API_KEY", ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY")
     ),
 }
-_given: set[str] = set()  # keys that this process uses, out of variables of any name
-_SECRET_NAME = re.compile(r"(API_?KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL)", re.IGNORECASE)
-_SECRET_TEXT = re.compile(r"\b(sk-[A-Za-z0-9_-]{8,}|Bearer\s+[A-Za-z0-9._~+/=-]{8,})")
 
 
 def at_provider(url: str, protocol: str) -> bool:
@@ -62,7 +59,7 @@ def key_for(url: str, protocol: str, named_variable: str | None) -> str:
         )
     if any(ord(c) < 33 or ord(c) > 126 for c in key):
         raise TargetError(f"the API key in {variable} has characters that no key has (spaces, line ends?)")
-    _given.add(key)
+    name_secret(variable)
     return key
 
 
@@ -81,12 +78,3 @@ def only_for_the_provider(url: str, protocol: str) -> Iterator[None]:
         yield
     finally:
         os.environ.update(saved)
-
-
-def redact(text: str) -> str:
-    """`text` without any secret of this process's environment, and without what looks like a key."""
-    named = {value.strip() for name, value in os.environ.items() if _SECRET_NAME.search(name)}
-    for secret in sorted(named | _given, key=len, reverse=True):
-        if len(secret) >= MIN_SECRET:
-            text = text.replace(secret, "[redacted]")
-    return _SECRET_TEXT.sub("[redacted]", text)

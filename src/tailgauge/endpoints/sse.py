@@ -5,12 +5,13 @@ Rule: bytes in, (event name, data) out; what the data means is the protocol's bu
 
 from __future__ import annotations
 
-MAX_EVENT = 16 * 1024 * 1024
+MAX_EVENT = 4 << 20  # bytes: an image may come in one
+MAX_LINES = 10_000  # of an event
 _MARK = b"\xef\xbb\xbf"  # a byte order mark, which may open a stream
 
 
 class EventSizeError(Exception):
-    """An event without an end: the stream is not to be followed further."""
+    """An event without an end, or beyond its bounds: the stream is not to be followed further."""
 
 
 class Splitter:
@@ -19,7 +20,7 @@ class Splitter:
     __slots__ = ("_after_cr", "ended_with_event", "pending")
 
     def __init__(self) -> None:
-        self.pending = b""
+        self.pending: bytes | bytearray = b""
         self.ended_with_event = False  # the last bytes fed ended an event, and no comment or part of another
         self._after_cr = False  # a line feed to come belongs to the line end before
 
@@ -27,7 +28,9 @@ class Splitter:
         """Events completed by `payload`, in order. Comments and events without data are left out."""
         if payload and (self._after_cr or b"\r" in payload):
             payload = self._with_line_feeds(payload)
-        text = self.pending + payload if self.pending else payload
+        text = self._with_pending(payload) if self.pending else payload
+        if text is None:
+            return []
         *blocks, self.pending = text.split(b"\n\n")
         if len(self.pending) > MAX_EVENT:
             self.pending = b""
@@ -35,6 +38,20 @@ class Splitter:
         found = [_event(block) for block in blocks]
         self.ended_with_event = bool(found) and found[-1] is not None and not self.pending.strip(b"\n")
         return [event for event in found if event is not None]
+
+    def _with_pending(self, payload: bytes) -> bytes | None:
+        """What waited and what came, if an event ends in it; None: it waits on. Each byte is looked at once."""
+        waited, seen = self.pending, len(self.pending) - 1
+        if isinstance(waited, bytes):
+            self.pending = waited = bytearray(waited)
+        waited += payload
+        if waited.find(b"\n\n", seen) >= 0:
+            return bytes(waited)
+        self.ended_with_event = False
+        if len(waited) > MAX_EVENT:
+            self.pending = b""
+            raise EventSizeError
+        return None
 
     @property
     def resting(self) -> bool:
@@ -51,6 +68,8 @@ class Splitter:
 def _event(block: bytes) -> tuple[bytes, bytes] | None:
     if block.startswith(b"data: ") and b"\n" not in block:
         return b"", block[6:]
+    if block.count(b"\n") > MAX_LINES:
+        raise EventSizeError
     name, data = b"", []
     for line in block.removeprefix(_MARK).split(b"\n"):
         field, _, value = line.partition(b":")

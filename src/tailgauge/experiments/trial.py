@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from tailgauge.children import Child, environment
+from tailgauge.children import Child
 from tailgauge.errors import Exit, TailgaugeError
 from tailgauge.experiments import staircase
 from tailgauge.experiments.authority import Authority
 from tailgauge.experiments.staircase import Steps
 from tailgauge.folder import RunFolder
+from tailgauge.redaction import environment
 from tailgauge.simulated import START_S, fetch_truth
 
 if TYPE_CHECKING:

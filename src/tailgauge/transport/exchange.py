@@ -12,39 +12,18 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from operator import sub
-from typing import Protocol
 
 from gevent.event import Event
 
+from tailgauge.breaches import COMPRESSED, FRAMING, HEAD_TOO_LARGE, NOT_HTTP, TOO_LARGE
 from tailgauge.clock import monotonic_ns
+from tailgauge.transport import bounds
 from tailgauge.transport.connection import Connection, Read
-from tailgauge.transport.http1 import MAX_HEAD, Body, ChunkedBody, WireError, body_of, response_head
+from tailgauge.transport.decoder import Decoder
+from tailgauge.transport.http1 import Body, ChunkedBody, Head, HeadSizeError, WireError
 
-MAX_BODY = 256 * 1024 * 1024
-MAX_ERROR_BODY = 1024 * 1024
 SLOW_READ = 256  # bytes that a slow reader takes at once, at least
 SLOW_READ_S = 0.05  # or what it reads in this time
-
-
-class Decoder(Protocol):
-    """What turns payload into content chunks; see tailgauge.endpoints.decoder."""
-
-    has_content: bool
-    watching: bool  # someone waits for what comes next
-    streams: bool  # false: `whole` takes the body instead
-
-    def feed(
-        self, payload: bytes, low: int, arrived: int, read_at: int, read_index: int, *, at_rest: bool
-    ) -> None:
-        """Payload of one read with its times; `at_rest`: nothing came in the read after this payload."""
-
-    def skim(
-        self, reads: Sequence[bytes], arrived: array[int], read_at: array[int], begin: int, read_index: int
-    ) -> int:
-        """Decode reads from number `begin` on, as they came from the wire, as long as they are plain; how many."""
-
-    def whole(self, body: bytes, arrived: int, read_at: int, read_index: int) -> None:
-        """A body that was asked for at once, with the times of the read that completed it."""
 
 
 def _nothing() -> None:
@@ -58,7 +37,12 @@ def _uncounted(arrived: array[int], read_at: array[int]) -> None:
 class Exchange:
     """From the first byte sent to the last byte received; every time in ns of the monotonic clock."""
 
-    def __init__(self, decoder: Decoder | None = None, bytes_per_s: float | None = None) -> None:
+    def __init__(
+        self,
+        decoder: Decoder | None = None,
+        bytes_per_s: float | None = None,
+        held: bounds.Held | None = None,
+    ) -> None:
         self.decoder = decoder
         self.bytes_per_s = bytes_per_s
         self.on_headers: Callable[[], None] = _nothing
@@ -75,7 +59,10 @@ class Exchange:
         self.aborted_at_ns: int | None = None
         self.aborted: str | None = None  # why we closed it: cancelled, timeout, censored
         self.failure: tuple[str, str] | None = None  # kind and message, where no whole response came
-        self.cut: str | None = None  # how the body ended before its end
+        self.cut: str | None = (
+            None  # how the body ended before its end: the connection, or what was wrong with it
+        )
+        self.cut_text: str | None = None  # and more of it
         self.status: int | None = None
         self.headers: list[tuple[bytes, bytes]] = []
         self.reads = 0
@@ -88,12 +75,15 @@ class Exchange:
             None  # the decoder, where this is a body for it and no error body for the SDK
         )
         self._whole: Decoder | None = None  # the decoder, where this is a body for it that is no stream
-        self._head = b""
+        self._head = Head()
         self._body: Body | None = None
         self._keep = False
         self._plain: list[bytes] = []
         self._plain_bytes = 0
+        self._all_held = held or bounds.Held()
+        self._held = 0  # bytes
         self._kept: list[Read] = []  # not yet decoded
+        self._kept_bytes = 0
         self._at_leisure = False  # the connection keeps what it reads, and says no more of it
         self._low = 0
         self._last_read_at = 0
@@ -119,12 +109,19 @@ class Exchange:
         if self._body is None:
             self._on_head(data, arrived_at_ns, read_at_ns)
             return
-        self._kept.append((data, arrived_at_ns, read_at_ns))
+        self._keep_read((data, arrived_at_ns, read_at_ns))
         stream = self._stream
         if stream is None or stream.watching or self.bytes_per_s or self._body.may_end(data):
             self.advance()
             if self.bytes_per_s and not self.done:
                 self._hold(len(data), self.bytes_per_s)
+
+    def _keep_read(self, read: Read) -> None:
+        """Decode it later, but for a flood of them."""
+        self._kept.append(read)
+        self._kept_bytes += len(read[0])
+        if self._kept_bytes > bounds.MAX_KEPT:
+            self.advance()
 
     def _hold(self, size: int, bytes_per_s: float) -> None:
         """Leave the pause that a slow reader makes after a read, once nobody waits for the first content."""
@@ -151,41 +148,35 @@ class Exchange:
     def _on_head(self, data: bytes, arrived: int, read_at: int) -> None:
         if self.first_byte_at_ns is None:
             self.first_byte_at_ns = arrived
-        self._head += data
-        while self._body is None:
-            head, blank, rest = self._head.partition(b"\r\n\r\n")
-            if not blank:
-                self._low = arrived
-                if len(self._head) > MAX_HEAD:
-                    self._fail("not_http", f"response head over {MAX_HEAD} bytes")
-                return
-            try:
-                status, headers = response_head(head)
-                body, keep = body_of(status, headers)
-            except WireError as error:
-                self._fail("not_http", str(error))
-                return
-            self._head = rest
-            if status >= 200:
-                self._start_body(status, headers, body, keep=keep, arrived=arrived)
-        if not self._head:
+        try:
+            started = self._head.feed(data)
+        except WireError as error:
+            self._fail(HEAD_TOO_LARGE if isinstance(error, HeadSizeError) else NOT_HTTP, str(error))
+            return
+        if started is None:
+            self._low = arrived
+            return
+        self.status, self.headers, self._body, self._keep = started[:4]
+        self.headers_at_ns = arrived
+        self._choose()
+        if not started.rest:
             self._low = arrived
         self.on_headers()  # before content that came in the same read
-        if self._head or self._body.done:
-            self._kept.append((self._head, arrived, read_at))
-            self._head = b""
+        if self.cut:
+            self._close_and_finish()
+        elif started.rest or self._body.done:
+            self._kept.append((started.rest, arrived, read_at))
             self.advance()
         self._changed.set()
 
-    def _start_body(
-        self, status: int, headers: list[tuple[bytes, bytes]], body: Body, *, keep: bool, arrived: int
-    ) -> None:
-        self.status, self.headers, self._body, self._keep = status, headers, body, keep
-        self.headers_at_ns = arrived
+    def _choose(self) -> None:
+        """Who takes the body: the decoder, as a stream or whole, or nobody, where it is an error or packed."""
         decoder, coding = self.decoder, self.header(b"content-encoding").lower()
-        if decoder is None or status != 200 or coding not in {b"", b"identity"}:
+        if decoder is None or self.status != 200:
             return
-        if not decoder.streams:
+        if coding not in {b"", b"identity"}:  # never unpacked: what it would become knows no bound
+            self.cut, self.cut_text = COMPRESSED, f"content-encoding {coding.decode('latin-1')[:100]}"
+        elif not decoder.streams:
             self._whole = decoder
         elif self.header(b"content-type").lower().startswith(b"text/event-stream"):
             self._stream = decoder
@@ -202,6 +193,7 @@ class Exchange:
         data, *stamps = zip(*kept, strict=True)
         arrived, read_at = (array("q", of) for of in stamps)
         kept.clear()
+        self._kept_bytes = 0
         if not self.bytes_per_s:  # a pause is no lag of ours
             self.on_decoded(arrived, read_at)
         stream = self._stream
@@ -215,8 +207,7 @@ class Exchange:
                     self._decode(body, data[done], arrived[done], read_at[done])
                 done += skimmed or 1
         except WireError as error:
-            self.cut = f"framing: {error}"
-            self._close_and_finish()
+            self._give_up(FRAMING, str(error))
             return len(data)
         if watching and stream is not None:
             self._tell(stream, had_content=had_content)
@@ -225,10 +216,29 @@ class Exchange:
             self._complete()
             # A slow reader is there until it has read what arrived.
             self._finish(keep=self._keep, at_ns=read_at[-1] if self.bytes_per_s else arrived[-1])
-        elif self.body_bytes > MAX_BODY or (self._plain_bytes > MAX_ERROR_BODY and not self._whole):
-            self.cut = "response too large"
-            self._close_and_finish()
+        elif not self.done:
+            self._bound(stream)
         return len(data)
+
+    def _bound(self, stream: Decoder | None) -> None:
+        """Give it up where it goes beyond its bounds, or beyond what all may hold together."""
+        held = min(self._plain_bytes, bounds.ERROR_KEPT) if self._whole is None else self._plain_bytes
+        held = held if stream is None else stream.held
+        too_much = self._all_held.change(self._held, held)
+        self._held = held
+        most = bounds.MAX_BODY if stream else bounds.MAX_WHOLE if self._whole else bounds.MAX_ERROR_BODY
+        if stream is not None and stream.broken:
+            self._close_and_finish()
+        elif self.body_bytes > most:
+            self._give_up(TOO_LARGE, f"over {most >> 20} MiB")
+        elif too_much:
+            self._give_up(
+                TOO_LARGE, f"the open answers of this worker hold over {self._all_held.most >> 20} MiB"
+            )
+
+    def _give_up(self, kind: str, text: str) -> None:
+        self.cut, self.cut_text = kind, text
+        self._close_and_finish()
 
     def _relax(self, stream: Decoder, body: Body) -> None:
         """From here on reads are only kept, until one may be the last."""
@@ -237,7 +247,7 @@ class Exchange:
             return
         if connection is not None and connection.listener is self:
             self._at_leisure = True
-            connection.keep = self._kept.append
+            connection.keep = self._keep_read
 
     def _tell(self, decoder: Decoder, *, had_content: bool) -> None:
         """Tell of what was waited for. What is told may end the exchange."""
@@ -261,7 +271,8 @@ class Exchange:
         if read == at:
             self.user_stamps = True
         if self._stream is None:
-            self._plain.append(payload)
+            if self._whole is not None or self._plain_bytes < bounds.ERROR_KEPT:
+                self._plain.append(payload)
             self._plain_bytes += len(payload)
         elif payload:
             low = self._low or self.left_at_ns or at
@@ -322,6 +333,7 @@ class Exchange:
         if self.done:
             return
         self.done, self.ended_at_ns = True, at_ns
+        self._all_held.change(self._held, 0)
         connection, release = self.connection, self._release
         if connection is not None and release is not None:
             connection.listen(None)

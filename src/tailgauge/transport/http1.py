@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
-MAX_HEAD = 65_536
+MAX_HEAD = 65_536  # bytes
+MAX_LINES = 256  # headers, or trailers
+MAX_INTERIM = 100  # responses (1xx) before the response
 LAST = b"\r\n\r\n"  # how the last bytes of a chunked body end
 NO_BODY = frozenset({204, 304})
 MAX_DIGITS = 16  # of a length or a chunk size: more is no length, and Python refuses to read thousands
@@ -17,6 +20,10 @@ _SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})\s*(?:;.*)?$")
 
 class WireError(Exception):
     """The peer does not speak HTTP/1.1 as we understand it."""
+
+
+class HeadSizeError(WireError):
+    """A head beyond its bounds."""
 
 
 def request_bytes(method: str, target: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
@@ -28,6 +35,8 @@ def request_bytes(method: str, target: bytes, headers: Iterable[tuple[bytes, byt
 def response_head(head: bytes) -> tuple[int, list[tuple[bytes, bytes]]]:
     """Status and headers of a complete head (up to and without its blank line)."""
     first, *lines = head.split(b"\r\n")
+    if len(lines) > MAX_LINES:
+        raise HeadSizeError(f"{len(lines)} header lines, over {MAX_LINES}")
     parts = first.split(b" ", 2)
     if len(parts) < 2 or not parts[0].startswith(b"HTTP/1.") or not parts[1].isdigit() or len(parts[1]) != 3:
         raise WireError(f"not an HTTP/1.1 response: {first[:80]!r}")
@@ -89,7 +98,7 @@ def may_be_last(data: bytes) -> bool:
 class ChunkedBody(Body):
     """Chunked framing, incremental; split anywhere."""
 
-    __slots__ = ("_gap", "_left", "_line", "_trailer")
+    __slots__ = ("_gap", "_left", "_line", "_trailer", "_trailers")
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,6 +106,7 @@ class ChunkedBody(Body):
         self._gap = False  # the line end behind a chunk's payload is still to come
         self._line = b""  # an unfinished size or trailer line
         self._trailer = False
+        self._trailers = 0
 
     def feed(self, data: bytes) -> bytes:
         """Payload in `data`, joined over its chunks."""
@@ -113,7 +123,7 @@ class ChunkedBody(Body):
             if stop < 0:
                 self._line += data[at:]
                 if len(self._line) > MAX_HEAD:
-                    raise WireError("chunk size line without an end")
+                    raise WireError("a chunk size line without an end")
                 break
             line, self._line, at = (self._line + data[at:stop]).strip(), b"", stop + 1
             self._on_line(line)
@@ -122,6 +132,9 @@ class ChunkedBody(Body):
     def _on_line(self, line: bytes) -> None:
         if self._trailer:
             self.done = not line
+            self._trailers += 1
+            if self._trailers > MAX_LINES:
+                raise WireError(f"over {MAX_LINES} trailers")
         elif self._gap:
             if line:
                 raise WireError(f"bytes behind a chunk: {line[:40]!r}")
@@ -171,3 +184,40 @@ def body_of(status: int, headers: Iterable[tuple[bytes, bytes]]) -> tuple[Body, 
     if chunked:
         return ChunkedBody(), keep
     return Body(length), keep and length is not None
+
+
+class Started(NamedTuple):
+    """A response whose head is whole; `rest` came behind it."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: Body
+    keep: bool  # the connection may be kept afterwards
+    rest: bytes
+
+
+class Head:
+    """A response's head, incremental; interim responses (1xx) before it are passed over."""
+
+    __slots__ = ("_data", "_interim")
+
+    def __init__(self) -> None:
+        self._data = b""
+        self._interim = 0
+
+    def feed(self, data: bytes) -> Started | None:
+        """The response, once its head is whole. Raises WireError, of which HeadSizeError is one."""
+        self._data += data
+        while True:
+            head, blank, rest = self._data.partition(b"\r\n\r\n")
+            if len(head) > MAX_HEAD:
+                raise HeadSizeError(f"over {MAX_HEAD} bytes")
+            if not blank:
+                return None
+            status, headers = response_head(head)
+            if status >= 200:
+                return Started(status, headers, *body_of(status, headers), rest)
+            self._data = rest
+            self._interim += 1
+            if self._interim > MAX_INTERIM:
+                raise HeadSizeError(f"over {MAX_INTERIM} interim responses (1xx)")

@@ -1,7 +1,7 @@
 """The transport under both official SDKs: they build the request and name its errors, this sends it and keeps time.
 
-Rule: one attempt, one call of `handle_request`. It never retries, never redirects, never reads a proxy from the
-environment. The exchange that an attempt watches travels in a context variable, because the SDKs have no place for it.
+Rule: one attempt, one call of `handle_request`. It never retries, never redirects, never unpacks, never reads a proxy
+from the environment. The exchange that an attempt watches travels in a context variable, because the SDKs have no place for it.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class NoAnswerError(Exception):
 
 
 class _Received(httpx2.SyncByteStream):
-    """The body as the SDK may read it (it does so for errors)."""
+    """The body as the SDK may read it (it does so for errors): its end, and nothing of it."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
 
     def __iter__(self) -> Iterator[bytes]:
         self._exchange.wait_end()
-        yield self._exchange.plain_body
+        yield b""
 
     def close(self) -> None:
         self._exchange.abort("cancelled")
@@ -94,11 +94,9 @@ class Stopwatch(httpx2.BaseTransport):
             self._send(exchange, origin_of(request.url), data)
         except NoAnswerError as error:
             raise error.kind(str(error), request=request) from None
-        # Each call is another user's: a cookie would bring them all back to the replica that set it.
-        headers = [header for header in exchange.headers if header[0].lower() != b"set-cookie"]
-        return httpx2.Response(
-            exchange.status or 0, headers=headers, stream=_Received(exchange), request=request
-        )
+        # The SDK learns the status alone. It would unpack a gigabyte, go where a header points, and keep a cookie, which
+        # would bring all users back to the replica that set it.
+        return httpx2.Response(exchange.status or 0, stream=_Received(exchange), request=request)
 
     @contextlib.contextmanager
     def sent(self, origin: Origin, data: bytes) -> Iterator[None]:

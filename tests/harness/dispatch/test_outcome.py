@@ -19,6 +19,7 @@ from tailgauge.dispatch.outcome import (
     retry_after_s,
     should_retry,
 )
+from tailgauge.endpoints.decoder import error_of
 from tailgauge.records import ENDED_CLASSES
 
 JSON = [(b"content-type", b"application/json")]
@@ -35,6 +36,7 @@ class Seen:
     aborted: str | None = None
     failure: tuple[str, str] | None = None
     cut: str | None = None
+    cut_text: str | None = None
 
     def header(self, name: bytes) -> bytes:
         return next((value for key, value in self.headers if key.lower() == name), b"")
@@ -80,8 +82,18 @@ CASES = {
                                     Outcome("truncated", "connection_closed")),
     "JSON where a stream was asked for": (Seen(headers=JSON, plain_body=b"{}"), Decoded(finished=False),
                                           Outcome("client_error", "not_an_event_stream", "{}")),
-    "a compressed stream": (Seen(headers=[*SSE, (b"Content-Encoding", b"gzip")]), Decoded(finished=False),
-                            Outcome("stream_error", "compressed", "the target compresses although identity was asked for")),
+    "a compressed stream": (Seen(headers=[*SSE, (b"Content-Encoding", b"gzip")], cut="compressed", cut_text="content-encoding gzip"),
+                            Decoded(finished=False), Outcome("stream_error", "compressed", "content-encoding gzip")),
+    "a compressed answer": (Seen(headers=[*JSON, (b"Content-Encoding", b"br")], cut="compressed", cut_text="content-encoding br"),
+                            Decoded(finished=False, streams=False), Outcome("stream_error", "compressed", "content-encoding br")),
+    "a compressed error": (Seen(400, [*JSON, (b"Content-Encoding", b"gzip")], b"x\x9c"), Decoded(),
+                           Outcome("client_error", "compressed", "x\ufffd")),
+    "an error without an end": (Seen(500, JSON, b"xx", cut="too_large", cut_text="over 1 MiB"), Decoded(),
+                                Outcome("server_error", "too_large", "xx")),
+    "a stream with broken chunks": (Seen(cut="framing", cut_text="not a chunk size"), Decoded(finished=False),
+                                    Outcome("stream_error", "framing", "not a chunk size")),
+    "a stream that is too large": (Seen(cut="too_large", cut_text="over 256 MiB"), Decoded(finished=False),
+                                   Outcome("stream_error", "too_large", "over 256 MiB")),
     "identity is no compression": (Seen(headers=[*SSE, (b"content-encoding", b"Identity")]), Decoded(), Outcome("ok")),
     "cancelled": (Seen(aborted="cancelled"), Decoded(), Outcome("cancelled")),
     "the deadline before any response": (Seen(None, aborted="timeout"), Decoded(finished=False), Outcome("timeout")),
@@ -90,6 +102,9 @@ CASES = {
     "refused": (Seen(None, failure=("tcp", "Connection refused")), Decoded(), Outcome("connect_error", "tcp", "Connection refused")),
     "no name": (Seen(None, failure=("dns", "no address")), Decoded(), Outcome("connect_error", "dns", "no address")),
     "stale": (Seen(None, failure=("stale_connection", "closed")), Decoded(), Outcome("connect_error", "stale_connection", "closed")),
+    "a head too large": (Seen(None, failure=("head_too_large", "over 65536 bytes")), Decoded(),
+                         Outcome("client_error", "head_too_large", "over 65536 bytes")),
+    "a target that says one of our words": refused(500, "server_error", error("malformed_usage"), "said malformed_usage"),
     "no HTTP": (Seen(None, failure=("not_http", "SSH-2.0")), Decoded(), Outcome("client_error", "not_http", "SSH-2.0")),
     "400": refused(400, "client_error"),
     "401": refused(401, "client_error"),
@@ -123,6 +138,22 @@ def test_an_error_text_is_cut_and_has_no_secrets(monkeypatch):
 
     assert found.error_body.startswith("you sent [redacted] and [redacted]; \ufffd xx")
     assert len(found.error_body) == MAX_ERROR_TEXT
+
+
+@pytest.mark.parametrize("length", range(1960, 2010))
+def test_a_secret_at_the_end_of_what_is_kept_leaves_nothing_of_itself(monkeypatch, length):
+    monkeypatch.setenv("MY_API_KEY", "open sesame 99")
+    for seen, decoded in (
+        (Seen(401, [], b"x" * length + b"open sesame 99" * 900), Decoded()),
+        (Seen(), Decoded(error_of({"error": {"message": "x" * length + "open sesame 99"}}))),
+    ):
+        assert "open s" not in outcome(seen, decoded).error_body
+
+
+def test_the_type_of_an_error_has_no_secrets(monkeypatch):
+    monkeypatch.setenv("MY_API_KEY", "open sesame 99")
+
+    assert outcome(Seen(400, [], error("open sesame 99")), Decoded()).error_type == "[redacted]"
 
 
 def test_the_message_of_a_stream_error_has_no_secrets(monkeypatch):
@@ -176,6 +207,24 @@ def test_rate_limit_headers_are_kept_as_json_and_nothing_else_is():
 )  # fmt: skip
 def test_retry_after_is_seconds_or_nothing(value, seconds):
     assert retry_after_s(Seen(429, [(b"Retry-After", value)])) == seconds
+
+
+def test_of_rate_limit_headers_no_more_is_kept_than_anybody_can_mean():
+    headers = [(b"x-ratelimit-%d" % n + b"n" * 9000, b"v" * 9000) for n in range(200)]
+    told = json.loads(rate_limit_headers(Seen(429, headers)))
+
+    assert len(told) == 40
+    assert {(len(name), len(value)) for name, value in told.items()} == {(200, 200)}
+
+
+def test_rate_limit_headers_have_no_secrets(monkeypatch):
+    monkeypatch.setenv("MY_API_KEY", "Open-Sesame-99")
+    headers = [(b"X-RateLimit-Open-Sesame-99", b"1"), (b"x-ratelimit-limit", b'"Open-Sesame-99"')]
+
+    assert json.loads(rate_limit_headers(Seen(429, headers))) == {
+        "x-ratelimit-[redacted]": "1",
+        "x-ratelimit-limit": '"[redacted]"',
+    }
 
 
 def test_retry_after_may_be_a_date():

@@ -168,7 +168,9 @@ def test_an_event_without_an_end_is_an_error_and_not_a_growing_memory(on_event):
     for _ in range(6):
         feed.feed(piece)
 
-    assert feed.decoder.error == ("malformed_stream", "an event without an end")
+    assert feed.decoder.error == ("event_too_large", "over 4 MiB or 10,000 lines")
+    assert feed.decoder.broken
+    assert feed.decoder.held == 0
 
 
 JSON = st.recursive(

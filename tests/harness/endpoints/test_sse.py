@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailgauge.endpoints.sse import MAX_EVENT, EventSizeError, Splitter
+from tailgauge.endpoints.sse import MAX_EVENT, MAX_LINES, EventSizeError, Splitter
 
 # stream with \n -> events
 SAMPLES = {
@@ -97,7 +98,7 @@ def test_it_is_known_whether_a_read_ended_with_an_event(pieces, ended_with_event
     assert splitter.ended_with_event == ended_with_event
 
 
-def test_an_event_of_sixteen_megabytes_passes():
+def test_an_event_of_megabytes_passes():
     splitter = Splitter()
     half = b"x" * (MAX_EVENT // 2 - 10)
 
@@ -112,3 +113,25 @@ def test_an_event_without_an_end_is_given_up_and_its_memory_freed():
         splitter.feed(b"x" * 100)
 
     assert len(splitter.pending) == 0
+
+
+def test_an_event_of_very_many_lines_is_given_up():
+    with pytest.raises(EventSizeError):
+        Splitter().feed(b"data: x\n" * (MAX_LINES + 2) + b"\n")
+
+
+def test_bytes_that_wait_are_looked_at_once():
+    """An event that comes in ten thousand pieces costs what its length costs, not the square of it: 2 MiB, else 20 GB."""
+    splitter = Splitter()
+    splitter.feed(b"data: " + b"x" * (2 << 20))
+    began = time.process_time()
+    for _ in range(10_000):
+        splitter.feed(b"y")
+    small = time.process_time() - began
+    began = time.process_time()
+    for _ in range(100):
+        bytes(splitter.pending).split(b"\n\n")
+    hundred_looks = time.process_time() - began
+
+    assert splitter.feed(b"\n\n") == [(b"", b"x" * (2 << 20) + b"y" * 10_000)]
+    assert small < 10 * hundred_looks

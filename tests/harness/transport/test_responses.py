@@ -57,12 +57,17 @@ CASES = {
     "no_content": {"status": 204, "payload": ""},
     "not_modified": {"status": 304, "payload": ""},
     "empty": {"payload": ""},
-    "bad_chunk": {"cut": "framing: not a chunk size: b'zzz'", "payload": ""},
+    "bad_chunk": {"cut": "framing", "payload": ""},
     "bad_length": {"status": None, "payload": "", "failure": "not_http"},
     "banner": {"status": None, "payload": "", "failure": "not_http"},
     "tls_alert": {"status": None, "payload": "", "failure": "not_http"},
-    "long_head": {"status": None, "payload": "", "failure": "not_http"},
-    "compressed": {},  # left as it is: the outcome says why it is no stream
+    "long_head": {"status": None, "payload": "", "failure": "head_too_large"},
+    "many_headers": {"status": None, "payload": "", "failure": "head_too_large"},
+    "endless_interim": {"status": None, "payload": "", "failure": "head_too_large"},
+    "endless_trailers": {"cut": "framing", "payload": ""},
+    "huge_chunk": {"payload": EVENTS, "aborted": "timeout"},
+    "compressed": {"payload": "", "cut": "compressed"},  # never unpacked
+    "a_bomb": {"payload": "", "cut": "compressed"},
     "page": {"payload": "<p>"},
 }
 
@@ -78,8 +83,38 @@ def test_a_response_that_is(seen, name):
 def test_an_error_body_without_end_is_given_up_before_it_fills_the_memory(seen):
     facts = seen["endless_error"]
 
-    assert (facts["cut"], facts["done"], facts["aborted"]) == ("response too large", True, None)
+    assert (facts["cut"], facts["cut_text"], facts["done"], facts["aborted"]) == (
+        "too_large",
+        "over 1 MiB",
+        True,
+        None,
+    )
     assert facts["bytes"] < 2 << 20
+    assert len(facts["payload"]) < 1 << 18  # most of it is not even kept
+
+
+def test_answers_that_hold_too_much_together_are_given_up_but_for_those_that_hold_little(seen):
+    """Four of 3 MiB where 8 MiB are allowed, and one of 6 bytes."""
+    facts = seen["together"]
+
+    assert facts["cut"].count("too_large") >= 1
+    assert facts["cut"].count(None) >= 3
+    assert facts["small"] == [None, "answer"]
+    assert facts["held"] == 0, "all of it was given back"
+    assert facts["most"] <= 9 << 20
+
+
+def test_a_flood_is_decoded_as_it_comes_and_not_gathered(seen):
+    """8 MiB of small events after the first content, which nobody waits for: no look is asked for, none is long."""
+    facts = seen["flood"]
+
+    assert facts["payload"] == facts["sent"]
+    assert facts["most_kept"] <= 3 * 65_536
+
+
+@pytest.mark.parametrize("name", ["sdk_packed", "sdk_packed_by_charset"])
+def test_an_sdk_learns_the_status_alone_and_unpacks_nothing(seen, name):
+    assert seen[name] == {"status": 400, "headers": [], "content": "", "kept": True}
 
 
 @pytest.mark.parametrize(

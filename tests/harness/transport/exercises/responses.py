@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import socket
 import struct
+import zlib
 from functools import partial
 from typing import Any
 
 import gevent
+import gevent.event
+import httpx2
 from scripted import (
     CASES,
     OK,
@@ -23,8 +27,11 @@ from scripted import (
     stopwatch,
 )
 
+from tailgauge.transport.bounds import Held
 from tailgauge.transport.exchange import Exchange
+from tailgauge.transport.stopwatch import watched_by
 
+BOMB = gzip.compress(bytes(10 << 20))  # ten megabytes in ten kilobytes
 EVENTS = chunk(b"data: a\n\n") + chunk(b"data: b\n\n")
 END = b"0\r\n\r\n"
 
@@ -117,6 +124,11 @@ for _name, _wire, _ending in (
     ("tls_alert", b"\x15\x03\x01\x00\x02\x02\x46\r\n\r\n", "close"),
     ("long_head", b"HTTP/1.1 200 OK\r\n" + b"x-y: z\r\n" * 10_000, "stay"),
     ("compressed", SSE.replace(b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n") + EVENTS + END, "stay"),
+    ("a_bomb", SSE.replace(b"\r\n\r\n", b"\r\ncontent-encoding: br\r\n\r\n") + chunk(BOMB) + END, "stay"),
+    ("many_headers", b"HTTP/1.1 200 OK\r\n" + b"a:b\r\n" * 300 + b"\r\n", "stay"),
+    ("endless_interim", b"HTTP/1.1 100 Continue\r\n\r\n" * 200, "stay"),
+    ("endless_trailers", SSE + EVENTS + b"0\r\n" + b"x: y\r\n" * 300, "stay"),
+    ("huge_chunk", SSE + b"FFFFFFFFFFFFFFFF\r\ndata: a\n\ndata: b\n\n", "stay"),
     ("page", b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 3\r\n\r\n<p>", "stay"),
     ("endless_error", b"HTTP/1.1 500 Oops\r\n\r\n" + b"x" * (2 << 20), "stay"),
 ):
@@ -131,6 +143,113 @@ def content_and_end_much_later() -> Any:
         answered(SSE + chunk(b"data: first\n\n"), wire[:at], wire[at:])["payload"]
         for at in range(1, len(wire))
     ]
+
+
+class Whole(Payload):
+    """A decoder of an answer that was asked for at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.streams = False
+        self.body = ""
+
+    def whole(self, body: bytes, *_: Any) -> None:
+        """Keep it."""
+        self.body = body.decode()
+
+
+@case
+def together() -> Any:
+    """Several large answers at the same time, which wait for their ends, and a small one."""
+    wait, most = gevent.event.Event(), 0
+
+    def handler(sock: Any, _: int) -> None:
+        size = 6 if b"small" in server.request(sock) else 3 << 20
+        sock.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size)
+        body = b"answer" if size == 6 else b"x" * size
+        for at in range(0, size - 1, 1 << 16):
+            sock.sendall(body[at : min(at + (1 << 16), size - 1)])
+            gevent.sleep(0.001)
+        wait.wait(2)
+        sock.sendall(body[-1:])
+
+    server, watch, held = Server(handler), stopwatch(), Held(8 << 20)
+    exchanges = [Exchange(Whole(), held=held) for _ in range(5)]
+    bodies = [b"large"] * 4 + [b"small"]
+    jobs = [
+        gevent.spawn(call, watch, server.url, body, one) for body, one in zip(bodies, exchanges, strict=True)
+    ]
+    while not wait.is_set():
+        gevent.sleep(0.01)
+        most = max(most, held.bytes)
+        if all(
+            one.done or one.body_bytes >= size
+            for one, size in zip(exchanges, [(3 << 20) - 1] * 4 + [5], strict=True)
+        ):
+            wait.set()
+    gevent.joinall(jobs, raise_error=True)
+    decoder: Any = exchanges[-1].decoder
+    return {
+        "cut": [one.cut for one in exchanges],
+        "small": [exchanges[-1].cut, decoder.body],
+        "held": held.bytes,
+        "most": most,
+    }
+
+
+@case
+def flood() -> Any:
+    """More than anybody looks at in time; what waits to be decoded is seen before each read."""
+    events, most = chunk(b"data: some words\n\n") * 350_000, 0
+    server: Server
+
+    def handler(sock: Any, _: int) -> None:
+        server.request(sock)
+        sock.sendall(SSE + chunk(b"data: first\n\n"))
+        gevent.sleep(0.05)
+        sock.sendall(events + END)
+
+    class Looked(Exchange):
+        def _keep_read(self, read: Any) -> None:
+            nonlocal most
+            super()._keep_read(read)
+            most = max(most, self._kept_bytes)
+
+    server, watch = Server(handler), stopwatch()
+    exchange = call(watch, server.url, exchange=Looked(Payload()))
+    return {
+        "payload": len(facts(exchange)["payload"]),
+        "sent": len(b"data: first\n\n") + 350_000 * 18,
+        "most_kept": most,
+    }
+
+
+def told_to_the_sdk(headers: bytes, body: bytes) -> Any:
+    server: Server
+
+    def handler(sock: Any, _: int) -> None:
+        server.request(sock)
+        sock.sendall(b"HTTP/1.1 400 No\r\n%bcontent-length: %d\r\n\r\n%b" % (headers, len(body), body))
+
+    server, exchange = Server(handler), Exchange(Payload())
+    with watched_by(exchange):
+        response = stopwatch().handle_request(httpx2.Request("POST", server.url, content=b"{}"))
+    return {
+        "status": response.status_code, "headers": list(response.headers), "content": response.read().decode(),
+        "kept": exchange.plain_body == body,
+    }  # fmt: skip
+
+
+@case
+def sdk_packed() -> Any:
+    return told_to_the_sdk(b"content-encoding: gzip\r\n", BOMB)
+
+
+@case
+def sdk_packed_by_charset() -> Any:
+    return told_to_the_sdk(
+        b"content-type: application/json; charset=zlib\r\n", zlib.compress(bytes(10 << 20))
+    )
 
 
 run_all()

@@ -111,6 +111,7 @@ class Payload:
     def __init__(self) -> None:
         self.has_content = False
         self.watching = self.streams = True
+        self.broken = False
         self.fed: list[tuple[bytes, int, int, int, int, bool]] = []
 
     def feed(
@@ -122,6 +123,11 @@ class Payload:
 
     def skim(self, *_: Any) -> int:
         """It knows no stencil."""
+        return 0
+
+    @property
+    def held(self) -> int:
+        """Nothing that counts."""
         return 0
 
     @property
@@ -161,6 +167,7 @@ def facts(exchange: Exchange) -> dict[str, Any]:
         "failure": exchange.failure and exchange.failure[0],
         "message": exchange.failure and exchange.failure[1],
         "cut": exchange.cut,
+        "cut_text": exchange.cut_text,
         "aborted": exchange.aborted,
         "done": exchange.done,
         "is_new": exchange.connection_is_new,

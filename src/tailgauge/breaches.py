@@ -1,0 +1,39 @@
+"""What a target may do against its protocol: the names under which rows keep it (`error_type`), and what each means.
+
+Rule: these names are ours alone; a target whose own error has one of them is quoted (`quoted`), so that a row with such a
+name always says what we saw. The bounds are far above what an honest answer needs: they keep a hostile one from taking a
+worker's memory or time.
+"""
+
+from __future__ import annotations
+
+NOT_HTTP = "not_http"
+HEAD_TOO_LARGE = "head_too_large"
+FRAMING = "framing"
+TOO_LARGE = "too_large"
+COMPRESSED = "compressed"
+NOT_AN_EVENT_STREAM = "not_an_event_stream"
+EVENT_TOO_LARGE = "event_too_large"
+TOO_MANY_EVENTS = "too_many_events"
+MALFORMED_EVENT = "malformed_event"
+MALFORMED_USAGE = "malformed_usage"
+MALFORMED_ANSWER = "malformed_answer"
+
+BREACHES = {  # name -> which answers
+    NOT_HTTP: "that are no HTTP/1.1",
+    HEAD_TOO_LARGE: "with a head beyond its bounds",
+    FRAMING: "with a broken chunked framing",
+    TOO_LARGE: "too large to be held",
+    COMPRESSED: "compressed although identity was asked for",
+    NOT_AN_EVENT_STREAM: "that are no event stream",
+    EVENT_TOO_LARGE: "with an event too large to be held",
+    TOO_MANY_EVENTS: "with far more events than were asked for",
+    MALFORMED_EVENT: "with an event that is not the protocol's",
+    MALFORMED_USAGE: "with token counts that cannot be",
+    MALFORMED_ANSWER: "that are not the protocol's",
+}
+
+
+def quoted(kind: str) -> str:
+    """A target's own name of an error, told from ours."""
+    return f"said {kind}" if kind in BREACHES else kind

@@ -1,0 +1,173 @@
+"""Streams that mean harm: what is taken of them has bounds, and what was wrong has a name."""
+
+from __future__ import annotations
+
+import json
+from array import array
+
+import pytest
+
+from tailgauge.breaches import BREACHES, quoted
+from tailgauge.endpoints import anthropic, openai
+from tailgauge.endpoints.decoder import (
+    EVENTS_A_TOKEN,
+    MANY_EVENTS,
+    MANY_MALFORMED,
+    MAX_PHASES,
+    MAX_TEXT,
+    StreamDecoder,
+    error_of,
+)
+from tailgauge.endpoints.sse_app import App
+from tailgauge.records import TEXT
+from tailgauge.target_tables import Sse
+
+PROTOCOLS = {"anthropic": anthropic.on_event, "openai": openai.on_event}
+
+
+def word(protocol: str, text: str) -> bytes:
+    if protocol == "openai":
+        tree = {"id": "1", "model": "m", "choices": [{"index": 0, "delta": {"content": text}}]}
+    else:
+        tree = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
+    return b"data: %b\n\n" % json.dumps(tree).encode()
+
+
+def fed(decoder: StreamDecoder, *payloads: bytes) -> StreamDecoder:
+    for number, payload in enumerate(payloads):
+        decoder.feed(payload, 10 * number, 10 * number + 9, 10 * number + 9, number, at_rest=True)
+    return decoder
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_far_more_content_than_was_asked_for_is_given_up(protocol):
+    decoder = StreamDecoder(PROTOCOLS[protocol], asked_tokens=10)
+    most, portion = MANY_EVENTS + 10 * EVENTS_A_TOKEN, word(protocol, "a") * 1000
+    while not decoder.broken:
+        fed(decoder, portion)
+
+    assert decoder.error == ("too_many_events", f"over {most:,}")
+    assert decoder.events == most + 1
+    assert decoder.chunks == len(decoder.fresh) == most
+    fed(decoder, portion)
+    assert decoder.events == most + 1, "nothing is taken any more"
+
+
+def test_many_deltas_in_one_event_are_bounded_too():
+    choices = [{"index": 0, "delta": {"content": "a"}}] * (MANY_EVENTS + 5)
+    decoder = fed(StreamDecoder(openai.on_event), b"data: %b\n\n" % json.dumps({"choices": choices}).encode())
+
+    assert decoder.error == ("too_many_events", f"over {MANY_EVENTS:,}")
+    assert decoder.chunks == MANY_EVENTS
+
+
+def test_content_that_is_skimmed_is_bounded_too():
+    decoder = StreamDecoder(openai.on_event, content_of=openai.content_of)
+    events = [word("openai", text) for text in ("one", "two", "three", "four")]
+    fed(decoder, *events)
+    reads = [b"%x\r\n%b\r\n" % (len(events[0]), events[0])] * 1000
+    stamps = array("q", range(100, 1100))
+    count = 0
+    while not decoder.broken and count < 100:
+        assert decoder.skim(reads, stamps, stamps, 0, 10) == 1000
+        count += 1
+
+    assert decoder.error == ("too_many_events", f"over {MANY_EVENTS:,}")
+    assert decoder.skim(reads, stamps, stamps, 0, 10) == 0
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_one_malformed_event_is_an_error_and_very_many_end_it(protocol):
+    decoder = StreamDecoder(PROTOCOLS[protocol])
+    fed(decoder, b"data: {\n\n" * (MANY_MALFORMED - 1))
+    assert not decoder.broken
+    fed(decoder, b"data: {\n\n" * 1000)
+
+    assert decoder.broken
+    assert decoder.events == MANY_MALFORMED
+    assert decoder.error == ("malformed_event", "JSONDecodeError in event: {")
+
+
+def test_an_answer_that_is_kept_is_bounded():
+    decoder = StreamDecoder(openai.on_event, keep_text=True)
+    piece = word("openai", "x" * (MAX_TEXT // 8))
+    fed(decoder, *[piece] * 8)
+    assert (decoder.broken, decoder.held) == (False, MAX_TEXT)
+    fed(decoder, piece)
+
+    assert decoder.error == ("too_large", "over 8 Mi characters")
+
+
+def test_no_more_phases_are_kept_than_anybody_can_mean():
+    app = App(Sse(status_event="status"))
+    decoder = fed(
+        StreamDecoder(app.on_event), *(b"event: status\ndata: phase %d\n\n" % n for n in range(500))
+    )
+
+    assert list(decoder.phases) == [f"phase {n}" for n in range(MAX_PHASES)]
+
+
+USAGES = {
+    "negative": ("-5", "output_tokens = -5"),
+    "more than all computers make": ("1" + "0" * 30, "output_tokens = 1" + "0" * 30),
+    "a text": ('"many"', "output_tokens = many"),
+    "a long text": ('"' + "9" * 9000 + '"', "output_tokens = " + "9" * 200),
+    "no number": ("NaN", "output_tokens = nan"),
+    "without end": ("1e999", "output_tokens = inf"),
+    "a fraction": ("1.5", "output_tokens = 1.5"),
+    "a list": ("[[1]]", "output_tokens = list"),
+}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("case", USAGES)
+def test_a_count_that_cannot_be_is_null_and_named(protocol, case):
+    said, expected = USAGES[case]
+    name = {"openai": "completion_tokens", "anthropic": "output_tokens"}[protocol]
+    body = f'{{"type": "message_delta", "delta": {{"stop_reason": "x"}}, "choices": [], "usage": {{"{name}": {said}}}}}'
+    decoder = fed(StreamDecoder(PROTOCOLS[protocol]), word(protocol, "a"), f"data: {body}\n\n".encode())
+
+    assert decoder.error == ("malformed_usage", expected)
+    assert decoder.usage == {}
+
+
+MALFORMED = {
+    "a count with a hundred thousand digits": b'{"usage": {"completion_tokens": %b}}' % (b"9" * 100_000),
+    "lists ten thousand deep": b'{"choices": %b}' % (b"[" * 10_000 + b"]" * 10_000),
+    "objects ten thousand deep": b'{"usage": ' * 10_000 + b"1" + b"}" * 10_000,
+    "bytes that are no text": b'{"choices": "\xff\xfe"}',
+    "an array": b"[1, 2]",
+    "a number": b"17",
+}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("case", MALFORMED)
+def test_what_is_not_the_protocol_is_named_short_and_no_error_of_ours(protocol, case):
+    decoder = fed(StreamDecoder(PROTOCOLS[protocol]), b"data: %b\n\n" % MALFORMED[case], word(protocol, "a"))
+
+    kind, text = decoder.error
+    assert kind == "malformed_event"
+    assert len(text) < 250
+    assert decoder.chunks == 1, "and the stream goes on"
+
+
+def test_of_keys_that_come_twice_the_last_stands():
+    twice = b'{"choices": [], "usage": {"prompt_tokens": 1, "prompt_tokens": 7, "completion_tokens": 2}, "usage": null, "usage": {"completion_tokens": 3}}'
+    decoder = fed(StreamDecoder(openai.on_event), b"data: %b\n\n" % twice)
+
+    assert (decoder.error, decoder.usage) == (None, {"output_tokens": 3})
+
+
+@pytest.mark.parametrize("name", BREACHES)
+def test_a_target_cannot_speak_of_itself_in_our_words(name):
+    assert error_of({"error": {"type": name}})[0] == quoted(name) == f"said {name}"
+
+
+def test_content_with_scripts_and_control_characters_is_content():
+    decoder = fed(
+        StreamDecoder(openai.on_event, keep_text=True), word("openai", "</script>\x1b[31m\x00\u202e")
+    )
+
+    assert decoder.text == "</script>\x1b[31m\x00\u202e"
+    assert decoder.fresh.kind[0] == openai.KIND_CODE[TEXT]
