@@ -140,7 +140,7 @@ class Launch:
         self._owner.is_alive = lambda node: self._alive(runner, node)
         if self._page is not None:
             self._serve(environment, self._page)
-        host = self._hands.bind.host if is_loopback(self._hands.bind.host) else LOOPBACK
+        host = LOOPBACK if self._hands.bind.host in ANYWHERE else self._hands.bind.host
         line = ["worker", f"--master={host}:{runner.server.port}", "--lifeline"]
         for number in range(self._hands.children):
             log_file = self._logs / f"worker-{number}.log"
@@ -315,8 +315,8 @@ def work(master: Address, out: Path, *, lifeline: bool) -> Exit:
     def end(code: Exit, reason: str) -> None:
         if not ends:
             ends.append(code)
-            log.warning("%s", reason)
-            worker.finish(reason)
+            if not worker.finish(reason):
+                log.warning("%s", reason)
             runner.quit()
 
     def refused() -> None:

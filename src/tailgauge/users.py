@@ -155,8 +155,16 @@ class Owner:
             )
         run.cut_short(CUT_SHORT)
         run.finish()
+        self._forget_users(run)
         if first:
             self.on_end(run)
+
+    def _forget_users(self, run: Run) -> None:
+        """Locust waits for the users of all that it has not missed yet; those of a lost worker do not end."""
+        for member in run.crew:
+            client = getattr(self._environment.runner, "clients", {}).get(member.node)
+            if client is not None and member.state == "lost":
+                client.user_classes_count = {}
 
 
 def refusal(node: str, why: str) -> str:

@@ -69,14 +69,16 @@ class Worker:
             self._link.send("hello", told)
             gevent.sleep(HELLO_S)
 
-    def finish(self, reason: str) -> None:
-        """End the run in progress without the owner's word: it is gone. What was recorded stays readable."""
-        if self._task is not None and not self._task.finished.is_set():
-            log.warning("%s: closing what is open and writing what was recorded", reason)
-            self._task.owner_gone = True
-            self._task.dispatcher.hurry()
-            self._task.drain(0.0)
-            self.left = str(self._task.folder.path)
+    def finish(self, reason: str) -> bool:
+        """End the run in progress, if there is one, without the owner's word: it is gone. What was recorded stays readable."""
+        if self._task is None or self._task.finished.is_set():
+            return False
+        log.warning("%s: closing what is open and writing what was recorded", reason)
+        self._task.owner_gone = True
+        self._task.dispatcher.hurry()
+        self._task.drain(0.0)
+        self.left = str(self._task.folder.path)
+        return True
 
     def _welcomed(self, _: str, data: dict[str, Any]) -> None:  # noqa: ARG002 - a handler's arguments
         self._welcome = True
