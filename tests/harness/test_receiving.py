@@ -10,7 +10,7 @@ from harness.shipped import files, given_to, pieces, written
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailgauge import parts, receiving
+from tailgauge import parts, receiving, shipping
 from tailgauge.folder import RunFolder
 from tailgauge.receiving import OPEN, REMEMBERED, Inbox
 from tailgauge.shipping import PIECE
@@ -243,7 +243,13 @@ def test_what_an_earlier_attempt_left_is_written_over(owner, spool):
     assert files(owner.path) == {"health/part-3-0.parquet": spool[0]}
 
 
-def test_the_limits_of_both_sides_fit(spool):
-    """A piece is what the sender sends at most; what the recorder may pile up goes into one part."""
-    assert receiving.PIECE == PIECE == 131072
-    assert parts.MOST_ROWS > 2 * 5_000_000 - 1
+def test_the_page_on_the_data_says_what_the_limits_are(checkout):
+    """The analysis, which writes the page, does not know them."""
+    page = (checkout / "docs/data-format.md").read_text(encoding="utf-8")
+
+    said = (
+        f"pieces of at most {PIECE // 1024} KiB of which at most {shipping.WINDOW} are unanswered",
+        f"after {shipping.SILENCE_NS / 1e9:.0f} s without progress", f"with {shipping._PROBE // 1024} KiB.",
+        f"of at most {parts.LARGEST // 2**20} MiB", f"keeps {receiving.RESERVE // 1_000_000} MB of its disk free",
+    )  # fmt: skip
+    assert [text for text in said if text not in page] == []

@@ -127,6 +127,16 @@ def test_a_part_that_cannot_be_handed_on_is_told(seen):
     assert (facts["numbers"], facts["unwritten"]) == (ALL[:10], NONE)
 
 
+def test_the_page_on_the_data_says_what_the_bounds_are_and_a_part_of_all_that_waits_can_be_shipped(
+    seen, checkout
+):
+    page = (checkout / "docs/data-format.md").read_text(encoding="utf-8")
+    seconds, rows, chunks, shipped = seen["limits"]
+
+    assert f"one part takes {seconds:.0f} s, or behind which {rows:,} rows or {chunks:,} chunks wait" in page
+    assert 2 * chunks <= shipped
+
+
 def test_a_kill_while_compacting_loses_and_doubles_nothing(command, tmp_path):
     """One of three parts is removed already, two stand beside the file that replaces them."""
     script = Path(__file__).parent / "exercises/storage_faults.py"

@@ -22,6 +22,7 @@ from typing import Any
 import gevent
 import pyarrow.parquet as pq
 
+from tailgauge import parts
 from tailgauge import recorder as room
 from tailgauge.folder import RunFolder
 from tailgauge.health_row import HealthRow
@@ -54,9 +55,9 @@ def said(act: Any) -> str | None:
 
 def facts(made: RunFolder, recorder: Recorder) -> dict[str, Any]:
     """What is in the folder, against what the recorder says of it."""
-    parts = sorted(made.path.glob("health/part-*.parquet"), key=lambda p: int(p.stem.split("-")[2]))
+    found = sorted(made.path.glob("health/part-*.parquet"), key=lambda p: int(p.stem.split("-")[2]))
     return {
-        "numbers": [n for part in parts for n in pq.read_table(part)["at_ns"].to_pylist()],
+        "numbers": [n for part in found for n in pq.read_table(part)["at_ns"].to_pylist()],
         "left": [p.name for p in made.path.rglob("*.tmp")],
         "written": recorder.written,
         "unwritten": recorder.unwritten,
@@ -254,6 +255,10 @@ def no_room_to_compact() -> Any:
     return {"end": end, **facts(made, recorder)}
 
 
+def limits() -> Any:
+    return [room.MAX_WRITING_S, room.MAX_WAITING_ROWS, room.MAX_WAITING_CHUNKS, parts.MOST_ROWS]
+
+
 def full_and_recovers() -> Any:
     return full(recovers=True)
 
@@ -277,7 +282,7 @@ def compact_until_killed() -> None:
     recorder.close()
 
 
-CASES = [gone, hung, slow, too_many_rows, one_table_fails, handed_on, handing_on_fails]
+CASES = [limits, gone, hung, slow, too_many_rows, one_table_fails, handed_on, handing_on_fails]
 if sys.argv[2:] == ["kill"]:
     compact_until_killed()
 if len(sys.argv) > 2:
