@@ -19,18 +19,18 @@ MALFORMED_EVENT = "malformed_event"
 MALFORMED_USAGE = "malformed_usage"
 MALFORMED_ANSWER = "malformed_answer"
 
-BREACHES = {  # name -> which answers
-    NOT_HTTP: "that are no HTTP/1.1",
-    HEAD_TOO_LARGE: "with a head beyond its bounds",
-    FRAMING: "with a broken chunked framing",
+BREACHES = {  # name -> what is wrong with the answer
+    NOT_HTTP: "no HTTP/1.1",
+    HEAD_TOO_LARGE: "a head beyond its bounds",
+    FRAMING: "a broken chunked framing",
     TOO_LARGE: "too large to be held",
     COMPRESSED: "compressed although identity was asked for",
-    NOT_AN_EVENT_STREAM: "that are no event stream",
-    EVENT_TOO_LARGE: "with an event too large to be held",
-    TOO_MANY_EVENTS: "with far more events than were asked for",
-    MALFORMED_EVENT: "with an event that is not the protocol's",
-    MALFORMED_USAGE: "with token counts that cannot be",
-    MALFORMED_ANSWER: "that are not the protocol's",
+    NOT_AN_EVENT_STREAM: "no event stream",
+    EVENT_TOO_LARGE: "an event too large to be held",
+    TOO_MANY_EVENTS: "far more events than were asked for",
+    MALFORMED_EVENT: "an event that is not the protocol's",
+    MALFORMED_USAGE: "token counts that cannot be",
+    MALFORMED_ANSWER: "an answer that is not the protocol's",
 }
 
 
