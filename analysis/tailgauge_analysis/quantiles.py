@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -84,6 +85,7 @@ def rank(n: int, p: float) -> int:
     return min(n, max(1, math.ceil(n * p - 1e-9)))
 
 
+@cache
 def ranks(n: int, n_eff: int, p: float) -> tuple[int | None, int | None]:
     """1-based ranks of the interval's ends; None where the sample has no such bound."""
     alpha = (1 - CONFIDENCE) / 2

@@ -20,6 +20,7 @@ Schema history (docs/data-format.md repeats it; every version has a fixture that
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Annotated, get_type_hints
 
 from tailgauge.health_row import HealthRow
@@ -354,8 +355,9 @@ TABLES: dict[str, type] = {
 }
 
 
+@cache
 def columns(table: str) -> tuple[Column, ...]:
-    """Columns of a table in the order of its row class."""
+    """Columns of a table in the order of its row class; read from its hints once."""
     row = TABLES[table]
     hints = get_type_hints(row, include_extras=True)
     out = []
