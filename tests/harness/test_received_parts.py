@@ -14,6 +14,7 @@ from tailgauge import parts, receiving
 from tailgauge.folder import RunFolder
 from tailgauge.receiving import SHIPPED, Inbox
 from tailgauge.records import SCHEMA_VERSION
+from tailgauge_analysis.parts import listed
 
 WORKER = 3
 MARK = b"tailgauge.schema_version"
@@ -220,18 +221,22 @@ def test_parts_that_cannot_be_folded_stay_and_are_told_of(owner, spool):
     assert sorted(files(owner.path)) == [f"health/part-3-{n}.parquet" for n in range(4)]
 
 
-def test_a_kill_while_folding_doubles_nothing(owner, spool, monkeypatch):
-    """As after a kill between the new name and the removal of the parts."""
-    inbox = came(owner, spool)
+def test_a_kill_while_folding_loses_and_doubles_nothing(owner, spool, monkeypatch):
+    """As after a kill when one part is removed, and three stand beside the file that replaces all four."""
+    inbox, original = came(owner, spool), Path.unlink
+
+    def cut(path: Path) -> None:
+        if path.name != "part-3-0.parquet":
+            raise OSError(5, "killed here")
+        original(path)
+
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", lambda *_: (_ for _ in ()).throw(OSError(5, "killed here")))
+        patch.setattr(Path, "unlink", cut)
         inbox.fold(WORKER)
-    assert len(files(owner.path)) == 5
+    assert sorted(files(owner.path)) == [f"health/part-3-{n}.parquet" for n in (1, 2, 3, "all")]
 
-    again = Inbox(owner)
-    again.fold(WORKER)
+    Inbox(owner).fold(WORKER)
 
-    names = pq.read_metadata(owner.part("health", WORKER, "all")).metadata[b"tailgauge.replaces"].decode()
-    left = set(files(owner.path)) - {f"health/{name}" for name in names.split(",")}
-    assert left == {"health/part-3-all.parquet"}
-    assert pq.read_metadata(owner.part("health", WORKER, "all")).num_rows == 12
+    problems: list[object] = []
+    [whole] = listed([owner.path], "health", problems)
+    assert (whole.path.name, whole.rows, problems) == ("part-3-all.parquet", 12, [])

@@ -267,8 +267,8 @@ def test_a_send_that_lets_others_run_is_not_entered_twice(spool):
     seen = []
 
     def send(message):
-        seen.append(message["offset"])
         outbox.pump()
+        seen.append(message["offset"])
 
     outbox = filled(spool, send)
     outbox.pump()

@@ -50,6 +50,7 @@ def test_what_a_full_disk_did_not_take_is_counted_and_what_it_took_is_whole(on_s
 def test_a_disk_that_has_room_again_at_the_end_gets_every_row_once_and_in_order(on_small_disk):
     facts = on_small_disk["full_and_recovers"]
 
+    assert facts["then"] == 21  # not before the end: load is on, and the run is over anyway
     assert facts["numbers"] == ALL
     assert (facts["written"], facts["unwritten"]) == (NONE | {"health": 30, "requests": 1}, NONE)
     assert facts["end"] == facts["fault"] + "; tried once more at the end, no row is lost"

@@ -107,10 +107,10 @@ def full(*, recovers: bool) -> Any:
     fault = first_fault(recorder)
     before = recorder.unwritten
     health(recorder, 20)
-    recorder.flush()  # changes nothing: what failed is tried again at the end
-    waiting = recorder.waiting_rows
     if recovers:
         ballast.unlink()
+    recorder.flush(wait=True)  # changes nothing: what failed is tried again at the end
+    waiting = recorder.waiting_rows
     end = said(recorder.close)
     ballast.unlink(missing_ok=True)
     return {"fault": fault, "before": before, "then": waiting, "end": end, **facts(made, recorder)}
