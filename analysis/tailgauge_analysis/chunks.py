@@ -7,7 +7,7 @@ part gave before it turned out to be damaged is taken back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -91,8 +91,8 @@ class Chunks:
             return np.full(len(request_id), -1, np.int64)
         ids, number = np.unique(self.request_id, return_inverse=True)
         near = np.minimum(np.searchsorted(ids, request_id), len(ids) - 1)
-        keys = _key(number, self.leg, self.attempt)
-        wanted = _key(near, leg, attempt)
+        keys = key(number, self.leg, self.attempt)
+        wanted = key(near, leg, attempt)
         place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
         return np.where((ids[near] == request_id) & (keys[place] == wanted), place, -1)
 
@@ -139,6 +139,10 @@ class Fold:
         self._rows, self._intervals, kept = mark
         del self._runs[kept:]
 
+    def since(self, mark: tuple[int, int, int]) -> Runs:
+        """The runs that came after."""
+        return _joined(self._runs[mark[2] :])
+
     def add(self, table: pa.Table, shift_ns: int) -> None:
         """Rows of a worker; `shift_ns` leads from its clock to the run's."""
         n = table.num_rows
@@ -177,12 +181,7 @@ class Fold:
         del self._lags
         arrived = self._arrived[: self._rows]
         del self._arrived
-        runs = Runs(
-            *(
-                np.concatenate([np.empty(0, np.int64), *(getattr(r, f.name) for r in self._runs)])
-                for f in fields(Runs)
-            )
-        )
+        runs = _joined(self._runs)
         self._runs = []
         order, runs_in_order = _sorted(runs)
         if _overlaps(runs_in_order):  # a chunk that was written twice, or numbers that go back: row by row
@@ -217,6 +216,12 @@ def blocks(sizes: Ints) -> Iterator[slice]:
         stop = max(start + 1, int(np.searchsorted(ends, before + BLOCK, "right")))
         yield slice(start, stop)
         start = stop
+
+
+def _joined(runs: Sequence[Runs]) -> Runs:
+    """All of them, one after the other."""
+    nothing = np.empty(0, np.int64)
+    return Runs(*(np.concatenate([nothing, *(getattr(r, f.name) for r in runs)]) for f in fields(Runs)))
 
 
 def _runs(column: dict[str, Ints], kind: Ints) -> Runs:
@@ -273,7 +278,7 @@ def _spread(begin: Ints, sizes: Ints) -> tuple[Ints, Ints]:
     return np.repeat(begin - (ends - sizes), sizes) + np.arange(int(sizes.sum())), ends
 
 
-def _key(number: Ints, leg: Ints, attempt: Ints) -> Ints:
+def key(number: Ints, leg: Ints, attempt: Ints) -> Ints:
     """One whole number that sorts as the three do."""
     key: Ints = (number.astype(np.int64) << 32) + ((leg + _HALF) << 16) + attempt + _HALF
     return key

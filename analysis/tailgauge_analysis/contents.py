@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tailgauge import records
-from tailgauge_analysis import certified, definitions, phases, reproduce, stood_told
+from tailgauge_analysis import certified, clocks, definitions, losses_told, phases, reproduce, stood_told
 from tailgauge_analysis.binomial import clopper_pearson
 from tailgauge_analysis.cache.told import told as cache_told
 from tailgauge_analysis.comparison.turns import turns
@@ -23,6 +23,7 @@ from tailgauge_analysis.headline import headline, remarks
 from tailgauge_analysis.hedging import told as hedging
 from tailgauge_analysis.latency import Row
 from tailgauge_analysis.load import diagnosis, slopes
+from tailgauge_analysis.losses import Loss
 from tailgauge_analysis.presets import alarms, matrix
 from tailgauge_analysis.problems import UNFINISHED
 from tailgauge_analysis.rate_limits.told import told as rate_limits_told
@@ -87,6 +88,7 @@ def contents(findings: Findings) -> Json:
         "in_flight": _finite(asdict(findings.evidence.presence)) if findings.evidence.presence else None,
         "bad_seconds": stood_told.told(findings.evidence.bad, findings.bad_seconds, findings.beyond),
         "truth": _truth(findings),
+        "clocks": clocks.plainly(findings.clocks, findings.calls_between),
         "certificate": None if run["virtual"] else certified.plainly(findings.certified),
         "environment": _environment(findings),
         "problems": [{"kind": p.kind, "text": plain(p.text, 500)} for p in findings.frames.problems],
@@ -140,8 +142,14 @@ def _gates(findings: Findings) -> list[Json]:
 
 
 def _conservation(findings: Findings) -> Json:
-    facts = asdict(findings.evidence.conservation)
+    counted = findings.evidence.conservation
+    facts = asdict(counted)
     facts["broken"] = list(facts["broken"])
+    del facts["workers"], facts["unseen"]
+    facts["missing"] = [
+        *({"worker": one.worker, **asdict(s)} for one in counted.workers for s in one.missing),
+        *({"worker": None, **asdict(s)} for s in counted.unseen),
+    ]
     facts["unfinished_files"] = sum(p.kind == UNFINISHED for p in findings.frames.problems)
     return facts
 
@@ -233,28 +241,39 @@ def _truth(findings: Findings) -> Json | None:
     if facts is None:
         return None
     added = dict(zip(("added_p50_ms", "added_p99_ms", "added_max_ms"), facts.added_ms, strict=True))
-    return {"joined": facts.joined, "unknown_to_target": facts.unknown_to_target, **added}
+    told = {"joined": facts.joined, "unknown_to_target": facts.unknown_to_target}
+    return {**told, **added, "within_ms": facts.within_ms}
 
 
 def _environment(findings: Findings) -> Json:
     run = findings.frames.run
     models = sorted({str(model) for model in findings.steady.requests["model"].dropna().unique()})
-    workers = [
-        {
-            **{
-                key: w[key]
-                for key in ("worker", "name", "host", "pid", "state", "offset_ns", "error_ns", "stamps")
-            },
-            "requests": findings.frames.rows.get(("requests", w["worker"]), 0),
-            "chunks": findings.frames.rows.get(("chunks", w["worker"]), 0),
-        }
-        for w in run["workers"]
-    ]
+    shares = findings.evidence.conservation.workers
+    workers = [_worker(findings, *pair) for pair in zip(run["workers"], shares, strict=True)]
     return {
         "versions": run["versions"], "owner": run["owner"], "workers": workers, "seed": run["seed"],
         "models": [plain(model, 100) for model in models[:10]],
         "scenario_file": run["scenario_file"], "overrides": run["overrides"], "scenario": _finite(run["scenario"]),
     }  # fmt: skip
+
+
+def _worker(findings: Findings, entry: Json, share: Loss) -> Json:
+    """One row of the table of workers."""
+    rows, number = findings.frames.rows, entry["worker"]
+    kept = ("worker", "name", "host", "pid", "state", "offset_ns", "error_ns", "drift_ppb", "stamps")
+    lacks = sum(max(0, wrote - rows.get((name, number), 0)) for name, wrote in entry["rows"].items())
+    return {
+        **{key: entry[key] for key in kept},
+        "requests": rows.get(("requests", number), 0),
+        "chunks": rows.get(("chunks", number), 0),
+        **{key: entry[key] for key in ("late_s", "silent", "unwritten")},
+        "missing_requests": share.left,
+        "missing": [asdict(s) for s in share.missing],
+        "found": share.found,
+        "not_sent": share.not_sent,
+        "rows_lost": lacks + sum(share.unwritten.values()),
+        "kept": losses_told.kept(share),
+    }
 
 
 def _known(value: Any) -> float | None:

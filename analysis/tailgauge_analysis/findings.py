@@ -16,6 +16,7 @@ from tailgauge_analysis import (
     failures,
     groups,
     latency,
+    losses_told,
     phases,
     sent,
     slo,
@@ -25,6 +26,7 @@ from tailgauge_analysis import (
     uncut,
 )
 from tailgauge_analysis.cache.finding import Cache, cache
+from tailgauge_analysis.clocks import Clocks, calls_between, clocks
 from tailgauge_analysis.conservation import conservation
 from tailgauge_analysis.fan_out import tables as fan_out
 from tailgauge_analysis.frames import Frames
@@ -78,6 +80,8 @@ class Findings:
     slopes: list[slopes.Fitted]
     diagnosis: diagnosis.Diagnosis
     bad_seconds: list[stood.Both]
+    clocks: Clocks
+    calls_between: float
     exit_code: Exit
 
 
@@ -95,6 +99,8 @@ def find(frames: Frames) -> Findings:
     flow = streams.streams(frames, of_target)
     cited = certified.certified(frames, stage)
     split, cached = phases.phases(frames, of_target), cache(frames)
+    apart = clocks(frames)
+    unsure = calls_between(frames, apart)
     return Findings(
         frames=frames,
         steady=stage,
@@ -102,7 +108,11 @@ def find(frames: Frames) -> Findings:
         evidence=evidence,
         verdict=word,
         reasons=against,
-        explanations=[*explanations.explanations(frames, stage), *certified.explanations(cited)],
+        explanations=[
+            *losses_told.explained(evidence.conservation.workers),
+            *explanations.explanations(frames, stage),
+            *certified.explanations(cited),
+        ],
         latency=whole,
         beyond=latency.beyond(of_target),
         by_traffic=latency.by_traffic(of_target, whole),
@@ -126,9 +136,11 @@ def find(frames: Frames) -> Findings:
         cache=cached,
         presets=matrix.matrix(whole, by_group),
         alarms=alarms.alarms(of_target, whole, split, cached),
-        slopes=slopes.fitted(frames.attempts, of_target.attempts),
+        slopes=slopes.fitted(frames.attempts, of_target.attempts, unsure),
         diagnosis=diagnosis.diagnosis(of_target),
         bad_seconds=stood.both(of_target, evidence.bad),
+        clocks=apart,
+        calls_between=unsure,
         exit_code=slo.exit_code(word, evidence.conservation.lost, decided),
     )
 

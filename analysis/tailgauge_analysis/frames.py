@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailgauge.errors import RunDataError
-from tailgauge_analysis import chunks, parts, runfile
+from tailgauge_analysis import chunks, parts, run_record, runfile, twice
 from tailgauge_analysis.chunks import Chunks, Fold
 from tailgauge_analysis.problems import Problem
 from tailgauge_analysis.rate_limits import headers
@@ -44,7 +44,7 @@ WANTED: dict[str, tuple[str, ...]] = {
         "asked_model", "headers_at_ns", "retry_after_s", "rate_limit_headers", "pool_wait_ns",
     ),
     "health": (
-        "at_ns", "in_flight", "client_drops", "loop_lag_max_ns", "handover_max_ns", "dispatch_late_max_ns",
+        "at_ns", "in_flight", "scheduled", "client_drops", "loop_lag_max_ns", "handover_max_ns", "dispatch_late_max_ns",
         "cpu_share", "gc_pause_ns", "rss_bytes", "clock_step_ns", "reads", "first_chunks", "first_intervals", "chunk_intervals",
         "handover_p50_ns", "handover_p99_ns", "dispatch_late_p99_ns", "pool_waits", "pool_wait_max_ns", "retransmits",
         "out_of_order", "core_wait_ns",
@@ -75,8 +75,9 @@ def load(run_dirs: Sequence[Path]) -> Frames:
     """Read one run from its folder, or from the local part folders of its workers."""
     folders = list(dict.fromkeys(Path(folder).resolve() for folder in run_dirs))
     _check(folders)
-    run, problems = runfile.read(folders)
-    problems += runfile.notes_of(run)
+    run, problems = run_record.read(folders)
+    problems += run_record.notes_of(run)
+    folders.sort(key=lambda folder: folder != run["home"])  # what is at home counts before its copies
     offsets = {w["worker"]: w["offset_ns"] or 0 for w in run["workers"]}
     rows: dict[tuple[str, int], int] = {}
     tables = {name: _table(folders, name, offsets, rows, problems) for name in WANTED}
@@ -112,24 +113,29 @@ def _table(
     rows: dict[tuple[str, int], int],
     problems: list[Problem],
 ) -> pa.Table:
-    """All parts of a table, on the owner's clock."""
-    read = []
-    for part in parts.listed(folders, name, problems):
-        table = parts.read(part, WANTED[name], problems)
-        if table is None:
+    """All parts of a table, on the owner's clock, with the worker and the number of the folder that each row is from."""
+    listed = parts.listed(folders, name, problems)
+    read, earlier = [], twice.Rows(name, listed)
+    for part in listed:
+        held = parts.read(part, WANTED[name], problems)
+        if held is None:
             continue
-        rows[name, part.worker] = rows.get((name, part.worker), 0) + table.num_rows
+        whole = earlier.without(part, held)
+        rows[name, part.worker] = rows.get((name, part.worker), 0) + whole.num_rows
         offset = (
             0 if name == "target" else offsets.get(part.worker, 0)
         )  # the endpoint runs on the owner's host
-        table = parts.shifted(_REDUCED.get(name, _as_it_is)(table), offset)
-        read.append(
-            table.append_column("worker", pa.repeat(pa.scalar(part.worker, pa.int32()), table.num_rows))
-        )
+        table = parts.shifted(_REDUCED.get(name, _as_it_is)(whole), offset)
+        read.append(_marked(table, part.worker, part.folder))
     if read:
         return pa.concat_tables(read, promote_options="default")  # not every part has rate-limit headers
-    nothing = _REDUCED.get(name, _as_it_is)(parts.empty(name, WANTED[name]))
-    return nothing.append_column("worker", pa.array([], pa.int32()))
+    return _marked(_REDUCED.get(name, _as_it_is)(parts.empty(name, WANTED[name])), 0, 0)
+
+
+def _marked(table: pa.Table, worker: int, folder: int) -> pa.Table:
+    n = table.num_rows
+    table = table.append_column("worker", pa.repeat(pa.scalar(worker, pa.int32()), n))
+    return table.append_column("folder", pa.repeat(pa.scalar(folder, pa.int16()), n))
 
 
 def _chunks(
@@ -142,12 +148,14 @@ def _chunks(
     """All parts with chunks, folded as they are read."""
     listed = parts.listed(folders, "chunks", problems)
     fold = Fold(sum(part.rows for part in listed))
+    earlier = twice.Pieces(fold)
     for part in listed:
         mark, held = fold.mark(), 0
-        for piece in parts.pieces(part, chunks.WANTED, problems, chunks.told):
-            if piece is None:
+        for whole in parts.pieces(part, chunks.WANTED, problems, chunks.told):
+            if whole is None:
                 fold.back_to(mark)
                 break
+            piece = earlier.without(part, whole)
             fold.add(piece, offsets.get(part.worker, 0) - start_at_ns)
             held += piece.num_rows
         else:

@@ -11,7 +11,7 @@ import math
 
 from tailgauge import records
 from tailgauge.trust import DROPS
-from tailgauge_analysis import certified
+from tailgauge_analysis import certified, gates_of_loss, protocol
 from tailgauge_analysis.explanations import more_workers
 from tailgauge_analysis.gates_of_client import (
     blurred,
@@ -26,7 +26,7 @@ from tailgauge_analysis.gates_of_client import (
 from tailgauge_analysis.latency import SUCCESSES, sample
 from tailgauge_analysis.metrics import BY_NAME
 from tailgauge_analysis.order import disorder
-from tailgauge_analysis.problems import DAMAGED, OWNER
+from tailgauge_analysis.problems import DAMAGED
 from tailgauge_analysis.runfile import table
 from tailgauge_analysis.verdict import DEGRADED, INVALID, Evidence, Gate, Said
 from tailgauge_analysis.warmup import settling
@@ -52,24 +52,6 @@ def _conserved(e: Evidence) -> Said | None:
         INVALID,
         f"The counts do not add up: {'; '.join(c.broken[:3])}{more}.",
         "Keep the run folder as it is and run again.",
-    )
-
-
-def _lost(e: Evidence) -> Said | None:
-    c = e.conservation
-    workers = [w for w in e.frames.run["workers"] if w["state"] in {"lost", "failed"}]
-    gone = [f"{w['worker']} ({plain(w['why'], 200)})" if w["why"] else str(w["worker"]) for w in workers]
-    said = []
-    if gone:
-        said.append(f"{'worker' if len(gone) == 1 else 'workers'} {', '.join(gone)} did not finish")
-    if c.lost:
-        said.append(f"{plural(c.lost, 'scheduled request')} left no row")
-    if not said:
-        return None
-    return (
-        INVALID,
-        f"Missing: {'; '.join(said)}.",
-        "See the worker's log (memory, machine, network), then run again.",
     )
 
 
@@ -123,30 +105,6 @@ def _measured(e: Evidence) -> Said | None:
     return INVALID, f"Nothing to measure: none of {plural(n, 'request')} succeeded.", "See the errors below."
 
 
-def _finished(e: Evidence) -> Said | None:
-    state = e.frames.run["state"]
-    owner = next((p.text for p in e.frames.problems if p.kind == OWNER), None)
-    if state == "unusable":
-        said = [plain(str(p["message"]), 300) for p in e.frames.run["preflight"] if p.get("message")]
-        text = f"The target could not be used: {said[-1].rstrip('.') if said else 'the preflight request failed'}."
-        return INVALID, text, "Check address, protocol, key and model of the target."
-    if state == "failed":
-        return INVALID, "The run failed before its end.", "See the notes and the log of the run."
-    if owner is not None:
-        return DEGRADED, f"{owner}.", "Give every folder of the run, if its workers ran on several machines."
-    if state == "running":
-        return (
-            DEGRADED,
-            "The run had not ended when this was read, or its owner died.",
-            "Report it again when it has ended.",
-        )
-    if state in {"interrupted", "guarded"}:
-        why = "The run was interrupted" if state == "interrupted" else "A guard ended the run"
-        text = f"{why}; {plural(e.conservation.not_reached, 'request')} were not reached."
-        return DEGRADED, text, "What is here is sound; it is less than was planned."
-    return None
-
-
 def _dropped(e: Evidence) -> Said | None:
     drops, scheduled = e.conservation.client_drop, e.conservation.scheduled or 0
     if not drops:
@@ -183,9 +141,12 @@ def _settled(e: Evidence) -> Said | None:
 
 
 GATES = (
-    Gate("finished", "the run ended as planned and its owner recorded it", _finished),
+    Gate("finished", "the run ended as planned and its owner recorded it", gates_of_loss.finished),
     Gate("parts", "every Parquet part can be read", _readable),
-    Gate("lost", "no worker and no scheduled request is lost", _lost),
+    Gate(
+        "lost", "no worker and no scheduled request is lost, nor left out because of it", gates_of_loss.lost
+    ),
+    Gate("written", "every row that was recorded could be written", gates_of_loss.written),
     Gate(
         "conservation",
         "scheduled, dispatched and ended requests add up, in the rows and in run.json",
@@ -200,6 +161,7 @@ GATES = (
     Gate("unique", "every request id appears once", _unique),
     Gate("order", "no attempt's times contradict each other (INVALID above 1% of the attempts)", _ordered),
     Gate("measured", "at least one request of the steady stage succeeded", _measured),
+    Gate("protocol", "no answer of the whole run breaks the target's protocol", protocol.kept),
     Gate(
         "settled",
         "under an even load of 10 s and 200 requests or more, no warm-up moves the mean TTFT by more than 5%",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from tailgauge import trust
+from tailgauge_analysis.clocks import clocks
 from tailgauge_analysis.explanations import more_workers
 from tailgauge_analysis.latency import SUCCESSES, sample
 from tailgauge_analysis.metrics import BY_NAME
@@ -132,7 +133,7 @@ def punctual(e: Evidence) -> Said | None:
 def synchronous(e: Evidence) -> Said | None:
     """A worker's clock offset is not known well enough."""
     workers = e.frames.run["workers"]
-    unknown = [str(w["worker"]) for w in workers if w["offset_ns"] is None]
+    unknown = [str(number) for number in clocks(e.frames).unknown]
     wide = [
         f"worker {w['worker']} {ms((w['error_ns'] or 0) / 1e6)} ms"
         for w in workers
@@ -144,7 +145,7 @@ def synchronous(e: Evidence) -> Said | None:
         return None
     return (
         DEGRADED,
-        f"The clock offset is {'; '.join(said)}. Latencies stay exact, times across workers do not.",
+        f"The clock offset is {'; '.join(said)}. Latencies stay exact; what sets times of several workers side by side is known no closer.",
         "Use a quieter or shorter network path between workers and owner.",
     )
 

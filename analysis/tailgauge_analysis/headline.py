@@ -46,8 +46,13 @@ def headline(findings: Findings) -> str:
 
 def remarks(findings: Findings) -> list[str]:
     """What a reader must know of the traffic before the numbers."""
-    run = findings.frames.run
+    run, found = findings.frames.run, findings.evidence.conservation.found
     said = [ARRIVAL[run["arrival"]]] if run["arrival"] in ARRIVAL else []
+    if found:
+        given = any(one.found for one in findings.evidence.conservation.workers)
+        verb = "was" if found == 1 else "were"
+        where = "found in the other folders given" if given else "written after all"
+        said.insert(0, f"{plural(found, 'request')} that the owner had counted as lost {verb} {where}.")
     slow = int(findings.steady.attempts["reader_paused_ns"].notna().sum())
     if slow:
         said.append(

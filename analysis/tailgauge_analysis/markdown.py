@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from tailgauge_analysis import stood_told
+from tailgauge_analysis import losses_told, stood_told
 from tailgauge_analysis.brief import brief
 from tailgauge_analysis.cache.told import NOTE as CACHE_NOTE
 from tailgauge_analysis.cache.told import said as cache_said
@@ -17,6 +17,7 @@ from tailgauge_analysis.fan_out import told as fan_out
 from tailgauge_analysis.hedging import told as hedging
 from tailgauge_analysis.latency import OFFERED, SUCCESSES
 from tailgauge_analysis.load import slopes
+from tailgauge_analysis.losses import Stretch
 from tailgauge_analysis.marks import flow, marks
 from tailgauge_analysis.page import at, meaning, shown, word
 from tailgauge_analysis.phases import sentence
@@ -335,20 +336,30 @@ def _environment(contents: Json) -> list[str]:
         ("run it again", run["reproduce"] or "–"),
         *(("version of " + key, value) for key, value in environment["versions"].items()),
     ]  # fmt: skip
-    workers = [
-        (
-            w["worker"],
-            w["host"],
-            w["state"],
-            _offset(w["offset_ns"]),
-            _offset(w["error_ns"]),
-            count(w["requests"]),
-        )
-        for w in environment["workers"]
-    ]
-    header = ("worker", "host", "state", "clock offset (ms)", "its error (ms)", "requests")
+    header = (
+        "worker",
+        "host",
+        "state",
+        "clock offset (ms)",
+        "drift (ppm)",
+        "requests",
+        "missing",
+        "rows lost",
+    )
+    workers = [_rows(header, map(_worker, environment["workers"]))] if environment["workers"] else []
     certificate = [safe(contents["certificate"]["text"])] if contents["certificate"] else []
-    return [*certificate, _rows(("what", "value"), facts), *([_rows(header, workers)] if workers else [])]
+    return [*certificate, _rows(("what", "value"), facts), *workers, safe(contents["clocks"]["sentence"])]
+
+
+def _worker(w: Json) -> tuple[object, ...]:
+    error = "" if w["error_ns"] is None else f" ± {_offset(w['error_ns'])}"
+    drift = "–" if w["drift_ppb"] is None else f"{w['drift_ppb'] / 1000:.3g}"
+    state = "; ".join([w["state"], *w["kept"]])
+    missing = count(w["missing_requests"]) + losses_told.due([Stretch(**one) for one in w["missing"]])
+    return (
+        w["worker"], w["host"], state, _offset(w["offset_ns"]) + error, drift, count(w["requests"]), missing,
+        count(w["rows_lost"]),
+    )  # fmt: skip
 
 
 def _offset(ns: int | None) -> str:

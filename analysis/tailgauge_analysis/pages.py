@@ -45,10 +45,30 @@ runs/<run_id>/
   Numbers are stored as `DELTA_BINARY_PACKED`, gaps and lags as `BYTE_STREAM_SPLIT`, with zstd.
 """
 
+_HOME = """\
+## Rows on their way home
+
+A worker that does not see the owner's folder writes the same files into `runs/<run_id>/` of its own, and ships each part once it is finished.
+Parts go in the order written, one at a time, in pieces of at most 128 KiB of which at most 4 are unanswered.
+The answer to a piece says how much of the part the owner has; after 5 s without progress the worker asks again from there, with 1 KiB.
+Nothing goes per request.
+
+The owner writes `part-<worker>-<number>.tmp` and renames it when all of it is there, its SHA-256 is right, and its footer has the columns and the version above.
+It takes parts of `requests`, `attempts`, `chunks` and `health` of at most 256 MiB, under the sender's own number, and replaces no file.
+It keeps 64 MB of its disk free. What it does not take it refuses with a reason, and the worker keeps it.
+When the run is over, the owner folds the parts of each table into one.
+The worker removes its own copy when the owner has every row; until then `tailgauge report RUN_DIR WORKER_DIR` reads both, and counts no row twice.
+
+A part that cannot be written ends the run; its rows stay in memory and are tried once more at the end, and what is left then is `unwritten` in run.json.
+So does a disk on which one part takes 30 s, or behind which 200,000 rows or 5,000,000 chunks wait.
+"""
+
 _WORKER_KEYS = (
-    "one entry a worker: worker, name, host, pid, state (drained, lost, failed, running), clock (offset_ns, error_ns, drift_ppb), "
+    "one entry a worker: worker, name, host, pid, state (drained, lost, failed, running, joining), clock (offset_ns, error_ns, drift_ppb), "
     "stamps (kernel, user), why (what made it fail), leased, "
-    "counts (dispatched, client_drop, not_reached, ended, censored), rows by table"
+    "counts (dispatched, client_drop, not_reached, ended, censored), rows by table, unwritten (rows by table that were recorded and could not "
+    "be written), missing (from_s, to_s, requests: stretches of the run whose arrivals it held and left no row of), silent (from_s, to_s: "
+    "nothing was heard of it; to_s null: ever again), late_s (when a late joiner began, else null); the last four absent in older runs"
 )
 
 # Keys of run.json: name, meaning.
@@ -110,7 +130,7 @@ STABLE_KEYS = (
     ),
     (
         "conservation",
-        "scheduled, dispatched, client_drop, not_reached, lost, censored, ended by class: recounted from the rows, preflight excepted; also duplicates, missing_rows, broken (disagreements)",
+        "scheduled, dispatched, client_drop, not_reached, lost, censored, ended by class: recounted from the rows, preflight excepted; also found (counted as lost by the owner, and here after all), missing (worker, from_s, to_s, requests: when lost requests were due, as far as known), unwritten (rows by table), duplicates, missing_rows, broken (disagreements)",
     ),
     (
         "latency",
@@ -209,8 +229,18 @@ REPORT_KEYS = (
         "certificate",
         "what the run cites of this machine's certificate: id (null: none, and why), made_at, transport, rates and errors, busiest (worker), busiest_per_s, beyond, text; null for a rehearsal",
     ),
-    ("truth", "how long after the endpoint wrote it the first content arrived; null without its log"),
-    ("environment", "versions, owner, workers, seed, models, scenario"),
+    (
+        "truth",
+        "how long after the endpoint wrote it the first content arrived; within_ms: by the workers' clocks; null without its log",
+    ),
+    (
+        "clocks",
+        "how far clocks may be apart: between_ms (two workers), to_target_ms, calls_in_flight (within how many those over all workers are known), unknown (workers), sentence",
+    ),
+    (
+        "environment",
+        "versions, owner, seed, models, scenario, and workers: state, host, clock, what came home and what did not (missing_requests, missing, found, not_sent, rows_lost, unwritten, silent, late_s)",
+    ),
     ("problems", "kind and text of everything that was wrong with the data"),
 )
 
@@ -291,7 +321,13 @@ def metrics_page() -> str:
 
 def data_format_page() -> str:
     """docs/data-format.md."""
-    parts = ["# Data format", GENERATED, f"Schema version {records.SCHEMA_VERSION}.", _LAYOUT.strip()]
+    parts = [
+        "# Data format",
+        GENERATED,
+        f"Schema version {records.SCHEMA_VERSION}.",
+        _LAYOUT.strip(),
+        _HOME.strip(),
+    ]
     for table, row in records.TABLES.items():
         columns = [
             (f"`{c.name}`", c.kind.replace("<", "&lt;"), "yes" if c.nullable else "", c.meaning)

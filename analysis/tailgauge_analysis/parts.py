@@ -48,9 +48,10 @@ _MADE: dict[str, dict[str, tuple[tuple[str, ...], Callable[..., Any]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One readable Parquet file of one worker."""
+    """One readable Parquet file of one worker; `folder`: in which of the given ones."""
 
     table: str
+    folder: int
     worker: int
     path: Path
     version: int
@@ -64,19 +65,28 @@ def has_tables(folder: Path) -> bool:
 
 
 def listed(folders: Sequence[Path], table: str, problems: list[Problem]) -> list[Part]:
-    """Parts of a table that count, in order of worker and sequence."""
+    """Parts of a table that count, in order of worker, folder and sequence."""
     found: dict[str, Part] = {}
-    for folder in folders:
+    bad: dict[str, Problem] = {}
+    for number, folder in enumerate(folders):
         for path in sorted((folder / table).glob("*")):
             if path.name.endswith(".tmp"):
                 problems.append(Problem(UNFINISHED, f"{table}/{path.name} was never finished and is ignored"))
             elif not _NAME.fullmatch(path.name):
                 problems.append(Problem(NOTE, f"{table}/{path.name} is not a part and is ignored"))
-            elif path.name not in found and (part := _opened(table, path, problems)):
-                found[path.name] = part
+            elif path.name not in found:
+                part = _opened(table, number, path)
+                if isinstance(part, Part):
+                    found[path.name] = part
+                else:
+                    bad[path.name] = part
+    for name, problem in bad.items():
+        spared = Problem(NOTE, f"{table}/{name} cannot be read in one folder; its copy in another one is")
+        problems.append(spared if name in found else problem)
     replaced = frozenset[str]().union(*(part.replaces for part in found.values()))
     return sorted(
-        (p for name, p in found.items() if name not in replaced), key=lambda p: (p.worker, _sequence(p))
+        (p for name, p in found.items() if name not in replaced),
+        key=lambda p: (p.worker, p.folder, _sequence(p)),
     )
 
 
@@ -85,7 +95,7 @@ def _sequence(part: Part) -> int:
     return -1 if text == "all" else int(text)
 
 
-def _opened(table: str, path: Path, problems: list[Problem]) -> Part | None:
+def _opened(table: str, folder: int, path: Path) -> Part | Problem:
     """The part, if its footer can be read."""
     match = _NAME.fullmatch(path.name)
     assert match is not None
@@ -96,18 +106,17 @@ def _opened(table: str, path: Path, problems: list[Problem]) -> Part | None:
         if held.num_rows != sum(held.row_group(i).num_rows for i in range(held.num_row_groups)):
             raise pa.ArrowInvalid("its footer contradicts itself")
     except (OSError, pa.ArrowException, ValueError) as error:
-        problems.append(_left_out(table, path, f"cannot be read and is left out: {_first_line(error)}"))
-        return None
+        return _left_out(table, path, f"cannot be read and is left out: {_first_line(error)}")
     if version > SCHEMA_VERSION:
         raise RunDataError(
             f"{path}: schema version {version} is newer than {SCHEMA_VERSION}, the newest that this tailgauge reads"
         )
     if version < 1:
-        problems.append(_left_out(table, path, "names no schema version and is left out"))
-        return None
+        return _left_out(table, path, "names no schema version and is left out")
     names = footer.get(_REPLACES, b"").decode("utf-8", "replace").split(",")
     return Part(
         table,
+        folder,
         int(match[1]),
         path,
         version,

@@ -4,7 +4,8 @@ Rule: attempts of the steady stage that ended ok; slow readers apart. Three tabl
 
 - `split`: from the target's own log (the simulated endpoint keeps one). Queue is all that comes between the whole request
   and the first step with a part of its prompt. The parts of an attempt follow each other and
-  add up to last content - sent. Target and client must share a clock, which the endpoint and the run's owner do.
+  add up to last content - sent. Each lies within one clock, but the network: there the way out has the worker's offset
+  with one sign and the way back with the other, so that it cancels.
 - `events`: status events. A phase lasts until the next one begins, the last one until the last content. They too add up.
 - `timings`: Server-Timing. Durations that the target names; they may overlap, so that they need not add up.
 """

@@ -3,7 +3,8 @@
 Rule: at the end of every second a worker says how many attempts were open. Of its attempt rows, as many must have begun
 and not ended at that moment. By Little's law, the mean of both is arrivals a second times the mean time in flight: where
 they differ, rows are missing or times are wrong. A worker counts an end when it has taken it from the kernel, so what
-began or ended within a tenth of a second of the moment may be counted either way.
+began or ended within a tenth of a second of the moment may be counted either way. Both counts are one worker's by its
+own clock, so that no offset is between them.
 """
 
 from __future__ import annotations

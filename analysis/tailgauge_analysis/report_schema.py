@@ -94,6 +94,21 @@ _CONSERVATION = _table(
         "propertyNames": {"enum": list(records.ENDED_CLASSES)},
         "additionalProperties": COUNT,
     },
+    found=_said("counted as lost by the run's owner, and here after all", COUNT),
+    missing=_listing(
+        _table(
+            "a stretch of the run whose arrivals left no row; seconds of the run clock",
+            worker=_said("null where nobody knows who held them", {"type": ["integer", "null"]}),
+            from_s=NUMBER,
+            to_s=_said("null: to the end", MAYBE),
+            requests=COUNT,
+        ),
+        "when lost requests were due, as far as known",
+    ),
+    unwritten=_said(
+        "rows that were recorded and could not be written, by table",
+        {"type": "object", "additionalProperties": COUNT},
+    ),
 )
 
 _SLO = _table(

@@ -1,7 +1,8 @@
 """The simulated endpoint's own log beside what the client measured.
 
 Rule: joined call by call through (request, leg, attempt). The difference between the arrival of the first content here
-and its sending there is what the network and the client added; it is the harness's own error, seen from outside.
+and its sending there is what the network and the client added; it is the harness's own error, seen from outside. Two
+clocks are in it, so that it is known only within the error of the worker's offset.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tailgauge import records
+from tailgauge_analysis.clocks import clocks
 from tailgauge_analysis.frames import Frames
 from tailgauge_analysis.quantiles import rank
 
@@ -19,11 +21,12 @@ PS = (0.5, 0.99, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """Calls of the steady stage that both sides know; `added_ms` at PS."""
+    """Calls of the steady stage that both sides know; `added_ms` at PS, within `within_ms`."""
 
     joined: int
     unknown_to_target: int
     added_ms: tuple[float, ...]
+    within_ms: float
 
 
 def truth(frames: Frames) -> Truth | None:
@@ -40,4 +43,5 @@ def truth(frames: Frames) -> Truth | None:
     if not len(added):
         return None
     added.sort()
-    return Truth(len(added), len(ours) - len(both), tuple(float(added[rank(len(added), p) - 1]) for p in PS))
+    at_ps = tuple(float(added[rank(len(added), p) - 1]) for p in PS)
+    return Truth(len(added), len(ours) - len(both), at_ps, clocks(frames).to_target_ns / 1e6)

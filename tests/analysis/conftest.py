@@ -31,6 +31,12 @@ def synthetic():
 
 
 @pytest.fixture(scope="session")
+def losing():
+    """What takes rows away from a run folder as losses do."""
+    return beside("losing")
+
+
+@pytest.fixture(scope="session")
 def mixed(synthetic):
     """A run told request by request: `mixed(duration_s=3)`."""
     module = beside("mixed")

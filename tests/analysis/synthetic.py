@@ -19,6 +19,7 @@ from tailgauge import records
 
 START_AT_NS = 81_234_567_890_123
 MS = 1_000_000
+AHEAD_S = 10  # arrivals are handed out so long before they are due
 ARROW = {
     "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_(),
     "string": pa.string(), "list<int64>": pa.list_(pa.int64()),
@@ -182,7 +183,9 @@ def rows_of(spec: Spec) -> dict[str, tuple[dict[str, Any], Any]]:
         "requests": (requests, worker),
         "attempts": (attempts, worker[kept]),
         "chunks": (chunks, chunk_worker),
-        "health": _health(spec, int(dropped.sum()), attempts, worker[kept]),
+        "health": _health(
+            spec, int(dropped.sum()), attempts, worker[kept], np.stack([worker, scheduled], axis=1)
+        ),
         "target": _target(spec, ids, first, np.flatnonzero(ok & spec.truth)),
     }
 
@@ -199,7 +202,10 @@ def _chunks(spec: Spec, ids: Any, first: Any, ok: Any, worker: Any) -> tuple[dic
     return {k: v[by_arrival] for k, v in rows.items()}, np.repeat(worker[ok], spec.chunks)[by_arrival]
 
 
-def _health(spec: Spec, drops: int, attempts: dict[str, Any], worker: Any) -> tuple[dict[str, Any], Any]:
+def _health(
+    spec: Spec, drops: int, attempts: dict[str, Any], worker: Any, worker_of: Any
+) -> tuple[dict[str, Any], Any]:
+    """`worker_of`: of each arrival its worker and when it was due."""
     seconds, workers = int(np.ceil(spec.duration_s)) + 1, len(spec.offsets_ns)
     at = np.tile(np.arange(1, seconds + 1), workers)
     n = len(at)
@@ -209,10 +215,14 @@ def _health(spec: Spec, drops: int, attempts: dict[str, Any], worker: Any) -> tu
         int(((begun <= t * 1e9) & (over > t * 1e9) & (worker == w)).sum())
         for t, w in zip(at, by, strict=True)
     ]
+    handed = [
+        int((worker_of[:, 1][worker_of[:, 0] == w] <= (t + AHEAD_S) * 1e9).sum())
+        for t, w in zip(at, by, strict=True)
+    ]
     cpu = np.broadcast_to(spec.cpu_share, n) if np.ndim(spec.cpu_share) == 0 else np.resize(spec.cpu_share, n)
     told = {name: np.resize(np.asarray(values), n) for name, values in spec.health.items()}
     return {
-        "at_ns": at * 10**9, "in_flight": np.array(open_at), "client_drops": np.full(n, drops),
+        "at_ns": at * 10**9, "in_flight": np.array(open_at), "scheduled": np.array(handed), "client_drops": np.full(n, drops),
         "loop_lag_max_ns": np.full(n, int(spec.loop_lag_ms * MS)), "handover_max_ns": np.full(n, 150_000),
         "dispatch_late_max_ns": np.full(n, 300_000), "cpu_share": np.asarray(cpu, float), "gc_pause_ns": np.zeros(n, int),
         "rss_bytes": np.full(n, 90_000_000), "clock_step_ns": np.full(n, spec.clock_step_ns),

@@ -188,10 +188,10 @@ def without(*names):
     [
         (limited, "measured", "none of 10 requests succeeded"),
         (killed, "conservation", "Nothing says how many requests were scheduled"),
-        (without(*TABLES), "lost", "60 scheduled requests left no row"),
+        (without(*TABLES), "lost", "30 requests of worker 0 left no row. 30 requests of worker 1 left no row."),
         (without("attempts", "chunks"), "conservation", "worker 0 wrote 30 rows of attempts, its parts hold 0"),
         (without("chunks"), "conservation", "the attempts tell of 1,200 chunks, the parts hold 0"),
-        (without("health", "requests"), "lost", "60 scheduled requests left no row"),
+        (without("health", "requests"), "lost", "30 requests of worker 0 left no row"),
     ],
 )  # fmt: skip
 def test_a_poor_run_is_reported_as_what_it_is(write, made, gate, said):
@@ -228,7 +228,8 @@ def spoilt_run(run, shift):
         name: {key: junk(i, shift) for i, key in enumerate(value)} if isinstance(value, dict) else value
         for name, value in run["scenario"].items()
     }
-    worker = {key: junk(i, shift) for i, key in enumerate(run["workers"][0])}
+    told = (*run["workers"][0], "missing", "silent", "late_s", "unwritten")
+    worker = {key: junk(i, shift) for i, key in enumerate(told)}
     entry = {"ended": junk(0, shift), "message": junk(1, shift)}
     lists = {"workers": [{**worker, "worker": 0}], "notes": [junk(2, shift)], "preflight": [entry]}
     return {**run, **within, **lists, "scenario": scenario}

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from tailgauge.cli import cli
 from tailgauge.errors import RunDataError, UsageError
-from tailgauge_analysis import runfile
+from tailgauge_analysis import run_record
 from tailgauge_analysis.comparison.block import PS, Block, block
 from tailgauge_analysis.comparison.compare import compare, weigh
 from tailgauge_analysis.comparison.effects import judge
@@ -39,7 +39,7 @@ def two(synthetic, tmp_path_factory):
 @pytest.fixture
 def records(two):
     """What 8 pairs of runs say of themselves: A1 B1 A2 B2 ..."""
-    sides = [runfile.read([folder])[0] for folder in two[0]]
+    sides = [run_record.read([folder])[0] for folder in two[0]]
     out = [copy.deepcopy(side) for _ in range(PAIRS) for side in sides]
     for i, record in enumerate(out):
         record["seed"] = i // 2

@@ -117,6 +117,7 @@ def test_a_lost_worker_makes_a_run_invalid(write):
     run = json.loads((folder / "run.json").read_text())
     run["workers"][1]["state"] = "lost"
     (folder / "run.json").write_text(json.dumps(run))
+    (folder / "workers" / "1.json").unlink()
     word, gates, found = judged(folder)
 
     assert (word, gates) == (INVALID, ["lost"])
@@ -148,9 +149,17 @@ def test_an_unusable_target_says_so(write):
 
 
 def test_a_run_that_goes_on_is_not_measured_against_old_counts(write):
+    """The number of planned arrivals does not grow old; without it nobody knows, for these workers left no record."""
     folder = write(n=N, state="running")
     for record in (folder / "workers").iterdir():
         record.unlink()
+
+    assert judged(folder)[:2] == (DEGRADED, ["finished"])
+
+    run = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(run | {"arrival": "closed"}))
+    for part in (folder / "health").iterdir():
+        part.unlink()
     word, gates, found = judged(folder)
 
     assert (word, gates) == (INVALID, ["conservation", "finished"])

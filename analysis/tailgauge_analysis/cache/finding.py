@@ -16,8 +16,9 @@ from tailgauge_analysis.cache.calls import calls
 from tailgauge_analysis.cache.cost import Cost, Tariff, cost, tariff
 from tailgauge_analysis.cache.effect import Worth, worth
 from tailgauge_analysis.cache.expiry import Expiry, expiry, why_not
-from tailgauge_analysis.cache.misses import Miss, causes, first_bytes, misses
+from tailgauge_analysis.cache.misses import RACE, Miss, causes, first_bytes, misses
 from tailgauge_analysis.cache.settings import CacheSettings, settings
+from tailgauge_analysis.clocks import clocks
 from tailgauge_analysis.frames import Frames
 from tailgauge_analysis.runfile import Json, table
 
@@ -49,6 +50,9 @@ class Cache:
     write_amplification: shares.Share
     expected: dict[str, Expected]
     misses: list[Miss]
+    unordered: (
+        int  # misses that count as a race because the clocks of two workers do not tell which call was first
+    )
     first_bytes: list[tuple[int, int]]
     expiry: Expiry | None
     no_expiry: str
@@ -60,7 +64,7 @@ class Cache:
 def cache(frames: Frames) -> list[Cache]:
     """Every traffic table that has to do with a cache, in the order of their names."""
     known = settings(frames.run)
-    told = calls(frames, known)
+    told = calls(frames, known, clocks(frames).between_ns)
     if not told["counted"].any():
         return []
     told["cause"] = causes(told, known, _salted(frames.run))
@@ -106,6 +110,7 @@ def _cache(
         write_amplification=shares.write_amplification(of),
         expected=_expected(of),
         misses=misses(of, of["cause"]),
+        unordered=int((of["unordered"] & (of["cause"] == RACE)).sum()),
         first_bytes=first_bytes(of, of["cause"]),
         expiry=aged,
         no_expiry="" if aged else why_not(rows),

@@ -169,6 +169,14 @@ def _facts(entry: Json) -> list[tuple[str, str]]:
         (f"Expected {state}", f"{count(seen['read'])} of {plural(seen['calls'], 'call')} read from the cache")
         for state, seen in entry["expected"].items()
     ]
+    if entry["unordered"]:
+        said = "whose order with another worker's call the clocks do not tell: counted as race"
+        facts.append(
+            (
+                "Closer than the clocks",
+                f"{plural(entry['unordered'], 'miss')}{'es' if entry['unordered'] > 1 else ''} {said}",
+            )
+        )
     if entry["first_bytes"]:
         places = ", ".join(f"{count(b['byte'])} ({plural(b['calls'], 'call')})" for b in entry["first_bytes"])
         facts.append(("First differing byte", places))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tailgauge.errors import Exit, RunDataError, UsageError
-from tailgauge_analysis import runfile
+from tailgauge_analysis import run_record, runfile
 from tailgauge_analysis.comparison.block import Block, block
 from tailgauge_analysis.comparison.design import Design, design
 from tailgauge_analysis.comparison.effects import INCONCLUSIVE, WORSE, effects, overall
@@ -93,7 +93,7 @@ def _records(folders: Sequence[Path]) -> list[Json]:
             raise RunDataError(
                 f"{folder}: holds neither run.json nor workers/: nothing says what was run there{runfile.hint(folder)}"
             )
-        run, _ = runfile.read([folder])
+        run, _ = run_record.read([folder])
         if run["run_id"] in seen:
             raise UsageError(
                 f"{folder} and {seen[run['run_id']]} are the same run, {run['run_id']}: give each run once"

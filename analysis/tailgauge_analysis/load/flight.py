@@ -1,6 +1,7 @@
 """How many calls went on beside one: when it was sent, and while it was decoded.
 
-Rule: the attempts of a run in, counts out; the workers' clocks are one by now. A count is of all attempts, whatever
+Rule: the attempts of a run in, counts out; the workers' clocks are one by now, as well as they are known (clocks.py
+says how many calls that leaves open). A count is of all attempts, whatever
 became of them, since each is a load on the target.
 """
 

@@ -68,13 +68,15 @@ class Fitted:
     y: Floats
 
 
-def fitted(run: pd.DataFrame, stage: pd.DataFrame) -> list[Fitted]:
-    """Of TTFT and of TPOT; `run` are all attempts, `stage` those of the steady stage."""
+def fitted(run: pd.DataFrame, stage: pd.DataFrame, unsure_calls: float = 0.0) -> list[Fitted]:
+    """Of TTFT and of TPOT; `run` are all attempts, `stage` those of the steady stage. `unsure_calls`: within how many the
+    calls in flight over all workers are known.
+    """
     kept = (stage["ended"] == records.OK) & stage["first_content_at_ns"].notna() & stage["sent_at_ns"].notna()
     good = stage[kept & stage["reader_paused_ns"].isna() & stage["input_tokens"].notna()]
     good = good.sort_values("sent_at_ns", kind="stable")
     streamed = good[(good["streamed"] == True) & (good["output_tokens"] >= 2)]  # noqa: E712 - null where unknown
-    return [_ttft(run, good), _tpot(run, streamed)]
+    return [_ttft(run, good, unsure_calls), _tpot(run, streamed)]
 
 
 def _prompt(of: pd.DataFrame) -> tuple[Floats, Floats]:
@@ -84,7 +86,7 @@ def _prompt(of: pd.DataFrame) -> tuple[Floats, Floats]:
     return rest + created, read
 
 
-def _ttft(run: pd.DataFrame, good: pd.DataFrame) -> Fitted:
+def _ttft(run: pd.DataFrame, good: pd.DataFrame, unsure_calls: float) -> Fitted:
     of = _evenly(good)
     sent = of["sent_at_ns"].to_numpy(np.float64)
     uncached, cached = _prompt(of)
@@ -93,7 +95,7 @@ def _ttft(run: pd.DataFrame, good: pd.DataFrame) -> Fitted:
         UNCACHED: uncached, CACHED: cached, IN_FLIGHT: open_at(run, sent),
         CONNECTION: of["connection_is_new"].to_numpy(np.float64),
     }  # fmt: skip
-    return regress("ttft_sent", columns, y, UNCACHED)
+    return regress("ttft_sent", columns, y, UNCACHED, {IN_FLIGHT: 2 * unsure_calls})
 
 
 def _tpot(run: pd.DataFrame, streamed: pd.DataFrame) -> Fitted:
@@ -110,9 +112,12 @@ def _evenly(rows: pd.DataFrame) -> pd.DataFrame:
     return rows if len(rows) <= MOST else rows.iloc[np.linspace(0, len(rows) - 1, MOST).astype(int)]
 
 
-def regress(of: str, columns: Mapping[str, Floats], y: Floats, against: str) -> Fitted:
-    """The slopes of y on those columns that vary enough."""
-    told = {name: values for name, values in columns.items() if len(y) and _varies(name, values)}
+def regress(
+    of: str, columns: Mapping[str, Floats], y: Floats, against: str, unsure: Mapping[str, float] | None = None
+) -> Fitted:
+    """The slopes of y on those columns that vary enough, and more than by what they are `unsure`."""
+    blur = unsure or {}
+    told = {n: values for n, values in columns.items() if len(y) and _varies(n, values, blur.get(n, 0.0))}
     scaled = {name: values / 1000 if UNITS[name][1] == "tokens" else values for name, values in told.items()}
     kept = independent({"": np.ones(len(y)), **scaled})
     left_out = tuple(name for name in columns if name not in kept)
@@ -130,12 +135,12 @@ def _why(n: int) -> str:
     return f"needs {2 * EACH} answers, here are {n}" if n < 2 * EACH else "nothing varied enough in this run"
 
 
-def _varies(name: str, values: Floats) -> bool:
+def _varies(name: str, values: Floats, unsure: float) -> bool:
     """Whether EACH answers lie apart from EACH others by more than what counts as alike."""
     if len(values) < 2 * EACH:
         return False
     low, high = np.partition(values, (EACH - 1, len(values) - EACH))[[EACH - 1, len(values) - EACH]]
-    return bool(high - low > max(ALIKE[UNITS[name][1]], OF_MEAN * float(np.abs(values).mean())))
+    return bool(high - low > max(unsure, ALIKE[UNITS[name][1]], OF_MEAN * float(np.abs(values).mean())))
 
 
 def _smaller(values: Floats) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from tailgauge import records
+from tailgauge_analysis.clocks import clocks
 from tailgauge_analysis.frames import Frames
 from tailgauge_analysis.rate_limits import buckets, growth, levels, retries
 from tailgauge_analysis.rate_limits.acceleration import Acceleration, acceleration
@@ -105,7 +106,7 @@ def rate_limits(frames: Frames) -> RateLimits | None:
     told = kinds(attempts)
     steady = run[run["stage"] == records.STEADY]
     over_time = bins(run, told)
-    found = _buckets(attempts, told, over_time, _zero_s(frames.run))
+    found = _buckets(attempts, told, over_time, _zero_s(frames.run), clocks(frames).between_ns / 1e9)
     known = told.loc[told.index.isin(run.index), "kind"]
     first = run.loc[refused(run), "sent_at_ns"].min()
     return RateLimits(
@@ -144,7 +145,7 @@ def _journey_s(rows: pd.DataFrame, ours: pd.Series[bool]) -> float:
 
 
 def _buckets(
-    attempts: pd.DataFrame, told: pd.DataFrame, over_time: Bins | None, zero_s: float | None
+    attempts: pd.DataFrame, told: pd.DataFrame, over_time: Bins | None, zero_s: float | None, between_s: float
 ) -> tuple[Bucket, ...]:
     """Each limit that headers name or 429s are by, of the models with most calls."""
     out: list[Bucket] = []
@@ -160,7 +161,9 @@ def _buckets(
             refusals, header = by == kind, kind
             if kind in ONE_OF and not _headed(rows, kind) and not (by.isin(ONE_OF) & ~refusals).any():
                 header = TOKENS  # OpenAI's name for whichever limit on tokens is the tighter
-            out.append(_bucket(rows, str(target), str(model), kind, header, refusals, over_time, zero_s))
+            out.append(
+                _bucket(rows, str(target), str(model), kind, header, refusals, over_time, zero_s, between_s)
+            )
     return tuple(out)
 
 
@@ -171,11 +174,13 @@ def _headed(rows: pd.DataFrame, kind: str) -> bool:
 
 def _bucket(
     rows: pd.DataFrame, target: str, model: str, kind: str, header: str, ours: pd.Series[bool],
-    over_time: Bins | None, zero_s: float | None,
+    over_time: Bins | None, zero_s: float | None, between_s: float,
 ) -> Bucket:  # fmt: skip
     seen = readings(rows, header, ours.to_numpy(np.bool_), zero_s)
     tried = [(way, events) for way in ways(kind) if (events := costs(rows, kind, ours, way)) is not None]
-    journey_s = _journey_s(rows, ours)
+    journey_s = (
+        _journey_s(rows, ours) + between_s
+    )  # which of two workers' calls came first is known no closer
     fits = [buckets.fit(events, journey_s) for _, events in tried]
     best = min(range(len(tried)), key=lambda i: _unexplained(fits[i]), default=None)
     way, events = tried[best] if best is not None else (ways(kind)[0], None)
@@ -188,7 +193,7 @@ def _bucket(
     elif per_s.value is not None:
         if size.value is not None and over_time is not None:
             end_s = float(over_time.at_s[-1])
-            level = levels.levels(events, per_s.value, size.value, seen, over_time.width_s, end_s)
+            level = levels.levels(events, per_s.value, size.value, seen, over_time.width_s, end_s, between_s)
         grown = _grown(events, rows, per_s.value, size)
         if not ours.any():
             grown = _unrefused(grown)

@@ -2,7 +2,7 @@
 
 Rule: the level after each call is burst - what the costs say is missing; where a response's headers tell the level as an
 interval, the level is the nearest point of it, and a point that had to move is counted: others use the same limit, or the
-costs are not what we think. The minimum of a bin is over its calls and its edges.
+costs are not what we think. What was charged while the clocks of two workers may differ is allowed for. The minimum of a bin is over its calls and its edges.
 """
 
 from __future__ import annotations
@@ -42,7 +42,13 @@ class Use:
 
 
 def levels(
-    costs: Costs, rate: float, burst: float, told: Readings | None, width_s: int, end_s: float
+    costs: Costs,
+    rate: float,
+    burst: float,
+    told: Readings | None,
+    width_s: int,
+    end_s: float,
+    between_s: float = 0.0,
 ) -> Levels:
     """Over the run, in bins of `width_s` seconds from 0 to `end_s`."""
     count = max(1, int(end_s // width_s) + 1)
@@ -55,7 +61,7 @@ def levels(
     compared = agreeing = 0
     if told is not None:
         owner = np.concatenate((np.where(costs.decided, costs.owner, -1), np.full(len(edges), -1)))[order]
-        level, compared, agreeing = _held(level, owner, burst, told)
+        level, compared, agreeing = _held(level, owner, burst, told, _peak(costs, between_s))
     number = np.clip(at // width_s, 0, count - 1).astype(np.int64)
     lowest = np.full(count, np.inf)
     np.minimum.at(lowest, number, level)
@@ -66,14 +72,15 @@ def levels(
     )  # fmt: skip
 
 
-def _held(level: Floats, owner: Floats, burst: float, told: Readings) -> tuple[Floats, int, int]:
-    """Levels moved into what the headers say; how many were compared, and how many stayed."""
+def _held(level: Floats, owner: Floats, burst: float, told: Readings, blur: float) -> tuple[Floats, int, int]:
+    """Levels moved into what the headers say, give or take `blur`; how many were compared, and how many stayed."""
     by_owner = np.full(int(max(owner.max(), told.owner.max())) + 1, -1)
     by_owner[told.owner] = np.arange(len(told.owner))
     reading = np.where(owner >= 0, by_owner[owner], -1)
     rows = np.flatnonzero(reading >= 0)
     said = burst - told.missing[reading[rows]]
-    low, high = said - told.slack - _CLOSE, said + told.slack + 1 + _CLOSE  # `remaining` is rounded down
+    slack = told.slack + blur + _CLOSE
+    low, high = said - slack, said + slack + 1  # `remaining` is rounded down
     stays = (level[rows] >= low) & (level[rows] <= high)
     level = level.copy()
     level[rows] = np.clip(level[rows], low, high)
@@ -85,9 +92,14 @@ def use(costs: Costs) -> Use | None:
     span = float(costs.at_s[-1] - costs.at_s[0]) if len(costs.at_s) else 0.0
     if span <= 0:
         return None
+    peaks = tuple(_peak(costs, window) / window for window in WINDOWS_S)
+    return Use(float(costs.charge.sum()) / span, peaks)
+
+
+def _peak(costs: Costs, window_s: float) -> float:
+    """The most that was charged within any stretch of that length."""
+    if not window_s or not len(costs.at_s):
+        return 0.0
     total = np.concatenate(([0.0], np.cumsum(costs.charge)))
-    peaks = []
-    for window in WINDOWS_S:
-        until = np.searchsorted(costs.at_s, costs.at_s + window, side="left")
-        peaks.append(float((total[until] - total[:-1]).max()) / window)
-    return Use(float(costs.charge.sum()) / span, tuple(peaks))
+    until = np.searchsorted(costs.at_s, costs.at_s + window_s, side="left")
+    return float((total[until] - total[:-1]).max())

@@ -1,7 +1,7 @@
 """What the client did about failures: how soon it came back, how much its retries added, and whether they came together.
 
 Rule: attempts of the steady stage, each after those of the same call: the same leg of the same request. Times are one
-worker's own, so no clock is between them.
+worker's own, so no clock is between them; only synchrony counts the retries of all workers, by the second.
 
     violation      an attempt sent before a 429 of the same call, that had come back by then, said: t_429 + retry-after
     margin         how much earlier than that it was; of an attempt that came in time, negative

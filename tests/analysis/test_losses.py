@@ -1,0 +1,379 @@
+"""Nothing lost in silence: which worker, which seconds, how many requests, and what was found after all."""
+
+import json
+import shutil
+from dataclasses import dataclass
+
+import pytest
+
+from tailgauge_analysis import losses_told
+from tailgauge_analysis.conservation import Conservation, conservation
+from tailgauge_analysis.contents import contents
+from tailgauge_analysis.findings import find
+from tailgauge_analysis.frames import Frames, load
+from tailgauge_analysis.gates import GATES
+from tailgauge_analysis.markdown import markdown
+from tailgauge_analysis.page import html
+from tailgauge_analysis.terminal import summary
+from tailgauge_analysis.verdict import DEGRADED, INVALID, VALID, Reason, reasons, worst
+from tailgauge_analysis.worker_entry import entries, seconds
+
+RUN = {"n": 240, "rate_per_s": 12, "parts": 4, "chunks": 2, "offsets_ns": (0, -5_000_000_000, 7_000_000_000)}
+
+
+@pytest.fixture(scope="module")
+def written(synthetic, tmp_path_factory):
+    """A run of three workers, each with four parts a table; written once, for it takes longer than to read it."""
+    return synthetic.write(tmp_path_factory.mktemp("written") / "run", **RUN)
+
+
+@pytest.fixture
+def whole(written, tmp_path):
+    """A copy of it."""
+    return shutil.copytree(written, tmp_path / "run")
+
+
+@pytest.fixture
+def lost(whole, losing, tmp_path):
+    """Worker 1 was lost at 9 s, its last two parts of four lie in its own folder: `home, own, (n, from, to)`."""
+    own = tmp_path / "own"
+    return lambda **how: (whole, own, losing.lose(whole, 1, (2, 3), own, **how))
+
+
+@dataclass
+class Judged:
+    """What the gates that look at losses see."""
+
+    frames: Frames
+    conservation: Conservation
+    reasons: list[Reason]
+
+    @property
+    def explanations(self):
+        return list(losses_told.explained(self.conservation.workers))
+
+
+ASKED = {"finished", "parts", "lost", "written", "conservation", "unique"}
+
+
+def judged(*folders):
+    """Verdict, failed gates and evidence, by these gates alone: the others cost a second each time."""
+    frames = load(folders)
+    found = Judged(frames, conservation(frames), [])
+    found.reasons = reasons([gate for gate in GATES if gate.name in ASKED], found)
+    return worst(found.reasons), [reason.gate for reason in found.reasons], found
+
+
+def books(c):
+    assert c.scheduled == c.dispatched + c.client_drop + c.not_reached + c.lost
+    return c.lost, c.found, c.not_reached
+
+
+def test_a_lost_worker_is_named_with_its_seconds(lost):
+    home, _, (n, since, until) = lost()
+    word, gates, found = judged(home)
+
+    assert (word, gates) == (INVALID, ["lost"])
+    assert n == 40
+    assert found.reasons[0].text == (
+        f"Missing: worker 1 was lost at 9 s; 40 requests due between {since:.1f} and {until:.1f} s left no row."
+    )
+    assert "tailgauge report RUN_DIR WORKER_DIR" in found.reasons[0].advice
+    assert books(found.conservation) == (40, 0, 0)
+
+
+def test_what_its_own_folder_has_is_found_and_nothing_is_broken_by_it(lost):
+    home, own, _ = lost()
+    for folders in ((home, own), (own, home)):
+        word, gates, found = judged(*folders)
+        c = found.conservation
+
+        assert books(c) == (0, 40, 0)
+        assert (c.broken, c.duplicates, c.missing_rows) == ((), 0, 0)
+        assert (word, gates) == (DEGRADED, ["lost"])  # it was killed: it never said that this is all
+        assert "Worker 1 was lost and left no last word" in found.reasons[0].text
+
+
+def test_what_is_in_neither_folder_stays_lost(lost):
+    home, own, _ = lost()
+    (own / "requests" / "part-1-3.parquet").unlink()
+    word, _, found = judged(home, own)
+
+    assert word == INVALID
+    assert books(found.conservation) == (20, 20, 0)
+    assert "20 requests due" in found.reasons[0].text
+    assert "left no row, 20 more are in its own folder" in found.reasons[0].text
+    assert found.reasons[0].advice.startswith("See the worker's log")
+    assert [m.requests for m in found.conservation.workers[1].missing] == [20]
+
+
+def test_a_lost_worker_that_ended_by_itself_is_believed(lost):
+    home, own, _ = lost(ended=True)
+    word, gates, found = judged(home, own)
+
+    assert (word, gates) == (VALID, [])
+    assert books(found.conservation) == (0, 40, 0)
+    assert found.explanations == [
+        "worker 1 was lost to the owner, ended by itself, and all that it wrote is here"
+    ]
+
+
+def test_what_such_a_worker_held_and_did_not_send_is_not_reached(lost):
+    home, own, _ = lost(ended=True)
+    for table in ("requests", "attempts", "chunks"):
+        (own / table / "part-1-3.parquet").unlink()
+    record = json.loads((own / "workers" / "1.json").read_text())
+    record["rows"] |= {"requests": 60, "attempts": 60, "chunks": 120}
+    (own / "workers" / "1.json").write_text(json.dumps(record))
+    word, gates, found = judged(home, own)
+
+    assert books(found.conservation) == (0, 20, 20)
+    assert (word, gates) == (DEGRADED, ["lost"])
+    assert "20 requests that it held were not sent" in found.reasons[0].text
+
+
+def test_the_rest_of_a_worker_that_says_it_wrote_more_is_lost(lost):
+    home, own, _ = lost(ended=True)
+    (own / "requests" / "part-1-3.parquet").unlink()
+    word, _, found = judged(home, own)
+
+    assert word == INVALID
+    assert found.conservation.lost == 20
+    assert "worker 1 wrote 80 rows of requests, its parts hold 60" in found.conservation.broken
+
+
+def test_rows_that_came_after_run_json_was_closed_count_too(lost):
+    """A frozen worker that shares the owner's folder wakes up after the end."""
+    home, own, _ = lost()
+    for part in own.glob("*/*.parquet"):
+        part.rename(home / part.relative_to(own))
+    found = judged(home)[2]
+
+    assert books(found.conservation) == (0, 40, 0)
+    assert found.conservation.broken == ()
+
+
+def test_every_page_says_what_is_missing_and_what_was_found(lost):
+    home, own, _ = lost()
+    (own / "requests" / "part-1-3.parquet").unlink()
+    found = find(load([home, own]))
+    data = contents(found)
+    texts = html(data, []), markdown(data), summary(data, "report.html")
+
+    assert (found.verdict, int(found.exit_code)) == (INVALID, 3)
+    worker = data["environment"]["workers"][1]
+    assert (worker["state"], worker["missing_requests"], worker["found"]) == ("lost", 20, 20)
+    assert data["conservation"]["missing"] == [{"worker": 1, **worker["missing"][0]}]
+    assert all(
+        "20 requests that the owner had counted as lost were found in the other folders" in t for t in texts
+    )
+    assert "20 requests due between" in " ".join(texts[2].splitlines()[1:3])
+    assert "silent from 00:09" in texts[0]
+    assert "lost; silent from 00:09" in texts[1]
+
+
+def told(folder, number, **values):
+    """Change an entry of run.json's workers."""
+    run = json.loads((folder / "run.json").read_text())
+    run["workers"][number] |= values
+    (folder / "run.json").write_text(json.dumps(run))
+
+
+def test_a_silence_with_nothing_missing_and_a_late_joiner_are_explanations(whole):
+    folder = whole
+    told(folder, 1, silent=[{"from_s": 4.2, "to_s": 14.4}], missing=[])
+    told(folder, 2, late_s=6.0)
+    word, gates, found = judged(folder)
+
+    assert (word, gates) == (VALID, [])
+    assert found.explanations == [
+        "worker 1 was not heard of from 00:04 to 00:14 (10.2 s) and came back; nothing that it held is missing",
+        "worker 2 joined at 00:06 and took a share of what was handed out from then on",
+    ]
+    assert [losses_told.kept(one) for one in found.conservation.workers] == [
+        [],
+        ["silent from 00:04 to 00:14"],
+        ["joined at 00:06"],
+    ]
+
+
+def test_a_share_that_was_left_out_is_less_than_was_planned(whole, losing):
+    folder = whole
+
+    def left_out(run):
+        run["scenario"]["limits"] = {"lost_share": "leave_out"}
+        run["conservation"] |= {"scheduled": 270, "not_reached": 30}
+
+    losing.change(folder, left_out)
+    told(folder, 1, silent=[{"from_s": 4.2, "to_s": 14.4}])
+    word, gates, found = judged(folder)
+
+    assert (word, gates) == (DEGRADED, ["lost"])
+    assert "30 requests of its share were left out, as limits.lost_share asks" in found.reasons[0].text
+
+
+def test_rows_that_could_not_be_written_are_counted_and_make_a_run_invalid(whole):
+    """The worker counted what it did; its disk took less."""
+    folder = whole
+    for table in ("requests", "chunks"):
+        (folder / table / "part-1-3.parquet").unlink()
+    unwritten = {"requests": 20, "chunks": 40}
+    rows = {"requests": 60, "attempts": 80, "chunks": 120}
+    told(folder, 1, state="failed", why="disk full", rows=rows, unwritten=unwritten)
+    word, gates, found = judged(folder)
+
+    assert word == INVALID
+    assert {"lost", "written"} <= set(gates)
+    assert "conservation" not in gates
+    said = {reason.gate: reason.text for reason in found.reasons}
+    assert said["written"] == (
+        "Rows that worker 1 recorded could not be written: 40 of chunks and 20 of requests (disk full)."
+    )
+    assert said["lost"].startswith("Missing: worker 1 (disk full) did not finish; 20 requests left no row")
+    assert found.conservation.unwritten == unwritten
+
+
+def test_many_lost_workers_are_told_in_one_sentence(write):
+    folder = write(n=60, rate_per_s=12, chunks=1, parts=1, offsets_ns=(0,) * 6)
+    for number in range(1, 6):
+        span = {"from_s": 5.0, "to_s": 5.0, "requests": number}
+        told(folder, number, state="lost", leased=10 + number, missing=[span])
+        (folder / "workers" / f"{number}.json").unlink()
+    text = judged(folder)[2].reasons[0].text
+
+    assert "worker 5 was lost at 5 s; 5 requests due at 5.0 s left no row. Worker 4 was" in text
+    assert text.endswith("2 more workers left 3 requests without a row.")
+
+
+# --- a run whose owner died ---------------------------------------------------------------------------------------
+
+
+def test_worker_folders_alone_make_one_report(whole, losing, tmp_path):
+    folders = losing.orphan(whole, tmp_path / "apart")
+    word, gates, found = judged(*folders)
+
+    assert (word, gates) == (DEGRADED, ["finished"])
+    assert "rebuilt from the records of 3 workers (0, 1 and 2)" in found.reasons[0].text
+    assert "nothing says what was scheduled beyond what they held" in found.reasons[0].text
+    assert books(found.conservation) == (0, 0, 0)
+    assert found.conservation.broken == ()
+
+
+def test_a_killed_worker_is_taken_at_its_last_second_of_health(whole, losing, tmp_path):
+    """Its record is of its start, and counts nothing; the owner is dead as well."""
+    folders = losing.orphan(whole, tmp_path / "apart")
+    for part in folders[1].glob("*/part-1-3.parquet"):
+        part.unlink()
+    record = folders[1] / "workers" / "1.json"
+    early = {"state": "running", "counts": {"leased": 0}, "rows": {"requests": 1}}
+    record.write_text(json.dumps(json.loads(record.read_text()) | early))
+    word, gates, found = judged(*folders)
+    c = found.conservation
+
+    assert (word, gates) == (INVALID, ["lost", "finished"])
+    assert c.broken == ()
+    assert books(c) == (20, 0, 0)
+    assert found.reasons[0].text.startswith("Missing: worker 1 left no last word; 20 requests left no row.")
+    (stretch,) = c.unseen
+    assert (stretch.requests, stretch.from_s, stretch.to_s) == (
+        20,
+        pytest.approx(15.1, 0.01),
+        pytest.approx(19.8, 0.01),
+    )
+
+
+def test_a_worker_whose_folder_is_not_given_is_named(whole, losing, tmp_path):
+    first, _, third = losing.orphan(whole, tmp_path / "apart")
+    word, gates, found = judged(first, third)
+
+    assert (word, gates) == (INVALID, ["lost", "finished"])
+    assert "of worker 1 nothing is here, neither a record nor a row" in found.reasons[0].text
+    assert "80 scheduled requests due between 0.1 and 19.8 s left no row" in found.reasons[0].text
+    assert "WORKER_DIR" in found.reasons[0].advice
+
+
+def test_a_dead_owner_s_plan_still_says_how_many_there_were(whole, losing, tmp_path):
+    """run.json says running for ever; what was never handed out is not reached."""
+    home = whole
+    losing.change(home, lambda run: run.update(state="running", conservation={"scheduled": 300}))
+    folders = losing.orphan(home, tmp_path / "apart")
+    for part in home.glob("*/*.parquet"):
+        part.unlink()
+    for record in home.glob("workers/*"):
+        record.unlink()
+    word, gates, found = judged(home, *folders)
+
+    assert (word, gates) == (DEGRADED, ["finished"])
+    assert books(found.conservation) == (0, 0, 60)
+    assert "The run's owner died before its workers had ended" in found.reasons[0].text
+    assert "60 requests were not reached" in found.reasons[0].text
+
+
+# --- what is said of a worker -------------------------------------------------------------------------------------
+
+JUNK = (
+    None,
+    "x",
+    -1,
+    0,
+    10**30,
+    1e308,
+    float("nan"),
+    float("inf"),
+    True,
+    [],
+    [None],
+    [{}],
+    {},
+    {"requests": None},
+    {"": -3},
+)
+
+
+def test_no_type_in_an_entry_is_a_traceback():
+    for shift in range(len(JUNK)):
+        junk = JUNK[shift:] + JUNK[:shift]
+        span = {"from_s": junk[0], "to_s": junk[1], "requests": junk[2]}
+        entry = {
+            "worker": 3, "missing": [span, junk[3]], "silent": junk[4], "late_s": junk[5], "unwritten": junk[6], "clock": junk[7],
+            "state": junk[8], "counts": junk[9], "rows": junk[10], "leased": junk[11], "host": junk[12],
+        }  # fmt: skip
+        for ended in (True, False):
+            (one,) = [
+                w
+                for w in entries([entry], [entry | {"state": "drained"}], owner_ended=ended)
+                if w["worker"] == 3
+            ]
+            assert all(s["requests"] >= 0 and s["from_s"] >= 0 for s in one["missing"])
+            assert all(n > 0 for n in one["unwritten"].values())
+            assert one["late_s"] is None or one["late_s"] >= 0
+
+
+def test_an_older_run_says_nothing_of_losses():
+    (one,) = entries([{"worker": 0, "state": "drained"}], [], owner_ended=True)
+
+    assert [one[key] for key in ("missing", "silent", "late_s", "unwritten")] == [[], [], None, {}]
+
+
+def test_a_stretch_may_have_no_end_but_must_be_in_order():
+    spans = [{"from_s": 3, "to_s": None}, {"from_s": 3, "to_s": 2}, {"from_s": 3}, {"from_s": 1, "to_s": 2.5}]
+    (one,) = entries([{"worker": 0, "silent": spans}], [], owner_ended=True)
+
+    assert [(s["from_s"], s["to_s"]) for s in one["silent"]] == [(3.0, None), (1.0, 2.5)]
+    assert seconds(10**400) is None
+
+
+def test_a_worker_s_last_words_come_before_its_first():
+    first, last = (
+        {"worker": 1, "state": "running", "rows": {"requests": 1}},
+        {"worker": 1, "state": "failed", "rows": {"requests": 9}},
+    )
+    for own in ([first, last], [last, first]):
+        (one,) = [w for w in entries([], own, owner_ended=False) if w["worker"] == 1]
+        assert (one["own_state"], one["rows"]) == ("failed", {"requests": 9})
+
+
+def test_books_without_a_loss_stay_as_they_were(whole):
+    c = conservation(load([whole]))
+
+    assert (books(c), c.unwritten, c.unseen, c.broken) == ((0, 0, 0), {}, (), ())
