@@ -1,27 +1,17 @@
-"""A target that means harm: one behaviour a request, on raw sockets, in a process of its own.
+"""How a target may mean harm: behaviours by name, each what is sent in answer to one request.
 
-Rule: a behaviour yields what is sent: bytes, or seconds to wait. It may go on for ever: it ends when the client hangs up.
-`python hostile.py PORT-FILE` serves until its standard input ends, then prints a JSON list of what it did to whom.
-
-The first two requests of a path are answered fairly (the preflight); then `/mix` goes through all behaviours in turn, and
-`/NAME` always shows that one. Which protocol is spoken is told by the rest of the path.
+Rule: a behaviour yields bytes to send, or seconds to wait. It may go on for ever: it ends when the client hangs up.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import itertools
 import json
 import random
-import socket
-import sys
-import threading
-import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 MARK = "pwned"  # what a script of ours would leave behind; harmless where it stands as text
@@ -33,7 +23,6 @@ EVIL = (
 )
 EVIL_BYTES = EVIL.encode("latin-1", "replace")  # for headers, which know no other characters
 FLOOD = b"x" * 65_536
-FAIR = 2  # requests of each path and protocol
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
 END = b"0\r\n\r\n"
@@ -217,10 +206,10 @@ def echo_event(asked: Asked) -> Sent:
 
 
 def bomb(form: int) -> bytes:
-    """A gigabyte of nothing in a megabyte, as zlib (15) or gzip (31): a block that repeats."""
+    """Half a gigabyte of nothing in half a megabyte, as zlib (15) or gzip (31): a block that repeats."""
     packed = zlib.compressobj(9, zlib.DEFLATED, form)
     first, again = (packed.compress(FLOOD * 256) + packed.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
-    return first + again * 63 + packed.flush()
+    return first + again * 31 + packed.flush()
 
 
 def deep(depth: int = 10_000) -> bytes:
@@ -308,100 +297,3 @@ BEHAVIOURS: dict[str, Callable[[Asked], Sent]] = {
     "echo_error": echo_error,
     "echo_event": echo_event,
 }  # fmt: skip
-
-
-# --- the server -------------------------------------------------------------------------------------------------
-
-
-class Server:
-    """Listens on loopback; `did` notes each answer: path, behaviour, bytes sent, seconds, whether it was cut off."""
-
-    def __init__(self) -> None:
-        self.did: list[dict[str, Any]] = []
-        self._asked: dict[str, int] = {}
-        self._lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            client, _ = self._listener.accept()
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
-    def _serve(self, client: socket.socket) -> None:
-        with client, contextlib.suppress(OSError):
-            client.settimeout(60)
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            while (head := _request(client)) is not None:
-                self._answer(client, head)
-
-    def _choose(self, path: str, protocol: str) -> str:
-        with self._lock:
-            key = f"{path} {protocol}"
-            number = self._asked[key] = self._asked.get(key, -1) + 1
-        if number < FAIR:
-            return "fair"
-        return path if path in BEHAVIOURS else list(BEHAVIOURS)[(number - FAIR) % len(BEHAVIOURS)]
-
-    def _answer(self, client: socket.socket, head: str) -> None:
-        path = head.split()[1]
-        protocol = "openai" if path.endswith("chat/completions") else "anthropic"
-        headers = dict(line.lower().partition(": ")[::2] for line in head.split("\r\n")[1:])
-        key = next(
-            (
-                line.split()[-1]
-                for line in head.split("\r\n")
-                if line.lower().startswith(("x-api-key:", "authorization:"))
-            ),
-            "",
-        )
-        name = self._choose(path.split("/")[1], protocol)
-        note = {
-            "path": path,
-            "behaviour": name,
-            "id": headers.get("x-client-request-id"),
-            "bytes": 0,
-            "cut": True,
-        }
-        self.did.append(note)
-        began = time.monotonic()
-        try:
-            for piece in {**BEHAVIOURS, "fair": fair}[name](Asked(protocol, key)):
-                if isinstance(piece, bytes):
-                    client.sendall(piece)
-                    note["bytes"] += len(piece)
-                else:
-                    time.sleep(piece)
-            note["cut"] = False
-        finally:
-            note["seconds"] = time.monotonic() - began
-
-
-def _request(client: socket.socket) -> str | None:
-    """The head of a request, once it has come whole."""
-    data = b""
-    while b"\r\n\r\n" not in data:
-        piece = client.recv(65_536)
-        if not piece:
-            return None
-        data += piece
-    head, _, body = data.partition(b"\r\n\r\n")
-    length = next(
-        (
-            int(line.split(b":")[1])
-            for line in head.lower().split(b"\r\n")
-            if line.startswith(b"content-length")
-        ),
-        0,
-    )
-    while len(body) < length:
-        body += client.recv(65_536)
-    return head.decode("latin-1")
-
-
-if __name__ == "__main__":
-    server = Server()
-    Path(sys.argv[1]).write_text(str(server.port))
-    sys.stdin.read()
-    print(json.dumps(server.did))
