@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from end_to_end.hostile_target import Target
 from end_to_end.running import LOCUST, TAILGAUGE, Running, Start
 
 
@@ -34,6 +35,20 @@ def start(tmp_path: Path) -> Iterator[Start]:
         if each.process.poll() is None:
             os.killpg(each.process.pid, signal.SIGKILL)
             each.process.communicate(timeout=10)
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Target]]:
+    """`hostile()` starts a target that means harm; see hostile_server.py."""
+    started: list[Target] = []
+
+    def start_target() -> Target:
+        started.append(Target(tmp_path_factory.mktemp("target")))
+        return started[-1]
+
+    yield start_target
+    for each in started:
+        each.kill()
 
 
 @pytest.fixture

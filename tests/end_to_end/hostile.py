@@ -196,8 +196,9 @@ def echo(asked: Asked) -> Sent:
 
 
 def echo_error(asked: Asked) -> Sent:
-    """The key in an error, whole, and cut in the middle by any limit of length."""
-    yield whole(401, error(f"{asked.key} " * 200, asked.key), b"request-id: " + asked.key.encode())
+    """The key in an error, with a script, and cut in the middle by any limit of length."""
+    text = f"{EVIL} {asked.key} " * 40
+    yield whole(401, error(text, asked.key), b"request-id: " + asked.key.encode())
 
 
 def echo_event(asked: Asked) -> Sent:

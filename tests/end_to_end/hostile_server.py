@@ -45,8 +45,8 @@ class Server:
         with client, contextlib.suppress(OSError):
             client.settimeout(PATIENCE_S)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            while (head := _request(client)) is not None:
-                self._answer(client, head)
+            while (request := _request(client)) is not None:
+                self._answer(client, request)
 
     def _choose(self, path: str) -> str:
         """The behaviour that is due on a path."""
@@ -56,10 +56,10 @@ class Server:
         if now == "now":
             return rest.partition("/")[0]
         number -= FIRST
-        return "fair" if number < 0 else now if now in BEHAVIOURS else MIX[number % len(MIX)]
+        return "fair" if number < 0 else now if now in MIX else MIX[number % len(MIX)]
 
-    def _answer(self, client: socket.socket, head: str) -> None:
-        first, *lines = head.split("\r\n")
+    def _answer(self, client: socket.socket, request: str) -> None:
+        first, *lines = request.partition("\r\n\r\n")[0].split("\r\n")
         path, headers = first.split()[1], dict(line.split(": ", 1) for line in lines)
         headers = {name.lower(): value for name, value in headers.items()}
         key = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
@@ -69,6 +69,7 @@ class Server:
             "behaviour": name,
             "path": path,
             "id": headers["x-client-request-id"],
+            "request": request,
             "bytes": 0,
             "cut": True,
         }
@@ -86,7 +87,7 @@ class Server:
 
 
 def _request(client: socket.socket) -> str | None:
-    """The head of a request, once it has come whole."""
+    """A request, once it has come whole."""
     data = b""
     while b"\r\n\r\n" not in data:
         piece = client.recv(65_536)
@@ -97,7 +98,7 @@ def _request(client: socket.socket) -> str | None:
     lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
     while len(body) < int(lengths[0].split(b":")[1]):
         body += client.recv(65_536)
-    return head.decode("latin-1")
+    return (head + b"\r\n\r\n" + body).decode("latin-1")
 
 
 if __name__ == "__main__":

@@ -7,12 +7,8 @@ target did, and to whom, is told by the target itself.
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,10 +19,12 @@ import pandas as pd
 import pytest
 from analysis import browser
 from end_to_end.hostile import BEHAVIOURS, MARK
+from end_to_end.hostile_target import Target
 from end_to_end.running import TAILGAUGE, Finished, RunData, Running, assert_conserved
+from end_to_end.spying import Channel, everything
 
 KEY = "Zz9-canary-of-the-hostile-target-0123456789"
-DEADLINE_S = 2.0
+DEADLINE_S, RATE = 2, 40
 SCENARIO = """
 [target]
 url = "{url}"
@@ -43,7 +41,7 @@ pattern = "streaming"
 prompt_tokens = 20
 output_tokens = 20
 [limits]
-attempt_deadline_s = {deadline}
+attempt_deadline_s = 2
 drain_s = 20
 """
 # What a person's terminal, editor or build server must never be sent.
@@ -80,7 +78,7 @@ class Seen:
 
     done: Finished
     did: list[dict[str, Any]]
-    seconds: float
+    channel: bytes
     scenarios: tuple[str, ...]
 
     def folder(self, kind: str, scenario: str) -> Path:
@@ -114,64 +112,23 @@ class Seen:
 
 
 @pytest.fixture(scope="module")
-def target(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[str, Callable[[], list[dict[str, Any]]]]]:
-    """Address of the hostile target, and what ends it and returns what it did."""
-    folder = tmp_path_factory.mktemp("target")
-    here = Path(__file__).parent
-    line = [sys.executable, str(here / "hostile_server.py"), str(folder / "port")]
-    child = subprocess.Popen(
-        line,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(here.parent)},
-    )
-    while not (folder / "port").exists() or not (folder / "port").read_text():
-        assert child.poll() is None
-        time.sleep(0.02)
-
-    def end() -> list[dict[str, Any]]:
-        said, _ = child.communicate(timeout=30)
-        told: list[dict[str, Any]] = json.loads(said)
-        return told
-
-    yield f"http://127.0.0.1:{(folder / 'port').read_text()}", end
-    if child.poll() is None:
-        child.kill()
-        child.communicate()
-
-
-@pytest.fixture(scope="module")
-def seen(
-    target: tuple[str, Callable[[], list[dict[str, Any]]]],
-    tmp_path_factory: pytest.TempPathFactory,
-    full_size: bool,
-) -> Seen:
+def seen(hostile: Callable[[], Target], tmp_path_factory: pytest.TempPathFactory, full_size: bool) -> Seen:
     """A run against every behaviour, in each protocol where there is time, and one that cannot begin."""
-    folder, (url, end) = tmp_path_factory.mktemp("hostile"), target
+    folder, target = tmp_path_factory.mktemp("hostile"), hostile()
     protocols = ("anthropic", "openai") if full_size else ("anthropic",)
-    seconds = 2 * len(BEHAVIOURS) / 40 + 0.1
-    for name, path, protocol in (
-        *((p, "mix", p) for p in protocols),
-        ("unusable", "now/script_400", "anthropic"),
+    seconds = 2 * len(BEHAVIOURS) / RATE + 0.1
+    for name, path in (
+        *((protocol, f"mix/{protocol}") for protocol in protocols),
+        ("unusable", "now/echo_error"),
     ):
-        text = SCENARIO.format(url=f"{url}/{path}", protocol=protocol, seconds=seconds, deadline=DEADLINE_S)
+        protocol = name if name in protocols else "anthropic"
+        text = SCENARIO.format(url=f"{target.url}/{path}", protocol=protocol, seconds=seconds)
         (folder / f"{name}.toml").write_text(text)
-    names = [*protocols, "unusable"]
-    line = [
-        TAILGAUGE,
-        "run",
-        *(str(folder / f"{name}.toml") for name in names),
-        "--workers=1",
-        "--out",
-        str(folder / "out"),
-    ]
-    began = time.monotonic()
-    running = Running(line, folder / "out", {"MY_ENGINE": KEY}, folder)
-    done = running.finish(200)
-    return Seen(done, end(), time.monotonic() - began, protocols)
+    channel = Channel(folder / "channel")
+    files = [str(folder / f"{name}.toml") for name in (*protocols, "unusable")]
+    line = [TAILGAUGE, "run", *files, "--workers=1", "--out", str(folder / "out")]
+    done = Running(line, folder / "out", {"MY_ENGINE": KEY, **channel.env}, folder).finish(200)
+    return Seen(done, target.end(), channel.sent, protocols)
 
 
 def test_every_behaviour_was_met_and_each_request_has_one_row(seen: Seen) -> None:
@@ -243,7 +200,7 @@ def test_the_verdict_names_it(seen: Seen) -> None:
 def test_a_target_that_cannot_be_used_is_named_in_its_own_words_without_their_power(seen: Seen) -> None:
     assert seen.done.code == 4
     assert "Traceback" not in seen.done.stderr
-    (line,) = [line for line in seen.done.stderr.splitlines() if "/now/script_400 answered HTTP 400" in line]
+    (line,) = [line for line in seen.done.stderr.splitlines() if "/now/echo_error answered HTTP 401" in line]
     assert "evil" in line, "what it said is told"
 
 
@@ -271,18 +228,14 @@ def test_no_file_for_people_or_programs_has_its_powers(seen: Seen) -> None:
 
 def test_no_key_that_it_repeats_is_written_or_said(seen: Seen) -> None:
     echoed = seen.attempts[seen.attempts.behaviour == "echo"]
-    texts = [seen.done.stdout, seen.done.stderr]
-    texts += [path.read_bytes().decode("latin-1") for path in seen.done.out.rglob("*") if path.is_file()]
-    texts += [
-        run.table(name).astype(str).to_csv()
-        for run in seen.runs
-        for name in ("requests", "attempts", "health")
-    ]
+    texts = everything(seen.done)
 
     assert KEY.lower() not in "\n".join(texts).lower()
     for name in ("server_request_id", "rate_limit_headers", "stop_reason", "model", "phases"):
         assert echoed[name].str.contains("[redacted]", regex=False).all(), name
     assert all(KEY[:12] not in text for text in texts), "nor the beginning of it"
+    assert seen.channel.count(b"tailgauge:tried") > len(seen.runs)
+    assert KEY[:12].encode() not in seen.channel
 
 
 @pytest.mark.skipif(browser.CHROMIUM is None, reason="chromium is not installed")
