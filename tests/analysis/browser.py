@@ -1,6 +1,6 @@
 """A headless Chromium that is told what to do over a pipe: width, light or dark, and what a page then says of itself.
 
-Rule: one browser, one page at a time, no network; every answer is waited for within a bound.
+Rule: one browser, one page at a time, no network but 127.0.0.1; every answer is waited for within a bound.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 CHROMIUM = shutil.which("chromium")
 QUIET = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--host-resolver-rules=MAP * ~NOTFOUND",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     "--hide-scrollbars", "--remote-debugging-pipe",
 )  # fmt: skip
 HEIGHT = 900

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -112,6 +114,23 @@ class Running:
 
 
 Start = Callable[..., Running]
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nothing listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def until(done: Callable[[], object], timeout_s: float = 40) -> None:
+    """Wait until that is true; a server that does not answer yet is waited for."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            if done():
+                return
+        time.sleep(0.1)
+    raise AssertionError("did not happen in time")
 
 
 def assert_conserved(run: RunData) -> dict[str, Any]:

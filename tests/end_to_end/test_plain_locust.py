@@ -1,16 +1,11 @@
-"""The same locustfiles under plain Locust record the same rows: headless, with workers, and with its web page."""
+"""The same locustfiles under plain Locust record the same rows: headless, and with workers. With its page: test_live_view."""
 
 from __future__ import annotations
 
-import json
-import socket
-import time
-import urllib.parse
-import urllib.request
 from pathlib import Path
 
 import pytest
-from end_to_end.running import LOCUST, QUICK, RunData, Start, assert_conserved
+from end_to_end.running import LOCUST, QUICK, Start, assert_conserved, free_port
 
 SETS = tuple(
     item for s in (*QUICK, "--set=arrival.rate_per_s=30") for item in ("--set", s.removeprefix("--set="))
@@ -20,11 +15,6 @@ SETS = tuple(
 @pytest.fixture
 def locustfile(checkout: Path) -> str:
     return str(checkout / "locustfiles" / "streaming.py")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def test_headless_in_one_process_the_schedule_drives_the_load(
@@ -64,51 +54,6 @@ def test_master_and_workers_share_one_run_folder(start: Start, locustfile: str) 
     assert [w["state"] for w in done.run.facts["workers"]] == ["drained", "drained"]
     assert all(w["counts"]["dispatched"] > 0 for w in done.run.facts["workers"]), "-u 1 does not matter"
     assert done.code in {0, 3}, done.stderr  # the verdict depends on the machine
-
-
-def test_each_start_on_the_web_page_is_a_run_of_its_own(start: Start, locustfile: str) -> None:
-    port = free_port()
-    running = start(
-        "-f", locustfile, "--web-host=127.0.0.1", f"--web-port={port}", "--set", "stages.duration_s=3", *SETS,
-        program=LOCUST,
-    )  # fmt: skip
-    page = f"http://127.0.0.1:{port}"
-    _until(lambda: urllib.request.urlopen(page, timeout=5).status == 200)
-
-    for number in (1, 2):
-        form = urllib.parse.urlencode({"user_count": 1, "spawn_rate": 1}).encode()
-        assert json.load(urllib.request.urlopen(f"{page}/swarm", form, timeout=10))["success"]
-        _until(lambda n=number: _ended(running.out) == n)
-        _until(
-            lambda: (
-                json.load(urllib.request.urlopen(f"{page}/stats/requests", timeout=5))["state"] == "stopped"
-            )
-        )
-    running.process.terminate()
-    running.finish(30)
-
-    runs = sorted((running.out / "runs").iterdir())
-    assert len(runs) == 2
-    for folder in runs:
-        counts = assert_conserved(RunData(folder))
-        assert counts["scheduled"] == counts["ended"]["ok"] > 50
-
-
-def _ended(out: Path) -> int:
-    files = (out / "runs").glob("*/run.json")
-    return sum(json.loads(f.read_text())["verdict"] is not None for f in files)
-
-
-def _until(done: object, timeout_s: float = 40) -> None:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        try:
-            if done():  # type: ignore[operator]
-                return
-        except OSError:
-            time.sleep(0.1)
-        time.sleep(0.1)
-    raise AssertionError("did not happen in time")
 
 
 def test_two_user_classes_are_refused_by_name(start: Start, tmp_path: Path) -> None:

@@ -124,6 +124,7 @@ function draw() {
       line: { color: colour(tone), width: 1.8 }, hovertemplate: `%{y:,.4~g} ${unit === "1/s" ? "per s" : unit}`,
     }));
     Plotly.react(id, traces, {
+      datarevision: `${known.run} ${last}`, // the columns grow in place, which Plotly does not notice
       margin: { l: 58, r: 12, t: 8, b: 38 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { color: colour("--muted"), size: 12, family: font }, hovermode: "x unified",
       hoverlabel: { bgcolor: colour("--surface"), bordercolor: colour("--line"), font: { color: colour("--text"), family: font } },

@@ -1,0 +1,297 @@
+"""Locust's own web page: each start on it is a run, and the live view that it leads to shows them.
+
+Rule: one Locust with two runs, and one browser, serve all. The worker's name is markup, as a hostile one's could be.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from analysis import browser
+from axe_core_python.base import AXE_SCRIPT
+from end_to_end.running import LOCUST, QUICK, RunData, Running, assert_conserved, free_port, until
+from prometheus_client.parser import text_string_to_metric_families
+
+HOSTILE = "<img src=x onerror=\"document.title='taken over'\"><script>document.title='taken over'</script>"
+LOCUSTFILE = f"""
+from locust import events
+
+@events.init.add_listener
+def rename(environment, **_):
+    environment.runner.client_id = {HOSTILE!r}
+
+from tailgauge.users import Traffic
+
+class Streaming(Traffic):
+    scenario = "streaming"
+"""
+SETS = (*QUICK, "--set=arrival.rate_per_s=30", "--set=stages.duration_s=4", "--set=stages.warmup_s=0")
+LAYOUT = """(() => {
+  const root = document.documentElement, all = (query) => [...document.querySelectorAll(query)];
+  return {
+    title: document.title, content: root.scrollWidth, verdict: document.querySelector("#word").textContent,
+    dark: matchMedia("(prefers-color-scheme: dark)").matches, ground: getComputedStyle(document.body).backgroundColor,
+    drawn: all(".plot .main-svg:first-child").length, lines: all(".plot .scatterlayer .js-line").length,
+    tiles: Object.fromEntries(all(".tile").map((e) => [e.children[0].textContent, e.querySelector("span").textContent])),
+    workers: all("#workers tr").map((row) => [...row.cells].map((cell) => cell.textContent)),
+    planted: all("main img, main script").length,
+    wide: all("body *").filter((e) => !e.closest(".scroll, .plot")
+      && e.getBoundingClientRect().right > root.clientWidth + 1).map((e) => e.tagName + "." + e.className),
+  };
+})()"""
+FINDINGS = """axe.run(document, {{ resultTypes: ["violations"], {only} }}).then((told) => told.violations.map((rule) =>
+  `${{rule.id}}: ${{rule.nodes[0].html.slice(0, 200)}}`))"""
+CHECKS = {"light": "", "dark": 'runOnly: ["color-contrast"]'}  # colours are all that changes
+DRAWN = """new Promise((drawn) => {
+  const asked = () => document.querySelectorAll(".plot .scatterlayer .js-line").length >= 6 ? setTimeout(drawn, 200) : setTimeout(asked, 50);
+  asked();
+})"""
+TAB = """new Promise((there) => {
+  const asked = () => {
+    const tab = [...document.querySelectorAll('[role="tab"]')].find((e) => e.textContent === "Tailgauge");
+    if (tab) { there(true); tab.click(); } else setTimeout(asked, 50);
+  };
+  asked();
+})"""
+THERE = """new Promise((there) => {
+  const asked = () => location.pathname === "/tailgauge" && document.readyState === "complete" ? there(true) : setTimeout(asked, 50);
+  asked();
+})"""
+
+
+@dataclass
+class Page:
+    """A Locust with its web page at `url`, and what was seen of it."""
+
+    url: str
+    out: Path
+    seen: dict[str, Any] = field(default_factory=dict)
+
+    def get(self, path: str) -> Any:
+        return urllib.request.urlopen(self.url + path, timeout=10)
+
+    def live(self) -> dict[str, Any]:
+        told: dict[str, Any] = json.load(self.get("/tailgauge/live.json"))
+        return told
+
+    def begin(self) -> None:
+        """Start a run; Locust's page, opened before its state has changed, would not notice."""
+        form = urllib.parse.urlencode({"user_count": 1, "spawn_rate": 1}).encode()
+        assert json.load(urllib.request.urlopen(f"{self.url}/swarm", form, timeout=10))["success"]
+        until(lambda: self._state() not in {"ready", "stopped"})
+
+    def await_end(self, number: int) -> None:
+        until(lambda: self._ended() == number)
+        until(lambda: self._state() == "stopped")
+
+    def _state(self) -> str:
+        return str(json.load(self.get("/stats/requests"))["state"])
+
+    def _ended(self) -> int:
+        files = (self.out / "runs").glob("*/run.json")
+        return sum(json.loads(f.read_text())["verdict"] is not None for f in files)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """After two runs, the first of them watched: by a browser, where there is one."""
+    folder, port = tmp_path_factory.mktemp("live"), free_port()
+    (folder / "named.py").write_text(LOCUSTFILE)
+    line = [
+        LOCUST,
+        "-f",
+        "named.py",
+        "--web-host=127.0.0.1",
+        f"--web-port={port}",
+        "--metrics",
+        f"--out={folder}",
+    ]
+    running = Running([*line, *(item for s in SETS for item in s.split("=", 1))], folder, {}, folder)
+    page = Page(f"http://127.0.0.1:{port}", folder)
+    try:
+        until(lambda: running.process.poll() is not None or page.get("/").status == 200)
+        assert running.process.poll() is None, running.finish(5).stderr
+        page.seen["before"], page.seen["locust"] = page.live(), page.get("/").read().decode()
+        page.begin()
+        if browser.CHROMIUM is not None:
+            with browser.Browser(folder / "profile", timeout_s=60) as chromium:
+                page.seen["browser"] = watch(chromium, page)
+        until(lambda: page.live()["run"] is not None and len(page.live()["marks"]["at_s"]) > 1)
+        page.seen["during"], page.seen["metrics"] = page.live(), page.get("/metrics").read().decode()
+        page.await_end(1)
+        page.begin()
+        page.await_end(2)
+        until(lambda: page.live()["run"]["state"] == "complete")
+        page.seen["after"] = page.live()
+        yield page
+    finally:
+        if running.process.poll() is None:
+            running.signal(signal.SIGTERM)
+        running.finish(30)
+
+
+def watch(chromium: browser.Browser, page: Page) -> dict[str, Any]:
+    """From Locust's page by the tab to the live view, in both widths and schemes."""
+    chromium.ask(
+        "Emulation.setDeviceMetricsOverride", width=1440, height=900, deviceScaleFactor=1, mobile=False
+    )
+    chromium.ask("Page.navigate", url=page.url)
+    seen = {"tab": chromium.run(TAB)}
+    seen["led"] = chromium.run(THERE)
+    for width in (1440, 390):
+        chromium.open(f"{page.url}/tailgauge", width)
+        chromium.run(DRAWN)
+        chromium.run(f"{AXE_SCRIPT}; 0")
+        for scheme in ("light", "dark"):
+            chromium.scheme(scheme)
+            seen[width, scheme] = {
+                **chromium.run(LAYOUT),
+                "findings": chromium.run(FINDINGS.format(only=CHECKS[scheme])),
+            }
+    return {**seen, "requests": chromium.requests(), "complaints": chromium.complaints()}
+
+
+@pytest.fixture
+def shown(page: Page) -> dict[Any, Any]:
+    """What the browser saw."""
+    if "browser" not in page.seen:
+        pytest.skip("chromium is not installed")
+    told: dict[Any, Any] = page.seen["browser"]
+    return told
+
+
+def test_each_start_on_the_web_page_is_a_run_of_its_own(page: Page) -> None:
+    runs = sorted((page.out / "runs").iterdir())
+
+    assert len(runs) == 2
+    for folder in runs:
+        counts = assert_conserved(RunData(folder))
+        assert counts["scheduled"] == counts["ended"]["ok"] > 50
+
+
+def test_the_figures_add_up_to_those_of_the_run_that_was_seen_last(page: Page) -> None:
+    after, run = page.seen["after"], RunData(max((page.out / "runs").iterdir()))
+    counts = run.facts["conservation"]
+
+    assert page.seen["before"] == {"run": None}
+    assert page.seen["during"]["run"]["run_id"] != after["run"]["run_id"] == run.path.name
+    assert (after["now"]["sent"], after["now"]["in_flight"], after["now"]["failed"]) == (
+        counts["dispatched"],
+        0,
+        0,
+    )
+    attempts = run.table("attempts").query("stage != 'preflight'")
+    assert after["now"]["calls"] == len(attempts)
+    assert attempts.chunks.sum() <= after["now"]["chunks"] <= run.table("attempts").chunks.sum()
+    passed, rates = [0.0, *after["marks"]["at_s"]], after["marks"]["sent_per_s"]
+    sent = sum(rate * (b - a) for rate, a, b in zip(rates, passed, passed[1:], strict=False))
+    assert sent == pytest.approx(counts["dispatched"], rel=0.02)
+    worker = after["workers"][0]
+    assert (worker["name"], worker["state"], worker["clock_error_ms"]) == (HOSTILE, "drained", 0.0)
+
+
+def test_live_ttft_is_that_of_the_rows(page: Page) -> None:
+    """Of all first contents: the run is shorter than the window."""
+    run = RunData(max((page.out / "runs").iterdir()))
+    rows = run.table("attempts").query("stage != 'preflight'")
+    ttft_ms = ((rows.first_content_at_ns - rows.scheduled_at_ns) / 1e6).sort_values()
+
+    for quantile, name in ((0.5, "ttft_p50_ms"), (0.99, "ttft_p99_ms")):
+        exact = ttft_ms.quantile(quantile, interpolation="higher")
+        near = ttft_ms.quantile(quantile, interpolation="lower")
+        assert near * 0.99 <= page.seen["after"]["now"][name] <= exact * 1.01
+
+
+def test_prometheus_reads_the_metrics(page: Page) -> None:
+    read = {family.name: family for family in text_string_to_metric_families(page.seen["metrics"])}
+
+    (sent,) = read["tailgauge_requests_sent"].samples
+    assert sent.value > 0
+    (info,) = read["tailgauge_run_info"].samples
+    assert info.labels["run_id"] == page.seen["during"]["run"]["run_id"]
+
+
+def test_locusts_page_has_the_tab_and_a_link(page: Page) -> None:
+    assert '"title": "Tailgauge"' in page.seen["locust"]
+    assert '<a href="./tailgauge"' in page.seen["locust"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/tailgauge", "/tailgauge/live.json", "/tailgauge/live.js", "/tailgauge/plotly.min.js"]
+)
+def test_only_its_own_scripts_may_run_and_only_its_own_pages_may_read(page: Page, path: str) -> None:
+    headers = page.get(path).headers
+
+    policy = dict(part.strip().split(" ", 1) for part in headers["Content-Security-Policy"].split(";"))
+    assert (policy["default-src"], policy["script-src"], policy["connect-src"]) == (
+        "'none'",
+        "'self'",
+        "'self'",
+    )
+    assert "unsafe" not in headers["Content-Security-Policy"]
+    assert headers["Access-Control-Allow-Origin"] == page.url  # and not *, as on Locust's
+    assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize("name", ["owner.py", "..%2fweb.py", "live.html%00", "nothing"])
+def test_no_other_file_is_served(page: Page, name: str) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        page.get(f"/tailgauge/{name}")
+
+
+def test_the_tab_on_locusts_page_leads_to_the_live_view(shown: dict[Any, Any]) -> None:
+    assert shown["tab"]
+    assert shown["led"]
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_fits_and_is_drawn_and_axe_finds_no_fault(
+    shown: dict[Any, Any], width: int, scheme: str
+) -> None:
+    told = shown[width, scheme]
+
+    assert told["wide"] == []
+    assert told["content"] <= width
+    assert (told["drawn"], told["dark"]) == (4, scheme == "dark")
+    assert told["lines"] >= 6
+    assert told["findings"] == []
+    assert shown[width, "dark"]["ground"] != shown[width, "light"]["ground"]
+
+
+def test_the_page_shows_the_run(shown: dict[Any, Any]) -> None:
+    told = shown[390, "dark"]
+
+    assert told["verdict"] in {"VALID", "DEGRADED", "INVALID"}
+    assert told["tiles"]["TTFT p50"].endswith(" ms")
+    assert int(told["tiles"]["Sent"].replace(",", "")) > 0
+    assert (told["tiles"]["429s"], told["tiles"]["Dropped"]) == ("0", "0")
+
+
+def test_markup_in_a_name_is_shown_as_text_and_does_nothing(shown: dict[Any, Any]) -> None:
+    told = shown[1440, "light"]
+
+    ((name, _, state, *_),) = told["workers"]
+    assert name == f"0 · {HOSTILE}"
+    assert state in {"running", "drained"}
+    assert told["planted"] == 0
+    assert told["title"].endswith("Tailgauge")
+
+
+def test_the_browser_asked_this_machine_only_and_complained_of_one_thing(
+    shown: dict[Any, Any], page: Page
+) -> None:
+    """Plotly brings a style for maps along; the policy does not let it in, and no map is drawn."""
+    assert {url for url in shown["requests"] if not url.startswith(page.url)} == set()
+    said = [json.dumps(told) for told in shown["complaints"]]
+    assert [text for text in said if "Applying inline style violates" not in text] == []
+    assert len(said) <= 3  # one a visit
