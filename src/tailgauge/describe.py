@@ -91,6 +91,7 @@ _ADVICE = {
     "dns": "Is the host name right?",
     "timeout": "Nothing answered in time: is it running, is a firewall between?",
     "tls_certificate": "If it is your own authority, name its PEM file in target.ca_file",
+    "ca_file": "target.ca_file must name a PEM file with your authority's certificate",
     "tls": "Does the target speak TLS on this port? A plain one wants http://",
     "not_http": "Something else than HTTP/1.1 listens there",
     "head_too_large": "No model's endpoint answers like that: is this the right address?",

@@ -46,7 +46,7 @@ class Display:
 
     def say(self, text: str) -> None:
         """A line of its own; a target's words in it cannot move the cursor."""
-        text = harmless(text)
+        text = harmless(text).replace("\n", " ")
         if self._bar is not None:
             self._bar.write(text, file=self._stream)
         else:

@@ -69,6 +69,21 @@ def test_a_targets_long_words_are_cut():
     assert sentence == f"target {URL} answered HTTP 500: {'x' * 200}...."
 
 
+def test_a_targets_words_are_told_without_their_power():
+    words = "<b>\x1b[31mno</b>\x1b]0;title\x07 \u202eway\n\x9b2J"
+
+    assert preflight_failure(URL, "openai", seen("server_error", 500, None, words)) == (
+        f"target {URL} answered HTTP 500: [31mno ]0;title way 2J."
+    )
+
+
+def test_a_note_cannot_move_the_cursor():
+    stream = io.StringIO()
+    Display(10, stream).say("note: preflight -1 ended as empty: \x1b[2J\x1b[Hgone\r\u202e\nVALID")
+
+    assert stream.getvalue() == "note: preflight -1 ended as empty: [2J[Hgone VALID\n"
+
+
 def test_the_frame_of_run_json_names_versions_and_the_machine_and_is_plain_json():
     tree = describe.run_json({"run_id": "r"}, "running", ["a note"], [])
 
@@ -104,7 +119,16 @@ def test_errors_are_what_ended_otherwise_than_well_and_429s_are_counted_apart(en
     [
         (Progress(0, 30), "sent 0  in flight 0  429s 0  errors 0  VALID so far"),
         (
-            Progress(9, 30, 12_345, 17, 0, {"ok": 12_000, "rate_limited": 1_300}, 201.4, 1234.6),
+            Progress(
+                9,
+                30,
+                12_345,
+                17,
+                0,
+                {"ok": 12_000, "rate_limited": 1_300},
+                ttft_p50_ms=201.4,
+                ttft_p99_ms=1234.6,
+            ),
             "sent 12,345  in flight 17  TTFT p50 201 p99 1,235 ms  429s 1,300  errors 0  VALID so far",
         ),
         (

@@ -49,7 +49,7 @@ class Listener(Protocol):
 
 
 class ConnectError(Exception):
-    """No connection: `kind` is dns, tcp, tls, tls_certificate or timeout."""
+    """No connection: `kind` is dns, tcp, tls, tls_certificate, ca_file or timeout."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)

@@ -207,7 +207,12 @@ class Stopwatch(httpx2.BaseTransport):
 
     def _tls_context(self) -> ssl.SSLContext:
         if self._tls is None:
-            self._tls = ssl.create_default_context(cafile=self._ca_file)
+            try:
+                self._tls = ssl.create_default_context(cafile=self._ca_file)
+            except OSError as error:
+                why = "no PEM file of a certificate" if isinstance(error, ssl.SSLError) else error.strerror
+                raise ConnectError("ca_file", f"{self._ca_file}: {why}") from None
+            self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
             self._tls.set_alpn_protocols(["http/1.1"])
         return self._tls
 

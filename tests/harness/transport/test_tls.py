@@ -25,19 +25,29 @@ def test_a_stream_under_tls_is_whole_and_has_kernel_stamps(seen):
     assert (only["cut"], only["done"], only["kernel"]) == (None, True, True)
 
 
-@pytest.mark.parametrize("case", ["untrusted", "untrusted_by_default", "another_host"])
-def test_a_certificate_that_is_not_trusted_is_told_as_such(seen, case):
+@pytest.mark.parametrize(
+    ("case", "why"),
+    [("untrusted", "issuer"), ("untrusted_by_default", "issuer"), ("another_host", "mismatch"), ("expired", "expired"),
+     ("self_signed", "self-signed")],
+)  # fmt: skip
+def test_a_certificate_that_is_not_trusted_is_told_as_such(seen, case, why):
     (only,) = seen[case]
 
     assert (only["failure"], only["status"], only["told"]) == ("tls_certificate", None, "ConnectError")
     assert only["message"].startswith("certificate not trusted: ")
+    assert why in only["message"].replace("IP address", "mismatch: IP address")
 
 
-@pytest.mark.parametrize(("case", "kind"), [("plain_server", "tls"), ("no_authority_file", "tls")])
-def test_what_is_no_tls_is_told_as_such(seen, case, kind):
+@pytest.mark.parametrize(
+    ("case", "kind", "why"),
+    [("plain_server", "tls", "WRONG_VERSION_NUMBER"), ("old_protocol", "tls", "PROTOCOL_VERSION"),
+     ("no_authority_file", "ca_file", "missing.pem: No such file"), ("no_certificate_in_it", "ca_file", "empty.pem: no PEM file")],
+)  # fmt: skip
+def test_what_is_no_tls_of_today_and_a_file_that_is_no_authority_are_told_as_such(seen, case, kind, why):
     (only,) = seen[case]
 
     assert (only["failure"], only["told"]) == (kind, "ConnectError")
+    assert why in only["message"]
 
 
 def test_a_server_that_never_answers_a_handshake_is_a_time_out(seen):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ssl
 import sys
+import warnings
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,26 @@ def authority(name: str) -> tuple[Any, str]:
     return made, str(FOLDER / name)
 
 
-def context(made: Any, host: str = "127.0.0.1") -> ssl.SSLContext:
+def context(made: Any, host: str = "127.0.0.1", **more: Any) -> ssl.SSLContext:
     server = gevent.ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # the plain one would block the hub
-    made.issue_cert(host).configure_cert(server)
+    made.issue_cert(host, **more).configure_cert(server)
+    return server
+
+
+def old_tls() -> ssl.SSLContext:
+    """A server that speaks nothing newer than TLS 1.1, with ciphers of that time."""
+    server = context(TRUSTED)
+    server.set_ciphers("ALL:@SECLEVEL=0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        server.minimum_version, server.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
+    return server
+
+
+def signed_by_itself() -> ssl.SSLContext:
+    server = gevent.ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with OTHER.cert_pem.tempfile() as certificate, OTHER.private_key_pem.tempfile() as key:
+        server.load_cert_chain(certificate, key)
     return server
 
 
@@ -81,6 +100,23 @@ def another_host() -> Any:
 
 
 @case
+def expired() -> Any:
+    long_ago = datetime(2020, 1, 1, tzinfo=UTC)
+    times = {"not_before": long_ago, "not_after": long_ago + timedelta(days=1)}
+    return calls(serving(OK, ssl_context=context(TRUSTED, **times)), TRUSTED_FILE)
+
+
+@case
+def self_signed() -> Any:
+    return calls(serving(OK, ssl_context=signed_by_itself()), TRUSTED_FILE)
+
+
+@case
+def old_protocol() -> Any:
+    return calls(serving(OK, ssl_context=old_tls()), TRUSTED_FILE)
+
+
+@case
 def plain_server() -> Any:
     def handler(sock: Any, _: int) -> None:
         sock.recv(65536)
@@ -95,6 +131,12 @@ def plain_server() -> Any:
 @case
 def no_authority_file() -> Any:
     return calls(serving(OK, ssl_context=context(TRUSTED)), str(FOLDER / "missing.pem"))
+
+
+@case
+def no_certificate_in_it() -> Any:
+    (FOLDER / "empty.pem").write_text("nothing")
+    return calls(serving(OK, ssl_context=context(TRUSTED)), str(FOLDER / "empty.pem"))
 
 
 @case
