@@ -26,13 +26,13 @@ from tailgauge.records import CENSORED
 class Share:
     """One worker's part of the books."""
 
-    state: str
     leased: int
     counts: dict[str, Any] | None
+    lost: int = 0  # of what was leased: neither in the counts nor anywhere else
 
 
-def conserve(scheduled: int, shares: Sequence[Share], *, final: bool) -> dict[str, Any]:
-    """The conservation counts of run.json; while the run goes on (`final` false) nothing is lost or not reached yet."""
+def conserve(scheduled: int, shares: Sequence[Share]) -> dict[str, Any]:
+    """The conservation counts of run.json."""
     leased = sum(share.leased for share in shares)
     total: dict[str, Any] = {
         "scheduled": scheduled,
@@ -48,8 +48,8 @@ def conserve(scheduled: int, shares: Sequence[Share], *, final: bool) -> dict[st
         dispatched, dropped = counts.get("dispatched", 0), counts.get("client_drop", 0)
         total["dispatched"] += dispatched
         total["client_drop"] += dropped
-        left = share.leased - dispatched - dropped
-        total["lost" if final and share.state == "lost" else "not_reached"] += left
+        total["lost"] += share.lost
+        total["not_reached"] += share.leased - dispatched - dropped - share.lost
         censored += counts.get("censored", 0)
         for name, count in counts.get("ended", {}).items():
             ended[name] = ended.get(name, 0) + count

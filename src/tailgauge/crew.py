@@ -53,6 +53,12 @@ class Member:
         """Whether its final counts are here."""
         return bool(self.self.get("counts"))
 
+    @property
+    def lacks_rows(self) -> bool:
+        """Whether it has drained, and rows of it are not here: it could not write them, or could not bring them home."""
+        away = not self.home and not self.self.get("shared", True)
+        return self.has_drained and (away or any(self.self.get("unwritten", {}).values()))
+
     def watched(self) -> Watched:
         """What the verdict so far is made of."""
         if not self.said:
@@ -65,6 +71,8 @@ class Member:
         """Its entry in run.json."""
         known = {k: self.self.get(k) for k in ("clock", "stamps", "counts", "rows", "unwritten", "why")}
         known["counts"] = known["counts"] or self.said.get("counts")
+        if not self.has_drained and self.said.get("clock"):
+            known["clock"] = self.said["clock"]  # younger than what it said when it was ready
         hello = {k: self.hello[k] for k in ("name", "host", "pid")}
         silent = [
             {"from_s": _s(since), "to_s": None if until is None else _s(until)}
@@ -141,21 +149,26 @@ class Crew:
         return progress
 
     def conservation(self, scheduled: int | None, folder: RunFolder, *, final: bool) -> dict[str, Any]:
-        """The books over all workers; of a lost one, `final` counts the rows that it left.
+        """The books over all workers; of one whose rows are not all here, `final` counts those that are.
 
         `scheduled` is None in a closed loop, whose requests are what the workers say, or what their rows say.
         """
-        shares = []
-        for member in self:
-            counts = member.self.get("counts") or member.said.get("counts")
-            if final and member.state == "lost":
-                counts = count_rows(folder, member.number, CLIENT_DROP)
-                if scheduled is None:  # rows may be younger than its last words
-                    member.leased = max(member.leased, counts["dispatched"] + counts["client_drop"])
-            shares.append(Share(member.state, member.leased, counts))
+        shares = [self._share(member, folder, scheduled is None, final=final) for member in self]
         if scheduled is None:
             scheduled = sum(share.leased for share in shares)
-        return conserve(scheduled, shares, final=final)
+        return conserve(scheduled, shares)
+
+    def _share(self, member: Member, folder: RunFolder, closed: bool, *, final: bool) -> Share:
+        counts: dict[str, Any] = member.self.get("counts") or member.said.get("counts") or {}
+        if not final or not (member.state == "lost" or member.lacks_rows):
+            return Share(member.leased, counts)
+        here = count_rows(folder, member.number, CLIENT_DROP)
+        seen = here["dispatched"] + here["client_drop"]
+        if member.state != "lost":  # what it did not reach, it has told
+            return Share(member.leased, here, max(0, counts["dispatched"] + counts["client_drop"] - seen))
+        if closed:  # rows may be younger than its last words
+            member.leased = max(member.leased, seen)
+        return Share(member.leased, here, member.leased - seen)
 
 
 def _add(into: dict[str, int], counts: dict[str, int]) -> None:

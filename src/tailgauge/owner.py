@@ -164,9 +164,12 @@ class Run:
 
     def _on_failed(self, member: Member, data: dict[str, Any]) -> None:
         member.state = "failed"
-        self.notes.append(f"worker {member.number} failed: {data['why']}")
-        if data.get("target"):
+        told = f"worker {member.number} on {member.hello['host']} failed: {data['why']}"
+        self.notes.append(told)
+        if data["target"]:
             self.failure = TargetError(data["why"])
+        elif self.start_at_ns is None:
+            self.failure = UsageError(told)
         self.cut_short("failed")
 
     def _on_guarded(self, member: Member, data: dict[str, Any]) -> None:

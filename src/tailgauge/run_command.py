@@ -6,6 +6,7 @@ Rule: no click here; what is to be printed goes to `echo`, once for standard out
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,9 +119,10 @@ def check_keys(settings: Iterable[Settings]) -> None:
 
 
 def folder_for(out: Path) -> Path:
-    """Where a worker keeps its rows; UsageError where it cannot."""
+    """Where a worker keeps its rows; UsageError where it cannot, before any run waits for it."""
     try:
         out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            return out.resolve()
     except OSError as error:
         raise UsageError(f"--out {out}: cannot be written: {error.strerror}") from error
-    return out.resolve()

@@ -381,7 +381,8 @@ class Task:
         try:
             write_json(self.folder.worker_json(self.number), {**self._self(), "run": run})
         except OSError as error:
-            self._state, self._why = "failed", f"{self.folder.path}: cannot be written: {error.strerror}"
+            self._state = "failed"
+            self._why = self._why or f"{self.folder.path}: cannot be written: {error.strerror}"
 
 
 def _folder(plan: dict[str, Any], out: Path) -> RunFolder:

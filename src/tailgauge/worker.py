@@ -19,7 +19,7 @@ import gevent
 
 from tailgauge import __version__
 from tailgauge.clock import boot_id, monotonic_ns, offset_from_ping
-from tailgauge.errors import TailgaugeError
+from tailgauge.errors import TailgaugeError, TargetError
 from tailgauge.link import Link
 from tailgauge.offsets import Ping
 from tailgauge.recorder import RecorderError
@@ -93,16 +93,12 @@ class Worker:
             self._task = Task(self._link, self._name, data, self._out, self._on_ended)
             self._task.prepare()
         except Exception as error:
-            if not isinstance(error, FAILURES):
+            if isinstance(error, FAILURES):
+                log.error("this worker cannot take part: %s", error)
+            else:
                 log.exception("the plan could not be taken")
-            self._link.send(
-                "failed",
-                {
-                    "run": data["run"]["run_id"],
-                    "why": str(error),
-                    "target": isinstance(error, TailgaugeError),
-                },
-            )
+            told = {"why": str(error), "target": isinstance(error, TargetError)}
+            self._link.send("failed", {"run": data["run"]["run_id"], **told})
 
     def _mine(self, data: dict[str, Any]) -> Task | None:
         """The task that a message is about; late messages of an earlier run are for no one."""

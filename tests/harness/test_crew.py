@@ -57,6 +57,39 @@ def test_what_a_lost_worker_had_counted_and_left_no_row_of_is_lost(tmp_path):
     assert (counts["scheduled"], counts["dispatched"], counts["lost"]) == (9, 7, 2)
 
 
+@pytest.mark.parametrize(
+    "told", [{"shared": True, "unwritten": {"requests": 2}}, {"shared": False, "unwritten": {"requests": 0}}]
+)
+def test_rows_that_a_drained_worker_could_not_write_or_bring_home_are_lost_and_its_rest_is_not_reached(
+    tmp_path, told
+):
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    rows(folder, 0, 3)
+    books = crew(("failed", 9, {}))
+    (member,) = books
+    member.self = {"counts": said(9, 5, ok=5)["counts"], **told}
+
+    counts = books.conservation(20, folder, final=True)
+    assert {k: counts[k] for k in ("dispatched", "lost", "not_reached")} == {
+        "dispatched": 3,
+        "lost": 2,
+        "not_reached": 15,
+    }
+    assert books.conservation(20, folder, final=False)["dispatched"] == 5
+
+    member.home, member.self["unwritten"] = True, {}
+    assert books.conservation(20, folder, final=True)["dispatched"] == 5
+
+
+def test_while_it_goes_on_nothing_is_lost_yet(tmp_path):
+    books = crew(("lost", 6, said(6, 3, ok=3)))
+
+    counts = books.conservation(10, RunFolder(tmp_path), final=False)
+
+    assert (counts["dispatched"], counts["lost"], counts["not_reached"]) == (3, 0, 7)
+
+
 def test_rows_may_be_younger_than_the_last_words(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.create()

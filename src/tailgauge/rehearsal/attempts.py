@@ -219,7 +219,7 @@ class Attempt:
 class _Response:
     """A response as `outcome` reads it."""
 
-    aborted = None
+    aborted = cut = None
 
     def __init__(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
         self.status, self.plain_body = status, body

@@ -73,7 +73,7 @@ def _conclude(
     whole = describe.run_json(facts, "complete", notes, []) | {
         "admission_end_at_ns": rehearsal.end_ns,
         "ended_at_ns": max(rehearsal.last_ns, rehearsal.end_ns),
-        "conservation": conserve(leased, [Share("drained", leased, counts)], final=True),
+        "conservation": conserve(leased, [Share(leased, counts)]),
         "workers": [{**worker, "leased": leased}],
     }
     write_json(folder.worker_json(0), {"schema_version": SCHEMA_VERSION, **worker, "run": facts})
