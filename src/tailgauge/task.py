@@ -11,7 +11,6 @@ import logging
 import os
 import platform
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from gevent.event import Event
 from tailgauge import sketch
 from tailgauge.cachebook import CacheBook
 from tailgauge.call import MAIN, SECOND
-from tailgauge.clock import boot_id, monotonic_ns
+from tailgauge.clock import monotonic_ns
 from tailgauge.dispatch.admission import begins, guard_for
 from tailgauge.dispatch.attempts import Attempts
 from tailgauge.dispatch.counters import Counters
@@ -33,7 +32,8 @@ from tailgauge.endpoints.endpoint import Endpoint
 from tailgauge.folder import RunFolder, write_json
 from tailgauge.guard import Amount
 from tailgauge.link import Link
-from tailgauge.offsets import EVERY_S, WINDOW, Ping, RunOffset, over_run, tightest
+from tailgauge.offsets import EVERY_S
+from tailgauge.owner_clock import OwnerClock
 from tailgauge.preflight import Learnt
 from tailgauge.pricing import Price
 from tailgauge.prompts import Maker
@@ -80,9 +80,8 @@ class Task:
         self.dispatcher = Dispatcher(
             self.scenario, self._makers, self.attempts, self.recorder, self.counters, on_ended, self._on_bug
         )
-        self.pings: list[Ping] = []
+        self.clock = OwnerClock(lambda t0: link.send("ping", self._told({"t0": t0})), plan["boot_id"])
         self._clock_now: dict[str, int | None] = {}
-        self.ponged = Event()
         self.finished = Event()
         self._draining = False
         self._closing = False  # nothing is recorded any more
@@ -128,9 +127,9 @@ class Task:
         """Measure the clock against the owner's, write who this is, and say that all stands."""
         self.recorder.warm_up()
         self.attempts.warm_up()
-        self._measure_clock()
+        self.clock.measure()
         self._write_self()
-        self._clock_now = self._clock()
+        self._clock_now = self.clock.offset()
         told = {"clock": self._clock_now, "shared": self._shared, "folder": str(self.folder.path)}
         self._link.send("ready", self._told(told))
 
@@ -141,32 +140,6 @@ class Task:
 
     def _told(self, what: dict[str, Any]) -> dict[str, Any]:
         return {"run": self.run_id, "worker": self.number, **what}
-
-    def _ping(self) -> None:
-        self._link.send("ping", self._told({"t0": monotonic_ns()}))
-
-    def _measure_clock(self) -> None:
-        """Pings one after the other; an owner that did answer and no longer does is gone."""
-        for _ in range(WINDOW):
-            self.ponged.clear()
-            self._ping()
-            if not self.ponged.wait(timeout=2) and self.pings:
-                return
-
-    @property
-    def _one_clock(self) -> bool:
-        """Whether owner and worker run on one kernel, which has one clock."""
-        if not boot_id() or boot_id() != self._plan["boot_id"]:
-            return False
-        return all(abs(p.offset.offset_ns) <= p.offset.error_ns for p in tightest(self.pings[:WINDOW]))
-
-    def _clock(self) -> dict[str, int | None]:
-        """Offset to the owner's clock; exactly 0 where both have one, null where no ping came back."""
-        if self._one_clock:
-            return asdict(RunOffset(0, 0, None))
-        if not self.pings:
-            return {"offset_ns": None, "error_ns": None, "drift_ppb": None}
-        return asdict(over_run(self.pings))
 
     def _learn(self, learnt: Learnt) -> dict[str, Maker]:
         """Prompts are made by what the target counts, from now on."""
@@ -202,7 +175,7 @@ class Task:
         self._guard(limit, learnt)
         self._plan["run"] |= learnt.facts()
         self._owner_start_ns = data["start_at_ns"]
-        start_at_ns = data["start_at_ns"] - (self._clock()["offset_ns"] or 0)
+        start_at_ns = data["start_at_ns"] - (self.clock.offset()["offset_ns"] or 0)
         self._write_self()
         self._health = Health(self.counters, self._transports)
         self._watch = self._watching(start_at_ns)
@@ -236,9 +209,9 @@ class Task:
             due += 1_000_000_000
             gevent.sleep(max(0.0, (due - monotonic_ns()) / 1e9))
             second += 1
-            if second % EVERY_S == 0 and not self._one_clock:
-                self._clock_now = self._clock()
-                self._ping()
+            if second % EVERY_S == 0 and not self.clock.is_own:
+                self._clock_now = self.clock.offset()
+                self.clock.ping()
             if not self._closing:
                 try:
                     self._tick(flush=second % FLUSH_EVERY == 0)
@@ -322,8 +295,8 @@ class Task:
         self.dispatcher.stop()
         self.dispatcher.drain(seconds)
         self._closing = True
-        if not self._one_clock:
-            self._measure_clock()
+        if not self.clock.is_own:
+            self.clock.measure()
         try:
             if self._health is not None:
                 self._close_second()
@@ -364,7 +337,7 @@ class Task:
             "pid": os.getpid(),
             "state": self._state,
             "why": self._why,
-            "clock": self._clock(),
+            "clock": self.clock.offset(),
             "stamps": "kernel" if KERNEL_STAMPS and self.scenario.clock == "kernel" else "user",
             "counts": self.counters.as_message(),
             "rows": dict(self.recorder.written),

@@ -18,10 +18,9 @@ from typing import Any
 import gevent
 
 from tailgauge import __version__
-from tailgauge.clock import boot_id, monotonic_ns, offset_from_ping
+from tailgauge.clock import boot_id
 from tailgauge.errors import TailgaugeError, TargetError
 from tailgauge.link import Link
-from tailgauge.offsets import Ping
 from tailgauge.recorder import RecorderError
 from tailgauge.records import SCHEMA_VERSION
 from tailgauge.task import Task
@@ -94,7 +93,7 @@ class Worker:
             self._task.prepare()
         except Exception as error:
             if isinstance(error, FAILURES):
-                log.error("this worker cannot take part: %s", error)
+                log.warning("this worker cannot take part: %s", error)
             else:
                 log.exception("the plan could not be taken")
             told = {"why": str(error), "target": isinstance(error, TargetError)}
@@ -138,6 +137,4 @@ class Worker:
 
     def _pong(self, _: str, data: dict[str, Any]) -> None:
         if task := self._mine(data):
-            now = monotonic_ns()
-            task.pings.append(Ping(now, offset_from_ping(data["t0"], data["t1"], data["t2"], now)))
-            task.ponged.set()
+            task.clock.answer(data["t0"], data["t1"], data["t2"])
