@@ -77,7 +77,7 @@ def conservation(frames: Frames) -> Conservation:
     return Conservation(
         scheduled, dispatched, client_drop, not_reached, lost, ended, censored,
         int(requests["request_id"].duplicated().sum()), missing, found, unwritten, tuple(broken), workers,
-        unseen(requests) if lost and not told and run["arrival"] in PLANNED else (),
+        unseen(requests, lost) if lost and not told and run["arrival"] in PLANNED else (),
     )  # fmt: skip
 
 

@@ -140,8 +140,10 @@ def _stretches(told: list[Json]) -> tuple[Stretch, ...]:
     return tuple(Stretch(one["from_s"], one["to_s"], one["requests"]) for one in told)
 
 
-def unseen(requests: pd.DataFrame) -> tuple[Stretch, ...]:
-    """Arrivals that left no row anywhere, up to the last that did: they come in order, so their neighbours say when."""
+def unseen(requests: pd.DataFrame, lost: int) -> tuple[Stretch, ...]:
+    """When the arrivals that left no row were due: they come in order, so their neighbours say it; what of `lost` has no
+    later neighbour was due after the last row.
+    """
     first = requests[requests["request_id"] % records.TURNS == 0].drop_duplicates("request_id")
     first = first.sort_values("request_id")
     number = (first["request_id"] // records.TURNS).to_numpy(np.int64)
@@ -159,4 +161,5 @@ def unseen(requests: pd.DataFrame) -> tuple[Stretch, ...]:
             out[-1] = Stretch(last.from_s, until, last.requests + n)
         else:
             out.append(Stretch(since, until, n))
-    return tuple(out)
+    rest = lost - sum(one.requests for one in out)
+    return (*out, Stretch(round(float(at_s[-1]), 3), None, rest)) if rest > 0 else tuple(out)

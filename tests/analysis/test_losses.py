@@ -282,6 +282,21 @@ def test_a_killed_worker_is_taken_at_its_last_second_of_health(whole, losing, tm
     )
 
 
+def test_what_was_handed_out_for_after_the_last_row_was_due_later(whole, losing, tmp_path):
+    """Everybody was killed at about 15 s; ten seconds had been handed out ahead."""
+    folders = losing.orphan(whole, tmp_path / "apart")
+    for number, folder in enumerate(folders):
+        for part in folder.glob("*/part-?-3.parquet"):
+            part.unlink()
+        record = folder / "workers" / f"{number}.json"
+        record.write_text(json.dumps(json.loads(record.read_text()) | {"state": "running"}))
+    found = judged(*folders)[2]
+
+    assert found.conservation.lost == 60
+    assert [(s.to_s, s.requests) for s in found.conservation.unseen] == [(None, 60)]
+    assert "What left no row was due from 14.9 s on." in found.reasons[0].text
+
+
 def test_a_worker_whose_folder_is_not_given_is_named(whole, losing, tmp_path):
     first, _, third = losing.orphan(whole, tmp_path / "apart")
     word, gates, found = judged(first, third)
