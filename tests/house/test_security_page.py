@@ -1,0 +1,60 @@
+"""docs/security.md says the bounds and names that the code has."""
+
+import re
+
+import pytest
+
+from tailgauge.breaches import BREACHES
+from tailgauge.endpoints import decoder, sse
+from tailgauge.scenario import Limits
+from tailgauge.target_tables import Target
+from tailgauge.transport import bounds, http1
+
+BOUNDS = {
+    "time of one attempt": (Limits().attempt_deadline_s,),
+    "head of a response": (http1.MAX_HEAD >> 10, http1.MAX_LINES, http1.MAX_INTERIM),
+    "line of a chunk's size": (http1.MAX_HEAD >> 10, http1.MAX_LINES),
+    "one event of a stream": (sse.MAX_EVENT >> 20, sse.MAX_LINES),
+    "events and pieces of content": (decoder.MANY_EVENTS, decoder.EVENTS_A_TOKEN),
+    "malformed events": (decoder.MANY_MALFORMED,),
+    "a stream as a whole": (bounds.MAX_BODY >> 20,),
+    "an answer that was asked for at once": (bounds.MAX_WHOLE >> 20,),
+    "the text of an answer": (decoder.MAX_TEXT >> 20,),
+    "any other body": (bounds.MAX_ERROR_BODY >> 20, bounds.ERROR_KEPT >> 10, 2000),
+    "all open answers of a worker": (bounds.MAX_HELD >> 20,),
+    "rate-limit headers": (40, 200),
+    "phases of an answer": (decoder.MAX_PHASES,),
+}
+
+
+@pytest.fixture(scope="module")
+def page(checkout):
+    return (checkout / "docs" / "security.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("what", BOUNDS)
+def test_a_bound_is_that_of_the_code(page, what):
+    (row,) = re.findall(rf"^\| {re.escape(what)}[^|]*\|([^|]*)\|", page, re.MULTILINE)
+    numbers = [
+        float(text.replace(",", "")) for text in re.findall(r"(?<![\w`])\d[\d,]*", row.replace("(1xx)", ""))
+    ]
+
+    assert numbers == [float(number) for number in BOUNDS[what]]
+
+
+def test_every_breach_is_explained(page):
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|$", page, re.MULTILINE))
+    del rows["error_type"]  # the heading
+
+    assert rows == BREACHES
+
+
+def test_every_bound_ends_under_a_name_that_there_is(page):
+    table = page.partition("| the attempt ends as |")[2].partition("\n\n")[0]
+    named = set(re.findall(r"`(\w+)`[^|`]*\|$", table, re.MULTILINE))
+
+    assert named - {"timeout"} <= set(BREACHES)
+
+
+def test_every_key_of_a_target_that_it_names_exists(page):
+    assert set(re.findall(r"`target\.(\w+)`", page)) <= set(Target.model_fields)
