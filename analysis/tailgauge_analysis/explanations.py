@@ -15,7 +15,7 @@ import pandas as pd
 from tailgauge import records, trust
 from tailgauge_analysis.client import grown, steady_health
 from tailgauge_analysis.frames import Frames
-from tailgauge_analysis.runfile import whole
+from tailgauge_analysis.runfile import Json, whole
 from tailgauge_analysis.steady import Steady
 from tailgauge_analysis.wording import clock, count, ms, plural, share
 
@@ -33,7 +33,8 @@ def explanations(frames: Frames, stage: Steady) -> list[str]:
     more = more_workers(frames, stage)
     for number, rows in steady_health(frames, stage).groupby("worker"):
         mine = frames.health[frames.health["worker"] == number]
-        out += [f"worker {number} {text}" for text in _of(rows, mine, more)]
+        silent = [s for w in frames.run["workers"] if w["worker"] == number for s in w["silent"]]
+        out += [f"worker {number} {text}" for text in _of(rows, mine, more, silent)]
     return out
 
 
@@ -57,15 +58,15 @@ def more_workers(frames: Frames, stage: Steady) -> str:
     return text
 
 
-def _of(rows: pd.DataFrame, mine: pd.DataFrame, more: str) -> Iterator[str]:
-    """What one worker had to bear; `rows` are its seconds of the stage, `mine` all of them."""
+def _of(rows: pd.DataFrame, mine: pd.DataFrame, more: str, silent: list[Json]) -> Iterator[str]:
+    """What one worker had to bear; `rows` are its seconds of the stage, `mine` all of them. `silent`: not heard of."""
     waits = rows["core_wait_ns"].fillna(0) / 1e9
     busy = _longest(rows, rows["cpu_share"] + waits >= trust.BUSY_CPU)
     if busy is not None:
         waited = waits.loc[busy.index].mean()
         of = f"a core and waited for one {waited:.0%} of the time" if waited > SHORT_OF_CORES else "its core"
         yield f"was at {busy['cpu_share'].mean():.0%} of {of} {_span(busy)}: {more}"
-    yield from _late(rows)
+    yield from _late(rows, silent)
     pauses = rows["gc_pause_ns"].max() / 1e6
     if pauses > GARBAGE * 1e3:
         yield f"spent up to {ms(pauses)} ms of a second in Python's garbage collector"
@@ -87,7 +88,7 @@ def _of(rows: pd.DataFrame, mine: pd.DataFrame, more: str) -> Iterator[str]:
         yield f"grew by {(memory.iloc[-1] - memory.iloc[0]) / 1e6:,.0f} MB of memory over the stage: it may not last a longer run"
 
 
-def _late(rows: pd.DataFrame) -> Iterator[str]:
+def _late(rows: pd.DataFrame, silent: list[Json]) -> Iterator[str]:
     """Its event loop, and why."""
     late = rows[rows["loop_lag_max_ns"] > LAG_NS]
     if not len(late):
@@ -98,7 +99,9 @@ def _late(rows: pd.DataFrame) -> Iterator[str]:
         f"had its event loop up to {ms(lag_ns / 1e6)} ms late (at {_at(worst)}), "
         f"above {LAG_NS // 10**6} ms in {len(late)} of {len(rows)} seconds"
     )
-    if worst["core_wait_ns"] > WAITED * lag_ns:
+    if any(_froze(worst["at_ns"] / 1e9, lag_ns / 1e9, s["from_s"], s["to_s"] or math.inf) for s in silent):
+        text += "; nothing was heard of it meanwhile: the process was stopped, or its whole machine"
+    elif worst["core_wait_ns"] > WAITED * lag_ns:
         text += (
             f"; it waited {ms(worst['core_wait_ns'] / 1e6)} ms of that second for a core: "
             "other processes have it, give each worker one of its own"
@@ -111,6 +114,11 @@ def _late(rows: pd.DataFrame) -> Iterator[str]:
             "(a sleep, a file, a look-up in a plug-in or a listener): take it out"
         )
     yield text
+
+
+def _froze(at_s: float, lag_s: float, from_s: float, to_s: float) -> bool:
+    """Whether a lag that ended at `at_s` was most of a silence: a network that is gone makes nothing late."""
+    return from_s < at_s and at_s - lag_s < to_s and lag_s > WAITED * (to_s - from_s)
 
 
 def _span(rows: pd.DataFrame) -> str:

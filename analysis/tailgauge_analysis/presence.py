@@ -4,7 +4,8 @@ Rule: at the end of every second a worker says how many attempts were open. Of i
 and not ended at that moment. By Little's law, the mean of both is arrivals a second times the mean time in flight: where
 they differ, rows are missing or times are wrong. A worker counts an end when it has taken it from the kernel, so what
 began or ended within a tenth of a second of the moment may be counted either way. Both counts are one worker's by its
-own clock, so that no offset is between them.
+own clock, so that no offset is between them. When a call that was still open at the end (censored) was closed, no row says:
+it may be counted either way too.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ def presence(frames: Frames) -> Presence | None:
         begun = np.sort(mine["dispatched_at_ns"].to_numpy(np.float64))
         ended = np.sort(mine["ended_at_ns"].dropna().to_numpy(np.float64))
         slack = SLACK_NS + (health["handover_max_ns"] + health["loop_lag_max_ns"]).to_numpy(np.float64)
-        begins = [np.searchsorted(begun, at + shift, "right") for shift in (-slack, 0, slack)]
+        closed = np.sort(mine.loc[mine["ended_at_ns"].notna(), "dispatched_at_ns"].to_numpy(np.float64))
+        begins = [
+            np.searchsorted(b, at + s, "right") for b, s in ((closed, -slack), (begun, 0), (begun, slack))
+        ]
         ends = [np.searchsorted(ended, at + shift, "right") for shift in (slack, 0, -slack)]
         low, same, high = (b - e for b, e in zip(begins, ends, strict=True))
         live += float(told.sum())

@@ -29,9 +29,10 @@ def told(synthetic, tmp_path_factory):
     frames = load([synthetic.write(tmp_path_factory.mktemp("run"), **spec)])
     stage = steady(frames)
 
-    def sentences(**columns):
+    def sentences(silent=(), **columns):
         changed = {"loop_lag_max_ns": 0, **columns}
-        return explanations(replace(frames, health=frames.health.assign(**changed)), stage)
+        run = frames.run | {"workers": [frames.run["workers"][0] | {"silent": list(silent)}]}
+        return explanations(replace(frames, run=run, health=frames.health.assign(**changed)), stage)
 
     return sentences
 
@@ -73,6 +74,19 @@ def test_what_was_hard_is_told(told, health, said):
         assert sentences == []
     else:
         assert any(one.startswith("worker 0 ") and said in one for one in sentences), sentences
+
+
+@pytest.mark.parametrize(
+    ("silent", "froze"),
+    [((0.5, 3.2), True), ((3.5, 6.0), False), ((0.2, 6.0), False), ((0.5, None), False)],
+)
+def test_a_worker_that_froze_blames_no_plug_in(told, silent, froze):
+    """2.4 s late at 00:03, in a silence of about as long; in a longer one it was the network, which makes nothing late."""
+    since, until = silent
+    sentences = told(silent=[{"from_s": since, "to_s": until}], **lag(2400.0))
+
+    assert ("the process was stopped, or its whole machine" in sentences[0]) == froze
+    assert ("waits without giving way" in sentences[0]) != froze
 
 
 def test_a_late_loop_on_a_full_core_blames_no_plug_in(told):

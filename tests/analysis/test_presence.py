@@ -1,0 +1,37 @@
+"""Open attempts, counted live and again from the rows."""
+
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from tailgauge_analysis.presence import presence
+
+S = 1e9
+
+
+def seen(live, ended_s=(1.5, 3.5, None)):
+    """Calls that began at 1, 2 and 3 s, and what the worker counted at the end of the seconds 1 to 5."""
+    attempts = pd.DataFrame({
+        "worker": 0, "dispatched_at_ns": [1 * S, 2 * S, 3 * S],
+        "ended_at_ns": [None if end is None else end * S for end in ended_s],
+    }).astype({"ended_at_ns": float})  # fmt: skip
+    health = pd.DataFrame({
+        "worker": 0, "at_ns": [0.8 * S, 1.8 * S, 2.8 * S, 3.8 * S, 4.8 * S], "in_flight": live, "handover_max_ns": 0,
+        "loop_lag_max_ns": 0,
+    })  # fmt: skip
+    return presence(SimpleNamespace(attempts=attempts, health=health)).outside
+
+
+@pytest.mark.parametrize(
+    ("live", "outside"),
+    [
+        ((0, 0, 1, 1, 1), 0.0),
+        ((0, 0, 1, 1, 0), 0.0),  # the last call was never stamped as ended: it may have been closed by then
+        ((0, 0, 1, 0, 0), 0.0),
+        ((0, 0, 1, 2, 1), 0.2),  # one more than the rows have
+        ((0, 0, 0, 1, 1), 0.2),  # one less, and its end is known
+    ],
+)
+def test_what_no_row_says_may_be_counted_either_way(live, outside):
+    assert seen(live) == pytest.approx(outside)
