@@ -6,6 +6,7 @@ runs in a process of its own, through `command`.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -29,7 +30,30 @@ ALONE = (
     "simulator/realtime",
 )
 LONG = ("tests/end_to_end", "tests/real_engine", "tests/simulator/surface", "tests/analysis/test_browser")
+TESTS = Path(__file__).parent
 Command = Callable[..., subprocess.CompletedProcess[str]]
+
+gc.disable()  # until all is collected: none of it is garbage
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where only the tests of `ALONE` are asked for, leave the other files unread."""
+    if config.option.markexpr != "alone" or TESTS not in collection_path.parents:
+        return None
+    name = collection_path.relative_to(TESTS).as_posix()
+    files = [test.partition("::")[0] for test in ALONE]
+    return None if any(name.startswith(file) or file.startswith(name) for file in files) else True
+
+
+def pytest_collection_finish() -> None:
+    """What stands now stands to the end: it is searched for garbage no more."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Nor does the interpreter's end search what the tests have made."""
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
