@@ -6,12 +6,15 @@ import json
 import os
 import signal
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from end_to_end.running import QUICK, RunData, Start, assert_conserved
+from end_to_end.running import QUICK, RunData, Start, assert_conserved, free_port, until
 
 from tailgauge.arrival_tables import Arrival
 from tailgauge.arrivals import plan
@@ -116,15 +119,37 @@ def test_a_second_ctrl_c_closes_the_open_requests(start: Start) -> None:
     assert open_at_end.ended_at_ns.isna().all()
 
 
-def test_a_killed_worker_is_noticed_counted_and_makes_the_run_invalid(start: Start) -> None:
-    running = start("run", "streaming", "--workers=2", "--rate=30", "--duration=16", *QUICK)
+def _live(page: str) -> dict[str, Any]:
+    told: dict[str, Any] = json.load(urllib.request.urlopen(f"{page}/tailgauge/live.json", timeout=5))
+    return told
+
+
+def _post(url: str, **headers: str) -> str:
+    form = b"user_count=1&spawn_rate=1"
+    try:
+        answer = urllib.request.urlopen(urllib.request.Request(url, form, headers), timeout=5)
+    except urllib.error.HTTPError as error:
+        return f"{error.code} {error.read().decode()}"
+    return str(answer.read().decode())
+
+
+def test_a_killed_worker_is_noticed_shown_counted_and_makes_the_run_invalid(start: Start) -> None:
+    page = f"http://127.0.0.1:{(port := free_port())}"
+    running = start("run", "streaming", "--workers=2", "--rate=30", "--duration=16", f"--web={port}", *QUICK)
     run = running.wait_for_start(6)
     victim = run.facts["workers"][0]
 
     os.kill(victim["pid"], signal.SIGKILL)
+    until(lambda: "worker 0 is gone" in _live(page)["run"]["reason"], timeout_s=9)
+    shown = _live(page)
+    assert "begun by `tailgauge run`" in _post(f"{page}/swarm")
+    assert _post(f"{page}/stop", Origin="http://elsewhere.example") == "403 asked for by another page"
     done = running.finish()
 
     assert done.code == 3
+    assert (shown["run"]["verdict"], shown["run"]["state"]) == ("INVALID", "running")
+    assert [worker["state"] for worker in shown["workers"]] == ["lost", "running"]
+    assert f"live view on {page}/tailgauge" in done.stderr
     counts = assert_conserved(done.run)
     assert counts["lost"] > 0
     assert [w["state"] for w in done.run.facts["workers"]] == ["lost", "drained"]
