@@ -120,6 +120,28 @@ def test_what_was_made_before_knows_what_was_there_then(environment):
     assert (clean(KEY), redact(KEY)) == (MARK, KEY)
 
 
+@given(
+    st.lists(
+        st.sampled_from(["", "end_turn", KEY, KEY[:9], f"x{KEY}", "y" * 100 + KEY[:12], "z" * 300]),
+        max_size=6,
+    )
+)
+def test_many_texts_are_cleaned_as_each_of_them(texts):
+    os.environ["HYPOTHESIS_TOKEN"] = KEY
+    try:
+        clean = Redaction()
+    finally:
+        del os.environ["HYPOTHESIS_TOKEN"]
+    cleaned = clean.each(texts)
+
+    assert len(cleaned) == len(texts)
+    assert not any(KEY in text for text in cleaned)
+    for text, after in zip(texts, cleaned, strict=True):
+        assert after == clean(text) or (after == text and len(text) < redaction.UNCUT), (
+            "only what may have been cut is looked at"
+        )
+
+
 # --- children ---------------------------------------------------------------------------------------------------
 
 

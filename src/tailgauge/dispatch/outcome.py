@@ -9,7 +9,6 @@ secrets in it are gone.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING
 from tailgauge import records
 from tailgauge.breaches import BREACHES, COMPRESSED, HEAD_TOO_LARGE, NOT_AN_EVENT_STREAM, NOT_HTTP
 from tailgauge.endpoints.decoder import error_of
-from tailgauge.redaction import redact
+from tailgauge.redaction import Redaction
 
 if TYPE_CHECKING:
     from tailgauge.endpoints.decoder import StreamDecoder
@@ -41,14 +40,12 @@ class Outcome:
     limit_kind: str | None = None
 
 
-Clean = Callable[[str], str]  # a text without secrets
-
-
-def outcome(exchange: Exchange, decoder: StreamDecoder, clean: Clean = redact) -> Outcome:
-    """Outcome of a finished exchange."""
+def outcome(exchange: Exchange, decoder: StreamDecoder, clean: Redaction | None = None) -> Outcome:
+    """Outcome of a finished exchange; `clean` takes secrets out of what the target wrote."""
     found = _outcome(exchange, decoder)
     if found.error_type is None:
         return found
+    clean = clean or Redaction()
     text = None if found.error_body is None else clean(found.error_body)[:MAX_ERROR_TEXT]
     return replace(found, error_type=clean(found.error_type)[:MAX_TYPE], error_body=text)
 
@@ -120,15 +117,14 @@ def _limit_kind(exchange: Exchange) -> str:
     return "unknown"
 
 
-def rate_limit_headers(exchange: Exchange, clean: Clean = redact) -> str | None:
+def rate_limit_headers(exchange: Exchange, clean: Redaction | None = None) -> str | None:
     """Every rate-limit header as a JSON object, or None."""
-    named = [(name, value) for name, value in exchange.headers if b"ratelimit" in name.lower()]
-    found = {_short(name, clean).lower(): _short(value, clean) for name, value in named[:MAX_HEADERS]}
-    return json.dumps(found) if found else None
-
-
-def _short(text: bytes, clean: Clean) -> str:
-    return clean(text.decode("latin-1"))[:MAX_HEADER]
+    named = [pair for pair in exchange.headers if b"ratelimit" in pair[0].lower()][:MAX_HEADERS]
+    if not named:
+        return None
+    texts = (clean or Redaction()).each([text.decode("latin-1") for pair in named for text in pair])
+    short = [text[:MAX_HEADER] for text in texts]
+    return json.dumps({name.lower(): value for name, value in zip(short[::2], short[1::2], strict=True)})
 
 
 def should_retry(exchange: Exchange) -> bool | None:

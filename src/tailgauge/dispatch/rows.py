@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from itertools import islice
 from typing import TYPE_CHECKING
 
-from tailgauge.dispatch.outcome import Clean, Outcome, rate_limit_headers, retry_after_s
+from tailgauge.dispatch.outcome import Outcome, rate_limit_headers, retry_after_s
 from tailgauge.records import CENSORED, AttemptRow
-from tailgauge.redaction import redact
+from tailgauge.redaction import Redaction
 
 # The header's metrics, and the parts of one: a name and parameters, whose values may be quoted.
 _METRIC, _PART = (re.compile(rf'(?:[^{separator}"]|"[^"]*")+') for separator in ",;")
@@ -27,21 +26,25 @@ if TYPE_CHECKING:
 
 
 def fill(
-    row: AttemptRow, exchange: Exchange, decoder: StreamDecoder, result: Outcome, clean: Clean = redact
+    row: AttemptRow,
+    exchange: Exchange,
+    decoder: StreamDecoder,
+    result: Outcome,
+    clean: Redaction | None = None,
 ) -> None:
     """Complete the row of an attempt that has ended; `clean` takes secrets out of what the target wrote."""
+    clean = clean or Redaction()
     _outcome(row, exchange, result)
     row.rate_limit_headers = rate_limit_headers(exchange, clean)
     _exchange(row, exchange)
     _stream(row, decoder)
-    row.stop_reason, row.model = _cleaned(decoder.stop_reason, clean), _cleaned(decoder.model, clean)
-    row.phases = _phases(exchange, decoder, clean)
     _stamps(row, decoder)
-    row.server_request_id = _cleaned(_server_id(exchange, decoder), clean)
-
-
-def _cleaned(text: str | None, clean: Clean) -> str | None:
-    return text and clean(text)
+    row.phases = _phases(exchange, decoder, clean)
+    said = decoder.stop_reason, decoder.model, _server_id(exchange, decoder)
+    known = clean.each([text or "" for text in said])
+    row.stop_reason, row.model, row.server_request_id = (
+        text and cleaned for text, cleaned in zip(said, known, strict=True)
+    )
 
 
 def _outcome(row: AttemptRow, exchange: Exchange, result: Outcome) -> None:
@@ -92,15 +95,17 @@ def _stamps(row: AttemptRow, decoder: StreamDecoder) -> None:
         row.last_content_at_ns, row.last_content_low_at_ns = last.at, last.low
 
 
-def _phases(exchange: Exchange, decoder: StreamDecoder, clean: Clean = redact) -> str | None:
+def _phases(exchange: Exchange, decoder: StreamDecoder, clean: Redaction) -> str | None:
     """When each phase began, since sent; and what Server-Timing says how long it took, as `NAME;dur`."""
     sent = exchange.sent_at_ns
     found = {} if sent is None else {name: at - sent for name, at in decoder.phases.items()}
     for name, value in exchange.headers:
         if name.lower() == b"server-timing":
             found.update(_durations(value.decode("latin-1")))
-    told = {clean(name): ns for name, ns in islice(found.items(), _PHASES)}
-    return json.dumps(told) if told else None
+    if not found:
+        return None
+    names = clean.each(list(found)[:_PHASES])
+    return json.dumps(dict(zip(names, found.values(), strict=False)))
 
 
 def _durations(header: str) -> Iterator[tuple[str, int]]:

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tailgauge.dispatch.rows import _phases
+from tailgauge.redaction import Redaction
 
 
 class Seen:
@@ -34,10 +35,10 @@ class Decoded:
     ],
 )  # fmt: skip
 def test_durations_of_the_header_are_nanoseconds(headers, expected):
-    told = _phases(Seen(*headers), Decoded())
+    told = _phases(Seen(*headers), Decoded(), Redaction())
 
     assert (told and json.loads(told)) == expected
 
 
 def test_a_phase_begins_at_a_time_since_sent():
-    assert json.loads(_phases(Seen(), Decoded(retrieval=1500)) or "") == {"retrieval": 500}
+    assert json.loads(_phases(Seen(), Decoded(retrieval=1500), Redaction()) or "") == {"retrieval": 500}
