@@ -21,7 +21,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from tailgauge import sketch
-from tailgauge.live import Mark, Seen
+from tailgauge.live import Point, Seen
 from tailgauge.trust import WORST_FIRST
 
 BOUNDS_S = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 120.0)
@@ -33,9 +33,9 @@ NAMES = {
     "tailgauge_requests_dropped": "Requests dropped by the client at its in-flight cap",
     "tailgauge_requests_ended": "Requests by how they ended",
     "tailgauge_requests_in_flight": "Requests sent and not ended",
-    "tailgauge_calls_ended": "HTTP calls by how they ended; rate_limited: answered with 429",
+    "tailgauge_attempts_ended": "Attempts (HTTP calls) by how they ended; rate_limited: answered with 429",
     "tailgauge_chunks": "Streamed content chunks",
-    "tailgauge_ttft_seconds": "Time to first content since scheduled, of every call that had content",
+    "tailgauge_ttft_seconds": "Time to first content since scheduled, of every attempt that had content",
     "tailgauge_ttft_recent_seconds": "Quantiles of the same over the last 10 s; none without a first content",
     "tailgauge_verdict": "1 for the verdict so far, 0 for the other two",
     "tailgauge_workers": "Workers by state",
@@ -44,7 +44,7 @@ NAMES = {
 }
 
 
-def exposed(seen: Seen | None, last: Mark, accept: str) -> tuple[bytes, str]:
+def exposed(seen: Seen | None, last: Point, accept: str) -> tuple[bytes, str]:
     """Body and content type of an answer to a scrape that accepts these types."""
     registry = CollectorRegistry()
     registry.register(_Families(seen, last))
@@ -55,7 +55,7 @@ def exposed(seen: Seen | None, last: Mark, accept: str) -> tuple[bytes, str]:
 class _Families(Collector):
     """One moment of a run, as a registry wants it."""
 
-    def __init__(self, seen: Seen | None, last: Mark) -> None:
+    def __init__(self, seen: Seen | None, last: Point) -> None:
         self._seen, self._last = seen, last
 
     def collect(self) -> Iterator[Metric]:
@@ -63,7 +63,7 @@ class _Families(Collector):
             yield from families(self._seen, self._last)
 
 
-def families(seen: Seen, last: Mark) -> Iterator[Metric]:
+def families(seen: Seen, last: Point) -> Iterator[Metric]:
     """Every metric of a run."""
     progress = seen.progress
     told = {"run_id": seen.run_id, "scenario": seen.scenario, "state": seen.state}
@@ -74,7 +74,7 @@ def families(seen: Seen, last: Mark) -> Iterator[Metric]:
     yield _counter("tailgauge_requests_dropped", progress.dropped)
     yield _counters("tailgauge_requests_ended", "outcome", progress.ended)
     yield _gauge("tailgauge_requests_in_flight", progress.in_flight)
-    yield _counters("tailgauge_calls_ended", "outcome", progress.attempts)
+    yield _counters("tailgauge_attempts_ended", "outcome", progress.attempts)
     yield _counter("tailgauge_chunks", progress.chunks)
     yield _histogram("tailgauge_ttft_seconds", progress.ttft)
     recent = {"0.5": last.ttft_p50_ms, "0.99": last.ttft_p99_ms}

@@ -1,8 +1,8 @@
 """A run as it is watched: the owner's view folded once a second into a series of bounded length.
 
-Rule: pure. The counters are cumulative, so a mark that is left out costs detail and no count: what happened between two
-marks is the difference of their counters. When HELD marks are there every second one is left out, and from then on
-marks are twice as far apart. Live TTFT is of the last WINDOW_S seconds, or since the mark before where that is longer:
+Rule: pure. The counters are cumulative, so a point that is left out costs detail and no count: what happened between two
+points is the difference of their counters. When HELD points are there every second one is left out, and from then on
+points are twice as far apart. Live TTFT is of the last WINDOW_S seconds, or since the point before where that is longer:
 
     bins of the window = bins now - bins then        (DDSketch bins, within 1%)
 """
@@ -59,8 +59,8 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """The run's counters at one moment: all but the last three only grow. `limited`: calls that got a 429."""
+class Point:
+    """The run's counters at one moment: all but the last three only grow. `limited`: attempts that got a 429."""
 
     at_s: float
     sent: int = 0
@@ -72,7 +72,7 @@ class Mark:
     ttft_p99_ms: float | None = None
 
 
-_ORIGIN = Mark(0.0)
+_ORIGIN = Point(0.0)
 _RATES = ("sent", "failed", "limited", "chunks")
 _LEVELS = ("in_flight", "ttft_p50_ms", "ttft_p99_ms")
 
@@ -82,15 +82,15 @@ class Live:
     """One run over time. `last` is the latest fold, `rates` are those since the one before."""
 
     every_s: float = 1.0
-    marks: list[Mark] = field(default_factory=list)
-    last: Mark = _ORIGIN
+    points: list[Point] = field(default_factory=list)
+    last: Point = _ORIGIN
     rates: dict[str, float] = field(default_factory=dict)
     _recent: deque[tuple[float, sketch.Bins]] = field(default_factory=lambda: deque([(0.0, {})]))
 
     def fold(self, progress: Progress) -> None:
         """The run as it is at `progress.passed_s`, which is later than at the fold before."""
         p50_ms, p99_ms = self._ttft(progress.passed_s, progress.ttft)
-        mark = Mark(
+        point = Point(
             at_s=round(progress.passed_s, 2),
             sent=progress.sent,
             failed=progress.errors,
@@ -100,12 +100,12 @@ class Live:
             ttft_p50_ms=p50_ms,
             ttft_p99_ms=p99_ms,
         )
-        self.rates = _rates(self.last, mark)
-        self.last = mark
-        if not self.marks or mark.at_s - self.marks[-1].at_s >= self.every_s - _JITTER_S:
-            self.marks.append(mark)
-        if len(self.marks) == HELD:
-            self.marks = self.marks[1::2]
+        self.rates = _rates(self.last, point)
+        self.last = point
+        if not self.points or point.at_s - self.points[-1].at_s >= self.every_s - _JITTER_S:
+            self.points.append(point)
+        if len(self.points) == HELD:
+            self.points = self.points[1::2]
             self.every_s *= 2
 
     def _ttft(self, at_s: float, bins: sketch.Bins) -> tuple[float | None, float | None]:
@@ -119,38 +119,38 @@ class Live:
         return sketch.quantile(within, 0.5), sketch.quantile(within, 0.99)
 
     def since(self, at_s: float) -> dict[str, list[float | None]]:
-        """The marks after `at_s` as columns, counters as rates per second since the mark before."""
-        first = bisect_right(self.marks, at_s, key=lambda mark: mark.at_s)
-        before = [self.marks[first - 1] if first else _ORIGIN, *self.marks[first:-1]]
-        marks = self.marks[first:]
-        rates = [_rates(one, mark) for one, mark in zip(before, marks, strict=False)]
-        columns: dict[str, list[float | None]] = {"at_s": [mark.at_s for mark in marks]}
-        columns |= {name: [getattr(mark, name) for mark in marks] for name in _LEVELS}
+        """The points after `at_s` as columns, counters as rates per second since the point before."""
+        first = bisect_right(self.points, at_s, key=lambda point: point.at_s)
+        before = [self.points[first - 1] if first else _ORIGIN, *self.points[first:-1]]
+        points = self.points[first:]
+        rates = [_rates(one, point) for one, point in zip(before, points, strict=False)]
+        columns: dict[str, list[float | None]] = {"at_s": [point.at_s for point in points]}
+        columns |= {name: [getattr(point, name) for point in points] for name in _LEVELS}
         return columns | {f"{name}_per_s": [rate[name] for rate in rates] for name in _RATES}
 
 
-def _rates(before: Mark, mark: Mark) -> dict[str, float]:
-    passed_s = mark.at_s - before.at_s
+def _rates(before: Point, point: Point) -> dict[str, float]:
+    passed_s = point.at_s - before.at_s
     if passed_s <= 0:
         return dict.fromkeys(_RATES, 0.0)
-    return {name: round((getattr(mark, name) - getattr(before, name)) / passed_s, 2) for name in _RATES}
+    return {name: round((getattr(point, name) - getattr(before, name)) / passed_s, 2) for name in _RATES}
 
 
 def document(seen: Seen | None, live: Live, since_s: float) -> dict[str, Any]:
-    """What the page shows, as plain values; marks after `since_s` only, and `run` None where there is none yet."""
+    """What the page shows, as plain values; points after `since_s` only, and `run` None where there is none yet."""
     if seen is None:
         return {"run": None}
     progress = seen.progress
     run = {name: getattr(seen, name) for name in ("run_id", "scenario", "scenario_file", "folder", "state")}
     run |= {"targets": list(seen.targets), "notes": list(seen.notes[-NOTES_TOLD:])}
     run |= {name: getattr(progress, name) for name in ("duration_s", "verdict", "reason")}
-    calls = sum(progress.attempts.values())
+    attempts = sum(progress.attempts.values())
     return {
         "run": run,
-        "now": {**asdict(live.last), "dropped": progress.dropped, "calls": calls, "per_s": live.rates},
+        "now": {**asdict(live.last), "dropped": progress.dropped, "attempts": attempts, "per_s": live.rates},
         "window_s": max(WINDOW_S, live.every_s),
         "every_s": live.every_s,
-        "marks": live.since(since_s),
+        "points": live.since(since_s),
         "workers": [asdict(worker) for worker in seen.workers],
         "workers_total": seen.workers_total,
     }

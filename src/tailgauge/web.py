@@ -91,13 +91,13 @@ class Watcher:
         """That run with all of its workers, as a scrape that accepts these types wants it."""
         from tailgauge.exposition import exposed
 
-        run, progress, mark = self._run, self._progress, self.live.last
+        run, progress, point = self._run, self._progress, self.live.last
         if run is None or progress is None:
-            return exposed(None, mark, accept)
+            return exposed(None, point, accept)
         members = list(run.crew)
 
         def expose() -> tuple[bytes, str]:
-            return exposed(_seen(run, progress, members, len(members)), mark, accept)
+            return exposed(_seen(run, progress, members, len(members)), point, accept)
 
         answer: tuple[bytes, str] = gevent.get_hub().threadpool.apply(expose)  # 20 ms of a thousand workers
         return answer
@@ -219,7 +219,7 @@ def _plotly() -> Path:
 
 
 def _figures(watcher: Watcher) -> Response:
-    """Marks after `since`, or all of them where the page has seen another run, or this one in finer steps."""
+    """Points after `since`, or all of them where the page has seen another run, or this one in finer steps."""
     live = watcher.live
     known = request.args.get("run") == watcher.run_id and request.args.get("every") == str(live.every_s)
     since_s = request.args.get("since", -1.0, float) if known else -1.0

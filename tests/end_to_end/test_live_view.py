@@ -125,7 +125,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
         if browser.CHROMIUM is not None:
             with browser.Browser(folder / "profile", timeout_s=60) as chromium:
                 page.seen["browser"] = watch(chromium, page)
-        until(lambda: page.live()["run"] is not None and len(page.live()["marks"]["at_s"]) > 1)
+        until(lambda: page.live()["run"] is not None and len(page.live()["points"]["at_s"]) > 1)
         page.seen["during"], page.seen["metrics"] = page.live(), page.get("/metrics").read().decode()
         page.await_end(1)
         page.begin()
@@ -190,9 +190,9 @@ def test_the_figures_add_up_to_those_of_the_run_that_was_seen_last(page: Page) -
         0,
     )
     attempts = run.table("attempts").query("stage != 'preflight'")
-    assert after["now"]["calls"] == len(attempts)
+    assert after["now"]["attempts"] == len(attempts)
     assert attempts.chunks.sum() <= after["now"]["chunks"] <= run.table("attempts").chunks.sum()
-    passed, rates = [0.0, *after["marks"]["at_s"]], after["marks"]["sent_per_s"]
+    passed, rates = [0.0, *after["points"]["at_s"]], after["points"]["sent_per_s"]
     sent = sum(rate * (b - a) for rate, a, b in zip(rates, passed, passed[1:], strict=False))
     assert sent == pytest.approx(counts["dispatched"], rel=0.02)
     worker = after["workers"][0]

@@ -47,7 +47,7 @@ def read():
         (("tailgauge_requests_dropped_total",), 2.0),
         (("tailgauge_requests_ended_total", ("outcome", "timeout")), 5.0),
         (("tailgauge_requests_in_flight",), 3.0),
-        (("tailgauge_calls_ended_total", ("outcome", "rate_limited")), 4.0),
+        (("tailgauge_attempts_ended_total", ("outcome", "rate_limited")), 4.0),
         (("tailgauge_chunks_total",), 900.0),
         (("tailgauge_verdict", ("verdict", "DEGRADED")), 1.0),
         (("tailgauge_verdict", ("verdict", "VALID")), 0.0),

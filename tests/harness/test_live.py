@@ -17,7 +17,7 @@ def bins(*values):
 
 
 def progress(at_s, *ttft_ms, **counts):
-    """The run at a moment; TTFTs are those of all its calls until then."""
+    """The run at a moment; TTFTs are those of all its attempts until then."""
     return Progress(at_s, 600.0, **counts, ttft=bins(*ttft_ms))
 
 
@@ -37,30 +37,30 @@ def seen(*workers, notes=()):
                 tuple(notes), workers, len(workers))  # fmt: skip
 
 
-def test_rates_are_differences_of_counters_over_the_time_between_marks():
+def test_rates_are_differences_of_counters_over_the_time_between_points():
     """From nothing to 10 requests in the first second, to 16 in the 1.5 s after it."""
     live = folded(
         progress(1.0, sent=10, chunks=300, in_flight=4, attempts={"ok": 6}),
         progress(2.5, sent=16, chunks=330, in_flight=5, attempts={"ok": 12, "rate_limited": 3}, ended={"timeout": 6}),
     )  # fmt: skip
 
-    marks = live.since(-1.0)
+    points = live.since(-1.0)
 
-    assert marks["at_s"] == [1.0, 2.5]
-    assert marks["sent_per_s"] == [10.0, 4.0]
-    assert marks["chunks_per_s"] == [300.0, 20.0]
-    assert marks["limited_per_s"] == [0.0, 2.0]
-    assert marks["failed_per_s"] == [0.0, 4.0]
-    assert marks["in_flight"] == [4, 5]
+    assert points["at_s"] == [1.0, 2.5]
+    assert points["sent_per_s"] == [10.0, 4.0]
+    assert points["chunks_per_s"] == [300.0, 20.0]
+    assert points["limited_per_s"] == [0.0, 2.0]
+    assert points["failed_per_s"] == [0.0, 4.0]
+    assert points["in_flight"] == [4, 5]
     assert live.rates == {"sent": 4.0, "failed": 4.0, "limited": 2.0, "chunks": 20.0}
 
 
-def test_a_page_is_told_what_is_new_since_its_last_mark():
+def test_a_page_is_told_what_is_new_since_its_last_point():
     live = folded(progress(1.0, chunks=30), progress(2.0, chunks=90), progress(3.0, chunks=100))
 
-    marks = live.since(1.0)
+    points = live.since(1.0)
 
-    assert (marks["at_s"], marks["chunks_per_s"]) == ([2.0, 3.0], [60.0, 10.0])
+    assert (points["at_s"], points["chunks_per_s"]) == ([2.0, 3.0], [60.0, 10.0])
     assert live.since(3.0)["at_s"] == live.since(3.0)["chunks_per_s"] == []
 
 
@@ -93,7 +93,7 @@ def test_seconds_without_a_first_content_have_no_ttft():
     assert live.since(9.0)["ttft_p99_ms"] == [pytest.approx(50.0, rel=0.01), None, None, None]
 
 
-def test_a_long_run_keeps_its_counts_in_fewer_marks():
+def test_a_long_run_keeps_its_counts_in_fewer_points():
     """Three requests a second for 4,000 s, bursts of ten 429s at 1,000 s and at 3,000 s."""
     live = Live()
     for second in range(1, 4001):
@@ -104,19 +104,19 @@ def test_a_long_run_keeps_its_counts_in_fewer_marks():
             )
         )
 
-    marks = live.since(-1.0)
-    widths = [b - a for a, b in zip([0.0, *marks["at_s"]], marks["at_s"], strict=False)]
-    assert HELD / 2 <= len(marks["at_s"]) <= HELD
+    points = live.since(-1.0)
+    widths = [b - a for a, b in zip([0.0, *points["at_s"]], points["at_s"], strict=False)]
+    assert HELD / 2 <= len(points["at_s"]) <= HELD
     assert live.every_s == 4.0
     assert max(widths) <= 4.0
-    assert marks["at_s"][-1] > 4000 - live.every_s
-    assert set(marks["sent_per_s"]) == {3.0}
-    assert sum(w * r for w, r in zip(widths, marks["limited_per_s"], strict=True)) == pytest.approx(20)
-    assert live.last.at_s == 4000.0  # the figures are of this second, whatever the marks are
+    assert points["at_s"][-1] > 4000 - live.every_s
+    assert set(points["sent_per_s"]) == {3.0}
+    assert sum(w * r for w, r in zip(widths, points["limited_per_s"], strict=True)) == pytest.approx(20)
+    assert live.last.at_s == 4000.0  # the figures are of this second, whatever the points are
 
 
-def test_where_marks_are_further_apart_than_the_window_ttft_is_since_the_mark_before():
-    """At 16 s from mark to mark a call of 12 s ago is still in the figure."""
+def test_where_points_are_further_apart_than_the_window_ttft_is_since_the_point_before():
+    """At 16 s from point to point an attempt of 12 s ago is still in the figure."""
     live = Live(every_s=16.0)
     for second in range(1, 30):
         live.fold(progress(float(second), *[40.0] * (second >= 17), *[60.0] * (second >= 40)))
@@ -135,7 +135,7 @@ def test_what_is_told_is_plain_json():
 
     assert plain["run"]["notes"] == ["<b>"]
     assert (plain["run"]["verdict"], plain["now"]["sent"], plain["now"]["ttft_p50_ms"]) == ("VALID", 7, None)
-    assert (plain["marks"]["at_s"], plain["every_s"], plain["window_s"]) == ([3.0], 1.0, 10.0)
+    assert (plain["points"]["at_s"], plain["every_s"], plain["window_s"]) == ([3.0], 1.0, 10.0)
     assert plain["workers"][0]["clock_error_ms"] == 0.0
 
 

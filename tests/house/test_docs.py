@@ -9,6 +9,7 @@ import pytest
 
 from tailgauge.cli import cli
 from tailgauge.errors import Exit
+from tailgauge.exposition import NAMES
 from tailgauge.records import TABLES, columns
 from tailgauge.scenario import Slo
 from tailgauge_analysis.metrics import METRICS
@@ -56,6 +57,10 @@ def test_every_column_is_documented(table, pages):
 
 def test_every_metric_is_documented(pages):
     assert [metric.name for metric in METRICS if f"`{metric.name}`" not in pages["docs/metrics.md"]] == []
+
+
+def test_every_exposed_metric_is_documented(pages):
+    assert [name for name in NAMES if f"| `{name}" not in pages["docs/live.md"]] == []
 
 
 def test_an_objective_may_name_no_metric_that_the_analysis_does_not_compute():

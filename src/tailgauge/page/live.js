@@ -3,7 +3,7 @@
 const at = (id) => document.getElementById(id);
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const EVERY_MS = 1000;
-const known = { run: null, every: null, marks: null, heard: null };
+const known = { run: null, every: null, points: null, heard: null };
 
 const put = (element, text) => { if (element.textContent !== text) element.textContent = text; };
 const count = (n) => Math.round(n).toLocaleString("en-US");
@@ -24,7 +24,7 @@ const TILES = [
   ["Chunk rate", (told) => [rate(told.now.per_s.chunks ?? 0), `${count(told.now.chunks)} chunks`]],
   ["In flight", (told) => [count(told.now.in_flight), "requests sent and not ended"]],
   ["Sent", (told) => [count(told.now.sent), `${rate(told.now.per_s.sent ?? 0)} requests`]],
-  ["429s", (told) => [count(told.now.limited), `${share(told.now.limited, told.now.calls)} of the calls`], "limited"],
+  ["429s", (told) => [count(told.now.limited), `${share(told.now.limited, told.now.attempts)} of the attempts`], "limited"],
   ["Failed", (told) => [count(told.now.failed), `${share(told.now.failed, told.now.sent)} of the requests, 429s apart`], "failed"],
   ["Dropped", (told) => [count(told.now.dropped), "by the client, at its in-flight cap"], "dropped"],
 ];
@@ -113,14 +113,14 @@ const CHARTS = {
 };
 
 function draw() {
-  if (known.marks === null || document.hidden) return;
+  if (known.points === null || document.hidden) return;
   const style = getComputedStyle(document.documentElement), colour = (name) => style.getPropertyValue(name).trim();
   const font = getComputedStyle(document.body).fontFamily;
   const axis = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line"), fixedrange: true };
-  const last = known.marks.at_s.at(-1) ?? 0;
+  const last = known.points.at_s.at(-1) ?? 0;
   for (const [id, lines] of Object.entries(CHARTS)) {
     const traces = lines.map(([name, column, tone, unit]) => ({
-      name, x: known.marks.at_s, y: known.marks[column], type: "scatter", mode: "lines",
+      name, x: known.points.at_s, y: known.points[column], type: "scatter", mode: "lines",
       line: { color: colour(tone), width: 1.8 }, hovertemplate: `%{y:,.4~g} ${unit === "1/s" ? "per s" : unit}`,
     }));
     Plotly.react(id, traces, {
@@ -138,13 +138,13 @@ function draw() {
 // --- once a second --------------------------------------------------------------------------------------------
 
 function add(told) {
-  if (known.run !== told.run.run_id || known.every !== told.every_s) known.marks = null;
+  if (known.run !== told.run.run_id || known.every !== told.every_s) known.points = null;
   known.run = told.run.run_id;
   known.every = told.every_s;
-  if (known.marks === null) { known.marks = told.marks; return; }
-  const since = known.marks.at_s.at(-1) ?? -1;
-  const fresh = told.marks.at_s.findIndex((s) => s > since);
-  if (fresh >= 0) for (const [name, values] of Object.entries(told.marks)) known.marks[name].push(...values.slice(fresh));
+  if (known.points === null) { known.points = told.points; return; }
+  const since = known.points.at_s.at(-1) ?? -1;
+  const fresh = told.points.at_s.findIndex((s) => s > since);
+  if (fresh >= 0) for (const [name, values] of Object.entries(told.points)) known.points[name].push(...values.slice(fresh));
 }
 
 function show(told) {
@@ -166,7 +166,7 @@ function fall_silent() {
 }
 
 async function ask() {
-  const since = known.marks?.at_s.at(-1) ?? -1;
+  const since = known.points?.at_s.at(-1) ?? -1;
   const query = new URLSearchParams({ run: known.run ?? "", every: known.every?.toFixed(1) ?? "", since });
   try {
     const answer = await fetch(`tailgauge/live.json?${query}`, { cache: "no-store" });
