@@ -16,6 +16,7 @@ import click
 from tailgauge import __version__, exit_codes, run_command
 from tailgauge.address import parse
 from tailgauge.errors import Exit, TailgaugeError, UsageError
+from tailgauge.loading import loading
 
 
 class _Positive(click.ParamType[float]):
@@ -169,7 +170,8 @@ def run(
         sys.exit(Exit.worst(run_command.rehearse(each, click.echo, as_json=as_json) for each in settings))
     run_command.check_reachable(settings, address)
     run_command.check_keys(settings)
-    from tailgauge.launch import Hands, Page
+    with loading():
+        from tailgauge.launch import Hands, Page
 
     hands = Hands(children, elsewhere, address)
     shown = Page(*page) if page else None
@@ -227,7 +229,8 @@ def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> None:
 
     Exits as `tailgauge run` does for the same data.
     """
-    from tailgauge_analysis.report import make
+    with loading():
+        from tailgauge_analysis.report import make
 
     try:
         made = make(run_dirs, out)
@@ -287,8 +290,9 @@ def compare(
     The folders come as A1 B1 A2 B2 and so on: twenty pairs, run in turn, a coin saying which of a pair comes
     first; see docs/reports.md.
     """
-    from tailgauge_analysis.comparison import compare as comparison
-    from tailgauge_analysis.comparison import words
+    with loading():
+        from tailgauge_analysis.comparison import compare as comparison
+        from tailgauge_analysis.comparison import words
 
     if as_json and as_markdown:
         raise UsageError("--json and --markdown: choose one")
@@ -337,7 +341,8 @@ def endpoint(
     host: str, port: int, profile: str | None, sets: tuple[str, ...], seed: int, **options: Any
 ) -> None:
     """Serve the simulated endpoint: Anthropic Messages and OpenAI chat completions over HTTP."""
-    from tailgauge.endpoint_command import serve_command
+    with loading():
+        from tailgauge.endpoint_command import serve_command
 
     serve_command(host, port, profile, sets, seed, options, lambda url: click.echo(f"listening on {url}"))
 
@@ -379,3 +384,5 @@ def main() -> None:
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(Exit.INTERRUPTED)
+    finally:
+        gc.freeze()  # else the interpreter's end searches all that stands: half a second after an SDK

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from tailgauge.address import LOOPBACK, Address, is_loopback, parse
 from tailgauge.errors import Exit, UsageError
-from tailgauge.target_tables import SIMULATED
 
 if TYPE_CHECKING:
     from tailgauge.launch import Hands, Page
@@ -65,6 +64,8 @@ def page(web: str | None, *, metrics: bool) -> tuple[Address, bool] | None:
 
 def check_reachable(settings: Iterable[Settings], bind: Address) -> None:
     """A simulated endpoint is started on loopback: workers on other machines need one that they can reach."""
+    from tailgauge.target_tables import SIMULATED
+
     for each in settings:
         targets = filter(None, (each.scenario.target, each.scenario.second_target))
         if not is_loopback(bind.host) and any(target.url == SIMULATED for target in targets):

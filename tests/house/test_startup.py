@@ -5,6 +5,18 @@ import time
 
 ROUNDS = 5
 PROMISE_S = 0.5
+HEAVY = (
+    "pydantic",
+    "numpy",
+    "pyarrow",
+    "gevent",
+    "locust",
+    "anthropic",
+    "openai",
+    "aiohttp",
+    "pandas",
+    "jinja2",
+)
 
 
 def test_help_takes_less_than_half_a_second(command):
@@ -16,6 +28,13 @@ def test_help_takes_less_than_half_a_second(command):
 
     allowed = max(PROMISE_S, 10 * statistics.median(bare))
     assert statistics.median(help_page) < allowed, f"help: {help_page}, bare interpreter: {bare}"
+
+
+def test_help_loads_nothing_heavy(command):
+    loaded = command(["python", "-c", "import sys, tailgauge.cli; print(*sys.modules)"])
+
+    assert "tailgauge.cli" in loaded.stdout.split()
+    assert set(loaded.stdout.split()).isdisjoint(HEAVY)
 
 
 def _seconds(command, line) -> float:

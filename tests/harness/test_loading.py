@@ -1,0 +1,37 @@
+"""The collector rests while a command loads, and is back afterwards, whatever happens."""
+
+import gc
+
+import pytest
+
+from tailgauge.loading import loading
+
+
+def test_nothing_is_searched_while_it_loads_and_what_stands_then_not_later():
+    before = gc.get_freeze_count()
+    with loading():
+        assert not gc.isenabled()
+        kept = [[number] for number in range(1000)]
+
+    assert gc.isenabled()
+    assert gc.get_freeze_count() >= before + len(kept)
+
+
+def test_an_import_that_fails_gives_the_collector_back():
+    with pytest.raises(ModuleNotFoundError), loading():
+        import no_such_module  # noqa: F401
+
+    assert gc.isenabled()
+
+
+def test_what_comes_after_is_searched_as_ever():
+    class Node:
+        pass
+
+    with loading():
+        pass
+    lost = Node()
+    lost.itself = lost
+    del lost
+
+    assert gc.collect() > 0
