@@ -167,7 +167,13 @@ class AttemptRow:
         str | None, _c("string", "of a 429: requests, input_tokens, output_tokens, ...")
     ] = None
     status: Annotated[int | None, _c("int16", "HTTP status")] = None
-    error_type: Annotated[str | None, _c("string", "error name of the protocol, or of the system")] = None
+    error_type: Annotated[
+        str | None,
+        _c(
+            "string",
+            "error name of the target or the system, or how it broke its protocol: see docs/security.md",
+        ),
+    ] = None
     error_body: Annotated[str | None, _c("string", "first 2 kB of the error, secrets removed")] = None
     retry_after_s: Annotated[float | None, _c("float64", "retry-after header, in seconds")] = None
     rate_limit_headers: Annotated[str | None, _c("string", "every rate-limit header, as a JSON object")] = (
