@@ -19,6 +19,7 @@ MAX_PREFIXES = 1000  # that are written before a run
 OUTPUT_TOKENS = 16
 USABLE = frozenset({OK, EMPTY, RATE_LIMITED, OVERLOADED})  # outcomes with which a run makes sense
 _PLAUSIBLE = (0.2, 20.0)  # tokens a word of our list
+_MOST_AROUND = 1_000_000  # tokens around a prompt
 
 
 class Warms(Protocol):
@@ -79,6 +80,8 @@ def learn(tokens: dict[int, int]) -> Learnt:
     if not _PLAUSIBLE[0] <= slope <= _PLAUSIBLE[1]:
         return Learnt()
     overhead = max(0, round(tokens[SHORT_WORDS] - slope * SHORT_WORDS))
+    if overhead > _MOST_AROUND:
+        return Learnt()
     return Learnt(slope, overhead, known=True)
 
 

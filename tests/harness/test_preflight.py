@@ -53,7 +53,16 @@ def test_tokens_of_a_word_and_the_overhead_are_learnt_from_two_usages(per_word: 
 
 
 @pytest.mark.parametrize(
-    "tokens", [{}, {32: 40}, {232: 250}, {32: 9, 232: 9}, {32: 300, 232: 40}, {32: 1, 232: 9999}]
+    "tokens",
+    [
+        {},
+        {32: 40},
+        {232: 250},
+        {32: 9, 232: 9},
+        {32: 300, 232: 40},
+        {32: 1, 232: 9999},
+        {32: 10**12, 232: 10**12 + 200},
+    ],
 )
 def test_what_makes_no_sense_is_not_learnt(tokens: dict[int, int]) -> None:
     assert learn(tokens) == Learnt(1.0, 0, known=False)

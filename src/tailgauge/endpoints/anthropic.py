@@ -239,7 +239,10 @@ def _total(usages: Iterable[dict[str, Any]]) -> Counter[str]:
     """The counters of several answers, added up; those that no answer has are not there."""
     total: Counter[str] = Counter()
     for usage in usages:
-        total.update({name: count for name, count in _counters(usage).items() if count is not None})
+        counts = {name: count for name, count in _counters(usage).items() if count is not None}
+        if min(counts.values(), default=0) < 0:
+            raise ValueError("a count below zero, which a sum would hide")
+        total.update(counts)
     return total
 
 

@@ -24,6 +24,7 @@ from tailgauge.traffic.streaming import done
 from tailgauge.traffic_tables import Traffic
 
 _CLASSES = {"succeeded": OK, "expired": TIMEOUT, "canceled": CANCELLED}
+MAX_ID = 200  # characters of a batch's name, which goes into each later call
 _SERVERS = {"api_error", "overloaded_error", "timeout_error"}  # errors that are not the request's
 
 
@@ -38,11 +39,11 @@ def batch(traffic: Traffic) -> MakePattern:
         if end.ended != OK:
             return done(end)
         batch_id = _read(end.text).get("id")
+        if not isinstance(batch_id, str) or len(batch_id) > MAX_ID:
+            return Done(CLIENT_ERROR)  # an answer that is not the protocol
         poll = replace(call, kind=BATCH_POLL, batch=(), batch_id=batch_id)
         deadline_ns = ask.scheduled_at_ns + round(table.deadline_s * 1e9)
         while _read(end.text).get("processing_status") != "ended":
-            if not isinstance(batch_id, str):
-                return Done(CLIENT_ERROR)  # an answer that is not the protocol
             next_ns = end.at_ns + round(table.poll_s * 1e9)
             if next_ns > deadline_ns:
                 yield from _until(deadline_ns)
@@ -65,16 +66,16 @@ def _until(at_ns: int) -> Generator[Step, Event, None]:
 
 def _worst(text: str | None) -> str:
     """Class of the first result that did not succeed."""
-    kinds = [_class(line.get("result") or {}) for line in _lines(text)]
+    kinds = [_class(_object(line.get("result"))) for line in _lines(text)]
     return next((kind for kind in kinds if kind != OK), OK if kinds else CLIENT_ERROR)
 
 
 def _class(result: dict[str, Any]) -> str:
     if result.get("type") != "errored":
         return _CLASSES.get(str(result.get("type")), CLIENT_ERROR)
-    error = result.get("error") or {}
-    error = error.get("error") or error  # the API wraps the error in an error response
-    return SERVER_ERROR if error.get("type") in _SERVERS else CLIENT_ERROR
+    error = _object(result.get("error"))
+    error = _object(error.get("error")) or error  # the API wraps the error in an error response
+    return SERVER_ERROR if str(error.get("type")) in _SERVERS else CLIENT_ERROR
 
 
 def _lines(text: str | None) -> Iterator[dict[str, Any]]:
@@ -84,7 +85,10 @@ def _lines(text: str | None) -> Iterator[dict[str, Any]]:
 def _read(text: str | None) -> dict[str, Any]:
     """A JSON object, or an empty one for anything else."""
     try:
-        value = json.loads(text or "")
-    except ValueError:
+        return _object(json.loads(text or ""))
+    except (ValueError, RecursionError):
         return {}
+
+
+def _object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}

@@ -171,3 +171,16 @@ def test_content_with_scripts_and_control_characters_is_content():
 
     assert decoder.text == "</script>\x1b[31m\x00\u202e"
     assert decoder.fresh.kind[0] == openai.KIND_CODE[TEXT]
+
+
+def test_a_count_below_zero_does_not_hide_in_a_sum():
+    usages = ({"input_tokens": 10, "output_tokens": 10}, {"input_tokens": 10, "output_tokens": -4})
+    lines = [
+        {"custom_id": str(n), "result": {"type": "succeeded", "message": {"model": "m", "usage": usage}}}
+        for n, usage in enumerate(usages)
+    ]
+    decoder = StreamDecoder(anthropic.on_event, on_whole=anthropic.on_batch)
+    decoder.whole("\n".join(map(json.dumps, lines)).encode(), 1, 2, 0)
+
+    assert decoder.error[0] == "malformed_answer"
+    assert decoder.usage == {}

@@ -152,6 +152,12 @@ class TestBatch:
                 "client_error",
             ),
             ({"type": "unheard of"}, "client_error"),
+            ({"type": ["expired"]}, "client_error"),
+            ({"type": "errored", "error": "no object"}, "client_error"),
+            ({"type": "errored", "error": {"error": [1], "type": ["x"]}}, "client_error"),
+            ({"type": "errored", "error": {"error": {"type": {"x": 1}}}}, "client_error"),
+            (["no object"], "client_error"),
+            ("no object", "client_error"),
         ],
     )
     def test_a_result_that_is_none_fails_the_request(self, result, ended):
@@ -182,7 +188,8 @@ class TestBatch:
     def test_a_batch_that_is_not_taken_ends_as_its_call(self):
         assert run(batches(), scripted(fails("rate_limited", 10))).done.ended == "rate_limited"
 
-    @pytest.mark.parametrize("text", ["", "[]", "not JSON", '{"id": 7}', None])
+    @pytest.mark.parametrize("text", ["", "[]", "not JSON", '{"id": 7}', None, '{"id": 7, "processing_status": "ended"}', "[" * 9000,
+                                      json.dumps({"id": "x" * 201, "processing_status": "ended"})])  # fmt: skip
     def test_an_answer_that_is_not_the_protocol_is_an_error_of_the_client(self, text):
         request = run(batches(), scripted(Fate(1, 2, text=text)))
 
