@@ -380,6 +380,11 @@ class Run:
         while not done():
             if self._draining:
                 raise self.failure or TailgaugeError("stopped before the first request")
+            for member in self.crew:
+                if self.crew.is_gone(member):
+                    raise TailgaugeError(
+                        f"worker {member.number} on {member.hello['host']} ended before the start"
+                    )
             if monotonic_ns() > deadline:
                 raise TailgaugeError(f"{complaint} within {seconds:.0f} s")
             self._changed.clear()
