@@ -163,7 +163,7 @@ class Owner:
         """Locust waits for the users of all that it has not missed yet; those of a lost worker do not end."""
         for member in run.crew:
             client = getattr(self._environment.runner, "clients", {}).get(member.node)
-            if client is not None and member.state == "lost":
+            if client is not None and (member.state == "lost" or run.crew.is_gone(member)):
                 client.user_classes_count = {}
 
 
