@@ -37,7 +37,7 @@ NAMES = {
     "tailgauge_chunks": "Streamed content chunks",
     "tailgauge_ttft_seconds": "Time to first content since scheduled, of every attempt that had content",
     "tailgauge_ttft_recent_seconds": "Quantiles of the same over the last 10 s; none without a first content",
-    "tailgauge_verdict": "1 for the verdict so far, 0 for the other two",
+    "tailgauge_verdict": "1 for the verdict so far, 0 for the other two; none before the start",
     "tailgauge_workers": "Workers by state",
     "tailgauge_worker_cpu_cores": "CPU that a worker uses, 1 = one core, which is all it has",
     "tailgauge_worker_clock_error_seconds": "Error bound of a worker's clock offset, where it is known",
@@ -81,7 +81,7 @@ def families(seen: Seen, last: Point) -> Iterator[Metric]:
     yield _gauges(
         "tailgauge_ttft_recent_seconds", "quantile", {q: ms and ms / 1e3 for q, ms in recent.items()}
     )
-    verdicts = {word: float(word == progress.verdict) for word in WORST_FIRST}
+    verdicts = {word: float(word == progress.verdict) for word in WORST_FIRST} if last.at_s else {}
     yield _gauges("tailgauge_verdict", "verdict", verdicts)
     yield _gauges("tailgauge_workers", "state", Counter(one.state for one in seen.workers))
     cores = {str(one.worker): one.cpu for one in seen.workers}

@@ -143,7 +143,8 @@ def document(seen: Seen | None, live: Live, since_s: float) -> dict[str, Any]:
     progress = seen.progress
     run = {name: getattr(seen, name) for name in ("run_id", "scenario", "scenario_file", "folder", "state")}
     run |= {"targets": list(seen.targets), "notes": list(seen.notes[-NOTES_TOLD:])}
-    run |= {name: getattr(progress, name) for name in ("duration_s", "verdict", "reason")}
+    verdict = progress.verdict if live.points else None  # before its start a run has not done badly either
+    run |= {"duration_s": progress.duration_s, "verdict": verdict, "reason": progress.reason}
     attempts = sum(progress.attempts.values())
     return {
         "run": run,

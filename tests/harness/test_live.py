@@ -124,6 +124,10 @@ def test_where_points_are_further_apart_than_the_window_ttft_is_since_the_point_
     assert live.last.ttft_p50_ms == pytest.approx(40.0, rel=0.01)
 
 
+def test_a_run_that_has_not_begun_has_no_verdict():
+    assert document(seen(worker(0)), Live(), -1.0)["run"]["verdict"] is None
+
+
 def test_no_run_yet_is_told_as_such():
     assert document(None, Live(), -1.0) == {"run": None}
 

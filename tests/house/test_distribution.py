@@ -84,6 +84,7 @@ def test_the_wheel_carries_the_packages_and_the_licence_and_no_tests(built):
     assert [name for name in names if name.endswith("licenses/LICENSE")] != []
     assert [name for name in names if name.endswith("py.typed")] != []
     assert "tailgauge/prices.toml" in names
+    assert {f"tailgauge/page/{file}" for file in ("live.html", "live.css", "live.js", "tab.js")} <= set(names)
 
 
 def test_a_fresh_environment_finds_the_packaged_scenarios_and_locustfiles(

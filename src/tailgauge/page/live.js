@@ -54,16 +54,17 @@ function showTiles(told) {
 }
 
 function showRun(run, now) {
-  document.title = `${run.verdict} so far · ${run.scenario} · Tailgauge`;
+  document.title = `${run.verdict ?? run.state} · ${run.scenario} · Tailgauge`;
   put(at("scenario"), run.scenario);
   put(at("about"), `${run.run_id} · ${run.targets.join(", ")}`);
   put(at("state"), run.state.replaceAll("_", " "));
   at("state").className = `tag ${run.state}`;
   put(at("time"), `${clock(Math.min(now.at_s, run.duration_s))} of ${clock(run.duration_s)}`);
   at("bar").value = Math.min(1, now.at_s / run.duration_s);
-  put(at("word"), run.verdict);
-  put(at("reason"), run.reason);
-  at("verdict").className = `banner ${run.verdict}`;
+  put(at("word"), run.verdict ?? "No verdict yet");
+  at("so-far").hidden = run.verdict === null;
+  put(at("reason"), run.verdict ? run.reason : run.notes.at(-1) ?? "");
+  at("verdict").className = `banner ${run.verdict ?? ""}`;
   for (const id of ["state", "clock", "run"]) at(id).hidden = false;
 }
 
