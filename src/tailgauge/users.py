@@ -155,16 +155,16 @@ class Owner:
             )
         run.cut_short(CUT_SHORT)
         run.finish()
-        self._forget_users(run)
+        self._forget(run)
         if first:
             self.on_end(run)
 
-    def _forget_users(self, run: Run) -> None:
+    def _forget(self, run: Run) -> None:
         """Locust waits for the users of all that it has not missed yet; those of a lost worker do not end."""
+        clients = getattr(self._environment.runner, "clients", {})
         for member in run.crew:
-            client = getattr(self._environment.runner, "clients", {}).get(member.node)
-            if client is not None and (member.state == "lost" or run.crew.is_gone(member)):
-                client.user_classes_count = {}
+            if member.node in clients and (member.state == "lost" or run.crew.is_gone(member)):
+                del clients[member.node]
 
 
 def refusal(node: str, why: str) -> str:
