@@ -124,6 +124,12 @@ def test_where_points_are_further_apart_than_the_window_ttft_is_since_the_point_
     assert live.last.ttft_p50_ms == pytest.approx(40.0, rel=0.01)
 
 
+def test_a_fold_at_the_very_start_has_no_rate_yet():
+    live = folded(progress(0.001, sent=1), progress(1.0, sent=5))
+
+    assert live.since(-1.0)["sent_per_s"] == [0.0, 4.0]
+
+
 def test_a_run_that_has_not_begun_has_no_verdict():
     assert document(seen(worker(0)), Live(), -1.0)["run"]["verdict"] is None
 
