@@ -25,11 +25,13 @@ ALONE = (
     "end_to_end/test_held_up.py",
     "end_to_end/test_traces.py",
     "harness/transport/test_stamps.py",
+    "many/test_hosts.py",
+    "many/test_kill_matrix.py",
     "real_engine/test_harness.py::test_latencies",
     "real_engine/test_harness.py::test_a_call_that_is_given_up",
     "simulator/realtime",
 )
-LONG = ("tests/end_to_end", "tests/real_engine", "tests/simulator/surface", "tests/analysis/test_browser")
+LONG = ("tests/end_to_end", "tests/many", "tests/real_engine", "tests/simulator/surface", "tests/analysis/test_browser")
 TESTS = Path(__file__).parent
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
