@@ -31,7 +31,13 @@ ALONE = (
     "real_engine/test_harness.py::test_a_call_that_is_given_up",
     "simulator/realtime",
 )
-LONG = ("tests/end_to_end", "tests/many", "tests/real_engine", "tests/simulator/surface", "tests/analysis/test_browser")
+LONG = (
+    "tests/end_to_end",
+    "tests/many",
+    "tests/real_engine",
+    "tests/simulator/surface",
+    "tests/analysis/test_browser",
+)
 TESTS = Path(__file__).parent
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
