@@ -29,12 +29,12 @@ ALONE = (
     "many/test_kill_matrix.py",
     "real_engine/test_harness.py::test_latencies",
     "real_engine/test_harness.py::test_a_call_that_is_given_up",
-    "simulator/realtime",
 )
 LONG = (
     "tests/end_to_end",
     "tests/many",
     "tests/real_engine",
+    "tests/simulator/realtime",
     "tests/simulator/surface",
     "tests/analysis/test_browser",
 )
