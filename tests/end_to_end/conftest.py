@@ -51,10 +51,11 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], T
         each.kill()
 
 
-@pytest.fixture
-def endpoint(tmp_path: Path) -> Iterator[Callable[..., str]]:
+@pytest.fixture(scope="module")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
     """`endpoint("--api-key-env=X")` starts a simulated endpoint of its own and returns its address."""
     running: list[subprocess.Popen[str]] = []
+    folder = tmp_path_factory.mktemp("endpoint")
 
     def start_endpoint(*arguments: str, env: Mapping[str, str] | None = None) -> str:
         child = subprocess.Popen(
@@ -63,7 +64,7 @@ def endpoint(tmp_path: Path) -> Iterator[Callable[..., str]]:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            cwd=tmp_path,
+            cwd=folder,
         )
         running.append(child)
         assert child.stdout is not None

@@ -7,11 +7,13 @@ import json
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
-from end_to_end.running import LOCUST, QUICK, Start
+from end_to_end.running import LOCUST, QUICK, TAILGAUGE, Finished, RunData, Running, Start
 
 WRONG_USAGE = {
     "a misspelt key": (
@@ -152,7 +154,7 @@ def test_an_output_folder_that_cannot_be_written_exits_2(start: Start, tmp_path:
     assert "cannot be written" in done.stderr
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def plain_web_server() -> Iterator[str]:
     """A web server that knows nothing of any model."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler) as server:
@@ -164,6 +166,92 @@ def plain_web_server() -> Iterator[str]:
         thread.join()
 
 
+@dataclass(frozen=True)
+class Guarded:
+    """An endpoint that wants a key, under a certificate of nobody's."""
+
+    url: str
+    authority: Path
+
+
+@pytest.fixture(scope="module")
+def guarded(endpoint: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Guarded:
+    folder, authority = tmp_path_factory.mktemp("certificate"), trustme.CA()
+    chain, key, trusted = (folder / name for name in ("chain.pem", "key.pem", "ca.pem"))
+    certificate = authority.issue_cert("127.0.0.1")
+    chain.write_bytes(b"".join(pem.bytes() for pem in certificate.cert_chain_pems))
+    certificate.private_key_pem.write_to_path(str(key))
+    authority.cert_pem.write_to_path(str(trusted))
+    options = ("--api-key-env=MY_KEY", f"--certfile={chain}", f"--keyfile={key}", *QUICK[:2])
+    return Guarded(endpoint(*options, env={"MY_KEY": "right-key-123"}), trusted)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One command with a scenario for each target, the last of which can be used."""
+
+    done: Finished
+    told: dict[str, dict[str, Any]]
+
+    def run(self, name: str) -> RunData:
+        return RunData(Path(self.told[name]["run_dir"]))
+
+
+@pytest.fixture(scope="module")
+def tried(plain_web_server: str, guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Tried:
+    folder = tmp_path_factory.mktemp("targets")
+    trusting = f'ca_file = "{guarded.authority}"'
+    targets = {
+        "refusing": ('url = "http://127.0.0.1:9"',),
+        "web_anthropic": (f'url = "{plain_web_server}"', 'protocol = "anthropic"'),
+        "web_openai": (f'url = "{plain_web_server}"', 'protocol = "openai"'),
+        "wrong_key": (f'url = "{guarded.url}"', trusting, 'api_key_env = "OTHER"'),
+        "untrusted": (f'url = "{guarded.url}"', 'api_key_env = "MY_KEY"'),
+        "usable": (f'url = "{guarded.url}"', trusting, 'api_key_env = "MY_KEY"'),
+    }
+    files = [folder / f"{name}.toml" for name in targets]
+    for file, lines in zip(files, targets.values(), strict=True):
+        file.write_text("\n".join(["[target]", *lines, "[stages]", "duration_s = 2", ""]))
+    out, keys = folder / "out", {"MY_KEY": "right-key-123", "OTHER": "wrong-key-456"}
+    line = [TAILGAUGE, "run", *map(str, files), "--json", f"--out={out}"]
+    done = Running(line, out, keys, folder).finish(120)
+    told = [json.loads(text) for text in done.stdout.splitlines()]
+    return Tried(done, dict(zip(targets, told, strict=True)))
+
+
+def test_a_target_that_cannot_be_used_exits_4_and_the_next_scenario_is_run(tried: Tried) -> None:
+    *refused, went = tried.told.values()
+
+    assert [one["exit_code"] for one in refused] == [4] * 5
+    assert went["exit_code"] in {0, 3}
+    assert went["conservation"]["ended"] == {"ok": went["conservation"]["scheduled"]}
+    assert tried.done.code == 4
+    assert "Traceback" not in tried.done.stderr
+
+
+def test_why_each_cannot_be_used_is_said(tried: Tried) -> None:
+    said = tried.done.stderr
+
+    assert "Connection refused. Is it running" in said
+    assert said.count("answered HTTP 501") == said.count("is this the right URL and protocol?") == 2
+    assert "answered HTTP 401" in said
+    assert "certificate not trusted" in said
+    assert "target.ca_file" in said
+
+
+def test_no_key_is_said_aloud(tried: Tried) -> None:
+    for key in ("right-key-123", "wrong-key-456"):
+        assert key not in tried.done.stderr + tried.done.stdout
+
+
+def test_the_right_key_is_taken_from_the_named_variable_and_the_authority_can_be_named(tried: Tried) -> None:
+    attempts = tried.run("usable").table("attempts")
+
+    assert (attempts.ended == "ok").all()
+    assert (attempts.tls_ns[attempts.connection_is_new] > 0).all()
+    assert (attempts.stamps == "kernel").all()
+
+
 def unusable(start: Start, *arguments: str, env: dict[str, str] | None = None) -> str:
     """Run against a target that cannot be used; returns what was said."""
     done = start("run", "streaming", "--duration=2", *arguments, env=env).finish(60)
@@ -172,92 +260,11 @@ def unusable(start: Start, *arguments: str, env: dict[str, str] | None = None) -
     return done.stderr
 
 
-def test_a_target_that_refuses_connections_exits_4_and_the_next_scenario_is_run(
-    start: Start, tmp_path: Path
-) -> None:
-    refusing = tmp_path / "refusing.toml"
-    refusing.write_text('[target]\nurl = "http://127.0.0.1:9"\n[stages]\nduration_s = 2\n')
-
-    done = start("run", str(refusing), "streaming", "--duration=2", "--json").finish(60)
-
-    assert done.code == 4
-    assert "Connection refused. Is it running" in done.stderr
-    assert "Traceback" not in done.stderr
-    refused, went = [json.loads(line) for line in done.stdout.splitlines()]
-    assert refused["exit_code"] == 4
-    assert went["exit_code"] in {0, 3}
-    assert went["conservation"]["ended"] == {"ok": went["conservation"]["scheduled"]}
-
-
 def test_a_host_without_an_address_exits_4(start: Start) -> None:
     assert "no address for no-such-host.invalid" in unusable(start, "--target=http://no-such-host.invalid")
-
-
-def test_a_plain_web_server_exits_4(start: Start, plain_web_server: str, tmp_path: Path) -> None:
-    protocols = ("anthropic", "openai")
-    for protocol in protocols:
-        (tmp_path / f"{protocol}.toml").write_text(
-            f'[target]\nurl = "{plain_web_server}"\nprotocol = "{protocol}"\n'
-        )
-
-    done = start("run", *(str(tmp_path / f"{protocol}.toml") for protocol in protocols)).finish(60)
-
-    assert done.code == 4
-    assert done.stderr.count("answered HTTP 501") == len(protocols)
-    assert done.stderr.count("is this the right URL and protocol?") == len(protocols)
-    assert "Traceback" not in done.stderr
-
-
-def test_a_refused_key_exits_4(start: Start, endpoint: Callable[..., str]) -> None:
-    url = endpoint("--api-key-env=MY_KEY", env={"MY_KEY": "right-key-123"})
-
-    said = unusable(
-        start, f"--target={url}", "--set=target.api_key_env=OTHER", env={"OTHER": "wrong-key-456"}
-    )
-
-    assert "answered HTTP 401" in said
-    assert "wrong-key-456" not in said
-
-
-def test_the_right_key_is_taken_from_the_named_variable(start: Start, endpoint: Callable[..., str]) -> None:
-    url = endpoint("--api-key-env=MY_KEY", *QUICK[:2], env={"MY_KEY": "right-key-123"})
-
-    done = start(
-        "run", "streaming", "--duration=2", f"--target={url}", "--set=target.api_key_env=MY_KEY",
-        env={"MY_KEY": "right-key-123"},
-    ).finish(60)  # fmt: skip
-
-    assert done.run.requests().ended.eq("ok").all()
 
 
 def test_no_key_for_the_provider_exits_4_before_anything_starts(start: Start) -> None:
     said = unusable(start, "--target=https://api.anthropic.com", env={"ANTHROPIC_API_KEY": ""})
 
     assert "the environment variable ANTHROPIC_API_KEY is not set" in said
-
-
-def test_an_untrusted_certificate_exits_4_and_the_authority_can_be_named(
-    start: Start, endpoint: Callable[..., str], tmp_path: Path
-) -> None:
-    authority = trustme.CA()
-    certificate = authority.issue_cert("127.0.0.1")
-    chain, key, trusted = tmp_path / "chain.pem", tmp_path / "key.pem", tmp_path / "ca.pem"
-    chain.write_bytes(b"".join(pem.bytes() for pem in certificate.cert_chain_pems))
-    certificate.private_key_pem.write_to_path(str(key))
-    authority.cert_pem.write_to_path(str(trusted))
-    url = endpoint(f"--certfile={chain}", f"--keyfile={key}", *QUICK[:2])
-
-    said = unusable(start, f"--target={url}")
-    assert "certificate not trusted" in said
-    assert "target.ca_file" in said
-
-    out = tmp_path / "out" / "runs"
-    for folder in out.iterdir():
-        folder.rename(tmp_path / "first")
-    done = start(
-        "run", "streaming", "--duration=2", f"--target={url}", f"--set=target.ca_file={trusted}"
-    ).finish(60)
-    attempts = done.run.table("attempts")
-    assert (attempts.ended == "ok").all()
-    assert (attempts.tls_ns[attempts.connection_is_new] > 0).all()
-    assert (attempts.stamps == "kernel").all()
