@@ -24,6 +24,6 @@ COPY --from=build /opt/tailgauge /opt/tailgauge
 ENV PATH=/opt/tailgauge/bin:$PATH PYTHONUNBUFFERED=1
 USER 10001:10001
 WORKDIR /data
-EXPOSE 5557 8000
+EXPOSE 5557 8000 8089
 ENTRYPOINT ["tailgauge"]
 CMD ["--help"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 
@@ -22,8 +23,10 @@ def docker_compose(checkout, command):
     if shutil.which("docker-compose") is None:
         pytest.skip("docker-compose is not installed")
 
+    variables = re.findall(r"\$\{(\w+):", (checkout / "docker-compose.yml").read_text(encoding="utf-8"))
+
     def config(given):
-        env = {**dict.fromkeys(SECRETS | {"WORKERS", "OPTIONS", "SCENARIO"}, ""), **given}
+        env = {**dict.fromkeys([*SECRETS, *variables], ""), **given}
         return command(["docker-compose", "-f", checkout / "docker-compose.yml", "config"], env=env)
 
     return config
@@ -104,8 +107,9 @@ def test_other_machines_reach_the_master_only_when_told(checkout):
             name: s["ports"] for name, s in services(checkout, {**GIVEN, **given}).items() if "ports" in s
         }
 
-    assert published({}) == {"master": ["127.0.0.1::5557"]}
-    assert published({"PUBLISH": "0.0.0.0:5557"}) == {"master": ["0.0.0.0:5557:5557"]}
+    assert published({}) == {"master": ["127.0.0.1::5557", "127.0.0.1::8089"]}
+    told = published({"PUBLISH": "10.0.0.5:5557", "WEB": "80"})
+    assert told == {"master": ["10.0.0.5:5557:5557", "127.0.0.1:80:8089"]}
 
 
 def test_on_this_machine_only_places_change(tmp_path):

@@ -112,8 +112,7 @@ def test_the_installed_command_names_its_version_from_any_folder(installed, comm
 @pytest.fixture
 def compose(installed, checkout, tmp_path) -> Iterator:
     """`compose("worker")` starts what a container of that service runs, from the fresh environment, on this machine."""
-    # What a child of the harness starts is found as in the image: by PATH, with nothing of this environment in it.
-    env = {"TAILGAUGE_TOKEN": TOKEN, "PATH": f"{installed / 'bin'}{os.pathsep}{os.defpath}"}
+    path = f"{installed / 'bin'}{os.pathsep}{os.defpath}"
     given = {"TAILGAUGE_TOKEN": TOKEN, "OPTIONS": "--duration 3 --rate 20"}
     declared = services(checkout, given)
     ports = free_port(), free_port()
@@ -123,7 +122,9 @@ def compose(installed, checkout, tmp_path) -> Iterator:
 
     def start(name: str) -> Running:
         line = on_this_machine(words(declared[name]), *ports, tmp_path)
-        line[0] = shutil.which(line[0], path=env["PATH"])
+        line[0] = shutil.which(line[0], path=path)
+        told = declared[name].get("environment", {}).items()
+        env = {"PATH": path, **{key: value for key, value in told if value is not None}}
         running.append(Running(line, tmp_path / "data", env, tmp_path))
         return running[-1]
 
