@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +19,29 @@ import pandas as pd
 import pytest
 from end_to_end.running import TAILGAUGE, RunData, assert_conserved
 
+from tailgauge.scenario import packaged
+
 TOOK_PLACE = {0, 1, 3}  # the verdict depends on the machine
 REFUSED = ["rate_limited", "overloaded"]
 SHARE, BURST = 0.2, 4
 
 # Three in ten calls are slow and due for a copy; in the spike the limit of requests is passed, before and after it not.
 HEDGED = [
-    *("hedged", "--rate=20", "--duration=6"),
+    *("--rate=20", "--duration=6"),
     *("--set=arrival.shape.kind=spike", "--set=arrival.shape.at=0.5", "--set=arrival.shape.width=0.15"),
     *("--set=arrival.shape.factor=5", "--set=simulated.limits.rpm=1200", "--set=simulated.limits.burst=15"),
     *("--set=simulated.stragglers.slow_share=0.3", "--set=traffic.chat.hedge.delay_ms=300"),
     *(f"--set=traffic.chat.hedge.budget_share={SHARE}", f"--set=traffic.chat.hedge.budget_burst={BURST}"),
     *("--set=traffic.chat.hedge.throttle_tokens=0", "--set=traffic.chat.retry.policy=polite"),
 ]
-RETRIED = ["retries", "--rate=12", "--set=simulated.limits.rpm=300", "--set=simulated.limits.burst=3"]
-RUNS: dict[str, list[str]] = {
-    "next_step": HEDGED,
-    "never": [*HEDGED, "--set=simulated.engine.cancel_mode=never"],
-    "polite": [*RETRIED, "--duration=3", "--set=traffic.chat.retry.base_s=0.1"],
-    "naive": [*RETRIED, "--duration=3", "--set=traffic.chat.retry.policy=naive"],
+RETRIED = ["--rate=12", "--duration=3", "--set=simulated.limits.rpm=300", "--set=simulated.limits.burst=3"]
+COMMANDS = {("next_step", "never"): HEDGED, ("polite", "naive"): RETRIED}
+# Each run is a packaged scenario with one line of it changed.
+FROM = {
+    "next_step": ("hedged", 'cancel_mode = "next_step"', 'cancel_mode = "next_step"'),
+    "never": ("hedged", 'cancel_mode = "next_step"', 'cancel_mode = "never"'),
+    "polite": ("retries", 'policy = "polite"', 'policy = "polite"\nbase_s = 0.1'),
+    "naive": ("retries", 'policy = "polite"', 'policy = "naive"'),
 }
 
 
@@ -82,32 +86,49 @@ class Seen:
         return self.truth.reindex(names)
 
 
+Runs = dict[str, Callable[[], Seen]]
+
+
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory, full_size: bool) -> Iterator[dict[str, Future[Seen]]]:
-    """All runs at the same time; a test waits for its own."""
+def runs(tmp_path_factory: pytest.TempPathFactory, full_size: bool) -> Iterator[Runs]:
+    """Both commands at the same time, each with two runs; a test waits for its own."""
     folder = tmp_path_factory.mktemp("hedging")
     longer = ["--duration=30"] if full_size else []
-    with ThreadPoolExecutor(len(RUNS)) as pool:
-        yield {name: pool.submit(_run, [*line, *longer], folder / name) for name, line in RUNS.items()}
+    with ThreadPoolExecutor(len(COMMANDS)) as pool:
+        begun = {
+            names: pool.submit(_run, names, [*line, *longer], folder) for names, line in COMMANDS.items()
+        }
+        yield {name: partial(_of, begun[names], name) for names in COMMANDS for name in names}
 
 
-def _run(line: list[str], out: Path) -> Seen:
+def _of(command: Future[dict[str, Seen]], name: str) -> Seen:
+    return command.result()[name]
+
+
+def _run(names: Sequence[str], line: list[str], folder: Path) -> dict[str, Seen]:
+    files = [folder / f"{name}.toml" for name in names]
+    for file in files:
+        scenario, old, new = FROM[file.stem]
+        text = (packaged("scenarios") / f"{scenario}.toml").read_text()
+        assert text.count(old) == 1
+        file.write_text(text.replace(old, new))
     done = subprocess.run(
-        [TAILGAUGE, "run", *line, "--seed=3", "--json", "--out", str(out)],
-        capture_output=True, text=True, timeout=150, stdin=subprocess.DEVNULL, check=False,
+        [TAILGAUGE, "run", *map(str, files), *line, "--seed=3", "--json", f"--out={folder / names[0]}"],
+        capture_output=True, text=True, timeout=200, stdin=subprocess.DEVNULL, check=False,
     )  # fmt: skip
-    assert done.returncode in TOOK_PLACE, done.stderr
-    return Seen(RunData(Path(json.loads(done.stdout)["run_dir"])))
+    told = [json.loads(text) for text in done.stdout.splitlines()]
+    assert [one["exit_code"] in TOOK_PLACE for one in told] == [True] * len(names), done.stderr
+    return {name: Seen(RunData(Path(one["run_dir"]))) for name, one in zip(names, told, strict=True)}
 
 
 @pytest.fixture(params=["next_step", "never"])
-def hedged(request: pytest.FixtureRequest, runs: dict[str, Future[Seen]]) -> Seen:
-    return runs[request.param].result()
+def hedged(request: pytest.FixtureRequest, runs: Runs) -> Seen:
+    return runs[request.param]()
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_the_books_balance(runs: dict[str, Future[Seen]], name: str) -> None:
-    assert_conserved(runs[name].result().run)
+@pytest.mark.parametrize("name", FROM)
+def test_the_books_balance(runs: Runs, name: str) -> None:
+    assert_conserved(runs[name]().run)
 
 
 class TestHedges:
@@ -202,10 +223,10 @@ class TestLosers:
         assert stayed.cancelled_at_ns.isna().all()
         assert (stayed.output_tokens == 20).all()
 
-    def test_what_they_cost_is_what_the_way_of_cancelling_says(self, runs: dict[str, Future[Seen]]) -> None:
+    def test_what_they_cost_is_what_the_way_of_cancelling_says(self, runs: Runs) -> None:
         wasted = {}
         for mode in ("next_step", "never"):
-            seen = runs[mode].result()
+            seen = runs[mode]()
             truth = seen.truth_of(seen.losers)
             wasted[mode] = truth.tokens_after_cancel
             if mode == "never":
@@ -218,8 +239,8 @@ class TestLosers:
 
 
 class TestRetries:
-    def test_a_polite_retry_is_never_early(self, runs: dict[str, Future[Seen]]) -> None:
-        seen = runs["polite"].result()
+    def test_a_polite_retry_is_never_early(self, runs: Runs) -> None:
+        seen = runs["polite"]()
         retries = _with_cause(seen.attempts)
         told = retries.ended_at_ns_before + (retries.retry_after_s_before * 1e9)
 
@@ -228,9 +249,9 @@ class TestRetries:
         assert (retries.dispatched_at_ns >= told).all()
         assert (retries.sent_at_ns >= told).all()
 
-    def test_a_naive_client_sends_more_retries_than_calls(self, runs: dict[str, Future[Seen]]) -> None:
-        polite, naive = (runs[name].result().attempts.cause.value_counts() for name in ("polite", "naive"))
-        early = _with_cause(runs["naive"].result().attempts)
+    def test_a_naive_client_sends_more_retries_than_calls(self, runs: Runs) -> None:
+        polite, naive = (runs[name]().attempts.cause.value_counts() for name in ("polite", "naive"))
+        early = _with_cause(runs["naive"]().attempts)
 
         assert polite["primary"] == naive["primary"]
         assert polite["retry"] < polite["primary"] / 2 < naive["primary"] < naive["retry"]
