@@ -13,16 +13,18 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from end_to_end.running import LOCUST, TAILGAUGE, RunData, assert_conserved
+from end_to_end.running import LOCUST, TAILGAUGE, RunData, assert_conserved, free_port
+
+from tailgauge.scenario import packaged
 
 HERE = Path(__file__).parent
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
@@ -33,10 +35,9 @@ needs_nginx = pytest.mark.skipif(
 LOAD = ("arrival.rate_per_s=20", "stages.duration_s=3", "stages.warmup_s=0")
 PACE = ("ttft_ms=200", "chunk_gap_ms=20")  # forty chunks: 780 ms
 STALL_S, SHARE, AT_CHUNK = 1.5, 0.15, 5
-FAULTS = tuple(
-    f"simulated.faults.{kind}.{key}={value}"
+FAULTS = "".join(
+    f'[simulated.faults.{kind}]\nkind = "{kind}"\nshare = {SHARE}\nat_chunk = {AT_CHUNK}\nseconds = {STALL_S}\n'
     for kind in ("stall", "error_event", "cut")
-    for key, value in (("kind", kind), ("share", SHARE), ("at_chunk", AT_CHUNK), ("seconds", STALL_S))
 )
 ENDED = {"error_event": "stream_error", "cut": "truncated"}
 
@@ -84,13 +85,6 @@ class Seen:
         return sum(error["attempts"] for error in self.report["errors"] if error["ended"] == ended)
 
 
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port
-
-
 def listens(port: int) -> bool:
     with socket.socket() as trying:
         return trying.connect_ex(("127.0.0.1", port)) == 0
@@ -107,97 +101,98 @@ def endpoint(folder: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def proxy(folder: Path, buffering: str) -> Iterator[str]:
-    """Address of a real nginx with an endpoint of its own behind it."""
+def proxy(folder: Path, url: str, buffering: str) -> Iterator[str]:
+    """Address of a real nginx before an endpoint."""
     folder.mkdir()
     port = free_port()
-    with endpoint(folder) as url:
-        (folder / "nginx.conf").write_text(CONFIG.format(port=port, url=url, buffering=buffering))
-        child = subprocess.Popen(
-            [
-                str(NGINX),
-                "-p",
-                str(folder),
-                "-c",
-                str(folder / "nginx.conf"),
-                "-e",
-                str(folder / "error.log"),
-            ],
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            deadline = time.monotonic() + 10
-            while not listens(port) and time.monotonic() < deadline:
-                assert child.poll() is None, (folder / "error.log").read_text()
-                time.sleep(0.05)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            child.terminate()
-            child.wait(10)
-
-
-def ran(out: Path, *line: str, **env: str) -> Seen:
-    """Run a command to its end. How the verdict judges a busy machine is not at stake here."""
-    done = subprocess.run(
-        [*line, "--out", str(out)],
-        capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, check=False, env={**os.environ, **env},
-    )  # fmt: skip
-    folders = [*out.glob("runs/*"), *out.glob("reports/*")]
-    assert len(folders) == 2, done.stderr
-    return Seen(RunData(folders[0]), folders[1])
+    (folder / "nginx.conf").write_text(CONFIG.format(port=port, url=url, buffering=buffering))
+    files = ("-c", str(folder / "nginx.conf"), "-e", str(folder / "error.log"))
+    child = subprocess.Popen([str(NGINX), "-p", str(folder), *files], stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 10
+        while not listens(port) and time.monotonic() < deadline:
+            assert child.poll() is None, (folder / "error.log").read_text()
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        child.terminate()
+        child.wait(10)
 
 
 def sets(*texts: str) -> list[str]:
     return [item for text in texts for item in ("--set", text)]
 
 
-def by_command(out: Path, *texts: str, target: str = "simulated") -> Seen:
-    paced = [f"simulated.{text}" for text in PACE] if target == "simulated" else []
-    return ran(
-        out, TAILGAUGE, "run", "streaming", "--seed=2", *sets(f"target.url={target}", *LOAD, *paced, *texts)
-    )
+def by_command(folder: Path) -> dict[str, Seen]:
+    """A run for each target, one after the other. How the verdict judges a busy machine is not at stake here."""
+    folder.mkdir()
+    with contextlib.ExitStack() as stack:
+        paced = "".join(f"{text}\n" for text in PACE)
+        targets = {"faulty": ("simulated", f"[simulated]\n{paced}{FAULTS}")}
+        if NGINX is None:
+            targets["healthy"] = ("simulated", f"[simulated]\n{paced}")
+        else:
+            behind = stack.enter_context(endpoint(folder))
+            for name, buffering in (("healthy", "off"), ("buffered", "on")):
+                targets[name] = (stack.enter_context(proxy(folder / name, behind, buffering)), "")
+        plain = (packaged("scenarios") / "streaming.toml").read_text()
+        for name, (url, more) in targets.items():
+            (folder / f"{name}.toml").write_text(plain.replace('"simulated"', f'"{url}"', 1) + more)
+        line = [TAILGAUGE, "run", *(f"{folder / name}.toml" for name in targets), "--seed=2", *sets(*LOAD)]
+        done = subprocess.run(
+            [*line, "--json", f"--out={folder}"],
+            capture_output=True, text=True, timeout=180, stdin=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+    runs = [Path(json.loads(text)["run_dir"]) for text in done.stdout.splitlines()]
+    assert len(runs) == len(targets), done.stderr
+    return {
+        name: Seen(RunData(run), folder / "reports" / run.name)
+        for name, run in zip(targets, runs, strict=True)
+    }
 
 
-def by_proxy(out: Path, buffering: str) -> Seen:
-    with proxy(out.with_suffix(".nginx"), buffering) as url:
-        return by_command(out, target=url)
-
-
-def by_locust(out: Path) -> Seen:
+def by_locust(folder: Path) -> Seen:
     """Of a locustfile that blocks its own hub for a third of the time."""
     paced = [f"simulated.{text}" for text in PACE]
     line = ("-f", str(HERE / "stalling.py"), "--headless", "-t", "60s", "--scenario", "streaming")
-    return ran(out, LOCUST, *line, *sets(*LOAD, *paced), STALLS=str(out.with_suffix(".stalls")))
+    done = subprocess.run(
+        [LOCUST, *line, *sets(*LOAD, *paced), "--out", str(folder)],
+        capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, check=False,
+        env={**os.environ, "STALLS": str(folder.with_suffix(".stalls"))},
+    )  # fmt: skip
+    folders = [*folder.glob("runs/*"), *folder.glob("reports/*")]
+    assert len(folders) == 2, done.stderr
+    return Seen(RunData(folders[0]), folders[1])
+
+
+Runs = dict[str, Callable[[], Seen]]
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Seen]]]:
-    """All runs at the same time; a test waits for its own."""
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    """Both commands at the same time; a test waits for its own."""
     folder = tmp_path_factory.mktemp("planted")
-    with ThreadPoolExecutor(4) as pool:
-        begun = {
-            "faulty": pool.submit(by_command, folder / "faulty", *FAULTS),
-            "blocked": pool.submit(by_locust, folder / "blocked"),
+    with ThreadPoolExecutor(2) as pool:
+        command = pool.submit(by_command, folder / "command")
+        locust = pool.submit(by_locust, folder / "locust")
+        yield {
+            "blocked": locust.result,
+            **{name: partial(_of, command, name) for name in ("faulty", "healthy", "buffered")},
         }
-        if NGINX is None:
-            begun["healthy"] = pool.submit(by_command, folder / "healthy")
-        else:
-            begun["healthy"] = pool.submit(by_proxy, folder / "healthy", "off")
-            begun["buffered"] = pool.submit(by_proxy, folder / "buffered", "on")
-        yield begun
 
 
-Runs = dict[str, Future[Seen]]
+def _of(command: Future[dict[str, Seen]], name: str) -> Seen:
+    return command.result()[name]
 
 
 @pytest.fixture(scope="module")
 def blocked(runs: Runs) -> Path:
     """When the hub of that run stood still."""
-    return runs["blocked"].result().folder.parents[1].with_suffix(".stalls")
+    return runs["blocked"]().folder.parents[1].with_suffix(".stalls")
 
 
 def test_a_healthy_run_says_nothing_of_any_of_them(runs: Runs) -> None:
-    seen = runs["healthy"].result()
+    seen = runs["healthy"]()
     streams = seen.report["streams"]
 
     assert_conserved(seen.run)
@@ -212,7 +207,7 @@ def test_a_healthy_run_says_nothing_of_any_of_them(runs: Runs) -> None:
 
 @needs_nginx
 def test_a_buffering_proxy_is_found(runs: Runs) -> None:
-    seen = runs["buffered"].result()
+    seen = runs["buffered"]()
     streams = seen.report["streams"]
     ttft = next(row for row in seen.report["latency"] if row["metric"] == "ttft" and row["since"] == "sent")
 
@@ -228,7 +223,7 @@ def test_a_buffering_proxy_is_found(runs: Runs) -> None:
 @needs_nginx
 def test_the_same_proxy_without_buffering_is_not(runs: Runs) -> None:
     """It is what the healthy run went through."""
-    seen = runs["healthy"].result()
+    seen = runs["healthy"]()
     p50 = {
         row["metric"]: row["percentiles"]["p50"]["value"]
         for row in seen.report["latency"]
@@ -240,7 +235,7 @@ def test_the_same_proxy_without_buffering_is_not(runs: Runs) -> None:
 
 
 def test_every_stalled_stream_is_found(runs: Runs) -> None:
-    seen = runs["faulty"].result()
+    seen = runs["faulty"]()
     streams, planted = seen.report["streams"], seen.planted["stall"]
 
     assert planted > 3
@@ -253,7 +248,7 @@ def test_every_stalled_stream_is_found(runs: Runs) -> None:
 @pytest.mark.parametrize("fault", ENDED)
 def test_every_broken_stream_is_found_and_no_success(runs: Runs, fault: str) -> None:
     """An error after HTTP 200, and an end without the end mark: both had content, neither is an answer."""
-    seen = runs["faulty"].result()
+    seen = runs["faulty"]()
     ended, planted = ENDED[fault], seen.planted[fault]
     rows = seen.run.requests()
     requests = seen.report["conservation"]["ended"]
@@ -266,7 +261,7 @@ def test_every_broken_stream_is_found_and_no_success(runs: Runs, fault: str) -> 
 
 
 def test_broken_streams_stand_in_the_denominator(runs: Runs) -> None:
-    seen = runs["faulty"].result()
+    seen = runs["faulty"]()
     rows, failed = len(seen.run.requests()), sum(seen.planted[one] for one in ENDED)
     by = {row["population"]: row for row in seen.report["latency"] if (row["metric"], row["since"], row["group"]) == ("e2e", "scheduled", "all")}  # fmt: skip
 
@@ -281,7 +276,7 @@ def test_hidden_queueing_at_the_client_is_found(runs: Runs, blocked: Path) -> No
 
     Truth: what was due while the hub stood still cannot have been sent before it went on.
     """
-    seen = runs["blocked"].result()
+    seen = runs["blocked"]()
     delay = next(row for row in seen.report["latency"] if row["metric"] == "client_delay")
     due = seen.run.requests().query("stage == 'steady'").scheduled_at_ns.to_numpy()
     floor = np.zeros(len(due))
