@@ -66,6 +66,11 @@ class Finished:
         (folder,) = sorted((self.out / "runs").iterdir())
         return RunData(folder)
 
+    def run_of(self, scenario: str) -> RunData:
+        """The run of one scenario of several."""
+        (folder,) = (self.out / "runs").glob(f"*-{scenario}-*")
+        return RunData(folder)
+
     @property
     def report(self) -> Path:
         (folder,) = sorted((self.out / "reports").iterdir())
@@ -91,11 +96,11 @@ class Running:
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
-    def wait_for_start(self, passed_s: float, timeout_s: float = 40) -> RunData:
-        """Until the run's clock has passed `passed_s`."""
+    def wait_for_start(self, passed_s: float, timeout_s: float = 40, scenario: str = "") -> RunData:
+        """Until the clock of the run, that of `scenario` where there are several, has passed `passed_s`."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and self.process.poll() is None:
-            for folder in (self.out / "runs").glob("*/run.json"):
+            for folder in (self.out / "runs").glob(f"*{scenario}*/run.json"):
                 start = json.loads(folder.read_text())["start_at_ns"]
                 if start and time.monotonic_ns() > start + passed_s * 1e9:
                     return RunData(folder.parent)
