@@ -8,16 +8,29 @@ import signal
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from end_to_end.running import QUICK, RunData, Start, assert_conserved, free_port, until
+from end_to_end.running import (
+    QUICK,
+    TAILGAUGE,
+    Finished,
+    RunData,
+    Running,
+    Start,
+    assert_conserved,
+    free_port,
+    until,
+)
 
 from tailgauge.arrival_tables import Arrival
 from tailgauge.arrivals import plan
+from tailgauge.scenario import packaged
 from tailgauge.traffic_tables import Traffic
 
 LONG = ("--set=stages.duration_s=60", "--set=stages.warmup_s=1")
@@ -37,27 +50,69 @@ def scheduled(run: RunData) -> dict[int, int]:
     return dict(zip(rows.request_id, rows.scheduled_at_ns - start, strict=True))
 
 
-@pytest.mark.parametrize("workers", [1, 3, 4])
-def test_every_worker_count_sends_exactly_the_schedule(start: Start, workers: int, full_size: bool) -> None:
-    if workers != 3 and not full_size:
+SCENARIOS = {
+    "schedule": "[simulated]\nttft_ms = 60\nchunk_gap_ms = 5\n",
+    "capped": "[simulated]\nttft_ms = 1500\nchunk_gap_ms = 1\n[limits]\nin_flight_per_worker = 5\n",
+}
+
+
+@pytest.fixture(scope="module")
+def by(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Finished]:
+    """What some number of workers make of the schedule, and of one that is more than they may have in flight."""
+
+    @cache
+    def run(workers: int) -> Finished:
+        folder = tmp_path_factory.mktemp(f"by-{workers}")
+        for name, more in SCENARIOS.items():
+            plain = (packaged("scenarios") / "streaming.toml").read_text()
+            (folder / f"{name}.toml").write_text(f"{plain}{more}")
+        args = (f"--workers={workers}", f"--rate={RATE}", f"--duration={SECONDS}", f"--seed={SEED}", QUICK[2])
+        line = [TAILGAUGE, "run", *(f"{name}.toml" for name in SCENARIOS), *args, "--json", "--out=out"]
+        return Running(line, folder / "out", {}, folder).finish()
+
+    return run
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+def test_every_worker_count_sends_exactly_the_schedule(
+    by: Callable[[int], Finished], workers: int, full_size: bool
+) -> None:
+    if workers != 2 and not full_size:
         pytest.skip("at full size")
-    args = (f"--workers={workers}", f"--rate={RATE}", f"--duration={SECONDS}", f"--seed={SEED}", *QUICK)
 
-    done = start("run", "streaming", *args, "--json").finish()
+    done = by(workers)
+    run = done.run_of("schedule")
 
-    assert done.code in {0, 3}, done.stderr  # the verdict depends on the machine
-    counts = assert_conserved(done.run)
-    assert done.run.facts["state"] == "complete"
-    assert scheduled(done.run) == planned()
+    told = json.loads(done.stdout.splitlines()[0])
+    assert told["exit_code"] in {0, 3}, done.stderr  # the verdict depends on the machine
+    counts = assert_conserved(run)
+    assert run.facts["state"] == "complete"
+    assert scheduled(run) == planned()
     assert (counts["client_drop"], counts["not_reached"], counts["lost"]) == (0, 0, 0)
-    assert len(done.run.facts["workers"]) == workers
-    truth, attempts = done.run.table("target"), done.run.table("attempts")
+    assert len(run.facts["workers"]) == workers
+    truth, attempts = run.table("target"), run.table("attempts")
     assert sorted(truth.request_id) == sorted(attempts.request_id)
     assert truth.client_request_id.is_unique
     ok = attempts[attempts.ended == "ok"].merge(truth, on="request_id", suffixes=("", "_truth"))
     assert (ok.output_tokens == ok.output_tokens_truth).all()
     assert (ok.input_tokens == ok.input_tokens_truth).all()
-    assert_health_rows_add_up(done.run)
+    assert_health_rows_add_up(run)
+
+
+def test_arrivals_beyond_the_in_flight_cap_are_dropped_and_never_queued(
+    by: Callable[[int], Finished],
+) -> None:
+    done = by(2)
+    run = done.run_of("capped")
+
+    assert done.code == 3, "so many drops make the run INVALID"
+    assert json.loads(done.stdout.splitlines()[1])["exit_code"] == 3
+    counts = assert_conserved(run)
+    assert counts["client_drop"] > counts["dispatched"] / 2
+    drops = run.requests().query("ended == 'client_drop'")
+    assert drops.dispatched_at_ns.isna().all()
+    attempts = run.table("attempts")
+    assert not set(drops.request_id) & set(attempts.request_id)
 
 
 def assert_health_rows_add_up(run: RunData) -> None:
@@ -80,7 +135,7 @@ def assert_health_rows_add_up(run: RunData) -> None:
 
 
 def test_ctrl_c_keeps_and_reports_what_was_recorded(start: Start) -> None:
-    running = start("run", "streaming", "quickstart", "--workers=2", "--rate=40", "--duration=60", *QUICK)
+    running = start("run", "streaming", "quickstart", "--rate=40", "--duration=60", *QUICK)
     running.wait_for_start(3)
 
     running.signal(signal.SIGINT)
@@ -158,24 +213,6 @@ def test_a_killed_worker_is_noticed_shown_counted_and_makes_the_run_invalid(star
     survivor = done.run.requests()
     late = survivor[survivor.scheduled_at_ns > done.run.facts["start_at_ns"] + 15e9]
     assert len(late) > 0, "later slices go to the living"
-
-
-def test_arrivals_beyond_the_in_flight_cap_are_dropped_and_never_queued(start: Start) -> None:
-    slow = (
-        "--set=simulated.ttft_ms=1500",
-        "--set=simulated.chunk_gap_ms=1",
-        "--set=limits.in_flight_per_worker=5",
-    )
-
-    done = start("run", "streaming", "--rate=20", "--duration=4", *slow).finish()
-
-    assert done.code == 3, "so many drops make the run INVALID"
-    counts = assert_conserved(done.run)
-    assert counts["client_drop"] > counts["dispatched"] / 2
-    drops = done.run.requests().query("ended == 'client_drop'")
-    assert drops.dispatched_at_ns.isna().all()
-    attempts = done.run.table("attempts")
-    assert not set(drops.request_id) & set(attempts.request_id)
 
 
 def test_a_dead_owner_leaves_rows_from_which_the_report_is_made(start: Start) -> None:
