@@ -86,6 +86,14 @@ class Member:
         return {"worker": self.number, **hello, "state": self.state, "leased": self.leased, **known, **told}
 
 
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """What Locust knows of the workers: how many a run begins with, and whether one is still there."""
+
+    expected: Callable[[], int]
+    alive: Callable[[str], bool]
+
+
 class Crew:
     """The workers of one run, by Locust's name of them; `alive` says whether a worker's process still is."""
 
@@ -124,11 +132,12 @@ class Crew:
                 lost.append(member)
         return lost
 
-    def back(self, member: Member, passed_ns: int) -> None:
-        """One that was silent has spoken."""
-        member.state = "running"
-        since, _ = member.silent.pop()
-        member.silent.append((since, passed_ns))
+    def is_back(self, member: Member, passed_ns: int) -> bool:
+        """Whether one that was taken for lost has spoken; its silence ends here, and what it is now is for the caller to say."""
+        if member.state != "lost" or not member.silent or member.silent[-1][1] is not None:
+            return False
+        member.silent[-1] = (member.silent[-1][0], passed_ns)
+        return True
 
     def progress(self, passed_s: float, duration_s: float) -> describe.Progress:
         """Sums over the last counters, for the live display."""

@@ -312,21 +312,24 @@ def work(master: Address, out: Path, *, lifeline: bool) -> Exit:
     worker = attach_worker(environment, seal, out, is_child=lifeline)
     ends: list[Exit] = []
 
-    def end(code: Exit, reason: str) -> None:
+    def end(code: Exit, reason: str, *, owner_gone: bool = True) -> None:
         if not ends:
             ends.append(code)
-            if not worker.finish(reason):
+            if not worker.finish(reason, owner_gone=owner_gone):
                 log.warning("%s", reason)
             runner.quit()
+
+    def told(reason: str) -> None:
+        if ends:  # twice: now
+            os._exit(Exit.INTERRUPTED)
+        gevent.spawn(end, Exit.INTERRUPTED, reason, owner_gone=False)
 
     def refused() -> None:
         end(Exit.TARGET, f"the owner of the run at {master} refused this worker: {worker.refused}")
 
     worker.on_refused = refused
-    gevent.signal_handler(
-        signal.SIGTERM, lambda: gevent.spawn(end, Exit.INTERRUPTED, "this worker was told to end")
-    )
-    gevent.signal_handler(signal.SIGINT, lambda: gevent.spawn(end, Exit.INTERRUPTED, "interrupted"))
+    gevent.signal_handler(signal.SIGTERM, told, "this worker was told to end")
+    gevent.signal_handler(signal.SIGINT, told, "this worker was interrupted")
     if lifeline:
         gevent.spawn(_follow, lambda: end(Exit.INVALID, "the owner of the run is gone"))
     else:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import gevent
@@ -21,12 +20,13 @@ from tailgauge.call import SECOND
 from tailgauge.children import Child
 from tailgauge.clock import boot_id, monotonic_ns, utc_now
 from tailgauge.conservation import request_ids
-from tailgauge.crew import Crew, Member
+from tailgauge.crew import Crew, Member, Workers
 from tailgauge.endpoints.keys import key_for
 from tailgauge.errors import TailgaugeError, TargetError, UsageError
 from tailgauge.folder import RunFolder, new_run_id
 from tailgauge.guard import Amount
 from tailgauge.handout import Handout
+from tailgauge.joining import why_not
 from tailgauge.link import Link
 from tailgauge.preflight import USABLE, prefixes, trials
 from tailgauge.receiving import Inbox
@@ -43,14 +43,6 @@ READY_S = 30.0
 OPENING_S = 0.02  # for each connection opened beforehand, at the longest
 LOOK_S = 0.25
 HEARD = ("ready", "tried", "opened", "counters", "guarded", "part", "drained", "failed")
-
-
-@dataclass(frozen=True, slots=True)
-class Workers:
-    """What Locust knows of the workers: how many a run begins with, and whether one is still there."""
-
-    expected: Callable[[], int]
-    alive: Callable[[str], bool]
 
 
 class Run:
@@ -97,21 +89,11 @@ class Run:
             self._changed.set()
         elif self.start_at_ns is None:
             self._early[node] = data
-        elif (why := self._no_more_workers()) is not None:
+        elif (why := why_not(self.scenario, self.settings.limit, len(self.crew))) is not None:
             self.notes.append(f"worker {data['name']} came {self._at()} and waits for the next run: {why}")
         else:
             member = self.crew.add(node, data, late=True)
             self._link.send("plan", self._plan(member.number), node)
-
-    def _no_more_workers(self) -> str | None:
-        """Why a late joiner cannot take part; None where it can."""
-        if not self.scenario.arrival.is_open:
-            return "every user of the closed loop has its worker"
-        if self.settings.limit != Amount(None, None, None):
-            return "the limits of the run were shared out at its start"
-        if len(self.crew) == 1 and any(traffic.cache for traffic in self.scenario.traffic.values()):
-            return "the one worker that there was takes itself for the only writer of the prompt cache"
-        return None
 
     def on_message(self, kind: str, node: str, data: dict[str, Any]) -> None:
         """What a worker that takes part says: one of HEARD."""
@@ -119,9 +101,11 @@ class Run:
         if member is None or data["run"] != self.run_id:
             return
         member.heard_at_ns = monotonic_ns()
-        if member.state == "lost" and not self.finishing:
-            self.crew.back(member, self._passed_ns())  # it was silent, not dead: its leases are still its own
+        if self.crew.is_back(
+            member, self._passed_ns()
+        ):  # it was silent, not dead: its leases are still its own
             self.notes.append(f"worker {member.number} came back {self._at()}")
+            member.state = "lost" if self.finishing else "running"
         getattr(self, f"_on_{kind}")(member, data)
         self._changed.set()
 
@@ -149,6 +133,10 @@ class Run:
         self._on_counters(member, data)
         told = data["self"]
         member.state, member.self = told["state"], told
+        if told["why"] and told["state"] == "drained":
+            self.notes.append(
+                f"worker {member.number} on {member.hello['host']} ended {self._at()}: {told['why']}"
+            )
         here, there = self.inbox.rows.get(member.number, {}), told["rows"]
         if not told["shared"] and all(here.get(name, 0) == rows for name, rows in there.items()):
             member.home = True
@@ -295,8 +283,14 @@ class Run:
     def _notice_losses(self) -> None:
         for member in self.crew.newly_lost(self.start_at_ns or 0):
             self.notes.append(f"worker {member.number} was lost {self._at()}")
-        if all(self.crew.is_gone(member) for member in self.crew):
-            raise TailgaugeError("every worker is lost: the run cannot go on")
+        self.look_for_workers()
+
+    def look_for_workers(self) -> None:
+        """A run without any worker has failed; nobody cut it short."""
+        if self.failure is None and len(self.crew) and all(self.crew.is_gone(member) for member in self.crew):
+            self.failure = TailgaugeError("every worker is lost: the run cannot go on")
+            self.notes.append(str(self.failure))
+            self.cut_short("failed")
 
     def _at(self) -> str:
         return f"{self._passed_ns() / 1e9:.0f} s into the run"
@@ -362,11 +356,7 @@ class Run:
             if member.state == "joining":
                 del self.crew.members[member.node]
                 self.notes.append(f"worker {member.hello['name']} came late and was not ready before the end")
-            elif (
-                member.state in {"lost", "failed"}
-                and self._handout is not None
-                and self.scenario.arrival.is_open
-            ):
+            elif self._handout is not None and self.scenario.arrival.is_open and self._has_holes(member):
                 member.missing = self._handout.missing(member, request_ids(self.folder, member.number))
             if not (member.home or member.self.get("shared", True)):
                 why = f" ({member.self['refused']})" if member.self.get("refused") else ""
@@ -374,6 +364,11 @@ class Run:
                     f"rows of worker {member.number} that are not here{why} are in {member.self['folder']} on "
                     f"{member.hello['host']}: give that folder to `tailgauge report` beside this one"
                 )
+
+    def _has_holes(self, member: Member) -> bool:
+        """Whether there may be no row of some of its leases, though nothing cut the run short."""
+        held_back = self.state == "running" and member.self.get("counts", {}).get("not_reached")
+        return member.state in {"lost", "failed"} or member.lacks_rows or bool(held_back)
 
     def _await(self, done: Callable[[], bool], seconds: float, complaint: str) -> None:
         deadline = monotonic_ns() + int(seconds * 1e9)

@@ -47,6 +47,7 @@ from tailgauge.transport.stopwatch import Stopwatch
 
 log = logging.getLogger("tailgauge")
 FLUSH_EVERY = 4  # seconds; a part at least every 5 s, the writing included
+PARTING_S = 10.0  # that a worker which is told to end takes to bring its rows home
 _LOOK_S = 0.05  # between two looks at what is still on its way to the owner
 
 
@@ -83,6 +84,7 @@ class Task:
         self.clock = OwnerClock(lambda t0: link.send("ping", self._told({"t0": t0})), plan["boot_id"])
         self._clock_now: dict[str, int | None] = {}
         self.finished = Event()
+        self._went_home = Event()
         self._draining = False
         self._closing = False  # nothing is recorded any more
         self.owner_gone = False
@@ -265,6 +267,7 @@ class Task:
     def home(self) -> None:
         """The owner has every row: this worker's own copy has served its time. Another one may share the folder."""
         if self.finished.is_set() and not self._shared:
+            self._went_home.set()
             for path in [
                 *self.folder.path.glob(f"*/part-{self.number}-*"),
                 self.folder.worker_json(self.number),
@@ -314,6 +317,22 @@ class Task:
             self._reporter.kill()
         self._write_self()
         self._link.send("drained", self._told({**self._said(), "self": self._self()}))
+
+    def leave(self, reason: str, *, owner_gone: bool) -> None:
+        """End now: open requests are closed, and what was recorded goes home if the owner is there and takes it soon."""
+        self._why = reason
+        self.owner_gone = owner_gone
+        give_up = gevent.spawn_later(PARTING_S, setattr, self, "owner_gone", True)
+        self.dispatcher.hurry()
+        self.drain(0.0)
+        if not (self.owner_gone or self._shared):
+            self._went_home.wait(timeout=PARTING_S)
+        give_up.kill()
+
+    @property
+    def is_home(self) -> bool:
+        """Whether the owner has every row."""
+        return self._went_home.is_set() or (self._shared and not self.owner_gone)
 
     def _ship_slice(self, data: dict[str, Any]) -> None:
         self._link.send("part", self._told(data))

@@ -20,9 +20,10 @@ from tailgauge import __version__, web
 from tailgauge.address import LOOPBACK, is_loopback
 from tailgauge.analyse import analyse
 from tailgauge.clock import monotonic_ns
+from tailgauge.crew import Workers
 from tailgauge.errors import Exit, TailgaugeError, UsageError
 from tailgauge.link import Link
-from tailgauge.owner import HEARD, Run, Workers
+from tailgauge.owner import HEARD, Run
 from tailgauge.records import SCHEMA_VERSION
 from tailgauge.scenario import override
 from tailgauge.seal import TOKEN, Seal, given
@@ -153,6 +154,7 @@ class Owner:
             run.notes.append(
                 f"messages dropped because they had no mark of the run's token: {self.unsealed:,}"
             )
+        run.look_for_workers()
         run.cut_short(CUT_SHORT)
         run.finish()
         self._forget(run)

@@ -68,15 +68,14 @@ class Worker:
             self._link.send("hello", told)
             gevent.sleep(HELLO_S)
 
-    def finish(self, reason: str) -> bool:
-        """End the run in progress, if there is one, without the owner's word: it is gone. What was recorded stays readable."""
-        if self._task is None or self._task.finished.is_set():
+    def finish(self, reason: str, *, owner_gone: bool = True) -> bool:
+        """End the run in progress, if there is one, before its time. What was recorded goes home, or stays readable."""
+        task = self._task
+        if task is None or task.finished.is_set():
             return False
         log.warning("%s: closing what is open and writing what was recorded", reason)
-        self._task.owner_gone = True
-        self._task.dispatcher.hurry()
-        self._task.drain(0.0)
-        self.left = str(self._task.folder.path)
+        task.leave(reason, owner_gone=owner_gone)
+        self.left = "" if task.is_home else str(task.folder.path)
         return True
 
     def _welcomed(self, _: str, data: dict[str, Any]) -> None:  # noqa: ARG002 - a handler's arguments
