@@ -138,7 +138,7 @@ def html(contents: Json, figures: Sequence[Figure]) -> str:
             successes=shown(contents, SUCCESSES),
             offered=shown(contents, OFFERED),
             slo_rest=", ".join(f"{k} {name}" for name in (FAIL, INCONCLUSIVE) if (k := outcomes.count(name))),
-            figures=[(figure, _in_script(figure.plot)) for figure in figures],
+            figures=[(figure, in_script(figure.plot)) for figure in figures],
             style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
             script=Markup((TEMPLATES / "report.js").read_text(encoding="utf-8")),  # noqa: S704 - our own file
             plotly_js=Markup(library()) if figures else "",  # noqa: S704 - the library's own file
@@ -146,7 +146,7 @@ def html(contents: Json, figures: Sequence[Figure]) -> str:
     )
 
 
-def _in_script(plot: str) -> Markup:
+def in_script(plot: str) -> Markup:
     """JSON that cannot end the script element it stands in."""
     return Markup(plot.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))  # noqa: S704
 

@@ -28,3 +28,12 @@ Exit codes:
   3    no rate passed, or the planned one did not
   130  interrupted: no certificate was stored
   0    the certificate names a rate"""
+
+EXPERIMENT = """\b
+Exit codes:
+  2    wrong usage or scenario
+  130  interrupted (the runs that ended are kept)
+  4    the target could not be used
+  1    something was found: less room than needed, no model that meets the objectives, a disease
+  3    no answer: too little was seen, or INVALID runs
+  0    answered, and all well"""

@@ -20,10 +20,12 @@ class Headroom(Table):
     """Which rate is sustained, which limit binds, and how much the traffic may grow; with `kind = "headroom"`."""
 
     refused: Annotated[float, Field(gt=0, le=0.5)] = Field(
-        0.01, description="a rate is sustained while fewer than this share of the calls get a 429 or an overload"
+        0.01,
+        description="a rate is sustained while fewer than this share of the calls get a 429 or an overload",
     )
     good: Share = Field(
-        0.0, description="and while at least this share of the requests meets every objective of [slo]; 0: no such bound"
+        0.0,
+        description="and while at least this share of the requests meets every objective of [slo]; 0: no such bound",
     )
     first: Positive = Field(0.5, description="first rate tried, relative to arrival.rate_per_s")
     growth: Annotated[float, Field(gt=1, le=2)] = Field(
@@ -35,15 +37,19 @@ class Headroom(Table):
     precision: Annotated[float, Field(gt=0, le=0.5)] = Field(
         0.05, description="bisection ends when pass and fail are this close, relatively"
     )
-    confirm: Annotated[int, Field(ge=1, le=20)] = Field(3, description="runs that confirm each side at the end")
+    confirm: Annotated[int, Field(ge=1, le=20)] = Field(
+        3, description="runs that confirm each side at the end"
+    )
     level_s: Positive | None = Field(
         None, description="seconds of a level; default so that all of them fit into `minutes`"
     )
     rest_s: NonNegative = Field(
-        60.0, description="quiet seconds between two levels, in which limits fill up again; not at the simulated endpoint, which begins anew"
+        60.0,
+        description="quiet seconds between two levels, in which limits fill up again; not at the simulated endpoint, which begins anew",
     )
     quiet: bool = Field(
-        False, description="one run at today's rate and no 429 wanted: headers and usage alone, a wider interval"
+        False,
+        description="one run at today's rate and no 429 wanted: headers and usage alone, a wider interval",
     )
     need: Annotated[float, Field(ge=0, le=1000)] = Field(
         0.0, description="growth factor that there must be room for; less is exit code 1"
@@ -59,21 +65,28 @@ class Hedging(Table):
     sustainable_per_s: Positive | None = Field(
         None, description="rate that `loads` are relative to; default it is looked for first"
     )
-    loads: Annotated[tuple[Annotated[float, Field(gt=0, le=2)], ...], Field(strict=False, min_length=1)] = Field(
-        (0.3, 0.45, 0.6, 0.75, 0.85, 0.95, 1.05), description="loads tried, relative to the sustainable rate"
+    loads: Annotated[tuple[Annotated[float, Field(gt=0, le=2)], ...], Field(strict=False, min_length=1)] = (
+        Field(
+            (0.3, 0.45, 0.6, 0.75, 0.85, 0.95, 1.05),
+            description="loads tried, relative to the sustainable rate",
+        )
     )
     delays_ms: Annotated[tuple[NonNegative, ...], Field(strict=False)] = Field(
-        (), description="hedge delays tried at the lowest load first, the best of which is used; `[]`: the table's own"
+        (),
+        description="hedge delays tried at the lowest load first, the best of which is used; `[]`: the table's own",
     )
     more_loads: Annotated[int, Field(ge=0, le=10)] = Field(
         2, description="loads added close to the crossover when it is roughly known"
     )
-    pairs: Annotated[int, Field(ge=6, le=500)] = Field(10, description="pairs of blocks, off and on, at each load")
+    pairs: Annotated[int, Field(ge=6, le=500)] = Field(
+        10, description="pairs of blocks, off and on, at each load"
+    )
     block_s: Positive | None = Field(
         None, description="seconds of a block; default so that all of them fit into `minutes`"
     )
     washout_s: NonNegative | None = Field(
-        None, description="start of each block that does not count; default an end-to-end p99, at most a third of the block"
+        None,
+        description="start of each block that does not count; default an end-to-end p99, at most a third of the block",
     )
 
 
@@ -98,11 +111,15 @@ class Checkup(Table):
     """What ails an endpoint before a launch; with `kind = "checkup"`."""
 
     quick: bool = Field(False, description="shorter probes: large effects only, in under 3 minutes")
-    legs: Annotated[int, Field(ge=2, le=1000)] = Field(8, description="calls of one request that the fan-out probe sends")
+    legs: Annotated[int, Field(ge=2, le=1000)] = Field(
+        8, description="calls of one request that the fan-out probe sends"
+    )
     threshold: Annotated[float, Field(gt=0, le=10)] = Field(
         0.1, description="smallest effect worth a finding: 0.1 is 10%"
     )
-    skip: Annotated[tuple[str, ...], Field(strict=False)] = Field((), description="probes to leave out, by name")
+    skip: Annotated[tuple[str, ...], Field(strict=False)] = Field(
+        (), description="probes to leave out, by name"
+    )
 
 
 class Experiment(Table):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tailgauge.experiments.course import Course, Experiment, Ran, Spent, Step
+from tailgauge.experiments.course import Course, Experiment, Ran, SpentError, Step
 from tailgauge.experiments.ledger import RUN_S, Ledger
 from tailgauge.experiments.runners import Runner
 from tailgauge.experiments.steps import Base, Prepared
@@ -59,7 +59,7 @@ class _Conductor:
         """The next steps that the course wants; StopIteration carries its answer."""
         try:
             ran = self._run(wanted)
-        except Spent as spent:
+        except SpentError as spent:
             self._say(str(spent))
             return course.throw(spent)
         return course.send(ran)
@@ -94,4 +94,4 @@ class _Conductor:
         needed = sum(step.duration_s + RUN_S for step in steps)
         minutes = self._base.asked.minutes
         if self._ran and passed + needed > minutes * 60:
-            raise Spent(f"experiment.minutes: {minutes:g} minutes leave no time for {steps[0].name}")
+            raise SpentError(f"experiment.minutes: {minutes:g} minutes leave no time for {steps[0].name}")

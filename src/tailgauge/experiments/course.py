@@ -47,7 +47,7 @@ class Ran:
         return self.verdict != INVALID
 
 
-class Spent(TailgaugeError):
+class SpentError(TailgaugeError):
     """The experiment's time, calls, tokens or money are used up. Thrown into the course, which then concludes."""
 
 
@@ -60,7 +60,7 @@ class Experiment(Protocol):
     def course(self) -> Course:
         """Plan, and decide what to do next; pure. A step left out of a rehearsal is not among what is sent.
 
-        `Spent` may be thrown in where it waits: it then returns the answer that what was seen allows.
+        `SpentError` may be thrown in where it waits: it then returns the answer that what was seen allows.
         """
 
     def look(self, step: Step, reading: Reading) -> Any:

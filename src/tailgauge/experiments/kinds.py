@@ -19,5 +19,7 @@ def made(base: Base) -> Experiment:
     """The experiment that a scenario asks for. Raises UsageError where its scenario lacks what the kind needs."""
     make = KINDS.get(base.asked.kind)
     if make is None:
-        raise UsageError(f"{base.path}: experiment.kind: {base.asked.kind!r} is not available in this version")
+        raise UsageError(
+            f"{base.path}: experiment.kind: {base.asked.kind!r} is not available in this version"
+        )
     return make(base)

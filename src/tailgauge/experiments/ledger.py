@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tailgauge.experiments.course import Spent
+from tailgauge.experiments.course import SpentError
 from tailgauge.experiments.steps import Prepared
 from tailgauge.scenario import Guard
 from tailgauge_analysis.experiment.reading import Reading
@@ -46,13 +46,13 @@ class Ledger:
         return self.load_s + self.runs * RUN_S + (self.rest_s if rests else 0.0)
 
     def left(self, guard: Guard) -> dict[str, Any]:
-        """The guard of the next step: what this left of the experiment's. Raises Spent where that is nothing."""
+        """The guard of the next step: what this left of the experiment's. Raises SpentError where that is nothing."""
         limits: Mapping[str, Any] = guard.model_dump(exclude_none=True)
         used = {"max_requests": self.calls, "max_tokens": self.tokens, "max_cost": self.cost or 0.0}
         out = {key: value - used.get(key, 0) if key in used else value for key, value in limits.items()}
         for key in used:
             if key in out and out[key] <= 0:
-                raise Spent(f"guard.{key}: used up after {self.runs} runs")
+                raise SpentError(f"guard.{key}: used up after {self.runs} runs")
         return out
 
     def facts(self) -> dict[str, Any]:

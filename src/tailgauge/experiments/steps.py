@@ -55,7 +55,11 @@ class Base:
         """The scenario as plain values, files by their full path, without [experiment]."""
         tree: dict[str, Any] = self.scenario.model_dump(mode="json", exclude_unset=True, exclude_none=True)
         tree.pop("experiment", None)
-        named = [tree.get("arrival", {}).get("trace", {}), *tree.get("traffic", {}).values(), tree.get("guard", {})]
+        named = [
+            tree.get("arrival", {}).get("trace", {}),
+            *tree.get("traffic", {}).values(),
+            tree.get("guard", {}),
+        ]
         for table in named:
             for key in ("file", "prompt_file", "prices"):
                 if isinstance(table.get(key), str):
