@@ -27,15 +27,15 @@ class Headroom(Table):
         0.0,
         description="and while at least this share of the requests meets every objective of [slo]; 0: no such bound",
     )
-    first: Positive = Field(0.5, description="first rate tried, relative to arrival.rate_per_s")
     growth: Annotated[float, Field(gt=1, le=2)] = Field(
-        1.25, description="from one level of the ramp to the next; at a provider at most 2 a minute"
+        1.25,
+        description="from one level of the ramp to the next; towards a limit that headers name it is up to twice a minute",
     )
     most: Annotated[float, Field(gt=1, le=1000)] = Field(
         20.0, description="highest rate tried, relative to arrival.rate_per_s"
     )
     precision: Annotated[float, Field(gt=0, le=0.5)] = Field(
-        0.05, description="bisection ends when pass and fail are this close, relatively"
+        0.05, description="how far, relatively, pass and fail end on either side of the sustainable rate"
     )
     confirm: Annotated[int, Field(ge=1, le=20)] = Field(
         3, description="runs that confirm each side at the end"

@@ -12,7 +12,15 @@ from tailgauge.experiments.course import Experiment
 from tailgauge.experiments.steps import Base
 
 Make = Callable[[Base], Experiment]
-KINDS: Mapping[str, Make] = {}
+
+
+def _headroom(base: Base) -> Experiment:
+    from tailgauge.experiments.headroom import make
+
+    return make(base)
+
+
+KINDS: Mapping[str, Make] = {"headroom": _headroom}
 
 
 def made(base: Base) -> Experiment:

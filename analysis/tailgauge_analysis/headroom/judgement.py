@@ -1,0 +1,94 @@
+"""Whether a rate is sustained: pass, fail or inconclusive.
+
+Rule: levels of one rate are one sample. By themselves they pass if the upper 95% bound of the refused share is within
+what is borne, nothing grows, and the lower bound of the good share meets its target; they fail if the lower bound of
+the refused share is above it, something grows, or the upper bound of the good share is below its target.
+
+A bucket that is full at first hides a rate that is somewhat too high for minutes. So once a limit, or the capacity, is
+known with its interval, a rate below it passes and one above it fails, unless its own levels contradict that. A level
+that began with a burst, so that the bucket was empty and calls waited, can only confirm a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tailgauge_analysis.experiment.answer import FAIL, OPEN, PASS
+from tailgauge_analysis.headroom.level import Level, Rate
+from tailgauge_analysis.portions import Portion, counted
+
+DRAINED = 0.5  # of those that waited at the beginning
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a sustained rate must keep: share refused at most, share of good requests at least (0: no such bound)."""
+
+    refused: float
+    good: float
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The levels of one rate; `alone` is what they say without any limit that is known."""
+
+    rate_per_s: float
+    emptied: bool
+    levels: tuple[Level, ...]
+    refused: Portion
+    good: Portion | None
+    outcome: str
+    alone: str
+
+
+def judged(levels: Sequence[Level], asked: Asked, known: Rate | None) -> list[Judged]:
+    """Every rate that was tried, ascending."""
+    groups: dict[tuple[float, bool], list[Level]] = {}
+    for one in levels:
+        groups.setdefault((one.rate_per_s, one.emptied), []).append(one)
+    return [_judged(groups[key], asked, known) for key in sorted(groups)]
+
+
+def _judged(levels: Sequence[Level], asked: Asked, known: Rate | None) -> Judged:
+    first = levels[0]
+    refused = _pooled([one.refused for one in levels])
+    good = _pooled([one.good for one in levels if one.good is not None]) if asked.good > 0 else None
+    growing = sum(one.growing for one in levels) * 2 > len(levels)
+    alone = _alone(refused, good, asked, growing=growing)
+    outcome = alone
+    if known is not None:
+        waiting = growing or _still(levels)
+        outcome = _with(known, first, alone, refused, asked, waiting=waiting)
+        if outcome == PASS and good is not None and (good.low or 0.0) < asked.good:
+            outcome = alone
+    elif first.emptied and alone == FAIL:
+        outcome = OPEN  # it was made to refuse: without a known limit that says little
+    return Judged(first.rate_per_s, first.emptied, tuple(levels), refused, good, outcome, alone)
+
+
+def _alone(refused: Portion, good: Portion | None, asked: Asked, *, growing: bool) -> str:
+    low, high = refused.low or 0.0, 1.0 if refused.high is None else refused.high
+    if growing or low > asked.refused or (good is not None and (good.high or 0.0) < asked.good):
+        return FAIL
+    fine = good is None or (good.low or 0.0) >= asked.good
+    return PASS if high <= asked.refused and fine else OPEN
+
+
+def _with(known: Rate, first: Level, alone: str, refused: Portion, asked: Asked, *, waiting: bool) -> str:
+    if first.rate_per_s <= known.low and not first.emptied:
+        return OPEN if alone == FAIL else PASS
+    if first.rate_per_s >= known.high:
+        confirmed = (refused.low or 0.0) > asked.refused or waiting
+        return FAIL if confirmed or not first.emptied else OPEN
+    return OPEN
+
+
+def _still(levels: Sequence[Level]) -> bool:
+    """Whether those that waited at the beginning were not worked off."""
+    begun, ended = (sum(one.waiting[end] for one in levels) for end in (0, 1))
+    return begun > 0 and ended >= DRAINED * begun
+
+
+def _pooled(several: Sequence[Portion]) -> Portion:
+    return counted(*(sum(getattr(one, name) for one in several) for name in ("k", "n", "n_eff")))
