@@ -67,6 +67,11 @@ def lowest(found: Sequence[Bound]) -> Rate | None:
     return Rate(min(r.value for r in rates), min(r.low for r in rates), min(r.high for r in rates))
 
 
+def by_capacity(found: Sequence[Bound]) -> bool:
+    """Whether the capacity is what is met first."""
+    return next((one.limit is None for one in found if one.decides), False)
+
+
 def ceiling(found: Sequence[Bound]) -> float | None:
     """What no limit that headers name will let pass for long."""
     return min((one.per_s.high for one in found if one.limit is not None), default=None)

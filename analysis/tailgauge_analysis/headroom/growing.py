@@ -8,10 +8,12 @@ it. Of the capacity, which has no first refusal, it is the sustainable rate over
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tailgauge_analysis.headroom.estimate import Bound
 from tailgauge_analysis.headroom.level import Level
+from tailgauge_analysis.headroom.limits import Limit
+from tailgauge_analysis.rate_limits.costs import Costs
 from tailgauge_analysis.rate_limits.growth import Growth, growth
 
 
@@ -34,13 +36,27 @@ def grown(today: Level, found: Sequence[Bound]) -> list[Grown]:
             ratio = Growth(by.value / now, by.low / now, by.high / now, today.requests, None)
             out.append(Grown(one.kind, ratio, ratio))
             continue
-        ends = (limit.burst.low, limit.burst.value, limit.burst.high)
+        borne = not today.kinds.get(one.kind)
         told = [
-            None if trace is None else growth(trace, limit.rate.value, ends)
-            for trace in (today.offered.get((one.kind, True)), today.offered.get((one.kind, False)))
+            None
+            if (trace := today.offered.get((one.kind, cached))) is None
+            else _grown(trace, limit, borne=borne and cached)
+            for cached in (True, False)
         ]
         out.append(Grown(one.kind, told[0], told[1] or told[0]))
     return out
+
+
+def _grown(trace: Costs, limit: Limit, *, borne: bool) -> Growth:
+    """Only bounds where the bucket is only bounded; at least 1 where today's traffic was borne."""
+    burst = limit.burst
+    one = growth(trace, limit.rate.value, (burst.low, burst.value, burst.high))
+    if one.low is None:
+        return one
+    floor = 1.0 if borne else 0.0
+    value = None if one.value is None or not limit.seen else max(floor, one.value)
+    high = None if one.high is None else max(floor, one.high)
+    return replace(one, value=value, low=max(floor, one.low), high=high)
 
 
 def least(several: Sequence[Growth | None]) -> Growth | None:

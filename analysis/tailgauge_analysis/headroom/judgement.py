@@ -5,8 +5,9 @@ what is borne, nothing grows, and the lower bound of the good share meets its ta
 the refused share is above it, something grows, or the upper bound of the good share is below its target.
 
 A bucket that is full at first hides a rate that is somewhat too high for minutes. So once a limit, or the capacity, is
-known with its interval, a rate below it passes and one above it fails, unless its own levels contradict that. A level
-that began with a burst, so that the bucket was empty and calls waited, can only confirm a failure.
+known with its interval, a rate below it passes and one above it fails, unless its own levels contradict that: below, if
+they fail; above, if they began with a burst, so that the bucket was empty and calls waited, and yet surely less than what
+is borne was refused (by a limit), or those that waited were worked off (by capacity). Such a level never passes.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ class Judged:
     alone: str
 
 
-def judged(levels: Sequence[Level], asked: Asked, known: Rate | None) -> list[Judged]:
-    """Every rate that was tried, ascending."""
+def judged(levels: Sequence[Level], asked: Asked, known: Rate | None, *, by_capacity: bool) -> list[Judged]:
+    """Every rate that was tried, ascending. `known`: the sustainable rate, and whether capacity decides it."""
     groups: dict[tuple[float, bool], list[Level]] = {}
     for one in levels:
         groups.setdefault((one.rate_per_s, one.emptied), []).append(one)
-    return [_judged(groups[key], asked, known) for key in sorted(groups)]
+    return [_judged(groups[key], asked, known, by_capacity=by_capacity) for key in sorted(groups)]
 
 
-def _judged(levels: Sequence[Level], asked: Asked, known: Rate | None) -> Judged:
+def _judged(levels: Sequence[Level], asked: Asked, known: Rate | None, *, by_capacity: bool) -> Judged:
     first = levels[0]
     refused = _pooled([one.refused for one in levels])
     good = _pooled([one.good for one in levels if one.good is not None]) if asked.good > 0 else None
@@ -58,8 +59,9 @@ def _judged(levels: Sequence[Level], asked: Asked, known: Rate | None) -> Judged
     alone = _alone(refused, good, asked, growing=growing)
     outcome = alone
     if known is not None:
-        waiting = growing or _still(levels)
-        outcome = _with(known, first, alone, refused, asked, waiting=waiting)
+        worked_off = not growing and not _still(levels)
+        spared = worked_off if by_capacity else (refused.high or 0.0) < asked.refused
+        outcome = _with(known, first, alone, contradicted=first.emptied and spared)
         if outcome == PASS and good is not None and (good.low or 0.0) < asked.good:
             outcome = alone
     elif first.emptied and alone == FAIL:
@@ -75,12 +77,11 @@ def _alone(refused: Portion, good: Portion | None, asked: Asked, *, growing: boo
     return PASS if high <= asked.refused and fine else OPEN
 
 
-def _with(known: Rate, first: Level, alone: str, refused: Portion, asked: Asked, *, waiting: bool) -> str:
+def _with(known: Rate, first: Level, alone: str, *, contradicted: bool) -> str:
     if first.rate_per_s <= known.low and not first.emptied:
         return OPEN if alone == FAIL else PASS
     if first.rate_per_s >= known.high:
-        confirmed = (refused.low or 0.0) > asked.refused or waiting
-        return FAIL if confirmed or not first.emptied else OPEN
+        return OPEN if contradicted else FAIL
     return OPEN
 
 

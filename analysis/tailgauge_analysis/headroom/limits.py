@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tailgauge_analysis.headroom.level import Level, Rate
 from tailgauge_analysis.rate_limits.estimates import DECISIONS, Told
 
-CAPACITY = "capacity"
+CAPACITY, OBJECTIVES = "capacity", "objectives"
 FEWEST = 5  # 429s by which a limit is taken to bind
 WHOLE_S = 60  # a bucket holds no more than comes back in a minute
 
@@ -89,8 +89,8 @@ def _overloaded(one: Level, bound: float) -> bool:
     return one.requests > 0 and one.overloaded > 2 * bound * one.requests and one.overloaded > FEWEST
 
 
-def binding(failed: Sequence[Level]) -> str | None:
-    """The limit that most calls of the failed levels were refused by; capacity where that, or nothing else, tells."""
+def binding(failed: Sequence[Level], good: float) -> str | None:
+    """What failed the levels: the limit that most calls were refused by, the capacity, or the objectives."""
     counts: dict[str, int] = {}
     for one in failed:
         for kind, n in one.kinds.items():
@@ -99,4 +99,7 @@ def binding(failed: Sequence[Level]) -> str | None:
     most = max(counts, key=lambda kind: counts[kind], default=None)
     if most is not None and counts[most] >= over and counts[most] >= FEWEST:
         return most
-    return CAPACITY if over or any(one.growing for one in failed) else most
+    if over or any(one.growing for one in failed):
+        return CAPACITY
+    missed = good > 0 and any(one.good is not None and (one.good.value or 0.0) < good for one in failed)
+    return OBJECTIVES if missed else most

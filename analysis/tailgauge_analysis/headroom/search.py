@@ -18,6 +18,7 @@ from tailgauge_analysis.headroom.level import Rate
 
 A_MINUTE = 2.0  # more growth in a minute is refused by providers
 SLACK = 1.2  # times the precision: so much wider an interval is narrow enough
+NEAR = 1.5  # times the precision: rates that were inconclusive lie no closer
 LEAST = 1 / 64  # of today's rate
 
 
@@ -78,7 +79,8 @@ def _runs(tried: Sequence[Judged], rate_per_s: float) -> int:
 def _up(tried: Sequence[Judged], plan: Plan, ceiling: float | None) -> list[Wanted]:
     last = max(one.rate_per_s for one in tried)
     if last >= plan.most:
-        return []
+        times = plan.confirm - _runs(tried, last)
+        return [Wanted(last, times, above=False)] if times > 0 else []
     step = last * plan.growth
     if ceiling is not None and step < ceiling:
         beyond = ceiling * (1 + plan.precision)
@@ -117,7 +119,7 @@ def _between(tried: Sequence[Judged], plan: Plan, low: Judged | None, high: Judg
         return _down(high, plan)
     inside = sorted({one.rate_per_s for one in tried if low.rate_per_s <= one.rate_per_s <= high.rate_per_s})
     gap = max(pairwise(inside), key=lambda pair: pair[1] / pair[0])
-    if gap[1] / gap[0] <= 1 + plan.precision:
+    if gap[1] / gap[0] <= (1 + plan.precision) ** NEAR:
         again = [one for one in tried if one.outcome == OPEN and one.rate_per_s in inside]
         return [Wanted(one.rate_per_s, 1, above=False) for one in again[:1] if len(one.levels) < plan.confirm]
     return [Wanted(math.sqrt(gap[0] * gap[1]), 1, above=False)]

@@ -12,7 +12,7 @@ from tailgauge_analysis.headroom.estimate import Bound
 from tailgauge_analysis.headroom.growing import Grown
 from tailgauge_analysis.headroom.judgement import Judged
 from tailgauge_analysis.headroom.level import Rate
-from tailgauge_analysis.headroom.limits import CAPACITY
+from tailgauge_analysis.headroom.limits import CAPACITY, OBJECTIVES
 from tailgauge_analysis.portions import Portion
 from tailgauge_analysis.rate_limits.growth import MOST_FACTOR, Growth
 from tailgauge_analysis.rate_limits.said import spoken
@@ -38,6 +38,8 @@ def times(value: float) -> str:
 
 def limit_name(kind: str | None) -> str:
     """What is met first, in words."""
+    if kind == OBJECTIVES:
+        return "an objective of [slo]"
     if kind is None:
         return "a limit that nothing names"
     return "the target's capacity" if kind == CAPACITY else f"the limit on {spoken(kind)}"
@@ -48,7 +50,7 @@ def levels(tried: Sequence[Judged], today: float) -> Table:
     rows = tuple(_level(one, today) for one in tried)
     caption = (
         "A row is a rate; its runs count as one sample. Refused: 429, 529 and 503. Marked *: began with a burst that used up "
-        "the limit, which can only confirm that a rate is too high."
+        "the limit; without it a rate above a known limit fails even where a bucket, full at first, hid that."
     )
     return Table(caption, LEVELS, rows)
 

@@ -7,41 +7,20 @@ met, 3 where nothing was found out or the need lies inside the interval.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 
 from tailgauge.errors import Exit
 from tailgauge_analysis.experiment.answer import FAIL, OPEN, PASS, Answer, Case
 from tailgauge_analysis.headroom import limits, search, tables
 from tailgauge_analysis.headroom.estimate import Bound, lowest
+from tailgauge_analysis.headroom.facts import About, Sustained, facts, without_cache
 from tailgauge_analysis.headroom.growing import Grown, grown, least
 from tailgauge_analysis.headroom.judgement import Judged
 from tailgauge_analysis.headroom.level import Level, Rate
 from tailgauge_analysis.headroom.tables import limit_name, per_s, times
 from tailgauge_analysis.rate_limits.growth import MOST_FACTOR, Growth
-from tailgauge_analysis.runfile import Json
 from tailgauge_analysis.wording import share
 
 NOTHING = "No rate could be judged: every run was INVALID, or there was no time for one."
-
-
-@dataclass(frozen=True, slots=True)
-class About:
-    """Today's rate and what was asked; rates in requests a second, `most` the highest one tried."""
-
-    today: float
-    need: float
-    refused: float
-    most: float
-    remarks: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Sustained:
-    """Requests a second: the best value, the highest confident pass, the lowest confident fail; None where none was found."""
-
-    value: float | None
-    low: float | None
-    high: float | None
 
 
 def answer(about: About, levels: Sequence[Level], tried: Sequence[Judged], found: Sequence[Bound]) -> Answer:
@@ -52,15 +31,17 @@ def answer(about: About, levels: Sequence[Level], tried: Sequence[Judged], found
     rate = _sustained(low, high, lowest(found))
     binds = None
     if high is not None:
-        binds = limits.binding([level for one in tried if one.outcome == FAIL for level in one.levels])
+        binds = limits.binding(
+            [level for one in tried if one.outcome == FAIL for level in one.levels], about.good
+        )
     growths = grown(levels[0], found)
     first = least([one.cached for one in growths if one.kind == binds and one.kind != limits.CAPACITY])
     sentence = _sentence(about, rate, binds, _first(first, levels[0].seconds))
     return Answer(
         kind="headroom", sentence=sentence, table=tables.levels(tried, about.today),
-        facts=_facts(about, rate, binds, found, growths, quiet=False),
+        facts=facts(about, rate, binds, found, growths, quiet=False),
         exit_code=_exit(about, rate), smallest=_smallest(rate),
-        cases=_cases(about, rate, tried, binds), remarks=(*about.remarks, *_remarks(tried, found)),
+        cases=_cases(about, rate, tried, binds), remarks=(*about.remarks, *_remarks(about, tried, found), *_cache_said(found, growths, about)),
         pictures=tables.pictures(tried, rate.low, rate.high, about.refused),
         more=(tables.limits(found, growths, about.today),) if found else (),
     )  # fmt: skip
@@ -75,8 +56,8 @@ def _sustained(low: Judged | None, high: Judged | None, known: Rate | None) -> S
     return Sustained(value, low.rate_per_s, high.rate_per_s)
 
 
-def quiet(about: About, levels: Sequence[Level], found: Sequence[Bound]) -> Answer:
-    """Of a single level at today's rate: by headers and usage alone."""
+def quiet(about: About, levels: Sequence[Level], found: Sequence[Bound], *, borne: bool) -> Answer:
+    """Of a single level at today's rate, which by itself passes if `borne`: by headers and usage alone."""
     if not levels:
         return _nothing(about, NOTHING)
     named = [one for one in found if one.limit is not None]
@@ -84,6 +65,8 @@ def quiet(about: About, levels: Sequence[Level], found: Sequence[Bound]) -> Answ
         return _nothing(about, "No answer without a 429: no header of the target names a limit.")
     first = min(named, key=lambda one: one.per_s.high)
     low, high = min(one.per_s.low for one in named), first.per_s.high
+    if borne:
+        low = min(max(low, about.today), high)
     rate = Sustained(None, low, high)
     growths = grown(levels[0], named)
     grows = least([one.cached for one in growths])
@@ -99,17 +82,17 @@ def quiet(about: About, levels: Sequence[Level], found: Sequence[Bound]) -> Answ
     )
     return Answer(
         kind="headroom", sentence=sentence, table=tables.limits(named, growths, about.today),
-        facts=_facts(about, rate, first.kind, named, growths, quiet=True),
+        facts=facts(about, rate, first.kind, named, growths, quiet=True),
         exit_code=_exit(about, rate), smallest=_smallest(rate), cases=_cases(about, rate, (), first.kind),
-        remarks=(*about.remarks, *_open_bursts(named)),
+        remarks=(*about.remarks, *_open_bursts(named), *_cache_said(named, growths, about)),
     )  # fmt: skip
 
 
 def _nothing(about: About, why: str) -> Answer:
-    facts = {"today_per_s": about.today, "low_per_s": None, "high_per_s": None, "binding": None}
+    nothing = facts(about, Sustained(None, None, None), None, (), (), quiet=False)
     case = Case("sustainable rate", OPEN, why)
     return Answer(
-        "headroom", why, tables.levels((), about.today), facts, Exit.INVALID, "", (case,), about.remarks
+        "headroom", why, tables.levels((), about.today), nothing, Exit.INVALID, "", (case,), about.remarks
     )
 
 
@@ -120,9 +103,13 @@ def _sentence(about: About, rate: Sustained, binds: str | None, first: str) -> s
             f"This traffic is sustained up to {per_s(rate.low)} requests/s at least, {times(rate.low / about.today)} times "
             f"{today}: no limit was met up to there{_needed(about, rate)}."
         )
+    if rate.low is None and rate.high is None:
+        return (
+            f"No limit was met up to {per_s(about.tried)} requests/s, {times(about.tried / about.today)} times {today}, but that "
+            f"fewer than {share(about.refused)} of the calls are refused cannot be told from so few."
+        )
     if rate.low is None:
-        above = f" {per_s(rate.high)} requests/s are" if rate.high is not None else f" {today} requests/s are"
-        return f"No rate was found that is sustained:{above} too many already, by {limit_name(binds)}."
+        return f"No rate was found that is sustained: {per_s(rate.high or 0)} requests/s are too many already, by {limit_name(binds)}."
     value = rate.value or rate.low
     growth = f"{times(value / about.today)} times {today} ({times(rate.low / about.today)} – {times((rate.high or 0) / about.today)})"
     return (
@@ -174,7 +161,7 @@ def _smallest(rate: Sustained) -> str:
 
 def _cases(about: About, rate: Sustained, tried: Sequence[Judged], binds: str | None) -> tuple[Case, ...]:
     name = f"today's {per_s(about.today)} requests/s are sustained"
-    outcome = _met(About(about.today, 1.0, about.refused, about.most, ()), rate)
+    outcome = _met(About(about.today, 1.0, about.refused, about.good, about.tried, ()), rate)
     out = [Case(name, outcome, f"sustained: {_ends(rate)}; met first: {limit_name(binds)}")]
     if about.need:
         out.append(
@@ -196,7 +183,7 @@ def _ends(rate: Sustained) -> str:
     return f"{low} to {'unknown' if rate.high is None else per_s(rate.high)} requests/s"
 
 
-def _remarks(tried: Sequence[Judged], found: Sequence[Bound]) -> list[str]:
+def _remarks(about: About, tried: Sequence[Judged], found: Sequence[Bound]) -> list[str]:
     said = []
     kinds = {kind for one in tried for level in one.levels for kind in level.kinds}
     if "ramp" in kinds:
@@ -205,7 +192,8 @@ def _remarks(tried: Sequence[Judged], found: Sequence[Bound]) -> list[str]:
         )
     if "spend" in kinds:
         said.append("The spending limit refused calls: what is told of rates rests on the levels before.")
-    if not any(one.decides for one in found) and any(one.outcome == FAIL for one in tried):
+    refused = any(one.outcome == FAIL and (one.refused.low or 0.0) > about.refused for one in tried)
+    if refused and not any(one.decides for one in found):
         said.append("No limit explains the refusals: the interval rests on the levels alone.")
     return said
 
@@ -219,32 +207,13 @@ def _open_bursts(named: Sequence[Bound]) -> list[str]:
     ]
 
 
-def _facts(
-    about: About, rate: Sustained, binds: str | None, found: Sequence[Bound], growths: Sequence[Grown], *, quiet: bool
-) -> Json:  # fmt: skip
-    def grew(one: Growth | None) -> Json | None:
-        return None if one is None else {"value": one.value, "low": one.low, "high": one.high, "why": one.why}
-
-    by_kind = {one.kind: one for one in growths}
-    deciding = [one.kind for one in found if one.decides or quiet]
-    firsts = {
-        cached: least([getattr(by_kind[kind], cached) for kind in deciding])
-        for cached in ("cached", "uncached")
-    }
-    return {
-        "today_per_s": about.today, "sustained_per_s": rate.value, "low_per_s": rate.low, "high_per_s": rate.high,
-        "growth": None if rate.value is None else rate.value / about.today,
-        "binding": binds, "refused_at_most": about.refused, "quiet": quiet,
-        "first_429": {"with_cache": grew(firsts["cached"]), "without_cache": grew(firsts["uncached"])},
-        "limits": [
-            {
-                "kind": one.kind, "decides": one.decides, "sustained_per_s": asdict(one.per_s),
-                "without_cache_per_s": None if one.uncached is None else asdict(one.uncached),
-                "rate_per_s": None if one.limit is None else asdict(one.limit.rate),
-                "burst": None if one.limit is None else asdict(one.limit.burst),
-                "refused": 0 if one.limit is None else one.limit.refused,
-                "first_429": {"with_cache": grew(by_kind[one.kind].cached), "without_cache": grew(by_kind[one.kind].uncached)},
-            }
-            for one in found
-        ],
-    }  # fmt: skip
+def _cache_said(found: Sequence[Bound], growths: Sequence[Grown], about: About) -> list[str]:
+    told = without_cache(found, growths)
+    if told is None:
+        return []
+    low, high = told["low_per_s"], told["high_per_s"]
+    text = (
+        f"Without the prompt cache between {per_s(low)} and {per_s(high)} requests/s would be sustained, {times(low / about.today)} to "
+        f"{times(high / about.today)} times today's: {limit_name(told['binding'])} would be met first."
+    )
+    return [text]

@@ -19,10 +19,10 @@ from tailgauge.experiment_tables import Headroom as Table
 from tailgauge.experiments.course import Course, Ran, SpentError, Step
 from tailgauge.experiments.ledger import RUN_S
 from tailgauge.experiments.steps import Base
-from tailgauge_analysis.experiment.answer import Answer
+from tailgauge_analysis.experiment.answer import PASS, Answer
 from tailgauge_analysis.experiment.reading import Reading
 from tailgauge_analysis.headroom import search, telling
-from tailgauge_analysis.headroom.estimate import Bound, bounds, ceiling, lowest
+from tailgauge_analysis.headroom.estimate import Bound, bounds, by_capacity, ceiling, lowest
 from tailgauge_analysis.headroom.judgement import Asked, Judged, judged
 from tailgauge_analysis.headroom.level import Level, level
 from tailgauge_analysis.headroom.search import Plan, Wanted
@@ -61,7 +61,9 @@ class Headroom:
         self._base, self._scenario = base, base.scenario
         self._table: Table = base.asked.headroom
         self._today = float(base.scenario.arrival.rate or 0.0)
-        self._level_s = self._table.level_s or _level_s(base.asked.minutes)
+        self._level_s = self._table.level_s or _level_s(
+            base.asked.minutes, 1 if self._table.quiet else LEVELS
+        )
         self._asked = Asked(self._table.refused, self._table.good)
         self._plan = Plan(
             self._today, self._table.most * self._today, self._table.growth, self._table.precision,
@@ -146,20 +148,20 @@ class Headroom:
 
     def _judged(self) -> tuple[list[Judged], list[Bound]]:
         found = bounds(self._levels, self._gaps, self._table.refused)
-        return judged(self._levels, self._asked, lowest(found)), found
+        return judged(self._levels, self._asked, lowest(found), by_capacity=by_capacity(found)), found
 
     def _answer(self, remarks: list[str]) -> Answer:
         tried, found = self._judged()
-        about = telling.About(
-            self._today, self._table.need, self._table.refused, self._table.most, tuple(remarks)
-        )
+        highest = max((one.rate_per_s for one in tried), default=self._today)
+        table = self._table
+        about = telling.About(self._today, table.need, table.refused, table.good, highest, tuple(remarks))
         if self._table.quiet:
-            return telling.quiet(about, self._levels, found)
+            return telling.quiet(about, self._levels, found, borne=all(one.alone == PASS for one in tried))
         return telling.answer(about, self._levels, tried, found)
 
 
-def _level_s(minutes: float) -> float:
-    fits = minutes * 60 / LEVELS - RUN_S - BUSY_S
+def _level_s(minutes: float, levels: int) -> float:
+    fits = minutes * 60 / levels - RUN_S - BUSY_S
     return min(LONGEST_S, max(SHORTEST_S, fits))
 
 
