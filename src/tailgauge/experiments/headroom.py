@@ -23,6 +23,7 @@ from tailgauge_analysis.experiment.answer import PASS, Answer
 from tailgauge_analysis.experiment.reading import Reading
 from tailgauge_analysis.headroom import search, telling
 from tailgauge_analysis.headroom.estimate import Bound, bounds, by_capacity, ceiling, lowest
+from tailgauge_analysis.headroom.facts import About
 from tailgauge_analysis.headroom.judgement import Asked, Judged, judged
 from tailgauge_analysis.headroom.level import Level, level
 from tailgauge_analysis.headroom.search import Plan, Wanted
@@ -154,7 +155,7 @@ class Headroom:
         tried, found = self._judged()
         highest = max((one.rate_per_s for one in tried), default=self._today)
         table = self._table
-        about = telling.About(self._today, table.need, table.refused, table.good, highest, tuple(remarks))
+        about = About(self._today, table.need, table.refused, table.good, highest, tuple(remarks))
         if self._table.quiet:
             return telling.quiet(about, self._levels, found, borne=all(one.alone == PASS for one in tried))
         return telling.answer(about, self._levels, tried, found)
