@@ -137,6 +137,6 @@ class Experiment(Table):
     @model_validator(mode="after")
     def _of_this_kind(self) -> Experiment:
         for name in KINDS:
-            if name != self.kind and name in self.model_fields_set:
+            if name != self.kind and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name}: has no meaning with kind = {self.kind!r}")
         return self
