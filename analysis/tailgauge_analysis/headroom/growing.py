@@ -39,7 +39,7 @@ def grown(today: Level, found: Sequence[Bound]) -> list[Grown]:
         borne = not today.kinds.get(one.kind)
         told = [
             None
-            if (trace := today.offered.get((one.kind, cached))) is None
+            if (trace := today.offered.get((one.kind, limit.counted, cached))) is None
             else _grown(trace, limit, borne=borne and cached)
             for cached in (True, False)
         ]

@@ -16,17 +16,19 @@ import numpy as np
 from tailgauge import records
 from tailgauge_analysis import slo
 from tailgauge_analysis.experiment.reading import Reading
+from tailgauge_analysis.frames import Frames
 from tailgauge_analysis.headroom.calls import Calls, calls
 from tailgauge_analysis.portions import Portion, portion
 from tailgauge_analysis.quantiles import Floats
-from tailgauge_analysis.rate_limits.costs import Costs
+from tailgauge_analysis.rate_limits.costs import Costs, ways
 from tailgauge_analysis.rate_limits.finding import Bucket, known, offered
-from tailgauge_analysis.rate_limits.headers import INPUT
+from tailgauge_analysis.rate_limits.headers import INPUT, KINDS
 from tailgauge_analysis.rate_limits.kinds import kinds, refused
 
 TENTHS = 10
 STUDENT = 2.262  # 97.5% of t with 9 degrees of freedom
 LEFT = 0.1  # of what arrived: more left waiting is growth
+Trace = tuple[str, str, bool]  # kind of limit, how it counts, with the cache or without
 RISING = 0.8  # correlation of requests in flight with time
 
 
@@ -58,7 +60,7 @@ class Level:
     growing: bool
     buckets: tuple[Bucket, ...]
     calls: Calls
-    offered: Mapping[tuple[str, bool], Costs]  # by kind, and with the cache or without; of today's level
+    offered: Mapping[Trace, Costs]  # of today's level
 
 
 def level(name: str, rate_per_s: float, reading: Reading, *, emptied: bool, today: bool) -> Level:
@@ -79,7 +81,7 @@ def level(name: str, rate_per_s: float, reading: Reading, *, emptied: bool, toda
         good=None if good is None else Portion(good.good, good.offered, good.n_eff, good.share, good.low, good.high),
         served=_served(reading, edges), waiting=(float(waiting[0]), float(waiting[-1])),
         growing=waiting[-1] - waiting[0] > LEFT * arrived > 0 and _rises(waiting),
-        buckets=tuple(first), calls=calls(sent), offered=_traces(reading, first) if today else {},
+        buckets=tuple(first), calls=calls(sent), offered=_traces(frames) if today else {},
     )  # fmt: skip
 
 
@@ -109,11 +111,12 @@ def _served(reading: Reading, edges_ns: Floats) -> Rate:
     return Rate(mean, mean - half, mean + half)
 
 
-def _traces(reading: Reading, buckets: list[Bucket]) -> dict[tuple[str, bool], Costs]:
+def _traces(frames: Frames) -> dict[Trace, Costs]:
     out = {}
-    for one in buckets:
-        for cached in (True, False) if one.kind == INPUT else (True,):
-            events = offered(reading.frames, one, cached=cached)
-            if events is not None:
-                out[one.kind, cached] = events
+    for kind in KINDS:
+        for way in ways(kind):
+            for cached in (True, False) if kind == INPUT else (True,):
+                events = offered(frames, kind, way, cached=cached)
+                if events is not None:
+                    out[kind, way, cached] = events
     return out

@@ -21,9 +21,10 @@ WHOLE_S = 60  # a bucket holds no more than comes back in a minute
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit: tokens a second, and at once. `refused`: 429s by it in all levels; `seen`: its bucket was seen empty."""
+    """A limit: tokens a second, and at once. `counted`: when its cost is (costs); `refused`: 429s by it in all levels; `seen`: its bucket was seen empty."""
 
     kind: str
+    counted: str
     refused: int
     rate: Rate
     burst: Rate
@@ -45,9 +46,9 @@ def limits(levels: Sequence[Level]) -> tuple[Limit, ...]:
         bursts = [one.burst for one in told if one.burst.low is not None or one.burst.value is not None]
         exact = [one for one in bursts if one.value is not None]
         at_once = _common(exact) or _bounded(bursts, rate)
-        refused = sum(one.refused for one in told)
+        refused, counted = sum(one.refused for one in told), max(told, key=lambda one: one.refused).counted
         how = str((doubted or headed or rates)[0].how)
-        found.append(Limit(kind, refused, rate, at_once, how, bool(exact) and refused > 0))
+        found.append(Limit(kind, counted, refused, rate, at_once, how, bool(exact) and refused > 0))
     return tuple(found)
 
 

@@ -128,15 +128,21 @@ def known(frames: Frames) -> tuple[Bucket, ...]:
     return _buckets(attempts, told, None, _zero_s(frames.run), grows=False)
 
 
-def offered(frames: Frames, one: Bucket, *, cached: bool) -> Costs | None:
-    """What the run offered to a bucket, as if nothing had been refused; without `cached`, reads count as input."""
+def offered(frames: Frames, kind: str, way: str, *, cached: bool) -> Costs | None:
+    """What the run offered to a limit of the model with most calls, as if nothing had been refused; None where the record
+    does not hold it. Without `cached`, reads count as input.
+    """
     attempts = _lean(frames)
-    attempts = attempts[(attempts["target"] == one.target) & (attempts["asked_model"] == one.model)]
+    if not len(attempts):
+        return None
+    sizes = attempts.groupby(["target", "asked_model"], observed=True).size().sort_values(ascending=False)
+    target, model = next(iter(sizes.index))
+    attempts = attempts[(attempts["target"] == target) & (attempts["asked_model"] == model)]
+    attempts = attempts.reset_index(drop=True)
     if not cached:
         read = attempts["cache_read_input_tokens"].fillna(0)
         attempts = attempts.assign(input_tokens=attempts["input_tokens"] + read)
-    nobody = pd.Series(refused(attempts), attempts.index)
-    events = costs(attempts.reset_index(drop=True), one.kind, nobody.reset_index(drop=True), one.counted)
+    events = costs(attempts, kind, pd.Series(refused(attempts), attempts.index), way)
     return None if events is None else growth.offered(events, attempts)
 
 

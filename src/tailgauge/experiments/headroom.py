@@ -94,9 +94,11 @@ class Headroom:
         for _ in range(ROUNDS):
             tried, found = self._judged()
             asked = search.wanted(tried, self._plan, lowest(found), ceiling(found))
-            if not asked:
+            before = len(self._levels)
+            if asked:
+                yield from self._run(asked, found)
+            if len(self._levels) == before:  # nothing is left to try, or no run of it counts
                 return
-            yield from self._run(asked, found)
 
     def _quiet(self) -> Generator[Sequence[Step], Sequence[Ran], None]:
         yield from self._run([Wanted(self._today, 1, above=False)], [])
