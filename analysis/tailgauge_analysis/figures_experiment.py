@@ -5,6 +5,8 @@ Rule: it draws a `Picture` as it is; what is drawn was decided by the kind of ex
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import plotly.graph_objects as go
 
@@ -19,11 +21,16 @@ def figure(picture: Picture) -> Figure:
     """One picture."""
     plot = go.Figure([_line(line, _COLOURS[i % len(_COLOURS)]) for i, line in enumerate(picture.lines)])
     for mark in picture.marks:
-        label = {"annotation_text": mark.name, "annotation_position": "top left"}
         if mark.high > mark.low:
-            plot.add_vrect(x0=mark.low, x1=mark.high, fillcolor=GREY, opacity=0.18, line_width=0, **label)
+            plot.add_vrect(x0=mark.low, x1=mark.high, fillcolor=GREY, opacity=0.18, line_width=0)
         else:
-            plot.add_vline(x=mark.low, line={"color": GREY, "dash": "dot"}, **label)
+            plot.add_vline(x=mark.low, line={"color": GREY, "dash": "dot"})
+        at = (
+            math.log10(mark.low) if picture.log_x else mark.low
+        )  # of a logarithmic axis plotly takes the exponent
+        plot.add_annotation(
+            x=at, y=1, yref="paper", text=mark.name, showarrow=False, xanchor="left", yanchor="bottom"
+        )
     plot.update_xaxes(title_text=picture.x, type="log" if picture.log_x else "linear")
     plot.update_yaxes(title_text=picture.y, type="log" if picture.log_y else "linear")
     plot.update_layout(hovermode="closest")

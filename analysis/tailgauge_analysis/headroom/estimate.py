@@ -8,7 +8,7 @@ the others are told as what they may be.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tailgauge_analysis.headroom.calls import together
 from tailgauge_analysis.headroom.level import Level, Rate
@@ -29,7 +29,7 @@ class Bound:
 
 
 def bounds(levels: Sequence[Level], gaps: Floats, share: float) -> list[Bound]:
-    """Of every limit that is known, lowest first. `gaps`: of the planned arrivals, at any unit."""
+    """Of every limit that is known, the tightest first. `gaps`: of the planned arrivals, at any unit."""
     if not levels:
         return []
     found = []
@@ -45,7 +45,7 @@ def bounds(levels: Sequence[Level], gaps: Floats, share: float) -> list[Bound]:
     served = capacity(levels, share)
     if served is not None:
         found.append(Bound(CAPACITY, served, None, None, decides=True))
-    return sorted(found, key=lambda one: one.per_s.value)
+    return sorted(found, key=lambda one: one.per_s.high)
 
 
 def _sustained(limit: Limit, gaps: Floats, charge: Floats, share: float) -> Rate:
@@ -57,6 +57,20 @@ def _sustained(limit: Limit, gaps: Floats, charge: Floats, share: float) -> Rate
     low = known[rate.low, burst.low] * (1 - of.unsure)
     high = known[rate.high, burst.high] * (1 + of.unsure)
     return Rate(value, low, high)
+
+
+def borne(found: Sequence[Bound], per_s: float | None) -> list[Bound]:
+    """The same, limits that were never met bearing at least a rate that passed."""
+    if per_s is None:
+        return list(found)
+    out = []
+    for one in found:
+        if one.decides or one.limit is None:
+            out.append(one)
+            continue
+        rate = Rate(max(one.per_s.value, per_s), max(one.per_s.low, per_s), max(one.per_s.high, per_s))
+        out.append(replace(one, per_s=rate, uncached=rate if one.uncached == one.per_s else one.uncached))
+    return out
 
 
 def lowest(found: Sequence[Bound]) -> Rate | None:

@@ -137,4 +137,4 @@ def pictures(
     marks = (Mark("sustained up to here", low, high),) if low is not None and high is not None else ()
     caption = "Bars are 95% intervals. Shaded: from the highest rate that passes to the lowest that fails."
     title = "Calls refused at each rate"
-    return (Picture("headroom", title, caption, "requests/s", "refused, %", tuple(lines), marks, log_x=True),)
+    return (Picture("headroom", title, caption, "requests/s", "refused, %", tuple(lines), marks),)

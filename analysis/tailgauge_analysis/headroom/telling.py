@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from tailgauge.errors import Exit
 from tailgauge_analysis.experiment.answer import FAIL, OPEN, PASS, Answer, Case
 from tailgauge_analysis.headroom import limits, search, tables
-from tailgauge_analysis.headroom.estimate import Bound, lowest
+from tailgauge_analysis.headroom.estimate import Bound, borne, lowest
 from tailgauge_analysis.headroom.facts import About, Sustained, facts, without_cache
 from tailgauge_analysis.headroom.growing import Grown, grown, least
 from tailgauge_analysis.headroom.judgement import Judged
@@ -29,6 +29,7 @@ def answer(about: About, levels: Sequence[Level], tried: Sequence[Judged], found
         return _nothing(about, NOTHING)
     low, high = search.ends(tried)
     rate = _sustained(low, high, lowest(found))
+    found = borne(found, rate.low)
     binds = None
     if high is not None:
         binds = limits.binding(
@@ -56,17 +57,15 @@ def _sustained(low: Judged | None, high: Judged | None, known: Rate | None) -> S
     return Sustained(value, low.rate_per_s, high.rate_per_s)
 
 
-def quiet(about: About, levels: Sequence[Level], found: Sequence[Bound], *, borne: bool) -> Answer:
-    """Of a single level at today's rate, which by itself passes if `borne`: by headers and usage alone."""
+def quiet(about: About, levels: Sequence[Level], found: Sequence[Bound], *, passes: bool) -> Answer:
+    """Of a single level at today's rate, which by itself `passes` or not: by headers and usage alone."""
     if not levels:
         return _nothing(about, NOTHING)
-    named = [one for one in found if one.limit is not None]
+    named = [one for one in borne(found, about.today if passes else None) if one.limit is not None]
     if not named:
         return _nothing(about, "No answer without a 429: no header of the target names a limit.")
     first = min(named, key=lambda one: one.per_s.high)
     low, high = min(one.per_s.low for one in named), first.per_s.high
-    if borne:
-        low = min(max(low, about.today), high)
     rate = Sustained(None, low, high)
     growths = grown(levels[0], named)
     grows = least([one.cached for one in growths])
@@ -122,7 +121,7 @@ def _first(grows: Growth | None, seconds: float) -> str:
     if grows is None:
         return ""
     high = f"more than {MOST_FACTOR}" if grows.high is None else times(grows.high)
-    begun = f", and {seconds:.0f} s of it meet their first 429 at"
+    begun = f", and a stretch of {seconds:.0f} s meets its first 429 at"
     if grows.value is None:
         return f"{begun} {times(grows.low or 0)} to {high} times today's traffic"
     return f"{begun} {times(grows.value)} times today's traffic ({times(grows.low or 0)} – {high})"

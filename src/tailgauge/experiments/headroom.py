@@ -159,7 +159,7 @@ class Headroom:
         table = self._table
         about = About(self._today, table.need, table.refused, table.good, highest, tuple(remarks))
         if self._table.quiet:
-            return telling.quiet(about, self._levels, found, borne=all(one.alone == PASS for one in tried))
+            return telling.quiet(about, self._levels, found, passes=all(one.alone == PASS for one in tried))
         return telling.answer(about, self._levels, tried, found)
 
 
