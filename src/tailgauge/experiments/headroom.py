@@ -19,6 +19,7 @@ from tailgauge.experiment_tables import Headroom as Table
 from tailgauge.experiments.course import Course, Ran, SpentError, Step
 from tailgauge.experiments.ledger import RUN_S
 from tailgauge.experiments.steps import Base
+from tailgauge.target_tables import SIMULATED
 from tailgauge_analysis.experiment.answer import PASS, Answer
 from tailgauge_analysis.experiment.reading import Reading
 from tailgauge_analysis.headroom import search, telling
@@ -62,13 +63,14 @@ class Headroom:
         self._base, self._scenario = base, base.scenario
         self._table: Table = base.asked.headroom
         self._today = float(base.scenario.arrival.rate or 0.0)
-        self._level_s = self._table.level_s or _level_s(
-            base.asked.minutes, 1 if self._table.quiet else LEVELS
-        )
+        # The simulated endpoint begins anew with every run, and needs no rest.
+        self._rest_s = 0.0 if base.scenario.target.url == SIMULATED else self._table.rest_s
+        levels = 1 if self._table.quiet else LEVELS
+        self._level_s = self._table.level_s or _level_s(base.asked.minutes, levels, self._rest_s)
         self._asked = Asked(self._table.refused, self._table.good)
         self._plan = Plan(
             self._today, self._table.most * self._today, self._table.growth, self._table.precision,
-            self._table.confirm, self._level_s + RUN_S + self._table.rest_s,
+            self._table.confirm, self._level_s + RUN_S + self._rest_s,
         )  # fmt: skip
         self._gaps = _gaps(base)
         self._levels: list[Level] = []
@@ -144,10 +146,8 @@ class Headroom:
         told += [("stages.warmup_s", warmup_s), ("stages.cooldown_s", 0.0)]
         name = f"{rate:.4g} requests/s" + (", its limit used up first" if above else "")
         seed = self._scenario.seed + 7919 * self._number
-        return Step(name, tuple(told), warmup_s + self._level_s, seed, rest_s=self._rest_s())
-
-    def _rest_s(self) -> float:
-        return self._table.rest_s if self._number > 1 else 0.0
+        rest_s = self._rest_s if self._number > 1 else 0.0
+        return Step(name, tuple(told), warmup_s + self._level_s, seed, rest_s)
 
     def _judged(self) -> tuple[list[Judged], list[Bound]]:
         found = bounds(self._levels, self._gaps, self._table.refused)
@@ -163,8 +163,8 @@ class Headroom:
         return telling.answer(about, self._levels, tried, found)
 
 
-def _level_s(minutes: float, levels: int) -> float:
-    fits = minutes * 60 / levels - RUN_S - BUSY_S
+def _level_s(minutes: float, levels: int, rest_s: float) -> float:
+    fits = minutes * 60 / levels - RUN_S - BUSY_S - rest_s
     return min(LONGEST_S, max(SHORTEST_S, fits))
 
 
