@@ -169,6 +169,20 @@ def test_where_todays_rate_fails_it_goes_down_and_gives_up_in_the_end():
     assert next_rates([level(4 / 60, k=100)]) == []
 
 
+def test_inconclusive_rates_count_by_what_they_lean_to_until_the_gap_is_narrow():
+    (middle,) = next_rates([level(4, n=130), level(9, k=2, n=130)])
+
+    assert middle == Wanted(pytest.approx(6.0), 1, above=False)
+
+
+def test_both_ends_are_run_until_they_are_decided_and_further_out_where_they_stay_inconclusive():
+    close = [level(8.6, n=130), level(9, k=2, n=130)]
+    decided = [*[level(8.6, n=130)] * 3, *[level(9, k=2, n=130)] * 3]
+
+    assert next_rates(close) == [Wanted(8.6, 2, above=False), Wanted(9, 2, above=False)]
+    assert next_rates(decided) == [Wanted(pytest.approx(9 * 1.05), 3, above=False)]
+
+
 def test_once_a_limit_is_known_both_sides_of_it_are_tried():
     below, above = next_rates([level(4), level(12, k=60)], KNOWN)
 

@@ -32,7 +32,9 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The levels of one rate; `alone` is what they say without any limit that is known."""
+    """The levels of one rate; `alone` is what they say without any limit that is known, `leans` what is more likely where that
+    is inconclusive.
+    """
 
     rate_per_s: float
     emptied: bool
@@ -41,6 +43,7 @@ class Judged:
     good: Portion | None
     outcome: str
     alone: str
+    leans: str
 
 
 def judged(levels: Sequence[Level], asked: Asked, known: Rate | None, *, by_capacity: bool) -> list[Judged]:
@@ -66,7 +69,11 @@ def _judged(levels: Sequence[Level], asked: Asked, known: Rate | None, *, by_cap
             outcome = alone
     elif first.emptied and alone == FAIL:
         outcome = OPEN  # it was made to refuse: without a known limit that says little
-    return Judged(first.rate_per_s, first.emptied, tuple(levels), refused, good, outcome, alone)
+    too_much = (refused.value or 0.0) > asked.refused or (
+        good is not None and (good.value or 0.0) < asked.good
+    )
+    leans = alone if alone != OPEN else FAIL if too_much else PASS
+    return Judged(first.rate_per_s, first.emptied, tuple(levels), refused, good, outcome, alone, leans)
 
 
 def _alone(refused: Portion, good: Portion | None, asked: Asked, *, growing: bool) -> str:

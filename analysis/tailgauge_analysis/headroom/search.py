@@ -2,7 +2,7 @@
 
 Rule: pure, from what was judged so far. Up from today's rate by steps, faster towards a limit that headers name but never
 more than twice in a minute; down where today's rate fails already; then, as soon as a limit or the capacity is known,
-both sides of it; else bisection on the logarithm of the rate. The two ends are tried `confirm` times, in random order.
+both sides of it; else bisection on the logarithm of the rate, by what is more likely where a level is inconclusive. The two ends are tried `confirm` times, in random order.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from tailgauge_analysis.experiment.answer import FAIL, OPEN, PASS
 from tailgauge_analysis.headroom.judgement import Judged
@@ -18,7 +17,7 @@ from tailgauge_analysis.headroom.level import Rate
 
 A_MINUTE = 2.0  # more growth in a minute is refused by providers
 SLACK = 1.2  # times the precision: so much wider an interval is narrow enough
-NEAR = 1.5  # times the precision: rates that were inconclusive lie no closer
+STEPS_OUT = 8  # of the precision, to either side of where a search without a known limit ends
 LEAST = 1 / 64  # of today's rate
 
 
@@ -56,20 +55,16 @@ def wanted(tried: Sequence[Judged], plan: Plan, known: Rate | None, ceiling: flo
     low, high = ends(tried)
     if not tried:
         return [Wanted(plan.today, 1, above=False)]
+    if known is None:
+        return _bisected(tried, plan, ceiling)
     if high is None:
         return _up(tried, plan, ceiling)
-    if low is None and known is None:
-        return _down(high, plan)
     if low is None or high.rate_per_s / low.rate_per_s > (1 + plan.precision) ** (2 * SLACK):
-        more = _around(tried, plan, known) if known is not None else _between(tried, plan, low, high)
+        more = _around(tried, plan, known)
         if more or low is None:
             return more
     left = [(one, plan.confirm - _runs(tried, one.rate_per_s)) for one in (low, high)]
-    return [
-        Wanted(one.rate_per_s, times, above=one is high and known is not None)
-        for one, times in left
-        if times > 0
-    ]
+    return [Wanted(one.rate_per_s, times, above=one is high) for one, times in left if times > 0]
 
 
 def _runs(tried: Sequence[Judged], rate_per_s: float) -> int:
@@ -86,11 +81,6 @@ def _up(tried: Sequence[Judged], plan: Plan, ceiling: float | None) -> list[Want
         beyond = ceiling * (1 + plan.precision)
         step = max(step, min(beyond, last * A_MINUTE ** (plan.period_s / 60)))
     return [Wanted(min(step, plan.most), 1, above=False)]
-
-
-def _down(high: Judged, plan: Plan) -> list[Wanted]:
-    next_rate = high.rate_per_s / plan.growth**2
-    return [Wanted(next_rate, 1, above=False)] if next_rate >= LEAST * plan.today else []
 
 
 def _around(tried: Sequence[Judged], plan: Plan, known: Rate) -> list[Wanted]:
@@ -113,13 +103,29 @@ def _around(tried: Sequence[Judged], plan: Plan, known: Rate) -> list[Wanted]:
     return out
 
 
-def _between(tried: Sequence[Judged], plan: Plan, low: Judged | None, high: Judged) -> list[Wanted]:
-    """The middle of the widest gap, rates between that were inconclusive being ends of gaps too."""
-    if low is None:
-        return _down(high, plan)
-    inside = sorted({one.rate_per_s for one in tried if low.rate_per_s <= one.rate_per_s <= high.rate_per_s})
-    gap = max(pairwise(inside), key=lambda pair: pair[1] / pair[0])
-    if gap[1] / gap[0] <= (1 + plan.precision) ** NEAR:
-        again = [one for one in tried if one.outcome == OPEN and one.rate_per_s in inside]
-        return [Wanted(one.rate_per_s, 1, above=False) for one in again[:1] if len(one.levels) < plan.confirm]
-    return [Wanted(math.sqrt(gap[0] * gap[1]), 1, above=False)]
+def _bisected(tried: Sequence[Judged], plan: Plan, ceiling: float | None) -> list[Wanted]:
+    """Without a known limit: by what each rate leans to, until the gap is narrow; then both ends, confirmed."""
+    top = min((one.rate_per_s for one in tried if one.leans == FAIL), default=None)
+    if top is None:
+        return _up(tried, plan, ceiling)
+    under = max((one.rate_per_s for one in tried if one.leans == PASS and one.rate_per_s < top), default=None)
+    if under is None:
+        lower = top / plan.growth**2
+        return [Wanted(lower, 1, above=False)] if lower >= LEAST * plan.today else []
+    if top / under > (1 + plan.precision) ** (2 * SLACK):
+        return [Wanted(math.sqrt(under * top), 1, above=False)]
+    wide = 1 + plan.precision
+    return [*_confirmed(tried, plan, under, 1 / wide, PASS), *_confirmed(tried, plan, top, wide, FAIL)]
+
+
+def _confirmed(tried: Sequence[Judged], plan: Plan, rate: float, step: float, outcome: str) -> list[Wanted]:
+    """The nearest rate on this side that may still turn out so; further out where one stayed inconclusive."""
+    for _ in range(STEPS_OUT):
+        here = [one for one in tried if math.isclose(one.rate_per_s, rate)]
+        left = plan.confirm - sum(len(one.levels) for one in here)
+        if left > 0:
+            return [Wanted(here[0].rate_per_s if here else rate, left, above=False)]
+        if any(one.outcome == outcome for one in here):
+            return []
+        rate *= step
+    return []

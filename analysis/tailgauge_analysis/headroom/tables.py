@@ -52,7 +52,12 @@ def levels(tried: Sequence[Judged], today: float) -> Table:
         "A row is a rate; its runs count as one sample. Refused: 429, 529 and 503. Marked *: began with a burst that used up "
         "the limit; without it a rate above a known limit fails even where a bucket, full at first, hid that."
     )
-    return Table(caption, LEVELS, rows)
+    if not any(one.good is not None for one in tried):
+        return Table(caption, LEVELS, rows)
+    header = (*LEVELS[:-1], "within [slo]", LEVELS[-1])
+    goods = ["–" if one.good is None else f"{share(one.good.value)} ({_ends(one.good)})" for one in tried]
+    told = tuple((*row[:-1], good, row[-1]) for row, good in zip(rows, goods, strict=True))
+    return Table(caption, header, told)
 
 
 def _level(one: Judged, today: float) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ HARD = 2.0  # times the rate, at the beginning of a level that is to confirm a f
 RUN_OUT = 1.1  # times what the bucket holds
 QUEUE_S = 5.0  # of it where no bucket is known
 MOST_WARMUP_S = 90.0
+SAME_TRACE = "A trace has the same arrivals each time, so every rate was run once; and a full bucket is not used up first."
 GAPS = 40_000  # arrivals by which the long run is told
 
 
@@ -70,7 +71,7 @@ class Headroom:
         self._asked = Asked(self._table.refused, self._table.good)
         self._plan = Plan(
             self._today, self._table.most * self._today, self._table.growth, self._table.precision,
-            self._table.confirm, self._level_s + RUN_S + self._rest_s,
+            1 if base.scenario.arrival.process == TRACE else self._table.confirm, self._level_s + RUN_S + self._rest_s,
         )  # fmt: skip
         self._gaps = _gaps(base)
         self._levels: list[Level] = []
@@ -78,7 +79,7 @@ class Headroom:
 
     def course(self) -> Course:
         """Search, and answer."""
-        remarks: list[str] = []
+        remarks = [SAME_TRACE] if self._scenario.arrival.process == TRACE else []
         try:
             yield from self._quiet() if self._table.quiet else self._search()
         except SpentError as spent:
