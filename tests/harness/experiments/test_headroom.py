@@ -156,3 +156,14 @@ def test_a_closed_loop_has_no_rate_that_could_grow(tmp_path):
 
     with pytest.raises(UsageError, match=r"closed.toml: arrival.process: .* expected an open process"):
         make(base)
+
+
+def test_an_objective_may_be_what_is_met_first(tmp_path):
+    wanted = tree("capacity", 7, good=0.95, growth=1.6, confirm=2, level_s=30.0)
+    wanted["slo"] = {"first_token": {"metric": "ttft_sched", "max_ms": 400.0}}
+    answer = conducted(wanted, tmp_path).answer
+
+    assert answer.facts["binding"] == "objectives"
+    assert TODAY < answer.facts["low_per_s"] < answer.facts["high_per_s"] < 12.24  # what it answers a second
+    assert "an objective of [slo] is met first" in answer.sentence
+    assert "within [slo]" in answer.table.header
