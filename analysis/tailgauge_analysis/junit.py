@@ -23,24 +23,24 @@ def junit(contents: Json) -> str:
     invalid = contents["verdict"] == INVALID
     outcomes = [slo["outcome"] for slo in contents["slos"]]
     suite = Element("testsuite", {
-        "name": _text(f"tailgauge: {contents['scenario']}"), "tests": str(1 + len(outcomes)), "failures": str(outcomes.count(FAIL)),
-        "errors": str(int(invalid)), "skipped": str(outcomes.count(INCONCLUSIVE)), "timestamp": _text(contents["run"]["started_at"]),
-        "hostname": _text(contents["environment"]["owner"].get("host") or ""),
+        "name": clean(f"tailgauge: {contents['scenario']}"), "tests": str(1 + len(outcomes)), "failures": str(outcomes.count(FAIL)),
+        "errors": str(int(invalid)), "skipped": str(outcomes.count(INCONCLUSIVE)), "timestamp": clean(contents["run"]["started_at"]),
+        "hostname": clean(contents["environment"]["owner"].get("host") or ""),
     })  # fmt: skip
     facts = SubElement(suite, "properties")
     target = contents["run"]["target"]["url"]
     for name, value in (("run_id", contents["run_id"]), ("target", target), ("verdict", contents["verdict"])):
-        SubElement(facts, "property", {"name": name, "value": _text(value)})
+        SubElement(facts, "property", {"name": name, "value": clean(value)})
     _verdict(suite, contents)
     for slo in contents["slos"]:
-        _objective(suite, slo, _text(contents["scenario"]))
+        _objective(suite, slo, clean(contents["scenario"]))
     indent(suite)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(suite, encoding="unicode")}\n'
 
 
 def _verdict(suite: Element, contents: Json) -> None:
-    case = SubElement(suite, "testcase", {"classname": _text(contents["scenario"]), "name": "verdict"})
-    text = "\n".join(_text(f"{reason['text']} {reason['advice']}") for reason in contents["reasons"])
+    case = SubElement(suite, "testcase", {"classname": clean(contents["scenario"]), "name": "verdict"})
+    text = "\n".join(clean(f"{reason['text']} {reason['advice']}") for reason in contents["reasons"])
     if contents["verdict"] == INVALID:
         SubElement(case, "error", {"type": INVALID, "message": "Do not use these numbers."}).text = text
     elif text:
@@ -51,8 +51,8 @@ def _objective(suite: Element, slo: Json, scenario: str) -> None:
     q = slo["quantile"]
     label = f" {q['label']}" if q else ""
     asked = f"{slo['metric']}{label} at most {ms(slo['max_ms'])} ms"
-    case = SubElement(suite, "testcase", {"classname": scenario, "name": _text(f"{slo['name']}: {asked}")})
-    said = _text(f"{asked}: {slo['why']}; measured {_measured(q)}")
+    case = SubElement(suite, "testcase", {"classname": scenario, "name": clean(f"{slo['name']}: {asked}")})
+    said = clean(f"{asked}: {slo['why']}; measured {_measured(q)}")
     if slo["outcome"] == FAIL:
         SubElement(case, "failure", {"type": FAIL, "message": said})
     elif slo["outcome"] == INCONCLUSIVE:
@@ -69,6 +69,6 @@ def _measured(q: Json | None) -> str:
     return f"{ms(q['value_ms'])} ms, 95% interval {bound(q, 'low')} to {bound(q, 'high')}, n {q['n']:,}"
 
 
-def _text(value: object) -> str:
+def clean(value: object) -> str:
     """What XML can hold."""
     return _NO_XML.sub("", plain(str(value or "")))

@@ -126,7 +126,6 @@ def _environment() -> Environment:
 def html(contents: Json, figures: Sequence[Figure]) -> str:
     """The whole page."""
     outcomes = [slo["outcome"] for slo in contents["slos"]]
-    scripts = (library(), (TEMPLATES / "report.js").read_text(encoding="utf-8")) if figures else ("", "")
     return (
         _environment()
         .get_template("report.html.jinja")
@@ -141,13 +140,21 @@ def html(contents: Json, figures: Sequence[Figure]) -> str:
             successes=shown(contents, SUCCESSES),
             offered=shown(contents, OFFERED),
             slo_rest=", ".join(f"{k} {name}" for name in (FAIL, INCONCLUSIVE) if (k := outcomes.count(name))),
-            figures=[(figure, _in_script(figure.plot)) for figure in figures],
+            figures=[(figure, in_script(figure.plot)) for figure in figures],
             style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
-            plotly_js=Markup(scripts[0]),  # noqa: S704 - the library's own file
-            script=Markup(scripts[1]),  # noqa: S704 - our own file
-            script_hashes=Markup(" ".join(map(_hash, scripts)) if figures else "'none'"),  # noqa: S704 - base64
+            **scripts(figures),
         )
     )
+
+
+def scripts(figures: Sequence[Figure]) -> dict[str, Markup]:
+    """The two scripts that a page with figures carries, and the rule that lets these two run and no other."""
+    own = (library(), (TEMPLATES / "report.js").read_text(encoding="utf-8")) if figures else ("", "")
+    return {
+        "plotly_js": Markup(own[0]),  # noqa: S704 - the library's own file
+        "script": Markup(own[1]),  # noqa: S704 - our own file
+        "script_hashes": Markup(" ".join(map(_hash, own)) if figures else "'none'"),  # noqa: S704 - base64
+    }
 
 
 def _hash(script: str) -> str:
@@ -155,7 +162,7 @@ def _hash(script: str) -> str:
     return f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"
 
 
-def _in_script(plot: str) -> Markup:
+def in_script(plot: str) -> Markup:
     """JSON that cannot end the script element it stands in."""
     return Markup(plot.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))  # noqa: S704
 

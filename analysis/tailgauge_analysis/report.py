@@ -51,7 +51,7 @@ def make(run_dirs: Sequence[Path], out: Path) -> Made:
     cases, told = folder / "junit.xml", published(data)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _write(
+        whole(
             page,
             html(
                 data,
@@ -64,9 +64,9 @@ def make(run_dirs: Sequence[Path], out: Path) -> Made:
                 ],
             ),
         )
-        _write(text, markdown(data))
-        _write(values, json.dumps(told, indent=1, allow_nan=False) + "\n")
-        _write(cases, junit(data))
+        whole(text, markdown(data))
+        whole(values, json.dumps(told, indent=1, allow_nan=False) + "\n")
+        whole(cases, junit(data))
     except OSError as error:
         raise UsageError(
             f"{folder}: the report cannot be written: {error.strerror or error}. Choose another folder with --out"
@@ -83,7 +83,7 @@ def make(run_dirs: Sequence[Path], out: Path) -> Made:
     )
 
 
-def _write(path: Path, text: str) -> None:
+def whole(path: Path, text: str) -> None:
     """All of it or nothing. Foreign text may hold half characters, which no file can."""
     fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:

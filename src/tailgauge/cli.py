@@ -16,26 +16,18 @@ import click
 from tailgauge import __version__, exit_codes, run_command
 from tailgauge.address import parse
 from tailgauge.errors import Exit, TailgaugeError, UsageError
+from tailgauge.experiment_commands import answer, calibrate
 from tailgauge.loading import loading
-
-
-class _Positive(click.ParamType[float]):
-    name = "number"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            number = float(value)
-        except ValueError:
-            number = -1.0
-        if not 0 < number < 1e9:
-            self.fail(f"expected a number above 0, got {value!r}", param, ctx)
-        return number
+from tailgauge.positive import Positive as _Positive
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="tailgauge")
 def cli() -> None:
     """Load-test streaming LLM endpoints, and know whether to trust the numbers."""
+
+
+cli.add_command(calibrate)
 
 
 @cli.command(epilog=exit_codes.RUN)
@@ -164,8 +156,17 @@ def run(
         raise UsageError("--certificate: a rehearsal sends nothing: leave it out")
     children, elsewhere, address = run_command.hands(workers, expect_workers, bind)
     page = run_command.page(web, metrics=metrics)
-    told = {"out": out, "workers": children + elsewhere, "sends": not virtual, "certificate": certificate}
+    told: dict[str, Any] = {
+        "out": out,
+        "workers": children + elsewhere,
+        "sends": not virtual,
+        "certificate": certificate,
+    }
     settings = [run_command.settings_of(scenario, options, duration, sets, told) for scenario in scenarios]
+    if any(each.scenario.experiment for each in settings):
+        if elsewhere or page:
+            raise UsageError("--expect-workers, --web: an experiment makes runs of its own: leave them out")
+        sys.exit(answer(scenarios, settings, duration=duration, virtual=virtual, as_json=as_json, **told))
     if virtual:
         sys.exit(Exit.worst(run_command.rehearse(each, click.echo, as_json=as_json) for each in settings))
     run_command.check_reachable(settings, address)
@@ -180,42 +181,6 @@ def run(
 
 def _complain(text: str) -> None:
     click.echo(text, err=True)
-
-
-@cli.command(epilog=exit_codes.CALIBRATE)
-@click.option(
-    "--quick", is_flag=True, help="At most a minute instead of five: one law of the TTFT, shorter steps."
-)
-@click.option(
-    "--planned",
-    type=_Positive(),
-    metavar="CHUNKS_PER_S",
-    help="Chunks a second that one worker is to receive: 50, 100 and 150% of it instead of a rising rate.",
-)
-@click.option(
-    "--clock", type=click.Choice(("kernel", "user")), default="kernel", show_default=True, help="As in a run."
-)
-@click.option(
-    "--certificate",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Where to store it (default: tailgauge/certificate.json in $XDG_STATE_HOME, or in ~/.local/state).",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the certificate as JSON.")
-def calibrate(
-    quick: bool, planned: float | None, clock: str, certificate: Path | None, as_json: bool
-) -> None:
-    """Measure this machine's own error, and store a certificate that later runs cite.
-
-    A worker receives chunks at rising rates, without TLS and under it, from an endpoint here that notes when it sends
-    each; see docs/calibration.md. Nothing else should run meanwhile.
-    """
-    from tailgauge.experiments import calibrate as calibration
-
-    plan, path = calibration.plan(planned, clock, quick=quick), calibration.store(certificate)
-    made = calibration.calibrate(plan, path, lambda text: click.echo(f"tailgauge: {text}", err=True))
-    click.echo(json.dumps(made) if as_json else "\n".join(calibration.lines(made, path)))
-    sys.exit(calibration.exit_code(made))
 
 
 @cli.command()

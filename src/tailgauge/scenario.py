@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from tailgauge.arrival_tables import CLOSED, Arrival, Crossover
 from tailgauge.call import MAIN, SECOND
 from tailgauge.errors import ScenarioError, UsageError
+from tailgauge.experiment_tables import Experiment
 from tailgauge.simulated_tables import Simulated
 from tailgauge.tables import Count, NonNegative, Positive, Table
 from tailgauge.target_tables import Target
@@ -127,6 +128,7 @@ class Scenario(Table):
     report: Report = Report()
     slo: Mapping[str, Slo] = Field({})
     crossover: Crossover | None = Field(None)
+    experiment: Experiment | None = Field(None)
 
     @field_validator("name")
     @classmethod
@@ -285,15 +287,16 @@ def spelled(key: str, value: Any) -> str:
     """The text that `override` reads back as this value."""
     if isinstance(value, str) and override(f"{key}={value}") == (key, value):
         return f"{key}={value}"
-    return f"{key}={_toml(value)}"
+    return f"{key}={as_toml(value)}"
 
 
-def _toml(value: Any) -> str:
+def as_toml(value: Any) -> str:
+    """A plain value as TOML, tables inline; None has no TOML."""
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
+        return f"[{', '.join(map(as_toml, value))}]"
     if isinstance(value, Mapping):
         keys = {key: key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key) for key in value}
-        return f"{{{', '.join(f'{keys[key]} = {_toml(one)}' for key, one in value.items())}}}"
+        return f"{{{', '.join(f'{keys[key]} = {as_toml(one)}' for key, one in value.items())}}}"
     return json.dumps(value) if isinstance(value, str | bool) else str(value)
 
 

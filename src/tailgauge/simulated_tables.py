@@ -62,9 +62,13 @@ class LimitsTable(Table):
     rpm: Count | None = Field(None, description="requests a minute")
     itpm: Count | None = Field(None, description="input tokens a minute, cache reads not counted")
     otpm: Count | None = Field(None, description="output tokens a minute")
-    burst: Count | None = Field(None, description="requests at once; default a minute's worth")
-    itpm_burst: Count | None = Field(None, description="input tokens at once; default a minute's worth")
-    otpm_burst: Count | None = Field(None, description="output tokens at once; default a minute's worth")
+    burst: Count | None = Field(None, description="requests at once; default a minute's worth, of `tiny` 6 s")
+    itpm_burst: Count | None = Field(
+        None, description="input tokens at once; default a minute's worth, of `tiny` 6 s"
+    )
+    otpm_burst: Count | None = Field(
+        None, description="output tokens at once; default a minute's worth, of `tiny` 6 s"
+    )
     otpm_mode: Literal["actual", "reserve"] = Field(
         "actual",
         description="output counts as it is produced, or `max_tokens` at the start, corrected at the end",

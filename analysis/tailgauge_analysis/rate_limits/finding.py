@@ -122,6 +122,31 @@ def rate_limits(frames: Frames) -> RateLimits | None:
     )
 
 
+def known(frames: Frames) -> tuple[Bucket, ...]:
+    """The buckets alone, without how much the traffic may grow, which takes longest to tell."""
+    attempts = _lean(frames)
+    told = kinds(attempts)
+    return _buckets(attempts, told, None, _zero_s(frames.run), grows=False)
+
+
+def offered(frames: Frames, kind: str, way: str, *, cached: bool) -> Costs | None:
+    """What the run offered to a limit of the model with most calls, as if nothing had been refused; None where the record
+    does not hold it. Without `cached`, reads count as input.
+    """
+    attempts = _lean(frames)
+    if not len(attempts):
+        return None
+    sizes = attempts.groupby(["target", "asked_model"], observed=True).size().sort_values(ascending=False)
+    target, model = next(iter(sizes.index))
+    attempts = attempts[(attempts["target"] == target) & (attempts["asked_model"] == model)]
+    attempts = attempts.reset_index(drop=True)
+    if not cached:
+        read = attempts["cache_read_input_tokens"].fillna(0)
+        attempts = attempts.assign(input_tokens=attempts["input_tokens"] + read)
+    events = costs(attempts, kind, pd.Series(refused(attempts), attempts.index), way)
+    return None if events is None else growth.offered(events, attempts)
+
+
 def _lean(frames: Frames) -> pd.DataFrame:
     """Attempts in order of sending, with what is asked here and no more."""
     names = [*ASKED, *(name for name in frames.attempts.columns if name.startswith(HEADER))]
@@ -145,8 +170,9 @@ def _journey_s(rows: pd.DataFrame, ours: pd.Series[bool]) -> float:
 
 
 def _buckets(
-    attempts: pd.DataFrame, told: pd.DataFrame, over_time: Bins | None, zero_s: float | None, between_s: float
-) -> tuple[Bucket, ...]:
+    attempts: pd.DataFrame, told: pd.DataFrame, over_time: Bins | None, zero_s: float | None, between_s: float = 0.0, *,
+    grows: bool = True,
+) -> tuple[Bucket, ...]:  # fmt: skip
     """Each limit that headers name or 429s are by, of the models with most calls."""
     out: list[Bucket] = []
     sizes = attempts.groupby(["target", "asked_model"], observed=True).size().sort_values(ascending=False)
@@ -162,7 +188,18 @@ def _buckets(
             if kind in ONE_OF and not _headed(rows, kind) and not (by.isin(ONE_OF) & ~refusals).any():
                 header = TOKENS  # OpenAI's name for whichever limit on tokens is the tighter
             out.append(
-                _bucket(rows, str(target), str(model), kind, header, refusals, over_time, zero_s, between_s)
+                _bucket(
+                    rows,
+                    str(target),
+                    str(model),
+                    kind,
+                    header,
+                    refusals,
+                    over_time,
+                    zero_s,
+                    between_s,
+                    grows=grows,
+                )
             )
     return tuple(out)
 
@@ -174,7 +211,7 @@ def _headed(rows: pd.DataFrame, kind: str) -> bool:
 
 def _bucket(
     rows: pd.DataFrame, target: str, model: str, kind: str, header: str, ours: pd.Series[bool],
-    over_time: Bins | None, zero_s: float | None, between_s: float,
+    over_time: Bins | None, zero_s: float | None, between_s: float, *, grows: bool,
 ) -> Bucket:  # fmt: skip
     seen = readings(rows, header, ours.to_numpy(np.bool_), zero_s)
     tried = [(way, events) for way in ways(kind) if (events := costs(rows, kind, ours, way)) is not None]
@@ -190,7 +227,7 @@ def _bucket(
     level, grown = None, growth.Growth(None, None, None, 0, size.why or per_s.why)
     if events is None:
         grown = growth.Growth(None, None, None, 0, "the record does not hold what the calls cost")
-    elif per_s.value is not None:
+    elif per_s.value is not None and grows:
         if size.value is not None and over_time is not None:
             end_s = float(over_time.at_s[-1])
             level = levels.levels(events, per_s.value, size.value, seen, over_time.width_s, end_s, between_s)

@@ -59,6 +59,8 @@ def kinds(attempts: pd.DataFrame) -> pd.DataFrame:
     rows = attempts[refused(attempts)]
     text = rows["error_body"].fillna("") + " " + rows["error_type"].fillna("")
     told = pd.DataFrame({"kind": UNKNOWN, "how": ""}, rows.index, dtype=object)
+    if not len(rows):
+        return told
 
     def say(where: pd.Series[bool], kind: str, how: str) -> None:
         told.loc[where & (told["how"] == ""), ["kind", "how"]] = [kind, how]

@@ -1,1 +1,1 @@
-"""Commands that plan runs of their own, look at them, and decide something: calibrate."""
+"""Commands that plan runs of their own, look at them, and decide something: calibrate, headroom."""

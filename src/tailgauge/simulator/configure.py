@@ -28,6 +28,7 @@ from tailgauge.simulator.stragglers import StragglerSettings
 _LATENCY = (
     "ttft_ms", "ttft_sigma", "ttft_exponential", "chunk_gap_ms", "chunk_gap_sigma", "tokens_per_chunk",
 )  # fmt: skip
+_MINUTE_S = 60
 _DRAFTS = {"draft_law": "law", "draft_tokens": "draft_tokens", "draft_accept": "accept"}
 
 
@@ -39,7 +40,9 @@ def settings(wanted: Simulated, seed: int) -> Settings:
     return Settings(
         Latency(seed=seed, **{name: getattr(wanted, name) for name in _LATENCY}),
         engine=None if wanted.profile == FIXED else _engine(wanted.profile, wanted.engine),
-        limits=_limits(wanted.limits),
+        limits=_limits(
+            wanted.limits, PROFILES[wanted.profile].refill_s if wanted.profile in PROFILES else _MINUTE_S
+        ),
         cache=CacheSettings(seed=seed, **cache),
         cache_block_tokens=block_tokens,
         stragglers=StragglerSettings(seed=seed, **wanted.stragglers.model_dump()),
@@ -70,11 +73,11 @@ def _engine(profile: str, table: EngineTable) -> EngineConfig:
         raise ScenarioError(f"simulated.engine with the profile {profile}: {error}") from None
 
 
-def _limits(table: LimitsTable) -> LimitSettings:
+def _limits(table: LimitsTable, refill_s: int) -> LimitSettings:
     """One class for all models, if there is any limit."""
-    requests = _allowance(table.rpm, table.burst)
-    inputs = _allowance(table.itpm, table.itpm_burst)
-    outputs = _allowance(table.otpm, table.otpm_burst)
+    requests = _allowance(table.rpm, table.burst, refill_s)
+    inputs = _allowance(table.itpm, table.itpm_burst, refill_s)
+    outputs = _allowance(table.otpm, table.otpm_burst, refill_s)
     ramp = (
         RampSettings(table.ramp_growth, table.ramp_window_s, table.ramp_floor) if table.ramp_growth else None
     )
@@ -88,8 +91,13 @@ def _limits(table: LimitsTable) -> LimitSettings:
     return LimitSettings((one,), purse)
 
 
-def _allowance(per_minute: int | None, burst: int | None) -> Allowance | None:
-    return None if per_minute is None else Allowance(per_minute, burst)
+def _allowance(per_minute: int | None, burst: int | None, refill_s: int) -> Allowance | None:
+    """Without a burst of its own the bucket holds what comes back in `refill_s`."""
+    if per_minute is None:
+        return None
+    if burst is None and refill_s != _MINUTE_S:
+        burst = max(1, per_minute * refill_s // _MINUTE_S)
+    return Allowance(per_minute, burst)
 
 
 def _billing(table: BillingTable) -> BillSettings:

@@ -13,10 +13,13 @@ from tailgauge.simulator.engine.config import EngineConfig, Prefill, StepLaw
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """An engine, and the length of its answers where the caller does not say."""
+    """An engine, the length of its answers where the caller does not say, and how soon an empty limit is full again
+    where its burst is not given.
+    """
 
     engine: EngineConfig
     answer_tokens: int = 200
+    refill_s: int = 60
 
 
 def _measured(
@@ -40,7 +43,7 @@ def _hosted(
 def _tiny() -> Profile:
     law = StepLaw(1.4, 0.006, 0.006, Prefill(0.008))
     engine = EngineConfig(law, slots=8, overhead_ms=56.0, overhead_sigma=0.51)
-    return Profile(engine, answer_tokens=20)
+    return Profile(engine, answer_tokens=20, refill_s=6)
 
 
 PROFILES: dict[str, Profile] = {

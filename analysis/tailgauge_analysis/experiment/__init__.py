@@ -1,0 +1,1 @@
+"""Experiments: what a run of one says, and the answer in every form that is read."""

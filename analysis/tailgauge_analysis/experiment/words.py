@@ -1,0 +1,95 @@
+"""An answer as Markdown, for a pull request, and in the terminal.
+
+Rule: from the contents alone. Every cell goes through `safe`, as in a run's report.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+from tailgauge_analysis.markdown import safe
+from tailgauge_analysis.runfile import Json
+from tailgauge_analysis.wording import plain, plural
+
+COLUMNS = 100
+VIRTUAL = "A rehearsal on the virtual clock of the simulated endpoint: nothing was sent to a real target."
+
+
+def markdown(contents: Json) -> str:
+    """The whole answer."""
+    blocks = [
+        f"# {safe(contents['scenario'])}",
+        f"**{safe(contents['sentence'])}**",
+        *[f"- {safe(text)}" for text in notes(contents)],
+        *[_table(table) for table in (contents["table"], *contents["more"])],
+        "## How it was found",
+        *[f"- {safe(text)}" for text in how(contents)],
+        _table(runs_table(contents)),
+    ]
+    return "\n\n".join(block for block in blocks if block).replace("\n\n- ", "\n- ") + "\n"
+
+
+def terminal(contents: Json, page: Path) -> str:
+    """What a user reads first."""
+    word = f"{contents['verdict']} rehearsal" if contents["rehearsal"] else contents["verdict"]
+    lines = [f"{word}  {contents['run_id']}", *_wrapped(contents["sentence"])]
+    lines += [line for text in contents["remarks"] for line in _wrapped(f"  - {text}")]
+    lines += _columns(contents["table"])
+    return "\n".join([*lines, f"report: {page}"])
+
+
+def how(contents: Json) -> list[str]:
+    """How the answer came about."""
+    said = [contents["took"], *contents["planned"]]
+    if contents["smallest"]:
+        said.append(f"Smallest effect that this experiment detects: {contents['smallest']}.")
+    if contents["expected"]:
+        said.append(f"The rehearsal before it said: {contents['expected']}")
+    if contents["left_out"]:
+        said.append(f"Left out, because virtual time cannot show it: {', '.join(contents['left_out'])}.")
+    return [*said, f"Command: {contents['command']}"]
+
+
+def notes(contents: Json) -> list[str]:
+    """What the reader should know before the table."""
+    bad = [run for run in contents["runs"] if run["verdict"] == "INVALID"]
+    said = [VIRTUAL] if contents["rehearsal"] else []
+    if bad:
+        said.append(
+            f"{plural(len(bad), 'run')} INVALID and not counted: {bad[0]['name']}: {bad[0]['reason']}"
+        )
+    return [*said, *contents["remarks"]]
+
+
+def _table(table: Json) -> str:
+    lines = [f"| {' | '.join(safe(cell) for cell in table['header'])} |", f"|{'---|' * len(table['header'])}"]
+    lines += [f"| {' | '.join(safe(cell) for cell in row)} |" for row in table["rows"]]
+    return f"{safe(table['caption'])}\n\n" + "\n".join(lines)
+
+
+def runs_table(contents: Json) -> Json:
+    """The runs of the experiment as a table."""
+    rows = [[run["name"], run["run_id"], run["verdict"], run["reason"]] for run in contents["runs"]]
+    header = ["run", "folder and report", "verdict", "first reason"]
+    return {"caption": "Each run has its folder and its report.", "header": header, "rows": rows}
+
+
+def _columns(table: Json) -> list[str]:
+    """The table in columns, cells cut so that a line has 100 characters at most."""
+    rows = [table["header"], *table["rows"]]
+    widths = [max(len(plain(row[i])) for row in rows) for i in range(len(table["header"]))]
+    while sum(widths) + 2 * len(widths) > COLUMNS:
+        widths[widths.index(max(widths))] -= 1
+    cells = [
+        [plain(cell, max(1, width)).ljust(width) for cell, width in zip(row, widths, strict=True)]
+        for row in rows
+    ]
+    return ["  ".join(row).rstrip() for row in cells]
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(
+        plain(text), COLUMNS, subsequent_indent="    " if text.startswith(" ") else "",
+        break_on_hyphens=False, break_long_words=False,
+    )  # fmt: skip

@@ -1,0 +1,91 @@
+"""The commands that plan runs of their own: calibrate, and `run` on a scenario with a table [experiment].
+
+Rule: arguments in, one answer out, as in cli. Heavy imports live inside the functions.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tailgauge import exit_codes
+from tailgauge.errors import Exit, UsageError
+from tailgauge.positive import Positive
+
+if TYPE_CHECKING:
+    from tailgauge.settings import Settings
+
+
+@click.command(epilog=exit_codes.CALIBRATE)
+@click.option(
+    "--quick", is_flag=True, help="At most a minute instead of five: one law of the TTFT, shorter steps."
+)
+@click.option(
+    "--planned",
+    type=Positive(),
+    metavar="CHUNKS_PER_S",
+    help="Chunks a second that one worker is to receive: 50, 100 and 150% of it instead of a rising rate.",
+)
+@click.option(
+    "--clock", type=click.Choice(("kernel", "user")), default="kernel", show_default=True, help="As in a run."
+)
+@click.option(
+    "--certificate",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where to store it (default: tailgauge/certificate.json in $XDG_STATE_HOME, or in ~/.local/state).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the certificate as JSON.")
+def calibrate(
+    quick: bool, planned: float | None, clock: str, certificate: Path | None, as_json: bool
+) -> None:
+    """Measure this machine's own error, and store a certificate that later runs cite.
+
+    A worker receives chunks at rising rates, without TLS and under it, from an endpoint here that notes when it sends
+    each; see docs/calibration.md. Nothing else should run meanwhile.
+    """
+    from tailgauge.experiments import calibrate as calibration
+
+    plan, path = calibration.plan(planned, clock, quick=quick), calibration.store(certificate)
+    made = calibration.calibrate(plan, path, lambda text: click.echo(f"tailgauge: {text}", err=True))
+    click.echo(json.dumps(made) if as_json else "\n".join(calibration.lines(made, path)))
+    sys.exit(calibration.exit_code(made))
+
+
+def answer(
+    arguments: Sequence[str],
+    settings: Sequence[Settings],
+    *,
+    duration: float | None,
+    virtual: bool,
+    as_json: bool,
+    out: Path,
+    workers: int,
+    certificate: Path | None,
+    sends: bool,
+) -> Exit:
+    """Conduct the experiment that the scenario asks for, and tell its answer; returns the exit code."""
+    if len(arguments) > 1:
+        raise UsageError("an experiment starts runs of its own: give its scenario alone")
+    if duration is not None:
+        raise UsageError("--duration: an experiment takes experiment.minutes: --set experiment.minutes=10")
+    from tailgauge.experiments.command import Asked, command
+    from tailgauge.experiments.steps import Base
+    from tailgauge.scenario import find, override
+
+    (one,) = settings
+    pairs = tuple(override(text) for text in one.overrides)
+    base = Base(find(arguments[0]), one.scenario, pairs, out, workers, certificate)
+    made = command(base, Asked(virtual=not sends or virtual, overrides=one.overrides), _say)
+    paths = {kind: str(getattr(made, kind)) for kind in ("html", "markdown", "json", "junit")}
+    click.echo(json.dumps({**made.data, "report": paths}) if as_json else made.summary)
+    return Exit(made.data["exit_code"])
+
+
+def _say(text: str) -> None:
+    click.echo(f"tailgauge: {text}", err=True)

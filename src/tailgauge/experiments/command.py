@@ -1,0 +1,127 @@
+"""An experiment from its scenario to the files of its answer: first a rehearsal, then in earnest.
+
+Rule: nothing is sent before the rehearsal has said what it will take: time, calls, tokens, cost, and the smallest effect
+that it detects. The answer is that of the real runs, or of the rehearsal alone where that was asked for.
+"""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tailgauge.clock import utc_now
+from tailgauge.endpoints.keys import key_for
+from tailgauge.errors import UsageError
+from tailgauge.experiments.conduct import Conducted, conduct
+from tailgauge.experiments.kinds import made
+from tailgauge.experiments.ledger import Ledger
+from tailgauge.experiments.runners import Real, Virtual
+from tailgauge.experiments.steps import Base
+from tailgauge.folder import new_run_id
+from tailgauge.target_tables import SIMULATED
+from tailgauge_analysis.experiment.told import About, Told
+from tailgauge_analysis.experiment.written import Written, write
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How: `virtual`, the rehearsal alone; `overrides` as they were given."""
+
+    virtual: bool
+    overrides: tuple[str, ...]
+
+
+def command(base: Base, asked: Asked, say: Say) -> Written:
+    """Conduct it and write its answer."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was started is stopped
+    for target in filter(None, (base.scenario.target, base.scenario.second_target)):
+        if not asked.virtual:
+            key_for(
+                target.url, target.protocol, target.api_key_env
+            )  # a missing key is told before anything starts
+    started_at, run_id = utc_now(), new_run_id(base.scenario.name)
+    with tempfile.TemporaryDirectory(prefix="tailgauge-experiment-") as name:
+        folder = Path(name)
+        if asked.virtual:
+            done = conduct(made(base), base, Virtual(base.out), folder, say)
+            planned, expected = _plan(done.ledger, base), ""
+        else:
+            planned, expected = _rehearsed(base, folder, say)
+            runner = Real(base.out, base.workers, base.certificate, folder / "runs.log")
+            done = conduct(made(base), base, runner, folder, say)
+    about = About(
+        run_id=run_id,
+        scenario=base.scenario.name,
+        description=base.scenario.description,
+        target=base.scenario.target.url,
+        started_at=started_at,
+        command=_line(base, asked),
+        rehearsal=asked.virtual,
+        planned=tuple(planned),
+        took=_took(done),
+        expected=expected,
+        left_out=done.left_out,
+    )
+    return write(
+        done.answer, about, [Told(r.step.name, r.run_id, r.verdict, r.reason) for r in done.steps], base.out
+    )
+
+
+def _rehearsed(base: Base, folder: Path, say: Say) -> tuple[list[str], str]:
+    """Rehearse it, and say what it will take; UsageError where that is more than its guard allows."""
+    say("rehearsing in virtual time")
+    done = conduct(made(base), base, Virtual(folder), folder, lambda _: None)
+    lines = _plan(done.ledger, base)
+    for line in lines:
+        say(line)
+    say(f"the rehearsal's answer: {done.answer.sentence}")
+    if done.answer.smallest:
+        say(f"smallest effect that it detects: {done.answer.smallest}")
+    _guarded(done.ledger, base)
+    return lines, done.answer.sentence
+
+
+def _plan(ledger: Ledger, base: Base) -> list[str]:
+    target = base.scenario.target.url
+    minutes = ledger.real_s(rests=target != SIMULATED) / 60
+    text = f"plan: about {minutes:.0f} minutes, {ledger.runs} runs, {ledger.calls:,} calls, {ledger.tokens:,} tokens"
+    if ledger.cost is None:
+        text += "; no price is known for the model"
+    elif ledger.currency:
+        text += f"; up to {ledger.cost:,.2f} {ledger.currency}"
+    if target == SIMULATED:
+        return [text]
+    return [text, "plan: by a rehearsal on the simulated endpoint, [simulated] standing in for the target"]
+
+
+def _guarded(ledger: Ledger, base: Base) -> None:
+    guard = base.scenario.guard
+    for key, limit, expected in (
+        ("max_requests", guard.max_requests, ledger.calls),
+        ("max_tokens", guard.max_tokens, ledger.tokens),
+        ("max_cost", guard.max_cost, ledger.cost),
+    ):
+        if limit is not None and expected is not None and expected > limit:
+            raise UsageError(
+                f"guard.{key}: {limit:,} is less than the {expected:,.6g} that the rehearsal took: raise it, or set "
+                "experiment.minutes lower"
+            )
+
+
+def _took(done: Conducted) -> str:
+    ledger = done.ledger
+    return f"It took {ledger.runs} runs with {ledger.load_s:,.0f} s of load, {ledger.calls:,} calls and {ledger.tokens:,} tokens."
+
+
+def _line(base: Base, asked: Asked) -> str:
+    """The command that does the same again."""
+    words = ["tailgauge", "run", base.path.name, *(["--virtual"] if asked.virtual else [])]
+    for text in asked.overrides:
+        words += ["--set", text]
+    return shlex.join(words)

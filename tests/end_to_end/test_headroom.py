@@ -1,0 +1,50 @@
+"""Headroom as a user types it: a rehearsal, then real runs, and one answer in every file; and its end by Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+from end_to_end.running import RunData, Start, assert_conserved
+
+QUIET = ("--set=experiment.headroom.quiet=true", "--set=experiment.headroom.need=0")
+
+
+def test_a_quiet_run_answers_in_every_file(start: Start, full_size: bool) -> None:
+    if not full_size:
+        pytest.skip("make verify: some 15 s of a core; the course itself is tested in virtual time")
+    done = start("run", "headroom", *QUIET, "--set=experiment.headroom.level_s=5", "--json").finish(120)
+    told = json.loads(done.stdout)
+    run = RunData(next((done.out / "runs").iterdir()))
+
+    assert done.code == told["exit_code"] == 0, done.stderr
+    assert "rehearsing in virtual time" in done.stderr
+    assert [one["verdict"] != "INVALID" for one in told["runs"]] == [True]
+    assert_conserved(run)
+    assert not told["rehearsal"]
+    assert told["facts"]["low_per_s"] < told["facts"]["high_per_s"] <= 10.2  # requests/s, of 600 a minute
+    assert told["sentence"].startswith("Told by headers and usage alone, without a single 429")
+    for kind in ("html", "markdown", "json"):
+        assert "without a single 429" in Path(told["report"][kind]).read_text(encoding="utf-8")
+    assert 'errors="0"' in Path(told["report"]["junit"]).read_text(encoding="utf-8")
+
+
+def test_ctrl_c_ends_the_run_and_the_experiment(start: Start, full_size: bool) -> None:
+    if not full_size:
+        pytest.skip("make verify: a second real run")
+    running = start("run", "headroom", *QUIET, "--set=experiment.headroom.level_s=60")
+    children = psutil.Process(running.process.pid)
+    run = running.wait_for_start(2, timeout_s=90)
+    theirs = children.children(recursive=True)
+    running.signal(signal.SIGINT)
+    done = running.finish(60)
+
+    assert done.code == 130, done.stderr
+    assert run.facts["state"] == "interrupted"
+    assert_conserved(run)
+    assert theirs
+    assert not [child for child in theirs if child.is_running()]
+    assert not list((done.out / "reports").glob("*-headroom-????/report.json"))

@@ -1,0 +1,87 @@
+"""Endpoints with a sustainable rate that is known, for the tests of headroom: profile `tiny` in virtual time."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tailgauge import scenario as scenarios
+from tailgauge.experiments.conduct import Conducted, conduct
+from tailgauge.experiments.headroom import make
+from tailgauge.experiments.runners import Virtual
+from tailgauge.experiments.steps import Base
+from tailgauge.rehearsal.command import rehearse
+from tailgauge.settings import resolve
+
+TODAY, LIMIT = 4.0, 10.0  # requests/s
+PROMPT, OUTPUT = 200, 20  # tokens
+LIMITS = {
+    "requests": {"rpm": 600},
+    "input_tokens": {"itpm": 600 * PROMPT},
+    "output_tokens": {"otpm": 600 * OUTPUT},
+}
+SLOW = {"slots": 4, "step_ms": 16.0}  # some 11 requests a second
+
+
+def tree(binding: str, seed: int, **headroom: Any) -> dict[str, Any]:
+    """A scenario in which this limit is met first."""
+    simulated: dict[str, Any] = {"profile": "tiny"}
+    simulated |= {"engine": SLOW} if binding == "capacity" else {"limits": LIMITS[binding]}
+    return {
+        "name": "planted", "seed": seed,
+        "experiment": {"kind": "headroom", "minutes": 15.0, "headroom": {"level_s": 30.0, **headroom}},
+        "arrival": {"rate_per_s": TODAY},
+        "traffic": {"chat": {"pattern": "streaming", "prompt_tokens": PROMPT, "output_tokens": OUTPUT}},
+        "simulated": simulated,
+    }  # fmt: skip
+
+
+def conducted(wanted: dict[str, Any], folder: Path) -> Conducted:
+    """The experiment in virtual time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "planted.toml"
+    base = Base(path, scenarios.parse(wanted, "planted"), (), folder)
+    return conduct(make(base), base, Virtual(folder), folder, lambda _: None)
+
+
+def sustained_by_bucket(rate: float, calls: int, share: float) -> float:
+    """Rate at which Poisson arrivals lose this share at a bucket that holds so many calls: M/D/1/K, by bisection."""
+    low, high = 0.2, 1.5
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if lost(middle, calls) > share else (middle, high)
+    return low * rate
+
+
+def lost(rho: float, most: int) -> float:
+    """Share lost by M/D/1/K with K = `most`, from the chain at departures."""
+    arrivals = [math.exp(-rho) * rho**k / math.factorial(k) for k in range(most)]
+    chain = np.zeros((most, most))
+    for state in range(most):
+        first = max(state - 1, 0)
+        chain[state, first : most - 1] = arrivals[: most - 1 - first]
+        chain[state, most - 1] = 1 - chain[state, : most - 1].sum()
+    stationary = np.linalg.lstsq(
+        np.vstack([chain.T - np.eye(most), np.ones(most)]), np.append(np.zeros(most), 1.0), rcond=None
+    )[0]
+    return float(1 - 1 / (stationary[0] + rho))
+
+
+def sustained_by_capacity(folder: Path) -> float:
+    """What the slow endpoint answers a second when three times as much is asked of it, by brute force."""
+    wanted = tree("capacity", 1)
+    del wanted["experiment"]
+    wanted["arrival"]["rate_per_s"] = 36.0
+    wanted["stages"] = {"duration_s": 60.0, "warmup_s": 5.0}
+    path = folder / "capacity.toml"
+    lines = [f"{key} = {scenarios.as_toml(value)}" for key, value in wanted.items()]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    settings = resolve(str(path), [], folder, workers=1, sends=False, certificate=None)
+    run = rehearse(settings.scenario, settings.schedule, settings.scenario_file, settings.overrides, folder)
+    from tailgauge_analysis.frames import load
+
+    ended = load([run.path]).requests["ended_at_ns"].dropna() / 1e9
+    return float(((ended > 10) & (ended <= 60)).sum() / 50)

@@ -1,0 +1,176 @@
+"""An experiment of two levels, conducted on the virtual clock: steps in order, what is seen, bounds, files."""
+
+import json
+import tomllib
+from dataclasses import dataclass
+
+import pytest
+
+from tailgauge import scenario as scenarios
+from tailgauge.errors import Exit, UsageError
+from tailgauge.experiments.conduct import conduct
+from tailgauge.experiments.course import SpentError, Step
+from tailgauge.experiments.runners import Virtual
+from tailgauge.experiments.steps import Base
+from tailgauge_analysis.experiment.answer import Answer, Case, Line, Mark, Picture, Table
+from tailgauge_analysis.experiment.told import About, Told
+from tailgauge_analysis.experiment.written import write
+
+TEXT = """
+description = "two levels"
+[experiment]
+kind = "headroom"
+minutes = 1
+[arrival]
+rate_per_s = 5
+[traffic.chat]
+prompt_tokens = 10
+output_tokens = 2
+[traffic.chat.hedge]
+[simulated]
+profile = "tiny"
+[simulated.limits]
+rpm = 600
+"""
+
+
+@dataclass
+class Levels:
+    """Doubles the rate while nothing is refused."""
+
+    rates: tuple[float, ...] = (5.0, 20.0)
+
+    def course(self):
+        seen = []
+        try:
+            for number, rate in enumerate(self.rates):
+                step = Step(
+                    f"{rate:g} requests/s",
+                    (("arrival.rate_per_s", rate), ("traffic.chat.hedge", None)),
+                    20.0,
+                    number + 7,
+                )
+                seen += yield [step, Step("a proxy", (), 1.0, 1, real_only=True)]
+        except SpentError as spent:
+            return answer(seen, str(spent))
+        return answer(seen, "")
+
+    def look(self, step, reading):  # noqa: ARG002 - as the protocol has it
+        return {
+            "calls": reading.calls,
+            "refused": int((reading.steady.attempts["ended"] == "rate_limited").sum()),
+        }
+
+
+def answer(seen, remark):
+    rows = tuple((ran.step.name, str(ran.seen["calls"]), str(ran.seen["refused"])) for ran in seen)
+    return Answer(
+        kind="headroom",
+        sentence="5 requests/s are sustained, 20 are not.",
+        table=Table("A level a row.", ("rate", "calls", "429"), rows),
+        facts={"levels": len(seen)},
+        exit_code=Exit.SLO_FAILED,
+        smallest="a third",
+        cases=(Case("20 requests/s", "fail", "429s"),),
+        remarks=(remark,) if remark else (),
+        pictures=(
+            Picture("a", "A", "b", "x", "y", (Line("l", (1.0, 2.0), (3.0, 4.0)),), (Mark("m", 1.0, 2.0),)),
+        ),
+    )
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("base")
+    path = folder / "levels.toml"
+    path.write_text(TEXT, encoding="utf-8")
+    return Base(path, scenarios.load(str(path)), (), folder)
+
+
+@pytest.fixture(scope="module")
+def done(base, tmp_path_factory):
+    return conduct(Levels(), base, Virtual(base.out), tmp_path_factory.mktemp("steps"), lambda _: None)
+
+
+def test_the_course_sees_its_steps_in_order_and_what_virtual_time_cannot_show_is_left_out(done):
+    first, second = done.steps
+
+    assert [ran.step.name for ran in done.steps] == ["5 requests/s", "20 requests/s"]
+    assert first.verdict == "VALID"
+    assert first.seen["refused"] == 0 < second.seen["refused"]  # 10 a second, 60 at once
+    assert done.left_out == ("a proxy", "a proxy")
+    assert done.ledger.runs == 2
+    assert done.ledger.calls == first.seen["calls"] + second.seen["calls"]
+
+
+def test_a_step_is_a_whole_scenario_with_its_own_seed_and_without_the_experiment(base, tmp_path):
+    step = Step("one", (("arrival.rate_per_s", 3.5), ("traffic.chat.hedge", None)), 12.0, 99)
+    made = base.prepare(step, 4, tmp_path, sends=False)
+    tree = tomllib.loads(made.file.read_text())
+
+    assert (tree["seed"], tree["arrival"], tree["stages"]) == (99, {"rate_per_s": 3.5}, {"duration_s": 12.0})
+    assert "experiment" not in tree
+    assert "hedge" not in tree["traffic"]["chat"]
+    assert made.settings.scenario.name == "levels-004"
+
+
+def test_a_step_that_cannot_be_is_refused_with_its_name(base, tmp_path):
+    step = Step("too far", (("arrival.rate_per_s", -1.0),), 12.0, 99)
+
+    with pytest.raises(UsageError, match=r"step 1 \(too far\)"):
+        base.prepare(step, 1, tmp_path, sends=False)
+
+
+class Counting(Virtual):
+    """The virtual clock in the place of real runs, which are bounded."""
+
+    sends = True
+
+
+def test_where_the_guard_ends_the_course_answers_with_what_it_has(base, tmp_path):
+    path = tmp_path / "guarded.toml"
+    path.write_text(TEXT + "[guard]\nmax_requests = 60\n", encoding="utf-8")
+    guarded = Base(path, scenarios.load(str(path)), (), tmp_path)
+    levels = Levels((5.0, 5.0, 5.0))
+    levels.course = lambda: without_real_only(Levels.course(levels))
+    found = conduct(levels, guarded, Counting(tmp_path), tmp_path, lambda _: None)
+
+    assert len(found.steps) < 3
+    assert "guard.max_requests: used up" in found.answer.remarks[0]
+
+
+def without_real_only(course):
+    wanted = next(course)
+    while True:
+        try:
+            ran = yield [step for step in wanted if not step.real_only]
+        except SpentError as spent:
+            try:
+                course.throw(spent)
+            except StopIteration as end:
+                return end.value
+        try:
+            wanted = course.send(ran)
+        except StopIteration as end:
+            return end.value
+
+
+def test_the_answer_says_the_same_in_every_file(done, tmp_path):
+    about = About("20260101T000000Z-levels-0000", "levels", "", "simulated", "2026-01-01T00:00:00Z", "tailgauge run levels",
+                  True, ("plan: a minute",), "It took 2 runs.", "", done.left_out)  # fmt: skip
+    runs = [Told(ran.step.name, ran.run_id, ran.verdict, ran.reason) for ran in done.steps]
+    made = write(done.answer, about, runs, tmp_path)
+
+    assert json.loads(made.json.read_text())["sentence"] == done.answer.sentence
+    for text in (made.summary, made.markdown.read_text(), made.html.read_text(), made.junit.read_text()):
+        assert "5 requests/s are sustained, 20 are not." in text
+    assert 'failures="1"' in made.junit.read_text()
+    assert "<caption>A level a row.</caption>" in made.html.read_text()
+
+
+def test_a_question_that_nobody_answers_is_refused(tmp_path):
+    path = tmp_path / "wrong.toml"
+    path.write_text(TEXT.replace('kind = "headroom"', 'kind = "weather"'), encoding="utf-8")
+
+    with pytest.raises(UsageError, match=r"experiment.kind: .*'weather'"):
+        scenarios.load(str(path))
