@@ -22,6 +22,7 @@ from tailgauge.records import CLIENT_DROP
 from tailgauge.so_far import Watched, so_far
 
 SILENT_S = 4.0  # a worker that says nothing for so long gets no more slices
+CROWD = 200  # workers; of more of them each speaks less often, because the owner has one core
 
 
 Held = tuple[int, int, int, int]  # a slice's begin and end in ns of the run; of how many shares it was which
@@ -94,6 +95,11 @@ class Workers:
     alive: Callable[[str], bool]
 
 
+def pace(workers: int) -> int:
+    """Seconds from one message with counters to the next; times as long as else until a worker writes its next part."""
+    return -(-max(1, workers) // CROWD)
+
+
 class Crew:
     """The workers of one run, by Locust's name of them; `alive` says whether a worker's process still is."""
 
@@ -123,10 +129,10 @@ class Crew:
 
     def newly_lost(self, start_at_ns: int) -> list[Member]:
         """Mark and return those that are gone, or silent for too long, since the start of the run at the earliest."""
-        lost = []
+        lost, patience_s = [], SILENT_S + pace(len(self)) - 1
         for member in self.living():
             heard = max(member.heard_at_ns, start_at_ns + (member.late_ns or 0))
-            if monotonic_ns() - heard > SILENT_S * 1e9 or self.is_gone(member):
+            if monotonic_ns() - heard > patience_s * 1e9 or self.is_gone(member):
                 member.state = "lost"
                 member.silent.append((heard - start_at_ns, None))
                 lost.append(member)

@@ -20,7 +20,7 @@ from tailgauge.call import SECOND
 from tailgauge.children import Child
 from tailgauge.clock import boot_id, monotonic_ns, utc_now
 from tailgauge.conservation import request_ids
-from tailgauge.crew import Crew, Member, Workers
+from tailgauge.crew import Crew, Member, Workers, pace
 from tailgauge.endpoints.keys import key_for
 from tailgauge.errors import TailgaugeError, TargetError, UsageError
 from tailgauge.folder import RunFolder, new_run_id
@@ -222,6 +222,7 @@ class Run:
             "mark": self._mark,
             "boot_id": boot_id(),
             "alone": len(self.crew) == 1,
+            "pace": pace(len(self.crew)),
             "prices": self.settings.priced(),
             "run": account.run_facts(self),
         }

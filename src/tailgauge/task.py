@@ -46,7 +46,7 @@ from tailgauge.transport.connection import KERNEL_STAMPS
 from tailgauge.transport.stopwatch import Stopwatch
 
 log = logging.getLogger("tailgauge")
-FLUSH_EVERY = 4  # seconds; a part at least every 5 s, the writing included
+FLUSH_EVERY = 4  # seconds; a part at least every 5 s, the writing included; times the pace in a crowd
 PARTING_S = 10.0  # that a worker which is told to end takes to bring its rows home
 _LOOK_S = 0.05  # between two looks at what is still on its way to the owner
 
@@ -206,7 +206,7 @@ class Task:
 
     def _report(self) -> None:
         """Once a second until the end, that of the drain: what falls silent is taken for lost."""
-        second, due = 0, monotonic_ns()
+        second, due, pace = 0, monotonic_ns(), self._plan["pace"]
         while not self.finished.is_set():
             due += 1_000_000_000
             gevent.sleep(max(0.0, (due - monotonic_ns()) / 1e9))
@@ -216,12 +216,13 @@ class Task:
                 self.clock.ping()
             if not self._closing:
                 try:
-                    self._tick(flush=second % FLUSH_EVERY == 0)
+                    self._tick(flush=second % (FLUSH_EVERY * pace) == 0)
                 except RecorderError as error:
                     self._fail(str(error))
             if self.outbox is not None:
                 self.outbox.pump()
-            self._link.send("counters", self._told(self._said()))
+            if second % pace == 0:
+                self._link.send("counters", self._told(self._said()))
 
     def _tick(self, *, flush: bool) -> None:
         assert self._health is not None

@@ -31,9 +31,10 @@ from tailgauge.settings import Settings, resolve
 from tailgauge.worker import Worker, prepare_process
 
 log = logging.getLogger("tailgauge")
-# A worker that imports an SDK on a busy machine is silent for longer than Locust's 3 s, and not lost. `tailgauge run`
-# notices at once that a process of its own has ended.
-runners.HEARTBEAT_LIVENESS = 15
+# A worker that imports an SDK on a busy machine is silent for longer than Locust's 3 s, and not lost. Our own messages tell
+# sooner of one that is, and Locust's cost the owner as much as these: one in five seconds will do.
+runners.HEARTBEAT_INTERVAL = 5
+runners.HEARTBEAT_LIVENESS = 3
 MANY = 1_000  # refused workers that are kept in mind
 CUT_SHORT = "cut_short"  # Locust ended the run before its schedule did: -t, or Stop on the web page
 

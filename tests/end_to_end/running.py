@@ -10,7 +10,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from tailgauge.gaps import plain
+from tailgauge.scenario import override, packaged, put
 
 TAILGAUGE = str(Path(sys.executable).with_name("tailgauge"))
 LOCUST = str(Path(sys.executable).with_name("locust"))
@@ -119,6 +121,27 @@ class Running:
 
 
 Start = Callable[..., Running]
+
+
+def variant(folder: Path, scenario: str, *sets: str, name: str = "") -> str:
+    """A packaged scenario with some of its keys set otherwise, as a file: a command runs several such."""
+    tree = tomllib.loads((packaged("scenarios") / f"{scenario}.toml").read_text(encoding="utf-8"))
+    for text in sets:
+        put(tree, *override(text))
+    path = folder / f"{name or scenario}.toml"
+    path.write_text(
+        "".join(f"{key} = {json.dumps(value)}\n" for key, value in _leaves(tree)), encoding="utf-8"
+    )
+    return str(path)
+
+
+def _leaves(tree: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Values by their dotted keys."""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
 
 
 def free_port() -> int:

@@ -26,11 +26,11 @@ from end_to_end.running import (
     assert_conserved,
     free_port,
     until,
+    variant,
 )
 
 from tailgauge.arrival_tables import Arrival
 from tailgauge.arrivals import plan
-from tailgauge.scenario import packaged
 from tailgauge.traffic_tables import Traffic
 
 LONG = ("--set=stages.duration_s=60", "--set=stages.warmup_s=1")
@@ -51,8 +51,8 @@ def scheduled(run: RunData) -> dict[int, int]:
 
 
 SCENARIOS = {
-    "schedule": "[simulated]\nttft_ms = 60\nchunk_gap_ms = 5\n",
-    "capped": "[simulated]\nttft_ms = 1500\nchunk_gap_ms = 1\n[limits]\nin_flight_per_worker = 5\n",
+    "schedule": ("simulated.ttft_ms=60", "simulated.chunk_gap_ms=5"),
+    "capped": ("simulated.ttft_ms=1500", "simulated.chunk_gap_ms=1", "limits.in_flight_per_worker=5"),
 }
 
 
@@ -63,11 +63,9 @@ def by(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Finished]:
     @cache
     def run(workers: int) -> Finished:
         folder = tmp_path_factory.mktemp(f"by-{workers}")
-        for name, more in SCENARIOS.items():
-            plain = (packaged("scenarios") / "streaming.toml").read_text()
-            (folder / f"{name}.toml").write_text(f"{plain}{more}")
+        files = [variant(folder, "streaming", *sets, name=name) for name, sets in SCENARIOS.items()]
         args = (f"--workers={workers}", f"--rate={RATE}", f"--duration={SECONDS}", f"--seed={SEED}", QUICK[2])
-        line = [TAILGAUGE, "run", *(f"{name}.toml" for name in SCENARIOS), *args, "--json", "--out=out"]
+        line = [TAILGAUGE, "run", *files, *args, "--json", "--out=out"]
         return Running(line, folder / "out", {}, folder).finish()
 
     return run

@@ -17,9 +17,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from end_to_end.running import TAILGAUGE, RunData, assert_conserved
-
-from tailgauge.scenario import packaged
+from end_to_end.running import TAILGAUGE, RunData, assert_conserved, variant
 
 TOOK_PLACE = {0, 1, 3}  # the verdict depends on the machine
 REFUSED = ["rate_limited", "overloaded"]
@@ -36,12 +34,12 @@ HEDGED = [
 ]
 RETRIED = ["--rate=12", "--duration=3", "--set=simulated.limits.rpm=300", "--set=simulated.limits.burst=3"]
 COMMANDS = {("next_step", "never"): HEDGED, ("polite", "naive"): RETRIED}
-# Each run is a packaged scenario with one line of it changed.
+# Each run is a packaged scenario with one key of it changed.
 FROM = {
-    "next_step": ("hedged", 'cancel_mode = "next_step"', 'cancel_mode = "next_step"'),
-    "never": ("hedged", 'cancel_mode = "next_step"', 'cancel_mode = "never"'),
-    "polite": ("retries", 'policy = "polite"', 'policy = "polite"\nbase_s = 0.1'),
-    "naive": ("retries", 'policy = "polite"', 'policy = "naive"'),
+    "next_step": ("hedged", "simulated.engine.cancel_mode=next_step"),
+    "never": ("hedged", "simulated.engine.cancel_mode=never"),
+    "polite": ("retries", "traffic.chat.retry.base_s=0.1"),
+    "naive": ("retries", "traffic.chat.retry.policy=naive"),
 }
 
 
@@ -106,14 +104,9 @@ def _of(command: Future[dict[str, Seen]], name: str) -> Seen:
 
 
 def _run(names: Sequence[str], line: list[str], folder: Path) -> dict[str, Seen]:
-    files = [folder / f"{name}.toml" for name in names]
-    for file in files:
-        scenario, old, new = FROM[file.stem]
-        text = (packaged("scenarios") / f"{scenario}.toml").read_text()
-        assert text.count(old) == 1
-        file.write_text(text.replace(old, new))
+    files = [variant(folder, *FROM[name], name=name) for name in names]
     done = subprocess.run(
-        [TAILGAUGE, "run", *map(str, files), *line, "--seed=3", "--json", f"--out={folder / names[0]}"],
+        [TAILGAUGE, "run", *files, *line, "--seed=3", "--json", f"--out={folder / names[0]}"],
         capture_output=True, text=True, timeout=200, stdin=subprocess.DEVNULL, check=False,
     )  # fmt: skip
     told = [json.loads(text) for text in done.stdout.splitlines()]

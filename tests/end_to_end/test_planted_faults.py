@@ -22,9 +22,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from end_to_end.running import LOCUST, TAILGAUGE, RunData, assert_conserved, free_port
-
-from tailgauge.scenario import packaged
+from end_to_end.running import LOCUST, TAILGAUGE, RunData, assert_conserved, free_port, variant
 
 HERE = Path(__file__).parent
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
@@ -35,9 +33,10 @@ needs_nginx = pytest.mark.skipif(
 LOAD = ("arrival.rate_per_s=20", "stages.duration_s=3", "stages.warmup_s=0")
 PACE = ("ttft_ms=200", "chunk_gap_ms=20")  # forty chunks: 780 ms
 STALL_S, SHARE, AT_CHUNK = 1.5, 0.15, 5
-FAULTS = "".join(
-    f'[simulated.faults.{kind}]\nkind = "{kind}"\nshare = {SHARE}\nat_chunk = {AT_CHUNK}\nseconds = {STALL_S}\n'
+FAULTS = tuple(
+    f"simulated.faults.{kind}.{key}={value}"
     for kind in ("stall", "error_event", "cut")
+    for key, value in (("kind", kind), ("share", SHARE), ("at_chunk", AT_CHUNK), ("seconds", STALL_S))
 )
 ENDED = {"error_event": "stream_error", "cut": "truncated"}
 
@@ -119,26 +118,18 @@ def proxy(folder: Path, url: str, buffering: str) -> Iterator[str]:
         child.wait(10)
 
 
-def sets(*texts: str) -> list[str]:
-    return [item for text in texts for item in ("--set", text)]
-
-
 def by_command(folder: Path) -> dict[str, Seen]:
     """A run for each target, one after the other. How the verdict judges a busy machine is not at stake here."""
     folder.mkdir()
     with contextlib.ExitStack() as stack:
-        paced = "".join(f"{text}\n" for text in PACE)
-        targets = {"faulty": ("simulated", f"[simulated]\n{paced}{FAULTS}")}
-        if NGINX is None:
-            targets["healthy"] = ("simulated", f"[simulated]\n{paced}")
-        else:
-            behind = stack.enter_context(endpoint(folder))
+        paced = [f"simulated.{text}" for text in PACE]
+        targets = {"faulty": [*paced, *FAULTS], "healthy": paced}
+        if NGINX is not None:
+            url = stack.enter_context(endpoint(folder))
             for name, buffering in (("healthy", "off"), ("buffered", "on")):
-                targets[name] = (stack.enter_context(proxy(folder / name, behind, buffering)), "")
-        plain = (packaged("scenarios") / "streaming.toml").read_text()
-        for name, (url, more) in targets.items():
-            (folder / f"{name}.toml").write_text(plain.replace('"simulated"', f'"{url}"', 1) + more)
-        line = [TAILGAUGE, "run", *(f"{folder / name}.toml" for name in targets), "--seed=2", *sets(*LOAD)]
+                targets[name] = [f"target.url={stack.enter_context(proxy(folder / name, url, buffering))}"]
+        files = [variant(folder, "streaming", *sets, name=name) for name, sets in targets.items()]
+        line = [TAILGAUGE, "run", *files, "--seed=2", *(f"--set={text}" for text in LOAD)]
         done = subprocess.run(
             [*line, "--json", f"--out={folder}"],
             capture_output=True, text=True, timeout=180, stdin=subprocess.DEVNULL, check=False,
@@ -153,10 +144,10 @@ def by_command(folder: Path) -> dict[str, Seen]:
 
 def by_locust(folder: Path) -> Seen:
     """Of a locustfile that blocks its own hub for a third of the time."""
-    paced = [f"simulated.{text}" for text in PACE]
+    sets = [item for text in (*LOAD, *(f"simulated.{text}" for text in PACE)) for item in ("--set", text)]
     line = ("-f", str(HERE / "stalling.py"), "--headless", "-t", "60s", "--scenario", "streaming")
     done = subprocess.run(
-        [LOCUST, *line, *sets(*LOAD, *paced), "--out", str(folder)],
+        [LOCUST, *line, *sets, "--out", str(folder)],
         capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, check=False,
         env={**os.environ, "STALLS": str(folder.with_suffix(".stalls"))},
     )  # fmt: skip

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailgauge import sketch
-from tailgauge.crew import Crew
+from tailgauge.crew import Crew, pace
 from tailgauge.folder import RunFolder
 
 
@@ -121,3 +121,7 @@ def test_the_progress_of_a_run_is_the_sum_of_its_workers_last_words():
     assert (sum(progress.ttft.values()), progress.errors) == (3, 1)
     assert progress.ttft_p50_ms == pytest.approx(300.0, rel=0.01)
     assert progress.verdict == "INVALID"  # 2 of 10 dropped
+
+
+def test_in_a_crowd_each_worker_speaks_less_often():
+    assert [pace(n) for n in (0, 1, 200, 201, 400, 1000)] == [1, 1, 1, 2, 2, 5]

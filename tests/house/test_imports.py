@@ -6,13 +6,15 @@ from pathlib import Path
 import pytest
 
 WATCH = """
-import importlib, sys
+import gc, importlib, sys
+gc.disable()  # nothing here is garbage
 unwanted, *modules = sys.argv[1:]
 for name in modules:
     importlib.import_module(name)
     loaded = [word for word in unwanted.split(",") if word in sys.modules]
     if loaded:
         sys.exit(f"importing {name} loads {loaded}")
+gc.freeze()
 """
 
 

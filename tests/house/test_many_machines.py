@@ -21,6 +21,7 @@ NUMBERS = (
     ("launch", "OWNER_S", 1, "nothing was heard of the owner for {} s"),
     ("launch", "OWNER_S", 1, "after {} s of silence the workers close what is open"),
     ("crew", "SILENT_S", 1, "after {} s of silence it gets no more slices"),
+    ("crew", "CROWD", 1, "With more than {} workers each of them speaks less often"),
     ("handout", "SLICE_NS", 10**9, "handed out in slices of {} s"),
     ("seal", "LEAST", 1, "{} characters or more"),
     ("offsets", "EVERY_S", 1, "one every {} s during the run"),

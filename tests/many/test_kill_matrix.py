@@ -98,6 +98,47 @@ def test_a_worker_that_stood_still_for_ten_seconds_sends_its_leases_late_and_los
     assert [w.code(20) for w in site.workers] == [0, 0]
 
 
+def test_a_worker_that_stood_still_over_the_end_is_waited_for_and_what_it_did_not_send_is_told(
+    site: Site,
+) -> None:
+    run = site.run(11)
+    frozen = site.workers[0]
+    number = frozen.number(run)
+    site.at(7)
+    frozen.signal(signal.SIGSTOP)
+    site.at(16)
+    frozen.signal(signal.SIGCONT)
+
+    assert site.ended() == 3, site.said
+
+    books = audited(site, run, whole=True)
+    member = books.member(number)
+    assert (member["state"], books.counts["lost"]) == ("drained", 0)
+    assert 0 < books.counts["not_reached"] == sum(stretch["requests"] for stretch in member["missing"])
+    assert f"worker {number}" in json.dumps(run.facts["verdict"]).lower()
+    assert member["silent"][0]["to_s"] == pytest.approx(16, abs=2)
+    assert [w.code(20) for w in site.workers] == [0, 0]
+
+
+def test_a_worker_that_is_told_to_end_brings_its_rows_home_first(site: Site) -> None:
+    run = site.run(18)
+    told = site.workers[0]
+    number = told.number(run)
+    site.at(AT)
+    told.signal(signal.SIGTERM)
+
+    assert told.code(15) == 130, told.said
+    assert site.ended() == 3, site.said
+
+    books = audited(site, run, whole=True)
+    member = books.member(number)
+    assert books.counts["lost"] == 0
+    assert len(books.requests_of(number)) > 50
+    assert told.folders() == []
+    assert 0 < books.counts["not_reached"] == sum(stretch["requests"] for stretch in member["missing"])
+    went_on(books, number, max(stretch["to_s"] for stretch in member["missing"]) + 0.001)
+
+
 def test_a_partition_of_ten_seconds_from_the_master_loses_nothing(site: Site) -> None:
     run = site.run(24)
     cut = site.workers[0]

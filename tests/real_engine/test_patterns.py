@@ -1,16 +1,14 @@
 """The packaged patterns against a real engine: what the rows say of them is what the engine did.
 
-Rule: one run a scenario, each with an engine of its own, all at the same time; several tests look at one run. Nothing
-here asserts a latency. An engine with one slot serves one call after the other, so what it computes and what it reads
+Rule: one run a scenario, each with an engine of its own; several tests look at one run. Nothing here asserts a latency. An engine with one slot serves one call after the other, so what it computes and what it reads
 from its cache can be counted exactly. The engine writes its counters at a call's end, `requests_processing` at once.
 """
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from end_to_end.running import TAILGAUGE, RunData, Running, assert_conserved
+from end_to_end.running import TAILGAUGE, RunData, Running, assert_conserved, variant
 
 TOOK_PLACE = {0, 1, 3}  # the verdict and the SLOs depend on the machine
 ANSWER = 800  # tokens of a hedged call: seconds of work that the loser is spared
@@ -31,37 +29,38 @@ PLANS: dict[str, tuple[dict[str, int], list[str]]] = {
     "hedged": (
         {"parallel": 16, "ctx": 32768},
         [
-            *("--rate=1", "--set=arrival.process=constant", "--set=traffic.chat.prompt_tokens=60"),
-            *("--set=traffic.chat.hedge.policy=immediate", "--set=traffic.chat.hedge.budget_share=1.0"),
-            f"--set=traffic.chat.output_tokens={ANSWER}",
+            *("arrival.rate_per_s=1", "arrival.process=constant", "traffic.chat.prompt_tokens=60"),
+            *("traffic.chat.hedge.policy=immediate", "traffic.chat.hedge.budget_share=1.0"),
+            f"traffic.chat.output_tokens={ANSWER}",
         ],
     ),
     "cached": (
         {"parallel": 1},
         [
-            *("--rate=5", "--set=traffic.assistant.prompt_tokens=40", "--set=traffic.assistant.output_tokens=10"),
-            "--set=traffic.assistant.cache.tools_tokens=200",
-            *(f"--set=traffic.assistant.cache.{key}={value}" for key, value in SMALL_PREFIX.items()),
+            *("arrival.rate_per_s=5", "traffic.assistant.prompt_tokens=40", "traffic.assistant.output_tokens=10"),
+            "traffic.assistant.cache.tools_tokens=200",
+            *(f"traffic.assistant.cache.{key}={value}" for key, value in SMALL_PREFIX.items()),
         ],
     ),
     "cached_automatic": (
         {"parallel": 1},
         [
-            *("--rate=5", "--set=traffic.assistant.prompt_tokens=40", "--set=traffic.assistant.output_tokens=10"),
-            *(f"--set=traffic.assistant.cache.{key}={value}" for key, value in SMALL_PREFIX.items()),
+            *("arrival.rate_per_s=5", "traffic.assistant.prompt_tokens=40", "traffic.assistant.output_tokens=10"),
+            *(f"traffic.assistant.cache.{key}={value}" for key, value in SMALL_PREFIX.items()),
         ],
     ),
-    "fan_out": ({"parallel": 4}, ["--rate=2"]),
+    "fan_out": ({"parallel": 4}, ["arrival.rate_per_s=2"]),
     "sessions": (
         {"parallel": 1},
         [
-            *("--rate=3", "--set=target.protocol=openai"),
-            *("--set=traffic.chat.session.think_s=0.1", "--set=traffic.chat.output_tokens=20"),
+            *("arrival.rate_per_s=3", "target.protocol=openai"),
+            *("traffic.chat.session.think_s=0.1", "traffic.chat.output_tokens=20"),
         ],
     ),
 }  # fmt: skip
-FULL_SIZE = {"hedged": ["--rate=0.4"]}  # two cores bear no more of these long answers for long
+FULL_SIZE = {"hedged": ["arrival.rate_per_s=0.4"]}  # two cores bear no more of these long answers for long
 CACHED = ["cached", "cached_automatic"]
+SAMPLED = ["hedged", "fan_out"]
 
 
 @dataclass(frozen=True)
@@ -94,48 +93,47 @@ class Seen:
 
 
 @pytest.fixture(scope="module")
-def runs(
-    tmp_path_factory: pytest.TempPathFactory, fresh_engine, full_size: bool
-) -> Iterator[dict[str, Future[Seen]]]:
-    """Every scenario's run, at the same time; a test waits for its own."""
+def runs(tmp_path_factory: pytest.TempPathFactory, fresh_engine: Any, full_size: bool) -> dict[str, Seen]:
+    """One command runs the scenarios one after the other, each against its own engine."""
     folder = tmp_path_factory.mktemp("patterns")
-    with ThreadPoolExecutor(len(PLANS)) as pool:
-        yield {
-            name: pool.submit(
-                _run, name, folder / name, fresh_engine, need, [*differs, *_length(name, full_size)]
-            )
-            for name, (need, differs) in PLANS.items()
+    with ExitStack() as stack:
+        engines = {
+            name: stack.enter_context(fresh_engine(folder / f"{name}.log", **need))
+            for name, (need, _) in PLANS.items()
+        }
+        files = []
+        for name, (_, differs) in PLANS.items():
+            more = FULL_SIZE.get(name, []) if full_size else []
+            files.append(variant(folder, name, f"target.url={engines[name].url}", *differs, *more))
+        line = [TAILGAUGE, "run", *files, f"--duration={20 if full_size else 3}", "--seed=7", "--json"]
+        running = Running([*line, f"--out={folder}"], folder, {}, folder)
+        samples: dict[str, list[tuple[int, int, int]]] = {name: [] for name in PLANS}
+        until = time.monotonic() + 250
+        while running.process.poll() is None and time.monotonic() < until:
+            for name in SAMPLED:
+                asked_at = time.monotonic_ns()
+                page = engines[name].counters()
+                held = int(page["requests_processing"] + page["requests_deferred"])
+                samples[name].append((asked_at, time.monotonic_ns(), held))
+            time.sleep(POLL_S)
+        finished = running.finish(1)
+        told = [json.loads(text) for text in finished.stdout.splitlines()]
+        assert [one["exit_code"] in TOOK_PLACE for one in told] == [True] * len(PLANS), finished.stderr
+        return {
+            name: _seen(RunData(Path(one["run_dir"])), engines[name], samples[name])
+            for name, one in zip(PLANS, told, strict=True)
         }
 
 
-def _length(name: str, full_size: bool) -> list[str]:
-    return ["--duration=20", *FULL_SIZE.get(name, [])] if full_size else ["--duration=3"]
-
-
-def _run(name: str, out: Path, fresh_engine: Any, need: dict[str, int], differs: list[str]) -> Seen:
-    out.mkdir()
-    serving: AbstractContextManager[Any] = fresh_engine(out / "engine.log", **need)
-    with serving as engine:
-        line = [TAILGAUGE, "run", name, "--target", engine.url, "--seed=7", *differs]
-        running = Running([*line, "--json", "--out", str(out)], out, {}, out)
-        samples, until = [], time.monotonic() + 150
-        while running.process.poll() is None and time.monotonic() < until:
-            asked_at = time.monotonic_ns()
-            page = engine.counters()
-            held = int(page["requests_processing"] + page["requests_deferred"])
-            samples.append((asked_at, time.monotonic_ns(), held))
-            time.sleep(POLL_S)
-        finished = running.finish(1)
-        assert finished.code in TOOK_PLACE, finished.stderr
-        assert engine.seconds_until_idle(10) < 10
-        run = finished.run
-        answered = int((run.table("attempts").ended == "ok").sum())
-        return Seen(run, engine.counters(), len(engine.served(answered)), samples)
+def _seen(run: RunData, engine: Any, samples: list[tuple[int, int, int]]) -> Seen:
+    assert engine.seconds_until_idle(10) < 10
+    answered = int((run.table("attempts").ended == "ok").sum())
+    return Seen(run, engine.counters(), len(engine.served(answered)), samples)
 
 
 @pytest.mark.parametrize("name", PLANS)
 def test_the_books_balance_and_every_request_has_its_answer(runs, name):
-    seen = runs[name].result()
+    seen = runs[name]
     counts = assert_conserved(seen.run)
 
     assert counts["ended"] == {"ok": counts["dispatched"]}
@@ -145,7 +143,7 @@ def test_the_books_balance_and_every_request_has_its_answer(runs, name):
 
 @pytest.mark.parametrize("name", [*CACHED, "fan_out", "sessions"])
 def test_rows_and_engine_count_the_same_calls_and_tokens(runs, name):
-    seen = runs[name].result()
+    seen = runs[name]
     rows, counters = seen.everything, seen.counters
 
     assert seen.served == len(rows)
@@ -157,7 +155,7 @@ def test_rows_and_engine_count_the_same_calls_and_tokens(runs, name):
 @pytest.mark.parametrize("name", CACHED)
 def test_a_shared_prefix_is_computed_once(runs, name):
     """Both protocols: one slot, two prefixes that change places in it, and each is worked on by one call alone."""
-    seen = runs[name].result()
+    seen = runs[name]
     rows = seen.prompts
     computed = rows.input_tokens > rows.prompt / 2
 
@@ -170,7 +168,7 @@ def test_a_shared_prefix_is_computed_once(runs, name):
 
 @pytest.mark.parametrize("name", CACHED)
 def test_what_the_worker_calls_warm_is_read_and_what_it_calls_cold_comes_first(runs, name):
-    rows = runs[name].result().prompts
+    rows = runs[name].prompts
     warm = rows[rows.cache_expected == "warm"]
     first = rows.sort_values("dispatched_at_ns").groupby("prefix").head(1)
 
@@ -182,7 +180,7 @@ def test_what_the_worker_calls_warm_is_read_and_what_it_calls_cold_comes_first(r
 
 def test_later_turns_are_longer_and_what_was_said_before_is_read_from_the_cache(runs):
     """Each turn carries the conversation as it was, byte by byte: the engine finds the turn before in its cache, whole."""
-    seen = runs["sessions"].result()
+    seen = runs["sessions"]
     rows = seen.prompts.assign(turn=seen.prompts.request_id % 65536, session=seen.prompts.request_id // 65536)
     before = rows.assign(turn=rows.turn + 1)[["session", "turn", "prompt", "ended_at_ns"]]
     later = rows.merge(before, on=["session", "turn"], suffixes=("", "_before"))
@@ -195,7 +193,7 @@ def test_later_turns_are_longer_and_what_was_said_before_is_read_from_the_cache(
 
 
 def test_every_leg_of_a_fan_out_reaches_the_engine_and_some_at_the_same_time(runs):
-    seen = runs["fan_out"].result()
+    seen = runs["fan_out"]
     preflight = len(seen.everything) - len(seen.attempts)
 
     assert set(seen.requests.legs) == {5}
@@ -210,7 +208,7 @@ def test_every_leg_of_a_fan_out_reaches_the_engine_and_some_at_the_same_time(run
 
 
 def test_every_hedged_call_has_one_whole_answer_and_one_loser_that_was_closed(runs):
-    seen = runs["hedged"].result()
+    seen = runs["hedged"]
     copies = seen.attempts.sort_values("attempt").groupby("request_id")
     won = seen.requests.set_index("request_id").winner
     winners = seen.attempts[seen.attempts.attempt == seen.attempts.request_id.map(won)]
@@ -225,7 +223,7 @@ def test_every_hedged_call_has_one_whole_answer_and_one_loser_that_was_closed(ru
 
 
 def test_losers_of_hedges_cost_the_engine_next_to_nothing(runs):
-    seen = runs["hedged"].result()
+    seen = runs["hedged"]
     answered = seen.everything.output_tokens.sum()  # losers tell no usage
     losers = (seen.attempts.ended == "cancelled").sum()
     wasted = seen.counters["tokens_predicted_total"] - answered
@@ -236,7 +234,7 @@ def test_losers_of_hedges_cost_the_engine_next_to_nothing(runs):
 
 def test_the_engine_stops_working_on_a_loser_while_its_winner_goes_on(runs):
     """Where nothing began or ended for half a second, the engine holds as many calls as the rows have open."""
-    seen = runs["hedged"].result()
+    seen = runs["hedged"]
     rows = seen.everything
     begun = rows.sent_at_ns.to_numpy()
     over = rows.cancelled_at_ns.fillna(rows.ended_at_ns).to_numpy()
