@@ -41,6 +41,7 @@ LONG = (
 TESTS = Path(__file__).parent
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the commands do
 gc.disable()  # until all is collected: none of it is garbage
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -335,6 +336,7 @@ def worker(master: str, out: Path, lifeline: bool) -> None:
 
 def main() -> None:
     """Entry point: every user's mistake is one line on standard error."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more would wait for small work at full speed
     try:
         cli.main(prog_name="tailgauge", standalone_mode=False)
     except click.exceptions.Exit as error:
