@@ -89,6 +89,7 @@ DEFAULTS = {
     "report": {"first_token": "any"},
     "slo": {},
     "crossover": None,
+    "experiment": None,
 }  # fmt: skip
 
 

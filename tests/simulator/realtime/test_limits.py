@@ -73,7 +73,7 @@ def test_output_counts_as_it_is_made(serve: Serve) -> None:
     assert 5 <= int(caught.value.response.headers["retry-after"]) <= 15
 
 
-@pytest.mark.parametrize("law", [(), ("profile=tiny",)])
+@pytest.mark.parametrize("law", [(), ("profile=tiny", "limits.otpm_burst=1000")])
 def test_reserved_output_is_given_back(serve: Serve, law: tuple[str, ...]) -> None:
     endpoint = serve("limits.otpm=1000", "limits.otpm_mode=reserve", *law)
     stream = endpoint.claude.messages.create(**(ASK | {"max_tokens": 900}), **named("r"), stream=True)
