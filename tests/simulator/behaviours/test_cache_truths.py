@@ -28,7 +28,7 @@ READ, WRITE_5M, WRITE_1H = Fraction(1, 10), Fraction(5, 4), Fraction(2)
 @pytest.fixture(scope="module")
 def size(full_size: bool) -> tuple[int, float]:
     """Calls, and the tolerance of a hit share: four standard errors of either size."""
-    return (400_000, 0.003) if full_size else (60_000, 0.008)
+    return (400_000, 0.003) if full_size else (30_000, 0.0115)
 
 
 def hit_share(settings: CacheSettings, rate_per_s: float, count: int) -> float:

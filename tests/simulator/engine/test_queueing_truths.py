@@ -17,7 +17,7 @@ SERVICE_MS = 10.0
 @pytest.fixture(scope="module")
 def calls(full_size):
     """Number of calls: what the method asks for, or fewer."""
-    return lambda full: full if full_size else min(full, 40_000)
+    return lambda full: full if full_size else min(full, 20_000)
 
 
 @pytest.mark.parametrize(
