@@ -24,7 +24,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def sizes(full_size):
-    return ("1M", "10M") if full_size else ("200k", "2M")
+    return ("1M", "10M") if full_size else ("100k", "1M")
 
 
 @pytest.fixture(scope="module")
