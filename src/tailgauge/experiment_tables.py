@@ -91,17 +91,25 @@ class Hedging(Table):
 
 
 class Model(Table):
-    """One model, or one target, of the choice."""
+    """One model of the choice."""
 
-    model: str | None = Field(None, min_length=1, description="default the target's")
-    target: Literal["main", "second"] = Field("main", description="where it is asked")
+    model: str | None = Field(None, min_length=1, description="as it is asked for; default the traffic's own")
+    profile: str | None = Field(
+        None,
+        min_length=1,
+        description="profile of [simulated] that stands in for it, in a rehearsal and at the simulated endpoint",
+    )
+    price: Positive = Field(
+        1.0,
+        description="what a token of input costs at the simulated endpoint, which knows no currency, relative to the others",
+    )
 
 
 class Models(Table):
     """Which models meet the objectives of [slo], at which cost; with `kind = "models"`."""
 
     among: Mapping[str, Model] = Field({}, description="the models to choose from, by names of your own")
-    pairs: Annotated[int, Field(ge=6, le=500)] = Field(10, description="blocks of each model")
+    rounds: Annotated[int, Field(ge=6, le=500)] = Field(8, description="blocks of each model")
     block_s: Positive | None = Field(
         None, description="seconds of a block; default so that all of them fit into `minutes`"
     )
@@ -114,11 +122,20 @@ class Checkup(Table):
     legs: Annotated[int, Field(ge=2, le=1000)] = Field(
         8, description="calls of one request that the fan-out probe sends"
     )
+    burst: Annotated[float, Field(gt=1, le=10)] = Field(
+        2.0, description="a burst that must be borne, relative to arrival.rate_per_s"
+    )
+    first_ms: Positive = Field(
+        2000.0, description="a first content that comes later in the median is a finding"
+    )
+    tokens_per_s: Positive = Field(
+        20.0, description="answers that flow more slowly, in the median, are a finding"
+    )
     threshold: Annotated[float, Field(gt=0, le=10)] = Field(
-        0.1, description="smallest effect worth a finding: 0.1 is 10%"
+        0.1, description="smallest difference between two medians worth a finding: 0.1 is 10%"
     )
     skip: Annotated[tuple[str, ...], Field(strict=False)] = Field(
-        (), description="probes to leave out, by name"
+        (), description="probes to leave out: `light`, `cached`, `fan_out`, `cancelled`, `loaded`"
     )
 
 

@@ -20,7 +20,30 @@ def _headroom(base: Base) -> Experiment:
     return make(base)
 
 
-KINDS: Mapping[str, Make] = {"headroom": _headroom}
+def _hedging(base: Base) -> Experiment:
+    from tailgauge.experiments.hedging_crossover import make
+
+    return make(base)
+
+
+def _checkup(base: Base) -> Experiment:
+    from tailgauge.experiments.checkup.course import make
+
+    return make(base)
+
+
+def _models(base: Base) -> Experiment:
+    from tailgauge.experiments.model_choice import make
+
+    return make(base)
+
+
+KINDS: Mapping[str, Make] = {
+    "headroom": _headroom,
+    "hedging": _hedging,
+    "models": _models,
+    "checkup": _checkup,
+}
 
 
 def made(base: Base) -> Experiment:
