@@ -16,7 +16,7 @@ from tailgauge_analysis.cache import misses
 from tailgauge_analysis.cache.calls import calls
 from tailgauge_analysis.cache.expiry import fixed_hit, sliding_hit
 from tailgauge_analysis.cache.settings import CacheSettings, settings
-from tailgauge_analysis.checkup.check import NONE, Check, Gain, medians, of_share, saved
+from tailgauge_analysis.checkup.check import NONE, Check, Gain, medians, of_share, saved, untold
 from tailgauge_analysis.checkup.seen import COLD, WARM, Seen, times
 from tailgauge_analysis.experiment.reading import Reading
 from tailgauge_analysis.quantiles import Floats
@@ -24,8 +24,8 @@ from tailgauge_analysis.wording import share
 
 READ, WRITE, WRITE_HOUR, OUTPUT = 0.1, 1.25, 2.0, 5.0
 BORNE = {
-    misses.BELOW_MINIMUM: 0.05, misses.UNSTABLE: 0.05, misses.EXPIRED: 0.1,
-    misses.UNEXPLAINED: 0.02, misses.RACE: 0.2,
+    misses.BELOW_MINIMUM: 0.05, misses.UNSTABLE: 0.05, misses.EXPIRED: 0.1, misses.UNEXPLAINED: 0.02,
+    misses.RACE: 0.2, "per_slot": 0.2,
 }  # fmt: skip
 ONCE = 0.5  # of the calls, that find nothing even after an hour
 
@@ -62,14 +62,15 @@ def told_calls(reading: Reading, known: CacheSettings, salted: set[str] | None =
     return told[told["counted"] & (told["stage"] == records.STEADY)].reset_index(drop=True)
 
 
-def of_cause(told: pd.DataFrame, cause: str) -> Check:
-    """Whether more calls miss for one cause than what is borne."""
+def of_cause(told: pd.DataFrame, cause: str, name: str = "") -> Check:
+    """Whether more calls miss for one cause than what is borne; the check is called `name`, or as the cause."""
+    name = name or cause
     met = (told["cause"] == cause).to_numpy(np.bool_)
     if cause == misses.UNEXPLAINED and not (told["read"] + told["created"]).any():
         met = met & (told["cache_marks"] > 0).to_numpy(np.bool_)  # nothing was ever asked to be kept
     where = _places(told[met]) if cause == misses.UNSTABLE else ""
     said = f"{int(met.sum())} of {len(met)} calls, {share(float(met.mean())) if len(met) else '–'}{where}"
-    return of_share(cause, met, BORNE[cause], said, _lost(told, met))
+    return of_share(name, met, BORNE[name], said, _lost(told, met))
 
 
 def _places(changed: pd.DataFrame) -> str:
@@ -113,7 +114,9 @@ def _lives(warm: pd.DataFrame, popular: Popular, known: CacheSettings) -> list[C
     marked = len(warm) and (warm["cache_marks"] > 0).all() and (warm["created"] + warm["read"]).any()
     gap_s = 1 / float(popular.per_s.mean())
     said = f"a prefix is asked for every {gap_s:.3g} s, its entry lives for {known.lives_s[popular.ttl]:g} s"
-    if not marked or gone <= BORNE[misses.EXPIRED]:
+    if not marked:
+        return [untold("once", "no mark asks for a life, or nothing is kept"), seen]
+    if gone <= BORNE[misses.EXPIRED]:
         return [Check("once", len(warm), 1.0, said), seen]
     said = f"{said}: {share(gone)} of the calls find it expired, with marks for an hour {share(gone_hour)} (Poisson arrivals)"
     found = "once" if gone_hour > ONCE else "expired"

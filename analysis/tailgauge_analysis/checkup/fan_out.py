@@ -7,6 +7,7 @@ supposes that legs do not disturb each other; both medians are resampled, the si
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 
 from tailgauge_analysis.cache import misses
 from tailgauge_analysis.cache.settings import settings
@@ -38,13 +39,19 @@ def fan_out(reading: Reading) -> Seen:
     found = legs(reading.frames.run["scenario"], reading.steady)
     joins = found[0].times_ms[found[0].complete].max(axis=1) if found else np.empty(0)
     calls = told_calls(reading, settings(reading.frames.run))
-    race = of_cause(calls, misses.RACE) if len(calls) else untold("race", "no shared prefix")
     sent = reading.steady.attempts
     sent = sent[sent["sent_at_ns"].notna()].sort_values("sent_at_ns", kind="stable")
     refused = sent["ended"].isin(REFUSED).to_numpy(np.bool_)
     said = f"{int(refused.sum())} of {len(refused)} calls were refused"
-    checks = (of_share("legs_refused", refused, 0.05, said), race)
+    checks = (of_share("legs_refused", refused, 0.05, said), *_shared(calls))
     return Seen(checks, tuple(latencies("join of a fan-out", joins)), {"joins": joins}, failed(reading))
+
+
+def _shared(calls: pd.DataFrame) -> list[Check]:
+    """Whether legs read what all of them share."""
+    if not len(calls):
+        return [untold(name, "this traffic has no shared prefix") for name in ("race", "per_slot")]
+    return [of_cause(calls, misses.RACE), of_cause(calls, misses.UNEXPLAINED, "per_slot")]
 
 
 def amplified(joins: Floats, single: Floats, width: int) -> tuple[Check, list[Measured]]:

@@ -15,6 +15,7 @@ from tailgauge_analysis.checkup.check import Check, Gain, Medians, faster, media
 from tailgauge_analysis.checkup.seen import STREAMED, WHOLE, Bounds, Measured, Seen, failed, latencies
 from tailgauge_analysis.experiment.reading import Reading
 from tailgauge_analysis.load.diagnosis import diagnosis
+from tailgauge_analysis.phases import phases
 from tailgauge_analysis.quantiles import Floats
 from tailgauge_analysis.stalls import stalls
 from tailgauge_analysis.steady import Steady
@@ -50,6 +51,7 @@ def light(reading: Reading, bounds: Bounds) -> Seen:
     ]
     known = ~np.isnan(first)
     measured = [
+        *_split(first, end), *_phases(reading),
         *latencies("first content", first[known]), *latencies("whole answer", end[~np.isnan(end)]),
         *_bought(streamed, whole),
     ]  # fmt: skip
@@ -57,6 +59,23 @@ def light(reading: Reading, bounds: Bounds) -> Seen:
     alone = _ms(streamed, "last_content_at_ns", since="sent_at_ns")
     samples = {"first": sent[~np.isnan(sent)], "alone": alone[~np.isnan(alone)]}
     return Seen(tuple(checks), tuple(measured), samples, failed(reading))
+
+
+def _split(first: Floats, end: Floats) -> list[Measured]:
+    """How much of all that users wait is before the first content."""
+    before = saved(first, end)
+    ends = f"{share(before.low)} to {share(before.high)}"
+    return [Measured("part of the wait before the first content", share(before.value), ends, len(end))]
+
+
+def _phases(reading: Reading) -> list[Measured]:
+    """Where the time goes by the target's own log, where it has one."""
+    found = phases(reading.frames, reading.steady)
+    return [
+        Measured(f"part of the time in {part.name}", share(part.share), "–", part.n)
+        for part in (found.split if found else ())
+        if part.share is not None
+    ]
 
 
 def of(steady: Steady, name: str) -> Steady:

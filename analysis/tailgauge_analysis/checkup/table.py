@@ -103,6 +103,10 @@ CHECKS: Mapping[str, Asked] = {
         "fan_out", "the calls of one request write the same prefix side by side", "20% of the calls",
         COST, "send one leg first and the others when it answers, or pre-warm the prefix",
     ),
+    "per_slot": Asked(
+        "fan_out", "calls that come together miss a warm prefix: the cache is kept by slot or by machine, not for all", "20% of the calls",
+        COST, "send calls that share a prefix to one place, one after the other, or ask for routing by prefix",
+    ),
     "cancel_ignored": Asked(
         "cancelled", "the endpoint goes on when its client has left", "10% of the calls that were left",
         COST, "close the connection on leaving, and pass the disconnect on through every proxy; bound `max_tokens` until then",

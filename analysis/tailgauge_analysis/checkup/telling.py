@@ -28,10 +28,10 @@ def answer(
     found = findings(told)
     said = [f"No run of these probes counts: {', '.join(lost)}."] if lost else []
     return Answer(
-        kind="checkup", sentence=_sentence(told, found, lost), table=_findings(found),
+        kind="checkup", sentence=_sentence(told, found, lost), table=_findings(found) if found else _all(told),
         facts=_facts(told, found, measured, lost), exit_code=_exit(found, lost), smallest=_smallest(told),
         cases=tuple(Case(f"{one.asked.probe}: {one.check.name}", one.outcome, one.check.evidence) for one in told),
-        remarks=(*remarks, *said), more=(_all(told), _numbers(measured)),
+        remarks=(*remarks, *said), more=((_all(told),) if found else ()) + (_numbers(measured),),
     )  # fmt: skip
 
 
