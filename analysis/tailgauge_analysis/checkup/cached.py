@@ -113,7 +113,8 @@ def _lives(warm: pd.DataFrame, popular: Popular, known: CacheSettings) -> list[C
     gone, gone_hour = (_gone(popular, known, ttl) for ttl in (popular.ttl, "1h"))
     marked = len(warm) and (warm["cache_marks"] > 0).all() and (warm["created"] + warm["read"]).any()
     gap_s = 1 / float(popular.per_s.mean())
-    said = f"a prefix is asked for every {gap_s:.3g} s, its entry lives for {known.lives_s[popular.ttl]:g} s"
+    gap = f"{gap_s:,.0f}" if gap_s >= 100 else f"{gap_s:.3g}"
+    said = f"a prefix is asked for every {gap} s, its entry lives for {known.lives_s[popular.ttl]:g} s"
     if not marked:
         return [untold("once", "no mark asks for a life, or nothing is kept"), seen]
     if gone <= BORNE[misses.EXPIRED]:

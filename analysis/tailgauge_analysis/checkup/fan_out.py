@@ -71,7 +71,10 @@ def amplified(joins: Floats, single: Floats, width: int) -> tuple[Check, list[Me
         "–",
         len(single),
     )
-    return Check("fan_out", len(joins), found.p_value, said, faster(found)), [growth, *shown]
+    return Check("fan_out", len(joins), found.p_value, said, faster(found), detects=found.detects), [
+        growth,
+        *shown,
+    ]
 
 
 def _against(joins: Floats, single: Floats, width: int) -> Medians:

@@ -21,6 +21,7 @@ from tailgauge_analysis.stalls import stalls
 from tailgauge_analysis.steady import Steady
 from tailgauge_analysis.wording import ms, share
 
+UNKNOWN = Gain(0.5, 0.0, 1.0)
 SLOW_TIMES = 3.0
 LUMP = 4.0  # tokens a chunk
 AT_END, AT_ONCE_MS, SEVERAL = 0.95, 0.1, 10  # of the whole answer's time; a token; tokens of an answer
@@ -134,7 +135,10 @@ def _streaming(streamed: Steady, whole: Steady, bounds: Bounds) -> list[Check]:
     said = f"a whole answer comes {later.value:.2f} times as late as the first content of a streamed one ({later.low:.2f} to {later.high:.2f})"
     if bounds.streams:
         return [Check("not_streamed", len(at_once), 1.0, f"answers are streamed already; {said}"), held]
-    return [Check("not_streamed", len(at_once), later.p_value, said, faster(later)), held]
+    return [
+        Check("not_streamed", len(at_once), later.p_value, said, faster(later), detects=later.detects),
+        held,
+    ]
 
 
 def _held_back(streamed: Steady) -> Check:
@@ -145,8 +149,8 @@ def _held_back(streamed: Steady) -> Check:
     first, end, tokens = first[known], end[known], tokens[known]
     late = (first >= AT_END * end) & (end - first < AT_ONCE_MS * tokens)
     part = share(float(late.mean())) if len(late) else "–"
-    said = f"{part} of the streamed answers come all at once, at their end"
-    return of_share("held_back", late, 0.5, said, saved(first / 2, end))
+    said = f"{part} of the streamed answers come all at once, at their end; how early they could begin cannot be seen from here"
+    return of_share("held_back", late, 0.5, said, UNKNOWN)
 
 
 def _bought(streamed: Steady, whole: Steady) -> list[Measured]:

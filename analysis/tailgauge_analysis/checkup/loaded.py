@@ -56,7 +56,7 @@ def queueing(today: Floats, quiet: Floats, threshold: float) -> tuple[Check, lis
         f"({found.low:.2f} to {found.high:.2f})"
     )
     shown = times("first content at today's rate / at a quarter (medians)", found, len(today))
-    return Check("queueing", len(today), found.p_value, said, faster(found)), shown
+    return Check("queueing", len(today), found.p_value, said, faster(found), detects=found.detects), shown
 
 
 def _unrecovered(after: Floats, quiet: Floats) -> Check:
@@ -64,7 +64,7 @@ def _unrecovered(after: Floats, quiet: Floats) -> Check:
     if found is None:
         return untold("unrecovered", "too few answers before or after the burst")
     said = f"after the burst the first content comes {found.value:.2f} times as late as before ({found.low:.2f} to {found.high:.2f})"
-    return Check("unrecovered", len(after), found.p_value, said, faster(found))
+    return Check("unrecovered", len(after), found.p_value, said, faster(found), detects=found.detects)
 
 
 def _no_retry_after(attempts: pd.DataFrame) -> Check:

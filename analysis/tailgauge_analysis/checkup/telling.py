@@ -86,12 +86,18 @@ def _all(told: Sequence[Judged]) -> Table:
     rows = tuple(
         (
             one.asked.probe, one.check.name, OUTCOMES[one.outcome], one.check.evidence, one.asked.borne, f"{one.check.n:,}",
-            _chance(one.adjusted), "–" if one.check.smallest is None else share(one.check.smallest),
+            _chance(one.adjusted), _least(one),
         )
         for one in told
     )  # fmt: skip
-    caption = "A row is a check, found or not. Smallest: the smallest share that so many observations would have called too much."
+    caption = "A row is a check, found or not. Smallest: the share that so many observations would have called too much, or the ratio of medians that is noticed four times in five."
     return Table(caption, ("probe", "check", "outcome", "evidence", "borne", "n", "p", "smallest"), rows)
+
+
+def _least(one: Judged) -> str:
+    if one.check.detects is not None:
+        return f"{one.check.detects:.2f} times"
+    return "–" if one.check.smallest is None else share(one.check.smallest)
 
 
 def _numbers(measured: Sequence[Measured]) -> Table:
@@ -106,10 +112,16 @@ def _chance(p_value: float | None) -> str:
 
 
 def _smallest(told: Sequence[Judged]) -> str:
-    """Of the strictest share that the light probe tests."""
-    of = {one.check.name: one.check.smallest for one in told}
-    least = of.get("broken")
-    return "" if least is None else f"{share(least)} of the calls that break off, where 1% is borne"
+    """Of the strictest share and of the strictest ratio."""
+    of = {one.check.name: one.check for one in told}
+    said = []
+    if "broken" in of and of["broken"].smallest is not None:
+        said.append(f"{share(of['broken'].smallest)} of the calls that break off, where 1% is borne")
+    if "queueing" in of and of["queueing"].detects is not None:
+        said.append(
+            f"a first content {share(of['queueing'].detects - 1)} later at today's rate than at a quarter of it"
+        )
+    return "; ".join(said)
 
 
 def _facts(
@@ -120,7 +132,7 @@ def _facts(
             "check": one.check.name, "probe": one.asked.probe, "outcome": OUTCOMES[one.outcome], "n": one.check.n,
             "p_value": one.check.p_value, "p_adjusted": one.adjusted, "evidence": one.check.evidence,
             "gain": one.check.gain.value, "gain_low": one.check.gain.low, "gain_high": one.check.gain.high,
-            "gain_of": one.asked.gain_of, "smallest": one.check.smallest,
+            "gain_of": one.asked.gain_of, "smallest": one.check.smallest, "detects": one.check.detects,
         }
         for one in told
     ]  # fmt: skip
