@@ -65,9 +65,9 @@ def nothing(about: About, reason: str) -> Answer:
 
 def _sentence(about: About, found: Result, reasons: Sequence[tuple[str, str]]) -> str:
     name = percentile(found.p or 0.0)
-    text = f"{about.hedge} {_place(about, found, found.slow)} for the end-to-end {name}{_sizes(found, name)}"
+    text = f"{about.hedge} {_place(found, found.slow, about.sustainable_per_s)} for the end-to-end {name}{_sizes(found, name)}"
     if found.bad is not None:
-        text += f"; for the share of requests that meet every objective it {_place(about, found, found.bad)}"
+        text += f"; for the share of requests that meet every objective it {_place(found, found.bad, None)}"
     best = _best(found)
     if best is not None:
         each = tables.per_ms(best, found.p)
@@ -79,26 +79,23 @@ def _sentence(about: About, found: Result, reasons: Sequence[tuple[str, str]]) -
     return text + "."
 
 
-def _place(about: About, found: Result, of: Turning) -> str:
+def _place(found: Result, of: Turning, sustainable: float | None) -> str:
+    """Where it helps and where it hurts; relative to what is sustained where that is given."""
+
+    def end(rate: float) -> str:
+        share = "" if sustainable is None else f" ({rate / sustainable:.0%} of what is sustained)"
+        return f"{_rate(rate)} requests/s{share}"
+
     rates = [one.load.rate_per_s for one in found.compared]
-    low, high = _end(of.low, about), _end(of.high, about)
+    below = f"helps below {end(of.low)}" if of.low is not None else "helps at some loads"
+    above = f"hurts above {end(of.high)}" if of.high is not None else "hurts at some loads"
     if of.helps and of.hurts:
-        below = f"helps below {low}" if of.low is not None else "helps at some loads"
-        above = f"hurts above {high}" if of.high is not None else "hurts at some"
         return f"{below} and {above}"
     if of.helps:
-        upto = f"helps below {low}" if of.low is not None else "helps at some loads"
-        return f"{upto} and was not shown to hurt up to {_end(rates[-1], about)}"
+        return f"{below} and was not shown to hurt up to {end(rates[-1])}"
     if of.hurts:
-        above = f"hurts above {high}" if of.high is not None else "hurts at some loads"
-        return f"{above} and was not shown to help from {_end(rates[0], about)} on"
-    return f"makes no difference that could be told from {_end(rates[0], about)} to {_end(rates[-1], about)}"
-
-
-def _end(rate: float | None, about: About) -> str:
-    if rate is None:
-        return ""
-    return f"{_rate(rate)} requests/s ({rate / about.sustainable_per_s:.0%} of the sustainable rate)"
+        return f"{above} and was not shown to help from {end(rates[0])} on"
+    return f"makes no difference that could be told from {end(rates[0])} to {end(rates[-1])}"
 
 
 def _sizes(found: Result, name: str) -> str:

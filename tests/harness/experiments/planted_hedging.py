@@ -24,7 +24,7 @@ from tailgauge_analysis.frames import load
 RATE = 12.0  # requests/s that one slot answers, about
 LOADS = (0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7)
 OFF: Mapping[str, Any] = {"policy": "off"}
-ON: Mapping[str, Any] = {"policy": "fixed", "delay_ms": 150, "budget_share": 0.5}
+ON: Mapping[str, Any] = {"policy": "fixed", "delay_ms": 150, "budget_share": 0.7}
 NEVER: Mapping[str, Any] = {**ON, "delay_ms": 100_000.0}  # equal arms: no copy is ever due
 BOUND_MS = 1000.0
 ENGINE = {

@@ -21,11 +21,11 @@ from tailgauge.experiments.hedging_crossover import OFF, make
 from tailgauge.experiments.hedging_crossover import ON as HEDGING
 from tailgauge.experiments.steps import Base
 
-SIZES = {"block_s": 8.0, "pairs": 12}
-SHORT = {"block_s": 6.0, "more_loads": 0}
+SIZES = {"block_s": 12.0, "pairs": 12}
+SHORT = {"block_s": 8.0, "pairs": 12, "more_loads": 0}
 EQUAL = {"block_s": 4.0, "more_loads": 0}
 # Where long runs cross, in requests/s: by brute force at full size, which this is held to there.
-TRUTH = {"p95": 5.55, "missed": 5.66}
+TRUTH = {"p95": 4.81, "missed": 4.92}
 NEAR = 0.35
 
 
@@ -33,13 +33,13 @@ NEAR = 0.35
 def truth(full_size, tmp_path_factory):
     if not full_size:
         return TRUTH
-    return by_brute_force(tmp_path_factory.mktemp("long"), (4.8, 5.2, 5.6, 6.0, 6.4), 20_000)
+    return by_brute_force(tmp_path_factory.mktemp("long"), (4.0, 4.4, 4.8, 5.2, 5.6), 20_000)
 
 
 @pytest.fixture(scope="module")
 def found(full_size, tmp_path_factory):
     folder = tmp_path_factory.mktemp("hedging")
-    sizes, seeds = (SIZES, range(1, 21)) if full_size else (SHORT, (3,))
+    sizes, seeds = (SIZES, range(1, 21)) if full_size else (SHORT, (1, 2))
     return [conducted(tree(ON, seed, **sizes), folder / f"{seed}").answer for seed in seeds]
 
 
@@ -68,8 +68,10 @@ def test_it_says_in_one_sentence_where_it_helps_where_it_hurts_what_it_costs_and
 
 def test_equal_arms_are_hardly_ever_called_different(full_size, tmp_path_factory):
     folder = tmp_path_factory.mktemp("equal")
-    seeds, most = (range(101, 141), 2) if full_size else ((101,), 0)
-    answers = [conducted(tree(NEVER, seed, **EQUAL), folder / f"{seed}").answer for seed in seeds]
+    seeds, most, loads = (range(101, 141), 2, LOADS) if full_size else ((101, 102), 0, (0.4, 0.6))
+    answers = [
+        conducted(tree(NEVER, seed, loads=loads, **EQUAL), folder / f"{seed}").answer for seed in seeds
+    ]
     called = [
         one.facts[measure][word]
         for one in answers

@@ -93,16 +93,6 @@ def test_all_models_of_a_round_have_the_same_arrivals_and_come_in_random_order(t
         assert told["simulated.profile"] == AMONG[name]["profile"]
 
 
-def test_where_no_model_meets_the_objectives_the_exit_code_says_so(tmp_path):
-    wanted = tree(2, max_ms=30.0)
-    wanted["experiment"]["models"]["block_s"] = 4.0
-    answer = conducted(wanted, tmp_path).answer
-
-    assert answer.exit_code == Exit.SLO_FAILED
-    assert answer.facts["meet"] == []
-    assert answer.sentence.startswith("No model was shown to meet every objective")
-
-
 def test_runs_that_do_not_count_and_time_that_ends_leave_no_answer(tmp_path):
     course = make(base(tmp_path, tree(1))).course()
     steps = next(course)
