@@ -71,6 +71,10 @@ class Hedging(Table):
             description="loads tried, relative to the sustainable rate",
         )
     )
+    quantile: Annotated[float, Field(ge=0.5, lt=1)] | None = Field(
+        None,
+        description="of the end-to-end times, which is compared; default the p99, or the p95 where an arm has too few requests",
+    )
     delays_ms: Annotated[tuple[NonNegative, ...], Field(strict=False)] = Field(
         (),
         description="hedge delays tried at the lowest load first, the best of which is used; `[]`: the table's own",

@@ -27,9 +27,11 @@ def test_the_cheapest_that_meets_the_objectives_is_named_with_what_it_saves():
     answer = told(large=(300.0, 500.0), small=(400.0, 200.0), late=(2000.0, 100.0))
 
     assert answer.facts["meet"] == ["large", "small"]
-    assert answer.sentence.startswith("large and small meet every objective; small costs least, 2,000 (")
-    assert "60.0% less than large (60.0% – 60.0%)" in answer.sentence
-    assert "late does not (late: p95 of e2e_sched" in answer.sentence
+    assert answer.sentence.startswith(
+        "large and small meet every objective; small costs least, 2,000 units for 1,000 requests"
+    )
+    assert "60.0% less than large;" in answer.sentence
+    assert "late does not (late: p95 of end to end since scheduled" in answer.sentence
     assert answer.exit_code == Exit.OK
 
 

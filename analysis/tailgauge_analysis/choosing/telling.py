@@ -14,12 +14,14 @@ import numpy as np
 from tailgauge.errors import Exit
 from tailgauge_analysis.choosing.choice import Chosen, Objective, cheapest
 from tailgauge_analysis.experiment.answer import OPEN, Answer, Case, Table
+from tailgauge_analysis.metrics import BY_NAME
 from tailgauge_analysis.plain_values import plain_values
 from tailgauge_analysis.slo import FAIL, INCONCLUSIVE, PASS
 from tailgauge_analysis.wording import ms, percentile, plural, share
 
 NOTHING = "No model could be judged: every run was INVALID, or there was no time for one."
 NONE = "–"
+SAME = 0.0005  # of shares: an interval narrower than this is one number
 
 
 def answer(found: Sequence[Chosen], remarks: Sequence[str]) -> Answer:
@@ -49,12 +51,11 @@ def _sentence(found: Sequence[Chosen], best: Chosen | None) -> str:
     else:
         parts.append("No model was shown to meet every objective")
     if best is not None and best.per_1000 is not None:
-        value, low, high = best.per_1000
         others = [one for one in found if one is not best and one.outcome == PASS and one.dearer is not None]
         least = ", ".join(map(_less, others))
         alone = "which costs" if len(by[PASS]) == 1 else f"{best.name} costs least,"
         parts.append(
-            f"{alone} {_money(value)} ({_money(low)} – {_money(high)}) {best.unit} for 1,000 requests{', ' + least if least else ''}"
+            f"{alone} {_cost(best.per_1000)} {best.unit} for 1,000 requests{', ' + least if least else ''}"
         )
     if by[FAIL]:
         parts.append(f"{_listed(by[FAIL])} {'does' if len(by[FAIL]) == 1 else 'do'} not ({_why(found)})")
@@ -63,13 +64,21 @@ def _sentence(found: Sequence[Chosen], best: Chosen | None) -> str:
     return "; ".join(parts) + "."
 
 
+def _cost(per_1000: tuple[float, float, float]) -> str:
+    """With its interval, where that is more than one number."""
+    value, low, high = map(_money, per_1000)
+    return value if low == value == high else f"{value} ({low} – {high})"
+
+
 def _less(one: Chosen) -> str:
     """How much less than this one the cheapest costs."""
     assert one.dearer is not None  # asked before
     ends = [one.dearer.mean, one.dearer.low, one.dearer.high]
     value, low, high = (None if end is None else -math.expm1(-end) for end in ends)
     word = "less" if (value or 0) >= 0 else "more"
-    between = "" if low is None or high is None else f" ({_signed(low)} – {_signed(high)})"
+    between = (
+        "" if low is None or high is None or high - low < SAME else f" ({_signed(low)} – {_signed(high)})"
+    )
     return f"{share(abs(value or 0.0))} {word} than {one.name}{between}"
 
 
@@ -90,8 +99,14 @@ def _why(found: Sequence[Chosen]) -> str:
 def _said(one: Objective) -> str:
     q = one.quantile
     return (
-        f"{percentile(one.p)} of {one.metric} {_ms(q.value)} ms ({_ms(q.low)} – {_ms(q.high)}), at most {ms(one.max_ms)}"
+        f"{percentile(one.p)} of {_title(one.metric)} {_ms(q.value)} ms ({_ms(q.low)} – {_ms(q.high)}), at most {ms(one.max_ms)}"
     )  # fmt: skip
+
+
+def _title(metric: str) -> str:
+    """The metric in words: TTFT since scheduled, end to end since scheduled."""
+    title = BY_NAME[metric].title
+    return title if title[:2].isupper() else title[:1].lower() + title[1:]
 
 
 def _ms(value: float | None) -> str:

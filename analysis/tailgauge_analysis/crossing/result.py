@@ -44,16 +44,16 @@ class Result:
     p_values: tuple[float, ...]
 
 
-def quantile_for(loads: Sequence[Load]) -> float | None:
-    """The highest quantile that the arms of all loads have enough requests for."""
+def quantile_for(loads: Sequence[Load], asked: float | None = None) -> float | None:
+    """The one asked for, or the higher of the usual ones, that the arms of all loads have enough requests for."""
     fewest = min((one.fewest for one in loads), default=0)
-    return next((p for p in PS if fewest >= n_min(p)), None)
+    return next((p for p in ((asked,) if asked else PS) if fewest >= n_min(p)), None)
 
 
-def result(loads: Sequence[Load]) -> Result:
-    """Of every load that counts."""
+def result(loads: Sequence[Load], asked: float | None = None) -> Result:
+    """Of every load that counts; `asked` is a quantile, if one was."""
     ordered = sorted(loads, key=lambda one: one.rate_per_s)
-    p = quantile_for(ordered)
+    p = quantile_for(ordered, asked)
     slow = [contrast.quantiles(one.off, one.on, p) if p is not None else None for one in ordered]
     bad = [contrast.shares(one.bad_off, one.bad_on) if one.bad_off else None for one in ordered]
     measures = [slow, bad] if any(one is not None for one in bad) else [slow]

@@ -31,24 +31,25 @@ SHORT = "Blocks are shorter than three end-to-end p99s at {}: what one arm left 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What was asked: how the hedge is described, the sustainable rate and today's, the remarks so far."""
+    """How the hedge is described, the sustainable rate, the remarks so far, and the quantile, if one was asked for."""
 
     hedge: str
     sustainable_per_s: float
     remarks: tuple[str, ...]
+    quantile: float | None = None
 
 
 def answer(about: About, loads: Sequence[Load], tried: Mapping[float, tuple[Load, Contrast | None]]) -> Answer:  # fmt: skip
     """Of all loads; `tried` are the delays of the scan."""
-    found = result(loads)
+    found = result(loads, about.quantile)
     if found.p is None or not any(one.slow or one.bad for one in found.compared):
         return nothing(about, NOTHING)
-    reasons = why.reasons(found) if found.slow.hurts or not found.slow.helps else []
+    reasons = _reasons(found)
     return Answer(
         kind="hedging", sentence=_sentence(about, found, reasons),
         table=tables.loads(found, about.sustainable_per_s),
         facts=facts.facts(found, about.sustainable_per_s, about.hedge, reasons, tried), exit_code=Exit.OK,
-        smallest=_smallest(found), cases=_cases(found), remarks=(*about.remarks, *_remarks(found), *(text for _, text in reasons)),
+        smallest=_smallest(found), cases=_cases(found), remarks=(*about.remarks, *_remarks(found, about.quantile), *(text for _, text in reasons)),
         pictures=tables.pictures(found), more=(tables.delays(tried),) if tried else (),
     )  # fmt: skip
 
@@ -96,6 +97,14 @@ def _place(found: Result, of: Turning, sustainable: float | None) -> str:
     if of.hurts:
         return f"{above} and was not shown to help from {end(rates[0])} on"
     return f"makes no difference that could be told from {end(rates[0])} to {end(rates[-1])}"
+
+
+def _reasons(found: Result) -> list[tuple[str, str]]:
+    """Why it hurts; where that is not shown, why it gains nothing."""
+    hurts = found.slow.hurts or (found.bad is not None and found.bad.hurts)
+    if not hurts and found.slow.helps:
+        return []
+    return [one for one in why.reasons(found) if hurts or one[0] in {why.DELAY, why.TOGETHER}]
 
 
 def _sizes(found: Result, name: str) -> str:
@@ -162,8 +171,8 @@ def _cases(found: Result) -> tuple[Case, ...]:
     return tuple(out)
 
 
-def _remarks(found: Result) -> list[str]:
-    out = [LESS] if found.p is not None and found.p < 0.99 else []
+def _remarks(found: Result, asked: float | None) -> list[str]:
+    out = [LESS] if asked is None and found.p is not None and found.p < 0.99 else []
     short = [f"{_rate(one.load.rate_per_s)}" for one in found.compared if one.load.short]
     if short:
         out.append(SHORT.format(", ".join(short) + " requests/s"))

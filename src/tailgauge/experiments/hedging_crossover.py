@@ -135,7 +135,7 @@ class HedgingCrossover:
         steps = [self._step(rate, delay) for delay in delays]
         of = {step.seed: delay for step, delay in zip(steps, delays, strict=True)}
         seen = {of[ran.step.seed]: ran.seen for ran in (yield steps) if ran.counts}
-        p = result.quantile_for(list(seen.values()))
+        p = result.quantile_for(list(seen.values()), self._table.quantile)
         for delay, one in seen.items():
             self._tried[delay] = (
                 one,
@@ -162,7 +162,7 @@ class HedgingCrossover:
     def _closer(self) -> list[float]:
         if not self._loads or not self._table.more_loads:
             return []
-        found = result.result(self._loads)
+        found = result.result(self._loads, self._table.quantile)
         rates = [one.load.rate_per_s for one in found.compared if one.slow is not None]
         return result.closer(rates, found.slow.fit, self._table.more_loads)
 
@@ -188,7 +188,9 @@ class HedgingCrossover:
         return {OFF: {**half, "hedge": {**hedge, "policy": "off"}}, ON: {**half, "hedge": hedge}, **others}
 
     def _answer(self, remarks: Sequence[str]) -> Answer:
-        about = telling.About(_described(self._hedge), self._sustainable, tuple(remarks))
+        about = telling.About(
+            _described(self._hedge), self._sustainable, tuple(remarks), self._table.quantile
+        )
         if not self._sustainable:
             return telling.nothing(
                 about, "No sustainable rate was found, so there are no loads to try hedging at."

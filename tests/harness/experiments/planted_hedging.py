@@ -48,7 +48,14 @@ def plain(hedge: Mapping[str, Any], seed: int, rate_per_s: float) -> dict[str, A
 
 def tree(hedge: Mapping[str, Any], seed: int, **hedging: Any) -> dict[str, Any]:
     """The scenario with its experiment."""
-    asked = {"sustainable_per_s": RATE, "loads": LOADS, "pairs": 10, "block_s": 10.0, **hedging}
+    asked = {
+        "sustainable_per_s": RATE,
+        "loads": LOADS,
+        "quantile": 0.95,
+        "pairs": 10,
+        "block_s": 10.0,
+        **hedging,
+    }
     experiment = {"kind": "hedging", "minutes": 25.0, "hedging": asked}
     return {**plain(hedge, seed, 4.0), "experiment": experiment}
 

@@ -21,7 +21,7 @@ from tailgauge.experiments.hedging_crossover import OFF, make
 from tailgauge.experiments.hedging_crossover import ON as HEDGING
 from tailgauge.experiments.steps import Base
 
-SIZES = {"block_s": 12.0, "pairs": 12}
+SIZES = {"block_s": 10.0, "pairs": 12}
 SHORT = {"block_s": 8.0, "pairs": 12, "more_loads": 0}
 EQUAL = {"block_s": 4.0, "more_loads": 0}
 # Where long runs cross, in requests/s: by brute force at full size, which this is held to there.
