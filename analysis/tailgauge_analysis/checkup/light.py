@@ -149,7 +149,8 @@ def _held_back(streamed: Steady) -> Check:
     first, end, tokens = first[known], end[known], tokens[known]
     late = (first >= AT_END * end) & (end - first < AT_ONCE_MS * tokens)
     part = share(float(late.mean())) if len(late) else "–"
-    said = f"{part} of the streamed answers come all at once, at their end; how early they could begin cannot be seen from here"
+    said = f"{part} of the streamed answers come all at once, at their end"
+    said += "; how early they could begin cannot be seen from here" if late.any() else ""
     return of_share("held_back", late, 0.5, said, UNKNOWN)
 
 
@@ -180,7 +181,7 @@ def _coalesced(streamed: Steady) -> Check:
     each = each[known]
     typical = float(np.median(each)) if len(each) else 0.0
     pace = (end - _ms(streamed, "first_at_ns"))[known] / tokens[known]
-    said = f"half of the answers come with {typical:.3g} tokens in a chunk or more"
+    said = f"tokens a chunk of the median answer: {typical:.3g}"
     return of_share("coalesced", each > LUMP, 0.5, said, saved((each - 1) * pace, end[known]))
 
 

@@ -24,11 +24,11 @@ class Asked:
 
 CHECKS: Mapping[str, Asked] = {
     "first_content": Asked(
-        "light", "the first content is late at an ordinary load: an input disease", "a median within `first_ms`",
+        "light", "the first content is late at an ordinary load: an input disease", "a median within first_ms",
         WAIT, "shorten prompts, cache their prefix, or choose a faster model or region",
     ),
     "pace": Asked(
-        "light", "answers flow more slowly than `tokens_per_s`: an output disease", "half of the answers slower",
+        "light", "answers flow more slowly than tokens_per_s: an output disease", "half of the answers slower",
         WAIT, "choose a faster model, ask for shorter answers, or for less load on each replica",
     ),
     "tail": Asked(
@@ -37,7 +37,7 @@ CHECKS: Mapping[str, Asked] = {
     ),
     "not_streamed": Asked(
         "light", "answers are not streamed", "whole answers, where they come as early as the first content of streamed ones",
-        WAIT, "stream the answers: `stream = true`",
+        WAIT, "stream the answers: stream = true",
     ),
     "held_back": Asked(
         "light", "streams are held back on the way: an answer comes all at once, at its end", "half of the answers",
@@ -57,7 +57,7 @@ CHECKS: Mapping[str, Asked] = {
     ),
     "refused": Asked(
         "light", "calls are refused at today's rate already", "1% of the calls",
-        REQUESTS, "raise the limit, or ask for fewer tokens; `tailgauge run headroom` says which limit binds",
+        REQUESTS, "raise the limit, or ask for fewer tokens; tailgauge run headroom says which limit binds",
     ),
     "early_headers": Asked(
         "light", "response headers come long before the first content", "10% of the answers",
@@ -93,11 +93,11 @@ CHECKS: Mapping[str, Asked] = {
     ),
     "fan_out": Asked(
         "fan_out", "calls of one request slow each other down", "a join 25% slower than the slowest of as many single calls",
-        WAIT, "send fewer legs at once (`at_once`), spread them, or ask for more slots",
+        WAIT, "send fewer legs at once (at_once), spread them, or ask for more slots",
     ),
     "legs_refused": Asked(
         "fan_out", "calls of one request are refused because they come together", "5% of the calls",
-        REQUESTS, "send fewer legs at once (`at_once`), or ask for a limit that admits as many together",
+        REQUESTS, "send fewer legs at once (at_once), or ask for a limit that admits as many together",
     ),
     "race": Asked(
         "fan_out", "the calls of one request write the same prefix side by side", "20% of the calls",
@@ -109,14 +109,14 @@ CHECKS: Mapping[str, Asked] = {
     ),
     "cancel_ignored": Asked(
         "cancelled", "the endpoint goes on when its client has left", "10% of the calls that were left",
-        COST, "close the connection on leaving, and pass the disconnect on through every proxy; bound `max_tokens` until then",
+        COST, "close the connection on leaving, and pass the disconnect on through every proxy; bound max_tokens until then",
     ),
     "cancel_billed": Asked(
         "cancelled", "calls that were left are billed for more than they generated", "10% of the calls that were left",
-        COST, "bound `max_tokens`, ask later, and do not hedge: losers are paid in full",
+        COST, "bound max_tokens, ask later, and do not hedge: losers are paid in full",
     ),
     "queueing": Asked(
-        "loaded", "today's rate waits in line: the first content comes later than at a quarter of it", "a difference within `threshold`",
+        "loaded", "today's rate waits in line: the first content comes later than at a quarter of it", "a difference within threshold",
         WAIT, "add capacity, or spread the load; it is an input disease",
     ),
     "burst": Asked(
@@ -129,10 +129,10 @@ CHECKS: Mapping[str, Asked] = {
     ),
     "no_retry_after": Asked(
         "loaded", "429s do not say when to come back", "10% of them",
-        REQUESTS, "back off with jitter and a budget of your own, or ask for `retry-after`",
+        REQUESTS, "back off with jitter and a budget of your own, or ask for retry-after",
     ),
     "early_retries": Asked(
         "loaded", "retries come before the time that the 429 named", "10% of the retries",
-        REQUESTS, 'wait for `retry-after` and add jitter: `retry.policy = "polite"`',
+        REQUESTS, 'wait for retry-after and add jitter: retry.policy = "polite"',
     ),
 }  # fmt: skip

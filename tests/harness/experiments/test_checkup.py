@@ -104,3 +104,25 @@ def test_a_checkup_fits_into_its_time(tmp_path):
 def test_what_cannot_be_is_refused(pairs, said, tmp_path):
     with pytest.raises(UsageError, match=said):
         make(base(tmp_path, *pairs))
+
+
+@pytest.mark.parametrize(
+    "name", ["fan_out", "hedged", "sessions", "structured", "thinking", "tools", "mix", "cached_automatic"]
+)
+def test_other_traffic_is_looked_at_too(name, tmp_path):
+    pairs = (("experiment", {"kind": "checkup"}),)
+    path = scenarios.find(name)
+    whole = Base(path, scenarios.load(str(path), pairs), pairs, tmp_path)
+    steps = next(make(whole).course())
+    prepared = [whole.prepare(step, number, tmp_path, sends=False) for number, step in enumerate(steps)]
+
+    assert prepared[0].step.name == "light traffic"
+    assert ("cold against warm prefix" in [step.name for step in steps]) is name.startswith("cached")
+
+
+def test_a_stream_of_ones_own_is_refused(tmp_path):
+    pairs = (("experiment", {"kind": "checkup"}),)
+    path = scenarios.find("own_stream")
+
+    with pytest.raises(UsageError, match="target.protocol: 'sse' has no words"):
+        make(Base(path, scenarios.load(str(path), pairs), pairs, tmp_path))

@@ -46,13 +46,18 @@ class Tested:
 
 
 def tested(base: Base) -> Tested:
-    """Of a scenario. Raises UsageError where it has no rate, or only batches."""
+    """Of a scenario. Raises UsageError where it has no rate, only batches, or a protocol without the words."""
     scenario = base.scenario
     rate = scenario.arrival.rate
     if rate is None:
         raise UsageError(
             f"{base.path}: arrival.rate_per_s: expected today's rate in requests a second, in an open process as "
             "poisson: a checkup compares loads"
+        )
+    if scenario.target.protocol == "sse":
+        raise UsageError(
+            f"{base.path}: target.protocol: 'sse' has no words for whole answers and marks, which a checkup compares: "
+            "expected 'anthropic' or 'openai'"
         )
     able = {name: one for name, one in scenario.traffic.items() if one.pattern != "batch"}
     if not able:
