@@ -3,7 +3,8 @@
 Rule: contrasts by load in, loads ascending, weights 1 / variance. What hedging changes can only get worse as the load
 rises, so a non-decreasing fit goes through them (pool adjacent violators). The value is the zero of the fit. Between two
 loads that were tried nothing more is known than the order; so each draw of the bootstrap gives the last load with a
-gain and the first with a harm, and the interval reaches from the 2.5% quantile of the former to the 97.5% of the latter.
+gain and the first with a harm, and the interval reaches from the 2.5% quantile of the former to the 97.5% of the latter, and at each
+end one tried load further out: the bootstrap of a monotone fit is too sure of itself (Sen, Banerjee, Woodroofe 2010).
 Whether it helps at all is asked of the lower loads together, and whether it hurts of the upper ones: the most
 telling of all sums over the lowest (highest) loads, each load weighed by 1 / variance, is held against the same with
 the arms of pairs exchanged, so that trying many loads makes no finding.
@@ -48,12 +49,12 @@ def turning(loads: Sequence[float], of: Sequence[Contrast], *, helps: bool, hurt
     rows = np.stack([one.draws for one in of], axis=1)
     ends = np.array([around(loads, isotonic(row, weights)) for row in rows])
     alpha = (1 - CONFIDENCE) / 2
-    low = float(np.quantile(ends[:, 0], alpha, method="inverted_cdf"))
-    high = float(np.quantile(ends[:, 1], 1 - alpha, method="inverted_cdf"))
+    low = _further(loads, float(np.quantile(ends[:, 0], alpha, method="inverted_cdf")), -1)
+    high = _further(loads, float(np.quantile(ends[:, 1], 1 - alpha, method="inverted_cdf")), 1)
     return Turning(
         _zero(loads, fit) if helps and hurts else None,
-        low if helps and math.isfinite(low) else None,
-        high if hurts and math.isfinite(high) else None,
+        low if helps else None,
+        high if hurts else None,
         helps, hurts, tuple(map(float, fit)),
     )  # fmt: skip
 
@@ -98,6 +99,13 @@ def around(loads: Sequence[float], fit: Floats) -> tuple[float, float]:
     gains, harms = np.flatnonzero(fit < 0), np.flatnonzero(fit > 0)
     low = loads[int(gains[-1])] if len(gains) else -math.inf
     return low, loads[int(harms[0])] if len(harms) else math.inf
+
+
+def _further(loads: Sequence[float], end: float, by: int) -> float | None:
+    """The next tried load, or the outermost; None where the end is beyond all of them."""
+    if not math.isfinite(end):
+        return None
+    return loads[min(len(loads) - 1, max(0, loads.index(end) + by))]
 
 
 def _zero(loads: Sequence[float], fit: Floats) -> float | None:

@@ -22,7 +22,7 @@ from tailgauge.settings import resolve
 from tailgauge_analysis.frames import load
 
 RATE = 12.0  # requests/s that one slot answers, about
-LOADS = (0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7)
+LOADS = (0.25, 0.3, 0.35, 0.4, 0.5, 0.55, 0.6)
 OFF: Mapping[str, Any] = {"policy": "off"}
 ON: Mapping[str, Any] = {"policy": "fixed", "delay_ms": 150, "budget_share": 0.7}
 NEVER: Mapping[str, Any] = {**ON, "delay_ms": 100_000.0}  # equal arms: no copy is ever due
