@@ -17,7 +17,7 @@ import click
 from tailgauge import __version__, exit_codes, run_command
 from tailgauge.address import parse
 from tailgauge.errors import Exit, TailgaugeError, UsageError
-from tailgauge.experiment_commands import answer, calibrate
+from tailgauge.experiment_commands import answer, calibrate, checkup
 from tailgauge.loading import loading
 from tailgauge.positive import Positive as _Positive
 
@@ -29,6 +29,7 @@ def cli() -> None:
 
 
 cli.add_command(calibrate)
+cli.add_command(checkup)
 
 
 @cli.command(epilog=exit_codes.RUN)

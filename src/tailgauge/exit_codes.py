@@ -36,3 +36,12 @@ Exit codes:
   3    the owner vanished; what was recorded stays, and where is told
   4    no owner answered, or it refused this worker
   130  interrupted"""
+
+EXPERIMENT = """\b
+Exit codes:
+  2    wrong usage or scenario
+  130  interrupted (the runs that ended are kept)
+  4    the target could not be used
+  1    something was found: less room than needed, no model that meets the objectives, a disease
+  3    no answer: too little was seen, or INVALID runs
+  0    answered, and all well"""

@@ -1,4 +1,4 @@
-"""The commands that plan runs of their own: calibrate, and `run` on a scenario with a table [experiment].
+"""The commands that plan runs of their own: calibrate, checkup, and `run` on a scenario with a table [experiment].
 
 Rule: arguments in, one answer out, as in cli. Heavy imports live inside the functions.
 """
@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -55,6 +55,44 @@ def calibrate(
     made = calibration.calibrate(plan, path, lambda text: click.echo(f"tailgauge: {text}", err=True))
     click.echo(json.dumps(made) if as_json else "\n".join(calibration.lines(made, path)))
     sys.exit(calibration.exit_code(made))
+
+
+@click.command(epilog=exit_codes.EXPERIMENT)
+@click.option("--target", metavar="URL", help="Look at this endpoint instead of the simulated one.")
+@click.option("--quick", is_flag=True, help="Shorter probes: large effects only, in under 3 minutes.")
+@click.option(
+    "--set", "sets", multiple=True, metavar="TABLE.KEY=VALUE", help="Override one value of the scenario."
+)
+@click.option(
+    "--workers", type=click.IntRange(1, 256), default=1, show_default=True, help="Worker processes."
+)
+@click.option("--virtual", is_flag=True, help="The rehearsal alone, in virtual time: nothing is sent.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path(), help="Folder for runs/ and reports/.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the summary.")
+def checkup(
+    target: str | None,
+    quick: bool,
+    sets: tuple[str, ...],
+    workers: int,
+    virtual: bool,
+    out: Path,
+    as_json: bool,
+) -> None:
+    """Look an endpoint over before a launch, and list what to change, the largest gain first.
+
+    The same as `tailgauge run checkup`, which takes all options of a run.
+    """
+    from tailgauge.scenario import override
+    from tailgauge.settings import resolve
+
+    pairs = [override(text) for text in sets]
+    pairs += [("experiment.checkup.quick", True)] if quick else []
+    pairs += [("target.url", target)] if target else []
+    spelt = {"target.url": "--target"} if target else {}
+    told: dict[str, Any] = {"out": out, "workers": workers, "certificate": None}
+    settings = resolve("checkup", pairs, spelt=spelt, sends=not virtual, **told)
+    told["sends"] = not virtual
+    sys.exit(answer(["checkup"], [settings], duration=None, virtual=virtual, as_json=as_json, **told))
 
 
 def answer(

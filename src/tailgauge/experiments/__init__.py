@@ -1,1 +1,1 @@
-"""Commands that plan runs of their own, look at them, and decide something: calibrate, headroom."""
+"""Commands that plan runs of their own, look at them, and decide something: calibrate, headroom, hedging, models, checkup."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from tailgauge.errors import UsageError
 from tailgauge.experiments.course import Experiment
 from tailgauge.experiments.steps import Base
 
@@ -19,9 +20,37 @@ def _headroom(base: Base) -> Experiment:
     return make(base)
 
 
-KINDS: Mapping[str, Make] = {"headroom": _headroom}
+def _hedging(base: Base) -> Experiment:
+    from tailgauge.experiments.hedging_crossover import make
+
+    return make(base)
+
+
+def _checkup(base: Base) -> Experiment:
+    from tailgauge.experiments.checkup.course import make
+
+    return make(base)
+
+
+def _models(base: Base) -> Experiment:
+    from tailgauge.experiments.model_choice import make
+
+    return make(base)
+
+
+KINDS: Mapping[str, Make] = {
+    "headroom": _headroom,
+    "hedging": _hedging,
+    "models": _models,
+    "checkup": _checkup,
+}
 
 
 def made(base: Base) -> Experiment:
     """The experiment that a scenario asks for. Raises UsageError where its scenario lacks what the kind needs."""
-    return KINDS[base.asked.kind](base)
+    make = KINDS.get(base.asked.kind)
+    if make is None:
+        raise UsageError(
+            f"{base.path}: experiment.kind: {base.asked.kind!r} is not available in this version"
+        )
+    return make(base)

@@ -168,9 +168,9 @@ def test_the_answer_says_the_same_in_every_file(done, tmp_path):
     assert "<caption>A level a row.</caption>" in made.html.read_text()
 
 
-def test_a_question_that_nobody_answers_is_refused(tmp_path):
+def test_options_of_another_kind_are_refused(tmp_path):
     path = tmp_path / "wrong.toml"
-    path.write_text(TEXT.replace('kind = "headroom"', 'kind = "weather"'), encoding="utf-8")
+    path.write_text(TEXT + "[experiment.hedging]\npairs = 7\n", encoding="utf-8")
 
-    with pytest.raises(UsageError, match=r"experiment.kind: .*'weather'"):
+    with pytest.raises(UsageError, match=r"experiment.hedging: has no meaning with kind = 'headroom'"):
         scenarios.load(str(path))

@@ -1,0 +1,59 @@
+"""Clients that leave: whether the endpoint stops, and what is billed.
+
+Rule: by the endpoint's own log, call by call. A target without such a log does not say what it made after a client left;
+then neither check is answered, because a guess would be no evidence.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tailgauge import records
+from tailgauge_analysis.checkup.check import Check, Gain, of_share, saved, untold
+from tailgauge_analysis.checkup.seen import Seen
+from tailgauge_analysis.experiment.reading import Reading
+from tailgauge_analysis.quantiles import Floats
+from tailgauge_analysis.wording import count, share
+
+WENT_ON = 0.5  # of what was left of the answer
+BILLED_TIMES = 1.25  # what was generated
+_KEYS = ["request_id", "leg", "attempt"]
+_UNKNOWN = "the target has no log of what it made after a client had left: compare its usage report with the tokens received"
+
+
+def cancelled(reading: Reading, left_share: float) -> Seen:
+    """Both checks; gains are of all answers, of which users leave `left_share`."""
+    attempts = reading.steady.attempts
+    ours = attempts[attempts["ended"] == records.CANCELLED]
+    log = reading.frames.truth.dropna(subset=_KEYS).drop_duplicates(_KEYS)
+    both = ours[[*_KEYS]].merge(log, on=_KEYS)
+    both = both[both["cancelled_at_ns"].notna()].sort_values("received_at_ns", kind="stable")
+    if not len(log):
+        return Seen((untold("cancel_ignored", _UNKNOWN), untold("cancel_billed", _UNKNOWN)))
+    asked = reading.frames.requests.drop_duplicates("request_id").set_index("request_id")[
+        "asked_output_tokens"
+    ]
+    whole = both["request_id"].map(asked).to_numpy(np.float64)
+    sent, after, billed = (
+        both[name].fillna(0).to_numpy(np.float64)
+        for name in ("output_tokens", "tokens_after_cancel", "billed_output_tokens")
+    )
+    return Seen((_ignored(whole, sent, after, left_share), _billed(whole, sent + after, billed, left_share)))
+
+
+def _ignored(whole: Floats, sent: Floats, after: Floats, left_share: float) -> Check:
+    went_on = after >= WENT_ON * np.maximum(whole - sent, 1)
+    part = share(float(after.sum() / max(1.0, (whole - sent).sum())))
+    said = f"after the client had left, {count(float(after.sum()))} tokens were still made, {part} of what was left of {len(after)} answers"
+    return of_share("cancel_ignored", went_on, 0.1, said, _of_all(saved(after, whole), left_share))
+
+
+def _billed(whole: Floats, made: Floats, billed: Floats, left_share: float) -> Check:
+    more = billed > BILLED_TIMES * np.maximum(made, 1)
+    said = f"{count(float(billed.sum()))} tokens were billed for {len(billed)} answers that were left, {count(float(made.sum()))} were made"
+    gain = _of_all(saved(np.maximum(billed - made, 0), whole), left_share)
+    return of_share("cancel_billed", more, 0.1, said, gain)
+
+
+def _of_all(gain: Gain, part: float) -> Gain:
+    return Gain(gain.value * part, gain.low * part, gain.high * part)

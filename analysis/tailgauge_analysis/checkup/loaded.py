@@ -1,0 +1,98 @@
+"""Load in steps: a quarter of today's rate, a burst, and today's rate again; what is refused, and who comes back when.
+
+Rule: a request belongs to the part in which it was scheduled. Times to the first content are since sent. Retries are
+held against the `retry-after` of the 429 before them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from tailgauge import records
+from tailgauge_analysis.checkup.check import Check, Gain, faster, medians, of_share, untold
+from tailgauge_analysis.checkup.light import REFUSED
+from tailgauge_analysis.checkup.seen import Measured, Seen, failed, times
+from tailgauge_analysis.experiment.reading import Reading
+from tailgauge_analysis.portions import counted
+from tailgauge_analysis.quantiles import Floats
+from tailgauge_analysis.rate_limits.retries import early_s
+from tailgauge_analysis.wording import share
+
+BURST_FROM, BURST_TO = 0.4, 0.7  # of the run
+QUIET = 0.25  # times today's rate, before the burst
+SETTLING = 0.1  # of the run, after the burst
+SLOWER = 2.0  # times, for longer than that
+
+
+def loaded(reading: Reading) -> Seen:
+    """The checks of one run."""
+    steady = reading.steady
+    duration_s = float(reading.frames.run["scenario"]["stages"]["duration_s"])
+    at = steady.requests["scheduled_at_ns"].to_numpy(np.float64) / 1e9 / duration_s
+    first = (steady.requests["first_at_ns"] - steady.requests["sent_at_ns"]).to_numpy(np.float64) / 1e6
+    quiet, after = first[at < BURST_FROM], first[at >= BURST_TO + SETTLING]
+    quiet, after = quiet[~np.isnan(quiet)], after[~np.isnan(after)]
+    attempts = steady.attempts[steady.attempts["sent_at_ns"].notna()].sort_values("sent_at_ns", kind="stable")
+    when = attempts["scheduled_at_ns"].to_numpy(np.float64) / 1e9 / duration_s
+    burst = attempts[(when >= BURST_FROM) & (when < BURST_TO) & (attempts["cause"] == records.PRIMARY)]
+    refused = burst["ended"].isin(REFUSED).to_numpy(np.bool_)
+    checks = (
+        of_share("burst", refused, 0.05, f"{int(refused.sum())} of {len(refused)} calls of the burst were refused"),
+        _unrecovered(after, quiet),
+        _no_retry_after(attempts),
+        _early_retries(attempts),
+    )  # fmt: skip
+    return Seen(checks, tuple(_tries(attempts)), {"quiet": quiet}, failed(reading))
+
+
+def queueing(today: Floats, quiet: Floats, threshold: float) -> tuple[Check, list[Measured]]:
+    """The first content at today's rate (light probe) against a quarter of it."""
+    found = medians(today, quiet, 1 + threshold)
+    if found is None:
+        return untold("queueing", "too few answers at a quarter of today's rate"), []
+    said = (
+        f"at today's rate the first content comes {found.value:.2f} times as late as at a quarter of it "
+        f"({found.low:.2f} to {found.high:.2f})"
+    )
+    shown = times("first content at today's rate / at a quarter (medians)", found, len(today))
+    return Check("queueing", len(today), found.p_value, said, faster(found), detects=found.detects), shown
+
+
+def _unrecovered(after: Floats, quiet: Floats) -> Check:
+    found = medians(after, quiet, SLOWER)
+    if found is None:
+        return untold("unrecovered", "too few answers before or after the burst")
+    said = f"after the burst the first content comes {found.value:.2f} times as late as before ({found.low:.2f} to {found.high:.2f})"
+    return Check("unrecovered", len(after), found.p_value, said, faster(found), detects=found.detects)
+
+
+def _no_retry_after(attempts: pd.DataFrame) -> Check:
+    limited = attempts[attempts["ended"] == records.RATE_LIMITED]
+    if not len(limited):
+        return untold("no_retry_after", "no 429 was met")
+    silent = limited["retry_after_s"].isna().to_numpy(np.bool_)
+    said = f"{int(silent.sum())} of {len(silent)} 429s have no retry-after"
+    return of_share("no_retry_after", silent, 0.1, said, _of_all(int(silent.sum()), len(attempts)))
+
+
+def _early_retries(attempts: pd.DataFrame) -> Check:
+    early = early_s(attempts)
+    if not len(early):
+        return untold("early_retries", "no call was tried again after a 429 that named a time")
+    said = f"{int((early > 0).sum())} of {len(early)} retries come before the time that was named, {share(float((early > 0).mean()))}"
+    gain = _of_all(int((early > 0).sum()), len(attempts))
+    return of_share("early_retries", early > 0, 0.1, said, gain)
+
+
+def _of_all(k: int, n: int) -> Gain:
+    found = counted(k, n)
+    return Gain(found.value or 0.0, found.low or 0.0, found.high or 0.0)
+
+
+def _tries(attempts: pd.DataFrame) -> list[Measured]:
+    tries = attempts[attempts["cause"].isin((records.PRIMARY, records.RETRY))]
+    calls = int((tries["cause"] == records.PRIMARY).sum())
+    if not calls:
+        return []
+    return [Measured("tries a call, with the burst", f"{len(tries) / calls:.2f}", "–", calls)]

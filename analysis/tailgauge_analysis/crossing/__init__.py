@@ -1,0 +1,1 @@
+"""Hedging by load: below which load it helps, above which it hurts, and why."""

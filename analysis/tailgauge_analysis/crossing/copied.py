@@ -1,0 +1,79 @@
+"""What the copies did at one load: how many, how often they won, what they cost, and whether closing the loser helped.
+
+Rule: as in the report of any run that hedges (tailgauge_analysis.hedging), of the whole steady stage, wash-outs
+included; fewer numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+
+from tailgauge import records
+from tailgauge_analysis.cache.cost import tariff
+from tailgauge_analysis.frames import Frames
+from tailgauge_analysis.hedging.copies import KEYS, Copies, copies
+from tailgauge_analysis.hedging.slowness import slowness
+from tailgauge_analysis.hedging.waste import costs, waste
+from tailgauge_analysis.portions import portion
+from tailgauge_analysis.runfile import Json
+from tailgauge_analysis.steady import Steady
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """None where it cannot be told. `cost`: of the losers, for one request with hedging, least and most; `why` it is not
+    known. `cancelled`: of what was left to generate, the share that a close spared. `correlation`: of slow calls and
+    their copies, with its lower end. `refused`: share of the calls, off and on.
+    """
+
+    hedged: float | None = None
+    won: float | None = None
+    cost: tuple[float, float] | None = None
+    unit: str = ""
+    why: str = ""
+    cancelled: float | None = None
+    correlation: tuple[float | None, float | None] = (None, None)
+    refused: tuple[float | None, float | None] = (None, None)
+
+
+def copied(frames: Frames, steady: Steady, off: str, on: str) -> Copied:
+    """Of the arm that hedges, beside the one that does not."""
+    rows = steady.attempts.sort_values("sent_at_ns", kind="stable")
+    refused = _refused(rows[rows["traffic"] == off]), _refused(rows[rows["traffic"] == on])
+    stage = steady.only((steady.requests["traffic"] == on).to_numpy(np.bool_), gaps=False)
+    rows = rows[rows["traffic"] == on]
+    found = copies(stage.requests, rows)
+    firsts = rows[rows["cause"] != records.HEDGE].drop_duplicates(KEYS)
+    if not len(found.copy):
+        return Copied(hedged=0.0 if len(firsts) else None, refused=refused)
+    truth, slow = waste(found, frames.truth).truth, slowness(found, firsts, None)
+    cost, unit, why = _cost(found, frames.run, len(stage.requests))
+    return Copied(
+        hedged=len(found.copy) / len(firsts), won=portion(found.copy_won).value, cost=cost, unit=unit, why=why,
+        cancelled=truth.cancel_effectiveness if truth else None,
+        correlation=(slow.correlation, slow.correlation_low), refused=refused,
+    )  # fmt: skip
+
+
+def _refused(rows: pd.DataFrame) -> float | None:
+    """Share of the calls that got a 429, a 529 or a 503."""
+    return portion(rows["ended"].isin((records.RATE_LIMITED, records.OVERLOADED)).to_numpy(np.bool_)).value
+
+
+def _cost(found: Copies, run: Json, requests: int) -> tuple[tuple[float, float] | None, str, str]:
+    """Of the losers, a request; its unit; or why there is none."""
+    prices, losers, winners = tariff(run), found.losers(), found.winners()
+    models = winners["model"].where(winners["model"].notna(), winners["asked_model"]).fillna("")
+    low = high = Fraction(0)
+    for model in sorted(models.unique()):
+        entry = prices.price(str(model))
+        if entry is None:
+            return None, "", prices.why or f"no price for {model or 'an unnamed model'}"
+        rows = (models == model).to_numpy(np.bool_)
+        pair = costs(losers[rows].reset_index(drop=True), winners[rows].reset_index(drop=True), entry)
+        low, high = low + pair[0], high + pair[1]
+    return (float(low / requests), float(high / requests)), prices.unit, ""

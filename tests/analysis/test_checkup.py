@@ -1,0 +1,140 @@
+"""The numbers of the checkup: tests of shares and medians, what fan-out adds, the family, and what is said."""
+
+import numpy as np
+import pytest
+
+from tailgauge.errors import Exit
+from tailgauge_analysis.binomial import binomial_cdf
+from tailgauge_analysis.checkup import telling
+from tailgauge_analysis.checkup.check import Check, Gain, medians, of_share, untold
+from tailgauge_analysis.checkup.fan_out import amplified
+from tailgauge_analysis.checkup.finding import findings, judged
+from tailgauge_analysis.checkup.light import light
+from tailgauge_analysis.checkup.seen import STREAMED, Bounds
+from tailgauge_analysis.checkup.table import CHECKS, COST, REQUESTS, WAIT
+from tailgauge_analysis.experiment.reading import read
+from tailgauge_analysis.portions import portion
+
+BOUNDS = Bounds(first_ms=2000, tokens_per_s=20, threshold=0.1, streams=True, legs=8)
+
+
+def test_a_share_is_tested_exactly():
+    seen = np.arange(100) % 20 == 7  # 5 of 100, evenly spread, so that each counts in full
+    found = of_share("broken", seen, 0.01, "five")
+
+    assert portion(seen).n_eff == 100
+    assert found.p_value == pytest.approx(1 - binomial_cdf(4, 100, 0.01), rel=1e-9)
+    assert (found.gain.value, found.n) == (0.05, 100)
+    assert of_share("broken", np.zeros(100, bool), 0.01, "").p_value == 1.0
+    assert of_share("broken", np.ones(9, bool), 0.01, "").p_value is None
+
+
+def test_the_smallest_share_is_one_that_would_be_called_too_much():
+    found = of_share("tail", np.zeros(200, bool), 0.05, "")
+    k = round(found.smallest * 200)
+
+    assert 1 - binomial_cdf(k - 1, 200, 0.05) < 0.002 <= 1 - binomial_cdf(k - 2, 200, 0.05)
+
+
+def test_what_is_just_borne_is_called_too_much_as_rarely_as_promised():
+    rng = np.random.default_rng(5)
+    p_values = [of_share("tail", rng.random(150) < 0.05, 0.05, "").p_value for _ in range(400)]
+
+    assert np.mean(np.array(p_values) < 0.05) < 0.08  # 4.3 sigma above 5% would be 0.1
+
+
+def test_two_medians_are_told_apart_by_more_than_what_is_borne():
+    rng = np.random.default_rng(7)
+    pairs = [(rng.lognormal(4 + np.log(1.1), 0.5, 80), rng.lognormal(4, 0.5, 80)) for _ in range(40)]
+    just = [medians(a, b, 1.1).p_value for a, b in pairs]
+    twice = medians(2 * pairs[0][0], pairs[0][1], 1.1)
+
+    assert np.mean(np.array(just) < 0.05) < 0.2  # 4 sigma above 5%
+    assert twice.p_value < 0.001
+    assert twice.low < 2.2 < twice.high
+    assert medians(pairs[0][0][:9], pairs[0][1], 1.1) is None
+
+
+def test_a_fan_out_is_held_against_the_slowest_of_as_many_single_calls():
+    rng = np.random.default_rng(3)
+    single, joins = rng.lognormal(4, 0.5, 300), rng.lognormal(4, 0.5, (60, 8)).max(axis=1)
+    alike, measured = amplified(joins, single, 8)
+    twice, _ = amplified(2 * joins, single, 8)
+
+    assert alike.p_value > 0.5
+    assert twice.p_value < 0.001
+    assert twice.gain.low < 0.5 < twice.gain.high
+    assert len(measured) == 2
+    assert amplified(joins[:5], single, 8)[0].p_value is None
+
+
+def check(name, p_value, gain=0.1):
+    return Check(name, 50, p_value, f"{name} was seen", Gain(gain, gain / 2, min(1.0, gain * 2)))
+
+
+def test_all_checks_are_one_family_and_the_largest_gain_comes_first():
+    checks = [
+        check("tail", 0.001, 0.05),
+        check("burst", 1e-6, 0.4),
+        check("pace", 0.02),
+        untold("connections", "none"),
+    ]
+    told = judged([*checks, *(check(name, 1.0) for name in ("broken", "refused", "unstable"))])
+    by_name = {one.check.name: one for one in told}
+
+    assert [one.check.name for one in findings(told)] == ["burst", "tail"]
+    assert by_name["pace"].adjusted == pytest.approx(0.02 * 4)  # six are tested, two went before
+    assert by_name["connections"].outcome == "inconclusive"
+
+
+def test_the_answer_says_what_to_change_first():
+    found = telling.answer(
+        [check("tail", 1e-9), check("unstable", 1e-9, 0.3), check("burst", 1.0)], (), (), ()
+    )
+
+    assert found.exit_code == Exit.SLO_FAILED
+    assert found.facts["findings"] == ["unstable", "tail"]
+    assert found.sentence == (
+        "2 things are to be changed, the largest gain first: something within the prefix changes from call to call; it takes "
+        "30.0% (15.0% – 60.0%) of the cost: move what changes (dates, names, numbers) behind the last mark."
+    )
+    assert len(found.table.rows) == 2
+    assert len(found.more[0].rows) == 3
+
+
+def test_without_a_finding_the_exit_code_says_whether_all_was_looked_at():
+    well = telling.answer([check("tail", 1.0)], (), (), ())
+    lost = telling.answer([check("tail", 1.0)], (), ("cached",), ())
+
+    assert (well.exit_code, well.sentence) == (Exit.OK, "Nothing to change was found in 1 check.")
+    assert lost.exit_code == Exit.INVALID
+    assert "1 probe could not be judged" in lost.sentence
+    assert lost.remarks == ("No run of these probes counts: cached.",)
+
+
+def test_every_check_says_what_to_change():
+    assert all(one.change and one.fault and one.borne for one in CHECKS.values())
+    assert {one.gain_of for one in CHECKS.values()} >= {WAIT, COST, REQUESTS}
+
+
+@pytest.mark.parametrize(("new", "found"), [(False, False), (True, True)])
+def test_connections_of_their_own_are_found_where_there_are_connections(write, new, found):
+    reading = read(write(n=400))
+    steady = reading.evidence.of_target
+    steady.requests["traffic"] = STREAMED
+    if new:
+        steady.attempts["connection_is_new"] = True
+    checks = {one.name: one for one in light(reading, BOUNDS).checks}
+
+    assert (checks["connections"].p_value < 0.001) is found
+    assert checks["stalled"].p_value == 1.0
+    assert checks["held_back"].p_value == 1.0
+
+
+def test_an_answer_that_comes_all_at_once_at_its_end_was_held_back(write):
+    reading = read(write(n=400, ttft_ms=500.0, gap_ms=0.01, chunks=30))
+    reading.evidence.of_target.requests["traffic"] = STREAMED
+    checks = {one.name: one for one in light(reading, BOUNDS).checks}
+
+    assert checks["held_back"].p_value < 1e-6
+    assert checks["coalesced"].p_value == 1.0  # every token is a chunk all the same

@@ -1,0 +1,164 @@
+"""The numbers of the hedging experiment: contrasts of blocks, the fit by load, and what is said of a crossover."""
+
+import numpy as np
+import pytest
+
+from tailgauge_analysis.crossing import contrast, result, tables, telling, why
+from tailgauge_analysis.crossing.copied import Copied
+from tailgauge_analysis.crossing.load import Load
+from tailgauge_analysis.crossing.turning import around, isotonic, p_values, turning
+
+PAIRS, EACH = 10, 60
+
+
+def blocks(rng, factor=1.0, each=EACH):
+    return tuple(factor * rng.lognormal(5, 0.5, each) for _ in range(PAIRS))
+
+
+def load(rate, factor, seed=1, copied=None, **said):
+    rng = np.random.default_rng(seed)
+    off, on = blocks(rng), blocks(rng, factor)
+    told = {
+        "bad_off": tuple((one > 400).astype(float) for one in off),
+        "bad_on": tuple((one > 400).astype(float) for one in on),
+        **said,
+    }
+    return Load(rate, off, on, copied=copied or Copied(), washout_s=1.0, short=False, **told)
+
+
+def about(*remarks):
+    return telling.About("Hedging after 250 ms", 10.0, remarks)
+
+
+def test_the_difference_is_that_of_all_blocks_together():
+    one = load(1.0, 1.5)
+    found = contrast.quantiles(one.off, one.on, 0.95)
+    ends = [np.quantile(np.concatenate(arm), 0.95, method="inverted_cdf") for arm in (one.on, one.off)]
+
+    assert found.value == pytest.approx(np.log(ends[0] / ends[1]))
+    assert found.low < np.log(1.5) < found.high
+    assert found.exchanged.shape == (2**PAIRS,)
+    assert found.exchanged[0] == pytest.approx(found.value)
+    assert found.exchanged[-1] == pytest.approx(-found.value)  # every pair exchanged
+
+
+def test_shares_are_those_of_all_requests():
+    off = (np.array([1.0, 0.0]), np.array([0.0, 0.0, 0.0, 0.0]))
+    on = (np.array([1.0]), np.array([1.0, 0.0]))
+
+    assert contrast.shares(off, on).value == pytest.approx(2 / 3 - 1 / 6)
+
+
+def test_failures_are_slowest_and_among_them_nothing_is_told():
+    rng = np.random.default_rng(3)
+    off = blocks(rng)
+    lost = tuple(np.where(np.arange(EACH) < 10, np.inf, one) for one in off)
+
+    assert contrast.quantiles(off, lost, 0.95).value == contrast.MOST
+    assert contrast.quantiles(lost, lost, 0.95) is None
+
+
+def test_many_pairs_are_exchanged_by_drawing():
+    rng = np.random.default_rng(4)
+    off, on = (tuple(rng.lognormal(5, 0.5, 20) for _ in range(15)) for _ in range(2))
+
+    assert len(contrast.quantiles(off, on, 0.95).exchanged) == contrast.DRAWN + 1
+
+
+def test_equal_arms_are_called_different_as_rarely_as_is_claimed():
+    found = []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        of = [contrast.quantiles(blocks(rng, each=12), blocks(rng, each=12), 0.9) for _ in range(3)]
+        found += p_values(of)
+
+    assert np.mean(np.array(found) <= 0.05) <= 0.125  # 80 tests at 5%: more than 10 have a chance of 0.3%
+
+
+def test_the_fit_never_decreases_and_keeps_the_weighted_mean():
+    values, weights = np.array([1.0, 0.0, 3.0, 2.0]), np.array([1.0, 3.0, 1.0, 1.0])
+    fit = isotonic(values, weights)
+
+    assert fit.tolist() == [0.25, 0.25, 2.5, 2.5]
+    assert (fit * weights).sum() == pytest.approx((values * weights).sum())
+
+
+def test_the_crossover_lies_between_the_last_gain_and_the_first_harm():
+    assert around([1.0, 2.0, 3.0], np.array([-1.0, 0.0, 1.0])) == (1.0, 3.0)
+    assert around([1.0, 2.0], np.array([1.0, 2.0])) == (-np.inf, 1.0)
+
+
+def test_a_planted_crossover_is_found_and_told():
+    factors = {2.0: 0.5, 3.0: 0.6, 4.0: 0.8, 5.0: 1.0, 6.0: 1.3, 7.0: 1.8, 8.0: 2.5}
+    copied = Copied(hedged=0.2, won=0.4, cost=(0.0, 60.0), unit="units", cancelled=0.0, refused=(0.0, 0.0))
+    loads = [load(rate, factor, int(rate), copied) for rate, factor in factors.items()]
+    answer = telling.answer(about("A remark."), loads, {})
+    tail = answer.facts["tail"]
+
+    assert tail["helps_below_per_s"] < tail["crossover_per_s"] < tail["hurts_above_per_s"]
+    assert tail["helps_below_per_s"] < 5 < tail["hurts_above_per_s"]
+    assert answer.sentence.startswith("Hedging after 250 ms helps below")
+    assert "a millisecond less costs 0 to" in answer.sentence
+    assert [one["name"] for one in answer.facts["why"]] == [why.CANCEL]
+    assert {row[8] for row in answer.table.rows} == {"helps", "hurts", tables.OPEN}
+    assert [len(row) for row in answer.table.rows] == [len(answer.table.header)] * len(loads)
+    assert answer.remarks[0] == "A remark."
+    assert answer.exit_code == 0
+
+
+def test_where_nothing_differs_that_is_the_answer_with_the_smallest_effect():
+    answer = telling.answer(about(), [load(rate, 1.0, int(rate) + 20) for rate in (2.0, 4.0, 6.0)], {})
+
+    assert "makes no difference that could be told" in answer.sentence
+    assert answer.smallest.startswith("at one load a change of the p99 of")
+    assert {case.outcome for case in answer.cases} == {"inconclusive"}
+    assert answer.exit_code == 0
+
+
+def test_too_few_requests_for_a_p99_give_the_p95_and_say_so_and_fewer_give_nothing():
+    def short(each):
+        one = load(2.0, 0.5, bad_off=(), bad_on=())
+        cut = [tuple(values[:each] for values in arm) for arm in (one.off, one.on)]
+        return Load(2.0, *cut, (), (), Copied(), 1.0, short=True)
+
+    answer = telling.answer(about(), [short(12)], {})
+    assert answer.facts["quantile"] == 0.95
+    assert telling.LESS in answer.remarks
+    assert any("Blocks are shorter" in text for text in answer.remarks)
+    assert telling.answer(about(), [short(5)], {}).exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"),
+    [
+        (why.CANCEL, {}, {"cancelled": 0.2}),
+        (why.LIMIT, {}, {"refused": (0.01, 0.2)}),
+        (why.TOGETHER, {}, {"correlation": (0.6, 0.4)}),
+        (why.DELAY, {"hedged": 0.011}, {"hedged": 0.011}),
+        (why.LOAD, {"hedged": 0.1}, {"hedged": 0.4}),
+    ],
+)
+def test_every_reason_is_named_where_the_rows_show_it(name, low, high):
+    healthy = {"hedged": 0.1, "cancelled": 1.0, "refused": (0.0, 0.0), "correlation": (0.0, -0.1)}
+    loads = [
+        load(2.0, 0.5, 1, Copied(**{**healthy, **low})),
+        load(8.0, 2.0, 2, Copied(**{**healthy, **high})),
+    ]
+
+    assert [one for one, _ in why.reasons(result.result(loads))] == [name]
+
+
+def test_more_loads_are_tried_where_it_turns_only():
+    assert result.closer([2.0, 4.0, 6.0], [-1.0, -0.5, 1.0], 3) == [4.5, 5.0, 5.5]
+    assert result.closer([2.0, 4.0], [0.1, 0.5], 2) == []
+
+
+def test_nothing_at_all_is_no_answer():
+    answer = telling.answer(about(), [], {})
+
+    assert answer.exit_code == 3
+    assert answer.facts["loads"] == []
+
+
+def test_turning_of_nothing_is_unknown():
+    assert turning([], [], helps=False, hurts=False).value is None

@@ -1,0 +1,29 @@
+"""`tailgauge checkup` from the command line: the same finding in every file, and the exit code that goes with it."""
+
+import json
+from pathlib import Path
+
+from tailgauge.errors import Exit
+
+PLANTED = (
+    "--set",
+    'simulated.engine.cancel_mode="never"',
+    "--set",
+    'experiment.checkup.skip=["cached","fan_out","loaded"]',
+)
+
+
+def test_a_rehearsal_with_a_finding_says_it_everywhere_and_exits_with_1(command, tmp_path):
+    done = command(["tailgauge", "checkup", "--virtual", "--quick", "--json", *PLANTED, "--out", tmp_path])
+    assert done.returncode == Exit.SLO_FAILED, done.stderr
+    told = json.loads(done.stdout)
+    files = {kind: Path(path).read_text(encoding="utf-8") for kind, path in told["report"].items()}
+
+    assert told["facts"]["findings"] == ["cancel_ignored"]
+    assert told["sentence"].startswith(
+        "One thing is to be changed: the endpoint goes on when its client has left"
+    )
+    assert set(files) == {"html", "markdown", "json", "junit"}
+    assert all("the endpoint goes on when its client has left" in text for text in files.values())
+    assert 'failures="1"' in files["junit"]
+    assert "Left out, as experiment.checkup.skip asks: cached, fan_out, loaded." in told["remarks"]

@@ -1,0 +1,76 @@
+"""Endpoints and traffic with one disease each, for the tests of the checkup: profile `tiny` in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tailgauge import scenario as scenarios
+from tailgauge.experiments.checkup.course import make
+from tailgauge.experiments.checkup.probes import PROBES
+from tailgauge.experiments.conduct import Conducted, conduct
+from tailgauge.experiments.runners import Virtual
+from tailgauge.experiments.steps import Base
+from tailgauge_analysis.checkup.table import CHECKS
+
+ENGINE, CACHE, LIMITS, MARKED = (
+    "simulated.engine",
+    "simulated.cache",
+    "simulated.limits",
+    "traffic.assistant.cache",
+)
+ONE_BY_ONE = {f"{LIMITS}.rpm": 600, f"{LIMITS}.burst": 5}  # 10 calls a second, 5 at once
+
+# What is planted, by the check that must find it.
+DISEASES: dict[str, dict[str, Any]] = {
+    "first_content": {f"{ENGINE}.overhead_ms": 2600.0},
+    "pace": {f"{ENGINE}.step_ms": 80.0, f"{ENGINE}.slots": 64},
+    "tail": {"simulated.stragglers": {"slow_share": 0.2, "slow_factor": 10.0}, f"{ENGINE}.step_ms": 6.0, f"{ENGINE}.slots": 64},
+    "not_streamed": {"traffic.assistant.stream": False},
+    "held_back": {f"{ENGINE}.draft_law": "fixed", f"{ENGINE}.draft_tokens": 31, f"{ENGINE}.draft_accept": 1.0},
+    "coalesced": {f"{ENGINE}.draft_law": "fixed", f"{ENGINE}.draft_tokens": 7, f"{ENGINE}.draft_accept": 1.0},
+    "stalled": {"simulated.faults.planted": {"kind": "stall", "share": 0.15, "at_chunk": 5, "seconds": 1.5}},
+    "broken": {"simulated.faults.planted": {"kind": "cut", "share": 0.1, "at_chunk": 5}},
+    "refused": {f"{LIMITS}.rpm": 300, f"{LIMITS}.burst": 5},
+    "early_headers": {"simulated.faults.planted": {"kind": "early_headers", "share": 0.5}},
+    "unmarked": {f"{MARKED}.breakpoints": []},
+    "below_minimum": {f"{MARKED}.system_tokens": 600},
+    "unstable": {f"{MARKED}.volatile": "front"},
+    "once": {f"{MARKED}.prefixes": 100_000},
+    "expired": {f"{MARKED}.prefixes": 100, f"{CACHE}.ttl_5m_s": 5.0},
+    "unexplained": {f"{CACHE}.route_miss_prob": 0.3},
+    "fan_out": {f"{ENGINE}.slots": 1, f"{ENGINE}.step_ms": 3.0},
+    "legs_refused": {f"{LIMITS}.rpm": 6000, f"{LIMITS}.burst": 5},
+    "race": {f"{MARKED}.prefixes": 100_000, f"{CACHE}.visibility_delay_s": 0.05},
+    "per_slot": {
+        f"{CACHE}.per_replica": True, f"{CACHE}.capacity_tokens": 2000,
+        f"{ENGINE}.replicas": 8, f"{ENGINE}.router": "random",
+    },
+    "cancel_ignored": {f"{ENGINE}.cancel_mode": "never"},
+    "cancel_billed": {"simulated.billing.bill_cancelled": "full"},
+    "queueing": {f"{ENGINE}.slots": 1, f"{ENGINE}.step_ms": 4.0},
+    "burst": ONE_BY_ONE,
+    "unrecovered": {f"{ENGINE}.slots": 1, f"{ENGINE}.step_ms": 5.0},
+    "no_retry_after": {"simulated.faults.planted": {"kind": "status", "status": 429, "share": 0.15}},
+    "early_retries": {**ONE_BY_ONE, "traffic.assistant.retry": {"policy": "naive"}},
+}  # fmt: skip
+COMPARED = ("fan_out", "queueing")  # with the light probe
+
+
+def needed(check: str) -> list[str]:
+    """The probes that this check needs."""
+    return [CHECKS[check].probe, *(["light"] if check in COMPARED else [])]
+
+
+def conducted(
+    planted: dict[str, Any], seed: int, folder: Path, *, quick: bool, probes: Sequence[str] = tuple(PROBES)
+) -> Conducted:
+    """The packaged checkup over this endpoint, with these probes only."""
+    folder.mkdir(parents=True, exist_ok=True)
+    skip = [name for name in PROBES if name not in probes]
+    bounds = {"seed": seed, "experiment.checkup.quick": quick, "experiment.checkup.skip": skip}
+    pairs = tuple({**bounds, **planted}.items())
+    path = scenarios.find("checkup")
+    base = Base(path, scenarios.load(str(path), pairs), pairs, folder)
+    return conduct(make(base), base, Virtual(folder), folder, lambda _: None)

@@ -1,0 +1,126 @@
+"""The model choice in virtual time: what meets the objectives is named, with what costs least; and what is refused."""
+
+import json
+
+import pytest
+
+from tailgauge import scenario as scenarios
+from tailgauge.errors import Exit, UsageError
+from tailgauge.experiments.conduct import conduct
+from tailgauge.experiments.course import Ran, SpentError
+from tailgauge.experiments.model_choice import make
+from tailgauge.experiments.runners import Virtual
+from tailgauge.experiments.steps import Base
+
+# `tiny` waits 56 ms in the median and then 30 ms; `haiku` 245 ms and then 120 ms; `opus` 1,320 ms and then 500 ms.
+AMONG = {
+    "quick": {"model": "quick", "profile": "tiny", "price": 3.0},
+    "cheap": {"model": "cheap", "profile": "haiku", "price": 1.0},
+    "slow": {"model": "slow", "profile": "opus", "price": 0.5},
+}
+ROUNDS = 6
+
+
+def tree(seed, max_ms=1500.0, **change):
+    return {
+        "name": "planted", "seed": seed,
+        "experiment": {"kind": "models", "minutes": 15.0, "models": {"among": AMONG, "rounds": ROUNDS, "block_s": 10.0}},
+        "arrival": {"rate_per_s": 10.0},
+        "traffic": {"chat": {"prompt_tokens": 200, "output_tokens": 20}},
+        "slo": {"answered": {"metric": "e2e_sched", "quantile": 0.95, "max_ms": max_ms}},
+        "simulated": {"profile": "tiny"},
+    } | change  # fmt: skip
+
+
+def base(folder, wanted):
+    return Base(folder / "planted.toml", scenarios.parse(wanted, "planted"), (), folder)
+
+
+def conducted(wanted, folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    of = base(folder, wanted)
+    return conduct(make(of), of, Virtual(folder), folder, lambda _: None)
+
+
+@pytest.fixture(scope="module")
+def answers(full_size, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    seeds = range(1, 21) if full_size else (1,)
+    return [conducted(tree(seed), folder / f"{seed}").answer for seed in seeds]
+
+
+def test_those_that_meet_the_objectives_are_named_and_the_cheapest_of_them(answers):
+    for one in answers:
+        assert one.facts["meet"] == ["quick", "cheap"]
+        assert one.facts["cheapest"] == "cheap"
+        assert one.sentence.startswith("quick and cheap meet every objective; cheap costs least,")
+        assert "66.7% less than quick;" in one.sentence
+        assert "slow does not (slow: p95 of end to end since scheduled" in one.sentence
+        assert one.exit_code == Exit.OK
+        assert {case.name: case.outcome for case in one.cases} == {
+            "quick": "pass", "cheap": "pass", "slow": "fail",
+        }  # fmt: skip
+
+
+def test_cost_is_that_of_the_tokens_at_the_price_of_each(answers):
+    for one in answers:
+        costs = {model["name"]: model["per_1000"] for model in one.facts["models"]}
+
+        assert costs["cheap"][0] == pytest.approx(1000 * (200 + 5 * 20), rel=0.05)
+        assert costs["quick"][0] == pytest.approx(3 * costs["cheap"][0], rel=0.01)
+        assert costs["cheap"][1] <= costs["cheap"][0] <= costs["cheap"][2]
+
+
+def test_every_model_has_a_row_and_plain_facts(answers):
+    for one in answers:
+        json.dumps(one.facts, allow_nan=False)
+        assert [row[0] for row in one.table.rows] == ["quick", "cheap", "slow"]
+        assert {len(row) for row in one.table.rows} == {len(one.table.header)}
+        assert one.smallest.startswith("an objective whose bound is")
+
+
+def test_all_models_of_a_round_have_the_same_arrivals_and_come_in_random_order(tmp_path):
+    steps = next(make(base(tmp_path, tree(1))).course())
+    first, second = steps[:3], steps[3:]
+
+    assert {step.seed for step in first} != {step.seed for step in second}
+    assert [len({step.seed for step in one}) for one in (first, second)] == [1, 1]
+    assert {step.name for step in first} == {f"round 1: {name}" for name in AMONG}
+    for step in steps:
+        told = dict(step.overrides)
+        name = step.name.partition(": ")[2]
+        assert told["traffic"]["chat"]["model"] == AMONG[name]["model"]
+        assert told["simulated.profile"] == AMONG[name]["profile"]
+
+
+def test_runs_that_do_not_count_and_time_that_ends_leave_no_answer(tmp_path):
+    course = make(base(tmp_path, tree(1))).course()
+    steps = next(course)
+    course.send([Ran(step, "run", "INVALID", "", None) for step in steps])
+    with pytest.raises(StopIteration) as end:
+        course.throw(SpentError("experiment.minutes: over"))
+
+    assert end.value.value.exit_code == Exit.INVALID
+    assert "over" in end.value.value.remarks[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"experiment": {"kind": "models"}}, r"models.among: expected two models or more"),
+        ({"slo": {}}, r"slo: the models are chosen by their objectives"),
+        ({"arrival": {"process": "closed"}}, r"arrival.process: .* expected an open process"),
+        (
+            {
+                "experiment": {
+                    "kind": "models",
+                    "models": {"among": {"a": {"model": "a"}, "b": {"model": "b"}}},
+                }
+            },
+            r"all models are alike: expected a `profile` for each",
+        ),
+    ],
+)
+def test_what_cannot_be_chosen_is_refused(tmp_path, change, said):
+    with pytest.raises(UsageError, match=said):
+        make(base(tmp_path, tree(1, **change)))
