@@ -205,12 +205,12 @@ def _lives(pid: int) -> bool:
 
 
 def _remove(names: Sequence[str]) -> None:
-    for name in names:
-        for pid in map(int, _do("ip", "netns", "pids", name).split()):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    """Kill what is in them, also what only now enters, and delete them."""
     for name in names:
         deadline = time.monotonic() + 5
-        while _do("ip", "netns", "pids", name).strip() and time.monotonic() < deadline:
+        while (pids := _do("ip", "netns", "pids", name).split()) and time.monotonic() < deadline:
+            for pid in map(int, pids):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             time.sleep(0.02)
         _do("ip", "netns", "delete", name)
