@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test pytest verify lint types imports docs example docs-check bench bench-quick bench-large clean
+.PHONY: help install quickstart test pytest verify lint types imports docs example docs-check bench bench-quick bench-large chaos soak scale clean
 
 help:              ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## +/\t/' | expand -t 14
@@ -67,6 +67,16 @@ bench-quick: install       ## our client beside a native one, within 3 minutes
 
 bench-large: install       ## the report of 10 and of 100 million chunk rows, held to its bars
 	$(BIN)/python bench/analysis.py --rows 10M 100M --check
+
+chaos: install             ## what may happen to a run over many machines, each in a run of its own, on hosts made for it (10 minutes)
+	TAILGAUGE_FULL=1 $(BIN)/python -m pytest tests/many
+
+soak: MINUTES ?= 30
+soak: install              ## 2,000 chunks/s on 2 workers for MINUTES (30): nothing may grow
+	$(BIN)/python bench/soak.py --minutes $(MINUTES)
+
+scale: install             ## what 2 to 64 workers cost the master (15 minutes), into docs/decisions
+	$(BIN)/python bench/scale.py --write
 
 clean:             ## remove .venv, caches and build outputs; runs/ and reports/ stay
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
