@@ -41,7 +41,7 @@ lint: install              ## ruff: format and rules
 	$(BIN)/ruff check
 
 types: install             ## mypy --strict
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers auto
 	$(BIN)/mypy docs/generate.py docs/example.py
 	$(BIN)/mypy locustfiles
 	$(BIN)/mypy bench

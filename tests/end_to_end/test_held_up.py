@@ -49,7 +49,7 @@ PACE = ("simulated.ttft_ms=150", "simulated.chunk_gap_ms=40")
 
 def test_a_hidden_stall_moves_no_exact_stamp_and_is_named(start: Start, full_size: bool) -> None:
     """The hub is blocked for 100 ms in every 300 ms: nobody but the client could know."""
-    seconds = 60 if full_size else 9
+    seconds = 60 if full_size else 7
     done = by_locust(start, "stalling.py", seconds, "arrival.rate_per_s=20", *PACE)
 
     firsts = Firsts.of(done.run)
@@ -121,7 +121,7 @@ def _assert_in_order(run: RunData) -> None:
 
 def test_a_worker_that_is_asked_for_three_times_what_it_can_do_says_so(start: Start, full_size: bool) -> None:
     """A request costs 25 ms of its core, so that it can do 40 a second at most; it is asked for 120."""
-    seconds, rate, cap = (60 if full_size else 7), 120, 20
+    seconds, rate, cap = (60 if full_size else 5), 120, 20
     done = by_locust(
         start, "burdening.py", seconds,
         f"arrival.rate_per_s={rate}", "arrival.process=constant", f"limits.in_flight_per_worker={cap}",

@@ -99,7 +99,7 @@ def test_latencies_of_single_requests_agree_with_the_engines_own(engine, run_aga
     """
     run = run_against(
         engine,
-        *("--duration", "30" if full_size else "10", "--rate", "4", "--workers", "1"),
+        *("--duration", "30" if full_size else "7", "--rate", "4", "--workers", "1"),
         target__protocol="openai",
         arrival__process="constant",
         traffic__chat__output_tokens=100,
