@@ -60,6 +60,11 @@ class Member:
         away = not self.home and not self.self.get("shared", True)
         return self.has_drained and (away or any(self.self.get("unwritten", {}).values()))
 
+    @property
+    def has_left(self) -> bool:
+        """Whether it drained by itself, because somebody told it to end."""
+        return self.state == "drained" and bool(self.self.get("why"))
+
     def watched(self) -> Watched:
         """What the verdict so far is made of."""
         if not self.said:

@@ -133,7 +133,7 @@ class Run:
         self._on_counters(member, data)
         told = data["self"]
         member.state, member.self = told["state"], told
-        if told["why"] and told["state"] == "drained":
+        if member.has_left:
             self.notes.append(
                 f"worker {member.number} on {member.hello['host']} ended {self._at()}: {told['why']}"
             )

@@ -163,11 +163,12 @@ class Owner:
             self.on_end(run)
 
     def _forget(self, run: Run) -> None:
-        """Locust waits for the users of all that it has not missed yet; those of a lost worker do not end."""
+        """Locust waits for the users of all that it has not missed yet; those of who is not there any more do not end."""
         clients = getattr(self._environment.runner, "clients", {})
-        for member in run.crew:
-            if member.node in clients and (member.state == "lost" or run.crew.is_gone(member)):
-                del clients[member.node]
+        gone = {m.node for m in run.crew if m.state == "lost" or m.has_left or run.crew.is_gone(m)}
+        for node in gone | self.refused.keys():
+            if node in clients:
+                del clients[node]
 
 
 def refusal(node: str, why: str) -> str:
