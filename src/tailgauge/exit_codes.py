@@ -40,7 +40,7 @@ Exit codes:
 EXPERIMENT = """\b
 Exit codes:
   2    wrong usage or scenario
-  130  interrupted (the runs that ended are kept)
+  130  interrupted (answered by the runs that had ended)
   4    the target could not be used
   1    something was found: less room than needed, no model that meets the objectives, a disease
   3    no answer: too little was seen, or INVALID runs

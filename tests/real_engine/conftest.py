@@ -36,6 +36,7 @@ class Need:
     parallel: int = 4
     ctx: int = 16384
     threads: int = 1  # the other core is the client's
+    shape: str = "small"  # of the model
 
 
 @dataclass(frozen=True)
@@ -113,34 +114,43 @@ def parse_metrics(page: str) -> dict[str, float]:
 
 
 @pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model file, made on the spot."""
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The model file of a shape, made on the spot."""
     for module in ("xllamacpp", "gguf"):
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"{module} is not installed: it comes with the extra `engine`")
-    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
-    subprocess.run([sys.executable, HERE / "make_tiny_gguf.py", path], check=True, timeout=60)
-    return path
+    folder = tmp_path_factory.mktemp("model")
+
+    def made(shape: str) -> Path:
+        path = folder / f"{shape}.gguf"
+        if not path.exists():
+            line = [sys.executable, HERE / "make_tiny_gguf.py", path, shape]
+            subprocess.run(line, check=True, timeout=60)
+        return path
+
+    return made
 
 
 @pytest.fixture
-def engine(request: pytest.FixtureRequest, tiny_model: Path, tmp_path: Path) -> Iterator[Engine]:
+def engine(
+    request: pytest.FixtureRequest, tiny_model: Callable[[str], Path], tmp_path: Path
+) -> Iterator[Engine]:
     """A fresh engine, as the test's `Need` asks."""
     with serving(tiny_model, Need(**getattr(request, "param", {})), tmp_path / "engine.log") as engine:
         yield engine
 
 
 @pytest.fixture(scope="session")
-def fresh_engine(tiny_model: Path) -> Callable[..., AbstractContextManager[Engine]]:
+def fresh_engine(tiny_model: Callable[[str], Path]) -> Callable[..., AbstractContextManager[Engine]]:
     """`with fresh_engine(log, parallel=1) as engine`: for a run that several tests look at."""
     return lambda log, **need: serving(tiny_model, Need(**need), log)
 
 
 @contextmanager
-def serving(model: Path, need: Need, log: Path) -> Iterator[Engine]:
+def serving(model: Callable[[str], Path], need: Need, log: Path) -> Iterator[Engine]:
     """An engine of one's own, ended at the end."""
     line: list[str | Path] = [
-        *(sys.executable, HERE / "serve_engine.py", model),
+        *(sys.executable, HERE / "serve_engine.py", model(need.shape)),
         *("--parallel", str(need.parallel), "--ctx", str(need.ctx), "--threads", str(need.threads)),
     ]
     with (

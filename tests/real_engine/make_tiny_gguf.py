@@ -1,6 +1,6 @@
 """Make a tiny llama-architecture model with random weights, and its own byte-level BPE tokenizer, as a GGUF file.
 
-    python make_tiny_gguf.py tiny.gguf
+    python make_tiny_gguf.py tiny.gguf [small | large]
 
 Nothing is downloaded: weights come from a seeded generator, the vocabulary from the words that prompts are made of, so
 that a word of a prompt is one token. What it says is word salad, but prefill, KV cache, batching and prefix caching in
@@ -47,6 +47,12 @@ class Shape:
     @property
     def head_dim(self) -> int:
         return self.dim // self.heads
+
+
+SHAPES = {
+    "small": Shape(),
+    "large": Shape(dim=512, layers=6, ff=1536, heads=8, kv_heads=4),
+}  # large: some ms a token
 
 
 def byte_chars() -> dict[int, str]:
@@ -160,4 +166,4 @@ def make(path: str, shape: Shape = Shape(), seed: int = 1) -> None:
 
 
 if __name__ == "__main__":
-    make(sys.argv[1])
+    make(sys.argv[1], SHAPES[sys.argv[2] if sys.argv[2:] else "small"])

@@ -63,6 +63,12 @@ def _gain_said(one: Judged) -> str:
     return f"it takes {_interval(gain)} of {one.asked.gain_of}"
 
 
+def _gained(one: Judged) -> str:
+    if one.asked.gain_of == NOTHING:
+        return "none by itself"
+    return f"{_interval(one.check.gain)} of {one.asked.gain_of}"
+
+
 def _interval(gain: Gain) -> str:
     return f"{share(gain.value)} ({share(gain.low)} – {share(gain.high)})"
 
@@ -70,7 +76,7 @@ def _interval(gain: Gain) -> str:
 def _findings(found: Sequence[Judged]) -> Table:
     rows = tuple(
         (
-            one.asked.fault, f"{_interval(one.check.gain)} of {one.asked.gain_of}", one.asked.change,
+            one.asked.fault, _gained(one), one.asked.change,
             one.check.evidence, _chance(one.adjusted),
         )
         for one in found

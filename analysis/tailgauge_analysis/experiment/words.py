@@ -6,6 +6,8 @@ Rule: from the contents alone. Every cell goes through `safe`, as in a run's rep
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 from tailgauge_analysis.markdown import safe
@@ -13,6 +15,7 @@ from tailgauge_analysis.runfile import Json
 from tailgauge_analysis.wording import plain, plural
 
 COLUMNS = 100
+BETWEEN = "  "
 VIRTUAL = "A rehearsal on the virtual clock of the simulated endpoint: nothing was sent to a real target."
 
 
@@ -76,16 +79,23 @@ def runs_table(contents: Json) -> Json:
 
 
 def _columns(table: Json) -> list[str]:
-    """The table in columns, cells cut so that a line has 100 characters at most."""
-    rows = [table["header"], *table["rows"]]
-    widths = [max(len(plain(row[i])) for row in rows) for i in range(len(table["header"]))]
-    while sum(widths) + 2 * len(widths) > COLUMNS:
+    """The table in columns, cells wrapped so that a line has 100 characters at most; nothing of them is left out."""
+    rows = [[plain(cell) for cell in row] for row in (table["header"], *table["rows"])]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    while sum(widths) + len(BETWEEN) * (len(widths) - 1) > COLUMNS:
         widths[widths.index(max(widths))] -= 1
-    cells = [
-        [plain(cell, max(1, width)).ljust(width) for cell, width in zip(row, widths, strict=True)]
-        for row in rows
+    shown = [_row(row, widths) for row in rows]
+    if all(len(lines) == 1 for lines in shown):
+        return [line for lines in shown for line in lines]
+    return [line for lines in shown for line in (*lines, "")][:-1]
+
+
+def _row(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    cells = [textwrap.wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
+    return [
+        BETWEEN.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in zip_longest(*cells, fillvalue="")
     ]
-    return ["  ".join(row).rstrip() for row in cells]
 
 
 def _wrapped(text: str) -> list[str]:

@@ -10,21 +10,23 @@ import shlex
 import signal
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tailgauge.clock import utc_now
 from tailgauge.endpoints.keys import key_for
-from tailgauge.errors import UsageError
-from tailgauge.experiments.conduct import Conducted, conduct
+from tailgauge.errors import Exit, UsageError
+from tailgauge.experiments.conduct import BY_HAND, Conducted, conduct
 from tailgauge.experiments.kinds import made
 from tailgauge.experiments.ledger import Ledger
 from tailgauge.experiments.runners import Real, Virtual
 from tailgauge.experiments.steps import Base
 from tailgauge.folder import new_run_id
 from tailgauge.target_tables import SIMULATED
+from tailgauge_analysis.experiment.answer import Answer
 from tailgauge_analysis.experiment.told import About, Told
 from tailgauge_analysis.experiment.written import Written, write
+from tailgauge_analysis.wording import plural
 
 Say = Callable[[str], None]
 
@@ -69,8 +71,17 @@ def command(base: Base, asked: Asked, say: Say) -> Written:
         left_out=done.left_out,
     )
     return write(
-        done.answer, about, [Told(r.step.name, r.run_id, r.verdict, r.reason) for r in done.steps], base.out
+        _answer(done), about, [Told(r.step.name, r.run_id, r.verdict, r.reason) for r in done.steps], base.out
     )
+
+
+def _answer(done: Conducted) -> Answer:
+    """The answer, or what is left of it after Ctrl-C."""
+    if not done.interrupted:
+        return done.answer
+    remarks = [text for text in done.answer.remarks if not text.startswith(BY_HAND)]
+    said = f"{BY_HAND.capitalize()} after {plural(done.ledger.runs, 'run')}: the answer is what these allow."
+    return replace(done.answer, remarks=(said, *remarks), exit_code=Exit.INTERRUPTED)
 
 
 def _rehearsed(base: Base, folder: Path, say: Say) -> tuple[list[str], str]:

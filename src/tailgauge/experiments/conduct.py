@@ -1,13 +1,14 @@
 """Runs an experiment's course: steps to files, files to runs, runs to what is seen, until there is an answer.
 
 Rule: the one place where plan, run, look and decide meet; it knows no kind of experiment. Time, calls, tokens and cost
-are bounded here: where they end, the course is told and answers with what it has.
+are bounded here: where they end, the course is told and answers with what it has; so it does where a user ends it by Ctrl-C.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,20 +20,26 @@ from tailgauge_analysis.experiment.answer import Answer
 from tailgauge_analysis.experiment.reading import read
 
 Say = Callable[[str], None]
+BY_HAND = "interrupted by hand"
 
 
 @dataclass(frozen=True, slots=True)
 class Conducted:
-    """An experiment that has come to its end."""
+    """An experiment that has come to its end. `interrupted`: a user's end, before its own."""
 
     answer: Answer
     steps: tuple[Ran, ...]
     ledger: Ledger
     left_out: tuple[str, ...]  # names of steps that virtual time cannot show
+    interrupted: bool = False
 
 
 def conduct(experiment: Experiment, base: Base, runner: Runner, folder: Path, say: Say) -> Conducted:
-    """Conduct it; step files are written into `folder`, progress is said."""
+    """Conduct it; step files are written into `folder`, progress is said.
+
+    KeyboardInterrupt ends it with the answer that the runs until then allow; it is raised where there is none, or nothing
+    was to be sent.
+    """
     return _Conductor(experiment, base, runner, folder, say).conduct()
 
 
@@ -43,6 +50,7 @@ class _Conductor:
         self._ledger, self._ran = Ledger(), list[Ran]()
         self._left_out: list[str] = []
         self._number = 0
+        self._interrupted = False
         self._began = time.monotonic()
 
     def conduct(self) -> Conducted:
@@ -53,7 +61,9 @@ class _Conductor:
                 wanted = self._round(course, wanted)
             except StopIteration as end:
                 answer: Answer = end.value
-                return Conducted(answer, tuple(self._ran), self._ledger, tuple(self._left_out))
+                return Conducted(
+                    answer, tuple(self._ran), self._ledger, tuple(self._left_out), self._interrupted
+                )
 
     def _round(self, course: Course, wanted: Sequence[Step]) -> Sequence[Step]:
         """The next steps that the course wants; StopIteration carries its answer."""
@@ -65,18 +75,31 @@ class _Conductor:
         return course.send(ran)
 
     def _run(self, wanted: Sequence[Step]) -> list[Ran]:
+        """What was seen of the steps; of fewer than were wanted after Ctrl-C."""
+        if self._interrupted:
+            raise SpentError(BY_HAND)
         shown = [step for step in wanted if self._runner.sends or not step.real_only]
         self._left_out += [step.name for step in wanted if step not in shown]
-        prepared = self._prepare(shown)
-        ran = []
-        for one, run_folder in zip(prepared, self._runner.run(prepared), strict=True):
-            reading = read(run_folder)
-            self._ledger.add(one, reading)
-            seen = self._experiment.look(one.step, reading)
-            ran.append(Ran(one.step, reading.run_id, reading.verdict, reading.reason, seen))
-            self._say(f"{one.step.name}: {reading.verdict}")
+        ran: list[Ran] = []
+        try:
+            for one in self._each(self._prepare(shown)):
+                ran.append(one)
+                self._say(f"{one.step.name}: {one.verdict}")
+        except KeyboardInterrupt:
+            if not (self._runner.sends and (ran or self._ran)):
+                raise
+            self._interrupted = True
+            self._say(f"{BY_HAND}: answering with what is known")
         self._ran += ran
         return ran
+
+    def _each(self, prepared: Sequence[Prepared]) -> Iterator[Ran]:
+        with closing(self._runner.run(prepared)) as folders:
+            for one, run_folder in zip(prepared, folders, strict=True):
+                reading = read(run_folder)
+                self._ledger.add(one, reading)
+                seen = self._experiment.look(one.step, reading)
+                yield Ran(one.step, reading.run_id, reading.verdict, reading.reason, seen)
 
     def _prepare(self, steps: Sequence[Step]) -> list[Prepared]:
         sends = self._runner.sends

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,6 +27,7 @@ from tailgauge.target_tables import SIMULATED
 
 PATIENCE_S = 90.0  # for a run to end when it was interrupted
 Say = Callable[[str], None]
+Paths = Generator[Path, None, None]
 
 
 class Runner(Protocol):
@@ -34,7 +35,7 @@ class Runner(Protocol):
 
     sends: bool
 
-    def run(self, steps: Sequence[Prepared]) -> Iterator[Path]:
+    def run(self, steps: Sequence[Prepared]) -> Paths:
         """Run each in turn; yields its run folder as soon as it is whole. Raises TailgaugeError where none came about."""
 
 
@@ -46,7 +47,7 @@ class Virtual:
     def __init__(self, out: Path) -> None:
         self._out = out
 
-    def run(self, steps: Sequence[Prepared]) -> Iterator[Path]:
+    def run(self, steps: Sequence[Prepared]) -> Paths:
         """Rehearse each."""
         for one in steps:
             settings = one.settings
@@ -66,7 +67,7 @@ class Real:
         self._log = log
         self._ended: float | None = None  # of the last run
 
-    def run(self, steps: Sequence[Prepared]) -> Iterator[Path]:
+    def run(self, steps: Sequence[Prepared]) -> Paths:
         """Run each; rests are kept where the target remembers."""
         for group in _groups(steps):
             if self._ended is not None:
@@ -74,7 +75,7 @@ class Real:
             yield from self._together(group)
             self._ended = time.monotonic()
 
-    def _together(self, group: Sequence[Prepared]) -> Iterator[Path]:
+    def _together(self, group: Sequence[Prepared]) -> Paths:
         line = [sys.executable, "-m", "tailgauge", "run", *(str(one.file) for one in group)]
         with self._log.open("ab") as log:
             child = subprocess.Popen(

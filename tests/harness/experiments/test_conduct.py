@@ -1,8 +1,10 @@
 """An experiment of two levels, conducted on the virtual clock: steps in order, what is seen, bounds, files."""
 
+import dataclasses
 import json
 import tomllib
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +15,8 @@ from tailgauge.experiments.course import SpentError, Step
 from tailgauge.experiments.runners import Virtual
 from tailgauge.experiments.steps import Base
 from tailgauge_analysis.experiment.answer import Answer, Case, Line, Mark, Picture, Table
-from tailgauge_analysis.experiment.told import About, Told
+from tailgauge_analysis.experiment.told import About, Told, contents
+from tailgauge_analysis.experiment.words import terminal
 from tailgauge_analysis.experiment.written import write
 
 TEXT = """
@@ -139,6 +142,44 @@ def test_where_the_guard_ends_the_course_answers_with_what_it_has(base, tmp_path
     assert "guard.max_requests: used up" in found.answer.remarks[0]
 
 
+class Interrupted(Counting):
+    """Ctrl-C in the second run."""
+
+    def run(self, steps):
+        for number, path in enumerate(super().run(steps)):
+            if number == 1:
+                raise KeyboardInterrupt
+            yield path
+
+
+def test_after_ctrl_c_it_answers_with_the_runs_that_had_ended(base, tmp_path):
+    levels = Levels((5.0, 5.0))
+    levels.course = lambda: together(levels)
+    found = conduct(levels, base, Interrupted(tmp_path), tmp_path, lambda _: None)
+
+    assert found.interrupted
+    assert [ran.step.name for ran in found.steps] == ["5 requests/s"]
+    assert found.answer.facts == {"levels": 1}
+
+
+def test_ctrl_c_before_the_first_run_has_ended_leaves_nothing_to_answer_with(base, tmp_path):
+    class AtOnce(Counting):
+        def run(self, steps):
+            raise KeyboardInterrupt
+            yield steps
+
+    with pytest.raises(KeyboardInterrupt):
+        conduct(Levels(), base, AtOnce(tmp_path), tmp_path, lambda _: None)
+
+
+def together(levels):
+    seen = yield [Step(f"{rate:g} requests/s", (), 20.0, n) for n, rate in enumerate(levels.rates)]
+    try:
+        yield [Step("never run", (), 20.0, 9)]
+    except SpentError as spent:
+        return answer(seen, str(spent))
+
+
 def without_real_only(course):
     wanted = next(course)
     while True:
@@ -166,6 +207,18 @@ def test_the_answer_says_the_same_in_every_file(done, tmp_path):
         assert "5 requests/s are sustained, 20 are not." in text
     assert 'failures="1"' in made.junit.read_text()
     assert "<caption>A level a row.</caption>" in made.html.read_text()
+
+
+def test_in_the_terminal_long_cells_are_wrapped_and_nothing_is_left_out():
+    said = " ".join(f"word{n}" for n in range(60))
+    table = Table("c", ("check", "evidence", "n"), (("short", said, "1"), ("second", "few", "2")))
+    made = answer([], "")
+    made = dataclasses.replace(made, table=table)
+    about = About("i", "s", "", "t", "2026-01-01T00:00:00Z", "c", False, (), "", "", ())
+    text = terminal(contents(made, about, []), Path("p"))
+
+    assert max(map(len, text.splitlines())) <= 100
+    assert set(said.split()) <= set(text.split())
 
 
 def test_options_of_another_kind_are_refused(tmp_path):
