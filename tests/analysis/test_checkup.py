@@ -11,9 +11,12 @@ from tailgauge_analysis.checkup.fan_out import amplified
 from tailgauge_analysis.checkup.finding import findings, judged
 from tailgauge_analysis.checkup.light import light
 from tailgauge_analysis.checkup.seen import STREAMED, Bounds
+from tailgauge_analysis.checkup.silence import idle_cut, longest
 from tailgauge_analysis.checkup.table import CHECKS, COST, REQUESTS, WAIT
 from tailgauge_analysis.experiment.reading import read
+from tailgauge_analysis.frames import load
 from tailgauge_analysis.portions import portion
+from tailgauge_analysis.steady import steady
 
 BOUNDS = Bounds(first_ms=2000, tokens_per_s=20, threshold=0.1, streams=True, legs=8)
 
@@ -106,6 +109,7 @@ def test_without_a_finding_the_exit_code_says_whether_all_was_looked_at():
     well = telling.answer([check("tail", 1.0)], (), (), ())
     lost = telling.answer([check("tail", 1.0)], (), ("cached",), ())
 
+    assert well.table.rows == (("light", "tail", "–"),)
     assert (well.exit_code, well.sentence) == (Exit.OK, "Nothing to change was found in 1 check.")
     assert lost.exit_code == Exit.INVALID
     assert "1 probe could not be judged" in lost.sentence
@@ -138,3 +142,33 @@ def test_an_answer_that_comes_all_at_once_at_its_end_was_held_back(write):
 
     assert checks["held_back"].p_value < 1e-6
     assert checks["coalesced"].p_value == 1.0  # every token is a chunk all the same
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "survived_ms", "found"),
+    [
+        ((30.0, 30.2, 29.9), 4_000, True),
+        ((30.0, 4.0, 55.0), 4_000, False),  # not by one clock
+        ((30.0, 30.2, 29.9), 40_000, False),  # others live longer
+        ((0.3, 0.3, 0.3), 100, False),  # broken off, but not for want of a sign
+    ],
+)
+def test_calls_that_end_after_one_silence_that_no_other_survives_were_cut_on_the_way(
+    mixed, tmp_path, silent_s, survived_ms, found
+):
+    run = mixed(duration_s=300.0)
+    for number in range(200):
+        at_ms = 1000.0 * number
+        if number % 20 == 7:
+            end = 200 + 1000 * silent_s[number // 20 % 3]
+            run.request(
+                at_ms, [{"first": 100, "gap": 50, "ended": "truncated", "end": end}], ended="truncated"
+            )
+        else:
+            run.request(at_ms, [{"first": survived_ms if number == 9 else 100}])
+    evidence = steady(load([run.write(tmp_path / "run")]))
+    check = idle_cut(evidence)
+
+    assert (check.p_value < 1e-4) is found, check.evidence
+    assert check.n == 200
+    assert longest(evidence)[0].value == f"{(survived_ms - 0.05) / 1000:.3g} s"

@@ -13,6 +13,7 @@ from tailgauge import records
 from tailgauge_analysis.bunches import coalescing
 from tailgauge_analysis.checkup.check import Check, Gain, Medians, faster, medians, of_share, saved, untold
 from tailgauge_analysis.checkup.seen import STREAMED, WHOLE, Bounds, Measured, Seen, failed, latencies
+from tailgauge_analysis.checkup.silence import idle_cut, longest
 from tailgauge_analysis.experiment.reading import Reading
 from tailgauge_analysis.load.diagnosis import diagnosis
 from tailgauge_analysis.phases import phases
@@ -47,6 +48,7 @@ def light(reading: Reading, bounds: Bounds) -> Seen:
         _coalesced(streamed),
         _stalled(streamed),
         *_failed(steady),
+        idle_cut(steady),
         _early_headers(steady.attempts),
         _connections(reading, end),
     ]
@@ -54,7 +56,7 @@ def light(reading: Reading, bounds: Bounds) -> Seen:
     measured = [
         *_split(first, end), *_phases(reading),
         *latencies("first content", first[known]), *latencies("whole answer", end[~np.isnan(end)]),
-        *_bought(streamed, whole),
+        *_bought(streamed, whole), *longest(steady),
     ]  # fmt: skip
     sent = _ms(streamed, "first_at_ns", since="sent_at_ns")
     alone = _ms(streamed, "last_content_at_ns", since="sent_at_ns")

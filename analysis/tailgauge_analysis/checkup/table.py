@@ -55,6 +55,10 @@ CHECKS: Mapping[str, Asked] = {
         "light", "calls fail or streams break off", "1% of the calls",
         REQUESTS, "retry before the first content, mark answers without an end mark as failed, and look at time-outs on the way",
     ),
+    "idle_cut": Asked(
+        "light", "calls that are silent for some seconds are cut on the way", "1% of the calls",
+        REQUESTS, "raise the idle time-out of the proxy or gateway, or have keep-alives (pings) sent within it",
+    ),
     "refused": Asked(
         "light", "calls are refused at today's rate already", "1% of the calls",
         REQUESTS, "raise the limit, or ask for fewer tokens; tailgauge run headroom says which limit binds",

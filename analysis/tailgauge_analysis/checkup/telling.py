@@ -28,10 +28,10 @@ def answer(
     found = findings(told)
     said = [f"No run of these probes counts: {', '.join(lost)}."] if lost else []
     return Answer(
-        kind="checkup", sentence=_sentence(told, found, lost), table=_findings(found) if found else _all(told),
+        kind="checkup", sentence=_sentence(told, found, lost), table=_findings(found) if found else _probes(told),
         facts=_facts(told, found, measured, lost), exit_code=_exit(found, lost), smallest=_smallest(told),
         cases=tuple(Case(f"{one.asked.probe}: {one.check.name}", one.outcome, one.check.evidence) for one in told),
-        remarks=(*remarks, *said), more=((_all(told),) if found else ()) + (_numbers(measured),),
+        remarks=(*remarks, *said), more=(_all(told), _numbers(measured)),
     )  # fmt: skip
 
 
@@ -86,6 +86,18 @@ def _findings(found: Sequence[Judged]) -> Table:
         f"such evidence on an endpoint that just bears it, Holm over all checks; findings are below {ALPHA:g}."
     )
     return Table(caption, ("finding", "gain", "change", "evidence", "p"), rows)
+
+
+def _probes(told: Sequence[Judged]) -> Table:
+    """Where nothing was found."""
+    rows = []
+    for probe in dict.fromkeys(one.asked.probe for one in told):
+        of = [one for one in told if one.asked.probe == probe]
+        well = [one.check.name for one in of if one.outcome == PASS]
+        open_ = [f"{one.check.name}: {one.check.evidence}" for one in of if one.outcome == OPEN]
+        rows.append((probe, ", ".join(well) or "–", "; ".join(open_) or "–"))
+    caption = "A row is a probe, with its checks: what was looked at and is well, and what could not be told."
+    return Table(caption, ("probe", "well", "cannot be told"), tuple(rows))
 
 
 def _all(told: Sequence[Judged]) -> Table:

@@ -19,7 +19,7 @@ from tailgauge_analysis.quantiles import Floats, rank
 from tailgauge_analysis.wording import ms, percentile, share
 
 NONE = "–"
-OPEN = "not told apart"
+OPEN = "undecided"
 DRAWN_TO = 1.5  # of a logarithm: +348%; what is more is drawn there
 
 
@@ -92,7 +92,7 @@ def loads(found: Result, sustainable: float) -> Table:
     caption = (
         f"A row is a load; off and on took turns in blocks. End to end from the scheduled time, failures slowest; {name} of all "
         "blocks of an arm, the interval a bootstrap over pairs of blocks. Helps, hurts: by the "
-        "interval of the crossover load. Cost is that of the copies that lost, least to most"
+        "interval of the crossover load; undecided: within it. Cost is that of the copies that lost, least to most"
         + (f", in {unit}." if unit else ", where prices are known.")
     )
     return Table(caption, header, tuple(_load(one, found, sustainable) for one in found.compared))

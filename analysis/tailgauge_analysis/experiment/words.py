@@ -6,7 +6,7 @@ Rule: from the contents alone. Every cell goes through `safe`, as in a run's rep
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from tailgauge_analysis.wording import plain, plural
 
 COLUMNS = 100
 BETWEEN = "  "
+LONGEST_WORD = 40  # that is not broken
 VIRTUAL = "A rehearsal on the virtual clock of the simulated endpoint: nothing was sent to a real target."
 
 
@@ -79,23 +80,52 @@ def runs_table(contents: Json) -> Json:
 
 
 def _columns(table: Json) -> list[str]:
-    """The table in columns, cells wrapped so that a line has 100 characters at most; nothing of them is left out."""
+    """The table in lines of 100 characters at most: cells wrap between words, and columns for which there is no room
+    stand below the others, with the first one again.
+    """
     rows = [[plain(cell) for cell in row] for row in (table["header"], *table["rows"])]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    while sum(widths) + len(BETWEEN) * (len(widths) - 1) > COLUMNS:
-        widths[widths.index(max(widths))] -= 1
-    shown = [_row(row, widths) for row in rows]
-    if all(len(lines) == 1 for lines in shown):
-        return [line for lines in shown for line in lines]
-    return [line for lines in shown for line in (*lines, "")][:-1]
+    least = [
+        max(len(word) for cell in column for word in (*cell.split(), ""))
+        for column in zip(*rows, strict=True)
+    ]
+    whole = [max(map(len, column)) for column in zip(*rows[1:] or rows, strict=True)]
+    least, wanted = [min(n, LONGEST_WORD) for n in least], list(map(max, least, whole))
+    parts = [_part(rows, group, least, wanted) for group in _groups(least)]
+    return [line for part in parts for line in (*part, "")][:-1]
 
 
-def _row(row: Sequence[str], widths: Sequence[int]) -> list[str]:
-    cells = [textwrap.wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
+def _groups(widths: Sequence[int]) -> list[list[int]]:
+    """The columns that fit beside each other, the first one in each group."""
+    groups = [[0]]
+    for i in range(1, len(widths)):
+        if len(groups[-1]) > 1 and _line(widths[j] for j in (*groups[-1], i)) > COLUMNS:
+            groups.append([0])
+        groups[-1].append(i)
+    return groups
+
+
+def _part(
+    rows: Sequence[Sequence[str]], of: Sequence[int], least: Sequence[int], wanted: Sequence[int]
+) -> list[str]:
+    widths = {i: wanted[i] for i in of}
+    while _line(widths.values()) > COLUMNS and any(widths[i] > least[i] for i in of):
+        widths[max((i for i in of if widths[i] > least[i]), key=widths.__getitem__)] -= 1
+    header, *body = (_row(row, widths) for row in rows)
+    apart = [""] if any(len(lines) > 1 for lines in body) else []
+    return [*header, *(line for lines in body for line in (*apart, *lines))]
+
+
+def _row(row: Sequence[str], widths: Mapping[int, int]) -> list[str]:
+    cells = [textwrap.wrap(row[i], width) for i, width in widths.items()]
     return [
-        BETWEEN.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        BETWEEN.join(cell.ljust(width) for cell, width in zip(line, widths.values(), strict=True)).rstrip()
         for line in zip_longest(*cells, fillvalue="")
     ]
+
+
+def _line(widths: Iterable[int]) -> int:
+    each = list(widths)
+    return sum(each) + len(BETWEEN) * (len(each) - 1)
 
 
 def _wrapped(text: str) -> list[str]:

@@ -16,7 +16,7 @@ SHORT = (
     "pace", "tail", "stalled", "broken", "unstable", "below_minimum", "expired", "race", "cancel_ignored",
     "cancel_billed", "no_retry_after", "queueing",
 )  # fmt: skip
-REAL_ONLY = {"connections"}
+REAL_ONLY = {"connections", "idle_cut"}
 
 
 def base(folder, *pairs):
@@ -61,7 +61,7 @@ def test_nothing_is_found_on_a_healthy_endpoint(tmp_path, full_size):
         assert {one["check"] for one in answer.facts["checks"] if one["outcome"] == "cannot be told"} == {
             "connections", "no_retry_after", "early_retries",
         }  # fmt: skip
-    assert "Nothing to change was found in 25 checks" in answer.sentence
+    assert "Nothing to change was found in 26 checks" in answer.sentence
     assert json.loads(json.dumps(answer.facts)) == answer.facts
 
 
