@@ -55,7 +55,7 @@ def command(base: Base, asked: Asked, say: Say) -> Written:
             planned, expected = _plan(done.ledger, base), ""
         else:
             planned, expected = _rehearsed(base, folder, say)
-            runner = Real(base.out, base.workers, base.certificate, folder / "runs.log")
+            runner = Real(base.out, base.workers, base.certificate, folder / "runs.log", say)
             done = conduct(made(base), base, runner, folder, say)
     about = About(
         run_id=run_id,

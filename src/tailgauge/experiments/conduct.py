@@ -7,7 +7,7 @@ are bounded here: where they end, the course is told and answers with what it ha
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,26 +80,30 @@ class _Conductor:
             raise SpentError(BY_HAND)
         shown = [step for step in wanted if self._runner.sends or not step.real_only]
         self._left_out += [step.name for step in wanted if step not in shown]
-        ran: list[Ran] = []
+        prepared, folders = self._prepare(shown), list[Path]()
         try:
-            for one in self._each(self._prepare(shown)):
-                ran.append(one)
-                self._say(f"{one.step.name}: {one.verdict}")
+            with closing(self._runner.run(prepared)) as ended:
+                for folder in ended:
+                    folders.append(folder)  # noqa: PERF402 - what had ended before Ctrl-C is kept
         except KeyboardInterrupt:
-            if not (self._runner.sends and (ran or self._ran)):
+            if not (self._runner.sends and (folders or self._ran)):
                 raise
             self._interrupted = True
             self._say(f"{BY_HAND}: answering with what is known")
+        # Not before all have run: what a run is looked at with would take the cores from the next one.
+        ran = [
+            self._look(one, folder) for one, folder in zip(prepared, folders, strict=not self._interrupted)
+        ]
         self._ran += ran
         return ran
 
-    def _each(self, prepared: Sequence[Prepared]) -> Iterator[Ran]:
-        with closing(self._runner.run(prepared)) as folders:
-            for one, run_folder in zip(prepared, folders, strict=True):
-                reading = read(run_folder)
-                self._ledger.add(one, reading)
-                seen = self._experiment.look(one.step, reading)
-                yield Ran(one.step, reading.run_id, reading.verdict, reading.reason, seen)
+    def _look(self, one: Prepared, folder: Path) -> Ran:
+        reading = read(folder)
+        self._ledger.add(one, reading)
+        seen = self._experiment.look(one.step, reading)
+        if not self._runner.sends:
+            self._say(f"{one.step.name}: {reading.verdict}")
+        return Ran(one.step, reading.run_id, reading.verdict, reading.reason, seen)
 
     def _prepare(self, steps: Sequence[Step]) -> list[Prepared]:
         sends = self._runner.sends

@@ -57,14 +57,14 @@ class Virtual:
 
 
 class Real:
-    """Runs in child processes; what they say goes to `log`."""
+    """Runs in child processes; what they say goes to `log`, and how each ended to `say`."""
 
     sends = True
 
-    def __init__(self, out: Path, workers: int, certificate: Path | None, log: Path) -> None:
+    def __init__(self, out: Path, workers: int, certificate: Path | None, log: Path, say: Say) -> None:
         self._options = [f"--workers={workers}", "--json", f"--out={out}"]
         self._options += [f"--certificate={certificate}"] if certificate is not None else []
-        self._log = log
+        self._log, self._say = log, say
         self._ended: float | None = None  # of the last run
 
     def run(self, steps: Sequence[Prepared]) -> Paths:
@@ -109,6 +109,7 @@ class Real:
             raise KeyboardInterrupt
         if code in {Exit.USAGE, Exit.TARGET}:
             raise self._failure(one, code)
+        self._say(f"{one.step.name}: {told['verdict']['status']}")
         return folder
 
     def _failure(self, one: Prepared, code: int) -> TailgaugeError:
