@@ -84,7 +84,7 @@ class _Conductor:
         try:
             with closing(self._runner.run(prepared)) as ended:
                 for folder in ended:
-                    folders.append(folder)  # noqa: PERF402 - what had ended before Ctrl-C is kept
+                    folders.append(folder)
         except KeyboardInterrupt:
             if not (self._runner.sends and (folders or self._ran)):
                 raise

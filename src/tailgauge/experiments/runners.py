@@ -109,7 +109,7 @@ class Real:
             raise KeyboardInterrupt
         if code in {Exit.USAGE, Exit.TARGET}:
             raise self._failure(one, code)
-        self._say(f"{one.step.name}: {told['verdict']['status']}")
+        self._say(f"{one.step.name}: {told['verdict']}")
         return folder
 
     def _failure(self, one: Prepared, code: int) -> TailgaugeError:
