@@ -98,7 +98,8 @@ def test_a_planted_crossover_is_found_and_told():
     assert tail["helps_below_per_s"] < tail["crossover_per_s"] < tail["hurts_above_per_s"]
     assert tail["helps_below_per_s"] < 5 < tail["hurts_above_per_s"]
     assert answer.sentence.startswith("Hedging after 250 ms helps below")
-    assert "a millisecond less costs 0 to" in answer.sentence
+    assert "lower at 3 requests/s and" in answer.remarks[1]
+    assert "a millisecond less costs 0 to" in answer.remarks[2]
     assert [one["name"] for one in answer.facts["why"]] == [why.CANCEL]
     assert {row[8] for row in answer.table.rows} == {"helps", "hurts", tables.OPEN}
     assert [len(row) for row in answer.table.rows] == [len(answer.table.header)] * len(loads)

@@ -49,7 +49,7 @@ def answer(about: About, loads: Sequence[Load], tried: Mapping[float, tuple[Load
         kind="hedging", sentence=_sentence(about, found, reasons),
         table=tables.loads(found, about.sustainable_per_s),
         facts=facts.facts(found, about.sustainable_per_s, about.hedge, reasons, tried), exit_code=Exit.OK,
-        smallest=_smallest(found), cases=_cases(found), remarks=(*about.remarks, *_remarks(found, about.quantile), *(text for _, text in reasons)),
+        smallest=_smallest(found), cases=_cases(found), remarks=(*about.remarks, *_sized(found), *_remarks(found, about.quantile), *(text for _, text in reasons)),
         pictures=tables.pictures(found), more=(tables.delays(tried),) if tried else (),
     )  # fmt: skip
 
@@ -66,18 +66,24 @@ def nothing(about: About, reason: str) -> Answer:
 
 def _sentence(about: About, found: Result, reasons: Sequence[tuple[str, str]]) -> str:
     name = percentile(found.p or 0.0)
-    text = f"{about.hedge} {_place(found, found.slow, about.sustainable_per_s)} for the end-to-end {name}{_sizes(found, name)}"
+    text = f"{about.hedge} {_place(found, found.slow, about.sustainable_per_s)} for the end-to-end {name}"
     if found.bad is not None:
         text += f"; for the share of requests that meet every objective it {_place(found, found.bad, None)}"
-    best = _best(found)
-    if best is not None:
-        each = tables.per_ms(best, found.p)
-        unit = best.load.copied.unit
-        if each is not None:
-            text += f"; at {_rate(best.load.rate_per_s)} requests/s a millisecond less costs {_range(*each)} {unit} for 1,000 requests"
     if reasons:
         text += f"; {why.SHORT[reasons[0][0]]}"
     return text + "."
+
+
+def _sized(found: Result) -> list[str]:
+    """How much it changes, and what a millisecond costs."""
+    name = percentile(found.p or 0.0)
+    out = [f"The {name} is {sizes}." for sizes in [_sizes(found)] if sizes]
+    best = _best(found)
+    each = tables.per_ms(best, found.p) if best is not None else None
+    if best is not None and each is not None:
+        text = f"At {_rate(best.load.rate_per_s)} requests/s a millisecond less costs {_range(*each)} {best.load.copied.unit} for 1,000 requests."
+        out.append(text)
+    return out
 
 
 def _place(found: Result, of: Turning, sustainable: float | None) -> str:
@@ -107,7 +113,7 @@ def _reasons(found: Result) -> list[tuple[str, str]]:
     return [one for one in why.reasons(found) if hurts or one[0] in {why.DELAY, why.TOGETHER}]
 
 
-def _sizes(found: Result, name: str) -> str:
+def _sizes(found: Result) -> str:
     """The largest gain and the largest harm that a load shows."""
     shown = _shown(found)
     out = []
@@ -118,8 +124,8 @@ def _sizes(found: Result, name: str) -> str:
         if one is None or one.slow is None or (one.slow.value < 0) != (word == "lower"):
             continue
         size = share(abs(per_cent(one.slow.value))) if abs(one.slow.value) < 1.1 else f"{math.exp(abs(one.slow.value)):.3g} times"  # fmt: skip
-        out.append(f"{size} {word} at {_rate(one.load.rate_per_s)}")
-    return f" ({name} {', '.join(out)} requests/s)" if out else ""
+        out.append(f"{size} {word} at {_rate(one.load.rate_per_s)} requests/s")
+    return " and ".join(out)
 
 
 def _value(one: Compared) -> float:

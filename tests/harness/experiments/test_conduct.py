@@ -206,7 +206,7 @@ def test_the_answer_says_the_same_in_every_file(done, tmp_path):
     for text in (made.summary, made.markdown.read_text(), made.html.read_text(), made.junit.read_text()):
         assert "5 requests/s are sustained, 20 are not." in text
     assert 'failures="1"' in made.junit.read_text()
-    assert "<caption>A level a row.</caption>" in made.html.read_text()
+    assert '<p class="lead">A level a row.</p>' in made.html.read_text()
 
 
 def test_in_the_terminal_long_cells_are_wrapped_and_nothing_is_left_out():
