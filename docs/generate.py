@@ -19,6 +19,7 @@ import click
 
 from tailgauge.cli import cli
 from tailgauge.scenario import Scenario, packaged
+from tailgauge_analysis.experiment import schema as answer
 from tailgauge_analysis.pages import data_format_page, metrics_page
 from tailgauge_analysis.report_schema import schema
 
@@ -156,7 +157,13 @@ def schema_page() -> str:
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
 
 
+def answer_schema_page() -> str:
+    """The JSON Schema of an experiment's report.json."""
+    return json.dumps(answer.schema(), indent=2, ensure_ascii=False) + "\n"
+
+
 PAGES = {
+    "answer.schema.json": answer_schema_page,
     "cli.md": cli_page,
     "data-format.md": data_format_page,
     "metrics.md": metrics_page,

@@ -6,6 +6,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from tailgauge import scenario as scenarios
@@ -14,6 +15,7 @@ from tailgauge.experiments.conduct import conduct
 from tailgauge.experiments.course import SpentError, Step
 from tailgauge.experiments.runners import Virtual
 from tailgauge.experiments.steps import Base
+from tailgauge_analysis.experiment import schema
 from tailgauge_analysis.experiment.answer import Answer, Case, Line, Mark, Picture, Table
 from tailgauge_analysis.experiment.told import About, Told, contents
 from tailgauge_analysis.experiment.words import terminal
@@ -196,13 +198,16 @@ def without_real_only(course):
             return end.value
 
 
-def test_the_answer_says_the_same_in_every_file(done, tmp_path):
+def test_the_answer_says_the_same_in_every_file(done, tmp_path, checkout):
     about = About("20260101T000000Z-levels-0000", "levels", "", "simulated", "2026-01-01T00:00:00Z", "tailgauge run levels",
                   True, ("plan: a minute",), "It took 2 runs.", "", done.left_out)  # fmt: skip
     runs = [Told(ran.step.name, ran.run_id, ran.verdict, ran.reason) for ran in done.steps]
     made = write(done.answer, about, runs, tmp_path)
 
-    assert json.loads(made.json.read_text())["sentence"] == done.answer.sentence
+    told = json.loads(made.json.read_text())
+    jsonschema.validate(told, json.loads((checkout / "docs" / "answer.schema.json").read_text("utf-8")))
+    assert set(told) == set(schema.KEYS)
+    assert told["sentence"] == done.answer.sentence
     for text in (made.summary, made.markdown.read_text(), made.html.read_text(), made.junit.read_text()):
         assert "5 requests/s are sustained, 20 are not." in text
     assert 'failures="1"' in made.junit.read_text()
