@@ -27,6 +27,7 @@ ALONE = (
     "harness/transport/test_stamps.py",
     "many/test_hosts.py",
     "many/test_kill_matrix.py",
+    "real_engine/test_decisions.py::test_the_sustainable",
     "real_engine/test_harness.py::test_latencies",
     "real_engine/test_harness.py::test_a_call_that_is_given_up",
 )
