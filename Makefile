@@ -34,7 +34,7 @@ pytest: install            ## the tests alone
 	@$(TESTS)
 
 verify: install            ## the tests at full size: longer runs, more repetitions
-	@export TAILGAUGE_FULL=1; $(TESTS)
+	@export TAILGAUGE_FULL=1 PYTEST_ADDOPTS="-o faulthandler_timeout=1500"; $(TESTS)
 
 lint: install              ## ruff: format and rules
 	$(BIN)/ruff format --check
