@@ -88,6 +88,8 @@ def launch(
             complain(f"tailgauge: {done.failure}")
         if as_json:
             data = done.made.data if done.made else {}
+            if done.made and not data:
+                complain(f"tailgauge: {done.made.summary}")  # there is no report, and why
             folder = {"run_id": done.run.run_id, "run_dir": str(done.run.folder.path)} if done.run else {}
             echo(json.dumps({**data, **folder, "exit_code": int(done.code)}))
         elif done.made:

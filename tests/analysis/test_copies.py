@@ -11,6 +11,7 @@ from tailgauge.rehearsal.command import rehearse
 from tailgauge_analysis.frames import load
 from tailgauge_analysis.hedging.arms import arms
 from tailgauge_analysis.hedging.copies import KEYS, OF_COPY, Copies
+from tailgauge_analysis.hedging import told
 from tailgauge_analysis.hedging.slowness import slowness
 from tailgauge_analysis.report import make
 from tailgauge_analysis.steady import steady
@@ -317,3 +318,12 @@ def test_a_run_that_lost_its_record_still_tells_of_its_copies(told):
     arm = found(folder)["h"]
 
     assert (arm.policy, arm.versus, arm.hedged.k) == ("unknown", None, 4)
+
+
+def test_where_no_copy_was_slow_their_correlation_is_not_known_and_is_told_so():
+    slow = {
+        "why": None, "slow_share": 0.1, "copy_slow_share": 0.0, "slower_than_ms": 250.0, "both_slow": 0.0, "product": 0.0,
+        "correlation": None, "correlation_low": None, "correlation_high": None, "copies": 40,
+    }  # fmt: skip
+
+    assert "correlation ? (? to ?), n 40" in told._slowness(slow)

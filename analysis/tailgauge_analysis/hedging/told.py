@@ -219,10 +219,13 @@ def _slowness(slow: Json | None) -> str:
         f"{slow[f'correlation_{end}']:.2f}" if slow[f"correlation_{end}"] is not None else "?"
         for end in ("low", "high")
     ]
+    correlation = (
+        "?" if slow["correlation"] is None else f"{slow['correlation']:.2f}"
+    )  # none of them is slow, or all
     return (
         f"{share(slow['slow_share'])} of the calls and {share(slow['copy_slow_share'])} of the copies of slow ones take longer than "
         f"{ms(slow['slower_than_ms'])} ms; both: {share(slow['both_slow'])}, {share(slow['product'])} if independent; "
-        f"correlation {slow['correlation']:.2f} ({ends[0]} to {ends[1]}), n {count(slow['copies'])}"
+        f"correlation {correlation} ({ends[0]} to {ends[1]}), n {count(slow['copies'])}"
     )
 
 

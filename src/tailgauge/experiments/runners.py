@@ -1,7 +1,7 @@
 """Who runs the steps: the virtual clock, or real runs in a child process. Both leave run folders.
 
-Rule: a real run is `tailgauge run` itself. Steps that need no rest between them are run by one child, one after the
-other by the same workers; the simulated endpoint begins anew with every run, so that it needs none. The child gets its
+Rule: a real run is `tailgauge run` itself. At the simulated endpoint, which begins anew with every run, steps are run by
+one child, one after the other by the same workers; at another target each has a child of its own. A child gets its
 own session: Ctrl-C reaches the experiment, which passes it on and waits until the run has ended cleanly.
 """
 
@@ -107,7 +107,7 @@ class Real:
             raise self._failure(one, Exit.USAGE) from error
         if code == Exit.INTERRUPTED:
             raise KeyboardInterrupt
-        if code in {Exit.USAGE, Exit.TARGET}:
+        if code in {Exit.USAGE, Exit.TARGET} or "verdict" not in told:  # it did not begin
             raise self._failure(one, code)
         self._say(f"{one.step.name}: {told['verdict']}")
         return folder
@@ -124,10 +124,10 @@ def _rest_s(one: Prepared) -> float:
 
 
 def _groups(steps: Sequence[Prepared]) -> list[list[Prepared]]:
-    """Steps that one child runs; a step that wants a rest begins a group."""
+    """Steps that one child runs: at a target of one's own, which remembers, each has a child and connections of its own."""
     groups: list[list[Prepared]] = []
     for one in steps:
-        if not groups or _rest_s(one) > 0:
+        if not groups or one.settings.scenario.target.url != SIMULATED:
             groups.append([])
         groups[-1].append(one)
     return groups
