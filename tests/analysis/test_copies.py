@@ -11,7 +11,7 @@ from tailgauge.rehearsal.command import rehearse
 from tailgauge_analysis.frames import load
 from tailgauge_analysis.hedging.arms import arms
 from tailgauge_analysis.hedging.copies import KEYS, OF_COPY, Copies
-from tailgauge_analysis.hedging import told
+from tailgauge_analysis.hedging import told as words
 from tailgauge_analysis.hedging.slowness import slowness
 from tailgauge_analysis.report import make
 from tailgauge_analysis.steady import steady
@@ -326,4 +326,4 @@ def test_where_no_copy_was_slow_their_correlation_is_not_known_and_is_told_so():
         "correlation": None, "correlation_low": None, "correlation_high": None, "copies": 40,
     }  # fmt: skip
 
-    assert "correlation ? (? to ?), n 40" in told._slowness(slow)
+    assert "correlation ? (? to ?), n 40" in words._slowness(slow)
