@@ -9,9 +9,9 @@ from harness.rehearsal.rehearsing import OPEN_BUDGET, plan_of, scenario_of
 
 from tailgauge.rehearsal.command import rehearse
 from tailgauge_analysis.frames import load
+from tailgauge_analysis.hedging import told as words
 from tailgauge_analysis.hedging.arms import arms
 from tailgauge_analysis.hedging.copies import KEYS, OF_COPY, Copies
-from tailgauge_analysis.hedging import told as words
 from tailgauge_analysis.hedging.slowness import slowness
 from tailgauge_analysis.report import make
 from tailgauge_analysis.steady import steady
