@@ -99,12 +99,16 @@ def _in_ms(ns: Quantile) -> Quantile:
 
 def sample(metric: Metric, steady: Steady, view: str) -> tuple[Floats, Ints | None]:
     """Values in ms in arrival order, and how many each request has where it may have several."""
-    values = metric.ns(steady) / 1e6
     if metric.level == metrics.CHUNK:
-        return values, steady.gap_counts
-    if view == OFFERED:
-        values = np.where(np.isnan(values), metrics.failed(steady, metric), values)
+        return metric.ns(steady) / 1e6, steady.gap_counts
+    values = offered_ms(metric, steady) if view == OFFERED else metric.ns(steady) / 1e6
     return values[~np.isnan(values)], None
+
+
+def offered_ms(metric: Metric, steady: Steady) -> Floats:
+    """Of each request, +inf where it got no answer, NaN where it has no place in the view of what was offered."""
+    values = metric.ns(steady) / 1e6
+    return np.where(np.isnan(values), metrics.failed(steady, metric), values)
 
 
 def beyond(steady: Steady) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tailgauge import records
 from tailgauge.errors import Exit
@@ -98,10 +99,18 @@ def more(beyond: int, quantile: Quantile) -> str:
 
 
 def goodput_of(decided: list[Outcome], steady: Steady) -> Goodput | None:
-    """Requests of those offered that ended ok within every objective's bound; None without an objective.
+    """Requests of those offered that are good; None without an objective. Users who left on purpose are not counted."""
+    good = good_of(decided, steady)
+    if good is None:
+        return None
+    return goodput(good[(steady.requests["ended"] != records.CANCELLED).to_numpy(np.bool_)], steady.seconds)
+
+
+def good_of(decided: list[Outcome], steady: Steady) -> npt.NDArray[np.bool_] | None:
+    """Which requests ended ok within every objective's bound; None without an objective.
 
     A pooled gap's bound holds for each gap, so the worst one of a request is compared. A bound on something that a
-    request does not have, as the join of a single call, does not apply to it. Users who left on purpose are not counted.
+    request does not have, as the join of a single call, does not apply to it.
     """
     bounds = [(BY_NAME[o.metric], o.max_ms) for o in decided if o.quantile is not None]
     ended = steady.requests["ended"]
@@ -111,7 +120,7 @@ def goodput_of(decided: list[Outcome], steady: Steady) -> Goodput | None:
     for metric, max_ms in bounds:
         ns = (BY_NAME["chunk_gap_worst"] if metric.level == CHUNK else metric).ns(steady)
         good &= ~(ns > max_ms * 1e6)  # a comparison with nothing is False
-    return goodput(good[(ended != records.CANCELLED).to_numpy(np.bool_)], steady.seconds)
+    return good
 
 
 def exit_code(verdict: str, lost: int, decided: list[Outcome]) -> Exit:

@@ -27,7 +27,11 @@ from tailgauge_analysis.wording import plain
 
 UNIT = "input tokens' worth"
 MILLION = 1_000_000
-_BILLING = {"input": "1", "write_5m": "1.25", "write_1h": "2", "read": "0.1", "output": "5"}
+USAGE = (
+    "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "cache_creation_5m_input_tokens",
+    "cache_creation_1h_input_tokens", "output_tokens",
+)  # fmt: skip
+RELATIVE = {"input": "1", "write_5m": "1.25", "write_1h": "2", "read": "0.1", "output": "5"}
 
 PriceOf = Callable[[str], pricing.Price | None]
 
@@ -76,7 +80,7 @@ def tariff(run: Json) -> Tariff:
     """The prices in force on the day of the run."""
     if run["target"].get("simulated"):
         billing = table(table(run["scenario"], "simulated"), "billing")
-        rates = tuple(Fraction(str(billing.get(name, _BILLING[name]))) * MILLION for name in pricing.RATES)
+        rates = tuple(Fraction(str(billing.get(name, RELATIVE[name]))) * MILLION for name in pricing.RATES)
         price = pricing.Price(date.min, rates)
         return Tariff(UNIT, lambda _model: price)
     try:
@@ -129,6 +133,25 @@ def cost(calls: pd.DataFrame, by: Tariff, *, batch: bool, without_usage: int) ->
         shares.saved_share(saved, without), tuple(ends),
         read / (read + written) if written else None, (read + written) / written if written else None, why,
     )  # fmt: skip
+
+
+def spent(rows: pd.DataFrame, models: pd.Series[str], price: PriceOf) -> tuple[Fraction | None, str]:
+    """Exact cost of calls by their usage, as columns of attempts; None, and which of `models` it is, where one has no price."""
+    total = Fraction(0)
+    for model, of in rows.groupby(models, sort=True, observed=True):
+        entry = price(str(model))
+        if entry is None:
+            return None, str(model)
+        kinds, counts = np.unique(of[list(USAGE)].fillna(-1).to_numpy(np.int64), axis=0, return_counts=True)
+        for row, n in zip(kinds.tolist(), counts.tolist(), strict=True):
+            usage = {name: None if value < 0 else value for name, value in zip(USAGE, row, strict=True)}
+            total += n * entry.cost(pricing.Usage.of(usage))
+    return total, ""
+
+
+def no_price(model: str, why: str) -> str:
+    """Why there is no cost: what the prices say themselves, or which model they lack."""
+    return why or f"no price for {model or 'an unnamed model'}"
 
 
 def _by_length(rows: pd.DataFrame, price: pricing.Price) -> list[tuple[tuple[Fraction, ...], pd.DataFrame]]:

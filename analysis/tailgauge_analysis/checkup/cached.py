@@ -14,6 +14,7 @@ import pandas as pd
 from tailgauge import records
 from tailgauge_analysis.cache import misses
 from tailgauge_analysis.cache.calls import calls
+from tailgauge_analysis.cache.cost import RELATIVE
 from tailgauge_analysis.cache.expiry import fixed_hit, sliding_hit
 from tailgauge_analysis.cache.settings import CacheSettings, settings
 from tailgauge_analysis.checkup.check import NONE, Check, Gain, medians, of_share, saved, untold
@@ -22,7 +23,9 @@ from tailgauge_analysis.experiment.reading import Reading
 from tailgauge_analysis.quantiles import Floats
 from tailgauge_analysis.wording import share
 
-READ, WRITE, WRITE_HOUR, OUTPUT = 0.1, 1.25, 2.0, 5.0
+READ, WRITE, WRITE_HOUR, OUTPUT = (
+    float(RELATIVE[name]) for name in ("read", "write_5m", "write_1h", "output")
+)
 BORNE = {
     misses.BELOW_MINIMUM: 0.05, misses.UNSTABLE: 0.05, misses.EXPIRED: 0.1, misses.UNEXPLAINED: 0.02,
     misses.RACE: 0.2, "per_slot": 0.2,

@@ -7,28 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 
-import numpy as np
 import pandas as pd
 
 from tailgauge import records
-from tailgauge.pricing import Usage
-from tailgauge_analysis import metrics
-from tailgauge_analysis.cache.cost import tariff
+from tailgauge_analysis.cache.cost import no_price, spent, tariff
 from tailgauge_analysis.experiment.reading import Reading
-from tailgauge_analysis.hedging.copies import PROMPT
-from tailgauge_analysis.metrics import BY_NAME, CHUNK
+from tailgauge_analysis.latency import OFFERED, sample
+from tailgauge_analysis.metrics import BY_NAME
 from tailgauge_analysis.quantiles import Floats
 from tailgauge_analysis.runfile import Json, table
 from tailgauge_analysis.steady import Steady
-
-_TOKENS = (
-    *PROMPT,
-    "cache_creation_5m_input_tokens",
-    "cache_creation_1h_input_tokens",
-    "output_tokens",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,26 +51,14 @@ def block(name: str, price: float, reading: Reading) -> Block:
 
 
 def _ms(name: str, stage: Steady) -> Floats:
-    metric = BY_NAME[name]
-    if metric.level == CHUNK:
-        return stage.gaps_ns / 1e6
-    ns = metric.ns(stage)
-    values: Floats = np.where(np.isnan(ns), metrics.failed(stage, metric), ns / 1e6)
-    return values[~np.isnan(values)]
+    return sample(BY_NAME[name], stage, OFFERED)[0]
 
 
 def _cost(attempts: pd.DataFrame, run: Json) -> tuple[float | None, str, str]:
-    prices, total = tariff(run), Fraction(0)
+    prices = tariff(run)
     told = attempts[attempts["output_tokens"].notna()]
     models = told["model"].where(told["model"].notna() & (told["model"] != ""), told["asked_model"])
-    for model, rows in told.groupby(models.fillna(""), sort=True, observed=True):
-        entry = prices.price(str(model))
-        if entry is None:
-            return None, "", prices.why or f"no price for {model or 'an unnamed model'}"
-        kinds, counts = np.unique(
-            rows[list(_TOKENS)].fillna(-1).to_numpy(np.int64), axis=0, return_counts=True
-        )
-        for row, n in zip(kinds.tolist(), counts.tolist(), strict=True):
-            usage = {key: None if value < 0 else value for key, value in zip(_TOKENS, row, strict=True)}
-            total += n * entry.cost(Usage.of(usage))
+    total, unpriced = spent(told, models.fillna(""), prices.price)
+    if total is None:
+        return None, "", no_price(unpriced, prices.why)
     return float(total), prices.unit, ""

@@ -7,7 +7,6 @@ included; fewer numbers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -15,9 +14,9 @@ import pandas as pd
 from tailgauge import records
 from tailgauge_analysis.cache.cost import tariff
 from tailgauge_analysis.frames import Frames
+from tailgauge_analysis.hedging import waste
 from tailgauge_analysis.hedging.copies import KEYS, Copies, copies
 from tailgauge_analysis.hedging.slowness import slowness
-from tailgauge_analysis.hedging.waste import costs, waste
 from tailgauge_analysis.portions import portion
 from tailgauge_analysis.runfile import Json
 from tailgauge_analysis.steady import Steady
@@ -50,7 +49,7 @@ def copied(frames: Frames, steady: Steady, off: str, on: str) -> Copied:
     firsts = rows[rows["cause"] != records.HEDGE].drop_duplicates(KEYS)
     if not len(found.copy):
         return Copied(hedged=0.0 if len(firsts) else None, refused=refused)
-    truth, slow = waste(found, frames.truth).truth, slowness(found, firsts, None)
+    truth, slow = waste.waste(found, frames.truth).truth, slowness(found, firsts, None)
     cost, unit, why = _cost(found, frames.run, len(stage.requests))
     return Copied(
         hedged=len(found.copy) / len(firsts), won=portion(found.copy_won).value, cost=cost, unit=unit, why=why,
@@ -66,14 +65,8 @@ def _refused(rows: pd.DataFrame) -> float | None:
 
 def _cost(found: Copies, run: Json, requests: int) -> tuple[tuple[float, float] | None, str, str]:
     """Of the losers, a request; its unit; or why there is none."""
-    prices, losers, winners = tariff(run), found.losers(), found.winners()
-    models = winners["model"].where(winners["model"].notna(), winners["asked_model"]).fillna("")
-    low = high = Fraction(0)
-    for model in sorted(models.unique()):
-        entry = prices.price(str(model))
-        if entry is None:
-            return None, "", prices.why or f"no price for {model or 'an unnamed model'}"
-        rows = (models == model).to_numpy(np.bool_)
-        pair = costs(losers[rows].reset_index(drop=True), winners[rows].reset_index(drop=True), entry)
-        low, high = low + pair[0], high + pair[1]
-    return (float(low / requests), float(high / requests)), prices.unit, ""
+    prices = tariff(run)
+    ends, why = waste.cost(found, prices.price, prices.why)
+    if ends is None:
+        return None, "", why
+    return (float(ends[0] / requests), float(ends[1] / requests)), prices.unit, ""

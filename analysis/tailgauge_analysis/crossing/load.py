@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tailgauge import records
-from tailgauge_analysis import metrics, slo
+from tailgauge_analysis import slo
 from tailgauge_analysis.crossing.copied import Copied, copied
 from tailgauge_analysis.experiment.reading import Reading
-from tailgauge_analysis.metrics import BY_NAME, CHUNK
+from tailgauge_analysis.latency import offered_ms
+from tailgauge_analysis.metrics import BY_NAME
 from tailgauge_analysis.quantiles import Floats
 from tailgauge_analysis.steady import Steady
 
@@ -61,9 +62,7 @@ def load(rate_per_s: float, reading: Reading, turns: Turns) -> Load:
     stage = reading.steady
     wanted = (stage.requests["ended"] != records.CANCELLED).to_numpy(np.bool_)
     stage = stage.only(wanted)
-    metric = BY_NAME[turns.metric]
-    took = metric.ns(stage)
-    ms: Floats = np.where(np.isnan(took), metrics.failed(stage, metric), took / 1e6)
+    ms = offered_ms(BY_NAME[turns.metric], stage)
     asked = _washout_s(ms, turns)
     washout_s = asked if turns.washout_s is not None else min(asked, turns.block_s * THIRD)
     is_on = (stage.requests["traffic"] == turns.on).to_numpy(np.bool_)
@@ -103,11 +102,5 @@ def _places(
 
 def _bad(scenario: Mapping[str, object], stage: Steady) -> Floats | None:
     """1.0 of each request that failed or missed an objective of [slo]; None where there is none."""
-    decided = slo.outcomes(dict(scenario), stage)
-    bounds = [(BY_NAME[one.metric], one.max_ms) for one in decided if one.quantile is not None]
-    if not bounds:
-        return None
-    bad = (stage.requests["ended"] != records.OK).to_numpy(np.bool_, copy=True)
-    for metric, max_ms in bounds:
-        bad |= (BY_NAME["chunk_gap_worst"] if metric.level == CHUNK else metric).ns(stage) > max_ms * 1e6
-    return bad.astype(np.float64)
+    good = slo.good_of(slo.outcomes(dict(scenario), stage), stage)
+    return None if good is None else (~good).astype(np.float64)

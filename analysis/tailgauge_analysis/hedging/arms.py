@@ -7,22 +7,19 @@ other, so that a difference between them is not the difference that switching wo
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 import numpy as np
 import pandas as pd
 
 from tailgauge import records
-from tailgauge.pricing import Price, Usage
 from tailgauge_analysis import latency
-from tailgauge_analysis.cache.cost import tariff
+from tailgauge_analysis.cache.cost import PriceOf, spent, tariff
 from tailgauge_analysis.frames import Frames
 from tailgauge_analysis.hedging.copies import KEYS, OF_COPY, PROMPT, Copies, copies
 from tailgauge_analysis.hedging.pairs import interval, waits
 from tailgauge_analysis.hedging.slowness import Slowness, slowness
-from tailgauge_analysis.hedging.waste import Waste, costs, waste
+from tailgauge_analysis.hedging.waste import Waste, cost, waste
 from tailgauge_analysis.metrics import BY_NAME
 from tailgauge_analysis.portions import Difference, Portion, difference, portion
 from tailgauge_analysis.quantiles import Floats, Quantile, quantiles
@@ -171,7 +168,7 @@ class _Arm:
         self.is_copy = ~first.to_numpy(np.bool_)
         self.firsts = attempts[first].drop_duplicates(KEYS)
 
-    def told(self, unit: str, price: Callable[[str], Price | None], why: str, control: _Arm | None) -> Arm:
+    def told(self, unit: str, price: PriceOf, why: str, control: _Arm | None) -> Arm:
         """Everything that is said of it."""
         found = copies(self.stage.requests, self.attempts)
         hedges = bool(len(found.copy)) or self.policy != OFF
@@ -217,33 +214,17 @@ class _Arm:
         untold = _prompts(found.first).isna()
         return float(_prompts(found.copy)[untold].sum())
 
-    def _cost(self, found: Copies, unit: str, price: Callable[[str], Price | None], why: str) -> Cost:
-        losers, winners = found.losers(), found.winners()
-        models = winners["model"].where(winners["model"].notna(), winners["asked_model"]).fillna("")
-        low = high = Fraction(0)
-        for model in sorted(models.unique()):
-            entry = price(str(model))
-            if entry is None:
-                return Cost("", None, None, None, why or f"no price for {model or 'an unnamed model'}")
-            rows = (models == model).to_numpy(np.bool_)
-            pair = costs(losers[rows].reset_index(drop=True), winners[rows].reset_index(drop=True), entry)
-            low, high = low + pair[0], high + pair[1]
-        return Cost(unit, float(low), float(high), self._answered(price), "")
+    def _cost(self, found: Copies, unit: str, price: PriceOf, why: str) -> Cost:
+        ends, why = cost(found, price, why)
+        if ends is None:
+            return Cost("", None, None, None, why)
+        return Cost(unit, float(ends[0]), float(ends[1]), self._answered(price), "")
 
-    def _answered(self, price: Callable[[str], Price | None]) -> float | None:
+    def _answered(self, price: PriceOf) -> float | None:
         """Cost of the attempts that answered."""
-        names = [*PROMPT, "cache_creation_5m_input_tokens", "cache_creation_1h_input_tokens", "output_tokens"]
         good = self.attempts[(self.attempts["ended"] == records.OK) & self.attempts["output_tokens"].notna()]
-        total = Fraction(0)
-        for model, rows in good.groupby(good["model"].fillna(""), observed=True):
-            entry = price(str(model))
-            if entry is None:
-                return None
-            kinds, counts = np.unique(rows[names].fillna(-1).to_numpy(np.int64), axis=0, return_counts=True)
-            for row, n in zip(kinds.tolist(), counts.tolist(), strict=True):
-                usage = {name: None if v < 0 else v for name, v in zip(names, row, strict=True)}
-                total += n * entry.cost(Usage.of(usage))
-        return float(total)
+        total, _ = spent(good, good["model"].fillna(""), price)
+        return None if total is None else float(total)
 
 
 def _prompts(rows: pd.DataFrame) -> pd.Series[float]:

@@ -22,6 +22,7 @@ import pandas as pd
 
 from tailgauge import records
 from tailgauge.pricing import Price, Usage
+from tailgauge_analysis.cache.cost import USAGE, PriceOf, no_price
 from tailgauge_analysis.hedging.copies import KEYS, PROMPT, Copies
 from tailgauge_analysis.quantiles import Floats
 
@@ -99,7 +100,7 @@ def costs(losers: pd.DataFrame, winners: pd.DataFrame, price: Price) -> tuple[Fr
     low, high = bounds(losers, winners)
     served = losers["ended"].isin(_GENERATES).to_numpy(np.bool_)
     told = losers["input_tokens"].notna().to_numpy(np.bool_)
-    names = [*PROMPT, "cache_creation_5m_input_tokens", "cache_creation_1h_input_tokens"]
+    names = list(USAGE[:-1])
     prompts = losers[names].where(pd.Series(told, losers.index), winners[names], axis=0)
     sums = [Fraction(0), Fraction(0)]
     rows = np.column_stack([prompts.fillna(-1).to_numpy(np.int64), low, high, told & served, served])
@@ -110,6 +111,21 @@ def costs(losers: pd.DataFrame, winners: pd.DataFrame, price: Price) -> tuple[Fr
             prompt = usage if counts_in else {}
             sums[end] += n * price.cost(Usage.of({**prompt, "output_tokens": output}))
     return sums[0], sums[1]
+
+
+def cost(found: Copies, price: PriceOf, why: str) -> tuple[tuple[Fraction, Fraction] | None, str]:
+    """Least and most that all losers cost; None, and why, where a model has no price."""
+    losers, winners = found.losers(), found.winners()
+    models = winners["model"].where(winners["model"].notna(), winners["asked_model"]).fillna("")
+    low = high = Fraction(0)
+    for model in sorted(models.unique()):
+        entry = price(str(model))
+        if entry is None:
+            return None, no_price(str(model), why)
+        rows = (models == model).to_numpy(np.bool_)
+        pair = costs(losers[rows].reset_index(drop=True), winners[rows].reset_index(drop=True), entry)
+        low, high = low + pair[0], high + pair[1]
+    return (low, high), ""
 
 
 def _truth(losers: pd.DataFrame, low: Floats, high: Floats, truth: pd.DataFrame) -> Truth | None:
