@@ -18,6 +18,7 @@ from tailgauge_analysis import parts
 from tailgauge_analysis.explanations import SHORT_OF_CORES
 from tailgauge_analysis.frames import Frames, load
 from tailgauge_analysis.quantiles import Floats, Ints, rank
+from tailgauge_analysis.twice import CALL
 
 BIAS_MS = 0.5  # of the median
 P99_MS, P99_OF_TRUE = 2.0, 0.02  # of the p99, the larger of both
@@ -27,7 +28,7 @@ STRAINED_MS = (
     10.0  # an endpoint whose first chunks are later than that in the median, by its own plan, is at its limit
 )
 STRAINED_OF = 0.7  # so is one that sends less of what was asked of it
-_TRUTH = ("request_id", "leg", "attempt", "received_at_ns", "planned_ttft_ns", "chunk_sent_at_ns")
+_TRUTH = (*CALL, "received_at_ns", "planned_ttft_ns", "chunk_sent_at_ns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +230,7 @@ def _both(frames: Frames, run_dir: Path) -> Both:
         & (frames.attempts["stage"] != records.PREFLIGHT)
         & frames.attempts["first_content_at_ns"].notna()
     ]
-    named = ours[["request_id", "leg", "attempt"]].astype("int64")
+    named = ours[list(CALL)].astype("int64")
     chunks = frames.chunks
     places = chunks.places(*(named[name].to_numpy() for name in named.columns))
     begin = np.cumsum(chunks.sizes) - chunks.sizes

@@ -24,6 +24,7 @@ from tailgauge_analysis.quantiles import Floats, Quantile, quantiles
 from tailgauge_analysis.runfile import Json
 from tailgauge_analysis.spoken import quantile
 from tailgauge_analysis.steady import Steady
+from tailgauge_analysis.twice import CALL
 from tailgauge_analysis.wording import plain, share
 
 PS = (0.5, 0.95, 0.99)
@@ -119,7 +120,7 @@ def parse(text: str) -> tuple[dict[str, float], dict[str, float]]:
 
 def _split(good: pd.DataFrame, truth: pd.DataFrame) -> tuple[Part, ...]:
     """Each attempt against the target's log of it."""
-    keys = ["request_id", "leg", "attempt"]
+    keys = list(CALL)
     columns = ["received_at_ns", "prefill_started_at_ns", "prefill_ended_at_ns", "first_chunk_sent_at_ns"]
     known = truth[truth["first_chunk_sent_at_ns"].notna()].drop_duplicates(keys)
     both = good.merge(known[[*keys, *columns]], on=keys)

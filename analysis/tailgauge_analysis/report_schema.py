@@ -23,12 +23,13 @@ COUNT: Json = {"type": "integer", "minimum": 0}
 TRUTH: Json = {"type": "boolean"}
 
 
-def _table(about: str, **keys: Json) -> Json:
+def table(about: str, **keys: Json) -> Json:
     """A table in which all these keys stand; it may have more."""
     return {"type": "object", "description": about, "required": list(keys), "properties": keys}
 
 
-def _listing(of: Json, about: str) -> Json:
+def listing(of: Json, about: str) -> Json:
+    """A list of these."""
     return {"type": "array", "description": about, "items": of}
 
 
@@ -40,40 +41,41 @@ def _report(name: str) -> Json:
     return {"type": ["object", "null"], "description": f"{name}; null where the run has nothing of it"}
 
 
-def _said(about: str, of: Json) -> Json:
+def said(about: str, of: Json) -> Json:
+    """The same, with what it is."""
     return {**of, "description": about}
 
 
-_PERCENTILE = _table(
+_PERCENTILE = table(
     "one percentile with its 95% interval",
-    value=_said("null where there is none; `value_is` says why", MAYBE),
+    value=said("null where there is none; `value_is` says why", MAYBE),
     low=MAYBE,
     high=MAYBE,
-    reliable=_said("at least 10 effective samples lie beyond it", TRUTH),
-    beyond=_said("it lies among requests without answer: slower than any success", TRUTH),
+    reliable=said("at least 10 effective samples lie beyond it", TRUTH),
+    beyond=said("it lies among requests without answer: slower than any success", TRUTH),
     n_eff=COUNT,
-    value_is=_said("value, n/a (too few samples), failed or > drain (beyond)", TEXT),
+    value_is=said("value, n/a (too few samples), failed or > drain (beyond)", TEXT),
     low_is=TEXT,
     high_is=TEXT,
 )
 
-_LATENCY = _table(
+_LATENCY = table(
     "one metric of one group and population",
-    group=_said("name of a traffic table, or all", TEXT),
-    metric=_said(
+    group=said("name of a traffic table, or all", TEXT),
+    metric=said(
         "docs/metrics.md, without the ending _sched or _sent: `since` says that",
         _one_of(
             *dict.fromkeys(metric.name.removesuffix("_sched").removesuffix("_sent") for metric in METRICS)
         ),
     ),
-    since=_said("when its clock starts; null where neither", _one_of("scheduled", "sent", None)),
-    population=_said(
+    since=said("when its clock starts; null where neither", _one_of("scheduled", "sent", None)),
+    population=said(
         "offered: with the failures, as slower than any success", _one_of("completed", "offered")
     ),
     unit=_one_of("ms", "tokens/s"),
     n=COUNT,
-    n_eff=_said("effective samples, of the p99; each percentile has its own", COUNT),
-    mean=_said("null where a request without answer is among them", MAYBE),
+    n_eff=said("effective samples, of the p99; each percentile has its own", COUNT),
+    mean=said("null where a request without answer is among them", MAYBE),
     percentiles={
         "type": "object",
         "required": [percentile(p).replace(".", "_") for p in PS],
@@ -81,9 +83,9 @@ _LATENCY = _table(
     },
 )
 
-_CONSERVATION = _table(
+_CONSERVATION = table(
     "scheduled = dispatched + client_drop + not_reached + lost; dispatched = sum of ended + censored; the whole run, preflight excepted",
-    scheduled=_said("null where nobody knows", {"type": ["integer", "null"]}),
+    scheduled=said("null where nobody knows", {"type": ["integer", "null"]}),
     dispatched=COUNT,
     client_drop=COUNT,
     not_reached=COUNT,
@@ -94,27 +96,27 @@ _CONSERVATION = _table(
         "propertyNames": {"enum": list(records.ENDED_CLASSES)},
         "additionalProperties": COUNT,
     },
-    found=_said("counted as lost by the run's owner, and here after all", COUNT),
-    missing=_listing(
-        _table(
+    found=said("counted as lost by the run's owner, and here after all", COUNT),
+    missing=listing(
+        table(
             "a stretch of the run whose arrivals left no row; seconds of the run clock",
-            worker=_said("null where nobody knows who held them", {"type": ["integer", "null"]}),
+            worker=said("null where nobody knows who held them", {"type": ["integer", "null"]}),
             from_s=NUMBER,
-            to_s=_said("null: to the end", MAYBE),
+            to_s=said("null: to the end", MAYBE),
             requests=COUNT,
         ),
         "when lost requests were due, as far as known",
     ),
-    unwritten=_said(
+    unwritten=said(
         "rows that were recorded and could not be written, by table",
         {"type": "object", "additionalProperties": COUNT},
     ),
 )
 
-_SLO = _table(
+_SLO = table(
     "one objective",
     name=TEXT,
-    bound=_said("in `unit`", NUMBER),
+    bound=said("in `unit`", NUMBER),
     status=_one_of(PASS, FAIL, INCONCLUSIVE),
     value=MAYBE,
     low=MAYBE,
@@ -126,7 +128,7 @@ _SLO = _table(
     unit=TEXT,
     why=TEXT,
     early_stopping={
-        **_table(
+        **table(
             "MLPerf's rule at 99%: met where n_eff reaches what so many effective requests beyond the bound need; null without a request",
             beyond=COUNT,
             n_eff=COUNT,
@@ -137,7 +139,7 @@ _SLO = _table(
     },
 )
 
-_ERROR = _table(
+_ERROR = table(
     "one kind of failed attempt, the most frequent first",
     ended=TEXT,
     status={"type": ["integer", "null"]},
@@ -149,19 +151,19 @@ _ERROR = _table(
 )
 
 _NUMBERS: Json = {"type": ["object", "null"], "additionalProperties": MAYBE}
-_TOOL = _table(
+_TOOL = table(
     "the steady stage under another tool's formulas",
     tool=TEXT,
     source=TEXT,
-    read=_said("year and month in which the formulas were read", TEXT),
+    read=said("year and month in which the formulas were read", TEXT),
     answers=COUNT,
-    metrics=_listing(
-        _table(
+    metrics=listing(
+        table(
             "one number of the tool",
             name=TEXT,
-            ours=_said("our metric beside it", MAYBE_TEXT),
+            ours=said("our metric beside it", MAYBE_TEXT),
             formula=TEXT,
-            why=_said("why the two differ", TEXT),
+            why=said("why the two differ", TEXT),
             unit=TEXT,
             n=COUNT,
             mean=MAYBE,
@@ -173,50 +175,50 @@ _TOOL = _table(
     ),
 )
 
-_RUN = _table(
+_RUN = table(
     "which run it was",
     run_id=TEXT,
     scenario=TEXT,
     state=TEXT,
-    rehearsal=_said("on the virtual clock: VALID then says nothing of a real client or target", TRUTH),
+    rehearsal=said("on the virtual clock: VALID then says nothing of a real client or target", TRUTH),
     started_at=TEXT,
     steady_requests=COUNT,
     steady_ok=COUNT,
     offered_per_s=MAYBE,
-    reproduce=_said(
+    reproduce=said(
         "the command that runs it again; null where the run does not name its scenario", MAYBE_TEXT
     ),
     target={"type": "object"},
 )
 
-_VERDICT = _table(
+_VERDICT = table(
     "whether the numbers can be trusted",
     status=_one_of(*VERDICTS),
-    reasons=_listing(
-        _table("one reason, the worst first", gate=TEXT, verdict=_one_of(*VERDICTS), text=TEXT, advice=TEXT),
+    reasons=listing(
+        table("one reason, the worst first", gate=TEXT, verdict=_one_of(*VERDICTS), text=TEXT, advice=TEXT),
         "empty for VALID",
     ),
 )
 
 
-_DIAGNOSIS = _table(
+_DIAGNOSIS = table(
     "where the slowest requests lose their time",
     kind=_one_of("input", "output", "both", "healthy", "unknown"),
     n=COUNT,
     slow=COUNT,
-    share_before_first=_said("of what the slow take longer; null where nothing is told", MAYBE),
+    share_before_first=said("of what the slow take longer; null where nothing is told", MAYBE),
     low=MAYBE,
     high=MAYBE,
     sentence=TEXT,
 )
 
-_SLOPES = _table(
+_SLOPES = table(
     "one regression",
     n=COUNT,
-    why=_said("why there are no slopes; else empty", TEXT),
-    left_out=_listing(TEXT, "what hardly varied"),
-    slopes=_listing(
-        _table(
+    why=said("why there are no slopes; else empty", TEXT),
+    left_out=listing(TEXT, "what hardly varied"),
+    slopes=listing(
+        table(
             "ms per unit of the title, at one quantile",
             name=TEXT,
             title=TEXT,
@@ -230,7 +232,7 @@ _SLOPES = _table(
     ),
 )
 
-_ALARM = _table(
+_ALARM = table(
     "one alarm that an operator would set",
     name=TEXT,
     limit=NUMBER,
@@ -245,13 +247,13 @@ _ALARM = _table(
 )
 
 _PRESETS: Json = {
-    **_table(
+    **table(
         "percentiles of each kind of request against the bounds of uses; null without a latency",
-        uses=_listing(_table("a use", name=TEXT, ttft_ms=NUMBER, total_ms=NUMBER), "the strictest first"),
-        segments=_listing(
-            _table("a kind of request", by=TEXT, name=TEXT, outcomes={"type": "object"}), "all of them first"
+        uses=listing(table("a use", name=TEXT, ttft_ms=NUMBER, total_ms=NUMBER), "the strictest first"),
+        segments=listing(
+            table("a kind of request", by=TEXT, name=TEXT, outcomes={"type": "object"}), "all of them first"
         ),
-        mlperf=_said("its rules on p99; null without TTFT or TPOT", {"type": ["object", "null"]}),
+        mlperf=said("its rules on p99; null without TTFT or TPOT", {"type": ["object", "null"]}),
         sentence=TEXT,
     ),
     "type": ["object", "null"],
@@ -265,20 +267,20 @@ def schema() -> Json:
         "run": _RUN,
         "verdict": _VERDICT,
         "conservation": _CONSERVATION,
-        "latency": _listing(_LATENCY, "rows with at least one sample"),
-        "errors": _listing(_ERROR, "of the whole run, preflight excepted"),
+        "latency": listing(_LATENCY, "rows with at least one sample"),
+        "errors": listing(_ERROR, "of the whole run, preflight excepted"),
         "rate_limits": _report("429s and the buckets behind them"),
         "cache": _report("the prompt cache"),
         "fan_out": _report("requests of several legs"),
         "hedging": _report("second copies"),
         "crossover": _report("two traffic tables that took turns"),
-        "slo": _listing(_SLO, "in the scenario's order; empty without objectives"),
-        "definitions": _listing(_TOOL, "one entry a tool"),
+        "slo": listing(_SLO, "in the scenario's order; empty without objectives"),
+        "definitions": listing(_TOOL, "one entry a tool"),
         "diagnosis": _DIAGNOSIS,
         "slopes": {"type": "object", "additionalProperties": _SLOPES},
         "presets": _PRESETS,
-        "alarms": _listing(_ALARM, "always the same seven"),
-        "exit_code": _said("0, 1 or 3; see docs/cli.md", {"enum": [0, 1, 3]}),
+        "alarms": listing(_ALARM, "always the same seven"),
+        "exit_code": said("0, 1 or 3; see docs/cli.md", {"enum": [0, 1, 3]}),
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

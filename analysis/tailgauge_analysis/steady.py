@@ -46,6 +46,12 @@ class Steady:
         return replace(self, requests=requests, attempts=attempts, gaps_ns=kept, gap_counts=counts)
 
     @property
+    def sent(self) -> pd.DataFrame:
+        """The attempts that were sent, in that order."""
+        sent = self.attempts[self.attempts["sent_at_ns"].notna()]
+        return sent.sort_values("sent_at_ns", kind="stable")
+
+    @property
     def of_target(self) -> Steady:
         """Without the requests that were read slowly on purpose: they tell of their reader, not of the target."""
         slow = self.requests["slow_reader"].to_numpy(np.bool_)

@@ -15,6 +15,7 @@ from tailgauge import records
 from tailgauge_analysis.clocks import clocks
 from tailgauge_analysis.frames import Frames
 from tailgauge_analysis.quantiles import rank
+from tailgauge_analysis.twice import CALL
 
 PS = (0.5, 0.99, 1.0)
 
@@ -31,7 +32,7 @@ class Truth:
 
 def truth(frames: Frames) -> Truth | None:
     """Compare both sides, if the endpoint left a log."""
-    keys = ["request_id", "leg", "attempt"]
+    keys = list(CALL)
     log = frames.truth.dropna(subset=keys).drop_duplicates(keys)
     ours = frames.attempts[
         (frames.attempts["stage"] == records.STEADY) & frames.attempts["first_content_at_ns"].notna()

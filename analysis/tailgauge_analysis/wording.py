@@ -22,6 +22,16 @@ def ms(value: float | None) -> str:
     return f"{value:,.{decimals}f}"
 
 
+def ms_or_failed(value: float | None) -> str:
+    """As `ms`; a quantile that falls on requests without answer is infinite."""
+    return "failed" if value is not None and math.isinf(value) else ms(value)
+
+
+def figures(value: float) -> str:
+    """A rate, a cost: three figures, and thousands marks."""
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
+
+
 def count(value: float | None) -> str:
     """A whole number with thousands marks."""
     return "–" if value is None else f"{value:,.0f}"
@@ -50,9 +60,10 @@ def plural(n: int, word: str) -> str:
     return f"{n:,} {word}" if n == 1 else f"{n:,} {word}s"
 
 
-def listed(names: Iterable[str], most: int = 10) -> str:
-    """`0, 1 and 2`; `0, 1 and 7 others` where there are more than `most`."""
+def listed(names: Iterable[str], most: int | None = 10) -> str:
+    """`0, 1 and 2`; `0, 1 and 7 others` where there are more than `most`; None: all."""
     every = list(names)
+    most = len(every) if most is None else most
     shown = every[: most - 1] if len(every) > most else every[:-1]
     last = every[-1] if len(shown) == len(every) - 1 else f"{len(every) - len(shown)} others"
     return f"{', '.join(shown)} and {last}" if shown else last

@@ -13,11 +13,12 @@ from tailgauge_analysis.checkup.check import Check, Gain, of_share, saved, untol
 from tailgauge_analysis.checkup.seen import Seen
 from tailgauge_analysis.experiment.reading import Reading
 from tailgauge_analysis.quantiles import Floats
+from tailgauge_analysis.twice import CALL
 from tailgauge_analysis.wording import count, share
 
 WENT_ON = 0.5  # of what was left of the answer
 BILLED_TIMES = 1.25  # what was generated
-_KEYS = ["request_id", "leg", "attempt"]
+_KEYS = list(CALL)
 _UNKNOWN = "the target has no log of what it made after a client had left: compare its usage report with the tokens received"
 
 
@@ -26,7 +27,7 @@ def cancelled(reading: Reading, left_share: float) -> Seen:
     attempts = reading.steady.attempts
     ours = attempts[attempts["ended"] == records.CANCELLED]
     log = reading.frames.truth.dropna(subset=_KEYS).drop_duplicates(_KEYS)
-    both = ours[[*_KEYS]].merge(log, on=_KEYS)
+    both = ours[_KEYS].merge(log, on=_KEYS)
     both = both[both["cancelled_at_ns"].notna()].sort_values("received_at_ns", kind="stable")
     if not len(log):
         return Seen((untold("cancel_ignored", _UNKNOWN), untold("cancel_billed", _UNKNOWN)))

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from tailgauge_analysis.binomial import beta_cdf
 from tailgauge_analysis.bootstrap import SEED, blocks, draw, ratio
-from tailgauge_analysis.portions import portion
+from tailgauge_analysis.portions import Portion, portion
 from tailgauge_analysis.quantiles import Floats
 
 FEWEST = 10  # values of a sample, to tell anything of it
@@ -92,8 +92,18 @@ def of_share(name: str, seen: Mask, borne: float, evidence: str, gain: Gain | No
         return untold(name, f"only {len(seen)} were seen, {FEWEST} are needed", len(seen))
     found = portion(seen)
     p_value = 1.0 if found.k == 0 else beta_cdf(borne, *_beta(found.k, found.n, found.n_eff))
-    given = Gain(found.value or 0.0, found.low or 0.0, found.high or 0.0) if gain is None else gain
+    given = of_portion(found) if gain is None else gain
     return Check(name, found.n, p_value, evidence, given, _least(found.n, borne))
+
+
+def of_medians(name: str, n: int, found: Medians, evidence: str) -> Check:
+    """Whether one median is more than so many times the other; the gain is to make them equal."""
+    return Check(name, n, found.p_value, evidence, faster(found), detects=found.detects)
+
+
+def of_portion(found: Portion) -> Gain:
+    """All of what was counted could be left out."""
+    return Gain(found.value or 0.0, found.low or 0.0, found.high or 0.0)
 
 
 def _beta(k: int, n: int, n_eff: int) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from tailgauge_analysis.checkup.check import (
     REPS,
     Check,
     Medians,
-    faster,
+    of_medians,
     of_share,
     told,
     untold,
@@ -39,9 +39,7 @@ def fan_out(reading: Reading) -> Seen:
     found = legs(reading.frames.run["scenario"], reading.steady)
     joins = found[0].times_ms[found[0].complete].max(axis=1) if found else np.empty(0)
     calls = told_calls(reading, settings(reading.frames.run))
-    sent = reading.steady.attempts
-    sent = sent[sent["sent_at_ns"].notna()].sort_values("sent_at_ns", kind="stable")
-    refused = sent["ended"].isin(REFUSED).to_numpy(np.bool_)
+    refused = reading.steady.sent["ended"].isin(REFUSED).to_numpy(np.bool_)
     said = f"{int(refused.sum())} of {len(refused)} calls were refused"
     checks = (of_share("legs_refused", refused, 0.05, said), *_shared(calls))
     return Seen(checks, tuple(latencies("join of a fan-out", joins)), {"joins": joins}, failed(reading))
@@ -71,10 +69,7 @@ def amplified(joins: Floats, single: Floats, width: int) -> tuple[Check, list[Me
         "–",
         len(single),
     )
-    return Check("fan_out", len(joins), found.p_value, said, faster(found), detects=found.detects), [
-        growth,
-        *shown,
-    ]
+    return of_medians("fan_out", len(joins), found, said), [growth, *shown]
 
 
 def _against(joins: Floats, single: Floats, width: int) -> Medians:

@@ -11,7 +11,17 @@ import pandas as pd
 
 from tailgauge import records
 from tailgauge_analysis.bunches import coalescing
-from tailgauge_analysis.checkup.check import Check, Gain, Medians, faster, medians, of_share, saved, untold
+from tailgauge_analysis.checkup.check import (
+    NONE,
+    Check,
+    Gain,
+    Medians,
+    medians,
+    of_medians,
+    of_share,
+    saved,
+    untold,
+)
 from tailgauge_analysis.checkup.seen import STREAMED, WHOLE, Bounds, Measured, Seen, failed, latencies
 from tailgauge_analysis.checkup.silence import idle_cut, longest
 from tailgauge_analysis.experiment.reading import Reading
@@ -138,7 +148,7 @@ def _streaming(streamed: Steady, whole: Steady, bounds: Bounds) -> list[Check]:
     if bounds.streams:
         return [Check("not_streamed", len(at_once), 1.0, f"answers are streamed already; {said}"), held]
     return [
-        Check("not_streamed", len(at_once), later.p_value, said, faster(later), detects=later.detects),
+        of_medians("not_streamed", len(at_once), later, said),
         held,
     ]
 
@@ -203,8 +213,7 @@ def _stalled(streamed: Steady) -> Check:
 
 
 def _failed(steady: Steady) -> list[Check]:
-    sent = steady.attempts[steady.attempts["sent_at_ns"].notna()].sort_values("sent_at_ns", kind="stable")
-    ended = sent["ended"]
+    ended = steady.sent["ended"]
     out = []
     for name, kinds in (("broken", BROKEN), ("refused", REFUSED)):
         met = ended.isin(kinds).to_numpy(np.bool_)
@@ -221,14 +230,13 @@ def _early_headers(attempts: pd.DataFrame) -> Check:
     early = headers[known] < EARLY * first[known]
     part = share(float(early.mean())) if len(early) else "–"
     said = f"{part} of the answers have their headers in the first half of the time to their first content"
-    return of_share("early_headers", early, 0.1, said, Gain(0.0, 0.0, 0.0))
+    return of_share("early_headers", early, 0.1, said, NONE)
 
 
 def _connections(reading: Reading, end: Floats) -> Check:
     if reading.frames.run.get("virtual"):
         return untold("connections", "virtual time has no connections")
-    sent = reading.steady.attempts
-    sent = sent[sent["sent_at_ns"].notna()].sort_values("sent_at_ns", kind="stable")
+    sent = reading.steady.sent
     new = sent["connection_is_new"].to_numpy(np.bool_)
     spent = sent[["dns_ns", "connect_ns", "tls_ns"]].fillna(0).sum(axis=1).to_numpy(np.float64) / 1e6
     typical = float(np.nanmean(end)) if len(end) and not np.isnan(end).all() else 0.0

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tailgauge import records
-from tailgauge_analysis.checkup.check import Check, Gain, faster, medians, of_share, untold
+from tailgauge_analysis.checkup.check import Check, Gain, medians, of_medians, of_portion, of_share, untold
 from tailgauge_analysis.checkup.light import REFUSED
 from tailgauge_analysis.checkup.seen import Measured, Seen, failed, times
 from tailgauge_analysis.experiment.reading import Reading
@@ -33,7 +33,7 @@ def loaded(reading: Reading) -> Seen:
     first = (steady.requests["first_at_ns"] - steady.requests["sent_at_ns"]).to_numpy(np.float64) / 1e6
     quiet, after = first[at < BURST_FROM], first[at >= BURST_TO + SETTLING]
     quiet, after = quiet[~np.isnan(quiet)], after[~np.isnan(after)]
-    attempts = steady.attempts[steady.attempts["sent_at_ns"].notna()].sort_values("sent_at_ns", kind="stable")
+    attempts = steady.sent
     when = attempts["scheduled_at_ns"].to_numpy(np.float64) / 1e9 / duration_s
     burst = attempts[(when >= BURST_FROM) & (when < BURST_TO) & (attempts["cause"] == records.PRIMARY)]
     refused = burst["ended"].isin(REFUSED).to_numpy(np.bool_)
@@ -56,7 +56,7 @@ def queueing(today: Floats, quiet: Floats, threshold: float) -> tuple[Check, lis
         f"({found.low:.2f} to {found.high:.2f})"
     )
     shown = times("first content at today's rate / at a quarter (medians)", found, len(today))
-    return Check("queueing", len(today), found.p_value, said, faster(found), detects=found.detects), shown
+    return of_medians("queueing", len(today), found, said), shown
 
 
 def _unrecovered(after: Floats, quiet: Floats) -> Check:
@@ -64,7 +64,7 @@ def _unrecovered(after: Floats, quiet: Floats) -> Check:
     if found is None:
         return untold("unrecovered", "too few answers before or after the burst")
     said = f"after the burst the first content comes {found.value:.2f} times as late as before ({found.low:.2f} to {found.high:.2f})"
-    return Check("unrecovered", len(after), found.p_value, said, faster(found), detects=found.detects)
+    return of_medians("unrecovered", len(after), found, said)
 
 
 def _no_retry_after(attempts: pd.DataFrame) -> Check:
@@ -86,8 +86,7 @@ def _early_retries(attempts: pd.DataFrame) -> Check:
 
 
 def _of_all(k: int, n: int) -> Gain:
-    found = counted(k, n)
-    return Gain(found.value or 0.0, found.low or 0.0, found.high or 0.0)
+    return of_portion(counted(k, n))
 
 
 def _tries(attempts: pd.DataFrame) -> list[Measured]:

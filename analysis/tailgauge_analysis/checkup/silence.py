@@ -24,7 +24,7 @@ SIGNS = ["sent_at_ns", "headers_at_ns", "last_content_at_ns"]
 
 def idle_cut(steady: Steady) -> Check:
     """Whether more calls than are borne end after one and the same silence, which no other call survives."""
-    sent = steady.attempts[steady.attempts["sent_at_ns"].notna()].sort_values("sent_at_ns", kind="stable")
+    sent = steady.sent
     silent_s = _before_the_end_s(sent)
     cut = sent["ended"].isin(BY_OTHERS).to_numpy(np.bool_) & (silent_s >= LEAST_S)
     survived = _survived_s(steady)
@@ -56,5 +56,5 @@ def _before_the_end_s(attempts: pd.DataFrame) -> Floats:
 def _survived_s(steady: Steady) -> float:
     requests = steady.requests
     waits = ((requests["first_at_ns"] - requests["sent_at_ns"]) / 1e9).to_numpy(np.float64, na_value=np.nan)
-    every = np.concatenate([waits, steady.gaps_ns / 1e9])
+    every = np.concatenate([waits, requests["worst_gap_ns"].to_numpy(np.float64) / 1e9])
     return float(np.nanmax(every)) if (~np.isnan(every)).any() else 0.0

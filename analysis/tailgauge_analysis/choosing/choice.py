@@ -8,7 +8,7 @@ all models of a round alike.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -114,7 +114,4 @@ def _beside(one: Chosen, best: Chosen, rounds: Sequence[Mapping[str, Block]]) ->
     ]
     if len(logs) < FEWEST:
         return one
-    return Chosen(
-        one.name, one.blocks, one.requests, one.answered, one.took, one.objectives, one.per_1000, one.unit, one.why,
-        flips(np.array(logs, np.float64)),
-    )  # fmt: skip
+    return replace(one, dearer=flips(np.array(logs, np.float64)))

@@ -17,7 +17,7 @@ from tailgauge_analysis.experiment.answer import OPEN, Answer, Case, Table
 from tailgauge_analysis.metrics import BY_NAME
 from tailgauge_analysis.plain_values import plain_values
 from tailgauge_analysis.slo import FAIL, INCONCLUSIVE, PASS
-from tailgauge_analysis.wording import ms, percentile, plural, share
+from tailgauge_analysis.wording import figures, listed, ms, ms_or_failed, percentile, plural, share
 
 NOTHING = "No model could be judged: every run was INVALID, or there was no time for one."
 NONE = "–"
@@ -47,7 +47,7 @@ def _sentence(found: Sequence[Chosen], best: Chosen | None) -> str:
     by = {word: [one.name for one in found if one.outcome == word] for word in (PASS, FAIL, INCONCLUSIVE)}
     parts = []
     if by[PASS]:
-        parts.append(f"{_listed(by[PASS])} {'meets' if len(by[PASS]) == 1 else 'meet'} every objective")
+        parts.append(f"{listed(by[PASS], None)} {'meets' if len(by[PASS]) == 1 else 'meet'} every objective")
     else:
         parts.append("No model was shown to meet every objective")
     if best is not None and best.per_1000 is not None:
@@ -58,15 +58,15 @@ def _sentence(found: Sequence[Chosen], best: Chosen | None) -> str:
             f"{alone} {_cost(best.per_1000)} {best.unit} for 1,000 requests{', ' + least if least else ''}"
         )
     if by[FAIL]:
-        parts.append(f"{_listed(by[FAIL])} {'does' if len(by[FAIL]) == 1 else 'do'} not ({_why(found)})")
+        parts.append(f"{listed(by[FAIL], None)} {'does' if len(by[FAIL]) == 1 else 'do'} not ({_why(found)})")
     if by[INCONCLUSIVE]:
-        parts.append(f"of {_listed(by[INCONCLUSIVE])} it is open")
+        parts.append(f"of {listed(by[INCONCLUSIVE], None)} it is open")
     return "; ".join(parts) + "."
 
 
 def _cost(per_1000: tuple[float, float, float]) -> str:
     """With its interval, where that is more than one number."""
-    value, low, high = map(_money, per_1000)
+    value, low, high = map(figures, per_1000)
     return value if low == value == high else f"{value} ({low} – {high})"
 
 
@@ -99,7 +99,7 @@ def _why(found: Sequence[Chosen]) -> str:
 def _said(one: Objective) -> str:
     q = one.quantile
     return (
-        f"{percentile(one.p)} of {_title(one.metric)} {_ms(q.value)} ms ({_ms(q.low)} – {_ms(q.high)}), at most {ms(one.max_ms)}"
+        f"{percentile(one.p)} of {_title(one.metric)} {ms_or_failed(q.value)} ms ({ms_or_failed(q.low)} – {ms_or_failed(q.high)}), at most {ms(one.max_ms)}"
     )  # fmt: skip
 
 
@@ -107,18 +107,6 @@ def _title(metric: str) -> str:
     """The metric in words: TTFT since scheduled, end to end since scheduled."""
     title = BY_NAME[metric].title
     return title if title[:2].isupper() else title[:1].lower() + title[1:]
-
-
-def _ms(value: float | None) -> str:
-    return "failed" if value is not None and math.isinf(value) else ms(value)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _money(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
 
 
 def _table(found: Sequence[Chosen]) -> Table:
@@ -139,8 +127,8 @@ def _row(one: Chosen) -> tuple[str, ...]:
     dearer = one.dearer
     return (
         one.name, f"{one.blocks}", f"{one.requests:,}", share(one.answered / one.requests if one.requests else None),
-        *(_ms(q.value) for q in one.took), *(f"{_ms(o.quantile.value)} ({_ms(o.quantile.low)} – {_ms(o.quantile.high)}): {o.outcome}" for o in one.objectives),
-        one.outcome, NONE if cost is None else _money(cost[0]), NONE if cost is None else f"{_money(cost[1])} – {_money(cost[2])}",
+        *(ms_or_failed(q.value) for q in one.took), *(f"{ms_or_failed(o.quantile.value)} ({ms_or_failed(o.quantile.low)} – {ms_or_failed(o.quantile.high)}): {o.outcome}" for o in one.objectives),
+        one.outcome, NONE if cost is None else figures(cost[0]), NONE if cost is None else f"{figures(cost[1])} – {figures(cost[2])}",
         NONE if dearer is None else f"{math.exp(dearer.mean):.3g} times",
         NONE if dearer is None or dearer.low is None or dearer.high is None else f"{math.exp(dearer.low):.3g} – {math.exp(dearer.high):.3g}",
     )  # fmt: skip

@@ -16,7 +16,7 @@ from tailgauge_analysis.crossing.result import Compared, Result
 from tailgauge_analysis.crossing.turning import Turning
 from tailgauge_analysis.experiment.answer import Line, Mark, Picture, Table
 from tailgauge_analysis.quantiles import Floats, rank
-from tailgauge_analysis.wording import ms, percentile, share
+from tailgauge_analysis.wording import figures, ms_or_failed, percentile, share
 
 NONE = "–"
 OPEN = "undecided"
@@ -59,11 +59,6 @@ def signed(value: float) -> str:
     return text if value == 0 else f"{'+' if value > 0 else '−'}{text}"
 
 
-def money(value: float) -> str:
-    """A cost: three figures."""
-    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
-
-
 def verdict(rate: float, of: Turning) -> str:
     """What is shown of a load, by the interval of the crossover."""
     if of.low is not None and rate <= of.low:
@@ -102,7 +97,7 @@ def _load(one: Compared, found: Result, sustainable: float) -> tuple[str, ...]:
     load, copied, p = one.load, one.load.copied, found.p
     row = [
         f"{load.rate_per_s:.3g}", f"{load.rate_per_s / sustainable:.0%}", f"{sum(map(len, load.off)):,}", f"{sum(map(len, load.on)):,}",
-        *((_ms(pooled(load.off, p)), _ms(pooled(load.on, p))) if p is not None and load.off else (NONE, NONE)),
+        *((ms_or_failed(pooled(load.off, p)), ms_or_failed(pooled(load.on, p))) if p is not None and load.off else (NONE, NONE)),
         *_told(one.slow), verdict(load.rate_per_s, found.slow),
     ]  # fmt: skip
     if found.bad is not None:
@@ -122,7 +117,7 @@ def _load(one: Compared, found: Result, sustainable: float) -> tuple[str, ...]:
     spent, each = copied.cost, per_ms(one, p)
     row += [
         share(copied.hedged), share(copied.won), share(copied.refused[0]), share(copied.refused[1]),
-        NONE if spent is None else _range(1000 * spent[0], 1000 * spent[1]), NONE if each is None else _range(*each),
+        NONE if spent is None else span(1000 * spent[0], 1000 * spent[1]), NONE if each is None else span(*each),
     ]  # fmt: skip
     return tuple(row)
 
@@ -133,12 +128,10 @@ def _told(one: Contrast | None) -> tuple[str, str]:
     return change(one.value), f"{change(one.low)} – {change(one.high)}"
 
 
-def _ms(value: float) -> str:
-    return "failed" if math.isinf(value) else ms(value)
-
-
-def _range(low: float, high: float) -> str:
-    return money(low) if money(low) == money(high) else f"{money(low)} – {money(high)}"
+def span(low: float, high: float, to: str = "–") -> str:
+    """Least to most; one number where both read the same."""
+    a, b = figures(low), figures(high)
+    return a if a == b else f"{a} {to} {b}"
 
 
 def delays(tried: Mapping[float, tuple[Load, Contrast | None]]) -> Table:
@@ -147,8 +140,7 @@ def delays(tried: Mapping[float, tuple[Load, Contrast | None]]) -> Table:
         "A row is a hedge delay at the lowest load; the one with the lowest quantile was used at all loads."
     )
     rows = tuple(
-        (f"{delay:g}", *((change(one.value), f"{change(one.low)} – {change(one.high)}") if one else (NONE, NONE)),
-         share(load.copied.hedged), share(load.copied.won))
+        (f"{delay:g}", *_told(one), share(load.copied.hedged), share(load.copied.won))
         for delay, (load, one) in sorted(tried.items())
     )  # fmt: skip
     return Table(caption, ("delay, ms", "change", "95% interval", "calls copied", "copy won"), rows)

@@ -81,7 +81,7 @@ def _sized(found: Result) -> list[str]:
     best = _best(found)
     each = tables.per_ms(best, found.p) if best is not None else None
     if best is not None and each is not None:
-        text = f"At {_rate(best.load.rate_per_s)} requests/s a millisecond less costs {_range(*each)} {best.load.copied.unit} for 1,000 requests."
+        text = f"At {_rate(best.load.rate_per_s)} requests/s a millisecond less costs {tables.span(*each, to='to')} {best.load.copied.unit} for 1,000 requests."
         out.append(text)
     return out
 
@@ -148,11 +148,6 @@ def _shown(found: Result) -> list[Compared]:
 
 def _rate(value: float) -> str:
     return f"{value:.3g}"
-
-
-def _range(low: float, high: float) -> str:
-    a, b = tables.money(low), tables.money(high)
-    return a if a == b else f"{a} to {b}"
 
 
 def _smallest(found: Result) -> str:

@@ -66,7 +66,7 @@ class Level:
 def level(name: str, rate_per_s: float, reading: Reading, *, emptied: bool, today: bool) -> Level:
     """What a run says; `today`: of the traffic as it is, whose trace is kept."""
     frames, stage = reading.frames, reading.steady
-    sent = stage.attempts[stage.attempts["sent_at_ns"].notna()].sort_values("sent_at_ns", kind="stable")
+    sent = stage.sent
     over = (sent["ended"] == records.OVERLOADED).to_numpy(np.bool_)
     found = known(frames)
     first = [one for one in found if (one.target, one.model) == (found[0].target, found[0].model)]

@@ -16,7 +16,7 @@ from tailgauge_analysis.headroom.limits import CAPACITY, OBJECTIVES
 from tailgauge_analysis.portions import Portion
 from tailgauge_analysis.rate_limits.growth import MOST_FACTOR, Growth
 from tailgauge_analysis.rate_limits.said import spoken
-from tailgauge_analysis.wording import share
+from tailgauge_analysis.wording import figures, share
 
 LEVELS = (
     "requests/s", "times today", "runs", "requests", "refused", "95% interval", "429s by", "answered/s", "grows", "sustained",
@@ -24,11 +24,6 @@ LEVELS = (
 LIMITS = (
     "limit", "429s", "a second", "at once", "sustained requests/s", "without cache", "growth to the first 429", "without cache",
 )  # fmt: skip
-
-
-def per_s(value: float) -> str:
-    """A rate: three figures."""
-    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
 
 
 def times(value: float) -> str:
@@ -69,10 +64,10 @@ def _level(one: Judged, today: float) -> tuple[str, ...]:
     served = sum(level.served.value * level.seconds for level in one.levels) / seconds if seconds else 0.0
     growing = sum(level.growing for level in one.levels)
     return (
-        per_s(one.rate_per_s) + ("*" if one.emptied else ""), times(one.rate_per_s / today), f"{len(one.levels)}",
+        figures(one.rate_per_s) + ("*" if one.emptied else ""), times(one.rate_per_s / today), f"{len(one.levels)}",
         f"{sum(level.requests for level in one.levels):,}", share(one.refused.value), _ends(one.refused),
         ", ".join(spoken(kind) for kind in sorted(counts, key=lambda kind: -counts[kind])) or "–",
-        per_s(served), f"{growing} of {len(one.levels)}" if growing else "no", one.outcome,
+        figures(served), f"{growing} of {len(one.levels)}" if growing else "no", one.outcome,
     )  # fmt: skip
 
 
@@ -83,7 +78,7 @@ def _ends(portion: Portion) -> str:
 def limits(found: Sequence[Bound], growths: Sequence[Grown], today: float) -> Table:
     """A row a limit, the tightest first."""
     by_kind = {one.kind: one for one in growths}
-    caption = f"A row is a limit. Sustained: the rate at which it refuses as much as is borne, with its interval; today's is {per_s(today)}."
+    caption = f"A row is a limit. Sustained: the rate at which it refuses as much as is borne, with its interval; today's is {figures(today)}."
     return Table(caption, LIMITS, tuple(_limit(one, by_kind.get(one.kind)) for one in found))
 
 
@@ -102,12 +97,12 @@ def _limit(one: Bound, growth: Grown | None) -> tuple[str, ...]:
 def _rate(rate: Rate | None) -> str:
     if rate is None:
         return "–"
-    alone = per_s(rate.value)
-    return alone if rate.low == rate.high else f"{alone} ({per_s(rate.low)} – {per_s(rate.high)})"
+    alone = figures(rate.value)
+    return alone if rate.low == rate.high else f"{alone} ({figures(rate.low)} – {figures(rate.high)})"
 
 
 def _between(rate: Rate | None) -> str:
-    return "–" if rate is None else f"{per_s(rate.low)} – {per_s(rate.high)}"
+    return "–" if rate is None else f"{figures(rate.low)} – {figures(rate.high)}"
 
 
 def _burst(burst: Rate, *, seen: bool) -> str:

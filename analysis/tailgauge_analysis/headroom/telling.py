@@ -16,9 +16,9 @@ from tailgauge_analysis.headroom.facts import About, Sustained, facts, without_c
 from tailgauge_analysis.headroom.growing import Grown, grown, least
 from tailgauge_analysis.headroom.judgement import Judged
 from tailgauge_analysis.headroom.level import Level, Rate
-from tailgauge_analysis.headroom.tables import limit_name, per_s, times
+from tailgauge_analysis.headroom.tables import limit_name, times
 from tailgauge_analysis.rate_limits.growth import MOST_FACTOR, Growth
-from tailgauge_analysis.wording import share
+from tailgauge_analysis.wording import figures, share
 
 NOTHING = "No rate could be judged: every run was INVALID, or there was no time for one."
 
@@ -75,9 +75,9 @@ def quiet(about: About, levels: Sequence[Level], found: Sequence[Bound], *, pass
         else f"although {levels[0].refused.k:,} calls were refused already"
     )
     sentence = (
-        f"Told by headers and usage alone, {met}: this traffic is sustained up to a rate between {per_s(low)} and "
-        f"{per_s(high)} requests/s, {times(low / about.today)} to {times(high / about.today)} times today's "
-        f"{per_s(about.today)}; {limit_name(first.kind)} would be met first{_first(grows, levels[0].seconds)}."
+        f"Told by headers and usage alone, {met}: this traffic is sustained up to a rate between {figures(low)} and "
+        f"{figures(high)} requests/s, {times(low / about.today)} to {times(high / about.today)} times today's "
+        f"{figures(about.today)}; {limit_name(first.kind)} would be met first{_first(grows, levels[0].seconds)}."
     )
     return Answer(
         kind="headroom", sentence=sentence, table=tables.limits(named, growths, about.today),
@@ -96,23 +96,23 @@ def _nothing(about: About, why: str) -> Answer:
 
 
 def _sentence(about: About, rate: Sustained, binds: str | None, first: str) -> str:
-    today = f"today's {per_s(about.today)}"
+    today = f"today's {figures(about.today)}"
     if rate.high is None and rate.low is not None:
         return (
-            f"This traffic is sustained up to {per_s(rate.low)} requests/s at least, {times(rate.low / about.today)} times "
+            f"This traffic is sustained up to {figures(rate.low)} requests/s at least, {times(rate.low / about.today)} times "
             f"{today}: no limit was met up to there{_needed(about, rate)}."
         )
     if rate.low is None and rate.high is None:
         return (
-            f"No limit was met up to {per_s(about.tried)} requests/s, {times(about.tried / about.today)} times {today}, but that "
+            f"No limit was met up to {figures(about.tried)} requests/s, {times(about.tried / about.today)} times {today}, but that "
             f"fewer than {share(about.refused)} of the calls are refused cannot be told from so few."
         )
     if rate.low is None:
-        return f"No rate was found that is sustained: {per_s(rate.high or 0)} requests/s are too many already, by {limit_name(binds)}."
+        return f"No rate was found that is sustained: {figures(rate.high or 0)} requests/s are too many already, by {limit_name(binds)}."
     value = rate.value or rate.low
     growth = f"{times(value / about.today)} times {today} ({times(rate.low / about.today)} – {times((rate.high or 0) / about.today)})"
     return (
-        f"This traffic is sustained up to {per_s(value)} requests/s ({per_s(rate.low)} – {per_s(rate.high or 0)}), {growth}; "
+        f"This traffic is sustained up to {figures(value)} requests/s ({figures(rate.low)} – {figures(rate.high or 0)}), {growth}; "
         f"{limit_name(binds)} is met first{first}{_needed(about, rate)}."
     )
 
@@ -159,7 +159,7 @@ def _smallest(rate: Sustained) -> str:
 
 
 def _cases(about: About, rate: Sustained, tried: Sequence[Judged], binds: str | None) -> tuple[Case, ...]:
-    name = f"today's {per_s(about.today)} requests/s are sustained"
+    name = f"today's {figures(about.today)} requests/s are sustained"
     outcome = _met(About(about.today, 1.0, about.refused, about.good, about.tried, ()), rate)
     out = [Case(name, outcome, f"sustained: {_ends(rate)}; met first: {limit_name(binds)}")]
     if about.need:
@@ -172,14 +172,14 @@ def _cases(about: About, rate: Sustained, tried: Sequence[Judged], binds: str | 
         )
     contradicted = [one for one in tried if one.outcome == OPEN]
     if contradicted:
-        rates = ", ".join(per_s(one.rate_per_s) for one in contradicted)
+        rates = ", ".join(figures(one.rate_per_s) for one in contradicted)
         out.append(Case("every rate is decided", OPEN, f"inconclusive: {rates} requests/s"))
     return tuple(out)
 
 
 def _ends(rate: Sustained) -> str:
-    low = "unknown" if rate.low is None else per_s(rate.low)
-    return f"{low} to {'unknown' if rate.high is None else per_s(rate.high)} requests/s"
+    low = "unknown" if rate.low is None else figures(rate.low)
+    return f"{low} to {'unknown' if rate.high is None else figures(rate.high)} requests/s"
 
 
 def _remarks(about: About, tried: Sequence[Judged], found: Sequence[Bound]) -> list[str]:
@@ -212,7 +212,7 @@ def _cache_said(found: Sequence[Bound], growths: Sequence[Grown], about: About) 
         return []
     low, high = told["low_per_s"], told["high_per_s"]
     text = (
-        f"Without the prompt cache between {per_s(low)} and {per_s(high)} requests/s would be sustained, {times(low / about.today)} to "
+        f"Without the prompt cache between {figures(low)} and {figures(high)} requests/s would be sustained, {times(low / about.today)} to "
         f"{times(high / about.today)} times today's: {limit_name(told['binding'])} would be met first."
     )
     return [text]

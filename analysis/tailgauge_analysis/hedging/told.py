@@ -215,17 +215,14 @@ def _points(value: float) -> str:
 def _slowness(slow: Json | None) -> str:
     if slow is None or slow["why"]:
         return f"not known: {slow['why']}" if slow else "not known"
-    ends = [
-        f"{slow[f'correlation_{end}']:.2f}" if slow[f"correlation_{end}"] is not None else "?"
-        for end in ("low", "high")
-    ]
-    correlation = (
-        "?" if slow["correlation"] is None else f"{slow['correlation']:.2f}"
-    )  # none of them is slow, or all
+    known = (slow[name] for name in ("correlation", "correlation_low", "correlation_high"))
+    value, low, high = (
+        "?" if one is None else f"{one:.2f}" for one in known
+    )  # none: none of them is slow, or all
     return (
         f"{share(slow['slow_share'])} of the calls and {share(slow['copy_slow_share'])} of the copies of slow ones take longer than "
         f"{ms(slow['slower_than_ms'])} ms; both: {share(slow['both_slow'])}, {share(slow['product'])} if independent; "
-        f"correlation {correlation} ({ends[0]} to {ends[1]}), n {count(slow['copies'])}"
+        f"correlation {value} ({low} to {high}), n {count(slow['copies'])}"
     )
 
 
