@@ -106,6 +106,10 @@ RUN_KEYS = (
         "scheduled, dispatched, client_drop, not_reached, lost, ended by class, censored; preflight excepted",
     ),
     (
+        "engine_tokens",
+        "tokens that the target's own engine counts on its page /metrics: engine (vLLM or llama.cpp), before, after; null where users do not leave, at a provider, at the embedded endpoint, and where the page could not be read or the engine did not come to rest; absent from a rehearsal and in older runs",
+    ),
+    (
         "certificate",
         "what the run cites of this machine's certificate: id, made_at, host, transport (plain or tls), rates in chunks/s, errors in ms; or id null and why; absent from a rehearsal",
     ),

@@ -14,7 +14,7 @@ from pathlib import Path
 from tailgauge.errors import RunDataError
 from tailgauge_analysis.problems import NOTE, OWNER, Problem
 from tailgauge_analysis.runfile import Json, listing, load, table, text, whole
-from tailgauge_analysis.wording import listed, plural
+from tailgauge_analysis.wording import listed, plain, plural
 from tailgauge_analysis.worker_entry import entries
 
 STATES = ("running", "complete", "interrupted", "guarded", "failed", "unusable")
@@ -105,6 +105,7 @@ def _normal(run: Json, folders: Sequence[Path], home: Path | None, *, closed: bo
         "versions": _facts(table(run, "versions")),
         "owner": _facts(table(run, "owner")),
         "certificate": table(run, "certificate"),
+        "engine_tokens": _engine(table(run, "engine_tokens")),
         "workers": run["workers"],
         "conservation": counted if closed else {},
         "planned": whole(counted.get("scheduled")) if arrival in PLANNED else None,
@@ -115,6 +116,14 @@ def _normal(run: Json, folders: Sequence[Path], home: Path | None, *, closed: bo
             if isinstance(entry, dict)
         ],
     }
+
+
+def _engine(told: Json) -> Json:
+    """Empty where the engine's count is not known whole."""
+    engine, before, after = text(told.get("engine")), whole(told.get("before")), whole(told.get("after"))
+    if not engine or before is None or after is None:
+        return {}
+    return {"engine": plain(engine, 40), "before": before, "after": after}
 
 
 def _facts(tree: Json) -> Json:

@@ -11,6 +11,7 @@ from tailgauge import describe
 from tailgauge.arrivals import Schedule
 from tailgauge.clock import monotonic_ns
 from tailgauge.crew import Crew
+from tailgauge.engine_page import EnginePage
 from tailgauge.folder import RunFolder, write_json
 from tailgauge.preflight import Learnt
 from tailgauge.scenario import Scenario
@@ -33,6 +34,7 @@ class Told(Protocol):
     preflight: list[dict[str, Any]]
     tried: dict[str, Any] | None
     targets: list[Target]
+    engine_page: EnginePage
     target_urls: list[str]
     started_at: str
     start_at_ns: int | None
@@ -68,6 +70,7 @@ def write(run: Told, *, ended: bool = False) -> None:
     facts = describe.run_json(run_facts(run), run.state, run.notes, run.preflight)
     facts["admission_end_at_ns"] = run.admission_end_at_ns
     facts["ended_at_ns"] = monotonic_ns() if ended else None
+    facts["engine_tokens"] = run.engine_page.facts()
     facts["certificate"] = run.settings.certificate
     facts["trace"] = run.schedule.trace if run.schedule else None
     facts["conservation"] = run.crew.conservation(_scheduled(run), run.folder, final=ended)

@@ -22,6 +22,7 @@ from tailgauge.clock import boot_id, monotonic_ns, utc_now
 from tailgauge.conservation import request_ids
 from tailgauge.crew import Crew, Member, Workers, pace
 from tailgauge.endpoints.keys import key_for
+from tailgauge.engine_page import EnginePage
 from tailgauge.errors import TailgaugeError, TargetError, UsageError
 from tailgauge.folder import RunFolder, new_run_id
 from tailgauge.guard import Amount
@@ -71,6 +72,7 @@ class Run:
         self.target_urls = [one.url for one in self.targets]
         self._endpoint: Child | None = None
         self._endpoint_url = ""
+        self.engine_page = EnginePage(self.scenario, gevent.sleep)
         self._changed = Event()
         self.started_at = utc_now()
         self._mustered = False  # the plan is out: who comes now comes late
@@ -261,6 +263,7 @@ class Run:
         assert self.schedule is not None
         leaves_out = self.scenario.limits.lost_share == "leave_out"
         until_ns = int(self.scenario.stages.duration_s * 1e9)
+        self.engine_page.begin(self.notes.append)
         self._handout = Handout(self.schedule, until_ns, self.crew, self._give, leaves_out=leaves_out)
         self.start_at_ns = monotonic_ns() + LEAD_NS
         told = {"run": self.run_id, "start_at_ns": self.start_at_ns, "learnt": self.tried["learnt"]}
@@ -311,6 +314,7 @@ class Run:
 
     def hurry(self) -> None:
         """Close what is still open, instead of waiting for it."""
+        self.engine_page.hurry()
         for member in self.crew.living():
             self._link.send("hurry", {"run": self.run_id}, member.node)
 
@@ -338,6 +342,8 @@ class Run:
             return self._link.send("drain", {"run": self.run_id, "seconds": seconds}, member.node)
 
         wind_up(self.crew, drain, self._changed, seconds, self.notes.append)
+        if self.state == "running":
+            self.engine_page.end(self.notes.append)
         self._settle()
         if self._endpoint is not None:
             if self.start_at_ns:

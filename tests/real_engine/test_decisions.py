@@ -7,6 +7,7 @@ checkup has to find out about. A rate is compared as a ratio, with a wide margin
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -15,10 +16,31 @@ from typing import Any
 import pandas as pd
 import pytest
 from end_to_end.running import TAILGAUGE, RunData, Running
+from real_engine.relaying import reading_to_the_end
 
 SLOTS, TOKENS = 4, 100
 ANSWER = 40  # tokens of a hedged call
 TABLES = ("target", "second_target")
+
+LEAVING = """
+[target]
+url = "{url}"
+protocol = "openai"
+[experiment]
+kind = "checkup"
+minutes = 1
+[experiment.checkup]
+skip = ["light", "cached", "fan_out", "loaded"]
+[arrival]
+rate_per_s = 4
+[traffic.chat]
+prompt_tokens = 30
+output_tokens = 60
+[traffic.chat.retry]
+policy = "none"
+[simulated]
+profile = "tiny"
+"""
 
 SAME = f"""
 [target]
@@ -221,3 +243,32 @@ def test_of_eight_calls_on_one_warm_prefix_most_miss_and_the_checkup_says_why(en
     assert told["exit_code"] == 1
     assert any("the cache is kept by slot" in row[0] for row in told["table"]["rows"])
     assert any("headers come long before the first content" in row[0] for row in told["table"]["rows"])
+
+
+@pytest.mark.parametrize("engine", [{"parallel": SLOTS, "threads": 2, "shape": "large"}], indirect=True)
+@pytest.mark.parametrize("passes_it_on", [True, False])
+def test_a_gateway_that_keeps_to_itself_that_a_client_has_left_is_found(
+    engine, tmp_path, full_size, passes_it_on
+):
+    if not full_size:
+        pytest.skip("make verify: a minute of both cores")
+    with contextlib.ExitStack() as stack:
+        url = engine.url
+        if not passes_it_on:
+            url = stack.enter_context(reading_to_the_end(url))
+        told = answered(tmp_path, "leaving", LEAVING.format(url=url), timeout_s=200)
+        rows = attempts(tmp_path, told)
+        made = engine.counters()["tokens_predicted_total"]
+    left, whole = rows[rows.ended == "cancelled"], rows[rows.ended == "ok"]
+    (check,) = (one for one in told["facts"]["checks"] if one["check"] == "cancel_ignored")
+    print(
+        f"{made:.0f} tokens, {whole.output_tokens.sum():.0f} in {len(whole)} whole answers, {len(left)} left: {check}"
+    )
+
+    assert "llama.cpp counts" in check["evidence"]
+    if passes_it_on:
+        assert made < whole.output_tokens.sum() + 40 * len(left)
+        assert (told["facts"]["findings"], told["exit_code"]) == ([], 0)
+    else:
+        assert made == whole.output_tokens.sum() + 60 * len(left)
+        assert (told["facts"]["findings"], told["exit_code"]) == (["cancel_ignored"], 1)

@@ -1,7 +1,7 @@
 """Clients that leave: whether the endpoint stops, and what is billed.
 
-Rule: by the endpoint's own log, call by call. A target without such a log does not say what it made after a client left;
-then neither check is answered, because a guess would be no evidence.
+Rule: by the endpoint's own log, call by call; without one by its engine's own count of tokens, all calls together. Where
+there is neither, neither check is answered, because a guess would be no evidence.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from tailgauge import records
+from tailgauge_analysis.checkup.by_engine import by_engine
 from tailgauge_analysis.checkup.check import Check, Gain, of_share, saved, untold
 from tailgauge_analysis.checkup.seen import Seen
 from tailgauge_analysis.experiment.reading import Reading
@@ -19,7 +20,7 @@ from tailgauge_analysis.wording import count, share
 WENT_ON = 0.5  # of what was left of the answer
 BILLED_TIMES = 1.25  # what was generated
 _KEYS = list(CALL)
-_UNKNOWN = "the target has no log of what it made after a client had left: compare its usage report with the tokens received"
+_UNKNOWN = "the target does not say what it {} after a client had left: compare its usage report with the tokens received"
 
 
 def cancelled(reading: Reading, left_share: float) -> Seen:
@@ -30,7 +31,8 @@ def cancelled(reading: Reading, left_share: float) -> Seen:
     both = ours[_KEYS].merge(log, on=_KEYS)
     both = both[both["cancelled_at_ns"].notna()].sort_values("received_at_ns", kind="stable")
     if not len(log):
-        return Seen((untold("cancel_ignored", _UNKNOWN), untold("cancel_billed", _UNKNOWN)))
+        ignored = by_engine(reading.frames, left_share) or untold("cancel_ignored", _UNKNOWN.format("makes"))
+        return Seen((ignored, untold("cancel_billed", _UNKNOWN.format("bills"))))
     asked = reading.frames.requests.drop_duplicates("request_id").set_index("request_id")[
         "asked_output_tokens"
     ]

@@ -24,7 +24,7 @@ from tailgauge_analysis.quantiles import Floats
 FEWEST = 10  # values of a sample, to tell anything of it
 REPS = 300
 STRICT = 0.002  # some 25 tests at 5% together
-_Z, _Z_STRICT, _Z_POWER = 1.959964, 2.878, 0.842  # of 95%, of STRICT, of four in five
+_Z, Z_STRICT, _Z_POWER = 1.959964, 2.878, 0.842  # of 95%, of STRICT, of four in five
 
 Mask = npt.NDArray[np.bool_]
 
@@ -68,7 +68,7 @@ class Medians:
     @property
     def detects(self) -> float:
         """The ratio that is called more than `times`, at 0.2%, four times in five."""
-        return self.times * math.exp((_Z_STRICT + _Z_POWER) * self.error)
+        return self.times * math.exp((Z_STRICT + _Z_POWER) * self.error)
 
     @property
     def low(self) -> float:
@@ -138,8 +138,12 @@ def medians(a: Floats, b: Floats, times: float) -> Medians | None:
 def told(value: float, drawn: Floats, times: float) -> Medians:
     """From the logarithm of a ratio and what resamples of it say."""
     error = max(float(np.std(drawn[np.isfinite(drawn)])), 1e-6)
-    p_value = 0.5 * math.erfc((value - math.log(times)) / error / math.sqrt(2))
-    return Medians(math.exp(value), error, p_value, times)
+    return Medians(math.exp(value), error, p_above(value, math.log(times), error), times)
+
+
+def p_above(value: float, borne: float, error: float) -> float:
+    """Chance of a value as high or higher where the truth is what is borne; normal."""
+    return 0.5 * math.erfc((value - borne) / error / math.sqrt(2))
 
 
 def _log_ratio(a: Floats, b: Floats) -> float:

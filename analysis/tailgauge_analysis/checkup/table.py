@@ -112,7 +112,7 @@ CHECKS: Mapping[str, Asked] = {
         COST, "send calls that share a prefix to one place, one after the other, or ask for routing by prefix",
     ),
     "cancel_ignored": Asked(
-        "cancelled", "the endpoint goes on when its client has left", "10% of the calls that were left",
+        "cancelled", "the endpoint goes on when its client has left", "10% of the calls that were left; by an engine's count, a quarter of their tokens",
         COST, "close the connection on leaving, and pass the disconnect on through every proxy; bound max_tokens until then",
     ),
     "cancel_billed": Asked(

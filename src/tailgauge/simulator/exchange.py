@@ -47,6 +47,7 @@ class Exchange:
         self._charge = Charge(None)
         self._lookup: Lookup | None = None
         self._admitted = self._settled = False
+        self._generated = 0
         self._meter: CallMeter | None = None
 
     @property
@@ -158,7 +159,7 @@ class Exchange:
         """No more tokens: settle limits, cache and bill. Only the first time counts."""
         if self._settled:
             return
-        self._settled = True
+        self._settled, self._generated = True, generated
         limits, billing = self.behaviours.limits, self.behaviours.settings.billing
         if self._lookup is not None:
             self.behaviours.cache.abandon(self._lookup)
@@ -182,7 +183,8 @@ class Exchange:
             )
             if row.ended_at_ns is None or row.status != _OK_STATUS:
                 reason = ABORT if row.cancelled_at_ns is not None else ERROR
-            self._meter.finished(now_ns, reason, row.output_tokens, row.chunk_sent_at_ns)
+            made = max(row.output_tokens, self._generated)  # an engine counts what nobody reads, too
+            self._meter.finished(now_ns, reason, made, row.chunk_sent_at_ns)
 
     def _usage(self, output_tokens: int) -> Usage:
         if not self._admitted:

@@ -1,0 +1,96 @@
+"""What was made after clients had left, by the engine's own count: held to what was planted."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tailgauge_analysis.checkup.by_engine import by_engine
+from tailgauge_analysis.checkup.check import STRICT
+
+STOPS, GOES_ON = 2, 10_000  # tokens after the client has left
+
+
+def frames(seed, *, after, goes_on=1.0, spread=0.0, others=0, calls=80, per_chunk=1):
+    """A run in which every second client leaves after ten chunks; `goes_on` of those calls make `after` tokens more."""
+    rng = np.random.default_rng(seed)
+    whole = np.maximum(15, np.round(60 * rng.lognormal(0, spread, calls))).astype(int)
+    left = rng.random(calls) < 0.5
+    shown = np.minimum(10 * per_chunk, whole)
+    made = np.where(left, shown, whole)
+    made += np.where(left & (rng.random(calls) < goes_on), np.minimum(after, whole - shown), 0)
+    attempts = pd.DataFrame({
+        "stage": "steady", "sent_at_ns": 1.0, "ended": np.where(left, "cancelled", "ok"),
+        "output_tokens": np.where(left, np.nan, whole), "chunks": np.where(left, shown, whole) // per_chunk,
+    })  # fmt: skip
+    told = {"engine": "vLLM", "before": 1000, "after": 1000 + int(made.sum()) + others}
+    truth = float((made - shown)[left].sum() / whole[left].sum())  # of the whole answers
+    return SimpleNamespace(run={"engine_tokens": told}, attempts=attempts), truth
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.4])
+def test_an_engine_that_stops_is_never_called_one_that_goes_on(spread):
+    found = [by_engine(frames(seed, after=STOPS, spread=spread)[0], 0.1) for seed in range(100)]
+
+    assert min(one.p_value for one in found) > STRICT
+
+
+@pytest.mark.parametrize(("spread", "per_chunk"), [(0.0, 1), (0.0, 3), (0.4, 1)])
+def test_one_that_goes_on_is_found_each_time_and_by_how_much(spread, per_chunk):
+    covered = 0
+    for seed in range(40):
+        run, truth = frames(seed, after=GOES_ON, spread=spread, per_chunk=per_chunk)
+        found = by_engine(run, 0.1)
+        covered += found.gain.low <= 0.1 * truth <= found.gain.high
+
+        assert found.p_value < STRICT
+        assert "vLLM counts" in found.evidence
+    assert covered >= 35  # of 38 expected
+
+
+def test_the_share_of_what_was_left_is_recovered():
+    run, truth = frames(3, after=GOES_ON, goes_on=0.5, calls=400)
+    found = by_engine(run, 1.0)
+
+    assert truth == pytest.approx(0.5 * 50 / 60, abs=0.1)
+    assert found.gain.value == pytest.approx(truth, rel=0.05)
+
+
+def test_what_others_made_is_told_and_nothing_else():
+    found = by_engine(frames(1, after=STOPS, others=9000)[0], 0.1)
+
+    assert found.p_value is None
+    assert "others use it too" in found.evidence
+
+
+def test_a_count_below_what_usage_tells_is_no_evidence():
+    run, _ = frames(1, after=STOPS, others=-2000)
+    assert by_engine(run, 0.1).p_value is None
+
+
+@pytest.mark.parametrize("change", [{"ended": "timeout"}, {"output_tokens": np.nan}])
+def test_calls_of_which_nobody_knows_what_they_made_leave_it_untold(change):
+    run, _ = frames(1, after=STOPS)
+    row = run.attempts.index[run.attempts["ended"] == "ok"][0]
+    for column, value in change.items():
+        run.attempts.loc[row, column] = value
+
+    assert by_engine(run, 0.1).p_value is None
+
+
+def test_a_refused_call_made_nothing():
+    run, _ = frames(1, after=GOES_ON)
+    refused = run.attempts.iloc[:5].assign(ended="rate_limited", output_tokens=np.nan, chunks=0)
+    run.attempts = pd.concat([run.attempts, refused], ignore_index=True)
+
+    assert by_engine(run, 0.1).p_value < STRICT
+
+
+def test_few_answers_are_too_few_and_no_page_is_no_check():
+    run, _ = frames(1, after=GOES_ON, calls=14)
+    assert by_engine(run, 0.1).p_value is None
+    run.run["engine_tokens"] = {}
+    assert by_engine(run, 0.1) is None

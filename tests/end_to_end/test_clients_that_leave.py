@@ -1,0 +1,81 @@
+"""Clients that leave an endpoint of one's own: whether it goes on is told by its own count of tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from end_to_end.running import RunData, Start
+
+from tailgauge_analysis.checkup.by_engine import by_engine
+from tailgauge_analysis.checkup.check import STRICT
+from tailgauge_analysis.frames import load
+
+LEFT = """
+[target]
+url = "{url}"
+[arrival]
+rate_per_s = 15
+[stages]
+duration_s = 5
+[traffic.chat]
+prompt_tokens = 50
+output_tokens = 60
+[traffic.chat.cancel]
+share = 0.5
+after_chunks = 10
+"""
+CHECKUP = """
+[experiment]
+kind = "checkup"
+minutes = 1
+[experiment.checkup]
+skip = ["light", "cached", "fan_out", "loaded"]
+"""
+PROFILE = "--set=simulated.profile=tiny"
+
+
+@pytest.mark.parametrize("mode", ["immediate", "never"])
+def test_what_the_engine_counts_says_whether_it_goes_on(
+    start: Start, endpoint: Callable[..., str], tmp_path: Path, mode: str
+) -> None:
+    url = endpoint(PROFILE, f"--set=simulated.engine.cancel_mode={mode}")
+    path = tmp_path / "left.toml"
+    path.write_text(LEFT.format(url=url))
+    run: RunData = start("run", str(path), "--json").finish().run
+    rows = run.table("attempts")
+    rows = rows[rows.stage != "preflight"]
+    whole, left = rows[rows.ended == "ok"], rows[rows.ended == "cancelled"]
+    told = run.facts["engine_tokens"]
+    made, shown = told["after"] - told["before"], whole.output_tokens.sum() + left.chunks.sum()
+    found = by_engine(load([run.path]), 0.1)
+
+    assert told["engine"] == "vLLM"
+    assert len(whole) + len(left) == len(rows)
+    assert len(left) > 15
+    assert found is not None
+    assert found.p_value is not None
+    if mode == "never":
+        assert made == 60 * len(rows)
+        assert found.p_value < STRICT
+    else:
+        assert shown <= made < shown + 12 * len(left)  # 50 were left of each
+        assert found.p_value > STRICT
+
+
+def test_the_checkup_of_an_endpoint_that_goes_on_says_so(
+    start: Start, endpoint: Callable[..., str], tmp_path: Path, full_size: bool
+) -> None:
+    if not full_size:
+        pytest.skip("make verify: the same with rehearsal and answer")
+    url = endpoint(PROFILE, "--set=simulated.engine.cancel_mode=never")
+    path = tmp_path / "left.toml"
+    path.write_text(CHECKUP + LEFT.format(url=url).partition("[traffic.chat.cancel]")[0])
+    done = start("run", str(path), "--json").finish(180)
+    told = json.loads(done.stdout)
+
+    assert told["facts"]["findings"] == ["cancel_ignored"], done.stderr
+    assert any("vLLM counts" in cell for row in told["table"]["rows"] for cell in row)
+    assert told["exit_code"] == done.code == 1

@@ -1,0 +1,156 @@
+"""The page /metrics of an engine: what is taken from it, and that nothing a stranger sends does harm."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from tailgauge.engine_page import MOST_BYTES, Count, EnginePage, counted, own, read
+from tailgauge.scenario import Scenario
+from tailgauge.simulator.meters import Meters
+from tailgauge.simulator.metrics_page import render
+from tailgauge.target_tables import Target
+
+LLAMA = """# HELP llamacpp:tokens_predicted_total Number of generation tokens processed.
+# TYPE llamacpp:tokens_predicted_total counter
+llamacpp:tokens_predicted_total 585
+# TYPE llamacpp:requests_processing gauge
+llamacpp:requests_processing {calls}
+llamacpp:requests_deferred 0
+"""
+VLLM = """vllm:num_requests_running{engine="0",model_name="a b } c"} 1.0
+vllm:num_requests_running{engine="1",model_name="a b } c"} 2.0
+vllm:num_requests_waiting{engine="0",model_name="a b } c"} 0.0
+vllm:generation_tokens_total{engine="0",model_name="a b } c"} 1.5e+03
+vllm:generation_tokens_total{engine="1",model_name="a b } c"} 20.0 1700000000000
+"""
+
+
+def test_both_engines_pages_are_read_and_replicas_summed():
+    assert counted(LLAMA.format(calls=3)) == Count("llama.cpp", 585, 3)
+    assert counted(VLLM) == Count("vLLM", 1520, 3)
+
+
+def test_the_simulated_endpoints_own_page_is_one():
+    meters = Meters()
+    call = meters.received(0, 10)
+    call.admitted()
+    assert counted(render(meters, 'odd "name"')) == Count("vLLM", 0, 1)
+    call.finished(9, "stop", 7)
+    assert counted(render(meters, "tiny")) == Count("vLLM", 7, 0)
+
+
+@pytest.mark.parametrize("page", [
+    "", "<html>", "vllm:generation_tokens_total", VLLM.replace("1.5e+03", "NaN"), VLLM.replace("1.5e+03", "-4e+9"),
+    VLLM.replace("1.5e+03", "1e999"), VLLM.replace("1.5e+03", "--"), LLAMA.format(calls="+"), "{" * 100_000, "\x00" * 50,
+])  # fmt: skip
+def test_what_is_no_such_page_is_nothing(page):
+    assert counted(page) is None
+
+
+def test_a_provider_and_the_embedded_endpoint_are_not_asked():
+    assert own("http://127.0.0.1:8000/v1")
+    assert not own("simulated")
+    assert not own("https://api.anthropic.com")
+    assert not own("https://api.openai.com/v1")
+
+
+@contextmanager
+def serving(*pages: tuple[int, bytes]) -> Iterator[tuple[str, list[Any]]]:
+    """Address of a real server that answers with each page in turn, then with the last; and what it was asked."""
+    asked: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append((self.path, dict(self.headers)))
+            status, body = pages[min(len(asked), len(pages)) - 1]
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.send_header("location", "/metrics")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def page_of(calls: int) -> tuple[int, bytes]:
+    return 200, LLAMA.format(calls=calls).encode()
+
+
+def test_it_is_asked_at_the_root_and_without_a_key(monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
+    with serving(page_of(0)) as (url, asked):
+        assert read(Target(url=f"{url}/v1")) == Count("llama.cpp", 585, 0)
+    ((path, headers),) = asked
+    assert path == "/metrics"
+    assert "sk-secret" not in str(headers)
+    assert not {"authorization", "x-api-key"} & {name.lower() for name in headers}
+
+
+@pytest.mark.parametrize("answer", [
+    (404, LLAMA.encode()), (302, b""), (500, b""), (200, b"x" * (MOST_BYTES + 1)), (200, b"\xff\xfe"),
+])  # fmt: skip
+def test_a_target_without_the_page_is_nothing(answer):
+    with serving(answer) as (url, asked):
+        assert read(Target(url=url)) is None
+    assert len(asked) == 1
+
+
+def test_nobody_there_is_nothing():
+    with serving(page_of(0)) as (url, _):
+        pass
+    assert read(Target(url=url)) is None
+
+
+def leaving(url: str, **more: Any) -> Scenario:
+    cancel = {"share": 0.5, "after_chunks": 2}
+    return Scenario.model_validate({
+        "name": "left", "target": {"url": url}, "traffic": {"chat": {"cancel": cancel}}, **more,
+    })  # fmt: skip
+
+
+def test_it_counts_when_nothing_runs_any_more():
+    waits: list[float] = []
+    with serving(page_of(0), page_of(2), page_of(1), page_of(0)) as (url, asked):
+        page, notes = EnginePage(leaving(url), waits.append), []
+        page.begin(notes.append)
+        assert page.facts() is None
+        page.end(notes.append)
+    assert (len(asked), len(waits), notes) == (4, 2, [])
+    assert page.facts() == {"engine": "llama.cpp", "before": 585, "after": 585}
+
+
+def test_an_engine_that_does_not_come_to_rest_is_told_and_its_count_not_used():
+    with serving(page_of(0), page_of(1)) as (url, _):
+        page, notes = EnginePage(leaving(url), lambda _: page.hurry()), []
+        page.begin(notes.append)
+        page.end(notes.append)
+    assert page.facts() is None
+    assert len(notes) == 1
+    assert "its own count of tokens is not used" in notes[0]
+
+
+def test_it_is_asked_only_where_users_leave_and_one_target_answers():
+    with serving(page_of(0)) as (url, asked):
+        for scenario in (
+            leaving(url, traffic={"chat": {}}), leaving(url, second_target={"url": url}), leaving("simulated"),
+        ):  # fmt: skip
+            page, notes = EnginePage(scenario, lambda _: None), []
+            page.begin(notes.append)
+            page.end(notes.append)
+            assert (page.facts(), notes) == (None, [])
+    assert asked == []
