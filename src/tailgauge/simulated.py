@@ -51,12 +51,19 @@ def fetch_truth(url: str, run_id: str, folder: RunFolder, authority: str | None 
         handlers.append(urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=authority)))
     opener = urllib.request.build_opener(*handlers)
     try:
-        with opener.open(f"{url}/tailgauge/truth?run={run_id}", timeout=TRUTH_S) as answer:
+        with opener.open(f"{url}/tailgauge/truth?run={run_id}&settled", timeout=TRUTH_S) as answer:
             body = answer.read()
-            dropped = answer.headers.get("x-tailgauge-truth-dropped", "0")
+            dropped, still = (
+                answer.headers.get(f"x-tailgauge-truth-{word}", "0") for word in ("dropped", "open")
+            )
     except (urllib.error.URLError, OSError) as error:
         return [f"the endpoint's truth log could not be fetched: {error}"]
     path = folder.part("target", 0, "all")
     path.with_suffix(".tmp").write_bytes(body)
     path.with_suffix(".tmp").rename(path)
-    return [] if dropped in {"", "0"} else [f"the endpoint's truth log left out {dropped} calls"]
+    notes = [] if dropped in {"", "0"} else [f"the endpoint's truth log left out {dropped} calls"]
+    if still not in {"", "0"}:
+        notes.append(
+            f"the endpoint still worked on calls when its truth log was fetched, whose rows are not whole: {still}"
+        )
+    return notes

@@ -6,6 +6,7 @@ Rule: a handler reads the request, hands the call on, and sees to it that the tr
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from itertools import count
 from time import monotonic_ns
@@ -13,6 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
+from tailgauge.records import TruthRow
 from tailgauge.simulator import answers
 from tailgauge.simulator.ask import MAX_BODY_BYTES, Refused
 from tailgauge.simulator.behaviours import Behaviours
@@ -24,6 +26,7 @@ from tailgauge.simulator.surface import Surface
 from tailgauge.simulator.truth import TruthLog, to_parquet
 from tailgauge.simulator.wire import WIRES, Wire, wire_of
 
+SETTLED_S = 5.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -45,6 +48,7 @@ class Endpoint:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._log = TruthLog()
+        self._closed = asyncio.Event()  # a row has been closed
         self.numbers = count(1)
         self.meters = Meters()
         self._behaviours = Behaviours(settings, self.meters)
@@ -75,7 +79,7 @@ class Endpoint:
                 call.leave(row.cancelled_at_ns)
                 raise
             finally:
-                call.when_over(lambda: self._log.close(row))
+                call.when_over(lambda: self._close(row))
 
         return answer
 
@@ -84,11 +88,28 @@ class Endpoint:
         return web.json_response({"status": "ok"})
 
     async def truth(self, request: web.Request) -> web.StreamResponse:
-        """The truth log of a run, or all of it, as Parquet."""
-        rows = self._log.rows(request.query.get("run", ""))
-        headers = {"x-tailgauge-truth-dropped": str(self._log.dropped)}
+        """The truth log of a run, or all of it, as Parquet; with `settled`, when its calls are over, if that is soon."""
+        run = request.query.get("run", "")
+        if "settled" in request.query:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SETTLED_S):
+                    await self._settled(run)
+        rows = self._log.rows(run)
+        headers = {
+            "x-tailgauge-truth-dropped": str(self._log.dropped),
+            "x-tailgauge-truth-open": str(self._log.open_calls(run)),
+        }
         body = await asyncio.to_thread(to_parquet, rows)  # streams go on meanwhile
         return web.Response(body=body, content_type="application/vnd.apache.parquet", headers=headers)
+
+    async def _settled(self, run: str) -> None:
+        while self._log.open_calls(run):
+            self._closed.clear()
+            await self._closed.wait()
+
+    def _close(self, row: TruthRow) -> None:
+        self._log.close(row)
+        self._closed.set()
 
     @property
     def shape_errors(self) -> Any:

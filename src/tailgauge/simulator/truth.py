@@ -60,6 +60,10 @@ class TruthLog:
             self._stamps -= _weight(self._closed.popleft())
             self.dropped += 1
 
+    def open_calls(self, run: str) -> int:
+        """Calls of a run whose rows may still change: an engine may go on after their clients have left."""
+        return sum(_of_run(row, run) for row in self._open.values())
+
     def rows(self, run: str) -> list[TruthRow]:
         """Rows of a run, in the order of their end; open calls last and as they stand. No run: all rows."""
         closed = [row for row in self._closed if _of_run(row, run)]

@@ -47,6 +47,20 @@ def test_the_engine_stops_as_its_mode_says_and_the_bill_follows(serve: Serve, mo
     assert billed == TOKENS if bill == "full" else 0 <= billed - generated <= unsent
 
 
+def test_a_settled_truth_waits_for_what_the_engine_goes_on_with(serve: Serve) -> None:
+    endpoint = serve(*ENGINE, "engine.cancel_mode=never")
+    stream = endpoint.claude.messages.create(
+        model="m", max_tokens=TOKENS, messages=HELLO, stream=True, **named("r")
+    )
+    next(stream)
+    (early,) = endpoint.truth("r")
+    stream.close()
+    (settled,) = endpoint.truth("r&settled")
+
+    assert early["billed_output_tokens"] is None
+    assert settled["billed_output_tokens"] == TOKENS
+
+
 def test_a_client_that_leaves_before_the_first_token_wastes_its_wait(serve: Serve) -> None:
     endpoint = serve("profile=tiny", "engine.overhead_ms=5000", "engine.overhead_sigma=0", "limits.itpm=1000")
     impatient = endpoint.claude.with_options(timeout=0.3)
