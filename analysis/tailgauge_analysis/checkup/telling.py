@@ -70,7 +70,8 @@ def _gained(one: Judged) -> str:
 
 
 def _interval(gain: Gain) -> str:
-    return f"{share(gain.value)} ({share(gain.low)} – {share(gain.high)})"
+    value, low, high = map(share, (gain.value, gain.low, gain.high))
+    return value if low == value == high else f"{value} ({low} – {high})"
 
 
 def _findings(found: Sequence[Judged]) -> Table:
