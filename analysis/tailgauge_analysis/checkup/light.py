@@ -218,7 +218,8 @@ def _failed(steady: Steady) -> list[Check]:
     for name, kinds in (("broken", BROKEN), ("refused", REFUSED)):
         met = ended.isin(kinds).to_numpy(np.bool_)
         which = ", ".join(f"{n} {kind}" for kind, n in ended[met].value_counts().items())
-        out.append(of_share(name, met, 0.01, f"of {len(met)} calls: {which or 'none'}"))
+        said = f"of {len(met)} calls: {which}" if which else f"none of {len(met)} calls"
+        out.append(of_share(name, met, 0.01, said))
     return out
 
 

@@ -32,7 +32,7 @@ def idle_cut(steady: Steady) -> Check:
     cut &= np.abs(silent_s - typical) <= ALIKE * typical
     if survived > typical * (1 + ALIKE):
         cut[:] = False
-    said = f"of {len(cut)} calls {int(cut.sum())} break off"
+    said = f"{int(cut.sum())} of {len(cut)} calls break off"
     said += f" after {typical:.3g} s without content" if cut.any() else " after a silence of one length"
     return of_share("idle_cut", cut, 0.01, f"{said}; the longest that one survives is {survived:.3g} s")
 

@@ -154,7 +154,7 @@ def pictures(found: Result) -> tuple[Picture, ...]:
     name = percentile(found.p)
     slow = _picture(
         "hedging", f"{name} with hedging, relative to without", f"change of the {name}, %", known, found.slow,
-        lambda value: 100 * per_cent(min(value, DRAWN_TO)),
+        lambda value: 100 * per_cent(min(value, DRAWN_TO)), f", drawn up to {change(DRAWN_TO)}",
     )  # fmt: skip
     if found.bad is None:
         return (slow,)
@@ -163,7 +163,7 @@ def pictures(found: Result) -> tuple[Picture, ...]:
         slow,
         _picture(
             "goodput", "Requests that miss an objective, with hedging less without", "change of the share, % points", known,
-            found.bad, lambda value: 100 * value,
+            found.bad, lambda value: 100 * value, "",
         ),
     )  # fmt: skip
 
@@ -173,7 +173,8 @@ def _ends(known: Sequence[tuple[float, Contrast]]) -> list[tuple[float, float, f
 
 
 def _picture(
-    name: str, title: str, y: str, known: Sequence[tuple[float, Contrast]], of: Turning, shown: Callable[[float], float]
+    name: str, title: str, y: str, known: Sequence[tuple[float, Contrast]], of: Turning, shown: Callable[[float], float],
+    drawn: str,
 ) -> Picture:  # fmt: skip
     at = tuple(rate for rate, _ in known)
     middle, low, high = (tuple(shown(c[i]) for c in _ends(known)) for i in range(3))
@@ -183,5 +184,7 @@ def _picture(
         Line("no change", (at[0], at[-1]), (0.0, 0.0)),
     ]  # fmt: skip
     marks = (Mark("crossover", of.low, of.high),) if of.low is not None and of.high is not None else ()
-    caption = "Bars are 95% intervals, drawn up to +348%; below 0 hedging helps. Shaded: the interval of the crossover load."
+    caption = (
+        f"Bars are 95% intervals{drawn}; below 0 hedging helps. Shaded: the interval of the crossover load."
+    )
     return Picture(name, title, caption, "requests/s", y, tuple(lines), marks)
