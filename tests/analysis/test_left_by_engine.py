@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from tailgauge_analysis.checkup.by_engine import by_engine
 from tailgauge_analysis.checkup.check import STRICT
+from tailgauge_analysis.frames import load
 
 STOPS, GOES_ON = 2, 10_000  # tokens after the client has left
 
@@ -94,3 +96,23 @@ def test_few_answers_are_too_few_and_no_page_is_no_check():
     assert by_engine(run, 0.1).p_value is None
     run.run["engine_tokens"] = {}
     assert by_engine(run, 0.1) is None
+
+
+@pytest.mark.parametrize("held", [
+    None, 3, [], {"engine": "vLLM"}, {"engine": 3, "before": 1, "after": 2}, {"engine": "vLLM", "before": "1", "after": 2},
+    {"engine": "vLLM", "before": 1, "after": None}, {"engine": "", "before": 1, "after": 2},
+])  # fmt: skip
+def test_what_is_damaged_in_the_record_is_as_if_it_were_not_there(write, held):
+    folder = write(n=10)
+    path = folder / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "engine_tokens": held}))
+
+    assert by_engine(load([folder]), 0.1) is None
+
+
+def test_a_record_that_is_whole_is_read(write):
+    folder, held = write(n=10), {"engine": "vLLM", "before": 1, "after": 2}
+    path = folder / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "engine_tokens": held}))
+
+    assert load([folder]).run["engine_tokens"] == held
