@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import math
 import re
-import ssl
-import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from urllib.parse import urlsplit
 
 from tailgauge.clock import monotonic_ns
 from tailgauge.endpoints.keys import PROVIDERS
+from tailgauge.opener import straight
 from tailgauge.scenario import Scenario
 from tailgauge.target_tables import SIMULATED, Target
 
@@ -121,20 +120,11 @@ def own(url: str) -> bool:
 def read(target: Target) -> Count | None:
     """The page now; None where there is none, or none of a known engine."""
     parts = urlsplit(target.url)
-    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({}), _Stay()]
     try:
-        if parts.scheme == "https":
-            context = ssl.create_default_context(cafile=target.ca_file)
-            handlers.append(urllib.request.HTTPSHandler(context=context))
-        opener = urllib.request.build_opener(*handlers)
+        opener = straight(target.ca_file, _Stay())
         with opener.open(f"{parts.scheme}://{parts.netloc}/metrics", timeout=ANSWER_S) as answer:
             page = _bounded(answer)
-    except (
-        urllib.error.URLError,
-        HTTPException,
-        OSError,
-        ValueError,
-    ):  # it has no such page, which is no fault
+    except (OSError, HTTPException, ValueError):  # it has no such page, which is no fault
         return None
     return None if page is None else counted(page.decode("utf-8", errors="replace"))
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +10,7 @@ from typing import Any
 from tailgauge.children import Child
 from tailgauge.errors import TailgaugeError
 from tailgauge.folder import RunFolder
+from tailgauge.opener import straight
 from tailgauge.scenario import Scenario
 
 START_S = 30.0
@@ -46,17 +44,15 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 
 def fetch_truth(url: str, run_id: str, folder: RunFolder, authority: str | None = None) -> list[str]:
     """Put the endpoint's truth log into the run folder; returns notes on what went wrong. `authority`: PEM to trust."""
-    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
-    if authority is not None:
-        handlers.append(urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=authority)))
-    opener = urllib.request.build_opener(*handlers)
     try:
-        with opener.open(f"{url}/tailgauge/truth?run={run_id}&settled", timeout=TRUTH_S) as answer:
+        with straight(authority).open(
+            f"{url}/tailgauge/truth?run={run_id}&settled", timeout=TRUTH_S
+        ) as answer:
             body = answer.read()
             dropped, still = (
                 answer.headers.get(f"x-tailgauge-truth-{word}", "0") for word in ("dropped", "open")
             )
-    except (urllib.error.URLError, OSError) as error:
+    except OSError as error:
         return [f"the endpoint's truth log could not be fetched: {error}"]
     path = folder.part("target", 0, "all")
     path.with_suffix(".tmp").write_bytes(body)

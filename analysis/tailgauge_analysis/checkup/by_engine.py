@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from tailgauge import records
-from tailgauge_analysis.checkup.check import FEWEST, Z_STRICT, Check, Gain, p_above, untold
+from tailgauge_analysis.checkup.check import FEWEST, Z_STRICT, Check, Gain, Z, p_above, untold
 from tailgauge_analysis.frames import Frames
 from tailgauge_analysis.wording import count, share
 
@@ -44,15 +44,14 @@ def by_engine(frames: Frames, left_share: float) -> Check | None:
     after = told["after"] - told["before"] - float(tokens.sum()) - had
     full = n * float(tokens.mean())
     rest = max(full - had, 1.0)
-    spread = float(tokens.std(ddof=1)) * math.sqrt(
-        n + n**2 / len(whole)
-    )  # of the sum of n answers, of mean unknown
+    # Of the sum of n answers, whose mean is that of the whole ones.
+    spread = float(tokens.std(ddof=1)) * math.sqrt(n + n**2 / len(whole))
     error = max(LEAST_ERROR, spread / rest)
     part = after / rest
     if part > 1.25 + 3 * error:
         return untold(NAME, f"{told['engine']} counts more tokens than were asked for: others use it too", n)
     if part < -0.25 - 3 * error:
         return untold(NAME, f"{told['engine']} counts fewer tokens than its usage tells", n)
-    gains = [min(1.0, max(0.0, (part + z * error) * rest / full)) * left_share for z in (0, -1.96, 1.96)]
+    gains = [min(1.0, max(0.0, (part + z * error) * rest / full)) * left_share for z in (0, -Z, Z)]
     said = TOLD.format(told["engine"], count(max(0.0, after)), share(max(0.0, part)), n)
     return Check(NAME, n, p_above(part, BORNE, error), said, Gain(*gains), min(1.0, BORNE + Z_STRICT * error))

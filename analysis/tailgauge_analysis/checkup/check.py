@@ -24,7 +24,7 @@ from tailgauge_analysis.quantiles import Floats
 FEWEST = 10  # values of a sample, to tell anything of it
 REPS = 300
 STRICT = 0.002  # some 25 tests at 5% together
-_Z, Z_STRICT, _Z_POWER = 1.959964, 2.878, 0.842  # of 95%, of STRICT, of four in five
+Z, Z_STRICT, _Z_POWER = 1.959964, 2.878, 0.842  # of 95%, of STRICT, of four in five
 
 Mask = npt.NDArray[np.bool_]
 
@@ -73,12 +73,12 @@ class Medians:
     @property
     def low(self) -> float:
         """Lower end of its 95% interval."""
-        return self.value * math.exp(-_Z * self.error)
+        return self.value * math.exp(-Z * self.error)
 
     @property
     def high(self) -> float:
         """Upper end."""
-        return self.value * math.exp(_Z * self.error)
+        return self.value * math.exp(Z * self.error)
 
 
 def untold(name: str, why: str, n: int = 0) -> Check:

@@ -119,15 +119,20 @@ class Real:
         return kind(f"{one.step.name}: {words.removeprefix('tailgauge: ')}")
 
 
+def _begins_anew(one: Prepared) -> bool:
+    """Whether its target remembers nothing of the run before."""
+    return one.settings.scenario.target.url == SIMULATED
+
+
 def _rest_s(one: Prepared) -> float:
-    return 0.0 if one.settings.scenario.target.url == SIMULATED else one.step.rest_s
+    return 0.0 if _begins_anew(one) else one.step.rest_s
 
 
 def _groups(steps: Sequence[Prepared]) -> list[list[Prepared]]:
     """Steps that one child runs: at a target of one's own, which remembers, each has a child and connections of its own."""
     groups: list[list[Prepared]] = []
     for one in steps:
-        if not groups or one.settings.scenario.target.url != SIMULATED:
+        if not groups or not _begins_anew(one):
             groups.append([])
         groups[-1].append(one)
     return groups
