@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from measure import Result, Used, measured
 from truth import Load, RigError, Seen, Server, compiled, on_core, ordered, read_log, serving
 
-from tailgauge.gaps import plain
+from tailgauge.rows.chunk_encoding import plain
 
 PATIENCE_S = 180
 LOOK_S = 0.25

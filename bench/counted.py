@@ -1,6 +1,6 @@
 """`tailgauge` in a process that counts Locust's messages: `COUNTS=FILE [CROWD=N] python bench/counted.py run ...`.
 
-Rule: it counts, and may take N workers for a crowd already (see tailgauge.crew.pace); nothing else. FILE holds four whole numbers, kept up to date while the process runs: messages in, their
+Rule: it counts, and may take N workers for a crowd already (see tailgauge.master.workers.pace); nothing else. FILE holds four whole numbers, kept up to date while the process runs: messages in, their
 bytes, messages out, their bytes.
 """
 
@@ -50,8 +50,8 @@ def count(file: Path) -> None:
 
 if __name__ == "__main__":
     count(Path(os.environ.pop("COUNTS")))
-    from tailgauge import crew
-    from tailgauge.cli import main
+    from tailgauge.cli.main import main
+    from tailgauge.master import workers
 
-    crew.CROWD = int(os.environ.pop("CROWD", crew.CROWD))
+    workers.CROWD = int(os.environ.pop("CROWD", workers.CROWD))
     main()

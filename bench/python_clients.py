@@ -100,8 +100,8 @@ def reading(url: str, chunks: int) -> Ask:
     import httpx2
 
     from tailgauge.call import Call, Prompt
-    from tailgauge.endpoints.endpoint import Endpoint
-    from tailgauge.target_tables import Target
+    from tailgauge.protocols.settings import Target
+    from tailgauge.protocols.target import Endpoint
     from tailgauge.transport.connection import hold_kernel_stamps
     from tailgauge.transport.exchange import Exchange
     from tailgauge.transport.stopwatch import Stopwatch, origin_of, watched_by

@@ -1,6 +1,6 @@
 """A run folder of any size, as the workers would have left it, without running one.
 
-Rule: the schema, the types and the encoding are the recorder's own (`tailgauge.parts`); the numbers are drawn in numpy,
+Rule: the schema, the types and the encoding are the recorder's own (`tailgauge.rows.parquet`); the numbers are drawn in numpy,
 a block of answers at a time, so that a hundred million chunk rows need little memory. Four traffic tables give every
 section of a report work: plain streaming with refusals and retries, cached prefixes, hedged calls, fan-outs.
 """
@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tailgauge import records
-from tailgauge.parts import GROUP, by_attempt, encoding, schema
-from tailgauge.scenario import parse
+from tailgauge.rows import schema as records
+from tailgauge.rows.parquet import GROUP, by_attempt, encoding, schema
+from tailgauge.scenario.model import parse
 
 MS, SECOND = 1_000_000, 1_000_000_000
 START_AT_NS = 81_234_567_890_123

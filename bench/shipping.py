@@ -19,14 +19,14 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from tailgauge.endpoints.decoder import Chunks
-from tailgauge.folder import RunFolder
-from tailgauge.health_row import HealthRow
-from tailgauge.parts import chunk_table, row_table, write_part
-from tailgauge.receiving import Inbox
-from tailgauge.records import AttemptRow, RequestRow
-from tailgauge.seal import Seal
-from tailgauge.shipping import PIECE, Outbox
+from tailgauge.channel.auth import Seal
+from tailgauge.master.part_receiver import Inbox
+from tailgauge.rows.chunks import Chunks
+from tailgauge.rows.health import HealthRow
+from tailgauge.rows.parquet import chunk_table, row_table, write_part
+from tailgauge.rows.run_folder import RunFolder
+from tailgauge.rows.schema import AttemptRow, RequestRow
+from tailgauge.worker.part_sender import PIECE, Outbox
 
 CHUNKS_PER_S, CHUNKS_OF_REQUEST, PART_S, TIMES = 20_000, 100, 4, 5
 MEGABYTE = 1_000_000

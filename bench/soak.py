@@ -44,7 +44,7 @@ MOST_BYTES = 256 * MIB  # of a compacted part
 LOG_STAMPS = 20_000  # ten seconds
 ENDPOINT = (
     "from tailgauge.simulator.truth import TruthLog; "
-    f"TruthLog.__init__.__defaults__ = ({LOG_STAMPS},); from tailgauge.cli import main; main()"
+    f"TruthLog.__init__.__defaults__ = ({LOG_STAMPS},); from tailgauge.cli.main import main; main()"
 )
 REPORT_S = 300.0
 

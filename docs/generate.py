@@ -17,11 +17,11 @@ from typing import Any
 
 import click
 
-from tailgauge.cli import cli
-from tailgauge.scenario import Scenario, packaged
-from tailgauge_analysis.experiment import schema as answer
-from tailgauge_analysis.pages import data_format_page, metrics_page
-from tailgauge_analysis.report_schema import schema
+from tailgauge.cli.main import cli
+from tailgauge.experiments import schema as answer
+from tailgauge.scenario.model import Scenario, packaged
+from tailgauge_analysis.report.pages import data_format_page, metrics_page
+from tailgauge_analysis.report.report_schema import schema
 
 DOCS = Path(__file__).parent
 NOTICE = "<!-- Written by docs/generate.py: change the code, then run `make docs`. -->"

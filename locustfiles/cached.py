@@ -3,7 +3,7 @@
 locust -f locustfiles/cached.py --headless -u 1 -t 20s --scenario scenarios/cached_multi_turn.toml
 """
 
-from tailgauge.users import Traffic
+from tailgauge.locust_app.users import Traffic
 
 
 class Cached(Traffic):

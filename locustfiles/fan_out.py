@@ -3,7 +3,7 @@
 locust -f locustfiles/fan_out.py --headless -u 1 -t 20s --scenario scenarios/fan_out_bounded.toml
 """
 
-from tailgauge.users import Traffic
+from tailgauge.locust_app.users import Traffic
 
 
 class FanOut(Traffic):

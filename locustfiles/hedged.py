@@ -3,7 +3,7 @@
 locust -f locustfiles/hedged.py --headless -u 1 -t 20s --scenario scenarios/hedged_adaptive.toml
 """
 
-from tailgauge.users import Traffic
+from tailgauge.locust_app.users import Traffic
 
 
 class Hedged(Traffic):

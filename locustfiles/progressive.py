@@ -3,7 +3,7 @@
 locust -f locustfiles/progressive.py --headless -u 1 -t 20s --scenario scenarios/progressive.toml
 """
 
-from tailgauge.users import Traffic
+from tailgauge.locust_app.users import Traffic
 
 
 class Progressive(Traffic):

@@ -3,7 +3,7 @@
 locust -f locustfiles/streaming.py --headless -u 1 -t 20s --scenario scenarios/quickstart.toml
 """
 
-from tailgauge.users import Traffic
+from tailgauge.locust_app.users import Traffic
 
 
 class Streaming(Traffic):

@@ -3,7 +3,7 @@
 locust -f locustfiles/structured.py --headless -u 1 -t 20s --scenario scenarios/structured_two_calls.toml
 """
 
-from tailgauge.users import Traffic
+from tailgauge.locust_app.users import Traffic
 
 
 class Structured(Traffic):

@@ -1,6 +1,6 @@
 """`python -m tailgauge`."""
 
-from tailgauge.cli import main
+from tailgauge.cli.main import main
 
 if __name__ == "__main__":
     main()

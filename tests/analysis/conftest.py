@@ -76,6 +76,6 @@ def write(synthetic, tmp_path):
 @pytest.fixture
 def made(write, tmp_path):
     """Write a run folder and report it: `made(n=100, ttft_ms=200)`."""
-    from tailgauge_analysis.report import make
+    from tailgauge_analysis.report.report import make
 
     return lambda **changes: make([write(**changes)], tmp_path)

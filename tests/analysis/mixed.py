@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tailgauge import records
+from tailgauge.rows import schema
 
 MS = 1_000_000
 START_AT_NS = 81_234_567_890_123
@@ -35,8 +35,8 @@ class Mixed:
     ) -> int:  # fmt: skip
         """One request; each attempt is the arguments of `_attempt`."""
         number = len(self.requests)
-        request_id, scheduled = number * records.TURNS, round(at_ms * MS)
-        stage = records.WARMUP if at_ms < self.warmup_s * 1000 else records.STEADY
+        request_id, scheduled = number * schema.TURNS, round(at_ms * MS)
+        stage = schema.WARMUP if at_ms < self.warmup_s * 1000 else schema.STEADY
         shared = {
             "request_id": request_id,
             "stage": stage,
@@ -44,13 +44,13 @@ class Mixed:
             "scheduled_at_ns": START_AT_NS + scheduled,
         }
         ends = [self._attempt(shared, **attempt) for attempt in attempts]
-        dropped = ended == records.CLIENT_DROP
+        dropped = ended == schema.CLIENT_DROP
         last = end_ms if end_ms is not None else max([end for end in ends if end is not None], default=0.0)
         at = shared["scheduled_at_ns"]
         self.requests.append({
-            **shared, "pattern": pattern, "ended": ended, "winner": winner if ended == records.OK else None,
+            **shared, "pattern": pattern, "ended": ended, "winner": winner if ended == schema.OK else None,
             "dispatched_at_ns": None if dropped else at + 10_000,
-            "ended_at_ns": None if dropped or ended == records.CENSORED else at + round(last * MS),
+            "ended_at_ns": None if dropped or ended == schema.CENSORED else at + round(last * MS),
             "joined_at_ns": None if joined_ms is None else at + round(joined_ms * MS),
             "legs": len({attempt.get("leg", 0) for attempt in attempts}), "attempts": len(attempts), **more,
         })  # fmt: skip
@@ -63,7 +63,7 @@ class Mixed:
     ) -> float | None:  # fmt: skip
         """One attempt; `kinds` has a letter a chunk: x text, t thinking, j tool JSON. Returns its end in ms."""
         scheduled = shared["scheduled_at_ns"]
-        names = {"x": records.TEXT, "t": records.THINKING, "j": records.TOOL_JSON}
+        names = {"x": schema.TEXT, "t": schema.THINKING, "j": schema.TOOL_JSON}
         arrived = [] if first is None else [first + i * gap for i in range(len(kinds))]
         at = [scheduled + round(t * MS) for t in arrived]
         firsts = {
@@ -75,8 +75,8 @@ class Mixed:
             **shared, **keys, "cause": cause, "protocol": "anthropic", "asked_model": "tiny", "model": "tiny",
             "dispatched_at_ns": scheduled + 10_000, "sent_at_ns": None if sent is None else scheduled + round(sent * MS),
             "first_content_at_ns": at[0] if at else None, "last_content_at_ns": at[-1] if at else None, **firsts,
-            "ended_at_ns": None if ended == records.CENSORED else scheduled + round(end * MS), "ended": ended,
-            "status": 200 if at else 500, "output_tokens": len(kinds) if ended == records.OK and at else None,
+            "ended_at_ns": None if ended == schema.CENSORED else scheduled + round(end * MS), "ended": ended,
+            "status": 200 if at else 500, "output_tokens": len(kinds) if ended == schema.OK and at else None,
             "chunks": len(at), "handover_max_ns": 90_000, "stamps": "kernel", "target": "main", "streamed": True, **more,
         })  # fmt: skip
         for i, t in enumerate(at):
@@ -106,7 +106,7 @@ class Mixed:
         run["scenario"]["stages"]["duration_s"] = self.duration_s
         run["admission_end_at_ns"] = START_AT_NS + round(self.duration_s * 1e9)
         run["ended_at_ns"] = run["admission_end_at_ns"] + 10**9
-        run.update({**self.run, "schema_version": records.SCHEMA_VERSION})
+        run.update({**self.run, "schema_version": schema.SCHEMA_VERSION})
         (folder / "run.json").write_text(json.dumps(run, indent=1))
         (folder / "workers").mkdir(exist_ok=True)
         about = {
@@ -128,12 +128,12 @@ class Mixed:
 
         zeros = {"float64": 0.0, "bool": False, "string": "", "list<int64>": []}
         arrays = {}
-        for column in records.columns(table):
+        for column in schema.columns(table):
             absent = None if column.nullable else zeros.get(column.kind, 0)
             values = [row.get(column.name, absent) for row in listed]
             arrays[column.name] = pa.array(values, self.synthetic.ARROW[column.kind])
         out = pa.table(arrays).replace_schema_metadata(
-            {"tailgauge.schema_version": str(records.SCHEMA_VERSION)}
+            {"tailgauge.schema_version": str(schema.SCHEMA_VERSION)}
         )
         path = folder / table / "part-0-0.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,9 +9,9 @@ import pandas as pd
 import pyarrow as pa
 from harness.rehearsal.rehearsing import UNBOUNDED, rehearse, scenario_of
 
-from tailgauge.records import columns
-from tailgauge_analysis import frames, parts
-from tailgauge_analysis.frames import Frames
+from tailgauge.rows.schema import columns
+from tailgauge_analysis.load import frames, parquet
+from tailgauge_analysis.load.frames import Frames
 
 
 @dataclass
@@ -51,7 +51,7 @@ def rehearsed(tree: dict[str, Any], *, without_headers: bool = False) -> Rehears
 
 
 def _table(name: str, rows: list[Any]) -> pa.Table:
-    kinds = {column.name: parts._ARROW[column.kind] for column in columns(name)}
+    kinds = {column.name: parquet._ARROW[column.kind] for column in columns(name)}
     return pa.table({
         wanted: pa.array([getattr(row, wanted) for row in rows], kinds[wanted]) for wanted in frames.WANTED[name]
     })  # fmt: skip

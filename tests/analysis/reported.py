@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 from harness.rehearsal.rehearsing import plan_of, scenario_of
 
-from tailgauge.rehearsal.command import rehearse
-from tailgauge_analysis.report import make
+from tailgauge.dry_run.command import rehearse
+from tailgauge_analysis.report.report import make
 
 LEVELS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99_9": 0.999}
 

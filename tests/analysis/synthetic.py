@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tailgauge import records
+from tailgauge.rows import schema
 
 START_AT_NS = 81_234_567_890_123
 MS = 1_000_000
@@ -100,7 +100,7 @@ def write_part(
 ) -> Path:  # fmt: skip
     """One Parquet part with the record's columns; the ones not given are null or zero."""
     arrays = []
-    for column in records.columns(table):
+    for column in schema.columns(table):
         values = columns.get(column.name)
         kind = ARROW[column.kind]
         if values is None:
@@ -126,9 +126,9 @@ def write_part(
             arrays.append(pa.array(list(values), kind))
         else:
             arrays.append(pa.array(values, mask=mask, from_pandas=False).cast(kind))
-    meta = {"tailgauge.schema_version": str(records.SCHEMA_VERSION), **(metadata or {})}
+    meta = {"tailgauge.schema_version": str(schema.SCHEMA_VERSION), **(metadata or {})}
     out = pa.table(
-        dict(zip([c.name for c in records.columns(table)], arrays, strict=True))
+        dict(zip([c.name for c in schema.columns(table)], arrays, strict=True))
     ).replace_schema_metadata(meta)
     path = folder / table / f"{name}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -140,14 +140,14 @@ def rows_of(spec: Spec) -> dict[str, tuple[dict[str, Any], Any]]:
     """Columns of every table on the run clock, and which worker holds each row."""
     n, index = spec.n, np.arange(spec.n)
     scheduled = np.round(index / spec.rate_per_s * 1e9).astype(np.int64)
-    ended = np.array([spec.ended.get(i, records.OK) for i in range(n)], dtype=object)
-    ok, dropped, censored = ended == records.OK, ended == records.CLIENT_DROP, ended == records.CENSORED
+    ended = np.array([spec.ended.get(i, schema.OK) for i in range(n)], dtype=object)
+    ok, dropped, censored = ended == schema.OK, ended == schema.CLIENT_DROP, ended == schema.CENSORED
     sent = scheduled + np.round(np.broadcast_to(spec.delay_ms, n) * MS).astype(np.int64)
     first = scheduled + np.round(np.broadcast_to(spec.ttft_ms, n) * MS).astype(np.int64)
     last = first + round((spec.chunks - 1) * spec.gap_ms * MS)
     finish = np.where(ok, last + MS, sent + 20 * MS)
-    stage = np.where(scheduled < spec.warmup_s * 1e9, records.WARMUP, records.STEADY)
-    ids, worker = index * records.TURNS, index % len(spec.offsets_ns)
+    stage = np.where(scheduled < spec.warmup_s * 1e9, schema.WARMUP, schema.STEADY)
+    ids, worker = index * schema.TURNS, index % len(spec.offsets_ns)
     empty = np.full(n, np.nan)
     requests = {
         "request_id": ids, "stage": stage, "traffic": np.full(n, "chat", object), "pattern": np.full(n, "streaming", object),
@@ -246,8 +246,8 @@ def run_json(spec: Spec, tables: dict[str, Any], written: dict[tuple[str, int], 
     """The owner's record, counted from the spec."""
     requests, owner = tables["requests"]
     classes = list(requests["ended"])
-    drops, censored = classes.count(records.CLIENT_DROP), classes.count(records.CENSORED)
-    ended = {c: classes.count(c) for c in records.ENDED_CLASSES if c in classes}
+    drops, censored = classes.count(schema.CLIENT_DROP), classes.count(schema.CENSORED)
+    ended = {c: classes.count(c) for c in schema.ENDED_CLASSES if c in classes}
     scenario = {
         "name": "synthetic", "description": "a run with a known truth", "seed": 1,
         "arrival": {"process": "constant", "rate_per_s": spec.rate_per_s},
@@ -260,9 +260,9 @@ def run_json(spec: Spec, tables: dict[str, Any], written: dict[tuple[str, int], 
         workers.append({
             "worker": worker, "name": f"worker-{worker}", "host": "loadgen", "pid": 4000 + worker, "state": "drained",
             "clock": {"offset_ns": offset, "error_ns": spec.error_ns}, "stamps": spec.stamps,
-            "counts": {"leased": len(mine), "dispatched": len(mine) - mine.count(records.CLIENT_DROP),
-                       "client_drop": mine.count(records.CLIENT_DROP), "not_reached": 0,
-                       "ended": {c: mine.count(c) for c in ended}, "censored": mine.count(records.CENSORED)},
+            "counts": {"leased": len(mine), "dispatched": len(mine) - mine.count(schema.CLIENT_DROP),
+                       "client_drop": mine.count(schema.CLIENT_DROP), "not_reached": 0,
+                       "ended": {c: mine.count(c) for c in ended}, "censored": mine.count(schema.CENSORED)},
             "rows": {t: written[t, worker] for t in ("requests", "attempts", "chunks", "health")},
         })  # fmt: skip
     return {

@@ -69,7 +69,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module", params=["plain", "everything"])
 def page(request, synthetic, everything, tmp_path_factory):
     """A run of one kind of traffic with errors, drops and objectives; and a rehearsal that has every section."""
-    from tailgauge_analysis.report import make
+    from tailgauge_analysis.report.report import make
 
     if request.param == "everything":
         return Page(everything.read_text())

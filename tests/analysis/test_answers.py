@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from tailgauge.errors import Exit
-from tailgauge_analysis.findings import find
-from tailgauge_analysis.frames import load
-from tailgauge_analysis.latency import OFFERED, SUCCESSES, sample
-from tailgauge_analysis.metrics import BY_NAME
-from tailgauge_analysis.steady import steady
-from tailgauge_analysis.verdict import INVALID, VALID
+from tailgauge.thresholds import INVALID, VALID
+from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, sample
+from tailgauge_analysis.metrics.metrics import BY_NAME
+from tailgauge_analysis.metrics.steady import steady
+from tailgauge_analysis.sections.findings import find
 
 
 @pytest.fixture

@@ -4,13 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tailgauge_analysis.binomial import clopper_pearson
-from tailgauge_analysis.hedging.copies import OF_COPY, Copies
-from tailgauge_analysis.hedging.pairs import Waits, interval
-from tailgauge_analysis.hedging.slowness import slowness
-from tailgauge_analysis.portions import counted, difference
-from tailgauge_analysis.quantiles import quantiles
-from tailgauge_analysis.ratios import quantile_ratio
+from tailgauge_analysis.sections.hedging.copies import OF_COPY, Copies
+from tailgauge_analysis.sections.hedging.pairs import Waits, interval
+from tailgauge_analysis.sections.hedging.slowness import slowness
+from tailgauge_analysis.stats.binomial import clopper_pearson
+from tailgauge_analysis.stats.quantiles import quantiles
+from tailgauge_analysis.stats.ratios import quantile_ratio
+from tailgauge_analysis.stats.shares import counted, difference
 
 RATIO = 0.8
 

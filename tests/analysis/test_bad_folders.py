@@ -8,8 +8,8 @@ import sys
 import pyarrow.parquet as pq
 import pytest
 
-from tailgauge import cli
-from tailgauge.records import SCHEMA_VERSION
+from tailgauge.cli import main
+from tailgauge.rows.schema import SCHEMA_VERSION
 
 
 class Asked:
@@ -21,7 +21,7 @@ class Asked:
     def __call__(self, *words):
         self._monkeypatch.setattr(sys, "argv", ["tailgauge", *map(str, words)])
         with pytest.raises(SystemExit) as left:
-            cli.main()
+            main.main()
         out, err = self._capsys.readouterr()
         return int(left.value.code or 0), out, err
 

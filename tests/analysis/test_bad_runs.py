@@ -14,23 +14,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tailgauge.arrivals import plan
+from tailgauge.dry_run.command import rehearse
 from tailgauge.errors import UsageError
-from tailgauge.records import columns
-from tailgauge.rehearsal.command import rehearse
-from tailgauge.scenario import parse
-from tailgauge_analysis.comparison import words
-from tailgauge_analysis.comparison.compare import compare
-from tailgauge_analysis.contents import contents
-from tailgauge_analysis.findings import find
-from tailgauge_analysis.frames import load
-from tailgauge_analysis.junit import junit
-from tailgauge_analysis.markdown import markdown
-from tailgauge_analysis.page import html
-from tailgauge_analysis.problems import DAMAGED
-from tailgauge_analysis.published import published
-from tailgauge_analysis.report import make
-from tailgauge_analysis.terminal import summary
+from tailgauge.rows.schema import columns
+from tailgauge.scenario.model import parse
+from tailgauge.schedule.plan import plan
+from tailgauge_analysis.compare import text as words
+from tailgauge_analysis.compare.compare import compare
+from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.load.problems import DAMAGED
+from tailgauge_analysis.report.contents import contents
+from tailgauge_analysis.report.junit import junit
+from tailgauge_analysis.report.markdown import markdown
+from tailgauge_analysis.report.page import html
+from tailgauge_analysis.report.published import published
+from tailgauge_analysis.report.report import make
+from tailgauge_analysis.report.terminal import summary
+from tailgauge_analysis.sections.findings import find
 
 TABLES = ("requests", "attempts", "chunks", "health", "target")
 NO_NUMBER = re.compile(r".{0,60}\b(?:nan|NaN|inf|Infinity|None|NaT|undefined)\b.{0,40}")

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tailgauge_analysis.binomial import beta_cdf, binomial_cdf, binomial_quantile, clopper_pearson
+from tailgauge_analysis.stats.binomial import beta_cdf, binomial_cdf, binomial_quantile, clopper_pearson
 
 
 @pytest.mark.parametrize(("n", "p"), [(1, 0.5), (10, 0.1), (40, 0.95), (200, 0.99)])

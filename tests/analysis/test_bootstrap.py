@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tailgauge_analysis.bootstrap import blocks, difference, draw, ratio
+from tailgauge_analysis.stats.bootstrap import blocks, difference, draw, ratio
 
 
 def autoregressive(rng, n, phi):

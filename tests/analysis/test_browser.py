@@ -36,7 +36,7 @@ CONTRAST = 'runOnly: ["color-contrast"]'  # all that a change of colours can cha
 @pytest.fixture(scope="module")
 def pages(synthetic, everything, tmp_path_factory):
     """Reports by the kind of run: `hostile` has names and bodies of great length, and scripts in all that a target wrote."""
-    from tailgauge_analysis.report import make
+    from tailgauge_analysis.report.report import make
 
     out = tmp_path_factory.mktemp("pages")
     ended = {**dict.fromkeys(range(300, 320), "rate_limited"), 350: "client_drop"}

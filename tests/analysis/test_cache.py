@@ -8,16 +8,16 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tailgauge.arrivals import plan
-from tailgauge.rehearsal.command import rehearse
-from tailgauge.scenario import parse
+from tailgauge.dry_run.command import rehearse
+from tailgauge.scenario.model import parse
+from tailgauge.schedule.plan import plan
 from tailgauge.simulator import billing
-from tailgauge_analysis.cache.calls import calls
-from tailgauge_analysis.cache.finding import _salted, cache
-from tailgauge_analysis.cache.misses import causes
-from tailgauge_analysis.cache.settings import settings
-from tailgauge_analysis.frames import load
-from tailgauge_analysis.report import make
+from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.report.report import make
+from tailgauge_analysis.sections.cache.calls import calls
+from tailgauge_analysis.sections.cache.finding import _salted, cache
+from tailgauge_analysis.sections.cache.misses import causes
+from tailgauge_analysis.sections.cache.settings import settings
 
 KEYS = ["request_id", "leg", "attempt"]
 TREE = {

@@ -8,14 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tailgauge.pricing import Price
-from tailgauge_analysis.cache import shares
-from tailgauge_analysis.cache.calls import calls
-from tailgauge_analysis.cache.cost import Tariff, cost, even_share, even_uses, tariff
-from tailgauge_analysis.cache.effect import CONNECTION, IN_FLIGHT, SAVED, UNCACHED_TOKENS, worth
-from tailgauge_analysis.cache.expiry import expiry, why_not
-from tailgauge_analysis.cache.misses import causes
-from tailgauge_analysis.cache.settings import settings
+from tailgauge.scenario.prices import Price
+from tailgauge_analysis.sections.cache import shares
+from tailgauge_analysis.sections.cache.calls import calls
+from tailgauge_analysis.sections.cache.cost import Tariff, cost, even_share, even_uses, tariff
+from tailgauge_analysis.sections.cache.effect import CONNECTION, IN_FLIGHT, SAVED, UNCACHED_TOKENS, worth
+from tailgauge_analysis.sections.cache.expiry import expiry, why_not
+from tailgauge_analysis.sections.cache.misses import causes
+from tailgauge_analysis.sections.cache.settings import settings
 
 S = 1_000_000_000
 REAL = {

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tailgauge_analysis import calibration
-from tailgauge_analysis.calibration import Both, Window, distance, level
+from tailgauge.experiments.calibrate import client_error
+from tailgauge.experiments.calibrate.client_error import Both, Window, distance, level
 
 MS = 1e6
 WINDOW = Window(1000.0, 1.0, 11.0)
@@ -150,7 +150,7 @@ def test_the_distance_of_two_samples_is_known():
 def test_a_run_folder_is_joined_with_the_endpoints_log(write):
     folder = write(n=1000, rate_per_s=100, ttft_ms=100.0, offsets_ns=(0,), cpu_share=0.25)
 
-    (found,) = calibration.measure(folder, [Window(2000.0, 2.0, 9.0)], 0.5)
+    (found,) = client_error.measure(folder, [Window(2000.0, 2.0, 9.0)], 0.5)
 
     assert found.failed == ()
     assert found.ttft.bias_ms == pytest.approx(0.05)  # the log says that each chunk left 50 us before
@@ -162,12 +162,12 @@ def test_a_run_folder_is_joined_with_the_endpoints_log(write):
 def test_a_worker_with_a_clock_of_its_own_is_put_on_the_owners(write):
     folder = write(n=1000, rate_per_s=100, ttft_ms=100.0, offsets_ns=(-5_000_000_000, 7_000_000_000))
 
-    (found,) = calibration.measure(folder, [Window(2000.0, 2.0, 9.0)], 0.5)
+    (found,) = client_error.measure(folder, [Window(2000.0, 2.0, 9.0)], 0.5)
 
     assert (found.failed, found.ttft.bias_ms) == ((), pytest.approx(0.05))
 
 
 def test_a_run_whose_log_is_gone_certifies_nothing(write):
-    (found,) = calibration.measure(write(n=200, truth=False), [Window(2000.0, 1.0, 3.0)], 0.5)
+    (found,) = client_error.measure(write(n=200, truth=False), [Window(2000.0, 1.0, 3.0)], 0.5)
 
     assert any("not in" in why or "only 0" in why for why in found.failed)

@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from tailgauge_analysis import contents, markdown
-from tailgauge_analysis.certified import busiest
-from tailgauge_analysis.findings import find
-from tailgauge_analysis.frames import load
-from tailgauge_analysis.steady import steady
+from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.metrics.steady import steady
+from tailgauge_analysis.report import contents, markdown
+from tailgauge_analysis.sections.findings import find
+from tailgauge_analysis.verdict.certified import busiest
 
 CITED = {
     "id": "20261121T154000Z-3fa9", "why": None, "made_at": "2026-11-21T15:40:00Z", "host": "host-a", "transport": "plain",

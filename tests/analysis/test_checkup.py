@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 
 from tailgauge.errors import Exit
-from tailgauge_analysis.binomial import binomial_cdf
-from tailgauge_analysis.checkup import telling
-from tailgauge_analysis.checkup.check import Check, Gain, medians, of_share, untold
-from tailgauge_analysis.checkup.fan_out import amplified
-from tailgauge_analysis.checkup.finding import findings, judged
-from tailgauge_analysis.checkup.light import light
-from tailgauge_analysis.checkup.seen import STREAMED, Bounds
-from tailgauge_analysis.checkup.silence import idle_cut, longest
-from tailgauge_analysis.checkup.table import CHECKS, COST, REQUESTS, WAIT
-from tailgauge_analysis.experiment.reading import read
-from tailgauge_analysis.frames import load
-from tailgauge_analysis.portions import portion
-from tailgauge_analysis.steady import steady
+from tailgauge.experiments.checkup import report
+from tailgauge.experiments.checkup.check import Check, Gain, medians, of_share, untold
+from tailgauge.experiments.checkup.checks import CHECKS, COST, REQUESTS, WAIT
+from tailgauge.experiments.checkup.fan_out import amplified
+from tailgauge.experiments.checkup.finding import findings, judged
+from tailgauge.experiments.checkup.light import light
+from tailgauge.experiments.checkup.probe_result import STREAMED, Bounds
+from tailgauge.experiments.checkup.silence import idle_cut, longest
+from tailgauge.experiments.reading import read
+from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.metrics.steady import steady
+from tailgauge_analysis.stats.binomial import binomial_cdf
+from tailgauge_analysis.stats.shares import portion
 
 BOUNDS = Bounds(first_ms=2000, tokens_per_s=20, threshold=0.1, streams=True, legs=8)
 
@@ -91,7 +91,7 @@ def test_all_checks_are_one_family_and_the_largest_gain_comes_first():
 
 
 def test_the_answer_says_what_to_change_first():
-    found = telling.answer(
+    found = report.answer(
         [check("tail", 1e-9), check("unstable", 1e-9, 0.3), check("burst", 1.0)], (), (), ()
     )
 
@@ -106,8 +106,8 @@ def test_the_answer_says_what_to_change_first():
 
 
 def test_without_a_finding_the_exit_code_says_whether_all_was_looked_at():
-    well = telling.answer([check("tail", 1.0)], (), (), ())
-    lost = telling.answer([check("tail", 1.0)], (), ("cached",), ())
+    well = report.answer([check("tail", 1.0)], (), (), ())
+    lost = report.answer([check("tail", 1.0)], (), ("cached",), ())
 
     assert well.table.rows == (("light", "tail", "–"),)
     assert (well.exit_code, well.sentence) == (Exit.OK, "Nothing to change was found in 1 check.")

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tailgauge.errors import Exit
-from tailgauge_analysis.choosing import telling
-from tailgauge_analysis.choosing.block import Block
-from tailgauge_analysis.choosing.choice import choice
+from tailgauge.experiments.models import report
+from tailgauge.experiments.models.block import Block
+from tailgauge.experiments.models.judge import choice
 
 ASKED = {"answered": {"metric": "e2e_sched", "quantile": 0.95, "max_ms": 1000.0}}
 ROUNDS = 8
@@ -20,7 +20,7 @@ def block(name, number, median_ms, cost, why=""):
 
 def told(**models):
     rounds = [{name: block(name, number, *of) for name, of in models.items()} for number in range(ROUNDS)]
-    return telling.answer(choice(list(models), rounds, ASKED), ())
+    return report.answer(choice(list(models), rounds, ASKED), ())
 
 
 def test_the_cheapest_that_meets_the_objectives_is_named_with_what_it_saves():
@@ -53,4 +53,4 @@ def test_without_a_price_nothing_is_said_of_costs():
 
 
 def test_nothing_at_all_is_no_answer():
-    assert telling.answer([], ()).exit_code == Exit.INVALID
+    assert report.answer([], ()).exit_code == Exit.INVALID

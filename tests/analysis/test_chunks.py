@@ -4,9 +4,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tailgauge_analysis import chunks
-from tailgauge_analysis.chunks import LAG_PS, Fold
-from tailgauge_analysis.quantiles import rank
+from tailgauge_analysis.load import chunks
+from tailgauge_analysis.load.chunks import LAG_PS, Fold
+from tailgauge_analysis.stats.quantiles import rank
 
 TYPES = {
     "leg": pa.int16(),

@@ -9,17 +9,17 @@ import pytest
 from analysis.planted import calls as calls_of
 from analysis.planted import frames_of
 
-from tailgauge_analysis.cache.calls import calls
-from tailgauge_analysis.cache.misses import causes
-from tailgauge_analysis.cache.settings import settings
-from tailgauge_analysis.clocks import Clocks, calls_between, clocks, plainly, sentence
-from tailgauge_analysis.frames import load
-from tailgauge_analysis.load.slopes import IN_FLIGHT, UNCACHED, regress
-from tailgauge_analysis.presence import presence
-from tailgauge_analysis.rate_limits import finding, levels
-from tailgauge_analysis.rate_limits.costs import Costs
-from tailgauge_analysis.rate_limits.estimates import Readings
-from tailgauge_analysis.truth import truth
+from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.sections.cache.calls import calls
+from tailgauge_analysis.sections.cache.misses import causes
+from tailgauge_analysis.sections.cache.settings import settings
+from tailgauge_analysis.sections.load.slopes import IN_FLIGHT, UNCACHED, regress
+from tailgauge_analysis.sections.rate_limits import bucket_levels, finding
+from tailgauge_analysis.sections.rate_limits.costs import Costs
+from tailgauge_analysis.sections.rate_limits.estimates import Readings
+from tailgauge_analysis.verdict.clocks import Clocks, calls_between, clocks, plainly, sentence
+from tailgauge_analysis.verdict.in_flight import presence
+from tailgauge_analysis.verdict.server_log import truth
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -149,7 +149,7 @@ def test_a_bucket_s_level_is_held_against_headers_within_what_the_clocks_leave_o
     told = Readings(100.0, 1, 100 - missing, missing, 0.0, at, np.arange(40), none, None, None)
 
     def agreeing(costs, between_s):
-        found = levels.levels(costs, 1e-9, 100.0, told, 1, 2.0, between_s)
+        found = bucket_levels.levels(costs, 1e-9, 100.0, told, 1, 2.0, between_s)
         return found.agreeing, found.compared
 
     assert agreeing(true, 0.0) == (40, 40)

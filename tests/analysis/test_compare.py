@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tailgauge.cli import cli
+from tailgauge.cli.main import cli
 from tailgauge.errors import RunDataError, UsageError
-from tailgauge_analysis import run_record
-from tailgauge_analysis.comparison.block import PS, Block, block
-from tailgauge_analysis.comparison.compare import compare, weigh
-from tailgauge_analysis.comparison.effects import judge
-from tailgauge_analysis.comparison.flips import FEWEST, Flips
-from tailgauge_analysis.comparison.words import markdown, terminal
-from tailgauge_analysis.quantiles import quantiles
+from tailgauge_analysis.compare.block import PS, Block, block
+from tailgauge_analysis.compare.compare import compare, weigh
+from tailgauge_analysis.compare.effects import judge
+from tailgauge_analysis.compare.text import markdown, terminal
+from tailgauge_analysis.load import run_record
+from tailgauge_analysis.stats.quantiles import quantiles
+from tailgauge_analysis.stats.sign_flips import FEWEST, Flips
 
 ARM = "traffic.chat.hedge.policy"
 METRICS = ("ttft_sched", "tpot")

@@ -2,8 +2,8 @@
 
 import json
 
-from tailgauge_analysis.conservation import conservation
-from tailgauge_analysis.frames import load
+from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.verdict.conservation import conservation
 
 
 def test_a_sound_run_adds_up(write):

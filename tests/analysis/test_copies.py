@@ -7,14 +7,14 @@ import pandas as pd
 import pytest
 from harness.rehearsal.rehearsing import OPEN_BUDGET, plan_of, scenario_of
 
-from tailgauge.rehearsal.command import rehearse
-from tailgauge_analysis.frames import load
-from tailgauge_analysis.hedging import told as words
-from tailgauge_analysis.hedging.arms import arms
-from tailgauge_analysis.hedging.copies import KEYS, OF_COPY, Copies
-from tailgauge_analysis.hedging.slowness import slowness
-from tailgauge_analysis.report import make
-from tailgauge_analysis.steady import steady
+from tailgauge.dry_run.command import rehearse
+from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.metrics.steady import steady
+from tailgauge_analysis.report.report import make
+from tailgauge_analysis.sections.hedging import contents as words
+from tailgauge_analysis.sections.hedging.copies import KEYS, OF_COPY, Copies
+from tailgauge_analysis.sections.hedging.slowness import slowness
+from tailgauge_analysis.sections.hedging.variants import arms
 
 COPY = {"attempt": 1, "cause": "hedge", "of_attempt": 0}
 USAGE = {"input_tokens": 10, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}

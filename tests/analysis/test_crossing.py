@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from tailgauge_analysis.crossing import contrast, result, tables, telling, why
-from tailgauge_analysis.crossing.copied import Copied
-from tailgauge_analysis.crossing.load import Load
-from tailgauge_analysis.crossing.turning import around, isotonic, p_values, turning
+from tailgauge.experiments.hedging import contrast, explanation, report, result, tables
+from tailgauge.experiments.hedging.copies import Copied
+from tailgauge.experiments.hedging.crossover_load import around, isotonic, p_values, turning
+from tailgauge.experiments.hedging.load import Load
 
 PAIRS, EACH = 10, 60
 
@@ -27,7 +27,7 @@ def load(rate, factor, seed=1, copied=None, **said):
 
 
 def about(*remarks):
-    return telling.About("Hedging after 250 ms", 10.0, remarks)
+    return report.About("Hedging after 250 ms", 10.0, remarks)
 
 
 def test_the_difference_is_that_of_all_blocks_together():
@@ -92,7 +92,7 @@ def test_a_planted_crossover_is_found_and_told():
     factors = {2.0: 0.5, 3.0: 0.6, 4.0: 0.8, 5.0: 1.0, 6.0: 1.3, 7.0: 1.8, 8.0: 2.5}
     copied = Copied(hedged=0.2, won=0.4, cost=(0.0, 60.0), unit="units", cancelled=0.0, refused=(0.0, 0.0))
     loads = [load(rate, factor, int(rate), copied) for rate, factor in factors.items()]
-    answer = telling.answer(about("A remark."), loads, {})
+    answer = report.answer(about("A remark."), loads, {})
     tail = answer.facts["tail"]
 
     assert tail["helps_below_per_s"] < tail["crossover_per_s"] < tail["hurts_above_per_s"]
@@ -100,7 +100,7 @@ def test_a_planted_crossover_is_found_and_told():
     assert answer.sentence.startswith("Hedging after 250 ms helps below")
     assert "lower at 3 requests/s and" in answer.remarks[1]
     assert "a millisecond less costs 0 to" in answer.remarks[2]
-    assert [one["name"] for one in answer.facts["why"]] == [why.CANCEL]
+    assert [one["name"] for one in answer.facts["why"]] == [explanation.CANCEL]
     assert {row[8] for row in answer.table.rows} == {"helps", "hurts", tables.OPEN}
     assert [len(row) for row in answer.table.rows] == [len(answer.table.header)] * len(loads)
     assert answer.remarks[0] == "A remark."
@@ -108,7 +108,7 @@ def test_a_planted_crossover_is_found_and_told():
 
 
 def test_where_nothing_differs_that_is_the_answer_with_the_smallest_effect():
-    answer = telling.answer(about(), [load(rate, 1.0, int(rate) + 20) for rate in (2.0, 4.0, 6.0)], {})
+    answer = report.answer(about(), [load(rate, 1.0, int(rate) + 20) for rate in (2.0, 4.0, 6.0)], {})
 
     assert "makes no difference that could be told" in answer.sentence
     assert answer.smallest.startswith("at one load a change of the p99 of")
@@ -122,21 +122,21 @@ def test_too_few_requests_for_a_p99_give_the_p95_and_say_so_and_fewer_give_nothi
         cut = [tuple(values[:each] for values in arm) for arm in (one.off, one.on)]
         return Load(2.0, *cut, (), (), Copied(), 1.0, short=True)
 
-    answer = telling.answer(about(), [short(12)], {})
+    answer = report.answer(about(), [short(12)], {})
     assert answer.facts["quantile"] == 0.95
-    assert telling.LESS in answer.remarks
+    assert report.LESS in answer.remarks
     assert any("Blocks are shorter" in text for text in answer.remarks)
-    assert telling.answer(about(), [short(5)], {}).exit_code == 3
+    assert report.answer(about(), [short(5)], {}).exit_code == 3
 
 
 @pytest.mark.parametrize(
     ("name", "low", "high"),
     [
-        (why.CANCEL, {}, {"cancelled": 0.2}),
-        (why.LIMIT, {}, {"refused": (0.01, 0.2)}),
-        (why.TOGETHER, {}, {"correlation": (0.6, 0.4)}),
-        (why.DELAY, {"hedged": 0.011}, {"hedged": 0.011}),
-        (why.LOAD, {"hedged": 0.1}, {"hedged": 0.4}),
+        (explanation.CANCEL, {}, {"cancelled": 0.2}),
+        (explanation.LIMIT, {}, {"refused": (0.01, 0.2)}),
+        (explanation.TOGETHER, {}, {"correlation": (0.6, 0.4)}),
+        (explanation.DELAY, {"hedged": 0.011}, {"hedged": 0.011}),
+        (explanation.LOAD, {"hedged": 0.1}, {"hedged": 0.4}),
     ],
 )
 def test_every_reason_is_named_where_the_rows_show_it(name, low, high):
@@ -146,7 +146,7 @@ def test_every_reason_is_named_where_the_rows_show_it(name, low, high):
         load(8.0, 2.0, 2, Copied(**{**healthy, **high})),
     ]
 
-    assert [one for one, _ in why.reasons(result.result(loads))] == [name]
+    assert [one for one, _ in explanation.reasons(result.result(loads))] == [name]
 
 
 def test_more_loads_are_tried_where_it_turns_only():
@@ -155,7 +155,7 @@ def test_more_loads_are_tried_where_it_turns_only():
 
 
 def test_nothing_at_all_is_no_answer():
-    answer = telling.answer(about(), [], {})
+    answer = report.answer(about(), [], {})
 
     assert answer.exit_code == 3
     assert answer.facts["loads"] == []

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from tailgauge_analysis.comparison.crossover import arms, coin, differences, log_quantile, log_quantiles
-from tailgauge_analysis.comparison.flips import FEWEST, flips
+from tailgauge_analysis.compare.crossover import arms, coin, differences, log_quantile, log_quantiles
+from tailgauge_analysis.stats.sign_flips import FEWEST, flips
 
 BLOCK_S, WASHOUT_S, PAIRS = 60.0, 10.0, 30
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tailgauge_analysis.definitions import TOOLS
-from tailgauge_analysis.report import make
+from tailgauge_analysis.metrics.definitions import TOOLS
+from tailgauge_analysis.report.report import make
 
 
 def restated(report):

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tailgauge_analysis.explanations import explanations
-from tailgauge_analysis.frames import load
-from tailgauge_analysis.steady import steady
+from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.metrics.steady import steady
+from tailgauge_analysis.verdict.explanations import explanations
 
 MS = 1_000_000
 ROWS = 6  # 100 requests at 20 a second on one worker; from 1 s on steady

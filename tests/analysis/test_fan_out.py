@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from harness.rehearsal.rehearsing import plan_of, scenario_of
 
-from tailgauge.rehearsal.command import rehearse
-from tailgauge_analysis.fan_out.tables import fan_outs
-from tailgauge_analysis.frames import load
-from tailgauge_analysis.report import make
-from tailgauge_analysis.steady import steady
+from tailgauge.dry_run.command import rehearse
+from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.metrics.steady import steady
+from tailgauge_analysis.report.report import make
+from tailgauge_analysis.sections.fan_out.tables import fan_outs
 
 SEARCH = {"pattern": "fan_out", "prompt_tokens": 10, "output_tokens": 5}
 SIMULATED = {"ttft_ms": 150, "ttft_sigma": 0.6, "chunk_gap_ms": 8}

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from tailgauge_analysis.figures import figures, survival
-from tailgauge_analysis.findings import find
-from tailgauge_analysis.frames import load
-from tailgauge_analysis.timeline import timeline, width
+from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.metrics.timeline import timeline, width
+from tailgauge_analysis.report.figures import figures, survival
+from tailgauge_analysis.sections.findings import find
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailgauge.errors import RunDataError
-from tailgauge.records import SCHEMA_VERSION
-from tailgauge_analysis.frames import load
-from tailgauge_analysis.problems import DAMAGED, OWNER, UNFINISHED
+from tailgauge.rows.schema import SCHEMA_VERSION
+from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.load.problems import DAMAGED, OWNER, UNFINISHED
 
 
 def kinds(frames):

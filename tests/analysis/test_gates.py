@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tailgauge.errors import Exit
-from tailgauge_analysis.findings import find
-from tailgauge_analysis.frames import load
-from tailgauge_analysis.gates import GATES
-from tailgauge_analysis.verdict import DEGRADED, INVALID, VALID
+from tailgauge.thresholds import DEGRADED, INVALID, VALID
+from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.sections.findings import find
+from tailgauge_analysis.verdict.gates import GATES
 
 
 def judged(folder):

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from tailgauge_analysis.findings import evidence_of
-from tailgauge_analysis.frames import load
-from tailgauge_analysis.gates import GATES
-from tailgauge_analysis.verdict import DEGRADED, INVALID, VALID, reasons, worst
+from tailgauge.thresholds import DEGRADED, INVALID, VALID
+from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.sections.findings import evidence_of
+from tailgauge_analysis.verdict.gates import GATES
+from tailgauge_analysis.verdict.verdict import reasons, worst
 
 N = 1000  # 20 s on two workers, from 1 s on steady: 38 seconds of workers, 950 requests
 MS = 1_000_000

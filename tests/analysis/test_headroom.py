@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from harness.experiments.planted import sustained_by_bucket
 
-from tailgauge_analysis.experiment.answer import FAIL, OPEN, PASS
-from tailgauge_analysis.headroom.calls import Calls
-from tailgauge_analysis.headroom.estimate import Bound, ceiling, lowest
-from tailgauge_analysis.headroom.judgement import Asked, judged
-from tailgauge_analysis.headroom.level import Level, Rate
-from tailgauge_analysis.headroom.limits import CAPACITY, OBJECTIVES, binding, capacity
-from tailgauge_analysis.headroom.search import Plan, Wanted, ends, wanted
-from tailgauge_analysis.headroom.sustained import asked, sustained
-from tailgauge_analysis.portions import counted
+from tailgauge.experiments.answer import FAIL, OPEN, PASS
+from tailgauge.experiments.headroom.calls import Calls
+from tailgauge.experiments.headroom.estimate import Bound, ceiling, lowest
+from tailgauge.experiments.headroom.judge import Asked, judged
+from tailgauge.experiments.headroom.limits import CAPACITY, OBJECTIVES, binding, capacity
+from tailgauge.experiments.headroom.rate_result import Level, Rate
+from tailgauge.experiments.headroom.search import Plan, Wanted, ends, wanted
+from tailgauge.experiments.headroom.sustained import asked, sustained
+from tailgauge_analysis.stats.shares import counted
 
 REFUSED = 0.01
 GAPS = np.random.default_rng(7).exponential(1.0, 40_000)

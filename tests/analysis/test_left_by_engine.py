@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tailgauge_analysis.checkup.by_engine import by_engine
-from tailgauge_analysis.checkup.check import STRICT
-from tailgauge_analysis.frames import load
+from tailgauge.experiments.checkup.check import STRICT
+from tailgauge.experiments.checkup.engine_tokens import by_engine
+from tailgauge_analysis.load.frames import load
 
 STOPS, GOES_ON = 2, 10_000  # tokens after the client has left
 

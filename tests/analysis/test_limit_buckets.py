@@ -7,10 +7,11 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from tailgauge_analysis.rate_limits import buckets, estimates, headers
-from tailgauge_analysis.rate_limits.costs import Costs
-from tailgauge_analysis.rate_limits.growth import Growth, growth
-from tailgauge_analysis.rate_limits.levels import levels, use
+from tailgauge_analysis.load import rate_limit_headers
+from tailgauge_analysis.sections.rate_limits import buckets, estimates
+from tailgauge_analysis.sections.rate_limits.bucket_levels import levels, use
+from tailgauge_analysis.sections.rate_limits.costs import Costs
+from tailgauge_analysis.sections.rate_limits.growth import Growth, growth
 
 
 def served(at_s, rate, burst, cost=1.0):
@@ -81,7 +82,7 @@ def test_refusals_by_chance_are_not_believed_to_be_a_bucket():
     found = buckets.fit(Costs(at, np.where(refused, 0.0, 1.0), np.ones(len(at)), refused, np.arange(len(at))))
 
     assert not found.believed
-    told = estimates.rate(None, found, None, headers.REQUESTS)
+    told = estimates.rate(None, found, None, rate_limit_headers.REQUESTS)
     assert told.value is None
     assert told.why == "no token bucket explains these 429s"
 
@@ -118,8 +119,10 @@ def test_poisson_calls_on_a_bucket_of_one_are_refused_by_rho_over_one_plus_rho(f
 
 def read(rows):
     """Columns of a table of header texts."""
-    texts = pa.table({headers.SOURCE: pa.array(rows, pa.string()), "n": pa.array(range(len(rows)))})
-    return headers.lean(texts).to_pandas()
+    texts = pa.table(
+        {rate_limit_headers.SOURCE: pa.array(rows, pa.string()), "n": pa.array(range(len(rows)))}
+    )
+    return rate_limit_headers.lean(texts).to_pandas()
 
 
 def test_both_providers_headers_become_numbers():
@@ -146,7 +149,7 @@ def test_both_providers_headers_become_numbers():
     assert found["header_requests_reset_in"][2] == 360
     assert found["header_input_tokens_remaining"][0] == 12000
     assert found["header_tokens_reset_in"][2] == pytest.approx(0.12)
-    assert headers.SOURCE not in found.columns
+    assert rate_limit_headers.SOURCE not in found.columns
 
 
 def test_headers_that_say_nothing_leave_no_column():
@@ -159,7 +162,7 @@ def test_headers_that_say_nothing_leave_no_column():
     [("0s", 0), ("120ms", 0.12), ("1.5s", 1.5), ("6m0s", 360), ("1h0m0s", 3600), ("soon", np.nan), ("6m?", np.nan)],
 )  # fmt: skip
 def test_durations_as_go_writes_them(text, seconds):
-    found = headers.durations_s(pd.Series([text], dtype="str"))[0]
+    found = rate_limit_headers.durations_s(pd.Series([text], dtype="str"))[0]
 
     assert found == pytest.approx(seconds, nan_ok=True)
 
@@ -170,11 +173,11 @@ def test_the_recorded_response_of_the_documentation_gives_its_rate():
         "header_input_tokens_limit": [16000.0], "header_input_tokens_remaining": [12000.0],
         "header_input_tokens_reset_at": [1_700_000_015.0], "headers_at_ns": [0.0], "ended_at_ns": [0.0],
     })  # fmt: skip
-    found = estimates.readings(rows, headers.INPUT, np.array([False]), zero_s=1_700_000_000.0)
+    found = estimates.readings(rows, rate_limit_headers.INPUT, np.array([False]), zero_s=1_700_000_000.0)
 
     assert found.slack == 500
     assert found.refill_low < 16000 / 60 < found.refill_high
-    told = estimates.rate(found, None, None, headers.INPUT)
+    told = estimates.rate(found, None, None, rate_limit_headers.INPUT)
     assert (told.value, told.how) == (16000 / 60, "headers")
 
 
@@ -185,8 +188,8 @@ def test_a_header_that_the_429s_contradict_is_not_believed():
         "header_requests_limit": [900.0] * n, "header_requests_remaining": [897.0] * n,
         "headers_at_ns": costs.at_s * 1e9, "ended_at_ns": costs.at_s * 1e9,
     })  # fmt: skip
-    found = estimates.readings(rows, headers.REQUESTS, costs.refused, zero_s=None)
-    told = estimates.rate(found, buckets.fit(costs), costs, headers.REQUESTS)
+    found = estimates.readings(rows, rate_limit_headers.REQUESTS, costs.refused, zero_s=None)
+    told = estimates.rate(found, buckets.fit(costs), costs, rate_limit_headers.REQUESTS)
 
     assert told.how == "429s"
     assert told.low <= 5 <= told.high

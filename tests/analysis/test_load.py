@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tailgauge_analysis.load import diagnosis, slopes
-from tailgauge_analysis.load.flight import decoding, open_at
-from tailgauge_analysis.load.slopes import CACHED, CONNECTION, IN_FLIGHT, UNCACHED, regress
+from tailgauge_analysis.sections.load import diagnosis, slopes
+from tailgauge_analysis.sections.load.concurrency import decoding, open_at
+from tailgauge_analysis.sections.load.slopes import CACHED, CONNECTION, IN_FLIGHT, UNCACHED, regress
 
 
 def attempts(*spans):
@@ -93,9 +93,9 @@ def test_even_requests_are_healthy_and_few_ones_unknown():
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory):
     """The report of a rehearsal on an engine: 30 ms of prefill per 1,000 tokens, 0.03 ms a token per 1,000 of context."""
-    from tailgauge.rehearsal.command import rehearse
-    from tailgauge.settings import resolve
-    from tailgauge_analysis.report import make
+    from tailgauge.dry_run.command import rehearse
+    from tailgauge.plan.resolve import resolve
+    from tailgauge_analysis.report.report import make
 
     out = tmp_path_factory.mktemp("engine")
     pairs = [
@@ -129,7 +129,7 @@ def test_the_section_says_it_on_the_page_and_in_markdown(engine):
 
 
 def test_heat_has_every_answered_request_in_its_cell_and_stays_small():
-    from tailgauge_analysis.load.heat import COLUMNS, ROWS, heat
+    from tailgauge_analysis.metrics.heat import COLUMNS, ROWS, heat
 
     at = np.linspace(0, 9000, 60_000)
     wait = np.where(at < 4500, 100.0, 400.0)

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from tailgauge_analysis.frames import load
-from tailgauge_analysis.latency import OFFERED, SUCCESSES, beyond, row, sample
-from tailgauge_analysis.metrics import BY_NAME, METRICS
-from tailgauge_analysis.steady import steady
+from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, beyond, row, sample
+from tailgauge_analysis.metrics.metrics import BY_NAME, METRICS
+from tailgauge_analysis.metrics.steady import steady
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_a_retry_that_succeeds_is_timed_from_the_request(write, synthetic):
 def test_every_objective_of_a_scenario_names_a_metric():
     from typing import get_args
 
-    from tailgauge.scenario import Slo
+    from tailgauge.scenario.model import Slo
 
     assert set(get_args(Slo.model_fields["metric"].annotation)) <= {metric.name for metric in METRICS}
 

@@ -1,7 +1,7 @@
 """The documentation pages equal what the tables say."""
 
-from tailgauge import records
-from tailgauge_analysis.pages import RUN_KEYS, data_format_page, history, metrics_page
+from tailgauge.rows import schema
+from tailgauge_analysis.report.pages import RUN_KEYS, data_format_page, history, metrics_page
 
 
 def test_the_metrics_page_is_current(checkout):
@@ -13,7 +13,7 @@ def test_the_data_format_page_is_current(checkout):
 
 
 def test_the_history_ends_with_the_present_version():
-    assert int(history()[-1][0]) == records.SCHEMA_VERSION
+    assert int(history()[-1][0]) == schema.SCHEMA_VERSION
 
 
 def test_every_key_of_run_json_is_documented(write):
@@ -26,10 +26,10 @@ def test_every_key_of_run_json_is_documented(write):
 
 def test_every_metric_gate_and_column_stands_on_a_page():
     metrics, data = metrics_page(), data_format_page()
-    from tailgauge_analysis.gates import GATES
-    from tailgauge_analysis.metrics import METRICS
+    from tailgauge_analysis.metrics.metrics import METRICS
+    from tailgauge_analysis.verdict.gates import GATES
 
     assert [m.name for m in METRICS if f"### `{m.name}`" not in metrics] == []
     assert [g.name for g in GATES if f"| `{g.name}` |" not in metrics] == []
-    columns = {c.name for table in records.TABLES for c in records.columns(table)}
+    columns = {c.name for table in schema.TABLES for c in schema.columns(table)}
     assert [name for name in columns if f"| `{name}` |" not in data] == []

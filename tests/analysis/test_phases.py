@@ -4,8 +4,17 @@ import json
 
 import pytest
 
-from tailgauge_analysis.phases import BEFORE, DECODE, DELIVERY, INSIDE, NETWORK, PREFILL, QUEUE, parse
-from tailgauge_analysis.report import make
+from tailgauge_analysis.report.report import make
+from tailgauge_analysis.sections.phases import (
+    BEFORE,
+    DECODE,
+    DELIVERY,
+    INSIDE,
+    NETWORK,
+    PREFILL,
+    QUEUE,
+    parse,
+)
 
 
 def told(**entries):
@@ -87,8 +96,8 @@ def test_foreign_text_tells_nothing(text):
 
 
 def test_an_engine_tells_queue_prefill_and_decode(tmp_path):
-    from tailgauge.rehearsal.command import rehearse
-    from tailgauge.settings import resolve
+    from tailgauge.dry_run.command import rehearse
+    from tailgauge.plan.resolve import resolve
 
     pairs = [("target.url", "simulated"), ("simulated.profile", "haiku"), ("stages.duration_s", 20.0)]
     settings = resolve("streaming", pairs, tmp_path, sends=False)

@@ -2,16 +2,16 @@
 
 import pytest
 
-from tailgauge_analysis.presets.bounds import MLPERF, USES
+from tailgauge_analysis.sections.presets.bounds import MLPERF, USES
 
 
 @pytest.fixture(scope="module")
 def report(synthetic, tmp_path_factory):
     """Written and reported: `report(n=800, ttft_ms=300)`."""
-    from tailgauge_analysis.contents import contents
-    from tailgauge_analysis.findings import find
-    from tailgauge_analysis.frames import load
-    from tailgauge_analysis.published import published
+    from tailgauge_analysis.load.frames import load
+    from tailgauge_analysis.report.contents import contents
+    from tailgauge_analysis.report.published import published
+    from tailgauge_analysis.sections.findings import find
 
     def told(**changes):
         folder = tmp_path_factory.mktemp("preset") / "run"
@@ -76,9 +76,9 @@ def test_a_healthy_run_is_quiet_and_an_empty_one_knows_nothing(report):
 
 
 def test_cached_tokens_and_the_engine_s_queue_are_known_to_the_alarms(tmp_path):
-    from tailgauge.rehearsal.command import rehearse
-    from tailgauge.settings import resolve
-    from tailgauge_analysis.report import make
+    from tailgauge.dry_run.command import rehearse
+    from tailgauge.plan.resolve import resolve
+    from tailgauge_analysis.report.report import make
 
     pairs = [("target.url", "simulated"), ("simulated.profile", "haiku"), ("stages.duration_s", 40.0)]
     asked = resolve("cached", pairs, tmp_path, sends=False)

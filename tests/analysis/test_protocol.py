@@ -1,9 +1,9 @@
 """What a target did against its protocol is counted, and the verdict names it."""
 
-from tailgauge.breaches import BREACHES
-from tailgauge_analysis.findings import find
-from tailgauge_analysis.frames import load
-from tailgauge_analysis.protocol import breaches
+from tailgauge.protocol_violations import BREACHES
+from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.sections.findings import find
+from tailgauge_analysis.verdict.protocol import breaches
 
 OTHERS = {  # failures that are no breach
     "overloaded_error": "stream_error", "not_json": "client_error", "no_end_mark": "truncated", None: "timeout",

@@ -6,11 +6,11 @@ import json
 import jsonschema
 import pytest
 
-from tailgauge_analysis.contents import contents
-from tailgauge_analysis.findings import find
-from tailgauge_analysis.frames import load
-from tailgauge_analysis.published import published
-from tailgauge_analysis.report_schema import schema
+from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.report.contents import contents
+from tailgauge_analysis.report.published import published
+from tailgauge_analysis.report.report_schema import schema
+from tailgauge_analysis.sections.findings import find
 
 SLO = {
     "fast": {"metric": "ttft_sched", "quantile": 0.5, "max_ms": 1000.0},
@@ -142,8 +142,8 @@ def test_each_traffic_table_is_a_group_of_its_own(mixed, checker, tmp_path):
 def test_the_report_of_a_rehearsal_has_its_own_table_and_keeps_to_the_schema(
     checker, tmp_path, scenario, key, settings
 ):
-    from tailgauge.rehearsal.command import rehearse
-    from tailgauge.settings import resolve
+    from tailgauge.dry_run.command import rehearse
+    from tailgauge.plan.resolve import resolve
 
     pairs = [("target.url", "simulated"), ("stages.duration_s", 20.0), *settings.items()]
     asked = resolve(scenario, pairs, tmp_path, sends=False)

@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from tailgauge_analysis.quantile_regression import fit, intervals, loss
+from tailgauge_analysis.stats.quantile_regression import fit, intervals, loss
 
 
 def sample(n, seed):

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from tailgauge_analysis.binomial import binomial_cdf
-from tailgauge_analysis.quantiles import TOO_FEW, UNRELIABLE, effective_n, n_min, quantiles, rank, ranks
+from tailgauge_analysis.stats.binomial import binomial_cdf
+from tailgauge_analysis.stats.quantiles import TOO_FEW, UNRELIABLE, effective_n, n_min, quantiles, rank, ranks
 
 
 def one(values, p, sizes=None):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from analysis.rehearsed import limited, rehearsed
 
-from tailgauge_analysis.rate_limits.finding import rate_limits
-from tailgauge_analysis.rate_limits.told import told
+from tailgauge_analysis.sections.rate_limits.contents import told
+from tailgauge_analysis.sections.rate_limits.finding import rate_limits
 
 OPENAI = {"url": "simulated", "protocol": "openai"}
 SCENARIOS = Path(__file__).parents[2] / "scenarios"

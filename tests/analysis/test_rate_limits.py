@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from analysis.planted import calls, frames_of
 
-from tailgauge_analysis.binomial import clopper_pearson
-from tailgauge_analysis.rate_limits.acceleration import CERTAIN, LIKELY, NO, acceleration
-from tailgauge_analysis.rate_limits.finding import rate_limits
-from tailgauge_analysis.rate_limits.kinds import kinds
-from tailgauge_analysis.rate_limits.said import said
-from tailgauge_analysis.rate_limits.shares import bins, shares
-from tailgauge_analysis.rate_limits.told import told
-from tailgauge_analysis.report import make
+from tailgauge_analysis.report.report import make
+from tailgauge_analysis.sections.rate_limits.acceleration import CERTAIN, LIKELY, NO, acceleration
+from tailgauge_analysis.sections.rate_limits.contents import told
+from tailgauge_analysis.sections.rate_limits.finding import rate_limits
+from tailgauge_analysis.sections.rate_limits.limit_kinds import kinds
+from tailgauge_analysis.sections.rate_limits.shares import bins, shares
+from tailgauge_analysis.sections.rate_limits.text import said
+from tailgauge_analysis.stats.binomial import clopper_pearson
 
 
 def finite(tree):

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from tailgauge.errors import Exit, RunDataError, UsageError
-from tailgauge_analysis.pages import REPORT_KEYS, STABLE_KEYS
-from tailgauge_analysis.published import STABLE
-from tailgauge_analysis.report import make
+from tailgauge_analysis.report.pages import REPORT_KEYS, STABLE_KEYS
+from tailgauge_analysis.report.published import STABLE
+from tailgauge_analysis.report.report import make
 
 EVIL = '<script>alert("x")</script><img src=x onerror=alert(1)> | `a` [l](javascript:alert(1)) \x1b[31m\u202e &amp;'
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from analysis.reported import LEVELS, exact, reported
 
-from tailgauge_analysis.quantiles import n_min
+from tailgauge_analysis.stats.quantiles import n_min
 
 SIMULATED = {
     "ttft_ms": 200.0, "ttft_sigma": 0.5, "chunk_gap_ms": 10.0, "chunk_gap_sigma": 0.3, "tokens_per_chunk": 2,

@@ -4,8 +4,8 @@ import shlex
 
 import pytest
 
-from tailgauge.scenario import override, spelled
-from tailgauge_analysis.reproduce import besides, command
+from tailgauge.scenario.model import override, spelled
+from tailgauge_analysis.report.reproduce import besides, command
 
 
 def run(**changes):

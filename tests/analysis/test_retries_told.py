@@ -6,8 +6,14 @@ import pytest
 from analysis.planted import calls
 from analysis.rehearsed import limited, rehearsed
 
-from tailgauge_analysis.rate_limits.finding import rate_limits
-from tailgauge_analysis.rate_limits.retries import amplification, early_s, expected, retry_after, synchrony
+from tailgauge_analysis.sections.rate_limits.finding import rate_limits
+from tailgauge_analysis.sections.rate_limits.retries import (
+    amplification,
+    early_s,
+    expected,
+    retry_after,
+    synchrony,
+)
 
 
 def tries(*requests):

@@ -4,22 +4,22 @@ from pathlib import Path
 
 import pytest
 
-from tailgauge import records
-from tailgauge_analysis.frames import load
-from tailgauge_analysis.latency import SUCCESSES, sample
-from tailgauge_analysis.metrics import BY_NAME
-from tailgauge_analysis.steady import steady
+from tailgauge.rows import schema
+from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.metrics.latency import SUCCESSES, sample
+from tailgauge_analysis.metrics.metrics import BY_NAME
+from tailgauge_analysis.metrics.steady import steady
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
 
 def test_every_version_has_a_fixture():
     assert {path.name for path in FIXTURES.iterdir()} == {
-        f"schema-{version}" for version in range(1, records.SCHEMA_VERSION + 1)
+        f"schema-{version}" for version in range(1, schema.SCHEMA_VERSION + 1)
     }
 
 
-@pytest.mark.parametrize("version", range(1, records.SCHEMA_VERSION + 1))
+@pytest.mark.parametrize("version", range(1, schema.SCHEMA_VERSION + 1))
 def test_an_old_run_still_loads(version):
     """Six requests at 2 a second, the first two in the warm-up, the last one rate-limited."""
     frames = load([FIXTURES / f"schema-{version}"])

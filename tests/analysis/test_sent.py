@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-from tailgauge_analysis.frames import load
-from tailgauge_analysis.groups import groups
-from tailgauge_analysis.pages import TRAFFIC_KEYS
-from tailgauge_analysis.report import make
-from tailgauge_analysis.sent import sent
-from tailgauge_analysis.steady import steady
+from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.metrics.groups import groups
+from tailgauge_analysis.metrics.steady import steady
+from tailgauge_analysis.report.pages import TRAFFIC_KEYS
+from tailgauge_analysis.report.report import make
+from tailgauge_analysis.sections.traffic import sent
 
 HEDGE = {"attempt": 1, "cause": "hedge", "of_attempt": 0}
 USAGE = {"input_tokens": 10, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}

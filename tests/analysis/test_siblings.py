@@ -5,9 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from tailgauge_analysis.binomial import clopper_pearson
-from tailgauge_analysis.fan_out.predictions import conditional, naive
-from tailgauge_analysis.fan_out.siblings import (
+from tailgauge_analysis.sections.fan_out.predictions import conditional, naive
+from tailgauge_analysis.sections.fan_out.siblings import (
     STRETCH,
     beta_binomial_any,
     correlation,
@@ -16,6 +15,7 @@ from tailgauge_analysis.fan_out.siblings import (
     siblings,
     stretches,
 )
+from tailgauge_analysis.stats.binomial import clopper_pearson
 
 LEGS = 20
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tailgauge.errors import Exit
-from tailgauge_analysis.quantiles import TOO_FEW, UNRELIABLE, Quantile
-from tailgauge_analysis.slo import FAIL, INCONCLUSIVE, PASS, decide
+from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, PASS, decide
+from tailgauge_analysis.stats.quantiles import TOO_FEW, UNRELIABLE, Quantile
 
 
 def seen(low, value, high, mark=""):
@@ -34,7 +34,7 @@ def test_the_outcome_follows_from_the_bounds(quantile, outcome):
 
 
 def test_early_stopping_counts_effective_requests():
-    from tailgauge_analysis.stopping import stopping
+    from tailgauge_analysis.stats.early_stopping import stopping
 
     assert [stopping(k, 10_000, 10_000, 0.99).needed for k in (0, 1, 5, 10, 50)] == [
         459,

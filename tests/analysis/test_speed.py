@@ -10,9 +10,15 @@ import sys
 
 import pytest
 
-from tailgauge_analysis import figures, figures_cache, figures_fan_out, figures_load, figures_rate_limits
-from tailgauge_analysis.findings import find
-from tailgauge_analysis.frames import load
+from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.report import (
+    figures,
+    figures_cache,
+    figures_fan_out,
+    figures_load,
+    figures_rate_limits,
+)
+from tailgauge_analysis.sections.findings import find
 
 MIB = 1 << 20
 

@@ -6,14 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tailgauge_analysis.contents import contents
-from tailgauge_analysis.findings import find
-from tailgauge_analysis.frames import load
-from tailgauge_analysis.latency import SUCCESSES, sample
-from tailgauge_analysis.markdown import markdown
-from tailgauge_analysis.metrics import BY_NAME
-from tailgauge_analysis.steady import Steady, steady
-from tailgauge_analysis.stood import BadSeconds, Spell, bad_seconds, sharp
+from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.metrics.latency import SUCCESSES, sample
+from tailgauge_analysis.metrics.metrics import BY_NAME
+from tailgauge_analysis.metrics.steady import Steady, steady
+from tailgauge_analysis.report.contents import contents
+from tailgauge_analysis.report.markdown import markdown
+from tailgauge_analysis.sections.findings import find
+from tailgauge_analysis.verdict.stalls import BadSeconds, Spell, bad_seconds, sharp
 
 N = 1000  # 20 s on two workers, from 1 s on steady: 38 seconds of workers
 MS = 1_000_000

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from tailgauge_analysis.report import make
-from tailgauge_analysis.survival import curve, waits
+from tailgauge_analysis.report.report import make
+from tailgauge_analysis.stats.survival import curve, waits
 
 
 def test_the_textbook_example():

@@ -6,9 +6,9 @@ import pytest
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     """The report of a rehearsal of two arms, B with so many output tokens."""
-    from tailgauge.rehearsal.command import rehearse
-    from tailgauge.settings import resolve
-    from tailgauge_analysis.report import make
+    from tailgauge.dry_run.command import rehearse
+    from tailgauge.plan.resolve import resolve
+    from tailgauge_analysis.report.report import make
 
     def told(tokens, duration_s=250.0):
         out = tmp_path_factory.mktemp("turns")

@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tailgauge.parts import compact
-from tailgauge_analysis.conservation import conservation
-from tailgauge_analysis.frames import load
-from tailgauge_analysis.problems import NOTE
+from tailgauge.rows.parquet import compact
+from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.load.problems import NOTE
+from tailgauge_analysis.verdict.conservation import conservation
 
 TABLES = ("requests", "attempts", "chunks", "health")
 N, CHUNKS = 40, 3

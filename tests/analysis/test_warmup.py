@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tailgauge_analysis.warmup import settling
+from tailgauge_analysis.stats.warmup import settling
 
 
 def sojourn(rng, n, rho, backlog):

@@ -4,7 +4,7 @@ import time
 
 from locust import events
 
-from tailgauge.users import Traffic
+from tailgauge.locust_app.users import Traffic
 
 BURDEN_S = 0.025
 

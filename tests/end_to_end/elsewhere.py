@@ -1,12 +1,12 @@
 """A locustfile that makes its process one of a system whose kernel stamps nothing and has no timer to wait for."""
 
-from tailgauge.dispatch import alarm
 from tailgauge.transport import connection
+from tailgauge.worker.clock import timer
 
 connection.KERNEL_STAMPS = False  # before anyone takes it over
-alarm.TIMER = False
+timer.TIMER = False
 
-from tailgauge.users import Traffic  # noqa: E402
+from tailgauge.locust_app.users import Traffic  # noqa: E402
 
 
 class Elsewhere(Traffic):

@@ -19,8 +19,8 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 
-from tailgauge.gaps import plain
-from tailgauge.scenario import override, packaged, put
+from tailgauge.rows.chunk_encoding import plain
+from tailgauge.scenario.model import override, packaged, put
 
 TAILGAUGE = str(Path(sys.executable).with_name("tailgauge"))
 LOCUST = str(Path(sys.executable).with_name("locust"))

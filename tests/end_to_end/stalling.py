@@ -10,7 +10,7 @@ import gevent
 from gevent import monkey
 from locust import events
 
-from tailgauge.users import Traffic
+from tailgauge.locust_app.users import Traffic
 
 really_sleep = monkey.get_original("time", "sleep")
 

@@ -61,7 +61,7 @@ WRONG_USAGE = {
 # Each is the command itself, in one process for all of them: a start of Python each would take half a minute.
 EACH_IN_TURN = """
 import contextlib, io, json, sys
-from tailgauge.cli import main
+from tailgauge.cli.main import main
 
 told = {}
 for case, line in json.loads(sys.argv[1]).items():

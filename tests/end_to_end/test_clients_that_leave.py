@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from end_to_end.running import RunData, Start
 
-from tailgauge_analysis.checkup.by_engine import by_engine
-from tailgauge_analysis.checkup.check import STRICT
-from tailgauge_analysis.frames import load
+from tailgauge.experiments.checkup.check import STRICT
+from tailgauge.experiments.checkup.engine_tokens import by_engine
+from tailgauge_analysis.load.frames import load
 
 LEFT = """
 [target]

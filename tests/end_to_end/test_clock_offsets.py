@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from end_to_end.running import LOCUST, QUICK, Start, assert_conserved
 
-from tailgauge_analysis.frames import load
+from tailgauge_analysis.load.frames import load
 
 SHIFT_NS = 50_000_000
 SETS = tuple(

@@ -29,9 +29,9 @@ from end_to_end.running import (
     variant,
 )
 
-from tailgauge.arrival_tables import Arrival
-from tailgauge.arrivals import plan
-from tailgauge.traffic_tables import Traffic
+from tailgauge.patterns.settings import Traffic
+from tailgauge.schedule.plan import plan
+from tailgauge.schedule.settings import Arrival
 
 LONG = ("--set=stages.duration_s=60", "--set=stages.warmup_s=1")
 RATE, SECONDS, SEED = 60.0, 4.0, 11

@@ -19,7 +19,7 @@ import pandas as pd
 import pytest
 from end_to_end.running import TAILGAUGE, RunData, assert_conserved, variant
 
-from tailgauge.scenario import load, packaged
+from tailgauge.scenario.model import load, packaged
 
 AT_ONCE = 3
 SHORT_S = "2"

@@ -29,7 +29,7 @@ from locust import events
 def rename(environment, **_):
     environment.runner.client_id = {HOSTILE!r}
 
-from tailgauge.users import Traffic
+from tailgauge.locust_app.users import Traffic
 
 class Streaming(Traffic):
     scenario = "streaming"

@@ -59,7 +59,7 @@ def test_master_and_workers_share_one_run_folder(start: Start, locustfile: str) 
 def test_two_user_classes_are_refused_by_name(start: Start, tmp_path: Path) -> None:
     two = tmp_path / "two.py"
     two.write_text(
-        "from tailgauge.users import Traffic\n"
+        "from tailgauge.locust_app.users import Traffic\n"
         "class One(Traffic):\n    scenario = 'streaming'\n"
         "class Two(Traffic):\n    scenario = 'streaming'\n"
     )

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tailgauge.folder import RunFolder
-from tailgauge.health_row import HealthRow
-from tailgauge.parts import row_table, write_part
-from tailgauge.receiving import Inbox
-from tailgauge.records import AttemptRow, RequestRow
-from tailgauge.shipping import PIECE
+from tailgauge.master.part_receiver import Inbox
+from tailgauge.rows.health import HealthRow
+from tailgauge.rows.parquet import row_table, write_part
+from tailgauge.rows.run_folder import RunFolder
+from tailgauge.rows.schema import AttemptRow, RequestRow
+from tailgauge.worker.part_sender import PIECE
 
 S = 1_000_000_000
 ROWS = {

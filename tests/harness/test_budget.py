@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailgauge.budget import Budget
+from tailgauge.patterns.call_budget import Budget
 
 
 @given(

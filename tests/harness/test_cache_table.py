@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tailgauge.errors import ScenarioError
-from tailgauge.scenario import parse
+from tailgauge.scenario.model import parse
 
 FULL = {"tools": 1, "system_tokens": 10, "few_shot": 1}
 

@@ -6,10 +6,10 @@ from dataclasses import fields, replace
 
 import pytest
 
-from tailgauge import cachebook
-from tailgauge.cachebook import CacheBook, CacheNote
 from tailgauge.call import ASSISTANT, BATCH_POLL, SECOND, USER, Call, Message, Part, Prompt, Tool
-from tailgauge.records import COLD, UNKNOWN, WARM, AttemptRow
+from tailgauge.rows.schema import COLD, UNKNOWN, WARM, AttemptRow
+from tailgauge.worker import cache_tracker
+from tailgauge.worker.cache_tracker import CacheBook, CacheNote
 
 S = 1_000_000_000
 
@@ -122,7 +122,7 @@ class TestExpected:
         assert notes[0].prefix_hash == notes[1].prefix_hash
 
     def test_a_worker_that_had_to_forget_does_not_claim_that_a_prefix_is_new(self, monkeypatch):
-        monkeypatch.setattr(cachebook, "_ENTRIES", 3)
+        monkeypatch.setattr(cache_tracker, "_ENTRIES", 3)
         worker = Worker()
         found = worker.expects(*((call(system=str(i)), 0) for i in range(5)), (call(system="4"), 1))
 

@@ -14,16 +14,17 @@ from typing import Any
 
 import pytest
 
-from tailgauge.arrivals import Planned, plan
-from tailgauge.cachebook import CacheBook
 from tailgauge.call import Call, Prompt
-from tailgauge.endpoints import anthropic, openai
 from tailgauge.prompts import Maker
-from tailgauge.records import COLD, UNKNOWN, WARM
-from tailgauge.scenario import Scenario, load
+from tailgauge.protocols import anthropic, openai
+from tailgauge.rows.schema import COLD, UNKNOWN, WARM
+from tailgauge.scenario.model import Scenario, load
+from tailgauge.schedule.plan import plan
+from tailgauge.schedule.schedule import Planned
 from tailgauge.simulator.cache_markers import block_prompt, marked_prompt
 from tailgauge.simulator.configure import settings
 from tailgauge.simulator.prefix_cache import HIT, RACE, Lookup, PrefixCache
+from tailgauge.worker.cache_tracker import CacheBook
 
 S = 1_000_000_000
 BEGINS_NS, ENDS_NS = round(0.3 * S), round(0.5 * S)

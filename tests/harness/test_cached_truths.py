@@ -12,12 +12,12 @@ from math import exp
 import numpy as np
 import pytest
 
-from tailgauge.arrivals import Planned
-from tailgauge.cachebook import CacheBook, CacheNote
 from tailgauge.call import Call, Prompt
-from tailgauge.endpoints import anthropic, openai
+from tailgauge.patterns.settings import Traffic
 from tailgauge.prompts import Maker
-from tailgauge.records import COLD, TURNS, UNKNOWN, WARM
+from tailgauge.protocols import anthropic, openai
+from tailgauge.rows.schema import COLD, TURNS, UNKNOWN, WARM
+from tailgauge.schedule.schedule import Planned
 from tailgauge.simulator import tokens
 from tailgauge.simulator.cache_markers import block_prompt, marked_prompt
 from tailgauge.simulator.prefix_cache import (
@@ -29,7 +29,7 @@ from tailgauge.simulator.prefix_cache import (
     Lookup,
     PrefixCache,
 )
-from tailgauge.traffic_tables import Traffic
+from tailgauge.worker.cache_tracker import CacheBook, CacheNote
 
 S = 1_000_000_000
 TTL_S = 300.0

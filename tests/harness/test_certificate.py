@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from tailgauge import certificate, describe
-from tailgauge.certificate import RefusedError, Use
 from tailgauge.errors import UsageError
-from tailgauge.settings import resolve
+from tailgauge.plan import versions
+from tailgauge.plan import certificate
+from tailgauge.plan.certificate import RefusedError, Use
+from tailgauge.plan.resolve import resolve
 
 ENTRY = {
     "laws": ["lognormal"], "holds_to_per_s": 4000.5, "failed_at_per_s": 8000.0, "limited_by": "client", "disturbed": 0,
@@ -65,7 +66,7 @@ def test_a_certificate_names_the_machine_and_the_versions_and_no_path(tmp_path: 
 
     assert tree["machine"] == certificate.machine()
     assert tree["machine"]["cpu_count"] > 0
-    assert tree["versions"] == describe.versions()
+    assert tree["versions"] == versions.installed_versions()
     assert str(Path.home()) not in path.read_text()
 
 

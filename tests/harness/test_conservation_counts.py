@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tailgauge.conservation import Share, conserve, count_rows
-from tailgauge.folder import RunFolder
+from tailgauge.master.conservation import Share, conserve, count_rows
+from tailgauge.rows.run_folder import RunFolder
 
 
 def counts(dispatched=0, client_drop=0, censored=0, **ended):

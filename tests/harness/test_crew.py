@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tailgauge import sketch
-from tailgauge.crew import Crew, pace
-from tailgauge.folder import RunFolder
+from tailgauge import quantile_sketch
+from tailgauge.master.workers import Crew, pace
+from tailgauge.rows.run_folder import RunFolder
 
 
 def said(leased: int, dispatched: int, client_drop: int = 0, **ended: int):
@@ -104,12 +104,12 @@ def test_rows_may_be_younger_than_the_last_words(tmp_path):
 
 def test_the_progress_of_a_run_is_the_sum_of_its_workers_last_words():
     def words(dispatched, *ttft_ms, attempts, ended):
-        bins: sketch.Bins = {}
+        bins: quantile_sketch.Bins = {}
         for value in ttft_ms:
-            sketch.add(bins, value)
+            quantile_sketch.add(bins, value)
         return {
             **said(9, dispatched, 1, **ended), "in_flight": 2, "chunks": 100, "attempts": attempts,
-            "ttft": sketch.packed(bins), "watch": {},
+            "ttft": quantile_sketch.packed(bins), "watch": {},
         }  # fmt: skip
 
     first = words(5, 100.0, 300.0, attempts={"ok": 4, "rate_limited": 2}, ended={"ok": 3})

@@ -7,10 +7,10 @@ import json
 
 import pytest
 
-from tailgauge import describe
-from tailgauge.describe import Progress, preflight_failure
-from tailgauge.progress import Display, figures
-from tailgauge.records import SCHEMA_VERSION
+from tailgauge.live.terminal import Display, figures
+from tailgauge.master import progress as describe
+from tailgauge.master.progress import Progress, preflight_failure
+from tailgauge.rows.schema import SCHEMA_VERSION
 
 URL = "http://127.0.0.1:8000"
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tailgauge.engine_page import MOST_BYTES, Count, EnginePage, counted, own, read
-from tailgauge.scenario import Scenario
+from tailgauge.master.engine_metrics import MOST_BYTES, Count, EnginePage, counted, own, read
+from tailgauge.protocols.settings import Target
+from tailgauge.scenario.model import Scenario
 from tailgauge.simulator.meters import Meters
 from tailgauge.simulator.metrics_page import render
-from tailgauge.target_tables import Target
 
 LLAMA = """# HELP llamacpp:tokens_predicted_total Number of generation tokens processed.
 # TYPE llamacpp:tokens_predicted_total counter

@@ -3,10 +3,10 @@
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tailgauge import sketch
-from tailgauge.describe import Progress
-from tailgauge.exposition import BOUNDS_S, exposed
-from tailgauge.live import Live, Seen, SeenWorker
+from tailgauge import quantile_sketch
+from tailgauge.live.prometheus import BOUNDS_S, exposed
+from tailgauge.live.series import Live, Seen, SeenWorker
+from tailgauge.master.progress import Progress
 
 HOSTILE = 'chat"} 1\n<script>\\'
 
@@ -14,9 +14,9 @@ HOSTILE = 'chat"} 1\n<script>\\'
 @pytest.fixture(scope="module")
 def read():
     """Samples of a run by name and labels."""
-    ttft: sketch.Bins = {}
+    ttft: quantile_sketch.Bins = {}
     for value_ms in (30.0, 80.0, 80.0, 400.0, 200_000.0):
-        sketch.add(ttft, value_ms)
+        quantile_sketch.add(ttft, value_ms)
     progress = Progress(
         12.0, 60.0, sent=40, in_flight=3, dropped=2, ended={"ok": 30, "timeout": 5}, chunks=900,
         attempts={"ok": 33, "rate_limited": 4}, ttft=ttft, verdict="DEGRADED",

@@ -10,8 +10,8 @@ from threading import Thread
 import pytest
 
 from tailgauge.errors import UsageError
-from tailgauge.folder import RunFolder, new_run_id, write_json
-from tailgauge.records import TABLES
+from tailgauge.rows.run_folder import RunFolder, new_run_id, write_json
+from tailgauge.rows.schema import TABLES
 
 
 def test_a_run_id_sorts_by_time_names_the_scenario_and_does_not_collide():
@@ -75,7 +75,7 @@ def test_a_reader_never_sees_half_a_json_file(tmp_path, command):
     path = tmp_path / "run.json"
     write_json(path, {"n": -1, "fill": ["x"] * 5000})
     program = (
-        "import sys; from pathlib import Path; from tailgauge.folder import write_json\n"
+        "import sys; from pathlib import Path; from tailgauge.rows.run_folder import write_json\n"
         "for n in range(300): write_json(Path(sys.argv[1]), {'n': n, 'fill': ['x'] * 5000})"
     )
     writer = Thread(target=command, args=(["python", "-c", program, path], 30))

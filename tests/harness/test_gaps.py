@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tailgauge import parts
-from tailgauge.endpoints.decoder import Chunks
-from tailgauge.gaps import plain
-from tailgauge.records import CHUNK_KINDS
+from tailgauge.rows import parquet
+from tailgauge.rows.chunk_encoding import plain
+from tailgauge.rows.chunks import Chunks
+from tailgauge.rows.schema import CHUNK_KINDS
 
 COLUMNS = ("kind", "arrived_at_ns", "low_at_ns", "lag_ns", "read_index", "chars")
 # Quantiles of a real run of 200 streams, 20 ms from chunk to chunk: how far a gap is off, and our own lag.
@@ -85,8 +85,8 @@ def stored(folder: Path, attempts, cuts):
             pieces[number].append(segment(one, ends[number], ends[number + 1]))
     files = [folder / f"part-0-{number}.parquet" for number in range(len(pieces))]
     for file, segments in zip(files, pieces, strict=True):
-        parts.write_part(file, parts.chunk_table(segments))
-    parts.compact("chunks", files, folder / "part-0-all.parquet")
+        parquet.write_part(file, parquet.chunk_table(segments))
+    parquet.compact("chunks", files, folder / "part-0-all.parquet")
     return folder / "part-0-all.parquet"
 
 
@@ -104,7 +104,7 @@ def by_attempt(rows):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_every_value_comes_back(seed, tmp_path, monkeypatch):
-    monkeypatch.setattr(parts, "GROUP", (7, 100, 500_000)[seed % 3])
+    monkeypatch.setattr(parquet, "GROUP", (7, 100, 500_000)[seed % 3])
     rng = np.random.default_rng(seed)
     keys = [(65536 * int(i) - 65536, leg, number) for i in range(9) for leg in (0, 3) for number in (0, 1)]
     attempts = [

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailgauge.call import BATCH_POLL, BATCH_SUBMIT, Call, Message, Part, Prompt, Tool
-from tailgauge.guard import Allowance, Amount, Guard, Sizing, need, used
-from tailgauge.pricing import Price, Usage
-from tailgauge.records import AttemptRow
+from tailgauge.plan.spend_limit import Allowance, Amount, Guard, Sizing, need, used
+from tailgauge.rows.schema import AttemptRow
+from tailgauge.scenario.prices import Price, Usage
 
 PRICE = Price(date(2026, 1, 1), tuple(map(Fraction, (1, 2, 3, 1, 5))))
 LONG = Price(date(2026, 1, 1), PRICE.rates, 100, tuple(map(Fraction, (10, 20, 30, 1, 50))))

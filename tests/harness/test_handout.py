@@ -7,10 +7,10 @@ import random
 import numpy as np
 import pytest
 
-from tailgauge.arrivals import Schedule
-from tailgauge.crew import Crew
-from tailgauge.handout import SLICE_NS, Handout
-from tailgauge.records import TURNS
+from tailgauge.master.leases import SLICE_NS, Handout
+from tailgauge.master.workers import Crew
+from tailgauge.rows.schema import TURNS
+from tailgauge.schedule.schedule import Schedule
 
 S = 1_000_000_000
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailgauge.hedging import Hedger
-from tailgauge.traffic_tables import Hedge
+from tailgauge.patterns.hedge_policy import Hedger
+from tailgauge.patterns.settings import Hedge
 
 MS, S = 1_000_000, 1_000_000_000
 

@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from tailgauge import sketch
-from tailgauge.describe import Progress
-from tailgauge.live import HELD, Live, Seen, SeenWorker, chosen, document
+from tailgauge import quantile_sketch
+from tailgauge.live.series import HELD, Live, Seen, SeenWorker, chosen, document
+from tailgauge.master.progress import Progress
 
 
 def bins(*values):
     out = {}
     for value in values:
-        sketch.add(out, value)
+        quantile_sketch.add(out, value)
     return out
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tailgauge.dispatch.admission import sizing
-from tailgauge.guard import Sizing
-from tailgauge.preflight import Learnt, learn, prefixes, trials, writes
+from tailgauge.plan.preflight import Learnt, learn, prefixes, trials, writes
+from tailgauge.plan.spend_limit import Sizing
 from tailgauge.prompts import Maker, prompt
-from tailgauge.scenario import Scenario, parse
+from tailgauge.scenario.model import Scenario, parse
+from tailgauge.worker.admission import sizing
 
 
 def scenario(**tree: Any) -> Scenario:
@@ -71,7 +71,7 @@ def test_what_makes_no_sense_is_not_learnt(tokens: dict[int, int]) -> None:
 
 def test_a_prompt_has_the_asked_tokens_by_what_was_learnt() -> None:
     """Counted as a target would count it: so many tokens a word and some around them."""
-    from tailgauge.arrivals import Planned
+    from tailgauge.schedule.schedule import Planned
 
     table = scenario().traffic["main"]
     made = Maker(1, table, "main", 1 / 1.6, 10).make(Planned(65536, 0, "main", 500, 10))

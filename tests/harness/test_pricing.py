@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailgauge import pricing
 from tailgauge.errors import Exit, UsageError
-from tailgauge.pricing import Usage
+from tailgauge.scenario import prices
+from tailgauge.scenario.prices import Usage
 
 TODAY = date(2026, 11, 21)
 GOOD = """
@@ -27,7 +27,7 @@ read = 0.1
 output = 5
 """
 LONG = "[price.long]\nabove = 100\ninput = 2\nwrite_5m = 2.5\nwrite_1h = 4\nread = 0.2\noutput = 10\n"
-PACKAGED = pricing.read()
+PACKAGED = prices.read()
 FACTS = {  # model, day: five rates
     ("claude-fable-5-2", TODAY): "8 10 16 0.20 40",
     ("claude-mythos-5-1", TODAY): "10 12.50 20 0.25 50",
@@ -125,7 +125,7 @@ def test_a_wrong_price_file_is_told_by_file_entry_and_key(tmp_path: Path, text: 
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
 
     with pytest.raises(UsageError) as raised:
-        pricing.read(path)
+        prices.read(path)
 
     assert raised.value.exit_code == Exit.USAGE
     assert str(raised.value).startswith(f"{path}: ")
@@ -134,4 +134,4 @@ def test_a_wrong_price_file_is_told_by_file_entry_and_key(tmp_path: Path, text: 
 
 def test_a_price_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"none\.toml: the price file cannot be read: No such file"):
-        pricing.read(tmp_path / "none.toml")
+        prices.read(tmp_path / "none.toml")

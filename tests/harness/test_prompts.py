@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailgauge.arrivals import Planned
-from tailgauge.cachebook import rendered
 from tailgauge.call import ASSISTANT, USER, Prompt
+from tailgauge.patterns.settings import Traffic
 from tailgauge.prompts import Maker
 from tailgauge.prompts.words import text
-from tailgauge.records import TURNS
-from tailgauge.traffic_tables import Traffic
+from tailgauge.rows.schema import TURNS
+from tailgauge.schedule.schedule import Planned
+from tailgauge.worker.cache_tracker import rendered
 
 FULL = {"tools": 3, "tools_tokens": 300, "system_tokens": 200, "few_shot": 2, "few_shot_tokens": 40}
 EVERYWHERE = ("tools", "system", "few_shot", "last")

@@ -10,11 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from harness.shipped import files, given_to, pieces, written
 
-from tailgauge import parts, receiving
-from tailgauge.folder import RunFolder
-from tailgauge.receiving import SHIPPED, Inbox
-from tailgauge.records import SCHEMA_VERSION
-from tailgauge_analysis.parts import listed
+from tailgauge.master import part_receiver
+from tailgauge.master.part_receiver import SHIPPED, Inbox
+from tailgauge.rows import parquet
+from tailgauge.rows.run_folder import RunFolder
+from tailgauge.rows.schema import SCHEMA_VERSION
+from tailgauge_analysis.load.parquet import listed
 
 WORKER = 3
 MARK = b"tailgauge.schema_version"
@@ -86,9 +87,9 @@ FOOTERS = {
 def test_a_file_that_is_not_a_part_is_refused_although_its_checksum_is_right(case, owner, spool, monkeypatch):
     made, why = FOOTERS[case]
     data = made(health(spool))
-    monkeypatch.setattr(parts, "GROUP", 5)
+    monkeypatch.setattr(parquet, "GROUP", 5)
     if case == "too many rows":
-        monkeypatch.setattr(parts, "MOST_ROWS", 8)
+        monkeypatch.setattr(parquet, "MOST_ROWS", 8)
 
     answer = given_to(Inbox(owner), pieces(data))[-1]
 
@@ -98,10 +99,10 @@ def test_a_file_that_is_not_a_part_is_refused_although_its_checksum_is_right(cas
 
 @pytest.mark.parametrize("table", SHIPPED)
 def test_a_part_of_each_table_is_taken(table, owner, tmp_path):
-    path, target = tmp_path / "part", parts.schema(table)
+    path, target = tmp_path / "part", parquet.schema(table)
     least = {pa.string(): "text", pa.bool_(): False}
     row = [pa.array([None if f.nullable else least.get(f.type, 0)], f.type) for f in target]
-    parts.write_part(path, pa.Table.from_arrays(row, schema=target))
+    parquet.write_part(path, pa.Table.from_arrays(row, schema=target))
 
     answers = given_to(Inbox(owner), pieces(path.read_bytes(), table=table))
 
@@ -136,7 +137,7 @@ def test_a_disk_that_fills_up_in_mid_part_leaves_the_whole_parts_and_takes_the_n
     with pytest.raises(OSError, match="No space left"):
         (disk / "ballast").write_bytes(bytes(2_000_000))
     if not tells:
-        monkeypatch.setattr(receiving, "room", lambda _: None)
+        monkeypatch.setattr(part_receiver, "room", lambda _: None)
 
     answer = inbox.take(WORKER, other[1])
 

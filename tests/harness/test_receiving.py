@@ -10,10 +10,12 @@ from harness.shipped import files, given_to, pieces, written
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailgauge import parts, receiving, shipping
-from tailgauge.folder import RunFolder
-from tailgauge.receiving import OPEN, REMEMBERED, Inbox
-from tailgauge.shipping import PIECE
+from tailgauge.master import part_receiver
+from tailgauge.master.part_receiver import OPEN, REMEMBERED, Inbox
+from tailgauge.rows import parquet
+from tailgauge.rows.run_folder import RunFolder
+from tailgauge.worker import part_sender
+from tailgauge.worker.part_sender import PIECE
 
 WORKER = 3
 
@@ -126,7 +128,7 @@ HOSTILE = {
     "no size": lambda m: {k: v for k, v in m.items() if k != "size"},
     "a size of nothing": lambda m: m | {"size": 0},
     "a size below nothing": lambda m: m | {"size": -1},
-    "a size beyond the limit": lambda m: m | {"size": parts.LARGEST + 1},
+    "a size beyond the limit": lambda m: m | {"size": parquet.LARGEST + 1},
     "a size without end": lambda m: m | {"size": 2**80},
     "a size with a fraction": lambda m: m | {"size": float(m["size"])},
     "a size of truth": lambda m: m | {"size": True},
@@ -165,7 +167,7 @@ def test_a_refusal_names_the_part_where_it_has_a_name(owner, spool):
     """So that an honest worker hears that its part is too large, and goes on with the next."""
     [message] = pieces(spool[0])
 
-    answer = Inbox(owner).take(WORKER, message | {"size": parts.LARGEST + 1})
+    answer = Inbox(owner).take(WORKER, message | {"size": parquet.LARGEST + 1})
 
     assert (answer["table"], answer["name"], answer["state"]) == ("health", "part-3-0.parquet", "refused")
     assert answer["why"] == "size: expected 1 to 268,435,456 bytes"
@@ -248,8 +250,8 @@ def test_the_page_on_the_data_says_what_the_limits_are(checkout):
     page = (checkout / "docs/data-format.md").read_text(encoding="utf-8")
 
     said = (
-        f"pieces of at most {PIECE // 1024} KiB of which at most {shipping.WINDOW} are unanswered",
-        f"after {shipping.SILENCE_NS / 1e9:.0f} s without progress", f"with {shipping._PROBE // 1024} KiB.",
-        f"of at most {parts.LARGEST // 2**20} MiB", f"keeps {receiving.RESERVE // 1_000_000} MB of its disk free",
+        f"pieces of at most {PIECE // 1024} KiB of which at most {part_sender.WINDOW} are unanswered",
+        f"after {part_sender.SILENCE_NS / 1e9:.0f} s without progress", f"with {part_sender._PROBE // 1024} KiB.",
+        f"of at most {parquet.LARGEST // 2**20} MiB", f"keeps {part_receiver.RESERVE // 1_000_000} MB of its disk free",
     )  # fmt: skip
     assert [text for text in said if text not in page] == []

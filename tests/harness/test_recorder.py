@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tailgauge.records import SCHEMA_VERSION, TABLES, columns
+from tailgauge.rows.schema import SCHEMA_VERSION, TABLES, columns
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from dataclasses import MISSING, fields
 
 import pytest
 
-from tailgauge.records import CENSORED, CLIENT_DROP, ENDED_CLASSES, TABLES, columns
+from tailgauge.rows.schema import CENSORED, CLIENT_DROP, ENDED_CLASSES, TABLES, columns
 
 
 @pytest.mark.parametrize("table", TABLES)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailgauge import redaction
-from tailgauge.endpoints.keys import key_for
+from tailgauge.protocols.api_keys import key_for
 from tailgauge.redaction import MARK, Redaction, holds_secret, redact
 from tailgauge.redaction import environment as childs_environment
 

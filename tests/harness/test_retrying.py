@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailgauge.records import ENDED_CLASSES
-from tailgauge.retrying import RETRYABLE, Retrier, may_retry
-from tailgauge.traffic_tables import Retry
+from tailgauge.patterns.retry_policy import RETRYABLE, Retrier, may_retry
+from tailgauge.patterns.settings import Retry
+from tailgauge.rows.schema import ENDED_CLASSES
 
 S = 1_000_000_000
 

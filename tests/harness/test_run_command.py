@@ -3,8 +3,8 @@
 import pytest
 
 from tailgauge.address import Address
+from tailgauge.cli.run import page
 from tailgauge.errors import UsageError
-from tailgauge.run_command import page
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from tailgauge.errors import Exit, ScenarioError, UsageError
-from tailgauge.scenario import Stages, find, load, override, packaged, parse, scaled, spelled
+from tailgauge.scenario.model import Stages, find, load, override, packaged, parse, scaled, spelled
 
 SLO = {"metric": "tpot", "max_ms": 1}
 URL_SHAPE = "must be `simulated` or http(s)://HOST[:PORT][/PATH] without a query"

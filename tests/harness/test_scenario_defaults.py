@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tailgauge.scenario import Scenario, parse
-from tailgauge.simulated_tables import EngineTable
+from tailgauge.scenario.model import Scenario, parse
+from tailgauge.scenario.simulated import EngineTable
 
 DEFAULTS = {
     "name": "bare",

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailgauge import seal
+from tailgauge.channel import auth
+from tailgauge.channel.auth import Seal, SealError
 from tailgauge.errors import UsageError
-from tailgauge.seal import Seal, SealError
 
 OURS = Seal("0123456789abcdef")
 PLAIN = st.recursive(
@@ -69,20 +69,20 @@ def test_the_token_itself_is_in_no_message():
 
 
 def test_a_short_token_is_refused_by_its_length_and_is_not_repeated(monkeypatch):
-    monkeypatch.setenv(seal.TOKEN, "secret")
+    monkeypatch.setenv(auth.TOKEN, "secret")
     with pytest.raises(UsageError, match="expected at least 16 characters, got 6") as told:
-        seal.given()
+        auth.given()
     assert "secret" not in str(told.value)
 
 
 def test_where_one_is_needed_and_none_is_set_it_says_what_for_and_how_to_make_one(monkeypatch):
-    monkeypatch.delenv(seal.TOKEN, raising=False)
+    monkeypatch.delenv(auth.TOKEN, raising=False)
     with pytest.raises(UsageError, match="TAILGAUGE_TOKEN is not set, and a worker needs it: export") as told:
-        seal.given("a worker")
+        auth.given("a worker")
     assert "openssl rand" in str(told.value)
-    assert seal.given() == ""
+    assert auth.given() == ""
 
 
 def test_each_run_that_makes_its_own_makes_another_one():
-    assert len({seal.fresh() for _ in range(100)}) == 100
-    assert len(seal.fresh()) >= seal.LEAST
+    assert len({auth.fresh() for _ in range(100)}) == 100
+    assert len(auth.fresh()) >= auth.LEAST

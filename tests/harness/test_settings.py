@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tailgauge.errors import Exit, TailgaugeError
-from tailgauge.scenario import override
-from tailgauge.settings import Settings, resolve
+from tailgauge.plan.resolve import Settings, resolve
+from tailgauge.scenario.model import override
 
 PRICED = """
 [[price]]

@@ -11,10 +11,11 @@ from harness.shipped import Channel, Clock, files, written
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tailgauge import receiving, shipping
-from tailgauge.folder import RunFolder
-from tailgauge.receiving import Inbox
-from tailgauge.shipping import Outbox, read_piece
+from tailgauge.master import part_receiver
+from tailgauge.master.part_receiver import Inbox
+from tailgauge.rows.run_folder import RunFolder
+from tailgauge.worker import part_sender
+from tailgauge.worker.part_sender import Outbox, read_piece
 
 SMALL = 700  # bytes of a piece in these tests: a part of 5 kB has eight
 WORKER = 3
@@ -24,9 +25,9 @@ PARTS = [(table, number) for number in range(3) for table in ("requests", "attem
 @pytest.fixture(autouse=True, scope="module")
 def small_pieces():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shipping, "PIECE", SMALL)
-        patch.setattr(receiving, "PIECE", SMALL)
-        patch.setattr(shipping, "_PROBE", 100)
+        patch.setattr(part_sender, "PIECE", SMALL)
+        patch.setattr(part_receiver, "PIECE", SMALL)
+        patch.setattr(part_sender, "_PROBE", 100)
         yield
 
 

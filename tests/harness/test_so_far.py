@@ -2,12 +2,12 @@
 
 import pytest
 
-from tailgauge import sketch
-from tailgauge.dispatch.counters import Counters
-from tailgauge.dispatch.watch import Watch
-from tailgauge.health_row import HealthRow
-from tailgauge.so_far import Watched, so_far
-from tailgauge.trust import DEGRADED, INVALID, VALID
+from tailgauge import quantile_sketch
+from tailgauge.master.live_verdict import Watched, so_far
+from tailgauge.rows.health import HealthRow
+from tailgauge.thresholds import DEGRADED, INVALID, VALID
+from tailgauge.worker.health.counters import Counters
+from tailgauge.worker.health.live import Watch
 
 QUIET = {"first": 100, "intervals": 0, "delays": b"", "seconds": 20.0, "bad": 0.0, "lagging": 0.0, "cpu": 0.2}
 
@@ -15,8 +15,8 @@ QUIET = {"first": 100, "intervals": 0, "delays": b"", "seconds": 20.0, "bad": 0.
 def packed(*values):
     bins = {}
     for value in values:
-        sketch.add(bins, value)
-    return sketch.packed(bins)
+        quantile_sketch.add(bins, value)
+    return quantile_sketch.packed(bins)
 
 
 def crew(**changes):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tailgauge_analysis import parts
+from tailgauge_analysis.load import parquet
 
 ALL = list(range(30))
 NONE = {"requests": 0, "attempts": 0, "chunks": 0, "health": 0}
@@ -145,8 +145,8 @@ def test_a_kill_while_compacting_loses_and_doubles_nothing(command, tmp_path):
     done = command(["python", script, tmp_path, "kill"], 30)
 
     problems: list[object] = []
-    listed = parts.listed([tmp_path / "killed"], "health", problems)
+    listed = parquet.listed([tmp_path / "killed"], "health", problems)
     assert done.returncode == -9
     assert len(list((tmp_path / "killed/health").iterdir())) == 3
     assert ([part.path.name for part in listed], problems) == (["part-3-all.parquet"], [])
-    assert parts.read(listed[0], ["at_ns"], [])["at_ns"].to_pylist() == ALL
+    assert parquet.read(listed[0], ["at_ns"], [])["at_ns"].to_pylist() == ALL

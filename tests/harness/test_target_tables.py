@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tailgauge.errors import ScenarioError
-from tailgauge.scenario import parse
+from tailgauge.scenario.model import parse
 
 URL = "http://127.0.0.1:1"
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tailgauge.errors import Exit, ScenarioError
-from tailgauge.scenario import load, parse
+from tailgauge.scenario.model import load, parse
 
 
 def chat(**table: Any) -> dict[str, Any]:

@@ -7,12 +7,12 @@ import statistics
 
 import pytest
 
-from tailgauge.arrival_tables import Arrival, Closed
-from tailgauge.arrivals import Planned
 from tailgauge.call import Prompt
-from tailgauge.records import ENDED_CLASSES, TURNS
-from tailgauge.traffic_tables import Session, Traffic
-from tailgauge.turns import AFTER_DROP_S, Turn, draw, following, loop, told, turns_of
+from tailgauge.patterns.settings import Session, Traffic
+from tailgauge.rows.schema import ENDED_CLASSES, TURNS
+from tailgauge.schedule.schedule import Planned
+from tailgauge.schedule.sessions import AFTER_DROP_S, Turn, draw, following, loop, told, turns_of
+from tailgauge.schedule.settings import Arrival, Closed
 
 OPEN = Arrival()
 CLOSED = Arrival(process="closed", closed=Closed(users=3, think_s=0.5))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailgauge.prompts.words import WORDS, salt, text
-from tailgauge.records import TURNS
+from tailgauge.rows.schema import TURNS
 
 
 def test_a_text_depends_on_seed_and_use_only():

@@ -6,9 +6,9 @@ import shlex
 import pytest
 import yaml
 
-from tailgauge.cli import cli
+from tailgauge.cli.main import cli
 from tailgauge.errors import Exit
-from tailgauge.scenario import load, override
+from tailgauge.scenario.model import load, override
 
 
 @pytest.fixture(scope="module")

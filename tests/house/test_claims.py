@@ -2,7 +2,7 @@
 
 import pytest
 
-from tailgauge_analysis.quantiles import n_min, rank
+from tailgauge_analysis.stats.quantiles import n_min, rank
 
 
 @pytest.fixture(scope="module")

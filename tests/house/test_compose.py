@@ -11,7 +11,7 @@ import pytest
 import yaml
 from house.composed import ENTRY_POINT, TOKEN, MissingError, on_this_machine, services, words
 
-from tailgauge.cli import cli
+from tailgauge.cli.main import cli
 
 GIVEN = {"TAILGAUGE_TOKEN": TOKEN}
 SECRETS = {"TAILGAUGE_TOKEN", "ANTHROPIC_API_KEY", "OPENAI_API_KEY", "TARGET_API_KEY"}

@@ -21,7 +21,7 @@ import tailgauge
 LIST = """
 import json, tailgauge, tailgauge_analysis
 from tailgauge.arrivals import plan
-from tailgauge.scenario import find, load, packaged
+from tailgauge.scenario.model import find, load, packaged
 found = {name: sorted(p.name for p in packaged(name).iterdir() if p.is_file()) for name in ("scenarios", "locustfiles")}
 for name in found["scenarios"]:
     load(name.removesuffix(".toml"))
@@ -83,8 +83,10 @@ def test_the_wheel_carries_the_packages_and_the_licence_and_no_tests(built):
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"tailgauge", "tailgauge_analysis"}
     assert [name for name in names if name.endswith("licenses/LICENSE")] != []
     assert [name for name in names if name.endswith("py.typed")] != []
-    assert "tailgauge/prices.toml" in names
-    assert {f"tailgauge/page/{file}" for file in ("live.html", "live.css", "live.js", "tab.js")} <= set(names)
+    assert "tailgauge/scenario/prices.toml" in names
+    assert {f"tailgauge/live/page/{file}" for file in ("live.html", "live.css", "live.js", "tab.js")} <= set(
+        names
+    )
 
 
 def test_a_fresh_environment_finds_the_packaged_scenarios_and_locustfiles(

@@ -7,12 +7,12 @@ from typing import get_args
 import click
 import pytest
 
-from tailgauge.cli import cli
+from tailgauge.cli.main import cli
 from tailgauge.errors import Exit
-from tailgauge.exposition import NAMES
-from tailgauge.records import TABLES, columns
-from tailgauge.scenario import Slo
-from tailgauge_analysis.metrics import METRICS
+from tailgauge.live.prometheus import NAMES
+from tailgauge.rows.schema import TABLES, columns
+from tailgauge.scenario.model import Slo
+from tailgauge_analysis.metrics.metrics import METRICS
 
 PROSE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "reports/README.md", "docs/**/*.md")
 

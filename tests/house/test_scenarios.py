@@ -4,9 +4,9 @@ import tomllib
 
 import pytest
 
-from tailgauge.arrivals import plan
-from tailgauge.scenario import load, packaged
-from tailgauge.target_tables import SIMULATED
+from tailgauge.protocols.settings import SIMULATED
+from tailgauge.scenario.model import load, packaged
+from tailgauge.schedule.plan import plan
 
 SHELF = sorted(packaged("scenarios").glob("*.toml"))
 

@@ -4,17 +4,17 @@ import re
 
 import pytest
 
-from tailgauge.breaches import BREACHES
-from tailgauge.endpoints import decoder, sse
-from tailgauge.scenario import Limits
-from tailgauge.target_tables import Target
+from tailgauge.protocol_violations import BREACHES
+from tailgauge.protocols import decoder, sse_parser
+from tailgauge.protocols.settings import Target
+from tailgauge.scenario.model import Limits
 from tailgauge.transport import bounds, http1
 
 BOUNDS = {
     "time of one attempt": (Limits().attempt_deadline_s,),
     "head of a response": (http1.MAX_HEAD >> 10, http1.MAX_LINES, http1.MAX_INTERIM),
     "line of a chunk's size": (http1.MAX_HEAD >> 10, http1.MAX_LINES),
-    "one event of a stream": (sse.MAX_EVENT >> 20, sse.MAX_LINES),
+    "one event of a stream": (sse_parser.MAX_EVENT >> 20, sse_parser.MAX_LINES),
     "events and pieces of content": (decoder.MANY_EVENTS, decoder.EVENTS_A_TOKEN),
     "malformed events": (decoder.MANY_MALFORMED,),
     "a stream as a whole": (bounds.MAX_BODY >> 20,),

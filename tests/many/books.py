@@ -13,10 +13,10 @@ import pandas as pd
 import pyarrow.parquet as pq
 from end_to_end.running import RunData, assert_conserved
 
-from tailgauge.arrivals import plan
-from tailgauge.gaps import plain
-from tailgauge.scenario import parse
-from tailgauge_analysis.frames import load
+from tailgauge.rows.chunk_encoding import plain
+from tailgauge.scenario.model import parse
+from tailgauge.schedule.plan import plan
+from tailgauge_analysis.load.frames import load
 
 TABLES = ("requests", "attempts", "chunks", "health")
 

@@ -15,7 +15,7 @@ from many.books import Books, audit
 from many.network import Network
 from many.site import PORT, Site, until
 
-from tailgauge_analysis.frames import load
+from tailgauge_analysis.load.frames import load
 
 RELAY = Path(__file__).with_name("relay.py")
 AHEAD_S = (3600, -5, 0)  # each worker's clock against the master's

@@ -17,7 +17,7 @@ from end_to_end.running import TAILGAUGE
 from many.books import Books, audit, planned, sent_once
 from many.site import LOST_S, Site
 
-from tailgauge_analysis.frames import load
+from tailgauge_analysis.load.frames import load
 
 pytestmark = pytest.mark.usefixtures("chaos")
 STRANGER = Path(__file__).parent / "exercises" / "stranger.py"

@@ -7,7 +7,7 @@ import io
 import pyarrow.parquet as pq
 import pytest
 
-from tailgauge.records import columns
+from tailgauge.rows.schema import columns
 from tailgauge.simulator.truth import TruthLog, parse_call, to_parquet
 
 

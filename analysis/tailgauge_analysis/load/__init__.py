@@ -1,1 +1,4 @@
-"""What load does: where slow requests lose their time, and what their length and their neighbours cost."""
+"""Run folders in; frames on the clock of the run out.
+
+Must not know: what is computed from them.
+"""

@@ -14,19 +14,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tailgauge.clock import utc_now
-from tailgauge.endpoints.keys import key_for
 from tailgauge.errors import Exit, UsageError
+from tailgauge.experiments.answer import Answer
 from tailgauge.experiments.conduct import BY_HAND, Conducted, conduct
-from tailgauge.experiments.kinds import made
+from tailgauge.experiments.contents import About, Told
 from tailgauge.experiments.ledger import Ledger
 from tailgauge.experiments.runners import Real, Virtual
 from tailgauge.experiments.steps import Base
-from tailgauge.folder import new_run_id
-from tailgauge.target_tables import SIMULATED
-from tailgauge_analysis.experiment.answer import Answer
-from tailgauge_analysis.experiment.told import About, Told
-from tailgauge_analysis.experiment.written import Written, write
-from tailgauge_analysis.wording import plural
+from tailgauge.experiments.table import made
+from tailgauge.experiments.write import Written, write
+from tailgauge.protocols.api_keys import key_for
+from tailgauge.protocols.settings import SIMULATED
+from tailgauge.rows.run_folder import new_run_id
+from tailgauge_analysis.text.format import plural
 
 Say = Callable[[str], None]
 

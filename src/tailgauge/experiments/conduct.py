@@ -12,12 +12,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from tailgauge.experiments.answer import Answer
 from tailgauge.experiments.course import Course, Experiment, Ran, SpentError, Step
 from tailgauge.experiments.ledger import RUN_S, Ledger
+from tailgauge.experiments.reading import read
 from tailgauge.experiments.runners import Runner
 from tailgauge.experiments.steps import Base, Prepared
-from tailgauge_analysis.experiment.answer import Answer
-from tailgauge_analysis.experiment.reading import read
 
 Say = Callable[[str], None]
 BY_HAND = "interrupted by hand"

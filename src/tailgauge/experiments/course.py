@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tailgauge.errors import TailgaugeError
-from tailgauge_analysis.experiment.answer import Answer
-from tailgauge_analysis.experiment.reading import Reading
-from tailgauge_analysis.verdict import INVALID
+from tailgauge.experiments.answer import Answer
+from tailgauge.experiments.reading import Reading
+from tailgauge.thresholds import INVALID
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tailgauge.experiments.course import SpentError
+from tailgauge.experiments.reading import Reading
 from tailgauge.experiments.steps import Prepared
-from tailgauge.scenario import Guard
-from tailgauge_analysis.experiment.reading import Reading
+from tailgauge.scenario.model import Guard
 
 RUN_S = 9.0  # of a real run beside its load: processes, connections, drain, report
 

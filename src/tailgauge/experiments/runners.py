@@ -19,11 +19,11 @@ from typing import Any, Protocol
 
 import psutil
 
+from tailgauge.dry_run.command import rehearse
 from tailgauge.errors import Exit, TailgaugeError, TargetError
 from tailgauge.experiments.steps import Prepared
+from tailgauge.protocols.settings import SIMULATED
 from tailgauge.redaction import environment
-from tailgauge.rehearsal.command import rehearse
-from tailgauge.target_tables import SIMULATED
 
 PATIENCE_S = 90.0  # for a run to end when it was interrupted
 Say = Callable[[str], None]

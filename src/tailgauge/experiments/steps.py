@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tailgauge import scenario as scenarios
-from tailgauge.arrivals.lines import locate
 from tailgauge.errors import UsageError
-from tailgauge.experiment_tables import Experiment as Asked
 from tailgauge.experiments.course import Step
-from tailgauge.scenario import Scenario
-from tailgauge.settings import Settings, resolve
+from tailgauge.plan.resolve import Settings, resolve
+from tailgauge.scenario import model as scenarios
+from tailgauge.scenario.experiment import Experiment as Asked
+from tailgauge.scenario.model import Scenario
+from tailgauge.schedule.text_file import locate
 
 _TARGETS = ("target", "second_target")
 

@@ -16,11 +16,11 @@ from functools import lru_cache
 from itertools import accumulate
 from random import Random
 
-from tailgauge.arrivals import Planned
 from tailgauge.call import ASSISTANT, USER, Message, Part, Prompt
+from tailgauge.patterns.settings import Traffic
 from tailgauge.prompts.prefix import Prefix, marked, opened, prefix
 from tailgauge.prompts.words import salt, text
-from tailgauge.traffic_tables import Traffic
+from tailgauge.schedule.schedule import Planned
 
 BLOCK_TOKENS = 512  # of a trace's block
 _KEPT_BYTES = 64_000_000  # of prefixes and of blocks each, about

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tailgauge.call import ASSISTANT, USER, Message, Part, Tool
+from tailgauge.patterns.settings import Cache
 from tailgauge.prompts.words import WORDS, text
-from tailgauge.traffic_tables import Cache
 
 _FRAME_WORDS = 30  # what a tool's JSON takes besides its description, in words
 _OFFERED_WORDS = 20  # description of a tool that is there to be used, not for its size

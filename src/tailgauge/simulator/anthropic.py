@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from tailgauge.records import TEXT, THINKING
+from tailgauge.rows.schema import TEXT, THINKING
 from tailgauge.simulator import ask, messages_body
 from tailgauge.simulator.ask import Ask, Prompted, Refused, Reply
 from tailgauge.simulator.content import JSON_DELTA, SIGNATURE_DELTA, TEXT_DELTA, THINKING_DELTA

@@ -11,7 +11,7 @@ from time import monotonic_ns
 
 from aiohttp import web
 
-from tailgauge.records import TruthRow
+from tailgauge.rows.schema import TruthRow
 from tailgauge.simulator import tokens
 from tailgauge.simulator.ask import decode
 from tailgauge.simulator.exchange import Exchange

@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 from tailgauge.errors import ScenarioError
-from tailgauge.simulated_tables import FIXED, BillingTable, EngineTable, LimitsTable, Simulated
+from tailgauge.scenario.simulated import FIXED, BillingTable, EngineTable, LimitsTable, Simulated
 from tailgauge.simulator.billing import BillSettings
 from tailgauge.simulator.content import ContentSettings
 from tailgauge.simulator.engine.config import Drafting, EngineConfig, StepLaw

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Literal
 
-from tailgauge.records import TEXT, THINKING, TOOL_JSON
+from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
 from tailgauge.simulator import tokens
 
 TEXT_DELTA, THINKING_DELTA, JSON_DELTA, SIGNATURE_DELTA = (

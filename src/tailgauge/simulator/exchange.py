@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from tailgauge.records import TruthRow
+from tailgauge.rows.schema import TruthRow
 from tailgauge.simulator import content, faults, models
 from tailgauge.simulator.ask import Ask, Prompted, Refused, Reply
 from tailgauge.simulator.behaviours import Behaviours

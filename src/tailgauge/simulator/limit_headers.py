@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from tailgauge.buckets import NS_PER_S
 from tailgauge.simulator.limits import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, Decision, Reading
+from tailgauge.simulator.token_bucket import NS_PER_S
 
 _NS_PER_MS = 1_000_000
 

@@ -26,8 +26,8 @@ from fnmatch import fnmatchcase
 from fractions import Fraction
 from typing import Literal
 
-from tailgauge.buckets import NS_PER_S, Bucket
 from tailgauge.simulator.ramp import Ramp, RampSettings
+from tailgauge.simulator.token_bucket import NS_PER_S, Bucket
 
 REQUESTS, INPUT_TOKENS, OUTPUT_TOKENS, RAMP, SPEND = (
     "requests",

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from tailgauge.records import TEXT, THINKING, TOOL_JSON
+from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
 from tailgauge.simulator import ask, chat_body
 from tailgauge.simulator.ask import Ask, Refused, Reply
 from tailgauge.simulator.content import JSON_DELTA, SIGNATURE_DELTA, TEXT_DELTA

@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tailgauge.records import TruthRow
+from tailgauge.rows.schema import TruthRow
 from tailgauge.simulator import answers
 from tailgauge.simulator.ask import MAX_BODY_BYTES, Refused
 from tailgauge.simulator.behaviours import Behaviours

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from tailgauge.records import TEXT
+from tailgauge.rows.schema import TEXT
 from tailgauge.simulator import tokens
 from tailgauge.simulator.ask import Reply
 from tailgauge.simulator.content import (

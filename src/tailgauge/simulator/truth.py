@@ -1,7 +1,7 @@
 """The truth log: what the endpoint really did, call by call, in memory and as Parquet.
 
 Rule: a row is opened when its call is received and belongs to its call until it is closed; the log only counts, drops
-and hands out copies. `tailgauge.records.TruthRow` names the columns.
+and hands out copies. `tailgauge.rows.schema.TruthRow` names the columns.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tailgauge.records import SCHEMA_VERSION, TruthRow, columns
+from tailgauge.rows.schema import SCHEMA_VERSION, TruthRow, columns
 
 MAX_STAMPS = 2_000_000  # some 80 MB
 
@@ -76,7 +76,7 @@ def to_parquet(rows: Sequence[TruthRow]) -> bytes:
     import pyarrow as pa  # a third of a second, which the server's start need not wait for
     import pyarrow.parquet as pq
 
-    from tailgauge.arrow import settle
+    from tailgauge.rows.arrow import settle
 
     settle()
     kinds = {

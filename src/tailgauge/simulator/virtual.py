@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from tailgauge.arrivals import Schedule
+from tailgauge.schedule.schedule import Schedule
 from tailgauge.simulator.engine.config import EngineConfig
 from tailgauge.simulator.engine.engine import Engine
 from tailgauge.simulator.engine.hooks import NO_HOOKS, Hooks

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tailgauge.records import CANCELLED, CENSORED, OK, OVERLOADED
+from tailgauge.rows.schema import CANCELLED, CENSORED, OK, OVERLOADED
 from tailgauge.simulator.engine import emission as events
 from tailgauge.simulator.engine.emission import Emission
 from tailgauge.simulator.engine.job import NO_INTS, Ints

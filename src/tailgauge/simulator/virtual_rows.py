@@ -1,6 +1,6 @@
 """The rows of a virtual run, built column by column.
 
-Rule: the tables, columns and types are those of `tailgauge.records`; this file says which value a column has where no
+Rule: the tables, columns and types are those of `tailgauge.rows.schema`; this file says which value a column has where no
 network and no client exist. What only a socket has (reads, bytes, connection) is null or 0, and `stamps` is `virtual`.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailgauge.records import PRIMARY, SCHEMA_VERSION, STEADY, TEXT, TURNS, columns
+from tailgauge.rows.schema import PRIMARY, SCHEMA_VERSION, STEADY, TEXT, TURNS, columns
 from tailgauge.simulator.engine.job import NO_INTS, Ints
 from tailgauge.simulator.tokens import BYTES_PER_TOKEN
 from tailgauge.simulator.virtual_fates import CLASSES, NEVER, Fates

@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class Decoder(Protocol):
-    """What turns payload into content chunks; see tailgauge.endpoints.decoder."""
+    """What turns payload into content chunks; see tailgauge.protocols.decoder."""
 
     has_content: bool
     watching: bool  # someone waits for what comes next

@@ -15,8 +15,8 @@ from operator import sub
 
 from gevent.event import Event
 
-from tailgauge.breaches import COMPRESSED, FRAMING, HEAD_TOO_LARGE, NOT_HTTP, TOO_LARGE
 from tailgauge.clock import monotonic_ns
+from tailgauge.protocol_violations import COMPRESSED, FRAMING, HEAD_TOO_LARGE, NOT_HTTP, TOO_LARGE
 from tailgauge.transport import bounds
 from tailgauge.transport.connection import Connection, Read
 from tailgauge.transport.decoder import Decoder

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from tailgauge import scenario
-from tailgauge.arrivals import plan
 from tailgauge.errors import ScenarioError
+from tailgauge.scenario import model
+from tailgauge.schedule.plan import plan
 
 
 def load(tmp_path, tail, arrival='process = "poisson"\nrate_per_s = 40'):
@@ -14,7 +14,7 @@ def load(tmp_path, tail, arrival='process = "poisson"\nrate_per_s = 40'):
         f"[target]\nurl = 'simulated'\n[arrival]\n{arrival}\n[stages]\nduration_s = 130\nwarmup_s = 10\n"
         f"[traffic.a]\n[traffic.b]\n[traffic.other]\n{tail}\n"
     )
-    return scenario.load(str(path), [])
+    return model.load(str(path), [])
 
 
 def planned(asked, seed=1):

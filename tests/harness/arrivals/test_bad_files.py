@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tailgauge.arrival_tables import Arrival, Trace
-from tailgauge.arrivals import plan
 from tailgauge.errors import Exit, ScenarioError, UsageError
-from tailgauge.scenario import parse
-from tailgauge.traffic_tables import Traffic
+from tailgauge.patterns.settings import Traffic
+from tailgauge.scenario.model import parse
+from tailgauge.schedule.plan import plan
+from tailgauge.schedule.settings import Arrival, Trace
 
 HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 FIRST = HEAD + "2023-11-16 18:15:46.68,374,44\n"

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailgauge.arrival_tables import Arrival
-from tailgauge.arrivals import plan, stream
-from tailgauge.arrivals.plan import arrival_times
-from tailgauge.records import TURNS
-from tailgauge.traffic_tables import Traffic
+from tailgauge.patterns.settings import Traffic
+from tailgauge.rows.schema import TURNS
+from tailgauge.schedule.plan import arrival_times, plan
+from tailgauge.schedule.random_streams import stream
+from tailgauge.schedule.settings import Arrival
 
 CHAT = {"chat": Traffic()}
 BOTH = {**CHAT, "skewed": Traffic(prompt_sigma=0.8)}

@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from tailgauge.arrival_tables import Arrival, OnOff
-from tailgauge.arrivals.plan import arrival_times
-from tailgauge.arrivals.processes import weibull_shape
 from tailgauge.errors import ScenarioError
+from tailgauge.schedule.plan import arrival_times
+from tailgauge.schedule.processes import weibull_shape
+from tailgauge.schedule.settings import Arrival, OnOff
 
 RENEWAL = [
     ("gamma", 0.3), ("gamma", 1.0), ("gamma", 2.0), ("gamma", 4.0), ("weibull", 0.3), ("weibull", 1.0), ("weibull", 2.5),

@@ -12,9 +12,9 @@ from datetime import datetime
 import numpy as np
 import pytest
 
-from tailgauge.arrival_tables import Arrival, Trace
-from tailgauge.arrivals import plan
-from tailgauge.traffic_tables import Traffic
+from tailgauge.patterns.settings import Traffic
+from tailgauge.schedule.plan import plan
+from tailgauge.schedule.settings import Arrival, Trace
 
 FILES = {
     "azure2023_conv_head2000.csv": ("azure", 0, 2000, 0),

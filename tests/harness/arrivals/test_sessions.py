@@ -8,9 +8,9 @@ import math
 import numpy as np
 import pytest
 
-from tailgauge.arrival_tables import Arrival, Closed
-from tailgauge.arrivals import plan
-from tailgauge.traffic_tables import Session, Traffic
+from tailgauge.patterns.settings import Session, Traffic
+from tailgauge.schedule.plan import plan
+from tailgauge.schedule.settings import Arrival, Closed
 
 CHAT = Traffic(session=Session(turns_mean=4.0))
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailgauge.arrival_tables import Arrival, Shape
-from tailgauge.arrivals.plan import arrival_times
-from tailgauge.arrivals.shapes import course
 from tailgauge.errors import ScenarioError
+from tailgauge.schedule.plan import arrival_times
+from tailgauge.schedule.settings import Arrival, Shape
+from tailgauge.schedule.shapes import course
 
 RATE, SECONDS = 100.0, 600.0
 WAVE = ((0.0, 0.0), (0.25, 3.0), (0.5, 0.0), (0.75, 0.0), (0.75, 2.0), (1.0, 2.0))

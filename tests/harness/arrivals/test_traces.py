@@ -7,11 +7,11 @@ import json
 import numpy as np
 import pytest
 
-from tailgauge.arrival_tables import Arrival, Trace
-from tailgauge.arrivals import plan
-from tailgauge.arrivals.trace_file import read_trace
 from tailgauge.errors import ScenarioError
-from tailgauge.traffic_tables import Traffic
+from tailgauge.patterns.settings import Traffic
+from tailgauge.schedule.plan import plan
+from tailgauge.schedule.settings import Arrival, Trace
+from tailgauge.schedule.trace_file import read_trace
 
 AZURE = """\
 TIMESTAMP,ContextTokens,GeneratedTokens

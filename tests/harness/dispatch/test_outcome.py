@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailgauge.dispatch.outcome import (
+from tailgauge.protocols.decoder import error_of
+from tailgauge.rows.schema import ENDED_CLASSES
+from tailgauge.worker.outcome import (
     MAX_ERROR_TEXT,
     Outcome,
     outcome,
@@ -19,8 +21,6 @@ from tailgauge.dispatch.outcome import (
     retry_after_s,
     should_retry,
 )
-from tailgauge.endpoints.decoder import error_of
-from tailgauge.records import ENDED_CLASSES
 
 JSON = [(b"content-type", b"application/json")]
 SSE = [(b"Content-Type", b"text/event-stream; charset=utf-8")]

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from tailgauge.dispatch.rows import _phases
 from tailgauge.redaction import Redaction
+from tailgauge.worker.attempt_row import _phases
 
 
 class Seen:

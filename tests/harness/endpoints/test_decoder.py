@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailgauge.endpoints import anthropic, openai
-from tailgauge.endpoints.decoder import KIND_CODE, Stamp, StreamDecoder, error_of
-from tailgauge.endpoints.sse import MAX_EVENT
-from tailgauge.records import TEXT
+from tailgauge.protocols import anthropic, openai
+from tailgauge.protocols.decoder import KIND_CODE, Stamp, StreamDecoder, error_of
+from tailgauge.protocols.sse_parser import MAX_EVENT
+from tailgauge.rows.schema import TEXT
 
 PROTOCOLS = {"anthropic": anthropic.on_event, "openai": openai.on_event}
 

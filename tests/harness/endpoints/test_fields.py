@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailgauge.endpoints.fields import MAX_TEXT, FirstField
+from tailgauge.protocols.first_field import MAX_TEXT, FirstField
 
 TEXT, TOOL = 0, 2
 

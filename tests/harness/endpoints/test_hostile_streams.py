@@ -7,9 +7,10 @@ from array import array
 
 import pytest
 
-from tailgauge.breaches import BREACHES, quoted
-from tailgauge.endpoints import anthropic, openai
-from tailgauge.endpoints.decoder import (
+from tailgauge.protocol_violations import BREACHES, quoted
+from tailgauge.protocols import anthropic, openai
+from tailgauge.protocols.custom_sse import App
+from tailgauge.protocols.decoder import (
     EVENTS_A_TOKEN,
     MANY_EVENTS,
     MANY_MALFORMED,
@@ -18,9 +19,8 @@ from tailgauge.endpoints.decoder import (
     StreamDecoder,
     error_of,
 )
-from tailgauge.endpoints.sse_app import App
-from tailgauge.records import TEXT
-from tailgauge.target_tables import Sse
+from tailgauge.protocols.settings import Sse
+from tailgauge.rows.schema import TEXT
 
 PROTOCOLS = {"anthropic": anthropic.on_event, "openai": openai.on_event}
 

@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from tailgauge.endpoints.keys import (
+from tailgauge.errors import Exit, TargetError
+from tailgauge.protocols.api_keys import (
     PLACEHOLDER,
     PROVIDERS,
     at_provider,
@@ -14,7 +15,6 @@ from tailgauge.endpoints.keys import (
     key_for,
     only_for_the_provider,
 )
-from tailgauge.errors import Exit, TargetError
 
 ANTHROPIC, OPENAI = "https://api.anthropic.com", "https://api.openai.com/v1"
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailgauge.endpoints.sse import MAX_EVENT, MAX_LINES, EventSizeError, Splitter
+from tailgauge.protocols.sse_parser import MAX_EVENT, MAX_LINES, EventSizeError, Splitter
 
 # stream with \n -> events
 SAMPLES = {

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tailgauge.endpoints import anthropic, openai
-from tailgauge.endpoints.decoder import StreamDecoder
-from tailgauge.records import CHUNK_KINDS
+from tailgauge.protocols import anthropic, openai
+from tailgauge.protocols.decoder import StreamDecoder
+from tailgauge.rows.schema import CHUNK_KINDS
 
 CAPTURES = Path(__file__).parent / "captures"
 

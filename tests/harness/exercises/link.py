@@ -8,8 +8,8 @@ from typing import Any
 
 import gevent
 
-from tailgauge.link import FROM_OWNER, FROM_WORKER, Link
-from tailgauge.seal import Seal
+from tailgauge.channel.auth import Seal
+from tailgauge.channel.messages import FROM_OWNER, FROM_WORKER, Link
 
 
 class Runner:

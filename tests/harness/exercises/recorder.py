@@ -15,11 +15,11 @@ from typing import Any
 import gevent
 import pyarrow.parquet as pq
 
-from tailgauge import recorder as room
-from tailgauge.endpoints.decoder import Chunks
-from tailgauge.folder import RunFolder
-from tailgauge.recorder import Recorder, RecorderError
-from tailgauge.records import AttemptRow, HealthRow, RequestRow
+from tailgauge.rows import recorder as room
+from tailgauge.rows.chunks import Chunks
+from tailgauge.rows.recorder import Recorder, RecorderError
+from tailgauge.rows.run_folder import RunFolder
+from tailgauge.rows.schema import AttemptRow, HealthRow, RequestRow
 
 WORKER = 3
 REQUEST = RequestRow(1, "steady", "chat", "streaming", None, 5, None, None, "client_drop", 0, 0, 200, 50)

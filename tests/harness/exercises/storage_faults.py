@@ -22,12 +22,12 @@ from typing import Any
 import gevent
 import pyarrow.parquet as pq
 
-from tailgauge import parts
-from tailgauge import recorder as room
-from tailgauge.folder import RunFolder
-from tailgauge.health_row import HealthRow
-from tailgauge.recorder import Recorder, RecorderError
-from tailgauge.records import AttemptRow, RequestRow
+from tailgauge.rows import parquet
+from tailgauge.rows import recorder as room
+from tailgauge.rows.health import HealthRow
+from tailgauge.rows.recorder import Recorder, RecorderError
+from tailgauge.rows.run_folder import RunFolder
+from tailgauge.rows.schema import AttemptRow, RequestRow
 
 WORKER = 3
 REQUEST = RequestRow(1, "steady", "chat", "streaming", None, 5, None, None, "client_drop", 0, 0, 200, 50)
@@ -256,7 +256,7 @@ def no_room_to_compact() -> Any:
 
 
 def limits() -> Any:
-    return [room.MAX_WRITING_S, room.MAX_WAITING_ROWS, room.MAX_WAITING_CHUNKS, parts.MOST_ROWS]
+    return [room.MAX_WRITING_S, room.MAX_WAITING_ROWS, room.MAX_WAITING_CHUNKS, parquet.MOST_ROWS]
 
 
 def full_and_recovers() -> Any:

@@ -8,12 +8,12 @@ from typing import Any
 import gevent
 from gevent.event import Event
 
-from tailgauge import winding_up
 from tailgauge.clock import monotonic_ns
-from tailgauge.crew import Crew
+from tailgauge.master import drain
+from tailgauge.master.workers import Crew
 
-winding_up.RETURN_S = 0.6
-winding_up.WRITING_S = 1.2
+drain.RETURN_S = 0.6
+drain.WRITING_S = 1.2
 
 
 def case(
@@ -34,7 +34,7 @@ def case(
         told.append(one.number)
         gevent.spawn(act, one, changed)
 
-    winding_up.wind_up(crew, tell, changed, drain_s, notes.append)
+    drain.wind_up(crew, tell, changed, drain_s, notes.append)
     lasted_s = (monotonic_ns() - began) / 1e9
     return {"told": told, "state": member.state, "notes": notes, "lasted_s": lasted_s}
 

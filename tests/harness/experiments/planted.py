@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from tailgauge import scenario as scenarios
+from tailgauge.dry_run.command import rehearse
 from tailgauge.experiments.conduct import Conducted, conduct
-from tailgauge.experiments.headroom import make
+from tailgauge.experiments.headroom.plan import make
 from tailgauge.experiments.runners import Virtual
 from tailgauge.experiments.steps import Base
-from tailgauge.rehearsal.command import rehearse
-from tailgauge.settings import resolve
+from tailgauge.plan.resolve import resolve
+from tailgauge.scenario import model as scenarios
 
 TODAY, LIMIT = 4.0, 10.0  # requests/s
 PROMPT, OUTPUT = 200, 20  # tokens
@@ -81,7 +81,7 @@ def sustained_by_capacity(folder: Path) -> float:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     settings = resolve(str(path), [], folder, workers=1, sends=False, certificate=None)
     run = rehearse(settings.scenario, settings.schedule, settings.scenario_file, settings.overrides, folder)
-    from tailgauge_analysis.frames import load
+    from tailgauge_analysis.load.frames import load
 
     ended = load([run.path]).requests["ended_at_ns"].dropna() / 1e9
     return float(((ended > 10) & (ended <= 60)).sum() / 50)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tailgauge import scenario as scenarios
-from tailgauge.experiments.checkup.course import make
+from tailgauge.experiments.checkup.checks import CHECKS
+from tailgauge.experiments.checkup.plan import make
 from tailgauge.experiments.checkup.probes import PROBES
 from tailgauge.experiments.conduct import Conducted, conduct
 from tailgauge.experiments.runners import Virtual
 from tailgauge.experiments.steps import Base
-from tailgauge_analysis.checkup.table import CHECKS
+from tailgauge.scenario import model as scenarios
 
 ENGINE, CACHE, LIMITS, MARKED = (
     "simulated.engine",

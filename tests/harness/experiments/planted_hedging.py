@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from tailgauge import scenario as scenarios
+from tailgauge.dry_run.command import rehearse
 from tailgauge.experiments.conduct import Conducted, conduct
-from tailgauge.experiments.hedging_crossover import make
+from tailgauge.experiments.hedging.plan import make
 from tailgauge.experiments.runners import Virtual
 from tailgauge.experiments.steps import Base
-from tailgauge.rehearsal.command import rehearse
-from tailgauge.settings import resolve
-from tailgauge_analysis.frames import load
+from tailgauge.plan.resolve import resolve
+from tailgauge.scenario import model as scenarios
+from tailgauge_analysis.load.frames import load
 
 RATE = 12.0  # requests/s that one slot answers, about
 LOADS = (0.25, 0.3, 0.35, 0.4, 0.5, 0.55, 0.6)

@@ -5,12 +5,12 @@ import json
 import pytest
 from harness.experiments.planted_checkup import DISEASES, conducted, needed
 
-from tailgauge import scenario as scenarios
 from tailgauge.errors import Exit, UsageError
-from tailgauge.experiments.checkup.course import make
+from tailgauge.experiments.checkup.checks import CHECKS
+from tailgauge.experiments.checkup.plan import make
 from tailgauge.experiments.checkup.probes import PROBES
 from tailgauge.experiments.steps import Base
-from tailgauge_analysis.checkup.table import CHECKS
+from tailgauge.scenario import model as scenarios
 
 SHORT = (
     "pace", "tail", "stalled", "broken", "unstable", "below_minimum", "expired", "race", "cancel_ignored",

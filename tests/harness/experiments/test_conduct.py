@@ -9,17 +9,17 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from tailgauge import scenario as scenarios
 from tailgauge.errors import Exit, UsageError
+from tailgauge.experiments import schema
+from tailgauge.experiments.answer import Answer, Case, Line, Mark, Picture, Table
 from tailgauge.experiments.conduct import conduct
+from tailgauge.experiments.contents import About, Told, contents
 from tailgauge.experiments.course import SpentError, Step
+from tailgauge.experiments.markdown import terminal
 from tailgauge.experiments.runners import Virtual
 from tailgauge.experiments.steps import Base
-from tailgauge_analysis.experiment import schema
-from tailgauge_analysis.experiment.answer import Answer, Case, Line, Mark, Picture, Table
-from tailgauge_analysis.experiment.told import About, Told, contents
-from tailgauge_analysis.experiment.words import terminal
-from tailgauge_analysis.experiment.written import write
+from tailgauge.experiments.write import write
+from tailgauge.scenario import model as scenarios
 
 TEXT = """
 description = "two levels"

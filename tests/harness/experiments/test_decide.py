@@ -6,9 +6,9 @@ import tomllib
 
 import pytest
 
-from tailgauge.experiments import decide, staircase
-from tailgauge.scenario import parse
-from tailgauge_analysis.calibration import Error, Level
+from tailgauge.experiments.calibrate import judge, plan
+from tailgauge.experiments.calibrate.client_error import Error, Level
+from tailgauge.scenario.model import parse
 
 
 def level(
@@ -32,14 +32,14 @@ GOOD = [level(500), level(1000, spread_ms=0.03), level(2000, cpu=40.0)]
 
 
 def test_the_highest_rate_that_passed_holds() -> None:
-    found = decide.transport({"constant": [*GOOD, level(4000, failed=True, spread_ms=90.0)]})
+    found = judge.transport({"constant": [*GOOD, level(4000, failed=True, spread_ms=90.0)]})
 
     assert (found["holds_to_per_s"], found["failed_at_per_s"], found["limited_by"]) == (2000, 4000, "client")
     assert (found["ttft_spread_ms"], found["gap_bias_ms"], found["cpu_us_per_chunk"]) == (0.03, -0.015, 40.0)
 
 
 def test_what_failed_while_the_endpoint_was_at_its_limit_is_not_held_against_the_client() -> None:
-    found = decide.transport({"constant": [*GOOD, level(4000, failed=True, late_ms=300.0)]})
+    found = judge.transport({"constant": [*GOOD, level(4000, failed=True, late_ms=300.0)]})
 
     assert (found["holds_to_per_s"], found["failed_at_per_s"], found["limited_by"]) == (
         2000,
@@ -49,20 +49,20 @@ def test_what_failed_while_the_endpoint_was_at_its_limit_is_not_held_against_the
 
 
 def test_what_failed_while_others_had_the_core_is_not_held_against_the_client() -> None:
-    found = decide.transport({"constant": [*GOOD, level(4000, failed=True, wait=0.3)]})
+    found = judge.transport({"constant": [*GOOD, level(4000, failed=True, wait=0.3)]})
 
     assert (found["holds_to_per_s"], found["failed_at_per_s"], found["limited_by"]) == (2000, None, "others")
     assert (
-        decide.transport({"constant": [*GOOD, level(4000, failed=True, wait=None)]})["limited_by"] == "client"
+        judge.transport({"constant": [*GOOD, level(4000, failed=True, wait=None)]})["limited_by"] == "client"
     )
 
 
 def test_where_all_passed_nothing_limits_it() -> None:
-    assert decide.transport({"constant": GOOD})["limited_by"] is None
+    assert judge.transport({"constant": GOOD})["limited_by"] is None
 
 
 def test_the_law_under_which_the_rate_is_lowest_decides() -> None:
-    found = decide.transport({"constant": GOOD, "lognormal": [*GOOD[:2], level(2000, failed=True)]})
+    found = judge.transport({"constant": GOOD, "lognormal": [*GOOD[:2], level(2000, failed=True)]})
 
     assert (found["holds_to_per_s"], found["failed_at_per_s"], found["laws"]) == (
         1000,
@@ -72,7 +72,7 @@ def test_the_law_under_which_the_rate_is_lowest_decides() -> None:
 
 
 def test_where_a_law_never_passed_nothing_holds() -> None:
-    found = decide.transport(
+    found = judge.transport(
         {"constant": GOOD, "lognormal": [level(500, failed=True), level(1000, failed=True)]}
     )
 
@@ -82,20 +82,20 @@ def test_where_a_law_never_passed_nothing_holds() -> None:
 def test_one_step_in_four_may_be_disturbed_and_is_told() -> None:
     bumpy = [level(500, failed=True, spread_ms=40.0), *GOOD[1:], level(4000)]
 
-    found = decide.transport({"constant": bumpy})
+    found = judge.transport({"constant": bumpy})
 
     assert (found["holds_to_per_s"], found["disturbed"], found["failed_at_per_s"]) == (4000, 1, None)
     assert found["ttft_spread_ms"] == 0.03  # of the steps that passed
-    assert decide.transport({"constant": bumpy[:3]})["holds_to_per_s"] is None
-    assert decide.transport({"constant": bumpy[:3]})["disturbed"] == 0
+    assert judge.transport({"constant": bumpy[:3]})["holds_to_per_s"] is None
+    assert judge.transport({"constant": bumpy[:3]})["disturbed"] == 0
 
 
 def test_a_cost_that_is_not_known_is_none() -> None:
-    assert decide.transport({"constant": [level(500, cpu=None)]})["cpu_us_per_chunk"] is None
+    assert judge.transport({"constant": [level(500, cpu=None)]})["cpu_us_per_chunk"] is None
 
 
 def test_a_level_is_told_with_its_bounds() -> None:
-    facts = decide.told("tls", "constant", level(500, failed=True))
+    facts = judge.told("tls", "constant", level(500, failed=True))
 
     assert (facts["transport"], facts["law"], facts["failed"], facts["strained"]) == (
         "tls",
@@ -125,40 +125,40 @@ def test_a_level_is_told_with_its_bounds() -> None:
     ],
 )
 def test_the_next_law_is_not_tried_above_what_failed(levels: list[Level], left: int) -> None:
-    steps = staircase.Steps((500.0, 1000.0, 2000.0, 4000.0), 3.0)
+    steps = plan.Steps((500.0, 1000.0, 2000.0, 4000.0), 3.0)
 
-    assert decide.less(steps, levels).rates == steps.rates[:left]
+    assert judge.less(steps, levels).rates == steps.rates[:left]
 
 
 # --- the load ---------------------------------------------------------------------------------------------------
 
 
-STEPS = staircase.Steps((500.0, 1000.0, 4500.0), 4.0)
+STEPS = plan.Steps((500.0, 1000.0, 4500.0), 4.0)
 
 
 def test_each_step_counts_once_it_has_settled() -> None:
     assert STEPS.spans() == [(500.0, 1.0, 4.0), (1000.0, 5.0, 8.0), (4500.0, 9.0, 12.0)]
-    answer_s = (staircase.TTFT_MS + staircase.CHUNKS * staircase.GAP_MS) / 1e3
-    assert answer_s <= staircase.SETTLE_S
+    answer_s = (plan.TTFT_MS + plan.CHUNKS * plan.GAP_MS) / 1e3
+    assert answer_s <= plan.SETTLE_S
 
 
 def test_the_load_is_a_scenario_that_can_be_and_asks_for_these_rates() -> None:
-    text = staircase.scenario(STEPS, "https://127.0.0.1:1", '/a b/"c".pem', "user")
+    text = plan.scenario(STEPS, "https://127.0.0.1:1", '/a b/"c".pem', "user")
 
     made = parse(tomllib.loads(text), "calibrate.toml")
 
     assert (made.target.ca_file, made.clock, made.stages.duration_s) == ('/a b/"c".pem', "user", 12.0)
     points = made.arrival.shape.points
     relative = {rate for _, rate in points}
-    assert sorted(rate * made.arrival.rate_per_s * staircase.CHUNKS for rate in relative) == pytest.approx(
+    assert sorted(rate * made.arrival.rate_per_s * plan.CHUNKS for rate in relative) == pytest.approx(
         [500, 1000, 4500]
     )
     assert [at for at, _ in points] == pytest.approx([0, 1 / 3, 1 / 3, 2 / 3, 2 / 3, 1])
 
 
-@pytest.mark.parametrize("law", staircase.LAWS)
+@pytest.mark.parametrize("law", plan.LAWS)
 def test_every_law_is_one_that_the_endpoint_knows(law: str) -> None:
-    tree = {"name": "x", "simulated": {"ttft_ms": 100, **staircase.LAWS[law]}}
+    tree = {"name": "x", "simulated": {"ttft_ms": 100, **plan.LAWS[law]}}
 
     assert parse(tree, "x").simulated.ttft_exponential == (law == "exponential")
-    assert law in staircase.SLACK_MS
+    assert law in plan.SLACK_MS

@@ -15,10 +15,10 @@ from harness.experiments.planted import (
     tree,
 )
 
-from tailgauge import scenario as scenarios
 from tailgauge.errors import Exit, UsageError
-from tailgauge.experiments.headroom import make
+from tailgauge.experiments.headroom.plan import make
 from tailgauge.experiments.steps import Base
+from tailgauge.scenario import model as scenarios
 
 BINDING = ("requests", "input_tokens", "output_tokens", "capacity")
 BURST, REFUSED = 60, 0.01  # calls that the bucket of `tiny` holds, and the share that is borne

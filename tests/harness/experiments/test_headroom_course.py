@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from harness.experiments.planted import TODAY, conducted, tree
 
-from tailgauge import scenario as scenarios
 from tailgauge.experiments.course import Ran, SpentError
-from tailgauge.experiments.headroom import make
+from tailgauge.experiments.headroom.calls import Calls
+from tailgauge.experiments.headroom.plan import make
+from tailgauge.experiments.headroom.rate_result import Level, Rate
 from tailgauge.experiments.steps import Base
-from tailgauge_analysis.headroom.calls import Calls
-from tailgauge_analysis.headroom.level import Level, Rate
-from tailgauge_analysis.portions import counted
+from tailgauge.scenario import model as scenarios
+from tailgauge_analysis.stats.shares import counted
 
 
 def base(folder, **headroom):
@@ -107,7 +107,7 @@ def test_the_levels_fit_into_the_minutes_that_there_are(tmp_path):
 def test_limits_without_headers_are_found_by_their_429s(tmp_path, monkeypatch):
     from dataclasses import replace
 
-    from tailgauge.experiments import headroom
+    from tailgauge.experiments.headroom import plan as headroom
 
     def blind(name, rate, reading, **told):
         attempts = reading.frames.attempts

@@ -14,12 +14,12 @@ from harness.experiments.planted_hedging import (
     tree,
 )
 
-from tailgauge import scenario as scenarios
 from tailgauge.errors import UsageError
 from tailgauge.experiments.course import Ran, SpentError
-from tailgauge.experiments.hedging_crossover import OFF, make
-from tailgauge.experiments.hedging_crossover import ON as HEDGING
+from tailgauge.experiments.hedging.plan import OFF, make
+from tailgauge.experiments.hedging.plan import ON as HEDGING
 from tailgauge.experiments.steps import Base
+from tailgauge.scenario import model as scenarios
 
 SIZES = {"block_s": 10.0, "pairs": 12}
 SHORT = {**SIZES, "more_loads": 0}

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from tailgauge import scenario as scenarios
 from tailgauge.errors import Exit, UsageError
 from tailgauge.experiments.conduct import conduct
 from tailgauge.experiments.course import Ran, SpentError
-from tailgauge.experiments.model_choice import make
+from tailgauge.experiments.models.plan import make
 from tailgauge.experiments.runners import Virtual
 from tailgauge.experiments.steps import Base
+from tailgauge.scenario import model as scenarios
 
 # `tiny` waits 56 ms in the median and then 30 ms; `haiku` 245 ms and then 120 ms; `opus` 1,320 ms and then 500 ms.
 AMONG = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-from tailgauge.arrivals import plan
-from tailgauge.rehearsal.requests import Rehearsal
-from tailgauge.scenario import parse
+from tailgauge.dry_run.requests import Rehearsal
+from tailgauge.scenario.model import parse
+from tailgauge.schedule.plan import plan
 from tailgauge.simulator.engine.config import EngineConfig, FluidLaw
 from tailgauge.simulator.latency import Latency
 from tailgauge.simulator.settings import Settings

@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 from harness.rehearsal.rehearsing import plan_of, scenario_of
 
+from tailgauge.dry_run import command as rehearsal
+from tailgauge.dry_run import store
 from tailgauge.errors import UsageError
-from tailgauge.gaps import plain
-from tailgauge.records import columns
-from tailgauge.rehearsal import command as rehearsal
-from tailgauge.rehearsal import store
+from tailgauge.rows.chunk_encoding import plain
+from tailgauge.rows.schema import columns
 
 TREE = {
     "arrival": {"rate_per_s": 50.0},
@@ -76,7 +76,7 @@ def test_a_part_is_written_whenever_enough_rows_wait_and_nothing_changes(folder,
 
 
 def test_the_folder_is_reported_as_a_rehearsal(folder, tmp_path):
-    from tailgauge_analysis.report import make
+    from tailgauge_analysis.report.report import make
 
     made = make([folder[0].path], tmp_path)
 

@@ -8,7 +8,7 @@ from statistics import mean
 import pytest
 from harness.rehearsal.rehearsing import plan_of, rehearse, scenario_of
 
-from tailgauge.records import TURNS
+from tailgauge.rows.schema import TURNS
 
 BUSY = {
     "arrival": {"rate_per_s": 40.0},

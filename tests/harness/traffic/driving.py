@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from tailgauge.call import Prompt
-from tailgauge.records import OK
-from tailgauge.traffic.steps import (
+from tailgauge.patterns.events import (
     Ask,
     Cancel,
     Chunks,
@@ -37,6 +36,7 @@ from tailgauge.traffic.steps import (
     Taken,
     Wait,
 )
+from tailgauge.rows.schema import OK
 
 MS = 1_000_000
 S = 1_000_000_000

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailgauge.call import BATCH_FETCH, MESSAGE
-from tailgauge.records import ENDED_CLASSES, HEDGE, HEDGE_HELD, OVERLOADED, RATE_LIMITED, RETRY
-from tailgauge.traffic.patterns import PATTERNS
-from tailgauge.traffic.steps import Cancel, Ended, FirstContent, Give, Send, Taken, Wait
-from tailgauge.traffic_tables import Traffic
+from tailgauge.patterns.events import Cancel, Ended, FirstContent, Give, Send, Taken, Wait
+from tailgauge.patterns.settings import Traffic
+from tailgauge.patterns.table import PATTERNS
+from tailgauge.rows.schema import ENDED_CLASSES, HEDGE, HEDGE_HELD, OVERLOADED, RATE_LIMITED, RETRY
 
 _RETRY = st.fixed_dictionaries({
     "policy": st.sampled_from(["none", "polite", "naive"]), "max_retries": st.integers(0, 4),

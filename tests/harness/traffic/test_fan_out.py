@@ -7,21 +7,10 @@ from contextlib import nullcontext
 import pytest
 from harness.traffic.driving import MS, Fate, S, World, answers, asked, fails
 
-from tailgauge.traffic.fan_out import GATE, _gated, fan_out
-from tailgauge.traffic.legs import Legs
-from tailgauge.traffic.steps import (
-    Cancel,
-    Done,
-    Ended,
-    FirstContent,
-    Give,
-    Queued,
-    Sent,
-    Take,
-    Taken,
-    Wait,
-)
-from tailgauge.traffic_tables import Traffic
+from tailgauge.patterns.events import Cancel, Done, Ended, FirstContent, Give, Queued, Sent, Take, Taken, Wait
+from tailgauge.patterns.fan_out import GATE, _gated, fan_out
+from tailgauge.patterns.legs import Legs
+from tailgauge.patterns.settings import Traffic
 
 
 def table(retry="none", hedge=None, **values):

@@ -7,9 +7,9 @@ from random import Random
 import pytest
 from harness.traffic.driving import MS, S, World, answers, asked, fails
 
-from tailgauge.traffic.steps import Cancel, Done, Due, FirstContent, Headers, Send, Sent, Wait
-from tailgauge.traffic.streaming import streaming
-from tailgauge.traffic_tables import Traffic
+from tailgauge.patterns.events import Cancel, Done, Due, FirstContent, Headers, Send, Sent, Wait
+from tailgauge.patterns.settings import Traffic
+from tailgauge.patterns.streaming import streaming
 
 
 def table(retry="none", **hedge):

@@ -8,9 +8,9 @@ import pytest
 from harness.traffic.driving import MS, Fate, S, World, answers, asked, fails
 
 from tailgauge.call import ASSISTANT, BATCH_FETCH, BATCH_POLL, BATCH_SUBMIT, USER
-from tailgauge.traffic.patterns import PATTERNS
-from tailgauge.traffic.steps import Cancel, Done
-from tailgauge.traffic_tables import Traffic
+from tailgauge.patterns.events import Cancel, Done
+from tailgauge.patterns.settings import Traffic
+from tailgauge.patterns.table import PATTERNS
 
 
 def run(tree, fate, legs=1):

@@ -6,11 +6,11 @@ import pytest
 from harness.traffic.driving import MS, Fate, S, World, answers, asked, fails
 
 from tailgauge.call import Call, Prompt
-from tailgauge.records import ENDED_CLASSES, PRIMARY
-from tailgauge.traffic.patterns import PATTERNS
-from tailgauge.traffic.steps import Ask, Cancel, Done, Due, Ended, FirstContent, Headers, Send, Sent, Wait
-from tailgauge.traffic.streaming import streaming
-from tailgauge.traffic_tables import Traffic
+from tailgauge.patterns.events import Ask, Cancel, Done, Due, Ended, FirstContent, Headers, Send, Sent, Wait
+from tailgauge.patterns.settings import Traffic
+from tailgauge.patterns.streaming import streaming
+from tailgauge.patterns.table import PATTERNS
+from tailgauge.rows.schema import ENDED_CLASSES, PRIMARY
 
 ASK = Ask(65536, 1000, (Prompt.of("some words"),), 50)
 PLAIN = streaming(Traffic())

@@ -9,8 +9,8 @@ from statistics import mean
 import pytest
 from harness.traffic.driving import MS, S, World, answers, asked
 
-from tailgauge.traffic.patterns import PATTERNS
-from tailgauge.traffic_tables import Traffic
+from tailgauge.patterns.settings import Traffic
+from tailgauge.patterns.table import PATTERNS
 
 MEAN_MS = 100.0
 

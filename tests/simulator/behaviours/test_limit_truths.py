@@ -8,8 +8,8 @@ from math import exp, floor
 import numpy as np
 import pytest
 
-from tailgauge.buckets import Bucket
 from tailgauge.simulator.limits import REQUESTS, Allowance, Limits, LimitSettings, ModelLimits
+from tailgauge.simulator.token_bucket import Bucket
 
 S = 1_000_000_000
 RATE = 10  # per second

@@ -7,15 +7,15 @@ import pyarrow.parquet as pq
 import pytest
 from simulator.engine.measuring import alike, poisson_ns
 
-from tailgauge.arrival_tables import Arrival
-from tailgauge.arrivals import plan
-from tailgauge.records import TABLES, columns
+from tailgauge.patterns.settings import Traffic
+from tailgauge.rows.schema import TABLES, columns
+from tailgauge.schedule.plan import plan
+from tailgauge.schedule.settings import Arrival
 from tailgauge.simulator import virtual
 from tailgauge.simulator.engine.config import EngineConfig, FluidLaw
 from tailgauge.simulator.engine.profiles import PROFILES
 from tailgauge.simulator.virtual import Demands
 from tailgauge.simulator.virtual_fates import NEVER
-from tailgauge.traffic_tables import Traffic
 
 NAMES = ("requests", "attempts", "chunks", "target")
 MIX = {

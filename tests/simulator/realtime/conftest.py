@@ -24,7 +24,7 @@ TAILGAUGE = str(Path(sys.executable).with_name("tailgauge"))
 FORKING = """
 import json, os, signal, sys
 import pyarrow.parquet
-from tailgauge.endpoint_command import serve_command
+from tailgauge.cli.endpoint import serve_command
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 options = dict.fromkeys(("api_key_env", "certfile", "keyfile", "embed_clock", "lifeline"))
 told = lambda url: print(url, os.getpid(), flush=True)

@@ -7,11 +7,11 @@ from typing import Any, get_args
 
 import pytest
 
-from tailgauge.endpoint_command import settings
+from tailgauge.cli.endpoint import settings
 from tailgauge.errors import ScenarioError, UsageError
-from tailgauge.scenario import parse
-from tailgauge.simulated import flat
-from tailgauge.simulated_tables import FIXED, ProfileName
+from tailgauge.master.embedded_endpoint import flat
+from tailgauge.scenario.model import parse
+from tailgauge.scenario.simulated import FIXED, ProfileName
 from tailgauge.simulator import configure
 from tailgauge.simulator.engine.config import Drafting
 from tailgauge.simulator.engine.profiles import PROFILES

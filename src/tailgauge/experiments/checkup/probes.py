@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tailgauge.experiment_tables import Checkup as Table
-from tailgauge.experiments.checkup.tested import Tested
+from tailgauge.experiments.checkup.loaded import BURST_FROM, BURST_TO, QUIET
+from tailgauge.experiments.checkup.probe_result import COLD, LEFT, LEGS, LOADED, STREAMED, WARM, WHOLE
+from tailgauge.experiments.checkup.traffic import Tested
 from tailgauge.experiments.course import Step
-from tailgauge_analysis.checkup.loaded import BURST_FROM, BURST_TO, QUIET
-from tailgauge_analysis.checkup.seen import COLD, LEFT, LEGS, LOADED, STREAMED, WARM, WHOLE
+from tailgauge.scenario.experiment import Checkup as Table
 
 JOINS = 30  # fan-outs at least
 WARMUP = 0.1  # of a probe

@@ -13,11 +13,11 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "transport" / "exercises"))
 from scripted import REST_S, SSE, Server, case, chunk, run_all, stopwatch
 
 from tailgauge.call import MAIN, Call, Prompt
-from tailgauge.dispatch.attempts import Attempts, Origin
-from tailgauge.dispatch.counters import Counters
-from tailgauge.endpoints.endpoint import Endpoint
-from tailgauge.target_tables import Target
-from tailgauge.traffic.steps import Send
+from tailgauge.patterns.events import Send
+from tailgauge.protocols.settings import Target
+from tailgauge.protocols.target import Endpoint
+from tailgauge.worker.attempts import Attempts, Origin
+from tailgauge.worker.health.counters import Counters
 
 HERE = Path(__file__).parents[2] / "endpoints" / "captures"
 CAPTURED = {

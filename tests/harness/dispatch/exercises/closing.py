@@ -13,17 +13,17 @@ from scripted import SSE, Server, case, chunk, run_all, stopwatch
 
 from tailgauge.call import MAIN, Call, Prompt
 from tailgauge.clock import monotonic_ns
-from tailgauge.dispatch.attempts import Attempts
-from tailgauge.dispatch.counters import Counters
-from tailgauge.dispatch.driver import Drive
-from tailgauge.dispatch.gates import Gates
-from tailgauge.dispatch.origin import Origin
-from tailgauge.endpoints.endpoint import Endpoint
-from tailgauge.target_tables import Target
-from tailgauge.traffic.patterns import PATTERNS
-from tailgauge.traffic.steps import Ask, Done, Ended, Send, Wait
-from tailgauge.traffic_tables import Hedge, Traffic
+from tailgauge.patterns.events import Ask, Done, Ended, Send, Wait
+from tailgauge.patterns.settings import Hedge, Traffic
+from tailgauge.patterns.table import PATTERNS
+from tailgauge.protocols.settings import Target
+from tailgauge.protocols.target import Endpoint
 from tailgauge.transport.connection import Connection
+from tailgauge.worker.attempts import Attempts
+from tailgauge.worker.concurrency_gate import Gates
+from tailgauge.worker.driver import Drive
+from tailgauge.worker.health.counters import Counters
+from tailgauge.worker.request_ref import Origin
 
 STREAM = (Path(__file__).parents[2] / "endpoints" / "captures" / "llamacpp_messages.sse").read_bytes()
 HEDGED = PATTERNS["hedged"](

@@ -13,9 +13,9 @@ from pretended import MS, Bench, arrivals, print_all
 
 from tailgauge.call import Call
 from tailgauge.clock import monotonic_ns
-from tailgauge.dispatch.alarm import Alarm
-from tailgauge.records import TURNS
-from tailgauge.traffic.steps import Done, Send, Take, Wait
+from tailgauge.patterns.events import Done, Send, Take, Wait
+from tailgauge.rows.schema import TURNS
+from tailgauge.worker.clock.timer import Alarm
 
 
 def order() -> Any:

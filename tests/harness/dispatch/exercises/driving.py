@@ -14,10 +14,7 @@ from pretended import MS, FakeAttempts, print_all
 
 from tailgauge.call import Call, Prompt
 from tailgauge.clock import monotonic_ns
-from tailgauge.dispatch.attempts import Origin
-from tailgauge.dispatch.driver import Drive
-from tailgauge.dispatch.gates import Gates
-from tailgauge.traffic.steps import (
+from tailgauge.patterns.events import (  # fmt: skip
     Cancel,
     Done,
     Due,
@@ -31,7 +28,10 @@ from tailgauge.traffic.steps import (
     Take,
     Taken,
     Wait,
-)  # fmt: skip
+)
+from tailgauge.worker.attempts import Origin
+from tailgauge.worker.concurrency_gate import Gates
+from tailgauge.worker.driver import Drive
 
 CALL = Call(Prompt.of("a"), 1)
 

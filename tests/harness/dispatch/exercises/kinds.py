@@ -14,7 +14,6 @@ import gevent
 from making import PLAIN, choice, endpoint, event, made, recording, seen, writing
 from scripted import SSE, Server, case, run_all
 
-from tailgauge.cachebook import CacheNote
 from tailgauge.call import (
     ASSISTANT,
     BATCH_FETCH,
@@ -29,8 +28,9 @@ from tailgauge.call import (
     Prompt,
     Tool,
 )
-from tailgauge.endpoints.endpoint import Endpoint
-from tailgauge.target_tables import Sse
+from tailgauge.protocols.settings import Sse
+from tailgauge.protocols.target import Endpoint
+from tailgauge.worker.cache_tracker import CacheNote
 
 SCHEMA = (
     '{"type":"object","properties":{"a":{"type":"string"}},"required":["a"],"additionalProperties":false}'

@@ -15,11 +15,11 @@ from scripted import SSE, Server, chunk, stopwatch
 
 from tailgauge.call import MAIN, Call, Prompt
 from tailgauge.clock import monotonic_ns
-from tailgauge.dispatch.attempts import Attempts, Origin
-from tailgauge.dispatch.counters import Counters
-from tailgauge.endpoints.endpoint import Endpoint
-from tailgauge.target_tables import Target
-from tailgauge.traffic.steps import Send
+from tailgauge.patterns.events import Send
+from tailgauge.protocols.settings import Target
+from tailgauge.protocols.target import Endpoint
+from tailgauge.worker.attempts import Attempts, Origin
+from tailgauge.worker.health.counters import Counters
 
 END = b"0\r\n\r\n"
 GAP_S = 0.02

@@ -10,13 +10,13 @@ from typing import Any
 import gevent
 
 from tailgauge.clock import monotonic_ns
-from tailgauge.dispatch.counters import Counters
-from tailgauge.dispatch.dispatcher import Dispatcher
+from tailgauge.patterns.events import Ended
+from tailgauge.patterns.table import PATTERNS
 from tailgauge.prompts import Maker
-from tailgauge.records import TURNS
-from tailgauge.scenario import parse
-from tailgauge.traffic.patterns import PATTERNS
-from tailgauge.traffic.steps import Ended
+from tailgauge.rows.schema import TURNS
+from tailgauge.scenario.model import parse
+from tailgauge.worker.dispatcher import Dispatcher
+from tailgauge.worker.health.counters import Counters
 
 MS = 1_000_000
 

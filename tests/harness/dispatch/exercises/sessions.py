@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from pretended import MS, Bench, arrivals, print_all
 
 from tailgauge.call import Call
-from tailgauge.records import TURNS
-from tailgauge.traffic.steps import Done, Ended, Send, Wait
+from tailgauge.patterns.events import Done, Ended, Send, Wait
+from tailgauge.rows.schema import TURNS
 
 
 def keeps_text(ask: Any) -> Any:

@@ -20,9 +20,9 @@ from tailgauge.call import (
     Prompt,
     Tool,
 )
-from tailgauge.endpoints.endpoint import Endpoint
-from tailgauge.endpoints.template import Drawing
-from tailgauge.target_tables import Sse, Target
+from tailgauge.protocols.settings import Sse, Target
+from tailgauge.protocols.target import Endpoint
+from tailgauge.protocols.template import Drawing
 
 WORDS = (
     "plain words",

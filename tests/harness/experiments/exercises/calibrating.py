@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tailgauge import certificate
-from tailgauge.certificate import PLAIN, TLS, RefusedError, Use
 from tailgauge.errors import UsageError
-from tailgauge.experiments import calibrate
-from tailgauge.experiments.staircase import LAWS, Steps
+from tailgauge.experiments.calibrate import command
+from tailgauge.experiments.calibrate.plan import LAWS, Steps
+from tailgauge.plan import certificate
+from tailgauge.plan.certificate import PLAIN, TLS, RefusedError, Use
 
 PATH = Path(sys.argv[1]) / "certificate.json"
 
@@ -27,28 +27,26 @@ def cited(use: Use) -> Any:
 def measured() -> dict[str, Any]:
     said: list[str] = []
     plan = dataclasses.replace(
-        calibrate.plan(None, "kernel", quick=True), steps=Steps((1200.0,), 3.0), transports=(TLS,)
+        command.plan(None, "kernel", quick=True), steps=Steps((1200.0,), 3.0), transports=(TLS,)
     )
-    made = calibrate.calibrate(plan, PATH, said.append)
+    made = command.calibrate(plan, PATH, said.append)
     return {
-        "made": made, "said": said, "lines": calibrate.lines(made, PATH), "exit_code": calibrate.exit_code(made),
+        "made": made, "said": said, "lines": command.lines(made, PATH), "exit_code": command.exit_code(made),
         "stored": json.loads(PATH.read_text()) == made,
         "tls": cited(Use("kernel", tls=True)), "plain": cited(Use("kernel", tls=False)),
     }  # fmt: skip
 
 
 def no_time() -> dict[str, Any]:
-    plan = dataclasses.replace(
-        calibrate.plan(None, "kernel", quick=False), budget_s=20.0, laws=tuple(LAWS)[:1]
-    )
-    made = calibrate.calibrate(plan, PATH.with_name("none.json"), lambda _: None)
-    return {"left_out": made["left_out"], "transports": made["transports"], "exit_code": calibrate.exit_code(made),
-            "lines": calibrate.lines(made, PATH)}  # fmt: skip
+    plan = dataclasses.replace(command.plan(None, "kernel", quick=False), budget_s=20.0, laws=tuple(LAWS)[:1])
+    made = command.calibrate(plan, PATH.with_name("none.json"), lambda _: None)
+    return {"left_out": made["left_out"], "transports": made["transports"], "exit_code": command.exit_code(made),
+            "lines": command.lines(made, PATH)}  # fmt: skip
 
 
 def planned(rate: float) -> Any:
     try:
-        plan = calibrate.plan(rate, "user", quick=True)
+        plan = command.plan(rate, "user", quick=True)
     except UsageError as error:
         return str(error)
     return [plan.mode, plan.clock, plan.steps.rates, plan.steps.step_s, plan.transports]

@@ -9,8 +9,8 @@ from typing import Any
 
 from scripted import CASES, chunk, run_all
 
-from tailgauge.endpoints import anthropic, openai
-from tailgauge.endpoints.decoder import StreamDecoder
+from tailgauge.protocols import anthropic, openai
+from tailgauge.protocols.decoder import StreamDecoder
 from tailgauge.transport.exchange import Exchange
 
 STREAMS = 250

@@ -1,1 +1,0 @@
-"""What ails an endpoint: checks with their evidence, and the findings among them, the largest gain first."""

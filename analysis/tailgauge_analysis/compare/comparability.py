@@ -1,0 +1,135 @@
+"""What runs must share to be compared: schema, hosts, versions, target, seed and scenario.
+
+Rule: run records in, differences out; no rows are read. A difference is refused unless its name was allowed. A name is a
+group (`hosts`) or a key of the scenario with all keys below it (`traffic.chat.hedge`). Name, description and objectives
+of a scenario change no traffic and may differ. The seed is compared within a pair only: pairs should have their own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tailgauge.errors import UsageError
+from tailgauge_analysis.text.format import plain
+from tailgauge_analysis.text.json_values import Json
+
+SCHEMA, HOSTS, VERSIONS, TARGET, SEED, SCENARIO = "schema", "hosts", "versions", "target", "seed", "scenario"
+CLOCK = "clock"
+GROUPS = (SCHEMA, HOSTS, VERSIONS, TARGET, SEED)  # what --allow knows beside the scenario's keys
+LABELS = ("name", "description", "slo")
+TARGETS = ("target", "second_target")
+ABSENT = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing that is not the same everywhere. `a` and `b` are its values, in the order in which they came up."""
+
+    group: str
+    key: str
+    a: tuple[str, ...]
+    b: tuple[str, ...]
+    arm: bool  # one thing throughout A, another throughout B
+    mixed: bool  # differs within pairs, and yet not as arms do
+    allowed: bool
+
+    @property
+    def name(self) -> str:
+        """What --allow takes."""
+        return self.key if self.group == SCENARIO else self.group
+
+
+def differences(pairs: Sequence[tuple[Json, Json]], allow: Sequence[str]) -> list[Difference]:
+    """Everything in which the runs differ; UsageError for an allowed name that means nothing."""
+    facts = [(_facts(a), _facts(b)) for a, b in pairs]
+    keys = list(dict.fromkeys(key for pair in facts for side in pair for key in side))
+    _known(allow, [key for group, key in keys if group == SCENARIO])
+    found = []
+    for group, key in keys:
+        a, b = ([pair[side].get((group, key), ABSENT) for pair in facts] for side in (0, 1))
+        within = any(x != y for x, y in zip(a, b, strict=True))
+        if within or (group != SEED and len({*a, *b}) > 1):
+            arm = within and len(set(a)) == len(set(b)) == 1
+            mixed = within and not arm and group in {SCENARIO, TARGET}
+            sides = tuple(dict.fromkeys(a)), tuple(dict.fromkeys(b))
+            allowed = _allowed(group, key, allow) and not mixed
+            found.append(Difference(group, key, *sides, arm, mixed, allowed))
+    return found
+
+
+def _facts(run: Json) -> dict[tuple[str, str], str]:
+    """What must be alike, each as text."""
+    scenario = {k: v for k, v in run["scenario"].items() if k not in {*LABELS, *TARGETS, "seed"}}
+    hosts: dict[str, int] = {}
+    for worker in run["workers"]:
+        name = f"{worker['host']} ({worker['stamps'] or 'no'} stamps)"
+        hosts[name] = hosts.get(name, 0) + 1
+    owner = run["owner"]
+    facts: dict[tuple[str, str], Any] = {
+        (CLOCK, "virtual"): run["virtual"],
+        (SCHEMA, "schema_version"): run["schema_version"],
+        (HOSTS, "workers"): ", ".join(f"{n} on {host}" for host, n in sorted(hosts.items())),
+        **{(HOSTS, f"owner.{key}"): owner.get(key) for key in ("host", "machine", "cpu_count")},
+        **{(VERSIONS, key): value for key, value in run["versions"].items()},
+        (SEED, "seed"): run["seed"],
+    }
+    for name in TARGETS:
+        seen = run[name]
+        facts |= {(TARGET, key): value for key, value in _flat(run["scenario"].get(name), name)}
+        if not seen.get("simulated"):  # a simulated endpoint takes any free port
+            facts[TARGET, f"{name}.called"] = seen.get("url")
+    facts |= {(SCENARIO, key): value for key, value in _flat(scenario, "")}
+    return {key: _text(value) for key, value in facts.items()}
+
+
+def _flat(tree: Any, key: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(tree, dict):
+        for name, value in tree.items():
+            yield from _flat(value, f"{key}.{name}" if key else str(name))
+    elif key:
+        yield key, tree
+
+
+def _text(value: Any) -> str:
+    """1 and 1.0 are the same, and so are no value and no key."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return ABSENT if value is None else plain(value if isinstance(value, str) else json.dumps(value), 80)
+
+
+def _allowed(group: str, key: str, allow: Sequence[str]) -> bool:
+    if group == SCENARIO:
+        return any(key == name or key.startswith(f"{name}.") for name in allow)
+    return group in allow
+
+
+def _known(allow: Sequence[str], keys: Sequence[str]) -> None:
+    for name in allow:
+        if name not in GROUPS and not any(_allowed(SCENARIO, key, [name]) for key in keys):
+            raise UsageError(
+                f"--allow {name}: expected {', '.join(GROUPS)}, or a key of these runs' scenario, as traffic.chat.hedge"
+            )
+
+
+def refusals(found: Sequence[Difference]) -> list[str]:
+    """In words, why the runs may not be compared."""
+    said = []
+    for one in found:
+        if one.allowed:
+            continue
+        values = f"{_listed(one.a)} in A, {_listed(one.b)} in B"
+        label = one.key if one.group == SCENARIO else f"{one.group}, {one.key}"
+        if one.group == CLOCK:
+            said.append("some runs are rehearsals in virtual time, others are real")
+        elif one.mixed:
+            said.append(f"an arm must be one thing throughout; {label}: {values}")
+        else:
+            said.append(f"{label}: {values}. If that may differ: --allow {one.name}")
+    return said
+
+
+def _listed(values: Sequence[str]) -> str:
+    return " and ".join(values[:3]) + (" and more" if len(values) > 3 else "")

@@ -1,0 +1,135 @@
+"""How B differs from A, metric by metric, and what may be said of it.
+
+Rule: pairs of blocks in, one `Effect` a metric and quantile out. A pair's figure is ln q_p(B) - ln q_p(A), read as a
+change in per cent; for the share of requests answered it is the difference of the shares. Mean, p-value and interval
+are those of the sign-flip test; p-values are corrected over the family (Holm), which leaves out what did not differ in
+any pair: no pattern of signs could have told it. `harm` is above 0 where B is worse.
+
+The word is decided on the interval against the practical threshold t (a factor 1 + t, or its inverse):
+  worse    the whole interval beyond +t, and the corrected p-value at most 5%
+  better   the same beyond -t
+  no difference worth naming   the whole interval between -t and +t
+  no worse                     its upper end at most +t, and none of the above
+  inconclusive                 everything else
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tailgauge_analysis.compare.block import PS, Block
+from tailgauge_analysis.stats.holm import holm
+from tailgauge_analysis.stats.quantiles import CONFIDENCE, TOO_FEW, Quantile
+from tailgauge_analysis.stats.sign_flips import Flips, flips
+
+WORSE, BETTER, SAME, NO_WORSE = "worse", "better", "no difference worth naming", "no worse"
+INCONCLUSIVE = "inconclusive"
+ANSWERED = "answered"
+POINTS = 0.01  # threshold of a share
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One row. `why` tells why there is no figure or no clear word; `counts` is false where nothing could be compared."""
+
+    metric: str
+    p: float | None
+    pairs: tuple[tuple[Quantile, Quantile], ...]
+    shares: tuple[tuple[float, float], ...]
+    harm: tuple[float, ...]
+    flips: Flips | None
+    p_holm: float | None
+    word: str | None
+    why: str
+    counts: bool
+
+    @property
+    def no_worse(self) -> bool:
+        """Whether more harm than the threshold is excluded."""
+        return self.word in {BETTER, SAME, NO_WORSE}
+
+
+def effects(
+    pairs: Sequence[tuple[Block, Block]], metrics: Sequence[str], threshold: float, decide: bool
+) -> list[Effect]:
+    """Every metric at every quantile, then the share answered; tested only where `decide`."""
+    rows = [row for metric in metrics for p in PS if (row := _latency(pairs, metric, p)) is not None]
+    shares = tuple((a.answered, b.answered) for a, b in pairs)
+    fewer = tuple(a - b for a, b in shares)
+    rows.append(Effect(ANSWERED, None, (), shares, fewer, None, None, None, "", counts=True))
+    return _decided(rows, threshold) if decide else rows
+
+
+def _latency(pairs: Sequence[tuple[Block, Block]], metric: str, p: float) -> Effect | None:
+    """The row, its differences if all of them are numbers; None where no run has the metric."""
+    seen = tuple((a.quantiles[metric, p], b.quantiles[metric, p]) for a, b in pairs)
+    every = [q for pair in seen for q in pair]
+    if not any(q.n for q in every):
+        return None
+    beyond = sum(q.value == math.inf for q in every)
+    why, counts = "", True
+    harm: tuple[float, ...] = ()
+    if any(q.mark == TOO_FEW for q in every):
+        fewest = min(q.n for q in every)
+        why, counts = f"too few requests: a block has {fewest}", False
+    elif beyond == len(every):
+        why, counts = "falls among requests without answer in every block", False
+    elif beyond:
+        why = f"falls among requests without answer in {beyond} of {len(every)} blocks"
+    elif any(not q.value for q in every):
+        why, counts = "is 0 in a block", False
+    else:
+        logs = np.log([q.value or 1.0 for q in every]).reshape(-1, 2)
+        harm = tuple(float(x) for x in logs[:, 1] - logs[:, 0])
+    return Effect(metric, p, seen, (), harm, None, None, None, why, counts)
+
+
+def _decided(rows: Sequence[Effect], threshold: float) -> list[Effect]:
+    tested = [flips(np.array(row.harm)) if row.harm else None for row in rows]
+    family = {i: found.p_value for i, found in enumerate(tested) if found is not None and any(rows[i].harm)}
+    corrected = dict(zip(family, holm(list(family.values())), strict=True))
+    out = []
+    for i, (row, found) in enumerate(zip(rows, tested, strict=True)):
+        if found is None:
+            word = INCONCLUSIVE if row.counts else None
+            out.append(_with(row, None, None, word, row.why))
+            continue
+        p_holm = corrected.get(i, 1.0)
+        limit = POINTS if row.metric == ANSWERED else math.log1p(threshold)
+        word, why = judge(found, p_holm, limit)
+        out.append(_with(row, found, p_holm, word, why))
+    return out
+
+
+def _with(row: Effect, found: Flips | None, p_holm: float | None, word: str | None, why: str) -> Effect:
+    return Effect(row.metric, row.p, row.pairs, row.shares, row.harm, found, p_holm, word, why, row.counts)
+
+
+def judge(found: Flips, p_holm: float, limit: float) -> tuple[str, str]:
+    """The word, and what keeps it from being a clearer one."""
+    if found.low is None or found.high is None:
+        return INCONCLUSIVE, "too few pairs for an interval"
+    beyond = WORSE if found.low > limit else BETTER if found.high < -limit else None
+    if beyond and p_holm <= 1 - CONFIDENCE:
+        return beyond, ""
+    if beyond:
+        word = INCONCLUSIVE if beyond == WORSE else NO_WORSE
+        return word, "not sure enough among so many tests: more pairs would tell"
+    if found.high <= limit:
+        return (SAME, "") if found.low >= -limit else (NO_WORSE, "better perhaps")
+    why = "worse, but perhaps by less than the threshold" if found.low > 0 else "the interval is too wide"
+    return INCONCLUSIVE, why
+
+
+def overall(rows: Sequence[Effect]) -> str:
+    """One word for all rows that count; the share answered alone is not enough for a good one."""
+    words = [row.word for row in rows if row.counts]
+    if WORSE in words:
+        return WORSE
+    if len(words) < 2 or INCONCLUSIVE in words or None in words:
+        return INCONCLUSIVE
+    return BETTER if BETTER in words else SAME if set(words) == {SAME} else NO_WORSE

@@ -1,0 +1,292 @@
+"""Chunks: folded while they are read, because a run may have a hundred million.
+
+Rule: of a chunk nothing is kept but its arrival, 8 bytes; everything else is summed up by run. A run is a stretch of
+rows of one attempt whose numbers follow each other, as workers write them. Parts are read a row group at a time; what a
+part gave before it turned out to be damaged is taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailgauge.rows.chunk_encoding import plain
+from tailgauge.rows.schema import CHUNK_KINDS
+from tailgauge_analysis.stats.quantiles import Floats, Ints, rank
+
+WANTED = (
+    "request_id", "leg", "attempt", "chunk_index", "kind", "arrived_at_ns", "lag_ns", "chars",
+    "exact", "gap_ns",
+)  # fmt: skip
+LAG_PS = (0.5, 0.99, 1.0)
+BLOCK = 2_000_000  # chunks that are worked on at once
+_HALF = 1 << 15  # makes an int16 positive
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """One entry a run: its attempt, where its rows are, the number of its first chunk, and sums over its chunks."""
+
+    request_id: Ints
+    leg: Ints
+    attempt: Ints
+    first: Ints
+    length: Ints
+    chars: Ints
+    first_chars: Ints
+    thinking: Ints
+    tool_json: Ints
+
+    def at(self, rows: npt.NDArray[np.intp]) -> Runs:
+        """Some of them, in that order."""
+        return Runs(*(getattr(self, f.name)[rows] for f in fields(self)))
+
+    def singly(self) -> Runs:
+        """Every chunk a run of its own; the sums stay with the first of each."""
+        row = np.repeat(np.arange(len(self.length)), self.length)
+        begin = np.cumsum(self.length) - self.length
+        place = np.arange(len(row)) - begin[row]
+        out = self.at(row)
+        sums = {name: getattr(out, name) * (place == 0) for name in ("chars", "thinking", "tool_json")}
+        ones = np.ones(len(row), np.int64)
+        return Runs(
+            out.request_id, out.leg, out.attempt, out.first + place, ones,
+            sums["chars"], out.first_chars, sums["thinking"], sums["tool_json"],
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """All chunks of a run, by attempt (request, leg, attempt ascending) and number; one entry an attempt but for
+    `arrived_at_ns`, which may have been let go. `kinds`: chunks that are no text, as `request_id`, `kind` (its place in CHUNK_KINDS) and `n`.
+    """  # fmt: skip
+
+    request_id: Ints
+    leg: Ints
+    attempt: Ints
+    sizes: Ints
+    chars: Ints
+    first_chars: Ints
+    arrived_at_ns: Ints
+    kinds: pd.DataFrame
+    intervals: int
+    lags_ns: tuple[int, ...] | None  # read - arrived at LAG_PS
+
+    def __len__(self) -> int:
+        return int(self.sizes.sum())
+
+    def without_arrivals(self) -> Chunks:
+        """The same, with only what is small: nothing but the gaps needs the arrivals."""
+        return replace(self, arrived_at_ns=np.empty(0, np.int64))
+
+    def places(self, request_id: Ints, leg: Ints, attempt: Ints) -> Ints:
+        """The entry of each attempt asked for; -1 where it has no chunk."""
+        if not len(self.request_id) or not len(request_id):
+            return np.full(len(request_id), -1, np.int64)
+        ids, number = np.unique(self.request_id, return_inverse=True)
+        near = np.minimum(np.searchsorted(ids, request_id), len(ids) - 1)
+        keys = key(number, self.leg, self.attempt)
+        wanted = key(near, leg, attempt)
+        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        return np.where((ids[near] == request_id) & (keys[place] == wanted), place, -1)
+
+    def gaps_ns(self, places: Ints) -> Floats:
+        """Times between consecutive chunks of these attempts, one attempt after the other."""
+        begin = np.cumsum(self.sizes) - self.sizes
+        sizes = self.sizes[places]
+        out = np.empty(int(np.maximum(sizes - 1, 0).sum()))
+        filled = 0
+        for some in blocks(sizes):
+            rows, ends = _spread(begin[places[some]], sizes[some])
+            gaps = np.diff(self.arrived_at_ns[rows])
+            gaps = np.delete(gaps, ends[:-1] - 1) if len(ends) > 1 else gaps
+            out[filled : filled + len(gaps)] = gaps
+            filled += len(gaps)
+        return out
+
+
+def told(rows: pa.Table) -> pa.Table:
+    """A row group with its times in every row. Raises ValueError where the first row does not say them."""
+    if rows.num_rows:
+        for name in ("arrived_at_ns", "lag_ns"):
+            if not rows[name][0].is_valid:
+                raise ValueError(f"column {name} has no value to begin with")
+    return plain(rows)
+
+
+class Fold:
+    """What has been read so far. `mark` and `back_to` take back what a damaged part gave."""
+
+    def __init__(self, most: int) -> None:
+        self._arrived = np.empty(most, np.int64)
+        self._lags = np.empty(most, np.int32)
+        self._wide = False
+        self._rows, self._intervals = 0, 0
+        self._runs: list[Runs] = []
+
+    def mark(self) -> tuple[int, int, int]:
+        """Where we are."""
+        return self._rows, self._intervals, len(self._runs)
+
+    def back_to(self, mark: tuple[int, int, int]) -> None:
+        """Forget what came after."""
+        self._rows, self._intervals, kept = mark
+        del self._runs[kept:]
+
+    def since(self, mark: tuple[int, int, int]) -> Runs:
+        """The runs that came after."""
+        return _joined(self._runs[mark[2] :])
+
+    def add(self, table: pa.Table, shift_ns: int) -> None:
+        """Rows of a worker; `shift_ns` leads from its clock to the run's."""
+        n = table.num_rows
+        if not n:
+            return
+        column = {
+            name: table[name].to_numpy()
+            for name in (
+                "request_id",
+                "leg",
+                "attempt",
+                "chunk_index",
+                "arrived_at_ns",
+                "lag_ns",
+                "chars",
+            )
+        }
+        kind = pc.fill_null(pc.index_in(table["kind"], pa.array(CHUNK_KINDS)), -1).to_numpy()
+        place = slice(self._rows, self._rows + n)
+        np.add(column["arrived_at_ns"], shift_ns, out=self._arrived[place])
+        lags = column["lag_ns"]
+        if not self._wide and (lags.max() >= 1 << 31 or lags.min() < -(1 << 31)):  # longer than two seconds
+            self._wide, self._lags = True, self._lags.astype(np.int64)
+        self._lags[place] = lags
+        self._rows += n
+        self._intervals += n - (pc.sum(table["exact"]).as_py() or 0)
+        self._runs.append(_runs(column, kind))
+
+    def done(self) -> Chunks:
+        """The chunks in order; empties this object."""
+        lags_ns = None
+        if self._rows:
+            lags, at = self._lags[: self._rows], [rank(self._rows, p) - 1 for p in LAG_PS]
+            lags.partition(at)
+            lags_ns = tuple(int(lag) for lag in lags[at])
+        del self._lags
+        arrived = self._arrived[: self._rows]
+        del self._arrived
+        runs = _joined(self._runs)
+        self._runs = []
+        order, runs_in_order = _sorted(runs)
+        if _overlaps(runs_in_order):  # a chunk that was written twice, or numbers that go back: row by row
+            runs = runs.singly()
+            order, runs_in_order = _sorted(runs)
+        begin = (np.cumsum(runs.length) - runs.length)[order]
+        runs = runs_in_order
+        if (np.diff(begin) < 0).any():
+            arrived = _gathered(arrived, begin, runs.length)
+        new = np.flatnonzero(~_same(runs)) if len(order) else order
+        sums = {
+            name: np.add.reduceat(getattr(runs, name), new) if len(new) else np.empty(0, np.int64)
+            for name in ("length", "chars")
+        }
+        return Chunks(
+            runs.request_id[new], runs.leg[new], runs.attempt[new], sums["length"], sums["chars"],
+            runs.first_chars[new], arrived, _other_kinds(runs), self._intervals, lags_ns,
+        )  # fmt: skip
+
+
+def none() -> Chunks:
+    """Of a run without chunks."""
+    return Fold(0).done()
+
+
+def blocks(sizes: Ints) -> Iterator[slice]:
+    """Stretches of entries that have BLOCK chunks together, or one entry that has more."""
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < len(sizes):
+        before = int(ends[start - 1]) if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + BLOCK, "right")))
+        yield slice(start, stop)
+        start = stop
+
+
+def _joined(runs: Sequence[Runs]) -> Runs:
+    """All of them, one after the other."""
+    nothing = np.empty(0, np.int64)
+    return Runs(*(np.concatenate([nothing, *(getattr(r, f.name) for r in runs)]) for f in fields(Runs)))
+
+
+def _runs(column: dict[str, Ints], kind: Ints) -> Runs:
+    ids, leg, attempt, index = (column[name] for name in ("request_id", "leg", "attempt", "chunk_index"))
+    new = np.empty(len(ids), np.bool_)
+    new[0] = True
+    new[1:] = (
+        (ids[1:] != ids[:-1]) | (leg[1:] != leg[:-1]) | (attempt[1:] != attempt[:-1]) | (np.diff(index) != 1)
+    )
+    at = np.flatnonzero(new)
+    nothing = np.zeros(len(at), np.int64)
+    other = bool((kind > 0).any())
+    return Runs(
+        ids[at], leg[at].astype(np.int64), attempt[at].astype(np.int64), index[at].astype(np.int64),
+        np.diff(at, append=len(ids)), np.add.reduceat(column["chars"], at, dtype=np.int64),
+        column["chars"][at].astype(np.int64),
+        np.add.reduceat(kind == 1, at, dtype=np.int64) if other else nothing,
+        np.add.reduceat(kind == 2, at, dtype=np.int64) if other else nothing,
+    )  # fmt: skip
+
+
+def _sorted(runs: Runs) -> tuple[npt.NDArray[np.intp], Runs]:
+    order = np.lexsort((runs.first, runs.attempt, runs.leg, runs.request_id))
+    return order, runs.at(order)
+
+
+def _same(runs: Runs) -> npt.NDArray[np.bool_]:
+    """Whether a run is of the attempt of the run before it."""
+    same = np.zeros(len(runs.first), np.bool_)
+    same[1:] = (np.diff(runs.request_id) == 0) & (np.diff(runs.leg) == 0) & (np.diff(runs.attempt) == 0)
+    return same
+
+
+def _overlaps(runs: Runs) -> bool:
+    ahead = runs.first[1:] < runs.first[:-1] + runs.length[:-1]
+    return bool((ahead & _same(runs)[1:] & (runs.length[:-1] > 1)).any())
+
+
+def _gathered(values: Ints, begin: Ints, sizes: Ints) -> Ints:
+    """Stretches of `values`, one after the other."""
+    out = np.empty(int(sizes.sum()), values.dtype)
+    filled = 0
+    for some in blocks(sizes):
+        rows, _ = _spread(begin[some], sizes[some])
+        out[filled : filled + len(rows)] = values[rows]
+        filled += len(rows)
+    return out
+
+
+def _spread(begin: Ints, sizes: Ints) -> tuple[Ints, Ints]:
+    """Indices of stretches, one after the other, and where each ends among them; empty ones have no end."""
+    begin, sizes = begin[sizes > 0], sizes[sizes > 0]
+    ends = np.cumsum(sizes)
+    return np.repeat(begin - (ends - sizes), sizes) + np.arange(int(sizes.sum())), ends
+
+
+def key(number: Ints, leg: Ints, attempt: Ints) -> Ints:
+    """One whole number that sorts as the three do."""
+    key: Ints = (number.astype(np.int64) << 32) + ((leg + _HALF) << 16) + attempt + _HALF
+    return key
+
+
+def _other_kinds(runs: Runs) -> pd.DataFrame:
+    told = []
+    for kind, counts in ((1, runs.thinking), (2, runs.tool_json)):
+        some = np.flatnonzero(counts)
+        told.append(pd.DataFrame({"request_id": runs.request_id[some], "kind": kind, "n": counts[some]}))
+    return pd.concat(told, ignore_index=True)

@@ -1,0 +1,195 @@
+"""Loading: run folders in, pandas frames on the run's clock out.
+
+Rule: every time in a frame is nanoseconds since the run's start on its owner's clock, whichever worker stamped it:
+run clock = worker clock + the worker's offset - start_at_ns. Nullable whole numbers become float64 with NaN, exact
+because the run clock stays below 2^53 ns (104 days). Bad data becomes a `Problem`; RunDataError is raised only where
+there is no run to speak of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailgauge.errors import RunDataError
+from tailgauge_analysis.load import chunks, dedup, parquet, rate_limit_headers, run_files, run_record
+from tailgauge_analysis.load.chunks import Chunks, Fold
+from tailgauge_analysis.load.problems import Problem
+
+# Columns that the analysis reads; those of chunks, which come by the million, stand in chunks.py.
+WANTED: dict[str, tuple[str, ...]] = {
+    "requests": (
+        "request_id", "stage", "traffic", "pattern", "scheduled_at_ns", "dispatched_at_ns", "ended_at_ns", "ended",
+        "legs", "attempts", "name", "tags", "winner", "joined_at_ns", "hedge_held", "asked_output_tokens",
+    ),
+    "attempts": (
+        "request_id", "leg", "attempt", "cause", "stage", "traffic", "scheduled_at_ns", "dispatched_at_ns", "sent_at_ns",
+        "first_content_at_ns", "first_content_low_at_ns", "first_text_at_ns", "first_text_low_at_ns",
+        "last_content_at_ns", "last_content_low_at_ns", "ended", "limit_kind", "status", "error_type", "error_body",
+        "connection_is_new", "dns_ns", "connect_ns", "tls_ns", "model", "output_tokens", "chunks", "handover_max_ns",
+        "stamps", "ended_at_ns", "target", "streamed", "first_thinking_at_ns", "first_tool_json_at_ns",
+        "tool_ready_at_ns", "first_field_at_ns", "citations", "phases", "reader_paused_ns", "prefix", "cache_expected",
+        "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "thinking_tokens",
+        "first_event_at_ns", "of_attempt",
+        "prefix_hash", "cache_since_use_ns", "cache_writers", "cache_marks", "cache_ttl", "cache_blocks", "params_hash",
+        "first_difference", "cache_creation_5m_input_tokens", "cache_creation_1h_input_tokens",
+        "asked_model", "headers_at_ns", "retry_after_s", "rate_limit_headers", "pool_wait_ns",
+    ),
+    "health": (
+        "at_ns", "in_flight", "scheduled", "client_drops", "loop_lag_max_ns", "handover_max_ns", "dispatch_late_max_ns",
+        "cpu_share", "gc_pause_ns", "rss_bytes", "clock_step_ns", "reads", "first_chunks", "first_intervals", "chunk_intervals",
+        "handover_p50_ns", "handover_p99_ns", "dispatch_late_p99_ns", "pool_waits", "pool_wait_max_ns", "retransmits",
+        "out_of_order", "core_wait_ns",
+    ),
+    "target": (
+        "request_id", "leg", "attempt", "status", "received_at_ns", "chunk_sent_at_ns", "ended_at_ns",
+        "cancelled_at_ns", "output_tokens", "planned_ttft_ns", "tokens_after_cancel", "billed_output_tokens",
+        "prefill_started_at_ns", "prefill_ended_at_ns",
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """One run, loaded. `rows` counts what was read, by table and worker."""
+
+    run: dict[str, Any]
+    requests: pd.DataFrame
+    attempts: pd.DataFrame
+    chunks: Chunks
+    health: pd.DataFrame
+    truth: pd.DataFrame
+    rows: dict[tuple[str, int], int]
+    problems: tuple[Problem, ...]
+
+
+def load(run_dirs: Sequence[Path]) -> Frames:
+    """Read one run from its folder, or from the local part folders of its workers."""
+    folders = list(dict.fromkeys(Path(folder).resolve() for folder in run_dirs))
+    _check(folders)
+    run, problems = run_record.read(folders)
+    problems += run_record.notes_of(run)
+    folders.sort(key=lambda folder: folder != run["home"])  # what is at home counts before its copies
+    offsets = {w["worker"]: w["offset_ns"] or 0 for w in run["workers"]}
+    rows: dict[tuple[str, int], int] = {}
+    tables = {name: _table(folders, name, offsets, rows, problems) for name in WANTED}
+    start = run["start_at_ns"]
+    if start is None:  # without its record the run's clock starts at the first arrival
+        start = pc.min(tables["requests"]["scheduled_at_ns"]).as_py() or 0
+    folded = _chunks(folders, offsets, start, rows, problems)
+    if run["rebuilt"] and not sum(rows.values()):
+        raise RunDataError(f"{folders[0]}: neither run.json nor any readable row: there is no run to analyse")
+    frames = {name: _frame(tables.pop(name), start) for name in WANTED}
+    return Frames(
+        run, frames["requests"], frames["attempts"], folded, frames["health"], frames["target"],
+        rows, tuple(problems),
+    )  # fmt: skip
+
+
+def _check(folders: Sequence[Path]) -> None:
+    if not folders:
+        raise RunDataError("no run folder given")
+    for folder in folders:
+        run_files.check(folder)
+        named = (folder / "run.json").exists() or (folder / "workers").is_dir()
+        if not named and not parquet.has_tables(folder):
+            raise RunDataError(
+                f"{folder}: not a run folder: it holds neither run.json nor requests/{run_files.hint(folder)}"
+            )
+
+
+def _table(
+    folders: Sequence[Path],
+    name: str,
+    offsets: dict[int, int],
+    rows: dict[tuple[str, int], int],
+    problems: list[Problem],
+) -> pa.Table:
+    """All parts of a table, on the owner's clock, with the worker and the number of the folder that each row is from."""
+    listed = parquet.listed(folders, name, problems)
+    read, earlier = [], dedup.Rows(name, listed)
+    for part in listed:
+        held = parquet.read(part, WANTED[name], problems)
+        if held is None:
+            continue
+        whole = earlier.without(part, held)
+        rows[name, part.worker] = rows.get((name, part.worker), 0) + whole.num_rows
+        offset = (
+            0 if name == "target" else offsets.get(part.worker, 0)
+        )  # the endpoint runs on the owner's host
+        table = parquet.shifted(_REDUCED.get(name, _as_it_is)(whole), offset)
+        read.append(_marked(table, part.worker, part.folder))
+    if read:
+        return pa.concat_tables(read, promote_options="default")  # not every part has rate-limit headers
+    return _marked(_REDUCED.get(name, _as_it_is)(parquet.empty(name, WANTED[name])), 0, 0)
+
+
+def _marked(table: pa.Table, worker: int, folder: int) -> pa.Table:
+    n = table.num_rows
+    table = table.append_column("worker", pa.repeat(pa.scalar(worker, pa.int32()), n))
+    return table.append_column("folder", pa.repeat(pa.scalar(folder, pa.int16()), n))
+
+
+def _chunks(
+    folders: Sequence[Path],
+    offsets: dict[int, int],
+    start_at_ns: int,
+    rows: dict[tuple[str, int], int],
+    problems: list[Problem],
+) -> Chunks:
+    """All parts with chunks, folded as they are read."""
+    listed = parquet.listed(folders, "chunks", problems)
+    fold = Fold(sum(part.rows for part in listed))
+    earlier = dedup.Pieces(fold)
+    for part in listed:
+        mark, held = fold.mark(), 0
+        for whole in parquet.pieces(part, chunks.WANTED, problems, chunks.told):
+            if whole is None:
+                fold.back_to(mark)
+                break
+            piece = earlier.without(part, whole)
+            fold.add(piece, offsets.get(part.worker, 0) - start_at_ns)
+            held += piece.num_rows
+        else:
+            rows["chunks", part.worker] = rows.get(("chunks", part.worker), 0) + held
+    return fold.done()
+
+
+def _as_it_is(table: pa.Table) -> pa.Table:
+    return table
+
+
+def _lean_truth(truth: pa.Table) -> pa.Table:
+    """Of the list of chunk times, their number and the first."""
+    lists = truth["chunk_sent_at_ns"].combine_chunks()
+    lengths = pc.fill_null(pc.list_value_length(lists), 0)
+    first = pa.array([], pa.int64())
+    if len(lists):
+        starts = pa.array(np.asarray(lists.offsets)[:-1], mask=np.asarray(lengths) == 0)
+        first = lists.values.take(starts)
+    kept = truth.drop_columns(["chunk_sent_at_ns"])
+    kept = kept.append_column("first_chunk_sent_at_ns", first)
+    return kept.append_column("chunks_sent", lengths)
+
+
+_REDUCED: dict[str, Callable[[pa.Table], pa.Table]] = {
+    "target": _lean_truth,
+    "attempts": rate_limit_headers.lean,
+}
+
+
+def _frame(table: pa.Table, start_at_ns: int) -> pd.DataFrame:
+    """The table in pandas, its times since the start of the run."""
+    table = parquet.shifted(table, -start_at_ns)
+    for i, name in enumerate(table.column_names):
+        if pa.types.is_boolean(table[name].type):
+            table = table.set_column(i, name, pc.fill_null(table[name], False))
+    frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)
+    return frame

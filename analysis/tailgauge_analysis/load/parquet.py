@@ -1,0 +1,211 @@
+"""Parquet parts of a run folder: which count, and how one is read.
+
+Rule: this module knows file names, footers and Arrow types, and nothing of what the columns mean. A part that cannot
+be read is told as a problem and left out; only a newer schema version is raised.
+
+A part of an older schema lacks the columns that came later: they are filled with the row class's own default (null, or
+what was always so before the column came), or made from those that it had instead. In a part of today's schema a missing
+column is damage.
+
+A compacted file names in its footer (`tailgauge.replaces`) the parts that it contains: if a crash left them behind,
+they are not read a second time. A part name counts once, in whichever of several folders it is found first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tailgauge.errors import RunDataError
+from tailgauge.rows.schema import SCHEMA_VERSION, TABLES, columns
+from tailgauge_analysis.load.problems import DAMAGED, NOTE, UNFINISHED, Problem
+
+_NAME = re.compile(r"part-(\d{1,6})-(\d{1,9}|all)\.parquet")
+_ARROW = {
+    "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_(),
+    "string": pa.string(), "list<int64>": pa.list_(pa.int64()),
+}  # fmt: skip
+_VERSION = b"tailgauge.schema_version"
+_REPLACES = b"tailgauge.replaces"
+# What stands in the place of columns that older schemas did not have: of which of theirs, and how.
+_MADE: dict[str, dict[str, tuple[tuple[str, ...], Callable[..., Any]]]] = {
+    "chunks": {
+        "lag_ns": (
+            ("read_at_ns", "arrived_at_ns"),
+            lambda read, arrived: pc.subtract(read.cast(pa.int64()), arrived),
+        ),
+        "exact": (("low_at_ns",), pc.is_null),
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One readable Parquet file of one worker; `folder`: in which of the given ones."""
+
+    table: str
+    folder: int
+    worker: int
+    path: Path
+    version: int
+    replaces: frozenset[str]
+    rows: int
+
+
+def has_tables(folder: Path) -> bool:
+    """Whether a folder holds any of the tables."""
+    return any((folder / name).is_dir() for name in TABLES)
+
+
+def listed(folders: Sequence[Path], table: str, problems: list[Problem]) -> list[Part]:
+    """Parts of a table that count, in order of worker, folder and sequence."""
+    found: dict[str, Part] = {}
+    bad: dict[str, Problem] = {}
+    for number, folder in enumerate(folders):
+        for path in sorted((folder / table).glob("*")):
+            if path.name.endswith(".tmp"):
+                problems.append(Problem(UNFINISHED, f"{table}/{path.name} was never finished and is ignored"))
+            elif not _NAME.fullmatch(path.name):
+                problems.append(Problem(NOTE, f"{table}/{path.name} is not a part and is ignored"))
+            elif path.name not in found:
+                part = _opened(table, number, path)
+                if isinstance(part, Part):
+                    found[path.name] = part
+                else:
+                    bad[path.name] = part
+    for name, problem in bad.items():
+        spared = Problem(NOTE, f"{table}/{name} cannot be read in one folder; its copy in another one is")
+        problems.append(spared if name in found else problem)
+    replaced = frozenset[str]().union(*(part.replaces for part in found.values()))
+    return sorted(
+        (p for name, p in found.items() if name not in replaced),
+        key=lambda p: (p.worker, p.folder, _sequence(p)),
+    )
+
+
+def _sequence(part: Part) -> int:
+    text = part.path.stem.rpartition("-")[2]
+    return -1 if text == "all" else int(text)
+
+
+def _opened(table: str, folder: int, path: Path) -> Part | Problem:
+    """The part, if its footer can be read."""
+    match = _NAME.fullmatch(path.name)
+    assert match is not None
+    try:
+        held = pq.read_metadata(path)
+        footer = held.metadata or {}
+        version = int(footer.get(_VERSION, b"0"))
+        if held.num_rows != sum(held.row_group(i).num_rows for i in range(held.num_row_groups)):
+            raise pa.ArrowInvalid("its footer contradicts itself")
+    except (OSError, pa.ArrowException, ValueError) as error:
+        return _left_out(table, path, f"cannot be read and is left out: {_first_line(error)}")
+    if version > SCHEMA_VERSION:
+        raise RunDataError(
+            f"{path}: schema version {version} is newer than {SCHEMA_VERSION}, the newest that this tailgauge reads"
+        )
+    if version < 1:
+        return _left_out(table, path, "names no schema version and is left out")
+    names = footer.get(_REPLACES, b"").decode("utf-8", "replace").split(",")
+    return Part(
+        table,
+        folder,
+        int(match[1]),
+        path,
+        version,
+        frozenset(name.strip() for name in names) - {"", path.name},
+        held.num_rows,
+    )
+
+
+def read(part: Part, wanted: Sequence[str], problems: list[Problem]) -> pa.Table | None:
+    """Columns `wanted` of a part with the record's types, or None with a problem."""
+    groups: list[pa.Table] = []
+    for group in pieces(part, wanted, problems):
+        if group is None:
+            return None
+        groups.append(group)
+    return pa.concat_tables(groups) if groups else empty(part.table, wanted)
+
+
+def pieces(
+    part: Part,
+    wanted: Sequence[str],
+    problems: list[Problem],
+    told: Callable[[pa.Table], pa.Table] | None = None,
+) -> Iterator[pa.Table | None]:
+    """The same, one row group at a time; None, with a problem, says that what came before it must not count either.
+
+    `told` makes of a row group what is wanted of it; ValueError where that cannot be.
+    """
+    kinds = {column.name: _ARROW[column.kind] for column in columns(part.table)}
+    never_empty = [c.name for c in columns(part.table) if not c.nullable and c.name in wanted]
+    try:
+        with pq.ParquetFile(part.path, page_checksum_verification=True) as file:
+            held = set(file.schema_arrow.names)
+            later = _defaults(part.table) if part.version < SCHEMA_VERSION else {}
+            made = _MADE.get(part.table, {}) if part.version < SCHEMA_VERSION else {}
+            needed = [
+                one
+                for name in wanted
+                for one in (made[name][0] if name in made and name not in held else (name,))
+            ]
+            lacking = [name for name in needed if name not in held and name not in later]
+            if lacking:
+                raise pa.ArrowInvalid(f"column {lacking[0]} is missing")
+            names = [name for name in dict.fromkeys(needed) if name in held]
+            for number in range(file.num_row_groups):
+                rows = file.read_row_group(number, columns=names)
+                filled = {
+                    name: made[name][1](*(rows[one] for one in made[name][0]))
+                    if name in made
+                    else pa.repeat(pa.scalar(later[name], kinds[name]), rows.num_rows)
+                    for name in wanted
+                    if name not in held
+                }
+                whole = pa.table({n: filled[n] if n in filled else rows[n].cast(kinds[n]) for n in wanted})
+                hollow = [name for name in never_empty if whole[name].null_count]
+                if hollow:
+                    raise pa.ArrowInvalid(f"column {hollow[0]} has empty values")
+                yield told(whole) if told else whole
+    except (OSError, ValueError, pa.ArrowException) as error:
+        problems.append(
+            _left_out(part.table, part.path, f"cannot be read and is left out: {_first_line(error)}")
+        )
+        yield None
+
+
+def _defaults(table: str) -> dict[str, Any]:
+    """Columns that a row may go without, and what stands in their place."""
+    return {field.name: field.default for field in fields(TABLES[table]) if field.default is not MISSING}
+
+
+def shifted(rows: pa.Table, by_ns: int) -> pa.Table:
+    """The table with every time moved by `by_ns`; in integers, because float64 loses nanoseconds after 104 days."""
+    for i, name in enumerate(rows.column_names):
+        is_time = name == "at_ns" or name.endswith("_at_ns")
+        if is_time and pa.types.is_int64(rows[name].type):  # lists of times are reduced to their ends before
+            rows = rows.set_column(i, name, pc.add(rows[name], pa.scalar(by_ns, pa.int64())))
+    return rows
+
+
+def empty(table: str, wanted: Sequence[str]) -> pa.Table:
+    """A table without rows."""
+    kinds = {column.name: column.kind for column in columns(table)}
+    return pa.table({name: pa.array([], _ARROW[kinds[name]]) for name in wanted})
+
+
+def _left_out(table: str, path: Path, why: str) -> Problem:
+    """No statistic rests on the endpoint's log, so that one may be missing."""
+    return Problem(NOTE if table == "target" else DAMAGED, f"{table}/{path.name} {why}")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,131 @@
+"""Rate-limit headers as numbers: how many are allowed, how many are left, and when all are back.
+
+Rule: JSON text of the record in, columns out, while a part is loaded: the text is many times as long as its numbers.
+Anthropic's and OpenAI's names are known; a header that cannot be read is as good as absent. Of token limits `remaining`
+may be rounded to the nearest 1,000, which shows in the numbers; no assumption is made on who rounds.
+
+Sources: Anthropic's rate-limit page (2026-08): `anthropic-ratelimit-<kind>-<field>`, `reset` an RFC 3339 instant of the
+full refill, rounded up to whole seconds. OpenAI's rate-limit guide: `x-ratelimit-<field>-<kind>`, `reset` a duration as Go
+writes it.
+"""
+
+from __future__ import annotations
+
+import json
+from io import BytesIO
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+from tailgauge_analysis.stats.quantiles import Floats
+
+REQUESTS, INPUT, OUTPUT, TOKENS = "requests", "input_tokens", "output_tokens", "tokens"
+KINDS = (REQUESTS, INPUT, OUTPUT, TOKENS)
+LIMIT, REMAINING, RESET_AT, RESET_IN = "limit", "remaining", "reset_at", "reset_in"  # s since 1970; s
+FIELDS = (LIMIT, REMAINING, RESET_AT, RESET_IN)
+SOURCE = "rate_limit_headers"
+HEADER = "header_"  # how the frame's columns begin
+ROUNDING = 1000  # tokens
+
+_NAMES = {
+    **{
+        f"anthropic-ratelimit-{k.replace('_', '-')}-{f.removesuffix('_at')}": (k, f)
+        for k in KINDS
+        for f in FIELDS[:3]
+    },
+    **{
+        f"x-ratelimit-{f.removesuffix('_in')}-{k}": (k, f)
+        for k in (REQUESTS, TOKENS)
+        for f in (LIMIT, REMAINING, RESET_IN)
+    },
+}
+_SCHEMA = pa.schema([(name, pa.string()) for name in _NAMES])
+_UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_GO = r"(\d+(?:\.\d+)?)(ms|h|m|s)"
+
+
+def column(kind: str, field: str) -> str:
+    """Name of a frame's column."""
+    return f"{HEADER}{kind}_{field}"
+
+
+def lean(attempts: pa.Table) -> pa.Table:
+    """The table with numbers in place of the text; columns only of the headers that are there."""
+    texts = attempts[SOURCE]
+    rest = attempts.drop_columns([SOURCE])
+    at = np.flatnonzero(np.asarray(pc.is_valid(texts)))
+    if not len(at):
+        return rest
+    told = _parsed(texts.take(pa.array(at)))
+    for kind in KINDS:
+        for field in FIELDS:
+            values = np.full(len(at), np.nan)
+            for name, what in _NAMES.items():
+                if what == (kind, field) and name in told.column_names and told[name].null_count < len(at):
+                    found = _each(told[name], field)
+                    values = np.where(np.isnan(values), found, values)
+            if not np.isnan(values).all():
+                whole = np.full(attempts.num_rows, np.nan)
+                whole[at] = values
+                rest = rest.append_column(column(kind, field), pa.array(whole, pa.float64()))
+    return rest
+
+
+def _parsed(texts: pa.ChunkedArray) -> pa.Table:
+    """One row a text. Arrow reads them all at once; where it stumbles each is tried alone."""
+    lines = texts.cast(pa.string()).to_pylist()
+    options = pyarrow.json.ParseOptions(explicit_schema=_SCHEMA, unexpected_field_behavior="ignore")
+    try:
+        table = pyarrow.json.read_json(BytesIO("\n".join(lines).encode()), parse_options=options)
+    except pa.ArrowInvalid:
+        table = None
+    if table is not None and table.num_rows == len(lines):
+        return table
+    return pa.Table.from_pylist([_one(line) for line in lines], schema=_SCHEMA)
+
+
+def _one(line: str) -> dict[str, str]:
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return {}
+    return {k: str(v) for k, v in told.items() if k in _NAMES} if isinstance(told, dict) else {}
+
+
+def _each(texts: pa.ChunkedArray, field: str) -> Floats:
+    """Numbers of many texts, of which few are different."""
+    coded = texts.combine_chunks().dictionary_encode()
+    numbers = np.append(_numbers(coded.dictionary.to_pandas(), field), np.nan)
+    found: Floats = numbers[np.asarray(pc.fill_null(coded.indices, len(numbers) - 1))]
+    return found
+
+
+def _numbers(texts: pd.Series[str], field: str) -> Floats:
+    if field == RESET_IN:
+        return durations_s(texts)
+    if field == RESET_AT:
+        instants = pd.to_datetime(texts, errors="coerce", utc=True, format="%Y-%m-%dT%H:%M:%SZ")
+        since_1970 = (instants - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
+        return np.asarray(since_1970, dtype=np.float64)
+    numbers = pd.to_numeric(texts, errors="coerce").to_numpy(np.float64)
+    return np.where(np.isfinite(numbers) & (numbers >= 0), numbers, np.nan)
+
+
+def durations_s(texts: pd.Series[str]) -> Floats:
+    """Seconds of durations as Go writes them: 120ms, 1.5s, 6m0s; NaN where it is none."""
+    pieces = texts.str.extractall(_GO)
+    if not len(pieces):
+        return np.full(len(texts), np.nan)
+    seconds = pieces[0].astype(np.float64) * pieces[1].map(_UNITS_S)
+    whole = texts.str.fullmatch(f"(?:{_GO})+").fillna(value=False).to_numpy(np.bool_)
+    summed = seconds.groupby(level=0).sum().reindex(texts.index).to_numpy(np.float64)
+    return np.where(whole, summed, np.nan)
+
+
+def rounding(kind: str, remaining: Floats) -> float:
+    """How far `remaining` may be from the truth: half a thousand where every one is a whole thousand of tokens."""
+    known = remaining[~np.isnan(remaining)]
+    return ROUNDING / 2 if kind != REQUESTS and len(known) and not (known % ROUNDING).any() else 0.0

@@ -1,0 +1,77 @@
+"""The JSON files of a run folder, run.json and workers/<n>.json, and values of which nothing is certain.
+
+Rule: only this module opens these files, and only to say what they hold; run_record.py makes one run of them. What is
+wrong with a file is told as a problem, never raised, but for a schema that is newer than this tailgauge.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from tailgauge.errors import RunDataError
+from tailgauge.rows.schema import SCHEMA_VERSION
+from tailgauge_analysis.load.problems import DAMAGED, Problem
+from tailgauge_analysis.text.json_values import Json, whole
+
+
+def check(folder: Path) -> None:
+    """RunDataError unless it is a folder."""
+    if not folder.exists():
+        raise RunDataError(f"{folder}: no such run folder")
+    if not folder.is_dir():
+        raise RunDataError(f"{folder}: a file, not a run folder: give the folder that holds run.json")
+
+
+def hint(folder: Path) -> str:
+    """Where the run may be that was meant, as the end of a sentence; empty where none is near."""
+    places = [f"{at}{name}" for at in ("*/", "runs/*/") for name in ("run.json", "workers")]
+    near = sorted({path.parent for place in places for path in folder.glob(place)})
+    if not near:
+        return ""
+    return (
+        f". Did you mean {near[-1]}?"
+        if len(near) == 1
+        else f". It holds {len(near)} runs; the last is {near[-1]}"
+    )
+
+
+def record_verdict(folder: Path, verdict: Json) -> None:
+    """Put the verdict into run.json, if there is one and its owner has finished with it; OSError if it cannot be."""
+    path = folder / "run.json"
+    tree = load(path, [])
+    if tree is None or tree.get("state") == "running":
+        return
+    fresh = path.with_name(f"run.json.{os.getpid()}.tmp")
+    try:
+        fresh.write_text(
+            json.dumps({**tree, "verdict": verdict}, indent=1, allow_nan=False) + "\n", encoding="utf-8"
+        )
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def load(path: Path, problems: list[Problem]) -> Json | None:
+    """The table that a JSON file holds; None, with a problem unless it is simply not there, where it holds none."""
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda _: None)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        problems.append(Problem(DAMAGED, f"{_named(path)} cannot be read: {error}"))
+        return None
+    if not isinstance(tree, dict):
+        problems.append(Problem(DAMAGED, f"{_named(path)} is not a table"))
+        return None
+    version = whole(tree.get("schema_version"))
+    if version is not None and version > SCHEMA_VERSION:
+        raise RunDataError(
+            f"{path}: schema version {version} is newer than {SCHEMA_VERSION}, the newest that this tailgauge reads"
+        )
+    return tree
+
+
+def _named(path: Path) -> str:
+    return f"workers/{path.name}" if path.parent.name == "workers" else path.name

@@ -1,0 +1,132 @@
+"""The run that some folders are parts of, as its owner and its workers tell of it.
+
+Rule: one plain dict in which every key that the analysis reads exists with the right type, whatever the files held;
+what was wrong with them is told as a problem, never raised, except where the run cannot be read at all. When the owner
+died, the run is rebuilt from the workers' own records.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from tailgauge.errors import RunDataError
+from tailgauge_analysis.load.problems import NOTE, OWNER, Problem
+from tailgauge_analysis.load.run_files import load
+from tailgauge_analysis.load.worker_entry import entries
+from tailgauge_analysis.text.format import listed, plain, plural
+from tailgauge_analysis.text.json_values import Json, listing, table, text, whole
+
+STATES = ("running", "complete", "interrupted", "guarded", "failed", "unusable")
+PLANNED = ("open", "partly open")  # arrivals whose number is in the plan, not in what the workers did
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
+_Found = list[tuple[Path, Json]]
+
+
+def read(folders: Sequence[Path]) -> tuple[Json, list[Problem]]:
+    """The run that these folders are parts of; RunDataError where they are not parts of one run."""
+    problems: list[Problem] = []
+    owners = _load([(folder, folder / "run.json") for folder in folders], problems)
+    records = _load([(f, path) for f in folders for path in sorted((f / "workers").glob("*.json"))], problems)
+    _same_run([*owners, *((folder, table(tree, "run")) for folder, tree in records)])
+    own = [tree for _, tree in records]
+    home = owners[0][0] if owners else None
+    run = owners[0][1] if owners else _rebuilt(own) if own else {}
+    # What an owner that goes on, or died, wrote last is older than the rows.
+    closed = bool(owners) and run.get("state") != "running"
+    workers = entries(listing(run, "workers"), own, owner_ended=closed)
+    if not owners:
+        lacks = "damaged" if any((folder / "run.json").exists() for folder in folders) else "missing"
+        problems.append(Problem(OWNER, _without_owner(lacks, workers)))
+    return _normal({**run, "workers": workers}, folders, home, closed=closed), problems
+
+
+def notes_of(run: Json) -> list[Problem]:
+    """What the owner itself noted."""
+    return [Problem(NOTE, note) for note in run["notes"]]
+
+
+def _load(places: Sequence[tuple[Path, Path]], problems: list[Problem]) -> _Found:
+    return [(folder, tree) for folder, path in places if (tree := load(path, problems)) is not None]
+
+
+def _rebuilt(own: Sequence[Json]) -> Json:
+    """What the workers say of the run; one that was lost early does not know when it began."""
+    said = sorted((table(tree, "run") for tree in own), key=lambda run: whole(run.get("start_at_ns")) is None)
+    return {**said[0], "state": "interrupted"}
+
+
+def _without_owner(lacks: str, workers: Sequence[Json]) -> str:
+    if not workers:
+        return f"run.json is {lacks} and workers/ holds no record: nothing says what was scheduled"
+    known = [str(w["worker"]) for w in workers if w["own_state"]]
+    of = f"rebuilt from the records of {plural(len(known), 'worker')} ({listed(known)})"
+    return f"run.json is {lacks}: {of}; others may be missing, and nothing says what was scheduled beyond what they held"
+
+
+def _same_run(trees: _Found) -> None:
+    seen: dict[str, Path] = {}
+    for folder, tree in trees:
+        if isinstance(tree.get("run_id"), str):
+            seen.setdefault(tree["run_id"], folder)
+    if len(seen) > 1:
+        named = " and ".join(f"{run_id} ({folder})" for run_id, folder in seen.items())
+        raise RunDataError(
+            f"these are different runs: {named}. Give folders of one run, or report them one at a time"
+        )
+
+
+def _normal(run: Json, folders: Sequence[Path], home: Path | None, *, closed: bool) -> Json:
+    run_id = run.get("run_id") if isinstance(run.get("run_id"), str) else folders[0].resolve().name
+    if not _RUN_ID.fullmatch(str(run_id)):
+        raise RunDataError(f"{folders[0]}: run_id {run_id!r} cannot name a report folder")
+    counted, arrival = table(run, "conservation"), text(run.get("arrival"))
+    return {
+        "schema_version": whole(run.get("schema_version")),
+        "run_id": run_id,
+        "home": home,  # the folder with run.json
+        "rebuilt": home is None,
+        "closed": closed,  # its owner had the last word
+        "state": run.get("state") if run.get("state") in STATES else "interrupted",
+        "scenario": table(run, "scenario"),
+        "scenario_file": text(run.get("scenario_file")),
+        "overrides": [item for item in listing(run, "overrides") if isinstance(item, str)],
+        "started_at": text(run.get("started_at")),
+        "start_at_ns": whole(run.get("start_at_ns")),
+        "admission_end_at_ns": whole(run.get("admission_end_at_ns")),
+        "ended_at_ns": whole(run.get("ended_at_ns")),
+        "seed": whole(run.get("seed")),
+        "arrival": arrival,
+        "virtual": run.get("virtual") is True,
+        "trace": table(run, "trace"),
+        "estimate": table(run, "estimate"),
+        "target": _facts(table(run, "target")),
+        "second_target": _facts(table(run, "second_target")),
+        "versions": _facts(table(run, "versions")),
+        "owner": _facts(table(run, "owner")),
+        "certificate": table(run, "certificate"),
+        "engine_tokens": _engine(table(run, "engine_tokens")),
+        "workers": run["workers"],
+        "conservation": counted if closed else {},
+        "planned": whole(counted.get("scheduled")) if arrival in PLANNED else None,
+        "notes": [note for note in listing(run, "notes") if isinstance(note, str)],
+        "preflight": [
+            {"ended": "unknown", **_facts(entry)}
+            for entry in listing(run, "preflight")
+            if isinstance(entry, dict)
+        ],
+    }
+
+
+def _engine(told: Json) -> Json:
+    """Empty where the engine's count is not known whole."""
+    engine, before, after = text(told.get("engine")), whole(told.get("before")), whole(told.get("after"))
+    if not engine or before is None or after is None:
+        return {}
+    return {"engine": plain(engine, 40), "before": before, "after": after}
+
+
+def _facts(tree: Json) -> Json:
+    """The entries that are text or a whole number; what is not known is left out."""
+    return {str(key): value for key, value in tree.items() if isinstance(value, str | int)}

@@ -1,0 +1,114 @@
+"""What is said of one worker: its entry in run.json, and its own record, workers/<n>.json.
+
+Rule: plain tables in, one plain table a worker out, every key there with its right type; what is no number, no count or
+no stretch of time is left out, never raised. Who is believed: while the owner lives, the owner; of a worker that the owner
+lost, its own last record, if it has one; of a run whose owner died, the workers. A record that still says `running` was
+written at the start: its counts are of then, and count nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tailgauge_analysis.text.json_values import Json, listing, table, text, whole
+
+STATES = ("joining", "running", "drained", "failed", "lost")
+ENDED = ("drained", "failed")  # what a worker says of itself at its end
+MOST = 10_000  # workers of a run
+_COUNTED = ("counts", "leased", "rows")  # what was so only when it was written
+_LAST_WORDS = ("rows", "counts", "unwritten", "why", "stamps")
+
+
+def entries(by_owner: Sequence[Any], own: Sequence[Json], *, owner_ended: bool) -> list[Json]:
+    """One entry a worker, in order of its number."""
+    told = {number: w for w in by_owner if (number := _number(w)) is not None}
+    records: dict[int, Json] = {}
+    for record in own:
+        number = _number(record)
+        if number is not None and not _has_ended(records.get(number, {})):
+            records[number] = record
+    join = _of_lost if owner_ended else _of_orphan
+    last = max(records, default=-1)  # a worker below it was there too, whether or not its folder is given
+    others = range(last) if not told and last < MOST else ()
+    numbers = sorted(told if owner_ended else {*told, *records, *others})
+    known = [join(told.get(number, {}), records.get(number, {})) for number in numbers]
+    return [_normal({**entry, "worker": number}) for number, entry in zip(numbers, known, strict=True)]
+
+
+def _number(entry: Any) -> int | None:
+    return whole(entry.get("worker")) if isinstance(entry, dict) else None
+
+
+def _has_ended(record: Json) -> bool:
+    return record.get("state") in ENDED
+
+
+def _of_lost(told: Json, record: Json) -> Json:
+    """The owner's entry; of a worker that it lost, with the worker's last words."""
+    if told.get("state") != "lost" or not _has_ended(record):
+        return told
+    clock = {"clock": record["clock"]} if table(record, "clock").get("offset_ns") is not None else {}
+    words = {key: record[key] for key in _LAST_WORDS if key in record}
+    return {**told, **words, **clock, "own_state": record["state"]}
+
+
+def _of_orphan(told: Json, record: Json) -> Json:
+    """What its owner had heard of it when it died, without counts, and over it its own record."""
+    kept = {key: value for key, value in told.items() if key not in _COUNTED}
+    words = record if _has_ended(record) else {k: v for k, v in record.items() if k not in _COUNTED}
+    return {**kept, **words, "own_state": record.get("state", "")}
+
+
+def _normal(entry: Json) -> Json:
+    clock = table(entry, "clock")
+    leased = entry["leased"] if "leased" in entry else table(entry, "counts").get("leased")
+    return {
+        "worker": entry["worker"],
+        "name": text(entry.get("name")),
+        "host": text(entry.get("host")),
+        "pid": whole(entry.get("pid")),
+        "state": entry.get("state") if entry.get("state") in STATES else "unknown",
+        "own_state": text(entry.get("own_state")),
+        "offset_ns": whole(clock.get("offset_ns")),
+        "error_ns": whole(clock.get("error_ns")),
+        "drift_ppb": whole(clock.get("drift_ppb")),
+        "stamps": text(entry.get("stamps")),
+        "why": text(entry.get("why")),
+        "leased": whole(leased),
+        "counts": table(entry, "counts"),
+        "rows": _counts(entry, "rows"),
+        "unwritten": {name: n for name, n in _counts(entry, "unwritten").items() if n > 0},
+        "missing": _stretches(entry, "missing"),
+        "silent": _stretches(entry, "silent"),
+        "late_s": seconds(entry.get("late_s")),
+    }
+
+
+def seconds(value: Any) -> float | None:
+    """The finite number of seconds, 0 or more, that `value` is, else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) and 0 <= number < 1e9 else None
+
+
+def _counts(entry: Json, key: str) -> dict[str, int]:
+    return {str(name): n for name, value in table(entry, key).items() if (n := whole(value)) is not None}
+
+
+def _stretches(entry: Json, key: str) -> list[Json]:
+    """Stretches of the run; `to_s` is None where one did not end."""
+    found = []
+    for one in listing(entry, key):
+        if not isinstance(one, dict):
+            continue
+        since, until, n = seconds(one.get("from_s")), seconds(one.get("to_s")), whole(one.get("requests", 0))
+        ordered = since is not None and (until is None or until >= since)
+        if ordered and n is not None and n >= 0 and (until is not None or one.get("to_s", "") is None):
+            found.append({"from_s": since, "to_s": until, "requests": n})
+    return found

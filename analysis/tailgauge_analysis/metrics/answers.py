@@ -1,0 +1,85 @@
+"""Answers: of everything that was sent for a request, what its user got.
+
+Rule: one row a request, beside it the attempt that answered it. A request may have several attempts (retries, hedges,
+a fallback, the same again, polls) and several legs; its clock starts once, at its scheduled time, whatever the attempts
+were.
+
+- The answer of a request that ended ok is the attempt of leg 0 that its pattern named as the winner; without that word
+  (older runs, or only another leg answered) the attempt that ended ok with the earliest content.
+- Of a progressive request the large model's answer is the answer (leg 0), but a user sees first whatever comes first:
+  its TTFT is that of the earlier of both legs.
+- A fan-out has no answer of its own, only the moment at which its legs are joined. A batch has neither.
+- Losers of a hedge and answers that were given up are no answers: nobody saw them.
+- A slow reader's attempts tell of the reader. Its requests are marked, and stay out of what is said of the target.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from tailgauge.rows import schema
+from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.text.json_values import table
+
+FAN_OUT, BATCH = "fan_out", "batch"  # patterns without an answer of their own
+PROGRESSIVE = "progressive"
+ANSWER = (
+    "leg", "attempt", "cause", "streamed", "sent_at_ns", "first_content_at_ns", "first_content_low_at_ns",
+    "first_text_at_ns", "first_text_low_at_ns", "first_thinking_at_ns", "first_tool_json_at_ns", "tool_ready_at_ns",
+    "first_field_at_ns", "first_event_at_ns", "last_content_at_ns", "last_content_low_at_ns", "output_tokens", "thinking_tokens", "chunks",
+    "model",
+)  # fmt: skip
+_CLASH = {"attempt": "answer_attempt", "leg": "answer_leg", "cause": "answer_cause"}
+
+
+def first_token_of(frames: Frames) -> str:
+    """Which content ends the TTFT: `any`, or `text`."""
+    asked = table(frames.run["scenario"], "report").get("first_token")
+    return schema.TEXT if asked == schema.TEXT else "any"
+
+
+def answered(requests: pd.DataFrame, attempts: pd.DataFrame, first_token: str) -> pd.DataFrame:
+    """Requests with the columns of their answers, the first sending time, and when the whole answer was there."""
+    good = attempts[attempts["ended"] == schema.OK]
+    whole = requests[(requests["ended"] == schema.OK) & ~requests["pattern"].isin((FAN_OUT, BATCH))]
+    good = good[good["request_id"].isin(whole["request_id"])]
+    named = good["request_id"].map(whole.drop_duplicates("request_id").set_index("request_id")["winner"])
+    won = (good["leg"] == 0) & (good["attempt"] == named)
+    order = good.assign(won=~won).sort_values(["won", "first_content_at_ns"], kind="stable")
+    answers = order.drop_duplicates("request_id").set_index("request_id")[list(ANSWER)]
+    joined = requests.join(
+        answers.rename(columns=_CLASH).rename(columns={"chunks": "answer_chunks"}), on="request_id"
+    )
+    started = attempts[(attempts["leg"] == 0) & (attempts["attempt"] == 0)].drop_duplicates("request_id")
+    joined["first_sent_at_ns"] = joined["request_id"].map(started.set_index("request_id")["sent_at_ns"])
+    first = "first_text" if first_token == schema.TEXT else "first_content"
+    shown = _shown(joined, attempts, f"{first}_at_ns")
+    joined["first_at_ns"] = shown[f"{first}_at_ns"]
+    joined["first_low_at_ns"] = shown[f"{first}_low_at_ns"]
+    joined["first_is_interval"] = joined["first_low_at_ns"].notna()
+    joined["shown_sent_at_ns"] = shown["sent_at_ns"]
+    last = good.groupby("request_id")["last_content_at_ns"].max()
+    several = joined["legs"] > 1
+    joined["whole_at_ns"] = joined["last_content_at_ns"].where(~several, joined["request_id"].map(last))
+    joined["whole_at_ns"] = joined["whole_at_ns"].where(joined["answer_attempt"].notna())
+    joined["slow_reader"] = joined["request_id"].isin(slow_readers(attempts))
+    return joined
+
+
+def _shown(joined: pd.DataFrame, attempts: pd.DataFrame, first: str) -> pd.DataFrame:
+    """The stamps of the attempt that showed something first: the answer, or a progressive request's faster leg."""
+    columns = [first, first.replace("_at_ns", "_low_at_ns"), "sent_at_ns"]
+    shown = joined[columns].copy()
+    two = joined[(joined["pattern"] == PROGRESSIVE) & joined["answer_attempt"].notna()]
+    if len(two):
+        seen = attempts[attempts["ended"].isin((schema.OK, schema.CANCELLED)) & attempts[first].notna()]
+        seen = seen[seen["request_id"].isin(two["request_id"])].sort_values(first, kind="stable")
+        earliest = seen.drop_duplicates("request_id").set_index("request_id")[columns]
+        found = earliest.reindex(two["request_id"]).set_axis(two.index)
+        shown.loc[two.index] = found.where(found[first].notna(), shown.loc[two.index])
+    return shown
+
+
+def slow_readers(attempts: pd.DataFrame) -> pd.Series[int]:
+    """Requests of which an attempt was read slowly on purpose."""
+    return attempts.loc[attempts["reader_paused_ns"].notna(), "request_id"]

@@ -1,0 +1,263 @@
+"""Definitions: the same rows restated under the formulas of other tools.
+
+Rule: another tool is a row of TOOLS. A formula maps the answers of the steady stage to the tool's own numbers; what is
+beyond those words (who sends when, what warms up) is not imitated. Both tools leave failures out and interpolate
+between ranks; so do the figures here, and they have no intervals, because theirs have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tailgauge.rows import schema
+from tailgauge_analysis.metrics.latency import SUCCESSES, Row
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.metrics.streams import Streams
+from tailgauge_analysis.stats.quantiles import Floats
+from tailgauge_analysis.text.format import percentile
+from tailgauge_analysis.text.json_values import Json
+
+PS = (0.5, 0.9, 0.95, 0.99)
+MS, RATE, PER_S = "ms", "tokens/s", "requests/s"
+SYSTEM, OK_RATE = "system_tokens_per_s", "ok_per_s"  # figures of ours that are no latency
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """One number of a tool: its name there, ours beside it (None: we have none), the formula in words, why they differ.
+
+    `values`: one a request or a gap, ns or as the unit says, NaN where the tool has none; a single one for a total.
+    """
+
+    name: str
+    ours: str | None
+    formula: str
+    why: str
+    unit: str
+    values: Callable[[Answers], Floats]
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool, where its formulas were read, and when."""
+
+    name: str
+    source: str
+    read: str
+    formulas: tuple[Formula, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Streamed answers of requests that ended ok, one entry each, ns of the run clock; gaps by their answer."""
+
+    sent: Floats
+    event: Floats
+    content: Floats
+    text: Floats
+    last: Floats
+    tokens: Floats
+    gaps: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Restated:
+    """A formula on this run. `percentiles` at PS, empty for a total; `ours` the same of our own metric."""
+
+    formula: Formula
+    n: int
+    mean: float | None
+    percentiles: tuple[float, ...]
+    ours: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """One tool's numbers."""
+
+    tool: Tool
+    answers: int
+    rows: tuple[Restated, ...]
+
+
+def _tpot(answers: Answers, first: Floats) -> Floats:
+    return (answers.last - first) / np.where(answers.tokens >= 2, answers.tokens - 1, np.nan)
+
+
+def _per_user(answers: Answers) -> Floats:
+    tpot = _tpot(answers, answers.content)
+    return 1e9 / np.where(tpot > 0, tpot, np.nan)
+
+
+def _role_gaps(answers: Answers) -> Floats:
+    """Content gaps, and before them the one from the first event to the first content."""
+    first = answers.content - answers.event
+    return np.concatenate((first[first > 0], answers.gaps))
+
+
+def _per_second(amount: float, start: Floats, end: Floats) -> Floats:
+    seconds = (np.nanmax(end) - np.nanmin(start)) / 1e9
+    return np.array([amount / seconds]) if seconds > 0 else np.empty(0)
+
+
+_COORDINATED = (
+    "Their clock starts when the request is sent, so that a client which could not keep up looks fast; "
+    "ours starts when it was due."
+)
+_WINDOW = "From the first sending to the last content, the slow end included. Ours counts the tokens that came within the steady stage."
+_FAILED = " Failed requests are in neither number, but ours of everything offered has them."
+
+VLLM = Tool(
+    "vLLM bench", "vllm/benchmarks/serve.py, vllm/benchmarks/lib/endpoint_request_func.py", "2026-11",
+    (
+        Formula(
+            "TTFT", "ttft_sched", "first event with a choice (an empty one counts) - sent",
+            "Chat streams open with an event that has a role and no text: their TTFT ends there, ours at the first content. " + _COORDINATED,
+            MS, lambda a: a.event - a.sent,
+        ),
+        Formula(
+            "TPOT", "tpot", "(end of the answer - TTFT) / (output tokens - 1), left out below 2 tokens",
+            "Their numerator begins at the role event, so that a part of the wait for the first token is shared out over the later ones.",
+            MS, lambda a: _tpot(a, a.event),
+        ),
+        Formula(
+            "ITL", "chunk_gap", "every gap between events with a choice, all requests in one pool",
+            "Called a gap between tokens, it is one between chunks, as ours is; but the gap from the role event to the first content is among them. "
+            "The last event, which has a reason to stop and no text, is taken to come with the last content: no stamp of it is kept.",
+            MS, _role_gaps,
+        ),
+        Formula(
+            "E2EL", "e2e_sched", "last event with a choice - sent", _COORDINATED, MS, lambda a: a.last - a.sent
+        ),
+        Formula(
+            "Output token throughput", SYSTEM, "output tokens of the answers / (end of the last - start of the first)", _WINDOW,
+            RATE, lambda a: _per_second(float(np.nansum(a.tokens)), a.sent, a.last),
+        ),
+        Formula(
+            "Request throughput", OK_RATE, "answers / (end of the last - start of the first)",
+            "Theirs divides by a time that the slowest answer stretches; ours by the length of the steady stage." + _FAILED,
+            PER_S, lambda a: _per_second(float(len(a.sent)), a.sent, a.last),
+        ),
+    ),
+)  # fmt: skip
+
+AIPERF = Tool(
+    "AIPerf", "src/aiperf/metrics/types/", "2026-11",
+    (
+        Formula(
+            "Time to First Token", "ttft_sched", "first non-empty content of any kind - start of the request", _COORDINATED,
+            MS, lambda a: a.content - a.sent,
+        ),
+        Formula(
+            "Time to First Output Token", "ttft_text", "first content that is no thinking - start of the request",
+            "The same event as our first text. " + _COORDINATED, MS, lambda a: a.text - a.sent,
+        ),
+        Formula(
+            "Inter Token Latency", "tpot", "(last content - first content) / (output tokens - 1)",
+            "The same number as our TPOT: a mean of each answer, no gap between two tokens. vLLM bench calls something else ITL.",
+            MS, lambda a: _tpot(a, a.content),
+        ),
+        Formula(
+            "Inter Chunk Latency", "chunk_gap", "every gap between content chunks, all requests in one pool",
+            "The same pool as our chunk gap. Long answers weigh more in both: our worst chunk gap does not.", MS, lambda a: a.gaps,
+        ),
+        Formula(
+            "Request Latency", "e2e_sched", "last content - start of the request", _COORDINATED, MS, lambda a: a.last - a.sent
+        ),
+        Formula(
+            "Output Token Throughput Per User", None, "1 / Inter Token Latency",
+            "Our user tokens per second. A high percentile is a fast user: the slow ones are at the low end.",
+            RATE, _per_user,
+        ),
+        Formula(
+            "Output Token Throughput", SYSTEM, "output tokens of the answers / (last response - first request)", _WINDOW,
+            RATE, lambda a: _per_second(float(np.nansum(a.tokens)), a.sent, a.last),
+        ),
+        Formula(
+            "Request Throughput", OK_RATE, "answers / (last response - first request)",
+            "Theirs divides by a time that the slowest answer stretches; ours by the length of the steady stage." + _FAILED,
+            PER_S, lambda a: _per_second(float(len(a.sent)), a.sent, a.last),
+        ),
+    ),
+)  # fmt: skip
+
+TOOLS = (VLLM, AIPERF)
+
+
+def restate(of_target: Steady, ours: list[Row], streams: Streams) -> list[Translation]:
+    """Every tool's numbers; nothing where no streamed answer came."""
+    answers = _answers(of_target)
+    if not len(answers.sent):
+        return []
+    ok = int((of_target.requests["ended"] == schema.OK).sum())
+    totals = {
+        SYSTEM: streams.system_tokens_per_s,
+        OK_RATE: ok / of_target.seconds if of_target.seconds else None,
+    }
+    known = {row.metric.name: row for row in ours if row.view == SUCCESSES}
+    return [
+        Translation(
+            tool, len(answers.sent), tuple(_restated(formula, answers, known, totals) for formula in tool.formulas)
+        )
+        for tool in TOOLS
+    ]  # fmt: skip
+
+
+def _answers(of_target: Steady) -> Answers:
+    requests = of_target.requests
+    kept = requests["streamed"] == True  # noqa: E712 - null where unanswered
+    kept &= requests["first_content_at_ns"].notna() & requests["sent_at_ns"].notna()
+    rows = requests[kept]
+    names = ("sent", "first_event", "first_content", "first_text", "last_content")
+    sent, event, content, text, last = (rows[f"{name}_at_ns"].to_numpy(np.float64) for name in names)
+    event = np.where(np.isnan(event), content, event)
+    of = np.repeat(kept.to_numpy(np.bool_), of_target.gap_counts)
+    gaps = of_target.gaps_ns if of.all() else of_target.gaps_ns[of]  # there may be a hundred million
+    tokens = rows["output_tokens"].to_numpy(np.float64)
+    return Answers(sent, event, content, text, last, tokens, gaps)
+
+
+def _restated(
+    formula: Formula, answers: Answers, known: dict[str, Row], totals: dict[str, float | None]
+) -> Restated:
+    values = formula.values(answers)
+    missing = np.isnan(values)
+    if missing.any() or values is answers.gaps:  # the quantiles below sort in place
+        values = values[~missing]
+    scale = 1e-6 if formula.unit == MS else 1.0
+    mean = float(values.mean()) * scale if len(values) else None
+    if formula.ours in totals:
+        return Restated(formula, len(answers.sent), mean, (), (totals[formula.ours],))
+    row = known.get(formula.ours or "")
+    by_p = {q.p: q.value for q in row.quantiles} if row else {}
+    percentiles: tuple[float, ...] = ()
+    if len(values):
+        percentiles = tuple(float(q) * scale for q in np.quantile(values, PS, overwrite_input=True))
+    return Restated(formula, len(values), mean, percentiles, tuple(by_p.get(p) for p in PS) if row else ())
+
+
+def plainly(translations: list[Translation]) -> list[Json]:
+    """The key `definitions` of the report's contents."""
+    return [
+        {
+            "tool": one.tool.name, "source": one.tool.source, "read": one.tool.read, "answers": one.answers,
+            "metrics": [_plainly(row) for row in one.rows],
+        }
+        for one in translations
+    ]  # fmt: skip
+
+
+def _plainly(row: Restated) -> Json:
+    labels = [percentile(p) for p in PS]
+    formula = row.formula
+    total = formula.ours in {SYSTEM, OK_RATE}
+    return {
+        "name": formula.name, "ours": formula.ours, "formula": formula.formula, "why": formula.why, "unit": formula.unit,
+        "n": row.n, "mean": row.mean,
+        "percentiles": dict(zip(labels, row.percentiles, strict=True)) if row.percentiles else None,
+        "our_value": row.ours[0] if total else None,
+        "our_percentiles": dict(zip(labels, row.ours, strict=True)) if row.ours and not total else None,
+    }  # fmt: skip

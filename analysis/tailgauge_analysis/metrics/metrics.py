@@ -1,0 +1,267 @@
+"""The metrics, one row each.
+
+Rule: a metric is a row of METRICS and nothing else: its name, unit, meaning in words, what it needs, from when its
+clock runs, and the function that computes it. The tables, the SLOs and docs/metrics.md are read from these rows.
+
+A function maps the steady stage to nanoseconds, NaN where there is no value: one a request for the level `request`,
+one a new connection for `attempt`, one a pair of chunks for `chunk`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from tailgauge.rows import schema
+from tailgauge_analysis.metrics.answers import BATCH, FAN_OUT
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.stats.quantiles import Floats
+
+SCHEDULED = "scheduled"
+SENT = "sent"
+NEITHER = "neither"
+
+REQUEST = "request"
+ATTEMPT = "attempt"
+CHUNK = "chunk"
+
+UNIT = "ms"
+RATE = "tokens/s"  # 1 / ns a token: the function gives the latter, and percentiles count from the fast end
+
+# Which requests can have a metric: a failed request counts in the offered view of those that it could have had.
+ANSWERED = "answered"  # every pattern that gives one answer
+JOINED = "joined"  # fan-outs
+IN_BATCHES = "in batches"
+ANY = "any"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One latency. `offered`: also counted with every request that got no answer as slower than any."""
+
+    name: str
+    title: str
+    since: str
+    level: str
+    offered: bool
+    formula: str
+    needs: tuple[str, ...]
+    meaning: str
+    ns: Callable[[Steady], Floats]
+    of: str = ANSWERED
+    unit: str = UNIT
+
+
+def _between(start: str, end: str) -> Callable[[Steady], Floats]:
+    """Time from one event of a request to another."""
+
+    def ns(steady: Steady) -> Floats:
+        return (steady.requests[end] - steady.requests[start]).to_numpy(np.float64)
+
+    return ns
+
+
+def _tpot(steady: Steady) -> Floats:
+    answers = steady.requests
+    streamed = (answers["output_tokens"] >= 2) & (answers["streamed"] == True)  # noqa: E712 - null where unanswered
+    tokens = answers["output_tokens"].where(streamed)
+    spread = answers["last_content_at_ns"] - answers["first_content_at_ns"]
+    return (spread / (tokens - 1)).to_numpy(np.float64)
+
+
+def _per_token(steady: Steady) -> Floats:
+    """TPOT where it is above 0: what came at one moment has no rate."""
+    ns = _tpot(steady)
+    return np.where(ns > 0, ns, np.nan)
+
+
+def _tpot_c(steady: Steady) -> Floats:
+    """First-chunk tokens by its share of the characters, one at least."""
+    answers = steady.requests
+    first = np.maximum(1.0, np.round(answers["output_tokens"] * answers["first_share"]))
+    later = (answers["output_tokens"] - first).where(answers["streamed"] == True)  # noqa: E712 - null where unanswered
+    spread = answers["last_content_at_ns"] - answers["first_content_at_ns"]
+    return (spread / later.where(later >= 1)).to_numpy(np.float64)
+
+
+def _where_ok(end: str, pattern: str) -> Callable[[Steady], Floats]:
+    """Time from scheduled to an event of the requests of a pattern that ended ok."""
+
+    def ns(steady: Steady) -> Floats:
+        requests = steady.requests
+        fits = (requests["pattern"] == pattern) & (requests["ended"] == schema.OK)
+        return (requests[end] - requests["scheduled_at_ns"]).where(fits).to_numpy(np.float64)
+
+    return ns
+
+
+def _connect(steady: Steady) -> Floats:
+    new = steady.attempts[steady.attempts["connection_is_new"].astype(bool)]
+    return new[["dns_ns", "connect_ns", "tls_ns"]].sum(axis=1, min_count=1).to_numpy(np.float64)
+
+
+METRICS = (
+    Metric(
+        "ttft_sched", "TTFT since scheduled", SCHEDULED, REQUEST, True,
+        "first content - scheduled",
+        ("requests.scheduled_at_ns", "attempts.first_content_at_ns", "attempts.first_text_at_ns"),
+        "What a user waits for the first content (with `[report] first_token = \"text\"`: the first text), "
+        "the wait before sending included.",
+        _between("scheduled_at_ns", "first_at_ns"),
+    ),
+    Metric(
+        "ttft_sent", "TTFT since sent", SENT, REQUEST, True,
+        "first content - sent",
+        ("attempts.sent_at_ns", "attempts.first_content_at_ns", "attempts.first_text_at_ns"),
+        "What the network and the target take to the first content of the attempt that answered.",
+        _between("shown_sent_at_ns", "first_at_ns"),
+    ),
+    Metric(
+        "tpot", "TPOT", NEITHER, REQUEST, True,
+        "(last content - first content) / (output tokens - 1)",
+        ("attempts.first_content_at_ns", "attempts.last_content_at_ns", "attempts.output_tokens"),
+        "Time per output token after the first. No value below 2 output tokens (n tokens have n - 1 gaps) "
+        "and none of an answer that came all at once.",
+        _tpot,
+    ),
+    Metric(
+        "tpot_c", "TPOT after the first chunk", NEITHER, REQUEST, True,
+        "(last content - first content) / (output tokens - tokens of the first chunk)",
+        ("attempts.first_content_at_ns", "attempts.last_content_at_ns", "attempts.output_tokens", "chunks.chars"),
+        "TPOT where several tokens come in one chunk: those of the first chunk were there at once. Their number is the "
+        "chunk's share of the answer's characters. Shown where an answer has more than 1.2 tokens a chunk in the median.",
+        _tpot_c,
+    ),
+    Metric(
+        "user_rate", "User tokens per second", NEITHER, REQUEST, True,
+        "1 / TPOT",
+        ("attempts.first_content_at_ns", "attempts.last_content_at_ns", "attempts.output_tokens"),
+        "How fast an answer is written for its reader. Percentiles count from the fast end, as those of a latency do: "
+        "99% of the answers are at least as fast as the p99. A request without an answer is slower than any.",
+        _per_token, unit=RATE,
+    ),
+    Metric(
+        "chunk_gap", "Chunk gap", NEITHER, CHUNK, False,
+        "arrival of a content chunk - arrival of the one before, in one attempt",
+        ("chunks.arrived_at_ns", "chunks.chunk_index"),
+        "All gaps of all answers in one pool, so that long answers weigh more. A chunk is not a token.",
+        lambda steady: steady.gaps_ns,
+    ),
+    Metric(
+        "chunk_gap_worst", "Worst chunk gap", NEITHER, REQUEST, True,
+        "largest chunk gap of the request's answer",
+        ("chunks.arrived_at_ns", "chunks.chunk_index"),
+        "The longest pause that a reader of the answer sees. No value below 2 chunks.",
+        lambda steady: steady.requests["worst_gap_ns"].to_numpy(np.float64),
+    ),
+    Metric(
+        "e2e_sched", "End to end since scheduled", SCHEDULED, REQUEST, True,
+        "last content - scheduled",
+        ("requests.scheduled_at_ns", "attempts.last_content_at_ns"),
+        "What a user waits for the whole answer; of several legs, for the last of them. "
+        "Usage events after the last content do not extend it.",
+        _between("scheduled_at_ns", "whole_at_ns"),
+    ),
+    Metric(
+        "e2e_sent", "End to end since sent", SENT, REQUEST, True,
+        "last content - sent",
+        ("attempts.sent_at_ns", "attempts.last_content_at_ns"),
+        "What the network and the target take for the whole answer.",
+        _between("sent_at_ns", "last_content_at_ns"),
+    ),
+    Metric(
+        "join_sched", "Join since scheduled", SCHEDULED, REQUEST, True,
+        "legs joined - scheduled",
+        ("requests.scheduled_at_ns", "requests.joined_at_ns"),
+        "What a user waits for a fan-out: until all its legs, the first k of them, or those that came before the deadline "
+        "are there. A fan-out has no TTFT of its own.",
+        _where_ok("joined_at_ns", FAN_OUT), JOINED,
+    ),
+    Metric(
+        "turnaround", "Batch turnaround", SCHEDULED, REQUEST, True,
+        "batch fetched - scheduled",
+        ("requests.scheduled_at_ns", "requests.ended_at_ns"),
+        "From the time at which a message batch was to be submitted to its results, polls included.",
+        _where_ok("ended_at_ns", BATCH), IN_BATCHES,
+    ),
+    Metric(
+        "ttft_event", "First event since scheduled", SCHEDULED, REQUEST, False,
+        "first event of the stream - scheduled",
+        ("requests.scheduled_at_ns", "attempts.first_event_at_ns"),
+        "The stream is open: `message_start`, or a choice with a role and no text. No content, so no TTFT, though some tools call it that.",
+        _between("scheduled_at_ns", "first_event_at_ns"),
+    ),
+    Metric(
+        "ttft_thinking", "First thinking since scheduled", SCHEDULED, REQUEST, False,
+        "first thinking - scheduled",
+        ("requests.scheduled_at_ns", "attempts.first_thinking_at_ns"),
+        "Of the answers that thought. Nothing that a user can use yet.",
+        _between("scheduled_at_ns", "first_thinking_at_ns"),
+    ),
+    Metric(
+        "ttft_text", "First text since scheduled", SCHEDULED, REQUEST, False,
+        "first text - scheduled",
+        ("requests.scheduled_at_ns", "attempts.first_text_at_ns"),
+        "The first words that a user can read, thinking over. The same as TTFT where answers are text only.",
+        _between("scheduled_at_ns", "first_text_at_ns"),
+    ),
+    Metric(
+        "ttft_tool", "First tool input since scheduled", SCHEDULED, REQUEST, False,
+        "first piece of a tool's input - scheduled",
+        ("requests.scheduled_at_ns", "attempts.first_tool_json_at_ns"),
+        "The call of a tool begins; its input cannot be used yet.",
+        _between("scheduled_at_ns", "first_tool_json_at_ns"),
+    ),
+    Metric(
+        "tool_ready", "Tool input complete since scheduled", SCHEDULED, REQUEST, False,
+        "first tool block complete - scheduled",
+        ("requests.scheduled_at_ns", "attempts.tool_ready_at_ns"),
+        "The tool can be run.",
+        _between("scheduled_at_ns", "tool_ready_at_ns"),
+    ),
+    Metric(
+        "first_field", "First field since scheduled", SCHEDULED, REQUEST, False,
+        "first field of a JSON answer complete - scheduled",
+        ("requests.scheduled_at_ns", "attempts.first_field_at_ns"),
+        "The first part of a structured answer that a program can use, where it was watched for.",
+        _between("scheduled_at_ns", "first_field_at_ns"),
+    ),
+    Metric(
+        "client_delay", "Client delay", SCHEDULED, REQUEST, False,
+        "sent (first attempt) - scheduled",
+        ("requests.scheduled_at_ns", "attempts.sent_at_ns"),
+        "What the harness itself adds: late dispatch, and opening a connection where none was idle. "
+        "Of every request that was sent, however it ended.",
+        _between("scheduled_at_ns", "first_sent_at_ns"), ANY,
+    ),
+    Metric(
+        "connect", "Opening a connection", NEITHER, ATTEMPT, False,
+        "name look-up + TCP connect + TLS handshake",
+        ("attempts.connection_is_new", "attempts.dns_ns", "attempts.connect_ns", "attempts.tls_ns"),
+        "Of the attempts that opened a connection; the others reused one.",
+        _connect,
+    ),
+)  # fmt: skip
+
+BY_NAME = {metric.name: metric for metric in METRICS}
+
+
+def failed(steady: Steady, metric: Metric) -> Floats:
+    """+inf for each request that could have had the metric and got no answer, else NaN.
+
+    A user who left on purpose is no failure of the target: such a request has no place here.
+    """
+    requests = steady.requests
+    unanswered = ~requests["ended"].isin((schema.OK, schema.CANCELLED)) & _could(requests["pattern"], metric)
+    return np.where(unanswered, np.inf, np.nan)
+
+
+def _could(pattern: pd.Series[str], metric: Metric) -> pd.Series[bool]:
+    if metric.of == JOINED:
+        return pattern == FAN_OUT
+    if metric.of == IN_BATCHES:
+        return pattern == BATCH
+    return ~pattern.isin((FAN_OUT, BATCH))

@@ -1,0 +1,136 @@
+"""Service-level objectives: pass, fail or inconclusive.
+
+Rule: an objective is decided on the bounds of the 95% interval in the offered view (the pooled chunk gap has only the
+one view). The whole interval within the bound: pass. The whole interval beyond it: fail. Else the run was too short to
+tell, and says so. A quantile with too few samples has no upper bound and cannot pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tailgauge.errors import Exit
+from tailgauge.rows import schema
+from tailgauge.thresholds import INVALID
+from tailgauge_analysis.metrics.goodput import Goodput, goodput
+from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, row, sample
+from tailgauge_analysis.metrics.metrics import BY_NAME, CHUNK, Metric
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.stats.early_stopping import Stopping, needed, stopping
+from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile
+from tailgauge_analysis.text.json_values import Json, table, text
+
+PASS = "pass"  # noqa: S105 - an outcome, not a password
+FAIL = "fail"
+INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One objective and what the run says of it."""
+
+    name: str
+    metric: str
+    p: float
+    max_ms: float
+    view: str
+    outcome: str
+    quantile: Quantile | None
+    why: str
+    stopping: Stopping | None = None
+
+
+def outcomes(scenario: Json, steady: Steady) -> list[Outcome]:
+    """Every objective of the scenario, decided."""
+    return [
+        _outcome(name, spec, steady)
+        for name, spec in table(scenario, "slo").items()
+        if isinstance(spec, dict)
+    ]
+
+
+def _outcome(name: str, spec: Json, steady: Steady) -> Outcome:
+    named = text(spec.get("metric"))
+    metric = BY_NAME.get(named)
+    p, max_ms = _number(spec.get("quantile", 0.99)), _number(spec.get("max_ms"))
+    if metric is None or p is None or max_ms is None or not 0 < p < 1:
+        why = "the scenario names no known metric, quantile or bound"
+        return Outcome(name, named or "unknown", p or 0.0, max_ms or 0.0, OFFERED, INCONCLUSIVE, None, why)
+    view = OFFERED if metric.offered else SUCCESSES
+    quantile = row(metric, steady, view, (p,)).quantiles[0]
+    outcome, why = decide(quantile, max_ms)
+    beyond = _beyond(metric, steady, view, max_ms)
+    if outcome == INCONCLUSIVE and quantile.n:
+        why += more(beyond, quantile)
+    early = stopping(beyond, quantile.n, quantile.n_eff, p)
+    return Outcome(name, metric.name, p, max_ms, view, outcome, quantile, why, early)
+
+
+def _beyond(metric: Metric, steady: Steady, view: str, max_ms: float) -> int:
+    """How many values are above the bound; gaps may be a hundred million, so no copy of them is made."""
+    if metric.level == CHUNK:
+        return int((metric.ns(steady) > max_ms * 1e6).sum())
+    return int((sample(metric, steady, view)[0] > max_ms).sum())
+
+
+def decide(quantile: Quantile, max_ms: float) -> tuple[str, str]:
+    """The outcome of one bound, and why."""
+    if quantile.low is not None and quantile.low > max_ms:
+        return FAIL, "the whole interval is above the bound"
+    if quantile.high is not None and quantile.high <= max_ms and quantile.mark != TOO_FEW:
+        return PASS, "the whole interval is within the bound"
+    if quantile.mark == TOO_FEW or quantile.high is None:
+        return INCONCLUSIVE, f"{quantile.n_eff:,} effective samples give no upper bound: run longer"
+    return INCONCLUSIVE, "the bound lies inside the interval: run longer"
+
+
+def more(beyond: int, quantile: Quantile) -> str:
+    """How long is longer: the requests with which the bound could be called met, had no more of them gone beyond it."""
+    if beyond >= quantile.n * (1 - quantile.p):
+        return ""
+    enough = needed(beyond, quantile.p)
+    if enough <= quantile.n_eff:
+        return ""
+    return f" ({beyond:,} beyond it: {enough:,} effective samples would do, here are {quantile.n_eff:,})"
+
+
+def goodput_of(decided: list[Outcome], steady: Steady) -> Goodput | None:
+    """Requests of those offered that are good; None without an objective. Users who left on purpose are not counted."""
+    good = good_of(decided, steady)
+    if good is None:
+        return None
+    return goodput(good[(steady.requests["ended"] != schema.CANCELLED).to_numpy(np.bool_)], steady.seconds)
+
+
+def good_of(decided: list[Outcome], steady: Steady) -> npt.NDArray[np.bool_] | None:
+    """Which requests ended ok within every objective's bound; None without an objective.
+
+    A pooled gap's bound holds for each gap, so the worst one of a request is compared. A bound on something that a
+    request does not have, as the join of a single call, does not apply to it.
+    """
+    bounds = [(BY_NAME[o.metric], o.max_ms) for o in decided if o.quantile is not None]
+    ended = steady.requests["ended"]
+    if not bounds:
+        return None
+    good = (ended == schema.OK).to_numpy(np.bool_, copy=True)
+    for metric, max_ms in bounds:
+        ns = (BY_NAME["chunk_gap_worst"] if metric.level == CHUNK else metric).ns(steady)
+        good &= ~(ns > max_ms * 1e6)  # a comparison with nothing is False
+    return good
+
+
+def exit_code(verdict: str, lost: int, decided: list[Outcome]) -> Exit:
+    """What the caller exits with, interruption and an unusable target apart."""
+    if verdict == INVALID or lost:
+        return Exit.INVALID
+    if any(o.outcome == FAIL for o in decided):
+        return Exit.SLO_FAILED
+    return Exit.INVALID if any(o.outcome == INCONCLUSIVE for o in decided) else Exit.OK
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,109 @@
+"""The steady stage: the part of a run that the statistics are about.
+
+Rule: every statistic starts from this frame: one row a request scheduled in the steady stage, in order of its
+scheduled time, beside it the attempt that answered it (answers.py). Preflight, warm-up and cool-down are outside.
+Chunk gaps are those of the answers only: what a loser of a hedge received, nobody saw.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tailgauge.rows import schema
+from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.metrics.answers import answered, first_token_of
+from tailgauge_analysis.stats.quantiles import Floats, Ints
+from tailgauge_analysis.text.json_values import Json, table
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """The steady stage, ready for metrics. `gap_counts`: how many of the gaps belong to each row of `requests`."""
+
+    requests: pd.DataFrame
+    attempts: pd.DataFrame
+    gaps_ns: Floats
+    gap_counts: Ints
+    first_token: str
+    from_s: float
+    to_s: float
+
+    @property
+    def seconds(self) -> float:
+        """How long the stage lasted."""
+        return max(0.0, self.to_s - self.from_s)
+
+    def only(self, mask: npt.NDArray[np.bool_], *, gaps: bool = True) -> Steady:
+        """The same stage with some of its requests; without their gaps, of which there may be many, where none asks."""
+        requests = self.requests[mask].reset_index(drop=True)
+        attempts = self.attempts[self.attempts["request_id"].isin(requests["request_id"])]
+        counts = self.gap_counts[mask] if gaps else np.zeros(len(requests), np.int64)
+        kept = self.gaps_ns[np.repeat(mask, self.gap_counts)] if gaps else np.empty(0)
+        return replace(self, requests=requests, attempts=attempts, gaps_ns=kept, gap_counts=counts)
+
+    @property
+    def sent(self) -> pd.DataFrame:
+        """The attempts that were sent, in that order."""
+        sent = self.attempts[self.attempts["sent_at_ns"].notna()]
+        return sent.sort_values("sent_at_ns", kind="stable")
+
+    @property
+    def of_target(self) -> Steady:
+        """Without the requests that were read slowly on purpose: they tell of their reader, not of the target."""
+        slow = self.requests["slow_reader"].to_numpy(np.bool_)
+        return self.only(~slow) if slow.any() else self
+
+
+def steady(frames: Frames) -> Steady:
+    """Cut the steady stage out of a run."""
+    first_token = first_token_of(frames)
+    wanted = frames.requests[frames.requests["stage"] == schema.STEADY]
+    wanted = wanted.drop_duplicates("request_id").sort_values("scheduled_at_ns", kind="stable")
+    attempts = frames.attempts[frames.attempts["stage"] == schema.STEADY]
+    requests = answered(wanted.reset_index(drop=True), attempts, first_token)
+    chunks = frames.chunks
+    answers = requests[["answer_leg", "answer_attempt"]].fillna(-1).to_numpy(np.int64)
+    places = chunks.places(requests["request_id"].to_numpy(), answers[:, 0], answers[:, 1])
+    there = places >= 0
+    counts, chars, first_chars = np.zeros((3, len(requests)), np.int64)
+    for column, known in ((counts, chunks.sizes), (chars, chunks.chars), (first_chars, chunks.first_chars)):
+        column[there] = known[places[there]]
+    counts = np.maximum(counts - 1, 0)
+    gaps_ns = chunks.gaps_ns(places[there])
+    requests["first_share"] = first_chars / np.where(chars > 0, chars, np.nan)
+    requests["worst_gap_ns"] = _worst(gaps_ns, counts)
+    from_s, to_s = window(frames)
+    return Steady(requests, attempts, gaps_ns, counts, first_token, from_s, to_s)
+
+
+def _worst(gaps_ns: Floats, counts: Ints) -> Floats:
+    """The longest gap of each; NaN where there is none."""
+    worst = np.full(len(counts), np.nan)
+    some = counts > 0
+    if some.any():
+        worst[some] = np.maximum.reduceat(gaps_ns, (np.cumsum(counts) - counts)[some])
+    return worst
+
+
+def window(frames: Frames) -> tuple[float, float]:
+    """Start and end of the steady stage in seconds of the run clock."""
+    run = frames.run
+    stages = table(run["scenario"], "stages")
+    duration = _number(stages, "duration_s")
+    if duration is None:
+        scheduled = frames.requests.loc[frames.requests["stage"] == schema.STEADY, "scheduled_at_ns"] / 1e9
+        return (float(scheduled.min()), float(scheduled.max())) if len(scheduled) else (0.0, 0.0)
+    warmup = _number(stages, "warmup_s")
+    end = duration - (_number(stages, "cooldown_s") or 0.0)
+    if run["admission_end_at_ns"] is not None and run["start_at_ns"] is not None:
+        end = min(end, (run["admission_end_at_ns"] - run["start_at_ns"]) / 1e9)
+    return min(60.0, duration / 10) if warmup is None else warmup, end
+
+
+def _number(tree: Json, key: str) -> float | None:
+    value = tree.get(key)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,111 @@
+"""Streams: how evenly the answers came, and how fast.
+
+Rule: answers of the steady stage, slow readers apart; shares are of the answers that were streamed in two chunks or more,
+or should have been. Nothing here is an objective.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from tailgauge.rows import schema
+from tailgauge_analysis.load.chunks import blocks
+from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.metrics.buffering import buffered, coalescing
+from tailgauge_analysis.metrics.fluidity import fluidity
+from tailgauge_analysis.metrics.metrics import BY_NAME
+from tailgauge_analysis.metrics.stalls import stalls
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.stats.quantiles import Floats, rank
+
+DUE_FIRST_MS, DUE_EACH_MS = 1000.0, 100.0  # a reader of ten tokens a second who waits a second for the first
+FLUID = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """How the answers flowed. A rate or share is None where no answer could have it."""
+
+    answers: int
+    tokens_per_chunk_p50: float | None
+    buffered: int
+    buffered_share: float | None
+    stalls: int
+    stalled_share: float | None
+    stall_time_share: float | None
+    fluid_share: float | None
+    user_tokens_per_s_p50: float | None
+    user_tokens_per_s_p1: float | None
+    system_tokens_per_s: float | None
+
+
+def streams(frames: Frames, of_target: Steady) -> Streams:
+    """Measure the flow of a stage."""
+    requests, sizes = of_target.requests, of_target.gap_counts
+    tokens = requests["output_tokens"].to_numpy(np.float64)
+    per_chunk = coalescing(tokens, requests["answer_chunks"].to_numpy(np.float64))
+    span = ((requests["last_content_at_ns"] - requests["sent_at_ns"]) / 1e6).to_numpy(np.float64)
+    first = ((requests["first_content_at_ns"] - requests["sent_at_ns"]) / 1e6).to_numpy(np.float64)
+    held, fluid = np.zeros(len(requests), np.bool_), np.zeros(len(requests))
+    late_gaps = stalled = 0
+    late_ms = all_ms = 0.0
+    begin = np.cumsum(sizes) - sizes
+    for some in blocks(sizes):
+        counts = sizes[some]
+        gaps_ms = of_target.gaps_ns[begin[some.start] : begin[some.start] + int(counts.sum())] / 1e6
+        of = np.repeat(np.arange(len(counts)), counts)
+        held[some] = buffered(gaps_ms, of, np.nan_to_num(span[some]), np.nan_to_num(tokens[some]))
+        each = np.nan_to_num(per_chunk[some], nan=1.0)
+        fluid[some] = fluidity(np.nan_to_num(first[some]), gaps_ms, of, each, DUE_FIRST_MS, DUE_EACH_MS)
+        late = stalls(gaps_ms, of)
+        late_gaps += int(late.sum())
+        stalled += len(np.unique(of[late]))
+        late_ms, all_ms = late_ms + float(gaps_ms[late].sum()), all_ms + float(gaps_ms.sum())
+    held &= (
+        requests["streamed"].eq(True).to_numpy(np.bool_)
+    )  # an answer asked for in one piece was not held back
+    flowed = (sizes > 0) | held
+    answers = int(flowed.sum())
+    return Streams(
+        answers=answers,
+        tokens_per_chunk_p50=_quantile(per_chunk, 0.5),
+        buffered=int(held.sum()),
+        buffered_share=float(held[flowed].mean()) if answers else None,
+        stalls=late_gaps,
+        stalled_share=stalled / answers if answers else None,
+        stall_time_share=late_ms / all_ms if all_ms > 0 else None,
+        fluid_share=float((fluid[flowed] >= FLUID).mean()) if answers else None,
+        user_tokens_per_s_p50=_rate(of_target, 0.5),
+        user_tokens_per_s_p1=_rate(of_target, 0.99),
+        system_tokens_per_s=system_rate(frames.attempts, of_target.from_s, of_target.to_s),
+    )
+
+
+def _rate(stage: Steady, p: float) -> float | None:
+    """Tokens a second of the user whose TPOT stands at quantile p: the rate is its inverse."""
+    tpot = _quantile(BY_NAME["tpot"].ns(stage), p)
+    return 1e9 / tpot if tpot else None
+
+
+def system_rate(attempts: pd.DataFrame, from_s: float, to_s: float) -> float | None:
+    """Tokens generated within a window over its length, whoever asked for them and whenever: an attempt's tokens are
+    spread evenly from its first content to its last.
+    """
+    if to_s <= from_s:
+        return None
+    told = attempts[attempts["output_tokens"].notna() & attempts["first_content_at_ns"].notna()]
+    told = told[told["stage"] != schema.PREFLIGHT]
+    first, last = told["first_content_at_ns"] / 1e9, told["last_content_at_ns"] / 1e9
+    length = (last - first).to_numpy(np.float64)
+    within = (last.clip(from_s, to_s) - first.clip(from_s, to_s)).to_numpy(np.float64)
+    at_once = ((first >= from_s) & (first <= to_s)).to_numpy(np.float64)
+    share = np.where(length > 0, within / np.where(length > 0, length, 1), at_once)
+    return float((told["output_tokens"].to_numpy(np.float64) * share).sum() / (to_s - from_s))
+
+
+def _quantile(values: Floats, p: float) -> float | None:
+    known = np.sort(values[~np.isnan(values)])
+    return float(known[rank(len(known), p) - 1]) if len(known) else None

@@ -1,0 +1,74 @@
+"""Waits as if nobody had left: Kaplan-Meier over users who gave up and requests that the drain cut off.
+
+Rule: only where more than 0.1% of the waits were cut short. A user who left says "longer than this" of whatever was not
+there yet; a request that failed is slower than any. Who leaves must not depend on what the rest would have taken, which
+holds for users drawn by lot and for the end of a run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tailgauge.rows import schema
+from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.metrics.answers import BATCH, FAN_OUT
+from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.stats.quantiles import Floats
+from tailgauge_analysis.stats.survival import Wait, waits
+
+PS = (0.5, 0.95, 0.99)
+LEAST = 0.001
+ENDS = {"ttft_sched": "first_at_ns", "e2e_sched": "whole_at_ns"}
+
+
+@dataclass(frozen=True, slots=True)
+class Uncut:
+    """Quantiles of one metric in ms, had nobody left; infinite where they fall among failures."""
+
+    metric: Metric
+    n: int
+    cut: int
+    waits: tuple[Wait, ...]
+
+
+def uncut(frames: Frames, of_target: Steady) -> list[Uncut]:
+    """The metrics of which enough waits were cut short to matter."""
+    requests = of_target.requests[~of_target.requests["pattern"].isin((FAN_OUT, BATCH))]
+    begun = requests["ended"] != schema.CLIENT_DROP
+    requests = requests[begun]
+    stopped = requests["ended"].isin((schema.CANCELLED, schema.CENSORED)).to_numpy(np.bool_)
+    ok = (requests["ended"] == schema.OK).to_numpy(np.bool_)
+    scheduled = requests["scheduled_at_ns"].to_numpy(np.float64)
+    last = _end_ns(frames, scheduled)
+    left = requests["ended_at_ns"].fillna(last).to_numpy(np.float64) - scheduled
+    seen_first = of_target.attempts.groupby("request_id")[_first(of_target)].min()
+    first = (requests["request_id"].map(seen_first) - requests["scheduled_at_ns"]).to_numpy(np.float64)
+    out = []
+    for name, end in ENDS.items():
+        took = (requests[end] - requests["scheduled_at_ns"]).to_numpy(np.float64)
+        if name == "ttft_sched":
+            took = np.where(stopped, first, took)
+        seen = ~stopped | ~np.isnan(took)
+        times = np.where(np.isnan(took), np.where(stopped, left, np.inf), took)
+        counted = ~ok | ~np.isnan(took)
+        cut = int((~seen & counted).sum())
+        if len(times) and cut > LEAST * len(times):
+            found = waits(times[counted] / 1e6, seen[counted], PS)
+            out.append(Uncut(BY_NAME[name], int(counted.sum()), cut, tuple(found)))
+    return out
+
+
+def _first(steady: Steady) -> str:
+    return "first_text_at_ns" if steady.first_token == schema.TEXT else "first_content_at_ns"
+
+
+def _end_ns(frames: Frames, scheduled: Floats) -> float:
+    """When the drain ended, on the run clock; without that word, the last time that any row knows."""
+    run = frames.run
+    if run["ended_at_ns"] is not None and run["start_at_ns"] is not None:
+        return float(run["ended_at_ns"] - run["start_at_ns"])
+    known = [scheduled.max(initial=0.0), frames.attempts["ended_at_ns"].max()]
+    return float(np.nanmax(np.array(known, dtype=np.float64)))

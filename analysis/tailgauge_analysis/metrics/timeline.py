@@ -1,0 +1,92 @@
+"""The run over time: what happened in each second, warm-up and cool-down included.
+
+Rule: counts and exact quantiles a bin of the run clock; a bin is a second, or as many seconds as keep the page small.
+Requests belong to the bin in which they were scheduled; in-flight is counted at the bin's end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from tailgauge.rows import schema
+from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.metrics.answers import answered, first_token_of
+from tailgauge_analysis.metrics.heat import Heat, heat
+from tailgauge_analysis.stats.quantiles import Floats, Ints, rank
+
+WIDTHS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+MOST_BINS = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Bins of `width_s` seconds; NaN where nothing was measured."""
+
+    width_s: int
+    at_s: Floats  # middle of the bin
+    end_s: Floats
+    offered_per_s: Floats
+    ended_per_s: Floats
+    in_flight: Floats
+    ttft_p50_ms: Floats
+    ttft_p99_ms: Floats
+    classes_per_s: dict[str, Floats]
+    heat: Heat | None  # of TTFT
+
+
+def width(seconds: float) -> int:
+    """Bin width in seconds for a span."""
+    return next((w for w in WIDTHS_S if seconds / w <= MOST_BINS), WIDTHS_S[-1])
+
+
+def timeline(frames: Frames) -> Timeline:
+    """Bin a run."""
+    requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates("request_id")
+    requests = answered(requests, frames.attempts, first_token_of(frames))
+    scheduled = requests["scheduled_at_ns"].to_numpy(np.float64) / 1e9
+    ended = requests["ended_at_ns"].to_numpy(np.float64) / 1e9
+    last = max([0.0, *scheduled[-1:], *_max(scheduled), *_max(ended)])
+    step = width(last)
+    bins = int(last // step) + 1
+    at = _bin(scheduled, step, bins)
+    ends = ended[~np.isnan(ended)]
+    done = np.bincount(_bin(ends, step, bins), minlength=bins)
+    started = requests["dispatched_at_ns"].dropna().to_numpy(np.float64) / 1e9
+    begun = np.bincount(_bin(started, step, bins), minlength=bins)
+    waited = (requests["first_at_ns"] - requests["scheduled_at_ns"]).where(~requests["slow_reader"])
+    ttft = waited.to_numpy(np.float64) / 1e6
+    edges = np.arange(bins, dtype=np.float64) * step
+    classes = requests["ended"].to_numpy(dtype=object)
+    return Timeline(
+        step, edges + step / 2, edges + step,
+        np.bincount(at, minlength=bins) / step,
+        done / step,
+        np.cumsum(begun - done).astype(np.float64),
+        _quantile(at, ttft, 0.5, bins),
+        _quantile(at, ttft, 0.99, bins),
+        {str(name): np.bincount(at[classes == name], minlength=bins) / step for name in pd.unique(classes)},
+        heat(scheduled, ttft),
+    )  # fmt: skip
+
+
+def _max(values: Floats) -> list[float]:
+    return [float(np.nanmax(values))] if len(values) and not np.isnan(values).all() else []
+
+
+def _bin(at_s: Floats, step: int, bins: int) -> Ints:
+    return np.clip(at_s // step, 0, bins - 1).astype(np.int64)
+
+
+def _quantile(at: Ints, values: Floats, p: float, bins: int) -> Floats:
+    """inverted_cdf quantile of each bin."""
+    known = ~np.isnan(values)
+    at, values = at[known], values[known]
+    order = np.lexsort((values, at))
+    counts = np.bincount(at, minlength=bins)
+    starts = np.cumsum(counts) - counts
+    picks = [start + rank(int(n), p) - 1 if n else -1 for start, n in zip(starts, counts, strict=True)]
+    ordered = values[order]
+    return np.array([ordered[i] if i >= 0 else np.nan for i in picks])

@@ -1,0 +1,294 @@
+"""The contents of a report as plain values: what report.json holds, and what the page and Markdown are written from.
+
+Rule: only finite numbers, strings, lists and tables, under stable keys (docs/data-format.md names them); a number that
+is not known is null, with a word beside it that says why.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from tailgauge.rows import schema
+from tailgauge_analysis.compare.alternating import turns
+from tailgauge_analysis.load.problems import UNFINISHED
+from tailgauge_analysis.metrics import definitions
+from tailgauge_analysis.metrics.groups import Group
+from tailgauge_analysis.metrics.latency import Row
+from tailgauge_analysis.metrics.slo import Outcome
+from tailgauge_analysis.metrics.survival_quantiles import Uncut
+from tailgauge_analysis.report import reproduce
+from tailgauge_analysis.sections import phases
+from tailgauge_analysis.sections.cache.contents import told as cache_told
+from tailgauge_analysis.sections.fan_out import contents as fan_out
+from tailgauge_analysis.sections.findings import Findings
+from tailgauge_analysis.sections.headline import headline, remarks
+from tailgauge_analysis.sections.hedging import contents as hedging
+from tailgauge_analysis.sections.load import diagnosis, slopes
+from tailgauge_analysis.sections.presets import alerts, matrix
+from tailgauge_analysis.sections.rate_limits.contents import told as rate_limits_told
+from tailgauge_analysis.sections.traffic import Sent
+from tailgauge_analysis.stats.binomial import clopper_pearson
+from tailgauge_analysis.text.format import percentile, plain
+from tailgauge_analysis.text.json_values import Json, table, text
+from tailgauge_analysis.text.quantile import VALUE, quantile
+from tailgauge_analysis.verdict import certified, clocks, losses_text, stalls_text
+from tailgauge_analysis.verdict.gates import GATES
+from tailgauge_analysis.verdict.losses import Loss
+from tailgauge_analysis.verdict.verdict import applies
+
+REPORT_VERSION = 1
+NOT_APPLICABLE = "not applicable"
+
+
+def contents(findings: Findings) -> Json:
+    """Everything the report says."""
+    run = findings.frames.run
+    return {
+        "report_version": REPORT_VERSION,
+        "run_id": run["run_id"],
+        "scenario": text(run["scenario"].get("name")) or run["run_id"],
+        "description": text(run["scenario"].get("description")),
+        "verdict": findings.verdict,
+        "rehearsal": run["virtual"],
+        "exit_code": int(findings.exit_code),
+        "reasons": [asdict(reason) for reason in findings.reasons],
+        "explanations": findings.explanations,
+        "gates": _gates(findings),
+        "headline": headline(findings),
+        "run": _run(findings),
+        "conservation": _conservation(findings),
+        "outcomes": _outcomes(findings),
+        "remarks": remarks(findings),
+        "traffic": {one.traffic: _sent(one) for one in findings.sent},
+        "streams": _finite(asdict(findings.streams)),
+        "phases": phases.plainly(findings.phases),
+        "diagnosis": _finite(diagnosis.plainly(findings.diagnosis)),
+        "slopes": _finite(slopes.plainly(findings.slopes)),
+        "crossover": turns(run["scenario"], findings.of_target),
+        "presets": matrix.plainly(findings.presets, findings.beyond),
+        "alarms": alerts.plainly(findings.alarms),
+        "definitions": definitions.plainly(findings.definitions),
+        "uncut": [_uncut(one, findings.beyond) for one in findings.uncut],
+        "goodput": _finite(asdict(findings.goodput)) if findings.goodput else None,
+        "latency": [_latency(row, findings.beyond) for row in findings.latency],
+        "by_traffic": {
+            plain(name, 80): [_latency(row, findings.beyond) for row in rows]
+            for name, rows in findings.by_traffic.items()
+        },
+        "groups": [_group(group, findings.beyond) for group in findings.groups],
+        "smaller_groups": findings.smaller_groups,
+        "slos": [_slo(outcome, findings.beyond) for outcome in findings.slos],
+        "rate_limits": rate_limits_told(findings.rate_limits),
+        "cache": cache_told(findings.cache),
+        "fan_out": fan_out.to_json(findings.fan_out, findings.beyond),
+        "hedging": hedging.to_json(findings.hedging, findings.beyond),
+        "stamps": _stamps(findings),
+        "failures": [asdict(failure) for failure in findings.failures],
+        "other_failures": findings.other_failures,
+        "client": [_finite(asdict(worker)) for worker in findings.evidence.workers],
+        "in_flight": _finite(asdict(findings.evidence.presence)) if findings.evidence.presence else None,
+        "bad_seconds": stalls_text.told(findings.evidence.bad, findings.bad_seconds, findings.beyond),
+        "truth": _truth(findings),
+        "clocks": clocks.plainly(findings.clocks, findings.calls_between),
+        "certificate": None if run["virtual"] else certified.plainly(findings.certified),
+        "environment": _environment(findings),
+        "problems": [{"kind": p.kind, "text": plain(p.text, 500)} for p in findings.frames.problems],
+    }
+
+
+def _run(findings: Findings) -> Json:
+    run, stage = findings.frames.run, findings.steady
+    requests = len(stage.requests)
+    ok = int((stage.requests["ended"] == schema.OK).sum())
+    return {
+        "state": run["state"],
+        "rebuilt": run["rebuilt"],
+        "started_at": run["started_at"],
+        "arrival": run["arrival"],
+        "process": text(table(run["scenario"], "arrival").get("process")) or None,
+        "asked_rate_per_s": _known(table(run["scenario"], "arrival").get("rate_per_s")),
+        "steady_from_s": _known(stage.from_s),
+        "steady_to_s": _known(stage.to_s),
+        "steady_requests": requests,
+        "steady_ok": ok,
+        "offered_per_s": _known(requests / stage.seconds) if stage.seconds else None,
+        "ok_per_s": _known(ok / stage.seconds) if stage.seconds else None,
+        "slow_reader_requests": requests - len(findings.of_target.requests),
+        "cancelled_requests": int((stage.requests["ended"] == schema.CANCELLED).sum()),
+        "first_token": stage.first_token,
+        "reproduce": reproduce.command(run),
+        "besides": reproduce.besides(run),
+        "trace": _finite(run["trace"]),
+        "estimate": _finite(run["estimate"]),
+        "workers": len(run["workers"]),
+        "target": {k: run["target"].get(k) for k in ("url", "simulated", "protocol")},
+        "preflight": [
+            {k: entry.get(k) for k in ("ended", "status", "message")} for entry in run["preflight"]
+        ],
+    }
+
+
+def _gates(findings: Findings) -> list[Json]:
+    against = {reason.gate: reason.verdict for reason in findings.reasons}
+    return [
+        {
+            "gate": gate.name,
+            "asks": gate.asks,
+            "verdict": against.get(gate.name, "passed")
+            if applies(gate, findings.evidence)
+            else NOT_APPLICABLE,
+        }
+        for gate in GATES
+    ]
+
+
+def _conservation(findings: Findings) -> Json:
+    counted = findings.evidence.conservation
+    facts = asdict(counted)
+    facts["broken"] = list(facts["broken"])
+    del facts["workers"], facts["unseen"]
+    facts["missing"] = [
+        *({"worker": one.worker, **asdict(s)} for one in counted.workers for s in one.missing),
+        *({"worker": None, **asdict(s)} for s in counted.unseen),
+    ]
+    facts["unfinished_files"] = sum(p.kind == UNFINISHED for p in findings.frames.problems)
+    return facts
+
+
+def _outcomes(findings: Findings) -> list[Json]:
+    """How the requests of the steady stage ended, with exact 95% intervals of the shares."""
+    ended = findings.steady.requests["ended"]
+    n = len(ended)
+    rows = []
+    for name, k in ended.value_counts().items():
+        low, high = clopper_pearson(int(k), n)
+        rows.append({"ended": str(name), "requests": int(k), "share": int(k) / n, "low": low, "high": high})
+    return rows
+
+
+def _sent(one: Sent) -> Json:
+    facts: Json = _finite(asdict(one))
+    for name in ("traffic", "legs_max", "legs_per_request", "attempts", "causes"):
+        del facts[name]
+    facts["legs"] = {"max": one.legs_max, "per_request": one.legs_per_request}
+    facts["attempts"] = {"total": one.attempts, **one.causes}
+    facts["hedging"] |= {"rate": one.hedging.rate, "winner_share": one.hedging.winner_share}
+    return facts
+
+
+def _uncut(one: Uncut, beyond: str) -> Json:
+    said = []
+    for wait in one.waits:
+        ends = {"value_ms": wait.value, "low_ms": wait.low, "high_ms": wait.high}
+        failed = wait.value is not None and not math.isfinite(wait.value)
+        said.append(
+            {
+                "p": wait.p,
+                "label": percentile(wait.p),
+                **_finite(ends),
+                "value_is": beyond if failed else VALUE if wait.value is not None else "cut short",
+            }
+        )
+    return {
+        "metric": one.metric.name,
+        "title": one.metric.title,
+        "n": one.n,
+        "cut": one.cut,
+        "quantiles": said,
+    }
+
+
+def _group(group: Group, beyond: str) -> Json:
+    counted = group.requests - group.cancelled
+    low, high = clopper_pearson(group.ok, counted)
+    return {
+        "by": group.by, "name": group.name, "pattern": group.pattern, "requests": group.requests, "ok": group.ok,
+        "cancelled": group.cancelled, "ok_share": group.ok / counted if counted else None, "low": low, "high": high,
+        "latency": [_latency(row, beyond) for row in group.latency],
+    }  # fmt: skip
+
+
+def _latency(row: Row, beyond: str) -> Json:
+    metric = row.metric
+    return {
+        "metric": metric.name, "title": metric.title, "unit": metric.unit, "since": metric.since, "level": metric.level,
+        "formula": metric.formula, "view": row.view, "n": row.n, "without_answer": row.without_answer,
+        "mean": row.mean,
+        "quantiles": [quantile(q, beyond) for q in row.quantiles],
+    }  # fmt: skip
+
+
+def _slo(outcome: Outcome, beyond: str) -> Json:
+    return {
+        "name": outcome.name, "metric": outcome.metric, "p": outcome.p, "max_ms": outcome.max_ms, "view": outcome.view,
+        "outcome": outcome.outcome, "why": outcome.why,
+        "early_stopping": asdict(outcome.stopping) | {"met": outcome.stopping.met} if outcome.stopping else None,
+        "quantile": quantile(outcome.quantile, beyond) if outcome.quantile else None,
+    }  # fmt: skip
+
+
+def _stamps(findings: Findings) -> Json:
+    facts = findings.evidence.stamps
+    out: Json = {key: value for key, value in asdict(facts).items() if key != "handover_ms"}
+    out["first_interval_share"] = facts.first_interval_share
+    out["chunk_interval_share"] = facts.chunk_intervals / facts.chunks if facts.chunks else 0.0
+    for key, at in (("p50", 0), ("p99", 1), ("max", 2)):
+        out[f"handover_{key}_ms"] = facts.handover_ms[at] if facts.handover_ms else None
+    return out
+
+
+def _truth(findings: Findings) -> Json | None:
+    facts = findings.truth
+    if facts is None:
+        return None
+    added = dict(zip(("added_p50_ms", "added_p99_ms", "added_max_ms"), facts.added_ms, strict=True))
+    told = {"joined": facts.joined, "unknown_to_target": facts.unknown_to_target}
+    return {**told, **added, "within_ms": facts.within_ms}
+
+
+def _environment(findings: Findings) -> Json:
+    run = findings.frames.run
+    models = sorted({str(model) for model in findings.steady.requests["model"].dropna().unique()})
+    shares = findings.evidence.conservation.workers
+    workers = [_worker(findings, *pair) for pair in zip(run["workers"], shares, strict=True)]
+    return {
+        "versions": run["versions"], "owner": run["owner"], "workers": workers, "seed": run["seed"],
+        "models": [plain(model, 100) for model in models[:10]],
+        "scenario_file": run["scenario_file"], "overrides": run["overrides"], "scenario": _finite(run["scenario"]),
+    }  # fmt: skip
+
+
+def _worker(findings: Findings, entry: Json, share: Loss) -> Json:
+    """One row of the table of workers."""
+    rows, number = findings.frames.rows, entry["worker"]
+    kept = ("worker", "name", "host", "pid", "state", "offset_ns", "error_ns", "drift_ppb", "stamps")
+    lacks = sum(max(0, wrote - rows.get((name, number), 0)) for name, wrote in entry["rows"].items())
+    return {
+        **{key: entry[key] for key in kept},
+        "requests": rows.get(("requests", number), 0),
+        "chunks": rows.get(("chunks", number), 0),
+        **{key: entry[key] for key in ("late_s", "silent", "unwritten")},
+        "missing_requests": share.left,
+        "missing": [asdict(s) for s in share.missing],
+        "found": share.found,
+        "not_sent": share.not_sent,
+        "rows_lost": lacks + sum(share.unwritten.values()),
+        "kept": losses_text.kept(share),
+    }
+
+
+def _known(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _finite(tree: Any) -> Any:
+    """The same tree with null for every number that is not finite."""
+    if isinstance(tree, dict):
+        return {str(key): _finite(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_finite(value) for value in tree]
+    if isinstance(tree, float) and not math.isfinite(tree):
+        return None
+    return tree

@@ -1,0 +1,270 @@
+"""The figures, as Plotly JSON.
+
+Rule: the only module that imports plotly, and it draws what others computed: no statistics here beyond choosing few
+enough points. Every axis has a unit. Colours and grid that depend on light or dark are set by the page.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import plotly.io
+from plotly.offline import get_plotlyjs
+from plotly.subplots import make_subplots
+
+from tailgauge.rows import schema
+from tailgauge_analysis.load.chunks import BLOCK
+from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, sample
+from tailgauge_analysis.metrics.metrics import BY_NAME
+from tailgauge_analysis.metrics.timeline import Timeline, width
+from tailgauge_analysis.sections.findings import Findings
+from tailgauge_analysis.stats.quantiles import Floats
+
+BLUE, ORANGE, GREEN, PURPLE, GREY = "#3f7fbf", "#d9822b", "#2f9e6e", "#9067c6", "#8a8f98"
+LINES = (BLUE, ORANGE, GREEN, PURPLE, "#c2577b", "#3aa6b9", "#a08530", GREY)
+CLASS_COLOURS = {
+    schema.OK: "#86b8a2", schema.EMPTY: "#6fa8c9", schema.CANCELLED: GREY, schema.RATE_LIMITED: ORANGE,
+    schema.OVERLOADED: "#b8622a", schema.SERVER_ERROR: "#c94f4f", schema.CLIENT_ERROR: PURPLE,
+    schema.CONNECT_ERROR: "#7a4fa3", schema.TIMEOUT: "#a33b5c", schema.STREAM_ERROR: "#d1719b",
+    schema.TRUNCATED: "#8c6d46", schema.CENSORED: "#6b7c92", schema.CLIENT_DROP: "#c9a13b",
+}  # fmt: skip
+POINTS = 400
+plotly.io.templates.default = (
+    None  # the page has looks of its own: Plotly's would be loaded to be thrown away
+)
+TIME = "time since the start of the run (s)"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure: its caption says what is seen, `plot` is Plotly JSON."""
+
+    name: str
+    title: str
+    caption: str
+    height: int
+    plot: str
+
+
+def figures(findings: Findings) -> list[Figure]:
+    """Every figure that the run has data for."""
+    drawn = (_timeline(findings), _tail(findings), _gaps(findings), _classes(findings), _client(findings))
+    return [figure for figure in drawn if figure is not None]
+
+
+def library() -> str:
+    """plotly.js, to be put on the page once."""
+    return str(get_plotlyjs())
+
+
+def _timeline(findings: Findings) -> Figure | None:
+    t = findings.timeline
+    if not t.offered_per_s.any():
+        return None
+    per = "second" if t.width_s == 1 else f"{t.width_s} seconds"
+    plot = make_subplots(
+        rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.07, row_heights=[0.46, 0.27, 0.27]
+    )
+    plot.add_trace(_line(t.at_s, t.ttft_p99_ms, "TTFT p99", ORANGE, "%{y:,.4~g} ms"), 1, 1)
+    plot.add_trace(_line(t.at_s, t.ttft_p50_ms, "TTFT p50", BLUE, "%{y:,.4~g} ms"), 1, 1)
+    plot.add_trace(_line(t.at_s, t.offered_per_s, "offered", GREY, "%{y:,.4~g}/s", dash="dot"), 2, 1)
+    plot.add_trace(_line(t.at_s, t.ended_per_s, "ended", GREEN, "%{y:,.4~g}/s"), 2, 1)
+    plot.add_trace(_line(t.end_s, t.in_flight, "in flight", PURPLE, "%{y:,.0f}"), 3, 1)
+    for row, title in enumerate(
+        ("TTFT since<br>scheduled (ms)", "requests<br>per second", "requests<br>in flight"), 1
+    ):
+        plot.update_yaxes(title_text=title, rangemode="tozero", row=row, col=1)
+    _time_axis(plot, 3)
+    _outside(plot, findings, t)
+    caption = f"One point per {per}, by scheduled time, failures left out of TTFT. The shaded stretches lie outside the statistics."
+    return _figure("timeline", "The run over time", caption, 520, plot)
+
+
+def _outside(plot: go.Figure, findings: Findings, t: Timeline) -> None:
+    """Shade what is not the steady stage."""
+    end = float(t.end_s[-1])
+    for start, stop in ((0.0, findings.steady.from_s), (findings.steady.to_s, end)):
+        if min(stop, end) > start:
+            plot.add_vrect(
+                x0=start, x1=min(stop, end), fillcolor=GREY, opacity=0.14, line_width=0, row="all", col=1
+            )
+
+
+def _tail(findings: Findings) -> Figure | None:
+    plot = go.Figure()
+    slowest: list[float] = []
+    shortest: list[float] = []
+    longest: list[float] = []
+    for name, colour, dash in (
+        ("ttft_sched", BLUE, "solid"),
+        ("ttft_sent", GREEN, "dot"),
+        ("e2e_sched", ORANGE, "solid"),
+    ):
+        values = np.sort(sample(BY_NAME[name], findings.of_target, SUCCESSES)[0])
+        values = values[values > 0]
+        if not len(values):
+            continue
+        x, y = survival(values, len(sample(BY_NAME[name], findings.of_target, OFFERED)[0]))
+        slowest.append(float(y.min()))
+        shortest.append(float(x[0]))
+        longest.append(float(x[-1]))
+        hover = "%{y:.3~%} took longer than %{x:,.4~g} ms"
+        plot.add_trace(_line(x, y, BY_NAME[name].title, colour, hover, shape="hv", dash=dash))
+    if not slowest:
+        return None
+    steps = [
+        p for p in (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999) if p == 0 or 1 - p >= min(slowest) * 0.99
+    ]
+    plot.update_yaxes(
+        type="log", title_text="share of offered requests that took longer", tickmode="array",
+        tickvals=[1 - p for p in steps], ticktext=[f"{100 * (1 - p):.4g}%" + (f" (p{100 * p:.6g})" if p else "") for p in steps],
+        range=[np.log10(min([*slowest, 0.5])) - 0.1, 0.05],
+    )  # fmt: skip
+    ticks = _log_ticks(min(shortest), max(longest))
+    plot.update_xaxes(type="log", title_text="latency (ms, logarithmic)", **ticks)
+    plot.update_layout(hovermode="closest")
+    caption = (
+        "Read across from p99: where the line crosses it is the p99. A line that stops above the bottom and runs level "
+        "to the right is the share of requests that never got an answer."
+    )
+    return _figure("tail", "How slow is the tail", caption, 420, plot)
+
+
+def survival(values: Floats, offered: int) -> tuple[Floats, Floats]:
+    """Share of `offered` slower than x, at few enough points, dense in the tail; values ascending."""
+    n = len(values)
+    ranks = np.unique(
+        np.concatenate((np.linspace(0, n - 1, POINTS // 2), n - np.geomspace(1, n, POINTS // 2)))
+    ).astype(int)
+    ranks = np.unique(np.clip(ranks, 0, n - 1))
+    x, y = values[ranks], 1 - (ranks + 1) / offered
+    if y[-1] > 0:  # failures: the line runs on, level
+        x, y = np.append(x, x[-1] * 1.5), np.append(y, y[-1])
+    else:  # a logarithmic axis has no zero: nothing was slower than the last value
+        x, y = x[:-1] if n > 1 else x, y[:-1] if n > 1 else np.array([1 / offered])
+    return np.concatenate((x[:1], x)), np.concatenate(([1.0], y))
+
+
+def _gaps(findings: Findings) -> Figure | None:
+    gaps = findings.of_target.gaps_ns
+    parts = [gaps[i : i + BLOCK] for i in range(0, len(gaps), BLOCK)]  # there may be a hundred million
+    least = min((float(part[part > 0].min(initial=np.inf)) for part in parts), default=np.inf) / 1e6
+    if least == np.inf:
+        return None
+    some = gaps[:: max(1, len(gaps) // BLOCK)]  # enough to choose a scale by
+    middle = float(np.median(some[some > 0])) / 1e6 if (some > 0).any() else least
+    low, high = max(least, middle / 100), float(gaps.max()) / 1e6
+    wide = high / low > 20
+    edges = np.geomspace(low, high, 81) if wide else np.linspace(low * 0.9, high * 1.1, 61)
+    counts, zero = np.zeros(len(edges) - 1, np.int64), 0
+    for part in parts:
+        counts += np.histogram(np.clip(part[part > 0] / 1e6, edges[0], edges[-1]), edges)[0]
+        zero += int((part <= 0).sum())
+    shares = counts / len(gaps)
+    steps = np.append(shares, shares[-1])
+    plot = go.Figure(_line(edges, steps, "chunk gap", BLUE, "%{y:.3~%}", shape="hv", fill="tozeroy"))
+    plot.update_xaxes(title_text="chunk gap (ms)")
+    if wide:
+        plot.update_xaxes(type="log", title_text="chunk gap (ms, logarithmic)", **_log_ticks(low, high))
+    plot.update_yaxes(title_text="share of gaps", tickformat=".3~%", rangemode="tozero")
+    plot.update_layout(showlegend=False)
+    caption = f"{len(gaps):,} gaps between consecutive content chunks of one answer."
+    caption += (
+        f" {zero / len(gaps):.2%} are zero (chunks that came in one read) and not drawn." if zero else ""
+    )
+    caption += " The first bar holds every shorter gap." if least < low else ""
+    return _figure("gaps", "Chunk gaps", caption, 320, plot)
+
+
+def _log_ticks(low: float, high: float) -> dict[str, Any]:
+    """Ticks at 1, 2 and 5 of each power of ten; every power alone where that would be many."""
+    digits = (1, 2, 5) if high / low < 300 else (1,)
+    at = [d * 10.0**power for power in range(-5, 9) for d in digits if low / 2 <= d * 10.0**power <= high * 2]
+    return {"tickmode": "array", "tickvals": at, "ticktext": [f"{t:,g}" for t in at]}
+
+
+def _classes(findings: Findings) -> Figure | None:
+    t = findings.timeline
+    if not t.classes_per_s:
+        return None
+    plot = go.Figure()
+    order = {name: i for i, name in enumerate(CLASS_COLOURS)}
+    for name in sorted(t.classes_per_s, key=lambda name: order.get(name, len(order))):
+        plot.add_trace(go.Bar(
+            x=_few(t.at_s), y=_few(t.classes_per_s[name]), name=name, width=t.width_s,
+            marker={"color": CLASS_COLOURS.get(name, GREY), "line": {"width": 0}}, hovertemplate="%{y:,.4~g}/s",
+        ))  # fmt: skip
+    plot.update_layout(barmode="stack", bargap=0)
+    top = float(np.sum(list(t.classes_per_s.values()), axis=0).max())
+    plot.update_yaxes(title_text="requests per second", range=[0, top * 1.06])
+    plot.update_xaxes(title_text=TIME)
+    return _figure(
+        "classes", "How requests ended", "By the time they were scheduled, warm-up included.", 320, plot
+    )
+
+
+def _client(findings: Findings) -> Figure | None:
+    health = findings.frames.health
+    if not len(health):
+        return None
+    plot = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.07)
+    step = width(float(health["at_ns"].max()) / 1e9)
+    panels = (
+        ("cpu_share", 100, "CPU<br>(% of a core)", "%{y:.3~g}%"),
+        ("loop_lag_max_ns", 1e-6, "loop lag,<br>worst (ms)", "%{y:,.4~g} ms"),
+        ("handover_max_ns", 1e-6, "hand-over lag,<br>worst (ms)", "%{y:,.4~g} ms"),
+    )
+    for i, (worker, rows) in enumerate(health.groupby("worker")):
+        binned = rows.groupby((rows["at_ns"] / 1e9 // step).astype(int))[[name for name, *_ in panels]].max()
+        at = binned.index.to_numpy(np.float64) * step
+        for row, (name, factor, _, hover) in enumerate(panels, 1):
+            values = binned[name].to_numpy(np.float64) * factor
+            line = _line(at, values, f"worker {worker}", LINES[i % len(LINES)], hover)
+            plot.add_trace(line.update(legendgroup=str(worker), showlegend=row == 1), row, 1)
+    for row, (_, _, title, _) in enumerate(panels, 1):
+        plot.update_yaxes(title_text=title, rangemode="tozero", row=row, col=1)
+    _time_axis(plot, 3)
+    caption = "Hand-over lag: from the kernel's stamp of the bytes to our reading them. It does not move kernel-stamped times."
+    return _figure("client", "The client's own state", caption, 480, plot)
+
+
+def _line(x: Floats, y: Floats, name: str, colour: str, hover: str, **more: Any) -> go.Scatter:
+    line: dict[str, Any] = {"color": colour, "width": 1.8}
+    line |= {key: more.pop(key) for key in ("shape", "dash") if key in more}
+    mode = "lines+markers" if len(x) < 3 else "lines"
+    return go.Scatter(x=_few(x), y=_few(y), name=name, mode=mode, line=line, hovertemplate=hover, **more)
+
+
+def _few(values: Floats) -> list[float | None]:
+    """Plain numbers of six figures; None breaks a line where there is no value."""
+    return [float(f"{v:.6g}") if np.isfinite(v) else None for v in values]
+
+
+def _time_axis(plot: go.Figure, last_row: int) -> None:
+    plot.update_xaxes(title_text=TIME, row=last_row, col=1)
+    plot.update_layout(hoversubplots="axis")
+
+
+def _figure(name: str, title: str, caption: str, height: int, plot: go.Figure) -> Figure:
+    """What all figures have in common goes into the plain tree: Plotly would look at each value for a millisecond."""
+    tree = plot.to_plotly_json()
+    layout = tree["layout"]
+    layout |= {
+        "template": {},
+        "height": height,
+        "margin": {"l": 64, "r": 12, "t": 8, "b": 48},
+        "hovermode": layout.get("hovermode", "x unified"),
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "xanchor": "left"},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+    }
+    for key, axis in layout.items():
+        if key.startswith("xaxis"):
+            axis |= {"automargin": True, "zeroline": False, "ticks": "outside", "ticklen": 4}
+        elif key.startswith("yaxis"):
+            axis |= {"automargin": True, "zeroline": False}
+            axis.setdefault("title", {})["standoff"] = 10
+    return Figure(name, title, caption, height, str(plotly.io.to_json(tree, validate=False)))

@@ -1,0 +1,374 @@
+"""report.md: the same numbers as the page, for reviews and terminals.
+
+Rule: every table goes through `_rows`, which makes foreign text harmless in Markdown and in HTML that is made of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tailgauge_analysis.compare import alternating_text
+from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES
+from tailgauge_analysis.report.brief import brief
+from tailgauge_analysis.report.page import at, meaning, shown, word
+from tailgauge_analysis.sections.cache.contents import NOTE as CACHE_NOTE
+from tailgauge_analysis.sections.cache.contents import said as cache_said
+from tailgauge_analysis.sections.fan_out import contents as fan_out
+from tailgauge_analysis.sections.hedging import contents as hedging
+from tailgauge_analysis.sections.load import slopes
+from tailgauge_analysis.sections.phases import sentence
+from tailgauge_analysis.sections.presets import alerts
+from tailgauge_analysis.sections.presets import text as presets
+from tailgauge_analysis.sections.rate_limits.text import NOTE as LIMITS_NOTE
+from tailgauge_analysis.sections.rate_limits.text import said as limits_said
+from tailgauge_analysis.sections.traffic_text import flow, marks
+from tailgauge_analysis.text.format import count, markdown_safe, ms, share
+from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.text.quantile import bound
+from tailgauge_analysis.verdict import losses_text, stalls_text
+from tailgauge_analysis.verdict.losses import Stretch
+
+PERCENTILES = ("p50 (ms)", "p95 (ms)", "p99 (ms)")
+WHOLE = ("e2e_sched", "join_sched", "turnaround")
+
+
+def markdown(contents: Json) -> str:
+    """The whole report."""
+    blocks = [
+        f"# {markdown_safe(contents['scenario'])}",
+        f"**{word(contents)}** {meaning(contents)}",
+        *[
+            f"- {markdown_safe(reason['text'])} {markdown_safe(reason['advice'])}"
+            for reason in contents["reasons"]
+        ],
+        *[f"- What the client was doing: {markdown_safe(text)}." for text in contents["explanations"]],
+        markdown_safe(contents["headline"]),
+        *[f"- {markdown_safe(text)}" for text in contents["remarks"]],
+        *[f"- **{line.title}.** {markdown_safe(line.text)}" for line in brief(contents)],
+        "## What was asked, what happened",
+        _conservation(contents["conservation"]),
+        _outcomes(contents["outcomes"]),
+        *[f"- {markdown_safe(text)}" for text in contents["conservation"]["broken"]],
+        *[f"- {markdown_safe(problem['text'])}" for problem in contents["problems"]],
+        "## Latency",
+        *_latency(contents),
+        *_flow(contents),
+        *_stood(contents["bad_seconds"]),
+        *_groups(contents["groups"]),
+        *_load(contents),
+        *_phases(contents["phases"]),
+        *_slos(contents["slos"]),
+        *_presets(contents),
+        *_crossover(contents["crossover"]),
+        *_rate_limits(contents["rate_limits"]),
+        *_cache(contents["cache"]),
+        *_fan_out(contents["fan_out"]),
+        *_hedging(contents["hedging"]),
+        "## What was sent",
+        _sent(contents["traffic"]),
+        *_failures(contents["failures"]),
+        *_definitions(contents["definitions"]),
+        "## Environment",
+        *_environment(contents),
+    ]
+    return "\n\n".join(block for block in blocks if block).replace("\n\n- ", "\n- ") + "\n"
+
+
+def _rows(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table; columns after the first are numbers and stand right."""
+    lines = [f"| {' | '.join(header)} |", f"|---|{'---:|' * (len(header) - 1)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(markdown_safe(cell) for cell in row)} |" for row in rows)])
+
+
+def _conservation(c: Json) -> str:
+    rows = [
+        (name, count(c[name])) for name in ("scheduled", "dispatched", "client_drop", "not_reached", "lost")
+    ]
+    rows += [(f"ended: {name}", count(n)) for name, n in c["ended"].items()]
+    return _rows(("whole run", "requests"), [*rows, ("censored", count(c["censored"]))])
+
+
+def _outcomes(outcomes: Sequence[Json]) -> str:
+    rows = [
+        (
+            row["ended"],
+            count(row["requests"]),
+            share(row["share"]),
+            f"{share(row['low'])} – {share(row['high'])}",
+        )
+        for row in outcomes
+    ]
+    return _rows(("steady stage", "requests", "share", "95% interval"), rows) if rows else ""
+
+
+def _latency(contents: Json) -> list[str]:
+    out = []
+    for view, title in (
+        (SUCCESSES, "Among successes"),
+        (OFFERED, "Of everything offered, failures counted as slowest"),
+    ):
+        rows = shown(contents, view)
+        if rows:
+            header = (title, *(f"{q['label']} (ms)" for q in rows[0]["quantiles"]), "n", "n_eff (p99)")
+            cells = [
+                (
+                    row["title"],
+                    *(_cell(q) for q in row["quantiles"]),
+                    count(row["n"]),
+                    count(at(row, "p99")["n_eff"]),
+                )
+                for row in rows
+            ]
+            out.append(_rows(header, cells))
+    return out or ["No request succeeded in the steady stage."]
+
+
+def _flow(contents: Json) -> list[str]:
+    told = flow(contents)
+    return [_rows(("how the answers came", "steady stage"), told)] if told else []
+
+
+def _groups(groups: Sequence[Json]) -> list[str]:
+    if len(groups) < 2:
+        return []
+    rows = []
+    for group in groups:
+        by = {row["metric"]: row["quantiles"] for row in group["latency"]}
+        first, whole = by.get("ttft_sched", ()), [by[name] for name in WHOLE if name in by]
+        cells = [_brief(qs) for qs in (first, whole[0] if whole else ())]
+        rows.append(
+            (f"{group['by']}: {group['name']}", count(group["requests"]), share(group["ok_share"]), *cells)
+        )
+    header = (
+        "group, failures counted as slowest",
+        "requests",
+        "ok",
+        "TTFT p50 / p95 / p99 (ms)",
+        "whole answer, join or turnaround (ms)",
+    )
+    return ["## By kind of request", _rows(header, rows)]
+
+
+def _brief(quantiles: Sequence[Json]) -> str:
+    return (
+        " / ".join(ms(q["value_ms"]) if q["value_is"] == "value" else q["value_is"] for q in quantiles) or "–"
+    )
+
+
+def _sent(traffic: Json) -> str:
+    rows = [
+        (name, one["pattern"], count(one["requests"]), f"{one['legs']['per_request'] or 0:.3g}", count(one["attempts"]["total"]), "; ".join(marks(one)) or "–")
+        for name, one in traffic.items()
+    ]  # fmt: skip
+    header = ("traffic, whole run", "pattern", "requests", "legs a request", "attempts", "marks")
+    return _rows(header, rows) if rows else ""
+
+
+def _cell(q: Json) -> str:
+    shown = ms(q["value_ms"]) if q["value_is"] == "value" else q["value_is"]
+    interval = f" ({bound(q, 'low')} – {bound(q, 'high')})" if "value" in {q["value_is"], q["low_is"]} else ""
+    return f"{shown}{interval}{' unreliable' if q['mark'] == 'unreliable' else ''}"
+
+
+def _slos(slos: Sequence[Json]) -> list[str]:
+    rows = [
+        (slo["name"], f"{slo['metric']} {slo['quantile']['label'] if slo['quantile'] else ''}", ms(slo["max_ms"]),
+         _cell(slo["quantile"]) if slo["quantile"] else "–", slo["outcome"], slo["why"])
+        for slo in slos
+    ]  # fmt: skip
+    return (
+        [
+            "## Objectives",
+            _rows(("objective", "metric", "bound (ms)", "measured (ms)", "outcome", "why"), rows),
+        ]
+        if rows
+        else []
+    )
+
+
+def _rate_limits(limits: Json | None) -> list[str]:
+    if limits is None:
+        return []
+    told = limits_said(limits)
+    tables = [_rows(header, rows) for _, header, rows in told["tables"]]
+    facts = [_rows(("rate limits", "what is known"), told["facts"])]
+    return ["## Rate limits", markdown_safe(limits["sentence"]), *facts, *tables, LIMITS_NOTE]
+
+
+def _cache(cache: Json | None) -> list[str]:
+    if cache is None:
+        return []
+    blocks = ["## Prompt cache", markdown_safe(cache["sentence"])]
+    for name, entry in cache["traffic"].items():
+        told = cache_said(entry)
+        blocks.append(_rows((f"cache, {markdown_safe(name)}", "what is known"), told["facts"]))
+        blocks += [_rows(header, rows) for _, header, rows in told["tables"]]
+    return [*blocks, CACHE_NOTE]
+
+
+def _fan_out(found: Json | None) -> list[str]:
+    if found is None:
+        return []
+    said = ["## Fan-out"]
+    for one in found["tables"]:
+        waits = [(name, *map(fan_out.cell, qs), count(qs[0]["n"])) for name, qs in fan_out.waits(one)]
+        said += [
+            markdown_safe(one["sentence"]),
+            _rows((markdown_safe(one["traffic"]), *PERCENTILES, "n"), waits),
+        ]
+        said.append(_rows(("legs", "what is known"), fan_out.facts(one)))
+    return said
+
+
+def _hedging(hedges: Json | None) -> list[str]:
+    if hedges is None:
+        return []
+    arms = hedges["arms"]
+    said = ["## Hedging", *(markdown_safe(arm["sentence"]) for arm in arms if not arm["is_control"])]
+    said += [hedges["interference"]] if hedges["interference"] else []
+    waits = [
+        (f"{name}, {metric}", *map(fan_out.cell, qs), count(qs[0]["n"]))
+        for name, metric, qs in hedging.waits(arms)
+    ]
+    said.append(_rows(("since scheduled, failures slowest", *PERCENTILES, "n"), waits))
+    return [
+        *said,
+        *(_rows((markdown_safe(arm["traffic"]), "what is known"), hedging.facts(arm)) for arm in arms),
+    ]
+
+
+def _load(contents: Json) -> list[str]:
+    told = contents["slopes"]
+    rows = [
+        (name, title, *(slopes.said(one) for one in found), count(told[metric]["n"]))
+        for name, title, metric, found in slopes.rows(told)
+    ]
+    table = [_rows(("ms, with 95% interval", "of", "p50", "p95", "n"), rows)] if rows else []
+    return [
+        "## What load does",
+        markdown_safe(contents["diagnosis"]["sentence"]),
+        *table,
+        *map(markdown_safe, slopes.untold(told)),
+    ]
+
+
+def _stood(told: Json | None) -> list[str]:
+    if told is None or not told["spells"]:
+        return []
+    return [markdown_safe(stalls_text.sentence(told)), _rows(stalls_text.HEADER, stalls_text.rows(told))]
+
+
+def _crossover(told: Json | None) -> list[str]:
+    if told is None:
+        return []
+    table = (
+        [_rows(("of everything offered", *alternating_text.HEADER), alternating_text.rows(told))]
+        if told["rows"]
+        else []
+    )
+    return ["## Arms that took turns", markdown_safe(alternating_text.sentence(told)), *table]
+
+
+def _presets(contents: Json) -> list[str]:
+    told = contents["presets"]
+    blocks = ["## Fast enough for what", markdown_safe(alerts.sentence(contents["alarms"]))]
+    if told is not None:
+        blocks.insert(1, markdown_safe(told["sentence"]))
+        blocks.append(_rows(("segment, failures slowest", *presets.header(told)), presets.rows(told)))
+    return [*blocks, _rows(("alarm", "rings", "measured", "n", "state"), alerts.rows(contents["alarms"]))]
+
+
+def _phases(told: Json | None) -> list[str]:
+    out = ["## Where the time went", markdown_safe(sentence(told))]
+    for table, title in (("split", "by the target's log"), ("events", "phase"), ("timings", "Server-Timing")):
+        parts = told[table] if told else []
+        if parts:
+            header = (title, "share", *(f"{q['label']} (ms)" for q in parts[0]["quantiles"]), "n")
+            rows = [
+                (one["name"], share(one["share"]), *map(_cell, one["quantiles"]), count(one["n"]))
+                for one in parts
+            ]
+            out.append(_rows(header, rows))
+    return out if out[2:] else []
+
+
+def _definitions(tools: Sequence[Json]) -> list[str]:
+    header = ("name there", "p50", "p99", "n", "here", "p50", "p99", "formula")
+    out = []
+    for one in tools:
+        rows = [
+            (
+                f"{one['tool']}: {row['name']} ({row['unit']})",
+                *_ends(row["percentiles"], row["mean"]),
+                count(row["n"]),
+                row["ours"] or "–",
+                *_ends(row["our_percentiles"], row["our_value"]),
+                row["formula"],
+            )
+            for row in one["metrics"]
+        ]
+        out.append(_rows(header, rows))
+    return ["## In the words of other tools", *out] if out else []
+
+
+def _ends(percentiles: Json | None, total: float | None) -> tuple[str, str]:
+    """p50 and p99, or the one number that a total has."""
+    return (ms(percentiles["p50"]), ms(percentiles["p99"])) if percentiles else (ms(total), "–")
+
+
+def _failures(failures: Sequence[Json]) -> list[str]:
+    rows = [
+        (
+            f["ended"],
+            f["status"] if f["status"] is not None else "–",
+            f["error_type"] or "–",
+            count(f["attempts"]),
+            f["excerpt"],
+        )
+        for f in failures
+    ]
+    return ["## Errors", _rows(("class", "status", "type", "attempts", "first body"), rows)] if rows else []
+
+
+def _environment(contents: Json) -> list[str]:
+    environment, run = contents["environment"], contents["run"]
+    facts = [
+        ("run", contents["run_id"]), ("state", run["state"]), ("started", run["started_at"] or "unknown"),
+        ("target", f"{run['target']['url'] or 'unknown'} ({run['target']['protocol'] or 'protocol unknown'})"),
+        ("seed", "unknown" if environment["seed"] is None else environment["seed"]),
+        ("run it again", run["reproduce"] or "–"),
+        *(("version of " + key, value) for key, value in environment["versions"].items()),
+    ]  # fmt: skip
+    header = (
+        "worker",
+        "host",
+        "state",
+        "clock offset (ms)",
+        "drift (ppm)",
+        "requests",
+        "missing",
+        "rows lost",
+    )
+    workers = [_rows(header, map(_worker, environment["workers"]))] if environment["workers"] else []
+    certificate = [markdown_safe(contents["certificate"]["text"])] if contents["certificate"] else []
+    return [
+        *certificate,
+        _rows(("what", "value"), facts),
+        *workers,
+        markdown_safe(contents["clocks"]["sentence"]),
+    ]
+
+
+def _worker(w: Json) -> tuple[object, ...]:
+    error = "" if w["error_ns"] is None else f" ± {_offset(w['error_ns'])}"
+    drift = "–" if w["drift_ppb"] is None else f"{w['drift_ppb'] / 1000:.3g}"
+    state = "; ".join([w["state"], *w["kept"]])
+    missing = count(w["missing_requests"]) + losses_text.due([Stretch(**one) for one in w["missing"]])
+    return (
+        w["worker"], w["host"], state, _offset(w["offset_ns"]) + error, drift, count(w["requests"]), missing,
+        count(w["rows_lost"]),
+    )  # fmt: skip
+
+
+def _offset(ns: int | None) -> str:
+    return "–" if ns is None else ms(ns / 1e6)

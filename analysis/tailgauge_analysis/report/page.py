@@ -1,0 +1,173 @@
+"""The page: one HTML file that opens anywhere, offline, and asks nobody for anything.
+
+Rule: everything that is shown passes through Jinja's autoescape; the only raw insertions are our own style sheet,
+plotly.js and the figures' JSON, in which `<` cannot occur. By its Content-Security-Policy the page forbids itself every
+request, and every script but these two: a hole in the escaping would be a hole in one of two walls.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Sequence
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from tailgauge_analysis.compare import alternating_text
+from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES
+from tailgauge_analysis.metrics.metrics import UNIT
+from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE
+from tailgauge_analysis.report.brief import brief
+from tailgauge_analysis.report.figures import Figure, library
+from tailgauge_analysis.sections import phases
+from tailgauge_analysis.sections.cache.contents import NOTE as CACHE_NOTE
+from tailgauge_analysis.sections.cache.contents import said as cache_said
+from tailgauge_analysis.sections.fan_out import contents as fan_out
+from tailgauge_analysis.sections.hedging import contents as hedging
+from tailgauge_analysis.sections.load import slopes
+from tailgauge_analysis.sections.presets import alerts
+from tailgauge_analysis.sections.presets.text import limits as preset_limits
+from tailgauge_analysis.sections.rate_limits.text import NOTE as LIMITS_NOTE
+from tailgauge_analysis.sections.rate_limits.text import said as limits_said
+from tailgauge_analysis.sections.traffic_text import flow, marks, plainly
+from tailgauge_analysis.stats.quantiles import TOO_FEW
+from tailgauge_analysis.text import format
+from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.text.quantile import bound
+from tailgauge_analysis.verdict import stalls_text
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+MEANING = {
+    "VALID": "The numbers can be used.",
+    "DEGRADED": "The numbers can be used by someone who knows the reasons below.",
+    "INVALID": "Do not use these numbers.",
+}
+REHEARSAL = (
+    "A rehearsal on the simulated endpoint's virtual clock: no client was measured and no real target asked, "
+    "so the checks of the client do not apply."
+)
+COALESCED = 1.2  # tokens a chunk, above which TPOT after the first chunk is worth a line
+WAITS = {
+    "ttft_sched": "TTFT p99 since scheduled",
+    "join_sched": "Join p99 since scheduled",
+    "turnaround": "Turnaround p99",
+}
+
+
+def word(contents: Json) -> str:
+    """The verdict as it is printed: a rehearsal never goes without that word."""
+    return f"{contents['verdict']} rehearsal" if contents["rehearsal"] else str(contents["verdict"])
+
+
+def meaning(contents: Json) -> str:
+    """What the verdict says of the numbers."""
+    if not contents["rehearsal"]:
+        return MEANING[contents["verdict"]]
+    return f"{REHEARSAL} {MEANING['INVALID']}" if contents["verdict"] == "INVALID" else REHEARSAL
+
+
+def shown(contents: Json, view: str) -> list[Json]:
+    """Latency rows of a view worth a line: none that repeats another, no p99.9 where nothing has one."""
+    rows = [row for row in contents["latency"] if (row["view"], row["unit"]) == (view, UNIT) and row["n"]]
+    rows = [row for row in rows if view == SUCCESSES or row["without_answer"]]
+    same = [row["quantiles"] for row in rows if row["metric"] == "ttft_sched"]
+    rows = [
+        row
+        for row in rows
+        if row["metric"] not in {"ttft_text", "ttft_event"} or row["quantiles"] not in same
+    ]
+    if (contents["streams"]["tokens_per_chunk_p50"] or 0) <= COALESCED:
+        rows = [row for row in rows if row["metric"] != "tpot_c"]
+    if all(row["quantiles"][-1]["value_is"] == TOO_FEW for row in rows):
+        rows = [{**row, "quantiles": row["quantiles"][:-1]} for row in rows]
+    return rows
+
+
+def at(row: Json, label: str) -> Json:
+    """The quantile of a row with that label."""
+    return next(q for q in row["quantiles"] if q["label"] == label)
+
+
+@cache
+def _environment() -> Environment:
+    """The templates, compiled once, with what they may call."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        ms=format.ms,
+        count=format.count,
+        share=format.share,
+        clock=format.clock,
+        plain=format.plain,
+        tree=_tree,
+    )
+    environment.globals.update(
+        bound=bound, plural=format.plural, marks=marks, at=at, plainly=plainly,
+        alarms_said=alerts.sentence, alarm_value=alerts.value, preset_limits=preset_limits,
+        crossover_said=alternating_text.sentence, crossover_rows=alternating_text.rows,
+        slope_rows=slopes.rows, slopes_untold=slopes.untold,
+        limits_said=limits_said, limits_note=LIMITS_NOTE,
+        cache_said=cache_said, cache_note=CACHE_NOTE,
+        fan_out_waits=fan_out.waits, fan_out_facts=fan_out.facts,
+        stood_said=stalls_text.sentence, stood_rows=stalls_text.rows, stood_header=stalls_text.HEADER,
+        hedging_waits=hedging.waits, hedging_facts=hedging.facts,
+    )  # fmt: skip
+    return environment
+
+
+def html(contents: Json, figures: Sequence[Figure]) -> str:
+    """The whole page."""
+    outcomes = [slo["outcome"] for slo in contents["slos"]]
+    return (
+        _environment()
+        .get_template("report.html.jinja")
+        .render(
+            **{**contents, "run_facts": contents["run"]},
+            word=word(contents),
+            phases_said=phases.sentence(contents["phases"]),
+            brief=brief(contents),
+            flow=flow(contents),
+            meaning=meaning(contents),
+            waits=WAITS,
+            successes=shown(contents, SUCCESSES),
+            offered=shown(contents, OFFERED),
+            slo_rest=", ".join(f"{k} {name}" for name in (FAIL, INCONCLUSIVE) if (k := outcomes.count(name))),
+            figures=[(figure, in_script(figure.plot)) for figure in figures],
+            style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
+            **scripts(figures),
+        )
+    )
+
+
+def scripts(figures: Sequence[Figure]) -> dict[str, Markup]:
+    """The two scripts that a page with figures carries, and the rule that lets these two run and no other."""
+    own = (library(), (TEMPLATES / "report.js").read_text(encoding="utf-8")) if figures else ("", "")
+    return {
+        "plotly_js": Markup(own[0]),  # noqa: S704 - the library's own file
+        "script": Markup(own[1]),  # noqa: S704 - our own file
+        "script_hashes": Markup(" ".join(map(_hash, own)) if figures else "'none'"),  # noqa: S704 - base64
+    }
+
+
+def _hash(script: str) -> str:
+    """The source expression of a Content-Security-Policy that lets this script run."""
+    return f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"
+
+
+def in_script(plot: str) -> Markup:
+    """JSON that cannot end the script element it stands in."""
+    return Markup(plot.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))  # noqa: S704
+
+
+def _tree(value: Json) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)

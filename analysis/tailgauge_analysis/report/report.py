@@ -1,0 +1,94 @@
+"""The report: from run folders to the files a person reads.
+
+Rule: `make` is the one entry; it puts the pieces in order and holds no arithmetic. Bad data is told on the report;
+RunDataError is raised where there is no run, UsageError where the report cannot be written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tailgauge.errors import Exit, UsageError
+from tailgauge_analysis.load import run_files
+from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.report import figures_cache, figures_fan_out, figures_load, figures_rate_limits
+from tailgauge_analysis.report.contents import contents
+from tailgauge_analysis.report.figures import figures
+from tailgauge_analysis.report.junit import junit
+from tailgauge_analysis.report.markdown import markdown
+from tailgauge_analysis.report.page import html
+from tailgauge_analysis.report.published import published
+from tailgauge_analysis.report.terminal import summary
+from tailgauge_analysis.sections.findings import find
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A finished report; `data` is what the page was written from, `published` what report.json holds."""
+
+    run_id: str
+    verdict: str
+    exit_code: Exit
+    summary: str
+    html: Path
+    markdown: Path
+    json: Path
+    junit: Path
+    data: dict[str, Any]
+    published: dict[str, Any]
+
+
+def make(run_dirs: Sequence[Path], out: Path) -> Made:
+    """Analyse one run and write `out`/reports/<run_id>/report.{html,md,json} and junit.xml."""
+    findings = find(load(run_dirs))
+    data = contents(findings)
+    folder = Path(out) / "reports" / data["run_id"]
+    page, text, values = (folder / f"report.{kind}" for kind in ("html", "md", "json"))
+    cases, told = folder / "junit.xml", published(data)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        whole(
+            page,
+            html(
+                data,
+                [
+                    *figures(findings),
+                    *figures_load.figures(findings),
+                    *figures_rate_limits.figures(findings),
+                    *figures_cache.figures(findings),
+                    *figures_fan_out.figures(findings),
+                ],
+            ),
+        )
+        whole(text, markdown(data))
+        whole(values, json.dumps(told, indent=1, allow_nan=False) + "\n")
+        whole(cases, junit(data))
+    except OSError as error:
+        raise UsageError(
+            f"{folder}: the report cannot be written: {error.strerror or error}. Choose another folder with --out"
+        ) from error
+    said = summary(data, page)
+    word = {key: data[key] for key in ("verdict", "reasons", "exit_code")}
+    for run_dir in run_dirs:
+        try:
+            run_files.record_verdict(Path(run_dir), word)
+        except OSError as error:
+            said += f"\nthe verdict could not be written into {run_dir}: {error.strerror or error}"
+    return Made(
+        data["run_id"], findings.verdict, findings.exit_code, said, page, text, values, cases, data, told
+    )
+
+
+def whole(path: Path, text: str) -> None:
+    """All of it or nothing. Foreign text may hold half characters, which no file can."""
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        fresh.write_text(text, encoding="utf-8", errors="replace")
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)

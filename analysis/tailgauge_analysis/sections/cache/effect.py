@@ -1,0 +1,182 @@
+"""What a token from the cache is worth in TTFT.
+
+Rule: answers of the steady stage, TTFT since sent, never a raw comparison of hits and misses: prompts that hit differ
+from those that miss. Two views: quantile regression on what else moves TTFT, and pairs of equally long prompts.
+
+    TTFT = a + u total + s read + f in flight at send + c new connection
+
+u is then what an uncached token costs, u + s a cached one, and -s what reading it instead saves; total = read + creation
++ uncached. Where all prompts are equally long u is not known, and s still is. Where calls hardly differ in the tokens
+that they read, or in those that they did not, nothing is told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tailgauge.rows import schema
+from tailgauge_analysis.stats.bootstrap import SEED, blocks, draw
+from tailgauge_analysis.stats.quantile_regression import fit, independent, intervals
+from tailgauge_analysis.stats.quantiles import BEYOND, CONFIDENCE, UNRELIABLE, Floats
+
+PS = (0.5, 0.95)
+EACH = 10  # calls that read much, and that read little, from which an effect is told
+IN_STRATUM = 5
+STRATA = 10
+MOST = 2000  # calls that are looked at, evenly over the run
+REPS = 200
+ALIKE, ALIKE_TOKENS = 0.02, 50  # what differs by less, of the prompts' length or in tokens, counts as alike
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One coefficient in milliseconds, with its interval."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Slope:
+    """TTFT at one quantile; milliseconds per 1,000 tokens, per call in flight, per new connection."""
+
+    p: float
+    n: int
+    effects: tuple[Effect, ...]
+    mark: str
+
+
+@dataclass(frozen=True, slots=True)
+class Strata:
+    """Median TTFT of misses - of hits, in ms, among prompts of about the same length."""
+
+    strata: int
+    hits: int
+    misses: int
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """What reading from the cache does to TTFT. `why` says why there are no slopes. TTFTs since sent, for the figure."""
+
+    hits: int
+    misses: int
+    slopes: tuple[Slope, ...]
+    strata: Strata | None
+    why: str
+    hit_ms: Floats
+    miss_ms: Floats
+
+
+SAVED, UNCACHED_TOKENS, CACHED_TOKENS = "saved_ms_per_1k", "uncached_ms_per_1k", "cached_ms_per_1k"
+IN_FLIGHT, CONNECTION = "ms_per_call_in_flight", "new_connection_ms"
+
+
+def worth(calls: pd.DataFrame) -> Worth:
+    """Of the answers among these calls."""
+    of = calls[(calls["stage"] == schema.STEADY) & (calls["ended"] == schema.OK) & calls["began_ns"].notna()]
+    of = of[of["reader_paused_ns"].isna()]
+    answers, hits, y = len(of), int(of["hit"].sum()), of["began_ns"].to_numpy(np.float64) / 1e6
+    hit = of["hit"].to_numpy(np.bool_)
+    samples = np.sort(y[hit]), np.sort(y[~hit])
+    if len(of) > MOST:
+        of = of.iloc[np.linspace(0, len(of) - 1, MOST).astype(int)]
+    rows = "read", "unread"
+    of = of.assign(unread=of["total"] - of["read"])
+    least = (
+        min(_smaller(of[name].to_numpy(np.float64), float(of["total"].mean())) for name in rows)
+        if len(of)
+        else 0
+    )
+    why = "" if least >= EACH else f"needs {EACH} answers that read much and {EACH} that read little"
+    slopes = () if why else tuple(_slope(of, p, least) for p in PS)
+    return Worth(hits, answers - hits, slopes, _strata(of), why, *samples)
+
+
+def _smaller(values: Floats, size: float) -> int:
+    """How many lie on the less crowded side of the middle; 0 where all are about alike."""
+    low, high = float(values.min()), float(values.max())
+    if high - low < max(ALIKE_TOKENS, ALIKE * size):
+        return 0
+    above = int((values > (low + high) / 2).sum())
+    return min(above, len(values) - above)
+
+
+def _slope(of: pd.DataFrame, p: float, least: int) -> Slope:
+    names, x, combine = _design(of)
+    y = of["began_ns"].to_numpy(np.float64) / 1e6
+    values = combine @ fit(x, y, p)
+    ends = intervals(x, y, p, REPS, combine)
+    found = tuple(
+        Effect(name, float(value), float(low), float(high))
+        for name, value, (low, high) in zip(names, values, ends, strict=True)
+    )
+    return Slope(p, len(y), found, UNRELIABLE if least * (1 - p) < BEYOND else "")
+
+
+def _design(of: pd.DataFrame) -> tuple[list[str], Floats, Floats]:
+    """Names of what is told, the columns, and how the one follows from the coefficients of the others."""
+    total = of["total"].to_numpy(np.float64) / 1000
+    columns = {"one": np.ones(len(of)), "read": of["read"].to_numpy(np.float64) / 1000}
+    if total.std() > ALIKE * total.mean():
+        columns["total"] = total
+    others = {IN_FLIGHT: of["in_flight"], CONNECTION: of["connection_is_new"]}
+    columns |= {name: values.to_numpy(np.float64) for name, values in others.items() if values.nunique() > 1}
+    x = independent(columns)
+    order = list(x)
+    told = {SAVED: {"read": -1.0}}
+    if "total" in x:
+        told |= {UNCACHED_TOKENS: {"total": 1.0}, CACHED_TOKENS: {"total": 1.0, "read": 1.0}}
+    told |= {name: {name: 1.0} for name in (IN_FLIGHT, CONNECTION) if name in x}
+    combine = np.array([[parts.get(name, 0.0) for name in order] for parts in told.values()])
+    return list(told), np.stack(list(x.values()), axis=1), combine
+
+
+def _strata(of: pd.DataFrame) -> Strata | None:
+    """Strata are deciles of the prompts' length; those with few of either kind are left out."""
+    if not len(of):
+        return None
+    total, hit = of["total"].to_numpy(np.float64), of["hit"].to_numpy(np.bool_)
+    edges = np.unique(np.quantile(total, np.linspace(0, 1, STRATA + 1)[1:-1], method="inverted_cdf"))
+    stratum = np.searchsorted(edges, total)
+    y = of["began_ns"].to_numpy(np.float64) / 1e6
+    sizes = np.stack([np.bincount(stratum[hit == kind], minlength=STRATA) for kind in (True, False)])
+    kept = np.flatnonzero(sizes.min(axis=0) >= IN_STRATUM)
+    if not len(kept):
+        return None
+    rng = np.random.default_rng(SEED)
+    length = blocks(y - _medians(y, stratum))
+    value = _difference(y, hit, stratum, kept)
+    drawn = (draw(len(y), length, rng) for _ in range(REPS))
+    seen = [_difference(y[rows], hit[rows], stratum[rows], kept) for rows in drawn]
+    alpha = (1 - CONFIDENCE) / 2
+    low, high = np.nanquantile(seen, (alpha, 1 - alpha))
+    used = sizes[:, kept].sum(axis=1)
+    return Strata(len(kept), int(used[0]), int(used[1]), value, float(low), float(high))
+
+
+def _medians(y: Floats, stratum: npt.NDArray[np.int64]) -> Floats:
+    return pd.Series(y).groupby(stratum).transform("median").to_numpy(np.float64)
+
+
+def _difference(y: Floats, hit: Mask, stratum: npt.NDArray[np.int64], kept: npt.NDArray[np.int64]) -> float:
+    """Weighted by what each stratum knows, n_hit n_miss / (n_hit + n_miss)."""
+    sums = weights = 0.0
+    for one in kept:
+        hits, others = y[(stratum == one) & hit], y[(stratum == one) & ~hit]
+        if len(hits) and len(others):
+            weight = len(hits) * len(others) / (len(hits) + len(others))
+            sums += weight * float(np.median(others) - np.median(hits))
+            weights += weight
+    return sums / weights if weights else float("nan")

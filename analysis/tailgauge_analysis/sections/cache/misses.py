@@ -1,0 +1,114 @@
+"""Why a call read nothing, or not all of what it shares: one cause a miss.
+
+Rule: from the rows alone, the target's own reasons are never looked at. The first cause of CAUSES that fits is named:
+earlier ones are surer, or hide the later ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tailgauge.rows import schema
+from tailgauge_analysis.sections.cache.settings import CacheSettings
+
+SALTED, BELOW_MINIMUM, UNSTABLE, RACE = "salted", "below_minimum", "unstable", "race"
+EXPIRED, LOOKBACK, PARAMETER = "expired", "lookback", "parameter"
+FIRST, UNEXPLAINED = "first", "unexplained"
+MOST_BYTES = 5
+
+Mask = npt.NDArray[np.bool_]
+
+# Cause, what is seen, what to do about it.
+CAUSES = (
+    (SALTED, "begins with bytes of its own, on purpose", "nothing: it is the control"),
+    (
+        BELOW_MINIMUM,
+        "marked, and neither written nor read",
+        "make the marked part longer than the model's minimum",
+    ),
+    (
+        UNSTABLE,
+        "the shared part differs from that of the last call",
+        "move what changes behind the last mark",
+    ),
+    (RACE, "a call that writes it had not begun to answer", "send one call first, or pre-warm"),
+    (EXPIRED, "not used for longer than it lives", "ask more often, or mark for an hour"),
+    (LOOKBACK, "further before the mark than the target looks", "set a mark in between"),
+    (PARAMETER, "known with another model, thinking, tool choice or schema", "keep these alike"),
+    (FIRST, "never asked for before", "nothing, or pre-warm: somebody has to write it"),
+    (
+        UNEXPLAINED,
+        "it should have been there",
+        "ask the provider: routing, or entries dropped for want of room",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """Calls that missed for one cause. `partly` of them read an earlier part; `tokens` they did not read."""
+
+    cause: str
+    calls: int
+    partly: int
+    tokens: int
+
+
+def causes(calls: pd.DataFrame, settings: CacheSettings, salted: set[str]) -> pd.Series[str]:
+    """Cause by call, empty for a call that missed nothing; `salted` traffic begins with its own bytes on purpose."""
+    missed = (calls["known"] & ~calls["hit"] & (calls["prefix"].notna() | (calls["created"] > 0))).to_numpy(
+        np.bool_
+    )
+    changed = calls["first_difference"].notna().to_numpy(np.bool_)
+    evidence = _evidence(calls, settings)
+    evidence[SALTED] = calls["traffic"].isin(salted).to_numpy(np.bool_)
+    evidence[UNSTABLE] = changed & ~evidence[SALTED]
+    evidence[UNEXPLAINED] = np.ones(len(calls), np.bool_)
+    names = [name for name, *_ in CAUSES]
+    found = np.select([missed & evidence[name] for name in names], names, "").astype(object)
+    found[calls["hit"].to_numpy(np.bool_) & evidence[UNSTABLE]] = UNSTABLE
+    return pd.Series(found, calls.index)
+
+
+def _evidence(calls: pd.DataFrame, settings: CacheSettings) -> dict[str, Mask]:
+    """What speaks for each cause."""
+    own = calls["cache_since_use_ns"].astype(np.float64)
+    since = own.where(~(calls["idle_ns"] < own) & own.notna(), calls["idle_ns"])
+    warm = calls["cache_expected"] == schema.WARM
+    # The target counts a life from when it was asked, the client from when the answer began.
+    slack = calls.groupby(["traffic", "prefix"], dropna=False)["began_ns"].transform("max").fillna(0.0)
+    aged = since + slack >= calls["life_ns"]
+    racing = (calls["cache_writers"] > 0) & ~warm | calls["racing"] & (aged | ~warm)
+    again = [calls.groupby(["target", "prefix_hash"], sort=False).cumcount() > 0, calls["idle_ns"].isna()]
+    known = since.notna()
+    evidence = {
+        BELOW_MINIMUM: (calls["cache_marks"] > 0) & (calls["created"] == 0),
+        RACE: racing | (since < settings.visibility_s * 1e9),
+        EXPIRED: aged,
+        LOOKBACK: known & (calls["cache_blocks"] >= settings.lookback),
+        PARAMETER: ~known & again[0] & again[1],
+        FIRST: ~known,
+    }
+    return {name: mask.to_numpy(np.bool_) for name, mask in evidence.items()}
+
+
+def misses(calls: pd.DataFrame, cause: pd.Series[str]) -> list[Miss]:
+    """Counts by cause, in the order of CAUSES."""
+    unread = calls["created"] + calls["uncached"]
+    out = []
+    for name, *_ in CAUSES:
+        of = cause == name
+        if of.any():
+            out.append(Miss(name, int(of.sum()), int((of & calls["hit"]).sum()), int(unread[of].sum())))
+    return out
+
+
+def first_bytes(calls: pd.DataFrame, cause: pd.Series[str]) -> list[tuple[int, int]]:
+    """The bytes at which unstable prefixes first differ, and how often, most frequent first."""
+    values, counts = np.unique(calls.loc[cause == UNSTABLE, "first_difference"], return_counts=True)
+    found = [(int(byte), int(n)) for byte, n in zip(values, counts, strict=True)]
+    return sorted(found, key=lambda one: (-one[1], one[0]))[:MOST_BYTES]

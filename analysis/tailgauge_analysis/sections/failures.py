@@ -1,0 +1,57 @@
+"""Failures: which errors came back, how often, and what the first of each said.
+
+Rule: of attempts, over the whole run except preflight, because an error in the warm-up is news too. What a target
+wrote is kept as text and cleaned of control characters here; the page escapes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from tailgauge.rows import schema
+from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.text.format import plain
+
+MOST = 10
+EXCERPT = 400
+_FINE = (schema.OK, schema.CANCELLED, schema.CENSORED)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One kind of failed attempt."""
+
+    ended: str
+    status: int | None
+    error_type: str
+    limit_kind: str
+    attempts: int
+    steady: int
+    excerpt: str
+
+
+def failures(frames: Frames) -> tuple[list[Failure], int]:
+    """The most frequent kinds, and how many attempts are of others."""
+    attempts = frames.attempts
+    bad = attempts[(attempts["stage"] != schema.PREFLIGHT) & ~attempts["ended"].isin(_FINE)]
+    kinds = [
+        _kind(rows) for _, rows in bad.groupby(["ended", "status", "error_type", "limit_kind"], dropna=False)
+    ]
+    kinds.sort(key=lambda kind: -kind.attempts)
+    return kinds[:MOST], sum(kind.attempts for kind in kinds[MOST:])
+
+
+def _kind(rows: pd.DataFrame) -> Failure:
+    first = rows.iloc[0]
+    bodies = rows["error_body"].dropna()
+    return Failure(
+        ended=str(first["ended"]),
+        status=None if pd.isna(first["status"]) else int(first["status"]),
+        error_type="" if pd.isna(first["error_type"]) else plain(str(first["error_type"]), 100),
+        limit_kind="" if pd.isna(first["limit_kind"]) else plain(str(first["limit_kind"]), 100),
+        attempts=len(rows),
+        steady=int((rows["stage"] == schema.STEADY).sum()),
+        excerpt=plain(str(bodies.iloc[0]), EXCERPT) if len(bodies) else "",
+    )

@@ -1,0 +1,127 @@
+"""The legs of a traffic table's requests: when each began, when it was over, and how.
+
+Rule: arrays with a row a request, in order of scheduled time, and a column a leg. A leg's time is its own: from the first
+byte sent of its first attempt to the end of the attempt that answered, retries and copies included, waiting for a place
+before it not. NaN where the leg brought no answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tailgauge.rows import schema
+from tailgauge_analysis.metrics.answers import FAN_OUT
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.stats.quantiles import Floats, Ints
+from tailgauge_analysis.text.json_values import Json, table
+
+Mask = npt.NDArray[np.bool_]
+ANSWERED = (schema.OK, schema.EMPTY)
+CLOSED = (schema.CANCELLED, schema.CENSORED)
+ALL, SEQUENTIAL = "all", "sequential"
+
+
+@dataclass(frozen=True, slots=True)
+class Legs:
+    """One traffic table's legs; times in ms, `began_ms` and `ended_ms` since scheduled."""
+
+    traffic: str
+    asked: Json  # its table [traffic.NAME.fan_out]
+    requests: pd.DataFrame
+    kinds: Ints  # of each leg, from 0
+    began_ms: Floats
+    ended_ms: Floats
+    times_ms: Floats
+    failed: Mask  # sent, not answered, and not closed by us
+    closed: Mask  # closed at the join, or still open at the end
+    retries: int
+    copies: int
+
+    @property
+    def join(self) -> str:
+        """all, first_k or deadline."""
+        return str(self.asked.get("join", ALL))
+
+    @property
+    def is_sequential(self) -> bool:
+        """One leg after the other."""
+        return self.asked.get("order") == SEQUENTIAL
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether legs wait for places."""
+        return any(self.asked.get(key) is not None for key in ("at_once", "at_once_per_worker"))
+
+    @property
+    def complete(self) -> Mask:
+        """Requests that ended ok with an answer of every leg."""
+        ok = (self.requests["ended"] == schema.OK).to_numpy(np.bool_)
+        whole: Mask = ok & ~np.isnan(self.times_ms).any(axis=1)
+        return whole
+
+
+def legs(scenario: Json, steady: Steady) -> list[Legs]:
+    """Every traffic table with fan-outs, by name."""
+    tables = table(scenario, "traffic")
+    requests = steady.requests[steady.requests["pattern"] == FAN_OUT]
+    by_name = dict(iter(steady.attempts.groupby("traffic", observed=True)))
+    found = []
+    for name, rows in requests.groupby("traffic", observed=True):
+        if name in by_name:
+            asked = table(table(tables, str(name)), "fan_out")
+            found.append(_legs(str(name), asked, rows.reset_index(drop=True), by_name[name]))
+    return found
+
+
+def _legs(name: str, asked: Json, requests: pd.DataFrame, attempts: pd.DataFrame) -> Legs:
+    attempts = attempts[attempts["request_id"].isin(requests["request_id"])]
+    kinds = _kinds(asked, int(attempts["leg"].max()) + 1 if len(attempts) else 0)
+    row = pd.Index(requests["request_id"]).get_indexer(attempts["request_id"])
+    place = row * len(kinds) + attempts["leg"].to_numpy(np.int64)
+    size = len(requests) * len(kinds)
+    ended = attempts["ended"]
+    answered, closed = ended.isin(ANSWERED).to_numpy(np.bool_), ended.isin(CLOSED).to_numpy(np.bool_)
+    shape = (len(requests), len(kinds))
+    scheduled = requests["scheduled_at_ns"].to_numpy(np.float64)[:, None]
+    began = _extreme(np.fmin, place, attempts["sent_at_ns"], size).reshape(shape)
+    over = _extreme(np.fmax, place[answered], attempts["ended_at_ns"][answered], size).reshape(shape)
+    tried, shut = (_any(place[which], size).reshape(shape) for which in (answered | ~answered, closed))
+    cause = attempts["cause"].value_counts()
+    return Legs(
+        traffic=name,
+        asked=asked,
+        requests=requests,
+        kinds=kinds,
+        began_ms=(began - scheduled) / 1e6,
+        ended_ms=(over - scheduled) / 1e6,
+        times_ms=(over - began) / 1e6,
+        failed=tried & np.isnan(over) & ~shut,
+        closed=shut & np.isnan(over),
+        retries=int(cause.get(schema.RETRY, 0)),
+        copies=int(cause.get(schema.HEDGE, 0)),
+    )
+
+
+def _kinds(asked: Json, seen: int) -> Ints:
+    """The kind of each leg, as the scenario lists them; one kind without it."""
+    listed = asked.get("kinds") or []
+    counts = [int(kind.get("count", 1)) for kind in listed] or [int(asked.get("legs") or seen)]
+    kinds = np.repeat(np.arange(len(counts)), counts)
+    return kinds if len(kinds) >= seen else np.zeros(seen, np.int64)
+
+
+def _extreme(which: Any, place: Ints, values: pd.Series[Any], size: int) -> Floats:
+    out: Floats = np.full(size, np.nan)
+    which.at(out, place, values.to_numpy(np.float64))
+    return out
+
+
+def _any(place: Ints, size: int) -> Mask:
+    out = np.zeros(size, np.bool_)
+    out[place] = True
+    return out

@@ -1,0 +1,148 @@
+"""What the slowest leg would take if legs knew nothing of each other.
+
+Rule: leg times in (a row a request, a column a leg), in order of time; quantiles of the slowest leg out.
+
+    naive        G(t) = product over the kinds of legs of F(t) ** count, F over the whole stage: no leg knows anything
+    conditional  G(t) = mean over stretches of 50 requests of the product over the leg numbers of F within the stretch: legs
+                 know what time it is. It is what legs exchanged at random within their stretch give, without drawing
+    interval     where G crosses q -+ 1.96 standard errors of G there; each request's share in G, and the time over which
+                 these hang together, give the standard error
+
+    naive -> conditional  the load drifted, and slow legs came at the same time
+    conditional -> seen   the legs of one request share something: a connection, a refused burst, the burst they are
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tailgauge_analysis.stats.quantiles import (
+    BEYOND,
+    TOO_FEW,
+    UNRELIABLE,
+    Floats,
+    Ints,
+    Quantile,
+    correlation_time,
+    n_min,
+)
+from tailgauge_analysis.stats.survival import Z
+
+POINTS = 60  # of a curve, over all of it and as many more in its tail
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """Share of the requests whose slowest leg takes longer than `at_ms`: seen, and as both predictions have it."""
+
+    at_ms: Floats
+    seen: Floats
+    naive: Floats
+    conditional: Floats
+
+
+def curves(times: Floats, kinds: Ints, stretch: Ints) -> Curves:
+    """At few points, dense in the tail."""
+    slowest = np.sort(times.max(axis=1))
+    n = len(slowest)
+    ranks = np.concatenate((np.linspace(1, n, POINTS), n + 1 - np.geomspace(1, n, POINTS))).astype(np.int64)
+    at = np.unique(slowest[ranks - 1])
+    sizes = np.bincount(stretch)
+    in_stretches = [(_in_stretches(times, stretch, sizes, t)[1] * sizes).sum() / n for t in at]
+    seen = np.searchsorted(slowest, at, side="right") / n
+    return Curves(at, 1 - seen, 1 - _independent(times, kinds, at), 1 - np.array(in_stretches))
+
+
+def _independent(times: Floats, kinds: Ints, at: Floats) -> Floats:
+    """The product over the kinds of legs of F ** count."""
+    product = np.ones(len(at))
+    for kind in np.unique(kinds):
+        legs = np.flatnonzero(kinds == kind)
+        ordered = np.sort(times[:, legs], axis=None)
+        product *= (np.searchsorted(ordered, at, side="right") / len(ordered)) ** len(legs)
+    return product
+
+
+def _in_stretches(times: Floats, stretch: Ints, sizes: Ints, t: float) -> tuple[Floats, Floats]:
+    """The share of each leg number at most t, by stretch, and their product."""
+    parts = np.column_stack([np.bincount(stretch, weights=leg <= t) / sizes for leg in times.T])
+    return parts, parts.prod(axis=1)
+
+
+def naive(times: Floats, kinds: Ints, ps: Sequence[float]) -> list[Quantile]:
+    """Quantiles of the slowest of independent legs; `kinds` is the kind of each leg."""
+    grid = np.unique(times)
+    columns = [np.flatnonzero(kinds == kind) for kind in np.unique(kinds)]
+    product = _independent(times, kinds, grid)
+
+    def place(q: float) -> int | None:
+        at = int(np.searchsorted(product, q - 1e-12))
+        return at if at < len(grid) else None
+
+    def shares(t: float) -> Floats:
+        """What each request adds to G(t)."""
+        whole = 1.0
+        added = np.zeros(len(times))
+        for legs in columns:
+            below = (times[:, legs] <= t).mean(axis=1)
+            f = float(below.mean())
+            whole *= f ** len(legs)
+            added += len(legs) * (below - f) / f if f else 0.0
+        return added * whole
+
+    return [_quantile(q, len(times), grid, place, shares) for q in ps]
+
+
+def conditional(times: Floats, stretch: Ints, ps: Sequence[float]) -> list[Quantile]:
+    """Quantiles of the slowest leg after the legs changed requests within their stretches."""
+    grid = np.unique(times)
+    sizes = np.bincount(stretch)
+
+    def place(q: float) -> int | None:
+        low, high = -1, len(grid) - 1  # G(grid[low]) < q <= G(grid[high]) = 1
+        if q > 1:
+            return None
+        while high - low > 1:
+            middle = (low + high) // 2
+            if (_in_stretches(times, stretch, sizes, grid[middle])[1] * sizes).sum() / len(
+                times
+            ) >= q - 1e-12:
+                high = middle
+            else:
+                low = middle
+        return high
+
+    def shares(t: float) -> Floats:
+        parts, product = _in_stretches(times, stretch, sizes, t)
+        own: Floats = product[stretch] - (product * sizes).sum() / len(times)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            for leg, part in zip(times.T, parts.T, strict=True):
+                added = product[stretch] / part[stretch] * ((leg <= t) - part[stretch])
+                own += np.where(part[stretch] > 0, added, 0.0)
+        return own
+
+    return [_quantile(q, len(times), grid, place, shares) for q in ps]
+
+
+def _quantile(
+    q: float, n: int, grid: Floats, place: Callable[[float], int | None], shares: Callable[[float], Floats]
+) -> Quantile:
+    at = place(q)
+    if at is None or not n:
+        return Quantile(q, n, 0, None, None, None, TOO_FEW)
+    own = shares(grid[at])
+    error = math.sqrt(float(np.square(own).mean()) * correlation_time(own) / n) if own.std() > 0 else 0.0
+    n_eff = max(1, min(n, round(q * (1 - q) / error**2))) if error else n
+    low = place(q - Z * error) if q - Z * error > 0 else None
+    high = place(q + Z * error) if q + Z * error < 1 else None
+    mark = TOO_FEW if n < n_min(q) else UNRELIABLE if n_eff * (1 - q) < BEYOND else ""
+    return Quantile(
+        q, n, n_eff, float(grid[at]),
+        float(grid[low]) if low is not None else None,
+        float(grid[high]) if high is not None else None,
+        mark,
+    )  # fmt: skip

@@ -1,0 +1,173 @@
+"""Siblings: whether the legs of one request are slow together.
+
+Rule: booleans in (a row a request, a column a leg, True where the leg was slower than the threshold of its kind), in
+order of time; no latency. With K legs, S slow ones in a request and p the share of slow legs:
+
+    correlation    rho = (Var(S) / (K p (1 - p)) - 1) / (K - 1), the intraclass correlation of being slow
+    beta-binomial  P(any) = 1 - B(a, b + K) / B(a, b), a = p (1 - rho) / rho, b = (1 - p)(1 - rho) / rho
+    K_eff          ln(1 - P(any)) / ln(1 - p): independent legs that would be late as often
+    test           pairs of slow siblings against those after legs changed requests within stretches of 50 requests, leg
+                   number by leg number: what drifts over the run stays where it is, what a request shares is torn apart
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tailgauge_analysis.stats.bootstrap import ratio
+from tailgauge_analysis.stats.quantiles import Floats, Ints
+from tailgauge_analysis.stats.shares import Portion, portion
+
+Mask = npt.NDArray[np.bool_]
+
+STRETCH = 50  # requests within which legs change places
+FEWEST = 20  # slow legs, below which nothing is said
+MOST_REPS, FEWEST_REPS = 999, 199
+DRAWS = 20_000_000  # of slow legs, in all repetitions together
+SEED = 20_240_229  # the same rows give the same p
+
+
+@dataclass(frozen=True, slots=True)
+class Siblings:
+    """What the slow legs say. `any` is the share of the requests with a slow leg."""
+
+    slow_share: float
+    slow_legs: int
+    any: Portion
+    any_naive: float
+    any_conditional: float
+    any_beta_binomial: float
+    correlation: float
+    correlation_low: float | None
+    correlation_high: float | None
+    k_eff: float | None
+    k_eff_low: float | None
+    k_eff_high: float | None
+    pairs: int
+    pairs_expected: float
+    p_value: float
+    permutations: int
+
+
+def siblings(slow: Mask) -> Siblings | None:
+    """None where there are too few slow legs to say anything, or no siblings."""
+    n, legs = slow.shape
+    p, total = float(slow.mean()) if slow.size else 0.0, int(slow.sum())
+    if legs < 2 or total < FEWEST or p >= 1:
+        return None
+    rho, low, high = correlation(slow)
+    seen = portion(slow.sum(axis=1) > 0)
+    by_leg = slow.mean(axis=0)
+    stretch = stretches(n)
+    pairs, expected, p_value, reps = permuted(slow, stretch)
+    return Siblings(
+        slow_share=p,
+        slow_legs=total,
+        any=seen,
+        any_naive=float(1 - np.prod(1 - by_leg)),
+        any_conditional=_any_in_stretches(slow, stretch),
+        any_beta_binomial=beta_binomial_any(legs, p, rho),
+        correlation=rho,
+        correlation_low=low,
+        correlation_high=high,
+        k_eff=k_eff(seen.value, p),
+        k_eff_low=k_eff(seen.low, p),
+        k_eff_high=k_eff(seen.high, p),
+        pairs=pairs,
+        pairs_expected=expected,
+        p_value=p_value,
+        permutations=reps,
+    )
+
+
+def correlation(slow: Mask) -> tuple[float, float | None, float | None]:
+    """rho, and its 95% interval by the bootstrap over requests."""
+    legs: int = slow.shape[1]
+    by_leg = slow.mean(axis=0)
+    expected = float((by_leg * (1 - by_leg)).sum())
+    squares: Floats = np.square(slow.sum(axis=1) - by_leg.sum())
+
+    def rho(of: float) -> float:
+        return (of - 1) / (legs - 1)
+
+    low, high = ratio(squares, np.full(len(squares), expected), reps=500)
+    return rho(float(squares.mean()) / expected), rho(low), rho(high)
+
+
+def beta_binomial_any(legs: int, p: float, rho: float) -> float:
+    """P(at least one of `legs` is slow); with no or negative correlation as if they were independent."""
+    if rho <= 0:
+        return 1 - (1 - p) ** legs
+    if rho >= 1:
+        return p
+    a, both = p * (1 - rho) / rho, (1 - rho) / rho  # both = a + b; the ratio of beta functions as a product
+    return -math.expm1(sum(math.log1p(-a / (both + i)) for i in range(legs)))
+
+
+def k_eff(any_slow: float | None, p: float) -> float | None:
+    """Independent legs of which one is slow as often; None where every request has one."""
+    if any_slow is None or any_slow >= 1:
+        return None
+    return math.log1p(-any_slow) / math.log1p(-p)
+
+
+def stretches(n: int) -> Ints:
+    """The stretch of each of n requests: as many of about 50 as there are."""
+    count = max(1, round(n / STRETCH))
+    return np.arange(n) * count // max(n, 1)
+
+
+def _any_in_stretches(slow: Mask, stretch: Ints) -> float:
+    """Expected share with a slow leg after the legs changed requests: exact, no draws."""
+    sizes = np.bincount(stretch)
+    none = np.ones(len(sizes))
+    for leg in slow.T:
+        none *= 1 - np.bincount(stretch, weights=leg) / sizes
+    return float(1 - np.average(none, weights=sizes))
+
+
+def permuted(slow: Mask, stretch: Ints) -> tuple[int, float, float, int]:
+    """Pairs of slow siblings, as many as expected, the one-sided p, and from how many repetitions.
+
+    A repetition puts each slow leg on another request of its stretch; no two of one leg number meet.
+    """
+    n, legs = slow.shape
+    sizes = np.bincount(stretch)
+    starts = np.cumsum(sizes) - sizes
+    request, leg = np.nonzero(slow)
+    of = stretch[request]
+    pairs = _pairs(slow.sum(axis=1))
+    reps = int(min(MOST_REPS, max(FEWEST_REPS, DRAWS // max(1, len(request)))))
+    rng = np.random.default_rng(SEED)
+    at_least, total = 1, 0  # what was seen is one of the possible orders
+    for _ in range(reps):
+        moved = _drawn(rng, starts[of], sizes[of], leg, n, legs)
+        seen = _pairs(np.bincount(moved, minlength=n))
+        at_least += seen >= pairs
+        total += seen
+    return pairs, total / reps, at_least / (reps + 1), reps
+
+
+def _drawn(rng: np.random.Generator, start: Ints, size: Ints, leg: Ints, n: int, legs: int) -> Ints:
+    """A request of its stretch for each slow leg; those that meet one of the same number are drawn again."""
+    at = start + (rng.random(len(start)) * size).astype(np.int64)
+    taken = np.zeros(n * legs, np.bool_)
+    left = np.arange(len(at))
+    while len(left):
+        place = at[left] * legs + leg[left]
+        _, first = np.unique(place, return_index=True)
+        free = np.zeros(len(left), np.bool_)
+        free[first] = True
+        free &= ~taken[place]
+        taken[place[free]] = True
+        left = left[~free]
+        at[left] = start[left] + (rng.random(len(left)) * size[left]).astype(np.int64)
+    return at
+
+
+def _pairs(counts: Ints) -> int:
+    return int((counts * (counts - 1) // 2).sum())

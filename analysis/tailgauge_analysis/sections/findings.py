@@ -1,0 +1,152 @@
+"""Findings: everything that the analysis says of one run, computed once.
+
+Rule: the order of the computation stands here and nowhere else; contents.py, figures.py and the pages only present it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tailgauge.errors import Exit
+from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.metrics import definitions, groups, latency, slo, streams
+from tailgauge_analysis.metrics import survival_quantiles as uncut
+from tailgauge_analysis.metrics.goodput import Goodput
+from tailgauge_analysis.metrics.steady import Steady, steady
+from tailgauge_analysis.metrics.timeline import Timeline, timeline
+from tailgauge_analysis.sections import failures, phases
+from tailgauge_analysis.sections import traffic as sent
+from tailgauge_analysis.sections.cache.finding import Cache, cache
+from tailgauge_analysis.sections.fan_out import tables as fan_out
+from tailgauge_analysis.sections.hedging import variants as hedging
+from tailgauge_analysis.sections.load import diagnosis, slopes
+from tailgauge_analysis.sections.presets import alerts as alarms
+from tailgauge_analysis.sections.presets import matrix
+from tailgauge_analysis.sections.rate_limits.finding import RateLimits, rate_limits
+from tailgauge_analysis.verdict import certified, client, explanations, losses_text, stalls
+from tailgauge_analysis.verdict import server_log as truth
+from tailgauge_analysis.verdict.clocks import Clocks, calls_between, clocks
+from tailgauge_analysis.verdict.conservation import conservation
+from tailgauge_analysis.verdict.gates import GATES
+from tailgauge_analysis.verdict.in_flight import presence
+from tailgauge_analysis.verdict.timestamps import stamps
+from tailgauge_analysis.verdict.verdict import Evidence, Reason, reasons, worst
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """One run, analysed."""
+
+    frames: Frames
+    steady: Steady
+    of_target: Steady
+    evidence: Evidence
+    verdict: str
+    reasons: list[Reason]
+    explanations: list[str]
+    by_traffic: dict[str, list[latency.Row]]
+    latency: list[latency.Row]
+    beyond: str
+    groups: list[groups.Group]
+    smaller_groups: int
+    sent: list[sent.Sent]
+    streams: streams.Streams
+    phases: phases.Phases | None
+    definitions: list[definitions.Translation]
+    goodput: Goodput | None
+    uncut: list[uncut.Uncut]
+    slos: list[slo.Outcome]
+    failures: list[failures.Failure]
+    other_failures: int
+    truth: truth.Truth | None
+    certified: certified.Certified
+    timeline: Timeline
+    rate_limits: RateLimits | None
+    fan_out: list[fan_out.FanOut]
+    hedging: list[hedging.Arm]
+    cache: list[Cache]
+    presets: matrix.Matrix | None
+    alarms: list[alarms.Alarm]
+    slopes: list[slopes.Fitted]
+    diagnosis: diagnosis.Diagnosis
+    bad_seconds: list[stalls.Both]
+    clocks: Clocks
+    calls_between: float
+    exit_code: Exit
+
+
+def find(frames: Frames) -> Findings:
+    """Analyse a loaded run."""
+    evidence = evidence_of(frames)
+    frames = evidence.frames
+    stage, of_target = evidence.steady, evidence.of_target
+    against = reasons(GATES, evidence)
+    word = worst(against)
+    decided = slo.outcomes(frames.run["scenario"], of_target)
+    kinds, others = failures.failures(frames)
+    by_group, smaller = groups.groups(stage)
+    whole = latency.table(of_target)
+    flow = streams.streams(frames, of_target)
+    cited = certified.certified(frames, stage)
+    split, cached = phases.phases(frames, of_target), cache(frames)
+    apart = clocks(frames)
+    unsure = calls_between(frames, apart)
+    return Findings(
+        frames=frames,
+        steady=stage,
+        of_target=of_target,
+        evidence=evidence,
+        verdict=word,
+        reasons=against,
+        explanations=[
+            *losses_text.explained(evidence.conservation.workers),
+            *explanations.explanations(frames, stage),
+            *certified.explanations(cited),
+        ],
+        latency=whole,
+        beyond=latency.beyond(of_target),
+        by_traffic=latency.by_traffic(of_target, whole),
+        groups=by_group,
+        smaller_groups=smaller,
+        sent=sent.sent(frames),
+        streams=flow,
+        phases=split,
+        definitions=definitions.restate(of_target, whole, flow),
+        uncut=uncut.uncut(frames, of_target),
+        goodput=slo.goodput_of(decided, of_target),
+        slos=decided,
+        failures=kinds,
+        other_failures=others,
+        truth=truth.truth(frames),
+        certified=cited,
+        timeline=timeline(frames),
+        rate_limits=rate_limits(frames),
+        fan_out=fan_out.fan_outs(frames.run["scenario"], of_target),
+        hedging=hedging.arms(frames, of_target),
+        cache=cached,
+        presets=matrix.matrix(whole, by_group),
+        alarms=alarms.alarms(of_target, whole, split, cached),
+        slopes=slopes.fitted(frames.attempts, of_target.attempts, unsure),
+        diagnosis=diagnosis.diagnosis(of_target),
+        bad_seconds=stalls.both(of_target, evidence.bad),
+        clocks=apart,
+        calls_between=unsure,
+        exit_code=slo.exit_code(word, evidence.conservation.lost, decided),
+    )
+
+
+def evidence_of(frames: Frames) -> Evidence:
+    """What the gates look at."""
+    stage = steady(frames)
+    frames = replace(frames, chunks=frames.chunks.without_arrivals())  # a hundred million take 800 MB
+    of_target = stage.of_target
+    return Evidence(
+        frames,
+        stage,
+        of_target,
+        conservation(frames),
+        stamps(frames, of_target),
+        client.workers(frames, stage),
+        presence(frames),
+        stalls.bad_seconds(frames, stage),
+    )

@@ -1,0 +1,154 @@
+"""What the losers took: output tokens as an interval, input tokens, cost, and what the target says of it.
+
+Rule: a stream that is closed early never tells its usage, and some targets bill the whole answer. So:
+
+    low     content chunks received: each holds a token at least
+    high    the whole answer, which the loser would have been: the winner's output tokens, else `max_tokens`; of a loser that
+            the target refused or that failed, what was received
+    share   chunks received, times the winner's tokens a chunk: what was received, about
+
+Copies have the same prompt: where a loser did not tell its input tokens, the winner's count. The cost is low without what
+was not told, high with it. The target's own rows, where they exist, must lie within: tokens made = sent + made after the
+disconnect.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+
+from tailgauge.rows import schema
+from tailgauge.scenario.prices import Price, Usage
+from tailgauge_analysis.sections.cache.cost import USAGE, PriceOf, no_price
+from tailgauge_analysis.sections.hedging.copies import KEYS, PROMPT, Copies
+from tailgauge_analysis.stats.quantiles import Floats
+
+_GENERATES = (schema.CANCELLED, schema.TIMEOUT, schema.STREAM_ERROR, schema.TRUNCATED, *("ok", "empty"))
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What the simulated target made of the losers. `inside`: made lies within [low, high], loser by loser."""
+
+    losers: int
+    made_tokens: int
+    billed_tokens: int
+    after_cancel_tokens: int
+    inside: bool
+    billed_inside: bool
+    cancel_effectiveness: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Waste:
+    """Of the losers of decided legs."""
+
+    losers: int
+    closed: int
+    output_low: int
+    output_high: int
+    output_by_share: int
+    by_winner: int
+    by_max_tokens: int
+    input_tokens: int
+    input_told: int
+    input_unknown: int
+    truth: Truth | None
+
+
+def waste(found: Copies, truth: pd.DataFrame) -> Waste:
+    """Tokens of the losers."""
+    losers, winners = found.losers(), found.winners()
+    low, high = bounds(losers, winners)
+    told = losers["input_tokens"].notna()
+    prompts = losers[list(PROMPT)].sum(axis=1).where(told, winners[list(PROMPT)].sum(axis=1))
+    known = told | winners["input_tokens"].notna()
+    per_chunk = (winners["output_tokens"] / winners["chunks"].where(winners["chunks"] > 0)).fillna(1.0)
+    by_winner = winners["output_tokens"].notna() & (high > low)
+    return Waste(
+        losers=len(losers),
+        closed=int((losers["ended"] == schema.CANCELLED).sum()),
+        output_low=int(low.sum()),
+        output_high=int(high.sum()),
+        output_by_share=round(float(np.minimum(high, low * per_chunk.to_numpy(np.float64)).sum())),
+        by_winner=int(by_winner.sum()),
+        by_max_tokens=int(((high > low) & ~by_winner).sum()),
+        input_tokens=int(prompts.where(known, 0).sum()),
+        input_told=int(told.sum()),
+        input_unknown=int((~known).sum()),
+        truth=_truth(losers, low, high, truth),
+    )
+
+
+def bounds(losers: pd.DataFrame, winners: pd.DataFrame) -> tuple[Floats, Floats]:
+    """Fewest and most output tokens of each loser."""
+    low = losers["chunks"].to_numpy(np.float64)
+    whole = winners["output_tokens"].fillna(losers["asked_output_tokens"]).to_numpy(np.float64)
+    own = losers["output_tokens"].where(
+        losers["ended"].isin(("ok", "empty"))
+    )  # it came to its end all the same
+    whole = own.fillna(pd.Series(whole, own.index)).to_numpy(np.float64)
+    generates = losers["ended"].isin(_GENERATES).to_numpy(np.bool_)
+    return low, np.where(generates, np.maximum(low, whole), low)
+
+
+def costs(losers: pd.DataFrame, winners: pd.DataFrame, price: Price) -> tuple[Fraction, Fraction]:
+    """Least and most that the losers cost, exactly; all of one model."""
+    low, high = bounds(losers, winners)
+    served = losers["ended"].isin(_GENERATES).to_numpy(np.bool_)
+    told = losers["input_tokens"].notna().to_numpy(np.bool_)
+    names = list(USAGE[:-1])
+    prompts = losers[names].where(pd.Series(told, losers.index), winners[names], axis=0)
+    sums = [Fraction(0), Fraction(0)]
+    rows = np.column_stack([prompts.fillna(-1).to_numpy(np.int64), low, high, told & served, served])
+    kinds, counts = np.unique(rows.astype(np.int64), axis=0, return_counts=True)
+    for row, n in zip(kinds.tolist(), counts.tolist(), strict=True):
+        usage = {name: None if value < 0 else value for name, value in zip(names, row[:5], strict=True)}
+        for end, (output, counts_in) in enumerate(((row[5], row[7]), (row[6], row[8]))):
+            prompt = usage if counts_in else {}
+            sums[end] += n * price.cost(Usage.of({**prompt, "output_tokens": output}))
+    return sums[0], sums[1]
+
+
+def cost(found: Copies, price: PriceOf, why: str) -> tuple[tuple[Fraction, Fraction] | None, str]:
+    """Least and most that all losers cost; None, and why, where a model has no price."""
+    losers, winners = found.losers(), found.winners()
+    models = winners["model"].where(winners["model"].notna(), winners["asked_model"]).fillna("")
+    low = high = Fraction(0)
+    for model in sorted(models.unique()):
+        entry = price(str(model))
+        if entry is None:
+            return None, no_price(str(model), why)
+        rows = (models == model).to_numpy(np.bool_)
+        pair = costs(losers[rows].reset_index(drop=True), winners[rows].reset_index(drop=True), entry)
+        low, high = low + pair[0], high + pair[1]
+    return (low, high), ""
+
+
+def _truth(losers: pd.DataFrame, low: Floats, high: Floats, truth: pd.DataFrame) -> Truth | None:
+    """The target's rows of the losers; None without them."""
+    keys = [*KEYS, "attempt"]
+    named = truth[truth["request_id"].notna()].drop_duplicates(keys).set_index(keys)
+    wanted = pd.MultiIndex.from_frame(losers[keys].astype("int64"))
+    place = named.index.get_indexer(wanted) if len(named) else np.full(len(losers), -1)
+    seen = place >= 0
+    if not seen.any():
+        return None
+    rows = named.iloc[place[seen]]
+    sent = rows["output_tokens"].to_numpy(np.float64)
+    after = rows["tokens_after_cancel"].fillna(0).to_numpy(np.float64)
+    billed = rows["billed_output_tokens"].fillna(0).to_numpy(np.float64)
+    made, least, most = sent + after, low[seen], high[seen]
+    left = np.maximum(most - sent, 0)[rows["cancelled_at_ns"].notna().to_numpy(np.bool_)].sum()
+    return Truth(
+        losers=int(seen.sum()),
+        made_tokens=int(made.sum()),
+        billed_tokens=int(billed.sum()),
+        after_cancel_tokens=int(after.sum()),
+        inside=bool(((least <= made) & (made <= most)).all()),
+        billed_inside=bool(least.sum() <= billed.sum() <= most.sum()),
+        cancel_effectiveness=float(1 - after.sum() / left) if left > 0 else None,
+    )

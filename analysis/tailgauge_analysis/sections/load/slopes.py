@@ -1,0 +1,214 @@
+"""What prompt tokens cost in TTFT, and what context and neighbours cost in TPOT.
+
+Rule: answers of the steady stage, slow readers apart, streamed for TPOT; quantile regression at p50 and p95, intervals by
+the stationary bootstrap, at most MOST answers evenly over the stage.
+
+    TTFT = a + u uncached / 1,000 + c cached / 1,000 + f calls in flight when sent + d new connection
+    TPOT = a + k context / 1,000 + s answers that arrive at the same time
+
+TTFT is since sent; context is the prompt and half the answer, its mean while the answer grows. What hardly varies in a
+run, or follows from the others, is left out and named: no slope can be told of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from tailgauge.rows import schema
+from tailgauge_analysis.sections.load.concurrency import decoding, open_at
+from tailgauge_analysis.stats.quantile_regression import fit, independent, intervals
+from tailgauge_analysis.stats.quantiles import BEYOND, UNRELIABLE, Floats
+from tailgauge_analysis.text.format import ms, percentile
+from tailgauge_analysis.text.json_values import Json
+
+PS = (0.5, 0.95)
+MOST, REPS, POINTS = 2000, 200, 400
+EACH = 20  # answers that must lie apart from as many others in a column
+ALIKE = {"tokens": 50.0, "calls": 1.0, "new": 0.0}  # a column whose values lie closer says nothing
+OF_MEAN = 0.05
+UNCACHED, CACHED, IN_FLIGHT, CONNECTION = "uncached_tokens", "cached_tokens", "in_flight", "new_connection"
+CONTEXT, NEIGHBOURS = "context_tokens", "arriving"
+UNITS = {
+    UNCACHED: ("ms per 1,000 uncached prompt tokens", "tokens"),
+    CACHED: ("ms per 1,000 cached prompt tokens", "tokens"),
+    IN_FLIGHT: ("ms per call in flight when sent", "calls"),
+    CONNECTION: ("ms for a new connection", "new"),
+    CONTEXT: ("ms a token per 1,000 tokens of context", "tokens"),
+    NEIGHBOURS: ("ms a token per answer arriving at the same time", "calls"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Slope:
+    """A coefficient at one quantile, in ms, with its 95% interval."""
+
+    name: str
+    p: float
+    value: float
+    low: float
+    high: float
+    mark: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """One regression. `left_out`: what hardly varied. `why`: why there are no slopes. Points for the figure: x, y in ms."""
+
+    of: str
+    n: int
+    slopes: tuple[Slope, ...]
+    left_out: tuple[str, ...]
+    why: str
+    against: str
+    x: Floats
+    y: Floats
+
+
+def fitted(run: pd.DataFrame, stage: pd.DataFrame, unsure_calls: float = 0.0) -> list[Fitted]:
+    """Of TTFT and of TPOT; `run` are all attempts, `stage` those of the steady stage. `unsure_calls`: within how many the
+    calls in flight over all workers are known.
+    """
+    kept = (stage["ended"] == schema.OK) & stage["first_content_at_ns"].notna() & stage["sent_at_ns"].notna()
+    good = stage[kept & stage["reader_paused_ns"].isna() & stage["input_tokens"].notna()]
+    good = good.sort_values("sent_at_ns", kind="stable")
+    streamed = good[(good["streamed"] == True) & (good["output_tokens"] >= 2)]  # noqa: E712 - null where unknown
+    return [_ttft(run, good, unsure_calls), _tpot(run, streamed)]
+
+
+def _prompt(of: pd.DataFrame) -> tuple[Floats, Floats]:
+    """Uncached and cached tokens of each prompt."""
+    names = ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"]
+    rest, created, read = of[names].fillna(0).to_numpy(np.float64).T
+    return rest + created, read
+
+
+def _ttft(run: pd.DataFrame, good: pd.DataFrame, unsure_calls: float) -> Fitted:
+    of = _evenly(good)
+    sent = of["sent_at_ns"].to_numpy(np.float64)
+    uncached, cached = _prompt(of)
+    y = (of["first_content_at_ns"].to_numpy(np.float64) - sent) / 1e6
+    columns = {
+        UNCACHED: uncached, CACHED: cached, IN_FLIGHT: open_at(run, sent),
+        CONNECTION: of["connection_is_new"].to_numpy(np.float64),
+    }  # fmt: skip
+    return regress("ttft_sent", columns, y, UNCACHED, {IN_FLIGHT: 2 * unsure_calls})
+
+
+def _tpot(run: pd.DataFrame, streamed: pd.DataFrame) -> Fitted:
+    of = _evenly(streamed)
+    first, last = (of[f"{name}_content_at_ns"].to_numpy(np.float64) for name in ("first", "last"))
+    tokens = of["output_tokens"].to_numpy(np.float64)
+    columns = {CONTEXT: sum(_prompt(of)) + tokens / 2, NEIGHBOURS: decoding(run, first, last)}
+    y = (last - first) / (tokens - 1) / 1e6
+    real = ~np.isnan(columns[NEIGHBOURS])
+    return regress("tpot", {name: values[real] for name, values in columns.items()}, y[real], NEIGHBOURS)
+
+
+def _evenly(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows if len(rows) <= MOST else rows.iloc[np.linspace(0, len(rows) - 1, MOST).astype(int)]
+
+
+def regress(
+    of: str, columns: Mapping[str, Floats], y: Floats, against: str, unsure: Mapping[str, float] | None = None
+) -> Fitted:
+    """The slopes of y on those columns that vary enough, and more than by what they are `unsure`."""
+    blur = unsure or {}
+    told = {n: values for n, values in columns.items() if len(y) and _varies(n, values, blur.get(n, 0.0))}
+    scaled = {name: values / 1000 if UNITS[name][1] == "tokens" else values for name, values in told.items()}
+    kept = independent({"": np.ones(len(y)), **scaled})
+    left_out = tuple(name for name in columns if name not in kept)
+    few = np.unique(np.linspace(0, max(0, len(y) - 1), min(POINTS, len(y))).astype(int))
+    points = columns[against][few], y[few]
+    why = "" if told else _why(len(y))
+    if not told:
+        return Fitted(of, len(y), (), left_out, why, against, *points)
+    x = np.stack(list(kept.values()), axis=1)
+    slopes = [slope for p in PS for slope in _slopes(x, y, p, list(kept), columns)]
+    return Fitted(of, len(y), tuple(slopes), left_out, "", against, *points)
+
+
+def _why(n: int) -> str:
+    return f"needs {2 * EACH} answers, here are {n}" if n < 2 * EACH else "nothing varied enough in this run"
+
+
+def _varies(name: str, values: Floats, unsure: float) -> bool:
+    """Whether EACH answers lie apart from EACH others by more than what counts as alike."""
+    if len(values) < 2 * EACH:
+        return False
+    low, high = np.partition(values, (EACH - 1, len(values) - EACH))[[EACH - 1, len(values) - EACH]]
+    return bool(high - low > max(unsure, ALIKE[UNITS[name][1]], OF_MEAN * float(np.abs(values).mean())))
+
+
+def _smaller(values: Floats) -> int:
+    """How many lie on the less crowded side of the mean."""
+    above = int((values > values.mean()).sum())
+    return min(above, len(values) - above)
+
+
+def _slopes(x: Floats, y: Floats, p: float, names: list[str], columns: Mapping[str, Floats]) -> list[Slope]:
+    values, ends = fit(x, y, p), intervals(x, y, p, REPS)
+    return [
+        Slope(
+            name, p, float(value), float(low), float(high),
+            UNRELIABLE if _smaller(columns[name]) * (1 - p) < BEYOND else "",
+        )
+        for name, value, (low, high) in zip(names, values, ends, strict=True)
+        if name
+    ]  # fmt: skip
+
+
+def plainly(found: list[Fitted]) -> Json:
+    """The key `slopes` of the report's contents."""
+    return {
+        one.of: {
+            "n": one.n, "why": one.why, "left_out": list(one.left_out),
+            "slopes": [
+                {
+                    "name": s.name, "title": UNITS[s.name][0], "p": s.p, "label": percentile(s.p), "value_ms": _tidy(s.value),
+                    "low_ms": _tidy(s.low), "high_ms": _tidy(s.high), "mark": s.mark,
+                }
+                for s in one.slopes
+            ],
+        }
+        for one in found
+    }  # fmt: skip
+
+
+def _tidy(value: float) -> float:
+    return round(value, 6) + 0.0  # no -0
+
+
+def rows(told: Json) -> list[tuple[str, str, str, list[Json]]]:
+    """For tables: what, of which metric (title and name), and its slopes at PS."""
+    out = []
+    for metric, title in (("ttft_sent", "TTFT since sent"), ("tpot", "TPOT")):
+        by: dict[str, list[Json]] = {}
+        for slope in told[metric]["slopes"]:
+            by.setdefault(slope["title"], []).append(slope)
+        out += [(name, title, metric, slopes) for name, slopes in by.items()]
+    return out
+
+
+def said(slope: Json) -> str:
+    """One cell."""
+    mark = f" {slope['mark']}" if slope["mark"] else ""
+    return f"{ms(slope['value_ms'])} ({ms(slope['low_ms'])} – {ms(slope['high_ms'])}){mark}"
+
+
+def untold(told: Json) -> list[str]:
+    """Which slopes a reader will miss, and why."""
+    words = []
+    for metric, title in (("ttft_sent", "TTFT"), ("tpot", "TPOT")):
+        one = told[metric]
+        if one["why"]:
+            words.append(f"{title}: {one['why']}.")
+        elif one["left_out"]:
+            names = ", ".join(
+                UNITS[name][0].partition(" per ")[2] or "new connection" for name in one["left_out"]
+            )
+            words.append(f"{title}: hardly varied, so that nothing is told of it: {names}.")
+    return words

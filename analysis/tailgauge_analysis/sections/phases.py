@@ -1,0 +1,183 @@
+"""Where the time of an answer went, as far as the target tells: network, queue, prefill, decode, and its own phases.
+
+Rule: attempts of the steady stage that ended ok; slow readers apart. Three tables, each only where the run has it.
+
+- `split`: from the target's own log (the simulated endpoint keeps one). Queue is all that comes between the whole request
+  and the first step with a part of its prompt. The parts of an attempt follow each other and
+  add up to last content - sent. Each lies within one clock, but the network: there the way out has the worker's offset
+  with one sign and the way back with the other, so that it cancels.
+- `events`: status events. A phase lasts until the next one begins, the last one until the last content. They too add up.
+- `timings`: Server-Timing. Durations that the target names; they may overlap, so that they need not add up.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from tailgauge.rows import schema
+from tailgauge_analysis.load.dedup import CALL
+from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.stats.quantiles import Floats, Quantile, quantiles
+from tailgauge_analysis.text.format import plain, share
+from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.text.quantile import quantile
+
+PS = (0.5, 0.95, 0.99)
+MOST = 20
+BEFORE = "before the first phase"
+DURATION = ";dur"  # of Server-Timing; any other name is when a phase began
+
+NETWORK = "network, both ways"
+QUEUE, PREFILL, DELIVERY = "queue, front end included", "prefill", "from the first token to its chunk"
+INSIDE = "target, to its first chunk"
+DECODE = "decode"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the time of an attempt, in ms. `share` is of all that its table adds up; None where that is nothing."""
+
+    name: str
+    n: int
+    share: float | None
+    quantiles: tuple[Quantile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """The three tables; each may be empty. `answers` and `told`: attempts that ended ok, and those that told of phases."""
+
+    answers: int
+    told: int
+    split: tuple[Part, ...]
+    events: tuple[Part, ...]
+    timings: tuple[Part, ...]
+
+
+def phases(frames: Frames, of_target: Steady) -> Phases | None:
+    """What the target told of its time; None where it told nothing."""
+    attempts = of_target.attempts
+    good = attempts[(attempts["ended"] == schema.OK) & attempts["first_content_at_ns"].notna()]
+    good = good.sort_values("sent_at_ns", kind="stable")
+    said = good[good["phases"].notna()]
+    told = [parse(text) for text in said["phases"]]
+    length = (said["last_content_at_ns"] - said["sent_at_ns"]).to_numpy(np.float64) / 1e6
+    first = (said["first_content_at_ns"] - said["sent_at_ns"]).to_numpy(np.float64) / 1e6
+    found = Phases(
+        answers=len(good),
+        told=len(said),
+        split=_split(good, frames.truth),
+        events=_events([began for began, _ in told], length),
+        timings=_timings([took for _, took in told], first),
+    )
+    return found if found.split or found.events or found.timings else None
+
+
+def plainly(found: Phases | None) -> Json | None:
+    """The key `phases` of the report's contents."""
+    if found is None:
+        return None
+    tables = {name: getattr(found, name) for name in ("split", "events", "timings")}
+    return {"answers": found.answers, "told": found.told} | {
+        table: [
+            {"name": part.name, "n": part.n, "share": part.share, "quantiles": [quantile(q, "failed") for q in part.quantiles]}
+            for part in parts
+        ]
+        for table, parts in tables.items()
+    }  # fmt: skip
+
+
+def sentence(told: Json | None) -> str:
+    """Where most of the time went."""
+    whole = "the time to the last content"
+    for table, of in (("split", whole), ("events", whole), ("timings", "the time to the first content")):
+        known = [part for part in told[table] if part["share"] is not None] if told else []
+        if known:
+            most = max(known, key=lambda part: float(part["share"]))
+            return f"The largest part of {of} is {most['name']}: {share(most['share'])}."
+    return ""
+
+
+def parse(text: str) -> tuple[dict[str, float], dict[str, float]]:
+    """When each phase began, ms since sent; and what each Server-Timing entry took, in ms. Nothing of other text."""
+    try:
+        entries = json.loads(text)
+    except ValueError:
+        return {}, {}
+    began: dict[str, float] = {}
+    took: dict[str, float] = {}
+    for name, ns in entries.items() if isinstance(entries, dict) else ():
+        if isinstance(ns, int | float) and not isinstance(ns, bool) and np.isfinite(ns):
+            kind = took if name.endswith(DURATION) else began
+            kind[plain(name.removesuffix(DURATION), 60)] = float(ns) / 1e6
+    return began, took
+
+
+def _split(good: pd.DataFrame, truth: pd.DataFrame) -> tuple[Part, ...]:
+    """Each attempt against the target's log of it."""
+    keys = list(CALL)
+    columns = ["received_at_ns", "prefill_started_at_ns", "prefill_ended_at_ns", "first_chunk_sent_at_ns"]
+    known = truth[truth["first_chunk_sent_at_ns"].notna()].drop_duplicates(keys)
+    both = good.merge(known[[*keys, *columns]], on=keys)
+    if not len(both):
+        return ()
+    at = {name: both[name].to_numpy(np.float64) for name in (*columns, *_OURS)}
+    network = (
+        at["received_at_ns"] - at["sent_at_ns"] + at["first_content_at_ns"] - at["first_chunk_sent_at_ns"]
+    )
+    inside = at["first_chunk_sent_at_ns"] - at["received_at_ns"]
+    by_engine = not np.isnan(at["prefill_started_at_ns"] + at["prefill_ended_at_ns"]).any()
+    within = {
+        QUEUE: at["prefill_started_at_ns"] - at["received_at_ns"],
+        PREFILL: at["prefill_ended_at_ns"] - at["prefill_started_at_ns"],
+        DELIVERY: at["first_chunk_sent_at_ns"] - at["prefill_ended_at_ns"],
+    }
+    parts = {
+        NETWORK: network,
+        **(within if by_engine else {INSIDE: inside}),
+        DECODE: at["last_content_at_ns"] - at["first_content_at_ns"],
+    }
+    whole = float((at["last_content_at_ns"] - at["sent_at_ns"]).sum()) / 1e6
+    return tuple(_part(name, ns / 1e6, whole) for name, ns in parts.items())
+
+
+_OURS = ("sent_at_ns", "first_content_at_ns", "last_content_at_ns")
+
+
+def _events(began: list[dict[str, float]], length: Floats) -> tuple[Part, ...]:
+    """How long each phase lasted, in the order in which the phases begin in the median."""
+    lasted: dict[str, list[float]] = {}
+    starts: dict[str, list[float]] = {}
+    whole = 0.0
+    for phases_of_one, end in zip(began, length, strict=True):
+        if not phases_of_one:
+            continue
+        names = [BEFORE, *sorted(phases_of_one, key=phases_of_one.__getitem__)]
+        at = [0.0, *sorted(phases_of_one.values())]
+        whole += max(end, at[-1])
+        for name, start, stop in zip(names, at, [*at[1:], max(end, at[-1])], strict=True):
+            lasted.setdefault(name, []).append(stop - start)
+            starts.setdefault(name, []).append(start)
+    order = sorted(lasted, key=lambda name: float(np.median(starts[name])))
+    return tuple(_part(name, np.array(lasted[name]), whole) for name in order[:MOST])
+
+
+def _timings(took: list[dict[str, float]], first: Floats) -> tuple[Part, ...]:
+    """What Server-Timing says, in the order of its names' first appearance; shares of the time to the first content."""
+    found: dict[str, list[float]] = {}
+    waited: dict[str, float] = {}
+    for entries, wait in zip(took, first, strict=True):
+        for name, ms in entries.items():
+            found.setdefault(name, []).append(ms)
+            waited[name] = waited.get(name, 0.0) + wait
+    return tuple(_part(name, np.array(values), waited[name]) for name, values in list(found.items())[:MOST])
+
+
+def _part(name: str, values: Floats, whole: float) -> Part:
+    share = float(values.sum()) / whole if whole > 0 else None
+    return Part(name, len(values), share, tuple(quantiles(values, PS)))

@@ -1,0 +1,1 @@
+"""Quantiles, intervals, bootstrap, regression, survival: arrays in, numbers out. Must not know: runs."""

@@ -1,0 +1,94 @@
+"""Intervals for what is no quantile: the stationary bootstrap.
+
+Rule: rows in order of time in, an interval of a ratio of sums or of a difference of means out. Rows under load depend on
+their neighbours, so whole stretches are drawn again: each begins anywhere, goes on round the end, and its length is
+geometric with mean `block` (Politis and Romano 1994). A block should be several times as long as the dependence:
+`blocks` takes the square root of n or ten correlation times, whichever is longer.
+
+A sample of few blocks varies less about its own mean than about the truth: the interval's ends are drawn apart, by what
+blocks of geometric length lose of the variance, 1 - 2 block / n, and by Student's t for n / block blocks. Without it a
+nominal 95% came out as 81 to 94%; with it as 90 to 95% (shares of 300 to 4000 rows, correlated by 0 to 0.97).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tailgauge_analysis.stats.quantiles import CONFIDENCE, Floats, Ints, correlation_time
+
+REPS = 2000
+MOST = 4000  # rows to draw from; more are added up in stretches first
+_Z = 1.959964  # the normal quantile of CONFIDENCE; `_apart` expands Student's t about it
+SEED = 20_240_229  # the same rows give the same interval
+
+
+def blocks(values: Floats) -> float:
+    """Mean block length for a series."""
+    n = len(values)
+    times = correlation_time(values) if n > 1 and values.std() > 0 else 1.0
+    return min(max(1.0, n / 4), max(math.sqrt(n), 10 * times))
+
+
+def draw(n: int, block: float, rng: np.random.Generator) -> Ints:
+    """Indices of one resample of n rows."""
+    starts = rng.random(n) < 1 / block
+    starts[0] = True
+    place = rng.integers(0, n, n)
+    group = np.cumsum(starts) - 1
+    first = np.flatnonzero(starts)
+    drawn: Ints = (place[first][group] + np.arange(n) - first[group]) % n
+    return drawn
+
+
+def ratio(over: Floats, under: Floats, block: float | None = None, reps: int = REPS) -> tuple[float, float]:
+    """Interval of sum(over) / sum(under); (0, inf) where there is nothing to divide by."""
+    over, under = _fewer(over), _fewer(under)
+    n = len(over)
+    if not n or under.sum() <= 0:
+        return 0.0, math.inf
+    centre = over.sum() / under.sum()
+    length = blocks(over - centre * under) if block is None else block
+    rng = np.random.default_rng(SEED)
+    seen = np.empty(reps)
+    for i in range(reps):
+        rows = draw(n, length, rng)
+        below = under[rows].sum()
+        seen[i] = over[rows].sum() / below if below > 0 else centre
+    low, high = _ends(seen, centre, _apart(n, length))
+    low = max(0.0, low) if over.min() >= 0 else low
+    return low, min(1.0, high) if (over <= under).all() else high
+
+
+def difference(a: Floats, b: Floats, block: float | None = None, reps: int = REPS) -> tuple[float, float]:
+    """Interval of mean(a) - mean(b) of two series that have nothing to do with each other."""
+    rng = np.random.default_rng(SEED)
+    lengths = [blocks(values) if block is None else block for values in (a, b)]
+    seen = np.empty(reps)
+    for i in range(reps):
+        seen[i] = a[draw(len(a), lengths[0], rng)].mean() - b[draw(len(b), lengths[1], rng)].mean()
+    apart = max(_apart(len(a), lengths[0]), _apart(len(b), lengths[1]))
+    return _ends(seen, float(a.mean() - b.mean()), apart)
+
+
+def _fewer(values: Floats) -> Floats:
+    """Sums of stretches that are equally long but for one row: sums of sums are the same sums."""
+    if len(values) <= MOST:
+        return values
+    edges = np.linspace(0, len(values), MOST + 1).astype(np.int64)[:-1]
+    added: Floats = np.add.reduceat(values, edges)
+    return added
+
+
+def _apart(n: int, block: float) -> float:
+    """How much wider an interval of n rows in blocks has to be than the resamples are."""
+    df = max(2.0, n / block - 1)
+    t = _Z + (_Z**3 + _Z) / (4 * df) + (5 * _Z**5 + 16 * _Z**3 + 3 * _Z) / (96 * df**2)
+    return t / _Z / math.sqrt(max(0.5, 1 - 2 * block / n))
+
+
+def _ends(seen: Floats, centre: float, apart: float) -> tuple[float, float]:
+    alpha = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(seen, (alpha, 1 - alpha))
+    return float(centre - (centre - low) * apart), float(centre + (high - centre) * apart)

@@ -1,0 +1,74 @@
+"""A share of what was counted, with its exact interval on effective n.
+
+Rule: indicators in order of time in; what comes together counts as less than it seems (quantiles.effective_n). A share of
+nothing has no value and no interval.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tailgauge_analysis.stats.binomial import clopper_pearson
+from tailgauge_analysis.stats.quantiles import effective_n
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """`k` of `n`, with the 95% interval of the share."""
+
+    k: int
+    n: int
+    n_eff: int
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One share minus another, with its 95% interval."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+def difference(a: Portion, b: Portion) -> Difference:
+    """a - b of shares that have nothing to do with each other: their intervals recover the variances (Newcombe 1998)."""
+    if (
+        a.value is None
+        or b.value is None
+        or a.low is None
+        or b.low is None
+        or a.high is None
+        or b.high is None
+    ):
+        return Difference(None, None, None)
+    value = a.value - b.value
+    below, above = (
+        math.hypot(a.value - a.low, b.high - b.value),
+        math.hypot(a.high - a.value, b.value - b.low),
+    )
+    return Difference(value, max(-1.0, value - below), min(1.0, value + above))
+
+
+def portion(seen: npt.NDArray[np.bool_]) -> Portion:
+    """The share of True."""
+    n, k = len(seen), int(seen.sum())
+    return _of(k, n, effective_n(seen) if n else 0)
+
+
+def counted(k: int, n: int, n_eff: int | None = None) -> Portion:
+    """The share k / n of what is independent, or of what says as much as `n_eff` that are."""
+    return _of(k, n, n if n_eff is None else n_eff)
+
+
+def _of(k: int, n: int, n_eff: int) -> Portion:
+    if not n:
+        return Portion(0, 0, 0, None, None, None)
+    low, high = clopper_pearson(k * n_eff / n, n_eff)
+    return Portion(k, n, n_eff, k / n, low, high)

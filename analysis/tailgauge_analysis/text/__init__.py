@@ -1,0 +1,1 @@
+"""Numbers, units and foreign text as people read them."""

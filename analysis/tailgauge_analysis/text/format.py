@@ -1,0 +1,88 @@
+"""How numbers and foreign text are written for people.
+
+Rule: pure functions to strings; the same ones for the page, Markdown and the terminal, so that all say the same.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+
+from tailgauge import sanitize
+
+_ACTIVE = re.compile(r"([\\`*_{}\[\]|#!~])")
+
+plain = sanitize.plain  # text of others, made harmless
+
+
+def ms(value: float | None) -> str:
+    """Milliseconds to three figures or so: 0.042, 4.21, 42.1, 421, 4,210."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    size = abs(value)
+    decimals = 0 if size >= 99.95 or size == 0 else 1 if size >= 9.995 else 2 if size >= 0.0995 else 3
+    return f"{value:,.{decimals}f}"
+
+
+def ms_or_failed(value: float | None) -> str:
+    """As `ms`; a quantile that falls on requests without answer is infinite."""
+    return "failed" if value is not None and math.isinf(value) else ms(value)
+
+
+def figures(value: float) -> str:
+    """A rate, a cost: three figures, and thousands marks."""
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
+
+
+def count(value: float | None) -> str:
+    """A whole number with thousands marks."""
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def share(value: float | None) -> str:
+    """A share as per cent: 0 %, 0.012 %, 4.2 %, 99.98 %."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    if value in {0.0, 1.0}:
+        return f"{value:.0%}"
+    near = min(value, abs(1 - value)) * 100  # more than all is possible: of a rate, say
+    decimals = 1 if near >= 0.995 else 2 if near >= 0.0995 else 3
+    return f"{value * 100:.{decimals}f}%"
+
+
+def clock(seconds: float) -> str:
+    """A point of the run clock: 00:12, 1:02:03."""
+    whole = max(0, math.floor(seconds))
+    hours, rest = divmod(whole, 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60:02d}:{rest % 60:02d}"
+
+
+def plural(n: int, word: str) -> str:
+    """`1 row`, `2 rows`."""
+    return f"{n:,} {word}" if n == 1 else f"{n:,} {word}s"
+
+
+def listed(names: Iterable[str], most: int | None = 10) -> str:
+    """`0, 1 and 2`; `0, 1 and 7 others` where there are more than `most`; None: all."""
+    every = list(names)
+    most = len(every) if most is None else most
+    shown = every[: most - 1] if len(every) > most else every[:-1]
+    last = every[-1] if len(shown) == len(every) - 1 else f"{len(every) - len(shown)} others"
+    return f"{', '.join(shown)} and {last}" if shown else last
+
+
+def sentence(text: str) -> str:
+    """The text with a capital at its beginning."""
+    return text[:1].upper() + text[1:]
+
+
+def percentile(p: float) -> str:
+    """`p99`, `p99.9`."""
+    return f"p{p * 100:.10g}"
+
+
+def markdown_safe(text: object) -> str:
+    """Foreign text as Markdown that means nothing but itself."""
+    escaped = _ACTIVE.sub(r"\\\1", plain(str(text)))
+    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,29 @@
+"""Values out of JSON of which nothing is certain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Json = dict[str, Any]
+
+
+def table(tree: Any, key: str) -> Json:
+    """The table under `key`, empty where there is none."""
+    value = tree.get(key) if isinstance(tree, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def listing(tree: Json, key: str) -> list[Any]:
+    """The list under `key`, empty where there is none."""
+    value = tree.get(key)
+    return value if isinstance(value, list) else []
+
+
+def whole(value: Any) -> int | None:
+    """The whole number of 64 bits that `value` is, else None."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 62 else None
+
+
+def text(value: Any) -> str:
+    """The text that `value` is, empty where it is none."""
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,49 @@
+"""A quantile for the contents of a report, and in words.
+
+Rule: each number has a word beside it, `value`, or why there is no number; the page, Markdown and the terminal say the
+same.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile
+from tailgauge_analysis.text.format import ms, percentile
+from tailgauge_analysis.text.json_values import Json
+
+VALUE = "value"
+NONE = "none"
+
+
+def quantile(q: Quantile, beyond: str) -> Json:
+    """A quantile: each number with a word, `value`, or why there is no number."""
+    hidden = q.mark == TOO_FEW
+    value, value_is = _bound(q.value, beyond, TOO_FEW)
+    low, low_is = _bound(q.low, beyond, NONE)
+    high, high_is = _bound(q.high, beyond, NONE)
+    if hidden:
+        value, low, high, value_is, low_is, high_is = None, None, None, TOO_FEW, NONE, NONE
+    return {
+        "p": q.p, "label": percentile(q.p), "n": q.n, "n_eff": q.n_eff, "mark": q.mark,
+        "value_ms": value, "value_is": value_is, "low_ms": low, "low_is": low_is, "high_ms": high, "high_is": high_is,
+    }  # fmt: skip
+
+
+def _bound(value: float | None, beyond: str, absent: str) -> tuple[float | None, str]:
+    if value is None:
+        return None, absent
+    return (round(value, 6), VALUE) if math.isfinite(value) else (None, beyond)
+
+
+def spoken(q: Json) -> str:
+    """A quantile of the contents in words: `212 ms (95% interval 207 to 218)`."""
+    if q["value_is"] != VALUE:
+        return "falls among requests without answer"
+    return f"{ms(q['value_ms'])} ms (95% interval {bound(q, 'low')} to {bound(q, 'high')})"
+
+
+def bound(q: Json, end: str) -> str:
+    """One end of an interval in words; `?` where the sample has no such bound."""
+    word = q[f"{end}_is"]
+    return ms(q[f"{end}_ms"]) if word == VALUE else "?" if word == NONE else str(word)

@@ -1,0 +1,181 @@
+"""What the run cites of this machine's certificate, and whether its load stayed within what was certified.
+
+Rule: run.json holds what is cited, so a report needs no certificate file. A run without one says so and is judged as
+before. Beyond the certified rate is an explanation, because nobody knows; where the client was seen to fail at such a
+rate when it was calibrated, the run is DEGRADED.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tailgauge.thresholds import DEGRADED
+from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.stats.quantiles import Floats
+from tailgauge_analysis.text.format import count, ms, plain
+from tailgauge_analysis.text.json_values import Json, text
+from tailgauge_analysis.verdict.verdict import Evidence, Said
+
+OVER_S = 5.0  # the busiest stretch of that length, or the steady stage if that is shorter
+_NUMBERS = (
+    "holds_to_per_s",
+    "failed_at_per_s",
+    "ttft_spread_ms",
+    "gap_spread_ms",
+    "ttft_bias_ms",
+    "gap_bias_ms",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Certified:
+    """What is cited; without an `id`, `why` says why nothing is. Rates are chunks a second of one worker."""
+
+    id: str | None
+    why: str
+    made_at: str
+    transport: str
+    holds_to_per_s: float | None
+    failed_at_per_s: float | None
+    ttft_spread_ms: float | None
+    gap_spread_ms: float | None
+    ttft_bias_ms: float | None
+    gap_bias_ms: float | None
+    busiest: int | None  # the worker
+    busiest_per_s: float
+
+    @property
+    def beyond(self) -> bool:
+        """Whether a worker received more than what was certified."""
+        return self.holds_to_per_s is not None and self.busiest_per_s > self.holds_to_per_s
+
+    @property
+    def beyond_failed(self) -> bool:
+        """Whether a worker received as much as what the client was seen to fail at."""
+        return self.failed_at_per_s is not None and self.busiest_per_s >= self.failed_at_per_s
+
+
+def certified(frames: Frames, steady: Steady) -> Certified:
+    """What a run cites, beside the rate of its busiest worker."""
+    told = frames.run["certificate"]
+    numbers = {name: _number(told.get(name)) for name in _NUMBERS}
+    named, why = text(told.get("id")), text(told.get("why")) or "run.json says nothing of one"
+    if named and (
+        numbers["holds_to_per_s"] is None
+        or numbers["ttft_spread_ms"] is None
+        or numbers["gap_spread_ms"] is None
+    ):
+        named, why = "", "what run.json says of it is not whole"
+    elsewhere = [
+        str(w["worker"]) for w in frames.run["workers"] if w["host"] and w["host"] != text(told.get("host"))
+    ]
+    if named and elsewhere:
+        named, why = "", f"worker {', '.join(elsewhere[:5])} ran on another machine than the one it is of"
+    if not named:
+        numbers = dict.fromkeys(_NUMBERS)
+    worker, rate = busiest(frames, steady)
+    return Certified(
+        id=plain(named, 60) if named else None,
+        why="" if named else plain(why, 300),
+        made_at=plain(text(told.get("made_at")), 30) if named else "",
+        transport=plain(text(told.get("transport")), 10) if named else "",
+        busiest=worker,
+        busiest_per_s=rate,
+        **numbers,
+    )
+
+
+def busiest(frames: Frames, steady: Steady) -> tuple[int | None, float]:
+    """The worker with the most chunks a second over OVER_S, from the start of the steady stage on, and how many.
+
+    An answer's chunks are taken as spread evenly from its first to its last.
+    """
+    most: tuple[int | None, float] = (None, 0.0)
+    attempts = frames.attempts
+    seen = attempts[(attempts["chunks"] > 0) & attempts["first_content_at_ns"].notna()]
+    over = min(OVER_S, steady.seconds)
+    if over <= 0:
+        return most
+    until_s = max(steady.to_s, float(seen["last_content_at_ns"].max()) / 1e9 if len(seen) else 0.0)
+    at_s = np.append(np.arange(steady.from_s, until_s - over, max(over / 5, 0.1)), until_s - over)
+    for worker in np.unique(seen["worker"].to_numpy(np.int64)).tolist():
+        rows = seen[seen["worker"] == worker]
+        begin = rows["first_content_at_ns"].to_numpy(np.float64) / 1e9
+        end = rows["last_content_at_ns"].fillna(rows["first_content_at_ns"]).to_numpy(np.float64) / 1e9
+        so_far = _so_far(begin, np.maximum(end, begin + 1e-3), rows["chunks"].to_numpy(np.float64))
+        rate = float((np.interp(at_s + over, *so_far) - np.interp(at_s, *so_far)).max(initial=0.0)) / over
+        if rate > most[1]:
+            most = (worker, rate)
+    return most
+
+
+def _so_far(begin: Floats, end: Floats, chunks: Floats) -> tuple[Floats, Floats]:
+    """Moments, and chunks until then: a line whose slope changes where an answer begins or ends."""
+    moments = np.concatenate([begin, end])
+    slopes = np.concatenate([chunks / (end - begin), -chunks / (end - begin)])
+    order = np.argsort(moments, kind="stable")
+    moments, slope = moments[order], np.cumsum(slopes[order])
+    return moments, np.concatenate([[0.0], np.cumsum(slope[:-1] * np.diff(moments))])
+
+
+def sentence(one: Certified) -> str:
+    """What a report says of it."""
+    if one.id is None:
+        return f"No certificate of this machine's own error is cited: {one.why}. `tailgauge calibrate` makes one."
+    assert one.ttft_spread_ms is not None
+    assert one.gap_spread_ms is not None
+    assert one.holds_to_per_s is not None
+    errors = f"{ms(one.ttft_spread_ms)} ms (TTFT since sent) and {ms(one.gap_spread_ms)} ms (chunk gaps)"
+    bound, rate = count(round(one.holds_to_per_s)), count(round(one.busiest_per_s))
+    beyond = ", which is more" if one.beyond else ""
+    return (
+        f"Undisturbed, this machine measures with an error of at most {errors} at p99, up to {bound} chunks/s a worker: "
+        f"certificate {one.id} of {one.made_at[:10]}. Here the busiest worker received {rate}{beyond}."
+    )
+
+
+def explanations(one: Certified) -> list[str]:
+    """What is beyond the certificate, where no gate says it."""
+    if not one.beyond or one.beyond_failed:
+        return []
+    rate, bound = count(round(one.busiest_per_s)), count(round(one.holds_to_per_s or 0))
+    text = (
+        f"worker {one.busiest} received {rate} chunks/s, more than the {bound} for which this machine's error is certified: "
+        "use more workers, or calibrate with --planned"
+    )
+    return [text]
+
+
+def judge(evidence: Evidence) -> Said | None:
+    """The gate `certificate`: the load reached what the client was seen to fail at."""
+    one = certified(evidence.frames, evidence.steady)
+    if not one.beyond_failed:
+        return None
+    assert one.holds_to_per_s is not None
+    workers = math.ceil(one.busiest_per_s / one.holds_to_per_s)
+    rate, wrong, right = (
+        count(round(n or 0)) for n in (one.busiest_per_s, one.failed_at_per_s, one.holds_to_per_s)
+    )
+    text = (
+        f"Worker {one.busiest} received {rate} chunks/s: when this machine was calibrated its times were wrong at {wrong} "
+        f"chunks/s, and right up to {right}."
+    )
+    advice = f"Use {workers} times as many workers, on as many cores; calibrate again if something disturbed it then."
+    return DEGRADED, text, advice
+
+
+def plainly(one: Certified) -> Json:
+    """The same as plain values, with the sentence."""
+    facts: dict[str, Any] = {name: getattr(one, name) for name in one.__dataclass_fields__}
+    return {**facts, "beyond": one.beyond, "text": sentence(one)}
+
+
+def _number(value: Any) -> float | None:
+    """A finite number that is no truth value."""
+    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if good else None

@@ -1,0 +1,114 @@
+"""The client's own state: what each worker says of itself, second by second.
+
+Rule: facts and explanations, no judgement. Under kernel stamps a busy client does not move a measured time, so CPU,
+loop lag and garbage collection explain a failed gate and are none themselves (explanations.py, gates.py). A number is
+None where the worker did not tell, as before schema 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from tailgauge import thresholds
+from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.stats.quantiles import rank
+
+LAG_NS = thresholds.USER_LAG_NS
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One worker over the steady stage; the clock step over the whole run."""
+
+    worker: int
+    seconds: int
+    cpu_mean: float
+    cpu_max: float
+    loop_lag_p99_ms: float
+    loop_lag_max_ms: float
+    seconds_lagging: int
+    handover_max_ms: float
+    dispatch_late_max_ms: float
+    gc_max_ms: float
+    rss_max_bytes: int
+    in_flight_max: int
+    client_drops: int
+    clock_step_max_ms: float
+    seconds_beyond_user: int
+    first_interval_share: float | None
+    handover_p50_ms: float | None
+    handover_p99_ms: float | None
+    dispatch_late_p99_ms: float | None
+    pool_waits: int | None
+    pool_wait_max_ms: float | None
+    retransmits: int | None
+    out_of_order: int | None
+    core_wait_max_ms: float | None
+
+
+def workers(frames: Frames, steady: Steady) -> list[Worker]:
+    """A summary of each worker that left health rows."""
+    seconds = steady_health(frames, steady)
+    numbers = np.unique(seconds["worker"].to_numpy(np.int64))
+    of = [(int(n), seconds["worker"] == n, frames.health["worker"] == n) for n in numbers]
+    return [_worker(n, seconds[steady_rows], frames.health[rows]) for n, steady_rows, rows in of]
+
+
+def steady_health(frames: Frames, steady: Steady) -> pd.DataFrame:
+    """Health rows of the steady stage; of the whole run where it had no full second."""
+    health = frames.health.sort_values(["worker", "at_ns"])
+    at_s = health["at_ns"] / 1e9
+    inside = health[(at_s > steady.from_s) & (at_s <= steady.to_s + 0.5)]  # a row ends its second
+    return inside if len(inside) else health
+
+
+def _worker(worker: int, rows: pd.DataFrame, whole_run: pd.DataFrame) -> Worker:
+    lags = rows["loop_lag_max_ns"].sort_values()
+    return Worker(
+        worker=worker,
+        seconds=len(rows),
+        cpu_mean=float(rows["cpu_share"].mean()),
+        cpu_max=float(rows["cpu_share"].max()),
+        loop_lag_p99_ms=float(lags.iloc[rank(len(lags), 0.99) - 1]) / 1e6,
+        loop_lag_max_ms=float(lags.iloc[-1]) / 1e6,
+        seconds_lagging=int((lags > LAG_NS).sum()),
+        handover_max_ms=float(rows["handover_max_ns"].max()) / 1e6,
+        dispatch_late_max_ms=float(rows["dispatch_late_max_ns"].max()) / 1e6,
+        gc_max_ms=float(rows["gc_pause_ns"].max()) / 1e6,
+        rss_max_bytes=int(rows["rss_bytes"].max()),
+        in_flight_max=int(rows["in_flight"].max()),
+        client_drops=int(whole_run["client_drops"].max()),
+        clock_step_max_ms=float(whole_run["clock_step_ns"].abs().max()) / 1e6,
+        seconds_beyond_user=int(((lags > LAG_NS) | (rows["cpu_share"] > thresholds.USER_CPU)).sum()),
+        first_interval_share=_share(rows, whole_run),
+        handover_p50_ms=_ms(rows["handover_p50_ns"].median()),
+        handover_p99_ms=_ms(rows["handover_p99_ns"].max()),
+        dispatch_late_p99_ms=_ms(rows["dispatch_late_p99_ns"].max()),
+        pool_waits=grown("pool_waits", rows, whole_run),
+        pool_wait_max_ms=_ms(rows["pool_wait_max_ns"].max()),
+        retransmits=grown("retransmits", rows, whole_run),
+        out_of_order=grown("out_of_order", rows, whole_run),
+        core_wait_max_ms=_ms(rows["core_wait_ns"].max()),
+    )
+
+
+def grown(column: str, rows: pd.DataFrame, whole_run: pd.DataFrame) -> int | None:
+    """By how much a count grew over some rows of a worker that follow each other."""
+    last = rows[column].max()
+    if np.isnan(last):
+        return None
+    before = whole_run.loc[whole_run["at_ns"] < rows["at_ns"].min(), column].max()
+    return int(last - (0 if np.isnan(before) else before))
+
+
+def _share(rows: pd.DataFrame, whole_run: pd.DataFrame) -> float | None:
+    first, intervals = (grown(name, rows, whole_run) for name in ("first_chunks", "first_intervals"))
+    return intervals / first if first and intervals is not None else None
+
+
+def _ms(ns: float) -> float | None:
+    return None if np.isnan(ns) else float(ns) / 1e6

@@ -1,0 +1,147 @@
+"""Conservation: nothing that was scheduled may vanish.
+
+Rule: counted again from the Parquet rows of the whole run (preflight excepted), then compared with what the run's
+owner counted while it ran. Rows win: of what the owner counted as lost, that is `found` of which a row is here.
+
+    scheduled  = dispatched + client_drop + not_reached + lost
+    dispatched = sum of the ended classes + censored
+
+`scheduled` and `not_reached` leave no rows: they are the owner's or, if it died, the sum of the workers'; of requests
+that arrive by a plan there were at least as many as the last row's number says. `lost` is what is left over: arrivals
+given to a worker of which no row came back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from tailgauge.rows import schema
+from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.load.run_record import PLANNED
+from tailgauge_analysis.text.json_values import Json, table, whole
+from tailgauge_analysis.verdict.losses import Loss, Stretch, losses, unseen
+
+
+@dataclass(frozen=True, slots=True)
+class Conservation:
+    """The two equations with their numbers, every disagreement in words, and each worker's share. `unseen`: when arrivals
+    without a row were due, where the owner did not say.
+    """
+
+    scheduled: int | None
+    dispatched: int
+    client_drop: int
+    not_reached: int
+    lost: int
+    ended: dict[str, int]
+    censored: int
+    duplicates: int
+    missing_rows: int
+    found: int
+    unwritten: dict[str, int]
+    broken: tuple[str, ...]
+    workers: tuple[Loss, ...]
+    unseen: tuple[Stretch, ...]
+
+
+def conservation(frames: Frames) -> Conservation:
+    """Count the run again."""
+    run, requests = frames.run, frames.requests[frames.requests["stage"] != schema.PREFLIGHT]
+    workers = losses(run, requests, frames.health, frames.rows)
+    counts = {str(name): int(n) for name, n in requests["ended"].value_counts().items()}
+    client_drop = counts.pop(schema.CLIENT_DROP, 0)
+    censored = counts.pop(schema.CENSORED, 0)
+    dispatched = len(requests) - client_drop
+    scheduled, not_reached = _planned(run, requests, workers)
+    left = (scheduled or 0) - dispatched - client_drop - not_reached
+    lost = 0 if scheduled is None else max(0, left)
+    not_sent = sum(one.not_sent for one in workers)
+    found = max(0, (whole(run["conservation"].get("lost")) or 0) - lost - not_sent)
+    unwritten = _unwritten(workers)
+    ended = {name: counts[name] for name in schema.ENDED_CLASSES if name in counts}
+    missing, broken = _missing_rows(frames, unwritten.get("chunks", 0))
+    broken += [
+        f"{n} requests ended as {name!r}, which is no class"
+        for name, n in counts.items()
+        if name not in ended
+    ]
+    if scheduled is not None and left < 0:
+        broken.append(f"{-left:,} more requests in the rows than were scheduled ({scheduled:,})")
+    seen: Json = {"dispatched": dispatched, "client_drop": client_drop, "censored": censored, "ended": ended}
+    broken += _disagreements(run, seen, lost, found, unwritten.get("requests", 0))
+    told = any(one.missing for one in workers)
+    return Conservation(
+        scheduled, dispatched, client_drop, not_reached, lost, ended, censored,
+        int(requests["request_id"].duplicated().sum()), missing, found, unwritten, tuple(broken), workers,
+        unseen(requests, lost) if lost and not told and run["arrival"] in PLANNED else (),
+    )  # fmt: skip
+
+
+def _unwritten(workers: Sequence[Loss]) -> dict[str, int]:
+    """Rows that could not be written, by table."""
+    names = sorted({name for one in workers for name in one.unwritten})
+    return {name: sum(one.unwritten.get(name, 0) for one in workers) for name in names}
+
+
+def _planned(run: Json, requests: pd.DataFrame, workers: Sequence[Loss]) -> tuple[int | None, int]:
+    """Scheduled and not reached, from the owner's count, else from the workers'."""
+    counted = run["conservation"]
+    if whole(counted.get("scheduled")) is not None:
+        more = 0
+        if run["arrival"] not in PLANNED:  # nothing was planned: what a lost worker did was never heard of
+            more = sum(max(0, one.rows - (one.leased or 0)) for one in workers if one.state == "lost")
+        not_sent = sum(one.not_sent for one in workers)
+        return counted["scheduled"] + more, (whole(counted.get("not_reached")) or 0) + not_sent
+    leased = [one.leased for one in workers if one.leased is not None]
+    not_reached = sum(whole(w["counts"].get("not_reached")) or 0 for w in run["workers"])
+    if run["planned"] is not None:  # of a worker that said nothing nobody knows what it held
+        at_rest = run["planned"] - sum(leased) if len(leased) == len(workers) else 0
+        return run["planned"], not_reached + max(0, at_rest)
+    if not leased:
+        return None, not_reached
+    last = int(requests["request_id"].max()) // schema.TURNS if len(requests) else -1
+    return max(sum(leased), last + 1 if run["arrival"] in PLANNED else 0), not_reached
+
+
+def _missing_rows(frames: Frames, unwritten_chunks: int) -> tuple[int, list[str]]:
+    """Rows that a worker wrote and no part holds."""
+    missing, broken = 0, []
+    for worker in frames.run["workers"]:
+        for name, wrote in worker["rows"].items():
+            read = frames.rows.get((name, worker["worker"]), 0)
+            missing += max(0, wrote - read)
+            if wrote != read:
+                broken.append(
+                    f"worker {worker['worker']} wrote {wrote:,} rows of {name}, its parts hold {read:,}"
+                )
+    told, held = int(frames.attempts["chunks"].sum()), len(frames.chunks) + unwritten_chunks
+    if told > held:
+        broken.append(f"the attempts tell of {told:,} chunks, the parts hold {len(frames.chunks):,}")
+        missing = max(missing, told - held)
+    return missing, broken
+
+
+def _disagreements(run: Json, seen: Json, lost: int, found: int, unwritten: int) -> list[str]:
+    """Where the owner's count and the rows differ, other than by what is lost, found or could not be written."""
+    out = []
+    counted = run["conservation"]
+    for name in ("dispatched", "client_drop", "censored"):
+        out += _differs(name, whole(counted.get(name)), seen[name], lost, found)
+    told = table(counted, "ended")
+    for name in sorted({*told, *seen["ended"]} if told else set[str]()):
+        out += _differs(name, whole(told.get(name)) or 0, seen["ended"].get(name, 0), lost, found)
+    owner_lost: Any = whole(counted.get("lost"))
+    if owner_lost is not None and lost > owner_lost + unwritten:
+        out.append(f"lost: the owner counted {owner_lost:,}, the rows leave {lost:,}")
+    return out
+
+
+def _differs(name: str, owner: int | None, rows: int, lost: int, found: int) -> list[str]:
+    """A lost worker's last requests were counted live and have no row: up to `lost` may be missing; `found` were not."""
+    if owner is None or -found <= owner - rows <= lost:
+        return []
+    return [f"{name}: the owner counted {owner:,}, the rows say {rows:,}"]

@@ -1,0 +1,136 @@
+"""What was hard for the client, in sentences: which worker, when, and what to do about it.
+
+Rule: an explanation judges nothing; it stands beside the reasons of the verdict, and says more workers only where a core
+was the trouble. A worker whose event loop was late with time left on its core was held up by code that does not give
+way, or waited for a core that others had: these need another remedy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pandas as pd
+
+from tailgauge import thresholds
+from tailgauge.rows import schema
+from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.text.format import clock, count, ms, plural, share
+from tailgauge_analysis.text.json_values import Json, whole
+from tailgauge_analysis.verdict.client import grown, steady_health
+
+LAG_NS = thresholds.USER_LAG_NS
+LOSSES = 0.001  # of the reads
+GARBAGE = 0.05  # of a second
+SHORT_OF_CORES = 0.1  # of the time
+WAITED = 0.5  # of a lag, or of a second
+GREW_BYTES = 500_000_000
+
+
+def explanations(frames: Frames, stage: Steady) -> list[str]:
+    """Every sentence, worker by worker."""
+    out = []
+    more = more_workers(frames, stage)
+    for number, rows in steady_health(frames, stage).groupby("worker"):
+        mine = frames.health[frames.health["worker"] == number]
+        silent = [s for w in frames.run["workers"] if w["worker"] == number for s in w["silent"]]
+        out += [f"worker {number} {text}" for text in _of(rows, mine, more, silent)]
+    return out
+
+
+def more_workers(frames: Frames, stage: Steady) -> str:
+    """How many workers would have had their cores at 70%; what was dropped, or waited for a core, was asked for too."""
+    rows = steady_health(frames, stage)
+    have = max(1, len(frames.run["workers"]))
+    waits = rows["core_wait_ns"].fillna(0) / 1e9
+    wanted = rows["cpu_share"] + waits
+    if not len(rows) or wanted.max() < thresholds.PLANNED_CPU:
+        return "use more workers"
+    used = float(wanted.groupby(rows["worker"]).quantile(0.95).sum())
+    dropped = float((stage.requests["ended"] == schema.CLIENT_DROP).mean()) if len(stage.requests) else 0.0
+    need = max(have + 1, math.ceil(used / thresholds.PLANNED_CPU / max(0.1, 1 - dropped)))
+    text = f"use {need} workers"
+    cores, hosts = whole(frames.run["owner"].get("cpu_count")), {w["host"] for w in frames.run["workers"]}
+    if cores and need > cores and hosts == {frames.run["owner"].get("host")}:
+        text += f", on more machines (this one has {plural(cores, 'core')})"
+    elif waits.mean() > SHORT_OF_CORES:
+        text += f", each with a core of its own (they waited {waits.mean():.0%} of the time for one)"
+    return text
+
+
+def _of(rows: pd.DataFrame, mine: pd.DataFrame, more: str, silent: list[Json]) -> Iterator[str]:
+    """What one worker had to bear; `rows` are its seconds of the stage, `mine` all of them. `silent`: not heard of."""
+    waits = rows["core_wait_ns"].fillna(0) / 1e9
+    busy = _longest(rows, rows["cpu_share"] + waits >= thresholds.BUSY_CPU)
+    if busy is not None:
+        waited = waits.loc[busy.index].mean()
+        of = f"a core and waited for one {waited:.0%} of the time" if waited > SHORT_OF_CORES else "its core"
+        yield f"was at {busy['cpu_share'].mean():.0%} of {of} {_span(busy)}: {more}"
+    yield from _late(rows, silent)
+    pauses = rows["gc_pause_ns"].max() / 1e6
+    if pauses > GARBAGE * 1e3:
+        yield f"spent up to {ms(pauses)} ms of a second in Python's garbage collector"
+    opened, wait_ns = grown("pool_waits", rows, mine), rows["pool_wait_max_ns"].max()
+    if opened and wait_ns > LAG_NS:
+        worst = rows.iloc[int(rows["pool_wait_max_ns"].fillna(0).to_numpy().argmax())]
+        yield (
+            f"opened connections on {count(opened)} calls, which waited up to {ms(wait_ns / 1e6)} ms for it "
+            f"(at {_at(worst)}): open them before with target.preopened, or keep more with target.connections"
+        )
+    again, jumbled = grown("retransmits", rows, mine) or 0, grown("out_of_order", rows, mine) or 0
+    if again + jumbled > LOSSES * (grown("reads", rows, mine) or 0):
+        yield (
+            f"saw the network lose packets: {plural(again, 'segment')} sent again, {plural(jumbled, 'packet')} out of order; "
+            "what TCP repeats is late by 200 ms or a round trip"
+        )
+    memory = rows["rss_bytes"]
+    if memory.iloc[-1] - memory.iloc[0] > GREW_BYTES:
+        yield f"grew by {(memory.iloc[-1] - memory.iloc[0]) / 1e6:,.0f} MB of memory over the stage: it may not last a longer run"
+
+
+def _late(rows: pd.DataFrame, silent: list[Json]) -> Iterator[str]:
+    """Its event loop, and why."""
+    late = rows[rows["loop_lag_max_ns"] > LAG_NS]
+    if not len(late):
+        return
+    worst = late.iloc[int(late["loop_lag_max_ns"].to_numpy().argmax())]
+    lag_ns = worst["loop_lag_max_ns"]
+    text = (
+        f"had its event loop up to {ms(lag_ns / 1e6)} ms late (at {_at(worst)}), "
+        f"above {LAG_NS // 10**6} ms in {len(late)} of {len(rows)} seconds"
+    )
+    if any(_froze(worst["at_ns"] / 1e9, lag_ns / 1e9, s["from_s"], s["to_s"] or math.inf) for s in silent):
+        text += "; nothing was heard of it meanwhile: the process was stopped, or its whole machine"
+    elif worst["core_wait_ns"] > WAITED * lag_ns:
+        text += (
+            f"; it waited {ms(worst['core_wait_ns'] / 1e6)} ms of that second for a core: "
+            "other processes have it, give each worker one of its own"
+        )
+    elif worst["gc_pause_ns"] > WAITED * lag_ns:
+        text += "; Python's garbage collector took that long"
+    elif lag_ns > thresholds.STOOD_NS and worst["cpu_share"] < thresholds.PLANNED_CPU:
+        text += (
+            f"; its core was at {share(worst['cpu_share'])} then: something in it waits without giving way "
+            "(a sleep, a file, a look-up in a plug-in or a listener): take it out"
+        )
+    yield text
+
+
+def _froze(at_s: float, lag_s: float, from_s: float, to_s: float) -> bool:
+    """Whether a lag that ended at `at_s` was most of a silence: a network that is gone makes nothing late."""
+    return from_s < at_s and at_s - lag_s < to_s and lag_s > WAITED * (to_s - from_s)
+
+
+def _span(rows: pd.DataFrame) -> str:
+    return f"from {clock(rows['at_ns'].iloc[0] / 1e9 - 1)} to {clock(rows['at_ns'].iloc[-1] / 1e9)}"
+
+
+def _at(row: pd.Series[float]) -> str:
+    return clock(row["at_ns"] / 1e9)
+
+
+def _longest(rows: pd.DataFrame, mask: pd.Series[bool]) -> pd.DataFrame | None:
+    """The longest unbroken stretch of rows under the mask."""
+    stretches = [part for _, part in rows[mask].groupby((~mask).cumsum()[mask])]
+    return max(stretches, key=len) if stretches else None

@@ -1,0 +1,175 @@
+"""Bad seconds: those in which a worker stood still, and what they blurred.
+
+Rule: a second of a worker is bad where its requests left more than 50 ms late, or where its event loop or its reads were
+so late and stamps taken meanwhile are intervals (`trust.stood`): a lag that met exact stamps only has moved nothing.
+What such a second may take out of a figure is little, and never a request:
+
+- Since-scheduled latencies, failures and drops keep every request. That the client was late is part of them, and to
+  leave out the seconds in which it was would be coordinated omission: it is late when there is most to do.
+- An exact kernel stamp is right whatever the client did, so it stays too.
+- A time since sent, or a chunk gap, that ends or begins with an interval stamp taken in a bad second says how long the
+  client stood, not when the chunk came. Such times are left out of the second set of figures. The headline keeps them,
+  at their high end. Interval stamps of other seconds stay: those chunks did come together.
+
+Of too many bad seconds no figure is left to believe: a gate says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from tailgauge import thresholds
+from tailgauge_analysis.load.chunks import blocks
+from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row, row
+from tailgauge_analysis.metrics.metrics import BY_NAME
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.stats.quantiles import Floats, Ints
+
+Mask = npt.NDArray[np.bool_]
+FIGURES = (("ttft_sent", OFFERED), ("chunk_gap", SUCCESSES))
+PS = (0.5, 0.99)
+_LAGS = ("loop_lag_max_ns", "handover_max_ns", "dispatch_late_max_ns")
+_SAID = ("its event loop was late", "its reads were late", "its requests left late")
+
+
+@dataclass(frozen=True, slots=True)
+class Spell:
+    """Bad seconds of a worker in a row; `worst_ms` is the largest lag, `said` which one it was."""
+
+    worker: int
+    from_s: float
+    to_s: float
+    worst_ms: float
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
+class BadSeconds:
+    """Seconds of all workers in the steady stage, and those of them that are bad."""
+
+    seconds: float
+    bad: float
+    spells: tuple[Spell, ...]
+
+    @property
+    def share(self) -> float:
+        """Share of bad seconds."""
+        return self.bad / self.seconds if self.seconds else 0.0
+
+    @property
+    def worst(self) -> int:
+        """The worker with the most of them."""
+        workers = {spell.worker for spell in self.spells}
+        return max(workers, key=lambda w: sum(s.to_s - s.from_s for s in self.spells if s.worker == w))
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    """A figure with everything, and without what bad seconds blurred."""
+
+    every: Row
+    sharp: Row
+
+
+def bad_seconds(frames: Frames, stage: Steady) -> BadSeconds:
+    """Find them."""
+    seconds = bad = 0.0
+    spells: list[Spell] = []
+    health = frames.health.sort_values("at_ns")
+    by_user = {w["worker"] for w in frames.run["workers"] if w["stamps"] == "user"}
+    for worker in np.unique(health["worker"].to_numpy(np.int64)):
+        rows = health[health["worker"] == worker]
+        end_s = rows["at_ns"].to_numpy(np.float64) / 1e9
+        begin_s = np.concatenate([end_s[:1] - 1, end_s[:-1]])
+        middle = (begin_s + end_s) / 2
+        inside = (middle > stage.from_s) & (middle <= stage.to_s)
+        lags = rows[list(_LAGS)].to_numpy(np.float64)
+        blurred = (
+            np.diff(rows["chunk_intervals"].to_numpy(np.float64), prepend=0) != 0
+        )  # where not told: perhaps
+        if worker in by_user:
+            blurred[:] = True
+        stood = inside & np.array(
+            [thresholds.stood(*three, blurred=bool(b)) for three, b in zip(lags, blurred, strict=True)]
+        )
+        lasted = end_s - begin_s
+        seconds += float(lasted[inside].sum())
+        bad += float(lasted[stood].sum())
+        spells += [_spell(int(worker), begin_s, end_s, lags, some) for some in _stretches(stood)]
+    return BadSeconds(seconds, bad, tuple(spells))
+
+
+def _stretches(mask: Mask) -> list[Ints]:
+    """Indices of each unbroken stretch under the mask."""
+    at = np.flatnonzero(mask)
+    return [part for part in np.split(at, np.flatnonzero(np.diff(at) > 1) + 1) if len(part)]
+
+
+def _spell(worker: int, begin_s: Floats, end_s: Floats, lags: Floats, rows: Ints) -> Spell:
+    worst = lags[rows]
+    which = int(worst.max(axis=0).argmax())
+    return Spell(
+        worker, float(begin_s[rows[0]]), float(end_s[rows[-1]]), float(worst.max()) / 1e6, _SAID[which]
+    )
+
+
+def both(stage: Steady, found: BadSeconds) -> list[Both]:
+    """The figures that interval stamps can move, with and without; nothing where no second was bad."""
+    if not found.spells:
+        return []
+    clear = sharp(stage, found)
+    return [
+        Both(row(BY_NAME[name], stage, view, PS), row(BY_NAME[name], clear, view, PS))
+        for name, view in FIGURES
+    ]
+
+
+def sharp(stage: Steady, found: BadSeconds) -> Steady:
+    """The stage without the first chunks and gaps that bad seconds blurred; every request is still there."""
+    requests = stage.requests.copy()
+    worker = requests["worker"].to_numpy(np.int64)
+    blurred = requests["first_is_interval"].to_numpy(np.bool_) & _within(
+        found, worker, requests["first_at_ns"].to_numpy(np.float64)
+    )
+    requests["first_at_ns"] = requests["first_at_ns"].where(~blurred)
+    lost = _blurred_gaps(stage, found)
+    begin = np.cumsum(stage.gap_counts) - stage.gap_counts
+    counts = stage.gap_counts.copy()
+    some = counts > 0
+    counts[some] -= np.add.reduceat(lost, begin[some], dtype=np.int64)
+    return replace(stage, requests=requests, gaps_ns=stage.gaps_ns[~lost], gap_counts=counts)
+
+
+def _within(found: BadSeconds, worker: Ints, at_ns: Floats) -> Mask:
+    """Which of these moments lie in a bad second of their worker, or so near before it that it read them."""
+    inside = np.zeros(len(at_ns), np.bool_)
+    for spell in found.spells:
+        from_ns, to_ns = spell.from_s * 1e9 - spell.worst_ms * 1e6, spell.to_s * 1e9
+        inside |= (worker == spell.worker) & (at_ns > from_ns) & (at_ns <= to_ns)
+    return inside
+
+
+def _blurred_gaps(stage: Steady, found: BadSeconds) -> Mask:
+    """Gaps in bad seconds that begin or end with a chunk which came in one read with the next: no time between them."""
+    counts = stage.gap_counts
+    lost = np.zeros(len(stage.gaps_ns), np.bool_)
+    edges = np.concatenate([[0], np.cumsum(counts)])
+    first = stage.requests["first_content_at_ns"].to_numpy(np.float64)
+    ends_in = stage.requests["last_content_low_at_ns"].notna().to_numpy(np.bool_)
+    workers = stage.requests["worker"].to_numpy(np.int64)
+    for some in blocks(counts):
+        here = slice(int(edges[some.start]), int(edges[min(some.stop, len(counts))]))
+        gaps, sizes = stage.gaps_ns[here], counts[some]
+        of = np.repeat(np.arange(some.start, some.start + len(sizes)), sizes)
+        run = np.cumsum(gaps)
+        before = np.repeat(np.concatenate([[0.0], run])[np.cumsum(sizes) - sizes], sizes)
+        later_ns = first[of] + run - before  # when the chunk at the gap's end came
+        together = gaps == 0
+        is_last = np.concatenate([of[1:] != of[:-1], [True]]) if len(of) else np.zeros(0, np.bool_)
+        next_together = np.where(is_last, ends_in[of], np.concatenate([together[1:], [False]]))
+        lost[here] = (together | next_together) & _within(found, workers[of], later_ns)
+    return lost

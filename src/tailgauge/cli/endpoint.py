@@ -1,0 +1,68 @@
+"""`tailgauge endpoint`: settings as in a scenario, then the server until it is told to stop."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tailgauge.errors import UsageError
+from tailgauge.scenario import model as scenarios
+from tailgauge.simulator import configure
+from tailgauge.simulator.server import serve
+from tailgauge.simulator.settings import Settings
+
+_TABLE = "simulated"
+
+
+def settings(sets: Sequence[str], profile: str | None, seed: int, options: Mapping[str, Any]) -> Settings:
+    """The endpoint's settings from `key=value` texts and the command's own options."""
+    pairs = [(_key(key), value) for key, value in map(scenarios.override, sets)]
+    if profile is not None:
+        pairs.append((f"{_TABLE}.profile", profile))
+    tree: dict[str, Any] = {"name": "endpoint"}
+    for key, value in pairs:
+        scenarios.put(tree, key, value)
+    wanted = scenarios.parse(tree, "--set", {key: f"--set {key}" for key, _ in pairs}).simulated
+    variable = options["api_key_env"]
+    if variable and not os.environ.get(variable):
+        raise UsageError(f"--api-key-env {variable}: that environment variable is not set")
+    if bool(options["certfile"]) != bool(options["keyfile"]):
+        raise UsageError("--certfile and --keyfile belong together: give both or none")
+    return replace(
+        configure.settings(wanted, seed),
+        embed_clock=options["embed_clock"],
+        api_key=os.environ[variable] if variable else None,
+        certfile=_path(options["certfile"]),
+        keyfile=_path(options["keyfile"]),
+    )
+
+
+def _key(given: str) -> str:
+    """The key in a scenario: with the table's name in front, which may be left out."""
+    return given if given.partition(".")[0] == _TABLE else f"{_TABLE}.{given}"
+
+
+def _path(name: str | None) -> Path | None:
+    return Path(name) if name else None
+
+
+def serve_command(
+    host: str,
+    port: int,
+    profile: str | None,
+    sets: Sequence[str],
+    seed: int,
+    options: Mapping[str, Any],
+    on_listening: Callable[[str], None],
+) -> None:
+    """Serve until stopped."""
+    serve(
+        settings(sets, profile, seed, options),
+        host,
+        port,
+        on_listening=on_listening,
+        lifeline=options["lifeline"],
+    )

@@ -1,1 +1,0 @@
-"""Drives the traffic patterns in real time, on greenlets and real sockets."""

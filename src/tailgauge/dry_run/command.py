@@ -1,0 +1,136 @@
+"""`tailgauge run --virtual`: a rehearsal from a scenario to a run folder like any other.
+
+Rule: what virtual time cannot show is refused before anything is written; what it leaves out is told in the notes.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from tailgauge.clock import utc_now
+from tailgauge.dry_run.requests import Rehearsal
+from tailgauge.dry_run.rows import STAMPS
+from tailgauge.dry_run.store import Store
+from tailgauge.errors import UsageError
+from tailgauge.master import progress
+from tailgauge.master.conservation import Share, conserve
+from tailgauge.protocols.settings import SIMULATED
+from tailgauge.rows.run_folder import RunFolder, new_run_id, write_json
+from tailgauge.rows.schema import SCHEMA_VERSION
+from tailgauge.scenario.model import Scenario
+from tailgauge.scenario.simulated import ProxyTable
+from tailgauge.schedule.schedule import Schedule
+from tailgauge.schedule.sessions import loop
+
+MAX_CHUNKS = 20_000_000  # about a gigabyte of memory for the report
+
+NOTE = "a rehearsal in virtual time on the simulated endpoint: nothing was sent, and no client was measured"
+
+
+def rehearse(
+    scenario: Scenario, schedule: Schedule, scenario_file: str, overrides: tuple[str, ...], out: Path
+) -> RunFolder:
+    """Run the scenario in virtual time; returns the run folder, ready for its report."""
+    _possible(scenario, schedule)
+    run_id = new_run_id(scenario.name)
+    folder = RunFolder((out / "runs" / run_id).resolve())
+    folder.create()
+    facts = _facts(scenario, scenario_file, overrides) | {"run_id": run_id, "trace": schedule.trace}
+    notes = [*_notes(scenario), *schedule.notes]
+    write_json(folder.run_json, progress.run_json(facts, "running", notes, []))
+    store = Store(folder)
+    rehearsal = Rehearsal(scenario, schedule, store)
+    try:
+        rehearsal.run()
+        store.close()
+    except OSError as error:
+        raise UsageError(f"{folder.path}: cannot be written: {error.strerror}") from error
+    _conclude(folder, facts, notes, rehearsal, store)
+    return folder
+
+
+def _conclude(
+    folder: RunFolder, facts: dict[str, Any], notes: list[str], rehearsal: Rehearsal, store: Store
+) -> None:
+    counts = rehearsal.counters.as_message()
+    leased = rehearsal.counters.leased
+    facts = facts | {"start_at_ns": rehearsal.start_ns}
+    worker = {
+        "worker": 0,
+        "name": STAMPS,
+        "host": platform.node(),
+        "pid": os.getpid(),
+        "state": "drained",
+        "why": None,
+        "clock": {"offset_ns": 0, "error_ns": 0, "drift_ppb": None},
+        "stamps": STAMPS,
+        "counts": counts,
+        "rows": dict(store.written),
+    }
+    whole = progress.run_json(facts, "complete", notes, []) | {
+        "admission_end_at_ns": rehearsal.end_ns,
+        "ended_at_ns": max(rehearsal.last_ns, rehearsal.end_ns),
+        "conservation": conserve(leased, [Share(leased, counts)]),
+        "workers": [{**worker, "leased": leased}],
+    }
+    write_json(folder.worker_json(0), {"schema_version": SCHEMA_VERSION, **worker, "run": facts})
+    write_json(folder.run_json, whole)
+
+
+def _facts(scenario: Scenario, scenario_file: str, overrides: tuple[str, ...]) -> dict[str, Any]:
+    second = scenario.second_target
+    return {
+        "virtual": True,
+        "scenario": scenario.model_dump(mode="json"),
+        "scenario_file": scenario_file,
+        "overrides": list(overrides),
+        "started_at": utc_now(),
+        "start_at_ns": None,
+        "seed": scenario.seed,
+        "arrival": loop(scenario.arrival, scenario.traffic.values()),
+        "target": {"url": SIMULATED, "simulated": True, "protocol": scenario.target.protocol},
+        "second_target": second and {"url": SIMULATED, "simulated": True, "protocol": second.protocol},
+    }
+
+
+def _possible(scenario: Scenario, schedule: Schedule) -> None:
+    """Refuse what virtual time cannot show."""
+    for name, traffic in scenario.traffic.items():
+        if traffic.pattern == "batch":
+            raise UsageError(
+                f"--virtual: traffic.{name}: message batches are not rehearsed: run it without --virtual"
+            )
+        if traffic.reader.bytes_per_s is not None:
+            raise UsageError(
+                f"--virtual: traffic.{name}.reader: there are no sockets in virtual time that a slow reader could fill: run it without --virtual"
+            )
+    if scenario.simulated.proxy != ProxyTable():
+        raise UsageError(
+            "--virtual: simulated.proxy: a proxy holds bytes back, and a rehearsal has none: run it without --virtual"
+        )
+    outputs = float((schedule.output_tokens * schedule.turns).sum())
+    per_chunk = scenario.simulated.tokens_per_chunk
+    if outputs / per_chunk > MAX_CHUNKS:
+        raise UsageError(
+            f"--virtual: some {outputs / per_chunk:,.0f} chunks are planned, and a report reads at most {MAX_CHUNKS:,}: "
+            "plan shorter answers, or more tokens in a chunk (simulated.tokens_per_chunk)"
+        )
+
+
+def _notes(scenario: Scenario) -> list[str]:
+    """What the reader must know."""
+    notes = [NOTE]
+    for table, target in (("target", scenario.target), ("second_target", scenario.second_target)):
+        if target is not None and target.url != SIMULATED:
+            notes.append(
+                f"{table}.url is {target.url}, and was not asked: the table [simulated] stood in for it"
+            )
+    if scenario.guard.model_dump(exclude_none=True):
+        notes.append("the table [guard] was not in force: a rehearsal costs nothing")
+    for name, traffic in scenario.traffic.items():
+        if traffic.pattern == "structured":
+            notes.append(f"traffic.{name}: the time of the first field is not known in virtual time")
+    return notes

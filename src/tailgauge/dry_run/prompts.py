@@ -1,0 +1,77 @@
+"""Prompts of a rehearsal: the real ones where a cache, a tool or a conversation looks at their words, else of that size.
+
+Rule: a filler has exactly the tokens asked for and costs nothing to make, so that a million requests stay possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Protocol
+
+from tailgauge.call import Prompt
+from tailgauge.patterns.settings import Traffic
+from tailgauge.prompts import Maker, prompt
+from tailgauge.scenario.model import Scenario
+from tailgauge.schedule.schedule import Planned, Schedule
+from tailgauge.simulator import tokens
+
+_SAMPLE_WORDS = 1000
+
+
+class Makes(Protocol):
+    """Who makes prompts; see `prompts.Maker.make`."""
+
+    def make(
+        self, planned: Planned, turn: int = 0, history: Sequence[tuple[str, str]] = ()
+    ) -> tuple[Prompt, ...]:
+        """One prompt a leg."""
+
+    def pre_warm(self) -> Iterator[Prompt]:
+        """One prompt for each prefix that is to be written before the run."""
+
+
+class Filler:
+    """Prompts of the asked size."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
+
+    def make(
+        self,
+        planned: Planned,
+        turn: int = 0,  # noqa: ARG002 - a Maker's arguments
+        history: Sequence[tuple[str, str]] = (),  # noqa: ARG002
+    ) -> tuple[Prompt, ...]:
+        """One prompt a leg."""
+        if self._traffic.pattern != "fan_out":
+            return (_filler(planned.prompt_tokens),)
+        plan = self._traffic.fan_out
+        if plan.kinds:
+            return tuple(_filler(kind.prompt_tokens) for kind in plan.kinds for _ in range(kind.count))
+        return (_filler(planned.prompt_tokens),) * plan.legs
+
+    def pre_warm(self) -> Iterator[Prompt]:
+        """Nothing: without a prefix there is nothing to write."""
+        return iter(())
+
+
+def makers_of(scenario: Scenario, schedule: Schedule) -> Mapping[str, Makes]:
+    """Who makes the prompts of each traffic table."""
+    words_per_token = _SAMPLE_WORDS / tokens.count(prompt(scenario.seed, 0, _SAMPLE_WORDS))
+    marks = scenario.target.protocol == "anthropic"
+    read = scenario.simulated.cache.mode != "off" or schedule.blocks is not None
+
+    def real(traffic: Traffic) -> bool:
+        grows = traffic.session.turns_mean > 1 and traffic.session.grow
+        return read or bool(traffic.cache or traffic.tools or traffic.prompt_file) or grows
+
+    return {
+        name: Maker(scenario.seed, traffic, name, words_per_token, marks=marks) if real(traffic) else Filler(traffic)
+        for name, traffic in scenario.traffic.items()
+    }  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def _filler(size: int) -> Prompt:
+    return Prompt.of("x" * (size * tokens.BYTES_PER_TOKEN))

@@ -1,0 +1,190 @@
+"""The requests of a rehearsal: arrivals at their times, what follows each, and the end of the run.
+
+Rule: as a worker does it, with its own driver, gates, policies and rows; only time is another. A rehearsal is one worker
+without a client: a request is dispatched when it is scheduled, and sent when it is dispatched.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+from tailgauge.call import MAIN, SECOND
+from tailgauge.dry_run.attempts import Attempts
+from tailgauge.dry_run.event_queue import Agenda
+from tailgauge.dry_run.prompts import Makes, makers_of
+from tailgauge.dry_run.store import Rows
+from tailgauge.dry_run.target import VirtualTarget
+from tailgauge.patterns.events import Ask, MakePattern, Send
+from tailgauge.patterns.table import PATTERNS
+from tailgauge.plan.preflight import writes
+from tailgauge.rows.schema import CENSORED, CLIENT_DROP, PREFLIGHT
+from tailgauge.scenario.model import Scenario
+from tailgauge.schedule.schedule import Planned, Schedule
+from tailgauge.schedule.sessions import Turn, draw, following, told
+from tailgauge.simulator.configure import settings as endpoint_settings
+from tailgauge.simulator.settings import Settings
+from tailgauge.worker.cache_tracker import CacheBook
+from tailgauge.worker.concurrency_gate import Gates
+from tailgauge.worker.driver import Drive
+from tailgauge.worker.health.counters import Counters
+from tailgauge.worker.request_ref import Origin
+from tailgauge.worker.request_row import request_row
+
+_BEGIN_NS = 1_000_000_000  # of virtual time: 0 would look like a time that never was
+_LEAD_NS = 1_500_000_000  # from the last pre-warming call to the start, about as in a real run
+_COLLECT_EVERY = (
+    100_000  # objects: a rehearsal makes millions that live for a while, and little garbage in cycles
+)
+
+
+class Rehearsal:
+    """One run on a virtual clock. `settings` and `work_ms` replace the scenario's endpoint."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        schedule: Schedule,
+        store: Rows,
+        *,
+        settings: Settings | None = None,
+        work_ms: Callable[[str], float] | None = None,
+    ) -> None:
+        self.scenario, self._schedule, self._store = scenario, schedule, store
+        self.counters, self.agenda = Counters(), Agenda(_BEGIN_NS)
+        watched = any(traffic.cancel.after_chunks is not None for traffic in scenario.traffic.values())
+        wanted = endpoint_settings(scenario.simulated, scenario.seed) if settings is None else settings
+        self.target = VirtualTarget(wanted, self.agenda, watched=watched, work_ms=work_ms)
+        targets = {MAIN: scenario.target, SECOND: scenario.second_target or scenario.target}
+        deadline_s = scenario.limits.attempt_deadline_s
+        self.attempts = Attempts(targets, self.target, self.agenda, store, deadline_s, _book(scenario))
+        self._makers: Mapping[str, Makes] = makers_of(scenario, schedule)
+        self._kinds: dict[str, tuple[MakePattern, Gates]] = {
+            name: (PATTERNS[traffic.pattern](traffic), Gates(self.agenda.now_ns))
+            for name, traffic in scenario.traffic.items()
+        }
+        self._duration_ns = int(scenario.stages.duration_s * 1e9)
+        self._arrivals: Iterator[Planned] = iter(())
+        self._open: dict[Drive, None] = {}  # in the order of their start: a set would have one of its own
+        self.start_ns = self.last_ns = _BEGIN_NS  # of the run; end of its last request
+
+    @property
+    def end_ns(self) -> int:
+        """When the last request may be sent."""
+        return self.start_ns + self._duration_ns
+
+    def run(self) -> None:
+        """From the first arrival to the last row."""
+        before = gc.get_threshold()
+        gc.set_threshold(_COLLECT_EVERY, *before[1:])
+        try:
+            self._pre_warm()
+            self._arrivals = self._schedule.slice(0, self._duration_ns)
+            self._expect()
+            self.agenda.call_at(self.end_ns + round(self.scenario.limits.drain_s * 1e9), self._censor)
+            self.agenda.run(self.target)
+            counters = self.counters
+            counters.not_reached = counters.leased - counters.dispatched - counters.client_drop
+        finally:
+            gc.set_threshold(*before)
+
+    def _pre_warm(self) -> None:
+        """Write the prefixes that are to be there before the run, most popular first."""
+        for trial in writes(self.scenario, self._makers, -1):
+            origin = Origin(trial.request_id, PREFLIGHT, trial.traffic, self.agenda.now_ns())
+            self.attempts.start(origin, Send(trial.call), 0, lambda _: None)
+            self.agenda.run(self.target)
+        if self.agenda.now_ns() > _BEGIN_NS:
+            self.agenda.pass_to(self.agenda.now_ns() + _LEAD_NS)
+        self.start_ns = self.agenda.now_ns()
+
+    # --- one request ------------------------------------------------------------------------------------------
+
+    def _expect(self) -> None:
+        """The next arrival; one at a time, so that a long plan does not lie in memory."""
+        planned = next(self._arrivals, None)
+        if planned is not None:
+            self.counters.leased += planned.turns
+            self.agenda.call_at(self.start_ns + planned.at_ns, partial(self._arrive, planned))
+
+    def _arrive(self, planned: Planned) -> None:
+        self._expect()
+        self._dispatch(Turn.first(planned))
+
+    def _dispatch(self, turn: Turn) -> None:
+        scenario, counters, now_ns = self.scenario, self.counters, self.agenda.now_ns()
+        scheduled = self.start_ns + turn.at_ns
+        stage = scenario.stages.stage_at(turn.at_ns / 1e9)
+        counters.leased += turn.is_closed
+        if counters.in_flight >= scenario.limits.in_flight_per_worker:
+            counters.client_drop += 1
+            self._store.request(request_row(scenario, turn, stage, scheduled, None, CLIENT_DROP))
+            self._follow(turn, CLIENT_DROP, None)
+            return
+        counters.dispatched += 1
+        counters.in_flight += 1
+        asked, request_id, seed = turn.asked, turn.request_id, scenario.seed
+        turn.prompts = self._makers[asked.traffic].make(asked, turn.number, turn.history)
+        make, gates = self._kinds[asked.traffic]
+        ask = Ask(request_id, scheduled, turn.prompts, asked.output_tokens, draw(seed, request_id), seed)
+        origin = Origin(request_id, stage, asked.traffic, scheduled)
+        drive = Drive(
+            make(ask), origin, self.attempts, gates, partial(self._over, turn, stage, now_ns), self.agenda
+        )
+        self._open[drive] = None
+        drive.begin()
+
+    def _over(self, turn: Turn, stage: str, dispatched: int, drive: Drive) -> None:
+        done, now_ns, counters = drive.done, self.agenda.now_ns(), self.counters
+        assert done is not None
+        if drive.bug is not None:
+            raise drive.bug
+        self._open.pop(drive, None)
+        counters.in_flight -= 1
+        self.last_ns = now_ns
+        row = request_row(self.scenario, turn, stage, self.start_ns + turn.at_ns, dispatched, done.ended)
+        row.legs, row.attempts, row.winner = len(drive.calls), drive.attempts, done.winner
+        row.joined_at_ns, row.hedge_held = done.joined_at_ns, done.hedge_held
+        row.ended_at_ns = None if done.ended == CENSORED else now_ns
+        self._store.request(row)
+        if done.ended == CENSORED:
+            counters.censored += 1
+            return
+        counters.end(done.ended)
+        self._follow(turn, done.ended, done.text)
+
+    def _follow(self, turn: Turn, ended: str, answer: str | None) -> None:
+        """Plan the turn after this one; what would be due after the end of the run is never sent."""
+        scenario, since_ns = self.scenario, self.agenda.now_ns() - self.start_ns
+        traffic = scenario.traffic[turn.planned.traffic]
+        coming = following(turn, ended, since_ns, scenario.seed, scenario.arrival, traffic)
+        if coming is None or coming.at_ns >= self._duration_ns:
+            return
+        if traffic.session.grow and not turn.is_closed:
+            coming.history = told(turn, answer)
+        self.agenda.call_at(self.start_ns + coming.at_ns, partial(self._dispatch, coming))
+
+    # --- the end ----------------------------------------------------------------------------------------------
+
+    def _censor(self) -> None:
+        drives = list(self._open)
+        for drive in drives:
+            drive.send_no_more()
+        for drive in drives:
+            drive.censor()
+        self.attempts.abort_open(CENSORED)
+
+
+def _book(scenario: Scenario) -> CacheBook | None:
+    """What the worker would know of the prompt cache, where something is cached."""
+    if all(traffic.cache is None for traffic in scenario.traffic.values()):
+        return None
+    cache = scenario.simulated.cache
+    second = scenario.second_target or scenario.target
+    return CacheBook(
+        True,
+        ttl_s={"5m": cache.ttl_5m_s, "1h": cache.ttl_1h_s},
+        lookback=cache.lookback,
+        models={MAIN: scenario.target.model, SECOND: second.model},
+    )

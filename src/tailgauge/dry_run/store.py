@@ -1,0 +1,92 @@
+"""The rows of a rehearsal on their way to Parquet parts.
+
+Rule: memory is bounded: when enough rows wait, a part is written, there and then; nobody keeps time here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from tailgauge.rows.chunks import Chunks
+from tailgauge.rows.parquet import Segment, chunk_table, compact, row_table, write_part
+from tailgauge.rows.run_folder import RunFolder
+from tailgauge.rows.schema import AttemptRow, RequestRow, TruthRow
+
+ROWS_AT_ONCE = 300_000
+_OF_WORKER = ("requests", "attempts", "chunks", "health")
+
+
+class Rows(Protocol):
+    """Who takes the rows."""
+
+    def request(self, row: RequestRow) -> None:
+        """A request has ended."""
+
+    def attempt(self, row: AttemptRow) -> None:
+        """A call is through, on both sides."""
+
+    def truth(self, row: TruthRow) -> None:
+        """The endpoint's own row of it."""
+
+    def chunks(self, key: tuple[int, int, int], chunks: Chunks) -> None:
+        """Its chunks."""
+
+
+class Store:
+    """Parts of one run folder; `written` are the rows of each table."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._rows: dict[str, list[Any]] = {"requests": [], "attempts": [], "target": []}
+        self._segments: list[Segment] = []
+        self._waiting = 0
+        self._numbers = dict.fromkeys((*_OF_WORKER, "target"), 0)
+        self.written = dict.fromkeys(_OF_WORKER, 0)
+
+    def request(self, row: RequestRow) -> None:
+        """Append a request row."""
+        self._append("requests", row)
+
+    def attempt(self, row: AttemptRow) -> None:
+        """Append an attempt row."""
+        self._append("attempts", row)
+
+    def truth(self, row: TruthRow) -> None:
+        """Append a row of the endpoint's truth."""
+        self._append("target", row)
+
+    def chunks(self, key: tuple[int, int, int], chunks: Chunks) -> None:
+        """Append the chunks of a call."""
+        if chunks:
+            self._segments.append((*key, 0, chunks))
+            self._waiting += len(chunks)
+
+    def close(self) -> None:
+        """Write what is left, and fold each table's parts into one."""
+        self._flush()
+        for name, count in self._numbers.items():
+            if count > 1:
+                parts = [self._folder.part(name, 0, number) for number in range(count)]
+                compact(name, parts, self._folder.part(name, 0, "all"))
+
+    def _append(self, name: str, row: Any) -> None:
+        self._rows[name].append(row)
+        self._waiting += 1
+        if self._waiting > ROWS_AT_ONCE:
+            self._flush()
+
+    def _flush(self) -> None:
+        for name, rows in self._rows.items():
+            if rows:
+                self._write(name, row_table(name, rows))
+                rows.clear()
+        if self._segments:
+            self._write("chunks", chunk_table(self._segments))
+            self._segments = []
+        self._waiting = 0
+
+    def _write(self, name: str, table: Any) -> None:
+        write_part(self._folder.part(name, 0, self._numbers[name]), table)
+        self._numbers[name] += 1
+        if name in self.written:
+            self.written[name] += table.num_rows

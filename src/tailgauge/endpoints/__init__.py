@@ -1,1 +1,0 @@
-"""One wire protocol a file: requests through the official SDK, streams decoded into chunks."""

@@ -1,0 +1,117 @@
+"""All blocks of each model together: does it meet the objectives, and what do 1,000 requests cost.
+
+Rule: an objective is decided as in the report of any run (slo.py), on the values of all blocks. Costs have a bootstrap
+interval over blocks; two models are compared block by block of a round, by the sign-flip test, because what drifts hits
+all models of a round alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tailgauge.experiments.models.block import Block
+from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, PASS, decide
+from tailgauge_analysis.stats.bootstrap import ratio
+from tailgauge_analysis.stats.quantiles import Quantile, quantiles
+from tailgauge_analysis.stats.sign_flips import FEWEST, Flips, flips
+from tailgauge_analysis.text.json_values import Json
+
+PS = (0.5, 0.95, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """One objective of one model."""
+
+    name: str
+    metric: str
+    p: float
+    max_ms: float
+    quantile: Quantile
+    outcome: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """One model. `per_1000`: cost of 1,000 requests with its interval, None without prices; `cheaper`: differences of the
+    logarithm of that cost from the cheapest that meets everything, None of that one itself.
+    """
+
+    name: str
+    blocks: int
+    requests: int
+    answered: int
+    took: tuple[Quantile, ...]
+    objectives: tuple[Objective, ...]
+    per_1000: tuple[float, float, float] | None
+    unit: str
+    why: str
+    dearer: Flips | None = None
+
+    @property
+    def outcome(self) -> str:
+        """Pass if every objective passes, fail if one fails."""
+        seen = {one.outcome for one in self.objectives}
+        return FAIL if FAIL in seen else PASS if seen == {PASS} else INCONCLUSIVE
+
+
+def choice(names: Sequence[str], rounds: Sequence[Mapping[str, Block]], asked: Json) -> list[Chosen]:
+    """In the order of `names`; a model without a single block is left out."""
+    found = []
+    for name in names:
+        blocks = [one[name] for one in rounds if name in one]
+        if blocks:
+            found.append(_chosen(name, blocks, asked))
+    best = cheapest(found)
+    if best is None:
+        return found
+    return [one if one is best else _beside(one, best, rounds) for one in found]
+
+
+def cheapest(found: Sequence[Chosen]) -> Chosen | None:
+    """The cheapest of those that meet everything; None where none does or costs are unknown."""
+    able = [one for one in found if one.outcome == PASS and one.per_1000 is not None]
+    return min(able, key=lambda one: one.per_1000 or (0.0,), default=None)
+
+
+def _chosen(name: str, blocks: Sequence[Block], asked: Json) -> Chosen:
+    objectives = []
+    for key, one in asked.items():
+        p, max_ms = float(one.get("quantile", 0.99)), float(one["max_ms"])
+        values = np.concatenate([block.ms[key] for block in blocks])
+        (quantile,) = quantiles(values, (p,))
+        outcome, why = decide(quantile, max_ms)
+        objectives.append(Objective(key, str(one["metric"]), p, max_ms, quantile, outcome, why))
+    took = quantiles(np.concatenate([block.took for block in blocks]), PS)
+    requests = sum(block.requests for block in blocks)
+    return Chosen(
+        name, len(blocks), requests, sum(block.answered for block in blocks), tuple(took), tuple(objectives),
+        _per_1000(blocks), blocks[0].unit, next((block.why for block in blocks if block.why), ""),
+    )  # fmt: skip
+
+
+def _per_1000(blocks: Sequence[Block]) -> tuple[float, float, float] | None:
+    costs = [block.cost for block in blocks]
+    sizes = np.array([block.requests for block in blocks], np.float64)
+    if any(cost is None for cost in costs) or not sizes.sum():
+        return None
+    spent = np.array(costs, np.float64)
+    low, high = ratio(spent, sizes, block=1.0)
+    return 1000 * float(spent.sum() / sizes.sum()), 1000 * low, 1000 * high
+
+
+def _beside(one: Chosen, best: Chosen, rounds: Sequence[Mapping[str, Block]]) -> Chosen:
+    """The same with how much dearer it is than the cheapest."""
+    pairs = [(of[one.name], of[best.name]) for of in rounds if one.name in of and best.name in of]
+    logs = [
+        np.log(a.cost / a.requests) - np.log(b.cost / b.requests)
+        for a, b in pairs
+        if a.cost and b.cost and a.requests and b.requests
+    ]
+    if len(logs) < FEWEST:
+        return one
+    return replace(one, dearer=flips(np.array(logs, np.float64)))

@@ -1,0 +1,54 @@
+"""One run of an experiment, read once: its frames, its evidence, its verdict, and what it took.
+
+Rule: what every kind of experiment needs, computed as in a report; a kind's own `look` takes it from here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tailgauge_analysis.load.frames import Frames, load
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.sections.findings import evidence_of
+from tailgauge_analysis.verdict.gates import GATES
+from tailgauge_analysis.verdict.verdict import Evidence, reasons, worst
+
+_TOKENS = (
+    "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A run. `reason` is the first against it, empty of a VALID one; `tokens` are those that usage told of."""
+
+    frames: Frames
+    evidence: Evidence
+    run_id: str
+    verdict: str
+    reason: str
+    calls: int
+    tokens: int
+
+    @property
+    def steady(self) -> Steady:
+        """The steady stage, without what was read slowly on purpose."""
+        return self.evidence.of_target
+
+
+def read(folder: Path) -> Reading:
+    """Read a run folder; RunDataError where there is no run."""
+    frames = load([folder])
+    evidence = evidence_of(frames)
+    against = reasons(GATES, evidence)
+    attempts = evidence.frames.attempts
+    return Reading(
+        frames=evidence.frames,
+        evidence=evidence,
+        run_id=frames.run["run_id"],
+        verdict=worst(against),
+        reason=against[0].text if against else "",
+        calls=int(attempts["sent_at_ns"].notna().sum()),
+        tokens=int(attempts[list(_TOKENS)].sum().sum()),
+    )

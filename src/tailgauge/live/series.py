@@ -1,0 +1,165 @@
+"""A run as it is watched: the owner's view folded once a second into a series of bounded length.
+
+Rule: pure. The counters are cumulative, so a point that is left out costs detail and no count: what happened between two
+points is the difference of their counters. When HELD points are there every second one is left out, and from then on
+points are twice as far apart. Live TTFT is of the last WINDOW_S seconds, or since the point before where that is longer:
+
+    bins of the window = bins now - bins then        (DDSketch bins, within 1%)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from tailgauge import quantile_sketch
+from tailgauge.master.progress import Progress
+from tailgauge.rows.schema import RATE_LIMITED
+
+WINDOW_S = 10.0
+HELD = 1200
+WORKERS_TOLD = 100
+NOTES_TOLD = 20
+_WELL = ("running", "drained")
+_JITTER_S = 0.5  # a second's fold may come so much early or late
+
+
+@dataclass(frozen=True, slots=True)
+class SeenWorker:
+    """One worker as its owner sees it. `cpu` 1 = one core; `clock_error_ms` is None where its offset is not known."""
+
+    worker: int
+    name: str
+    host: str
+    state: str
+    sent: int
+    in_flight: int
+    cpu: float | None
+    clock_error_ms: float | None
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A run as its owner sees it now, with all or some of its workers."""
+
+    run_id: str
+    scenario: str
+    scenario_file: str
+    targets: tuple[str, ...]
+    folder: str
+    state: str
+    progress: Progress
+    notes: tuple[str, ...] = ()
+    workers: tuple[SeenWorker, ...] = ()
+    workers_total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The run's counters at one moment: all but the last three only grow. `limited`: attempts that got a 429."""
+
+    at_s: float
+    sent: int = 0
+    failed: int = 0
+    limited: int = 0
+    chunks: int = 0
+    in_flight: int = 0
+    ttft_p50_ms: float | None = None
+    ttft_p99_ms: float | None = None
+
+
+_ORIGIN = Point(0.0)
+_RATES = ("sent", "failed", "limited", "chunks")
+_LEVELS = ("in_flight", "ttft_p50_ms", "ttft_p99_ms")
+
+
+@dataclass(slots=True)
+class Live:
+    """One run over time. `last` is the latest fold, `rates` are those since the one before."""
+
+    every_s: float = 1.0
+    points: list[Point] = field(default_factory=list)
+    last: Point = _ORIGIN
+    rates: dict[str, float] = field(default_factory=dict)
+    _recent: deque[tuple[float, quantile_sketch.Bins]] = field(default_factory=lambda: deque([(0.0, {})]))
+
+    def fold(self, progress: Progress) -> None:
+        """The run as it is at `progress.passed_s`, which is later than at the fold before."""
+        p50_ms, p99_ms = self._ttft(progress.passed_s, progress.ttft)
+        point = Point(
+            at_s=round(progress.passed_s, 2),
+            sent=progress.sent,
+            failed=progress.errors,
+            limited=progress.attempts.get(RATE_LIMITED, 0),
+            chunks=progress.chunks,
+            in_flight=progress.in_flight,
+            ttft_p50_ms=p50_ms,
+            ttft_p99_ms=p99_ms,
+        )
+        self.rates = _rates(self.last, point)
+        self.last = point
+        if not self.points or point.at_s - self.points[-1].at_s >= self.every_s - _JITTER_S:
+            self.points.append(point)
+        if len(self.points) == HELD:
+            self.points = self.points[1::2]
+            self.every_s *= 2
+
+    def _ttft(self, at_s: float, bins: quantile_sketch.Bins) -> tuple[float | None, float | None]:
+        """p50 and p99 in ms of the first chunks of the window that ends now."""
+        since_s = at_s - max(WINDOW_S, self.every_s) + _JITTER_S
+        self._recent.append((at_s, bins))
+        while self._recent[1][0] <= since_s:
+            self._recent.popleft()
+        then = self._recent[0][1]
+        within = {key: new for key, count in bins.items() if (new := count - then.get(key, 0)) > 0}
+        return quantile_sketch.quantile(within, 0.5), quantile_sketch.quantile(within, 0.99)
+
+    def since(self, at_s: float) -> dict[str, list[float | None]]:
+        """The points after `at_s` as columns, counters as rates per second since the point before."""
+        first = bisect_right(self.points, at_s, key=lambda point: point.at_s)
+        before = [self.points[first - 1] if first else _ORIGIN, *self.points[first:-1]]
+        points = self.points[first:]
+        rates = [_rates(one, point) for one, point in zip(before, points, strict=False)]
+        columns: dict[str, list[float | None]] = {"at_s": [point.at_s for point in points]}
+        columns |= {name: [getattr(point, name) for point in points] for name in _LEVELS}
+        return columns | {f"{name}_per_s": [rate[name] for rate in rates] for name in _RATES}
+
+
+def _rates(before: Point, point: Point) -> dict[str, float]:
+    passed_s = point.at_s - before.at_s
+    if passed_s <= 0:
+        return dict.fromkeys(_RATES, 0.0)
+    return {name: round((getattr(point, name) - getattr(before, name)) / passed_s, 2) for name in _RATES}
+
+
+def document(seen: Seen | None, live: Live, since_s: float) -> dict[str, Any]:
+    """What the page shows, as plain values; points after `since_s` only, and `run` None where there is none yet."""
+    if seen is None:
+        return {"run": None}
+    progress = seen.progress
+    run = {name: getattr(seen, name) for name in ("run_id", "scenario", "scenario_file", "folder", "state")}
+    run |= {"targets": list(seen.targets), "notes": list(seen.notes[-NOTES_TOLD:])}
+    verdict = progress.verdict if live.points else None  # before its start a run has not done badly either
+    run |= {"duration_s": progress.duration_s, "verdict": verdict, "reason": progress.reason}
+    attempts = sum(progress.attempts.values())
+    return {
+        "run": run,
+        "now": {**asdict(live.last), "dropped": progress.dropped, "attempts": attempts, "per_s": live.rates},
+        "window_s": max(WINDOW_S, live.every_s),
+        "every_s": live.every_s,
+        "points": live.since(since_s),
+        "workers": [asdict(worker) for worker in seen.workers],
+        "workers_total": seen.workers_total,
+    }
+
+
+def chosen(workers: Sequence[tuple[str, float]], most: int = WORKERS_TOLD) -> list[int]:
+    """Which workers to tell of, by state and CPU: all, or of many those in trouble first, then the busiest."""
+    places = range(len(workers))
+    if len(workers) <= most:
+        return list(places)
+    return sorted(sorted(places, key=lambda i: (workers[i][0] in _WELL, -workers[i][1]))[:most])

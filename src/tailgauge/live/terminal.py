@@ -1,0 +1,77 @@
+"""The live display: a bar with time left on a terminal, a plain line every few seconds elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+from tqdm import tqdm
+
+from tailgauge.master.progress import Progress
+from tailgauge.sanitize import harmless
+
+PLAIN_EVERY_S = 5.0
+
+
+def figures(progress: Progress) -> str:
+    """The live figures of a run in one line."""
+    limited = progress.ended.get("rate_limited", 0)
+    text = f"sent {progress.sent:,}  in flight {progress.in_flight:,}"
+    if progress.ttft_p50_ms is not None and progress.ttft_p99_ms is not None:
+        text += f"  TTFT p50 {progress.ttft_p50_ms:,.0f} p99 {progress.ttft_p99_ms:,.0f} ms"
+    text += f"  429s {limited:,}  errors {progress.errors:,}"
+    text += f"  dropped {progress.dropped:,}" if progress.dropped else ""
+    return f"{text}  {verdict(progress)}"
+
+
+def verdict(progress: Progress) -> str:
+    """The verdict so far, with its first reason."""
+    return f"{progress.verdict} so far" + (f": {progress.reason}" if progress.reason else "")
+
+
+class Display:
+    """Shows progress on standard error; standard output stays for results."""
+
+    def __init__(self, duration_s: float, stream: TextIO = sys.stderr) -> None:
+        self._stream = stream
+        self._duration_s = duration_s
+        self._plain_at_s = 0.0
+        self._bar: tqdm[None] | None = None
+        if stream.isatty():
+            tqdm.monitor_interval = 0  # its watchdog thread would be a greenlet here
+            layout = "{percentage:3.0f}% |{bar:16}| {desc}"
+            self._bar = tqdm(
+                total=duration_s, bar_format=layout, file=stream, dynamic_ncols=True, leave=False
+            )
+
+    def say(self, text: str) -> None:
+        """A line of its own; a target's words in it cannot move the cursor."""
+        text = harmless(text).replace("\n", " ")
+        if self._bar is not None:
+            self._bar.write(text, file=self._stream)
+        else:
+            self._stream.write(text + "\n")
+            self._stream.flush()
+
+    def show(self, progress: Progress, *, draining: bool) -> None:
+        """The figures as they stand."""
+        passed = min(max(0.0, progress.passed_s), self._duration_s)
+        text = figures(progress) + ("  draining" if draining else "")
+        if self._bar is not None:
+            self._bar.n = round(passed, 1)
+            left = tqdm.format_interval(round(self._duration_s - passed))
+            self._bar.set_description_str(f"{left} left  {text}")
+        elif progress.passed_s >= self._plain_at_s:
+            self._plain_at_s += PLAIN_EVERY_S
+            self.say(f"{passed:5.0f} s of {self._duration_s:g} s  {text}")
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.close()
+
+    def conclude(self, progress: Progress) -> None:
+        """The last line: how it stands once all is drained. The report has more to go by."""
+        self.close()
+        self._stream.write(f"drained  {figures(progress)}\n")
+        self._stream.flush()

@@ -1,0 +1,248 @@
+"""The live view on Locust's web page: a tab that leads to a page of its own, that page's figures, and /metrics.
+
+Rule: the run is looked at once a second, however many watch, and nothing here changes it. The page is static; what comes
+from a target or a worker travels as JSON and is shown as text, and the page's policy lets no other script run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gevent
+from flask import Blueprint, Response, abort, jsonify, request, send_file
+from gevent.pywsgi import WSGIServer
+
+from tailgauge.address import Address
+from tailgauge.clock import monotonic_ns
+from tailgauge.errors import UsageError
+from tailgauge.live.series import Live, Seen, SeenWorker, chosen, document
+from tailgauge.master.progress import Progress
+
+if TYPE_CHECKING:
+    from tailgauge.master.run import Run
+    from tailgauge.master.workers import Member
+
+PAGE = Path(__file__).with_name("page")
+FILES = {"live.css": "text/css", "live.js": "text/javascript", "tab.js": "text/javascript"}
+EMPTY = (
+    "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"  # Plotly fills a style element that it adds empty
+)
+POLICY = (
+    f"default-src 'none'; script-src 'self'; style-src 'self' {EMPTY}; connect-src 'self'; "
+    "img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+LOCUST_PAGE = "locust.index"
+TAB = (
+    b'<a href="./tailgauge" style="position:fixed;left:16px;bottom:12px;z-index:10;padding:5px 14px;border-radius:99px;'
+    b'background:#15803d;color:#fff;font:14px sans-serif;text-decoration:none">Tailgauge live view</a>'
+    b'<script src="./tailgauge/tab.js"></script>'
+)
+
+
+class Watcher:
+    """Looks at the owner's run once a second: the one in progress, or the last one."""
+
+    def __init__(self, owners: Callable[[], Run | None]) -> None:
+        self._owners = owners
+        self._run: Run | None = None
+        self._over = False
+        self._progress: Progress | None = None
+        self.live = Live()
+
+    def follow(self) -> None:
+        """Forever, at each full second of the run: its workers speak about half a second away from that."""
+        while True:
+            run = self._owners()
+            start_ns = (run.start_at_ns if run is not None else None) or 0
+            gevent.sleep(1 - (monotonic_ns() - start_ns) % 1_000_000_000 / 1e9)
+            self.look()
+
+    def look(self) -> None:
+        """Once. A run that is over has been looked at once more."""
+        run = self._owners()
+        if run is None or (run is self._run and self._over):
+            return
+        if run is not self._run:
+            self._run, self.live = run, Live()
+        self._over = run.over.is_set()
+        self._progress = progress = run.snapshot()
+        if run.start_at_ns is not None and progress.passed_s > 0:
+            self.live.fold(progress)
+
+    @property
+    def run_id(self) -> str | None:
+        """Of the run that was seen last."""
+        return self._run.run_id if self._run is not None else None
+
+    def seen(self) -> Seen | None:
+        """That run with those of its workers that the page tells of."""
+        if self._run is None or self._progress is None:
+            return None
+        members = list(self._run.crew)
+        places = chosen([(member.state, _cpu(member) or 0.0) for member in members])
+        return _seen(self._run, self._progress, [members[i] for i in places], len(members))
+
+    def exposed(self, accept: str) -> tuple[bytes, str]:
+        """That run with all of its workers, as a scrape that accepts these types wants it."""
+        from tailgauge.live.prometheus import exposed
+
+        run, progress, point = self._run, self._progress, self.live.last
+        if run is None or progress is None:
+            return exposed(None, point, accept)
+        members = list(run.crew)
+
+        def expose() -> tuple[bytes, str]:
+            return exposed(_seen(run, progress, members, len(members)), point, accept)
+
+        answer: tuple[bytes, str] = gevent.get_hub().threadpool.apply(expose)  # 20 ms of a thousand workers
+        return answer
+
+
+def _seen(run: Run, progress: Progress, members: Sequence[Member], total: int) -> Seen:
+    now_ns = monotonic_ns()
+    return Seen(
+        run_id=run.run_id,
+        scenario=run.scenario.name,
+        scenario_file=str(run.settings.scenario_file),
+        targets=tuple(run.target_urls),
+        folder=str(run.folder.path),
+        state=_state(run),
+        progress=progress,
+        notes=tuple(run.notes),
+        workers=tuple(_worker(member, now_ns) for member in members),
+        workers_total=total,
+    )
+
+
+def _state(run: Run) -> str:
+    if run.over.is_set():
+        return run.state
+    if run.start_at_ns is None:
+        return "preparing"
+    return "draining" if run.admitted.is_set() else "running"
+
+
+def _worker(member: Member, now_ns: int) -> SeenWorker:
+    said = member.said
+    clock = None if member.has_drained else said.get("clock")
+    error_ns = (clock or member.self.get("clock") or {}).get("error_ns")
+    return SeenWorker(
+        worker=member.number,
+        name=str(member.hello["name"]),
+        host=str(member.hello["host"]),
+        state=member.state,
+        sent=said["counts"]["dispatched"] if said else 0,
+        in_flight=said["in_flight"] if said else 0,
+        cpu=_cpu(member),
+        clock_error_ms=None if error_ns is None else error_ns / 1e6,
+        silent_s=round((now_ns - member.heard_at_ns) / 1e9, 1),
+    )
+
+
+def _cpu(member: Member) -> float | None:
+    """Cores that it uses; None where it has not said."""
+    return member.said["watch"].get("cpu") if member.said else None
+
+
+def serve(environment: Any, at: Address, run: Callable[[], Run | None], *, metrics: bool) -> str:
+    """Locust's page with the tab, for a run that was begun elsewhere; returns its address. UsageError where it cannot be there."""
+    sys.argv[1:] = []  # Locust parses the command line for each view of its page: ours would end the process
+    page = environment.create_web_ui(at.host, at.port, delayed_start=True)
+    attach(environment, run, metrics=metrics)
+    page.app.before_request(_refuse)
+    page.server = WSGIServer((at.host.strip("[]"), at.port), page.app, log=None)
+    try:
+        page.server.start()
+    except OSError as error:
+        raise UsageError(f"--web {at}: nothing can listen there: {error.strerror}") from error
+    return f"http://{at.host}:{page.server.server_port}"
+
+
+def _refuse() -> Response | tuple[str, int] | None:
+    """What would begin a run out of turn, or comes from a page of somebody else."""
+    origin = request.headers.get("Origin")
+    if request.method == "POST" and origin not in {None, _origin()}:
+        return "asked for by another page", 403
+    if request.endpoint == "locust.swarm":
+        why = "this run was begun by `tailgauge run`, which begins its scenarios itself"
+        return jsonify({"success": False, "message": why})
+    return None
+
+
+def _origin() -> str:
+    return request.host_url.rstrip("/")
+
+
+def attach(environment: Any, run: Callable[[], Run | None], *, metrics: bool) -> None:
+    """Give Locust's page, which has not answered anything yet, the tab and what it leads to."""
+    watcher = Watcher(run)
+    page = environment.web_ui
+    options = environment.parsed_options
+    base = getattr(options, "web_base_path", None)
+    pages = Blueprint("tailgauge", __name__, url_prefix=base)
+    guarded = page.auth_required_if_enabled
+    pages.add_url_rule("/tailgauge", "live", guarded(_live_page))
+    pages.add_url_rule("/tailgauge/live.json", "figures", guarded(lambda: _figures(watcher)))
+    pages.add_url_rule("/tailgauge/<name>", "file", guarded(_file))
+    if metrics:
+        pages.add_url_rule("/metrics", "metrics", guarded(lambda: _metrics(watcher)))
+    pages.after_request(_headers)
+    page.app.register_blueprint(pages)
+    page.app.after_request(_add_tab)
+    page.template_args["extended_tabs"] = [{"key": "tailgauge", "title": "Tailgauge"}]
+    gevent.spawn(watcher.follow)
+
+
+def _live_page() -> Response:
+    return send_file(PAGE / "live.html", mimetype="text/html", max_age=0)
+
+
+def _file(name: str) -> Response:
+    if name == "plotly.min.js":
+        return send_file(_plotly(), mimetype="text/javascript", max_age=3600)
+    if name not in FILES:
+        abort(404)
+    return send_file(PAGE / name, mimetype=FILES[name], max_age=0)
+
+
+def _plotly() -> Path:
+    """plotly.js as it lies in plotly's package, which is not imported for it: that would cost the master 30 MB."""
+    spec = importlib.util.find_spec("plotly")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    return Path(next(iter(spec.submodule_search_locations))) / "package_data" / "plotly.min.js"
+
+
+def _figures(watcher: Watcher) -> Response:
+    """Points after `since`, or all of them where the page has seen another run, or this one in finer steps."""
+    live = watcher.live
+    known = request.args.get("run") == watcher.run_id and request.args.get("every") == str(live.every_s)
+    since_s = request.args.get("since", -1.0, float) if known else -1.0
+    told = json.dumps(document(watcher.seen(), live, since_s), separators=(",", ":"), allow_nan=False)
+    return Response(told, mimetype="application/json", headers={"Cache-Control": "no-store"})
+
+
+def _metrics(watcher: Watcher) -> Response:
+    body, content_type = watcher.exposed(request.headers.get("Accept", ""))
+    return Response(body, content_type=content_type)
+
+
+def _headers(response: Response) -> Response:
+    response.headers["Content-Security-Policy"] = POLICY
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["Referrer-Policy"] = "no-referrer"
+    # Locust lets every origin read its answers; this one says who may read ours, and is left as it is.
+    response.headers["Access-Control-Allow-Origin"] = _origin()
+    return response
+
+
+def _add_tab(response: Response) -> Response:
+    """Locust's own page can have one more tab, but not what it leads to: a script sees to that."""
+    if request.endpoint == LOCUST_PAGE and response.mimetype == "text/html":
+        response.set_data(response.get_data().replace(b"</body>", TAB + b"</body>"))
+    return response

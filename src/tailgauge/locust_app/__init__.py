@@ -1,0 +1,1 @@
+"""Hooks and start of Locust: the only folder, besides channel, that imports it."""

@@ -1,0 +1,362 @@
+"""`tailgauge run`: a Locust master in this process, workers as fresh child processes; a folder and an exit code a scenario.
+
+Rule: importing this module patches the process (Locust does), so only commands that need it import it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gevent
+import locust  # first: it patches the standard library for gevent
+from locust import runners
+from locust.env import Environment
+from locust.exception import RPCError
+from locust.util.load_locustfile import load_locustfile
+
+from tailgauge.address import LOOPBACK, Address, is_loopback
+from tailgauge.channel.auth import TOKEN, Seal, fresh, given
+from tailgauge.channel.subprocess import Child
+from tailgauge.clock import monotonic_ns
+from tailgauge.errors import Exit, TailgaugeError, TargetError, UsageError
+from tailgauge.live.terminal import Display
+from tailgauge.live.web import serve
+from tailgauge.locust_app.report_process import Made, analyse
+from tailgauge.locust_app.users import Owner, attach_worker, refusal
+from tailgauge.master.run import Run
+from tailgauge.plan.resolve import Settings
+from tailgauge.scenario.model import packaged
+
+log = logging.getLogger("tailgauge")
+HERE = Address(LOOPBACK, 0)
+CONNECT_S = 60.0
+ELSEWHERE_S = 600.0  # workers on other machines are started by hand
+TELL_S = 10.0
+ANSWER_S = 120  # that a worker waits for an owner that does not answer yet
+OWNER_S = 30  # a worker that hears nothing of the owner for so long writes what it has and ends
+ANYWHERE = ("0.0.0.0", "[::]", "*")  # noqa: S104 - named, not bound
+TICK_S = 0.25
+STOP_S = 30.0
+
+
+def quiet_logging() -> None:
+    """Warnings and errors only, one line each, on standard error."""
+    logging.basicConfig(
+        level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+
+
+def user_classes(patterns: set[str] | None = None) -> list[Any]:
+    """Classes of the packaged locustfiles, through Locust's own loader; of all of them, or of some patterns."""
+    found: list[Any] = []
+    for path in sorted(packaged("locustfiles").glob("*.py")):
+        if patterns is None or path.stem in patterns:
+            found.extend(load_locustfile(str(path))[0].values())
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one scenario. Where its run did not begin, `failure` says why and there is no report."""
+
+    code: Exit
+    made: Made | None
+    run: Run | None
+    failure: TailgaugeError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hands:
+    """Who sends the traffic: children of this process, and workers that are started elsewhere and come to `bind`."""
+
+    children: int
+    elsewhere: int = 0
+    bind: Address = HERE
+
+    @property
+    def number(self) -> int:
+        """All of them."""
+        return self.children + self.elsewhere
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Locust's web page with the live view on it; with /metrics where `metrics` is set."""
+
+    at: Address
+    metrics: bool
+
+
+class Launch:
+    """One `tailgauge run`: its processes, and a run of each scenario in turn, by the same workers."""
+
+    def __init__(
+        self, scenarios: Sequence[Settings], hands: Hands, page: Page | None, *, quiet: bool
+    ) -> None:
+        self._scenarios, self._hands, self._page, self._quiet = scenarios, hands, page, quiet
+        self._token = given("a worker that is no child of this run" if hands.elsewhere else "") or fresh()
+        self._interrupts = 0
+        self._children: list[Child] = []
+        self._owner: Owner | None = None
+        self._logs = Path(tempfile.mkdtemp(prefix="tailgauge-"))
+
+    def runs(self) -> Iterator[Outcome]:
+        """Run the scenarios; yields what came of each as soon as it is known. After a Ctrl-C no other begins."""
+        quiet_logging()
+        gevent.signal_handler(signal.SIGINT, self._on_interrupt)
+        gevent.signal_handler(signal.SIGTERM, self._on_interrupt)
+        try:
+            runner = self._start()
+            for settings in self._scenarios:
+                if self._interrupts:
+                    return
+                try:
+                    run = self._one(runner, settings)
+                except TailgaugeError as error:
+                    yield Outcome(error.exit_code, None, None, error)
+                    continue
+                if settings is self._scenarios[-1]:
+                    self._end(runner)  # the report has the cores for itself
+                self._keep_logs(run)
+                yield self._conclude(run)
+        finally:
+            self._stop_children()
+            shutil.rmtree(self._logs)
+
+    def _start(self) -> Any:
+        first = next(iter(self._scenarios[0].scenario.traffic.values()))
+        environment = Environment(user_classes=user_classes({first.pattern}), events=locust.events)
+        runner = _master(environment, self._hands.bind)
+        self._owner = Owner(environment, self._scenarios[0], Seal(self._token), stays=True)
+        self._owner.is_alive = lambda node: self._alive(runner, node)
+        if self._page is not None:
+            self._serve(environment, self._page)
+        host = LOOPBACK if self._hands.bind.host in ANYWHERE else self._hands.bind.host
+        line = ["worker", f"--master={host}:{runner.server.port}", "--lifeline"]
+        for number in range(self._hands.children):
+            log_file = self._logs / f"worker-{number}.log"
+            self._children.append(Child(line, log_file, with_keys=True, more={TOKEN: self._token}))
+        return runner
+
+    def _serve(self, environment: Any, page: Page) -> None:
+        def run() -> Run | None:
+            return self._owner.run if self._owner else None
+
+        url = serve(environment, page.at, run, metrics=page.metrics)
+        sys.stderr.write(f"tailgauge: live view on {url}/tailgauge\n")
+        if not is_loopback(page.at.host):
+            sys.stderr.write("tailgauge: whoever reaches that page can watch this run, and stop it\n")
+
+    def _one(self, runner: Any, settings: Settings) -> Run:
+        """A run from its plan to its drain."""
+        assert self._owner is not None
+        display = Display(settings.scenario.stages.duration_s)
+        workers = self._hands.number
+        try:
+            plural = "" if workers == 1 else "s"
+            display.say(f"tailgauge: {settings.scenario_file}, {workers} worker{plural}; starting")
+            for line in settings.estimate.lines():
+                display.say(f"tailgauge: {line}")
+            self._owner.settings, self._owner.run = settings, None
+            self._await_workers(runner, display)
+            gevent.spawn(runner.start, workers, workers)
+            return self._watch(self._owner, display)
+        finally:
+            display.close()
+
+    def _end(self, runner: Any) -> None:
+        self._await_stopped(runner)
+        runner.quit()
+        self._stop_children()
+
+    def _await_workers(self, runner: Any, display: Display) -> None:
+        assert self._owner is not None
+        self._await_stopped(runner)
+        patience_s = ELSEWHERE_S if self._hands.elsewhere else CONNECT_S
+        since, told_s = monotonic_ns(), 0.0
+        while (there := self._present(runner)) < self._hands.number:
+            waited_s = (monotonic_ns() - since) / 1e9
+            if self._interrupts:
+                raise TailgaugeError("interrupted before the run began")
+            for child in self._children:
+                if not child.running():
+                    raise TailgaugeError(f"a worker process has ended: {child.last_words()}")
+            if waited_s > patience_s:
+                raise TailgaugeError(
+                    f"{there} of {self._hands.number} workers came within {patience_s:.0f} s"
+                    + "".join(
+                        f"; {refusal(node, why)}" for node, why in list(self._owner.refused.items())[:3]
+                    )
+                )
+            if self._hands.elsewhere and waited_s >= told_s:
+                display.say(
+                    f"tailgauge: {there} of {self._hands.number} workers are there; {self._how(runner)}"
+                )
+                told_s += TELL_S
+            gevent.sleep(0.02)
+
+    def _present(self, runner: Any) -> int:
+        """Workers that have said hello and that Locust can give a part of the run."""
+        assert self._owner is not None
+        ready = {client.id for client in runner.clients.ready}
+        return sum(node in ready for node in self._owner.roster)
+
+    def _how(self, runner: Any) -> str:
+        bind = self._hands.bind
+        host = "THIS-MACHINE" if bind.host in ANYWHERE else bind.host
+        return f"on each of the other machines: tailgauge worker --master {host}:{runner.server.port}"
+
+    def _alive(self, runner: Any, node: str) -> bool:
+        assert self._owner is not None
+        client = runner.clients.get(node)
+        if client is None or client.state == runners.STATE_MISSING:
+            return False
+        hello = self._owner.roster.get(node, {})
+        pids = {c.process.pid: c for c in self._children}
+        return not hello.get("child") or hello["pid"] not in pids or pids[hello["pid"]].running()
+
+    def _await_stopped(self, runner: Any) -> None:
+        """Until Locust is done with the run before: it tells the workers to stop after the drain."""
+        with gevent.Timeout(STOP_S, False):
+            while runner.state not in {runners.STATE_INIT, runners.STATE_STOPPED}:
+                gevent.sleep(0.02)
+
+    def _watch(self, owner: Owner, display: Display) -> Run:
+        told = 0
+        while (run := owner.run) is None or not run.over.is_set():
+            gevent.sleep(TICK_S)
+            if run is None:
+                continue
+            for note in run.notes[told:]:
+                if note != str(run.failure):  # that one is told at the end
+                    display.say(f"note: {note}")
+            told = len(run.notes)
+            if run.start_at_ns is not None and not self._quiet:
+                display.show(run.snapshot(), draining=run.admitted.is_set())
+        if run.start_at_ns is not None and not self._quiet:
+            display.conclude(run.snapshot())
+        return run
+
+    def _on_interrupt(self) -> None:
+        self._interrupts += 1
+        run = self._owner.run if self._owner else None
+        if run is None:
+            return
+        if self._interrupts == 1:
+            sys.stderr.write(
+                "\ntailgauge: no new requests; waiting for the open ones (Ctrl-C again to close them)\n"
+            )
+            run.cut_short("interrupted")
+        elif self._interrupts == 2:
+            sys.stderr.write("\ntailgauge: closing the open requests\n")
+            run.hurry()
+
+    def _stop_children(self) -> None:
+        for child in self._children:
+            child.stop(5)
+
+    def _keep_logs(self, run: Run) -> None:
+        for path in sorted(self._logs.iterdir()):
+            if path.stat().st_size and run.folder.path.is_dir():
+                shutil.copy(path, run.folder.path / path.name)
+
+    def _conclude(self, run: Run) -> Outcome:
+        if run.start_at_ns is None:
+            if self._interrupts:
+                return Outcome(Exit.INTERRUPTED, None, run)
+            failure = run.failure or TailgaugeError("the run did not begin")
+            return Outcome(failure.exit_code, None, run, failure)
+        made = analyse(run.folder, run.settings.out)
+        if self._interrupts:
+            return Outcome(Exit.INTERRUPTED, made, run)
+        if isinstance(run.failure, TargetError):
+            return Outcome(Exit.TARGET, made, run)
+        if run.state == "failed" or run.failure is not None:
+            return Outcome(Exit.INVALID, made, run)
+        return Outcome(made.exit_code, made, run)
+
+
+def _master(environment: Any, bind: Address) -> Any:
+    """A master at `bind`; UsageError where it cannot be there. Locust itself would end the process."""
+    logging.getLogger("locust.runners").setLevel(logging.CRITICAL)
+    try:
+        return environment.create_master_runner(bind.host, bind.port)
+    except (SystemExit, RPCError, OSError) as error:
+        said = "the port is in use" if isinstance(error, SystemExit) else error
+        raise UsageError(f"--bind {bind}: the master cannot listen there: {said}") from error
+    finally:
+        logging.getLogger("locust.runners").setLevel(logging.NOTSET)
+
+
+def work(master: Address, out: Path, *, lifeline: bool) -> Exit:
+    """`tailgauge worker`: serve a master until it lets go; returns the exit code."""
+    quiet_logging()
+    seal = Seal(given("a worker"))
+    runners.CONNECT_RETRY_COUNT = ANSWER_S // runners.CONNECT_TIMEOUT
+    environment = Environment(user_classes=user_classes(), events=locust.events)
+    try:
+        runner = environment.create_worker_runner(master.host, master.port)
+    except ConnectionError as error:
+        raise TargetError(
+            f"--master {master}: no owner of a run answers there. Is it started, is the port open?"
+        ) from error
+    worker = attach_worker(environment, seal, out, is_child=lifeline)
+    ends: list[Exit] = []
+
+    def end(code: Exit, reason: str, *, owner_gone: bool = True) -> None:
+        if not ends:
+            ends.append(code)
+            if not worker.finish(reason, owner_gone=owner_gone):
+                log.warning("%s", reason)
+            runner.quit()
+
+    def told(reason: str) -> None:
+        if ends:  # twice: now
+            os._exit(Exit.INTERRUPTED)
+        gevent.spawn(end, Exit.INTERRUPTED, reason, owner_gone=False)
+
+    def refused() -> None:
+        end(Exit.TARGET, f"the owner of the run at {master} refused this worker: {worker.refused}")
+
+    worker.on_refused = refused
+    gevent.signal_handler(signal.SIGTERM, told, "this worker was told to end")
+    gevent.signal_handler(signal.SIGINT, told, "this worker was interrupted")
+    if lifeline:
+        gevent.spawn(_follow, lambda: end(Exit.INVALID, "the owner of the run is gone"))
+    else:
+        gevent.spawn(
+            _listen, runner, lambda: end(Exit.INVALID, f"nothing was heard of the owner for {OWNER_S} s")
+        )
+    runner.greenlet.join()
+    if worker.left:
+        log.warning(
+            "rows that the owner does not have are in %s; try: tailgauge report %s", worker.left, worker.left
+        )
+    return ends[0] if ends else Exit.OK
+
+
+def _listen(runner: Any, end: Callable[[], None]) -> None:
+    """End when the owner has been silent for long, as counted by looks: a worker that stood still itself waits on."""
+    heard, silent = None, 0
+    while silent < OWNER_S:
+        gevent.sleep(1)
+        silent = 0 if runner.last_heartbeat_timestamp != heard else silent + 1
+        heard = runner.last_heartbeat_timestamp
+    end()
+
+
+def _follow(end: Callable[[], None]) -> None:
+    """End when standard input does: the owner that held the other end is gone."""
+    stdin = sys.stdin.fileno()
+    while gevent.get_hub().threadpool.apply(os.read, (stdin, 1024)):
+        continue
+    end()

@@ -1,0 +1,308 @@
+"""What Locust sees: placeholder users, our options, and the hooks by which it owns or works for a run.
+
+Rule: the schedule drives the load, so a user here sends nothing and Locust's user count is ignored, with a notice.
+Its test_start begins a run of its own folder; its test_stopping waits for the drain, before workers are told to quit.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gevent
+from locust import User, constant, events, runners, task
+from locust.runners import STATE_MISSING, MasterRunner, WorkerRunner
+
+from tailgauge import __version__
+from tailgauge.address import LOOPBACK, is_loopback
+from tailgauge.channel.auth import TOKEN, Seal, given
+from tailgauge.channel.messages import Link
+from tailgauge.clock import monotonic_ns
+from tailgauge.errors import Exit, TailgaugeError, UsageError
+from tailgauge.live import web
+from tailgauge.locust_app.report_process import analyse
+from tailgauge.master.run import HEARD, Run
+from tailgauge.master.workers import Workers
+from tailgauge.plan.resolve import Settings, resolve
+from tailgauge.rows.schema import SCHEMA_VERSION
+from tailgauge.scenario.model import override
+from tailgauge.worker.messages import Worker, prepare_process
+
+log = logging.getLogger("tailgauge")
+# A worker that imports an SDK on a busy machine is silent for longer than Locust's 3 s, and not lost. Our own messages tell
+# sooner of one that is, and Locust's cost the owner as much as these: one in five seconds will do.
+runners.HEARTBEAT_INTERVAL = 5
+runners.HEARTBEAT_LIVENESS = 3
+MANY = 1_000  # refused workers that are kept in mind
+CUT_SHORT = "cut_short"  # Locust ended the run before its schedule did: -t, or Stop on the web page
+
+
+class Traffic(User):
+    """A placeholder: it marks a locustfile's pattern and its default scenario, and sends nothing itself."""
+
+    abstract = True
+    scenario = ""  # default of --scenario
+    wait_time = constant(3600)
+
+    @task
+    def scheduled_elsewhere(self) -> None:
+        """Requests are sent by the dispatcher, at their scheduled times."""
+
+
+class EndedError(Exception):
+    """How a request ended, for Locust's own statistics page."""
+
+
+class Owner:
+    """The owner's hooks in one Locust process; `run` is the run in progress or the last one.
+
+    One that `stays` lets the workers wait for another run.
+    """
+
+    def __init__(self, environment: Any, settings: Settings, seal: Seal, *, stays: bool) -> None:
+        self._environment, self.settings = environment, settings
+        self._stays = stays
+        self._link = link = Link(environment.runner, seal)
+        self.roster: dict[str, dict[str, Any]] = {}  # who has said hello, with the token of the run
+        self.refused: dict[str, str] = {}  # who may not take part, and why
+        self.unsealed = 0  # messages that were dropped because their mark did not hold
+        self.is_alive: Callable[[str], bool] = self._is_known
+        self.run: Run | None = None
+        link.on_unsealed = self._on_unsealed
+        link.hear("ping", self._on_ping)
+        link.hear("hello", self._on_hello)
+        for kind in HEARD:
+            link.hear(kind, self._forward(kind))
+        environment.events.test_start.add_listener(self._on_test_start)
+        environment.events.test_stopping.add_listener(self._on_test_stopping)
+        self.on_end: Callable[[Run], None] = lambda _: None
+
+    def _forward(self, kind: str) -> Callable[[str, dict[str, Any]], None]:
+        return lambda node, data: self.run.on_message(kind, node, data) if self.run else None
+
+    def _on_hello(self, node: str, data: dict[str, Any]) -> None:
+        ours, theirs = (__version__, SCHEMA_VERSION), (data["version"], data["schema"])
+        if theirs != ours:
+            self._refuse(
+                node, f"it is tailgauge {theirs[0]}, the owner of the run is {ours[0]}: install the same"
+            )
+            return
+        self.roster[node] = data
+        self._link.send("welcome", {}, node)
+        if self.run is not None and not self.run.over.is_set():
+            self.run.on_hello(node, data)
+
+    def _on_unsealed(self, node: str, kind: str) -> None:
+        self.unsealed += 1
+        if (
+            kind == "hello" and node not in self.roster
+        ):  # else somebody speaks in a worker's name, who need not hear of it
+            self._refuse(node, f"its {TOKEN} is not that of this run")
+
+    def _refuse(self, node: str, why: str) -> None:
+        if node not in self.refused and len(self.refused) < MANY:
+            self.refused[node] = why
+            log.warning("%s", refusal(node, why))
+            if self.run is not None and not self.run.over.is_set():
+                self.run.notes.append(refusal(node, why))
+        self._link.send("refused", {"why": why}, node)
+
+    def workers(self) -> int:
+        """Those that Locust knows of and that were not refused."""
+        runner = self._environment.runner
+        if not isinstance(runner, MasterRunner):
+            return 1
+        there = (runner.clients.ready, runner.clients.running, runner.clients.spawning)
+        return sum(client.id not in self.refused for clients in there for client in clients)
+
+    def present(self) -> int:
+        """Those that have said hello and are there."""
+        return sum(self.is_alive(node) for node in self.roster)
+
+    def _is_known(self, node: str) -> bool:
+        runner = self._environment.runner
+        if not isinstance(runner, MasterRunner):
+            return True
+        client = runner.clients.get(node)
+        return client is not None and client.state != STATE_MISSING
+
+    def _on_ping(self, node: str, data: dict[str, Any]) -> None:
+        arrived = monotonic_ns()
+        self._link.send("pong", {**data, "t1": arrived, "t2": monotonic_ns()}, node)
+
+    def _on_test_start(self, **_: Any) -> None:
+        self.run = run = Run(self._link, self.settings, Workers(self.workers, self.is_alive))
+        run.notes.extend(refusal(node, why) for node, why in self.refused.items())
+        for node, data in self.roster.items():
+            if self.is_alive(node):
+                run.on_hello(node, data)
+        gevent.spawn(self._conduct, run)
+
+    def _conduct(self, run: Run) -> None:
+        run.begin()
+        if run.state != CUT_SHORT:  # else Locust is stopping already
+            runner = self._environment.runner
+            gevent.spawn(runner.stop if self._stays else runner.quit)
+
+    def _on_test_stopping(self, **_: Any) -> None:
+        run = self.run
+        if run is None or run.over.is_set():
+            return
+        first = not run.finishing
+        if first and self.unsealed:
+            run.notes.append(
+                f"messages dropped because they had no mark of the run's token: {self.unsealed:,}"
+            )
+        run.look_for_workers()
+        run.cut_short(CUT_SHORT)
+        run.finish()
+        self._forget(run)
+        if first:
+            self.on_end(run)
+
+    def _forget(self, run: Run) -> None:
+        """Locust waits for the users of all that it has not missed yet; those of who is not there any more do not end."""
+        clients = getattr(self._environment.runner, "clients", {})
+        gone = {m.node for m in run.crew if m.state == "lost" or m.has_left or run.crew.is_gone(m)}
+        for node in gone | self.refused.keys():
+            if node in clients:
+                del clients[node]
+
+
+def refusal(node: str, why: str) -> str:
+    """That a worker was refused; its name is whatever somebody sent."""
+    return f"worker {node[:100]!a} was refused: {why}"
+
+
+def attach_worker(environment: Any, seal: Seal, out: Path, *, is_child: bool = False) -> Worker:
+    """Make a worker (or local) runner take part in runs."""
+    runner = environment.runner
+    prepare_process()
+
+    def on_ended(traffic: str, ended: str, response_time_ms: float) -> None:
+        exception = None if ended in {"ok", "empty"} else EndedError(ended)
+        environment.events.request.fire(
+            request_type="LLM",
+            name=traffic,
+            response_time=response_time_ms,
+            response_length=0,
+            exception=exception,
+            context={},
+        )
+
+    link = Link(runner, seal)
+    link.on_unsealed = lambda _, kind: log.warning(
+        "dropped a message %r: its mark is not of this run's token", kind
+    )
+    worker = Worker(link, runner.client_id, out, on_ended, is_child=is_child)
+    gevent.spawn(worker.hello)
+    environment.events.test_stopping.add_listener(
+        lambda **_: worker.finish("the run was ended without a drain")
+    )
+    return worker
+
+
+# --- plain `locust -f locustfiles/...` --------------------------------------------------------------------------
+
+
+@events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]
+def _options(parser: Any) -> None:
+    parser.set_defaults(
+        master_bind_host=LOOPBACK
+    )  # other machines reach a master only where that was asked for
+    group = parser.add_argument_group("Tailgauge options")
+    group.add_argument(
+        "--scenario",
+        default="",
+        help="Scenario file, or the name of a packaged one; decides traffic and target",
+    )
+    group.add_argument("--set", dest="tailgauge_set", action="append", default=[], metavar="TABLE.KEY=VALUE",
+                       help="Override one value of the scenario; may be repeated")  # fmt: skip
+    group.add_argument(
+        "--out", dest="tailgauge_out", default=".", help="Folder in which runs/ and reports/ are made"
+    )
+    group.add_argument("--metrics", dest="tailgauge_metrics", action="store_true",
+                       help="Add /metrics to the web page, for Prometheus")  # fmt: skip
+
+
+@events.init.add_listener  # type: ignore[untyped-decorator]
+def _init(environment: Any, **_: Any) -> None:
+    runner = environment.runner
+    try:
+        seal = Seal(given(_needs_token(environment)))
+        if isinstance(runner, WorkerRunner):
+            worker = attach_worker(environment, seal, _out(environment))
+            worker.on_refused = lambda: _end_refused(runner, worker)
+            return
+        settings, metrics = _settings(environment), _metrics(environment)
+    except TailgaugeError as error:
+        sys.stderr.write(f"tailgauge: {error}\n")
+        sys.exit(error.exit_code)
+    for line in settings.estimate.lines():
+        sys.stderr.write(f"tailgauge: {line}\n")
+    owner = Owner(environment, settings, seal, stays=environment.web_ui is not None)
+    owner.on_end = lambda run: _conclude(environment, run)
+    if not isinstance(runner, MasterRunner):
+        attach_worker(environment, seal, _out(environment))
+    if environment.web_ui is not None:
+        web.attach(environment, lambda: owner.run, metrics=metrics)
+    if (environment.parsed_options.num_users or 1) > 1:
+        log.warning("-u is ignored: the scenario's schedule drives the load")
+
+
+def _needs_token(environment: Any) -> str:
+    """What a token is needed for: a master that other machines can reach."""
+    host = getattr(environment.parsed_options, "master_bind_host", LOOPBACK)
+    if isinstance(environment.runner, MasterRunner) and not is_loopback(host):
+        return f"--master-bind-host {host}"
+    return ""
+
+
+def _metrics(environment: Any) -> bool:
+    """Whether /metrics was asked for; UsageError where nobody could scrape it."""
+    options = environment.parsed_options
+    if options.tailgauge_metrics and environment.web_ui is None:
+        raise UsageError("--metrics: it is a part of the web page: leave out --headless")
+    if options.tailgauge_metrics and options.web_login:
+        raise UsageError("--metrics: Prometheus cannot log in: leave out --web-login")
+    return bool(options.tailgauge_metrics)
+
+
+def _end_refused(runner: Any, worker: Worker) -> None:
+    log.error("the owner of the run refused this worker: %s", worker.refused)
+    runner.environment.process_exit_code = int(Exit.TARGET)
+    runner.quit()
+
+
+def _out(environment: Any) -> Path:
+    return Path(environment.parsed_options.tailgauge_out)
+
+
+def _settings(environment: Any) -> Settings:
+    options = environment.parsed_options
+    classes = [c for c in environment.user_classes if issubclass(c, Traffic)]
+    if len(environment.user_classes) != 1 or not classes:
+        names = ", ".join(c.__name__ for c in environment.user_classes)
+        raise TailgaugeError(
+            f"one user class is needed, there are {len(environment.user_classes)} ({names}): name one, as in `locust -f FILE CLASS`"
+        )
+    pairs = [override(text) for text in options.tailgauge_set]
+    spelt = {}
+    if environment.host:
+        pairs.append(("target.url", environment.host))
+        spelt["target.url"] = "--host"
+    return resolve(options.scenario or classes[0].scenario, pairs, _out(environment), spelt=spelt)
+
+
+def _conclude(environment: Any, run: Run) -> None:
+    """Report a run of plain Locust: the page's path to the log, the exit code to Locust."""
+    if run.failure is not None:
+        log.error("%s", run.failure)
+        environment.process_exit_code = int(run.failure.exit_code)
+        return
+    made = analyse(run.folder, run.settings.out)
+    log.warning("run folder %s\n%s", run.folder.path, made.summary)
+    environment.process_exit_code = int(made.exit_code)

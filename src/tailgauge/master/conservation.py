@@ -1,0 +1,91 @@
+"""Where every scheduled request went, from the owner's books.
+
+    scheduled  = dispatched + client_drop + not_reached + lost
+    dispatched = sum of ended classes + censored
+
+Rule: what a drained worker says of its share is taken as it stands; of a lost worker only the rows that it left count,
+and the rest of what it held is `lost`. The analysis does the same sum again from Parquet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tailgauge.rows.run_folder import MARK, RunFolder
+from tailgauge.rows.schema import CENSORED
+
+
+@dataclass(slots=True)
+class Share:
+    """One worker's part of the books."""
+
+    leased: int
+    counts: dict[str, Any] | None
+    lost: int = 0  # of what was leased: neither in the counts nor anywhere else
+
+
+def conserve(scheduled: int, shares: Sequence[Share]) -> dict[str, Any]:
+    """The conservation counts of run.json."""
+    leased = sum(share.leased for share in shares)
+    total: dict[str, Any] = {
+        "scheduled": scheduled,
+        "dispatched": 0,
+        "client_drop": 0,
+        "not_reached": scheduled - leased,
+        "lost": 0,
+    }
+    ended: dict[str, int] = {}
+    censored = 0
+    for share in shares:
+        counts = share.counts or {}
+        dispatched, dropped = counts.get("dispatched", 0), counts.get("client_drop", 0)
+        total["dispatched"] += dispatched
+        total["client_drop"] += dropped
+        total["lost"] += share.lost
+        total["not_reached"] += share.leased - dispatched - dropped - share.lost
+        censored += counts.get("censored", 0)
+        for name, count in counts.get("ended", {}).items():
+            ended[name] = ended.get(name, 0) + count
+    return {**total, "ended": ended, "censored": censored}
+
+
+def count_rows(folder: RunFolder, worker: int, drop: str) -> dict[str, Any]:
+    """Counts of a lost worker, from the request rows that it left; unreadable parts count nothing."""
+    ended: dict[str, int] = {}
+    for table in _left(folder, worker, "ended"):
+        for item in pc.value_counts(table["ended"]).to_pylist():
+            ended[item["values"]] = ended.get(item["values"], 0) + item["counts"]
+    dropped, censored = ended.pop(drop, 0), ended.pop(CENSORED, 0)
+    dispatched = sum(ended.values()) + censored
+    return {"dispatched": dispatched, "client_drop": dropped, "ended": ended, "censored": censored}
+
+
+def request_ids(folder: RunFolder, worker: int) -> set[int]:
+    """The requests of which a worker left a row."""
+    return {
+        number for table in _left(folder, worker, "request_id") for number in table["request_id"].to_pylist()
+    }
+
+
+def _left(folder: RunFolder, worker: int, column: str) -> list[pa.Table]:
+    """A column of the request rows that a worker left, without the preflight's."""
+    tables: dict[str, pa.Table] = {}
+    for part in sorted((folder.path / "requests").glob(f"part-{worker}-*.parquet")):
+        with contextlib.suppress(OSError, pa.ArrowException):  # the analysis names it
+            tables[part.name] = pq.read_table(part, columns=["stage", column])
+    replaced = {name for table in list(tables.values()) for name in _replaced_by(table)}
+    counted = [table for name, table in tables.items() if name not in replaced]
+    return [table.filter(pc.not_equal(table["stage"], "preflight")) for table in counted]
+
+
+def _replaced_by(table: pa.Table) -> list[str]:
+    """Names of the parts that a compacted one stands for: a kill may have left both."""
+    named: bytes = (table.schema.metadata or {}).get(f"{MARK}.replaces".encode(), b"")
+    return named.decode().split(",")

@@ -1,0 +1,217 @@
+"""The owner's side of shipping: pieces of parts come in, whole and checked parts lie in the run folder.
+
+Rule: nothing that comes is believed. Which worker sends is known from the channel, never from the message; a part is
+written under its own name only, at its own end only, and counts once its checksum and its footer are right. What cannot
+be taken is refused with a reason, and the worker keeps it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tailgauge.rows.disk import MEGABYTE, advice, room
+from tailgauge.rows.parquet import LARGEST, checked_rows, compact
+from tailgauge.rows.run_folder import RunFolder
+from tailgauge.worker.part_sender import PIECE
+
+SHIPPED = ("requests", "attempts", "chunks", "health")
+OPEN = 4  # unfinished parts of one worker; one that begins more of them loses its oldest
+REMEMBERED = 64  # parts of one worker whose checksum is known, so that a piece that comes again is answered
+RESERVE = 64 * MEGABYTE  # bytes that are left free for what the owner itself has to write
+_FILES = 1000  # likewise files, where the file system counts them
+_NAME = re.compile(r"part-([0-9]{1,6})-(0|[1-9][0-9]{0,8})\.parquet")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+_Key = tuple[str, str]  # table, name
+
+
+class _RefusedError(Exception):
+    """Why a piece is not taken."""
+
+
+@dataclass(slots=True)
+class _Coming:
+    """A part of which the first `length` bytes are here."""
+
+    path: Path  # its name when it is whole
+    size: int
+    sha256: str
+    length: int = 0
+    digest: Any = field(default_factory=hashlib.sha256)
+
+    @property
+    def temporary(self) -> Path:
+        return self.path.with_suffix(".tmp")
+
+
+class Inbox:
+    """Parts of all workers of a run. `rows` are the rows received: worker -> table -> rows."""
+
+    def __init__(self, folder: RunFolder, reserve: int = RESERVE) -> None:
+        self._folder, self._reserve = folder, reserve
+        self._coming: dict[int, OrderedDict[_Key, _Coming]] = {}
+        self._whole: dict[int, OrderedDict[_Key, str]] = {}
+        self._folded: set[int] = set()
+        self.rows: dict[int, dict[str, int]] = {}
+
+    def take(self, worker: int, data: Any) -> dict[str, Any]:
+        """Take a piece that came from `worker`; the answer, to which the caller adds the run. Never raises for what came."""
+        key, why = ("", ""), None
+        try:
+            key = _checked_key(worker, data)
+            _check_rest(data)
+            upto, is_whole = self._taken(worker, key, data)
+        except _RefusedError as error:
+            why = str(error)
+        except OSError as error:
+            why = f"the owner cannot write it: {advice(error, self._folder.path)}"
+        if why is not None:
+            self._forget(worker, key)
+            return _answer(*key, 0, "refused", why)
+        return _answer(*key, upto, "done" if is_whole else "more", None)
+
+    def _taken(self, worker: int, key: _Key, data: dict[str, Any]) -> tuple[int, bool]:
+        """Length of the part, and whether it is all there."""
+        known = self._whole.setdefault(worker, OrderedDict()).get(key)
+        if known is not None:
+            if known != data["sha256"]:
+                raise _RefusedError("another part of this name is already there")
+            return data["size"], True
+        if worker in self._folded:
+            raise _RefusedError("the rows of this worker are already folded")
+        coming = self._coming_of(worker).get(key)
+        if coming is None:
+            if data["offset"] != 0:
+                return 0, False
+            coming = self._begun(worker, key, data)
+        elif (coming.size, coming.sha256) != (data["size"], data["sha256"]):
+            raise _RefusedError("its size or checksum is not what it was in the piece before")
+        if data["offset"] != coming.length:
+            return coming.length, False
+        self._check_room(coming.size - coming.length)
+        _append(coming, data["bytes"])
+        if coming.length == coming.size:
+            self._finish(worker, key, coming)
+        return coming.length, coming.length == coming.size
+
+    def _coming_of(self, worker: int) -> OrderedDict[_Key, _Coming]:
+        return self._coming.setdefault(worker, OrderedDict())
+
+    def _begun(self, worker: int, key: _Key, data: dict[str, Any]) -> _Coming:
+        path = self._folder.path / key[0] / key[1]
+        if path.exists():
+            raise _RefusedError("a part of this name is already there")
+        mine = self._coming_of(worker)
+        if len(mine) >= OPEN:
+            self._forget(worker, next(iter(mine)))
+        mine[key] = coming = _Coming(path, data["size"], data["sha256"])
+        return coming
+
+    def _check_room(self, needed: int) -> None:
+        left = room(self._folder.path)
+        if left is None:
+            return
+        if left.free < needed + self._reserve or (left.files is not None and left.files < _FILES):
+            raise _RefusedError(f"the owner's disk is full: {left}")
+
+    def _finish(self, worker: int, key: _Key, coming: _Coming) -> None:
+        if coming.digest.hexdigest() != coming.sha256:
+            raise _RefusedError("its checksum is not that of what came")
+        try:
+            rows = checked_rows(coming.temporary, key[0])
+        except ValueError as error:
+            raise _RefusedError(str(error)) from error
+        coming.temporary.rename(coming.path)
+        self._coming_of(worker).pop(key, None)
+        whole = self._whole[worker]
+        whole[key] = coming.sha256
+        if len(whole) > REMEMBERED:
+            whole.popitem(last=False)
+        counts = self.rows.setdefault(worker, dict.fromkeys(SHIPPED, 0))
+        counts[key[0]] += rows
+
+    def _forget(self, worker: int, key: _Key) -> None:
+        coming = self._coming_of(worker).pop(key, None)
+        if coming is not None:
+            with contextlib.suppress(OSError):  # a file system that has become read-only keeps its *.tmp
+                coming.temporary.unlink(missing_ok=True)
+
+    def fold(self, worker: int) -> list[str]:
+        """Fold what came from a worker into one part a table, once; on a thread, after the run. What went wrong, if anything.
+
+        Parts that cannot be folded are still there and readable. Later pieces of this worker are refused.
+        """
+        self._folded.add(worker)
+        for key in list(self._coming_of(worker)):
+            self._forget(worker, key)
+        wrong = []
+        for table in SHIPPED:
+            parts = self._parts(table, worker)
+            try:
+                if len(parts) > 1:
+                    compact(table, parts, self._folder.part(table, worker, "all"))
+            except Exception as error:  # noqa: BLE001 - whatever the pages hold: the parts stay, and are told of
+                why = advice(error, self._folder.path)
+                wrong.append(f"{table} of worker {worker}: its {len(parts)} parts stay as they are: {why}")
+        return wrong
+
+    def _parts(self, table: str, worker: int) -> list[Path]:
+        """Parts of a worker that no folded one stands for, in the order in which they were written."""
+        whole = self._folder.part(table, worker, "all")
+        if whole.exists():
+            return []
+        named = [(_NAME.fullmatch(path.name), path) for path in whole.parent.glob(f"part-{worker}-*.parquet")]
+        numbered = [(int(match[2]), path) for match, path in named if match]
+        return [path for _, path in sorted(numbered)]
+
+
+def _append(coming: _Coming, data: bytes) -> None:
+    with coming.temporary.open("wb" if coming.length == 0 else "ab") as file:
+        file.write(data)
+    coming.digest.update(data)
+    coming.length += len(data)
+
+
+def _answer(table: str, name: str, upto: int, state: str, why: str | None) -> dict[str, Any]:
+    return {"table": table, "name": name, "upto": upto, "state": state, "why": why}
+
+
+def _is_whole_number(value: Any, least: int, most: int) -> bool:
+    return type(value) is int and least <= value <= most
+
+
+# What a piece must be beside its table and name: key, test, what is expected.
+_KEYS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("size", lambda v: _is_whole_number(v, 1, LARGEST), f"1 to {LARGEST:,} bytes"),
+    ("sha256", lambda v: type(v) is str and bool(_SHA256.fullmatch(v)), "64 hexadecimal digits"),
+    ("offset", lambda v: _is_whole_number(v, 0, LARGEST), f"0 to {LARGEST:,} bytes"),
+    ("bytes", lambda v: type(v) is bytes and 1 <= len(v) <= PIECE, f"1 to {PIECE:,} bytes"),
+)
+
+
+def _checked_key(worker: int, data: Any) -> _Key:
+    """Table and name, if they are those of a part of this worker."""
+    if type(data) is not dict:
+        raise _RefusedError("a piece is a table of keys")
+    table, name = data.get("table"), data.get("name")
+    if type(table) is not str or table not in SHIPPED:
+        raise _RefusedError(f"table: expected one of {', '.join(SHIPPED)}")
+    match = _NAME.fullmatch(name) if type(name) is str and len(name) < 40 else None
+    if match is None or match[1] != str(worker):
+        raise _RefusedError(f"name: expected part-{worker}-<number>.parquet")
+    return table, match[0]
+
+
+def _check_rest(data: dict[str, Any]) -> None:
+    for key, is_right, expected in _KEYS:
+        if not is_right(data.get(key)):
+            raise _RefusedError(f"{key}: expected {expected}")
+    if data["offset"] + len(data["bytes"]) > data["size"]:
+        raise _RefusedError("bytes: more than the part's size")

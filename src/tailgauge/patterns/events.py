@@ -1,0 +1,192 @@
+"""What a pattern says and hears.
+
+A pattern is a generator. It yields a step (what it wants), is sent an event (what happened), and returns how the
+request ended. It exists once and can be driven by real sockets or by a virtual clock: times come with the events.
+
+    step      answered with
+    Send      Sent, at once; the call's Headers, FirstContent, Chunks and Ended follow
+    Cancel    Closed, at once; the call's Ended follows too
+    Wait      the next event, in the order in which things happened, or Due once `until_ns` has come
+    Take      Taken, at once, if the gate has a place free; else Queued, at once, and Taken is heard by a later Wait
+    Give      Given, at once
+
+Only Wait takes time. When a pattern returns or is closed, its driver closes the calls that it left open, gives back the
+places that it holds and withdraws its place in every queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+
+from tailgauge.call import Call, Prompt
+from tailgauge.rows.schema import CANCELLED, PRIMARY
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Start a call."""
+
+    call: Call
+    leg: int = 0
+    cause: str = PRIMARY
+    of_attempt: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Hear the next event, or `Due` at `until_ns`."""
+
+    until_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Close a call's connection; `ended` becomes its class."""
+
+    leg: int
+    attempt: int
+    ended: str = CANCELLED
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """A place in a gate that all requests of one traffic table in one worker share; at most `limit` are taken."""
+
+    gate: str
+    limit: int
+    leg: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Give:
+    """The place back."""
+
+    gate: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A call was started, as this attempt of its leg."""
+
+    leg: int
+    attempt: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A call was closed by `Cancel`."""
+
+    leg: int
+    attempt: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A place in the gate is this leg's."""
+
+    leg: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """The gate is full; `Taken` follows when it is this leg's turn, in the order of asking."""
+
+    leg: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The place was given back."""
+
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """A call's response headers are complete."""
+
+    leg: int
+    attempt: int
+    at_ns: int
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class FirstContent:
+    """A call's first content arrived. `sent_at_ns` is when its first byte left."""
+
+    leg: int
+    attempt: int
+    at_ns: int
+    sent_at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """As many content chunks as `Call.watch_chunks` names have arrived."""
+
+    leg: int
+    attempt: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A call is over; `ended` is its class (records.ENDED_CLASSES)."""
+
+    leg: int
+    attempt: int
+    at_ns: int
+    ended: str
+    retry_after_s: float | None
+    should_retry: bool | None = None  # what the target says of it (x-should-retry), if it says
+    text: str | None = None  # with Call.keep_text; of a batch call, the JSON that came back
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The time that a `Wait` named has come."""
+
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What the schedule wants of one request, its prompt already made.
+
+    `prompts` has one prompt a leg where the legs differ (fan-out); `prompt` is the first of them.
+    """
+
+    request_id: int
+    scheduled_at_ns: int
+    prompts: tuple[Prompt, ...]
+    output_tokens: int
+    draw: float = 0.0  # uniform in [0, 1), the request's own: for whatever happens to a share of the requests
+    seed: int = 0  # the run's: for whatever else is drawn on the way
+
+    @property
+    def prompt(self) -> Prompt:
+        """The first leg's."""
+        return self.prompts[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a request ended, as its pattern tells it."""
+
+    ended: str
+    winner: int | None = None  # attempt of leg 0 whose answer the user got
+    joined_at_ns: int | None = None  # several legs: when the join's condition was met
+    hedge_held: str | None = None  # why no hedge was sent although it was due (records.HEDGE_HELD)
+    text: str | None = None  # the answer, where it is needed again (sessions)
+
+
+Step = Send | Wait | Cancel | Take | Give
+Event = Sent | Closed | Taken | Queued | Given | Headers | FirstContent | Chunks | Ended | Due
+Pattern = Generator[Step, Event, Done]
+MakePattern = Callable[[Ask], Pattern]

@@ -1,0 +1,179 @@
+"""What a run will ask for, told before the first request: calls, tokens, cost.
+
+Rule: pure, and rather too much than too little. Every answer is taken to be as long as it may be, nothing to come from
+a cache; hedges, retries and the like are told apart, as "up to", because nobody knows them beforehand.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from datetime import date
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tailgauge.patterns.settings import Traffic
+from tailgauge.scenario.model import Scenario
+from tailgauge.scenario.prices import Prices, Usage
+from tailgauge.schedule.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The plan in figures; `requests` and all that follows from it are None for a closed loop, which plans none."""
+
+    arrivals: int
+    requests: int | None
+    calls: int | None  # without the additional ones
+    calls_at_most: (
+        int | None
+    )  # with every hedge, retry, fallback and second try; None also without such a bound
+    input_tokens: int | None
+    output_tokens: int | None
+    cost: float | None  # of `calls`, in `currency`
+    currency: str
+    without_price: tuple[str, ...]  # models
+    prices: str  # file
+
+    def facts(self) -> dict[str, Any]:
+        """Plain values for run.json."""
+        return {**asdict(self), "without_price": list(self.without_price), "prices": Path(self.prices).name}
+
+    def lines(self) -> list[str]:
+        """The same for a reader, in a line or two."""
+        if self.requests is None or self.calls is None:
+            return [
+                f"plan: {self.arrivals:,} users of a closed loop: how much they ask for depends on the target"
+            ]
+        more = ""
+        if self.calls_at_most is None:
+            more = ", and more if it polls or retries"
+        elif self.calls_at_most > self.calls:
+            more = f", up to {self.calls_at_most:,} with hedges, retries and the like"
+        text = f"plan: {self.requests:,} requests, {self.calls:,} calls{more}"
+        text += f"; about {self.input_tokens:,} tokens in, at most {self.output_tokens:,} out"
+        if self.cost is None:
+            return [text, f"plan: no price known for model {', '.join(self.without_price)}"]
+        shown = f"{self.cost:,.2f}" if self.cost >= 1 else f"{self.cost:.2g}"
+        return [f"{text}; up to {shown} {self.currency} for those {self.calls:,} calls"]
+
+
+@dataclass(slots=True)
+class _Sum:
+    """Of one traffic table."""
+
+    requests: int
+    calls: int
+    more: float  # calls that may come on top
+    usage: Usage
+
+
+def estimate(scenario: Scenario, schedule: Schedule, prices: Prices, day: date, workers: int = 1) -> Estimate:
+    """Of the whole schedule; the day decides which prices are in force."""
+    without = tuple(dict.fromkeys(m for _, m in scenario.models() if prices.price(m, day) is None))
+    if not scenario.arrival.is_open:
+        users = len(schedule)
+        return Estimate(users, None, None, None, None, None, None, prices.currency, without, prices.source)
+    sums, cost = [], Fraction(0)
+    for index, (name, traffic) in enumerate(scenario.traffic.items()):
+        mine = schedule.traffic == index
+        one = _sum(
+            traffic, schedule.prompt_tokens[mine], schedule.output_tokens[mine], schedule.turns[mine], workers
+        )
+        sums.append(one)
+        if not without:
+            cost += _cost(scenario, name, one, prices, day)
+    at_most = sum(s.calls + s.more for s in sums)
+    return Estimate(
+        len(schedule),
+        sum(s.requests for s in sums),
+        sum(s.calls for s in sums),
+        math.ceil(at_most) if math.isfinite(at_most) else None,
+        sum(s.usage.prompt for s in sums),
+        sum(s.usage.output for s in sums),
+        None if without else float(cost),
+        prices.currency,
+        without,
+        prices.source,
+    )
+
+
+def _sum(traffic: Traffic, prompts: Any, outputs: Any, turns: Any, workers: int) -> _Sum:
+    prompts, outputs, turns = (np.asarray(a, dtype=np.int64) for a in (prompts, outputs, turns))
+    requests = int(turns.sum())
+    asked, answered = prompts * turns, outputs * turns
+    if traffic.session.grow:  # turn k carries the k turns and answers before it
+        before = turns * (turns - 1) // 2
+        asked = asked + (prompts + outputs) * before
+    tokens_in, tokens_out = int(asked.sum()), int(answered.sum())
+    calls = prompted = requests  # calls; and how many of them carry a prompt
+    more = 0.0
+    if traffic.pattern == "fan_out":
+        kinds, legs = traffic.fan_out.kinds, traffic.fan_out.total
+        calls = prompted = requests * legs
+        tokens_in, tokens_out = tokens_in * legs, tokens_out * legs
+        if kinds:
+            tokens_in = requests * sum(k.count * k.prompt_tokens for k in kinds)
+            tokens_out = requests * sum(k.count * k.output_tokens for k in kinds)
+    elif traffic.pattern == "structured" and traffic.structured.mode == "two_calls":
+        calls, prompted = requests * 2, requests
+        tokens_in += tokens_out  # the second call reads what the first has written
+        tokens_out += requests * traffic.structured.field_tokens
+    elif traffic.pattern == "progressive":
+        calls = prompted = requests * 2
+        tokens_in *= 2
+        tokens_out += requests * traffic.progressive.fast_tokens
+    elif traffic.pattern == "batch":
+        size = traffic.batch.requests
+        calls, prompted, more = (
+            requests * 3,
+            requests * size,
+            math.inf,
+        )  # submitted, polled at least once, fetched
+        tokens_in, tokens_out = tokens_in * size, tokens_out * size
+    write_5m = write_1h = 0
+    if traffic.cache is not None:
+        shared = prompted * traffic.cache.prefix_tokens
+        marked = bool(traffic.cache.breakpoints)
+        write_1h = shared if marked and traffic.cache.ttl == "1h" else 0
+        write_5m = shared if marked and not write_1h else 0
+        tokens_in += 0 if marked else shared
+    usage = Usage(tokens_in, write_5m, write_1h, 0, tokens_out)
+    return _Sum(requests, calls, more + _additional(traffic, calls, requests, workers), usage)
+
+
+def _additional(traffic: Traffic, calls: int, requests: int, workers: int) -> float:
+    """Calls that trouble or lateness may add."""
+    more, retry, hedge = 0.0, traffic.retry, traffic.hedge
+    if hedge.policy != "off":
+        more += (
+            min(calls, hedge.budget_share * calls + hedge.budget_burst * workers)
+            if hedge.budget_share < 1
+            else calls
+        )
+    if retry.policy != "none":
+        ceiling = float(calls * retry.max_retries)
+        budget = retry.budget_share * calls + retry.budget_burst * workers
+        more += min(ceiling, budget) if retry.policy == "polite" and retry.budget_share < 1 else ceiling
+    if traffic.fallback.after_s is not None:
+        more += requests
+    if traffic.cancel.resubmit:
+        more += requests if traffic.cancel.share else 0
+    return more
+
+
+def _cost(scenario: Scenario, name: str, one: _Sum, prices: Prices, day: date) -> Fraction:
+    """At the dearest model that the table asks, with the long-prompt band decided by its mean prompt."""
+    alone = scenario.model_copy(update={"traffic": {name: scenario.traffic[name]}})
+    prompt = one.usage.prompt // max(1, one.calls)
+    costs = []
+    for _, model in alone.models():
+        price = prices.price(model, day)
+        assert price is not None
+        rates = price.rates_for(prompt)
+        costs.append(sum((n * r for n, r in zip(one.usage, rates, strict=True)), Fraction(0)) / 1_000_000)
+    batch = scenario.traffic[name].pattern == "batch"
+    return max(costs) / (2 if batch else 1)

@@ -1,0 +1,104 @@
+"""The calls before a run: whether each target and model can be used, and how many tokens a word has there.
+
+Rule: plain streamed calls whatever the patterns, numbered -1, -2, ... and outside every statistic. Tokens are learnt
+from the usage of two prompts of different size, which works for every protocol; nothing needs a tokenizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from tailgauge.call import MAIN, Call, Prompt
+from tailgauge.prompts.words import text
+from tailgauge.rows.schema import EMPTY, OK, OVERLOADED, RATE_LIMITED
+from tailgauge.scenario.model import Scenario
+
+SHORT_WORDS, LONG_WORDS = 32, 232
+MAX_PREFIXES = 1000  # that are written before a run
+OUTPUT_TOKENS = 16
+USABLE = frozenset({OK, EMPTY, RATE_LIMITED, OVERLOADED})  # outcomes with which a run makes sense
+_PLAUSIBLE = (0.2, 20.0)  # tokens a word of our list
+_MOST_AROUND = 1_000_000  # tokens around a prompt
+
+
+class Warms(Protocol):
+    """Who makes the prompts that write prefixes; see `prompts.Maker`."""
+
+    def pre_warm(self) -> Iterator[Prompt]:
+        """One for each prefix."""
+
+
+class Trial(NamedTuple):
+    """One call of the preflight; a `needed` one that fails ends the run."""
+
+    request_id: int
+    traffic: str
+    model: str
+    words: int
+    call: Call
+    needed: bool
+
+
+class Learnt(NamedTuple):
+    """What a target counts: for a word of ours, and for everything around a prompt."""
+
+    tokens_per_word: float = 1.0
+    overhead_tokens: int = 0
+    known: bool = False
+
+    def facts(self) -> dict[str, Any]:
+        """For run.json; null where the target does not tell."""
+        known = self.known
+        return {
+            "tokens_per_word": self.tokens_per_word if known else None,
+            "overhead_tokens": self.overhead_tokens if known else None,
+        }
+
+
+def trials(scenario: Scenario) -> list[Trial]:
+    """A short prompt for each target and model, and a long one for the first."""
+    traffic, table = next(iter(scenario.traffic.items()))
+    output = min(table.output_tokens, OUTPUT_TOKENS)
+    asked = [(target, model, SHORT_WORDS, True) for target, model in scenario.models()]
+    asked.insert(1, (*asked[0][:2], LONG_WORDS, False))
+    found = []
+    for number, (target, model, words, needed) in enumerate(asked, 1):
+        prompt = Prompt.of(text(scenario.seed, str(-number), words))
+        found.append(
+            Trial(-number, traffic, model, words, Call(prompt, output, model=model, target=target), needed)
+        )
+    assert found[0].call.target == MAIN
+    return found
+
+
+def learn(tokens: dict[int, int]) -> Learnt:
+    """From total input tokens by the number of words; unknown without both, or where they make no sense."""
+    if SHORT_WORDS not in tokens or LONG_WORDS not in tokens:
+        return Learnt()
+    slope = (tokens[LONG_WORDS] - tokens[SHORT_WORDS]) / (LONG_WORDS - SHORT_WORDS)
+    if not _PLAUSIBLE[0] <= slope <= _PLAUSIBLE[1]:
+        return Learnt()
+    overhead = max(0, round(tokens[SHORT_WORDS] - slope * SHORT_WORDS))
+    if overhead > _MOST_AROUND:
+        return Learnt()
+    return Learnt(slope, overhead, known=True)
+
+
+def writes(scenario: Scenario, makers: Mapping[str, Warms], first_id: int) -> Iterator[Trial]:
+    """A call without output for each prefix that is to be written before the run; numbered downwards."""
+    tokens = 0 if scenario.target.protocol == "anthropic" else 1  # others want one at least
+    for name, traffic in scenario.traffic.items():
+        if traffic.cache is None or not traffic.cache.pre_warm:
+            continue
+        model = traffic.model or scenario.target.model
+        for prompt in makers[name].pre_warm():
+            call = Call(prompt, tokens, model=model, stream=False)
+            yield Trial(first_id, name, model, 0, call, needed=False)
+            first_id -= 1
+
+
+def prefixes(scenario: Scenario) -> int:
+    """Calls that write prefixes before the run."""
+    caches = [t.cache for t in scenario.traffic.values() if t.cache is not None]
+    return sum(cache.prefixes for cache in caches if cache.pre_warm)

@@ -1,0 +1,165 @@
+"""What a user asked for, checked as a whole before anything starts: scenario, plan, files, prices.
+
+Rule: reads files and nothing else. No name is resolved and nobody is contacted: a run that cannot be is refused here,
+by the same checks for `tailgauge run` and for plain Locust.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from tailgauge.clock import utc_today
+from tailgauge.errors import ScenarioError, UsageError
+from tailgauge.plan import certificate as certificates
+from tailgauge.plan.estimate import Estimate, estimate
+from tailgauge.plan.preflight import MAX_PREFIXES, prefixes, trials
+from tailgauge.plan.spend_limit import Amount, Sizing, need
+from tailgauge.scenario import model as scenarios
+from tailgauge.scenario import prices as pricing
+from tailgauge.scenario.model import Scenario
+from tailgauge.scenario.prices import Prices
+from tailgauge.schedule.plan import plan
+from tailgauge.schedule.schedule import Schedule
+from tailgauge.schedule.text_file import locate
+
+_HOW = {"target": "--target URL, or --host URL under Locust", "second_target": "--set second_target.url=URL"}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The resolved scenario with its plan and prices, where it came from, where the run goes."""
+
+    scenario: Scenario
+    scenario_file: str
+    overrides: tuple[str, ...]
+    out: Path
+    schedule: Schedule
+    prices: Prices
+    estimate: Estimate
+    certificate: Mapping[str, Any] | None = None  # what run.json says of this machine's own error
+
+    @property
+    def limit(self) -> Amount:
+        """What the run may use at most."""
+        guard = self.scenario.guard
+        cost = None if guard.max_cost is None else Fraction(str(guard.max_cost))
+        return Amount(guard.max_requests, guard.max_tokens, cost)
+
+    def priced(self) -> dict[str, list[Any]]:
+        """Today's prices of the models in use, for a message to the workers; nothing where cost is not limited."""
+        if self.scenario.guard.max_cost is None:
+            return {}
+        found = ((model, self.prices.price(model, utc_today())) for _, model in self.scenario.models())
+        return {model: price.plain() for model, price in found if price is not None}
+
+
+def resolve(
+    argument: str,
+    pairs: Sequence[tuple[str, Any]],
+    out: Path,
+    *,
+    duration_s: float | None = None,
+    spelt: Mapping[str, str] | None = None,
+    workers: int = 1,
+    sends: bool = True,
+    certificate: Path | None = None,
+) -> Settings:
+    """Read and check everything; `pairs` are overrides by dotted key, `spelt` says how one was given if not by --set.
+
+    `certificate`: a file that the user named; else the run cites what lies in the default place, if it holds.
+    """
+    pairs = list(pairs)
+    scenario = scenarios.load(argument, pairs, spelt)
+    if duration_s is not None:
+        pairs.append(("stages", scenarios.scaled(scenario.stages, duration_s)))
+        scenario = scenarios.load(argument, pairs, spelt)
+    path = scenarios.find(argument)
+    if sends:
+        _remote_targets_named(scenario, {key for key, _ in pairs}, path)
+    _authorities_exist(scenario)
+    guard = scenario.guard
+    prices = pricing.read(locate(guard.prices, path.parent) if guard.prices else pricing.PACKAGED)
+    _priced(scenario, prices)
+    _guard_suffices(scenario, workers)
+    _prefixes_few(scenario)
+    schedule = plan(
+        scenario.arrival,
+        scenario.traffic,
+        scenario.stages.duration_s,
+        scenario.seed,
+        warmup_s=scenario.stages.warmup,
+        turns_of=scenario.turns_of,
+        folder=path.parent,
+    )
+    use = certificates.Use(scenario.clock, tls=scenario.target.url.startswith("https:"))
+    cites = certificates.cited(certificate, use) if sends else None
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {out}: cannot be written: {error.strerror}") from error
+    shown = tuple(scenarios.spelled(key, value) for key, value in pairs)
+    told = estimate(scenario, schedule, prices, utc_today(), workers)
+    return Settings(scenario, path.name, shown, out, schedule, prices, told, cites)
+
+
+def _remote_targets_named(scenario: Scenario, given: Iterable[str], path: Path) -> None:
+    """Load leaves this machine only for a target that somebody typed."""
+    for table, target in (("target", scenario.target), ("second_target", scenario.second_target)):
+        if target is None or target.is_local or {table, f"{table}.url"} & set(given):
+            continue
+        raise ScenarioError(
+            f"{path}: {table}.url: {target.url} is not on this machine, and load goes to another one only when it is "
+            f"named on the command line. Add {_HOW[table]}"
+        )
+
+
+def _authorities_exist(scenario: Scenario) -> None:
+    for table, target in (("target", scenario.target), ("second_target", scenario.second_target)):
+        if target is not None and target.ca_file is not None and not Path(target.ca_file).is_file():
+            raise UsageError(f"{table}.ca_file: {target.ca_file}: no such file")
+
+
+def _priced(scenario: Scenario, prices: Prices) -> None:
+    if scenario.guard.max_cost is None:
+        return
+    for _, model in scenario.models():
+        if prices.price(model, utc_today()) is None:
+            raise ScenarioError(
+                f"guard.max_cost: no price is known for model {model!r} in {prices.source}: name it there, or a price "
+                "file of your own in guard.prices, or use max_tokens (see docs/prices.md)"
+            )
+
+
+def _guard_suffices(scenario: Scenario, workers: int) -> None:
+    """A limit that the preflight alone would use up is a mistake."""
+    calls = trials(scenario)
+    tried, written = len(calls), prefixes(scenario)
+    limit = scenario.guard.max_requests
+    if limit is not None and limit < tried + written + workers:
+        raise ScenarioError(
+            f"guard.max_requests: expected at least {tried + written + workers}, got {limit}: {tried} calls of the "
+            f"preflight, {written} that write prefixes, and one for each worker"
+        )
+    tokens = sum(need(trial.call, Sizing(), None).tokens or 0 for trial in calls)
+    if scenario.guard.max_tokens is not None and scenario.guard.max_tokens < tokens:
+        raise ScenarioError(
+            f"guard.max_tokens: expected at least {tokens}, got {scenario.guard.max_tokens}: the preflight may use that"
+        )
+
+
+def _prefixes_few(scenario: Scenario) -> None:
+    for name, traffic in scenario.traffic.items():
+        cache = traffic.cache
+        if cache is None or not cache.pre_warm:
+            continue
+        where = f"traffic.{name}.cache.pre_warm"
+        if cache.prefixes > MAX_PREFIXES:
+            raise ScenarioError(
+                f"{where}: expected at most {MAX_PREFIXES:,} prefixes, got {cache.prefixes:,}: each is a call before the run"
+            )
+        if scenario.target.protocol == "sse":
+            raise ScenarioError(f"{where}: expected target.protocol 'anthropic' or 'openai', got 'sse'")

@@ -1,0 +1,215 @@
+"""Limits that a run never exceeds: what a call may need is taken before it is sent, and corrected when it has ended.
+
+Rule: pure, and one allowance a worker. A need is an upper bound: no tokenizer makes more tokens than a text has bytes.
+Only of our own words, whose tokens were counted at the preflight, half as much again as measured is enough. A call
+whose usage the target does not tell keeps all that it took.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+from tailgauge.call import BATCH_SUBMIT, MESSAGE, Call, Prompt
+from tailgauge.rows.schema import EMPTY, OK, AttemptRow
+from tailgauge.scenario.prices import RATES, Price, Usage
+
+FRAME_TOKENS = 64  # what a chat template adds to a prompt, and to each of its messages a quarter
+TOOL_TOKENS = 600  # what a provider adds once there are tools
+MARGIN = 1.5  # of what was measured, for our own words
+REQUESTS, TOKENS, COST = "max_requests", "max_tokens", "max_cost"
+
+
+_FREE = Fraction(0)  # known by its identity, because sums of fractions are slow and most runs have no price
+
+
+class Amount(NamedTuple):
+    """Calls, tokens and cost: needed, used, or left; None where there is no limit, or no cost."""
+
+    requests: int | None = 0
+    tokens: int | None = 0
+    cost: Fraction | None = _FREE
+
+    def shares(self, workers: int) -> list[Amount]:
+        """Even shares that add up to the whole; the first workers get what does not divide."""
+
+        def part(n: int | None, worker: int) -> int | None:
+            return None if n is None else n // workers + (worker < n % workers)
+
+        cost = None if self.cost is None else self.cost / workers
+        return [Amount(part(self.requests, i), part(self.tokens, i), cost) for i in range(workers)]
+
+    def less(self, spent: Amount) -> Amount:
+        """What is left of a limit, at least nothing."""
+        return Amount(
+            None if self.requests is None else max(0, self.requests - (spent.requests or 0)),
+            None if self.tokens is None else max(0, self.tokens - (spent.tokens or 0)),
+            None if self.cost is None else max(Fraction(0), self.cost - (spent.cost or 0)),
+        )
+
+    def plus(self, other: Amount, sign: int = 1) -> Amount:
+        """The sum; what is not limited or not known counts nothing."""
+        cost = _FREE if self.cost is None else self.cost
+        if other.cost is not None and other.cost is not _FREE:
+            cost += sign * other.cost
+        return Amount(
+            (self.requests or 0) + sign * (other.requests or 0),
+            (self.tokens or 0) + sign * (other.tokens or 0),
+            cost,
+        )
+
+    def plain(self) -> list[int | str | None]:
+        """For a message; `of_plain` reads it."""
+        return [self.requests, self.tokens, None if self.cost is None else str(self.cost)]
+
+    @classmethod
+    def of_plain(cls, plain: list[int | str | None]) -> Amount:
+        """What `plain` made."""
+        requests, tokens, cost = plain
+        assert not isinstance(requests, str)
+        assert not isinstance(tokens, str)
+        return cls(requests, tokens, None if cost is None else Fraction(cost))
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """How many tokens a prompt has at most."""
+
+    per_byte: float = 1.0
+    frame: int = FRAME_TOKENS
+
+    def tokens(self, prompt: Prompt) -> int:
+        """Upper bound for a whole prompt."""
+        texts = [part.text for part in prompt.system]
+        texts += [part.text for message in prompt.messages for part in message.parts]
+        texts += [text for tool in prompt.tools for text in (tool.name, tool.description, tool.schema)]
+        size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+        frame = self.frame + len(texts) * FRAME_TOKENS // 4 + (TOOL_TOKENS if prompt.tools else 0)
+        return frame + math.ceil(size * self.per_byte)
+
+
+def need(call: Call, sizing: Sizing, price: Price | None) -> Amount:
+    """What a call may use at most; its cost is None without a price."""
+    if call.kind not in {MESSAGE, BATCH_SUBMIT}:
+        return Amount(1)
+    prompts = call.batch if call.kind == BATCH_SUBMIT else (call.prompt,)
+    inputs = [sizing.tokens(prompt) + len(call.schema or "") for prompt in prompts]
+    output = call.max_tokens  # thinking is a part of it
+    total = sum(inputs) + output * len(prompts)
+    if price is None:
+        return Amount(1, total, None)
+    costs = (_dearest(price, n, output, _marked_1h(p)) for n, p in zip(inputs, prompts, strict=True))
+    return Amount(1, total, sum(costs, Fraction(0)))
+
+
+def _marked_1h(prompt: Prompt) -> bool:
+    parts = [*prompt.system, *(part for message in prompt.messages for part in message.parts)]
+    return "1h" in {part.ttl for part in parts} | {tool.ttl for tool in prompt.tools}
+
+
+def _dearest(price: Price, prompt_tokens: int, output_tokens: int, marked_1h: bool) -> Fraction:
+    """Whatever becomes of its input: read, new, or written for as long as its marks ask."""
+    rates = [price.rates, *([price.long_rates] if price.rates_for(prompt_tokens) != price.rates else [])]
+    of_input = max(
+        rate
+        for r in rates
+        for name, rate in zip(RATES[:4], r, strict=False)
+        if marked_1h or name != "write_1h"
+    )
+    of_output = max(r[4] for r in rates)
+    return (prompt_tokens * of_input + output_tokens * of_output) / 1_000_000
+
+
+def used(row: AttemptRow, price: Price | None) -> Amount | None:
+    """What an ended call has used; None where nobody knows."""
+    if row.sent_at_ns is None or (row.status or 0) >= 400:
+        return Amount(1)
+    if row.ended not in {OK, EMPTY} or row.input_tokens is None or row.output_tokens is None:
+        return None
+    usage = Usage(
+        row.input_tokens,
+        (row.cache_creation_input_tokens or 0) - (row.cache_creation_1h_input_tokens or 0),
+        row.cache_creation_1h_input_tokens or 0,
+        row.cache_read_input_tokens or 0,
+        row.output_tokens,
+    )
+    return Amount(1, usage.prompt + usage.output, None if price is None else price.cost(usage))
+
+
+class Allowance:
+    """One worker's share of the limits. `on_refused` hears once which limit stopped it."""
+
+    def __init__(self, limit: Amount, on_refused: Callable[[str], None] = lambda _: None) -> None:
+        self._limit = limit
+        self._taken = Amount()
+        self._held: dict[Hashable, Amount] = {}
+        self._on_refused = on_refused
+        self.refused_by: str | None = None
+
+    @property
+    def is_of_calls_only(self) -> bool:
+        """Whether neither tokens nor cost are limited: then nothing needs to be sized."""
+        return self._limit.tokens is None and self._limit.cost is None
+
+    @property
+    def taken(self) -> Amount:
+        """Used, or held for calls that have not ended."""
+        return self._taken
+
+    def admits(self, need: Amount) -> bool:
+        """Whether there is room; once there was none, nothing is admitted any more."""
+        if self.refused_by is None and (name := self._exceeded(need)) is not None:
+            self.refused_by = name
+            self._on_refused(name)
+        return self.refused_by is None
+
+    def take(self, key: Hashable, need: Amount) -> bool:
+        """Take what a call may need, under its key; False: it must not be sent."""
+        if not self.admits(need):
+            return False
+        self._held[key] = need
+        self._taken = self._taken.plus(need)
+        return True
+
+    def settle(self, key: Hashable, used: Amount | None) -> None:
+        """A call has ended: give back what it did not use. None: nobody knows, all stays taken."""
+        held = self._held.pop(key, None)
+        if held is not None and used is not None:
+            self._taken = self._taken.plus(held, -1).plus(used)
+
+    def _exceeded(self, need: Amount) -> str | None:
+        after = self._taken.plus(need)
+        for name, limit, total in zip((REQUESTS, TOKENS, COST), self._limit, after, strict=True):
+            if limit is not None and total is not None and total > limit:
+                return name
+        return None
+
+
+class Guard:
+    """The allowance as calls meet it; `prices` by model, where cost is limited."""
+
+    def __init__(self, allowance: Allowance, sizing: Sizing, prices: Mapping[str, Price]) -> None:
+        self._allowance, self._sizing, self._prices = allowance, sizing, prices
+
+    def admits(self, calls: Iterable[Call], model: str, more_calls: int = 0) -> bool:
+        """Whether a request that will make these calls may begin."""
+        total = Amount(more_calls)
+        for call in calls:
+            total = total.plus(self._need(call, model))
+        return self._allowance.admits(total)
+
+    def take(self, key: Hashable, call: Call, model: str) -> bool:
+        """Whether a call may be sent; if so, what it may need is held for it."""
+        return self._allowance.take(key, self._need(call, model))
+
+    def ended(self, key: Hashable, row: AttemptRow) -> None:
+        """A call has ended."""
+        self._allowance.settle(key, used(row, self._prices.get(row.asked_model)))
+
+    def _need(self, call: Call, model: str) -> Amount:
+        if self._allowance.is_of_calls_only:
+            return Amount(1)
+        return need(call, self._sizing, self._prices.get(call.model or model))

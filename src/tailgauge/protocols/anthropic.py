@@ -1,0 +1,264 @@
+"""Anthropic Messages: the official SDK builds the request, this file reads the stream.
+
+Rule: message_start, ping, content_block_start, signature deltas and empty deltas are no content. `usage` of
+message_delta is cumulative. A stream without message_stop is truncated. Unknown events pass. A text without a cache mark
+goes out as the plain string that it is; sampling is never asked for, because the API refuses it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
+from typing import Any
+from urllib.parse import quote
+
+import anthropic
+from anthropic._constants import RAW_RESPONSE_HEADER
+
+from tailgauge.call import BATCH_FETCH, BATCH_POLL, BATCH_SUBMIT, Call, Part, Prompt, Tool
+from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder, error_of, text_or_none
+from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
+
+_TEXT, _THINKING, _TOOL = KIND_CODE[TEXT], KIND_CODE[THINKING], KIND_CODE[TOOL_JSON]
+_DELTAS = {
+    "text_delta": (_TEXT, "text"),
+    "thinking_delta": (_THINKING, "thinking"),
+    "input_json_delta": (_TOOL, "partial_json"),
+}
+
+
+def client(base_url: str, key: str, http_client: Any) -> anthropic.Anthropic:
+    """The official client; retries are the harness's own."""
+    return anthropic.Anthropic(
+        api_key=key,
+        base_url=base_url,
+        max_retries=0,
+        http_client=http_client,
+        timeout=None,
+        default_headers={"accept-encoding": "identity"},
+    )
+
+
+def send(sdk: anthropic.Anthropic, call: Call, model: str, call_id: str) -> AbstractContextManager[Any]:
+    """One Messages call, or one call about a batch of them."""
+    headers = {"x-client-request-id": call_id}
+    if call.kind == BATCH_SUBMIT:
+        requests: Any = [
+            {"custom_id": str(number), "params": _body(call, prompt, model)}
+            for number, prompt in enumerate(call.batch)
+        ]
+        return sdk.messages.batches.with_streaming_response.create(requests=requests, extra_headers=headers)
+    if call.kind == BATCH_POLL:
+        return sdk.messages.batches.with_streaming_response.retrieve(
+            call.batch_id or "", extra_headers=headers
+        )
+    if call.kind == BATCH_FETCH:
+        return _results(sdk, call.batch_id or "", headers)
+    opened: AbstractContextManager[Any] = sdk.messages.with_streaming_response.create(
+        **_body(call, call.prompt, model), stream=call.stream, extra_headers=headers
+    )
+    return opened
+
+
+def values(sdk: anthropic.Anthropic, call: Call, model: str) -> dict[str, Any]:  # noqa: ARG001 - the interface
+    """What the body of a Messages call says, by name."""
+    return _body(call, call.prompt, model) | {"stream": call.stream}
+
+
+@contextmanager
+def _results(sdk: anthropic.Anthropic, batch_id: str, headers: dict[str, str]) -> Iterator[Any]:
+    """A batch's results in one call; the SDK's own `results` asks for the batch first, and then goes where it says."""
+    path = f"/v1/messages/batches/{quote(batch_id, safe='')}/results"
+    options: Any = {
+        "timeout": None,
+        "headers": {**headers, RAW_RESPONSE_HEADER: "stream", "accept": "application/binary"},
+    }
+    response: Any = sdk.get(path, cast_to=object, options=options)
+    try:
+        yield response
+    finally:
+        response.close()
+
+
+def _body(call: Call, prompt: Prompt, model: str) -> dict[str, Any]:
+    """The parameters of one message; what a call does not ask for is not there."""
+    body: dict[str, Any] = {
+        "model": model,
+        "max_tokens": call.max_tokens,
+        "messages": [
+            {"role": message.role, "content": _content(message.parts)} for message in prompt.messages
+        ],
+    }
+    if prompt.system:
+        body["system"] = _content(prompt.system)
+    if prompt.tools:
+        body["tools"] = _tools(prompt.tools)
+        if call.use_tool:
+            body["tool_choice"] = {"type": "any"}
+    if call.thinking == "adaptive":
+        body["thinking"] = {"type": "adaptive"}
+    elif call.thinking == "enabled":
+        body["thinking"] = {"type": "enabled", "budget_tokens": call.thinking_tokens}
+    if call.schema is not None:
+        body["output_config"] = {"format": {"type": "json_schema", "schema": _tree(call.schema)}}
+    return body
+
+
+def _content(parts: tuple[Part, ...]) -> Any:
+    """One plain text as it is, else blocks."""
+    if len(parts) == 1 and parts[0].ttl is None:
+        return parts[0].text
+    return [_marked({"type": "text", "text": part.text}, part.ttl) for part in parts]
+
+
+def _marked(block: dict[str, Any], ttl: str | None) -> dict[str, Any]:
+    return block if ttl is None else {**block, "cache_control": {"type": "ephemeral", "ttl": ttl}}
+
+
+@lru_cache(maxsize=256)
+def _tools(tools: tuple[Tool, ...]) -> list[dict[str, Any]]:
+    return [
+        _marked(
+            {"name": tool.name, "description": tool.description, "input_schema": json.loads(tool.schema)},
+            tool.ttl,
+        )
+        for tool in tools
+    ]
+
+
+@lru_cache(maxsize=256)
+def _tree(schema: str) -> Any:
+    return json.loads(schema)
+
+
+def on_event(decoder: StreamDecoder, name: bytes, data: bytes) -> None:
+    """Meaning of one event of the Messages stream."""
+    event = json.loads(data)
+    kind = event.get("type") or name.decode("ascii", "replace")
+    if kind == "content_block_delta":
+        decoder.seen()
+        delta = event["delta"]
+        if (content := _DELTAS.get(delta.get("type"))) is not None:
+            decoder.content(content[0], delta[content[1]])
+        return
+    if kind == "ping":
+        return
+    decoder.seen()
+    if name == b"error":
+        kind = "error"
+    if (landmark := _LANDMARKS.get(kind)) is not None:
+        landmark(decoder, event)
+
+
+def content_of(name: bytes, event: Any) -> tuple[int, str] | None:
+    """Kind and text of a content delta; see `stencil`."""
+    if (event.get("type") or name.decode("ascii", "replace")) != "content_block_delta":
+        return None
+    known = _DELTAS.get(event["delta"].get("type"))
+    text = event["delta"][known[1]] if known else None
+    return (known[0], text) if known and isinstance(text, str) else None
+
+
+def _on_error(decoder: StreamDecoder, event: dict[str, Any]) -> None:
+    decoder.error = decoder.error or error_of(event)
+
+
+def _on_start(decoder: StreamDecoder, event: dict[str, Any]) -> None:
+    message = event["message"]
+    decoder.message_id, decoder.model = text_or_none(message.get("id")), text_or_none(message.get("model"))
+    _usage(decoder, message.get("usage") or {})
+
+
+def _on_block_start(decoder: StreamDecoder, event: dict[str, Any]) -> None:
+    if event["content_block"].get("type") == "tool_use":
+        decoder.tool(event.get("index"))
+
+
+def _on_block_stop(decoder: StreamDecoder, event: dict[str, Any]) -> None:
+    decoder.tool_done(event.get("index"))
+
+
+def _on_delta(decoder: StreamDecoder, event: dict[str, Any]) -> None:
+    decoder.stop_reason = text_or_none(event["delta"].get("stop_reason"))
+    _usage(decoder, event.get("usage") or {})
+
+
+def _on_stop(decoder: StreamDecoder, _: dict[str, Any]) -> None:
+    decoder.stop()
+
+
+_LANDMARKS = {
+    "error": _on_error,
+    "message_start": _on_start,
+    "content_block_start": _on_block_start,
+    "content_block_stop": _on_block_stop,
+    "message_delta": _on_delta,
+    "message_stop": _on_stop,
+}
+
+
+def on_whole(decoder: StreamDecoder, body: bytes) -> None:
+    """Meaning of an answer that was asked for at once. Raises ValueError and its like for what is no message."""
+    message = json.loads(body)
+    if message.get("error"):
+        decoder.error = error_of(message)
+        return
+    decoder.message_id, decoder.model = text_or_none(message["id"]), text_or_none(message["model"])
+    decoder.stop_reason = text_or_none(message["stop_reason"])
+    _usage(decoder, message["usage"])
+    blocks = message["content"]
+    texts = "".join(block["text"] for block in blocks if block["type"] == "text")
+    inputs = [block["input"] for block in blocks if block["type"] == "tool_use"]
+    decoder.whole_content(texts, "".join(map(json.dumps, inputs)))
+
+
+def on_batch(decoder: StreamDecoder, body: bytes) -> None:
+    """Meaning of what came back about a batch: its state, or a line for each result, whose usage is added up.
+
+    `answer` becomes the state as it came, or the lines without the messages, which may be many megabytes.
+    """
+    lines = [json.loads(line) for line in body.splitlines() if line.strip()]
+    if len(lines) == 1 and "processing_status" in lines[0]:
+        decoder.message_id = text_or_none(lines[0]["id"])
+        decoder.answer = json.dumps(lines[0])
+        return
+    decoder.answer = "\n".join(
+        json.dumps({"custom_id": line["custom_id"], "result": {**line["result"], "message": None}})
+        for line in lines
+    )
+    messages = [line["result"]["message"] for line in lines if line["result"]["type"] == "succeeded"]
+    for name, count in _total(message["usage"] for message in messages).items():
+        decoder.count(**{name: count})
+    decoder.model = text_or_none(messages[0]["model"]) if messages else None
+
+
+def _total(usages: Iterable[dict[str, Any]]) -> Counter[str]:
+    """The counters of several answers, added up; those that no answer has are not there."""
+    total: Counter[str] = Counter()
+    for usage in usages:
+        counts = {name: count for name, count in _counters(usage).items() if count is not None}
+        if min(counts.values(), default=0) < 0:
+            raise ValueError("a count below zero, which a sum would hide")
+        total.update(counts)
+    return total
+
+
+def _usage(decoder: StreamDecoder, usage: dict[str, Any]) -> None:
+    decoder.count(**_counters(usage))
+
+
+def _counters(usage: dict[str, Any]) -> dict[str, Any]:
+    split = usage.get("cache_creation") or {}
+    details = usage.get("output_tokens_details") or {}
+    return {
+        "input_tokens": usage.get("input_tokens"),
+        "output_tokens": usage.get("output_tokens"),
+        "cache_read_input_tokens": usage.get("cache_read_input_tokens"),
+        "cache_creation_input_tokens": usage.get("cache_creation_input_tokens"),
+        "cache_creation_5m_input_tokens": split.get("ephemeral_5m_input_tokens"),
+        "cache_creation_1h_input_tokens": split.get("ephemeral_1h_input_tokens"),
+        "thinking_tokens": details.get("thinking_tokens"),
+    }

@@ -1,0 +1,359 @@
+"""Folds a stream's events into what the attempt's rows need; a protocol supplies the meaning of one event.
+
+Rule: no clock is read here. Times are those of the read that completed an event. If something else came later in the
+same read, the event is only known to lie after the previous read, and its `low` says so.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tailgauge.protocol_violations import (
+    EVENT_TOO_LARGE,
+    MALFORMED_ANSWER,
+    MALFORMED_EVENT,
+    MALFORMED_USAGE,
+    TOO_LARGE,
+    TOO_MANY_EVENTS,
+    quoted,
+)
+from tailgauge.protocols.first_field import FirstField
+from tailgauge.protocols.sse_parser import MAX_EVENT, MAX_LINES, EventSizeError, Splitter
+from tailgauge.protocols.stencil import ContentOf, Learner, Stencil
+from tailgauge.rows.chunks import Chunks
+from tailgauge.rows.schema import CHUNK_KINDS, TEXT, THINKING, TOOL_JSON
+
+KIND_CODE = {kind: code for code, kind in enumerate(CHUNK_KINDS)}
+_TEXT, _THINKING, _TOOL = KIND_CODE[TEXT], KIND_CODE[THINKING], KIND_CODE[TOOL_JSON]
+
+MANY_EVENTS = 50_000  # of one answer, whose application may not heed what was asked for, and
+EVENTS_A_TOKEN = (
+    64  # so many more for each token that was asked for: of the widest streams that are honest some ten
+)
+MANY_MALFORMED = 100  # events, after which a stream is not followed any further
+MAX_TEXT = 8 << 20  # characters of an answer that is kept
+MAX_PHASES = 50  # of one answer
+_SHOWN = 200  # characters of what was wrong
+
+OnEvent = Callable[["StreamDecoder", bytes, Any], None]
+OnWhole = Callable[["StreamDecoder", bytes], None]
+
+
+@dataclass(slots=True)
+class Stamp:
+    """When an event arrived: at most `at`; `low` is None if exactly then; `read_at` is our own clock."""
+
+    at: int
+    low: int | None
+    read_at: int
+
+
+class StreamDecoder:
+    """State of one stream: stamps of its landmarks, usage, errors, and the chunks not yet taken by the recorder.
+
+    With `on_whole` no stream is expected but one body: `whole` takes it. `watching` says that someone waits for what
+    comes next: the first content, or the chunk with number `watch_chunks`.
+    """
+
+    def __init__(
+        self,
+        on_event: OnEvent,
+        *,
+        on_whole: OnWhole | None = None,
+        content_of: ContentOf | None = None,
+        keep_text: bool = False,
+        watch_field: bool = False,
+        watch_chunks: int = 0,
+        asked_tokens: int = 0,
+    ) -> None:
+        self._on_event = on_event
+        self._on_whole = on_whole
+        self._learner = Learner(content_of)
+        self._stencil: Stencil | None = None
+        self.streams = on_whole is None
+        self._watch_chunks = watch_chunks
+        self._most = MANY_EVENTS + EVENTS_A_TOKEN * asked_tokens
+        self._malformed = self._text_held = 0
+        self._field = FirstField() if watch_field else None
+        self._kept: dict[int, list[str]] | None = {_TEXT: [], _TOOL: []} if keep_text else None
+        self._tool: Any = None  # index of the first tool block
+        self.watching = True
+        self.broken = False  # it is not followed any further; `error` says why
+        self._splitter = Splitter()
+        self._at = self._low = self._read_at = self._read_index = 0
+        self.events = 0
+        self.chunks = 0
+        self.intervals = 0  # of the chunks, interval-stamped
+        self.taken = 0
+        self.fresh = Chunks()
+        self.has_content = False
+        self.first_event: Stamp | None = None
+        self.first_content: Stamp | None = None
+        self.first_text: Stamp | None = None
+        self.first_thinking: Stamp | None = None
+        self.first_tool_json: Stamp | None = None
+        self.tool_ready: Stamp | None = None
+        self.first_field: Stamp | None = None
+        self.last_content: Stamp | None = None
+        self.watched: Stamp | None = None  # of the chunk with number `watch_chunks`
+        self.stopped: Stamp | None = None
+        self.finished = False  # the protocol's end mark, or its equivalent, was seen
+        self.error: tuple[str, str] | None = None  # type and message of an error inside the stream
+        self.message_id: str | None = None
+        self.model: str | None = None
+        self.stop_reason: str | None = None
+        self.usage: dict[str, int | None] = {}
+        self.phases: dict[str, int] = {}  # when each was told of first
+        self.citations: int | None = None  # null: the protocol has none
+        self.answer: str | None = None  # what a call without content brought, as JSON
+
+    @property
+    def text(self) -> str | None:
+        """The answer so far, where it is kept: its text, or else the input of its tools."""
+        if self._kept is None:
+            return self.answer
+        return _storable("".join(self._kept[_TEXT] or self._kept[_TOOL]))
+
+    @property
+    def held(self) -> int:
+        """Bytes that it keeps of the answer, about."""
+        return len(self._splitter.pending) + self._text_held
+
+    def feed(
+        self, payload: bytes, low: int, arrived: int, read_at: int, read_index: int, *, at_rest: bool
+    ) -> None:
+        """Payload of one read; see `Exchange`. Never raises for what the peer sent: it is recorded as an error."""
+        if self.broken:
+            return
+        rested = self._splitter.resting
+        try:
+            events = self._splitter.feed(payload)
+        except EventSizeError:
+            self._give_up(EVENT_TOO_LARGE, f"over {MAX_EVENT >> 20} MiB or {MAX_LINES:,} lines")
+            return
+        exact = len(events) - 1 if at_rest and self._splitter.ended_with_event else -1
+        self._at, self._read_at, self._read_index = arrived, read_at, read_index
+        whole = exact == 0 and rested and self._splitter.resting and self._is_plain
+        for number, (name, data) in enumerate(events):
+            self._low = 0 if number == exact else low
+            self.events += 1
+            try:
+                self._on_event(self, name, data)
+                if whole:
+                    self._stencil = self._learner.look(payload, name, data) or self._stencil
+            except _MALFORMED as error:
+                self._on_malformed(error, data)
+            if self.events > self._most:
+                self._give_up(TOO_MANY_EVENTS, f"over {self._most:,}")
+            if self.broken:
+                return
+
+    def _on_malformed(self, error: Exception, data: bytes) -> None:
+        self.error = self.error or (MALFORMED_EVENT, f"{type(error).__name__} in event: {_shown(data)}")
+        self._malformed += 1
+        self.broken |= self._malformed >= MANY_MALFORMED
+
+    def _give_up(self, kind: str, text: str) -> None:
+        """Follow it no further; the first error stands."""
+        self.error, self.broken = self.error or (kind, text), True
+
+    def skim(
+        self, reads: Sequence[bytes], arrived: array[int], read_at: array[int], begin: int, read_index: int
+    ) -> int:
+        """Decode reads from number `begin` on, as long as each is one chunk of HTTP with one content event of a known
+        stencil; returns how many. They are decoded as `feed` would have done it."""
+        stencil = self._stencil
+        if stencil is None or self.broken or not (self._is_plain and self._splitter.resting):
+            return 0
+        texts = stencil.texts(reads, begin)
+        if texts:
+            end = begin + len(texts)
+            self._add(stencil.kind, texts, arrived[begin:end], read_at[begin:end], read_index)
+        return len(texts)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether a content event is no more than a chunk now: nobody waits for it, and who answers has been said."""
+        return not self.watching and self._field is None and self.model is not None
+
+    def _add(
+        self, kind: int, texts: list[str], arrived: array[int], read_at: array[int], read_index: int
+    ) -> None:
+        """Content deltas that each ended a read, exactly stamped."""
+        fresh, count = self.fresh, len(texts)
+        fresh.kind.extend(bytes((kind,)) * count)
+        fresh.arrived.extend(arrived)
+        fresh.low.frombytes(bytes(fresh.low.itemsize * count))
+        fresh.read_at.extend(read_at)
+        fresh.read_index.extend(range(read_index, read_index + count))
+        fresh.chars.extend(map(len, texts))
+        self.events += count
+        self.chunks += count
+        self._at, self._low, self._read_at = arrived[-1], 0, read_at[-1]
+        self._read_index = read_index + count - 1
+        self.last_content = self.stamp()
+        if self._kept is not None and kind != _THINKING:
+            self._kept[kind].extend(texts)
+            self._hold_text(sum(map(len, texts)))
+        if self.events > self._most:
+            self._give_up(TOO_MANY_EVENTS, f"over {self._most:,}")
+
+    def whole(self, body: bytes, arrived: int, read_at: int, read_index: int) -> None:
+        """The whole answer, with the times of the read that completed it. Never raises for what the peer sent."""
+        assert self._on_whole is not None
+        self._at, self._low, self._read_at, self._read_index = arrived, 0, read_at, read_index
+        try:
+            self._on_whole(self, body)
+        except _MALFORMED as error:
+            self.error = self.error or (MALFORMED_ANSWER, f"{type(error).__name__} in {_shown(body)}")
+        else:
+            self.stop()
+
+    def seen(self) -> None:
+        """An event that counts as the first event of the stream (pings do not)."""
+        if self.first_event is None:
+            self.first_event = self.stamp()
+
+    def stamp(self) -> Stamp:
+        """Stamp of the event being handled."""
+        return Stamp(self._at, self._low or None, self._read_at)
+
+    def content(self, kind: int, text: str) -> None:
+        """A content delta; empty ones are no chunks."""
+        if not isinstance(text, str):
+            raise TypeError(f"content is no text but {type(text).__name__}")
+        if not text:
+            return
+        if self.chunks >= self._most:
+            self._give_up(TOO_MANY_EVENTS, f"over {self._most:,}")
+            return
+        fresh = self.fresh
+        fresh.kind.append(kind)
+        fresh.arrived.append(self._at)
+        fresh.low.append(self._low)
+        self.intervals += self._low > 0
+        fresh.read_at.append(self._read_at)
+        fresh.read_index.append(self._read_index)
+        fresh.chars.append(len(text))
+        self.chunks += 1
+        self.last_content = stamp = self.stamp()
+        if self.watching:
+            self._watch(stamp)
+        if kind == _TEXT:
+            if self.first_text is None:
+                self.first_text = stamp
+        elif kind == _TOOL:
+            self.first_tool_json = self.first_tool_json or stamp
+        elif self.first_thinking is None:
+            self.first_thinking = stamp
+        if kind != _THINKING:
+            self._read(kind, text, stamp)
+
+    def _watch(self, stamp: Stamp) -> None:
+        if self.first_content is None:
+            self.first_content, self.has_content = stamp, True
+        if self.chunks == self._watch_chunks:
+            self.watched = stamp
+        self.watching = self.chunks < self._watch_chunks
+
+    def _read(self, kind: int, text: str, stamp: Stamp) -> None:
+        if self._kept is not None:
+            self._kept[kind].append(text)
+            self._hold_text(len(text))
+        if self._field is not None and self._field.feed(kind, text):
+            self.first_field, self._field = stamp, None
+
+    def _hold_text(self, chars: int) -> None:
+        self._text_held += chars
+        if self._text_held > MAX_TEXT:
+            self._give_up(TOO_LARGE, f"over {MAX_TEXT >> 20} Mi characters")
+
+    def whole_content(self, text: str, tool_json: str) -> None:
+        """Content of an answer that came at once: its text, else the input of its tools, as one chunk."""
+        if tool_json:
+            self.tool(0)
+            self.tool_done(0)
+        if text or tool_json:
+            self.content(_TEXT if text else _TOOL, text or tool_json)
+
+    def tool(self, index: Any) -> None:
+        """A piece of the tool block `index`; one with another index means that the first is complete."""
+        if self._tool is None:
+            self._tool = index
+        elif index != self._tool:
+            self.tool_done(self._tool)
+
+    def tool_done(self, index: Any) -> None:
+        """The block `index` is complete; only the first tool block counts."""
+        if self._tool is not None and index == self._tool and self.tool_ready is None:
+            self.tool_ready = self.stamp()
+
+    def tools_done(self) -> None:
+        """Whatever tool block was open is complete."""
+        self.tool_done(self._tool)
+
+    def phase(self, name: str) -> None:
+        """A phase begins; one that comes again is not counted twice."""
+        if len(self.phases) < MAX_PHASES:
+            self.phases.setdefault(_storable(name[:100]), self._at)
+
+    def stop(self) -> None:
+        """The protocol's end mark."""
+        self.finished = True
+        self.stopped = self.stamp()
+
+    def count(self, **counters: Any) -> None:
+        """Usage counters; the last non-null value of each stands. Values that cannot be are an error."""
+        for name, value in counters.items():
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 40:
+                self.error = self.error or (MALFORMED_USAGE, f"{name} = {_said(value)}")
+            else:
+                self.usage[name] = value
+
+    def take(self) -> tuple[int, Chunks]:
+        """Chunks since the last call, with the index of the first."""
+        first, chunks = self.taken, self.fresh
+        self.taken += len(chunks)
+        self.fresh = Chunks()
+        return first, chunks
+
+
+_MALFORMED = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
+
+
+def text_or_none(value: Any) -> str | None:
+    """A short string of the peer's, or None where it is something else."""
+    return _storable(value[:200]) if isinstance(value, str) else None
+
+
+def _shown(data: bytes) -> str:
+    """The beginning of what the peer sent, as text."""
+    return data[:_SHOWN].decode("utf-8", "replace")
+
+
+def _said(value: Any) -> str:
+    """A value that cannot be, short: a number may have thousands of digits."""
+    text = str(value) if isinstance(value, str | int | float) else type(value).__name__
+    return _storable(text[:_SHOWN])
+
+
+def error_of(tree: Any) -> tuple[str, str]:
+    """Type and message of an error object, in the shapes that providers and engines use; or of a text."""
+    inner = tree.get("error", tree) if isinstance(tree, dict) else tree
+    if isinstance(inner, str):
+        return "error", _storable(inner[:2000])
+    if not isinstance(inner, dict):
+        inner = {}
+    kind = inner.get("type") or inner.get("code") or "error"
+    return quoted(_storable(str(kind)[:90])), _storable(str(inner.get("message") or json.dumps(tree))[:2000])
+
+
+def _storable(text: str) -> str:
+    """`text` without lone surrogates, which JSON can say and UTF-8 cannot: no row could be written with one."""
+    return text.encode("utf-8", "replace").decode("utf-8")

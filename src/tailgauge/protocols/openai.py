@@ -1,0 +1,200 @@
+"""OpenAI chat completions: the official SDK builds the request, this file reads the stream.
+
+Rule: the role chunk is no token. `prompt_tokens` includes the cached ones: input_tokens is what remains. The end mark
+is [DONE]; an engine that leaves it out is complete when it named a finish reason and ended its body cleanly.
+
+Thinking has no common name here: `reasoning_effort` goes to everyone, and engines get the variable `enable_thinking` of
+their chat template besides. A budget is spoken to engines only (`thinking_token_budget`, `thinking_budget`).
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import AbstractContextManager
+from functools import lru_cache
+from typing import Any
+
+import openai
+
+from tailgauge.call import Call, Part, Prompt, Tool
+from tailgauge.protocols.api_keys import PROVIDERS
+from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder, error_of, text_or_none
+from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
+
+_TEXT, _THINKING, _TOOL = KIND_CODE[TEXT], KIND_CODE[THINKING], KIND_CODE[TOOL_JSON]
+
+
+def client(base_url: str, key: str, http_client: Any) -> openai.OpenAI:
+    """The official client; retries are the harness's own. The SDK wants the version in the base URL."""
+    return openai.OpenAI(
+        api_key=key,
+        base_url=base_url if base_url.endswith("/v1") else f"{base_url}/v1",
+        max_retries=0,
+        http_client=http_client,
+        timeout=None,
+        default_headers={"accept-encoding": "identity"},
+    )
+
+
+def send(sdk: openai.OpenAI, call: Call, model: str, call_id: str) -> AbstractContextManager[Any]:
+    """One chat completion, streamed with usage, or whole."""
+    create: Any = (
+        sdk.chat.completions.with_streaming_response.create
+    )  # its overloads cannot name a key by value
+    extra = {} if _at_provider(sdk) else _engine_thinking(call)
+    opened: AbstractContextManager[Any] = create(
+        **_body(sdk, call, model), extra_body=extra or None, extra_headers={"x-client-request-id": call_id}
+    )
+    return opened
+
+
+def values(sdk: openai.OpenAI, call: Call, model: str) -> dict[str, Any]:
+    """What the body of a chat completion's request says, by name."""
+    body = _body(sdk, call, model)
+    return body if _at_provider(sdk) else body | _engine_thinking(call)
+
+
+def _at_provider(sdk: openai.OpenAI) -> bool:
+    return sdk.base_url.host == PROVIDERS["openai"].host
+
+
+def _body(sdk: openai.OpenAI, call: Call, model: str) -> dict[str, Any]:
+    # The provider's newer models refuse max_tokens; engines often know nothing else.
+    limit = "max_completion_tokens" if _at_provider(sdk) else "max_tokens"
+    return {"model": model, "messages": _messages(call.prompt), limit: call.max_tokens, **_asked(call)}
+
+
+def _messages(prompt: Prompt) -> list[dict[str, Any]]:
+    """The conversation; cache marks are left out, because these caches find prefixes by themselves."""
+    said = [(message.role, message.parts) for message in prompt.messages]
+    if prompt.system:
+        said.insert(0, ("system", prompt.system))
+    return [{"role": role, "content": _content(parts)} for role, parts in said]
+
+
+def _content(parts: tuple[Part, ...]) -> str:
+    """One text: chat templates of engines differ in how they join several, or take none but the first."""
+    return parts[0].text if len(parts) == 1 else "\n\n".join(part.text for part in parts)
+
+
+def _asked(call: Call) -> dict[str, Any]:
+    """Everything beside the conversation; what a call does not ask for is not there."""
+    asked: dict[str, Any] = {"stream": call.stream}
+    if call.stream:
+        asked["stream_options"] = {"include_usage": True}
+    if call.prompt.tools:
+        asked["tools"] = _tools(call.prompt.tools)
+        if call.use_tool:
+            asked["tool_choice"] = "required"
+    if call.thinking != "off":
+        asked["reasoning_effort"] = "medium"
+    if call.schema is not None:
+        asked["response_format"] = {
+            "type": "json_schema",
+            "json_schema": {"name": "answer", "schema": json.loads(call.schema), "strict": True},
+        }
+    return asked
+
+
+def _engine_thinking(call: Call) -> dict[str, Any]:
+    """What engines call it: a variable of the chat template, and for a budget vLLM's field beside it."""
+    if call.thinking == "off":
+        return {}
+    if call.thinking != "enabled":
+        return {"chat_template_kwargs": {"enable_thinking": True}}
+    budget = call.thinking_tokens
+    return {
+        "chat_template_kwargs": {"enable_thinking": True, "thinking_budget": budget},
+        "thinking_token_budget": budget,
+    }
+
+
+@lru_cache(maxsize=256)
+def _tools(tools: tuple[Tool, ...]) -> list[dict[str, Any]]:
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": json.loads(tool.schema),
+            },
+        }
+        for tool in tools
+    ]
+
+
+def on_event(decoder: StreamDecoder, name: bytes, data: bytes) -> None:
+    """Meaning of one event of the chat stream."""
+    if data == b"[DONE]":
+        decoder.seen()
+        decoder.stop()
+        return
+    chunk = json.loads(data)
+    decoder.seen()
+    if name == b"error" or chunk.get("error"):
+        decoder.error = decoder.error or error_of(chunk)
+        return
+    if decoder.model is None:
+        decoder.message_id, decoder.model = text_or_none(chunk.get("id")), text_or_none(chunk.get("model"))
+    for choice in chunk.get("choices") or ():
+        _choice(decoder, choice)
+    if usage := chunk.get("usage"):
+        _usage(decoder, usage)
+
+
+def content_of(name: bytes, chunk: Any) -> tuple[int, str] | None:
+    """Kind and text of a chunk that brings one piece of text and says nothing else; see `stencil`."""
+    choices: Any = chunk.get("choices") or ()
+    if name == b"error" or chunk.get("error") or chunk.get("usage") or len(choices) != 1:
+        return None
+    delta = choices[0].get("delta") or {}
+    if choices[0].get("finish_reason") or delta.get("tool_calls"):
+        return None
+    thought, text = delta.get("reasoning_content") or delta.get("reasoning"), delta.get("content")
+    kind, said = (_THINKING, thought) if thought else (_TEXT, text)
+    return (kind, said) if isinstance(said, str) and not (thought and text) else None
+
+
+def on_whole(decoder: StreamDecoder, body: bytes) -> None:
+    """Meaning of an answer that was asked for at once. Raises ValueError and its like for what is no completion."""
+    answer = json.loads(body)
+    if answer.get("error"):
+        decoder.error = error_of(answer)
+        return
+    decoder.message_id, decoder.model = text_or_none(answer.get("id")), text_or_none(answer["model"])
+    choice = answer["choices"][0]
+    decoder.stop_reason = text_or_none(choice.get("finish_reason"))
+    if usage := answer.get("usage"):
+        _usage(decoder, usage)
+    message = choice["message"]
+    calls = [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
+    decoder.whole_content(message.get("content") or "", "".join(calls))
+
+
+def _choice(decoder: StreamDecoder, choice: dict[str, Any]) -> None:
+    delta = choice.get("delta") or {}
+    for key in ("reasoning_content", "reasoning"):
+        if thought := delta.get(key):
+            decoder.content(_THINKING, thought)
+            break
+    if text := delta.get("content"):
+        decoder.content(_TEXT, text)
+    for call in delta.get("tool_calls") or ():
+        decoder.tool(call.get("index"))
+        decoder.content(_TOOL, (call.get("function") or {}).get("arguments") or "")
+    if reason := choice.get("finish_reason"):
+        decoder.tools_done()
+        decoder.stop_reason, decoder.finished = text_or_none(reason), True
+
+
+def _usage(decoder: StreamDecoder, usage: dict[str, Any]) -> None:
+    prompt, details = usage.get("prompt_tokens"), usage.get("prompt_tokens_details") or {}
+    cached = details.get("cached_tokens")
+    decoder.count(
+        input_tokens=prompt - (cached or 0) if type(prompt) is int else prompt,
+        cache_read_input_tokens=cached,
+        cache_creation_input_tokens=details.get("created_cache_tokens"),
+        output_tokens=usage.get("completion_tokens"),
+        thinking_tokens=(usage.get("completion_tokens_details") or {}).get("reasoning_tokens"),
+    )

@@ -1,1 +1,0 @@
-"""A rehearsal: the traffic's own patterns and policies against the simulated endpoint, in virtual time."""

@@ -1,0 +1,246 @@
+"""Rows to Parquet parts, without ever holding up the hub.
+
+Rule: greenlets append; building and writing a part happens on an OS thread of the hub's pool (see parts). A failure to
+write is fatal for the run and is raised at the next `check`: rows are never dropped in silence.
+
+What fails stays in memory, in its order, and is tried once more at `close`, when load is off and the disk may have room
+again; a row that is in a part is never written again. What is left then is `unwritten`. What waits is bounded, in rows
+and in time: a disk that is too slow ends the run before memory does.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from gevent import get_hub
+
+from tailgauge.rows.chunks import Chunks
+from tailgauge.rows.disk import advice
+from tailgauge.rows.health import HealthRow
+from tailgauge.rows.parquet import Segment, chunk_table, compact, row_table, write_part
+from tailgauge.rows.run_folder import RunFolder
+from tailgauge.rows.schema import AttemptRow, RequestRow
+from tailgauge.rows.write_batch import Batch
+
+MAX_WAITING_CHUNKS = 5_000_000  # some 40 bytes each
+MAX_WAITING_ROWS = 200_000  # of the other tables: some 2 kB each
+MAX_WRITING_S = 30.0  # for one part
+_NICE = 10  # of the writer's thread: where it shares a core with the hub's, the hub does not wait for it
+
+OnPart = Callable[[str, Path], None]
+
+
+class RecorderError(Exception):
+    """Rows could not be written: disk full, folder gone, or writing slower than recording."""
+
+
+class Recorder:
+    """Buffers of one worker's rows and their way into parts.
+
+    `on_part(table, path)` is called on the writer's thread once a part is in place. Without `compacts` the parts stay as
+    they are: who ships them has them folded elsewhere.
+    """
+
+    def __init__(
+        self, folder: RunFolder, worker: int, on_part: OnPart | None = None, *, compacts: bool = True
+    ) -> None:
+        self._folder, self._worker = folder, worker
+        self._on_part, self._compacts = on_part, compacts
+        self._rows: dict[str, list[Any]] = {"requests": [], "attempts": [], "health": []}
+        self._segments: list[Segment] = []
+        self._chunk_count = 0
+        self._numbers = dict.fromkeys(("requests", "attempts", "chunks", "health"), 0)
+        self._writing: Any = None
+        self._batches: list[Batch] = []  # what the writer has, or could not write
+        self._moved_s = 0.0  # when the writer began, or finished its last part
+        self.written = dict.fromkeys(self._numbers, 0)
+        self.cpu_s = 0.0  # CPU time of the writer's threads
+        self._error: RecorderError | None = None
+
+    def request(self, row: RequestRow) -> None:
+        """Append a request row."""
+        self._rows["requests"].append(row)
+
+    def attempt(self, row: AttemptRow) -> None:
+        """Append an attempt row."""
+        self._rows["attempts"].append(row)
+
+    def health(self, row: HealthRow) -> None:
+        """Append a health row."""
+        self._rows["health"].append(row)
+
+    def chunks(self, request_id: int, leg: int, attempt: int, first: int, chunks: Chunks) -> None:
+        """Append the chunks of an attempt from number `first` on."""
+        if chunks:
+            self._segments.append((request_id, leg, attempt, first, chunks))
+            self._chunk_count += len(chunks)
+
+    def warm_up(self) -> None:
+        """Build and write parts once, on the writer's thread and into memory: no first time falls into the run."""
+        get_hub().threadpool.apply(_rehearse)
+
+    @property
+    def waiting_rows(self) -> int:
+        """Rows that are in no part yet."""
+        return sum(self._waiting())
+
+    def _waiting(self) -> tuple[int, int]:
+        """The same, of chunks and of other tables."""
+        chunks = self._chunk_count + sum(batch.left["chunks"] for batch in self._batches)
+        rows = sum(len(items) for items in self._rows.values())
+        return chunks, rows + sum(len(batch) - batch.left["chunks"] for batch in self._batches)
+
+    @property
+    def unwritten(self) -> dict[str, int]:
+        """Rows of each table that could not be written. Once closed: before, they may still be."""
+        batches = self._batches if self._error is not None else []
+        return {name: sum(batch.left[name] for batch in batches) for name in self._numbers}
+
+    def check(self) -> None:
+        """Raise RecorderError if rows could not be written, or not fast enough."""
+        if self._writing is not None and self._writing.ready():
+            self._finish_writing()
+        if self._error is None:
+            self._error = self._too_slow()
+        if self._error is not None:
+            raise self._error
+
+    def _too_slow(self) -> RecorderError | None:
+        chunks, rows = self._waiting()
+        if chunks > MAX_WAITING_CHUNKS or rows > MAX_WAITING_ROWS:
+            why = f"{chunks + rows:,} rows wait in memory"
+        elif self._is_stuck():
+            why = f"one part has taken more than {MAX_WRITING_S:.0f} s"
+        else:
+            return None
+        return RecorderError(
+            f"the disk under {self._folder.path} is slower than the recording: {why}: record to a faster one (--out)"
+        )
+
+    def _is_stuck(self) -> bool:
+        return self._writing is not None and time.monotonic() - self._moved_s > MAX_WRITING_S
+
+    def flush(self, *, wait: bool = False) -> None:
+        """Hand all rows to a writer thread; if the last one is still at work, they stay for the next flush.
+
+        After a failure they stay until `close`.
+        """
+        if self._writing is not None:
+            if not wait and not self._writing.ready():
+                return
+            self._finish_writing()
+        if self._error is None:
+            self._hand_over()
+        if wait:
+            self._finish_writing()
+
+    def close(self) -> None:
+        """Write what is left and what failed, then fold each table's parts into one file. Raises RecorderError.
+
+        A part that is under way is given MAX_WRITING_S once more.
+        """
+        self._moved_s = time.monotonic()
+        self._finish_writing()
+        if self._writing is None:
+            self._hand_over()
+            self._finish_writing()
+        if self._writing is not None:  # stuck: what it has may still come, what waits behind it does not
+            self._batches = [*self._batches, self._taken()]
+            self._error = self._error or self._too_slow()
+        if self._error is not None:
+            lost = sum(self.unwritten.values())
+            told = f"rows lost: {lost:,}" if lost else "no row is lost"
+            self._error = RecorderError(f"{self._error}; tried once more at the end, {told}")
+            raise self._error
+        if self._compacts:
+            get_hub().threadpool.apply(self._compact)
+            self.check()
+
+    def _taken(self) -> Batch:
+        """All rows that wait."""
+        rows, segments, chunks = self._rows, self._segments, self._chunk_count
+        self._rows = {name: [] for name in rows}
+        self._segments, self._chunk_count = [], 0
+        return Batch(rows, segments, chunks)
+
+    def _hand_over(self) -> None:
+        self._batches = [batch for batch in (*self._batches, self._taken()) if len(batch)]
+        if self._batches:
+            self._moved_s = time.monotonic()
+            self._writing = get_hub().threadpool.spawn(self._write, self._batches)
+
+    def _finish_writing(self) -> None:
+        """Wait for the writer, unless it is stuck."""
+        while self._writing is not None:
+            if self._writing.ready():
+                writing, self._writing = self._writing, None
+                writing.get()  # errors were caught on the thread; this only joins it
+                self._batches = [batch for batch in self._batches if len(batch)]
+            elif self._is_stuck():
+                return
+            else:
+                self._writing.wait(timeout=1)
+
+    def _write(self, batches: list[Batch]) -> None:
+        began_s = time.thread_time()
+        _step_back()
+        for batch in batches:
+            for name in ("requests", "attempts", "health", "chunks"):
+                if batch.left[name]:
+                    self._write_table(batch, name)
+        self.cpu_s += time.thread_time() - began_s
+
+    def _write_table(self, batch: Batch, name: str) -> None:
+        path = self._folder.part(name, self._worker, self._numbers[name])
+        try:
+            write_part(path, batch.table(name))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the rows are not on disk, and the run must know
+            why = advice(error, self._folder.path)
+            self._error = RecorderError(f"a part could not be written under {self._folder.path}: {why}")
+            return
+        self._numbers[name] += 1
+        self.written[name] += batch.left[name]
+        batch.written(name)
+        self._moved_s = time.monotonic()
+        self._hand_on(name, path)
+
+    def _hand_on(self, name: str, path: Path) -> None:
+        try:
+            if self._on_part is not None:
+                self._on_part(name, path)
+        except Exception as error:  # noqa: BLE001 - it is in its place, but the run must know
+            self._error = RecorderError(f"{path} could not be handed on: {error!r}")
+
+    def _compact(self) -> None:
+        began_s = time.thread_time()
+        for name, count in self._numbers.items():
+            parts = [self._folder.part(name, self._worker, n) for n in range(count)]
+            try:
+                if len(parts) > 1:
+                    compact(name, parts, self._folder.part(name, self._worker, "all"))
+            except Exception as error:  # noqa: BLE001 - as above, but
+                # the parts are all still there and readable: nothing is lost, the folder is only less tidy
+                why = advice(error, self._folder.path)
+                self._error = RecorderError(f"{name}: the parts could not be compacted, all are there: {why}")
+        self.cpu_s += time.thread_time() - began_s
+
+
+def _step_back() -> None:
+    """Lower this thread's priority; elsewhere than on Linux it would be the whole process's."""
+    if sys.platform == "linux" and os.getpriority(os.PRIO_PROCESS, 0) < _NICE:
+        os.setpriority(os.PRIO_PROCESS, 0, _NICE)
+
+
+def _rehearse() -> None:
+    kind, numbers, few = bytearray(1), array("q", [1]), array("i", [1])
+    chunks = Chunks(kind, numbers, numbers, numbers, few, few)
+    for table in (chunk_table([(0, 0, 0, 0, chunks)]), row_table("health", [HealthRow(*[0] * 16)])):
+        pq.write_table(table, pa.BufferOutputStream(), compression="zstd")

@@ -1,0 +1,375 @@
+"""The record is the seam: workers append these rows, the analysis folds them, nothing else crosses.
+
+Rule: this module knows the tables, their columns, units and meanings, and nothing of sockets, Parquet or pandas.
+A row class is the one place where a column is named; `columns()` reads it for the writer, the reader and the docs.
+
+Times are `<event>_at_ns`: int64 nanoseconds of the worker's CLOCK_MONOTONIC (the loader maps them to the run clock).
+`<event>_low_at_ns` beside one says that the event is only known to lie in (low, at]: several events shared one
+socket read and the kernel stamps the read's last byte. Null = did not happen, or the target does not say.
+
+Schema history (docs/data-format.md repeats it; every version has a fixture that must still load):
+  1  0.1.0  first version
+  2  0.1.0  target: engine, cancellation, bill, cache, limits and faults of the simulated endpoint
+  3  0.1.0  requests: name, tags, winner, join, held hedges; attempts: target, streaming, thinking, tools, fields,
+            phases, slow readers, and what the client knew of the prompt cache
+  4  0.1.0  health: interval stamps, quantiles of the hand-over lag and of late dispatch, waits for connections, what
+            TCP lost; attempts: the wait for a connection; chunks: exact, and
+            gap_ns and lag_ns, which are null where the row before says it
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Annotated, get_type_hints
+
+from tailgauge.rows.health import HealthRow
+
+SCHEMA_VERSION = 4
+
+# How an attempt, a leg or a request ended. `client_drop` is a request only: it was never sent.
+OK = "ok"
+EMPTY = "empty"  # complete, without content: TTFT is null
+CANCELLED = "cancelled"  # by the traffic pattern: a hedge's loser, a user who left
+RATE_LIMITED = "rate_limited"  # 429
+OVERLOADED = "overloaded"  # 529 or 503
+SERVER_ERROR = "server_error"  # other 5xx
+CLIENT_ERROR = "client_error"  # other 4xx, or a reply that is not the protocol
+CONNECT_ERROR = "connect_error"  # no response: DNS, TCP, TLS, or the connection lost before the headers
+TIMEOUT = "timeout"  # the attempt's deadline
+STREAM_ERROR = "stream_error"  # an error event after HTTP 200, or a stream that is not what it says
+TRUNCATED = "truncated"  # the body ended without the protocol's end mark
+CENSORED = "censored"  # still in flight when the drain ended
+CLIENT_DROP = "client_drop"  # arrived at the in-flight cap and was not sent
+ENDED_CLASSES = (
+    OK, EMPTY, CANCELLED, RATE_LIMITED, OVERLOADED, SERVER_ERROR, CLIENT_ERROR, CONNECT_ERROR, TIMEOUT, STREAM_ERROR,
+    TRUNCATED,
+)  # fmt: skip
+
+# Stages of a run. Preflight stands outside every statistic.
+PREFLIGHT = "preflight"
+WARMUP = "warmup"
+STEADY = "steady"
+COOLDOWN = "cooldown"
+STAGES = (PREFLIGHT, WARMUP, STEADY, COOLDOWN)
+
+# Kinds of content chunk.
+TEXT = "text"
+THINKING = "thinking"
+TOOL_JSON = "tool_json"
+CHUNK_KINDS = (TEXT, THINKING, TOOL_JSON)
+
+# Causes of an attempt.
+PRIMARY = "primary"
+RETRY = "retry"
+HEDGE = "hedge"
+FALLBACK = "fallback"  # another model, because the first was late or failed
+RESUBMIT = "resubmit"  # the user left and asked again
+POLL = "poll"  # asking whether a batch has ended, and fetching it
+CAUSES = (PRIMARY, RETRY, HEDGE, FALLBACK, RESUBMIT, POLL)
+
+# Why no hedge was sent although it was due.
+HEDGE_HELD = ("budget", "throttle", "pushback", "retry")
+
+# What the client expects of a prompt cache.
+COLD, WARM, UNKNOWN = "cold", "warm", "unknown"
+CACHE_STATES = (COLD, WARM, UNKNOWN)
+
+TURNS = 65536  # request_id = arrival index * TURNS + session turn
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table: Arrow type name, whether null is allowed, meaning with unit."""
+
+    name: str
+    kind: str
+    nullable: bool
+    meaning: str
+
+
+def _c(kind: str, meaning: str) -> tuple[str, str]:
+    return (kind, meaning)
+
+
+@dataclass(slots=True)
+class RequestRow:
+    """What the user wanted: one prompt, one fan-out, one session turn."""
+
+    request_id: Annotated[int, _c("int64", "arrival index * 65536 + session turn; negative for preflight")]
+    stage: Annotated[str, _c("string", "preflight, warmup, steady or cooldown, by scheduled time")]
+    traffic: Annotated[str, _c("string", "name of the scenario's traffic table")]
+    pattern: Annotated[str, _c("string", "traffic pattern: streaming, cached, fan_out, ...")]
+    session_id: Annotated[
+        int | None,
+        _c("int64", "request_id of the session's or the user's first turn; null for requests of their own"),
+    ]
+    scheduled_at_ns: Annotated[int, _c("int64", "planned arrival; the user-view clock starts here")]
+    dispatched_at_ns: Annotated[int | None, _c("int64", "its pattern began; null for client_drop")]
+    ended_at_ns: Annotated[int | None, _c("int64", "outcome known; null when censored or dropped")]
+    ended: Annotated[str, _c("string", "class of the outcome, or censored, or client_drop")]
+    legs: Annotated[int, _c("int16", "calls that the request consists of; 0 for client_drop")]
+    attempts: Annotated[int, _c("int16", "HTTP calls made, retries and hedges included")]
+    asked_prompt_tokens: Annotated[int, _c("int32", "prompt size that the schedule asked for")]
+    asked_output_tokens: Annotated[int, _c("int32", "max_tokens that the schedule asked for")]
+    name: Annotated[str | None, _c("string", "name of the prompt in its file, null without one")] = None
+    tags: Annotated[str | None, _c("string", "tags of the traffic table and of the prompt, as JSON")] = None
+    winner: Annotated[int | None, _c("int16", "attempt of leg 0 whose answer the user got")] = None
+    joined_at_ns: Annotated[int | None, _c("int64", "several legs: the join's condition was met")] = None
+    hedge_held: Annotated[
+        str | None, _c("string", "no hedge was sent although due: budget, throttle, pushback or retry")
+    ] = None
+
+
+@dataclass(slots=True)
+class AttemptRow:
+    """One HTTP call of a leg: primary, retry or hedge."""
+
+    request_id: Annotated[int, _c("int64", "the request it belongs to")]
+    leg: Annotated[int, _c("int16", "branch of the request; 0 unless it has several calls")]
+    attempt: Annotated[int, _c("int16", "number within the leg, from 0")]
+    cause: Annotated[str, _c("string", "primary, retry, hedge, fallback, resubmit or poll")]
+    of_attempt: Annotated[
+        int | None, _c("int16", "the attempt that it repeats or stands beside; null for a primary")
+    ]
+    stage: Annotated[str, _c("string", "the request's stage")]
+    traffic: Annotated[str, _c("string", "the request's traffic table")]
+    protocol: Annotated[str, _c("string", "anthropic, openai or sse")]
+    asked_model: Annotated[str, _c("string", "model named in the request")]
+    scheduled_at_ns: Annotated[int, _c("int64", "the request's planned arrival")]
+    dispatched_at_ns: Annotated[int, _c("int64", "this attempt's greenlet started")]
+    sent_at_ns: Annotated[int | None, _c("int64", "first request byte handed to the kernel")] = None
+    headers_at_ns: Annotated[int | None, _c("int64", "response headers complete")] = None
+    first_byte_at_ns: Annotated[int | None, _c("int64", "first byte of the response")] = None
+    first_event_at_ns: Annotated[int | None, _c("int64", "first SSE event of any kind, pings excepted")] = (
+        None
+    )
+    first_content_at_ns: Annotated[int | None, _c("int64", "first non-empty content delta of any kind")] = (
+        None
+    )
+    first_content_low_at_ns: Annotated[
+        int | None, _c("int64", "lower end of first_content, null if exact")
+    ] = None
+    first_content_read_at_ns: Annotated[int | None, _c("int64", "our clock when that read was taken")] = None
+    first_text_at_ns: Annotated[int | None, _c("int64", "first non-empty text delta")] = None
+    first_text_low_at_ns: Annotated[int | None, _c("int64", "lower end of first_text, null if exact")] = None
+    last_content_at_ns: Annotated[int | None, _c("int64", "last non-empty content delta")] = None
+    last_content_low_at_ns: Annotated[int | None, _c("int64", "lower end of last_content, null if exact")] = (
+        None
+    )
+    stopped_at_ns: Annotated[int | None, _c("int64", "the protocol's end mark: message_stop or [DONE]")] = (
+        None
+    )
+    ended_at_ns: Annotated[int | None, _c("int64", "last byte, or the failure; null when censored")] = None
+    cancelled_at_ns: Annotated[int | None, _c("int64", "we closed the connection")] = None
+    ended: Annotated[str, _c("string", "class of the outcome, or censored")] = CENSORED
+    limit_kind: Annotated[
+        str | None, _c("string", "of a 429: requests, input_tokens, output_tokens, ...")
+    ] = None
+    status: Annotated[int | None, _c("int16", "HTTP status")] = None
+    error_type: Annotated[
+        str | None,
+        _c(
+            "string",
+            "error name of the target or the system, or how it broke its protocol: see docs/security.md",
+        ),
+    ] = None
+    error_body: Annotated[str | None, _c("string", "first 2 kB of the error, secrets removed")] = None
+    retry_after_s: Annotated[float | None, _c("float64", "retry-after header, in seconds")] = None
+    rate_limit_headers: Annotated[str | None, _c("string", "every rate-limit header, as a JSON object")] = (
+        None
+    )
+    server_request_id: Annotated[str | None, _c("string", "the server's own id of the call")] = None
+    connection: Annotated[int | None, _c("int32", "number of the connection within the worker")] = None
+    connection_is_new: Annotated[bool | None, _c("bool", "this attempt paid for the connection")] = None
+    dns_ns: Annotated[int | None, _c("int64", "name look-up, new connections only")] = None
+    connect_ns: Annotated[int | None, _c("int64", "TCP connect, new connections only")] = None
+    tls_ns: Annotated[int | None, _c("int64", "TLS handshake, new connections only")] = None
+    stop_reason: Annotated[str | None, _c("string", "as the protocol names it")] = None
+    model: Annotated[str | None, _c("string", "model that the response names")] = None
+    input_tokens: Annotated[
+        int | None, _c("int64", "uncached remainder of the prompt, for every protocol")
+    ] = None
+    cache_read_input_tokens: Annotated[int | None, _c("int64", "prompt tokens read from a cache")] = None
+    cache_creation_input_tokens: Annotated[int | None, _c("int64", "prompt tokens written to a cache")] = None
+    cache_creation_5m_input_tokens: Annotated[int | None, _c("int64", "of these, with a 5-minute TTL")] = None
+    cache_creation_1h_input_tokens: Annotated[int | None, _c("int64", "of these, with a 1-hour TTL")] = None
+    output_tokens: Annotated[
+        int | None, _c("int64", "tokens generated, thinking included; from the last usage")
+    ] = None
+    thinking_tokens: Annotated[int | None, _c("int64", "of these, thinking")] = None
+    chunks: Annotated[int, _c("int32", "content chunks received")] = 0
+    events: Annotated[int, _c("int32", "SSE events received, of any kind")] = 0
+    reads: Annotated[int, _c("int32", "socket reads that returned data")] = 0
+    body_bytes: Annotated[int, _c("int64", "bytes received after the headers, on the wire")] = 0
+    handover_max_ns: Annotated[
+        int | None, _c("int64", "largest read_at - arrived_at of its reads: our own lag")
+    ] = None
+    stamps: Annotated[str, _c("string", "kernel or user: who stamped the reads")] = "kernel"
+    target: Annotated[str, _c("string", "main or second")] = "main"
+    streamed: Annotated[bool, _c("bool", "false: the whole answer was asked for at once")] = True
+    first_thinking_at_ns: Annotated[int | None, _c("int64", "first non-empty thinking delta")] = None
+    first_tool_json_at_ns: Annotated[int | None, _c("int64", "first non-empty piece of a tool's input")] = (
+        None
+    )
+    tool_ready_at_ns: Annotated[int | None, _c("int64", "first tool block complete: its input is usable")] = (
+        None
+    )
+    first_field_at_ns: Annotated[
+        int | None, _c("int64", "first field of a JSON answer complete, where it was watched for")
+    ] = None
+    citations: Annotated[int | None, _c("int32", "citation events, of protocols that have them")] = None
+    phases: Annotated[
+        str | None,
+        _c("string", "JSON: when each phase began, ns since sent; NAME;dur: what Server-Timing says, ns"),
+    ] = None
+    reader_paused_ns: Annotated[
+        int | None, _c("int64", "time in which we did not read on purpose; null without a slow reader")
+    ] = None
+    prefix: Annotated[int | None, _c("int32", "which shared prefix of the traffic table")] = None
+    prefix_hash: Annotated[str | None, _c("string", "of the prompt up to its last mark, or its prefix")] = (
+        None
+    )
+    cache_expected: Annotated[str | None, _c("string", "cold, warm or unknown: what this worker expects")] = (
+        None
+    )
+    cache_since_use_ns: Annotated[
+        int | None,
+        _c(
+            "int64",
+            "since a response last began that used what can be read of the prompt, on this worker; else its longest part ever seen",
+        ),
+    ] = None
+    cache_writers: Annotated[
+        int | None, _c("int32", "calls of this worker that write one of its marks, sent and not yet answered")
+    ] = None
+    cache_marks: Annotated[int | None, _c("int16", "cache marks in the prompt")] = None
+    cache_ttl: Annotated[str | None, _c("string", "life that they ask for: 5m or 1h")] = None
+    cache_blocks: Annotated[
+        int | None,
+        _c("int32", "blocks from the end of that part to the mark that looks for it; 20 or more: too far"),
+    ] = None
+    params_hash: Annotated[
+        str | None, _c("string", "of model, thinking and tool choice, which also decide over the cache")
+    ] = None
+    first_difference: Annotated[
+        int | None,
+        _c(
+            "int64",
+            "first byte in which the shared part differs from the last one of its number; null if equal or not known",
+        ),
+    ] = None
+    pool_wait_ns: Annotated[
+        int | None,
+        _c("int64", "from asking for a connection to having one; null where it did not get so far"),
+    ] = None
+
+
+@dataclass(slots=True)
+class ChunkRow:
+    """One SSE content delta as it arrived. A chunk is not a token."""
+
+    request_id: Annotated[int, _c("int64", "the request")]
+    leg: Annotated[int, _c("int16", "its leg")]
+    attempt: Annotated[int, _c("int16", "its attempt")]
+    chunk_index: Annotated[int, _c("int32", "number of the content chunk within the attempt, from 0")]
+    kind: Annotated[str, _c("string", "text, thinking or tool_json")]
+    arrived_at_ns: Annotated[
+        int | None,
+        _c(
+            "int64",
+            "kernel time of the read that completed the chunk; null: gap_ns after that of the row before",
+        ),
+    ]
+    low_at_ns: Annotated[
+        int | None, _c("int64", "not exact: it arrived after this; null: after the last other arrival above")
+    ]
+    lag_ns: Annotated[
+        int | None,
+        _c(
+            "int64", "from arrived_at_ns until our clock when that read was taken; null: as in the row before"
+        ),
+    ]
+    read_index: Annotated[int, _c("int32", "number of the read within the attempt, from 0")]
+    chars: Annotated[int, _c("int32", "characters of content in the chunk")]
+    exact: Annotated[bool, _c("bool", "it arrived at arrived_at_ns; false: between low_at_ns and then")]
+    gap_ns: Annotated[
+        int | None,
+        _c(
+            "int64",
+            "since the attempt's chunk before, in the row before; null: none, or arrived_at_ns is told",
+        ),
+    ] = None
+
+
+@dataclass(slots=True)
+class TruthRow:
+    """What the simulated endpoint really did, one row a call; joined by x-client-request-id."""
+
+    client_request_id: Annotated[str, _c("string", "run/request/leg/attempt as sent by the client")]
+    request_id: Annotated[int | None, _c("int64", "parsed from client_request_id")]
+    leg: Annotated[int | None, _c("int16", "parsed from client_request_id")]
+    attempt: Annotated[int | None, _c("int16", "parsed from client_request_id")]
+    protocol: Annotated[str, _c("string", "anthropic or openai")]
+    status: Annotated[int, _c("int16", "HTTP status answered")]
+    received_at_ns: Annotated[int, _c("int64", "request body complete; the endpoint's CLOCK_MONOTONIC")]
+    headers_at_ns: Annotated[int | None, _c("int64", "response headers written")]
+    planned_ttft_ns: Annotated[int | None, _c("int64", "delay drawn for the first chunk")]
+    chunk_sent_at_ns: Annotated[
+        list[int], _c("list<int64>", "clock just before each content chunk was written")
+    ]
+    ended_at_ns: Annotated[int | None, _c("int64", "end mark written")]
+    cancelled_at_ns: Annotated[int | None, _c("int64", "the client's disconnect was seen")]
+    input_tokens: Annotated[int, _c("int64", "prompt tokens counted")]
+    output_tokens: Annotated[int, _c("int64", "tokens really sent")]
+    admitted_at_ns: Annotated[int | None, _c("int64", "the engine began to work on it; null without one")] = (
+        None
+    )
+    prefill_started_at_ns: Annotated[
+        int | None, _c("int64", "the first step with a part of its prompt; null without an engine")
+    ] = None
+    prefill_ended_at_ns: Annotated[
+        int | None, _c("int64", "the engine made its first token; null without one")
+    ] = None
+    replica: Annotated[int | None, _c("int16", "which replica of the engine served it")] = None
+    tokens_after_cancel: Annotated[
+        int | None, _c("int64", "tokens made after the client's disconnect; null where it stayed to the end")
+    ] = None
+    billed_output_tokens: Annotated[
+        int | None, _c("int64", "output tokens on its bill; null where it is not billed")
+    ] = None
+    cache_reason: Annotated[
+        str | None,
+        _c("string", "what the prefix cache decided: hit, cold, expired, race, ...; null without one"),
+    ] = None
+    cache_read_tokens: Annotated[int | None, _c("int64", "prompt tokens read from the cache")] = None
+    cache_created_tokens: Annotated[int | None, _c("int64", "prompt tokens written to the cache")] = None
+    limit_kind: Annotated[str | None, _c("string", "the limit that refused it; null where none did")] = None
+    bucket_levels: Annotated[
+        str | None,
+        _c("string", "what each limit had left once this call was decided, its lowest, as a JSON object"),
+    ] = None
+    fault: Annotated[str | None, _c("string", "the fault it was given")] = None
+
+
+TABLES: dict[str, type] = {
+    "requests": RequestRow,
+    "attempts": AttemptRow,
+    "chunks": ChunkRow,
+    "health": HealthRow,
+    "target": TruthRow,
+}
+
+
+@cache
+def columns(table: str) -> tuple[Column, ...]:
+    """Columns of a table in the order of its row class; read from its hints once."""
+    row = TABLES[table]
+    hints = get_type_hints(row, include_extras=True)
+    out = []
+    for field in fields(row):
+        hint = hints[field.name]
+        kind, meaning = hint.__metadata__[0]
+        nullable = type(None) in getattr(hint.__origin__, "__args__", ())
+        out.append(Column(field.name, kind, nullable, meaning))
+    return tuple(out)

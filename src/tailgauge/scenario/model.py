@@ -1,0 +1,386 @@
+"""A scenario: what traffic to send, as TOML, read into frozen typed values.
+
+Rule: every key and every default is declared here and nowhere else; unknown keys, wrong types and impossible values
+are refused with file, key, what was expected and the nearest valid name. docs/scenarios.md is generated from it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+
+from tailgauge.call import MAIN, SECOND
+from tailgauge.errors import ScenarioError, UsageError
+from tailgauge.patterns.settings import Traffic
+from tailgauge.protocols.settings import Target
+from tailgauge.scenario.experiment import Experiment
+from tailgauge.scenario.simulated import Simulated
+from tailgauge.schedule.settings import CLOSED, Arrival, Crossover
+from tailgauge.table import Count, NonNegative, Positive, Table
+
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
+
+
+class Stages(Table):
+    """How long the run lasts, and which part of it counts."""
+
+    duration_s: Annotated[float, Field(gt=0, le=30 * 86400)] = Field(
+        30.0, description="seconds during which requests arrive, warm-up included"
+    )
+    warmup_s: NonNegative | None = Field(
+        None,
+        description="seconds at the start left out of the statistics; default a tenth of the run, at most 60",
+    )
+    cooldown_s: NonNegative = Field(0.0, description="seconds at the end left out of the statistics")
+
+    @model_validator(mode="after")
+    def _some_steady(self) -> Stages:
+        if self.warmup + self.cooldown_s >= self.duration_s:
+            raise ValueError(
+                f"warmup_s ({self.warmup:g}) and cooldown_s ({self.cooldown_s:g}) leave nothing of duration_s ({self.duration_s:g})"
+            )
+        return self
+
+    @property
+    def warmup(self) -> float:
+        """Warm-up in seconds, the default worked out."""
+        return min(60.0, self.duration_s / 10) if self.warmup_s is None else self.warmup_s
+
+    def stage_at(self, since_start_s: float) -> str:
+        """Name of the stage in which an arrival `since_start_s` after the start falls."""
+        if since_start_s < self.warmup:
+            return "warmup"
+        return "cooldown" if since_start_s >= self.duration_s - self.cooldown_s else "steady"
+
+
+class Limits(Table):
+    """What one worker may hold, and for how long."""
+
+    in_flight_per_worker: int = Field(
+        1000, ge=1, le=60_000, description="arrivals beyond it are dropped and counted"
+    )
+    attempt_deadline_s: Positive = Field(120.0, description="a call that takes longer ends as `timeout`")
+    connect_timeout_s: Positive = Field(10.0, description="DNS, TCP and TLS together")
+    drain_s: NonNegative = Field(
+        60.0, description="wait for open requests at the end; then they are censored"
+    )
+    lost_share: Literal["reassign", "leave_out"] = Field(
+        "reassign", description="what a lost worker would have got later goes to the others, or to nobody"
+    )
+
+
+class Slo(Table):
+    """One objective. Decided on the bounds of a 95% interval: pass, fail or inconclusive."""
+
+    metric: Literal[
+        "ttft_sched", "ttft_sent", "tpot", "chunk_gap", "e2e_sched", "e2e_sent", "join_sched", "turnaround"
+    ] = Field(description="metric name, see docs/metrics.md")
+    quantile: Annotated[float, Field(gt=0, lt=1)] = Field(0.99, description="which quantile is bounded")
+    max_ms: Positive = Field(description="the bound, in milliseconds")
+
+
+class Guard(Table):
+    """Where a run stops by itself, cleanly, whatever the schedule says. Never exceeded."""
+
+    max_requests: Count | None = Field(
+        None, description="HTTP calls, retries and hedges included, over all workers"
+    )
+    max_tokens: Count | None = Field(None, description="tokens in and out, over all workers")
+    max_cost: Positive | None = Field(None, description="cost in the price file's currency, over all workers")
+    prices: str | None = Field(
+        None, description="price file to use instead of the packaged one, see docs/prices.md"
+    )
+
+
+class Report(Table):
+    """How the report counts."""
+
+    first_token: Literal["any", "text"] = Field(
+        "any", description="TTFT ends at the first content of `any` kind, or at the first `text`"
+    )
+
+
+class Scenario(Table):
+    """A whole scenario; `[traffic.NAME]` and `[slo.NAME]` may be repeated under different names."""
+
+    name: str = Field(description="default: the file's stem")
+    description: str = Field("", max_length=500, description="one line for the report")
+    seed: int = Field(1, ge=0, lt=2**63, description="seed of arrivals, sizes and prompts")
+    clock: Literal["kernel", "user"] = Field(
+        "kernel",
+        description="who stamps what arrives: the `kernel`, where it does (Linux), or the worker itself at the read (`user`), as clients do that have nothing else",
+    )
+    target: Target = Target()
+    second_target: Target | None = Field(None)
+    arrival: Arrival = Arrival()
+    stages: Stages = Stages()
+    traffic: Mapping[str, Traffic] = Field({"main": Traffic()}, min_length=1)
+    limits: Limits = Limits()
+    guard: Guard = Guard()
+    simulated: Simulated = Simulated()
+    report: Report = Report()
+    slo: Mapping[str, Slo] = Field({})
+    crossover: Crossover | None = Field(None)
+    experiment: Experiment | None = Field(None)
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, value: str) -> str:
+        if not NAME.fullmatch(value):
+            raise ValueError("must be lower-case letters, digits, - and _, at most 48 of them")
+        return value
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Scenario:
+        if (self.arrival.rate or 0) * self.stages.duration_s > 20_000_000:
+            raise ValueError("rate_per_s times duration_s is over 20 million arrivals: split the run")
+        return self
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Scenario:
+        for name, traffic in self.traffic.items():
+            used = {traffic.hedge.target, traffic.fallback.target, traffic.progressive.target}
+            if "second" in used and self.second_target is None:
+                raise ValueError(f"traffic.{name}: names the second target, but there is no [second_target]")
+            if traffic.pattern == "batch" and self.target.protocol != "anthropic":
+                raise ValueError(f"traffic.{name}: message batches need target.protocol = 'anthropic'")
+            if self.arrival.process == CLOSED and traffic.session.turns_mean > 1:
+                raise ValueError(f"traffic.{name}.session: users of a closed loop have no sessions besides")
+            targets = [self.target] if "second" not in used else [self.target, self.second_target]
+            for key in filter(None, (_unspeakable(traffic, target) for target in targets if target)):
+                raise ValueError(f"traffic.{name}.{key}")
+        return self
+
+    @model_validator(mode="after")
+    def _taking_turns(self) -> Scenario:
+        if self.crossover is not None:
+            for key, name in (("a", self.crossover.a), ("b", self.crossover.b)):
+                if name not in self.traffic:
+                    raise ValueError(f"crossover.{key}: there is no traffic.{name}")
+            if self.arrival.process == CLOSED:
+                raise ValueError("crossover: users of a closed loop stay with their traffic table")
+        return self
+
+    @property
+    def turns_of(self) -> tuple[tuple[str, str], float, float] | None:
+        """The tables that take turns, seconds of a block and start of the first; None without a crossover."""
+        c = self.crossover
+        return None if c is None else ((c.a, c.b), c.block_s, self.stages.warmup)
+
+    def models(self) -> tuple[tuple[str, str], ...]:
+        """Every target and model that the traffic asks, as (main or second, model), in order of first use."""
+        found: dict[tuple[str, str], None] = {}
+        for traffic in self.traffic.values():
+            asked = [(MAIN, traffic.model)]
+            if traffic.hedge.policy != "off":
+                asked.append((traffic.hedge.target, traffic.model))
+            if traffic.pattern == "progressive":
+                asked.append((traffic.progressive.target, traffic.progressive.fast_model))
+            if traffic.fallback.after_s is not None:
+                asked.append((traffic.fallback.target, traffic.fallback.model))
+            for name, model in asked:
+                target = self.second_target if name == SECOND else self.target
+                assert target is not None  # _consistent
+                found[name, model or target.model] = None
+        return tuple(found)
+
+
+def _unspeakable(traffic: Traffic, target: Target) -> str | None:
+    """What of a traffic table the target's protocol has no words for."""
+    if target.protocol == "openai" and traffic.thinking == "enabled" and "api.openai.com" in target.url:
+        return "thinking: this provider takes no budget for it: use 'adaptive'"
+    if target.protocol != "sse":
+        return None
+    asked = {
+        "thinking": traffic.thinking != "off",
+        "tools": traffic.tools > 0,
+        "stream": not traffic.stream,
+        "pattern": traffic.pattern == "structured",
+        "cache.tools": traffic.cache is not None and traffic.cache.tools > 0,
+    }
+    key = next((key for key, is_asked in asked.items() if is_asked), None)
+    return key and f"{key}: an application's own stream (protocol = 'sse') has no words for it"
+
+
+def packaged(folder: str) -> Path:
+    """The folder of packaged `scenarios` or `locustfiles`: inside the wheel, or beside `src` in a checkout."""
+    inside = Path(__file__).parents[1] / folder
+    return inside if inside.is_dir() else Path(__file__).parents[3] / folder
+
+
+def find(argument: str) -> Path:
+    """The file that a scenario argument means: a path, else the name of a packaged scenario."""
+    path = Path(argument)
+    if path.is_file():
+        return path
+    shelf = packaged("scenarios")
+    names = sorted(p.stem for p in shelf.glob("*.toml"))
+    if argument in names:
+        return shelf / f"{argument}.toml"
+    if path.suffix == ".toml" and path.stem in names and path.parts[:-1] in {(), ("scenarios",)}:
+        return shelf / path.name
+    near = _nearest(path.stem, names)
+    raise UsageError(
+        f"{argument}: no such file, and no packaged scenario of that name{near}. There are: {', '.join(names)}"
+    )
+
+
+def load(
+    argument: str, overrides: Sequence[tuple[str, Any]] = (), spelt: Mapping[str, str] | None = None
+) -> Scenario:
+    """Read a scenario and apply `overrides` (dotted key, value) over it; the last one wins.
+
+    `spelt` tells how a key was given on the command line, where that was not by --set.
+    """
+    path = find(argument)
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ScenarioError(f"{path}: not UTF-8 text (byte {error.start})") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ScenarioError(f"{path}: not valid TOML: {error}") from error
+    tree.setdefault("name", path.stem.lower())
+    for key, value in overrides:
+        put(tree, key, value)
+    return parse(tree, str(path), {key: f"--set {key}" for key, _ in overrides} | dict(spelt or {}))
+
+
+def parse(tree: Mapping[str, Any], source: str, overridden: Mapping[str, str] | None = None) -> Scenario:
+    """Check a tree of plain values; errors name `source`, or how a key was given on the command line."""
+    try:
+        return Scenario.model_validate(tree)
+    except ValidationError as error:
+        raise ScenarioError(
+            "\n".join(_explain(e, source, overridden or {}) for e in error.errors())
+        ) from None
+
+
+def scaled(stages: Stages, duration_s: float) -> dict[str, float | None]:
+    """The stages of a run of another length, all in proportion."""
+    factor = duration_s / stages.duration_s
+    warmup = None if stages.warmup_s is None else stages.warmup_s * factor
+    known = {"duration_s": duration_s, "warmup_s": warmup, "cooldown_s": stages.cooldown_s * factor}
+    return {key: value for key, value in known.items() if value is not None}
+
+
+def override(text: str) -> tuple[str, Any]:
+    """`table.key=value` of the command line: the value as TOML, or as a plain string where it is no TOML."""
+    key, equals, raw = text.partition("=")
+    if not equals or not re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", key.strip()):
+        raise UsageError(f"--set {text}: expected table.key=value, for example --set arrival.rate_per_s=20")
+    try:
+        return key.strip(), tomllib.loads(f"v = {raw.strip()}")["v"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), raw.strip()
+
+
+def spelled(key: str, value: Any) -> str:
+    """The text that `override` reads back as this value."""
+    if isinstance(value, str) and override(f"{key}={value}") == (key, value):
+        return f"{key}={value}"
+    return f"{key}={as_toml(value)}"
+
+
+def as_toml(value: Any) -> str:
+    """A plain value as TOML, tables inline; None has no TOML."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(as_toml, value))}]"
+    if isinstance(value, Mapping):
+        keys = {key: key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key) for key in value}
+        return f"{{{', '.join(f'{keys[key]} = {as_toml(one)}' for key, one in value.items())}}}"
+    return json.dumps(value) if isinstance(value, str | bool) else str(value)
+
+
+def put(tree: dict[str, Any], dotted: str, value: Any) -> None:
+    """Set one value in a tree of tables."""
+    *tables, last = dotted.split(".")
+    for name in tables:
+        node = tree.setdefault(name, {})
+        if not isinstance(node, dict):
+            raise UsageError(f"--set {dotted}: {name} is a value, not a table")
+        tree = node
+    tree[last] = value
+
+
+_SHAPES = {
+    "int_type": "a whole number", "float_type": "a number", "string_type": "text in quotes", "bool_type": "true or false",
+    "model_type": "a table", "mapping_type": "a table of tables", "dict_type": "a table of tables", "missing": "a value",
+    "finite_number": "a finite number", "int_from_float": "a whole number", "too_short": "at least one table",
+    "string_pattern_mismatch": "the name of an environment variable", "string_too_short": "some text",
+}  # fmt: skip
+
+
+def _explain(error: Any, source: str, overridden: Mapping[str, str]) -> str:
+    loc = [str(part) for part in error["loc"]]
+    context, given = error.get("ctx", {}), error.get("input")
+    kind, said = error["type"], str(error.get("ctx", {}).get("error", ""))
+    # A table's own check names the key it is about first: "hedge: has no meaning with ...".
+    inner, colon, rest = said.partition(": ")
+    if kind == "value_error" and colon and inner.split(".")[0] in _names_at(loc):
+        loc, said = [*loc, *inner.split(".")], rest
+    dotted = ".".join(loc)
+    where = f"{source}: {dotted or 'scenario'}"
+    for key, spelt in overridden.items():
+        if key == dotted or (said and dotted and key.startswith(f"{dotted}.")):
+            where = spelt
+    if kind == "extra_forbidden":
+        names = _names_at(loc[:-1])
+        near = _nearest(loc[-1], names)
+        return f"{where}: unknown key{near or '.'} Expected one of: {', '.join(names)}"
+    if kind in _SHAPES:
+        got = "" if kind == "missing" else f", got {given!r}"
+        return f"{where}: expected {_SHAPES[kind]}{got}"
+    if kind == "literal_error":
+        choices = re.findall(r"'([^']*)'", str(context.get("expected", "")))
+        return f"{where}: expected {context['expected']}, got {given!r}{_nearest(str(given), choices)}"
+    bounds = {
+        "greater_than": ("gt", ">"),
+        "greater_than_equal": ("ge", ">="),
+        "less_than": ("lt", "<"),
+        "less_than_equal": ("le", "<="),
+    }
+    if kind in bounds:
+        key, sign = bounds[kind]
+        return f"{where}: expected a number {sign} {context[key]:g}, got {given!r}"
+    if kind == "value_error":
+        secret = isinstance(given, str) and "@" in given  # a password in a URL is not repeated
+        shown = f" (got {given!r})" if isinstance(given, (str, int, float)) and not secret else ""
+        return f"{where}: {said}{shown}"
+    return f"{where}: {error['msg']}, got {str(given)[:80]!r}"
+
+
+def _names_at(loc: Sequence[str]) -> list[str]:
+    """Valid keys of the table at `loc`; of a table of tables, those of each."""
+    table: type[BaseModel] = Scenario
+    named = False  # the next part is a name or a number that the user chose
+    for part in loc:
+        if named:
+            named = False
+            continue
+        field = table.model_fields.get(part)
+        inner = _tables_in(field.annotation) if field else []
+        if not field or not inner:
+            return []
+        table, named = inner[0], get_origin(field.annotation) in {Mapping, tuple}
+    return list(table.model_fields)
+
+
+def _tables_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [table for inner in get_args(annotation) for table in _tables_in(inner)]
+
+
+def _nearest(word: str, names: Sequence[str]) -> str:
+    longer = [name for name in names if len(word) > 2 and name.startswith(f"{word}_")]
+    near = longer if len(longer) == 1 else difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else ""

@@ -1,0 +1,99 @@
+"""The arrival processes, in operational time: one arrival is expected in each unit.
+
+Rule: a process is stationary. It does not begin with an arrival but as if it had been going on for long: the first gap
+is what is left of one that an observer meets. So the expected number of arrivals is rate times duration, whatever the
+spread of the gaps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tailgauge.errors import ScenarioError
+from tailgauge.schedule.random_streams import Purpose, stream
+from tailgauge.schedule.settings import Arrival, OnOff
+
+MAX_BURSTS = 20_000_000
+
+
+def operational_times(arrival: Arrival, expected: float, rate_per_s: float, seed: int) -> Any:
+    """Times in [0, expected), in order. `rate_per_s` turns the seconds of bursts into operational time."""
+    times = stream(seed, Purpose.TIMES)
+    match arrival.process:
+        case "constant":
+            return np.arange(math.ceil(expected - 0.5)) + 0.5
+        case "gamma":
+            return _gamma(arrival.cv, expected, times, stream(seed, Purpose.FIRST_GAP))
+        case "weibull":
+            return _weibull(arrival.cv, expected, times, stream(seed, Purpose.FIRST_GAP))
+        case "on_off":
+            return _on_off(arrival.on_off, expected, rate_per_s, times, stream(seed, Purpose.BURSTS))
+        case _:
+            return _renewal(0.0, times.standard_exponential, expected)
+
+
+def _renewal(first: float, draw: Callable[[int], Any], until: float) -> Any:
+    """`first` is the residue before the first arrival; 0 where the process has no memory, so that there is none."""
+    parts = [np.array([first])] if first else []
+    last = first
+    while last < until:
+        parts.append(last + np.cumsum(draw(int((until - last) * 1.1) + 64)))
+        last = float(parts[-1][-1])
+    times = np.concatenate(parts) if parts else np.empty(0)
+    return times[times < until]
+
+
+def _gamma(cv: float, until: float, rng: np.random.Generator, beginning: np.random.Generator) -> Any:
+    shape = 1 / cv**2
+    met = beginning.standard_gamma(shape + 1) / shape  # a gap that an observer meets: longer ones more often
+    return _renewal(met * beginning.random(), lambda n: rng.standard_gamma(shape, n) / shape, until)
+
+
+def _weibull(cv: float, until: float, rng: np.random.Generator, beginning: np.random.Generator) -> Any:
+    shape = weibull_shape(cv)
+    scale = 1 / math.gamma(1 + 1 / shape)
+    met = scale * beginning.standard_gamma(1 + 1 / shape) ** (1 / shape)
+    return _renewal(met * beginning.random(), lambda n: scale * rng.weibull(shape, n), until)
+
+
+def weibull_shape(cv: float) -> float:
+    """Shape parameter with which Weibull gaps have this coefficient of variation; cv in [0.001, 50]."""
+    low, high = math.log(0.05), math.log(1e5)
+    for _ in range(100):
+        middle = (low + high) / 2
+        k = math.exp(middle)
+        squared = math.expm1(math.lgamma(1 + 2 / k) - 2 * math.lgamma(1 + 1 / k))
+        low, high = (middle, high) if squared > cv * cv else (low, middle)
+    return math.exp(low)
+
+
+def _on_off(
+    burst: OnOff, until: float, rate_per_s: float, rng: np.random.Generator, bursts: np.random.Generator
+) -> Any:
+    """Bursts and the times between, exponential both, begun in a state as an observer meets it; Poisson in each."""
+    mean = np.array([burst.on_s, burst.off_s]) * rate_per_s
+    if 2 * until > MAX_BURSTS * mean.sum():
+        raise ScenarioError("arrival.on_off: over 20 million bursts in the run: make on_s and off_s longer")
+    rates = np.array([1.0, burst.off_share])
+    rates *= mean.sum() / (mean * rates).sum()
+    state = int(bursts.random() * mean.sum() >= mean[0])  # 0: within a burst
+    edges, states, last = [np.zeros(1)], [], 0.0
+    while last < until:
+        pairs = (
+            int((until - last) / mean.sum() * 1.1) + 16
+        )  # an even number of phases: the next begins with `state`
+        order = np.tile([state, 1 - state], pairs)
+        states.append(order)
+        edges.append(last + np.cumsum(bursts.standard_exponential(2 * pairs) * mean[order]))
+        last = float(edges[-1][-1])
+    begins = np.concatenate(edges)
+    rate = rates[np.concatenate(states)]
+    before = np.concatenate([[0.0], np.cumsum(np.diff(begins) * rate)])
+    inner = _renewal(0.0, rng.standard_exponential, float(before[-1]))
+    phase = np.searchsorted(before, inner, side="right") - 1
+    times = begins[phase] + (inner - before[phase]) / rate[phase]
+    return times[times < until]

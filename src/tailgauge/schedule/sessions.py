@@ -1,0 +1,129 @@
+"""What follows a request: the next turn of a session, the next request of a user in a closed loop.
+
+Rule: pure functions of plain values. Whatever is drawn depends on the run's seed and the request's id only, so it is
+the same on any worker, in real and in virtual time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tailgauge.call import Prompt
+from tailgauge.patterns.settings import Traffic
+from tailgauge.rows.schema import CLIENT_DROP, EMPTY, OK, TURNS
+from tailgauge.schedule.schedule import Planned
+from tailgauge.schedule.settings import Arrival
+
+AFTER_DROP_S = (
+    0.1  # a user whom the in-flight cap turned away waits at least this: else a full worker would spin
+)
+MAX_TOKENS = 10_000_000
+Exchange = tuple[str, str]  # what the user said, what was answered
+
+
+@dataclass(slots=True, order=True)
+class Turn:
+    """One request to be sent; `at_ns` since the start of the run.
+
+    `planned` is the arrival with which its session began, or its user; `asked` the same as this turn asks it.
+    """
+
+    at_ns: int
+    request_id: int
+    planned: Planned = field(compare=False)
+    asked: Planned = field(compare=False)
+    history: tuple[Exchange, ...] = field(default=(), compare=False)
+    prompts: tuple[Prompt, ...] = field(default=(), compare=False)
+
+    @classmethod
+    def first(cls, planned: Planned) -> Turn:
+        """The arrival itself."""
+        return cls(planned.at_ns, planned.request_id, planned, planned)
+
+    @property
+    def number(self) -> int:
+        """Turn within the arrival, from 0."""
+        return self.request_id % TURNS
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether a user of a closed loop asks."""
+        return self.planned.turns == 0
+
+
+def loop(arrival: Arrival, tables: Iterable[Traffic]) -> str:
+    """How requests come to be: open, closed, or partly open (sessions arrive on schedule, their turns wait)."""
+    if not arrival.is_open:
+        return "closed"
+    return "partly open" if any(traffic.session.turns_mean > 1 for traffic in tables) else "open"
+
+
+def turns_of(rows: Iterable[Planned]) -> int:
+    """Requests that a slice of the plan stands for; a closed loop's are not planned, they count as they come."""
+    return sum(row.turns for row in rows)
+
+
+def draw(seed: int, request_id: int) -> float:
+    """Uniform in [0, 1), the request's own."""
+    digest = hashlib.blake2b(f"{seed}/draw/{request_id}".encode(), digest_size=8).digest()
+    return (int.from_bytes(digest) >> 11) * 2.0**-53
+
+
+def following(
+    turn: Turn, ended: str, ended_at_ns: int, seed: int, arrival: Arrival, traffic: Traffic
+) -> Turn | None:
+    """The turn after one that ended so; its prompts are still to be made. None where the conversation is over.
+
+    A session goes on after an answer only; a user of a closed loop stays, whatever came of the request.
+    """
+    if turn.is_closed:
+        last = turn.number == TURNS - 1
+        request_id = turn.request_id + (1 + (arrival.closed.users - 1) * TURNS if last else 1)
+        think_s = _think_s(seed, request_id, arrival.closed.think_s, arrival.closed.think_sigma)
+        if ended == CLIENT_DROP:
+            think_s = max(think_s, AFTER_DROP_S)
+    else:
+        if ended not in {OK, EMPTY} or turn.number + 1 >= turn.planned.turns:
+            return None
+        request_id = turn.request_id + 1
+        think_s = _think_s(seed, request_id, traffic.session.think_s, traffic.session.think_sigma)
+    asked = _asked(turn.planned, request_id, seed, traffic)
+    return Turn(ended_at_ns + round(think_s * 1e9), request_id, turn.planned, asked, turn.history)
+
+
+def told(turn: Turn, answer: str | None) -> tuple[Exchange, ...]:
+    """The conversation so far, this turn included."""
+    said = "".join(part.text for part in turn.prompts[0].messages[-1].parts)
+    return (*turn.history, (said, answer or ""))
+
+
+def _asked(planned: Planned, request_id: int, seed: int, traffic: Traffic) -> Planned:
+    """What a later turn asks: its own line of a prompt file; what a trace says; else sizes drawn anew."""
+    number = request_id % TURNS
+    asked = planned._replace(request_id=request_id - number).of_turn(number)
+    if asked.source is not None:
+        return asked
+    rng = _drawing(f"{seed}/size/{request_id}", traffic.prompt_sigma or traffic.output_sigma)
+    prompt = _lognormal(traffic.prompt_tokens, traffic.prompt_sigma, rng)
+    output = _lognormal(traffic.output_tokens, traffic.output_sigma, rng)
+    return asked._replace(prompt_tokens=_tokens(prompt), output_tokens=_tokens(output))
+
+
+def _think_s(seed: int, request_id: int, median_s: float, sigma: float) -> float:
+    return _lognormal(median_s, sigma, _drawing(f"{seed}/think/{request_id}", sigma))
+
+
+def _drawing(seed: str, sigma: float) -> random.Random | None:
+    """A generator where something is drawn: to seed one takes as long as all the rest of a turn."""
+    return random.Random(seed) if sigma else None
+
+
+def _tokens(size: float) -> int:
+    return min(MAX_TOKENS, max(1, round(size)))
+
+
+def _lognormal(median: float, sigma: float, rng: random.Random | None) -> float:
+    return median * rng.lognormvariate(0.0, sigma) if sigma and rng else median

@@ -1,0 +1,176 @@
+"""The table `[arrival]` of a scenario: when requests arrive, and by which process.
+
+Rule: values, bounds and meanings only; `arrivals` draws the times. Times of a shape are shares of the run, so that
+another duration scales them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from tailgauge.table import NonNegative, Positive, Share, Sigma, Table
+
+DEFAULT_RATE = 10.0
+CLOSED, TRACE = "closed", "trace"
+
+
+class OnOff(Table):
+    """Bursts of the process `on_off`: exponential times of both kinds, Poisson arrivals within each."""
+
+    on_s: Positive = Field(5.0, description="mean length of a burst; with a shape, at the mean rate")
+    off_s: Positive = Field(15.0, description="mean length of the time between two")
+    off_share: Share = Field(0.0, description="rate between bursts, relative to that of a burst")
+
+
+class Shape(Table):
+    """How the rate changes over the run; `rate_per_s` stays its mean."""
+
+    kind: Literal["flat", "step", "ramp", "spike", "piecewise"] = Field(
+        "flat",
+        description="`step`: from `at` on `factor` times the rate; `ramp`: rises evenly to `factor` times; `spike`: `factor` times for `width` from `at`; `piecewise`: by `points`",
+    )
+    at: Share = Field(0.5, description="when, as a share of the run")
+    width: Annotated[float, Field(gt=0, le=1)] = Field(0.1, description="how long, as a share of the run")
+    factor: Annotated[float, Field(ge=0, le=1000)] = Field(
+        2.0, description="rate relative to the rest, or at the end relative to the start"
+    )
+    points: Annotated[
+        tuple[Annotated[tuple[Share, NonNegative], Field(strict=False)], ...], Field(strict=False)
+    ] = Field((), description="`[[share of the run, relative rate], ...]`; straight lines between them")
+
+    @model_validator(mode="after")
+    def _used(self) -> Shape:
+        for name, kinds in _SHAPED_BY.items():
+            if self.kind not in kinds and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name}: has no meaning with kind = {self.kind!r}")
+        if self.kind == "spike" and self.at + self.width > 1 + 1e-9:
+            raise ValueError(f"at + width ({self.at:g} + {self.width:g}) is beyond the end of the run, 1")
+        return self
+
+    @model_validator(mode="after")
+    def _points(self) -> Shape:
+        if self.kind != "piecewise":
+            return self
+        times = [at for at, _ in self.points]
+        if len(times) < 2 or times[0] != 0 or times[-1] != 1 or times != sorted(times):
+            raise ValueError("points: expected at least two, from share 0 to share 1, in order of time")
+        if not any(rate > 0 for _, rate in self.points):
+            raise ValueError("points: every rate is 0")
+        return self
+
+
+_SHAPED_BY = {
+    "at": {"step", "spike"},
+    "width": {"spike"},
+    "factor": {"step", "ramp", "spike"},
+    "points": {"piecewise"},
+}
+
+
+class Trace(Table):
+    """A recorded trace to replay, with `process = "trace"`."""
+
+    file: str | None = Field(
+        None,
+        description="CSV or JSONL file of the trace; a path relative to the scenario's folder, or to here",
+    )
+    format: Literal["auto", "azure", "burstgpt", "mooncake"] = Field(
+        "auto", description="`auto`: told from the columns"
+    )
+    speed_up: Positive = Field(1.0, description="times are divided by it; bursts become steeper")
+    keep_share: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="share of the rows kept, drawn by the seed; bursts keep their shape"
+    )
+    sizes: bool = Field(True, description="prompt and output sizes from the trace, not from `[traffic]`")
+    blocks: bool = Field(
+        True,
+        description="prompts share prefixes as the trace's `hash_ids` say, where it has them; with `sizes` only",
+    )
+
+
+class Closed(Table):
+    """Users who wait for their answer and think before the next request, with `process = "closed"`."""
+
+    users: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        10, description="over all workers; they begin one after the other, over the first half of the warm-up"
+    )
+    think_s: NonNegative = Field(1.0, description="median time from the end of an answer to the next request")
+    think_sigma: Sigma = Field(0.0, description="0: constant; else sigma of a lognormal")
+
+
+class Arrival(Table):
+    """When requests arrive. Open loop, unless `closed`: the plan does not wait for responses."""
+
+    process: Literal["poisson", "constant", "gamma", "weibull", "on_off", "trace", "closed"] = Field(
+        "poisson",
+        description="`poisson`: random, independent arrivals; `constant`: equal gaps; `gamma`, `weibull`: gaps of a given `cv`; `on_off`: bursts; `trace`: a recorded trace; `closed`: users who wait",
+    )
+    rate_per_s: Positive | None = Field(
+        None,
+        description="mean arrivals a second, over all workers; default 10, of a trace its own (given, its time is scaled); not in a closed loop",
+    )
+    cv: Annotated[float, Field(ge=0.001, le=50)] = Field(
+        1.0, description="coefficient of variation of the gaps, for `gamma` and `weibull`; 1 is Poisson"
+    )
+    on_off: OnOff = OnOff()
+    shape: Shape = Shape()
+    trace: Trace = Trace()
+    closed: Closed = Closed()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Arrival:
+        if self.process == CLOSED and self.rate_per_s is not None:
+            raise ValueError(
+                "rate_per_s: a closed loop has no rate of its own: set closed.users and closed.think_s"
+            )
+        if self.process == TRACE and self.trace.file is None:
+            raise ValueError('trace.file: expected the path of a trace, for process = "trace"')
+        if self.process == TRACE and self.rate_per_s is not None and self.trace.speed_up != 1:
+            raise ValueError("rate_per_s and trace.speed_up both scale the trace's time: give one of them")
+        for name, processes in _BELONGS.items():
+            if self.process not in processes and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name}: has no meaning with process = {self.process!r}")
+        return self
+
+    @property
+    def rate(self) -> float | None:
+        """Mean arrivals a second, the default worked out; None where the process decides."""
+        if self.process in {CLOSED, TRACE}:
+            return self.rate_per_s
+        return DEFAULT_RATE if self.rate_per_s is None else self.rate_per_s
+
+    @property
+    def is_open(self) -> bool:
+        """Whether arrivals do not wait for responses."""
+        return self.process != CLOSED
+
+
+_BELONGS = {
+    "cv": {"gamma", "weibull"},
+    "on_off": {"on_off"},
+    "shape": {"poisson", "constant", "gamma", "weibull", "on_off"},
+    "trace": {TRACE},
+    "closed": {CLOSED},
+}
+
+
+class Crossover(Table):
+    """Two traffic tables that take turns in one run, for a comparison that drift cannot mislead."""
+
+    a: str = Field(description="name of the traffic table that is arm A")
+    b: str = Field(description="name of the one that is arm B")
+    block_s: Positive = Field(60.0, description="seconds of a block; the first begins with the steady stage")
+    washout_s: NonNegative = Field(
+        10.0, description="seconds at the start of each block that still feel the other arm and do not count"
+    )
+    threshold: Positive = Field(0.05, description="smallest change worth naming: 0.05 is 5%")
+
+    @model_validator(mode="after")
+    def _arms(self) -> Crossover:
+        if self.a == self.b:
+            raise ValueError("a and b must be two traffic tables")
+        if self.washout_s >= self.block_s:
+            raise ValueError("washout_s must be shorter than block_s")
+        return self

@@ -1,1 +1,0 @@
-"""Traffic patterns as generators without I/O: one pattern a file."""

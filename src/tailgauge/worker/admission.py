@@ -1,0 +1,69 @@
+"""Whether a limit of the run still has room for a request, asked before it begins.
+
+Rule: the guard itself decides over every call; this only keeps a request from beginning whose first calls could not be
+sent. Prompts of our own words are sized by what the preflight counted, all others by their bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from tailgauge.call import BATCH_SUBMIT, Call
+from tailgauge.patterns.settings import Traffic
+from tailgauge.plan.preflight import Learnt
+from tailgauge.plan.spend_limit import FRAME_TOKENS, MARGIN, Allowance, Amount, Guard, Sizing
+from tailgauge.prompts.words import WORDS
+from tailgauge.scenario.prices import Price
+from tailgauge.schedule.sessions import Turn
+
+if TYPE_CHECKING:
+    from tailgauge.scenario.model import Scenario
+
+_WORD_BYTES = sum(len(word) + 1 for word in WORDS) / len(WORDS)
+
+
+def guard_for(
+    scenario: Scenario,
+    limit: Amount,
+    learnt: Learnt,
+    prices: Mapping[str, Price],
+    on_refused: Callable[[str], None],
+) -> Guard:
+    """The guard of one worker, for its share of the limits."""
+    return Guard(Allowance(limit, on_refused), sizing(scenario, learnt), prices)
+
+
+def sizing(scenario: Scenario, learnt: Learnt) -> Sizing:
+    """How prompts are sized: with a margin over what was measured, where it holds for all of them."""
+    if not learnt.known or len(scenario.models()) > 1 or not all(map(_own_words, scenario.traffic.values())):
+        return Sizing()
+    per_byte = min(1.0, MARGIN * learnt.tokens_per_word / _WORD_BYTES)
+    return Sizing(per_byte, max(FRAME_TOKENS, 2 * learnt.overhead_tokens))
+
+
+def _own_words(traffic: Traffic) -> bool:
+    """Whether all that is sent is words of our list: no files, no answers of the model, no tool definitions."""
+    grows = traffic.session.grow and traffic.session.turns_mean > 1
+    repeats = traffic.pattern == "structured" and traffic.structured.mode == "two_calls"
+    tools = traffic.tools or (traffic.cache.tools if traffic.cache else 0)
+    return traffic.prompt_file is None and not (grows or repeats or tools)
+
+
+def begins(scenario: Scenario, guard: Guard) -> Callable[[Turn], bool]:
+    """Whether there is room for the calls with which a request begins."""
+
+    def admits(turn: Turn) -> bool:
+        traffic, tokens = scenario.traffic[turn.asked.traffic], turn.asked.output_tokens
+        model = traffic.model or scenario.target.model
+        if traffic.pattern == "batch":
+            submit = Call(turn.prompts[0], tokens, kind=BATCH_SUBMIT, batch=turn.prompts)
+            return guard.admits([submit], model, more_calls=2)  # to poll it, and to fetch it
+        thinking = traffic.thinking_tokens
+        calls = [Call(p, tokens, thinking=traffic.thinking, thinking_tokens=thinking) for p in turn.prompts]
+        twice = traffic.pattern == "progressive" or (
+            traffic.pattern == "structured" and traffic.structured.mode == "two_calls"
+        )
+        return guard.admits(calls, model, more_calls=int(twice))
+
+    return admits

@@ -1,0 +1,126 @@
+"""The row of a finished call: what the exchange and its decoder saw, under the names of the record.
+
+Rule: only copies; nothing is computed here that the analysis could compute. What a target wrote is bounded and without
+secrets before it is in a row: a target that repeats its key repeats it to nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tailgauge.redaction import Redaction
+from tailgauge.rows.schema import CENSORED, AttemptRow
+from tailgauge.worker.outcome import Outcome, rate_limit_headers, retry_after_s
+
+# The header's metrics, and the parts of one: a name and parameters, whose values may be quoted.
+_METRIC, _PART = (re.compile(rf'(?:[^{separator}"]|"[^"]*")+') for separator in ",;")
+_NUMBER = re.compile(r"\d{1,12}(\.\d{1,9})?")  # milliseconds
+_PHASES = 50  # of one answer
+
+if TYPE_CHECKING:
+    from tailgauge.protocols.decoder import Stamp, StreamDecoder
+    from tailgauge.transport.exchange import Exchange
+
+
+def fill(
+    row: AttemptRow,
+    exchange: Exchange,
+    decoder: StreamDecoder,
+    result: Outcome,
+    clean: Redaction | None = None,
+) -> None:
+    """Complete the row of an attempt that has ended; `clean` takes secrets out of what the target wrote."""
+    clean = clean or Redaction()
+    _outcome(row, exchange, result)
+    row.rate_limit_headers = rate_limit_headers(exchange, clean)
+    _exchange(row, exchange)
+    _stream(row, decoder)
+    _stamps(row, decoder)
+    row.phases = _phases(exchange, decoder, clean)
+    said = decoder.stop_reason, decoder.model, _server_id(exchange, decoder)
+    known = clean.each([text or "" for text in said])
+    row.stop_reason, row.model, row.server_request_id = (
+        text and cleaned for text, cleaned in zip(said, known, strict=True)
+    )
+
+
+def _outcome(row: AttemptRow, exchange: Exchange, result: Outcome) -> None:
+    row.ended = result.ended
+    row.ended_at_ns = None if result.ended == CENSORED else exchange.ended_at_ns
+    row.error_type, row.error_body, row.limit_kind = result.error_type, result.error_body, result.limit_kind
+    row.status = exchange.status
+    row.retry_after_s = retry_after_s(exchange)
+
+
+def _exchange(row: AttemptRow, exchange: Exchange) -> None:
+    row.sent_at_ns = exchange.sent_at_ns
+    row.first_byte_at_ns = exchange.first_byte_at_ns
+    row.headers_at_ns = exchange.headers_at_ns
+    row.cancelled_at_ns = exchange.aborted_at_ns
+    row.reads, row.body_bytes = exchange.reads, exchange.body_bytes
+    row.handover_max_ns = exchange.handover_max_ns if exchange.reads and not exchange.bytes_per_s else None
+    row.reader_paused_ns = exchange.paused_ns
+    row.pool_wait_ns = exchange.pool_wait_ns
+    row.stamps = "user" if exchange.user_stamps else "kernel"
+    if (connection := exchange.connection) is not None:
+        row.connection, row.connection_is_new = connection.number, exchange.connection_is_new
+        if exchange.connection_is_new:
+            row.dns_ns, row.connect_ns, row.tls_ns = (
+                connection.dns_ns,
+                connection.connect_ns,
+                connection.tls_ns,
+            )
+
+
+def _stream(row: AttemptRow, decoder: StreamDecoder) -> None:
+    row.chunks, row.events, row.citations = decoder.chunks, decoder.events, decoder.citations
+    row.streamed = decoder.streams
+    for name, count in decoder.usage.items():
+        setattr(row, name, count)
+
+
+def _stamps(row: AttemptRow, decoder: StreamDecoder) -> None:
+    row.first_event_at_ns, row.stopped_at_ns = _at(decoder.first_event), _at(decoder.stopped)
+    row.first_thinking_at_ns, row.first_field_at_ns = _at(decoder.first_thinking), _at(decoder.first_field)
+    row.first_tool_json_at_ns, row.tool_ready_at_ns = _at(decoder.first_tool_json), _at(decoder.tool_ready)
+    if (first := decoder.first_content) is not None:
+        row.first_content_at_ns, row.first_content_low_at_ns = first.at, first.low
+        row.first_content_read_at_ns = first.read_at
+    if (text := decoder.first_text) is not None:
+        row.first_text_at_ns, row.first_text_low_at_ns = text.at, text.low
+    if (last := decoder.last_content) is not None:
+        row.last_content_at_ns, row.last_content_low_at_ns = last.at, last.low
+
+
+def _phases(exchange: Exchange, decoder: StreamDecoder, clean: Redaction) -> str | None:
+    """When each phase began, since sent; and what Server-Timing says how long it took, as `NAME;dur`."""
+    sent = exchange.sent_at_ns
+    found = {} if sent is None else {name: at - sent for name, at in decoder.phases.items()}
+    for name, value in exchange.headers:
+        if name.lower() == b"server-timing":
+            found.update(_durations(value.decode("latin-1")))
+    if not found:
+        return None
+    names = clean.each(list(found)[:_PHASES])
+    return json.dumps(dict(zip(names, found.values(), strict=False)))
+
+
+def _durations(header: str) -> Iterator[tuple[str, int]]:
+    for metric in _METRIC.findall(header):
+        parts = [part.strip() for part in _PART.findall(metric)]
+        for parameter in parts[1:]:
+            key, _, value = parameter.partition("=")
+            if key.strip().lower() == "dur" and _NUMBER.fullmatch(value := value.strip(' "')):
+                yield f"{parts[0][:100]};dur", round(float(value) * 1e6)
+
+
+def _at(stamp: Stamp | None) -> int | None:
+    return stamp.at if stamp else None
+
+
+def _server_id(exchange: Exchange, decoder: StreamDecoder) -> str | None:
+    header = exchange.header(b"request-id") or exchange.header(b"x-request-id")
+    return header.decode("latin-1")[:200] or decoder.message_id

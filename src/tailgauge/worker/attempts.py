@@ -1,0 +1,268 @@
+"""Runs one HTTP call from dispatch to its row.
+
+Rule: a call's greenlet sleeps between its sending and its end. What it reports on the way (headers, first content)
+is posted from the hub's callbacks, so the pattern hears of it without a further switch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Protocol
+
+import gevent
+from gevent import get_hub
+
+from tailgauge import quantile_sketch
+from tailgauge.call import Call, Prompt
+from tailgauge.clock import monotonic_ns
+from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Headers, Send
+from tailgauge.plan.spend_limit import Guard
+from tailgauge.redaction import Redaction
+from tailgauge.rows.schema import CANCELLED, CLIENT_ERROR, EMPTY, OK, PREFLIGHT, STEADY, AttemptRow
+from tailgauge.transport.bounds import Held
+from tailgauge.transport.exchange import Exchange
+from tailgauge.transport.stopwatch import watched_by
+from tailgauge.worker.attempt_row import fill
+from tailgauge.worker.health.counters import Counters
+from tailgauge.worker.outcome import Outcome, outcome, should_retry
+from tailgauge.worker.request_ref import Origin
+from tailgauge.worker.yield_to_hub import give_way
+
+if TYPE_CHECKING:
+    from tailgauge.protocols.decoder import StreamDecoder
+    from tailgauge.protocols.target import Endpoint
+    from tailgauge.rows.recorder import Recorder
+
+log = logging.getLogger("tailgauge")
+_SLICE_NS = 500_000  # of decoding, before what has arrived meanwhile is read
+Key = tuple[int, int, int]  # request, leg, attempt
+
+
+class Book(Protocol):
+    """Who keeps what this worker knows of the target's prompt cache; see `cachebook`."""
+
+    def sent(self, call: Call, key: Key, now_ns: int, traffic: str = "") -> Any:
+        """A call goes out: what is known of its prefix, as a dataclass with the names of columns, or None."""
+
+    def begun(self, key: Key, now_ns: int) -> None:
+        """Its answer has begun."""
+
+    def ended(self, key: Key, now_ns: int) -> None:
+        """It is over."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A call in flight."""
+
+    origin: Origin
+    send: Send
+    attempt: int
+    endpoint: Endpoint
+    exchange: Exchange
+    decoder: StreamDecoder
+    post: Callable[[Event], None]
+    chunks: int = 0  # counted so far
+    intervals: int = 0
+
+    @property
+    def key(self) -> Key:
+        return self.origin.request_id, self.send.leg, self.attempt
+
+
+class Attempts:
+    """All calls of one worker; `open` holds those in flight. `endpoints` by the names of `call`: main, second."""
+
+    def __init__(
+        self,
+        run_id: str,
+        endpoints: Mapping[str, Endpoint],
+        recorder: Recorder,
+        counters: Counters,
+        deadline_s: float,
+        book: Book | None = None,
+    ) -> None:
+        self.guard: Guard | None = None  # from the start of the run on
+        self._run_id = run_id
+        self._endpoints = endpoints
+        self._recorder = recorder
+        self._counters = counters
+        self._deadline_s = deadline_s
+        self._book = book
+        self._held = Held()
+        self._clean = Redaction()
+        self.last_row: AttemptRow | None = None
+        self.open: dict[Key, _Open] = {}
+
+    def warm_up(self) -> None:
+        """Build one request through each SDK without sending it: what it loads at first use does not fall into the run."""
+        for endpoint in self._endpoints.values():
+            exchange = Exchange()
+            exchange.abort("cancelled")
+            with (
+                suppress(Exception),
+                watched_by(exchange),
+                endpoint.send(Call(Prompt.of("warm up"), 1), f"{self._run_id}/warm-up"),
+            ):
+                raise AssertionError("an aborted exchange was sent")
+
+    def start(self, origin: Origin, send: Send, attempt: int, post: Callable[[Event], None]) -> Exchange:
+        """Start a call on its own greenlet; `post` hears its headers, what it waits for of the content, and its end."""
+        call = send.call
+        endpoint = self._endpoints[call.target]
+        decoder = endpoint.decoder(call)
+        exchange = Exchange(decoder, call.bytes_per_s, self._held)
+        started = _Open(origin, send, attempt, endpoint, exchange, decoder, post)
+        leg = send.leg
+        exchange.on_headers = lambda: post(
+            Headers(leg, attempt, exchange.headers_at_ns or 0, exchange.status or 0)
+        )
+        exchange.on_content = lambda: self._on_content(started)
+        if call.watch_chunks:
+            exchange.on_watched = lambda: post(
+                Chunks(leg, attempt, decoder.watched.at if decoder.watched else monotonic_ns())
+            )
+        exchange.on_decoded = self._counters.second.reads
+        self.open[started.key] = started
+        if self.guard is not None and not self.guard.take(started.key, call, endpoint.model):
+            exchange.abort(CANCELLED)  # it is told as any other call, and never sent
+        gevent.spawn(self._run, started)
+        return exchange
+
+    def decode_open(self) -> None:
+        """Decode what the open calls have received, in slices, so that no later moment has to do it at once."""
+        began_ns = monotonic_ns()
+        for one in list(self.open.values()):
+            one.exchange.advance()
+            self._note_reads(one)
+            if monotonic_ns() - began_ns > _SLICE_NS:
+                give_way()
+                began_ns = monotonic_ns()
+
+    def record_open(self) -> None:
+        """Hand the chunks of open calls to the recorder: a crash loses seconds of a long call, not all of it."""
+        self.decode_open()
+        for key, one in list(self.open.items()):
+            self._recorder.chunks(*key, *one.decoder.take())
+
+    def abort_open(self, reason: str) -> None:
+        """Close every open call."""
+        for one in list(self.open.values()):
+            one.exchange.abort(reason)
+
+    def _note_reads(self, one: _Open) -> None:
+        """Count what was decoded since the last look."""
+        counters, exchange, decoder = self._counters, one.exchange, one.decoder
+        counters.handover_max_ns = max(counters.handover_max_ns, exchange.handover_recent_ns)
+        exchange.handover_recent_ns = 0
+        counters.chunks += decoder.chunks - one.chunks
+        counters.chunk_intervals += decoder.intervals - one.intervals
+        one.chunks, one.intervals = decoder.chunks, decoder.intervals
+
+    def _note_first(self, one: _Open, at_ns: int) -> None:
+        """Count a first chunk."""
+        counters, origin, first = self._counters, one.origin, one.decoder.first_content
+        interval = first is not None and first.low is not None
+        counters.first_chunks += 1
+        counters.first_intervals += interval
+        quantile_sketch.add(counters.ttft, (at_ns - origin.scheduled_at_ns) / 1e6)
+        if origin.stage == STEADY:
+            counters.steady_first += 1
+            counters.steady_intervals += interval
+            if one.send.leg == one.attempt == 0:
+                sent_at_ns = one.exchange.left_at_ns or at_ns
+                quantile_sketch.add(counters.delays, (sent_at_ns - origin.scheduled_at_ns) / 1e6)
+
+    def _on_content(self, one: _Open) -> None:
+        exchange, decoder = one.exchange, one.decoder
+        at_ns = decoder.first_content.at if decoder.first_content else monotonic_ns()
+        if self._book is not None:
+            self._book.begun(one.key, at_ns)
+        if one.origin.stage != PREFLIGHT:
+            self._note_first(one, at_ns)
+        one.post(FirstContent(one.send.leg, one.attempt, at_ns, exchange.left_at_ns or at_ns))
+
+    def _run(self, one: _Open) -> None:
+        self._counters.attempts_open += 1
+        exchange, decoder, key = one.exchange, one.decoder, one.key
+        row = self._row(one)
+        self._note(row, one)
+        bug = self._call(one)
+        if bug is None:
+            result = outcome(exchange, decoder, self._clean)
+        else:
+            result = Outcome(CLIENT_ERROR, "not_sent", self._clean(repr(bug))[:2000])
+            log.error("request %s was not sent: %s", key, result.error_body)
+        fill(row, exchange, decoder, result, self._clean)
+        if self.guard is not None:
+            self.guard.ended(key, row)
+        self._recorder.chunks(*key, *decoder.take())
+        self._recorder.attempt(row)
+        self.last_row = row
+        del self.open[key]
+        self._count(one)
+        if one.origin.stage != PREFLIGHT:
+            self._counters.end_attempt(result.ended)
+        ended_at_ns = exchange.ended_at_ns or monotonic_ns()
+        if self._book is not None:
+            if result.ended in {OK, EMPTY}:
+                self._book.begun(key, ended_at_ns)  # an answer without content has begun too
+            self._book.ended(key, ended_at_ns)
+        retry = should_retry(exchange)
+        one.post(
+            Ended(
+                one.send.leg, one.attempt, ended_at_ns, result.ended, row.retry_after_s, retry, decoder.text
+            )
+        )
+
+    def _note(self, row: AttemptRow, one: _Open) -> None:
+        """What this worker knows of the target's prompt cache, as the call goes out."""
+        if self._book is None:
+            return
+        note = self._book.sent(one.send.call, one.key, row.dispatched_at_ns, one.origin.traffic)
+        if note is not None:
+            for field in fields(note):
+                setattr(row, field.name, getattr(note, field.name))
+
+    def _call(self, one: _Open) -> Exception | None:
+        """The call itself, until its end; returns an error that is none of the target's."""
+        exchange = one.exchange
+        deadline = get_hub().loop.timer(self._deadline_s)
+        deadline.start(exchange.abort, "timeout")
+        call_id = "/".join((self._run_id, *map(str, one.key)))
+        try:
+            with watched_by(exchange), one.endpoint.send(one.send.call, call_id):
+                exchange.wait_end()
+        except Exception as error:  # noqa: BLE001 - what the SDK raises is told by the exchange; the rest is a bug
+            if not exchange.done:
+                exchange.fail("not_sent", repr(error))
+                return error
+        finally:
+            deadline.stop()
+            deadline.close()
+        return None
+
+    def _row(self, one: _Open) -> AttemptRow:
+        origin, send = one.origin, one.send
+        return AttemptRow(
+            request_id=origin.request_id,
+            leg=send.leg,
+            attempt=one.attempt,
+            cause=send.cause,
+            of_attempt=send.of_attempt,
+            stage=origin.stage,
+            traffic=origin.traffic,
+            protocol=one.endpoint.protocol,
+            asked_model=send.call.model or one.endpoint.model,
+            scheduled_at_ns=origin.scheduled_at_ns,
+            dispatched_at_ns=monotonic_ns(),
+            target=send.call.target,
+        )
+
+    def _count(self, one: _Open) -> None:
+        self._counters.attempts_open -= 1
+        self._counters.reads += one.exchange.reads
+        self._note_reads(one)

@@ -1,0 +1,258 @@
+"""What one worker knows of the target's prompt cache, from the calls that it sent itself.
+
+Rule: pure: times are passed in. `sent` before a call goes out, `begun` when its response begins: only then can others
+read what it writes. `ended` if it never began; it may always be called.
+
+    entry     the prompt up to a mark; without marks (engines that cache by themselves) up to the shared prefix's end
+              and up to its own end
+    readable  an entry of an answered call, at a mark or up to `lookback` blocks before one, used within its ttl
+    warm      something of the prompt is readable
+    cold      nothing can be: this worker is alone, and never saw it or saw it expire; or the first bytes are the
+              request's own
+    unknown   anything else: another worker may have sent it, or a call of this one that writes it is on its way
+
+Entries are scoped by target and model, those of messages also by thinking, tool choice and schema: a change of these is
+another entry. Memory is bounded: the 65,536 entries used last and the last text of 256 prefixes. Once something was
+forgotten, never seen is no longer known, and counts as `unknown`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any
+
+from tailgauge.call import MESSAGE, Call, Message, Part, Prompt, Tool
+from tailgauge.rows.schema import COLD, UNKNOWN, WARM
+
+PROVIDER_TTL_S: Mapping[str, float] = {"5m": 300.0, "1h": 3600.0}
+LOOKBACK = 20  # blocks from a mark in which the provider looks for an entry, the marked one included
+_ENTRIES, _TEXTS, _DIGESTS = 65_536, 256, 256
+_HEX = 16  # letters of a hash in the rows
+
+CallKey = tuple[int, int, int]  # request_id, leg, attempt
+_EntryKey = tuple[str | None, ...]
+_Shared = tuple[tuple[Tool, ...], tuple[Part, ...], tuple[Message, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheNote:
+    """What is known of a call's prefix when it is sent; the names are those of the columns."""
+
+    prefix: int
+    prefix_hash: str
+    cache_expected: str
+    cache_since_use_ns: int | None  # of the longest part that is readable, or else was ever seen
+    cache_writers: int
+    cache_marks: int
+    cache_ttl: str | None
+    cache_blocks: int | None  # from that part to the mark that finds it
+    params_hash: str
+    first_difference: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Spot:
+    """The prompt up to the end of one block."""
+
+    key: _EntryKey
+    ttl: str | None
+
+
+@dataclass(slots=True)
+class _Entry:
+    used_at_ns: int
+    ttl_ns: int | None
+
+
+class CacheBook:
+    """`alone`: this worker is the run's only one. `ttl_s`: life of an entry by the mark's ttl.
+
+    `models`: what each target is asked for where a call names no model.
+    """
+
+    def __init__(
+        self,
+        alone: bool,
+        ttl_s: Mapping[str, float] = PROVIDER_TTL_S,
+        lookback: int = LOOKBACK,
+        models: Mapping[str, str] | None = None,
+    ) -> None:
+        self._alone, self._lookback, self._models = alone, lookback, models or {}
+        self._ttl_ns = {name: round(life * 1e9) for name, life in ttl_s.items()}
+        self._entries: OrderedDict[_EntryKey, _Entry] = OrderedDict()
+        self._open: dict[CallKey, tuple[list[tuple[_EntryKey, str | None]], _EntryKey | None]] = {}
+        self._writers: Counter[_EntryKey] = Counter()
+        self._texts: OrderedDict[tuple[str, int], _Shared] = OrderedDict()
+        self._forgot = False
+
+    def sent(self, call: Call, key: CallKey, now_ns: int, traffic: str = "") -> CacheNote | None:
+        """What to expect of the call that goes out now; None where its prompt has no prefix.
+
+        `traffic` names the table that numbers the prefixes.
+        """
+        prompt = call.prompt
+        if prompt.prefix is None or call.kind != MESSAGE:
+            return None
+        model = call.model or self._models.get(call.target)
+        params = _params_hash(call, model)
+        spots = _spots(call, model, params)
+        marks = [i for i, spot in enumerate(spots) if spot.ttl is not None]
+        written = marks or sorted({_shared_end(prompt), len(spots) - 1} - {-1})
+        found = self._readable(spots, marks, now_ns)
+        known = found if found is not None else self._known(spots, written)
+        entry = None if known is None else self._entries[spots[known].key]
+        writers = max((self._writers[spots[i].key] for i in written), default=0)
+        self._writers.update(spots[i].key for i in written)
+        self._open[key] = (
+            [(spots[i].key, spots[i].ttl) for i in written],
+            None if found is None else spots[found].key,
+        )
+        of = marks[-1] if marks else _shared_end(prompt)
+        return CacheNote(
+            prefix=prompt.prefix,
+            prefix_hash=str(spots[of].key[-1])[:_HEX] if of >= 0 else sha256().hexdigest()[:_HEX],
+            cache_expected=self._expected(found is not None, writers, prompt.own),
+            cache_since_use_ns=None if entry is None else now_ns - entry.used_at_ns,
+            cache_writers=writers,
+            cache_marks=len(marks),
+            cache_ttl=spots[marks[-1]].ttl if marks else None,
+            cache_blocks=None if known is None else min(i for i in written if i >= known) - known,
+            params_hash=params[:_HEX],
+            first_difference=self._difference((traffic, prompt.prefix), prompt),
+        )
+
+    def begun(self, key: CallKey, now_ns: int) -> None:
+        """The response begins: what it writes and what it reads is in use. A second call changes nothing."""
+        if key not in self._open:
+            return
+        written, read = self._open[key]
+        self.ended(key, now_ns)
+        for entry_key, ttl in written:
+            self._entries[entry_key] = _Entry(now_ns, None if ttl is None else self._ttl_ns[ttl])
+            self._entries.move_to_end(entry_key)
+        if read is not None and read in self._entries:
+            self._entries[read].used_at_ns = now_ns
+            self._entries.move_to_end(read)
+        while len(self._entries) > _ENTRIES:
+            self._entries.popitem(last=False)
+            self._forgot = True
+
+    def ended(self, key: CallKey, now_ns: int) -> None:  # noqa: ARG002 - told like the other events
+        """The call is over; if its response never began, it wrote nothing."""
+        written, _ = self._open.pop(key, ((), None))
+        for entry_key, _ in written:
+            self._writers[entry_key] -= 1
+            if not self._writers[entry_key]:
+                del self._writers[entry_key]
+
+    def _expected(self, readable: bool, writers: int, own: bool) -> str:
+        if readable:
+            return WARM
+        if writers:  # its response may begin there before this call is looked at, and here only later
+            return UNKNOWN
+        return COLD if own or (self._alone and not self._forgot) else UNKNOWN
+
+    def _readable(self, spots: list[_Spot], marks: list[int], now_ns: int) -> int | None:
+        """The longest entry that can be read."""
+        if not marks:
+            return self._known(spots, [len(spots) - 1])
+        for mark in reversed(marks):
+            for i in range(mark, max(-1, mark - self._lookback), -1):
+                entry = self._entries.get(spots[i].key)
+                if entry and (entry.ttl_ns is None or now_ns - entry.used_at_ns < entry.ttl_ns):
+                    return i
+        return None
+
+    def _known(self, spots: list[_Spot], written: list[int]) -> int | None:
+        """The longest entry that was ever seen."""
+        last = written[-1] if written else -1
+        return next((i for i in range(last, -1, -1) if spots[i].key in self._entries), None)
+
+    def _difference(self, number: tuple[str, int], prompt: Prompt) -> int | None:
+        """First byte in which the shared part is not that of the last call with this number."""
+        shared: _Shared = (prompt.tools, prompt.system, prompt.messages[: prompt.shared])
+        last = self._texts.get(number)
+        self._texts[number] = shared
+        self._texts.move_to_end(number)
+        if len(self._texts) > _TEXTS:
+            self._texts.popitem(last=False)
+        if last is None or last == shared:
+            return None
+        return _first_difference(rendered(*last), rendered(*shared))
+
+
+def rendered(tools: tuple[Tool, ...], system: tuple[Part, ...], messages: tuple[Message, ...]) -> bytes:
+    """The canonical text of a prompt or of its beginning; marks are no part of it."""
+    return b"".join(raw for raw, _ in _blocks(tools, system, messages))
+
+
+def _blocks(
+    tools: tuple[Tool, ...], system: tuple[Part, ...], messages: tuple[Message, ...]
+) -> Iterator[tuple[bytes, str | None]]:
+    for tool in tools:
+        yield _block(tool.name, tool.description, tool.schema, "tool"), tool.ttl
+    for part in system:
+        yield _block(part.text, "system"), part.ttl
+    for message in messages:
+        for part in message.parts:
+            yield _block(part.text, message.role), part.ttl
+
+
+def _block(*texts: str) -> bytes:
+    return ("\x1f".join(texts) + "\x1e").encode("utf-8", "surrogatepass")
+
+
+def _spots(call: Call, model: str | None, params: str) -> list[_Spot]:
+    """Every block's end."""
+    prompt, shared = call.prompt, call.prompt.messages[: call.prompt.shared]
+    # A prefix that many calls share is hashed once; one that is the request's own would only fill the memory.
+    digest = _digests.__wrapped__ if prompt.own else _digests
+    before, known = digest(prompt.tools, prompt.system, shared)
+    hashed, ends = before.copy(), list(known)
+    for raw, ttl in _blocks((), (), prompt.messages[prompt.shared :]):
+        hashed.update(raw)
+        ends.append((hashed.hexdigest(), ttl))
+    front = len(prompt.tools) + len(prompt.system)
+    return [
+        _Spot((call.target, model, params if i >= front else None, end), ttl)
+        for i, (end, ttl) in enumerate(ends)
+    ]
+
+
+@lru_cache(_DIGESTS)
+def _digests(
+    tools: tuple[Tool, ...], system: tuple[Part, ...], messages: tuple[Message, ...]
+) -> tuple[Any, tuple[tuple[str, str | None], ...]]:
+    """The hash of a prefix, to go on with, and what it was at each block's end."""
+    hashed, ends = sha256(), []
+    for raw, ttl in _blocks(tools, system, messages):
+        hashed.update(raw)
+        ends.append((hashed.hexdigest(), ttl))
+    return hashed, tuple(ends)
+
+
+def _shared_end(prompt: Prompt) -> int:
+    """Index of the shared prefix's last block, -1 without one."""
+    parts = sum(len(message.parts) for message in prompt.messages[: prompt.shared])
+    return len(prompt.tools) + len(prompt.system) + parts - 1
+
+
+def _params_hash(call: Call, model: str | None) -> str:
+    chosen = (model, call.thinking, call.thinking_tokens, call.use_tool, call.schema)
+    return sha256(repr(chosen).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _first_difference(one: bytes, other: bytes) -> int:
+    """First index at which two different texts differ; the length of the shorter if it begins the longer."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:  # the first `low` bytes agree, the first `high + 1` do not
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

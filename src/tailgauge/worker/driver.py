@@ -1,0 +1,226 @@
+"""Drives one request's pattern where its events happen: in the callback that read them, or on a virtual clock.
+
+Rule: nothing of a particular pattern is known here, and nothing here waits. A step is carried out before the callback
+that caused it returns: a hedge's loser is closed before any other socket is read. What happens meanwhile (closing a
+call decodes what it had received) waits in line, because a pattern is never entered twice.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from tailgauge.patterns.events import (
+    Cancel,
+    Closed,
+    Done,
+    Due,
+    Ended,
+    Event,
+    Give,
+    Given,
+    Pattern,
+    Queued,
+    Send,
+    Sent,
+    Step,
+    Take,
+    Taken,
+    Wait,
+)
+from tailgauge.rows.schema import CANCELLED, CENSORED
+from tailgauge.worker.clock.time_source import Timer, Timing, hub_time
+from tailgauge.worker.concurrency_gate import Gates
+
+if TYPE_CHECKING:
+    from tailgauge.worker.request_ref import Origin
+
+
+class Closable(Protocol):
+    """A call, as a driver sees it."""
+
+    @property
+    def aborted_at_ns(self) -> int | None:
+        """When we closed it."""
+
+    def abort(self, reason: str) -> None:
+        """Close it, unless it is over; `reason` becomes its class."""
+
+
+class Starts(Protocol):
+    """Who makes the calls."""
+
+    def start(self, origin: Origin, send: Send, attempt: int, post: Callable[[Event], None], /) -> Closable:
+        """Start a call; `post` hears its headers, its first content and its end."""
+
+
+class _CensoredError(Exception):
+    """The drain is over, and the pattern has no call left to hear of."""
+
+
+class Drive:
+    """One request at work. `done` is how it ended, `bug` what its pattern raised. Without `timing`, in real time."""
+
+    def __init__(
+        self,
+        pattern: Pattern,
+        origin: Origin,
+        attempts: Starts,
+        gates: Gates,
+        on_over: Callable[[Drive], None],
+        timing: Timing | None = None,
+    ) -> None:
+        self.done: Done | None = None
+        self.bug: Exception | None = None
+        self.calls: dict[int, list[Closable]] = {}
+        self._pattern, self._origin, self._attempts = pattern, origin, attempts
+        self._gates, self._on_over = gates, on_over
+        self._timing = hub_time() if timing is None else timing
+        self._heard: deque[Event] = deque()
+        self._until_ns: int | None = None  # what a wait ends with, if nothing happens
+        self._timer: Timer | None = None
+        self._armed_ns: int | None = None
+        self._unheard = 0  # calls whose end the pattern has not heard
+        self._running = self._closing = False
+
+    @property
+    def attempts(self) -> int:
+        """Calls made."""
+        return sum(map(len, self.calls.values()))
+
+    def begin(self) -> None:
+        """Run the pattern until it waits."""
+        self._run(begin=True)
+
+    def post(self, event: Event) -> None:
+        """Something happened: the pattern hears of it now, or as soon as it listens."""
+        if self.done is None:
+            self._heard.append(event)
+            if not self._running:
+                self._run()
+
+    def send_no_more(self) -> None:
+        """The next call that it would send ends it, as censored."""
+        self._closing = True
+
+    def censor(self) -> None:
+        """Close its calls; the request ends with the last of them, or now if none is in flight."""
+        self._closing = True
+        self._abort(CENSORED)
+        if self.done is None and not self._running:
+            self._run()
+
+    def give_up(self) -> None:
+        """End it now, whatever its calls do."""
+        self._unheard = 0
+        self.censor()
+
+    # --- the pattern ------------------------------------------------------------------------------------------
+
+    def _run(self, *, begin: bool = False) -> None:
+        self._running = True
+        try:
+            step = next(self._pattern) if begin else None
+            while True:
+                answer = self._next() if step is None else self._do(step)
+                if answer is not None:
+                    step = self._pattern.send(answer)
+                elif step is None:
+                    return
+                else:
+                    step = None
+        except StopIteration as stop:
+            done = stop.value
+            if not isinstance(done, Done):
+                done, self.bug = Done(CENSORED), TypeError(f"a pattern returned {done!r}, not Done")
+        except _CensoredError:
+            done = Done(CENSORED)
+        except Exception as error:  # noqa: BLE001 - whatever a pattern raises ends its request, and then the run
+            done, self.bug = Done(CENSORED), error
+        finally:
+            self._running = False
+        self._end(done)
+
+    def _next(self) -> Event | None:
+        """What the pattern hears next, or None: it waits."""
+        if self._heard:
+            self._until_ns = None
+            event = self._heard.popleft()
+            self._unheard -= isinstance(event, Ended)
+            return event
+        if self._closing and self._unheard <= 0:
+            raise _CensoredError
+        if self._until_ns is None:
+            return None
+        now = self._timing.now_ns()
+        if now >= self._until_ns:
+            self._until_ns = None
+            return Due(now)
+        self._arm(self._until_ns)
+        return None
+
+    def _do(self, step: Step) -> Event | None:
+        """Carry out a step; None: the pattern waits."""
+        if isinstance(step, Wait):
+            self._until_ns = step.until_ns
+            return None
+        if isinstance(step, Send):
+            return self._send(step)
+        if isinstance(step, Cancel):
+            exchange = self.calls[step.leg][step.attempt]
+            exchange.abort(step.ended)
+            return Closed(step.leg, step.attempt, exchange.aborted_at_ns or self._timing.now_ns())
+        if isinstance(step, Take):
+            taken = self._gates.take(step.gate, step.limit, self, step.leg)
+            return (Taken if taken else Queued)(step.leg, self._timing.now_ns())
+        if isinstance(step, Give):
+            self._gates.give(step.gate, self)
+            return Given(self._timing.now_ns())
+        raise TypeError(f"a pattern yielded {step!r}, which is no step")
+
+    def _send(self, step: Send) -> Sent:
+        if self._closing:
+            raise _CensoredError
+        leg = self.calls.setdefault(step.leg, [])
+        number = len(leg)
+        leg.append(self._attempts.start(self._origin, step, number, self.post))
+        self._unheard += 1
+        return Sent(step.leg, number, self._timing.now_ns())
+
+    # --- time -------------------------------------------------------------------------------------------------
+
+    def _arm(self, until_ns: int) -> None:
+        if self._armed_ns == until_ns:
+            return
+        self._disarm()
+        self._timer = self._timing.call_at(until_ns, self._on_timer)
+        self._armed_ns = until_ns
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = self._armed_ns = None
+
+    def _on_timer(self) -> None:
+        """The loop's clock is coarse: it may fire early, and then the rest is waited for."""
+        self._disarm()
+        if self.done is None and not self._running:
+            self._run()
+
+    # --- the end ----------------------------------------------------------------------------------------------
+
+    def _abort(self, reason: str) -> None:
+        for exchange in [exchange for leg in self.calls.values() for exchange in leg]:
+            exchange.abort(reason)
+
+    def _end(self, done: Done) -> None:
+        self.done = done
+        self._disarm()
+        try:
+            self._pattern.close()
+        except Exception as error:  # noqa: BLE001 - as above
+            self.bug = self.bug or error
+        self._abort(CENSORED if self._closing else CANCELLED)
+        self._gates.leave(self)
+        self._on_over(self)

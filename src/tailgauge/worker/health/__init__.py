@@ -1,0 +1,1 @@
+"""What a worker reports of itself: counters, one health row a second, live figures."""

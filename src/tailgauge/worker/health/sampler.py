@@ -1,0 +1,139 @@
+"""One row a second of the worker's own state: could it have been the bottleneck?
+
+Rule: what is measured here explains a number, it never changes one. Garbage is collected in small
+portions: what is young and still there, some hundred microseconds at a time. The older generations, whose pauses reach
+tens of milliseconds, are left alone but for a look now and then. Whoever collects, the time is counted.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import gevent
+import psutil
+
+from tailgauge.clock import WALL, monotonic_ns
+from tailgauge.rows.health import HealthRow
+from tailgauge.transport.losses import TOLD, Losses
+from tailgauge.worker.health.counters import Counters
+
+_PROBE_S = 0.05
+_SCHEDULED = Path("/proc/self/schedstat")  # of the main thread: time on a core, time waiting for one, turns
+_YOUNG = 300  # new objects that are still there, after which the collector looks at them
+_NEVER = 1 << 30  # of its looks, before it would by itself look at those that it left
+_OLDER_EVERY = 15  # seconds between collections of the middle generation
+
+
+class Transport(Protocol):
+    """What a connection pool tells of itself."""
+
+    @property
+    def losses(self) -> Losses:
+        """What TCP lost."""
+
+    waits: int
+    wait_max_ns: int
+
+
+class Health:
+    """Samples a worker; `row` closes the current second."""
+
+    def __init__(self, counters: Counters, transports: Sequence[Transport] = ()) -> None:
+        self._counters, self._transports = counters, transports
+        counters.second.close()  # what came before is not of this run
+        self._process = psutil.Process()
+        self._lag_max_ns = 0
+        self._rows = 0
+        self._cpu_s, self._at_ns = time.process_time(), monotonic_ns()
+        self._core_wait_ns = _core_wait_ns()
+        self._gc_began_ns = self._gc_ns = 0
+        self._thresholds = gc.get_threshold()
+        gc.callbacks.append(self._on_gc)
+        self._probe = gevent.spawn(self._watch_loop)
+
+    def freeze(self) -> None:
+        """From here on, look for garbage among what is young only."""
+        gc.collect()
+        gc.freeze()
+        self._thresholds = gc.get_threshold()
+        gc.set_threshold(_YOUNG, _NEVER, _NEVER)
+        gc.enable()
+        self._gc_ns = 0
+
+    def row(self, queued_rows: int) -> HealthRow:
+        """The second that ends now."""
+        counters = self._counters
+        step_ns = WALL.refresh()
+        if self._rows % _OLDER_EVERY == _OLDER_EVERY - 1:
+            gc.collect(1)
+        handover, late = counters.second.close()
+        lost = [transport.losses.look() for transport in self._transports]
+        core_wait_ns = _core_wait_ns()
+        now, cpu_s = monotonic_ns(), time.process_time()
+        row = HealthRow(
+            at_ns=now,
+            in_flight=counters.attempts_open,
+            scheduled=counters.leased,
+            dispatched=counters.dispatched,
+            ended=counters.ended_total,
+            client_drops=counters.client_drop,
+            chunks=counters.chunks,
+            reads=counters.reads,
+            loop_lag_max_ns=self._lag_max_ns,
+            handover_max_ns=max(counters.handover_max_ns, handover[2]),
+            dispatch_late_max_ns=late[2],
+            cpu_share=(cpu_s - self._cpu_s) / max(1e-9, (now - self._at_ns) / 1e9),
+            gc_pause_ns=self._gc_ns,
+            rss_bytes=self._process.memory_info().rss,
+            queued_rows=queued_rows,
+            clock_step_ns=step_ns,
+            first_chunks=counters.first_chunks,
+            first_intervals=counters.first_intervals,
+            chunk_intervals=counters.chunk_intervals,
+            handover_p50_ns=handover[0],
+            handover_p99_ns=handover[1],
+            dispatch_late_p99_ns=late[1],
+            pool_waits=sum(transport.waits for transport in self._transports),
+            pool_wait_max_ns=max((transport.wait_max_ns for transport in self._transports), default=0),
+            retransmits=sum(sent_again for sent_again, _ in lost) if TOLD else None,
+            out_of_order=sum(out_of_order for _, out_of_order in lost) if TOLD else None,
+            core_wait_ns=None if core_wait_ns is None else core_wait_ns - (self._core_wait_ns or 0),
+        )
+        self._cpu_s, self._at_ns, self._core_wait_ns = cpu_s, now, core_wait_ns
+        self._lag_max_ns = counters.handover_max_ns = self._gc_ns = 0
+        for transport in self._transports:
+            transport.wait_max_ns = 0
+        self._rows += 1
+        return row
+
+    def close(self) -> None:
+        """Stop sampling and give the collector back to Python."""
+        self._probe.kill()
+        gc.callbacks.remove(self._on_gc)
+        gc.set_threshold(*self._thresholds)
+        gc.enable()
+        gc.unfreeze()
+
+    def _on_gc(self, phase: str, _: dict[str, Any]) -> None:
+        if phase == "start":
+            self._gc_began_ns = monotonic_ns()
+        else:
+            self._gc_ns += monotonic_ns() - self._gc_began_ns
+
+    def _watch_loop(self) -> None:
+        while True:
+            due = monotonic_ns() + int(_PROBE_S * 1e9)
+            gevent.sleep(_PROBE_S)
+            self._lag_max_ns = max(self._lag_max_ns, monotonic_ns() - due)
+
+
+def _core_wait_ns() -> int | None:
+    """How long the main thread has waited for a core in its life; None where the system does not tell."""
+    try:
+        return int(_SCHEDULED.read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return None

@@ -1,0 +1,139 @@
+"""A worker's ear: takes the owner's messages and hands each to the task of its run.
+
+Rule: everything a worker knows comes in messages; those of an earlier run are for no one. It says hello until the owner
+welcomes or refuses it, and takes part in whatever run comes then.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gevent
+
+from tailgauge import __version__
+from tailgauge.channel.messages import Link
+from tailgauge.clock import boot_id
+from tailgauge.errors import TailgaugeError, TargetError
+from tailgauge.rows.recorder import RecorderError
+from tailgauge.rows.schema import SCHEMA_VERSION
+from tailgauge.transport.connection import hold_kernel_stamps
+from tailgauge.worker.run import Task
+
+log = logging.getLogger("tailgauge")
+SWITCH_S = 0.0005  # a thread that builds a Parquet part gives the interpreter back to the hub within this
+HELLO_S = 1.0
+CHATTY = ("httpx2", "httpcore2", "anthropic", "openai")  # they log a line a request
+FAILURES = (TailgaugeError, RecorderError, OSError)
+
+
+def prepare_process() -> None:
+    """As many open files as the system permits (each stream is one), and short turns for writer threads."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    sys.setswitchinterval(SWITCH_S)
+    for name in CHATTY:
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+class Worker:
+    """One worker process; takes part in one run at a time. `out`: where it keeps rows until the owner has them."""
+
+    def __init__(self, link: Link, name: str, out: Path, on_ended: Any, *, is_child: bool = False) -> None:
+        self._link, self._name, self._out, self._on_ended = link, name, out, on_ended
+        self._is_child = is_child
+        self._task: Task | None = None
+        self._welcome = False
+        self.refused: str | None = None  # why the owner wants nothing of this worker
+        self.left = ""  # the folder in which rows stay that the owner does not have
+        self.on_refused: Callable[[], None] = lambda: None
+        self._holder = hold_kernel_stamps()
+        for kind, handler in (("welcome", self._welcomed), ("refused", self._refused), ("plan", self._plan),
+                              ("try", self._try), ("open", self._open), ("go", self._go), ("slice", self._slice),
+                              ("got", self._got), ("drain", self._drain), ("hurry", self._hurry),
+                              ("home", self._home), ("pong", self._pong)):  # fmt: skip
+            link.hear(kind, handler)
+
+    def hello(self) -> None:
+        """Tell the owner that this worker is there, until it answers."""
+        told = {"name": self._name, "host": platform.node(), "pid": os.getpid(), "boot_id": boot_id()}
+        told |= {"version": __version__, "schema": SCHEMA_VERSION, "child": self._is_child}
+        while not self._welcome and self.refused is None:
+            self._link.send("hello", told)
+            gevent.sleep(HELLO_S)
+
+    def finish(self, reason: str, *, owner_gone: bool = True) -> bool:
+        """End the run in progress, if there is one, before its time. What was recorded goes home, or stays readable."""
+        task = self._task
+        if task is None or task.finished.is_set():
+            return False
+        log.warning("%s: closing what is open and writing what was recorded", reason)
+        task.leave(reason, owner_gone=owner_gone)
+        self.left = "" if task.is_home else str(task.folder.path)
+        return True
+
+    def _welcomed(self, _: str, data: dict[str, Any]) -> None:  # noqa: ARG002 - a handler's arguments
+        self._welcome = True
+
+    def _refused(self, _: str, data: dict[str, Any]) -> None:
+        if not self._welcome:  # anybody can say this: one that was welcomed does not listen
+            self.refused = data["why"]
+            self.on_refused()
+
+    def _plan(self, _: str, data: dict[str, Any]) -> None:
+        try:
+            self._task = Task(self._link, self._name, data, self._out, self._on_ended)
+            self._task.prepare()
+        except Exception as error:
+            if isinstance(error, FAILURES):
+                log.warning("this worker cannot take part: %s", error)
+            else:
+                log.exception("the plan could not be taken")
+            told = {"why": str(error), "target": isinstance(error, TargetError)}
+            self._link.send("failed", {"run": data["run"]["run_id"], **told})
+
+    def _mine(self, data: dict[str, Any]) -> Task | None:
+        """The task that a message is about; late messages of an earlier run are for no one."""
+        return self._task if self._task is not None and self._task.run_id == data["run"] else None
+
+    def _try(self, _: str, data: dict[str, Any]) -> None:
+        if task := self._mine(data):
+            task.preflight()
+
+    def _open(self, _: str, data: dict[str, Any]) -> None:
+        if task := self._mine(data):
+            task.preopen()
+
+    def _go(self, _: str, data: dict[str, Any]) -> None:
+        if task := self._mine(data):
+            task.go(data)
+
+    def _slice(self, _: str, data: dict[str, Any]) -> None:
+        if task := self._mine(data):
+            task.dispatcher.lease(data["rows"])
+
+    def _got(self, _: str, data: dict[str, Any]) -> None:
+        if task := self._mine(data):
+            task.got(data)
+
+    def _home(self, _: str, data: dict[str, Any]) -> None:
+        if task := self._mine(data):
+            task.home()
+
+    def _drain(self, _: str, data: dict[str, Any]) -> None:
+        if task := self._mine(data):
+            task.drain(data["seconds"])
+
+    def _hurry(self, _: str, data: dict[str, Any]) -> None:
+        if task := self._mine(data):
+            task.dispatcher.hurry()
+
+    def _pong(self, _: str, data: dict[str, Any]) -> None:
+        if task := self._mine(data):
+            task.clock.answer(data["t0"], data["t1"], data["t2"])

@@ -1,0 +1,147 @@
+"""How an attempt ended, told from what the exchange and its decoder saw.
+
+Rule: no failure is an exception here. The first of these that holds is the class: we ended it; no response came; the
+status says so; the body is not the protocol; an error came inside the stream; the end mark is missing; empty; ok.
+What the target did against its protocol is the error's type, under the names of `breaches`. A text is cut only after the
+secrets in it are gone.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
+
+from tailgauge.protocol_violations import BREACHES, COMPRESSED, HEAD_TOO_LARGE, NOT_AN_EVENT_STREAM, NOT_HTTP
+from tailgauge.protocols.decoder import error_of
+from tailgauge.redaction import Redaction
+from tailgauge.rows import schema
+
+if TYPE_CHECKING:
+    from tailgauge.protocols.decoder import StreamDecoder
+    from tailgauge.transport.exchange import Exchange
+
+MAX_ERROR_TEXT = 2000
+MAX_TYPE = 100
+MAX_HEADER = 200  # characters of a name, and of a value
+MAX_HEADERS = 40  # rate-limit headers that are kept
+_LIMITS = ("requests", "input-tokens", "output-tokens", "tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Class, and for failures the error's type and text with secrets removed."""
+
+    ended: str
+    error_type: str | None = None
+    error_body: str | None = None
+    limit_kind: str | None = None
+
+
+def outcome(exchange: Exchange, decoder: StreamDecoder, clean: Redaction | None = None) -> Outcome:
+    """Outcome of a finished exchange; `clean` takes secrets out of what the target wrote."""
+    found = _outcome(exchange, decoder)
+    if found.error_type is None:
+        return found
+    clean = clean or Redaction()
+    text = None if found.error_body is None else clean(found.error_body)[:MAX_ERROR_TEXT]
+    return replace(found, error_type=clean(found.error_type)[:MAX_TYPE], error_body=text)
+
+
+def _outcome(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
+    if exchange.aborted:
+        return Outcome(exchange.aborted)
+    if exchange.status is None:
+        kind, message = exchange.failure or ("unknown", "no response")
+        ended = schema.CLIENT_ERROR if kind in {NOT_HTTP, HEAD_TOO_LARGE} else schema.CONNECT_ERROR
+        return Outcome(ended, kind, message)
+    if exchange.status != 200:
+        return _refused(exchange)
+    return _streamed(exchange, decoder)
+
+
+def _streamed(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
+    """Of a response with status 200."""
+    kind, cut = exchange.header(b"content-type"), exchange.cut
+    if decoder.streams and cut != COMPRESSED and not kind.lower().startswith(b"text/event-stream"):
+        page = _text(exchange.plain_body) or f"content-type {kind.decode('latin-1')!r}"
+        return Outcome(schema.CLIENT_ERROR, NOT_AN_EVENT_STREAM, page)
+    if decoder.error:
+        said, text = decoder.error
+        if decoder.streams:
+            return Outcome(schema.STREAM_ERROR, said, text)
+        return Outcome(schema.CLIENT_ERROR, said, _text(exchange.plain_body) or text)
+    if cut in BREACHES:
+        return Outcome(schema.STREAM_ERROR, cut, exchange.cut_text)
+    if not decoder.finished or cut:
+        return Outcome(schema.TRUNCATED, cut or "no_end_mark")
+    return Outcome(schema.OK if decoder.has_content or decoder.answer is not None else schema.EMPTY)
+
+
+def _refused(exchange: Exchange) -> Outcome:
+    status, text = exchange.status or 0, _text(exchange.plain_body)
+    error_type = _error_type(exchange)
+    if status == 429:
+        return Outcome(schema.RATE_LIMITED, error_type, text, _limit_kind(exchange))
+    if status in {503, 529}:
+        return Outcome(schema.OVERLOADED, error_type, text)
+    ended = schema.SERVER_ERROR if status >= 500 else schema.CLIENT_ERROR
+    return Outcome(ended, error_type, text)
+
+
+def _error_type(exchange: Exchange) -> str:
+    """What the target calls its error; or what is wrong with how it says so."""
+    if exchange.cut in BREACHES:
+        return str(exchange.cut)
+    if exchange.header(b"content-encoding").lower() not in {b"", b"identity"}:
+        return COMPRESSED
+    try:
+        return error_of(json.loads(exchange.plain_body))[0]
+    except (ValueError, RecursionError):
+        return "not_json"
+
+
+def _text(body: bytes) -> str:
+    return body[: 4 * MAX_ERROR_TEXT].decode("utf-8", "replace")
+
+
+def _limit_kind(exchange: Exchange) -> str:
+    """Which bucket of a 429 is empty, as far as its headers tell."""
+    for kind in _LIMITS:
+        if exchange.header(f"anthropic-ratelimit-{kind}-remaining".encode()) == b"0":
+            return kind.replace("-", "_")
+        if exchange.header(f"x-ratelimit-remaining-{kind}".encode()) == b"0":
+            return kind.replace("-", "_")
+    return "unknown"
+
+
+def rate_limit_headers(exchange: Exchange, clean: Redaction | None = None) -> str | None:
+    """Every rate-limit header as a JSON object, or None."""
+    named = [pair for pair in exchange.headers if b"ratelimit" in pair[0].lower()][:MAX_HEADERS]
+    if not named:
+        return None
+    texts = (clean or Redaction()).each([text.decode("latin-1") for pair in named for text in pair])
+    short = [text[:MAX_HEADER] for text in texts]
+    return json.dumps({name.lower(): value for name, value in zip(short[::2], short[1::2], strict=True)})
+
+
+def should_retry(exchange: Exchange) -> bool | None:
+    """What the target says of another try (x-should-retry), None where it says nothing."""
+    return {b"true": True, b"false": False}.get(exchange.header(b"x-should-retry").strip().lower())
+
+
+def retry_after_s(exchange: Exchange) -> float | None:
+    """The retry-after header in seconds; it may be a number or a date."""
+    text = exchange.header(b"retry-after").decode("latin-1")
+    if not text:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            seconds = (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds()
+        except (ValueError, TypeError):
+            return None
+    return seconds if 0 <= seconds < 1e9 else None

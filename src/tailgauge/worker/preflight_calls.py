@@ -1,0 +1,113 @@
+"""The preflight in a worker: its calls one after the other, what they told, what they used.
+
+Rule: outside every statistic. A call that the run needs and that fails ends it; the others are told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gevent.event import Event as Signal
+
+from tailgauge.clock import monotonic_ns
+from tailgauge.patterns.events import Ended, Event, Send
+from tailgauge.plan.preflight import USABLE, Learnt, Trial, learn, trials, writes
+from tailgauge.plan.spend_limit import Amount, Sizing, need, used
+from tailgauge.rows.schema import CENSORED, EMPTY, OK, PREFLIGHT, AttemptRow, RequestRow
+from tailgauge.scenario.prices import Price
+from tailgauge.worker.attempts import Attempts
+from tailgauge.worker.request_ref import Origin
+
+if TYPE_CHECKING:
+    from tailgauge.prompts import Maker
+    from tailgauge.rows.recorder import Recorder
+    from tailgauge.scenario.model import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What came of the preflight; `learnt` is for the prompts, `spent` for the guards."""
+
+    trials: list[dict[str, Any]]
+    learnt: Learnt
+    spent: Amount
+
+    def as_message(self) -> dict[str, Any]:
+        """Plain values for the link."""
+        return {"trials": self.trials, "learnt": list(self.learnt), "spent": self.spent.plain()}
+
+
+def try_out(
+    scenario: Scenario,
+    attempts: Attempts,
+    recorder: Recorder,
+    prices: Mapping[str, Price],
+    makers: Callable[[Learnt], Mapping[str, Maker]],
+) -> Tried:
+    """Every trial, then a call for each prefix that is to be written before the run; `makers` use what was learnt."""
+    told: list[dict[str, Any]] = []
+    counted: dict[int, int] = {}
+    spent = Amount()
+
+    def run(trial: Trial) -> bool:
+        nonlocal spent
+        row = call_once(attempts, recorder, trial)
+        price = prices.get(trial.model)
+        spent = spent.plus(used(row, price) or need(trial.call, Sizing(), price))
+        total = prompt_tokens(row)
+        if total is not None and (trial.call.target, trial.model) == scenario.models()[0]:
+            counted[trial.words] = total
+        facts = {k: getattr(row, k) for k in ("request_id", "target", "ended", "status", "error_type")}
+        facts |= {"message": row.error_body, "model": trial.model, "needed": trial.needed}
+        told.append({**facts, "words": trial.words, "input_tokens": total})
+        return row.ended in USABLE or not trial.needed
+
+    first = trials(scenario)
+    if not all(map(run, first)):
+        return Tried(told, Learnt(), spent)
+    learnt = learn(counted)
+    for trial in writes(scenario, makers(learnt), -1 - len(first)):
+        run(trial)
+    return Tried(told, learnt, spent)
+
+
+def prompt_tokens(row: AttemptRow) -> int | None:
+    """All tokens of the prompt, as the target counts them."""
+    if row.input_tokens is None or row.ended not in {OK, EMPTY}:
+        return None
+    return row.input_tokens + (row.cache_read_input_tokens or 0) + (row.cache_creation_input_tokens or 0)
+
+
+def call_once(attempts: Attempts, recorder: Recorder, trial: Trial) -> AttemptRow:
+    """Send a call, wait for its end and write its request; returns the row of the call."""
+    now, over = monotonic_ns(), Signal()
+
+    def hear(event: Event) -> None:
+        if isinstance(event, Ended):
+            over.set()
+
+    attempts.start(Origin(trial.request_id, PREFLIGHT, trial.traffic, now), Send(trial.call), 0, hear)
+    over.wait()
+    row = attempts.last_row
+    assert row is not None
+    recorder.request(
+        RequestRow(
+            request_id=trial.request_id,
+            stage=PREFLIGHT,
+            traffic=trial.traffic,
+            pattern="streaming",
+            session_id=None,
+            scheduled_at_ns=now,
+            dispatched_at_ns=now,
+            ended_at_ns=None if row.ended == CENSORED else monotonic_ns(),
+            ended=row.ended,
+            legs=1,
+            attempts=1,
+            asked_prompt_tokens=max(1, trial.words),
+            asked_output_tokens=trial.call.max_tokens,
+            winner=0,
+        )
+    )
+    return row

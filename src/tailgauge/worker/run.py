@@ -1,0 +1,389 @@
+"""One run in one worker, from the plan to `drained`.
+
+Rule: what this worker did is in its own files before it says that it has drained. A failure to record is told to the
+owner at once, and ends the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import gevent
+from gevent.event import Event
+
+from tailgauge import quantile_sketch
+from tailgauge.call import MAIN, SECOND
+from tailgauge.channel.messages import Link
+from tailgauge.clock import monotonic_ns
+from tailgauge.plan.preflight import Learnt
+from tailgauge.plan.spend_limit import Amount
+from tailgauge.prompts import Maker
+from tailgauge.protocols.settings import SIMULATED, Target
+from tailgauge.protocols.target import Endpoint
+from tailgauge.rows.recorder import Recorder, RecorderError
+from tailgauge.rows.run_folder import RunFolder, write_json
+from tailgauge.rows.schema import SCHEMA_VERSION
+from tailgauge.scenario.model import parse
+from tailgauge.scenario.prices import Price
+from tailgauge.transport.connection import KERNEL_STAMPS
+from tailgauge.transport.stopwatch import Stopwatch
+from tailgauge.worker.admission import begins, guard_for
+from tailgauge.worker.attempts import Attempts
+from tailgauge.worker.cache_tracker import CacheBook
+from tailgauge.worker.clock.offset import EVERY_S
+from tailgauge.worker.clock.sync import OwnerClock
+from tailgauge.worker.dispatcher import Dispatcher
+from tailgauge.worker.health.counters import Counters
+from tailgauge.worker.health.live import Watch
+from tailgauge.worker.health.sampler import Health
+from tailgauge.worker.part_sender import Outbox
+from tailgauge.worker.preflight_calls import try_out
+
+log = logging.getLogger("tailgauge")
+FLUSH_EVERY = 4  # seconds; a part at least every 5 s, the writing included; times the pace in a crowd
+PARTING_S = 10.0  # that a worker which is told to end takes to bring its rows home
+_LOOK_S = 0.05  # between two looks at what is still on its way to the owner
+
+
+class Task:
+    """The run's endpoint, dispatcher, recorder and clock in this worker."""
+
+    def __init__(self, link: Link, name: str, plan: dict[str, Any], out: Path, on_ended: Any) -> None:
+        self._link, self._name, self._plan = link, name, plan
+        self.run_id: str = plan["run"]["run_id"]
+        self.number: int = plan["worker"]
+        self.scenario = parse(plan["run"]["scenario"], "the plan")
+        self.folder = _folder(plan, out)
+        self.folder.create()
+        self.counters = Counters()
+        self.outbox = None if self._shared else Outbox(self._ship_slice)
+        on_part = self.outbox.add if self.outbox is not None else None
+        self.recorder = Recorder(self.folder, self.number, on_part, compacts=self._shared)
+        target, limits = self.scenario.target, self.scenario.limits
+        self._transports: list[Stopwatch] = []
+        self._urls: list[str] = []
+        endpoints = {MAIN: self._endpoint(plan["run"]["target"]["url"], target)}
+        if self.scenario.second_target is not None:
+            url = plan["run"]["second_target"]["url"]
+            endpoints[SECOND] = self._endpoint(url, self.scenario.second_target)
+        self.attempts = Attempts(
+            self.run_id, endpoints, self.recorder, self.counters, limits.attempt_deadline_s, self._book()
+        )
+        self._prices = {model: Price.of_plain(price) for model, price in plan["prices"].items()}
+        self._makers: dict[str, Maker] = {}
+        self._learn(Learnt())
+        self.dispatcher = Dispatcher(
+            self.scenario, self._makers, self.attempts, self.recorder, self.counters, on_ended, self._on_bug
+        )
+        self.clock = OwnerClock(lambda t0: link.send("ping", self._told({"t0": t0})), plan["boot_id"])
+        self._clock_now: dict[str, int | None] = {}
+        self.finished = Event()
+        self._went_home = Event()
+        self._draining = False
+        self._closing = False  # nothing is recorded any more
+        self.owner_gone = False
+        self._state = "running"
+        self._why: str | None = None
+        self._walker: Any = None
+        self._reporter: Any = None
+        self._health: Health | None = None
+        self._watch: Watch | None = None
+        self._owner_start_ns: int | None = None
+        self._cpu_s: dict[str, float] = {}
+
+    def _endpoint(self, url: str, target: Target) -> Endpoint:
+        """A target at its address, with a pool of connections of its own."""
+        limits = self.scenario.limits
+        transport = Stopwatch(
+            idle_connections=target.connections,
+            connect_timeout_s=limits.connect_timeout_s,
+            send_timeout_s=limits.attempt_deadline_s,
+            ca_file=target.ca_file,
+            user_clock=self.scenario.clock == "user",
+        )
+        self._transports.append(transport)
+        self._urls.append(url)
+        return Endpoint(url, target, transport)
+
+    def _book(self) -> CacheBook | None:
+        """What this worker will know of the prompt cache, where something is cached."""
+        if all(traffic.cache is None for traffic in self.scenario.traffic.values()):
+            return None
+        second = self.scenario.second_target or self.scenario.target
+        models = {MAIN: self.scenario.target.model, SECOND: second.model}
+        if self.scenario.target.url != SIMULATED:
+            return CacheBook(self._plan["alone"], models=models)
+        cache = self.scenario.simulated.cache
+        lives = {"5m": cache.ttl_5m_s, "1h": cache.ttl_1h_s}
+        return CacheBook(self._plan["alone"], ttl_s=lives, lookback=cache.lookback, models=models)
+
+    # --- from plan to go --------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Measure the clock against the owner's, write who this is, and say that all stands."""
+        self.recorder.warm_up()
+        self.attempts.warm_up()
+        self.clock.measure()
+        self._write_self()
+        self._clock_now = self.clock.offset()
+        told = {"clock": self._clock_now, "shared": self._shared, "folder": str(self.folder.path)}
+        self._link.send("ready", self._told(told))
+
+    @property
+    def _shared(self) -> bool:
+        """Whether this worker writes into the owner's own folder; else its parts are shipped there."""
+        return str(self.folder.path) == str(self._plan["folder"])
+
+    def _told(self, what: dict[str, Any]) -> dict[str, Any]:
+        return {"run": self.run_id, "worker": self.number, **what}
+
+    def _learn(self, learnt: Learnt) -> dict[str, Maker]:
+        """Prompts are made by what the target counts, from now on."""
+        seed, marks = self.scenario.seed, self.scenario.target.protocol == "anthropic"
+        words, overhead = 1 / learnt.tokens_per_word, learnt.overhead_tokens
+        for name, traffic in self.scenario.traffic.items():
+            self._makers[name] = Maker(seed, traffic, name, words, overhead, marks=marks)
+        return self._makers
+
+    def preflight(self) -> None:
+        """Real calls before the run; tells the owner what came of them."""
+        tried = try_out(self.scenario, self.attempts, self.recorder, self._prices, self._learn)
+        self._link.send("tried", self._told(tried.as_message()))
+
+    def preopen(self) -> None:
+        """Open connections before the run, as many as the scenario says; tells the owner of those that failed."""
+        targets = (self.scenario.target, self.scenario.second_target)
+        missing = []
+        for transport, url, target in zip(self._transports, self._urls, targets, strict=False):
+            if target is not None and target.preopened:
+                opened, why = transport.preopen(url, target.preopened)
+                if why or opened < target.preopened:
+                    why = why or "the target closed the others at once"
+                    missing.append(
+                        f"{opened:,} of {target.preopened:,} connections to {url} are open ({why})"
+                    )
+        self._link.send("opened", self._told({"missing": missing}))
+
+    def go(self, data: dict[str, Any]) -> None:
+        """Begin: the start is an absolute time on the owner's clock; with it comes what the preflight learnt."""
+        learnt, limit = Learnt(*data["learnt"]), Amount.of_plain(data["limit"])
+        self._learn(learnt)
+        self._guard(limit, learnt)
+        self._plan["run"] |= learnt.facts()
+        self._owner_start_ns = data["start_at_ns"]
+        start_at_ns = data["start_at_ns"] - (self.clock.offset()["offset_ns"] or 0)
+        self._write_self()
+        self._health = Health(self.counters, self._transports)
+        self._watch = self._watching(start_at_ns)
+        self._health.freeze()
+        gevent.spawn_later(max(0.0, (start_at_ns - monotonic_ns()) / 1e9), self._note_cpu, "at_start")
+        self._walker = gevent.spawn(self.dispatcher.run, start_at_ns)
+        self._reporter = gevent.spawn(self._report)
+
+    def _guard(self, limit: Amount, learnt: Learnt) -> None:
+        if limit == Amount(None, None, None):
+            return
+        guard = guard_for(
+            self.scenario, limit, learnt, self._prices, lambda name: gevent.spawn(self._on_guarded, name)
+        )
+        self.attempts.guard = guard
+        self.dispatcher.admits = begins(self.scenario, guard)
+
+    def _note_cpu(self, moment: str) -> None:
+        self._cpu_s[moment] = time.process_time()
+
+    def _on_guarded(self, limit: str) -> None:
+        self.dispatcher.stop()
+        self._link.send("guarded", self._told({"limit": limit}))
+
+    # --- while it runs ----------------------------------------------------------------------------------------
+
+    def _report(self) -> None:
+        """Once a second until the end, that of the drain: what falls silent is taken for lost."""
+        second, due, pace = 0, monotonic_ns(), self._plan["pace"]
+        while not self.finished.is_set():
+            due += 1_000_000_000
+            gevent.sleep(max(0.0, (due - monotonic_ns()) / 1e9))
+            second += 1
+            if second % EVERY_S == 0 and not self.clock.is_own:
+                self._clock_now = self.clock.offset()
+                self.clock.ping()
+            if not self._closing:
+                try:
+                    self._tick(flush=second % (FLUSH_EVERY * pace) == 0)
+                except RecorderError as error:
+                    self._fail(str(error))
+            if self.outbox is not None:
+                self.outbox.pump()
+            if second % pace == 0:
+                self._link.send("counters", self._told(self._said()))
+
+    def _tick(self, *, flush: bool) -> None:
+        assert self._health is not None
+        self.attempts.decode_open()
+        self._close_second()
+        if flush:
+            self.attempts.record_open()
+            self.recorder.flush()
+        self.recorder.check()
+
+    def _close_second(self) -> None:
+        assert self._health is not None
+        row = self._health.row(self.recorder.waiting_rows)
+        self.recorder.health(row)
+        if self._watch is not None:
+            self._watch.second(row)
+
+    def _watching(self, start_at_ns: int) -> Watch:
+        stages, by_user = self.scenario.stages, self.scenario.clock == "user" or not KERNEL_STAMPS
+        from_s, to_s = stages.warmup, stages.duration_s - stages.cooldown_s
+        from_ns, to_ns = (start_at_ns + int(at_s * 1e9) for at_s in (from_s, to_s))
+        return Watch(self.counters, from_ns, to_ns, user_clock=by_user)
+
+    def _said(self) -> dict[str, Any]:
+        counters = self.counters
+        return {
+            "counts": counters.as_message(),
+            "in_flight": counters.in_flight,
+            "chunks": counters.chunks,
+            "attempts": dict(counters.attempts),
+            "ttft": quantile_sketch.packed(counters.ttft),
+            "watch": self._watch.said() if self._watch is not None else {},
+            "clock": self._clock_now,
+            "unshipped": self.outbox.waiting if self.outbox is not None else 0,
+        }
+
+    def got(self, data: dict[str, Any]) -> None:
+        """The owner says how much of a part it has."""
+        if self.outbox is not None:
+            self.outbox.got(data)
+            self.outbox.pump()
+
+    def home(self) -> None:
+        """The owner has every row: this worker's own copy has served its time. Another one may share the folder."""
+        if self.finished.is_set() and not self._shared:
+            self._went_home.set()
+            for path in [
+                *self.folder.path.glob(f"*/part-{self.number}-*"),
+                self.folder.worker_json(self.number),
+            ]:
+                path.unlink(missing_ok=True)
+            rooms = [path for path in self.folder.path.iterdir() if path.is_dir()]
+            for folder in (*rooms, self.folder.path, self.folder.path.parent):
+                with contextlib.suppress(OSError):  # not empty: somebody else's
+                    folder.rmdir()
+
+    def _on_bug(self, error: BaseException) -> None:
+        if not isinstance(error, gevent.GreenletExit):
+            self._fail(f"an error in the harness itself: {error!r}")
+
+    def _fail(self, why: str) -> None:
+        if self._state == "running":
+            self._state, self._why = "failed", why
+            self.dispatcher.stop()
+            self._link.send("failed", self._told({"why": why, "target": False}))
+
+    # --- the end ----------------------------------------------------------------------------------------------
+
+    def drain(self, seconds: float) -> None:
+        """Admit no more, wait for what is open, write everything, say so. A second call changes nothing."""
+        if self._draining:
+            return
+        self._draining = True
+        self.dispatcher.stop()
+        self.dispatcher.drain(seconds)
+        self._closing = True
+        if not self.clock.is_own:
+            self.clock.measure()
+        try:
+            if self._health is not None:
+                self._close_second()
+                self._health.close()
+            self.recorder.close()
+            self._state = "drained" if self._state == "running" else self._state
+        except RecorderError as error:
+            self._state, self._why = "failed", str(error)
+        for transport in self._transports:
+            transport.close()
+        self._note_cpu("at_end")
+        self._ship()
+        self.finished.set()
+        if self._reporter is not None:
+            self._reporter.kill()
+        self._write_self()
+        self._link.send("drained", self._told({**self._said(), "self": self._self()}))
+
+    def leave(self, reason: str, *, owner_gone: bool) -> None:
+        """End now: open requests are closed, and what was recorded goes home if the owner is there and takes it soon."""
+        self._why = reason
+        self.owner_gone = owner_gone
+        give_up = gevent.spawn_later(PARTING_S, setattr, self, "owner_gone", True)
+        self.dispatcher.hurry()
+        self.drain(0.0)
+        if not (self.owner_gone or self._shared):
+            self._went_home.wait(timeout=PARTING_S)
+        give_up.kill()
+
+    @property
+    def is_home(self) -> bool:
+        """Whether the owner has every row."""
+        return self._went_home.is_set() or (self._shared and not self.owner_gone)
+
+    def _ship_slice(self, data: dict[str, Any]) -> None:
+        self._link.send("part", self._told(data))
+
+    def _ship(self) -> None:
+        """Until the owner has every part that it takes, or is gone."""
+        while self.outbox is not None and self.outbox.waiting and not self.owner_gone:
+            self.outbox.pump()
+            gevent.sleep(_LOOK_S)
+        if self.outbox is not None and self.outbox.refused is not None:
+            log.warning(
+                "the owner did not take %s: %s", ", ".join(self.outbox.unshipped), self.outbox.refused
+            )
+
+    def _self(self) -> dict[str, Any]:
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "worker": self.number,
+            "name": self._name,
+            "host": platform.node(),
+            "pid": os.getpid(),
+            "state": self._state,
+            "why": self._why,
+            "clock": self.clock.offset(),
+            "stamps": "kernel" if KERNEL_STAMPS and self.scenario.clock == "kernel" else "user",
+            "counts": self.counters.as_message(),
+            "rows": dict(self.recorder.written),
+            "unwritten": dict(self.recorder.unwritten),
+            "shared": self._shared,
+            "unshipped": self.outbox.unshipped if self.outbox is not None else [],
+            "refused": self.outbox.refused if self.outbox is not None else None,
+            "folder": str(self.folder.path),
+            "cpu_s": {**self._cpu_s, "writer": self.recorder.cpu_s},
+        }
+
+    def _write_self(self) -> None:
+        run = {**self._plan["run"], "start_at_ns": self._owner_start_ns}
+        try:
+            write_json(self.folder.worker_json(self.number), {**self._self(), "run": run})
+        except OSError as error:
+            self._state = "failed"
+            self._why = self._why or f"{self.folder.path}: cannot be written: {error.strerror}"
+
+
+def _folder(plan: dict[str, Any], out: Path) -> RunFolder:
+    """The owner's own run folder where this worker sees it, else one of the same name in `out`."""
+    shared = RunFolder(Path(plan["folder"]))
+    try:
+        if shared.mark.read_text() == plan["mark"]:
+            return shared
+    except OSError as error:
+        log.info("the owner's run folder is not here (%s): parts are kept until it has them", error.strerror)
+    return RunFolder((out / "runs" / Path(plan["run"]["run_id"]).name).resolve())
