@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from tailgauge_analysis.text.format import clock, count, ms, percentile, plain, plural, share
-from tailgauge_analysis.text.format import markdown_safe as safe
+from tailgauge_analysis.text.formatting import clock, count, ms, percentile, plain, plural, share
+from tailgauge_analysis.text.formatting import markdown_safe as safe
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from tailgauge.errors import UsageError
-from tailgauge.plan import versions
-from tailgauge.plan import certificate
+from tailgauge.plan import certificate, versions
 from tailgauge.plan.certificate import RefusedError, Use
 from tailgauge.plan.resolve import resolve
 

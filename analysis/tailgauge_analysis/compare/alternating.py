@@ -19,7 +19,7 @@ from tailgauge_analysis.metrics import latency
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.sign_flips import FEWEST
-from tailgauge_analysis.text.format import plural
+from tailgauge_analysis.text.formatting import plural
 from tailgauge_analysis.text.json_values import Json, table
 
 METRICS = ("ttft_sched", "tpot", "e2e_sched", "join_sched", "turnaround")

@@ -5,7 +5,7 @@ Rule: from the contents alone.
 
 from __future__ import annotations
 
-from tailgauge_analysis.text.format import ms, plain, plural, share
+from tailgauge_analysis.text.formatting import ms, plain, plural, share
 from tailgauge_analysis.text.json_values import Json
 
 HEADER = ("A", "B", "change", "95% interval", "p (Holm)", "verdict")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tailgauge.errors import UsageError
-from tailgauge_analysis.text.format import plain
+from tailgauge_analysis.text.formatting import plain
 from tailgauge_analysis.text.json_values import Json
 
 SCHEMA, HOSTS, VERSIONS, TARGET, SEED, SCENARIO = "schema", "hosts", "versions", "target", "seed", "scenario"

@@ -16,7 +16,7 @@ from tailgauge_analysis.compare.design import Design
 from tailgauge_analysis.compare.effects import ANSWERED, POINTS, Effect
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.stats.quantiles import CONFIDENCE, Quantile
-from tailgauge_analysis.text.format import percentile
+from tailgauge_analysis.text.formatting import percentile
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import quantile
 

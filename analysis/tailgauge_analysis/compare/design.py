@@ -12,7 +12,7 @@ from itertools import pairwise
 from tailgauge.thresholds import DEGRADED, INVALID
 from tailgauge_analysis.compare.block import Block
 from tailgauge_analysis.stats.sign_flips import FEWEST
-from tailgauge_analysis.text.format import plain
+from tailgauge_analysis.text.formatting import plain
 
 Pair = tuple[Block, Block]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from tailgauge_analysis.text.format import count, ms, plain, plural, share
-from tailgauge_analysis.text.format import markdown_safe as safe
+from tailgauge_analysis.text.formatting import count, ms, plain, plural, share
+from tailgauge_analysis.text.formatting import markdown_safe as safe
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import bound
 

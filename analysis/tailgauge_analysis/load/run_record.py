@@ -15,7 +15,7 @@ from tailgauge.errors import RunDataError
 from tailgauge_analysis.load.problems import NOTE, OWNER, Problem
 from tailgauge_analysis.load.run_files import load
 from tailgauge_analysis.load.worker_entry import entries
-from tailgauge_analysis.text.format import listed, plain, plural
+from tailgauge_analysis.text.formatting import listed, plain, plural
 from tailgauge_analysis.text.json_values import Json, listing, table, text, whole
 
 STATES = ("running", "complete", "interrupted", "guarded", "failed", "unusable")

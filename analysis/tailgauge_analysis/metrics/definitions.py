@@ -17,7 +17,7 @@ from tailgauge_analysis.metrics.latency import SUCCESSES, Row
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.streams import Streams
 from tailgauge_analysis.stats.quantiles import Floats
-from tailgauge_analysis.text.format import percentile
+from tailgauge_analysis.text.formatting import percentile
 from tailgauge_analysis.text.json_values import Json
 
 PS = (0.5, 0.9, 0.95, 0.99)

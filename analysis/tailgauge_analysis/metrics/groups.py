@@ -19,7 +19,7 @@ from tailgauge.rows import schema
 from tailgauge_analysis.metrics.latency import OFFERED, Row, row
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.text.format import plain
+from tailgauge_analysis.text.formatting import plain
 
 PS = (0.5, 0.95, 0.99)
 METRICS = ("ttft_sched", "e2e_sched", "join_sched", "turnaround")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, PASS
 from tailgauge_analysis.sections import phases
 from tailgauge_analysis.sections.presets import alerts
-from tailgauge_analysis.text.format import plain
+from tailgauge_analysis.text.formatting import plain
 from tailgauge_analysis.text.json_values import Json
 
 

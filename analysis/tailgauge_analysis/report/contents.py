@@ -30,7 +30,7 @@ from tailgauge_analysis.sections.presets import alerts, matrix
 from tailgauge_analysis.sections.rate_limits.contents import told as rate_limits_told
 from tailgauge_analysis.sections.traffic import Sent
 from tailgauge_analysis.stats.binomial import clopper_pearson
-from tailgauge_analysis.text.format import percentile, plain
+from tailgauge_analysis.text.formatting import percentile, plain
 from tailgauge_analysis.text.json_values import Json, table, text
 from tailgauge_analysis.text.quantile import VALUE, quantile
 from tailgauge_analysis.verdict import certified, clocks, losses_text, stalls_text

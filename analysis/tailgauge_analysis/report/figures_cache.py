@@ -12,7 +12,7 @@ from tailgauge_analysis.report.figures import BLUE, ORANGE, POINTS, Figure, _fig
 from tailgauge_analysis.sections.cache.effect import EACH
 from tailgauge_analysis.sections.findings import Findings
 from tailgauge_analysis.stats.quantiles import Floats
-from tailgauge_analysis.text.format import plain
+from tailgauge_analysis.text.formatting import plain
 
 
 def figures(findings: Findings) -> list[Figure]:

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from tailgauge_analysis.report.figures import BLUE, GREEN, ORANGE, Figure, _figure, _line, _log_ticks
 from tailgauge_analysis.sections.findings import Findings
-from tailgauge_analysis.text.format import plain
+from tailgauge_analysis.text.formatting import plain
 
 FEWEST = 100  # complete requests, below which a tail is not drawn
 

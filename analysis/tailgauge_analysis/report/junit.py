@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from tailgauge.thresholds import INVALID
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE
-from tailgauge_analysis.text.format import ms, plain
+from tailgauge_analysis.text.formatting import ms, plain
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import VALUE, bound
 

@@ -22,7 +22,7 @@ from tailgauge_analysis.sections.presets import text as presets
 from tailgauge_analysis.sections.rate_limits.text import NOTE as LIMITS_NOTE
 from tailgauge_analysis.sections.rate_limits.text import said as limits_said
 from tailgauge_analysis.sections.traffic_text import flow, marks
-from tailgauge_analysis.text.format import count, markdown_safe, ms, share
+from tailgauge_analysis.text.formatting import count, markdown_safe, ms, share
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import bound
 from tailgauge_analysis.verdict import losses_text, stalls_text

@@ -35,7 +35,7 @@ from tailgauge_analysis.sections.rate_limits.text import NOTE as LIMITS_NOTE
 from tailgauge_analysis.sections.rate_limits.text import said as limits_said
 from tailgauge_analysis.sections.traffic_text import flow, marks, plainly
 from tailgauge_analysis.stats.quantiles import TOO_FEW
-from tailgauge_analysis.text import format
+from tailgauge_analysis.text import formatting
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import bound
 from tailgauge_analysis.verdict import stalls_text
@@ -104,15 +104,15 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        ms=format.ms,
-        count=format.count,
-        share=format.share,
-        clock=format.clock,
-        plain=format.plain,
+        ms=formatting.ms,
+        count=formatting.count,
+        share=formatting.share,
+        clock=formatting.clock,
+        plain=formatting.plain,
         tree=_tree,
     )
     environment.globals.update(
-        bound=bound, plural=format.plural, marks=marks, at=at, plainly=plainly,
+        bound=bound, plural=formatting.plural, marks=marks, at=at, plainly=plainly,
         alarms_said=alerts.sentence, alarm_value=alerts.value, preset_limits=preset_limits,
         crossover_said=alternating_text.sentence, crossover_rows=alternating_text.rows,
         slope_rows=slopes.rows, slopes_untold=slopes.untold,

@@ -11,7 +11,7 @@ from tailgauge_analysis.metrics.latency import PS
 from tailgauge_analysis.metrics.metrics import METRICS
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, PASS
 from tailgauge_analysis.report.published import SCHEMA_VERSION, STABLE
-from tailgauge_analysis.text.format import percentile
+from tailgauge_analysis.text.formatting import percentile
 from tailgauge_analysis.text.json_values import Json
 
 VERDICTS = ("VALID", "DEGRADED", "INVALID")

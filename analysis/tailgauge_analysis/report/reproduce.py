@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 
-from tailgauge_analysis.text.format import plain, plural
+from tailgauge_analysis.text.formatting import plain, plural
 from tailgauge_analysis.text.json_values import Json
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tailgauge_analysis.metrics.latency import SUCCESSES
 from tailgauge_analysis.report.page import word
-from tailgauge_analysis.text.format import count, ms, plain, plural, share
+from tailgauge_analysis.text.formatting import count, ms, plain, plural, share
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import bound
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
-from tailgauge_analysis.text.format import plain
+from tailgauge_analysis.text.formatting import plain
 
 MOST = 10
 EXCERPT = 400

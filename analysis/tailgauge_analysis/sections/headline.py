@@ -9,7 +9,7 @@ from tailgauge.rows import schema
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES
 from tailgauge_analysis.sections.findings import Findings
 from tailgauge_analysis.stats.quantiles import TOO_FEW
-from tailgauge_analysis.text.format import percentile, plural, share
+from tailgauge_analysis.text.formatting import percentile, plural, share
 from tailgauge_analysis.text.quantile import VALUE, quantile, spoken
 
 FIRST = ("ttft_sched", "join_sched", "turnaround")  # what a user waits for, whichever the run has

@@ -23,7 +23,7 @@ from tailgauge_analysis.load.dedup import CALL
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import Floats, Quantile, quantiles
-from tailgauge_analysis.text.format import plain, share
+from tailgauge_analysis.text.formatting import plain, share
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import quantile
 

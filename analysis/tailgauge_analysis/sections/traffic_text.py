@@ -5,7 +5,7 @@ Rule: a phrase is said only where there is something to say; all figures are in 
 
 from __future__ import annotations
 
-from tailgauge_analysis.text.format import count, ms, plain, plural, share
+from tailgauge_analysis.text.formatting import count, ms, plain, plural, share
 from tailgauge_analysis.text.json_values import Json
 
 BUFFERING = ": something on the way collects the stream, so that their TTFT is not the target's"

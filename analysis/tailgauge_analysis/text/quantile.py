@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile
-from tailgauge_analysis.text.format import ms, percentile
+from tailgauge_analysis.text.formatting import ms, percentile
 from tailgauge_analysis.text.json_values import Json
 
 VALUE = "value"

@@ -17,7 +17,7 @@ from tailgauge.thresholds import DEGRADED
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import Floats
-from tailgauge_analysis.text.format import count, ms, plain
+from tailgauge_analysis.text.formatting import count, ms, plain
 from tailgauge_analysis.text.json_values import Json, text
 from tailgauge_analysis.verdict.verdict import Evidence, Said
 

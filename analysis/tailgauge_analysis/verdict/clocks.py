@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tailgauge_analysis.load.frames import Frames
-from tailgauge_analysis.text.format import listed, ms
+from tailgauge_analysis.text.formatting import listed, ms
 from tailgauge_analysis.text.json_values import Json
 
 WORTH = 0.1  # calls in flight: less than that is not worth a word

@@ -16,7 +16,7 @@ from tailgauge import thresholds
 from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.text.format import clock, count, ms, plural, share
+from tailgauge_analysis.text.formatting import clock, count, ms, plural, share
 from tailgauge_analysis.text.json_values import Json, whole
 from tailgauge_analysis.verdict.client import grown, steady_health
 

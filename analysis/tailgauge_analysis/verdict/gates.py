@@ -15,7 +15,7 @@ from tailgauge_analysis.load.problems import DAMAGED
 from tailgauge_analysis.metrics.latency import SUCCESSES, sample
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.stats.warmup import settling
-from tailgauge_analysis.text.format import ms, plain, plural, sentence, share
+from tailgauge_analysis.text.formatting import ms, plain, plural, sentence, share
 from tailgauge_analysis.text.json_values import table
 from tailgauge_analysis.verdict import certified, gates_of_loss, protocol
 from tailgauge_analysis.verdict.event_order import disorder

@@ -13,7 +13,7 @@ from tailgauge.thresholds import DEGRADED
 from tailgauge_analysis.metrics.latency import SUCCESSES, sample
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.stats.quantiles import quantiles
-from tailgauge_analysis.text.format import clock, count, ms, plural, sentence, share
+from tailgauge_analysis.text.formatting import clock, count, ms, plural, sentence, share
 from tailgauge_analysis.verdict.clocks import clocks
 from tailgauge_analysis.verdict.explanations import more_workers
 from tailgauge_analysis.verdict.verdict import Evidence, Said

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tailgauge.thresholds import DEGRADED, INVALID
 from tailgauge_analysis.load.problems import OWNER
-from tailgauge_analysis.text.format import count, listed, plain, plural, sentence
+from tailgauge_analysis.text.formatting import count, listed, plain, plural, sentence
 from tailgauge_analysis.text.json_values import table
 from tailgauge_analysis.verdict import losses_text
 from tailgauge_analysis.verdict.verdict import Evidence, Said

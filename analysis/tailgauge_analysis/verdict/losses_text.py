@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tailgauge_analysis.text.format import clock, count, listed, plain, plural
+from tailgauge_analysis.text.formatting import clock, count, listed, plain, plural
 from tailgauge_analysis.verdict.losses import Loss, Stretch
 
 MOST_WORKERS = 3

@@ -11,7 +11,7 @@ from tailgauge.protocol_violations import BREACHES
 from tailgauge.rows import schema
 from tailgauge.thresholds import DEGRADED
 from tailgauge_analysis.load.frames import Frames
-from tailgauge_analysis.text.format import count, plural
+from tailgauge_analysis.text.formatting import count, plural
 from tailgauge_analysis.verdict.verdict import Evidence, Said
 
 NAMED = 3  # kinds in one sentence

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from tailgauge_analysis.metrics.latency import Row
-from tailgauge_analysis.text.format import clock, count, ms, percentile, share
+from tailgauge_analysis.text.formatting import clock, count, ms, percentile, share
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import bound, quantile
 from tailgauge_analysis.verdict.stalls import PS, BadSeconds, Both

@@ -26,7 +26,7 @@ from tailgauge.experiments.write import Written, write
 from tailgauge.protocols.api_keys import key_for
 from tailgauge.protocols.settings import SIMULATED
 from tailgauge.rows.run_folder import new_run_id
-from tailgauge_analysis.text.format import plural
+from tailgauge_analysis.text.formatting import plural
 
 Say = Callable[[str], None]
 

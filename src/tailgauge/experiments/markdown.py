@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from tailgauge_analysis.text.format import markdown_safe as safe
-from tailgauge_analysis.text.format import plain, plural
+from tailgauge_analysis.text.formatting import markdown_safe as safe
+from tailgauge_analysis.text.formatting import plain, plural
 from tailgauge_analysis.text.json_values import Json
 
 COLUMNS = 100

@@ -23,7 +23,7 @@ from tailgauge_analysis.sections.cache.effect import (
 )
 from tailgauge_analysis.sections.cache.finding import Cache
 from tailgauge_analysis.sections.cache.misses import CAUSES
-from tailgauge_analysis.text.format import count, ms, percentile, plain, plural, share
+from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
 from tailgauge_analysis.text.json_values import Json
 
 NOTE = (

@@ -22,7 +22,7 @@ import pandas as pd
 from tailgauge.errors import UsageError
 from tailgauge.scenario import prices as pricing
 from tailgauge_analysis.sections.cache import shares
-from tailgauge_analysis.text.format import plain
+from tailgauge_analysis.text.formatting import plain
 from tailgauge_analysis.text.json_values import Json, table
 
 UNIT = "input tokens' worth"

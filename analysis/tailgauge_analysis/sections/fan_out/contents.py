@@ -11,7 +11,7 @@ from tailgauge_analysis.metrics.latency import Row
 from tailgauge_analysis.sections.fan_out.siblings import FEWEST
 from tailgauge_analysis.sections.fan_out.tables import FanOut
 from tailgauge_analysis.stats.quantiles import TOO_FEW
-from tailgauge_analysis.text.format import count, ms, percentile, plain, plural, share
+from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.plain_values import plain_values
 from tailgauge_analysis.text.quantile import VALUE, bound, quantile

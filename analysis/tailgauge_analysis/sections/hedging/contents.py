@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tailgauge_analysis.sections.fan_out.contents import cell
 from tailgauge_analysis.sections.hedging.variants import CONTENT, Arm
-from tailgauge_analysis.text.format import count, ms, percentile, plain, plural, share
+from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.plain_values import plain_values
 from tailgauge_analysis.text.quantile import VALUE, quantile

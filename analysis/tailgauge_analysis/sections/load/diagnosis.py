@@ -19,7 +19,7 @@ import numpy as np
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.quantiles import Floats, rank
-from tailgauge_analysis.text.format import ms, share
+from tailgauge_analysis.text.formatting import ms, share
 from tailgauge_analysis.text.json_values import Json
 
 INPUT, OUTPUT, BOTH, HEALTHY_RUN, UNKNOWN = "input", "output", "both", "healthy", "unknown"

@@ -22,7 +22,7 @@ from tailgauge.rows import schema
 from tailgauge_analysis.sections.load.concurrency import decoding, open_at
 from tailgauge_analysis.stats.quantile_regression import fit, independent, intervals
 from tailgauge_analysis.stats.quantiles import BEYOND, UNRELIABLE, Floats
-from tailgauge_analysis.text.format import ms, percentile
+from tailgauge_analysis.text.formatting import ms, percentile
 from tailgauge_analysis.text.json_values import Json
 
 PS = (0.5, 0.95)

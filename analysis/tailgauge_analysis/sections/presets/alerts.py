@@ -29,7 +29,7 @@ from tailgauge_analysis.sections.cache.finding import Cache
 from tailgauge_analysis.sections.phases import QUEUE, Phases
 from tailgauge_analysis.stats.binomial import clopper_pearson
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile, effective_n
-from tailgauge_analysis.text.format import count, ms, share
+from tailgauge_analysis.text.formatting import count, ms, share
 from tailgauge_analysis.text.json_values import Json
 
 RAISED, QUIET, OPEN, UNKNOWN = "raised", "quiet", "open", "unknown"

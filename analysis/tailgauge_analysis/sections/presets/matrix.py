@@ -15,7 +15,7 @@ from tailgauge_analysis.metrics.latency import OFFERED, Row
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, PASS, decide
 from tailgauge_analysis.sections.presets.bounds import MLPERF, USES, Served, Use
 from tailgauge_analysis.stats.quantiles import Quantile
-from tailgauge_analysis.text.format import percentile
+from tailgauge_analysis.text.formatting import percentile
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import quantile
 

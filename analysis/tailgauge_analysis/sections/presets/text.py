@@ -5,7 +5,7 @@ Rule: from the contents alone; a word for an outcome is the objectives' word.
 
 from __future__ import annotations
 
-from tailgauge_analysis.text.format import ms
+from tailgauge_analysis.text.formatting import ms
 from tailgauge_analysis.text.json_values import Json
 
 LABELS = ("p50", "p95", "p99")

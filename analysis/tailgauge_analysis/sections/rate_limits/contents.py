@@ -16,7 +16,7 @@ from tailgauge_analysis.sections.rate_limits.finding import Bucket, RateLimits
 from tailgauge_analysis.sections.rate_limits.limit_kinds import RAMP
 from tailgauge_analysis.sections.rate_limits.retries import EDGES_S
 from tailgauge_analysis.sections.rate_limits.text import sentence
-from tailgauge_analysis.text.format import plain
+from tailgauge_analysis.text.formatting import plain
 from tailgauge_analysis.text.json_values import Json
 
 

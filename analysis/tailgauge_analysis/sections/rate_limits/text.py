@@ -8,7 +8,7 @@ from __future__ import annotations
 from tailgauge_analysis.load.rate_limit_headers import KINDS
 from tailgauge_analysis.sections.rate_limits.acceleration import CERTAIN, LIKELY
 from tailgauge_analysis.sections.rate_limits.growth import MOST_FACTOR
-from tailgauge_analysis.text.format import plain, plural, share
+from tailgauge_analysis.text.formatting import plain, plural, share
 from tailgauge_analysis.text.json_values import Json
 
 NOTE = (

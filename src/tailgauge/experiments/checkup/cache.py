@@ -21,7 +21,7 @@ from tailgauge_analysis.sections.cache.cost import RELATIVE
 from tailgauge_analysis.sections.cache.expiry import fixed_hit, sliding_hit
 from tailgauge_analysis.sections.cache.settings import CacheSettings, settings
 from tailgauge_analysis.stats.quantiles import Floats
-from tailgauge_analysis.text.format import share
+from tailgauge_analysis.text.formatting import share
 
 READ, WRITE, WRITE_HOUR, OUTPUT = (
     float(RELATIVE[name]) for name in ("read", "write_5m", "write_1h", "output")

@@ -15,7 +15,7 @@ from tailgauge.experiments.reading import Reading
 from tailgauge.rows import schema
 from tailgauge_analysis.load.dedup import CALL
 from tailgauge_analysis.stats.quantiles import Floats
-from tailgauge_analysis.text.format import count, share
+from tailgauge_analysis.text.formatting import count, share
 
 WENT_ON = 0.5  # of what was left of the answer
 BILLED_TIMES = 1.25  # what was generated

@@ -15,7 +15,7 @@ import numpy as np
 from tailgauge.experiments.checkup.check import FEWEST, Z_STRICT, Check, Gain, Z, p_above, untold
 from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
-from tailgauge_analysis.text.format import count, share
+from tailgauge_analysis.text.formatting import count, share
 
 NAME = "cancel_ignored"
 BORNE = 0.25  # of what was left: an engine that stops takes a moment to notice

@@ -27,7 +27,7 @@ from tailgauge_analysis.sections.cache import misses
 from tailgauge_analysis.sections.cache.settings import settings
 from tailgauge_analysis.sections.fan_out.legs import legs
 from tailgauge_analysis.stats.quantiles import Floats
-from tailgauge_analysis.text.format import ms
+from tailgauge_analysis.text.formatting import ms
 
 SEED = 20_240_229
 DRAWS = 2000

@@ -38,7 +38,7 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.sections.load.diagnosis import diagnosis
 from tailgauge_analysis.sections.phases import phases
 from tailgauge_analysis.stats.quantiles import Floats
-from tailgauge_analysis.text.format import ms, share
+from tailgauge_analysis.text.formatting import ms, share
 
 UNKNOWN = Gain(0.5, 0.0, 1.0)
 SLOW_TIMES = 3.0

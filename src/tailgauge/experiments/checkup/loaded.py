@@ -17,7 +17,7 @@ from tailgauge.rows import schema
 from tailgauge_analysis.sections.rate_limits.retries import early_s
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.stats.shares import counted
-from tailgauge_analysis.text.format import share
+from tailgauge_analysis.text.formatting import share
 
 BURST_FROM, BURST_TO = 0.4, 0.7  # of the run
 QUIET = 0.25  # times today's rate, before the burst

@@ -12,7 +12,7 @@ from tailgauge.experiments.checkup.check import Check, Medians
 from tailgauge.experiments.reading import Reading
 from tailgauge.rows import schema
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, quantiles
-from tailgauge_analysis.text.format import ms, percentile
+from tailgauge_analysis.text.formatting import ms, percentile
 
 STREAMED, WHOLE, WARM, COLD, LEGS, LEFT, LOADED = (
     "streamed", "whole", "warm", "cold", "legs", "left", "loaded",

@@ -14,7 +14,7 @@ from tailgauge.experiments.checkup.check import Check, Gain
 from tailgauge.experiments.checkup.checks import NOTHING
 from tailgauge.experiments.checkup.finding import ALPHA, Judged, findings, judged
 from tailgauge.experiments.checkup.probe_result import Measured
-from tailgauge_analysis.text.format import plural, sentence, share
+from tailgauge_analysis.text.formatting import plural, sentence, share
 from tailgauge_analysis.text.json_values import Json
 
 OUTCOMES = {PASS: "well", FAIL: "found", OPEN: "cannot be told"}

@@ -18,7 +18,7 @@ from tailgauge.experiments.headroom.judge import Judged
 from tailgauge.experiments.headroom.rate_result import Level, Rate
 from tailgauge.experiments.headroom.tables import limit_name, times
 from tailgauge_analysis.sections.rate_limits.growth import MOST_FACTOR, Growth
-from tailgauge_analysis.text.format import figures, share
+from tailgauge_analysis.text.formatting import figures, share
 
 NOTHING = "No rate could be judged: every run was INVALID, or there was no time for one."
 

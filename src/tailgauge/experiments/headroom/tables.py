@@ -16,7 +16,7 @@ from tailgauge.experiments.headroom.rate_result import Rate
 from tailgauge_analysis.sections.rate_limits.growth import MOST_FACTOR, Growth
 from tailgauge_analysis.sections.rate_limits.text import spoken
 from tailgauge_analysis.stats.shares import Portion
-from tailgauge_analysis.text.format import figures, share
+from tailgauge_analysis.text.formatting import figures, share
 
 LEVELS = (
     "requests/s", "times today", "runs", "requests", "refused", "95% interval", "429s by", "answered/s", "grows", "sustained",

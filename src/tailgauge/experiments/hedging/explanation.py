@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from tailgauge.experiments.hedging.load import Load
 from tailgauge.experiments.hedging.result import Compared, Result
-from tailgauge_analysis.text.format import percentile, share
+from tailgauge_analysis.text.formatting import percentile, share
 
 CANCEL, LIMIT, DELAY, TOGETHER, LOAD = "cancel", "limit", "delay", "correlation", "load"
 SPARED = 0.5  # of what was left to generate: less is no effective cancel

@@ -19,7 +19,7 @@ from tailgauge.experiments.hedging.contrast import Contrast, per_cent
 from tailgauge.experiments.hedging.crossover_load import Turning
 from tailgauge.experiments.hedging.load import Load
 from tailgauge.experiments.hedging.result import Compared, Result, result
-from tailgauge_analysis.text.format import percentile, share
+from tailgauge_analysis.text.formatting import percentile, share
 
 DETECTED = 2.8  # standard errors: 5% two-sided, 80% power
 NOTHING = (

@@ -16,7 +16,7 @@ from tailgauge.experiments.hedging.crossover_load import Turning
 from tailgauge.experiments.hedging.load import Load
 from tailgauge.experiments.hedging.result import Compared, Result
 from tailgauge_analysis.stats.quantiles import Floats, rank
-from tailgauge_analysis.text.format import figures, ms_or_failed, percentile, share
+from tailgauge_analysis.text.formatting import figures, ms_or_failed, percentile, share
 
 NONE = "–"
 OPEN = "undecided"
