@@ -15,24 +15,24 @@ def page(checkout) -> str:
 
 # Read, not imported: what imports Locust patches the process.
 NUMBERS = (
-    ("launch", "ANSWER_S", 1, "a worker waits {} s for an owner that does not answer yet"),
-    ("launch", "ELSEWHERE_S", 1, "the owner {} s for its workers"),
-    ("launch", "TELL_S", 1, "saying every {} s how many are there"),
-    ("launch", "OWNER_S", 1, "nothing was heard of the owner for {} s"),
-    ("launch", "OWNER_S", 1, "after {} s of silence the workers close what is open"),
-    ("crew", "SILENT_S", 1, "after {} s of silence it gets no more slices"),
-    ("crew", "CROWD", 1, "With more than {} workers each of them speaks less often"),
-    ("handout", "SLICE_NS", 10**9, "handed out in slices of {} s"),
-    ("seal", "LEAST", 1, "{} characters or more"),
-    ("offsets", "EVERY_S", 1, "one every {} s during the run"),
-    ("task", "FLUSH_EVERY", 1, "a part of each table about every {} s"),
-    ("shipping", "PIECE", 1024, "in pieces of at most {} KiB"),
-    ("shipping", "WINDOW", 1, "of which at most {} are under way"),
+    ("locust_app/launch", "ANSWER_S", 1, "a worker waits {} s for the master"),
+    ("locust_app/launch", "ELSEWHERE_S", 1, "the master waits {} s for its workers"),
+    ("locust_app/launch", "TELL_S", 1, "prints every {} s how many are connected"),
+    ("locust_app/launch", "OWNER_S", 1, "lost connection to the master for {} s"),
+    ("locust_app/launch", "OWNER_S", 1, "after {} s of silence the workers close open requests"),
+    ("master/workers", "SILENT_S", 1, "after {} s of silence it gets no more slices"),
+    ("master/workers", "CROWD", 1, "With more than {} workers each of them sends less often"),
+    ("master/leases", "SLICE_NS", 10**9, "leased in slices of {} s"),
+    ("channel/auth", "LEAST", 1, "{} characters or more"),
+    ("worker/clock/offset", "EVERY_S", 1, "one every {} s during the run"),
+    ("worker/run", "FLUSH_EVERY", 1, "a part of each table about every {} s"),
+    ("worker/part_sender", "PIECE", 1024, "in pieces of at most {} KiB"),
+    ("worker/part_sender", "WINDOW", 1, "of which at most {} are in transit"),
 )
 
 
-@pytest.mark.parametrize(("module", "name", "unit", "words"), NUMBERS)
-def test_a_number_of_the_page_is_that_of_the_code(module, name, unit, words, page, checkout):
+@pytest.mark.parametrize(("module", "name", "unit", "sentence"), NUMBERS)
+def test_a_number_of_the_page_is_that_of_the_code(module, name, unit, sentence, page, checkout):
     tree = ast.parse((checkout / "src" / "tailgauge" / f"{module}.py").read_text(encoding="utf-8"))
     values = {
         ast.unparse(node.targets[0]): ast.unparse(node.value)
@@ -43,7 +43,7 @@ def test_a_number_of_the_page_is_that_of_the_code(module, name, unit, words, pag
     for factor in values[name].split(" * "):
         number *= ast.literal_eval(factor)
 
-    assert words.format(f"{number / unit:g}") in page
+    assert sentence.format(f"{number / unit:g}") in page
 
 
 def test_every_variable_of_docker_compose_stands_in_the_table(page, checkout):
@@ -62,8 +62,8 @@ def test_every_variable_of_docker_compose_stands_in_the_table(page, checkout):
 
 
 def test_a_workers_codes_are_those_of_its_help(page, command):
-    told = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
+    listed = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
     shown = command(["tailgauge", "worker", "--help"]).stdout.partition("Exit codes:")[2]
 
-    assert told == {int(code) for code in re.findall(r"^\s+(\d+) ", shown, re.MULTILINE)}
-    assert told <= {int(code) for code in Exit}
+    assert listed == {int(code) for code in re.findall(r"^\s+(\d+) ", shown, re.MULTILINE)}
+    assert listed <= {int(code) for code in Exit}

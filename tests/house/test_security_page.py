@@ -18,7 +18,7 @@ BOUNDS = {
     "events and pieces of content": (decoder.MANY_EVENTS, decoder.EVENTS_A_TOKEN),
     "malformed events": (decoder.MANY_MALFORMED,),
     "a stream as a whole": (bounds.MAX_BODY >> 20,),
-    "an answer that was asked for at once": (bounds.MAX_WHOLE >> 20,),
+    "a non-streamed answer": (bounds.MAX_WHOLE >> 20,),
     "the text of an answer": (decoder.MAX_TEXT >> 20,),
     "any other body": (bounds.MAX_ERROR_BODY >> 20, bounds.ERROR_KEPT >> 10, 2000),
     "all open answers of a worker": (bounds.MAX_HELD >> 20,),
