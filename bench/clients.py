@@ -1,6 +1,6 @@
 """The clients under test: each runs a load on one core and says what it saw and what it used.
 
-Rule: ours is `tailgauge run` as a user starts it, with one worker; only the cores are chosen from outside. The owner of
+Rule: ours is `tailgauge run` as a user starts it, with one worker; only the cores are chosen from outside. The master of
 the run and its report share the server's core where there are but two, and are in no figure except the whole tree's.
 """
 
@@ -34,11 +34,11 @@ Client = Callable[[Load, "Cores", Path], Result]
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Where the processes run: server, client, and the owner of our run."""
+    """Where the processes run: server, client, and the master of our run."""
 
     server: int
     client: int
-    owner: int
+    master: int
 
     @classmethod
     def found(cls) -> Cores:
@@ -148,7 +148,7 @@ def _run(line: list[str], cores: Cores, load: Load, folder: Path) -> tuple[float
 
     Returns the CPU seconds of all its processes, and those of the worker over time.
     """
-    with (folder / "said.txt").open("w") as said, on_core(cores.owner):
+    with (folder / "said.txt").open("w") as said, on_core(cores.master):
         child = subprocess.Popen(line, stdout=said, stderr=said)
     deadline = time.monotonic() + load.duration_s + PATIENCE_S
     pid, samples = 0, []
@@ -163,10 +163,10 @@ def _run(line: list[str], cores: Cores, load: Load, folder: Path) -> tuple[float
     return usage.ru_utime + usage.ru_stime, samples
 
 
-def _workers_cpu(owner: int, core: int) -> list[tuple[int, float]]:
+def _workers_cpu(master: int, core: int) -> list[tuple[int, float]]:
     """Keep every thread of the worker on its core; when, and what CPU time it has taken (to 10 ms), seen from outside."""
     with suppress(psutil.Error, OSError):
-        for process in psutil.Process(owner).children():
+        for process in psutil.Process(master).children():
             if "worker" in process.cmdline()[:4]:
                 for thread in process.threads():
                     with suppress(OSError):

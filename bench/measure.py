@@ -21,7 +21,7 @@ class Used:
     at_ns: Any  # moments within its run
     cpu_s: Any  # CPU time of the process until then
     whole_s: float  # from the start of the load until its last file is closed
-    tree_s: float | None = None  # with imports, owner and report
+    tree_s: float | None = None  # with imports, master and report
     writer_s: float | None = None  # of the whole, the writer's threads
 
 

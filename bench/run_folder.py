@@ -286,7 +286,7 @@ def _table(name: str, columns: Columns, rows: Any) -> pa.Table:
 
 
 def _run(requests: Columns, worker_of: Any, counts: dict[tuple[str, int], int], workers: int) -> Columns:
-    """What the owner would have written of it."""
+    """What the master would have written of it."""
     n = len(requests["ended"])
     duration = n / RATE_PER_S
     scenario = parse({
@@ -321,7 +321,7 @@ def _run(requests: Columns, worker_of: Any, counts: dict[tuple[str, int], int], 
         "admission_end_at_ns": START_AT_NS + round(duration * 1e9), "seed": 1, "arrival": "open", "notes": [], "preflight": [],
         "ended_at_ns": START_AT_NS + round(float(np.nanmax(requests["ended_at_ns"]))) + SECOND,
         "target": {"url": "http://127.0.0.1:8000", "simulated": False, "protocol": "anthropic"},
-        "versions": {"tailgauge": "0.1.0"}, "owner": {"host": "bench", "pid": 1, "cpu_count": 2}, "workers": told,
+        "versions": {"tailgauge": "0.1.0"}, "master": {"host": "bench", "pid": 1, "cpu_count": 2}, "workers": told,
         "conservation": {
             "scheduled": n, "dispatched": n - drops, "client_drop": drops, "not_reached": 0, "lost": 0, "ended": ended, "censored": 0,
         },

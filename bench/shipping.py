@@ -1,4 +1,4 @@
-"""What it costs the owner to receive rows: CPU time of a part and of a megabyte, and of 20,000 chunks/s from many workers.
+"""What it costs the master to receive rows: CPU time of a part and of a megabyte, and of 20,000 chunks/s from many workers.
 
     .venv/bin/python bench/shipping.py
 
@@ -83,7 +83,7 @@ def spool(folder: RunFolder, chunk_rows: int) -> list[tuple[str, Path]]:
 
 
 def on_the_channel(parts: list[tuple[str, Path]]) -> list[bytes]:
-    """Their messages, packed as Locust packs them; the owner's answers are made up, one at a time."""
+    """Their messages, packed as Locust packs them; the master's answers are made up, one at a time."""
     packed: list[bytes] = []
 
     def send(data: dict[str, Any]) -> None:
@@ -103,7 +103,7 @@ def on_the_channel(parts: list[tuple[str, Path]]) -> list[bytes]:
 
 
 def received(packed: list[bytes]) -> float:
-    """CPU seconds of the owner for these messages, answers included."""
+    """CPU seconds of the master for these messages, answers included."""
     with tempfile.TemporaryDirectory() as path:
         folder = RunFolder(Path(path))
         folder.create()
@@ -127,7 +127,7 @@ def median(act: Callable[[], float]) -> float:
 def main() -> None:
     """Print the figures."""
     with tempfile.TemporaryDirectory() as path:
-        print("workers  bytes a chunk row  parts/s   MB/s  owner's core")
+        print("workers  bytes a chunk row  parts/s   MB/s  master's core")
         for workers in (1, 4, 16, 64, 256):
             parts = spool(RunFolder(Path(path) / str(workers)), CHUNKS_PER_S * PART_S // workers)
             packed = on_the_channel(parts)

@@ -48,7 +48,7 @@ def make(out: Path) -> None:
 def _blank(path: Path) -> None:
     """What names the machine gives way to the word `example`."""
     run = json.loads(path.read_text(encoding="utf-8"))
-    for facts in (run["owner"], run["versions"], *run["workers"]):
+    for facts in (run["master"], run["versions"], *run["workers"]):
         facts.update({key: value for key, value in MACHINE.items() if key in facts})
     path.write_text(json.dumps(run), encoding="utf-8")
 

@@ -58,14 +58,14 @@ def boot_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """owner clock = worker clock + offset_ns, within error_ns either way."""
+    """master clock = worker clock + offset_ns, within error_ns either way."""
 
     offset_ns: int
     error_ns: int
 
 
 def offset_from_ping(t0: int, t1: int, t2: int, t3: int) -> Offset:
-    """Offset from four stamps: worker sent t0, owner received t1, owner answered t2, worker received t3.
+    """Offset from four stamps: worker sent t0, master received t1, master answered t2, worker received t3.
 
     Half the round trip bounds the error, whatever the asymmetry of the path.
     """

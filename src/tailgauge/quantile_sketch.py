@@ -50,7 +50,7 @@ def middle(key: int) -> float:
 
 
 def packed(bins: Bins) -> bytes:
-    """The bins as they travel to the owner."""
+    """The bins as they travel to the master."""
     return np.fromiter(bins.items(), _ROW, len(bins)).tobytes()
 
 

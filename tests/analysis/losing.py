@@ -1,7 +1,7 @@
-"""Synthetic runs of which a part was lost: as the owner, or the workers, leave them behind.
+"""Synthetic runs of which a part was lost: as the master, or the workers, leave them behind.
 
 Rule: the run is written whole first; then what never came home is moved into the worker's own folder, and run.json says
-what an owner says that has only the rest.
+what a master says that has only the rest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def lose(
 ) -> tuple[int, float, float]:
     """Worker `worker` was lost before these parts of it came home; they lie in `own`, with its record. `ended`: by itself.
 
-    Returns how many requests the owner counts as lost, and from when to when they were due, in s.
+    Returns how many requests the master counts as lost, and from when to when they were due, in s.
     """
     started = json.loads((home / "run.json").read_text())["start_at_ns"]
     offset = json.loads((home / "run.json").read_text())["workers"][worker]["clock"]["offset_ns"]
@@ -63,7 +63,7 @@ def lose(
 
 
 def orphan(home: Path, into: Path) -> list[Path]:
-    """The run without its owner: a folder for each worker, with its parts and its record."""
+    """The run without its master: a folder for each worker, with its parts and its record."""
     folders = []
     for record in sorted((home / "workers").glob("*.json")):
         own = into / f"worker-{record.stem}"

@@ -71,9 +71,9 @@ def write(folder: Path, spec: Spec | None = None, **changes: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     tables = rows_of(spec)
     written: dict[tuple[str, int], int] = {}
-    for table, (columns, owner) in tables.items():
+    for table, (columns, master) in tables.items():
         for worker, offset in enumerate(spec.offsets_ns):
-            mine = np.flatnonzero(owner == worker)
+            mine = np.flatnonzero(master == worker)
             if table != "target" or worker == 0:
                 written[table, worker] = len(mine)
                 moved = offset if table != "target" else 0
@@ -243,8 +243,8 @@ def _target(spec: Spec, ids: Any, first: Any, ok: Any) -> tuple[dict[str, Any], 
 
 
 def run_json(spec: Spec, tables: dict[str, Any], written: dict[tuple[str, int], int]) -> dict[str, Any]:
-    """The owner's record, counted from the spec."""
-    requests, owner = tables["requests"]
+    """The master's record, counted from the spec."""
+    requests, master = tables["requests"]
     classes = list(requests["ended"])
     drops, censored = classes.count(schema.CLIENT_DROP), classes.count(schema.CENSORED)
     ended = {c: classes.count(c) for c in schema.ENDED_CLASSES if c in classes}
@@ -256,7 +256,7 @@ def run_json(spec: Spec, tables: dict[str, Any], written: dict[tuple[str, int], 
     }  # fmt: skip
     workers = []
     for worker, offset in enumerate(spec.offsets_ns):
-        mine = [c for c, w in zip(classes, owner, strict=True) if w == worker]
+        mine = [c for c, w in zip(classes, master, strict=True) if w == worker]
         workers.append({
             "worker": worker, "name": f"worker-{worker}", "host": "loadgen", "pid": 4000 + worker, "state": "drained",
             "clock": {"offset_ns": offset, "error_ns": spec.error_ns}, "stamps": spec.stamps,
@@ -273,7 +273,7 @@ def run_json(spec: Spec, tables: dict[str, Any], written: dict[tuple[str, int], 
         "virtual": False, "trace": None, "estimate": None, "engine_tokens": None, "certificate": {"id": None, "why": "there is none"}, "tokens_per_word": None, "overhead_tokens": None, "second_target": None,
         "target": {"url": "http://127.0.0.1:8000", "simulated": True, "protocol": "anthropic"},
         "versions": {"tailgauge": "0.1.0", "python": "3.11.9"},
-        "owner": {"host": "loadgen", "pid": 3999, "kernel": "6.1.0", "cpu_count": 2, "python": "3.11.9"},
+        "master": {"host": "loadgen", "pid": 3999, "kernel": "6.1.0", "cpu_count": 2, "python": "3.11.9"},
         "workers": workers,
         "conservation": {"scheduled": spec.n + spec.lost + spec.not_reached, "dispatched": spec.n - drops,
                          "client_drop": drops, "not_reached": spec.not_reached, "lost": spec.lost, "ended": ended,

@@ -159,7 +159,7 @@ def test_a_run_folder_is_joined_with_the_endpoints_log(write):
     assert found.cpu_us_per_chunk == pytest.approx(0.25e6 / 2000, rel=0.02)
 
 
-def test_a_worker_with_a_clock_of_its_own_is_put_on_the_owners(write):
+def test_a_worker_with_a_clock_of_its_own_is_put_on_the_masters(write):
     folder = write(n=1000, rate_per_s=100, ttft_ms=100.0, offsets_ns=(-5_000_000_000, 7_000_000_000))
 
     (found,) = client_error.measure(folder, [Window(2000.0, 2.0, 9.0)], 0.5)

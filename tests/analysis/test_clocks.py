@@ -48,7 +48,7 @@ def test_two_workers_compare_within_both_errors_and_one_with_the_target_within_i
     )
 
 
-def test_one_worker_and_workers_on_the_owner_s_clock_have_nothing_between(write):
+def test_one_worker_and_workers_on_the_master_s_clock_have_nothing_between(write):
     alone = clocks(load([write("one", n=10, offsets_ns=(0,), error_ns=500)]))
     together = clocks(load([write("two", n=10, offsets_ns=(0, 0), error_ns=0)]))
 
@@ -63,7 +63,7 @@ def test_a_clock_that_was_never_compared_is_named(write):
     found = clocks(load([folder]))
 
     assert found.unknown == (1,)
-    assert "The clock of worker 1 was never compared with the owner's" in sentence(found, 0.0)
+    assert "The clock of worker 1 was never compared with the master's" in sentence(found, 0.0)
 
 
 def test_in_flight_is_counted_within_one_worker_so_that_no_offset_is_between(write):

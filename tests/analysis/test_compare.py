@@ -195,7 +195,7 @@ def test_rehearsals_need_no_order(records):
     ("key", "value", "said", "allow"),
     [
         ("schema_version", 2, "schema, schema_version: 1 in A, 2 and 1 in B", "schema"),
-        ("owner", {"host": "h2"}, "hosts, owner.host: loadgen in A, h2 and loadgen in B", "hosts"),
+        ("master", {"host": "h2"}, "hosts, master.host: loadgen in A, h2 and loadgen in B", "hosts"),
         ("versions", {"tailgauge": "9"}, "versions, tailgauge: 0.1.0 in A, 9 and 0.1.0 in B", "versions"),
         ("seed", 99, "seed, seed: 0 and 1 and 2 and more in A, 99 and 1 and 2 and more in B", "seed"),
     ],

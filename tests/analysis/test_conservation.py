@@ -52,13 +52,13 @@ def test_duplicates_are_counted(write, synthetic):
     assert any("10 more requests in the rows than were scheduled" in text for text in c.broken)
 
 
-def test_the_owners_count_must_equal_the_rows(write):
+def test_the_masters_count_must_equal_the_rows(write):
     folder = write(n=100)
     run = json.loads((folder / "run.json").read_text())
     run["conservation"]["ended"]["ok"] = 90
     (folder / "run.json").write_text(json.dumps(run))
 
-    assert conservation(load([folder])).broken == ("ok: the owner counted 90, the rows say 100",)
+    assert conservation(load([folder])).broken == ("ok: the master counted 90, the rows say 100",)
 
 
 def test_without_run_json_the_workers_are_believed(write):

@@ -10,7 +10,7 @@ import pytest
 from tailgauge.errors import RunDataError
 from tailgauge.rows.schema import SCHEMA_VERSION
 from tailgauge_analysis.load.frames import load
-from tailgauge_analysis.load.problems import DAMAGED, OWNER, UNFINISHED
+from tailgauge_analysis.load.problems import DAMAGED, MASTER, UNFINISHED
 
 
 def kinds(frames):
@@ -171,7 +171,7 @@ def test_local_part_folders_of_one_run_are_merged(write, tmp_path):
     assert merged.rows == {key: n for key, n in one.rows.items() if key[0] != "target"}
     assert merged.run["run_id"] == one.run["run_id"]
     assert merged.run["rebuilt"]
-    assert kinds(merged) == [OWNER]
+    assert kinds(merged) == [MASTER]
     np.testing.assert_array_equal(merged.requests["scheduled_at_ns"], one.requests["scheduled_at_ns"])
 
 

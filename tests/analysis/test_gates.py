@@ -124,7 +124,7 @@ def test_a_lost_worker_makes_a_run_invalid(write):
     assert "worker 1 did not finish" in found.reasons[0].text
 
 
-def test_a_run_without_owner_is_degraded_and_rebuilt(write):
+def test_a_run_without_master_is_degraded_and_rebuilt(write):
     folder = write(n=N)
     (folder / "run.json").unlink()
     word, gates, found = judged(folder)

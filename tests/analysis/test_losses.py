@@ -115,7 +115,7 @@ def test_a_lost_worker_that_ended_by_itself_is_believed(lost):
     assert (word, gates) == (VALID, [])
     assert books(found.conservation) == (0, 40, 0)
     assert found.explanations == [
-        "worker 1 was lost to the owner, ended by itself, and all that it wrote is here"
+        "worker 1 was lost to the master, ended by itself, and all that it wrote is here"
     ]
 
 
@@ -144,7 +144,7 @@ def test_the_rest_of_a_worker_that_says_it_wrote_more_is_lost(lost):
 
 
 def test_rows_that_came_after_run_json_was_closed_count_too(lost):
-    """A frozen worker that shares the owner's folder wakes up after the end."""
+    """A frozen worker that shares the master's folder wakes up after the end."""
     home, own, _ = lost()
     for part in own.glob("*/*.parquet"):
         part.rename(home / part.relative_to(own))
@@ -166,7 +166,7 @@ def test_every_page_says_what_is_missing_and_what_was_found(lost):
     assert (worker["state"], worker["missing_requests"], worker["found"]) == ("lost", 20, 20)
     assert data["conservation"]["missing"] == [{"worker": 1, **worker["missing"][0]}]
     assert all(
-        "20 requests that the owner had counted as lost were found in the other folders" in t for t in texts
+        "20 requests that the master had counted as lost were found in the other folders" in t for t in texts
     )
     assert "20 requests due between" in " ".join(texts[2].splitlines()[1:3])
     assert "silent from 00:09" in texts[0]
@@ -246,7 +246,7 @@ def test_many_lost_workers_are_told_in_one_sentence(write):
     assert text.endswith("2 more workers left 3 requests without a row.")
 
 
-# --- a run whose owner died ---------------------------------------------------------------------------------------
+# --- a run whose master died ---------------------------------------------------------------------------------------
 
 
 def test_worker_folders_alone_make_one_report(whole, losing, tmp_path):
@@ -261,7 +261,7 @@ def test_worker_folders_alone_make_one_report(whole, losing, tmp_path):
 
 
 def test_a_killed_worker_is_taken_at_its_last_second_of_health(whole, losing, tmp_path):
-    """Its record is of its start, and counts nothing; the owner is dead as well."""
+    """Its record is of its start, and counts nothing; the master is dead as well."""
     folders = losing.orphan(whole, tmp_path / "apart")
     for part in folders[1].glob("*/part-1-3.parquet"):
         part.unlink()
@@ -308,7 +308,7 @@ def test_a_worker_whose_folder_is_not_given_is_named(whole, losing, tmp_path):
     assert "WORKER_DIR" in found.reasons[0].advice
 
 
-def test_a_dead_owner_s_plan_still_says_how_many_there_were(whole, losing, tmp_path):
+def test_a_dead_master_s_plan_still_says_how_many_there_were(whole, losing, tmp_path):
     """run.json says running for ever; what was never handed out is not reached."""
     home = whole
     losing.change(home, lambda run: run.update(state="running", conservation={"scheduled": 300}))
@@ -321,7 +321,7 @@ def test_a_dead_owner_s_plan_still_says_how_many_there_were(whole, losing, tmp_p
 
     assert (word, gates) == (DEGRADED, ["finished"])
     assert books(found.conservation) == (0, 0, 60)
-    assert "The run's owner died before its workers had ended" in found.reasons[0].text
+    assert "The run's master died before its workers had ended" in found.reasons[0].text
     assert "60 requests were not reached" in found.reasons[0].text
 
 
@@ -357,7 +357,7 @@ def test_no_type_in_an_entry_is_a_traceback():
         for ended in (True, False):
             (one,) = [
                 w
-                for w in entries([entry], [entry | {"state": "drained"}], owner_ended=ended)
+                for w in entries([entry], [entry | {"state": "drained"}], master_ended=ended)
                 if w["worker"] == 3
             ]
             assert all(s["requests"] >= 0 and s["from_s"] >= 0 for s in one["missing"])
@@ -366,14 +366,14 @@ def test_no_type_in_an_entry_is_a_traceback():
 
 
 def test_an_older_run_says_nothing_of_losses():
-    (one,) = entries([{"worker": 0, "state": "drained"}], [], owner_ended=True)
+    (one,) = entries([{"worker": 0, "state": "drained"}], [], master_ended=True)
 
     assert [one[key] for key in ("missing", "silent", "late_s", "unwritten")] == [[], [], None, {}]
 
 
 def test_a_stretch_may_have_no_end_but_must_be_in_order():
     spans = [{"from_s": 3, "to_s": None}, {"from_s": 3, "to_s": 2}, {"from_s": 3}, {"from_s": 1, "to_s": 2.5}]
-    (one,) = entries([{"worker": 0, "silent": spans}], [], owner_ended=True)
+    (one,) = entries([{"worker": 0, "silent": spans}], [], master_ended=True)
 
     assert [(s["from_s"], s["to_s"]) for s in one["silent"]] == [(3.0, None), (1.0, 2.5)]
     assert seconds(10**400) is None
@@ -385,7 +385,7 @@ def test_a_worker_s_last_words_come_before_its_first():
         {"worker": 1, "state": "failed", "rows": {"requests": 9}},
     )
     for own in ([first, last], [last, first]):
-        (one,) = [w for w in entries([], own, owner_ended=False) if w["worker"] == 1]
+        (one,) = [w for w in entries([], own, master_ended=False) if w["worker"] == 1]
         assert (one["own_state"], one["rows"]) == ("failed", {"requests": 9})
 
 

@@ -11,7 +11,7 @@ from tailgauge_analysis.report.reproduce import besides, command
 def run(**changes):
     workers = [{"host": "here"}, {"host": "here"}]
     return {
-        "scenario_file": "mine.toml", "overrides": [], "virtual": False, "workers": workers, "owner": {"host": "here"},
+        "scenario_file": "mine.toml", "overrides": [], "virtual": False, "workers": workers, "master": {"host": "here"},
         "target": {"simulated": True}, **changes,
     }  # fmt: skip
 

@@ -17,7 +17,7 @@ N, CHUNKS = 40, 3
 
 @pytest.fixture
 def two(write, tmp_path):
-    """The owner's folder with all parts of two workers, and worker 1's own with copies of its own: `home, own`."""
+    """The master's folder with all parts of two workers, and worker 1's own with copies of its own: `home, own`."""
     home, own = write(n=N, rate_per_s=10, parts=3, chunks=CHUNKS), tmp_path / "own"
     for table in TABLES:
         (own / table).mkdir(parents=True)
@@ -53,7 +53,7 @@ def test_copies_of_the_same_name_count_once(two):
 
 
 @pytest.mark.parametrize("folded", [3, 2])
-def test_parts_that_the_owner_folded_are_not_read_again_from_the_worker_s_folder(two, folded):
+def test_parts_that_the_master_folded_are_not_read_again_from_the_worker_s_folder(two, folded):
     """By the recorder's own folding: all of the parts that had come, or all but the last."""
     home, own = two
     for table in TABLES:

@@ -53,10 +53,10 @@ class Processes:
         self._thread = threading.Thread(target=self._look, args=(psutil.Process(pid),))
         self._thread.start()
 
-    def _look(self, owner: psutil.Process) -> None:
+    def _look(self, root: psutil.Process) -> None:
         while not self._over.wait(0.05):
             with contextlib.suppress(psutil.NoSuchProcess):
-                for process in (owner, *owner.children(recursive=True)):
+                for process in (root, *root.children(recursive=True)):
                     self._note(process)
 
     def _note(self, process: psutil.Process) -> None:

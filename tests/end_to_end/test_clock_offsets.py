@@ -1,4 +1,4 @@
-"""A worker whose clock is not its owner's: the offset is measured, and its rows come to lie on the clock of the run.
+"""A worker whose clock is not its master's: the offset is measured, and its rows come to lie on the clock of the run.
 
 Both clocks are of one kernel, so that the truth is known: the one worker's clock is set forward in its own process, and
 its kernel seems another one.

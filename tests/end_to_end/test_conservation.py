@@ -213,7 +213,7 @@ def test_a_killed_worker_is_noticed_shown_counted_and_makes_the_run_invalid(star
     assert len(late) > 0, "later slices go to the living"
 
 
-def test_a_dead_owner_leaves_rows_from_which_the_report_is_made(start: Start) -> None:
+def test_a_dead_master_leaves_rows_from_which_the_report_is_made(start: Start) -> None:
     running = start("run", "streaming", "--workers=2", "--rate=30", *LONG, *QUICK)
     run = running.wait_for_start(5)
     workers = [json.loads((run.path / "workers" / f"{n}.json").read_text())["pid"] for n in (0, 1)]
@@ -224,9 +224,9 @@ def test_a_dead_owner_leaves_rows_from_which_the_report_is_made(start: Start) ->
     while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < deadline:
         time.sleep(0.1)
 
-    assert not any(Path(f"/proc/{pid}").exists() for pid in workers), "workers follow their owner"
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers), "workers follow their master"
     done = start("report", str(run.path), "--out", str(running.out)).finish(60)
-    assert "The run's owner died before its workers had ended" in " ".join(done.stdout.split())
+    assert "The run's master died before its workers had ended" in " ".join(done.stdout.split())
     assert done.code == 0, done.stdout + done.stderr
     assert run.requests().request_id.is_unique
     assert len(run.requests()) > 50

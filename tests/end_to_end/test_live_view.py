@@ -242,7 +242,7 @@ def test_only_its_own_scripts_may_run_and_only_its_own_pages_may_read(page: Page
     assert headers["X-Content-Type-Options"] == "nosniff"
 
 
-@pytest.mark.parametrize("name", ["owner.py", "..%2fweb.py", "live.html%00", "nothing"])
+@pytest.mark.parametrize("name", ["master.py", "..%2fweb.py", "live.html%00", "nothing"])
 def test_no_other_file_is_served(page: Page, name: str) -> None:
     with pytest.raises(urllib.error.HTTPError, match="404"):
         page.get(f"/tailgauge/{name}")

@@ -15,7 +15,7 @@ DELAY = st.integers(0, 10**10)
 
 
 def ping(offset, there, answering, back, start):
-    """Four stamps of a ping whose true offset (owner minus worker) is known."""
+    """Four stamps of a ping whose true offset (master minus worker) is known."""
     t0 = start
     t1 = t0 + there + offset
     t2 = t1 + answering

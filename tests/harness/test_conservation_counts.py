@@ -1,4 +1,4 @@
-"""Where every scheduled request went, by the owner's books."""
+"""Where every scheduled request went, by the master's books."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The owner's books over its workers where nothing was planned, a closed loop; and the sum of what they say."""
+"""The master's books over its workers where nothing was planned, a closed loop; and the sum of what they say."""
 
 from __future__ import annotations
 

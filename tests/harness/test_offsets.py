@@ -15,7 +15,7 @@ S = 1_000_000_000
 
 
 def pinged(at_ns, theta_ns, there_ns, back_ns, answering_ns=20_000):
-    """A ping sent at `at_ns` of the worker's clock; owner clock = worker clock + theta_ns."""
+    """A ping sent at `at_ns` of the worker's clock; master clock = worker clock + theta_ns."""
     t1 = at_ns + there_ns + theta_ns
     t3 = at_ns + there_ns + answering_ns + back_ns
     return Ping(t3, offset_from_ping(at_ns, t1, t1 + answering_ns, t3))

@@ -1,4 +1,4 @@
-"""Parts that came whole: their footers, the owner's disk, and how they become one part a table."""
+"""Parts that came whole: their footers, the master's disk, and how they become one part a table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def spool(tmp_path_factory):
 
 
 @pytest.fixture
-def owner(tmp_path):
+def master(tmp_path):
     folder = RunFolder(tmp_path / "runs" / "one")
     folder.create()
     return folder
@@ -84,27 +84,29 @@ FOOTERS = {
 
 
 @pytest.mark.parametrize("case", FOOTERS)
-def test_a_file_that_is_not_a_part_is_refused_although_its_checksum_is_right(case, owner, spool, monkeypatch):
+def test_a_file_that_is_not_a_part_is_refused_although_its_checksum_is_right(
+    case, master, spool, monkeypatch
+):
     made, why = FOOTERS[case]
     data = made(health(spool))
     monkeypatch.setattr(parquet, "GROUP", 5)
     if case == "too many rows":
         monkeypatch.setattr(parquet, "MOST_ROWS", 8)
 
-    answer = given_to(Inbox(owner), pieces(data))[-1]
+    answer = given_to(Inbox(master), pieces(data))[-1]
 
     assert (answer["state"], answer["why"]) == ("refused", why)
-    assert files(owner.path) == {}
+    assert files(master.path) == {}
 
 
 @pytest.mark.parametrize("table", SHIPPED)
-def test_a_part_of_each_table_is_taken(table, owner, tmp_path):
+def test_a_part_of_each_table_is_taken(table, master, tmp_path):
     path, target = tmp_path / "part", parquet.schema(table)
     least = {pa.string(): "text", pa.bool_(): False}
     row = [pa.array([None if f.nullable else least.get(f.type, 0)], f.type) for f in target]
     parquet.write_part(path, pa.Table.from_arrays(row, schema=target))
 
-    answers = given_to(Inbox(owner), pieces(path.read_bytes(), table=table))
+    answers = given_to(Inbox(master), pieces(path.read_bytes(), table=table))
 
     assert [a["state"] for a in answers] == ["done"]
 
@@ -112,14 +114,14 @@ def test_a_part_of_each_table_is_taken(table, owner, tmp_path):
 # --- disk -------------------------------------------------------------------------------------------------------
 
 
-def test_a_part_for_which_there_is_no_room_is_refused_before_it_is_begun(owner, spool):
-    free = shutil.disk_usage(owner.path).free
+def test_a_part_for_which_there_is_no_room_is_refused_before_it_is_begun(master, spool):
+    free = shutil.disk_usage(master.path).free
 
-    [answer] = given_to(Inbox(owner, reserve=2 * free), pieces(spool[0]))
+    [answer] = given_to(Inbox(master, reserve=2 * free), pieces(spool[0]))
 
     assert answer["state"] == "refused"
-    assert answer["why"].startswith("the owner's disk is full: the file system at ")
-    assert files(owner.path) == {}
+    assert answer["why"].startswith("the master's disk is full: the file system at ")
+    assert files(master.path) == {}
 
 
 @pytest.mark.parametrize("tells", [True, False])
@@ -141,7 +143,7 @@ def test_a_disk_that_fills_up_in_mid_part_leaves_the_whole_parts_and_takes_the_n
 
     answer = inbox.take(WORKER, other[1])
 
-    begin = "the owner's disk is full: " if tells else "the owner cannot write it: no space is left ("
+    begin = "the master's disk is full: " if tells else "the master cannot write it: no space is left ("
     assert answer["state"] == "refused"
     assert answer["why"].startswith(f"{begin}the file system at /")
     assert sorted(files(folder.path)) == ["health/part-3-0.parquet"]
@@ -149,7 +151,7 @@ def test_a_disk_that_fills_up_in_mid_part_leaves_the_whole_parts_and_takes_the_n
     assert given_to(inbox, other)[-1]["state"] == "done"
 
 
-def test_what_the_owner_itself_has_to_write_keeps_its_room(small_disk, spool):
+def test_what_the_master_itself_has_to_write_keeps_its_room(small_disk, spool):
     """In mid part too: several workers may have begun parts for which there was room once."""
     disk = small_disk(1_000_000)
     folder = RunFolder(disk / "one")
@@ -160,71 +162,71 @@ def test_what_the_owner_itself_has_to_write_keeps_its_room(small_disk, spool):
 
     answer = inbox.take(WORKER, messages[1])
 
-    assert answer["why"].startswith("the owner's disk is full: ")
+    assert answer["why"].startswith("the master's disk is full: ")
     assert files(folder.path) == {}
 
 
 # --- folding ----------------------------------------------------------------------------------------------------
 
 
-def came(owner, spool, count: int = 4) -> Inbox:
-    inbox = Inbox(owner)
+def came(master, spool, count: int = 4) -> Inbox:
+    inbox = Inbox(master)
     for n in range(count):
         assert given_to(inbox, pieces(spool[n], f"part-3-{n}.parquet"))[-1]["state"] == "done"
     return inbox
 
 
-def test_what_came_is_folded_into_one_part_a_table_in_the_order_written(owner, spool):
-    inbox = came(owner, spool, 12)  # part 10 stands after part 9, not after part 1
+def test_what_came_is_folded_into_one_part_a_table_in_the_order_written(master, spool):
+    inbox = came(master, spool, 12)  # part 10 stands after part 9, not after part 1
 
     assert inbox.fold(WORKER) == []
 
-    assert list(files(owner.path)) == ["health/part-3-all.parquet"]
-    whole = pq.read_table(owner.part("health", WORKER, "all"))
+    assert list(files(master.path)) == ["health/part-3-all.parquet"]
+    whole = pq.read_table(master.part("health", WORKER, "all"))
     assert whole["at_ns"].to_pylist() == [1000 * n + i for n in range(12) for i in range(3)]
     assert whole.schema.metadata[b"tailgauge.replaces"].decode().split(",")[10] == "part-3-10.parquet"
 
 
-def test_folding_twice_changes_nothing_and_late_pieces_of_that_worker_are_refused(owner, spool):
-    inbox = came(owner, spool)
+def test_folding_twice_changes_nothing_and_late_pieces_of_that_worker_are_refused(master, spool):
+    inbox = came(master, spool)
     inbox.take(WORKER, pieces(spool[9], "part-3-9.parquet", size=3000)[0])
     inbox.fold(WORKER)
-    before = files(owner.path)
+    before = files(master.path)
 
     assert inbox.fold(WORKER) == []
     late = [given_to(inbox, pieces(spool[n], f"part-3-{n}.parquet"))[0] for n in (0, 5)]
 
     assert [a["state"] for a in late] == ["done", "refused"]
     assert late[1]["why"] == "the rows of this worker are already folded"
-    assert files(owner.path) == before
+    assert files(master.path) == before
     assert sorted(before) == ["health/part-3-all.parquet"]  # what was begun and never ended is gone
     assert inbox.rows[WORKER]["health"] == 12
 
 
-def test_a_single_part_stays_as_it_is_and_other_workers_are_not_touched(owner, spool):
-    inbox = came(owner, spool, 1)
+def test_a_single_part_stays_as_it_is_and_other_workers_are_not_touched(master, spool):
+    inbox = came(master, spool, 1)
     given_to(inbox, pieces(spool[0], "part-31-0.parquet"), 31)
 
     inbox.fold(WORKER)
 
-    assert sorted(files(owner.path)) == ["health/part-3-0.parquet", "health/part-31-0.parquet"]
+    assert sorted(files(master.path)) == ["health/part-3-0.parquet", "health/part-31-0.parquet"]
 
 
-def test_parts_that_cannot_be_folded_stay_and_are_told_of(owner, spool):
-    inbox = came(owner, spool)
+def test_parts_that_cannot_be_folded_stay_and_are_told_of(master, spool):
+    inbox = came(master, spool)
     damaged = bytearray(spool[1])
     damaged[4:2000] = bytes(1996)  # its pages; the footer stands
-    owner.part("health", WORKER, 1).write_bytes(damaged)
+    master.part("health", WORKER, 1).write_bytes(damaged)
 
     [told] = inbox.fold(WORKER)
 
     assert told.startswith("health of worker 3: its 4 parts stay as they are: ")
-    assert sorted(files(owner.path)) == [f"health/part-3-{n}.parquet" for n in range(4)]
+    assert sorted(files(master.path)) == [f"health/part-3-{n}.parquet" for n in range(4)]
 
 
-def test_a_kill_while_folding_loses_and_doubles_nothing(owner, spool, monkeypatch):
+def test_a_kill_while_folding_loses_and_doubles_nothing(master, spool, monkeypatch):
     """As after a kill when one part is removed, and three stand beside the file that replaces all four."""
-    inbox, original = came(owner, spool), Path.unlink
+    inbox, original = came(master, spool), Path.unlink
 
     def cut(path: Path) -> None:
         if path.name != "part-3-0.parquet":
@@ -234,10 +236,10 @@ def test_a_kill_while_folding_loses_and_doubles_nothing(owner, spool, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", cut)
         inbox.fold(WORKER)
-    assert sorted(files(owner.path)) == [f"health/part-3-{n}.parquet" for n in (1, 2, 3, "all")]
+    assert sorted(files(master.path)) == [f"health/part-3-{n}.parquet" for n in (1, 2, 3, "all")]
 
-    Inbox(owner).fold(WORKER)
+    Inbox(master).fold(WORKER)
 
     problems: list[object] = []
-    [whole] = listed([owner.path], "health", problems)
+    [whole] = listed([master.path], "health", problems)
     assert (whole.path.name, whole.rows, problems) == ("part-3-all.parquet", 12, [])

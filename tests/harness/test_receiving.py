@@ -28,7 +28,7 @@ def spool(tmp_path_factory):
 
 
 @pytest.fixture
-def owner(tmp_path):
+def master(tmp_path):
     folder = RunFolder(tmp_path / "runs" / "one")
     folder.create()
     return folder
@@ -37,10 +37,10 @@ def owner(tmp_path):
 # --- what is taken ----------------------------------------------------------------------------------------------
 
 
-def test_a_part_is_named_only_when_it_is_whole_and_answers_say_how_much_is_here(owner, spool):
-    inbox = Inbox(owner)
+def test_a_part_is_named_only_when_it_is_whole_and_answers_say_how_much_is_here(master, spool):
+    inbox = Inbox(master)
     names = [
-        (inbox.take(WORKER, message), sorted(files(owner.path))) for message in pieces(spool[0], size=3000)
+        (inbox.take(WORKER, message), sorted(files(master.path))) for message in pieces(spool[0], size=3000)
     ]
 
     answer = {"table": "health", "name": "part-3-0.parquet", "why": None}
@@ -50,20 +50,20 @@ def test_a_part_is_named_only_when_it_is_whole_and_answers_say_how_much_is_here(
         ({**answer, "upto": 6000, "state": "more"}, ["health/part-3-0.tmp"]),
         ({**answer, "upto": size, "state": "done"}, ["health/part-3-0.parquet"]),
     ]
-    assert files(owner.path) == {"health/part-3-0.parquet": spool[0]}
+    assert files(master.path) == {"health/part-3-0.parquet": spool[0]}
     assert inbox.rows == {WORKER: {"requests": 0, "attempts": 0, "chunks": 0, "health": 3}}
 
 
-def test_a_piece_from_elsewhere_than_the_end_is_answered_with_the_end(owner, spool):
-    inbox, messages = Inbox(owner), pieces(spool[0], size=1000)
+def test_a_piece_from_elsewhere_than_the_end_is_answered_with_the_end(master, spool):
+    inbox, messages = Inbox(master), pieces(spool[0], size=1000)
 
     said = [inbox.take(WORKER, messages[i])["upto"] for i in (1, 0, 2, 0, 1)]
 
     assert said == [0, 1000, 1000, 1000, 2000]
 
 
-def test_a_part_that_is_here_is_done_again_and_counted_once(owner, spool):
-    inbox, messages = Inbox(owner), pieces(spool[0], size=3000)
+def test_a_part_that_is_here_is_done_again_and_counted_once(master, spool):
+    inbox, messages = Inbox(master), pieces(spool[0], size=3000)
     given_to(inbox, messages)
 
     again = [(a["state"], a["upto"]) for a in given_to(inbox, [messages[0], messages[-1]])]
@@ -72,27 +72,27 @@ def test_a_part_that_is_here_is_done_again_and_counted_once(owner, spool):
     assert inbox.rows[WORKER]["health"] == 3
 
 
-def test_another_part_of_a_name_that_is_here_is_refused_and_changes_nothing(owner, spool):
-    inbox = Inbox(owner)
+def test_another_part_of_a_name_that_is_here_is_refused_and_changes_nothing(master, spool):
+    inbox = Inbox(master)
     given_to(inbox, pieces(spool[0]))
 
     [answer] = given_to(inbox, pieces(spool[1]))
 
     assert (answer["state"], answer["why"]) == ("refused", "another part of this name is already there")
-    assert files(owner.path) == {"health/part-3-0.parquet": spool[0]}
+    assert files(master.path) == {"health/part-3-0.parquet": spool[0]}
 
 
-def test_a_file_that_the_inbox_knows_nothing_of_is_never_replaced(owner, spool):
-    (owner.path / "health/part-3-0.parquet").write_bytes(b"mine")
+def test_a_file_that_the_inbox_knows_nothing_of_is_never_replaced(master, spool):
+    (master.path / "health/part-3-0.parquet").write_bytes(b"mine")
 
-    [answer] = given_to(Inbox(owner), pieces(spool[0]))
+    [answer] = given_to(Inbox(master), pieces(spool[0]))
 
     assert (answer["state"], answer["why"]) == ("refused", "a part of this name is already there")
-    assert files(owner.path) == {"health/part-3-0.parquet": b"mine"}
+    assert files(master.path) == {"health/part-3-0.parquet": b"mine"}
 
 
-def test_of_parts_that_came_long_ago_no_checksum_is_kept(owner, spool):
-    inbox = Inbox(owner)
+def test_of_parts_that_came_long_ago_no_checksum_is_kept(master, spool):
+    inbox = Inbox(master)
     for n, data in spool.items():
         given_to(inbox, pieces(data, f"part-3-{n}.parquet"))
 
@@ -148,9 +148,9 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_a_piece_that_is_not_what_it_must_be_is_refused_and_leaves_nothing(case, owner, spool, tmp_path):
+def test_a_piece_that_is_not_what_it_must_be_is_refused_and_leaves_nothing(case, master, spool, tmp_path):
     [message] = pieces(spool[0])
-    inbox = Inbox(owner)
+    inbox = Inbox(master)
 
     answer = inbox.take(WORKER, HOSTILE[case](message))
 
@@ -163,11 +163,11 @@ def test_a_piece_that_is_not_what_it_must_be_is_refused_and_leaves_nothing(case,
     assert inbox.rows == {}
 
 
-def test_a_refusal_names_the_part_where_it_has_a_name(owner, spool):
+def test_a_refusal_names_the_part_where_it_has_a_name(master, spool):
     """So that an honest worker hears that its part is too large, and goes on with the next."""
     [message] = pieces(spool[0])
 
-    answer = Inbox(owner).take(WORKER, message | {"size": parquet.LARGEST + 1})
+    answer = Inbox(master).take(WORKER, message | {"size": parquet.LARGEST + 1})
 
     assert (answer["table"], answer["name"], answer["state"]) == ("health", "part-3-0.parquet", "refused")
     assert answer["why"] == "size: expected 1 to 268,435,456 bytes"
@@ -204,45 +204,45 @@ def test_whatever_comes_is_answered_and_only_whole_parts_are_left(spool, swaps, 
         assert all(name.startswith("one/health/part-3-") for name in files(Path(path)))
 
 
-def test_one_that_changes_its_mind_in_mid_part_is_refused(owner, spool):
-    inbox, messages = Inbox(owner), pieces(spool[0], size=3000)
+def test_one_that_changes_its_mind_in_mid_part_is_refused(master, spool):
+    inbox, messages = Inbox(master), pieces(spool[0], size=3000)
     inbox.take(WORKER, messages[0])
 
     answer = inbox.take(WORKER, messages[1] | {"size": len(spool[0]) + 1})
 
     assert answer["why"] == "its size or checksum is not what it was in the piece before"
-    assert files(owner.path) == {}
+    assert files(master.path) == {}
     assert [a["state"] for a in given_to(inbox, messages)] == ["more", "more", "done"]  # and may begin anew
 
 
-def test_damage_on_the_way_is_seen_by_the_checksum(owner, spool):
+def test_damage_on_the_way_is_seen_by_the_checksum(master, spool):
     messages = pieces(spool[0], size=3000)
     messages[1]["bytes"] = bytes(3000)
 
-    answer = given_to(Inbox(owner), messages)[-1]
+    answer = given_to(Inbox(master), messages)[-1]
 
     assert (answer["state"], answer["why"]) == ("refused", "its checksum is not that of what came")
-    assert files(owner.path) == {}
+    assert files(master.path) == {}
 
 
-def test_begun_parts_of_a_worker_are_few_and_those_of_another_are_not_touched(owner, spool):
-    inbox = Inbox(owner)
+def test_begun_parts_of_a_worker_are_few_and_those_of_another_are_not_touched(master, spool):
+    inbox = Inbox(master)
     first = pieces(spool[0], "part-4-0.parquet", size=3000)
     inbox.take(4, first[0])
     for n in range(50):
         inbox.take(WORKER, pieces(spool[0], f"part-3-{n}.parquet", size=3000)[0])
 
-    names = sorted(files(owner.path))
+    names = sorted(files(master.path))
 
     assert names == sorted([f"health/part-3-{n}.tmp" for n in range(50 - OPEN, 50)] + ["health/part-4-0.tmp"])
     assert given_to(inbox, first[1:], 4)[-1]["state"] == "done"
 
 
-def test_what_an_earlier_attempt_left_is_written_over(owner, spool):
-    (owner.path / "health/part-3-0.tmp").write_bytes(b"x" * 9000)
+def test_what_an_earlier_attempt_left_is_written_over(master, spool):
+    (master.path / "health/part-3-0.tmp").write_bytes(b"x" * 9000)
 
-    assert given_to(Inbox(owner), pieces(spool[0], size=3000))[-1]["state"] == "done"
-    assert files(owner.path) == {"health/part-3-0.parquet": spool[0]}
+    assert given_to(Inbox(master), pieces(spool[0], size=3000))[-1]["state"] == "done"
+    assert files(master.path) == {"health/part-3-0.parquet": spool[0]}
 
 
 def test_the_page_on_the_data_says_what_the_limits_are(checkout):

@@ -157,7 +157,7 @@ def test_a_whole_number_will_do_for_a_rate():
 
 @pytest.mark.parametrize("path", sorted(packaged("scenarios").glob("*.toml")), ids=lambda p: p.stem)
 def test_a_scenario_survives_the_way_to_a_worker(path):
-    """The owner sends plain JSON values; the worker parses them again."""
+    """The master sends plain JSON values; the worker parses them again."""
     scenario = load(
         str(path), [("target.ca_file", "ca.pem"), ("slo.more.metric", "tpot"), ("slo.more.max_ms", 5)]
     )

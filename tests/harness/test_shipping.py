@@ -1,4 +1,4 @@
-"""Parts on their way to the owner: they arrive byte for byte, whatever is lost on the way."""
+"""Parts on their way to the master: they arrive byte for byte, whatever is lost on the way."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def spool(tmp_path_factory):
     return {f"{table}/part-{WORKER}-{n}.parquet": written(folder, WORKER, table, n) for table, n in PARTS}
 
 
-def owners(path: Path) -> tuple[Inbox, RunFolder]:
-    folder = RunFolder(path / "owner")
+def masters(path: Path) -> tuple[Inbox, RunFolder]:
+    folder = RunFolder(path / "master")
     folder.create()
     return Inbox(folder), folder
 
@@ -79,7 +79,7 @@ def test_parts_arrive_as_they_are_over_a_channel_that_loses_doubles_and_reorders
     clock = Clock()
     there, back = (Channel(seed + i, loss, doubles, reorders) for i in range(2))
     with tempfile.TemporaryDirectory() as path:
-        inbox, folder = owners(Path(path))
+        inbox, folder = masters(Path(path))
         outbox = filled(spool, there.send, clock)
 
         carry(outbox, inbox, there, back, clock, 20_000)
@@ -91,7 +91,7 @@ def test_parts_arrive_as_they_are_over_a_channel_that_loses_doubles_and_reorders
 
 def test_without_a_loss_every_piece_goes_once_and_in_the_order_written(spool, tmp_path):
     clock, there, back = Clock(), Channel(0), Channel(0)
-    inbox, _ = owners(tmp_path)
+    inbox, _ = masters(tmp_path)
     seen = []
     outbox = filled(
         spool, lambda m: (seen.append((f"{m['table']}/{m['name']}", m["offset"])), there.send(m)), clock
@@ -129,7 +129,7 @@ def more(message, upto):
     return {"table": message["table"], "name": message["name"], "upto": upto, "state": "more", "why": None}
 
 
-def test_an_owner_that_is_silent_for_an_hour_is_asked_again_in_a_few_bytes(spool):
+def test_an_master_that_is_silent_for_an_hour_is_asked_again_in_a_few_bytes(spool):
     clock, seen = Clock(), []
     outbox = filled(spool, seen.append, clock)
     outbox.pump()
@@ -146,7 +146,7 @@ def test_an_owner_that_is_silent_for_an_hour_is_asked_again_in_a_few_bytes(spool
     assert outbox.waiting == sum(p.stat().st_size for p in spool.values()) - SMALL
 
 
-def test_after_silence_it_goes_on_from_what_the_owner_says_it_has(spool):
+def test_after_silence_it_goes_on_from_what_the_master_says_it_has(spool):
     clock, seen = Clock(), []
     outbox = filled(spool, seen.append, clock)
     outbox.pump()
@@ -159,9 +159,9 @@ def test_after_silence_it_goes_on_from_what_the_owner_says_it_has(spool):
     assert len(seen) > 5
 
 
-def test_an_owner_that_has_forgotten_what_it_had_is_given_it_again(spool, tmp_path):
+def test_an_master_that_has_forgotten_what_it_had_is_given_it_again(spool, tmp_path):
     clock, there, back = Clock(), Channel(0), Channel(0)
-    inbox, folder = owners(tmp_path)
+    inbox, folder = masters(tmp_path)
     outbox = filled(spool, there.send, clock)
     outbox.pump()
     for _ in range(4):
@@ -178,10 +178,10 @@ def test_a_refused_part_is_kept_and_told_once_and_the_others_go_on(spool):
     seen, names = [], list(spool)
     outbox = filled(spool, seen.append)
     outbox.pump()
-    for why in ("the owner's disk is full", "again"):
+    for why in ("the master's disk is full", "again"):
         outbox.got({**more(seen[-1], 0), "state": "refused", "why": why})
 
-    assert outbox.refused == f"{names[0]}: the owner's disk is full"
+    assert outbox.refused == f"{names[0]}: the master's disk is full"
     assert outbox.unshipped[:3] == [names[0], names[1], names[2]]
     assert outbox.waiting == sum(p.stat().st_size for p in list(spool.values())[2:])
     assert seen[-1]["name"] == names[2].partition("/")[2]
@@ -222,7 +222,7 @@ def test_a_part_that_is_gone_cut_or_empty_is_told_and_holds_up_no_other(tmp_path
 
 def test_what_the_channel_does_not_take_is_sent_again(spool, tmp_path):
     clock, there, back = Clock(), Channel(0), Channel(0)
-    inbox, folder = owners(tmp_path)
+    inbox, folder = masters(tmp_path)
     calls = []
 
     def send(message):
@@ -249,7 +249,7 @@ def test_parts_may_be_added_by_a_thread_while_others_are_sent(tmp_path):
     source.create()
     paths = [written(source, WORKER, "health", n, rows=1) for n in range(40)]
     clock, there, back = Clock(), Channel(0), Channel(0)
-    inbox, folder = owners(tmp_path)
+    inbox, folder = masters(tmp_path)
     outbox = Outbox(there.send, now_ns=clock)
     writer = threading.Thread(target=lambda: [outbox.add("health", path) for path in paths])
     writer.start()

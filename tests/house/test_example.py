@@ -15,7 +15,7 @@ MOST_BYTES = 8_000_000
 KEYED_BY_DATA = {
     "scenario",
     "versions",
-    "owner",
+    "master",
     "ended",
     "held",
 }  # their keys are the run's, not the report's

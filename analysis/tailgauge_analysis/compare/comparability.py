@@ -67,12 +67,12 @@ def _facts(run: Json) -> dict[tuple[str, str], str]:
     for worker in run["workers"]:
         name = f"{worker['host']} ({worker['stamps'] or 'no'} stamps)"
         hosts[name] = hosts.get(name, 0) + 1
-    owner = run["owner"]
+    master = run["master"]
     facts: dict[tuple[str, str], Any] = {
         (CLOCK, "virtual"): run["virtual"],
         (SCHEMA, "schema_version"): run["schema_version"],
         (HOSTS, "workers"): ", ".join(f"{n} on {host}" for host, n in sorted(hosts.items())),
-        **{(HOSTS, f"owner.{key}"): owner.get(key) for key in ("host", "machine", "cpu_count")},
+        **{(HOSTS, f"master.{key}"): master.get(key) for key in ("host", "machine", "cpu_count")},
         **{(VERSIONS, key): value for key, value in run["versions"].items()},
         (SEED, "seed"): run["seed"],
     }

@@ -1,6 +1,6 @@
 """Loading: run folders in, pandas frames on the run's clock out.
 
-Rule: every time in a frame is nanoseconds since the run's start on its owner's clock, whichever worker stamped it:
+Rule: every time in a frame is nanoseconds since the run's start on its master's clock, whichever worker stamped it:
 run clock = worker clock + the worker's offset - start_at_ns. Nullable whole numbers become float64 with NaN, exact
 because the run clock stays below 2^53 ns (104 days). Bad data becomes a `Problem`; RunDataError is raised only where
 there is no run to speak of.
@@ -112,7 +112,7 @@ def _table(
     rows: dict[tuple[str, int], int],
     problems: list[Problem],
 ) -> pa.Table:
-    """All parts of a table, on the owner's clock, with the worker and the number of the folder that each row is from."""
+    """All parts of a table, on the master's clock, with the worker and the number of the folder that each row is from."""
     listed = parquet.listed(folders, name, problems)
     read, earlier = [], dedup.Rows(name, listed)
     for part in listed:
@@ -123,7 +123,7 @@ def _table(
         rows[name, part.worker] = rows.get((name, part.worker), 0) + whole.num_rows
         offset = (
             0 if name == "target" else offsets.get(part.worker, 0)
-        )  # the endpoint runs on the owner's host
+        )  # the endpoint runs on the master's host
         table = parquet.shifted(_REDUCED.get(name, _as_it_is)(whole), offset)
         read.append(_marked(table, part.worker, part.folder))
     if read:

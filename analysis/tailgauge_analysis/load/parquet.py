@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from tailgauge.errors import RunDataError
 from tailgauge.rows.schema import SCHEMA_VERSION, TABLES, columns
+from tailgauge_analysis.load import old_names
 from tailgauge_analysis.load.problems import DAMAGED, NOTE, UNFINISHED, Problem
 
 _NAME = re.compile(r"part-(\d{1,6})-(\d{1,9}|all)\.parquet")
@@ -149,9 +150,12 @@ def pieces(
     never_empty = [c.name for c in columns(part.table) if not c.nullable and c.name in wanted]
     try:
         with pq.ParquetFile(part.path, page_checksum_verification=True) as file:
-            held = set(file.schema_arrow.names)
-            later = _defaults(part.table) if part.version < SCHEMA_VERSION else {}
-            made = _MADE.get(part.table, {}) if part.version < SCHEMA_VERSION else {}
+            is_old = part.version < SCHEMA_VERSION
+            stored = {now: old for now, old in old_names.columns(part.table).items() if is_old}
+            current = {old: now for now, old in stored.items()}
+            held = {current.get(name, name) for name in file.schema_arrow.names}
+            later = _defaults(part.table) if is_old else {}
+            made = _MADE.get(part.table, {}) if is_old else {}
             needed = [
                 one
                 for name in wanted
@@ -162,7 +166,8 @@ def pieces(
                 raise pa.ArrowInvalid(f"column {lacking[0]} is missing")
             names = [name for name in dict.fromkeys(needed) if name in held]
             for number in range(file.num_row_groups):
-                rows = file.read_row_group(number, columns=names)
+                rows = file.read_row_group(number, columns=[stored.get(name, name) for name in names])
+                rows = rows.rename_columns([current.get(name, name) for name in rows.column_names])
                 filled = {
                     name: made[name][1](*(rows[one] for one in made[name][0]))
                     if name in made

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 DAMAGED = "damaged"  # a part or file that cannot be read: its rows are missing
-OWNER = "owner"  # the run's owner left no record
+MASTER = "master"  # the run's master left no record
 UNFINISHED = "unfinished"  # a *.tmp file left behind
 NOTE = "note"  # worth knowing, costs nothing
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tailgauge.errors import RunDataError
 from tailgauge.rows.schema import SCHEMA_VERSION
+from tailgauge_analysis.load.old_names import renamed
 from tailgauge_analysis.load.problems import DAMAGED, Problem
 from tailgauge_analysis.text.json_values import Json, whole
 
@@ -38,7 +39,7 @@ def hint(folder: Path) -> str:
 
 
 def record_verdict(folder: Path, verdict: Json) -> None:
-    """Put the verdict into run.json, if there is one and its owner has finished with it; OSError if it cannot be."""
+    """Put the verdict into run.json, if there is one and its master has finished with it; OSError if it cannot be."""
     path = folder / "run.json"
     tree = load(path, [])
     if tree is None or tree.get("state") == "running":
@@ -70,7 +71,7 @@ def load(path: Path, problems: list[Problem]) -> Json | None:
         raise RunDataError(
             f"{path}: schema version {version} is newer than {SCHEMA_VERSION}, the newest that this tailgauge reads"
         )
-    return tree
+    return renamed(tree) if version is not None and version < SCHEMA_VERSION else tree
 
 
 def _named(path: Path) -> str:

@@ -1,7 +1,7 @@
-"""The run that some folders are parts of, as its owner and its workers tell of it.
+"""The run that some folders are parts of, as its master and its workers tell of it.
 
 Rule: one plain dict in which every key that the analysis reads exists with the right type, whatever the files held;
-what was wrong with them is told as a problem, never raised, except where the run cannot be read at all. When the owner
+what was wrong with them is told as a problem, never raised, except where the run cannot be read at all. When the master
 died, the run is rebuilt from the workers' own records.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tailgauge.errors import RunDataError
-from tailgauge_analysis.load.problems import NOTE, OWNER, Problem
+from tailgauge_analysis.load.problems import MASTER, NOTE, Problem
 from tailgauge_analysis.load.run_files import load
 from tailgauge_analysis.load.worker_entry import entries
 from tailgauge_analysis.text.formatting import listed, plain, plural
@@ -27,23 +27,23 @@ _Found = list[tuple[Path, Json]]
 def read(folders: Sequence[Path]) -> tuple[Json, list[Problem]]:
     """The run that these folders are parts of; RunDataError where they are not parts of one run."""
     problems: list[Problem] = []
-    owners = _load([(folder, folder / "run.json") for folder in folders], problems)
+    masters = _load([(folder, folder / "run.json") for folder in folders], problems)
     records = _load([(f, path) for f in folders for path in sorted((f / "workers").glob("*.json"))], problems)
-    _same_run([*owners, *((folder, table(tree, "run")) for folder, tree in records)])
+    _same_run([*masters, *((folder, table(tree, "run")) for folder, tree in records)])
     own = [tree for _, tree in records]
-    home = owners[0][0] if owners else None
-    run = owners[0][1] if owners else _rebuilt(own) if own else {}
-    # What an owner that goes on, or died, wrote last is older than the rows.
-    closed = bool(owners) and run.get("state") != "running"
-    workers = entries(listing(run, "workers"), own, owner_ended=closed)
-    if not owners:
+    home = masters[0][0] if masters else None
+    run = masters[0][1] if masters else _rebuilt(own) if own else {}
+    # What a master that goes on, or died, wrote last is older than the rows.
+    closed = bool(masters) and run.get("state") != "running"
+    workers = entries(listing(run, "workers"), own, master_ended=closed)
+    if not masters:
         lacks = "damaged" if any((folder / "run.json").exists() for folder in folders) else "missing"
-        problems.append(Problem(OWNER, _without_owner(lacks, workers)))
+        problems.append(Problem(MASTER, _without_master(lacks, workers)))
     return _normal({**run, "workers": workers}, folders, home, closed=closed), problems
 
 
 def notes_of(run: Json) -> list[Problem]:
-    """What the owner itself noted."""
+    """What the master itself noted."""
     return [Problem(NOTE, note) for note in run["notes"]]
 
 
@@ -57,7 +57,7 @@ def _rebuilt(own: Sequence[Json]) -> Json:
     return {**said[0], "state": "interrupted"}
 
 
-def _without_owner(lacks: str, workers: Sequence[Json]) -> str:
+def _without_master(lacks: str, workers: Sequence[Json]) -> str:
     if not workers:
         return f"run.json is {lacks} and workers/ holds no record: nothing says what was scheduled"
     known = [str(w["worker"]) for w in workers if w["own_state"]]
@@ -87,7 +87,7 @@ def _normal(run: Json, folders: Sequence[Path], home: Path | None, *, closed: bo
         "run_id": run_id,
         "home": home,  # the folder with run.json
         "rebuilt": home is None,
-        "closed": closed,  # its owner had the last word
+        "closed": closed,  # its master had the last word
         "state": run.get("state") if run.get("state") in STATES else "interrupted",
         "scenario": table(run, "scenario"),
         "scenario_file": text(run.get("scenario_file")),
@@ -104,7 +104,7 @@ def _normal(run: Json, folders: Sequence[Path], home: Path | None, *, closed: bo
         "target": _facts(table(run, "target")),
         "second_target": _facts(table(run, "second_target")),
         "versions": _facts(table(run, "versions")),
-        "owner": _facts(table(run, "owner")),
+        "master": _facts(table(run, "master")),
         "certificate": table(run, "certificate"),
         "engine_tokens": _engine(table(run, "engine_tokens")),
         "workers": run["workers"],

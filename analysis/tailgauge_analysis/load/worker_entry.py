@@ -1,8 +1,8 @@
 """What is said of one worker: its entry in run.json, and its own record, workers/<n>.json.
 
 Rule: plain tables in, one plain table a worker out, every key there with its right type; what is no number, no count or
-no stretch of time is left out, never raised. Who is believed: while the owner lives, the owner; of a worker that the owner
-lost, its own last record, if it has one; of a run whose owner died, the workers. A record that still says `running` was
+no stretch of time is left out, never raised. Who is believed: while the master lives, the master; of a worker that the master
+lost, its own last record, if it has one; of a run whose master died, the workers. A record that still says `running` was
 written at the start: its counts are of then, and count nothing.
 """
 
@@ -21,18 +21,18 @@ _COUNTED = ("counts", "leased", "rows")  # what was so only when it was written
 _LAST_WORDS = ("rows", "counts", "unwritten", "why", "stamps")
 
 
-def entries(by_owner: Sequence[Any], own: Sequence[Json], *, owner_ended: bool) -> list[Json]:
+def entries(by_master: Sequence[Any], own: Sequence[Json], *, master_ended: bool) -> list[Json]:
     """One entry a worker, in order of its number."""
-    told = {number: w for w in by_owner if (number := _number(w)) is not None}
+    told = {number: w for w in by_master if (number := _number(w)) is not None}
     records: dict[int, Json] = {}
     for record in own:
         number = _number(record)
         if number is not None and not _has_ended(records.get(number, {})):
             records[number] = record
-    join = _of_lost if owner_ended else _of_orphan
+    join = _of_lost if master_ended else _of_orphan
     last = max(records, default=-1)  # a worker below it was there too, whether or not its folder is given
     others = range(last) if not told and last < MOST else ()
-    numbers = sorted(told if owner_ended else {*told, *records, *others})
+    numbers = sorted(told if master_ended else {*told, *records, *others})
     known = [join(told.get(number, {}), records.get(number, {})) for number in numbers]
     return [_normal({**entry, "worker": number}) for number, entry in zip(numbers, known, strict=True)]
 
@@ -46,7 +46,7 @@ def _has_ended(record: Json) -> bool:
 
 
 def _of_lost(told: Json, record: Json) -> Json:
-    """The owner's entry; of a worker that it lost, with the worker's last words."""
+    """The master's entry; of a worker that it lost, with the worker's last words."""
     if told.get("state") != "lost" or not _has_ended(record):
         return told
     clock = {"clock": record["clock"]} if table(record, "clock").get("offset_ns") is not None else {}
@@ -55,7 +55,7 @@ def _of_lost(told: Json, record: Json) -> Json:
 
 
 def _of_orphan(told: Json, record: Json) -> Json:
-    """What its owner had heard of it when it died, without counts, and over it its own record."""
+    """What its master had heard of it when it died, without counts, and over it its own record."""
     kept = {key: value for key, value in told.items() if key not in _COUNTED}
     words = record if _has_ended(record) else {k: v for k, v in record.items() if k not in _COUNTED}
     return {**kept, **words, "own_state": record.get("state", "")}

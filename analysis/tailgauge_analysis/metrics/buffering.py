@@ -35,8 +35,8 @@ def buffered(gaps_ms: Floats, of: Ints, span_ms: Floats, tokens: Floats) -> npt.
     total = np.concatenate(([0.0], np.cumsum(gaps_ms)))
     at = np.arange(len(gaps_ms))
     whole = at + needed[of] <= (begin + sizes)[of]
-    starts, owners = at[whole], of[whole]
-    width = total[starts + needed[owners]] - total[starts]
+    starts, answer_of_start = at[whole], of[whole]
+    width = total[starts + needed[answer_of_start]] - total[starts]
     narrow = np.full(n, np.inf)
-    np.minimum.at(narrow, owners, width)
+    np.minimum.at(narrow, answer_of_start, width)
     return few | ((chunks >= ENOUGH) & (narrow <= OF_SPAN * span_ms))

@@ -254,7 +254,7 @@ def _environment(findings: Findings) -> Json:
     shares = findings.evidence.conservation.workers
     workers = [_worker(findings, *pair) for pair in zip(run["workers"], shares, strict=True)]
     return {
-        "versions": run["versions"], "owner": run["owner"], "workers": workers, "seed": run["seed"],
+        "versions": run["versions"], "master": run["master"], "workers": workers, "seed": run["seed"],
         "models": [plain(model, 100) for model in models[:10]],
         "scenario_file": run["scenario_file"], "overrides": run["overrides"], "scenario": _finite(run["scenario"]),
     }  # fmt: skip

@@ -25,7 +25,7 @@ def junit(contents: Json) -> str:
     suite = Element("testsuite", {
         "name": clean(f"tailgauge: {contents['scenario']}"), "tests": str(1 + len(outcomes)), "failures": str(outcomes.count(FAIL)),
         "errors": str(int(invalid)), "skipped": str(outcomes.count(INCONCLUSIVE)), "timestamp": clean(contents["run"]["started_at"]),
-        "hostname": clean(contents["environment"]["owner"].get("host") or ""),
+        "hostname": clean(contents["environment"]["master"].get("host") or ""),
     })  # fmt: skip
     facts = SubElement(suite, "properties")
     target = contents["run"]["target"]["url"]

@@ -23,7 +23,7 @@ _LAYOUT = """\
 
 ```
 runs/<run_id>/
-  run.json                              written by the owner of the run
+  run.json                              written by the master of the run
   workers/<n>.json                      each worker's own record: its entry of run.json's `workers`, and `run`
   requests/ attempts/ chunks/ health/   part-<worker>-<number>.parquet, or part-<worker>-all.parquet when compacted
   target/part-0-all.parquet             what the simulated endpoint really did; absent for other targets
@@ -35,7 +35,7 @@ runs/<run_id>/
   Parts so named are ignored if they are still there.
 - `*.tmp` files were never finished. They are counted and ignored.
 - Times are int64 nanoseconds of the stamping worker's monotonic clock.
-  Run clock = worker clock + `clock.offset_ns` - `start_at_ns`. The endpoint's clock is taken to be the owner's.
+  Run clock = worker clock + `clock.offset_ns` - `start_at_ns`. The endpoint's clock is taken to be the master's.
   One offset serves a worker for the whole run; `clock.error_ns` bounds what it is wrong by, drift (parts in 10^9) included.
 - Some string columns may be dictionary-encoded.
 - Chunks of one attempt stand together within a row group of a compacted file, by number; a long run's file has several
@@ -48,16 +48,16 @@ runs/<run_id>/
 _HOME = """\
 ## Rows on their way home
 
-A worker that does not see the owner's folder writes the same files into `runs/<run_id>/` of its own, and ships each part once it is finished.
+A worker that does not see the master's folder writes the same files into `runs/<run_id>/` of its own, and ships each part once it is finished.
 Parts go in the order written, one at a time, in pieces of at most 128 KiB of which at most 4 are unanswered.
-The answer to a piece says how much of the part the owner has; after 5 s without progress the worker asks again from there, with 1 KiB.
+The answer to a piece says how much of the part the master has; after 5 s without progress the worker asks again from there, with 1 KiB.
 Nothing goes per request.
 
-The owner writes `part-<worker>-<number>.tmp` and renames it when all of it is there, its SHA-256 is right, and its footer has the columns and the version above.
+The master writes `part-<worker>-<number>.tmp` and renames it when all of it is there, its SHA-256 is right, and its footer has the columns and the version above.
 It takes parts of `requests`, `attempts`, `chunks` and `health` of at most 256 MiB, under the sender's own number, and replaces no file.
 It keeps 64 MB of its disk free. What it does not take it refuses with a reason, and the worker keeps it.
-When the run is over, the owner folds the parts of each table into one.
-The worker removes its own copy when the owner has every row; until then `tailgauge report RUN_DIR WORKER_DIR` reads both, and counts no row twice.
+When the run is over, the master folds the parts of each table into one.
+The worker removes its own copy when the master has every row; until then `tailgauge report RUN_DIR WORKER_DIR` reads both, and counts no row twice.
 
 A part that cannot be written ends the run; its rows stay in memory and are tried once more at the end, and what is left then is `unwritten` in run.json.
 So does a disk on which one part takes 30 s, or behind which 200,000 rows or 5,000,000 chunks wait.
@@ -83,9 +83,9 @@ RUN_KEYS = (
     ("scenario_file", "the file it came from"),
     ("overrides", "what the command line changed"),
     ("started_at", "wall-clock start, ISO 8601 UTC; a label only"),
-    ("start_at_ns", "owner's monotonic clock at the zero of the run clock"),
-    ("admission_end_at_ns", "owner's clock when no more requests were admitted; null if that never came"),
-    ("ended_at_ns", "owner's clock at the end of the drain; null if that never came"),
+    ("start_at_ns", "master's monotonic clock at the zero of the run clock"),
+    ("admission_end_at_ns", "master's clock when no more requests were admitted; null if that never came"),
+    ("ended_at_ns", "master's clock at the end of the drain; null if that never came"),
     ("seed", "seed of arrivals, sizes and prompts"),
     ("arrival", "open, closed or partly open"),
     ("virtual", "true: a rehearsal on the simulated endpoint's virtual clock; absent or false: real time"),
@@ -99,7 +99,7 @@ RUN_KEYS = (
     ("target", "url, simulated, protocol"),
     ("second_target", "the same of the second target; null without one"),
     ("versions", "versions of tailgauge and of what it stands on"),
-    ("owner", "host, pid, kernel, cpu_count, python and what else tells this machine from another"),
+    ("master", "host, pid, kernel, cpu_count, python and what else tells this machine from another"),
     ("workers", _WORKER_KEYS),
     (
         "conservation",
@@ -113,7 +113,7 @@ RUN_KEYS = (
         "certificate",
         "what the run cites of this machine's certificate: id, made_at, host, transport (plain or tls), rates in chunks/s, errors in ms; or id null and why; absent from a rehearsal",
     ),
-    ("notes", "what the owner found worth telling"),
+    ("notes", "what the master found worth telling"),
     (
         "preflight",
         "request_id, target, model, words, input_tokens, ended, status, error_type, message of each preflight request, and whether the run needed it",
@@ -134,7 +134,7 @@ STABLE_KEYS = (
     ),
     (
         "conservation",
-        "scheduled, dispatched, client_drop, not_reached, lost, censored, ended by class: recounted from the rows, preflight excepted; also found (counted as lost by the owner, and here after all), missing (worker, from_s, to_s, requests: when lost requests were due, as far as known), unwritten (rows by table), duplicates, missing_rows, broken (disagreements)",
+        "scheduled, dispatched, client_drop, not_reached, lost, censored, ended by class: recounted from the rows, preflight excepted; also found (counted as lost by the master, and here after all), missing (worker, from_s, to_s, requests: when lost requests were due, as far as known), unwritten (rows by table), duplicates, missing_rows, broken (disagreements)",
     ),
     (
         "latency",
@@ -243,7 +243,7 @@ REPORT_KEYS = (
     ),
     (
         "environment",
-        "versions, owner, seed, models, scenario, and workers: state, host, clock, what came home and what did not (missing_requests, missing, found, not_sent, rows_lost, unwritten, silent, late_s)",
+        "versions, master, seed, models, scenario, and workers: state, host, clock, what came home and what did not (missing_requests, missing, found, not_sent, rows_lost, unwritten, silent, late_s)",
     ),
     ("problems", "kind and text of everything that was wrong with the data"),
 )
@@ -342,7 +342,7 @@ def data_format_page() -> str:
             f"## {table}\n\n{about}\n\n{_rows(('column', 'type', 'may be null', 'meaning'), columns)}"
         )
     parts.append("## run.json\n\n" + _keys(RUN_KEYS))
-    own = "Written by the worker itself, so that a run whose owner died can be rebuilt: the keys of its entry in `workers`,"
+    own = "Written by the worker itself, so that a run whose master died can be rebuilt: the keys of its entry in `workers`,"
     parts.append(
         f"## workers/&lt;n>.json\n\n{own}\nand `run` with run_id, scenario, start_at_ns, started_at, seed, arrival and target.\n"
         "`cpu_s`: the process's CPU time at the start of the run (`at_start`) and when its last part was closed (`at_end`), "

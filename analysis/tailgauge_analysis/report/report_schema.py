@@ -96,7 +96,7 @@ _CONSERVATION = table(
         "propertyNames": {"enum": list(records.ENDED_CLASSES)},
         "additionalProperties": COUNT,
     },
-    found=said("counted as lost by the run's owner, and here after all", COUNT),
+    found=said("counted as lost by the run's master, and here after all", COUNT),
     missing=listing(
         table(
             "a stretch of the run whose arrivals left no row; seconds of the run clock",

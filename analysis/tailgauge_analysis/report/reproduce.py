@@ -1,6 +1,6 @@
 """The command that runs the same traffic again.
 
-Rule: from run.json alone: the scenario's file, what the command line changed, the workers on the owner's machine. What
+Rule: from run.json alone: the scenario's file, what the command line changed, the workers on the master's machine. What
 is not known is not made up: without the file's name there is no command.
 """
 
@@ -27,8 +27,8 @@ def command(run: Json) -> str | None:
 
 
 def elsewhere(run: Json) -> int:
-    """Workers on other machines than the owner's."""
-    host = run["owner"].get("host")
+    """Workers on other machines than the master's."""
+    host = run["master"].get("host")
     return sum(w["host"] != host for w in run["workers"] if host and w["host"])
 
 

@@ -52,7 +52,7 @@ def remarks(findings: Findings) -> list[str]:
         given = any(one.found for one in findings.evidence.conservation.workers)
         verb = "was" if found == 1 else "were"
         where = "found in the other folders given" if given else "written after all"
-        said.insert(0, f"{plural(found, 'request')} that the owner had counted as lost {verb} {where}.")
+        said.insert(0, f"{plural(found, 'request')} that the master had counted as lost {verb} {where}.")
     slow = int(findings.steady.attempts["reader_paused_ns"].notna().sum())
     if slow:
         said.append(

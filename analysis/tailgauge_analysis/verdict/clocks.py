@@ -2,7 +2,7 @@
 
 Rule: a latency lies within one worker's clock, and no offset touches it. Times of two workers compare within the errors
 of both offsets together, those of a worker and of the target's log within the worker's: the endpoint's clock is the
-owner's. On the virtual clock, and within one worker, there is nothing between.
+master's. On the virtual clock, and within one worker, there is nothing between.
 
     between     largest sum of two workers' errors
     to target   largest error of a worker
@@ -75,7 +75,7 @@ def sentence(found: Clocks, calls: float) -> str:
     if found.unknown:
         workers = f"{'worker' if len(found.unknown) == 1 else 'workers'} {listed(map(str, found.unknown))}"
         said.append(
-            f"The clock of {workers} was never compared with the owner's: what puts its times beside others' cannot be used."
+            f"The clock of {workers} was never compared with the master's: what puts its times beside others' cannot be used."
         )
     if found.between_ns:
         flight = (

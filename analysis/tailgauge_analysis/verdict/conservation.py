@@ -1,12 +1,12 @@
 """Conservation: nothing that was scheduled may vanish.
 
 Rule: counted again from the Parquet rows of the whole run (preflight excepted), then compared with what the run's
-owner counted while it ran. Rows win: of what the owner counted as lost, that is `found` of which a row is here.
+master counted while it ran. Rows win: of what the master counted as lost, that is `found` of which a row is here.
 
     scheduled  = dispatched + client_drop + not_reached + lost
     dispatched = sum of the ended classes + censored
 
-`scheduled` and `not_reached` leave no rows: they are the owner's or, if it died, the sum of the workers'; of requests
+`scheduled` and `not_reached` leave no rows: they are the master's or, if it died, the sum of the workers'; of requests
 that arrive by a plan there were at least as many as the last row's number says. `lost` is what is left over: arrivals
 given to a worker of which no row came back.
 """
@@ -29,7 +29,7 @@ from tailgauge_analysis.verdict.losses import Loss, Stretch, losses, unseen
 @dataclass(frozen=True, slots=True)
 class Conservation:
     """The two equations with their numbers, every disagreement in words, and each worker's share. `unseen`: when arrivals
-    without a row were due, where the owner did not say.
+    without a row were due, where the master did not say.
     """
 
     scheduled: int | None
@@ -88,7 +88,7 @@ def _unwritten(workers: Sequence[Loss]) -> dict[str, int]:
 
 
 def _planned(run: Json, requests: pd.DataFrame, workers: Sequence[Loss]) -> tuple[int | None, int]:
-    """Scheduled and not reached, from the owner's count, else from the workers'."""
+    """Scheduled and not reached, from the master's count, else from the workers'."""
     counted = run["conservation"]
     if whole(counted.get("scheduled")) is not None:
         more = 0
@@ -126,7 +126,7 @@ def _missing_rows(frames: Frames, unwritten_chunks: int) -> tuple[int, list[str]
 
 
 def _disagreements(run: Json, seen: Json, lost: int, found: int, unwritten: int) -> list[str]:
-    """Where the owner's count and the rows differ, other than by what is lost, found or could not be written."""
+    """Where the master's count and the rows differ, other than by what is lost, found or could not be written."""
     out = []
     counted = run["conservation"]
     for name in ("dispatched", "client_drop", "censored"):
@@ -134,14 +134,14 @@ def _disagreements(run: Json, seen: Json, lost: int, found: int, unwritten: int)
     told = table(counted, "ended")
     for name in sorted({*told, *seen["ended"]} if told else set[str]()):
         out += _differs(name, whole(told.get(name)) or 0, seen["ended"].get(name, 0), lost, found)
-    owner_lost: Any = whole(counted.get("lost"))
-    if owner_lost is not None and lost > owner_lost + unwritten:
-        out.append(f"lost: the owner counted {owner_lost:,}, the rows leave {lost:,}")
+    master_lost: Any = whole(counted.get("lost"))
+    if master_lost is not None and lost > master_lost + unwritten:
+        out.append(f"lost: the master counted {master_lost:,}, the rows leave {lost:,}")
     return out
 
 
-def _differs(name: str, owner: int | None, rows: int, lost: int, found: int) -> list[str]:
+def _differs(name: str, master: int | None, rows: int, lost: int, found: int) -> list[str]:
     """A lost worker's last requests were counted live and have no row: up to `lost` may be missing; `found` were not."""
-    if owner is None or -found <= owner - rows <= lost:
+    if master is None or -found <= master - rows <= lost:
         return []
-    return [f"{name}: the owner counted {owner:,}, the rows say {rows:,}"]
+    return [f"{name}: the master counted {master:,}, the rows say {rows:,}"]

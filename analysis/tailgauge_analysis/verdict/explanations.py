@@ -51,8 +51,8 @@ def more_workers(frames: Frames, stage: Steady) -> str:
     dropped = float((stage.requests["ended"] == schema.CLIENT_DROP).mean()) if len(stage.requests) else 0.0
     need = max(have + 1, math.ceil(used / thresholds.PLANNED_CPU / max(0.1, 1 - dropped)))
     text = f"use {need} workers"
-    cores, hosts = whole(frames.run["owner"].get("cpu_count")), {w["host"] for w in frames.run["workers"]}
-    if cores and need > cores and hosts == {frames.run["owner"].get("host")}:
+    cores, hosts = whole(frames.run["master"].get("cpu_count")), {w["host"] for w in frames.run["workers"]}
+    if cores and need > cores and hosts == {frames.run["master"].get("host")}:
         text += f", on more machines (this one has {plural(cores, 'core')})"
     elif waits.mean() > SHORT_OF_CORES:
         text += f", each with a core of its own (they waited {waits.mean():.0%} of the time for one)"

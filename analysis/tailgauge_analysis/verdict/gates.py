@@ -141,7 +141,7 @@ def _settled(e: Evidence) -> Said | None:
 
 
 GATES = (
-    Gate("finished", "the run ended as planned and its owner recorded it", gates_of_loss.finished),
+    Gate("finished", "the run ended as planned and its master recorded it", gates_of_loss.finished),
     Gate("parts", "every Parquet part can be read", _readable),
     Gate(
         "lost", "no worker and no scheduled request is lost, nor left out because of it", gates_of_loss.lost

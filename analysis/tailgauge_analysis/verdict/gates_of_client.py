@@ -147,7 +147,7 @@ def synchronous(e: Evidence) -> Said | None:
     return (
         DEGRADED,
         f"The clock offset is {'; '.join(said)}. Latencies stay exact; what sets times of several workers side by side is known no closer.",
-        "Use a quieter or shorter network path between workers and owner.",
+        "Use a quieter or shorter network path between workers and master.",
     )
 
 

@@ -6,7 +6,7 @@ Rule: as in gates.py; which worker, which seconds and how many requests come fro
 from __future__ import annotations
 
 from tailgauge.thresholds import DEGRADED, INVALID
-from tailgauge_analysis.load.problems import OWNER
+from tailgauge_analysis.load.problems import MASTER
 from tailgauge_analysis.text.formatting import count, listed, plain, plural, sentence
 from tailgauge_analysis.text.json_values import table
 from tailgauge_analysis.verdict import losses_text
@@ -77,17 +77,17 @@ def written(e: Evidence) -> Said | None:
 
 
 def finished(e: Evidence) -> Said | None:
-    """The run did not end as planned, or its owner did not see its end."""
+    """The run did not end as planned, or its master did not see its end."""
     run, state = e.frames.run, e.frames.run["state"]
-    owner = next((p.text for p in e.frames.problems if p.kind == OWNER), None)
+    master = next((p.text for p in e.frames.problems if p.kind == MASTER), None)
     if state == "unusable":
         said = [plain(str(p["message"]), 300) for p in run["preflight"] if p.get("message")]
         text = f"The target could not be used: {said[-1].rstrip('.') if said else 'the preflight request failed'}."
         return INVALID, text, "Check address, protocol, key and model of the target."
     if state == "failed":
         return INVALID, "The run failed before its end.", "See the notes and the log of the run."
-    if owner is not None:
-        return DEGRADED, f"{owner}.", "Give every folder of the run, if its workers ran on several machines."
+    if master is not None:
+        return DEGRADED, f"{master}.", "Give every folder of the run, if its workers ran on several machines."
     if state == "running":
         return _orphaned(e)
     if state in {"interrupted", "guarded"}:
@@ -102,13 +102,13 @@ def _orphaned(e: Evidence) -> Said:
     if not workers or not all(one.has_ended for one in workers):
         return (
             DEGRADED,
-            "The run had not ended when this was read, or its owner died.",
+            "The run had not ended when this was read, or its master died.",
             "Report it again when it has ended, or give every worker's own folder too.",
         )
     reached = e.conservation.not_reached
     rest = f"; {plural(reached, 'request')} were not reached" if reached else ""
     return (
         DEGRADED,
-        f"The run's owner died before its workers had ended: the counts are those of its {plural(len(workers), 'worker')}{rest}.",
-        "What is here is sound; see the owner's log for why it died.",
+        f"The run's master died before its workers had ended: the counts are those of its {plural(len(workers), 'worker')}{rest}.",
+        "What is here is sound; see the master's log for why it died.",
     )

@@ -1,8 +1,8 @@
 """What became of each worker's share: what left no row, when that was due, what was found after all.
 
-Rule: rows win over what was counted. A request that the owner counted as lost, and of which a row is here, is found. Of
-a worker that the owner lost and that ended by itself, with every row that it wrote here, what has no row was never sent:
-it is not reached. Where the owner died, a worker that ended says what it held; one that did not is taken at its last
+Rule: rows win over what was counted. A request that the master counted as lost, and of which a row is here, is found. Of
+a worker that the master lost and that ended by itself, with every row that it wrote here, what has no row was never sent:
+it is not reached. Where the master died, a worker that ended says what it held; one that did not is taken at its last
 second of health, and both only of what is here.
 """
 
@@ -33,7 +33,7 @@ class Stretch:
 @dataclass(frozen=True, slots=True)
 class Loss:
     """One worker's share. `leased` is None where nobody knows; `left`: requests without a row that it should have had;
-    `found`: rows that lie in another folder than the owner's; `not_sent`: held when the owner lost it, and left alone.
+    `found`: rows that lie in another folder than the master's; `not_sent`: held when the master lost it, and left alone.
     """
 
     worker: int
@@ -71,7 +71,7 @@ class Loss:
 
     @property
     def is_accounted(self) -> bool:
-        """The owner lost it, and what it was given is in its own folder: each request has a row."""
+        """The master lost it, and what it was given is in its own folder: each request has a row."""
         return self.state == "lost" and bool(self.found) and not self.left
 
     @property
@@ -109,7 +109,7 @@ def losses(
 
 
 def _left(worker: Json, leased: int | None, rows: int, lacks: int, *, closed: bool) -> tuple[int, int]:
-    """Requests that left no row, and those that were never sent though the owner counts them as lost. `lacks`: rows that
+    """Requests that left no row, and those that were never sent though the master counts them as lost. `lacks`: rows that
     it says it wrote and that are not here.
     """
     held, no_row = max(0, (leased or 0) - rows), max(lacks, worker["unwritten"].get("requests", 0))
@@ -123,7 +123,7 @@ def _left(worker: Json, leased: int | None, rows: int, lacks: int, *, closed: bo
 
 
 def _without(missing: list[Json], found: pd.DataFrame) -> tuple[Stretch, ...]:
-    """The owner's stretches less the arrivals that were found."""
+    """The master's stretches less the arrivals that were found."""
     first = found[found["request_id"] % schema.TURNS == 0]
     at_s = first["scheduled_at_ns"].to_numpy(np.float64) / 1e9
     slack_s = NEAR_S / 2

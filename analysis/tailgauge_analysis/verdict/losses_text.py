@@ -17,7 +17,7 @@ SEE_LOG = "See the worker's log (memory, disk, machine, network), then run again
 
 
 def sentences(workers: Sequence[Loss], *, closed: bool) -> list[str]:
-    """What is missing, a worker at a time, the one with most first. `closed`: the owner had the last word."""
+    """What is missing, a worker at a time, the one with most first. `closed`: the master had the last word."""
     bad = sorted(_bad(workers, closed=closed), key=lambda one: (-one.left, one.worker))
     said = [_sentence(one, closed=closed) for one in bad[:MOST_WORKERS]]
     if len(bad) > MOST_WORKERS:
@@ -103,7 +103,7 @@ def explained(workers: Sequence[Loss]) -> Iterator[str]:
             lasted = sum((s.to_s or 0.0) - s.from_s for s in silent)
             yield f"{who} was not heard of {spans} ({lasted:,.1f} s) and came back; nothing that it held is missing"
         if one.state == "lost" and one.has_ended and not one.left:
-            yield f"{who} was lost to the owner, ended by itself, and all that it wrote is here"
+            yield f"{who} was lost to the master, ended by itself, and all that it wrote is here"
 
 
 def kept(one: Loss) -> list[str]:

@@ -1,4 +1,4 @@
-"""The run token: who may speak on the channel between the owner of a run and its workers.
+"""The run token: who may speak on the channel between the master of a run and its workers.
 
 Rule: the token itself is never sent. Each message carries a mark (HMAC-SHA256) of its kind, of the worker that sends or
 gets it, and of its content; without the token no such mark can be made. Nothing is encrypted: see docs/security.md.
@@ -17,7 +17,7 @@ from tailgauge.errors import UsageError
 
 TOKEN = "TAILGAUGE_TOKEN"  # noqa: S105 - the name of the variable
 LEAST = 16  # characters
-HOW = f'export {TOKEN}="$(openssl rand -hex 16)", the same on the machine of the owner and of each worker'
+HOW = f'export {TOKEN}="$(openssl rand -hex 16)", the same on the machine of the master and of each worker'
 
 
 class SealError(Exception):
@@ -35,7 +35,7 @@ def given(needed_for: str = "") -> str:
 
 
 def fresh() -> str:
-    """A token for workers that are children of the owner."""
+    """A token for workers that are children of the master."""
     return secrets.token_hex(16)
 
 

@@ -1,10 +1,10 @@
-"""Our messages on Locust's channel between the owner of a run and its workers.
+"""Our messages on Locust's channel between the master of a run and its workers.
 
 Rule: control, clock pings, one counter message a second, finished parts in pieces; never one message per request. Every
 message is sealed with the run's token, and what does not open is dropped, counted and told. Handlers run on greenlets of
 their own, because Locust's listener must not wait (it carries the heartbeats); only the clock's answer is immediate.
 
-    worker -> owner   hello     who I am, until welcome         owner -> worker   welcome  known from now on
+    worker -> master   hello     who I am, until welcome         master -> worker   welcome  known from now on
                       ready     endpoint and recorder stand                       refused  why not (not sealed)
                       tried     preflight's outcome, what was learnt              plan     what to run
                       opened    how many connections are open                     try      do the preflight
@@ -34,7 +34,7 @@ log = logging.getLogger("tailgauge")
 FROM_WORKER = (
     "hello", "ready", "tried", "opened", "ping", "counters", "guarded", "part", "drained", "failed",
 )  # fmt: skip
-FROM_OWNER = (
+FROM_MASTER = (
     "welcome", "refused", "plan", "try", "open", "go", "pong", "slice", "got", "drain", "hurry", "home",
 )  # fmt: skip
 REFUSED = "refused"  # for one that has no token or another one
@@ -74,7 +74,7 @@ class Link:
         self._runner.register_message(_PREFIX + kind, listener)
 
     def send(self, kind: str, data: dict[str, Any], to: str | None = None) -> bool:
-        """To the owner, or from the owner to the worker `to`; whether the channel took it."""
+        """To the master, or from the master to the worker `to`; whether the channel took it."""
         told = data if kind == REFUSED else self._seal.close(kind, self._worker(to), data)
         try:
             self._runner.send_message(_PREFIX + kind, told, client_id=to)

@@ -1,6 +1,6 @@
-"""Child processes of the owner: fresh interpreters, in a session of their own, that end when the owner does.
+"""Child processes of the master: fresh interpreters, in a session of their own, that end when the master does.
 
-Rule: Ctrl-C reaches the owner only; a child learns of the owner's death when its standard input ends (the lifeline).
+Rule: Ctrl-C reaches the master only; a child learns of the master's death when its standard input ends (the lifeline).
 """
 
 from __future__ import annotations

@@ -31,10 +31,10 @@ Exit codes:
 
 WORKER = """\b
 Exit codes:
-  0    the owner let it go
+  0    the master let it go
   2    wrong usage
-  3    the owner vanished; what was recorded stays, and where is told
-  4    no owner answered, or it refused this worker
+  3    the master vanished; what was recorded stays, and where is told
+  4    no master answered, or it refused this worker
   130  interrupted"""
 
 EXPERIMENT = """\b

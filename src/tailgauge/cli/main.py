@@ -317,16 +317,16 @@ def endpoint(
 
 
 @cli.command(epilog=exit_codes.WORKER)
-@click.option("--master", required=True, metavar="HOST:PORT", help="Where the owner of the run listens.")
+@click.option("--master", required=True, metavar="HOST:PORT", help="Where the master of the run listens.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     default=Path(),
-    help="Folder in which runs/ keeps the rows until the owner has them (default: here).",
+    help="Folder in which runs/ keeps the rows until the master has them (default: here).",
 )
 @click.option("--lifeline", is_flag=True, help="End when standard input does.")
 def worker(master: str, out: Path, lifeline: bool) -> None:
-    """Send traffic for the owner at HOST:PORT until it lets go.
+    """Send traffic for the master at HOST:PORT until it lets go.
 
     Both need the same token in TAILGAUGE_TOKEN; see docs/many-machines.md.
     """

@@ -1,4 +1,4 @@
-"""A run as it is watched: the owner's view folded once a second into a series of bounded length.
+"""A run as it is watched: the master's view folded once a second into a series of bounded length.
 
 Rule: pure. The counters are cumulative, so a point that is left out costs detail and no count: what happened between two
 points is the difference of their counters. When HELD points are there every second one is left out, and from then on
@@ -29,7 +29,7 @@ _JITTER_S = 0.5  # a second's fold may come so much early or late
 
 @dataclass(frozen=True, slots=True)
 class SeenWorker:
-    """One worker as its owner sees it. `cpu` 1 = one core; `clock_error_ms` is None where its offset is not known."""
+    """One worker as its master sees it. `cpu` 1 = one core; `clock_error_ms` is None where its offset is not known."""
 
     worker: int
     name: str
@@ -44,7 +44,7 @@ class SeenWorker:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A run as its owner sees it now, with all or some of its workers."""
+    """A run as its master sees it now, with all or some of its workers."""
 
     run_id: str
     scenario: str

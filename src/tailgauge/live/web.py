@@ -45,10 +45,10 @@ TAB = (
 
 
 class Watcher:
-    """Looks at the owner's run once a second: the one in progress, or the last one."""
+    """Looks at the master's run once a second: the one in progress, or the last one."""
 
-    def __init__(self, owners: Callable[[], Run | None]) -> None:
-        self._owners = owners
+    def __init__(self, masters: Callable[[], Run | None]) -> None:
+        self._masters = masters
         self._run: Run | None = None
         self._over = False
         self._progress: Progress | None = None
@@ -57,14 +57,14 @@ class Watcher:
     def follow(self) -> None:
         """Forever, at each full second of the run: its workers speak about half a second away from that."""
         while True:
-            run = self._owners()
+            run = self._masters()
             start_ns = (run.start_at_ns if run is not None else None) or 0
             gevent.sleep(1 - (monotonic_ns() - start_ns) % 1_000_000_000 / 1e9)
             self.look()
 
     def look(self) -> None:
         """Once. A run that is over has been looked at once more."""
-        run = self._owners()
+        run = self._masters()
         if run is None or (run is self._run and self._over):
             return
         if run is not self._run:

@@ -31,7 +31,7 @@ from tailgauge.errors import Exit, TailgaugeError, TargetError, UsageError
 from tailgauge.live.terminal import Display
 from tailgauge.live.web import serve
 from tailgauge.locust_app.report_process import Made, analyse
-from tailgauge.locust_app.users import Owner, attach_worker, refusal
+from tailgauge.locust_app.users import Master, attach_worker, refusal
 from tailgauge.master.run import Run
 from tailgauge.plan.resolve import Settings
 from tailgauge.scenario.model import packaged
@@ -41,8 +41,8 @@ HERE = Address(LOOPBACK, 0)
 CONNECT_S = 60.0
 ELSEWHERE_S = 600.0  # workers on other machines are started by hand
 TELL_S = 10.0
-ANSWER_S = 120  # that a worker waits for an owner that does not answer yet
-OWNER_S = 30  # a worker that hears nothing of the owner for so long writes what it has and ends
+ANSWER_S = 120  # that a worker waits for a master that does not answer yet
+MASTER_S = 30  # a worker that hears nothing of the master for so long writes what it has and ends
 ANYWHERE = ("0.0.0.0", "[::]", "*")  # noqa: S104 - named, not bound
 TICK_S = 0.25
 STOP_S = 30.0
@@ -106,7 +106,7 @@ class Launch:
         self._token = given("a worker that is no child of this run" if hands.elsewhere else "") or fresh()
         self._interrupts = 0
         self._children: list[Child] = []
-        self._owner: Owner | None = None
+        self._master: Master | None = None
         self._logs = Path(tempfile.mkdtemp(prefix="tailgauge-"))
 
     def runs(self) -> Iterator[Outcome]:
@@ -136,8 +136,8 @@ class Launch:
         first = next(iter(self._scenarios[0].scenario.traffic.values()))
         environment = Environment(user_classes=user_classes({first.pattern}), events=locust.events)
         runner = _master(environment, self._hands.bind)
-        self._owner = Owner(environment, self._scenarios[0], Seal(self._token), stays=True)
-        self._owner.is_alive = lambda node: self._alive(runner, node)
+        self._master = Master(environment, self._scenarios[0], Seal(self._token), stays=True)
+        self._master.is_alive = lambda node: self._alive(runner, node)
         if self._page is not None:
             self._serve(environment, self._page)
         host = LOOPBACK if self._hands.bind.host in ANYWHERE else self._hands.bind.host
@@ -149,7 +149,7 @@ class Launch:
 
     def _serve(self, environment: Any, page: Page) -> None:
         def run() -> Run | None:
-            return self._owner.run if self._owner else None
+            return self._master.run if self._master else None
 
         url = serve(environment, page.at, run, metrics=page.metrics)
         sys.stderr.write(f"tailgauge: live view on {url}/tailgauge\n")
@@ -158,7 +158,7 @@ class Launch:
 
     def _one(self, runner: Any, settings: Settings) -> Run:
         """A run from its plan to its drain."""
-        assert self._owner is not None
+        assert self._master is not None
         display = Display(settings.scenario.stages.duration_s)
         workers = self._hands.number
         try:
@@ -166,10 +166,10 @@ class Launch:
             display.say(f"tailgauge: {settings.scenario_file}, {workers} worker{plural}; starting")
             for line in settings.estimate.lines():
                 display.say(f"tailgauge: {line}")
-            self._owner.settings, self._owner.run = settings, None
+            self._master.settings, self._master.run = settings, None
             self._await_workers(runner, display)
             gevent.spawn(runner.start, workers, workers)
-            return self._watch(self._owner, display)
+            return self._watch(self._master, display)
         finally:
             display.close()
 
@@ -179,7 +179,7 @@ class Launch:
         self._stop_children()
 
     def _await_workers(self, runner: Any, display: Display) -> None:
-        assert self._owner is not None
+        assert self._master is not None
         self._await_stopped(runner)
         patience_s = ELSEWHERE_S if self._hands.elsewhere else CONNECT_S
         since, told_s = monotonic_ns(), 0.0
@@ -194,7 +194,7 @@ class Launch:
                 raise TailgaugeError(
                     f"{there} of {self._hands.number} workers came within {patience_s:.0f} s"
                     + "".join(
-                        f"; {refusal(node, why)}" for node, why in list(self._owner.refused.items())[:3]
+                        f"; {refusal(node, why)}" for node, why in list(self._master.refused.items())[:3]
                     )
                 )
             if self._hands.elsewhere and waited_s >= told_s:
@@ -206,9 +206,9 @@ class Launch:
 
     def _present(self, runner: Any) -> int:
         """Workers that have said hello and that Locust can give a part of the run."""
-        assert self._owner is not None
+        assert self._master is not None
         ready = {client.id for client in runner.clients.ready}
-        return sum(node in ready for node in self._owner.roster)
+        return sum(node in ready for node in self._master.roster)
 
     def _how(self, runner: Any) -> str:
         bind = self._hands.bind
@@ -216,11 +216,11 @@ class Launch:
         return f"on each of the other machines: tailgauge worker --master {host}:{runner.server.port}"
 
     def _alive(self, runner: Any, node: str) -> bool:
-        assert self._owner is not None
+        assert self._master is not None
         client = runner.clients.get(node)
         if client is None or client.state == runners.STATE_MISSING:
             return False
-        hello = self._owner.roster.get(node, {})
+        hello = self._master.roster.get(node, {})
         pids = {c.process.pid: c for c in self._children}
         return not hello.get("child") or hello["pid"] not in pids or pids[hello["pid"]].running()
 
@@ -230,9 +230,9 @@ class Launch:
             while runner.state not in {runners.STATE_INIT, runners.STATE_STOPPED}:
                 gevent.sleep(0.02)
 
-    def _watch(self, owner: Owner, display: Display) -> Run:
+    def _watch(self, master: Master, display: Display) -> Run:
         told = 0
-        while (run := owner.run) is None or not run.over.is_set():
+        while (run := master.run) is None or not run.over.is_set():
             gevent.sleep(TICK_S)
             if run is None:
                 continue
@@ -248,7 +248,7 @@ class Launch:
 
     def _on_interrupt(self) -> None:
         self._interrupts += 1
-        run = self._owner.run if self._owner else None
+        run = self._master.run if self._master else None
         if run is None:
             return
         if self._interrupts == 1:
@@ -307,47 +307,47 @@ def work(master: Address, out: Path, *, lifeline: bool) -> Exit:
         runner = environment.create_worker_runner(master.host, master.port)
     except ConnectionError as error:
         raise TargetError(
-            f"--master {master}: no owner of a run answers there. Is it started, is the port open?"
+            f"--master {master}: no master of a run answers there. Is it started, is the port open?"
         ) from error
     worker = attach_worker(environment, seal, out, is_child=lifeline)
     ends: list[Exit] = []
 
-    def end(code: Exit, reason: str, *, owner_gone: bool = True) -> None:
+    def end(code: Exit, reason: str, *, master_gone: bool = True) -> None:
         if not ends:
             ends.append(code)
-            if not worker.finish(reason, owner_gone=owner_gone):
+            if not worker.finish(reason, master_gone=master_gone):
                 log.warning("%s", reason)
             runner.quit()
 
     def told(reason: str) -> None:
         if ends:  # twice: now
             os._exit(Exit.INTERRUPTED)
-        gevent.spawn(end, Exit.INTERRUPTED, reason, owner_gone=False)
+        gevent.spawn(end, Exit.INTERRUPTED, reason, master_gone=False)
 
     def refused() -> None:
-        end(Exit.TARGET, f"the owner of the run at {master} refused this worker: {worker.refused}")
+        end(Exit.TARGET, f"the master of the run at {master} refused this worker: {worker.refused}")
 
     worker.on_refused = refused
     gevent.signal_handler(signal.SIGTERM, told, "this worker was told to end")
     gevent.signal_handler(signal.SIGINT, told, "this worker was interrupted")
     if lifeline:
-        gevent.spawn(_follow, lambda: end(Exit.INVALID, "the owner of the run is gone"))
+        gevent.spawn(_follow, lambda: end(Exit.INVALID, "the master of the run is gone"))
     else:
         gevent.spawn(
-            _listen, runner, lambda: end(Exit.INVALID, f"nothing was heard of the owner for {OWNER_S} s")
+            _listen, runner, lambda: end(Exit.INVALID, f"nothing was heard of the master for {MASTER_S} s")
         )
     runner.greenlet.join()
     if worker.left:
         log.warning(
-            "rows that the owner does not have are in %s; try: tailgauge report %s", worker.left, worker.left
+            "rows that the master does not have are in %s; try: tailgauge report %s", worker.left, worker.left
         )
     return ends[0] if ends else Exit.OK
 
 
 def _listen(runner: Any, end: Callable[[], None]) -> None:
-    """End when the owner has been silent for long, as counted by looks: a worker that stood still itself waits on."""
+    """End when the master has been silent for long, as counted by looks: a worker that stood still itself waits on."""
     heard, silent = None, 0
-    while silent < OWNER_S:
+    while silent < MASTER_S:
         gevent.sleep(1)
         silent = 0 if runner.last_heartbeat_timestamp != heard else silent + 1
         heard = runner.last_heartbeat_timestamp
@@ -355,7 +355,7 @@ def _listen(runner: Any, end: Callable[[], None]) -> None:
 
 
 def _follow(end: Callable[[], None]) -> None:
-    """End when standard input does: the owner that held the other end is gone."""
+    """End when standard input does: the master that held the other end is gone."""
     stdin = sys.stdin.fileno()
     while gevent.get_hub().threadpool.apply(os.read, (stdin, 1024)):
         continue

@@ -33,7 +33,7 @@ from tailgauge.worker.messages import Worker, prepare_process
 
 log = logging.getLogger("tailgauge")
 # A worker that imports an SDK on a busy machine is silent for longer than Locust's 3 s, and not lost. Our own messages tell
-# sooner of one that is, and Locust's cost the owner as much as these: one in five seconds will do.
+# sooner of one that is, and Locust's cost the master as much as these: one in five seconds will do.
 runners.HEARTBEAT_INTERVAL = 5
 runners.HEARTBEAT_LIVENESS = 3
 MANY = 1_000  # refused workers that are kept in mind
@@ -56,8 +56,8 @@ class EndedError(Exception):
     """How a request ended, for Locust's own statistics page."""
 
 
-class Owner:
-    """The owner's hooks in one Locust process; `run` is the run in progress or the last one.
+class Master:
+    """The master's hooks in one Locust process; `run` is the run in progress or the last one.
 
     One that `stays` lets the workers wait for another run.
     """
@@ -87,7 +87,7 @@ class Owner:
         ours, theirs = (__version__, SCHEMA_VERSION), (data["version"], data["schema"])
         if theirs != ours:
             self._refuse(
-                node, f"it is tailgauge {theirs[0]}, the owner of the run is {ours[0]}: install the same"
+                node, f"it is tailgauge {theirs[0]}, the master of the run is {ours[0]}: install the same"
             )
             return
         self.roster[node] = data
@@ -243,12 +243,12 @@ def _init(environment: Any, **_: Any) -> None:
         sys.exit(error.exit_code)
     for line in settings.estimate.lines():
         sys.stderr.write(f"tailgauge: {line}\n")
-    owner = Owner(environment, settings, seal, stays=environment.web_ui is not None)
-    owner.on_end = lambda run: _conclude(environment, run)
+    master = Master(environment, settings, seal, stays=environment.web_ui is not None)
+    master.on_end = lambda run: _conclude(environment, run)
     if not isinstance(runner, MasterRunner):
         attach_worker(environment, seal, _out(environment))
     if environment.web_ui is not None:
-        web.attach(environment, lambda: owner.run, metrics=metrics)
+        web.attach(environment, lambda: master.run, metrics=metrics)
     if (environment.parsed_options.num_users or 1) > 1:
         log.warning("-u is ignored: the scenario's schedule drives the load")
 
@@ -272,7 +272,7 @@ def _metrics(environment: Any) -> bool:
 
 
 def _end_refused(runner: Any, worker: Worker) -> None:
-    log.error("the owner of the run refused this worker: %s", worker.refused)
+    log.error("the master of the run refused this worker: %s", worker.refused)
     runner.environment.process_exit_code = int(Exit.TARGET)
     runner.quit()
 

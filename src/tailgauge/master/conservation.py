@@ -1,4 +1,4 @@
-"""Where every scheduled request went, from the owner's books.
+"""Where every scheduled request went, from the master's books.
 
     scheduled  = dispatched + client_drop + not_reached + lost
     dispatched = sum of ended classes + censored

@@ -1,4 +1,4 @@
-"""The simulated endpoint as the owner's child: started for a run, asked for its truth, stopped."""
+"""The simulated endpoint as the master's child: started for a run, asked for its truth, stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The owner's side of shipping: pieces of parts come in, whole and checked parts lie in the run folder.
+"""The master's side of shipping: pieces of parts come in, whole and checked parts lie in the run folder.
 
 Rule: nothing that comes is believed. Which worker sends is known from the channel, never from the message; a part is
 written under its own name only, at its own end only, and counts once its checksum and its footer are right. What cannot
@@ -24,7 +24,7 @@ from tailgauge.worker.part_sender import PIECE
 SHIPPED = ("requests", "attempts", "chunks", "health")
 OPEN = 4  # unfinished parts of one worker; one that begins more of them loses its oldest
 REMEMBERED = 64  # parts of one worker whose checksum is known, so that a piece that comes again is answered
-RESERVE = 64 * MEGABYTE  # bytes that are left free for what the owner itself has to write
+RESERVE = 64 * MEGABYTE  # bytes that are left free for what the master itself has to write
 _FILES = 1000  # likewise files, where the file system counts them
 _NAME = re.compile(r"part-([0-9]{1,6})-(0|[1-9][0-9]{0,8})\.parquet")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -71,7 +71,7 @@ class Inbox:
         except _RefusedError as error:
             why = str(error)
         except OSError as error:
-            why = f"the owner cannot write it: {advice(error, self._folder.path)}"
+            why = f"the master cannot write it: {advice(error, self._folder.path)}"
         if why is not None:
             self._forget(worker, key)
             return _answer(*key, 0, "refused", why)
@@ -119,7 +119,7 @@ class Inbox:
         if left is None:
             return
         if left.free < needed + self._reserve or (left.files is not None and left.files < _FILES):
-            raise _RefusedError(f"the owner's disk is full: {left}")
+            raise _RefusedError(f"the master's disk is full: {left}")
 
     def _finish(self, worker: int, key: _Key, coming: _Coming) -> None:
         if coming.digest.hexdigest() != coming.sha256:

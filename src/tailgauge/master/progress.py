@@ -1,4 +1,4 @@
-"""What the owner tells: run.json's frame, the live figures, and why a target could not be used.
+"""What the master tells: run.json's frame, the live figures, and why a target could not be used.
 
 Rule: plain values in, plain values and sentences out.
 """
@@ -51,7 +51,7 @@ def run_json(
     facts: dict[str, Any], state: str, notes: list[str], preflight: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """The frame of run.json; see docs/data-format.md."""
-    owner = {
+    master = {
         "host": platform.node(),
         "pid": os.getpid(),
         "kernel": platform.release(),
@@ -66,7 +66,7 @@ def run_json(
         **facts,
         "state": state,
         "versions": installed_versions(),
-        "owner": owner,
+        "master": master,
         "notes": list(notes),
         "preflight": list(preflight),
         "verdict": None,

@@ -1,7 +1,7 @@
-"""The owner's side of a run: makes the plan, hands it out, notices losses, drains, and writes what happened.
+"""The master's side of a run: makes the plan, hands it out, notices losses, drains, and writes what happened.
 
 Rule: the schedule is drawn once and handed out in slices, a lease each: what was handed to a worker is never handed to
-another. The owner sends no traffic and takes no row; it owns the run folder, run.json and the simulated endpoint.
+another. The master sends no traffic and takes no row; it owns the run folder, run.json and the simulated endpoint.
 """
 
 from __future__ import annotations

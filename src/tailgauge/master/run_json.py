@@ -1,4 +1,4 @@
-"""run.json: what the owner of a run says of it, as things stand.
+"""run.json: what the master of a run says of it, as things stand.
 
 Rule: reads the run and changes nothing.
 """
@@ -42,7 +42,7 @@ class Told(Protocol):
 
 
 def run_facts(run: Told) -> dict[str, Any]:
-    """What owner and workers write alike, so that either's record tells which run it was."""
+    """What master and workers write alike, so that either's record tells which run it was."""
     scenario = run.scenario
     told = [
         {"url": url, "simulated": target.url == SIMULATED, "protocol": target.protocol}

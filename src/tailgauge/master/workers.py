@@ -1,6 +1,6 @@
-"""What the owner knows of its workers: who they are, what they last said, and which of them are lost.
+"""What the master knows of its workers: who they are, what they last said, and which of them are lost.
 
-Rule: numbers as the workers said them, summed and nothing more; who is sent what is the owner's business.
+Rule: numbers as the workers said them, summed and nothing more; who is sent what is the master's business.
 
     joining -> running -> drained        failed: it said that it cannot go on
                   |  ^
@@ -23,7 +23,7 @@ from tailgauge.rows.run_folder import RunFolder
 from tailgauge.rows.schema import CLIENT_DROP
 
 SILENT_S = 4.0  # a worker that says nothing for so long gets no more slices
-CROWD = 200  # workers; of more of them each speaks less often, because the owner has one core
+CROWD = 200  # workers; of more of them each speaks less often, because the master has one core
 
 
 Held = tuple[int, int, int, int]  # a slice's begin and end in ns of the run; of how many shares it was which

@@ -1,6 +1,6 @@
 """The certificate: what this machine's own error was when it was last measured, and whether a run may cite it.
 
-Rule: a small JSON file, written by `tailgauge calibrate` and read by the owner of a run, which copies what it cites
+Rule: a small JSON file, written by `tailgauge calibrate` and read by the master of a run, which copies what it cites
 into run.json. It names the machine and the versions it holds for; a foreign, stale or damaged one is refused with the
 reason. The digest tells damage and careless edits, not forgery.
 """

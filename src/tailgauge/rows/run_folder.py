@@ -35,16 +35,16 @@ class RunFolder:
 
     @property
     def run_json(self) -> Path:
-        """What the owner says of the run."""
+        """What the master says of the run."""
         return self.path / "run.json"
 
     @property
     def mark(self) -> Path:
-        """A file by which a worker recognises that it shares this folder with the owner."""
-        return self.path / ".owner"
+        """A file by which a worker recognises that it shares this folder with the master."""
+        return self.path / ".master"
 
     def worker_json(self, worker: int) -> Path:
-        """What a worker says of itself, so that its rows can be read without the owner's word."""
+        """What a worker says of itself, so that its rows can be read without the master's word."""
         return self.path / "workers" / f"{worker}.json"
 
     def part(self, table: str, worker: int, number: int | str) -> Path:

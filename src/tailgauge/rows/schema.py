@@ -15,6 +15,7 @@ Schema history (docs/data-format.md repeats it; every version has a fixture that
   4  0.1.0  health: interval stamps, quantiles of the hand-over lag and of late dispatch, waits for connections, what
             TCP lost; attempts: the wait for a connection; chunks: exact, and
             gap_ns and lag_ns, which are null where the row before says it
+  5  0.1.0  names only: run.json: owner -> master
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Annotated, get_type_hints
 
 from tailgauge.rows.health import HealthRow
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 # How an attempt, a leg or a request ended. `client_drop` is a request only: it was never sent.
 OK = "ok"

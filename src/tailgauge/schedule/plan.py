@@ -1,6 +1,6 @@
 """The whole schedule of a run: when each request arrives, of which kind it is, and how much it asks for.
 
-Rule: drawn once, by the owner, from the scenario and its seed. What a prompt file says goes before what a trace says,
+Rule: drawn once, by the master, from the scenario and its seed. What a prompt file says goes before what a trace says,
 and that before the traffic's own sizes.
 """
 

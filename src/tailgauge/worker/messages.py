@@ -1,6 +1,6 @@
-"""A worker's ear: takes the owner's messages and hands each to the task of its run.
+"""A worker's ear: takes the master's messages and hands each to the task of its run.
 
-Rule: everything a worker knows comes in messages; those of an earlier run are for no one. It says hello until the owner
+Rule: everything a worker knows comes in messages; those of an earlier run are for no one. It says hello until the master
 welcomes or refuses it, and takes part in whatever run comes then.
 """
 
@@ -43,15 +43,15 @@ def prepare_process() -> None:
 
 
 class Worker:
-    """One worker process; takes part in one run at a time. `out`: where it keeps rows until the owner has them."""
+    """One worker process; takes part in one run at a time. `out`: where it keeps rows until the master has them."""
 
     def __init__(self, link: Link, name: str, out: Path, on_ended: Any, *, is_child: bool = False) -> None:
         self._link, self._name, self._out, self._on_ended = link, name, out, on_ended
         self._is_child = is_child
         self._task: Task | None = None
         self._welcome = False
-        self.refused: str | None = None  # why the owner wants nothing of this worker
-        self.left = ""  # the folder in which rows stay that the owner does not have
+        self.refused: str | None = None  # why the master wants nothing of this worker
+        self.left = ""  # the folder in which rows stay that the master does not have
         self.on_refused: Callable[[], None] = lambda: None
         self._holder = hold_kernel_stamps()
         for kind, handler in (("welcome", self._welcomed), ("refused", self._refused), ("plan", self._plan),
@@ -61,20 +61,20 @@ class Worker:
             link.hear(kind, handler)
 
     def hello(self) -> None:
-        """Tell the owner that this worker is there, until it answers."""
+        """Tell the master that this worker is there, until it answers."""
         told = {"name": self._name, "host": platform.node(), "pid": os.getpid(), "boot_id": boot_id()}
         told |= {"version": __version__, "schema": SCHEMA_VERSION, "child": self._is_child}
         while not self._welcome and self.refused is None:
             self._link.send("hello", told)
             gevent.sleep(HELLO_S)
 
-    def finish(self, reason: str, *, owner_gone: bool = True) -> bool:
+    def finish(self, reason: str, *, master_gone: bool = True) -> bool:
         """End the run in progress, if there is one, before its time. What was recorded goes home, or stays readable."""
         task = self._task
         if task is None or task.finished.is_set():
             return False
         log.warning("%s: closing what is open and writing what was recorded", reason)
-        task.leave(reason, owner_gone=owner_gone)
+        task.leave(reason, master_gone=master_gone)
         self.left = "" if task.is_home else str(task.folder.path)
         return True
 

@@ -1,8 +1,8 @@
-"""A worker's finished parts on their way to the owner, where the two share no folder.
+"""A worker's finished parts on their way to the master, where the two share no folder.
 
 Rule: pure but for reading the files: no socket, no greenlet, and no work per request. Parts go in the order written, one
-at a time, in pieces. A piece is acknowledged by how much of its part the owner has; what is not acknowledged is sent
-again. Nothing is deleted here: a part stays where it was written until the owner has the whole run.
+at a time, in pieces. A piece is acknowledged by how much of its part the master has; what is not acknowledged is sent
+again. Nothing is deleted here: a part stays where it was written until the master has the whole run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PIECE = 128 * 1024  # bytes of a message, at most
 WINDOW = 4  # messages that are under way without an answer, at most
 SILENCE_NS = 5_000_000_000  # without progress for so long, the last acknowledged place is sent again
 _PROBE = (
-    1024  # bytes of that: an owner that is away for an hour finds no hundred megabytes when it comes back
+    1024  # bytes of that: a master that is away for an hour finds no hundred megabytes when it comes back
 )
 
 Send = Callable[[dict[str, Any]], None]
@@ -34,15 +34,15 @@ class _Part:
     size: int
     sha256: str
     sent: int = 0  # bytes handed to `send`
-    acknowledged: int = 0  # bytes that the owner has
-    told: int = 0  # what the owner said last: less than that, if it had to forget
+    acknowledged: int = 0  # bytes that the master has
+    told: int = 0  # what the master said last: less than that, if it had to forget
 
 
 class Outbox:
-    """Parts of one worker that the owner does not have yet.
+    """Parts of one worker that the master does not have yet.
 
     `send` takes one message, to which the caller adds run and worker; what it loses or fails to send is sent again.
-    `refused` says why the owner (or the disk) did not take a part: the first such reason, None without any.
+    `refused` says why the master (or the disk) did not take a part: the first such reason, None without any.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class Outbox:
 
     @property
     def waiting(self) -> int:
-        """Bytes that the owner does not have yet and has not refused."""
+        """Bytes that the master does not have yet and has not refused."""
         return sum(part.size - part.acknowledged for part in tuple(self._parts))
 
     @property
     def unshipped(self) -> list[str]:
-        """Parts that the owner does not have, as `<table>/<name>`: refused ones first, then those that wait."""
+        """Parts that the master does not have, as `<table>/<name>`: refused ones first, then those that wait."""
         return [f"{part.table}/{part.path.name}" for part in (*self._kept, *tuple(self._parts))]
 
     def pump(self) -> None:
@@ -90,7 +90,7 @@ class Outbox:
             self._pumping = False
 
     def got(self, data: dict[str, Any]) -> None:
-        """The owner's answer to a piece; sends what it makes room for. Answers about other parts are late ones."""
+        """The master's answer to a piece; sends what it makes room for. Answers about other parts are late ones."""
         part = self._parts[0] if self._parts else None
         if part is None or (data["table"], data["name"]) != (part.table, part.path.name):
             return
@@ -130,7 +130,7 @@ class Outbox:
         return None
 
     def _go_back_after_silence(self, part: _Part) -> None:
-        """Forget what was sent and not acknowledged, and what the owner had and has no more."""
+        """Forget what was sent and not acknowledged, and what the master had and has no more."""
         if part.sent > 0 and self._now_ns() - self._moved_at_ns >= SILENCE_NS:
             part.acknowledged = part.sent = part.told if part.told < part.size else 0
             self._probing = True

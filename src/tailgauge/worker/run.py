@@ -1,7 +1,7 @@
 """One run in one worker, from the plan to `drained`.
 
 Rule: what this worker did is in its own files before it says that it has drained. A failure to record is told to the
-owner at once, and ends the run.
+master at once, and ends the run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tailgauge.worker.admission import begins, guard_for
 from tailgauge.worker.attempts import Attempts
 from tailgauge.worker.cache_tracker import CacheBook
 from tailgauge.worker.clock.offset import EVERY_S
-from tailgauge.worker.clock.sync import OwnerClock
+from tailgauge.worker.clock.sync import MasterClock
 from tailgauge.worker.dispatcher import Dispatcher
 from tailgauge.worker.health.counters import Counters
 from tailgauge.worker.health.live import Watch
@@ -48,7 +48,7 @@ from tailgauge.worker.preflight_calls import try_out
 log = logging.getLogger("tailgauge")
 FLUSH_EVERY = 4  # seconds; a part at least every 5 s, the writing included; times the pace in a crowd
 PARTING_S = 10.0  # that a worker which is told to end takes to bring its rows home
-_LOOK_S = 0.05  # between two looks at what is still on its way to the owner
+_LOOK_S = 0.05  # between two looks at what is still on its way to the master
 
 
 class Task:
@@ -81,20 +81,20 @@ class Task:
         self.dispatcher = Dispatcher(
             self.scenario, self._makers, self.attempts, self.recorder, self.counters, on_ended, self._on_bug
         )
-        self.clock = OwnerClock(lambda t0: link.send("ping", self._told({"t0": t0})), plan["boot_id"])
+        self.clock = MasterClock(lambda t0: link.send("ping", self._told({"t0": t0})), plan["boot_id"])
         self._clock_now: dict[str, int | None] = {}
         self.finished = Event()
         self._went_home = Event()
         self._draining = False
         self._closing = False  # nothing is recorded any more
-        self.owner_gone = False
+        self.master_gone = False
         self._state = "running"
         self._why: str | None = None
         self._walker: Any = None
         self._reporter: Any = None
         self._health: Health | None = None
         self._watch: Watch | None = None
-        self._owner_start_ns: int | None = None
+        self._master_start_ns: int | None = None
         self._cpu_s: dict[str, float] = {}
 
     def _endpoint(self, url: str, target: Target) -> Endpoint:
@@ -126,7 +126,7 @@ class Task:
     # --- from plan to go --------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Measure the clock against the owner's, write who this is, and say that all stands."""
+        """Measure the clock against the master's, write who this is, and say that all stands."""
         self.recorder.warm_up()
         self.attempts.warm_up()
         self.clock.measure()
@@ -137,7 +137,7 @@ class Task:
 
     @property
     def _shared(self) -> bool:
-        """Whether this worker writes into the owner's own folder; else its parts are shipped there."""
+        """Whether this worker writes into the master's own folder; else its parts are shipped there."""
         return str(self.folder.path) == str(self._plan["folder"])
 
     def _told(self, what: dict[str, Any]) -> dict[str, Any]:
@@ -152,12 +152,12 @@ class Task:
         return self._makers
 
     def preflight(self) -> None:
-        """Real calls before the run; tells the owner what came of them."""
+        """Real calls before the run; tells the master what came of them."""
         tried = try_out(self.scenario, self.attempts, self.recorder, self._prices, self._learn)
         self._link.send("tried", self._told(tried.as_message()))
 
     def preopen(self) -> None:
-        """Open connections before the run, as many as the scenario says; tells the owner of those that failed."""
+        """Open connections before the run, as many as the scenario says; tells the master of those that failed."""
         targets = (self.scenario.target, self.scenario.second_target)
         missing = []
         for transport, url, target in zip(self._transports, self._urls, targets, strict=False):
@@ -171,12 +171,12 @@ class Task:
         self._link.send("opened", self._told({"missing": missing}))
 
     def go(self, data: dict[str, Any]) -> None:
-        """Begin: the start is an absolute time on the owner's clock; with it comes what the preflight learnt."""
+        """Begin: the start is an absolute time on the master's clock; with it comes what the preflight learnt."""
         learnt, limit = Learnt(*data["learnt"]), Amount.of_plain(data["limit"])
         self._learn(learnt)
         self._guard(limit, learnt)
         self._plan["run"] |= learnt.facts()
-        self._owner_start_ns = data["start_at_ns"]
+        self._master_start_ns = data["start_at_ns"]
         start_at_ns = data["start_at_ns"] - (self.clock.offset()["offset_ns"] or 0)
         self._write_self()
         self._health = Health(self.counters, self._transports)
@@ -260,13 +260,13 @@ class Task:
         }
 
     def got(self, data: dict[str, Any]) -> None:
-        """The owner says how much of a part it has."""
+        """The master says how much of a part it has."""
         if self.outbox is not None:
             self.outbox.got(data)
             self.outbox.pump()
 
     def home(self) -> None:
-        """The owner has every row: this worker's own copy has served its time. Another one may share the folder."""
+        """The master has every row: this worker's own copy has served its time. Another one may share the folder."""
         if self.finished.is_set() and not self._shared:
             self._went_home.set()
             for path in [
@@ -319,33 +319,33 @@ class Task:
         self._write_self()
         self._link.send("drained", self._told({**self._said(), "self": self._self()}))
 
-    def leave(self, reason: str, *, owner_gone: bool) -> None:
-        """End now: open requests are closed, and what was recorded goes home if the owner is there and takes it soon."""
+    def leave(self, reason: str, *, master_gone: bool) -> None:
+        """End now: open requests are closed, and what was recorded goes home if the master is there and takes it soon."""
         self._why = reason
-        self.owner_gone = owner_gone
-        give_up = gevent.spawn_later(PARTING_S, setattr, self, "owner_gone", True)
+        self.master_gone = master_gone
+        give_up = gevent.spawn_later(PARTING_S, setattr, self, "master_gone", True)
         self.dispatcher.hurry()
         self.drain(0.0)
-        if not (self.owner_gone or self._shared):
+        if not (self.master_gone or self._shared):
             self._went_home.wait(timeout=PARTING_S)
         give_up.kill()
 
     @property
     def is_home(self) -> bool:
-        """Whether the owner has every row."""
-        return self._went_home.is_set() or (self._shared and not self.owner_gone)
+        """Whether the master has every row."""
+        return self._went_home.is_set() or (self._shared and not self.master_gone)
 
     def _ship_slice(self, data: dict[str, Any]) -> None:
         self._link.send("part", self._told(data))
 
     def _ship(self) -> None:
-        """Until the owner has every part that it takes, or is gone."""
-        while self.outbox is not None and self.outbox.waiting and not self.owner_gone:
+        """Until the master has every part that it takes, or is gone."""
+        while self.outbox is not None and self.outbox.waiting and not self.master_gone:
             self.outbox.pump()
             gevent.sleep(_LOOK_S)
         if self.outbox is not None and self.outbox.refused is not None:
             log.warning(
-                "the owner did not take %s: %s", ", ".join(self.outbox.unshipped), self.outbox.refused
+                "the master did not take %s: %s", ", ".join(self.outbox.unshipped), self.outbox.refused
             )
 
     def _self(self) -> dict[str, Any]:
@@ -370,7 +370,7 @@ class Task:
         }
 
     def _write_self(self) -> None:
-        run = {**self._plan["run"], "start_at_ns": self._owner_start_ns}
+        run = {**self._plan["run"], "start_at_ns": self._master_start_ns}
         try:
             write_json(self.folder.worker_json(self.number), {**self._self(), "run": run})
         except OSError as error:
@@ -379,11 +379,11 @@ class Task:
 
 
 def _folder(plan: dict[str, Any], out: Path) -> RunFolder:
-    """The owner's own run folder where this worker sees it, else one of the same name in `out`."""
+    """The master's own run folder where this worker sees it, else one of the same name in `out`."""
     shared = RunFolder(Path(plan["folder"]))
     try:
         if shared.mark.read_text() == plan["mark"]:
             return shared
     except OSError as error:
-        log.info("the owner's run folder is not here (%s): parts are kept until it has them", error.strerror)
+        log.info("the master's run folder is not here (%s): parts are kept until it has them", error.strerror)
     return RunFolder((out / "runs" / Path(plan["run"]["run_id"]).name).resolve())

@@ -9,7 +9,7 @@ from typing import Any
 import gevent
 
 from tailgauge.channel.auth import Seal
-from tailgauge.channel.messages import FROM_OWNER, FROM_WORKER, Link
+from tailgauge.channel.messages import FROM_MASTER, FROM_WORKER, Link
 
 
 class Runner:
@@ -40,7 +40,7 @@ def slow(sender: str, data: Any) -> None:
     heard.append([sender, data.get("kind")])
 
 
-for kind in (*FROM_WORKER, *FROM_OWNER):
+for kind in (*FROM_WORKER, *FROM_MASTER):
     link.hear(
         kind,
         (lambda sender, data: heard.append([sender, data["kind"]])) if kind in {"ping", "pong"} else slow,

@@ -1,6 +1,6 @@
 """Somebody who speaks Locust's protocol and has no token: `stranger.py HOST PORT SECONDS VICTIM`, one JSON object printed.
 
-Rule: it says that it is ready, greets the owner with a mark of its own making, and speaks in the name of the worker VICTIM;
+Rule: it says that it is ready, greets the master with a mark of its own making, and speaks in the name of the worker VICTIM;
 then it tells what kinds of messages it was sent.
 """
 

@@ -208,12 +208,12 @@ def _coalesced(streamed: Steady) -> Check:
 def _stalled(streamed: Steady) -> Check:
     counts = streamed.gap_counts
     some = counts > 0
-    owner = np.repeat(np.arange(len(counts)), counts)
+    stream = np.repeat(np.arange(len(counts)), counts)
     gaps = streamed.gaps_ns / 1e6
-    late = stalls(gaps, owner) if len(gaps) else np.zeros(0, np.bool_)
+    late = stalls(gaps, stream) if len(gaps) else np.zeros(0, np.bool_)
     stood, lost = np.zeros(len(counts), np.bool_), np.zeros(len(counts))
-    stood[owner[late]] = True
-    np.add.at(lost, owner[late], gaps[late])
+    stood[stream[late]] = True
+    np.add.at(lost, stream[late], gaps[late])
     said = f"{int(stood.sum())} of {int(some.sum())} streams stand still for more than a second"
     return of_share(
         "stalled", stood[some], 0.01, said, saved(lost[some], _ms(streamed, "last_content_at_ns")[some])

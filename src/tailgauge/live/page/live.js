@@ -163,7 +163,7 @@ function show(told) {
 function fall_silent() {
   const since = known.heard ? known.heard.toLocaleTimeString() : "never";
   at("stale").hidden = false;
-  put(at("stale"), `Nothing comes from the run's owner any more; last heard: ${since}. After its last run it ends, and this page stays as it was. The report is written then.`);
+  put(at("stale"), `Nothing comes from the run's master any more; last heard: ${since}. After its last run it ends, and this page stays as it was. The report is written then.`);
 }
 
 async function ask() {

@@ -1,4 +1,4 @@
-"""One clock offset for a whole run, from the pings between a worker and its owner.
+"""One clock offset for a whole run, from the pings between a worker and its master.
 
 Rule: pure. A ping gives the offset within half its round trip (clock.offset_from_ping). Delays only add, so of every
 WINDOW pings one after the other the tightest is kept. The rows of a worker are moved by one offset, so that what lies
@@ -31,7 +31,7 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class RunOffset:
-    """owner clock = worker clock + offset_ns, within error_ns during the pings; `drift_ppb`, parts in 10^9, where known."""
+    """master clock = worker clock + offset_ns, within error_ns during the pings; `drift_ppb`, parts in 10^9, where known."""
 
     offset_ns: int
     error_ns: int

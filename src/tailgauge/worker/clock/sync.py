@@ -1,4 +1,4 @@
-"""What a worker knows of the owner's clock, from the pings between them.
+"""What a worker knows of the master's clock, from the pings between them.
 
 Rule: pings go out here and their answers come back here; what follows from them is in `offsets`.
 """
@@ -17,8 +17,8 @@ _ANSWER_S = 2.0
 Told = dict[str, int | None]
 
 
-class OwnerClock:
-    """The owner's clock as seen from here; `send` sends a ping with its time, `its_boot_id` names the owner's kernel."""
+class MasterClock:
+    """The master's clock as seen from here; `send` sends a ping with its time, `its_boot_id` names the master's kernel."""
 
     def __init__(self, send: Callable[[int], object], its_boot_id: str) -> None:
         self._send, self._its_boot_id = send, its_boot_id
@@ -26,17 +26,17 @@ class OwnerClock:
         self._answered = Event()
 
     def ping(self) -> None:
-        """Ask for the owner's time."""
+        """Ask for the master's time."""
         self._send(monotonic_ns())
 
     def answer(self, t0: int, t1: int, t2: int) -> None:
-        """The owner's answer: sent at `t0` of this clock, received and answered at `t1` and `t2` of its own."""
+        """The master's answer: sent at `t0` of this clock, received and answered at `t1` and `t2` of its own."""
         now = monotonic_ns()
         self._pings.append(Ping(now, offset_from_ping(t0, t1, t2, now)))
         self._answered.set()
 
     def measure(self) -> None:
-        """Pings one after the other; an owner that did answer and no longer does is gone."""
+        """Pings one after the other; a master that did answer and no longer does is gone."""
         for _ in range(WINDOW):
             self._answered.clear()
             self.ping()
@@ -45,13 +45,13 @@ class OwnerClock:
 
     @property
     def is_own(self) -> bool:
-        """Whether owner and worker run on one kernel, which has one clock."""
+        """Whether master and worker run on one kernel, which has one clock."""
         if not boot_id() or boot_id() != self._its_boot_id:
             return False
         return all(abs(p.offset.offset_ns) <= p.offset.error_ns for p in tightest(self._pings[:WINDOW]))
 
     def offset(self) -> Told:
-        """Offset to the owner's clock; exactly 0 where both have one, null where no ping came back."""
+        """Offset to the master's clock; exactly 0 where both have one, null where no ping came back."""
         if self.is_own:
             return asdict(RunOffset(0, 0, None))
         if not self._pings:

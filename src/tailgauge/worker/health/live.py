@@ -1,6 +1,6 @@
 """What a worker tells of itself while it runs, so that the verdict so far can be shown.
 
-Rule: counts of the steady stage only, as in the report; the owner judges (see `so_far`).
+Rule: counts of the steady stage only, as in the report; the master judges (see `so_far`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,24 @@
+"""Names of older schemas and what they are called now: the one table that lets older run folders load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tailgauge_analysis.text.json_values import Json
+
+# Schema 4 and older: keys of run.json and workers/<n>.json, and columns by table.
+KEYS = {"owner": "master"}
+COLUMNS: Mapping[str, Mapping[str, str]] = {}
+
+
+def renamed(tree: Json) -> Json:
+    """The table of a JSON file, under the names of today; a worker's file repeats the run's in `run`."""
+    now = {KEYS.get(key, key): value for key, value in tree.items()}
+    if isinstance(now.get("run"), dict):
+        now["run"] = {KEYS.get(key, key): value for key, value in now["run"].items()}
+    return now
+
+
+def columns(table: str) -> Mapping[str, str]:
+    """The old name of each column of a table that had another one."""
+    return {now: old for old, now in COLUMNS.get(table, {}).items()}
