@@ -14,11 +14,11 @@ from pathlib import Path
 from tailgauge.errors import RunDataError
 from tailgauge_analysis.load.problems import MASTER, NOTE, Problem
 from tailgauge_analysis.load.run_files import load
+from tailgauge_analysis.load.run_json import RunJson
 from tailgauge_analysis.load.worker_entry import entries
 from tailgauge_analysis.text.formatting import listed, plain, plural
-from tailgauge_analysis.text.json_values import Json, listing, table, text, whole
+from tailgauge_analysis.text.json_values import Json, listing, table, whole
 
-STATES = ("running", "complete", "interrupted", "guarded", "failed", "unusable")
 PLANNED = ("open", "partly open")  # arrivals whose number is in the plan, not in what the workers did
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 _Found = list[tuple[Path, Json]]
@@ -39,7 +39,7 @@ def read(folders: Sequence[Path]) -> tuple[Json, list[Problem]]:
     if not masters:
         lacks = "damaged" if any((folder / "run.json").exists() for folder in folders) else "missing"
         problems.append(Problem(MASTER, _without_master(lacks, workers)))
-    return _normal({**run, "workers": workers}, folders, home, closed=closed), problems
+    return _complete({**run, "workers": workers}, folders, home, closed=closed), problems
 
 
 def notes_of(run: Json) -> list[Problem]:
@@ -77,56 +77,21 @@ def _same_run(trees: _Found) -> None:
         )
 
 
-def _normal(run: Json, folders: Sequence[Path], home: Path | None, *, closed: bool) -> Json:
-    run_id = run.get("run_id") if isinstance(run.get("run_id"), str) else folders[0].resolve().name
-    if not _RUN_ID.fullmatch(str(run_id)):
+def _complete(run: Json, folders: Sequence[Path], home: Path | None, *, closed: bool) -> Json:
+    """Every key of run.json with its type, and what follows from the files."""
+    given = RunJson.model_validate(run)
+    run_id = run["run_id"] if isinstance(run.get("run_id"), str) else folders[0].resolve().name
+    if not _RUN_ID.fullmatch(run_id):
         raise RunDataError(f"{folders[0]}: run_id {run_id!r} cannot name a report folder")
-    counted, arrival = table(run, "conservation"), text(run.get("arrival"))
+    tokens = given.engine_tokens
     return {
-        "schema_version": whole(run.get("schema_version")),
+        **given.model_dump(),
         "run_id": run_id,
         "home": home,  # the folder with run.json
         "rebuilt": home is None,
         "closed": closed,  # its master had the last word
-        "state": run.get("state") if run.get("state") in STATES else "interrupted",
-        "scenario": table(run, "scenario"),
-        "scenario_file": text(run.get("scenario_file")),
-        "overrides": [item for item in listing(run, "overrides") if isinstance(item, str)],
-        "started_at": text(run.get("started_at")),
-        "start_at_ns": whole(run.get("start_at_ns")),
-        "admission_end_at_ns": whole(run.get("admission_end_at_ns")),
-        "ended_at_ns": whole(run.get("ended_at_ns")),
-        "seed": whole(run.get("seed")),
-        "arrival": arrival,
-        "virtual": run.get("virtual") is True,
-        "trace": table(run, "trace"),
-        "estimate": table(run, "estimate"),
-        "target": _facts(table(run, "target")),
-        "second_target": _facts(table(run, "second_target")),
-        "versions": _facts(table(run, "versions")),
-        "master": _facts(table(run, "master")),
-        "certificate": table(run, "certificate"),
-        "engine_tokens": _engine(table(run, "engine_tokens")),
-        "workers": run["workers"],
-        "conservation": counted if closed else {},
-        "planned": whole(counted.get("scheduled")) if arrival in PLANNED else None,
-        "notes": [note for note in listing(run, "notes") if isinstance(note, str)],
-        "preflight": [
-            {"ended": "unknown", **_facts(entry)}
-            for entry in listing(run, "preflight")
-            if isinstance(entry, dict)
-        ],
+        "engine_tokens": {**tokens.model_dump(), "engine": plain(tokens.engine, 40)} if tokens else {},
+        "conservation": given.conservation if closed else {},
+        "planned": whole(given.conservation.get("scheduled")) if given.arrival in PLANNED else None,
+        "preflight": [{"ended": "unknown", **entry} for entry in given.preflight],
     }
-
-
-def _engine(told: Json) -> Json:
-    """Empty where the engine's count is not known whole."""
-    engine, before, after = text(told.get("engine")), whole(told.get("before")), whole(told.get("after"))
-    if not engine or before is None or after is None:
-        return {}
-    return {"engine": plain(engine, 40), "before": before, "after": after}
-
-
-def _facts(tree: Json) -> Json:
-    """The entries that are text or a whole number; what is not known is left out."""
-    return {str(key): value for key, value in tree.items() if isinstance(value, str | int)}

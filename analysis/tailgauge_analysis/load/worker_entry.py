@@ -8,13 +8,12 @@ written at the start: its counts are of then, and count nothing.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
-from tailgauge_analysis.text.json_values import Json, listing, table, text, whole
+from tailgauge_analysis.load.run_json import WorkerJson
+from tailgauge_analysis.text.json_values import Json, table, text, whole
 
-STATES = ("joining", "running", "drained", "failed", "lost")
 ENDED = ("drained", "failed")  # what a worker says of itself at its end
 MOST = 10_000  # workers of a run
 _COUNTED = ("counts", "leased", "rows")  # what was so only when it was written
@@ -34,7 +33,7 @@ def entries(by_master: Sequence[Any], own: Sequence[Json], *, master_ended: bool
     others = range(last) if not told and last < MOST else ()
     numbers = sorted(told if master_ended else {*told, *records, *others})
     known = [join(told.get(number, {}), records.get(number, {})) for number in numbers]
-    return [_normal({**entry, "worker": number}) for number, entry in zip(numbers, known, strict=True)]
+    return [_complete({**entry, "worker": number}) for number, entry in zip(numbers, known, strict=True)]
 
 
 def _number(entry: Any) -> int | None:
@@ -61,54 +60,13 @@ def _of_orphan(told: Json, record: Json) -> Json:
     return {**kept, **words, "own_state": record.get("state", "")}
 
 
-def _normal(entry: Json) -> Json:
-    clock = table(entry, "clock")
-    leased = entry["leased"] if "leased" in entry else table(entry, "counts").get("leased")
+def _complete(entry: Json) -> Json:
+    """Every key with its type, the clock's beside the others."""
+    given = WorkerJson.model_validate(entry)
+    leased = given.leased if "leased" in entry else whole(given.counts.get("leased"))
     return {
-        "worker": entry["worker"],
-        "name": text(entry.get("name")),
-        "host": text(entry.get("host")),
-        "pid": whole(entry.get("pid")),
-        "state": entry.get("state") if entry.get("state") in STATES else "unknown",
+        **given.model_dump(exclude={"clock"}),
+        **given.clock.model_dump(),
+        "leased": leased,
         "own_state": text(entry.get("own_state")),
-        "offset_ns": whole(clock.get("offset_ns")),
-        "error_ns": whole(clock.get("error_ns")),
-        "drift_ppb": whole(clock.get("drift_ppb")),
-        "stamps": text(entry.get("stamps")),
-        "why": text(entry.get("why")),
-        "leased": whole(leased),
-        "counts": table(entry, "counts"),
-        "rows": _counts(entry, "rows"),
-        "unwritten": {name: n for name, n in _counts(entry, "unwritten").items() if n > 0},
-        "missing": _stretches(entry, "missing"),
-        "silent": _stretches(entry, "silent"),
-        "late_s": seconds(entry.get("late_s")),
     }
-
-
-def seconds(value: Any) -> float | None:
-    """The finite number of seconds, 0 or more, that `value` is, else None."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) and 0 <= number < 1e9 else None
-
-
-def _counts(entry: Json, key: str) -> dict[str, int]:
-    return {str(name): n for name, value in table(entry, key).items() if (n := whole(value)) is not None}
-
-
-def _stretches(entry: Json, key: str) -> list[Json]:
-    """Stretches of the run; `to_s` is None where one did not end."""
-    found = []
-    for one in listing(entry, key):
-        if not isinstance(one, dict):
-            continue
-        since, until, n = seconds(one.get("from_s")), seconds(one.get("to_s")), whole(one.get("requests", 0))
-        ordered = since is not None and (until is None or until >= since)
-        if ordered and n is not None and n >= 0 and (until is not None or one.get("to_s", "") is None):
-            found.append({"from_s": since, "to_s": until, "requests": n})
-    return found

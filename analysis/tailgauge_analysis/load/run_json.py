@@ -1,0 +1,174 @@
+"""run.json and workers/<n>.json as models: read by run_record.py and worker_entry.py, documented in docs/data-format.md.
+
+The files may be damaged, forged or older: a value of another type counts as absent, so that every key has its type.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    OnErrorOmit,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
+
+from tailgauge_analysis.text.json_values import Json
+
+Whole = Annotated[int, Field(gt=-(1 << 62), lt=1 << 62)]
+Seconds = Annotated[float, Field(ge=0, lt=1e9, allow_inf_nan=False)]
+Facts = dict[str, OnErrorOmit[str | bool | Whole]]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", use_attribute_docstrings=True)
+
+
+class _Tolerant(_Strict):
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _damaged_is_absent(
+        cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo
+    ) -> Any:
+        try:
+            return handler(value)
+        except ValidationError:
+            return cls.model_fields[str(info.field_name)].get_default(call_default_factory=True)
+
+
+class Stretch(_Strict):
+    """Seconds of the run; `to_s` is null where the stretch did not end."""
+
+    from_s: Seconds
+    to_s: Seconds | None
+    requests: Annotated[Whole, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Stretch:
+        if self.to_s is not None and self.to_s < self.from_s:
+            raise ValueError("to_s lies before from_s")
+        return self
+
+
+class Clock(_Tolerant):
+    """A worker's clock against the master's."""
+
+    offset_ns: Whole | None = None
+    error_ns: Whole | None = None
+    drift_ppb: Whole | None = None
+
+
+class WorkerJson(_Tolerant):
+    """An entry of `workers` in run.json, and the worker's own record, workers/<n>.json."""
+
+    worker: Whole | None = None
+    """number of the worker"""
+    name: str = ""
+    """Locust's name of the worker"""
+    host: str = ""
+    """host name"""
+    pid: Whole | None = None
+    """process id"""
+    state: Literal["joining", "running", "drained", "failed", "lost", "unknown"] = "unknown"
+    """joining, running, drained, failed or lost"""
+    clock: Clock = Clock()
+    """offset_ns, error_ns and drift_ppb against the master's clock"""
+    stamps: str = ""
+    """timestamp source: kernel or user"""
+    why: str = ""
+    """reason of a failure"""
+    leased: Whole | None = None
+    """requests leased to it"""
+    counts: Json = {}
+    """dispatched, client_drop, not_reached, ended, censored"""
+    rows: dict[str, OnErrorOmit[Whole]] = {}
+    """rows by table"""
+    unwritten: dict[str, OnErrorOmit[Annotated[Whole, Field(gt=0)]]] = {}
+    """rows by table that were recorded and could not be written"""
+    missing: list[OnErrorOmit[Stretch]] = []
+    """from_s, to_s, requests: stretches of the run whose leased arrivals left no row"""
+    silent: list[OnErrorOmit[Stretch]] = []
+    """from_s, to_s: stretches without a message from it; to_s null: until the end"""
+    late_s: Seconds | None = None
+    """when a late joiner started; null for others"""
+
+
+class EngineTokens(_Strict):
+    """Known whole or not at all."""
+
+    engine: str = Field(min_length=1)
+    before: Whole
+    after: Whole
+
+
+class RunJson(_Tolerant):
+    """run.json; older runs lack keys."""
+
+    schema_version: Whole | None = None
+    """version of this format"""
+    run_id: str = ""
+    """`<UTC>-<scenario>-<4 hex>`, the folder's name"""
+    state: Literal["running", "complete", "interrupted", "guarded", "failed", "unusable"] = "interrupted"
+    """running, complete, interrupted, guarded (a guard's limit was reached), failed or unusable (the preflight failed)"""
+    scenario: Json = {}
+    """the resolved scenario with all defaults, without secrets"""
+    scenario_file: str = ""
+    """its file"""
+    overrides: list[OnErrorOmit[str]] = []
+    """changes made on the command line"""
+    started_at: str = ""
+    """wall-clock start, ISO 8601 UTC; a label only"""
+    start_at_ns: Whole | None = None
+    """the master's monotonic clock at the zero of the run clock"""
+    admission_end_at_ns: Whole | None = None
+    """the master's clock when admission ended; null before that"""
+    ended_at_ns: Whole | None = None
+    """the master's clock at the end of the drain; null before that"""
+    seed: Whole | None = None
+    """seed of arrivals, sizes and prompts"""
+    arrival: str = ""
+    """open, closed or partly open"""
+    virtual: bool = False
+    """true: a dry run; absent or false: real time"""
+    trace: Json = {}
+    """of a replayed trace: rows read, and dropped by reason; absent without one"""
+    estimate: Json = {}
+    """calls, tokens and cost expected before the run, null if unknown; absent in older runs"""
+    tokens_per_word: Any = None
+    """tokens per word of the prompts, measured by the preflight; null if unknown"""
+    overhead_tokens: Any = None
+    """tokens of a prompt beyond its text, measured by the preflight; null if unknown"""
+    target: Facts = {}
+    """url, simulated, protocol"""
+    second_target: Facts = {}
+    """the same of the second target; null without one"""
+    versions: Facts = {}
+    """versions of tailgauge and its dependencies"""
+    master: Facts = {}
+    """host, pid, kernel, cpu_count, python and other facts that identify the machine"""
+    workers: list[Any] = []
+    """one entry per worker, see below"""
+    conservation: Json = {}
+    """scheduled, dispatched, client_drop, not_reached, lost, ended by class, censored; preflight excluded"""
+    engine_tokens: EngineTokens | None = None
+    """the engine's own token counter, from its page /metrics: engine (vLLM or llama.cpp), before, after; null if users do not
+    cancel, at a provider, at the simulated endpoint, or if the page could not be read; absent in dry runs and older runs
+    """
+    certificate: Json = {}
+    """the cited certificate: id, made_at, host, transport (plain or tls), rates in chunks/s, errors in ms; or id null and why;
+    absent in dry runs
+    """
+    notes: list[OnErrorOmit[str]] = []
+    """incidents that the master noted"""
+    preflight: list[OnErrorOmit[Facts]] = []
+    """request_id, target, model, words, input_tokens, ended, status, error_type, message of each preflight request, and whether
+    the run needed it
+    """
+    verdict: Any = None
+    """verdict, reasons and exit_code once a report was made; null before that"""
