@@ -69,7 +69,7 @@ bench-large: install       ## the report of 10 and of 100 million chunk rows, he
 	$(BIN)/python bench/analysis.py --rows 10M 100M --check
 
 chaos: install             ## what may happen to a run over many machines, each in a run of its own, on hosts made for it (10 minutes)
-	TAILGAUGE_FULL=1 TAILGAUGE_CHAOS=1 $(BIN)/python -m pytest tests/many
+	TAILGAUGE_FULL=1 TAILGAUGE_CHAOS=1 $(BIN)/python -m pytest tests/many_machines
 
 soak: MINUTES ?= 30
 soak: install              ## 2,000 chunks/s on 2 workers for MINUTES (30): nothing may grow

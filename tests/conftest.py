@@ -15,29 +15,36 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+pytest_plugins = ["starting.fixtures", "run_folders.fixtures"]
+
+# The same examples each time, and no verdict by the clock of a busy machine.
+settings.register_profile("tailgauge", derandomize=True, deadline=None, database=None, max_examples=60)
+settings.load_profile("tailgauge")
 
 # Tests that compare times, by the beginning of their names: `make pytest` runs them after the others, one at a time.
 ALONE = (
-    "analysis/test_speed.py",
+    "analysis/report/test_speed.py",
     "bench/test_client.py",
-    "end_to_end/test_calibration_truths.py",
+    "end_to_end/test_calibration_ground_truths.py",
     "end_to_end/test_coordinated_omission.py",
-    "end_to_end/test_held_up.py",
+    "end_to_end/test_client_stalls.py",
     "end_to_end/test_traces.py",
-    "harness/transport/test_stamps.py",
-    "many/test_hosts.py",
-    "many/test_kill_matrix.py",
+    "many_machines/test_hosts.py",
+    "many_machines/test_kill_matrix.py",
     "real_engine/test_decisions.py::test_the_sustainable",
     "real_engine/test_harness.py::test_latencies",
     "real_engine/test_harness.py::test_a_call_that_is_given_up",
+    "transport/test_stopwatch.py",
 )
 LONG = (
     "tests/end_to_end",
-    "tests/many",
+    "tests/many_machines",
     "tests/real_engine",
     "tests/simulator/realtime",
     "tests/simulator/surface",
-    "tests/analysis/test_browser",
+    "tests/analysis/report/test_browser",
 )
 TESTS = Path(__file__).parent
 Command = Callable[..., subprocess.CompletedProcess[str]]

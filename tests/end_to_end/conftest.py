@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from end_to_end.hostile_target import Target
-from end_to_end.running import LOCUST, TAILGAUGE, Running, Start
+from end_to_end.malicious_target import Target
+from starting.command import LOCUST, TAILGAUGE, Running, Start
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Target]]:
-    """`hostile()` starts a target that means harm; see hostile_server.py."""
+def malicious(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Target]]:
+    """`malicious()` starts a target that means harm; see malicious_server.py."""
     started: list[Target] = []
 
     def start_target() -> Target:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import trustme
-from end_to_end.running import LOCUST, QUICK, TAILGAUGE, Finished, RunData, Running, Start
+from starting.command import LOCUST, QUICK, TAILGAUGE, Finished, RunData, Running, Start
 
 WRONG_USAGE = {
     "a misspelt key": (

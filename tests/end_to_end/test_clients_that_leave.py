@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from end_to_end.running import RunData, Start
+from starting.command import RunData, Start
 
 from tailgauge.experiments.checkup.check import STRICT
 from tailgauge.experiments.checkup.engine_tokens import by_engine

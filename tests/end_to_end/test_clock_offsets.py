@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from end_to_end.running import LOCUST, QUICK, Start, assert_conserved
+from starting.command import LOCUST, QUICK, Start, assert_conserved
 
 from tailgauge_analysis.load.frames import load
 

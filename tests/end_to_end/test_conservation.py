@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from end_to_end.running import (
+from starting.command import (
     QUICK,
     TAILGAUGE,
     Finished,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from end_to_end.running import TAILGAUGE, Start, assert_conserved
+from starting.command import TAILGAUGE, Start, assert_conserved
 
 Endpoint = tuple[str, int]
 

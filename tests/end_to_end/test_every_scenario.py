@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from end_to_end.running import TAILGAUGE, RunData, assert_conserved, variant
+from starting.command import TAILGAUGE, RunData, assert_conserved, variant
 
 from tailgauge.scenario.model import load, packaged
 

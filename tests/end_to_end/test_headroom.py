@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from end_to_end.running import RunData, Start, assert_conserved
+from starting.command import RunData, Start, assert_conserved
 
 QUIET = ("--set=experiment.headroom.quiet=true", "--set=experiment.headroom.need=0")
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from end_to_end.running import TAILGAUGE, RunData, assert_conserved, variant
+from starting.command import TAILGAUGE, RunData, assert_conserved, variant
 
 TOOK_PLACE = {0, 1, 3}  # the verdict depends on the machine
 REFUSED = ["rate_limited", "overloaded"]

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis import browser
 from axe_core_python.base import AXE_SCRIPT
-from end_to_end.running import LOCUST, QUICK, RunData, Running, assert_conserved, free_port, until
 from prometheus_client.parser import text_string_to_metric_families
+from starting import browser
+from starting.command import LOCUST, QUICK, RunData, Running, assert_conserved, free_port, until
 
 HOSTILE = "<img src=x onerror=\"document.title='taken over'\"><script>document.title='taken over'</script>"
 LOCUSTFILE = f"""

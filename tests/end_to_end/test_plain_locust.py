@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from end_to_end.running import LOCUST, QUICK, Start, assert_conserved, free_port
+from starting.command import LOCUST, QUICK, Start, assert_conserved, free_port
 
 SETS = tuple(
     item for s in (*QUICK, "--set=arrival.rate_per_s=30") for item in ("--set", s.removeprefix("--set="))

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from end_to_end.running import LOCUST, TAILGAUGE, RunData, assert_conserved, free_port, variant
+from starting.command import LOCUST, TAILGAUGE, RunData, assert_conserved, free_port, variant
 
 HERE = Path(__file__).parent
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
@@ -145,7 +145,7 @@ def by_command(folder: Path) -> dict[str, Seen]:
 def by_locust(folder: Path) -> Seen:
     """Of a locustfile that blocks its own hub for a third of the time."""
     sets = [item for text in (*LOAD, *(f"simulated.{text}" for text in PACE)) for item in ("--set", text)]
-    line = ("-f", str(HERE / "stalling.py"), "--headless", "-t", "60s", "--scenario", "streaming")
+    line = ("-f", str(HERE / "stalling_locustfile.py"), "--headless", "-t", "60s", "--scenario", "streaming")
     done = subprocess.run(
         [LOCUST, *line, *sets, "--out", str(folder)],
         capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, check=False,

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from end_to_end.running import TAILGAUGE
+from starting.command import TAILGAUGE
 
 
 def test_a_run_on_a_profile_conserves_and_joins_the_truth(tmp_path: Path) -> None:

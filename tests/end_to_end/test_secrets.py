@@ -1,5 +1,5 @@
 """Keys come from the environment and reach no file, message or command line, no child that needs none, and no target that
-is not theirs. What a target repeats of its own key is in test_hostile.py."""
+is not theirs. What a target repeats of its own key is in test_malicious_target.py."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from end_to_end.hostile_target import Target
-from end_to_end.running import TAILGAUGE, Finished, RunData, Running
-from end_to_end.spying import Channel, Processes, everything
+from end_to_end.everything_written import Channel, Processes, everything
+from end_to_end.malicious_target import Target
+from starting.command import TAILGAUGE, Finished, RunData, Running
 
 CANARY = "sk-ant-canary-0123456789abcdef"
 KEYS = {
@@ -55,8 +55,8 @@ class Seen:
 
 
 @pytest.fixture(scope="module")
-def seen(hostile: Callable[[], Target], tmp_path_factory: pytest.TempPathFactory) -> Seen:
-    folder, target = tmp_path_factory.mktemp("secrets"), hostile()
+def seen(malicious: Callable[[], Target], tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    folder, target = tmp_path_factory.mktemp("secrets"), malicious()
     for name in RUNS:
         url = "simulated" if name == "simulated" else f"{target.url}/fair/{name}"
         protocol = name if name == "openai" else "anthropic"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from end_to_end.running import QUICK, Start, assert_conserved
+from starting.command import QUICK, Start, assert_conserved
 
 SAMPLE = "azure2023_conv_head2000.csv"
 RATE = 50.0

@@ -15,8 +15,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from end_to_end.running import TAILGAUGE, RunData, Running
-from real_engine.relaying import reading_to_the_end
+from real_engine.relay import reading_to_the_end
+from starting.command import TAILGAUGE, RunData, Running
 
 SLOTS, TOKENS = 4, 100
 ANSWER = 40  # tokens of a hedged call

@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from end_to_end.running import TAILGAUGE, RunData, Running, assert_conserved, variant
+from starting.command import TAILGAUGE, RunData, Running, assert_conserved, variant
 
 TOOK_PLACE = {0, 1, 3}  # the verdict and the SLOs depend on the machine
 ANSWER = 800  # tokens of a hedged call: seconds of work that the loser is spared

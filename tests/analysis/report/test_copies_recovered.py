@@ -1,0 +1,180 @@
+"""report.json against the endpoint's own log of the same run: hedges and what they waste, fan-outs and their slowest leg."""
+
+import numpy as np
+import pytest
+from dry_run.in_memory import OPEN_BUDGET
+from run_folders.dry_run_reports import exact, reported
+
+OUTPUT = 24
+SIZES = {"prompt_tokens": 50, "output_tokens": OUTPUT}
+PRICE = 5  # an output token, in input tokens' worth
+LEGS = 4
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, full_size):
+    """A control, an arm that hedges, and fan-outs, at four replicas of which each is slow for a tenth of the prompts.
+
+    A loser is stopped 40 ms after its client left, so that what it made is more than what it sent.
+    """
+    tree = {
+        "arrival": {"rate_per_s": 12.0},
+        "stages": {"duration_s": 400.0 if full_size else 60.0, "warmup_s": 5.0},
+        "limits": {"in_flight_per_worker": 60_000, "attempt_deadline_s": 1e6, "drain_s": 1e6},
+        "simulated": {
+            "profile": "haiku",
+            "engine": {"replicas": 4, "router": "random", "cancel_mode": "after_ms", "cancel_after_ms": 40.0},
+            "stragglers": {"slow_share": 0.1, "slow_factor": 8.0},
+            "faults": {"busy": {"kind": "status", "share": 0.01, "status": 529}},
+        },
+        "traffic": {
+            "plain": dict(SIZES),
+            "late": {
+                **SIZES, "pattern": "hedged", "hedge": {"policy": "fixed", "delay_ms": 120.0, **OPEN_BUDGET},
+            },
+            "fan": {**SIZES, "pattern": "fan_out", "fan_out": {"legs": LEGS}},
+        },
+    }  # fmt: skip
+    return reported(tree, tmp_path_factory.mktemp("copies"))
+
+
+@pytest.fixture(scope="module")
+def arm(run):
+    (found,) = [one for one in run.report["hedging"]["arms"] if one["traffic"] == "late"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def pairs(run):
+    """Calls of the hedged table in the steady stage: first calls, and the copies beside them (or nothing)."""
+    rows = run.steady("late").set_index("request_id")
+    first, copy = rows[rows["attempt"] == 0], rows[rows["attempt"] == 1]
+    assert len(copy) == len(rows) - len(first) > 30
+    return first, copy.reindex(first.index)
+
+
+@pytest.fixture(scope="module")
+def copy_won(pairs):
+    """Which of the two was let run to its end: of contents in the same step of a replica, either may be seen first."""
+    first, copy = pairs
+    won = (copy["status"] == 200) & copy["ended_at_ns"].notna()
+    assert not (won & (first["first_ns"] < copy["first_ns"])).any()
+    return won
+
+
+def test_the_hedge_rate_and_the_winners_are_the_logs(arm, pairs, copy_won):
+    first, copy = pairs
+    hedged = copy["received_at_ns"].notna()
+    answered = np.fmin(first["first_ns"], copy["first_ns"]).notna()
+
+    assert (arm["legs"], arm["hedged"]["k"]) == (len(first), hedged.sum())
+    assert (arm["won"]["k"], arm["won"]["n"]) == (copy_won.sum(), (hedged & answered).sum())
+    assert arm["undecided"] == (hedged & ~answered).sum()
+    assert arm["extra_requests"] == pytest.approx(hedged.mean())
+
+
+def test_percentiles_of_the_logical_request_are_those_of_its_first_content(arm, pairs):
+    first, copy = pairs
+    times = (np.fmin(first["first_ns"], copy["first_ns"]) - first["scheduled_at_ns"]).fillna(np.inf)
+    (row,) = [one for one in arm["latency"] if one["metric"] == "ttft_sched"]
+
+    assert (row["n"], row["without_answer"]) == (len(times), np.isinf(times).sum())
+    for q in row["quantiles"][:2]:
+        assert q["value_ms"] == pytest.approx(exact(times, q["p"]), abs=1e-6)
+
+
+def test_the_wasted_tokens_and_their_bill_lie_in_their_intervals(run, arm, pairs, copy_won):
+    """The log is asked here, not the report's own reading of it."""
+    first, copy = pairs
+    decided = copy["received_at_ns"].notna() & np.fmin(first["first_ns"], copy["first_ns"]).notna()
+    losers = first.where(copy_won, copy)[decided]
+    made = (losers["output_tokens"] + losers["tokens_after_cancel"].fillna(0)).sum()
+    billed = losers["billed_output_tokens"].fillna(0).sum()
+    served = losers["status"] == 200
+    waste, cost = arm["waste"], arm["cost"]
+
+    assert waste["losers"] == len(losers)
+    assert waste["closed"] == losers["cancelled_at_ns"].notna().sum()
+    assert losers["tokens_after_cancel"].sum() > 0
+    assert waste["output_low"] <= made <= waste["output_high"]
+    assert waste["output_low"] <= billed <= waste["output_high"]
+    assert waste["output_high"] == OUTPUT * served.sum()
+    assert (waste["truth"]["made_tokens"], waste["truth"]["billed_tokens"]) == (made, billed)
+    assert (waste["truth"]["inside"], waste["truth"]["billed_inside"]) == (True, True)
+    assert cost["low"] <= PRICE * billed + losers["input_tokens"][served].sum() <= cost["high"]
+    left = (OUTPUT - losers["output_tokens"])[losers["cancelled_at_ns"].notna()].sum()
+    effect = 1 - losers["tokens_after_cancel"].sum() / left
+    assert waste["truth"]["cancel_effectiveness"] == pytest.approx(effect)
+
+
+def test_what_the_answers_cost_is_the_bill_of_the_winners_exactly(arm, pairs, copy_won):
+    first, copy = pairs
+    winners = copy.where(copy_won, first)
+    winners = winners[winners["first_ns"].notna()]
+
+    assert (
+        arm["cost"]["answered"] == (winners["input_tokens"] + PRICE * winners["billed_output_tokens"]).sum()
+    )
+
+
+@pytest.fixture(scope="module")
+def fan(run):
+    """The table, and the log's legs as rows of requests: when each ended, NaN where it was refused or closed."""
+    (told,) = run.report["fan_out"]["tables"]
+    rows = run.steady("fan")
+    times = (rows["ended_at_ns"] - rows["received_at_ns"]).where(
+        (rows["status"] == 200) & rows["ended_at_ns"].notna()
+    )
+    legs = rows.assign(time=times).pivot(index="request_id", columns="leg", values="time")
+    return told, legs
+
+
+def test_joins_and_slowest_legs_are_the_logs(run, fan):
+    told, legs = fan
+    whole, joined = legs.dropna(), legs.max(axis=1, skipna=False).fillna(np.inf)
+
+    assert (told["requests"], told["complete"], told["legs"]) == (len(legs), len(whole), LEGS)
+    assert len(whole) > 100
+    for q in told["joined"]["quantiles"]:
+        if q["value_is"] == "value":
+            assert q["value_ms"] == pytest.approx(exact(joined, q["p"]), abs=1e-6)
+    for key, values in (
+        ("slowest", whole.max(axis=1)),
+        ("spread", whole.max(axis=1) - whole.min(axis=1)),
+        ("sums", whole.sum(axis=1)),
+        ("one_less", np.sort(whole, axis=1)[:, -2]),
+    ):
+        for q in told[key]:
+            if q["value_is"] == "value":
+                assert q["value_ms"] == pytest.approx(exact(values, q["p"]), abs=1e-6), key
+    assert told["gain"]["value"] == pytest.approx(whole.sum(axis=1).mean() / whole.max(axis=1).mean())
+
+
+def test_the_critical_leg_and_the_failed_legs_are_the_logs(run, fan):
+    told, legs = fan
+    whole, rows = legs.dropna(), run.steady("fan")
+    ends = whole.to_numpy()
+    alone = ends[(ends == ends.max(axis=1)[:, None]).sum(axis=1) == 1]  # where two are last, none is
+    last = alone.argmax(axis=1)
+
+    assert [p["k"] for p in told["critical"]["positions"]] == np.bincount(last, minlength=LEGS).tolist()
+    assert told["critical"]["n"] == len(alone) > 0.95 * len(whole)
+    refused = rows["status"] != 200
+    assert told["partial"]["failed"] == refused.sum()
+    assert told["partial"]["requests_with_failed"] == rows[refused]["request_id"].nunique()
+    assert told["partial"]["closed"] == (rows["cancelled_at_ns"].notna()).sum()
+
+
+def test_slow_legs_and_their_closed_forms_are_the_logs(fan):
+    told, legs = fan
+    whole, found = legs.dropna(), told["siblings"]
+    slow = whole / 1e6 > told["slower_than_ms"][0] + 1e-9
+
+    assert found["slow_legs"] == slow.to_numpy().sum()
+    assert found["any"]["value"] == pytest.approx(slow.any(axis=1).mean())
+    assert found["slow_share"] == pytest.approx(slow.to_numpy().mean())
+    assert found["any_naive"] == pytest.approx(1 - (1 - slow.mean()).prod())
+    assert found["any"]["low"] <= found["any_conditional"] <= found["any"]["high"] or found["p_value"] < 0.05
+    assert found["k_eff"] == pytest.approx(
+        np.log(1 - found["any"]["value"]) / np.log(1 - found["slow_share"])
+    )

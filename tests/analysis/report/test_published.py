@@ -1,0 +1,154 @@
+"""report.json: the promised names, and that every kind of report keeps to the published schema."""
+
+import copy
+import json
+
+import jsonschema
+import pytest
+
+from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.report.contents import contents
+from tailgauge_analysis.report.published import published
+from tailgauge_analysis.report.report_schema import schema
+from tailgauge_analysis.sections.findings import find
+
+SLO = {
+    "fast": {"metric": "ttft_sched", "quantile": 0.5, "max_ms": 1000.0},
+    "slow": {"metric": "e2e_sched", "quantile": 0.5, "max_ms": 10.0},
+    "joined": {"metric": "join_sched", "quantile": 0.9, "max_ms": 10.0},
+}
+FAILED = dict.fromkeys(range(150, 170), "rate_limited")
+
+
+@pytest.fixture(scope="module")
+def checker(checkout):
+    """The schema as it is published."""
+    tree = json.loads((checkout / "docs" / "report.schema.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(tree)
+    return jsonschema.Draft202012Validator(tree)
+
+
+def of(folder):
+    """What report.json would hold, as a reader of the file gets it."""
+    return json.loads(json.dumps(published(contents(find(load([folder])))), allow_nan=False))
+
+
+@pytest.fixture(scope="module")
+def sound(synthetic, tmp_path_factory):
+    """One report, to be broken."""
+    return of(synthetic.write(tmp_path_factory.mktemp("sound") / "run", n=200, slo=SLO))
+
+
+def row(told, **wanted):
+    found = [r for r in told["latency"] if all(r[key] == value for key, value in wanted.items())]
+    assert len(found) == 1, (wanted, len(found))
+    return found[0]
+
+
+def test_the_schema_is_the_published_one(checkout):
+    assert json.loads((checkout / "docs" / "report.schema.json").read_text(encoding="utf-8")) == schema()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"n": 300, "slo": SLO}, {"n": 0}, {"n": 1, "warmup_s": 0}, {"n": 60, "chunks": 1, "truth": False},
+        {"n": 100, "ended": dict.fromkeys(range(100), "server_error"), "error": {"status": 500}},
+        {"n": 100, "ended": dict.fromkeys(range(100), "client_drop")},
+        {"n": 100, "ended": dict.fromkeys(range(80, 100), "censored"), "slo": SLO},
+        {"n": 100, "ended": {50: "no such class"}},
+        {"n": 400, "ended": FAILED, "error": {"status": 429, "error_type": "rate_limit_error"}, "lost": 3},
+    ],
+)  # fmt: skip
+def test_every_report_keeps_to_the_schema(write, checker, changes):
+    checker.validate(of(write(**changes)))
+
+
+@pytest.mark.parametrize("name", ["schema-1", "schema-2", "schema-3"])
+def test_a_report_of_older_rows_keeps_to_the_schema(checkout, checker, name):
+    checker.validate(of(checkout / "tests" / "analysis" / "load" / "fixtures" / name))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda tree: tree.pop("conservation"),
+        lambda tree: tree.update(schema_version=1),
+        lambda tree: tree["verdict"].update(status="GOOD"),
+        lambda tree: tree["conservation"]["ended"].update({"fine": 3}),
+        lambda tree: tree["latency"][0].update(since="neither"),
+        lambda tree: tree["latency"][0]["percentiles"].pop("p99_9"),
+        lambda tree: tree["latency"][0]["percentiles"]["p99"].update(value="200 ms"),
+        lambda tree: tree["slo"][0].update(status="passed"),
+        lambda tree: tree["definitions"][0]["metrics"][0].pop("why"),
+    ],
+)
+def test_the_schema_refuses_what_was_not_promised(sound, checker, broken):
+    tree = copy.deepcopy(sound)
+    checker.validate(tree)
+    broken(tree)
+
+    assert not checker.is_valid(tree)
+
+
+def test_names_values_and_populations_are_the_promised_ones(write):
+    report = of(write(n=400, ended=FAILED, error={"status": 429}, slo=SLO))
+    completed = row(report, group="all", metric="ttft", since="scheduled", population="completed")
+    offered = row(report, group="all", metric="ttft", since="scheduled", population="offered")
+
+    assert (completed["n"], completed["unit"], completed["mean"]) == (330, "ms", 200.0)
+    assert completed["percentiles"]["p50"]["value"] == 200.0
+    assert (offered["n"], offered["mean"]) == (350, None)
+    p99 = offered["percentiles"]["p99"]
+    assert (p99["value"], p99["beyond"], p99["value_is"]) == (None, True, "failed")
+    rare = completed["percentiles"]["p99_9"]
+    assert (rare["value"], rare["beyond"], rare["reliable"], rare["value_is"]) == (None, False, False, "n/a")
+    assert row(report, group="chat", metric="tpot", population="completed")["since"] is None
+    assert row(report, group="all", metric="e2e", since="sent", population="completed")[
+        "mean"
+    ] == pytest.approx(389.95)
+    assert report["verdict"]["status"] == "VALID"
+    assert [(s["name"], s["status"], s["bound"]) for s in report["slo"]] == [
+        ("fast", "pass", 1000.0), ("slow", "fail", 10.0), ("joined", "inconclusive", 10.0),
+    ]  # fmt: skip
+    [error] = report["errors"]
+    assert (error["ended"], error["status"], error["attempts"]) == ("rate_limited", 429, 20)
+
+
+def test_each_traffic_table_is_a_group_of_its_own(mixed, checker, tmp_path):
+    run = mixed(duration_s=5)
+    for i in range(120):
+        run.request(i * 30, [{"first": 100, "kinds": "xxxx"}], "all")
+        run.request(i * 30 + 5, [{"first": 300, "kinds": "xxxx"}], "slow")
+    report = of(run.write(tmp_path / "run"))
+    at = {
+        group: row(report, group=group, metric="ttft", since="scheduled", population="offered")
+        for group in ("all", "all (traffic)", "slow")
+    }
+
+    checker.validate(report)
+    assert [one["n"] for one in at.values()] == [240, 120, 120]
+    assert [one["mean"] for one in at.values()] == pytest.approx([200, 100, 300])
+    assert at["slow"]["percentiles"]["p50"]["value"] == 300
+
+
+@pytest.mark.parametrize(
+    ("scenario", "key", "settings"),
+    [
+        ("hedged", "hedging", {}), ("fan_out", "fan_out", {}), ("cached", "cache", {}),
+        ("streaming", "rate_limits", {"simulated.limits.rpm": 60}),
+    ],
+)  # fmt: skip
+def test_the_report_of_a_rehearsal_has_its_own_table_and_keeps_to_the_schema(
+    checker, tmp_path, scenario, key, settings
+):
+    from tailgauge.dry_run.command import rehearse
+    from tailgauge.plan.resolve import resolve
+
+    pairs = [("target.url", "simulated"), ("stages.duration_s", 20.0), *settings.items()]
+    asked = resolve(scenario, pairs, tmp_path, sends=False)
+    told = of(rehearse(asked.scenario, asked.schedule, asked.scenario_file, asked.overrides, tmp_path).path)
+
+    checker.validate(told)
+    assert told[key]
+    assert [name for name in ("hedging", "fan_out") if name != key and told[name] is not None] == []

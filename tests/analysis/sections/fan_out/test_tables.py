@@ -1,0 +1,150 @@
+"""Fan-outs of a run: what is said of them, against runs told leg by leg and rehearsals."""
+
+import numpy as np
+import pytest
+from dry_run.in_memory import plan_of, scenario_of
+
+from tailgauge.dry_run.command import rehearse
+from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.metrics.steady import steady
+from tailgauge_analysis.report.report import make
+from tailgauge_analysis.sections.fan_out.tables import fan_outs
+
+SEARCH = {"pattern": "fan_out", "prompt_tokens": 10, "output_tokens": 5}
+SIMULATED = {"ttft_ms": 150, "ttft_sigma": 0.6, "chunk_gap_ms": 8}
+
+
+def found(folder):
+    frames = load([folder])
+    return {one.traffic: one for one in fan_outs(frames.run["scenario"], steady(frames).of_target)}
+
+
+def values(quantiles):
+    return [q.value for q in quantiles]
+
+
+@pytest.fixture(scope="module")
+def rehearsed(tmp_path_factory, full_size):
+    """The same legs side by side and one after the other, quorums, and a table with two kinds of legs."""
+    kinds = [
+        {"prompt_tokens": 10, "output_tokens": 5, "count": 3},
+        {"prompt_tokens": 10, "output_tokens": 80},
+    ]
+    tree = {
+        "arrival": {"rate_per_s": 40.0},
+        "stages": {"duration_s": 600.0 if full_size else 35.0, "warmup_s": 0.0},
+        "traffic": {
+            "side": SEARCH | {"fan_out": {"legs": 4}},
+            "row": SEARCH | {"fan_out": {"legs": 4, "order": "sequential"}},
+            "some": SEARCH | {"fan_out": {"legs": 4, "join": "first_k", "k": 2}},
+            "kinds": SEARCH | {"fan_out": {"kinds": kinds, "at_once": 2}},
+        },
+        "simulated": SIMULATED,
+    }
+    scenario = scenario_of(tree)
+    return found(rehearse(scenario, plan_of(scenario), "test.toml", (), tmp_path_factory.mktemp("fan")).path)
+
+
+def test_a_rehearsal_recovers_its_truth(rehearsed):
+    """Legs are drawn one by one: 150 e^(0.6 z) + 4 gaps of 8 ms."""
+    one = rehearsed["side"]
+    drawn = 150 * np.exp(0.6 * np.random.default_rng(1).standard_normal((100_000, 4))) + 32
+    truths = np.quantile(drawn.max(axis=1), (0.5, 0.95))
+
+    assert one.complete == one.requests > 250
+    assert values(one.slowest) == pytest.approx(values(one.joined.quantiles), abs=1e-3)
+    for quantiles in (one.slowest, one.naive, one.conditional):
+        for q, truth in zip(quantiles, truths, strict=False):
+            assert q.low * 0.97 <= truth <= q.high * 1.03
+    assert one.gain.low <= drawn.sum() / drawn.max(axis=1).sum() * 1.01
+    assert one.gain.high >= drawn.sum() / drawn.max(axis=1).sum() * 0.99
+    assert one.siblings.p_value > 0.001
+    assert one.siblings.correlation_low < 0.01
+    assert one.partial.failed == one.partial.closed == one.partial.never_sent == 0
+    assert sum(p.k for p in one.critical.positions) == one.complete
+    for position in one.critical.positions:
+        assert position.low < 0.29
+        assert position.high > 0.21
+
+
+def test_the_sequential_table_is_the_control(rehearsed):
+    by = rehearsed
+    side, row = by["side"], by["row"]
+    (ratio, *_) = side.serial.ratios
+
+    assert side.serial.traffic == "row"
+    assert row.serial is None
+    assert by["kinds"].serial is None  # other legs
+    assert values(row.joined.quantiles) == pytest.approx(values(row.sums), abs=1e-3)
+    assert ratio.low < row.sums[0].value / side.slowest[0].value < ratio.high
+    assert ratio.value == pytest.approx(row.joined.quantiles[0].value / side.joined.quantiles[0].value)
+    assert row.order == "sequential"
+    assert row.last_began[0].value > 0
+
+
+def test_legs_closed_at_the_join_predict_nothing(rehearsed):
+    one = rehearsed["some"]
+
+    assert one.not_predicted.startswith("legs that were late were closed at the join")
+    assert (one.naive, one.conditional, one.siblings) == ((), (), None)
+    assert one.partial.closed == 2 * one.requests
+    assert one.critical.n == one.requests
+
+
+def test_kinds_and_places(rehearsed):
+    """The long leg, asked last, is what nearly every request waits for; two legs wait for places."""
+    one = rehearsed["kinds"]
+
+    assert one.bounded
+    assert one.critical.kinds_even == (0.75, 0.25)
+    assert one.critical.kinds[1].value > 0.9
+    assert len(one.slower_than_ms) == 2
+    assert one.slower_than_ms[1] > one.slower_than_ms[0] + 400
+    assert one.last_began[0].value > 50
+
+
+def test_failed_legs_are_counted_and_told(mixed, tmp_path):
+    run = mixed()
+    for i in range(40):
+        legs = [{"leg": k, "first": 100 + k} for k in range(3)]
+        if i < 4:
+            legs[1] = {"leg": 1, "ended": "server_error"}
+        ended = "server_error" if i < 2 else "ok"
+        run.request(i * 100, legs, "fan", "fan_out", ended=ended, joined_ms=None if i < 2 else 123)
+    run.request(
+        4100,
+        [{"leg": 0, "first": 90}, {"leg": 1, "ended": "overloaded"}, {"leg": 1, "attempt": 1, "cause": "retry", "sent": 200, "first": 400}, {"leg": 2, "first": 95}],
+        "fan", "fan_out", joined_ms=421,
+    )  # fmt: skip
+    folder = run.write(tmp_path / "run")
+    one = found(folder)["fan"]
+
+    assert (one.requests, one.complete, one.legs) == (41, 37, 3)
+    assert (one.partial.failed, one.partial.requests_with_failed, one.partial.ok_with_failed) == (4, 4, 2)
+    assert (one.partial.failed_with_answers, one.partial.retries) == (2, 1)
+    assert one.partial.failed_share.n == 123
+    assert one.joined.without_answer == 2
+    assert max(one.slowest, key=lambda q: q.p).value == pytest.approx(
+        420.95
+    )  # from the first attempt of the leg
+    assert one.siblings is None
+
+    report = make([folder], tmp_path)
+    (told,) = report.data["fan_out"]["tables"]
+    assert "fewer than 20 slow legs" in told["siblings_why"]
+    assert "4 legs failed (3.3%" in report.markdown.read_text()
+    assert "4 legs failed (3.3%" in report.html.read_text()
+
+
+def test_hardly_any_fan_outs_are_no_traceback(mixed, tmp_path):
+    run = mixed()
+    run.request(0, [{"first": 100}])
+    run.request(0, [{"leg": k, "first": 100} for k in range(3)], "fan", "fan_out", joined_ms=121)
+    run.request(5, [{"leg": 0, "ended": "censored", "sent": None}], "open", "fan_out", ended="censored")
+    report = make([run.write(tmp_path / "run")], tmp_path)
+
+    by = {one["traffic"]: one for one in report.data["fan_out"]["tables"]}
+    assert by["open"]["complete"] == 0
+    assert "too few requests were joined" in by["open"]["sentence"]
+    assert by["fan"]["complete"] == 1
+    assert by["fan"]["critical"] is None  # its legs were over in the same moment: none was the last

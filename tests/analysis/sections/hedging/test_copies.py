@@ -1,0 +1,329 @@
+"""Hedging in the report: copies, what losers took, whether copies are slow together, arms and their control."""
+
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pytest
+from dry_run.in_memory import OPEN_BUDGET, plan_of, scenario_of
+
+from tailgauge.dry_run.command import rehearse
+from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.metrics.steady import steady
+from tailgauge_analysis.report.report import make
+from tailgauge_analysis.sections.hedging import contents as words
+from tailgauge_analysis.sections.hedging.copies import KEYS, OF_COPY, Copies
+from tailgauge_analysis.sections.hedging.slowness import slowness
+from tailgauge_analysis.sections.hedging.variants import arms
+
+COPY = {"attempt": 1, "cause": "hedge", "of_attempt": 0}
+USAGE = {"input_tokens": 10, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+
+
+def found(folder):
+    frames = load([folder])
+    return {one.traffic: one for one in arms(frames, steady(frames).of_target)}
+
+
+def hedged(policy, **more):
+    return {
+        "pattern": "hedged", "prompt_tokens": 50, "output_tokens": 12,
+        "hedge": {"policy": policy, **OPEN_BUDGET, **more},
+    }  # fmt: skip
+
+
+def rehearsed(out, traffic, seconds=60.0, **simulated):
+    tree = {
+        "arrival": {"rate_per_s": 30.0}, "stages": {"duration_s": seconds, "warmup_s": 0.0}, "traffic": traffic,
+        "simulated": simulated,
+    }  # fmt: skip
+    scenario = scenario_of(tree)
+    return rehearse(scenario, plan_of(scenario), "test.toml", (), out).path
+
+
+LAW = {"ttft_ms": 200, "ttft_sigma": 0.7, "chunk_gap_ms": 8}
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory, full_size):
+    """A control and two arms at an endpoint without load, where every call draws its own TTFT."""
+    traffic = {
+        "plain": {"pattern": "streaming", "prompt_tokens": 50, "output_tokens": 12, "weight": 2.0},
+        "late": hedged("fixed", delay_ms=250.0),
+        "twice": hedged("immediate"),
+    }
+    return rehearsed(tmp_path_factory.mktemp("three"), traffic, 600.0 if full_size else 30.0, **LAW)
+
+
+def draws(n=200_000):
+    return 200 * np.exp(0.7 * np.random.default_rng(1).standard_normal((n, 2)))
+
+
+def test_arms_recover_what_the_law_says(three):
+    by = found(three)
+    first, second = draws().T
+    late = np.minimum(first, np.where(first > 250, 250 + second, np.inf))
+
+    assert list(by) == ["plain", "late", "twice"]
+    assert by["plain"].is_control
+    for name, truth in (("plain", first), ("late", late), ("twice", np.minimum(first, second))):
+        (ttft, *_) = by[name].latency
+        for q in ttft.quantiles[:2]:
+            assert q.low * 0.97 <= np.quantile(truth, q.p) <= q.high * 1.03
+    arm = by["late"]
+    assert arm.hedged.low <= (first > 250).mean() <= arm.hedged.high
+    assert arm.extra_requests == pytest.approx(arm.hedged.value)
+    assert arm.extra_input_tokens == pytest.approx(arm.hedged.value)
+    won = (250 + second < first)[first > 250].mean()
+    assert arm.won.low <= won <= arm.won.high
+    assert by["twice"].won.low <= 0.5 <= by["twice"].won.high
+    assert by["twice"].hedged.value == 1.0
+    (ratio,) = [r for r in arm.versus.ratios["ttft_sched"] if r.p == 0.95]
+    assert arm.versus.traffic == "plain"
+    assert ratio.low <= np.quantile(late, 0.95) / np.quantile(first, 0.95) <= ratio.high
+
+
+def test_the_margin_is_what_the_target_had_planned(three):
+    arm = found(three)["late"]
+    first, second = draws().T
+    saved = (first - 250 - second)[(first > 250) & (250 + second < first)]
+
+    assert arm.margin.basis == "target"
+    assert arm.margin.n == arm.won.k
+    (half, *_) = arm.margin.quantiles
+    assert half.low <= np.median(saved) <= half.high
+
+
+def test_copies_that_draw_for_themselves_are_not_slow_together(three):
+    by = found(three)
+    first, _ = draws().T
+
+    for name in ("late", "twice"):
+        slow = by[name].slowness
+        assert slow.why == ""
+        assert slow.slow_share == pytest.approx((first > slow.slower_than_ms).mean(), abs=0.08)
+        assert slow.correlation_low <= 0 <= slow.correlation_high
+    assert by["late"].slowness.slower_than_ms == pytest.approx(250)
+
+
+def copies_of(first_ms, copy_ms, delay_ms):
+    """Copies as they come about: the later of the two is closed when the earlier brings content."""
+    late = first_ms > delay_ms
+    x, y = first_ms[late], copy_ms[late]
+    at = np.minimum(x, delay_ms + y)
+    n = len(x)
+
+    def rows(sent, own, won):
+        frame = pd.DataFrame({name: np.full(n, np.nan) for name in OF_COPY})
+        frame["sent_at_ns"] = sent * 1e6
+        frame["first_content_at_ns"] = np.where(won, (sent + own) * 1e6, np.nan)
+        frame["ended_at_ns"] = np.where(won, sent + own + 5, at) * 1e6
+        frame["ended"] = np.where(won, "ok", "cancelled")
+        return frame
+
+    won = delay_ms + y < x
+    legs = pd.DataFrame({name: np.arange(n) for name in KEYS}).assign(asked_output_tokens=5)
+    found = Copies(legs, rows(np.zeros(n), x, ~won), rows(np.full(n, float(delay_ms)), y, won), won, ~won)
+    alone = pd.DataFrame({name: np.full(int((~late).sum()), np.nan) for name in OF_COPY})
+    alone["sent_at_ns"], alone["ended"] = 0.0, "ok"
+    alone["first_content_at_ns"] = alone["ended_at_ns"] = first_ms[~late] * 1e6
+    return found, pd.concat([found.first, alone], ignore_index=True)
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.4, 1.0])
+def test_the_correlation_of_copies_is_recovered_although_losers_are_cut(full_size, shared):
+    """Calls slow with q = 0.1; a copy shares its first call's fate with a given chance, else it has its own."""
+    n, q, rng = 200_000 if full_size else 20_000, 0.1, np.random.default_rng(9)
+    fate = rng.random((n, 2)) < q
+    fate[:, 1] = np.where(rng.random(n) < shared, fate[:, 0], fate[:, 1])
+    times = np.where(fate, 2000.0, 50.0) + rng.random((n, 2))
+    seen = slowness(*copies_of(*times.T, 200.0), None)
+
+    assert seen.slow_share == pytest.approx(q, abs=0.01)
+    assert seen.product == pytest.approx(q * q, abs=0.003)
+    assert seen.both_slow == pytest.approx(q * (shared + (1 - shared) * q), abs=0.01)
+    assert seen.correlation_low - 0.001 <= shared <= seen.correlation_high + 0.001
+
+
+def test_copies_sent_at_once_need_a_control():
+    rng = np.random.default_rng(10)
+    times = rng.exponential(100, (2000, 2))
+    both, firsts = copies_of(*times.T, 0.0)
+    control = firsts.assign(first_content_at_ns=rng.exponential(100, len(firsts)) * 1e6, ended="ok")
+
+    assert "only a control could tell" in slowness(both, firsts, None).why
+    seen = slowness(both, firsts, control)
+    assert seen.correlation_low <= 0 <= seen.correlation_high
+    assert seen.product == pytest.approx(0.01, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("cancel_mode", "billed"), [("next_step", "generated"), ("never", "generated"), ("next_step", "full")]
+)
+def test_the_truth_of_the_waste_lies_in_its_interval(tmp_path, cancel_mode, billed):
+    engine = {"router": "random", "cancel_mode": cancel_mode, "overhead_ms": 50}
+    arm = found(
+        rehearsed(
+            tmp_path, {"chat": hedged("fixed", delay_ms=150.0)}, 15.0, profile="sonnet", engine=engine,
+            stragglers={"slow_share": 0.2, "slow_factor": 10.0}, billing={"bill_cancelled": billed},
+        )
+    )["chat"]  # fmt: skip
+    waste, truth = arm.waste, arm.waste.truth
+
+    assert waste.losers == truth.losers == waste.closed > 20
+    assert waste.output_high == 12 * waste.losers
+    assert truth.inside
+    assert waste.output_low <= truth.made_tokens <= waste.output_high
+    assert waste.output_low <= truth.billed_tokens <= waste.output_high
+    if cancel_mode == "never":
+        assert truth.made_tokens == waste.output_high
+        assert truth.cancel_effectiveness == 0
+    else:
+        assert truth.cancel_effectiveness > 0.9
+    if billed == "full":
+        assert truth.billed_tokens == waste.output_high
+    prompt, output, winners = 50, 5 * 12, arm.legs
+    assert arm.cost.answered == pytest.approx(winners * (prompt + output))  # prices of the simulated endpoint
+    assert arm.cost.high == pytest.approx(waste.losers * (prompt + output))
+    assert arm.cost.low == pytest.approx(5 * waste.output_low + 50 * waste.input_told)
+
+
+@pytest.fixture
+def told(mixed, tmp_path):
+    """A copy that won, one that lost with content, a copy that was refused, a leg of which both failed, and calls of their own."""
+    run = mixed()
+    closed = {"ended": "cancelled", "end": 120}
+    run.request(
+        0,
+        [
+            {"sent": 0, "end": 400, "ended": "cancelled"},
+            {**COPY, "sent": 100, "first": 400, "kinds": "x" * 8, **USAGE},
+        ],
+        "h",
+        "hedged",
+        winner=1,
+    )
+    run.request(
+        500,
+        [
+            {"sent": 0, "first": 200, "kinds": "x" * 10, **USAGE, "output_tokens": 40},
+            {**COPY, "sent": 100, "first": 201, "kinds": "xx", "gap": 0, "ended": "cancelled", "end": 201, **USAGE},
+        ],
+        "h", "hedged",
+    )  # fmt: skip
+    run.request(
+        900,
+        [{"sent": 0, "first": 300, **USAGE}, {**COPY, "sent": 100, "ended": "rate_limited", "end": 110}],
+        "h",
+        "hedged",
+    )
+    run.request(
+        1300,
+        [{"ended": "server_error"}, {**COPY, "sent": 100, "ended": "overloaded"}],
+        "h",
+        "hedged",
+        ended="overloaded",
+    )
+    for i in range(16):
+        run.request(
+            2000 + i * 100, [{"first": 80, **USAGE}], "h", "hedged", hedge_held="budget" if i < 3 else None
+        )
+    run.request(5000, [{"first": 80, **closed}], "other", ended="cancelled")
+    return run, run.write(tmp_path / "run")
+
+
+def test_each_hedged_leg_is_counted_for_what_it_was(told):
+    arm = found(told[1])["h"]
+    waste = arm.waste
+
+    assert (arm.requests, arm.legs, arm.hedged.k, arm.won.k, arm.undecided) == (20, 20, 4, 1, 1)
+    assert arm.held == {"budget": 3}
+    assert arm.budget_exhausted == 3
+    assert arm.extra_requests == 4 / 20
+    assert (waste.losers, waste.closed) == (3, 2)
+    assert (waste.output_low, waste.output_high) == (0 + 2 + 0, 8 + 40 + 0)  # a refused copy makes nothing
+    assert waste.output_by_share == 2 * 4  # the winner had 4 tokens a chunk
+    assert (waste.by_winner, waste.by_max_tokens) == (2, 0)
+    assert (waste.input_tokens, waste.input_told, waste.input_unknown) == (30, 1, 0)
+    assert waste.truth is None
+    assert (arm.limited.of_copies.k, arm.limited.of_copies.n) == (2, 4)
+    assert (arm.limited.of_first.k, arm.limited.of_first.n) == (0, 20)
+    assert arm.margin is None  # the only winning copy's loser brought no content
+    assert arm.slowness.why == "fewer than 20 copies"
+    assert arm.versus is None
+
+
+def test_costs_are_exact_where_prices_are_known(mixed, told, tmp_path):
+    run, _ = told
+    run.run = {"target": {"url": "https://x.invalid", "simulated": False, "protocol": "anthropic"}}
+    for row in run.attempts:
+        row["model"] = row["asked_model"] = "claude-sonnet-4-5"
+    cost = found(run.write(tmp_path / "priced"))["h"].cost
+
+    rate = {"input": Fraction(3, 10**6), "output": Fraction(15, 10**6)}
+    assert cost.unit == "USD"
+    assert cost.low == float(10 * rate["input"] + 2 * rate["output"])
+    assert cost.high == float(20 * rate["input"] + 48 * rate["output"])
+    answers = 8 + 40 + 3 + 16 * 3
+    assert cost.answered == float(19 * 10 * rate["input"] + answers * rate["output"])
+
+    for row in run.attempts:
+        row["model"] = row["asked_model"] = "nobody-knows"
+    cost = found(run.write(tmp_path / "unpriced"))["h"].cost
+    assert (cost.low, cost.high, cost.why) == (None, None, "no price for nobody-knows")
+
+
+def test_the_report_says_what_it_cannot_know(told, tmp_path):
+    report = make([told[1]], tmp_path)
+    (arm,) = report.data["hedging"]["arms"]
+    page, text = report.html.read_text(), report.markdown.read_text()
+
+    assert report.data["hedging"]["interference"] is None
+    assert arm["no_control"].startswith("without a control")
+    for said in (page, text):
+        assert "without a control: no other traffic table of the run differs by hedging alone" in said
+        assert "between 2 and 48, of 3 losers, 2 of them closed" in said
+        assert "only the target knows what it makes after a disconnect" in said
+        assert "3 requests: budget 3" in said
+
+
+def test_arms_of_one_run_are_told_with_their_interference(three, tmp_path):
+    report = make([three], tmp_path)
+    page, text = report.html.read_text(), report.markdown.read_text()
+
+    assert report.data["hedging"]["interference"].startswith("Arm and control ran at the same time")
+    for said in (page, text):
+        assert "blocks that take turns" in said
+    assert "within the interval" in text
+    assert "OUTSIDE" not in text
+    assert "TTFT over that of the control plain: p" in text
+    assert "; faster)" in text
+
+
+def test_a_run_without_fan_outs_and_hedges_has_no_such_sections(made):
+    report = made(n=50)
+    page, text = report.html.read_text(), report.markdown.read_text()
+
+    for key, title in (("fan_out", "Fan-out"), ("hedging", "Hedging")):
+        assert report.data[key] is None
+        assert f'id="{key.replace("_", "-")}"' not in page
+        assert f"## {title}" not in text
+
+
+def test_a_run_that_lost_its_record_still_tells_of_its_copies(told):
+    """Without the scenario there is neither a policy nor a control to be known."""
+    _, folder = told
+    (folder / "run.json").unlink()
+    (folder / "workers" / "0.json").unlink()
+    arm = found(folder)["h"]
+
+    assert (arm.policy, arm.versus, arm.hedged.k) == ("unknown", None, 4)
+
+
+def test_where_no_copy_was_slow_their_correlation_is_not_known_and_is_told_so():
+    slow = {
+        "why": None, "slow_share": 0.1, "copy_slow_share": 0.0, "slower_than_ms": 250.0, "both_slow": 0.0, "product": 0.0,
+        "correlation": None, "correlation_low": None, "correlation_high": None, "copies": 40,
+    }  # fmt: skip
+
+    assert "correlation ? (? to ?), n 40" in words._slowness(slow)

@@ -1,0 +1,257 @@
+"""The 429 report: what was planted is found, and what the endpoint knows is recovered from what its client saw."""
+
+import json
+
+import numpy as np
+import pytest
+from run_folders.planted_frames import calls, frames_of
+
+from tailgauge_analysis.report.report import make
+from tailgauge_analysis.sections.rate_limits.acceleration import CERTAIN, LIKELY, NO, acceleration
+from tailgauge_analysis.sections.rate_limits.contents import told
+from tailgauge_analysis.sections.rate_limits.finding import rate_limits
+from tailgauge_analysis.sections.rate_limits.limit_kinds import kinds
+from tailgauge_analysis.sections.rate_limits.shares import bins, shares
+from tailgauge_analysis.sections.rate_limits.text import said
+from tailgauge_analysis.stats.binomial import clopper_pearson
+
+
+def finite(tree):
+    """Fails on NaN and infinity, as every program that reads report.json would."""
+    return json.loads(json.dumps(tree, allow_nan=False))
+
+
+def test_the_share_of_429s_is_of_the_attempts_of_the_steady_stage():
+    run = calls(100, refused=range(0, 40, 2), stage=["warmup"] * 20 + ["steady"] * 80)
+    found = shares(frames_of(run).requests, run, kinds(run))
+
+    assert (found.attempts, found.refused, found.requests, found.requests_refused) == (80, 10, 80, 10)
+    assert found.share == pytest.approx(10 / 80)
+    assert found.n_eff <= 80
+    assert found.low <= clopper_pearson(10, 80)[0] < found.share < clopper_pearson(10, 80)[1] <= found.high
+
+
+def test_the_529s_are_counted_apart_and_told():
+    run = calls(40, refused=[3])
+    run.loc[10:19, "ended"] = "overloaded"
+    found = shares(frames_of(run).requests, run, kinds(run))
+
+    assert (found.refused, found.overloaded.k, found.overloaded.n) == (1, 10, 40)
+    assert found.overloaded.low < 0.25 < found.overloaded.high
+    assert found.overloaded.n_eff < 40  # they came together
+
+
+def test_each_bin_has_its_exact_band_and_its_kinds():
+    run = calls(30, every_s=0.1, refused=range(10, 15), message="rate limit of 300 requests per minute")
+    found = bins(run, kinds(run))
+
+    assert found.width_s == 1
+    assert found.attempts.tolist() == [10, 10, 10]
+    assert found.refused.tolist() == [0, 5, 0]
+    assert (found.low[1], found.high[1]) == clopper_pearson(5, 10)
+    assert {kind: counts.tolist() for kind, counts in found.by_kind.items()} == {"requests": [0, 5, 0]}
+    assert (found.by_kind_low["requests"][1], found.by_kind_high["requests"][1]) == clopper_pearson(5, 10)
+    assert (found.by_kind_low["requests"][0], found.by_kind_high["requests"][0]) == clopper_pearson(0, 10)
+
+
+def test_a_bin_without_calls_has_no_share():
+    found = bins(run := calls(4, at_s=[0.1, 0.2, 3.1, 3.2], refused=[3]), kinds(run))
+
+    assert found.attempts.tolist() == [2, 0, 0, 2]
+    assert np.isnan(found.share).tolist() == [False, True, True, False]
+    assert np.isnan([found.low[1], found.high[1]]).all()
+
+
+@pytest.mark.parametrize(
+    ("body", "recorded", "kind", "how"),
+    [
+        ('{"error":{"error_code":"ramp_limit_exceeded"}}', "unknown", "ramp", "error code"),
+        ('{"error":{"error_code":"enforced_spend_limit_reached"}}', "requests", "spend", "error code"),
+        ('{"error":{"code":"insufficient_quota"}}', "unknown", "spend", "error code"),
+        ("", "output_tokens", "output_tokens", "empty in the headers"),
+        ("would exceed the rate limit of 50,000 input tokens per minute", "unknown", "input_tokens", "message"),
+        ("exceed your organization's rate limit of 8,000 output tokens per minute", "unknown", "output_tokens", "message"),
+        ("Rate limit reached for gpt on requests per min (RPM): Limit 3", "unknown", "requests", "message"),
+        ("Rate limit reached for gpt on tokens per min (TPM): Limit 9", "unknown", "tokens", "message"),
+        ("slow down", "unknown", "unknown", ""),
+        (None, None, "unknown", ""),
+    ],
+)  # fmt: skip
+def test_the_kind_of_a_429_is_told_by_the_first_that_says_it(body, recorded, kind, how):
+    run = calls(3, refused=[1], message=body, limit_kind=recorded)
+
+    assert kinds(run).to_numpy().tolist() == [[kind, how]]
+
+
+def test_a_429_is_by_the_only_bucket_without_room():
+    headers = {
+        "header_requests_limit": [60.0] * 4, "header_requests_remaining": [59.0, 50.0, 55.0, 55.0],
+        "header_input_tokens_limit": [1000.0] * 4, "header_input_tokens_remaining": [900.0, 500.0, 400.0, 450.0],
+    }  # fmt: skip
+    run = calls(4, refused=[2], input_tokens=100, **headers)
+
+    assert kinds(run).to_numpy().tolist() == [["input_tokens", "room in the headers"]]
+
+
+def test_a_429_with_two_buckets_without_room_is_by_nobody_knows_which():
+    headers = {
+        "header_requests_limit": [60.0] * 4, "header_requests_remaining": [59.0, 58.0, 50.0, 55.0],
+        "header_input_tokens_limit": [1000.0] * 4, "header_input_tokens_remaining": [900.0, 500.0, 400.0, 450.0],
+    }  # fmt: skip
+    run = calls(4, refused=[2], input_tokens=100, **headers)
+
+    assert kinds(run).to_numpy().tolist() == [["unknown", ""]]
+
+
+def test_growth_with_the_code_for_it_is_certain():
+    run = calls(20, refused=[15, 16], message="ramp_limit_exceeded")
+    found = acceleration(run, kinds(run))
+
+    assert (found.found, found.coded, found.first_at_s) == (CERTAIN, 2, 1.5)
+
+
+def growing(refused_at, remaining):
+    """Calls ever faster; at some point 429s with `remaining` of 1,000 left."""
+    at_s = np.sqrt(np.arange(400))  # a constant acceleration
+    left = np.full(400, 950.0)
+    left[refused_at] = remaining
+    return calls(
+        400, at_s=at_s, refused=refused_at,
+        header_requests_limit=np.full(400, 1000.0), header_requests_remaining=left,
+    )  # fmt: skip
+
+
+def test_429s_with_full_buckets_while_calls_grow_are_likely_growth():
+    run = growing(list(range(300, 340)), remaining=990.0)
+    found = acceleration(run, kinds(run))
+
+    assert (found.found, found.with_headers, found.with_room) == (LIKELY, 40, 40)
+    assert found.growing > 30
+
+
+def test_429s_with_empty_buckets_are_not_growth():
+    run = growing(list(range(300, 340)), remaining=940.0)
+
+    assert acceleration(run, kinds(run)).found == NO
+
+
+def test_without_headers_nothing_is_said_of_growth():
+    found = acceleration(run := calls(20, refused=[3]), kinds(run))
+
+    assert found.found is None
+    assert found.why == "no 429 has headers of its buckets"
+
+
+def test_a_run_without_limits_or_retries_has_no_section():
+    assert rate_limits(frames_of(calls(20))) is None
+    assert told(None) is None
+
+
+def test_what_cannot_be_told_is_null_with_a_reason():
+    values = finite(told(rate_limits(frames_of(calls(40, refused=[3, 4], message="slow down")))))
+
+    assert values["binding"] == {
+        "kind": None, "bucket": None, "how": None, "why": "nothing tells which limit refused",
+    }  # fmt: skip
+    assert values["buckets"] == []
+    assert values["growth"]["value"] is None
+    assert values["growth"]["why"]
+    assert values["synchrony"]["index"] is None
+    assert values["acceleration"]["why"]
+
+
+def test_headers_alone_bound_the_burst():
+    left = 300.0 - np.arange(40) % 4 - 1
+    run = calls(40, every_s=1.0, header_requests_limit=np.full(40, 300.0), header_requests_remaining=left)
+    values = finite(told(rate_limits(frames_of(run))))
+    bucket = values["buckets"][0]
+
+    assert values["refused"] == 0
+    assert bucket["rate"]["value"] == 5.0
+    assert bucket["remaining"] == {
+        "limit": 300.0, "responses": 40, "least": 296.0, "low": 296.0, "high": 296.0, "share": 296 / 300, "at_s": 3.05,
+    }  # fmt: skip
+    assert bucket["burst"]["value"] is None
+    assert bucket["burst"]["high"] == 300.0
+    assert "never seen empty" in bucket["burst"]["why"]
+    assert "No 429 in 40 attempts" in values["sentence"]
+
+
+def test_one_call_and_nothing_but_429s_make_a_section():
+    for run in (calls(1, refused=[0]), calls(30, refused=range(30)), calls(30, at_s=[5.0] * 30, refused=[3])):
+        values = finite(told(rate_limits(frames_of(run))))
+        assert values["refused"] in {1, 30}
+        assert said(values)["facts"]
+
+
+def limited_run(mixed):
+    """Every third call is refused, with headers, and retried a second later."""
+    run = mixed(duration_s=12)
+    for i in range(60):
+        left = {
+            "anthropic-ratelimit-requests-limit": "300",
+            "anthropic-ratelimit-requests-remaining": str(299 - i % 3),
+        }
+        headers = {"rate_limit_headers": json.dumps(left)}
+        body = {
+            "error_body": "<b>limit</b> of 300 requests per minute",
+            "limit_kind": "unknown",
+            "retry_after_s": 1.0,
+        }
+        first = {"sent": 0.05, "ended": "rate_limited", "end": 5, "status": 429, **headers, **body}
+        again = {"attempt": 1, "cause": "retry", "sent": 900, "first": 1000, **headers}
+        run.request(
+            i * 200, [first, again] if i % 3 == 2 else [{"first": 100, **headers}], winner=int(i % 3 == 2)
+        )
+    return run
+
+
+def test_the_report_has_the_section_its_figure_and_its_numbers(mixed, tmp_path):
+    report = make([limited_run(mixed).write(tmp_path / "run")], tmp_path)
+    page, text = (path.read_text(encoding="utf-8") for path in (report.html, report.markdown))
+    values = json.loads(report.json.read_text(encoding="utf-8"))["rate_limits"]
+
+    assert (values["attempts"], values["refused"]) == (80, 20)
+    assert values["retry_after"]["violations"] == values["retry_after"]["followed"] == 20
+    assert values["retry_after"]["early_p50_s"] == pytest.approx(0.105)
+    assert '<h2 id="rate-limits">Rate limits</h2>' in page
+    assert 'id="title-refusals"' in page
+    assert values["sentence"] in page
+    assert "## Rate limits" in text
+    assert "nan" not in text.lower().split("## rate limits")[1].split("\n## ")[0]
+
+
+def test_a_run_without_limits_has_no_such_section(made):
+    report = made(n=100)
+
+    assert json.loads(report.json.read_text(encoding="utf-8"))["rate_limits"] is None
+    assert "Rate limits</h2>" not in report.html.read_text(encoding="utf-8")
+    assert "## Rate limits" not in report.markdown.read_text(encoding="utf-8")
+
+
+def test_columns_with_holes_never_make_nan(full_size):
+    """Whatever is missing from the rows: plain values, or null."""
+    for seed in range(300 if full_size else 25):
+        rng = np.random.default_rng(seed)
+        n = int(rng.integers(1, 60))
+        columns = {}
+        for kind in ("requests", "input_tokens", "tokens"):
+            if rng.random() < 0.5:
+                columns[f"header_{kind}_limit"] = holes(rng, rng.choice([0.0, 1.0, 300.0], n))
+                columns[f"header_{kind}_remaining"] = holes(rng, rng.integers(0, 400, n).astype(float))
+        run = calls(
+            n, at_s=np.sort(rng.random(n) * rng.choice([0.001, 1, 100])), refused=np.flatnonzero(rng.random(n) < 0.4),
+            message=str(rng.choice(["x", "requests per min", "input tokens per min", "ramp_limit_exceeded"])),
+            input_tokens=float(rng.choice([np.nan, 0, 100])), retry_after_s=float(rng.choice([np.nan, -5, 1e9])), **columns,
+        )  # fmt: skip
+        run["sent_at_ns"] = holes(rng, run["sent_at_ns"])
+        run["cause"] = rng.choice(["primary", "retry", "hedge"], n)
+        run["stage"] = rng.choice(["preflight", "warmup", "steady"], n)
+        values = finite(told(rate_limits(frames_of(run))))
+        if values is not None:
+            assert "nan" not in json.dumps(said(values)).lower()
+
+
+def holes(rng, values):
+    """Some of the values missing."""
+    return np.where(rng.random(len(values)) < 0.3, np.nan, values)

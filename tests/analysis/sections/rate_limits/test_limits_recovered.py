@@ -1,0 +1,172 @@
+"""Rehearsed runs: what the endpoint was told to allow, and whom it refused, is recovered from what its client saw."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from run_folders.dry_runs import limited, rehearsed
+
+from tailgauge_analysis.sections.rate_limits.contents import told
+from tailgauge_analysis.sections.rate_limits.finding import rate_limits
+
+OPENAI = {"url": "simulated", "protocol": "openai"}
+SCENARIOS = Path(__file__).parents[4] / "scenarios"
+GROWING = {"rate_per_s": 12.0, "shape": {"kind": "ramp", "factor": 8}}
+RAMP = {"ramp_growth": 1.3, "ramp_window_s": 5.0, "ramp_floor": 10}
+
+# Limits, changes of the scenario, the limit that refuses, its rate a second and its burst.
+TRUTHS = {
+    "requests": ({"rpm": 300, "burst": 3}, {}, "requests", 5, 3),
+    "requests, OpenAI": ({"rpm": 300, "burst": 3}, {"target": OPENAI}, "requests", 5, 3),
+    "input tokens": ({"itpm": 30_000, "itpm_burst": 1000}, {}, "input_tokens", 500, 1000),
+    "input tokens, OpenAI": ({"itpm": 30_000, "itpm_burst": 1000}, {"target": OPENAI}, "input_tokens", 500, 1000),
+    "output tokens": ({"otpm": 1200, "otpm_burst": 40}, {}, "output_tokens", 20, 40),
+    "output tokens, reserved": ({"otpm": 1200, "otpm_burst": 40, "otpm_mode": "reserve"}, {}, "output_tokens", 20, 40),
+    "the tighter of two": ({"rpm": 300, "burst": 10, "itpm": 36_000, "itpm_burst": 2000}, {}, "requests", 5, 10),
+}  # fmt: skip
+
+
+def agreed(run, found):
+    """429s by kind as the endpoint counts them, and as the report does, warm-up included."""
+    values = json.loads(json.dumps(told(found), allow_nan=False))
+    by_kind = {kind: sum(counts) for kind, counts in values["by_second"]["by_kind"].items()}
+    assert by_kind == run.truth["limit_kind"].value_counts().to_dict()
+    return values
+
+
+@pytest.mark.parametrize("name", TRUTHS)
+def test_the_limit_its_rate_and_its_burst_are_recovered(name):
+    limits, changes, kind, rate, burst = TRUTHS[name]
+    run = rehearsed(limited(limits, **changes))
+    found = rate_limits(run.frames)
+    values = agreed(run, found)
+    bucket = values["buckets"][values["binding"]["bucket"]]
+
+    assert values["share"] == (run.truth["status"] == 429).mean()
+    assert values["binding"]["kind"] == bucket["kind"] == kind
+    assert (bucket["rate"]["value"], bucket["rate"]["how"]) == (rate, "headers")
+    assert bucket["burst"]["value"] == burst
+    assert bucket["burst"]["low"] - 1e-6 <= burst <= bucket["burst"]["high"] + 1e-6
+    assert bucket["levels"]["compared"] == bucket["levels"]["agreeing"] == len(run.truth)
+    assert values["acceleration"]["found"] == "not seen"
+
+
+@pytest.mark.parametrize("name", ["requests", "input tokens", "output tokens"])
+def test_without_headers_the_intervals_hold_the_truth(name):
+    limits, changes, kind, rate, burst = TRUTHS[name]
+    run = rehearsed(limited(limits, **changes), without_headers=True)
+    values = agreed(run, rate_limits(run.frames))
+    (bucket,) = values["buckets"]
+
+    assert values["binding"]["kind"] == kind
+    assert bucket["remaining"] is None
+    assert bucket["rate"]["how"] == "429s"
+    assert bucket["rate"]["low"] <= rate <= bucket["rate"]["high"]
+    assert bucket["rate"]["value"] == pytest.approx(rate, rel=0.01)
+    assert bucket["burst"]["low"] <= burst + 0.02 * burst
+    assert bucket["burst"]["high"] >= burst - 0.02 * burst
+    assert bucket["burst"]["value"] == pytest.approx(burst, rel=0.02)
+    assert values["acceleration"]["found"] is None
+
+
+def test_the_headers_lowest_remaining_is_the_endpoints():
+    run = rehearsed(limited({"rpm": 300, "burst": 3}))
+    (bucket,) = told(rate_limits(run.frames))["buckets"]
+    levels = [json.loads(text)["requests"] for text in run.truth["bucket_levels"]]
+
+    assert bucket["remaining"]["least"] == min(levels)
+    assert bucket["remaining"]["responses"] == len(levels)
+
+
+def test_a_bucket_of_one_refuses_rho_over_one_plus_rho(full_size):
+    """Poisson calls of one token on a bucket of one: M/D/1/1."""
+    seconds = 20_000 if full_size else 400
+    stages = {"duration_s": float(seconds), "warmup_s": 0.0}
+    run = rehearsed(limited({"rpm": 300, "burst": 1}, arrival={"rate_per_s": 2.5}, stages=stages))
+    values = agreed(run, rate_limits(run.frames))
+
+    assert values["low"] <= 1 / 3 <= values["high"]
+    assert values["buckets"][0]["burst"]["value"] == 1
+    assert values["growth"]["value"] < 1
+
+
+def test_the_acceleration_limit_is_certain_by_its_code_and_likely_without():
+    run = rehearsed(limited({"rpm": 6000, **RAMP}, arrival=GROWING))
+    values = agreed(run, rate_limits(run.frames))
+    run.frames.attempts[["error_body", "error_type"]] = None
+    silent = told(rate_limits(run.frames))
+
+    assert values["binding"]["kind"] == "ramp"
+    assert values["acceleration"]["found"] == "certain"
+    assert values["acceleration"]["coded"] == (run.truth["limit_kind"] == "ramp").sum() > 50
+    assert silent["acceleration"]["found"] == "likely"
+    assert silent["binding"]["kind"] is None
+
+
+def scenario(name, seconds, **tables):
+    """A packaged scenario, shorter, with tables changed."""
+    tree = tomllib.loads((SCENARIOS / f"{name}.toml").read_text(encoding="utf-8"))
+    tree["stages"] = {"duration_s": float(seconds), "warmup_s": 0.0}
+    for table, keys in tables.items():
+        tree[table] = {**tree.get(table, {}), **keys}
+    return tree
+
+
+def test_the_packaged_scenario_of_polite_retries():
+    tree = scenario("retries", 20)
+    run = rehearsed(tree)
+    values = agreed(run, rate_limits(run.frames))
+    (bucket,) = values["buckets"]
+
+    assert (bucket["rate"]["value"], bucket["burst"]["value"]) == (5, 3)
+    assert values["retry_after"]["followed"] > 10
+    assert values["retry_after"]["violations"] == 0
+    (amplified,) = values["amplification"]
+    assert amplified["observed"] == pytest.approx(len(run.truth) / run.truth["request_id"].nunique())
+    assert amplified["observed"] < amplified["predicted_low"]  # its budget holds it
+
+
+def test_the_packaged_retry_storm_with_a_limit():
+    tree = scenario("retry_storm", 30, simulated={"limits": {"rpm": 600, "burst": 20}})
+    run = rehearsed(tree)
+    values = agreed(run, rate_limits(run.frames))
+    (bucket,) = values["buckets"]
+
+    assert values["binding"]["kind"] == "requests"
+    assert (bucket["rate"]["value"], bucket["burst"]["value"]) == (10, 20)
+    assert values["retry_after"]["violation_share"] > 0.9
+    assert values["amplification"][0]["observed"] > 1.5
+    assert f"tried {values['amplification'][0]['observed']:.1f} times" in values["sentence"]
+
+
+def test_traffic_below_its_limits_has_room_and_says_how_much_is_used():
+    values = told(rate_limits(rehearsed(limited({"rpm": 3000, "itpm": 600_000})).frames))
+
+    assert values["refused"] == 0
+    assert values["binding"]["kind"] == "requests"
+    used = [bucket["utilisation"] for bucket in values["buckets"]]
+    assert used == [pytest.approx(7 / 50, rel=0.15), pytest.approx(7 * 74 / 10_000, rel=0.5)]
+    assert all("never seen empty" in bucket["burst"]["why"] for bucket in values["buckets"])
+    assert all(bucket["growth"]["low"] >= 1 for bucket in values["buckets"])  # this much was borne
+    assert f"that on requests, by {100 * used[0]:.1f}% of its refill" in values["sentence"]
+
+
+def test_the_resets_of_the_headers_agree_with_limit_and_remaining():
+    """Reset - now = (limit - remaining) / rate, to the second; remaining tokens are whole thousands."""
+    run = rehearsed(limited({"rpm": 300, "burst": 10, "itpm": 36_000, "itpm_burst": 2000}))
+    rows = run.frames.attempts
+    now_s = rows["headers_at_ns"] / 1e9
+    late_s = (
+        rows["header_requests_reset_at"]
+        - now_s
+        - (rows["header_requests_limit"] - rows["header_requests_remaining"]) / 5
+    )
+    requests, tokens = told(rate_limits(run.frames))["buckets"]
+
+    assert late_s.between(-0.2, 1).all()  # remaining is rounded down to whole requests: a fifth of a second
+    assert not (rows["header_input_tokens_remaining"] % 1000).any()
+    assert requests["refill_per_s"][0] < 5 < requests["refill_per_s"][1]
+    assert (tokens["remaining"]["least"], tokens["remaining"]["low"]) == (35_000, 34_500)
+    levels = [json.loads(text)["input_tokens"] for text in run.truth["bucket_levels"]]
+    assert tokens["remaining"]["low"] <= min(levels) <= tokens["remaining"]["high"]

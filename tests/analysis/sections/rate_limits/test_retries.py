@@ -1,0 +1,171 @@
+"""What clients did about failures: compliance with retry-after, amplification and synchrony, planted and rehearsed."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from run_folders.dry_runs import limited, rehearsed
+from run_folders.planted_frames import calls
+
+from tailgauge_analysis.sections.rate_limits.finding import rate_limits
+from tailgauge_analysis.sections.rate_limits.retries import (
+    amplification,
+    early_s,
+    expected,
+    retry_after,
+    synchrony,
+)
+
+
+def tries(*requests):
+    """Each request as (sent s, came back s, retry-after s or None) of its attempts, in order."""
+    rows = []
+    for number, attempts in enumerate(requests):
+        for attempt, (sent, came, wait) in enumerate(attempts):
+            one = calls(1, at_s=[sent], refused=[0] if wait is not None else [])
+            rows.append(one.assign(
+                request_id=number * 65536, attempt=attempt, cause="retry" if attempt else "primary",
+                headers_at_ns=came * 1e9, ended_at_ns=came * 1e9,
+                retry_after_s=np.nan if wait in {None, 0} else float(wait),
+            ))  # fmt: skip
+    return pd.concat(rows).sort_values("sent_at_ns", kind="stable", ignore_index=True)
+
+
+def test_an_attempt_before_the_named_time_is_a_violation_by_its_margin():
+    run = tries(
+        [(0.0, 0.1, 2), (1.6, 1.7, None)],  # 0.5 s early
+        [(0.0, 0.1, 2), (2.2, 2.3, None)],  # 0.1 s late
+        [(0.0, 0.1, 2), (0.3, 0.4, 1), (2.0, 2.1, None)],  # 1.8 s early; then 0.1 s early by the first 429
+    )
+    found = retry_after(run)
+
+    assert sorted(early_s(run).round(6)) == [-0.1, 0.1, 0.5, 1.8]
+    assert (found.refused, found.with_header, found.followed, found.violations) == (4, 4, 4, 3)
+    assert (found.early_p50_s, found.early_max_s) == pytest.approx((0.5, 1.8))
+    assert found.early_counts.tolist() == [0, 1, 1, 1, 0, 0, 0, 0]
+    assert found.violation_low < 0.75 < found.violation_high
+
+
+def test_an_attempt_that_was_sent_before_the_429_came_back_is_none():
+    run = tries([(0.0, 1.0, 5), (0.5, 0.6, None)])  # a hedge
+
+    assert len(early_s(run)) == 0
+
+
+def test_the_429_of_one_call_binds_no_other():
+    run = tries([(0.0, 0.1, 5)], [(0.2, 0.3, None)])
+    legs = tries([(0.0, 0.1, 5), (0.2, 0.3, None)]).assign(leg=[0, 1])
+
+    assert len(early_s(run)) == 0
+    assert len(early_s(legs)) == 0
+
+
+def test_an_immediate_retry_is_early_even_in_the_moment_of_the_429():
+    run = tries([(1.0, 1.0, 3), (1.0, 1.0, None)])
+
+    assert early_s(run).tolist() == [3.0]
+
+
+def test_a_429_without_the_header_asks_for_nothing():
+    found = retry_after(tries([(0.0, 0.1, 0), (0.2, 0.3, None)], [(0.0, 0.1, 4)]))
+
+    assert (found.refused, found.with_header, found.share) == (2, 1, 0.5)
+    assert (found.followed, found.violation_share) == (0, None)
+    assert (found.asked_p50_s, found.asked_max_s) == (4, 4)
+
+
+def test_the_law_of_amplification():
+    assert expected(0.0, 4) == 1
+    assert expected(1.0, 4) == 5
+    assert expected(0.5, 2) == 1.75
+
+
+def scenario(most):
+    return {"traffic": {"chat": {"retry": {"policy": "naive", "max_retries": most}}}}
+
+
+def test_independent_failures_amplify_as_the_law_says():
+    rng = np.random.default_rng(4)
+    f, most, n = 0.3, 3, 3000
+    rows = []
+    for number in range(n):
+        for attempt in range(most + 1):
+            failed = rng.random() < f
+            rows.append((number * 65536, attempt, number + attempt / 10, failed))
+            if not failed:
+                break
+    ids, attempt, at, failed = (np.array(column) for column in zip(*rows, strict=True))
+    run = calls(len(rows), at_s=at, refused=np.flatnonzero(failed)).assign(
+        request_id=ids, attempt=attempt, cause=np.where(attempt > 0, "retry", "primary"),
+        scheduled_at_ns=(ids // 65536) * 1e9,
+    )  # fmt: skip
+    (found,) = amplification(run, scenario(most))
+
+    assert found.calls == n
+    assert found.low < expected(f, most) < found.high
+    assert found.predicted == pytest.approx(found.observed, rel=0.02)
+    assert found.predicted_low < expected(f, most) < found.predicted_high
+
+
+def test_without_a_policy_there_is_no_prediction():
+    (found,) = amplification(tries([(0.0, 0.1, 1), (2.0, 2.1, None)]), {})
+
+    assert (found.observed, found.predicted) == (2.0, None)
+    assert found.why == "the scenario names no retry policy for it"
+
+
+def test_calls_that_are_never_retried_are_not_amplified():
+    assert amplification(calls(10, refused=[2]), scenario(3)) == ()
+
+
+def retried(at_s):
+    return calls(len(at_s), at_s=np.sort(at_s)).assign(cause="retry")
+
+
+def test_retries_by_chance_have_an_index_of_one():
+    rng = np.random.default_rng(5)
+    found = synchrony(retried(rng.random(2000) * 400))
+
+    assert found.low < 1 < found.high
+    assert found.index == pytest.approx(1, abs=0.25)
+
+
+def test_retries_that_come_together_have_a_large_one():
+    found = synchrony(retried(np.repeat(np.arange(0, 60, 5), 20) + 0.01))
+
+    assert found.seconds == 56
+    assert found.index > 10
+    assert found.low > 1
+
+
+def test_a_few_retries_say_nothing():
+    assert synchrony(retried(np.arange(5.0))).why == "fewer than 10 retries"
+    assert synchrony(retried(np.arange(20) / 10)).why == "retries in fewer than 10 seconds"
+
+
+def with_retry(policy, **more):
+    retry = {"policy": policy, "max_retries": 4, "budget_share": 1.0, "budget_burst": 1000, **more}
+    return {"chat": {"prompt_tokens": 100, "output_tokens": 4, "retry": retry}}
+
+
+def test_polite_retries_keep_to_what_they_are_told():
+    run = rehearsed(limited({"rpm": 300, "burst": 3}, traffic=with_retry("polite")))
+    found = rate_limits(run.frames)
+
+    assert found.retry_after.share == 1.0
+    assert found.retry_after.followed == (run.frames.attempts["cause"] == "retry").sum() > 50
+    assert found.retry_after.violations == 0
+
+
+def test_naive_retries_do_not_and_each_is_found():
+    run = rehearsed(limited({"rpm": 300, "burst": 3}, traffic=with_retry("naive", naive_wait_s=0.1)))
+    found = rate_limits(run.frames)
+    attempts = run.frames.attempts.sort_values(["request_id", "attempt"])
+    before = attempts.groupby("request_id").shift()
+    named_ns = before["headers_at_ns"] + before["retry_after_s"] * 1e9
+    early = attempts["sent_at_ns"] < named_ns
+
+    assert found.retry_after.followed == len(named_ns.dropna())
+    assert found.retry_after.violations >= early.sum() > 100  # an earlier 429 may name a later time
+    assert found.retry_after.early_max_s < 1
+    (amplified,) = found.amplification
+    assert amplified.observed == pytest.approx(len(attempts) / attempts["request_id"].nunique())

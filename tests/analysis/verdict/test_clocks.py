@@ -1,0 +1,194 @@
+"""What sets times of several workers side by side is known no closer than their clocks."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from run_folders.planted_frames import calls as calls_of
+from run_folders.planted_frames import frames_of
+
+from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.sections.cache.calls import calls
+from tailgauge_analysis.sections.cache.misses import causes
+from tailgauge_analysis.sections.cache.settings import settings
+from tailgauge_analysis.sections.load.slopes import IN_FLIGHT, UNCACHED, regress
+from tailgauge_analysis.sections.rate_limits import bucket_levels, finding
+from tailgauge_analysis.sections.rate_limits.costs import Costs
+from tailgauge_analysis.sections.rate_limits.estimates import Readings
+from tailgauge_analysis.verdict.clocks import Clocks, calls_between, clocks, plainly, sentence
+from tailgauge_analysis.verdict.in_flight import presence
+from tailgauge_analysis.verdict.server_log import truth
+
+MS = 1_000_000
+S = 1_000_000_000
+
+
+def entry(folder, number, **clock):
+    run = json.loads((folder / "run.json").read_text())
+    run["workers"][number]["clock"] |= clock
+    (folder / "run.json").write_text(json.dumps(run))
+
+
+def test_two_workers_compare_within_both_errors_and_one_with_the_target_within_its_own(write):
+    folder = write(n=60, offsets_ns=(0, 5, -7), error_ns=1_000)
+    entry(folder, 1, error_ns=200_000)
+    entry(folder, 2, error_ns=40_000_000)
+    frames = load([folder])
+    found = clocks(frames)
+
+    assert (found.between_ns, found.to_target_ns, found.unknown) == (40_200_000, 40_000_000, ())
+    assert calls_between(frames, found) == pytest.approx(50 * 0.0402, rel=0.05)
+    assert truth(frames).within_ms == 40.0
+    told = plainly(found, 2.01)
+    assert (told["between_ms"], told["to_target_ms"]) == (40.2, 40.0)
+    assert (
+        "compare within ± 40.2 ms, and calls in flight over all of them are known to ± 2" in told["sentence"]
+    )
+
+
+def test_one_worker_and_workers_on_the_master_s_clock_have_nothing_between(write):
+    alone = clocks(load([write("one", n=10, offsets_ns=(0,), error_ns=500)]))
+    together = clocks(load([write("two", n=10, offsets_ns=(0, 0), error_ns=0)]))
+
+    assert (alone.between_ns, alone.to_target_ns) == (0, 500)
+    assert (together.between_ns, together.to_target_ns) == (0, 0)
+    assert sentence(alone, 0.0) == sentence(together, 0.0) == ""
+
+
+def test_a_clock_that_was_never_compared_is_named(write):
+    folder = write(n=10)
+    entry(folder, 1, offset_ns=None, error_ns=None)
+    found = clocks(load([folder]))
+
+    assert found.unknown == (1,)
+    assert "The clock of worker 1 was never compared with the master's" in sentence(found, 0.0)
+
+
+def test_in_flight_is_counted_within_one_worker_so_that_no_offset_is_between(write):
+    """Offsets wrong by seconds move both counts alike: this check needs no wider tolerance."""
+    folder = write(n=60, rate_per_s=20, ttft_ms=900.0)
+    right = presence(load([folder]))
+    entry(folder, 1, offset_ns=-5_000_000_000 + 3 * S)
+
+    assert presence(load([folder])) == right
+
+
+# --- which of two workers' calls came first -----------------------------------------------------------------------
+
+NOTHING = dict.fromkeys((
+    "cache_since_use_ns", "cache_blocks", "first_difference", "cache_creation_5m_input_tokens", "cache_creation_1h_input_tokens",
+    "reader_paused_ns",
+), np.nan)  # fmt: skip
+
+
+def asked(*told, between_ns):
+    """Causes of calls over one text: (worker, sent in s, first content in s, read, written)."""
+    rows = [
+        {
+            **NOTHING, "worker": worker, "request_id": number, "leg": 0, "attempt": 0, "stage": "steady", "traffic": "main",
+            "target": "main", "ended": "ok", "model": "m", "asked_model": "m", "sent_at_ns": sent * S,
+            "first_content_at_ns": began * S, "ended_at_ns": (began + 0.1) * S, "input_tokens": 10.0,
+            "cache_read_input_tokens": float(read), "cache_creation_input_tokens": float(created), "output_tokens": 5.0,
+            "prefix": 0.0, "prefix_hash": "a", "params_hash": "p", "cache_expected": "unknown", "cache_writers": 0.0,
+            "cache_marks": 1.0, "cache_ttl": "5m", "connection_is_new": False,
+        }
+        for number, (worker, sent, began, read, created) in enumerate(told)
+    ]  # fmt: skip
+    known = settings({"target": {"simulated": False}, "scenario": {}, "started_at": "", "scenario_file": ""})
+    found = calls(SimpleNamespace(attempts=pd.DataFrame(rows)), known, between_ns)
+    return causes(found, known, set()).tolist(), found["unordered"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("other", "between_ms", "cause", "unordered"),
+    [
+        (1, 0, "unexplained", False),  # one clock: the entry was there, and was not read
+        (1, 20, "race", True),  # it may not have been: 15 ms are less than the clocks are known
+        (1, 10, "unexplained", False),
+        (0, 20, "unexplained", False),  # one worker's own order is exact
+    ],
+)
+def test_no_order_of_two_workers_is_claimed_that_is_closer_than_their_clocks(
+    other, between_ms, cause, unordered
+):
+    """Written from 0.0 s, in use from 0.2 s; asked for again 15 ms later."""
+    found = asked((0, 0.0, 0.2, 0, 90), (other, 0.215, 0.4, 0, 90), between_ns=between_ms * MS)
+
+    assert found == (["first", cause], [False, unordered])
+
+
+def test_a_race_by_any_clock_stays_one_whatever_the_error():
+    for between in (0, 50 * MS):
+        assert asked((0, 0.0, 0.2, 0, 90), (1, 0.05, 0.3, 0, 90), between_ns=between) == (
+            ["first", "race"],
+            [False, False],
+        )
+
+
+def test_the_latest_writer_is_the_one_that_counts():
+    """Worker 1 itself had an answer over the text 5 ms before it asked again: no other clock is needed to know that."""
+    found = asked((0, 0.0, 0.2, 0, 90), (1, 0.01, 0.21, 0, 90), (1, 0.215, 0.4, 0, 90), between_ns=20 * MS)
+
+    assert found == (["first", "race", "unexplained"], [False, False, False])
+
+
+# --- what a limit saw first, and what was in flight -----------------------------------------------------------------
+
+
+def test_a_bucket_s_level_is_held_against_headers_within_what_the_clocks_leave_open():
+    """Two workers, 10 calls/s each; the second one's clock is 40 ms off, so that its calls sit beside other ones."""
+    at = np.arange(40) * 0.05
+    none = np.zeros(40, np.bool_)
+    true = Costs(at, np.ones(40), np.ones(40), none, np.arange(40))
+    missing = np.asarray([float(i + 1) for i in range(40)])
+    shifted = at + np.where(np.arange(40) % 2, 0.07, 0.0)
+    order = np.argsort(shifted)
+    seen = Costs(shifted[order], np.ones(40), np.ones(40), none, order)
+    told = Readings(100.0, 1, 100 - missing, missing, 0.0, at, np.arange(40), none, None, None)
+
+    def agreeing(costs, between_s):
+        found = bucket_levels.levels(costs, 1e-9, 100.0, told, 1, 2.0, between_s)
+        return found.agreeing, found.compared
+
+    assert agreeing(true, 0.0) == (40, 40)
+    assert agreeing(seen, 0.0)[0] < 40  # which would say that somebody else uses the limit
+    assert agreeing(seen, 0.08) == (40, 40)
+
+
+def test_calls_in_flight_that_vary_less_than_the_clocks_blur_them_are_no_column():
+    drawn = np.random.default_rng(3)
+    flight, tokens = drawn.integers(2, 8, 300).astype(float), drawn.uniform(50, 900, 300)
+    columns = {UNCACHED: tokens, IN_FLIGHT: flight}
+    y = 20 + tokens / 10 + 3 * flight + drawn.normal(0, 1, 300)
+
+    assert IN_FLIGHT not in regress("ttft_sent", columns, y, UNCACHED, {IN_FLIGHT: 1.0}).left_out
+    assert IN_FLIGHT in regress("ttft_sent", columns, y, UNCACHED, {IN_FLIGHT: 9.0}).left_out
+
+
+def test_errors_are_sums_of_the_two_largest():
+    assert Clocks({0: 5, 1: 9, 2: 7}, ()).between_ns == 16
+    assert Clocks({}, ()).to_target_ns == 0
+
+
+def test_a_bucket_found_from_several_clocks_is_known_less_closely(monkeypatch):
+    """Fifteen calls a second at a limit of ten: the interval of the burst is wider by what comes back meanwhile."""
+    at = np.arange(300) / 15
+    level, refused = 5.0, []
+    for number in range(300):
+        level = min(5.0, level + 10 / 15)
+        if level >= 1:
+            level -= 1
+        else:
+            refused.append(number)
+    frames = frames_of(calls_of(300, at_s=at, refused=refused, limit_kind="requests"))
+
+    def burst(error_ns):
+        monkeypatch.setattr(finding, "clocks", lambda _: Clocks({0: error_ns, 1: error_ns}, ()))
+        (bucket,) = finding.rate_limits(frames).buckets
+        return bucket.burst
+
+    one, several = burst(0), burst(50 * MS)
+    assert several.low == pytest.approx(max(0.0, one.low - 1), abs=0.1)
+    assert several.high == pytest.approx(one.high + 1, abs=0.1)

@@ -1,0 +1,88 @@
+"""Script: the link over a runner that is none."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import gevent
+
+from tailgauge.channel.auth import Seal
+from tailgauge.channel.messages import FROM_MASTER, FROM_WORKER, Link
+
+
+class Runner:
+    """Keeps listeners and what was sent."""
+
+    def __init__(self) -> None:
+        self.listeners: dict[str, Any] = {}
+        self.sent: list[Any] = []
+        self.client_id: str | None = None
+
+    def register_message(self, kind: str, listener: Any) -> None:
+        self.listeners[kind] = listener
+
+    def send_message(self, kind: str, data: Any, client_id: Any = None) -> None:
+        self.sent.append([kind, data, client_id])
+
+
+runner = Runner()
+seal, other = Seal("the token of the run"), Seal("another token")
+link = Link(runner, seal)
+heard: list[Any] = []
+dropped: list[Any] = []
+link.on_unsealed = lambda node, kind: dropped.append([node, kind])
+
+
+def slow(sender: str, data: Any) -> None:
+    gevent.sleep(0.05)
+    heard.append([sender, data.get("kind")])
+
+
+for kind in (*FROM_WORKER, *FROM_MASTER):
+    link.hear(
+        kind,
+        (lambda sender, data: heard.append([sender, data["kind"]])) if kind in {"ping", "pong"} else slow,
+    )
+
+
+def comes(kind: str, data: Any, node: str = "w1") -> None:
+    runner.listeners[f"tailgauge:{kind}"](environment=None, msg=SimpleNamespace(node_id=node, data=data))
+
+
+for kind in ("slice", "ping", "counters", "pong"):
+    comes(kind, seal.close(kind, "w1", {"kind": kind}))
+at_once = list(heard)
+gevent.sleep(0.2)
+later = heard[2:]
+
+comes("slice", {"kind": "slice"})
+comes("slice", None)
+comes("slice", other.close("slice", "w1", {"kind": "slice"}))
+comes("slice", seal.close("plan", "w1", {"kind": "slice"}))
+comes("slice", seal.close("slice", "w2", {"kind": "slice"}))
+comes("refused", {"kind": "refused", "why": "no token" + "x" * 1000})
+gevent.sleep(0.2)
+
+link.send("plan", {"a": 1}, "w1")
+link.send("refused", {"why": "no token"}, "w1")
+(plan, refused) = runner.sent
+sent = [[plan[0], seal.open("plan", "w1", plan[1]), plan[2]], refused]
+runner.client_id = "me"
+runner.sent.clear()
+link.send("hello", {"b": 2})
+((kind, sealed, to),) = runner.sent
+sent.append([kind, seal.open("hello", "me", sealed), to])
+print(
+    json.dumps(
+        {
+            "at_once": at_once,
+            "later": later,
+            "sent": sent,
+            "kinds": sorted(runner.listeners),
+            "dropped": dropped,
+            "after": len(heard) - 2 - len(later),
+        }
+    )
+)

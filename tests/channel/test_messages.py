@@ -1,0 +1,34 @@
+"""Messages on Locust's channel: a slow handler holds up nobody, and the clock's answer waits for nobody."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def seen(run_script):
+    return run_script("channel/scripts/messages.py")
+
+
+def test_only_the_clocks_messages_are_handled_at_once(seen):
+    assert seen["at_once"] == [["w1", "ping"], ["w1", "pong"]]
+    assert seen["later"] == [["w1", "slice"], ["w1", "counters"]]
+
+
+def test_messages_carry_our_prefix_and_their_addressee(seen):
+    assert seen["sent"] == [
+        ["tailgauge:plan", {"a": 1}, "w1"],
+        ["tailgauge:refused", {"why": "no token"}, "w1"],
+        ["tailgauge:hello", {"b": 2}, None],
+    ]
+    assert all(kind.startswith("tailgauge:") for kind in seen["kinds"])
+    assert len(seen["kinds"]) == 22
+
+
+def test_what_has_no_mark_of_the_token_reaches_no_handler_and_is_told(seen):
+    """Bare, empty, another token's, another kind's, another worker's."""
+    assert seen["dropped"] == [["w1", "slice"]] * 5
+
+
+def test_a_refusal_needs_no_mark_because_who_gets_it_has_no_token(seen):
+    assert seen["after"] == 1

@@ -1,0 +1,128 @@
+"""A rehearsal as a run folder, and what is refused or told before."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from dry_run.in_memory import plan_of, scenario_of
+
+from tailgauge.dry_run import command as rehearsal
+from tailgauge.dry_run import store
+from tailgauge.errors import UsageError
+from tailgauge.rows.chunk_encoding import plain
+from tailgauge.rows.schema import columns
+
+TREE = {
+    "arrival": {"rate_per_s": 50.0},
+    "stages": {"duration_s": 10.0},
+    "traffic": {"main": {"output_tokens": 10, "cancel": {"share": 0.2, "after_s": 0.22}}},
+}
+
+
+def rehearsed(tree, out):
+    scenario = scenario_of(tree)
+    folder = rehearsal.rehearse(scenario, plan_of(scenario), "test.toml", (), out)
+    return folder, json.loads(folder.run_json.read_text())
+
+
+def table(folder, name):
+    (part,) = (folder.path / name).glob("part-*.parquet")
+    return pq.read_table(part)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return rehearsed(TREE, tmp_path_factory.mktemp("out"))
+
+
+def test_the_folder_has_the_tables_of_any_run(folder):
+    made, told = folder
+
+    assert told["virtual"] is True
+    assert told["notes"][0] == rehearsal.NOTE
+    for name in ("requests", "attempts", "chunks", "target"):
+        assert table(made, name).column_names == [column.name for column in columns(name)]
+    assert set(table(made, "attempts")["stamps"].to_pylist()) == {"virtual"}
+
+
+def test_the_books_add_up_to_the_rows(folder):
+    made, told = folder
+    counted, (worker,) = told["conservation"], told["workers"]
+    ended = table(made, "requests")["ended"].to_pylist()
+
+    assert counted["scheduled"] == counted["dispatched"] == len(ended)
+    assert counted["ended"] == {name: ended.count(name) for name in set(ended)}
+    assert set(ended) == {"ok", "cancelled"}
+    assert worker["rows"] == {
+        "requests": len(ended),
+        "attempts": len(ended),
+        "chunks": sum(table(made, "attempts")["chunks"].to_pylist()),
+        "health": 0,
+    }
+
+
+def test_a_part_is_written_whenever_enough_rows_wait_and_nothing_changes(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "ROWS_AT_ONCE", 1000)
+    again, _ = rehearsed(TREE, tmp_path)
+
+    for name in ("requests", "attempts", "chunks", "target"):
+        whole, single = table(again, name), table(folder[0], name)
+        if name == "chunks":  # folded parts do not say a time twice
+            whole, single = plain(whole), plain(single)
+        assert whole.to_pylist() == single.to_pylist()
+
+
+def test_the_folder_is_reported_as_a_rehearsal(folder, tmp_path):
+    from tailgauge_analysis.report.report import make
+
+    made = make([folder[0].path], tmp_path)
+
+    assert (made.verdict, made.data["rehearsal"]) == ("VALID", True)
+    assert made.data["conservation"]["scheduled"] == folder[1]["conservation"]["scheduled"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"traffic": {"main": {"pattern": "batch"}}}, "message batches"),
+        ({"traffic": {"main": {"reader": {"bytes_per_s": 1000.0}}}}, "slow reader"),
+        ({"simulated": {"proxy": {"buffer_ms": 10.0}}}, "simulated.proxy"),
+        (
+            {"arrival": {"rate_per_s": 10_000.0}, "traffic": {"main": {"output_tokens": 1000}}},
+            "chunks are planned",
+        ),
+    ],
+)
+def test_what_virtual_time_cannot_show_is_refused_before_anything_is_written(changes, says, tmp_path):
+    with pytest.raises(UsageError, match=says):
+        rehearsed({**TREE, **changes}, tmp_path)
+
+    assert not list(Path(tmp_path).iterdir())
+
+
+def test_a_target_that_is_not_simulated_is_told_and_not_asked(tmp_path):
+    _, told = rehearsed({**TREE, "target": {"url": "https://api.example.org"}}, tmp_path)
+
+    assert any("https://api.example.org" in note and "not asked" in note for note in told["notes"])
+    assert told["target"]["simulated"] is True
+
+
+def test_the_command_line_rehearses_in_one_worker(command, tmp_path):
+    both = command(["tailgauge", "run", "quickstart", "--virtual", "--workers", "2", "--out", str(tmp_path)])
+    one = command(
+        ["tailgauge", "run", "quickstart", "--virtual", "--duration", "10", "--json", "--out", str(tmp_path)]
+    )
+
+    assert (both.returncode, "leave out --workers" in both.stderr) == (2, True)
+    told = json.loads(one.stdout)
+    assert (told["verdict"], told["rehearsal"]) == ("VALID", True)
+    report = json.loads(Path(told["report"]["json"]).read_text())
+    assert (report["verdict"]["status"], report["run"]["rehearsal"]) == ("VALID", True)
+    assert report["run"]["reproduce"].startswith(
+        "tailgauge run quickstart.toml --virtual --set 'stages={duration_s = 10.0"
+    )
+    assert Path(told["report"]["junit"]).read_text().startswith("<?xml")
+    assert json.loads((Path(told["run_dir"]) / "run.json").read_text())["virtual"] is True

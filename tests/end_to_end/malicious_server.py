@@ -1,0 +1,108 @@
+"""A target that means harm, on raw sockets, in a process of its own: each request meets one behaviour of `malicious_answers`.
+
+Rule: `python malicious_server.py PORT_FILE` serves until its standard input ends, then prints a JSON list of what it did.
+
+The path chooses: `/NAME/...` always shows that behaviour, `/mix/...` all of them in turn, with a fair answer in between.
+The first two requests of a path are answered fairly, for the preflight, unless it begins with `/now/`. Which protocol is
+spoken is told by its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from end_to_end.malicious_answers import BEHAVIOURS, Asked, fair
+
+FIRST = 2  # requests of each path and protocol that are answered fairly
+MIX = [name for each in BEHAVIOURS for name in (each, "fair")]
+PATIENCE_S = 60.0
+
+
+class Server:
+    """Listens on loopback; `did` notes each answer: behaviour, whom, bytes sent, seconds, whether it was cut off."""
+
+    def __init__(self) -> None:
+        self.did: list[dict[str, Any]] = []
+        self._asked: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            client, _ = self._listener.accept()
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError):
+            client.settimeout(PATIENCE_S)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            while (request := _request(client)) is not None:
+                self._answer(client, request)
+
+    def _choose(self, path: str) -> str:
+        """The behaviour that is due on a path."""
+        with self._lock:
+            number = self._asked[path] = self._asked.get(path, -1) + 1
+        now, _, rest = path.lstrip("/").partition("/")
+        if now == "now":
+            return rest.partition("/")[0]
+        number -= FIRST
+        return "fair" if number < 0 else now if now in MIX else MIX[number % len(MIX)]
+
+    def _answer(self, client: socket.socket, request: str) -> None:
+        first, *lines = request.partition("\r\n\r\n")[0].split("\r\n")
+        path, headers = first.split()[1], dict(line.split(": ", 1) for line in lines)
+        headers = {name.lower(): value for name, value in headers.items()}
+        key = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
+        asked = Asked("openai" if path.endswith("/chat/completions") else "anthropic", key)
+        name = self._choose(path)
+        note = {
+            "behaviour": name,
+            "path": path,
+            "id": headers["x-client-request-id"],
+            "request": request,
+            "bytes": 0,
+            "cut": True,
+        }
+        began = time.monotonic()
+        try:
+            for piece in {**BEHAVIOURS, "fair": fair}[name](asked):
+                if isinstance(piece, bytes):
+                    client.sendall(piece)
+                    note["bytes"] += len(piece)
+                else:
+                    time.sleep(piece)
+            note["cut"] = False
+        finally:
+            self.did.append({**note, "seconds": time.monotonic() - began})
+
+
+def _request(client: socket.socket) -> str | None:
+    """A request, once it has come whole."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        piece = client.recv(65_536)
+        if not piece:
+            return None
+        data += piece
+    head, _, body = data.partition(b"\r\n\r\n")
+    lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+    while len(body) < int(lengths[0].split(b":")[1]):
+        body += client.recv(65_536)
+    return (head + b"\r\n\r\n" + body).decode("latin-1")
+
+
+if __name__ == "__main__":
+    server = Server()
+    Path(sys.argv[1]).write_text(str(server.port))
+    sys.stdin.read()
+    print(json.dumps(server.did))

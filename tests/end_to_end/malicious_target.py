@@ -1,0 +1,43 @@
+"""The malicious target as a test starts it: its address, and what it did."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+
+
+class Target:
+    """A process of `malicious_server`."""
+
+    def __init__(self, folder: Path) -> None:
+        port = folder / "port"
+        self._child = subprocess.Popen(
+            [sys.executable, str(HERE / "malicious_server.py"), str(port)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(HERE.parent)},
+        )
+        while not (port.exists() and port.read_text()):
+            assert self._child.poll() is None
+            time.sleep(0.02)
+        self.url = f"http://127.0.0.1:{port.read_text()}"
+
+    def end(self) -> list[dict[str, Any]]:
+        """End it; what it did, one entry a request."""
+        said, _ = self._child.communicate(timeout=30)
+        told: list[dict[str, Any]] = json.loads(said)
+        return told
+
+    def kill(self) -> None:
+        """End it in any case."""
+        if self._child.poll() is None:
+            self._child.kill()
+            self._child.communicate()

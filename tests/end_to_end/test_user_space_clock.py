@@ -1,0 +1,72 @@
+"""Our own clock instead of the kernel's: by choice, and on a system that has no other. The run says so everywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starting.command import LOCUST, TAILGAUGE, RunData, Running, assert_conserved
+
+HERE = Path(__file__).parent
+PACE = ("simulated.ttft_ms=100", "simulated.chunk_gap_ms=20", "arrival.rate_per_s=20", "stages.duration_s=3")
+SETS = [item for text in PACE for item in ("--set", text)]
+LINES = {
+    "chosen": [TAILGAUGE, "run", "streaming", "--clock", "user", *SETS],
+    "elsewhere": [
+        LOCUST,
+        "-f",
+        str(HERE / "no_kernel_stamps_locustfile.py"),
+        "--headless",
+        "-t",
+        "60s",
+        *SETS,
+    ],
+}
+
+
+def ran(name: str, out: Path) -> tuple[RunData, Any, str]:
+    done = Running([*LINES[name], "--out", str(out)], out, {}, out.parent).finish()
+    report = json.loads((done.report / "report.json").read_text())
+    return done.run, report, (done.report / "report.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Any]]]:
+    """Both at the same time."""
+    folder = tmp_path_factory.mktemp("clocks")
+    with ThreadPoolExecutor(2) as pool:
+        yield {name: pool.submit(ran, name, folder / name) for name in LINES}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_every_row_says_who_stamped_it(runs: dict[str, Future[Any]], name: str) -> None:
+    run, report, page = runs[name].result()
+    attempts, chunks = run.table("attempts"), run.table("chunks")
+
+    counts = assert_conserved(run)
+    assert counts["ended"]["ok"] > 30
+    assert (attempts.stamps == "user").all()
+    assert [worker["stamps"] for worker in run.facts["workers"]] == ["user"]
+    assert (chunks.lag_ns == 0).all(), "one clock: nothing to compare it with"
+    assert report["stamps"]["user_attempts"] == len(attempts)
+    assert report["stamps"]["kernel_attempts"] == 0
+    assert "the process itself in" in page
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_the_clients_own_lateness_is_a_gate_then(runs: dict[str, Future[Any]], name: str) -> None:
+    """Whatever this machine makes of it: a late loop or a busy core counts, as it does under no kernel stamps."""
+    run, report, _ = runs[name].result()
+    steady = run.table("health").iloc[1:]
+    beyond = ((steady.loop_lag_max_ns > 5_000_000) | (steady.cpu_share > 0.7)).all()
+    (gate,) = [gate for gate in report["verdict"]["gates"] if gate["gate"] == "loop_lag"]
+
+    assert gate["verdict"] in ({"DEGRADED"} if beyond else {"passed", "DEGRADED"})
+
+
+def test_the_choice_is_in_the_scenario_of_the_run(runs: dict[str, Future[Any]]) -> None:
+    assert runs["chosen"].result()[0].facts["scenario"]["clock"] == "user"

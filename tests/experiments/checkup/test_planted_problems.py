@@ -1,0 +1,128 @@
+"""The checkup in virtual time: each planted disease is found, and nothing on a healthy endpoint."""
+
+import json
+
+import pytest
+from experiments.checkup.planted import DISEASES, conducted, needed
+
+from tailgauge.errors import Exit, UsageError
+from tailgauge.experiments.checkup.checks import CHECKS
+from tailgauge.experiments.checkup.plan import make
+from tailgauge.experiments.checkup.probes import PROBES
+from tailgauge.experiments.steps import Base
+from tailgauge.scenario import model as scenarios
+
+SHORT = (
+    "pace", "tail", "stalled", "broken", "unstable", "below_minimum", "expired", "race", "cancel_ignored",
+    "cancel_billed", "no_retry_after", "queueing",
+)  # fmt: skip
+REAL_ONLY = {"connections", "idle_cut"}
+
+
+def base(folder, *pairs):
+    path = scenarios.find("checkup")
+    return Base(path, scenarios.load(str(path), pairs), pairs, folder)
+
+
+def test_every_check_has_a_planted_disease():
+    assert set(DISEASES) == set(CHECKS) - REAL_ONLY
+
+
+@pytest.mark.parametrize("disease", DISEASES)
+def test_a_planted_disease_is_found(disease, tmp_path, full_size):
+    if not full_size and disease not in SHORT:
+        pytest.skip("at full size")
+    sizes = [(True, 1), (False, 1), (False, 2)] if full_size else [(True, 1)]
+    for quick, seed in sizes:
+        probes = tuple(PROBES) if full_size else needed(disease)
+        done = conducted(DISEASES[disease], seed, tmp_path / f"{quick}{seed}", quick=quick, probes=probes)
+        answer = done.answer
+        one = next(check for check in answer.facts["checks"] if check["check"] == disease)
+
+        assert disease in answer.facts["findings"], one
+        assert answer.exit_code == Exit.SLO_FAILED
+        assert one["p_adjusted"] < 0.05
+        assert 0 <= one["gain_low"] <= one["gain"] <= one["gain_high"] <= 1
+
+
+def test_nothing_is_found_on_a_healthy_endpoint(tmp_path, full_size):
+    sizes = (
+        [(quick, seed) for quick in (True, False) for seed in range(1, 21)]
+        if full_size
+        else [(True, 1), (True, 2)]
+    )
+    for quick, seed in sizes:
+        done = conducted({}, seed, tmp_path / f"{quick}{seed}", quick=quick)
+        answer = done.answer
+
+        assert answer.facts["findings"] == [], seed
+        assert answer.exit_code == Exit.OK
+        assert len(answer.facts["checks"]) == len(CHECKS)
+        assert {one["check"] for one in answer.facts["checks"] if one["outcome"] == "cannot be told"} == {
+            "connections", "no_retry_after", "early_retries",
+        }  # fmt: skip
+    assert "Nothing to change was found in 26 checks" in answer.sentence
+    assert json.loads(json.dumps(answer.facts)) == answer.facts
+
+
+def test_the_larger_gain_comes_first(tmp_path):
+    planted = DISEASES["unstable"] | DISEASES["cancel_ignored"]
+    answer = conducted(planted, 1, tmp_path, quick=True, probes=("cached", "cancelled")).answer
+
+    assert answer.facts["findings"] == ["unstable", "cancel_ignored"]
+    assert answer.sentence.startswith(
+        "2 things are to be changed, the largest gain first: something within the prefix changes"
+    )
+    assert answer.table.rows[0][2] == CHECKS["unstable"].change
+    assert [case.name for case in answer.cases if case.outcome == "fail"] == [
+        "cached: unstable", "cancelled: cancel_ignored",
+    ]  # fmt: skip
+
+
+def test_a_checkup_fits_into_its_time(tmp_path):
+    for pairs, most_s in (((("experiment.checkup.quick", True),), 180), ((), 600)):
+        steps = next(make(base(tmp_path, *pairs)).course())
+
+        assert [step.name for step in steps] == [
+            "light traffic", "cold against warm prefix", "fan-out of 8", "clients that leave", "load in steps",
+        ]  # fmt: skip
+        assert len({step.seed for step in steps}) == len(steps)
+        assert sum(step.duration_s + 9.0 for step in steps) < 0.85 * most_s
+
+
+@pytest.mark.parametrize(
+    ("pairs", "said"),
+    [
+        (
+            (("experiment.checkup.skip", ["lihgt"]),),
+            "experiment.checkup.skip: no probe 'lihgt': expected light, cached",
+        ),
+        ((("experiment.checkup.skip", list(PROBES)),), "no probe is left"),
+        ((("arrival", {"process": "closed"}),), "arrival.rate_per_s: expected today's rate"),
+    ],
+)
+def test_what_cannot_be_is_refused(pairs, said, tmp_path):
+    with pytest.raises(UsageError, match=said):
+        make(base(tmp_path, *pairs))
+
+
+@pytest.mark.parametrize(
+    "name", ["fan_out", "hedged", "sessions", "structured", "thinking", "tools", "mix", "cached_automatic"]
+)
+def test_other_traffic_is_looked_at_too(name, tmp_path):
+    pairs = (("experiment", {"kind": "checkup"}),)
+    path = scenarios.find(name)
+    whole = Base(path, scenarios.load(str(path), pairs), pairs, tmp_path)
+    steps = next(make(whole).course())
+    prepared = [whole.prepare(step, number, tmp_path, sends=False) for number, step in enumerate(steps)]
+
+    assert prepared[0].step.name == "light traffic"
+    assert ("cold against warm prefix" in [step.name for step in steps]) is name.startswith("cached")
+
+
+def test_a_stream_of_ones_own_is_refused(tmp_path):
+    pairs = (("experiment", {"kind": "checkup"}),)
+    path = scenarios.find("own_stream")
+
+    with pytest.raises(UsageError, match=r"target\.protocol: 'sse' has no words"):
+        make(Base(path, scenarios.load(str(path), pairs), pairs, tmp_path))

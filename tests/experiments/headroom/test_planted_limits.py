@@ -1,0 +1,169 @@
+"""Headroom in virtual time: planted sustainable rates are found again, with what binds; and what is said where nothing is."""
+
+import json
+from dataclasses import dataclass
+
+import pytest
+from experiments.headroom.planted import (
+    LIMIT,
+    OUTPUT,
+    PROMPT,
+    TODAY,
+    conducted,
+    sustained_by_bucket,
+    sustained_by_capacity,
+    tree,
+)
+
+from tailgauge.errors import Exit, UsageError
+from tailgauge.experiments.headroom.plan import make
+from tailgauge.experiments.steps import Base
+from tailgauge.scenario import model as scenarios
+
+BINDING = ("requests", "input_tokens", "output_tokens", "capacity")
+BURST, REFUSED = 60, 0.01  # calls that the bucket of `tiny` holds, and the share that is borne
+SHORT = {"level_s": 15.0, "confirm": 2, "growth": 1.6}  # the sizes of `make test`
+WIDEST = 0.15
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the experiments with one planted limit found."""
+
+    answers: list
+    truth: float
+
+
+@pytest.fixture(scope="module", params=BINDING)
+def found(request, tmp_path_factory, full_size):
+    folder = tmp_path_factory.mktemp(request.param)
+    few = 1 if request.param.endswith("tokens") else 2
+    sizes, seeds = ({}, range(1, 21)) if full_size else (SHORT, range(1, 1 + few))
+    answers = [
+        conducted(tree(request.param, seed, **sizes), folder / f"{seed}").answer.facts for seed in seeds
+    ]
+    if request.param == "capacity":
+        return request.param, Found(answers, sustained_by_capacity(folder))
+    return request.param, Found(answers, sustained_by_bucket(LIMIT, BURST, REFUSED))
+
+
+def test_the_interval_holds_the_planted_rate_and_names_what_binds(found):
+    binding, seen = found
+    contained = [one["low_per_s"] <= seen.truth <= one["high_per_s"] for one in seen.answers]
+    widths = [(one["high_per_s"] - one["low_per_s"]) / seen.truth for one in seen.answers]
+
+    assert sum(contained) >= 0.9 * len(contained)
+    assert max(widths) <= WIDEST
+    assert [one["binding"] for one in seen.answers] == [binding] * len(seen.answers)
+
+
+def test_growth_to_the_first_429_is_told_with_an_interval(found):
+    binding, seen = found
+    for one in seen.answers:
+        grown = one["first_429"]
+
+        assert one["growth"] == pytest.approx(seen.truth / TODAY, rel=0.06)
+        assert 1 < grown["low"] <= grown["value"] <= grown["high"]
+        if binding != "capacity":  # a full bucket carries a short trace beyond what is sustained
+            assert grown["high"] * TODAY >= 0.9 * LIMIT
+
+
+CACHED = {
+    "traffic": {
+        "chat": {
+            "pattern": "cached", "prompt_tokens": PROMPT, "output_tokens": OUTPUT,
+            "cache": {"prefixes": 2, "system_tokens": 1600, "breakpoints": ["system"]},
+        }
+    },
+    "simulated": {"profile": "tiny", "cache": {"mode": "marked"}, "limits": {"rpm": 600, "itpm": 180_000}},
+}  # fmt: skip
+WITHOUT_CACHE = 180_000 / 60 / (PROMPT + 1600)  # requests/s that use all of the limit on input tokens
+
+
+@pytest.fixture(scope="module")
+def cached(tmp_path_factory):
+    return conducted(tree("requests", 3, **SHORT) | CACHED, tmp_path_factory.mktemp("cached")).answer
+
+
+def test_without_the_cache_another_limit_binds_at_a_lower_rate(cached):
+    without = cached.facts["without_cache"]
+
+    assert cached.facts["binding"] == "requests"
+    assert without["binding"] == "input_tokens"
+    assert without["low_per_s"] <= WITHOUT_CACHE <= without["high_per_s"] * 1.02
+    assert without["high_per_s"] < cached.facts["low_per_s"] / 4
+    assert without["first_429"]["high"] < cached.facts["first_429"]["value"]
+    assert any("Without the prompt cache" in text for text in cached.remarks)
+
+
+def test_one_quiet_run_tells_a_wider_interval_and_meets_no_429(tmp_path):
+    done = conducted(tree("requests", 4, quiet=True, level_s=100.0), tmp_path)
+    facts, truth = done.answer.facts, sustained_by_bucket(LIMIT, BURST, REFUSED)
+
+    assert done.ledger.runs == 1
+    assert facts["binding"] == "requests"
+    assert facts["low_per_s"] <= truth <= facts["high_per_s"]
+    assert (facts["high_per_s"] - facts["low_per_s"]) / truth > WIDEST
+    assert "without a single 429" in done.answer.sentence
+    assert sum(one["refused"] for one in facts["limits"]) == 0
+
+
+def test_where_no_header_names_a_limit_a_quiet_run_answers_nothing(tmp_path):
+    answer = conducted(tree("capacity", 4, quiet=True), tmp_path).answer
+
+    assert answer.exit_code == Exit.INVALID
+    assert answer.facts["low_per_s"] is None
+    assert "no header" in answer.sentence
+
+
+def test_where_nothing_refuses_the_answer_is_at_least_and_the_need_is_met(tmp_path):
+    wanted = tree("requests", 5, most=1.6, need=1.5, **SHORT)
+    wanted["simulated"] = {"profile": "tiny"}
+    wanted["arrival"]["rate_per_s"] = 20.0
+    answer = conducted(wanted, tmp_path).answer
+
+    assert answer.exit_code == Exit.OK
+    assert answer.facts["low_per_s"] == pytest.approx(32.0)
+    assert answer.facts["high_per_s"] is None
+    assert "at least" in answer.sentence
+
+
+def test_a_rate_that_is_too_high_already_is_said_and_the_need_is_not_met(tmp_path):
+    wanted = tree("requests", 6, need=2.0, **SHORT)
+    wanted["arrival"]["rate_per_s"] = 14.0
+    answer = conducted(wanted, tmp_path).answer
+    outcomes = {case.name: case.outcome for case in answer.cases}
+
+    assert answer.exit_code == Exit.SLO_FAILED
+    assert answer.facts["high_per_s"] < 14
+    assert outcomes["today's 14 requests/s are sustained"] == "fail"
+    assert outcomes["room for 2 times today's traffic"] == "fail"
+
+
+def test_what_is_told_is_plain_and_every_tried_rate_has_its_row(cached):
+    json.dumps(cached.facts, allow_nan=False)
+
+    assert cached.sentence.count("\n") == 0
+    assert {row[-1] for row in cached.table.rows} <= {"pass", "fail", "inconclusive"}
+    assert len(cached.more) == 1
+    assert cached.pictures[0].marks[0].low == cached.facts["low_per_s"]
+
+
+def test_a_closed_loop_has_no_rate_that_could_grow(tmp_path):
+    wanted = tree("requests", 1)
+    wanted["arrival"] = {"process": "closed"}
+    base = Base(tmp_path / "closed.toml", scenarios.parse(wanted, "closed"), (), tmp_path)
+
+    with pytest.raises(UsageError, match=r"closed.toml: arrival.process: .* expected an open process"):
+        make(base)
+
+
+def test_an_objective_may_be_what_is_met_first(tmp_path):
+    wanted = tree("capacity", 7, good=0.95, growth=1.6, confirm=2, level_s=30.0)
+    wanted["slo"] = {"first_token": {"metric": "ttft_sched", "max_ms": 400.0}}
+    answer = conducted(wanted, tmp_path).answer
+
+    assert answer.facts["binding"] == "objectives"
+    assert TODAY < answer.facts["low_per_s"] < answer.facts["high_per_s"] < 12.24  # what it answers a second
+    assert "an objective of [slo] is met first" in answer.sentence
+    assert "within [slo]" in answer.table.header

@@ -1,0 +1,114 @@
+"""What must be true of a run whatever happened to it: its own books, its rows and the endpoint's log, held together.
+
+Rule: the plan is drawn a second time from what run.json says, and the endpoint's log is the only witness of what was sent.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+from starting.command import RunData, assert_conserved
+
+from tailgauge.rows.chunk_encoding import plain
+from tailgauge.scenario.model import parse
+from tailgauge.schedule.plan import plan
+from tailgauge_analysis.load.frames import load
+
+TABLES = ("requests", "attempts", "chunks", "health")
+
+
+def planned(run: RunData) -> dict[int, int]:
+    """Request ids of the plan and their times, in ns of the run."""
+    scenario = parse(run.facts["scenario"], "run.json")
+    schedule = plan(
+        scenario.arrival,
+        scenario.traffic,
+        scenario.stages.duration_s,
+        scenario.seed,
+        warmup_s=scenario.stages.warmup,
+        turns_of=scenario.turns_of,
+    )
+    return {row.request_id: row.at_ns for row in schedule.slice(0, int(scenario.stages.duration_s * 1e9))}
+
+
+def rows_of(run: RunData, table: str) -> pd.DataFrame:
+    """A table with the number of the worker whose part each row came from."""
+    read = []
+    for path in sorted((run.path / table).glob("part-*.parquet")):
+        part = pq.read_table(path)
+        frame = (plain(part) if table == "chunks" else part).to_pandas()
+        read.append(frame.assign(worker=int(path.name.split("-")[1])))
+    return pd.concat(read, ignore_index=True)
+
+
+@dataclass(frozen=True)
+class Books:
+    """A run that was audited."""
+
+    run: RunData
+    counts: dict[str, Any]
+    planned: dict[int, int]
+    requests: pd.DataFrame  # rows without the preflight
+    attempts: pd.DataFrame
+    truth: pd.DataFrame  # calls that reached the endpoint, without the preflight
+
+    @property
+    def notes(self) -> str:
+        """What the run says of itself, in one text."""
+        return " | ".join(self.run.facts["notes"])
+
+    def member(self, number: int) -> dict[str, Any]:
+        """A worker's entry in run.json."""
+        (found,) = [w for w in self.run.facts["workers"] if w["worker"] == number]
+        entry: dict[str, Any] = found
+        return entry
+
+    def requests_of(self, number: int) -> pd.DataFrame:
+        """Rows of one worker, with the second of the run in which each was scheduled."""
+        rows = self.requests[self.requests.worker == number]
+        return rows.assign(second=rows.request_id.map(self.planned) / 1e9)
+
+
+def audit(run: RunData, truth: pd.DataFrame, *, whole: bool = True) -> Books:
+    """Hold books, rows and log together. `whole`: nobody was lost, so that every chunk must be there too."""
+    counts = assert_conserved(run)
+    plan_of_run = planned(run)
+    requests, attempts = rows_of(run, "requests"), rows_of(run, "attempts")
+    requests, attempts = requests[requests.stage != "preflight"], attempts[attempts.stage != "preflight"]
+    truth = truth[truth.request_id >= 0]  # below are those of the preflight
+    sent_once(run, truth, plan_of_run)
+
+    assert counts["scheduled"] == len(plan_of_run)
+    assert set(requests.request_id) <= set(plan_of_run)
+    assert len(plan_of_run) - len(requests) == counts["lost"] + counts["not_reached"]
+    told = sum(m["requests"] for w in run.facts["workers"] for m in w["missing"])
+    assert counts["lost"] <= told <= counts["lost"] + counts["not_reached"], "every missing second is stated"
+    unseen = set(truth.request_id) - set(requests.request_id)
+    assert len(unseen) <= counts["lost"], "what was sent has a row, or is counted as lost"
+    answered = set(attempts[attempts.status.notna()].request_id)
+    assert answered <= set(truth.request_id)
+    chunks_agree(attempts, rows_of(run, "chunks"), whole=whole)
+    frames = load([run.path])
+    assert len(frames.requests[frames.requests.stage != "preflight"]) == len(requests)
+    return Books(run, counts, plan_of_run, requests, attempts, truth)
+
+
+def sent_once(run: RunData, truth: pd.DataFrame, plan_of_run: dict[int, int]) -> None:
+    """Nothing reached the endpoint twice, or without having been planned."""
+    twice = [name for name, count in Counter(truth.request_id).items() if count > 1]
+    assert twice == [], f"{run.path.name}: sent twice"
+    assert truth.client_request_id.is_unique
+    assert set(truth.request_id) <= set(plan_of_run)
+
+
+def chunks_agree(attempts: pd.DataFrame, chunks: pd.DataFrame, *, whole: bool) -> None:
+    """Each attempt has as many chunk rows as it says; of a worker that was lost, at most."""
+    keys = ["worker", "request_id", "leg", "attempt"]
+    held = chunks.groupby(keys).size()
+    said = attempts.set_index(keys).chunks.astype("int64")
+    here = held.reindex(said.index).fillna(0).astype("int64")
+    assert (here == said).all() if whole else (here <= said).all()

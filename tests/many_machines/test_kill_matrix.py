@@ -1,0 +1,362 @@
+"""What can happen to a run over many machines, each in a run of its own: it ends, loads, tells, and conserves.
+
+Rule: every case holds books, rows and the endpoint's log together (accounting.audit), whatever else it looks at.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from many_machines.accounting import Books, audit, planned, sent_once
+from many_machines.site import LOST_S, Site
+from starting.command import TAILGAUGE
+
+from tailgauge_analysis.load.frames import load
+
+pytestmark = pytest.mark.usefixtures("chaos")
+INTRUDER = Path(__file__).parent / "scripts" / "intruder.py"
+AT = 4.0  # the second of the run at which it happens
+FLUSH_S = 5.0  # rows younger than this may be lost with their process
+
+
+def audited(site: Site, run, *, whole: bool) -> Books:
+    return audit(run, site.endpoint.truth(run.facts["run_id"]), whole=whole)
+
+
+def reported(*folders: Path, out: Path) -> tuple[int, dict]:
+    """`tailgauge report` on some folders: its exit code and what it says."""
+    line = [TAILGAUGE, "report", *map(str, folders), "--out", str(out), "--json"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    assert "Traceback" not in done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def went_on(books: Books, number: int, since_s: float) -> None:
+    """Another worker took the lost one's share: from `since_s` on nothing is missing."""
+    rows = books.requests.assign(at=books.requests.request_id.map(books.planned))
+    late = {name for name, at in books.planned.items() if at >= since_s * 1e9}
+    assert late != set()
+    assert late <= set(rows.request_id), "later slices go to the living"
+    assert set(rows[rows.request_id.isin(late)].worker) - {number}
+
+
+def test_a_killed_worker_costs_its_leases_and_no_more(site: Site) -> None:
+    run = site.run(20)
+    victim, other = site.workers
+    number = victim.number(run)
+    site.at(AT)
+    victim.signal(signal.SIGKILL)
+
+    assert site.ended() == 3, site.said
+
+    books = audited(site, run, whole=False)
+    member = books.member(number)
+    assert (member["state"], books.member(1 - number)["state"]) == ("lost", "drained")
+    assert f"worker {number} was lost" in books.notes
+    assert run.facts["verdict"]["verdict"] == "INVALID"
+    assert 0 < books.counts["lost"] == sum(stretch["requests"] for stretch in member["missing"])
+    assert member["silent"][0]["from_s"] == pytest.approx(AT, abs=2.5)
+    assert member["missing"][0]["from_s"] >= AT - FLUSH_S, "everything up to the last part is there"
+    went_on(books, number, max(stretch["to_s"] for stretch in member["missing"]) + 0.001)
+    assert other.code(20) == 0
+
+
+def test_a_worker_that_stood_still_for_ten_seconds_sends_its_leases_late_and_loses_nothing(
+    site: Site,
+) -> None:
+    run = site.run(24)
+    frozen = site.workers[0]
+    number = frozen.number(run)
+    site.at(AT)
+    frozen.signal(signal.SIGSTOP)
+    site.at(AT + LOST_S + 1)
+    assert f"worker {number} was lost" in site.said, "noticed within 5 s"
+    site.at(AT + 10)
+    frozen.signal(signal.SIGCONT)
+
+    assert site.ended() in {0, 3}, site.said
+
+    books = audited(site, run, whole=True)
+    member = books.member(number)
+    assert member["state"] == "drained"
+    assert f"worker {number} came back" in books.notes
+    assert (books.counts["lost"], member["missing"]) == (0, [])
+    ((silent_from, silent_to),) = [(s["from_s"], s["to_s"]) for s in member["silent"]]
+    assert silent_to - silent_from > 8
+    mine = books.requests_of(number)
+    assert len(mine[mine.second > AT + 12]) > 0, "it takes part again"
+    slow = mine[(mine.second > AT + 1) & (mine.second < AT + 5)]
+    assert (slow.dispatched_at_ns - slow.scheduled_at_ns).min() > 3e9, (
+        "late arrivals keep their scheduled time"
+    )
+    assert [w.code(20) for w in site.workers] == [0, 0]
+
+
+def test_a_worker_that_stood_still_over_the_end_is_waited_for_and_what_it_did_not_send_is_told(
+    site: Site,
+) -> None:
+    run = site.run(11)
+    frozen = site.workers[0]
+    number = frozen.number(run)
+    site.at(7)
+    frozen.signal(signal.SIGSTOP)
+    site.at(16)
+    frozen.signal(signal.SIGCONT)
+
+    assert site.ended() == 3, site.said
+
+    books = audited(site, run, whole=True)
+    member = books.member(number)
+    assert (member["state"], books.counts["lost"]) == ("drained", 0)
+    assert 0 < books.counts["not_reached"] == sum(stretch["requests"] for stretch in member["missing"])
+    assert f"worker {number}" in json.dumps(run.facts["verdict"]).lower()
+    assert member["silent"][0]["to_s"] == pytest.approx(16, abs=2)
+    assert [w.code(20) for w in site.workers] == [0, 0]
+
+
+def test_a_worker_that_is_told_to_end_brings_its_rows_home_first(site: Site) -> None:
+    run = site.run(18)
+    told = site.workers[0]
+    number = told.number(run)
+    site.at(AT)
+    told.signal(signal.SIGTERM)
+
+    assert told.code(15) == 130, told.said
+    assert site.ended() == 3, site.said
+
+    books = audited(site, run, whole=True)
+    member = books.member(number)
+    assert books.counts["lost"] == 0
+    assert len(books.requests_of(number)) > 50
+    assert told.folders() == []
+    assert 0 < books.counts["not_reached"] == sum(stretch["requests"] for stretch in member["missing"])
+    went_on(books, number, max(stretch["to_s"] for stretch in member["missing"]) + 0.001)
+
+
+def test_a_partition_of_ten_seconds_from_the_master_loses_nothing(site: Site) -> None:
+    run = site.run(24)
+    cut = site.workers[0]
+    number = cut.number(run)
+    site.at(AT)
+    cut.host.cut("control")
+    site.at(AT + 10)
+    cut.host.mend("control")
+
+    assert site.ended() in {0, 3}, site.said
+
+    books = audited(site, run, whole=True)
+    member = books.member(number)
+    assert member["state"] == "drained"
+    assert (books.counts["lost"], member["missing"]) == (0, [])
+    assert f"worker {number} was lost" in books.notes
+    assert f"worker {number} came back" in books.notes
+    mine = books.requests_of(number)
+    during = mine[(mine.second > AT + 1) & (mine.second < AT + 4)]
+    assert len(during) > 20, "it went on sending what it held"
+    assert (during.dispatched_at_ns - during.scheduled_at_ns).median() < 1e9, "at its time"
+    assert [w.code(20) for w in site.workers] == [0, 0]
+    assert [w.folders() for w in site.workers] == [[], []]
+
+
+def test_a_partition_for_good_is_told_and_the_rows_come_in_by_hand(site: Site, tmp_path: Path) -> None:
+    run = site.run(20)
+    cut, other = site.workers
+    number = cut.number(run)
+    site.at(AT)
+    cut.host.cut("control")
+
+    assert site.ended(75) == 3, site.said
+
+    books = audited(site, run, whole=False)
+    member = books.member(number)
+    assert member["state"] == "lost"
+    assert 0 < books.counts["lost"] == sum(stretch["requests"] for stretch in member["missing"])
+    assert f"rows of worker {number} that are not here are in" in books.notes
+    went_on(books, number, max(stretch["to_s"] for stretch in member["missing"]) + 0.001)
+    assert (cut.code(60), other.code(20)) == (3, 0)
+    cut.host.mend("control")
+    (left,) = cut.folders()
+    assert str(left) in cut.said
+
+    code, _ = reported(run.path, left, out=tmp_path / "both")
+    assert code in {0, 3}
+    both = load([run.path, left])
+    rows = both.requests[both.requests.stage != "preflight"]
+    assert rows.request_id.is_unique
+    assert set(books.truth.request_id) <= set(rows.request_id), (
+        "whatever was sent has a row in one of the folders"
+    )
+
+
+def test_workers_outlive_a_killed_master_with_readable_rows(site: Site, tmp_path: Path) -> None:
+    run = site.run(60)
+    site.at(AT + 4)
+    site.process.kill()
+
+    assert [w.code(40) for w in site.workers] == [3, 3]
+
+    left = [folder for worker in site.workers for folder in worker.folders()]
+    assert len(left) == 2
+    assert all(str(folder) in worker.said for folder, worker in zip(left, site.workers, strict=True))
+    code, told = reported(run.path, *left, out=tmp_path / "all")
+    assert code in {0, 3}
+    assert Path(told["report"]["html"]).exists()
+    together = load([run.path, *left])
+    rows = together.requests[together.requests.stage != "preflight"]
+    assert rows.request_id.is_unique
+    truth = site.endpoint.truth(run.path.name)
+    truth = truth[truth.request_id >= 0]
+    sent_once(run, truth, planned(run))
+    assert set(truth.request_id) == set(rows[rows.ended != "client_drop"].request_id), (
+        "what was sent was recorded"
+    )
+    code, _ = reported(*left, out=tmp_path / "without")
+    assert code in {0, 3}, "also without the master's folder"
+
+
+def test_an_endpoint_that_dies_and_returns_is_data(site: Site) -> None:
+    run = site.run(20)
+    site.at(AT)
+    site.endpoint.die(run.facts["run_id"])
+    site.at(AT + 6)
+    site.endpoint.back()
+
+    assert site.ended() in {0, 3}, site.said
+
+    books = audited(site, run, whole=True)
+    assert run.facts["state"] == "complete"
+    assert (books.counts["lost"], books.counts["not_reached"]) == (0, 0)
+    failed = sum(n for name, n in books.counts["ended"].items() if name not in {"ok", "empty"})
+    assert failed > 100, books.counts
+    assert books.counts["ended"]["ok"] > 300
+    rows = books.requests.assign(second=books.requests.request_id.map(books.planned) / 1e9)
+    assert set(rows[rows.second > AT + 9].ended) == {"ok"}, "it is used again once it is back"
+    assert [w.code(20) for w in site.workers] == [0, 0]
+
+
+def test_a_full_disk_on_a_worker_ends_the_run_cleanly(site: Site) -> None:
+    small = site.folder / "w0"
+    kept = site.folder / "kept"
+    run = site.run(
+        24,
+        first={
+            "mounts": [("-t", "tmpfs", "-o", "size=200k", "none", small)],
+            "after": f"cp -a '{small}/.' '{kept}'",
+        },
+    )
+    kept.mkdir()
+    full = site.workers[0]
+    number = full.number(run)
+
+    assert site.ended() == 3, site.said
+
+    books = audited(site, run, whole=False)
+    assert "No space left" in books.notes or "disk" in books.notes, books.notes
+    assert f"worker {number}" in books.notes
+    assert run.facts["verdict"]["verdict"] == "INVALID"
+    assert full.code(20) in {0, 3}
+    assert "Traceback" not in full.said
+
+
+def test_a_worker_that_cannot_write_says_so_before_the_run_begins(site: Site) -> None:
+    closed = site.folder / "w0"
+    closed.mkdir()
+    site.begin(20, first={"mounts": [("--bind", closed, closed), ("-o", "remount,bind,ro", closed)]})
+
+    read_only = site.workers[0]
+    assert read_only.code(60) == 2, read_only.said
+    assert str(closed) in read_only.said
+    assert "Traceback" not in read_only.said
+    site.worker()
+    run = site.started()
+    assert site.ended() in {0, 3}
+    assert audited(site, run, whole=True).counts["lost"] == 0
+
+
+def test_two_ctrl_c_close_what_is_open_and_keep_it(site: Site) -> None:
+    run = site.run(60, "--set=traffic.chat.output_tokens=2000", rate=20)  # ten seconds a call
+    site.at(AT)
+    site.interrupt()
+    time.sleep(0.5)
+    site.interrupt()
+
+    assert site.ended(40) == 130, site.said
+
+    books = audited(site, run, whole=True)
+    assert run.facts["state"] == "interrupted"
+    assert books.counts["lost"] == 0
+    assert books.counts["censored"] > 20
+    assert [w.code(20) for w in site.workers] == [0, 0]
+
+
+def test_a_late_joiner_takes_a_share(site: Site) -> None:
+    run = site.run(22, workers=1)
+    site.at(1)
+    late = site.worker()
+
+    assert site.ended() in {0, 3}, site.said
+
+    books = audited(site, run, whole=True)
+    number = late.number(run)
+    member = books.member(number)
+    assert set(books.truth.request_id) == set(books.planned)
+    assert member["late_s"] is not None
+    mine = books.requests_of(number)
+    assert len(mine) > 50
+    assert mine.second.min() >= member["late_s"] - 1
+    after = [at for at in books.planned.values() if at >= mine.second.min() * 1e9]
+    assert 0.4 < len(mine) / len(after) < 0.6
+    assert late.code(20) == 0
+
+
+def test_a_worker_without_the_token_is_refused_and_gets_nothing(site: Site) -> None:
+    run = site.run(12, workers=1)
+    stranger = site.worker(token="not the token of this run")
+    assert stranger.code(30) == 4, stranger.said
+    victim = run.facts["workers"][0]["name"]
+    address = site.address.split(":")
+    host = site.network.host("stranger")
+    knocking = host.start([sys.executable, INTRUDER, *address, "6", victim], site.folder)
+
+    assert site.ended() in {0, 3}, site.said
+
+    books = audited(site, run, whole=True)
+    assert len(run.facts["workers"]) == 1
+    assert set(books.truth.request_id) == set(books.planned)
+    assert "refused" in books.notes
+    assert "messages dropped because they had no mark of the run's token" in books.notes
+    assert stranger.folders() == []
+    assert site.token not in stranger.said + site.said + run.path.joinpath("run.json").read_text()
+    assert knocking.wait(20) == 0, host.said(cwd=site.folder)
+    heard = {
+        kind for kind in json.loads(host.said(cwd=site.folder))["kinds"] if kind.startswith("tailgauge:")
+    }
+    assert heard == {"tailgauge:refused"}
+
+
+def test_a_slow_worker_is_not_lost_and_its_lateness_is_told(site: Site) -> None:
+    run = site.run(18)
+    slow = site.workers[0]
+    number = slow.number(run)
+    site.at(AT)
+    while site.now < AT + 8:
+        slow.signal(signal.SIGSTOP)
+        time.sleep(0.7)
+        slow.signal(signal.SIGCONT)
+        time.sleep(0.3)
+
+    assert site.ended() in {0, 3}, site.said
+
+    books = audited(site, run, whole=True)
+    assert (books.counts["lost"], books.member(number)["silent"]) == (0, [])
+    assert len(books.truth) == books.counts["dispatched"]
+    assert len(books.requests_of(number)) > 100
+    verdict = run.facts["verdict"]
+    assert verdict["verdict"] != "VALID"
+    assert f"worker {number}" in json.dumps(verdict)

@@ -1,0 +1,85 @@
+"""Script: the end of a run over workers that are told, answer, fall silent, or are gone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import gevent
+from gevent.event import Event
+
+from tailgauge.clock import monotonic_ns
+from tailgauge.master import drain
+from tailgauge.master.workers import Crew
+
+drain.RETURN_S = 0.6
+drain.WRITING_S = 1.2
+
+
+def case(
+    act: Any, *, state: str = "running", gone_after_s: float | None = None, drain_s: float = 0.2
+) -> dict[str, Any]:
+    """One worker that does `act(member, changed)` when it is told to drain."""
+    began = monotonic_ns()
+
+    def alive(_: str) -> bool:
+        return gone_after_s is None or monotonic_ns() - began < gone_after_s * 1e9
+
+    crew, changed, notes = Crew(alive), Event(), []
+    member = crew.add("w0", {"name": "w0"})
+    member.ready, member.state = True, state
+    told = []
+
+    def tell(one: Any) -> None:
+        told.append(one.number)
+        gevent.spawn(act, one, changed)
+
+    drain.wind_up(crew, tell, changed, drain_s, notes.append)
+    lasted_s = (monotonic_ns() - began) / 1e9
+    return {"told": told, "state": member.state, "notes": notes, "lasted_s": lasted_s}
+
+
+def drains(member: Any, changed: Event) -> None:
+    gevent.sleep(0.1)
+    member.state, member.self = "drained", {"counts": {"leased": 0}}
+    changed.set()
+
+
+def speaks_then_drains(member: Any, changed: Event) -> None:
+    for _ in range(10):  # longer than RETURN_S, but never silent for so long
+        gevent.sleep(0.1)
+        member.heard_at_ns = monotonic_ns()
+    drains(member, changed)
+
+
+def ships_slowly(member: Any, changed: Event) -> None:
+    for left in range(20, 0, -1):  # longer than drain and writing together, but it moves
+        gevent.sleep(0.1)
+        member.heard_at_ns, member.said = monotonic_ns(), {"unshipped": left}
+    drains(member, changed)
+
+
+def speaks_for_ever(member: Any, changed: Event) -> None:
+    for _ in range(100):
+        gevent.sleep(0.1)
+        member.heard_at_ns = monotonic_ns()
+
+
+def is_silent(member: Any, changed: Event) -> None:
+    pass
+
+
+print(
+    json.dumps(
+        {
+            "drains": case(drains),
+            "speaks": case(speaks_then_drains),
+            "ships": case(ships_slowly),
+            "for_ever": case(speaks_for_ever),
+            "silent": case(is_silent),
+            "back": case(drains, state="lost"),
+            "gone": case(is_silent, gone_after_s=0.2),
+            "long_gone": case(drains, gone_after_s=0.0),
+        }
+    )
+)

@@ -1,0 +1,32 @@
+"""The end of a run: who is waited for, and for how long. The patience is a tenth of a second's multiple here."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def seen(run_script):
+    return run_script("master/scripts/drain.py")
+
+
+@pytest.mark.parametrize("case", ["drains", "speaks", "ships", "back"])
+def test_who_is_heard_of_is_waited_for(seen, case):
+    assert (seen[case]["told"], seen[case]["state"], seen[case]["notes"]) == ([0], "drained", [])
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ("silent", "worker 0 was not heard of for 1 s while it was to drain"),
+        ("for_ever", "worker 0 did not drain in time"),
+        ("gone", "worker 0 was lost before it had drained"),
+    ],
+)
+def test_who_is_not_is_lost_and_it_is_told_how(seen, case, said):
+    assert (seen[case]["told"], seen[case]["state"], seen[case]["notes"]) == ([0], "lost", [said])
+
+
+def test_whose_process_has_ended_is_not_told_at_all(seen):
+    assert (seen["long_gone"]["told"], seen["long_gone"]["notes"]) == ([], [])
+    assert seen["long_gone"]["lasted_s"] < seen["drains"]["lasted_s"]

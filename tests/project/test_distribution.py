@@ -1,0 +1,166 @@
+"""The wheel, built straight, by way of the sdist and as the Dockerfile builds it, works in a fresh environment far from
+the checkout: by itself, and as the services of docker-compose.yml, without containers.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sysconfig
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from project.compose_file import TOKEN, free_port, on_this_machine, services, words
+from project.dockerfile import copied
+from starting.command import Running, assert_conserved
+
+import tailgauge
+
+LIST = """
+import json, tailgauge, tailgauge_analysis
+from tailgauge.arrivals import plan
+from tailgauge.scenario.model import find, load, packaged
+found = {name: sorted(p.name for p in packaged(name).iterdir() if p.is_file()) for name in ("scenarios", "locustfiles")}
+for name in found["scenarios"]:
+    load(name.removesuffix(".toml"))
+trace = load("trace")
+schedule = plan(trace.arrival, trace.traffic, trace.stages.duration_s, trace.seed, folder=find("trace").parent)
+found["rows"] = schedule.trace["rows_read"]
+print(json.dumps({"package": tailgauge.__file__, "analysis": tailgauge_analysis.__file__, **found}))
+"""
+
+
+@pytest.fixture(scope="module")
+def built(checkout, command, tmp_path_factory) -> dict[str, Path]:
+    """Wheels by the way they were made: `wheel` from the checkout, `sdist` from the unpacked sdist, `image` from those
+    files alone that the Dockerfile copies.
+    """
+    out = tmp_path_factory.mktemp("built")
+    (context := out / "context").mkdir()
+    for source in copied(checkout):
+        if (checkout / source).is_dir():
+            shutil.copytree(checkout / source, context / source, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(checkout / source, context)
+    build = ["python", "-m", "build", "--no-isolation", "--outdir"]
+    for way, (flags, source) in {
+        "wheel": (["--wheel"], checkout),
+        "sdist": ([], checkout),
+        "image": (["--wheel"], context),
+    }.items():
+        result = command([*build, out / way, *flags, source], timeout_s=120)
+        assert result.returncode == 0, result.stdout + result.stderr
+    return {way: next((out / way).glob("*.whl")) for way in ("wheel", "sdist", "image")}
+
+
+@pytest.fixture(scope="module", params=["wheel", "sdist"])
+def installed(request, built, command, tmp_path_factory) -> Path:
+    """A fresh environment with the wheel in it; its dependencies are those of this environment, so no network is needed."""
+    home = tmp_path_factory.mktemp(f"fresh-{request.param}") / "env"
+    for line in (
+        ["python", "-m", "venv", "--without-pip", home],
+        ["python", "-m", "pip", "--python", home / "bin" / "python", "install", "--no-deps", "--no-index", "--quiet", built[request.param]],
+    ):  # fmt: skip
+        result = command(line, timeout_s=120)
+        assert result.returncode == 0, result.stdout + result.stderr
+    site = next(home.glob("lib/python*/site-packages"))
+    # A .pth line adds the folder, but not the editable install that the folder's own .pth files point at.
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    return home
+
+
+def test_every_way_of_building_puts_the_same_files_into_the_wheel(built):
+    names = {way: sorted(zipfile.ZipFile(path).namelist()) for way, path in built.items()}
+
+    assert names["wheel"] == names["sdist"] == names["image"]
+
+
+def test_the_wheel_carries_the_packages_and_the_licence_and_no_tests(built):
+    names = zipfile.ZipFile(built["wheel"]).namelist()
+
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"tailgauge", "tailgauge_analysis"}
+    assert [name for name in names if name.endswith("licenses/LICENSE")] != []
+    assert [name for name in names if name.endswith("py.typed")] != []
+    assert "tailgauge/scenario/prices.toml" in names
+    assert {f"tailgauge/live/page/{file}" for file in ("live.html", "live.css", "live.js", "tab.js")} <= set(
+        names
+    )
+
+
+def test_a_fresh_environment_finds_the_packaged_scenarios_and_locustfiles(
+    installed, checkout, command, tmp_path
+):
+    result = command([installed / "bin" / "python", "-c", LIST], cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+
+    assert found["package"].startswith(str(installed))
+    assert found["analysis"].startswith(str(installed))
+    assert found["rows"] == 300  # of the trace that comes along
+    for shelf in ("scenarios", "locustfiles"):
+        assert found[shelf] == sorted(path.name for path in (checkout / shelf).iterdir() if path.is_file())
+        assert found[shelf] != []
+
+
+def test_the_installed_command_names_its_version_from_any_folder(installed, command, tmp_path):
+    result = command([installed / "bin" / "tailgauge", "--version"], cwd=tmp_path)
+
+    assert result.returncode == 0, result.stderr
+    assert tailgauge.__version__ in result.stdout
+
+
+@pytest.fixture
+def compose(installed, checkout, tmp_path) -> Iterator:
+    """`compose("worker")` starts what a container of that service runs, from the fresh environment, on this machine."""
+    path = f"{installed / 'bin'}{os.pathsep}{os.defpath}"
+    given = {"TAILGAUGE_TOKEN": TOKEN, "OPTIONS": "--duration 3 --rate 20"}
+    declared = services(checkout, given)
+    ports = free_port(), free_port()
+    for folder in ("data/runs", "data/reports", "spool"):
+        (tmp_path / folder).mkdir(parents=True)
+    running: list[Running] = []
+
+    def start(name: str) -> Running:
+        line = on_this_machine(words(declared[name]), *ports, tmp_path)
+        line[0] = shutil.which(line[0], path=path)
+        told = declared[name].get("environment", {}).items()
+        env = {"PATH": path, **{key: value for key, value in told if value is not None}}
+        running.append(Running(line, tmp_path / "data", env, tmp_path))
+        return running[-1]
+
+    yield start
+    for each in running:
+        if each.process.poll() is None:
+            os.killpg(each.process.pid, signal.SIGKILL)
+            each.process.communicate(timeout=10)
+
+
+@pytest.mark.parametrize("installed", ["wheel"], indirect=True)
+def test_the_services_of_docker_compose_make_a_run_and_its_report(compose, tmp_path):
+    """The rows of both workers come home, the report made afterwards says what the run said, and nobody wrote the token down."""
+    endpoint = compose("endpoint")
+    assert "listening on" in endpoint.process.stdout.readline()  # depends_on: service_healthy
+    master, workers = compose("master"), [compose("worker") for _ in range(2)]
+
+    run = master.finish(90)
+    let_go = [worker.finish(30) for worker in workers]
+    report = compose("report").finish(60)
+    endpoint.signal(signal.SIGTERM)
+    served = endpoint.finish(20)
+
+    assert run.code in {0, 3}, run.stderr  # the verdict depends on the machine
+    assert [worker.code for worker in let_go] == [0, 0], [worker.stderr for worker in let_go]
+    assert report.code == run.code, report.stderr
+    assert report.stdout == run.stdout
+    assert served.code == 0
+    counts = assert_conserved(run.run)
+    assert counts["scheduled"] == counts["ended"]["ok"] > 30
+    assert [worker["state"] for worker in run.run.facts["workers"]] == ["drained", "drained"]
+    assert all(worker["counts"]["dispatched"] > 0 for worker in run.run.facts["workers"])
+    assert list((tmp_path / "spool").rglob("*.parquet")) == [], "all of it is with the master"
+    said = "".join(end.stdout + end.stderr for end in (run, report, served, *let_go)).encode()
+    assert TOKEN.encode() not in said
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [path for path in written if TOKEN.encode() in path.read_bytes()] == []

@@ -1,0 +1,71 @@
+"""What tests start: scripts in a process of their own, a small file system, a browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+Facts = dict[str, Any]
+
+
+@pytest.fixture(scope="session")
+def run_script(command) -> Callable[..., Facts]:
+    """`run_script("transport/scripts/tls.py", *arguments)` returns the JSON object that the script printed.
+
+    A script imports what pytest must not (gevent patches the process). It prints case -> facts; a case that raised
+    has the key `raised`.
+    """
+    path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
+
+    def run(script: str, *arguments: str | Path, timeout_s: float = 60, **env: str) -> Facts:
+        line = ["python", "-W", "error", TESTS / script, *arguments]
+        done = command(line, timeout_s, env={"PYTHONPATH": path, **env})
+        assert done.returncode == 0, f"{script} failed\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+        facts: Facts = json.loads(done.stdout.splitlines()[-1])
+        facts["stderr"] = done.stderr
+        return facts
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], Path]]:
+    """`small_disk(1_000_000)` mounts a file system of that many bytes; skips where that is not permitted."""
+    if os.geteuid() != 0:
+        pytest.skip("a small file system can be mounted by root only")
+    mounted: list[Path] = []
+
+    def mount(size: int) -> Path:
+        path = tmp_path_factory.mktemp("disk")
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", path],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            pytest.skip(f"no small file system can be mounted here: {done.stderr.strip()}")
+        mounted.append(path)
+        return path
+
+    yield mount
+    for path in mounted:
+        subprocess.run(["umount", path], check=True)
+
+
+@pytest.fixture(scope="session")
+def browser() -> ModuleType:
+    """The module that drives a headless Chromium; skips where there is none."""
+    from starting import browser
+
+    if browser.CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    return browser

@@ -1,0 +1,177 @@
+"""A server that does what it is told, calls timed by the stopwatch, and cases that print what they saw."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import gevent
+import httpx2
+from gevent.server import StreamServer
+
+from tailgauge.transport.exchange import Exchange
+from tailgauge.transport.stopwatch import Stopwatch, watched_by
+
+CASES: dict[str, Callable[[], Any]] = {}
+SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+SSE_UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+REST_S = 0.02  # longer than a connection rests after a response
+
+
+def case(function: Callable[[], Any]) -> Callable[[], Any]:
+    """A case of this script; its facts go under its name."""
+    CASES[function.__name__] = function
+    return function
+
+
+def run_all() -> None:
+    """Run the cases one after the other, each bounded, and print their facts."""
+    facts = {}
+    for name, function in CASES.items():
+        try:
+            with gevent.Timeout(20):
+                facts[name] = function()
+        except BaseException:  # noqa: BLE001 - told to the test, with the facts of the other cases
+            facts[name] = {"raised": traceback.format_exc()}
+    print(json.dumps(facts))
+    sys.stdout.flush()
+
+
+class Server:
+    """Listens on a free port; `handler(socket, number of the connection)` plays its part."""
+
+    def __init__(self, handler: Callable[[Any, int], None], **tls: Any) -> None:
+        self.connections = 0
+        self.requests: list[bytes] = []
+        self.ends: list[str] = []  # how a connection ended, as seen here
+
+        def serve(sock: Any, _: Any) -> None:
+            self.connections += 1
+            try:
+                handler(sock, self.connections - 1)
+            except OSError as error:
+                self.ends.append(type(error).__name__)
+            finally:
+                sock.close()
+
+        self._server = StreamServer(("127.0.0.1", 0), serve, **tls)
+        self._server.start()
+        self.port = self._server.server_port
+        self.url = f"http://127.0.0.1:{self.port}/v1"
+
+    def request(self, sock: Any) -> bytes:
+        """Read one request whole; empty if the peer closed instead."""
+        data = b""
+        while b"\r\n\r\n" not in data:
+            piece = sock.recv(65536)
+            if not piece:
+                self.ends.append("EOF")
+                return b""
+            data += piece
+        head, _, body = data.partition(b"\r\n\r\n")
+        lines = [line.lower() for line in head.split(b"\r\n")]
+        length = sum(int(line.split(b":")[1]) for line in lines if line.startswith(b"content-length"))
+        while len(body) < length:
+            body += sock.recv(65536)
+        self.requests.append(head + b"\r\n\r\n" + body)
+        return self.requests[-1]
+
+    def wait_end(self, sock: Any) -> None:
+        """Note how the peer ends the connection."""
+        try:
+            self.ends.append("EOF" if not sock.recv(1) else "data")
+        except OSError as error:
+            self.ends.append(type(error).__name__)
+
+
+def answering(*answers: bytes) -> Server:
+    """A server that answers the n-th request of all with the n-th of `answers`, the last one for ever."""
+    server: Server
+
+    def handler(sock: Any, _: int) -> None:
+        while server.request(sock):
+            sock.sendall(answers[min(len(server.requests), len(answers)) - 1])
+
+    server = Server(handler)
+    return server
+
+
+def chunk(data: bytes) -> bytes:
+    """One chunk of a chunked body."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+class Payload:
+    """A decoder that only keeps what it gets; content is whatever comes."""
+
+    def __init__(self) -> None:
+        self.has_content = False
+        self.watching = self.streams = True
+        self.broken = False
+        self.fed: list[tuple[bytes, int, int, int, int, bool]] = []
+
+    def feed(
+        self, payload: bytes, low: int, arrived: int, read_at: int, read_index: int, *, at_rest: bool
+    ) -> None:
+        """Keep it."""
+        self.fed.append((payload, low, arrived, read_at, read_index, at_rest))
+        self.has_content, self.watching = True, False
+
+    def skim(self, *_: Any) -> int:
+        """It knows no stencil."""
+        return 0
+
+    @property
+    def held(self) -> int:
+        """Nothing that counts."""
+        return 0
+
+    @property
+    def payload(self) -> bytes:
+        """All of it."""
+        return b"".join(item[0] for item in self.fed)
+
+
+def stopwatch(**other: Any) -> Stopwatch:
+    """A stopwatch with short patience."""
+    settings = {"idle_connections": 10, "connect_timeout_s": 5, "send_timeout_s": 60, "ca_file": None}
+    return Stopwatch(**{**settings, **other})
+
+
+def call(watch: Stopwatch, url: str, body: bytes = b"{}", exchange: Exchange | None = None) -> Exchange:
+    """One call to its end; what the SDK would have been told is in `exchange.told`."""
+    exchange = exchange or Exchange(Payload())
+    exchange_told[id(exchange)] = None
+    try:
+        with watched_by(exchange):
+            response = watch.handle_request(httpx2.Request("POST", url, content=body))
+            exchange.wait_end()
+            response.close()
+    except httpx2.TransportError as error:
+        exchange_told[id(exchange)] = type(error).__name__
+    return exchange
+
+
+exchange_told: dict[int, str | None] = {}
+
+
+def facts(exchange: Exchange) -> dict[str, Any]:
+    """What a test may want to know."""
+    decoder: Any = exchange.decoder
+    return {
+        "status": exchange.status,
+        "failure": exchange.failure and exchange.failure[0],
+        "message": exchange.failure and exchange.failure[1],
+        "cut": exchange.cut,
+        "cut_text": exchange.cut_text,
+        "aborted": exchange.aborted,
+        "done": exchange.done,
+        "is_new": exchange.connection_is_new,
+        "number": exchange.connection.number if exchange.connection else None,
+        "payload": (decoder.payload or exchange.plain_body).decode("latin-1"),
+        "told": exchange_told.get(id(exchange)),
+    }

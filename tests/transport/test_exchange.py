@@ -1,0 +1,135 @@
+"""Responses in any pieces, whole and cut. What happens is in scripts/exchange.py."""
+
+from __future__ import annotations
+
+import pytest
+
+EVENTS = "data: a\n\ndata: b\n\n"
+
+
+@pytest.fixture(scope="module")
+def seen(run_script):
+    return run_script("transport/scripts/exchange.py")
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome"),
+    [
+        ("stream_split", [200, EVENTS, None, True, None]),
+        ("counted_split", [400, "hello", None, True, None]),
+        ("interim_split", [200, "ok", None, True, None]),
+    ],
+)
+def test_a_response_may_be_split_at_every_byte(seen, name, outcome):
+    count, *outcomes = seen[name]
+
+    assert outcomes == [outcome]
+    assert count > 50
+
+
+def test_a_response_may_come_byte_by_byte(seen):
+    facts = seen["byte_by_byte"]
+
+    assert (facts["payload"], facts["done"], facts["cut"]) == (EVENTS, True, None)
+    assert facts["reads"] > 50
+
+
+def test_the_end_is_noticed_where_reads_are_only_kept(seen):
+    outcomes = seen["content_and_end_much_later"]
+
+    assert set(outcomes) == {"data: first\n\n" + EVENTS}
+
+
+WHOLE = {"status": 200, "payload": EVENTS, "cut": None, "failure": None, "aborted": None}
+# name -> what differs from a whole stream
+CASES = {
+    "whole": {},
+    "trailers": {},
+    "until_close": {"payload": "data: a\n\n"},
+    "until_close_reset": {"payload": "data: a\n\n", "cut": "connection_reset"},
+    "closed_early": {"cut": "connection_closed"},
+    "closed_in_a_chunk": {"cut": "connection_closed", "payload": EVENTS[:-4]},
+    "closed_behind_the_last_size": {"cut": "connection_closed"},
+    "counted_closed_early": {"cut": "connection_closed", "payload": "o"},
+    "reset_in_the_stream": {"cut": "connection_reset"},
+    "reset_in_the_head": {"status": None, "payload": "", "failure": "closed"},
+    "closed_in_the_head": {"status": None, "payload": "", "failure": "closed"},
+    "no_content": {"status": 204, "payload": ""},
+    "not_modified": {"status": 304, "payload": ""},
+    "empty": {"payload": ""},
+    "bad_chunk": {"cut": "framing", "payload": ""},
+    "bad_length": {"status": None, "payload": "", "failure": "not_http"},
+    "banner": {"status": None, "payload": "", "failure": "not_http"},
+    "tls_alert": {"status": None, "payload": "", "failure": "not_http"},
+    "long_head": {"status": None, "payload": "", "failure": "head_too_large"},
+    "many_headers": {"status": None, "payload": "", "failure": "head_too_large"},
+    "endless_interim": {"status": None, "payload": "", "failure": "head_too_large"},
+    "endless_trailers": {"cut": "framing", "payload": ""},
+    "huge_chunk": {"payload": EVENTS, "aborted": "timeout"},
+    "compressed": {"payload": "", "cut": "compressed"},  # never unpacked
+    "a_bomb": {"payload": "", "cut": "compressed"},
+    "page": {"payload": "<p>"},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_response_that_is(seen, name):
+    facts = seen[name]
+
+    assert {key: facts[key] for key in WHOLE} == {**WHOLE, **CASES[name]}
+    assert facts["done"]
+
+
+def test_an_error_body_without_end_is_given_up_before_it_fills_the_memory(seen):
+    facts = seen["endless_error"]
+
+    assert (facts["cut"], facts["cut_text"], facts["done"], facts["aborted"]) == (
+        "too_large",
+        "over 1 MiB",
+        True,
+        None,
+    )
+    assert facts["bytes"] < 2 << 20
+    assert len(facts["payload"]) < 1 << 18  # most of it is not even kept
+
+
+def test_answers_that_hold_too_much_together_are_given_up_but_for_those_that_hold_little(seen):
+    """Four of 3 MiB where 8 MiB are allowed, and one of 6 bytes."""
+    facts = seen["together"]
+
+    assert facts["cut"].count("too_large") >= 1
+    assert facts["cut"].count(None) >= 3
+    assert facts["small"] == [None, "answer"]
+    assert facts["held"] == 0, "all of it was given back"
+    assert facts["most"] <= 9 << 20
+
+
+def test_a_flood_is_decoded_as_it_comes_and_not_gathered(seen):
+    """8 MiB of small events after the first content, which nobody waits for: no look is asked for, none is long."""
+    facts = seen["flood"]
+
+    assert facts["payload"] == facts["sent"]
+    assert facts["most_kept"] <= 3 * 65_536
+
+
+@pytest.mark.parametrize("name", ["sdk_packed", "sdk_packed_by_charset"])
+def test_an_sdk_learns_the_status_alone_and_unpacks_nothing(seen, name):
+    assert seen[name] == {"status": 400, "headers": [], "content": "", "kept": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "heard"),
+    [
+        ("whole", ["headers", "content"]),  # though both came in one read
+        ("byte_by_byte", ["headers", "content"]),
+        ("counted_closed_early", ["headers"]),
+        ("compressed", ["headers"]),
+        ("banner", []),
+    ],
+)
+def test_headers_are_told_before_content_and_each_once(seen, name, heard):
+    assert seen[name]["heard"] == heard
+
+
+def test_no_response_prints_a_traceback(seen):
+    assert seen["stderr"] == ""

@@ -1,0 +1,165 @@
+"""Script: the dispatcher and the alarm, with calls that end as they are told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gevent
+from worker.scripts.fake_calls import MS, Bench, arrivals, print_all
+
+from tailgauge.call import Call
+from tailgauge.clock import monotonic_ns
+from tailgauge.patterns.events import Done, Send, Take, Wait
+from tailgauge.rows.schema import TURNS
+from tailgauge.worker.clock.timer import Alarm
+
+
+def order() -> Any:
+    bench = Bench()
+    rows = arrivals(0, 5, 5, 20, 40, 60, 80, 101)
+    bench.dispatcher.lease(rows[4:][::-1])
+    bench.run()
+    bench.dispatcher.lease(rows[:4][::-1])  # what comes later may be due earlier
+    gevent.sleep(0.25)
+    prompts = [prompt.messages[0].parts[0].text for _, prompt, _ in bench.attempts.started]
+    return {**bench.close(), "prompts": len(set(prompts)), "words": [len(text.split()) for text in prompts]}
+
+
+def cap() -> Any:
+    """Ten at once with room for three, three more when these have ended."""
+    bench = Bench(0.1, in_flight_per_worker=3)
+    bench.dispatcher.lease(arrivals(*[0] * 10, 300, 300, 300))
+    bench.run()
+    gevent.sleep(0.08)
+    early = bench.facts()
+    gevent.sleep(0.4)
+    return {"early": early, "late": bench.close()}
+
+
+def stop() -> Any:
+    bench = Bench()
+    bench.dispatcher.lease(arrivals(0, 1, 2, 5000, 5001, 5002, 5003))
+    bench.run()
+    gevent.sleep(0.1)
+    bench.dispatcher.stop()
+    bench.dispatcher.stop()
+    bench.walker.join(1)
+    bench.dispatcher.lease(arrivals(0, 0, first=7))  # a slice that crossed the stop
+    gevent.sleep(0.05)
+    bench.dispatcher.drain(1)
+    return {**bench.facts(), "walking": not bench.walker.ready()}
+
+
+def drain() -> Any:
+    """Two calls never end by themselves, one ends in the drain."""
+    bench = Bench(None)
+    bench.dispatcher.lease(arrivals(0, 1, 2))
+    bench.run()
+    gevent.sleep(0.1)
+    bench.dispatcher.stop()
+    gevent.spawn_later(0.05, bench.attempts.calls[1].end, "timeout")
+    bench.dispatcher.drain(0.2)
+    return {**bench.facts(), "reasons": [call.aborted for call in bench.attempts.calls]}
+
+
+def hurried() -> Any:
+    bench = Bench(None)
+    bench.dispatcher.lease(arrivals(0, 1, 5000))
+    bench.run()
+    gevent.sleep(0.1)
+    bench.dispatcher.hurry()
+    started = monotonic_ns()
+    bench.dispatcher.drain(60)
+    return {**bench.facts(), "took_s": (monotonic_ns() - started) / 1e9}
+
+
+def bug() -> Any:
+    """A pattern that raises once its call has begun, among requests that do well."""
+
+    def pattern(ask: Any) -> Any:
+        yield Send(Call(ask.prompt, 1))
+        if ask.request_id == TURNS:
+            raise KeyError("a bug")
+        heard = yield Wait()
+        return Done(heard.ended)
+
+    bench = Bench(0.05, pattern=pattern)
+    bench.dispatcher.lease(arrivals(0, 1, 2))
+    bench.run()
+    gevent.sleep(0.2)
+    return {**bench.close(), "reasons": [call.aborted for call in bench.attempts.calls]}
+
+
+def retry_wait() -> Any:
+    """A drain with requests that have no call in flight: one waits for a retry's time, one in line at a gate."""
+
+    def pattern(ask: Any) -> Any:
+        if ask.request_id == 0:
+            yield Send(Call(ask.prompt, 1))
+            yield Wait()
+            yield Wait(monotonic_ns() + 3600_000 * MS)  # retry-after: an hour
+        elif ask.request_id == TURNS:
+            yield Take("calls", 1)
+            yield Send(Call(ask.prompt, 1))
+            yield Wait()
+            yield Wait(monotonic_ns() + 3600_000 * MS)
+        yield Take("calls", 1)
+        yield Wait()
+        yield Send(Call(ask.prompt, 1))  # never: the place comes with the end of the drain
+        return Done("ok")
+
+    bench = Bench(0.01, pattern=pattern)
+    bench.dispatcher.lease(arrivals(0, 1, 2))
+    bench.run()
+    gevent.sleep(0.1)
+    return bench.close(0.1)
+
+
+def told_in_time() -> Any:
+    """A request that ends with a timer, in the hub, where no listener may wait."""
+
+    def pattern(ask: Any) -> Any:
+        yield Wait(monotonic_ns() + 5 * MS)
+        return Done("timeout")
+
+    bench = Bench(pattern=pattern)
+    bench.dispatcher._on_ended = lambda *ended: (gevent.sleep(0.001), bench.told.append(ended))
+    bench.dispatcher.lease(arrivals(0, 1))
+    bench.run()
+    gevent.sleep(0.1)
+    return bench.close()
+
+
+def alarm() -> Any:
+    """How late the alarm is, beside how late a sleep is, in the same minute."""
+    bell = Alarm()
+    late: dict[str, list[int]] = {"alarm": [], "sleep": []}
+    for _ in range(60):
+        due = monotonic_ns() + 3 * MS
+        bell.wait_until(due)
+        late["alarm"].append(monotonic_ns() - due)
+        due = monotonic_ns() + 3 * MS
+        gevent.sleep((due - monotonic_ns()) / 1e9)
+        late["sleep"].append(monotonic_ns() - due)
+    gevent.spawn_later(0.02, bell.ring)
+    started = monotonic_ns()
+    bell.wait_until(started + 5000 * MS)
+    rung_s = (monotonic_ns() - started) / 1e9
+    started = monotonic_ns()
+    for at_ns in (0, started - MS, started):
+        bell.wait_until(at_ns)
+    past_s = (monotonic_ns() - started) / 1e9
+    due = monotonic_ns() + 20 * MS  # a ring before the wait does not count for it
+    bell.ring()
+    bell.wait_until(due)
+    after_ring = monotonic_ns() - due
+    bell.close()
+    return {
+        **{k: sorted(v) for k, v in late.items()},
+        "rung_s": rung_s,
+        "past_s": past_s,
+        "after_ring": after_ring,
+    }
+
+
+print_all(order, cap, stop, drain, hurried, bug, retry_wait, told_in_time, alarm)

@@ -1,0 +1,149 @@
+"""What surrounds the dispatcher in a script: calls that end at once, after some time, or when told; rows in a list."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from dataclasses import dataclass, field
+from typing import Any
+
+import gevent
+
+from tailgauge.clock import monotonic_ns
+from tailgauge.patterns.events import Ended
+from tailgauge.patterns.table import PATTERNS
+from tailgauge.prompts import Maker
+from tailgauge.rows.schema import TURNS
+from tailgauge.scenario.model import parse
+from tailgauge.worker.dispatcher import Dispatcher
+from tailgauge.worker.health.counters import Counters
+
+MS = 1_000_000
+
+
+@dataclass
+class FakeCall:
+    """A call in flight."""
+
+    post: Any
+    leg: int
+    attempt: int
+    text: str | None = None
+    aborted: list[str] = field(default_factory=list)
+    aborted_at_ns: int | None = None
+    on_abort: Any = None  # what closing a call brings to light
+    done: bool = False
+
+    def end(self, ended: str = "ok") -> None:
+        if not self.done:
+            self.done = True
+            self.post(Ended(self.leg, self.attempt, monotonic_ns(), ended, None, text=self.text))
+
+    def abort(self, reason: str) -> None:
+        if not self.done:
+            self.aborted.append(reason)
+            self.aborted_at_ns = monotonic_ns()
+            if self.on_abort:
+                self.on_abort()
+            self.end(reason)
+
+
+class FakeAttempts:
+    """Starts calls that end at once, after `seconds`, or when told; `classes` says how, by number of the call."""
+
+    def __init__(self, seconds: float | None = 0.0, classes: dict[int, str] | None = None) -> None:
+        self.seconds, self.classes = seconds, classes or {}
+        self.calls: list[FakeCall] = []
+        self.started: list[tuple[int, Any, int]] = []
+        self.open: dict[int, Any] = {}  # rows are instant here: nothing is ever half recorded
+
+    def start(self, origin: Any, send: Any, attempt: int, post: Any) -> FakeCall:
+        number = len(self.calls)
+        call = FakeCall(post, send.leg, attempt, f"answer {number}" if send.call.keep_text else None)
+        self.calls.append(call)
+        self.started.append((origin.request_id, send.call.prompt, origin.scheduled_at_ns))
+        if self.seconds is not None:
+            gevent.spawn_later(self.seconds, call.end, self.classes.get(number, "ok"))
+        return call
+
+    def abort_open(self, reason: str) -> None:
+        for call in self.calls:
+            call.abort(reason)
+
+
+class Rows:
+    """Keeps request rows."""
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+
+    def request(self, row: Any) -> None:
+        self.rows.append(row)
+
+
+class Bench:
+    """A dispatcher with its surroundings."""
+
+    def __init__(
+        self, seconds: float | None = 0.0, *, pattern: Any = None, tables: Any = None, **limits: Any
+    ) -> None:
+        tree = {"stages": {"duration_s": 10, "warmup_s": 0.05, "cooldown_s": 9.9}, **(tables or {})}
+        scenario = parse({"name": "n", "limits": limits, **tree}, "x")
+        self.attempts, self.recorder, self.counters = FakeAttempts(seconds), Rows(), Counters()
+        self.told: list[Any] = []
+        self.bugs: list[str] = []
+        makers = {name: Maker(scenario.seed, traffic, name) for name, traffic in scenario.traffic.items()}
+        usual = PATTERNS["streaming"]
+        PATTERNS["streaming"] = (lambda _: pattern) if pattern else usual
+        self.dispatcher = Dispatcher(
+            scenario, makers, self.attempts, self.recorder, self.counters,
+            lambda *ended: self.told.append(ended), lambda error: self.bugs.append(repr(error)),
+        )  # fmt: skip
+        PATTERNS["streaming"] = usual
+        self.start_at_ns = monotonic_ns() + 20 * MS
+
+    def run(self) -> None:
+        self.walker = gevent.spawn(self.dispatcher.run, self.start_at_ns)
+
+    def facts(self) -> dict[str, Any]:
+        rows = self.recorder.rows
+        return {
+            "ids": [row.request_id // TURNS for row in rows],
+            "ended": [row.ended for row in rows],
+            "stages": [row.stage for row in rows],
+            "late": [row.dispatched_at_ns - row.scheduled_at_ns for row in rows if row.dispatched_at_ns],
+            "planned": [row.scheduled_at_ns - self.start_at_ns for row in rows],
+            "nulls": [
+                [row.dispatched_at_ns is None, row.ended_at_ns is None, row.legs, row.attempts]
+                for row in rows
+            ],
+            "started": [request_id // TURNS for request_id, _, _ in self.attempts.started],
+            "counts": self.counters.as_message(),
+            "in_flight": self.counters.in_flight,
+            "open": len(self.dispatcher._open),
+            "told": len(self.told),
+            "bugs": self.bugs,
+        }
+
+    def close(self, drain_s: float = 1.0) -> dict[str, Any]:
+        """Stop, drain, and tell what became of everything."""
+        self.dispatcher.stop()
+        started = monotonic_ns()
+        self.dispatcher.drain(drain_s)
+        return {**self.facts(), "took_s": (monotonic_ns() - started) / 1e9}
+
+
+def arrivals(*at_ms: float, first: int = 0, turns: int = 1) -> list[Any]:
+    return [((first + i) * TURNS, int(at * MS), "main", 5, 7, turns) for i, at in enumerate(at_ms)]
+
+
+def print_all(*cases: Any) -> None:
+    """Run every case, at most 20 s each, and print their facts."""
+    facts = {}
+    for case in cases:
+        try:
+            with gevent.Timeout(20):
+                facts[case.__name__] = case()
+        except BaseException:  # noqa: BLE001 - told to the test
+            facts[case.__name__] = {"raised": traceback.format_exc()}
+    print(json.dumps(facts))

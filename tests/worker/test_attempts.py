@@ -1,0 +1,120 @@
+"""Whole calls: what goes out, and the row that comes of it, for both protocols. See scripts/attempts.py."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+BOTH = pytest.mark.parametrize("protocol", ["anthropic", "openai"])
+
+
+@pytest.fixture(scope="module")
+def seen(run_script):
+    return run_script(
+        "worker/scripts/attempts.py", ANTHROPIC_API_KEY="must-not-go-out", OPENAI_API_KEY="must-not-go-out",
+        ANTHROPIC_AUTH_TOKEN="must-not-go-out", OPENAI_ORG_ID="must-not-go-out",
+    )  # fmt: skip
+
+
+@BOTH
+def test_a_request_is_what_the_traffic_asked_for(seen, protocol):
+    facts = seen[f"{protocol} a_stream"]
+    body = json.loads(facts["body"])
+    path = {"anthropic": "/v1/messages", "openai": "/v1/chat/completions"}[protocol]
+
+    assert facts["first"] == f"POST {path} HTTP/1.1"
+    assert (body["model"], body["max_tokens"], body["stream"]) == ("tiny", 7, True)
+    assert body["messages"] == [{"role": "user", "content": "some words"}]
+    assert facts["headers"]["x-client-request-id"] == "run-1/65536/1/2"
+    assert facts["headers"]["accept-encoding"] == "identity"
+
+
+@BOTH
+def test_no_key_of_the_provider_goes_to_another_host(seen, protocol):
+    facts = seen[f"{protocol} a_stream"]
+
+    assert "must-not-go-out" not in json.dumps(facts["headers"])
+    sent = facts["headers"].get("x-api-key") or facts["headers"]["authorization"].removeprefix("Bearer ")
+    assert sent == "unused"
+
+
+@BOTH
+def test_warming_up_sends_nothing(seen, protocol):
+    assert seen[f"{protocol} a_stream"]["warm"] == 0
+
+
+@BOTH
+def test_a_stream_becomes_a_row_and_its_chunks(seen, protocol):
+    facts = seen[f"{protocol} a_stream"]
+    row = facts["row"]
+
+    assert (row["ended"], row["status"], row["error_type"], row["chunks"]) == ("ok", 200, None, 4)
+    assert (row["request_id"], row["leg"], row["attempt"], row["stage"], row["traffic"]) == (
+        65536,
+        1,
+        2,
+        "steady",
+        "chat",
+    )
+    assert (row["protocol"], row["asked_model"], row["model"], row["server_request_id"]) == (
+        protocol,
+        "tiny",
+        "tiny",
+        "req_9",
+    )
+    assert row["output_tokens"] == 4
+    assert (row["connection_is_new"], row["dns_ns"], row["tls_ns"]) == (True, 0, 0)
+    assert (facts["chunk_runs"], facts["ended"], facts["counters"][:2]) == ([[0, 4]], "ok", [0, 4])
+    assert facts["heard"] == ["Headers", "FirstContent", "Ended"]
+    assert facts["ttft"] == 1
+
+
+@BOTH
+def test_the_times_of_a_row_are_in_order(seen, protocol):
+    row = seen[f"{protocol} a_stream"]["row"]
+    names = ("dispatched_at_ns", "sent_at_ns", "first_byte_at_ns", "headers_at_ns", "first_event_at_ns", "first_content_at_ns",
+             "last_content_at_ns", "stopped_at_ns", "ended_at_ns")  # fmt: skip
+    times = [row[name] for name in names]
+
+    assert times == sorted(times)
+    assert row["cancelled_at_ns"] is None
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        ("limited", {"ended": "rate_limited", "status": 429, "error_type": "rate_limit_error", "limit_kind": "requests", "retry_after_s": 7.0}),
+        ("refused", {"ended": "client_error", "status": 401, "error_type": "authentication_error", "limit_kind": None}),
+        ("overloaded", {"ended": "overloaded", "status": 529, "error_type": "overloaded_error"}),
+        ("broken", {"ended": "server_error", "status": 500, "error_type": "api_error"}),
+        ("moved", {"ended": "client_error", "status": 307}),
+        ("cut", {"ended": "truncated", "status": 200, "error_type": "connection_closed"}),
+        ("too_long", {"ended": "timeout", "status": 200}),
+        ("never_answered", {"ended": "timeout", "status": None, "headers_at_ns": None, "chunks": 0}),
+        ("censored", {"ended": "censored", "status": 200, "ended_at_ns": None}),
+    ],
+)  # fmt: skip
+def test_a_failure_is_a_row_and_is_never_sent_again(seen, protocol, case, expected):
+    facts = seen[f"{protocol} {case}"]
+
+    assert {name: facts["row"][name] for name in expected} == expected
+    assert (facts["rows"], facts["requests"], facts["ended"]) == (1, 1, expected["ended"])
+    assert (facts["counters"][0], facts["attempts"]) == (0, {expected["ended"]: 1})
+
+
+@BOTH
+def test_what_we_closed_says_when(seen, protocol):
+    for case in ("too_long", "never_answered", "censored"):
+        row = seen[f"{protocol} {case}"]["row"]
+
+        assert row["cancelled_at_ns"] >= row["sent_at_ns"]
+
+
+@BOTH
+def test_chunks_of_an_open_call_are_handed_over_once(seen, protocol):
+    facts = seen[f"{protocol} censored"]
+
+    assert facts["row"]["chunks"] > 0
+    assert facts["chunk_runs"] == [[0, facts["row"]["chunks"]]]

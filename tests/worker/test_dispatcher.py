@@ -1,0 +1,129 @@
+"""Open loop: each arrival at its time, whatever became of the others. See scripts/dispatcher.py."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def seen(run_script):
+    return run_script("worker/scripts/dispatcher.py")
+
+
+def test_arrivals_are_dispatched_in_the_order_of_their_times_however_they_came(seen):
+    facts = seen["order"]
+
+    assert facts["started"] == list(range(8))
+    assert facts["planned"] == [at * 1_000_000 for at in (0, 5, 5, 20, 40, 60, 80, 101)]
+    assert facts["bugs"] == []
+
+
+def test_no_arrival_is_dispatched_before_its_time(seen):
+    assert min(seen["order"]["late"]) >= 0
+
+
+def test_a_request_is_of_the_stage_of_its_scheduled_time(seen):
+    assert seen["order"]["stages"] == ["warmup"] * 4 + [
+        "warmup" if at < 50 else "steady" for at in (40, 60, 80)
+    ] + ["cooldown"]
+
+
+def test_every_request_has_a_prompt_of_its_own_of_the_size_that_was_asked_for(seen):
+    assert (seen["order"]["prompts"], set(seen["order"]["words"])) == (8, {5})
+
+
+def test_each_ended_request_is_told_once(seen):
+    assert seen["order"]["told"] == 8
+    assert seen["order"]["ended"] == ["ok"] * 8
+
+
+def test_beyond_the_cap_arrivals_are_dropped_with_a_row_each_and_none_is_queued(seen):
+    early, late = seen["cap"]["early"], seen["cap"]["late"]
+
+    assert (early["in_flight"], early["started"]) == (3, [0, 1, 2])
+    assert (early["ids"], early["ended"]) == ([3, 4, 5, 6, 7, 8, 9], ["client_drop"] * 7)
+    assert early["nulls"] == [[True, True, 0, 0]] * 7
+    assert late["started"] == [0, 1, 2, 10, 11, 12]
+    assert late["counts"]["client_drop"] == 7
+    assert late["in_flight"] == 0
+
+
+def test_a_stop_counts_what_was_not_reached_and_sends_no_more(seen):
+    facts = seen["stop"]
+
+    assert (facts["started"], facts["walking"]) == ([0, 1, 2], False)
+    assert facts["counts"]["not_reached"] == 6  # two of them of a slice that came after the stop
+
+
+def test_a_drain_waits_and_then_censors_what_is_open(seen):
+    facts = seen["drain"]
+    ended = dict(zip(facts["ids"], zip(facts["ended"], facts["nulls"], strict=True), strict=True))
+
+    assert ended == {
+        0: ("censored", [False, True, 1, 1]),
+        1: ("timeout", [False, False, 1, 1]),
+        2: ("censored", [False, True, 1, 1]),
+    }
+    assert facts["reasons"] == [["censored"], [], ["censored"]]
+    assert (facts["counts"]["censored"], facts["counts"]["ended"], facts["in_flight"]) == (
+        2,
+        {"timeout": 1},
+        0,
+    )
+    assert facts["told"] == 1  # the censored are for no statistics page
+
+
+def test_a_user_in_a_hurry_does_not_wait_for_the_drain(seen):
+    facts = seen["hurried"]
+
+    assert facts["took_s"] < 10
+    assert (facts["ended"], facts["counts"]["not_reached"]) == (["censored", "censored"], 1)
+
+
+@pytest.mark.parametrize("case", ["order", "stop", "drain", "hurried", "bug", "retry_wait", "told_in_time"])
+def test_everything_leased_is_in_exactly_one_place(seen, case):
+    counts = seen[case]["counts"]
+
+    assert counts["leased"] == counts["dispatched"] + counts["client_drop"] + counts["not_reached"]
+    assert counts["dispatched"] == sum(counts["ended"].values()) + counts["censored"]
+    assert (seen[case]["in_flight"], seen[case]["open"]) == (0, 0)
+
+
+def test_a_bug_in_a_pattern_is_told_ends_its_request_and_closes_its_call(seen):
+    facts = seen["bug"]
+
+    assert facts["bugs"] == ["KeyError('a bug')"]
+    assert dict(zip(facts["ids"], facts["ended"], strict=True)) == {0: "ok", 1: "censored", 2: "ok"}
+    assert facts["reasons"] == [[], ["cancelled"], []]
+
+
+def test_a_drain_ends_requests_that_wait_for_a_retry_or_in_line_at_a_gate(seen):
+    facts = seen["retry_wait"]
+
+    assert facts["ended"] == ["censored"] * 3
+    assert facts["started"] == [0, 1], "the place that the drain sets free is no reason to send"
+    assert 0.1 <= facts["took_s"] < 10
+
+
+def test_a_listener_may_wait_although_the_request_ended_in_the_hub(seen):
+    assert (seen["told_in_time"]["ended"], seen["told_in_time"]["told"]) == (["timeout"] * 2, 2)
+
+
+# --- the alarm --------------------------------------------------------------------------------------------------
+
+
+def test_the_alarm_is_never_early(seen):
+    assert seen["alarm"]["alarm"][0] >= 0
+    assert seen["alarm"]["after_ring"] >= 0
+
+
+def test_the_alarm_is_nearer_to_its_time_than_a_sleep(seen):
+    """Medians of 60 each, taken in turn; a sleep is a third of a millisecond later even on an idle machine."""
+    alarm, sleep = seen["alarm"]["alarm"], seen["alarm"]["sleep"]
+
+    assert alarm[len(alarm) // 2] < sleep[len(sleep) // 2]
+
+
+def test_a_ring_ends_the_wait_and_a_time_that_has_passed_needs_none(seen):
+    assert seen["alarm"]["rung_s"] < 4
+    assert seen["alarm"]["past_s"] < 4
