@@ -22,7 +22,7 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.sections.findings import evidence_of
 from tailgauge_analysis.stats.quantiles import Quantile
 from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.verdict.gates import GATES
+from tailgauge_analysis.verdict.checks import GATES
 from tailgauge_analysis.verdict.verdict import reasons, worst
 
 PS = (0.5, 0.95, 0.99)

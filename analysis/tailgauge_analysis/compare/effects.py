@@ -22,9 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tailgauge_analysis.compare.block import PS, Block
-from tailgauge_analysis.stats.holm import holm
 from tailgauge_analysis.stats.quantiles import CONFIDENCE, TOO_FEW, Quantile
-from tailgauge_analysis.stats.sign_flips import Flips, flips
+from tailgauge_analysis.stats.sign_flips import Flips, flips, holm
 
 WORSE, BETTER, SAME, NO_WORSE = "worse", "better", "no difference worth naming", "no worse"
 INCONCLUSIVE = "inconclusive"

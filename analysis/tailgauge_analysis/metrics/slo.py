@@ -16,12 +16,11 @@ import numpy.typing as npt
 from tailgauge.errors import Exit
 from tailgauge.rows import schema
 from tailgauge.thresholds import INVALID
-from tailgauge_analysis.metrics.goodput import Goodput, goodput
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, row, sample
 from tailgauge_analysis.metrics.metrics import BY_NAME, CHUNK, Metric
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.stats.early_stopping import Stopping, needed, stopping
-from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile
+from tailgauge_analysis.stats.binomial import Stopping, clopper_pearson, needed, stopping
+from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile, effective_n
 from tailgauge_analysis.text.json_values import Json, table, text
 
 PASS = "pass"  # noqa: S105 - an outcome, not a password
@@ -134,3 +133,27 @@ def exit_code(verdict: str, lost: int, decided: list[Outcome]) -> Exit:
 
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """Good requests of those offered, with the 95% interval of the share."""
+
+    offered: int
+    good: int
+    n_eff: int
+    share: float
+    low: float
+    high: float
+    per_s: float | None
+
+
+def goodput(good: npt.NDArray[np.bool_], seconds: float) -> Goodput | None:
+    """The goodput of a stage of so many seconds; None where nothing was offered."""
+    n = len(good)
+    if not n:
+        return None
+    share, n_eff = float(good.mean()), effective_n(good)
+    low, high = clopper_pearson(share * n_eff, n_eff)
+    k = int(good.sum())
+    return Goodput(n, k, n_eff, share, low, high, k / seconds if seconds > 0 else None)

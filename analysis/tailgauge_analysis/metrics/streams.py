@@ -9,17 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge_analysis.load.chunks import blocks
 from tailgauge_analysis.load.frames import Frames
-from tailgauge_analysis.metrics.buffering import buffered, coalescing
-from tailgauge_analysis.metrics.fluidity import fluidity
 from tailgauge_analysis.metrics.metrics import BY_NAME
-from tailgauge_analysis.metrics.stalls import stalls
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.stats.quantiles import Floats, rank
+from tailgauge_analysis.stats.quantiles import Floats, Ints, rank
 
 DUE_FIRST_MS, DUE_EACH_MS = 1000.0, 100.0  # a reader of ten tokens a second who waits a second for the first
 FLUID = 0.9
@@ -109,3 +107,82 @@ def system_rate(attempts: pd.DataFrame, from_s: float, to_s: float) -> float | N
 def _quantile(values: Floats, p: float) -> float | None:
     known = np.sort(values[~np.isnan(values)])
     return float(known[rank(len(known), p) - 1]) if len(known) else None
+
+
+MOST_CHUNKS, OF_SPAN, ENOUGH = 0.8, 0.05, 10
+FEW_CHUNKS, MANY_TOKENS = 3, 50
+
+
+def coalescing(tokens: Floats, chunks: Floats) -> Floats:
+    """Tokens a chunk; NaN where one of them is not known."""
+    out: Floats = tokens / np.where(chunks > 0, chunks, np.nan)
+    return out
+
+
+def buffered(gaps_ms: Floats, of: Ints, span_ms: Floats, tokens: Floats) -> npt.NDArray[np.bool_]:
+    """Which answers came in a bunch. `of`: the answer of each gap, ascending; `span_ms`: sent to last content."""
+    n = len(span_ms)
+    sizes = np.bincount(of, minlength=n)
+    chunks = sizes + 1
+    few = (chunks < FEW_CHUNKS) & (tokens > MANY_TOKENS)
+    needed = np.floor(MOST_CHUNKS * chunks).astype(np.int64)  # gaps that hold more than 80% of the chunks
+    begin = np.cumsum(sizes) - sizes
+    total = np.concatenate(([0.0], np.cumsum(gaps_ms)))
+    at = np.arange(len(gaps_ms))
+    whole = at + needed[of] <= (begin + sizes)[of]
+    starts, answer_of_start = at[whole], of[whole]
+    width = total[starts + needed[answer_of_start]] - total[starts]
+    narrow = np.full(n, np.inf)
+    np.minimum.at(narrow, answer_of_start, width)
+    return few | ((chunks >= ENOUGH) & (narrow <= OF_SPAN * span_ms))
+
+
+def fluidity(
+    first_ms: Floats, gaps_ms: Floats, of: Ints, tokens: Floats, due_first_ms: float, due_each_ms: float
+) -> Floats:
+    """Index of each answer. `first_ms`: wait for its first chunk; `gaps_ms`: between its chunks, `of` the answer that
+    each belongs to, ascending; `tokens`: mean tokens a chunk of each answer.
+    """  # fmt: skip
+    n = len(first_ms)
+    more = np.maximum(tokens - 1, 0) * due_each_ms  # a chunk's further tokens are there at once
+    late = first_ms - due_first_ms
+    missed = np.where(late > 0, 1 + np.floor(late / due_each_ms), 0.0)
+    met = np.where(late > 0, 0.0, 1.0) + np.maximum(tokens - 1, 0)
+    slack = np.maximum(-late, 0) + more
+    sizes = np.bincount(of, minlength=n)
+    begin = np.cumsum(sizes) - sizes
+    for k in range(int(sizes.max()) if n and len(of) else 0):  # the k-th gap of every answer that has one
+        rows = np.flatnonzero(sizes > k)
+        over = gaps_ms[begin[rows] + k] - due_each_ms - slack[rows]
+        in_time = over <= 1e-9
+        missed[rows] += np.where(in_time, 0, 1 + np.floor(np.maximum(over, 0) / due_each_ms))
+        met[rows] += np.where(in_time, 1, 0) + np.maximum(tokens[rows] - 1, 0)
+        slack[rows] = np.where(in_time, np.maximum(-over, 0), 0) + more[rows]
+    index: Floats = met / (met + missed)
+    return index
+
+
+STALL_MS = 1000.0
+STALL_TIMES = 10.0
+
+
+def stalls(gaps_ms: Floats, of: Ints) -> npt.NDArray[np.bool_]:
+    """Which gaps are stalls."""
+    late = gaps_ms > STALL_MS
+    if late.any():  # only their answers' medians matter
+        suspect = np.zeros(int(of[-1]) + 1, np.bool_)
+        suspect[of[late]] = True
+        some = suspect[of]
+        late[some] &= gaps_ms[some] > STALL_TIMES * medians(gaps_ms[some], of[some])[of[some]]
+    return late
+
+
+def medians(gaps_ms: Floats, of: Ints) -> Floats:
+    """Lower median gap of each answer; 0 where it has none."""
+    sizes = np.bincount(of)
+    begin = np.cumsum(sizes) - sizes
+    ordered = gaps_ms[np.lexsort((gaps_ms, of))]
+    out = np.zeros(len(sizes))
+    some = sizes > 0
+    out[some] = ordered[begin[some] + (sizes[some] - 1) // 2]
+    return out

@@ -14,7 +14,6 @@ import pandas as pd
 from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics.answers import answered, first_token_of
-from tailgauge_analysis.metrics.heat import Heat, heat
 from tailgauge_analysis.stats.quantiles import Floats, Ints, rank
 
 WIDTHS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
@@ -90,3 +89,37 @@ def _quantile(at: Ints, values: Floats, p: float, bins: int) -> Floats:
     picks = [start + rank(int(n), p) - 1 if n else -1 for start, n in zip(starts, counts, strict=True)]
     ordered = values[order]
     return np.array([ordered[i] if i >= 0 else np.nan for i in picks])
+
+
+HEAT_COLUMNS, HEAT_ROWS = 300, 28
+HEAT_WIDTHS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+HEAT_FEWEST = 50  # requests
+
+
+@dataclass(frozen=True, slots=True)
+class Heat:
+    """`counts[row, column]`; rows are classes of wait, the shortest first."""
+
+    width_s: int
+    at_s: Floats
+    edges_ms: Floats
+    middle_ms: Floats
+    counts: Ints
+
+
+def heat(scheduled_s: Floats, wait_ms: Floats) -> Heat | None:
+    """The cells of requests; None where too few of them waited a time that is known."""
+    known = ~np.isnan(wait_ms) & (wait_ms > 0)
+    at, wait = scheduled_s[known], wait_ms[known]
+    if len(at) < HEAT_FEWEST:
+        return None
+    low, high = float(wait.min()), float(wait.max())
+    edges = np.geomspace(low, max(high, low * 1.2), HEAT_ROWS + 1)
+    length = float(at.max())
+    width = next((w for w in HEAT_WIDTHS_S if length // w < HEAT_COLUMNS), HEAT_WIDTHS_S[-1])
+    columns = int(length // width) + 1
+    row = np.clip(np.searchsorted(edges, wait, "right") - 1, 0, HEAT_ROWS - 1)
+    cell = row * columns + (at // width).astype(np.int64)
+    counts = np.bincount(cell, minlength=HEAT_ROWS * columns).reshape(HEAT_ROWS, columns)
+    at_s = np.arange(columns, dtype=np.float64) * width + width / 2
+    return Heat(width, at_s, edges, np.sqrt(edges[1:] * edges[:-1]), counts)

@@ -7,6 +7,7 @@ is not known is null, with a word beside it that says why.
 from __future__ import annotations
 
 import math
+import shlex
 from dataclasses import asdict
 from typing import Any
 
@@ -18,7 +19,6 @@ from tailgauge_analysis.metrics.groups import Group
 from tailgauge_analysis.metrics.latency import Row
 from tailgauge_analysis.metrics.slo import Outcome
 from tailgauge_analysis.metrics.survival_quantiles import Uncut
-from tailgauge_analysis.report import reproduce
 from tailgauge_analysis.sections import phases
 from tailgauge_analysis.sections.cache.contents import told as cache_told
 from tailgauge_analysis.sections.fan_out import contents as fan_out
@@ -30,11 +30,11 @@ from tailgauge_analysis.sections.presets import alerts, matrix
 from tailgauge_analysis.sections.rate_limits.contents import told as rate_limits_told
 from tailgauge_analysis.sections.traffic import Sent
 from tailgauge_analysis.stats.binomial import clopper_pearson
-from tailgauge_analysis.text.formatting import percentile, plain
+from tailgauge_analysis.text.formatting import percentile, plain, plural
 from tailgauge_analysis.text.json_values import Json, table, text
 from tailgauge_analysis.text.quantile import VALUE, quantile
-from tailgauge_analysis.verdict import certified, clocks, losses_text, stalls_text
-from tailgauge_analysis.verdict.gates import GATES
+from tailgauge_analysis.verdict import certificate, clocks, losses, stalls
+from tailgauge_analysis.verdict.checks import GATES
 from tailgauge_analysis.verdict.losses import Loss
 from tailgauge_analysis.verdict.verdict import applies
 
@@ -89,10 +89,10 @@ def contents(findings: Findings) -> Json:
         "other_failures": findings.other_failures,
         "client": [_finite(asdict(worker)) for worker in findings.evidence.workers],
         "in_flight": _finite(asdict(findings.evidence.presence)) if findings.evidence.presence else None,
-        "bad_seconds": stalls_text.told(findings.evidence.bad, findings.bad_seconds, findings.beyond),
+        "bad_seconds": stalls.told(findings.evidence.bad, findings.bad_seconds, findings.beyond),
         "truth": _truth(findings),
         "clocks": clocks.plainly(findings.clocks, findings.calls_between),
-        "certificate": None if run["virtual"] else certified.plainly(findings.certified),
+        "certificate": None if run["virtual"] else certificate.plainly(findings.certified),
         "environment": _environment(findings),
         "problems": [{"kind": p.kind, "text": plain(p.text, 500)} for p in findings.frames.problems],
     }
@@ -118,8 +118,8 @@ def _run(findings: Findings) -> Json:
         "slow_reader_requests": requests - len(findings.of_target.requests),
         "cancelled_requests": int((stage.requests["ended"] == schema.CANCELLED).sum()),
         "first_token": stage.first_token,
-        "reproduce": reproduce.command(run),
-        "besides": reproduce.besides(run),
+        "reproduce": command(run),
+        "besides": besides(run),
         "trace": _finite(run["trace"]),
         "estimate": _finite(run["estimate"]),
         "workers": len(run["workers"]),
@@ -275,7 +275,7 @@ def _worker(findings: Findings, entry: Json, share: Loss) -> Json:
         "found": share.found,
         "not_sent": share.not_sent,
         "rows_lost": lacks + sum(share.unwritten.values()),
-        "kept": losses_text.kept(share),
+        "kept": losses.kept(share),
     }
 
 
@@ -292,3 +292,34 @@ def _finite(tree: Any) -> Any:
     if isinstance(tree, float) and not math.isfinite(tree):
         return None
     return tree
+
+
+def command(run: Json) -> str | None:
+    """The command line, quoted for a shell; None where the run does not name its scenario."""
+    if not run["scenario_file"]:
+        return None
+    words = ["tailgauge", "run", run["scenario_file"]]
+    local = len(run["workers"]) - elsewhere(run)
+    if run["virtual"]:
+        words.append("--virtual")
+    elif local > 1:
+        words += ["--workers", str(local)]
+    words += [word for text in run["overrides"] for word in ("--set", text)]
+    return shlex.join(plain(word, 500) for word in words)
+
+
+def elsewhere(run: Json) -> int:
+    """Workers on other machines than the master's."""
+    host = run["master"].get("host")
+    return sum(w["host"] != host for w in run["workers"] if host and w["host"])
+
+
+def besides(run: Json) -> str:
+    """What the command line alone does not say, in a sentence or two."""
+    said = "The file is the scenario as it was; what it said, every default written out, stands below."
+    away = elsewhere(run)
+    if away:
+        said += f" {plural(away, 'worker')} ran on other machines: start as many there with `tailgauge worker --master HOST:PORT`."
+    if not run["target"].get("simulated") and not run["virtual"]:
+        said += " The target is asked again, and may answer otherwise."
+    return said

@@ -19,9 +19,13 @@ from tailgauge.rows import schema
 from tailgauge_analysis.load.chunks import BLOCK
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, sample
 from tailgauge_analysis.metrics.metrics import BY_NAME
-from tailgauge_analysis.metrics.timeline import Timeline, width
+from tailgauge_analysis.metrics.timeline import Heat, Timeline, width
+from tailgauge_analysis.sections.cache.effect import EACH
 from tailgauge_analysis.sections.findings import Findings
+from tailgauge_analysis.sections.load.slopes import Fitted
+from tailgauge_analysis.sections.rate_limits.text import spoken
 from tailgauge_analysis.stats.quantiles import Floats
+from tailgauge_analysis.text.formatting import plain
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#3f7fbf", "#d9822b", "#2f9e6e", "#9067c6", "#8a8f98"
 LINES = (BLUE, ORANGE, GREEN, PURPLE, "#c2577b", "#3aa6b9", "#a08530", GREY)
@@ -50,8 +54,11 @@ class Figure:
 
 
 def figures(findings: Findings) -> list[Figure]:
-    """Every figure that the run has data for."""
-    drawn = (_timeline(findings), _tail(findings), _gaps(findings), _classes(findings), _client(findings))
+    """Every figure that the run has data for, in the order of the page."""
+    drawn = (
+        _timeline(findings), _tail(findings), _gaps(findings), _classes(findings), _client(findings),
+        _heat(findings.timeline.heat), _against(findings.slopes), _rate_limits(findings), _cache(findings), _fan_out(findings),
+    )  # fmt: skip
     return [figure for figure in drawn if figure is not None]
 
 
@@ -268,3 +275,193 @@ def _figure(name: str, title: str, caption: str, height: int, plot: go.Figure) -
             axis |= {"automargin": True, "zeroline": False}
             axis.setdefault("title", {})["standoff"] = 10
     return Figure(name, title, caption, height, str(plotly.io.to_json(tree, validate=False)))
+
+
+AXES = {
+    "ttft_sent": ("uncached prompt tokens", "TTFT since sent (ms)", "%{x:,.0f} tokens: %{y:,.4~g} ms"),
+    "tpot": ("answers arriving at the same time (mean)", "TPOT (ms)", "%{x:,.3~g} beside it: %{y:,.4~g} ms"),
+}
+SCALE = [[0.0, "#dce9f5"], [0.35, "#7fb2dc"], [0.7, "#3f7fbf"], [1.0, "#12365c"]]
+
+
+def _heat(heat: Heat | None) -> Figure | None:
+    if heat is None:
+        return None
+    shares = heat.counts / np.maximum(1, heat.counts.sum(axis=0))
+    plot = go.Figure(
+        go.Heatmap(
+            x=_few(heat.at_s), y=_few(heat.middle_ms),
+            z=[[round(float(v) * 100, 1) if v else None for v in row] for row in shares],
+            colorscale=SCALE, zmin=0, hovertemplate="%{x:,.0f} s, about %{y:,.3~g} ms: %{z:.3~g}%<extra></extra>",
+            colorbar={"title": {"text": "% of the<br>requests"}, "thickness": 10, "outlinewidth": 0},
+        )
+    )  # fmt: skip
+    ticks = _log_ticks(float(heat.edges_ms[0]), float(heat.edges_ms[-1]))
+    plot.update_yaxes(type="log", title_text="TTFT since scheduled (ms, logarithmic)", **ticks)
+    plot.update_xaxes(title_text=TIME)
+    plot.update_layout(hovermode="closest")
+    per = "second" if heat.width_s == 1 else f"{heat.width_s} seconds"
+    caption = (
+        f"One column per {per}, by scheduled time, warm-up included: of the requests that were answered, which share waited how long. "
+        "Two bands are two kinds of answers; a band that bends upwards is a queue that grows."
+    )
+    return _figure("heat", "TTFT, second by second", caption, 340, plot)
+
+
+def _against(found: list[Fitted]) -> Figure | None:
+    shown = [one for one in found if len(one.x) > 1 and one.against in {slope.name for slope in one.slopes}]
+    if not shown:
+        return None
+    plot = make_subplots(rows=len(shown), cols=1, vertical_spacing=0.2)
+    for row, one in enumerate(shown, 1):
+        x_title, y_title, hover = AXES[one.of]
+        colour = BLUE if one.of == "ttft_sent" else GREEN
+        dots = go.Scatter(
+            x=_few(one.x), y=_few(one.y), mode="markers", name=y_title.partition(" (")[0], showlegend=False,
+            marker={"size": 5, "opacity": 0.55, "color": colour}, hovertemplate=hover + "<extra></extra>",
+        )  # fmt: skip
+        plot.add_trace(dots, row, 1)
+        for p, dash in ((0.5, "solid"), (0.95, "dot")):
+            plot.add_trace(_line_of(one, p, dash, row == 1), row, 1)
+        plot.update_xaxes(title_text=x_title, row=row, col=1)
+        plot.update_yaxes(title_text=y_title, rangemode="tozero", row=row, col=1)
+    plot.update_layout(hovermode="closest")
+    caption = (
+        "At most 400 answers, evenly over the stage, one dot each. The lines have the slopes of the table and pass through the middle "
+        "of the dots at p50, the upper part of them at p95: what else moves a latency is in the dots and not in the lines."
+    )
+    return _figure(
+        "against", "TTFT against prompt tokens, TPOT against neighbours", caption, 260 * len(shown) + 60, plot
+    )
+
+
+def _line_of(one: Fitted, p: float, dash: str, named: bool) -> go.Scatter:
+    """A line of the slope at p, through the mean x and the p-quantile of what the slope leaves."""
+    slope = next(s.value for s in one.slopes if (s.name, s.p) == (one.against, p))
+    each = slope / (1000 if one.of == "ttft_sent" else 1)
+    start = float(np.quantile(one.y - each * one.x, p, method="inverted_cdf"))
+    ends = np.array([one.x.min(), one.x.max()])
+    return go.Scatter(
+        x=_few(ends), y=_few(start + each * ends), mode="lines", name=f"p{p * 100:g}", showlegend=named,
+        line={"color": ORANGE, "width": 2, "dash": dash}, hoverinfo="skip",
+    )  # fmt: skip
+
+
+def _cache(findings: Findings) -> Figure | None:
+    """One figure: of the traffic table with the most answers of which some read and some did not."""
+    both = [one for one in findings.cache if min(len(one.worth.hit_ms), len(one.worth.miss_ms)) >= EACH]
+    if not both:
+        return None
+    one = max(both, key=lambda one: len(one.worth.hit_ms) + len(one.worth.miss_ms)).worth
+    name = next(cache.traffic for cache in both if cache.worth is one)
+    plot = go.Figure()
+    for values, words, colour, dash in (
+        (one.hit_ms, "read from the cache", BLUE, "solid"),
+        (one.miss_ms, "read nothing", ORANGE, "dot"),
+    ):
+        x, y = _steps(values)
+        hover = "%{y:.3~g}% within %{x:,.4~g} ms"
+        plot.add_trace(_line(x, y, f"{words} ({len(values):,})", colour, hover, shape="hv", dash=dash))
+    low = min(float(one.hit_ms[0]), float(one.miss_ms[0]))
+    high = max(float(one.hit_ms[-1]), float(one.miss_ms[-1]))
+    plot.update_xaxes(title_text="TTFT since sent (ms)")
+    if low > 0 and high / low > 20:
+        ticks = _log_ticks(low, high)
+        plot.update_xaxes(type="log", title_text="TTFT since sent (ms, logarithmic)", **ticks)
+    plot.update_yaxes(title_text="answers (%)", range=[0, 103])
+    plot.update_layout(hovermode="closest")
+    caption = (
+        f"{plain(name, 80)}, answers of the steady stage. The gap between the lines is no effect of the cache alone: "
+        "what reads and what does not may differ in length and in time. The regression accounts for that."
+    )
+    return _figure("cache-ttft", "TTFT with and without the cache", caption, 360, plot)
+
+
+def _steps(values: Floats) -> tuple[Floats, Floats]:
+    """Per cent of the ascending values at most x, at few enough points."""
+    ranks = np.unique(np.linspace(0, len(values) - 1, min(POINTS, len(values))).astype(np.int64))
+    return values[ranks], 100 * (ranks + 1) / len(values)
+
+
+FAN_OUT_FEWEST = 100  # complete requests, below which a tail is not drawn
+
+
+def _fan_out(findings: Findings) -> Figure | None:
+    """One figure: of the traffic table with the most complete requests."""
+    drawn = [one for one in findings.fan_out if one.curves is not None and one.complete >= FAN_OUT_FEWEST]
+    if not drawn:
+        return None
+    one = max(drawn, key=lambda one: one.complete)
+    assert one.curves is not None
+    lines = one.curves
+    plot = go.Figure()
+    for shares, words, colour, dash in (
+        (lines.seen, "seen", BLUE, "solid"),
+        (lines.conditional, "if legs knew only what time it is", ORANGE, "dash"),
+        (lines.naive, "if legs were independent", GREEN, "dot"),
+    ):
+        kept = (shares > 0.5 / one.complete) & (lines.at_ms > 0)
+        hover = "%{y:.3~%} took longer than %{x:,.4~g} ms"
+        plot.add_trace(_line(lines.at_ms[kept], shares[kept], words, colour, hover, dash=dash))
+    steps = [p for p in (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999) if 1 - p >= 0.99 / one.complete]
+    plot.update_yaxes(
+        type="log", title_text="share of requests whose slowest leg took longer", tickmode="array",
+        tickvals=[1 - p for p in steps], ticktext=[f"{100 * (1 - p):.4g}%" + (f" (p{100 * p:.6g})" if p else "") for p in steps],
+        range=[np.log10(0.5 / one.complete), 0.05],
+    )  # fmt: skip
+    low, high = float(lines.at_ms[lines.at_ms > 0].min()), float(lines.at_ms.max())
+    ticks = _log_ticks(low, high)
+    plot.update_xaxes(type="log", title_text="slowest leg, since sent (ms, logarithmic)", **ticks)
+    plot.update_layout(hovermode="closest")
+    caption = (
+        f"{plain(one.traffic, 80)}, {one.complete:,} requests. Dotted to dashed: the load drifted. Dashed to solid: the legs of "
+        "one request share something."
+    )
+    return _figure("fan-out-slowest", "The slowest leg, seen and predicted", caption, 380, plot)
+
+
+def _rate_limits(findings: Findings) -> Figure | None:
+    """The figure, where a call got a 429."""
+    found = findings.rate_limits
+    if found is None or found.bins is None or not found.bins.refused.any():
+        return None
+    bins, levels = found.bins, [one for one in found.buckets if one.levels is not None]
+    levels = [one for one in levels if one is found.binding.bucket] or levels[:1]
+    rows = 3 if levels else 2
+    plot = make_subplots(rows=rows, cols=1, shared_xaxes=True, vertical_spacing=0.08)
+    at, share = bins.at_s, bins.share
+    known = ~np.isnan(share)
+    edge = {"mode": "lines", "line": {"width": 0, "color": ORANGE}, "hoverinfo": "skip", "showlegend": False}
+    plot.add_trace(go.Scatter(x=_few(at[known]), y=_few(100 * bins.high[known]), **edge), 1, 1)
+    band = {
+        **edge,
+        "showlegend": True,
+        "name": "95% interval",
+        "fill": "tonexty",
+        "fillcolor": "rgba(217,130,43,0.22)",
+    }
+    plot.add_trace(go.Scatter(x=_few(at[known]), y=_few(100 * bins.low[known]), **band), 1, 1)
+    plot.add_trace(_line(at, 100 * share, "429s", ORANGE, "%{y:.3~g}%"), 1, 1)
+    per = bins.width_s
+    plot.add_trace(_line(at, bins.attempts / per, "attempts", GREY, "%{y:,.4~g}/s", dash="dot"), 2, 1)
+    colours = [colour for colour in LINES if colour != GREY]
+    for i, (kind, counts) in enumerate(bins.by_kind.items()):
+        name = f"429s, {spoken(kind)}"
+        plot.add_trace(_line(at, counts / per, name, colours[(i + 1) % len(colours)], "%{y:,.4~g}/s"), 2, 1)
+    plot.update_yaxes(title_text="429s<br>(% of attempts)", range=[0, 103], row=1, col=1)
+    plot.update_yaxes(title_text="per second", rangemode="tozero", row=2, col=1)
+    about = ""
+    for one in levels:
+        assert one.levels is not None
+        name = f"{spoken(one.kind)} left at least"
+        plot.add_trace(_line(one.levels.at_s, one.levels.lowest, name, BLUE, "%{y:,.4~g}"), 3, 1)
+        plot.update_yaxes(
+            title_text=f"{spoken(one.kind)}<br>left in the bucket", rangemode="tozero", row=3, col=1
+        )
+        about = " Below: the lowest level of the bucket in each bin, reconstructed from what the calls cost"
+        about += " and held against the headers." if one.levels.compared else "."
+    plot.update_xaxes(title_text=TIME, row=rows, col=1)
+    plot.update_layout(hoversubplots="axis")
+    when = "second" if per == 1 else f"{per} seconds"
+    caption = f"One point per {when}, by the time of sending, the whole run; the band is the exact 95% interval.{about}"
+    return _figure("refusals", "429s over time", caption, 160 * rows + 60, plot)

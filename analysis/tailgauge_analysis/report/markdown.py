@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tailgauge_analysis.compare import alternating_text
+from tailgauge_analysis.compare import alternating
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES
 from tailgauge_analysis.report.brief import brief
 from tailgauge_analysis.report.page import at, meaning, shown, word
@@ -25,7 +25,7 @@ from tailgauge_analysis.sections.traffic_text import flow, marks
 from tailgauge_analysis.text.formatting import count, markdown_safe, ms, share
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import bound
-from tailgauge_analysis.verdict import losses_text, stalls_text
+from tailgauge_analysis.verdict import losses, stalls
 from tailgauge_analysis.verdict.losses import Stretch
 
 PERCENTILES = ("p50 (ms)", "p95 (ms)", "p99 (ms)")
@@ -255,18 +255,18 @@ def _load(contents: Json) -> list[str]:
 def _stood(told: Json | None) -> list[str]:
     if told is None or not told["spells"]:
         return []
-    return [markdown_safe(stalls_text.sentence(told)), _rows(stalls_text.HEADER, stalls_text.rows(told))]
+    return [markdown_safe(stalls.sentence(told)), _rows(stalls.HEADER, stalls.rows(told))]
 
 
 def _crossover(told: Json | None) -> list[str]:
     if told is None:
         return []
     table = (
-        [_rows(("of everything offered", *alternating_text.HEADER), alternating_text.rows(told))]
+        [_rows(("of everything offered", *alternating.HEADER), alternating.rows(told))]
         if told["rows"]
         else []
     )
-    return ["## Arms that took turns", markdown_safe(alternating_text.sentence(told)), *table]
+    return ["## Arms that took turns", markdown_safe(alternating.sentence(told)), *table]
 
 
 def _presets(contents: Json) -> list[str]:
@@ -363,7 +363,7 @@ def _worker(w: Json) -> tuple[object, ...]:
     error = "" if w["error_ns"] is None else f" ± {_offset(w['error_ns'])}"
     drift = "–" if w["drift_ppb"] is None else f"{w['drift_ppb'] / 1000:.3g}"
     state = "; ".join([w["state"], *w["kept"]])
-    missing = count(w["missing_requests"]) + losses_text.due([Stretch(**one) for one in w["missing"]])
+    missing = count(w["missing_requests"]) + losses.due([Stretch(**one) for one in w["missing"]])
     return (
         w["worker"], w["host"], state, _offset(w["offset_ns"]) + error, drift, count(w["requests"]), missing,
         count(w["rows_lost"]),

@@ -17,7 +17,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from tailgauge_analysis.compare import alternating_text
+from tailgauge_analysis.compare import alternating
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES
 from tailgauge_analysis.metrics.metrics import UNIT
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE
@@ -38,7 +38,7 @@ from tailgauge_analysis.stats.quantiles import TOO_FEW
 from tailgauge_analysis.text import formatting
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import bound
-from tailgauge_analysis.verdict import stalls_text
+from tailgauge_analysis.verdict import stalls
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -114,12 +114,12 @@ def _environment() -> Environment:
     environment.globals.update(
         bound=bound, plural=formatting.plural, marks=marks, at=at, plainly=plainly,
         alarms_said=alerts.sentence, alarm_value=alerts.value, preset_limits=preset_limits,
-        crossover_said=alternating_text.sentence, crossover_rows=alternating_text.rows,
+        crossover_said=alternating.sentence, crossover_rows=alternating.rows,
         slope_rows=slopes.rows, slopes_untold=slopes.untold,
         limits_said=limits_said, limits_note=LIMITS_NOTE,
         cache_said=cache_said, cache_note=CACHE_NOTE,
         fan_out_waits=fan_out.waits, fan_out_facts=fan_out.facts,
-        stood_said=stalls_text.sentence, stood_rows=stalls_text.rows, stood_header=stalls_text.HEADER,
+        stood_said=stalls.sentence, stood_rows=stalls.rows, stood_header=stalls.HEADER,
         hedging_waits=hedging.waits, hedging_facts=hedging.facts,
     )  # fmt: skip
     return environment

@@ -14,7 +14,7 @@ from tailgauge_analysis.metrics.metrics import METRICS, SCHEDULED, SENT, Metric
 from tailgauge_analysis.report.explained import ESTIMATORS, OBJECTIVES, STREAMS
 from tailgauge_analysis.stats.quantiles import n_min
 from tailgauge_analysis.text.formatting import percentile
-from tailgauge_analysis.verdict.gates import GATES
+from tailgauge_analysis.verdict.checks import GATES
 
 GENERATED = "<!-- Written by docs/generate.py: change the code, then run `make docs`. -->"
 

@@ -16,7 +16,6 @@ from typing import Any
 from tailgauge.errors import Exit, UsageError
 from tailgauge_analysis.load import run_files
 from tailgauge_analysis.load.frames import load
-from tailgauge_analysis.report import figures_cache, figures_fan_out, figures_load, figures_rate_limits
 from tailgauge_analysis.report.contents import contents
 from tailgauge_analysis.report.figures import figures
 from tailgauge_analysis.report.junit import junit
@@ -54,16 +53,7 @@ def make(run_dirs: Sequence[Path], out: Path) -> Made:
         folder.mkdir(parents=True, exist_ok=True)
         whole(
             page,
-            html(
-                data,
-                [
-                    *figures(findings),
-                    *figures_load.figures(findings),
-                    *figures_rate_limits.figures(findings),
-                    *figures_cache.figures(findings),
-                    *figures_fan_out.figures(findings),
-                ],
-            ),
+            html(data, figures(findings)),
         )
         whole(text, markdown(data))
         whole(values, json.dumps(told, indent=1, allow_nan=False) + "\n")

@@ -11,7 +11,7 @@ from tailgauge.errors import Exit
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics import definitions, groups, latency, slo, streams
 from tailgauge_analysis.metrics import survival_quantiles as uncut
-from tailgauge_analysis.metrics.goodput import Goodput
+from tailgauge_analysis.metrics.slo import Goodput
 from tailgauge_analysis.metrics.steady import Steady, steady
 from tailgauge_analysis.metrics.timeline import Timeline, timeline
 from tailgauge_analysis.sections import failures, phases
@@ -23,13 +23,10 @@ from tailgauge_analysis.sections.load import diagnosis, slopes
 from tailgauge_analysis.sections.presets import alerts as alarms
 from tailgauge_analysis.sections.presets import matrix
 from tailgauge_analysis.sections.rate_limits.finding import RateLimits, rate_limits
-from tailgauge_analysis.verdict import certified, client, explanations, losses_text, stalls
-from tailgauge_analysis.verdict import server_log as truth
+from tailgauge_analysis.verdict import certificate, client, explanations, losses, stalls, timestamps
+from tailgauge_analysis.verdict.checks import GATES
 from tailgauge_analysis.verdict.clocks import Clocks, calls_between, clocks
-from tailgauge_analysis.verdict.conservation import conservation
-from tailgauge_analysis.verdict.gates import GATES
-from tailgauge_analysis.verdict.in_flight import presence
-from tailgauge_analysis.verdict.timestamps import stamps
+from tailgauge_analysis.verdict.conservation import conservation, presence
 from tailgauge_analysis.verdict.verdict import Evidence, Reason, reasons, worst
 
 
@@ -58,8 +55,8 @@ class Findings:
     slos: list[slo.Outcome]
     failures: list[failures.Failure]
     other_failures: int
-    truth: truth.Truth | None
-    certified: certified.Certified
+    truth: timestamps.Truth | None
+    certified: certificate.Certified
     timeline: Timeline
     rate_limits: RateLimits | None
     fan_out: list[fan_out.FanOut]
@@ -87,7 +84,7 @@ def find(frames: Frames) -> Findings:
     by_group, smaller = groups.groups(stage)
     whole = latency.table(of_target)
     flow = streams.streams(frames, of_target)
-    cited = certified.certified(frames, stage)
+    cited = certificate.certified(frames, stage)
     split, cached = phases.phases(frames, of_target), cache(frames)
     apart = clocks(frames)
     unsure = calls_between(frames, apart)
@@ -99,9 +96,9 @@ def find(frames: Frames) -> Findings:
         verdict=word,
         reasons=against,
         explanations=[
-            *losses_text.explained(evidence.conservation.workers),
+            *losses.explained(evidence.conservation.workers),
             *explanations.explanations(frames, stage),
-            *certified.explanations(cited),
+            *certificate.explanations(cited),
         ],
         latency=whole,
         beyond=latency.beyond(of_target),
@@ -117,7 +114,7 @@ def find(frames: Frames) -> Findings:
         slos=decided,
         failures=kinds,
         other_failures=others,
-        truth=truth.truth(frames),
+        truth=timestamps.truth(frames),
         certified=cited,
         timeline=timeline(frames),
         rate_limits=rate_limits(frames),
@@ -145,7 +142,7 @@ def evidence_of(frames: Frames) -> Evidence:
         stage,
         of_target,
         conservation(frames),
-        stamps(frames, of_target),
+        timestamps.stamps(frames, of_target),
         client.workers(frames, stage),
         presence(frames),
         stalls.bad_seconds(frames, stage),

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailgauge_analysis.stats.binomial import clopper_pearson
-from tailgauge_analysis.stats.quantiles import effective_n
+from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile, effective_n
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +72,38 @@ def _of(k: int, n: int, n_eff: int) -> Portion:
         return Portion(0, 0, 0, None, None, None)
     low, high = clopper_pearson(k * n_eff / n, n_eff)
     return Portion(k, n, n_eff, k / n, low, high)
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Quantile p of one series over that of another."""
+
+    p: float
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+def quantile_ratio(over: Quantile, under: Quantile) -> Ratio:
+    """`over` / `under`."""
+    a, b = _log(over.value), _log(under.value)
+    if a is None or b is None or TOO_FEW in {over.mark, under.mark}:
+        return Ratio(over.p, None, None, None)
+    return Ratio(
+        over.p,
+        math.exp(a - b),
+        _end(a - b, -1, (a, _log(over.low)), (b, _log(under.high))),
+        _end(a - b, 1, (a, _log(over.high)), (b, _log(under.low))),
+    )
+
+
+def _end(
+    centre: float, sign: int, over: tuple[float, float | None], under: tuple[float, float | None]
+) -> float | None:
+    if over[1] is None or under[1] is None:
+        return None
+    return math.exp(centre + sign * math.hypot(over[0] - over[1], under[0] - under[1]))
+
+
+def _log(value: float | None) -> float | None:
+    return math.log(value) if value is not None and math.isfinite(value) and value > 0 else None

@@ -13,6 +13,7 @@ are order statistics of the means of all subsets (Hartigan 1969), without a sear
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,3 +69,13 @@ def _means(differences: Floats) -> tuple[Floats, int]:
         chosen = chosen[chosen.any(axis=1)]
     sums = (chosen * differences).sum(axis=1)
     return np.sort(sums / chosen.sum(axis=1)), len(chosen) + 1
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusted p-values: the k-th smallest of m times m - k + 1, never below those before it, at most 1."""
+    m, worst = len(p_values), 0.0
+    adjusted = [0.0] * m
+    for k, at in enumerate(sorted(range(m), key=p_values.__getitem__)):
+        worst = max(worst, min(1.0, (m - k) * p_values[at]))
+        adjusted[at] = worst
+    return adjusted

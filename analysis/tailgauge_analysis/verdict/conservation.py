@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
@@ -145,3 +146,41 @@ def _differs(name: str, master: int | None, rows: int, lost: int, found: int) ->
     if master is None or -found <= master - rows <= lost:
         return []
     return [f"{name}: the master counted {master:,}, the rows say {rows:,}"]
+
+
+IN_FLIGHT_SLACK_NS = 100_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """Mean number of open attempts over the seconds in which a worker told it; `outside`: mean distance from the rows."""
+
+    seconds: int
+    live: float
+    from_rows: float
+    outside: float
+
+
+def presence(frames: Frames) -> Presence | None:
+    """Count both ways; None where no worker told."""
+    live = rows = outside = 0.0
+    for worker, health in frames.health.groupby("worker"):
+        at = health["at_ns"].to_numpy(np.float64)
+        told = health["in_flight"].to_numpy(np.float64)
+        mine = frames.attempts[frames.attempts["worker"] == worker]
+        begun = np.sort(mine["dispatched_at_ns"].to_numpy(np.float64))
+        ended = np.sort(mine["ended_at_ns"].dropna().to_numpy(np.float64))
+        slack = IN_FLIGHT_SLACK_NS + (health["handover_max_ns"] + health["loop_lag_max_ns"]).to_numpy(
+            np.float64
+        )
+        closed = np.sort(mine.loc[mine["ended_at_ns"].notna(), "dispatched_at_ns"].to_numpy(np.float64))
+        begins = [
+            np.searchsorted(b, at + s, "right") for b, s in ((closed, -slack), (begun, 0), (begun, slack))
+        ]
+        ends = [np.searchsorted(ended, at + shift, "right") for shift in (slack, 0, -slack)]
+        low, same, high = (b - e for b, e in zip(begins, ends, strict=True))
+        live += float(told.sum())
+        rows += float(same.sum())
+        outside += float(np.maximum(0, np.maximum(told - high, low - told)).sum())
+    n = len(frames.health)
+    return Presence(n, live / n, rows / n, outside / n) if n else None

@@ -13,8 +13,7 @@ from tailgauge import thresholds
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.verdict.client import Worker
-from tailgauge_analysis.verdict.conservation import Conservation
-from tailgauge_analysis.verdict.in_flight import Presence
+from tailgauge_analysis.verdict.conservation import Conservation, Presence
 from tailgauge_analysis.verdict.stalls import BadSeconds
 from tailgauge_analysis.verdict.timestamps import Stamps
 

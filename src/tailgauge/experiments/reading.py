@@ -11,7 +11,7 @@ from pathlib import Path
 from tailgauge_analysis.load.frames import Frames, load
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.sections.findings import evidence_of
-from tailgauge_analysis.verdict.gates import GATES
+from tailgauge_analysis.verdict.checks import GATES
 from tailgauge_analysis.verdict.verdict import Evidence, reasons, worst
 
 _TOKENS = (

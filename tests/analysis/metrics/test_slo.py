@@ -34,7 +34,7 @@ def test_the_outcome_follows_from_the_bounds(quantile, outcome):
 
 
 def test_early_stopping_counts_effective_requests():
-    from tailgauge_analysis.stats.early_stopping import stopping
+    from tailgauge_analysis.stats.binomial import stopping
 
     assert [stopping(k, 10_000, 10_000, 0.99).needed for k in (0, 1, 5, 10, 50)] == [
         459,

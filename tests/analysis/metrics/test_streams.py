@@ -4,12 +4,9 @@ import numpy as np
 import pytest
 
 from tailgauge_analysis.load.frames import load
-from tailgauge_analysis.metrics.buffering import buffered, coalescing
-from tailgauge_analysis.metrics.fluidity import fluidity
-from tailgauge_analysis.metrics.goodput import goodput
-from tailgauge_analysis.metrics.stalls import medians, stalls
+from tailgauge_analysis.metrics.slo import goodput
 from tailgauge_analysis.metrics.steady import steady
-from tailgauge_analysis.metrics.streams import streams
+from tailgauge_analysis.metrics.streams import buffered, coalescing, fluidity, medians, stalls, streams
 
 
 def index(first, gaps, tokens=1.0, due_first=1000.0, due_each=100.0):

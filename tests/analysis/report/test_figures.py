@@ -26,7 +26,7 @@ def axes(plot):
 def test_every_axis_that_is_labelled_has_a_unit(drawn):
     plots = drawn(n=400)
 
-    assert list(plots) == ["timeline", "tail", "gaps", "classes", "client"]
+    assert list(plots) == ["timeline", "tail", "gaps", "classes", "client", "heat"]
     for name, plot in plots.items():
         for key, axis in axes(plot).items():
             shared = key.startswith("x") and axis.get("matches") and not axis.get("title")

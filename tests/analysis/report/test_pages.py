@@ -27,7 +27,7 @@ def test_every_key_of_run_json_is_documented(write):
 def test_every_metric_gate_and_column_stands_on_a_page():
     metrics, data = metrics_page(), data_format_page()
     from tailgauge_analysis.metrics.metrics import METRICS
-    from tailgauge_analysis.verdict.gates import GATES
+    from tailgauge_analysis.verdict.checks import GATES
 
     assert [m.name for m in METRICS if f"### `{m.name}`" not in metrics] == []
     assert [g.name for g in GATES if f"| `{g.name}` |" not in metrics] == []

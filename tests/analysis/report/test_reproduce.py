@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from tailgauge.scenario.model import override, spelled
-from tailgauge_analysis.report.reproduce import besides, command
+from tailgauge_analysis.report.contents import besides, command
 
 
 def run(**changes):

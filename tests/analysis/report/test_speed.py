@@ -6,18 +6,11 @@ margins so wide that only a step of a higher order is found. `make bench-large` 
 
 import json
 import re
-import sys
 
 import pytest
 
 from tailgauge_analysis.load.frames import load
-from tailgauge_analysis.report import (
-    figures,
-    figures_cache,
-    figures_fan_out,
-    figures_load,
-    figures_rate_limits,
-)
+from tailgauge_analysis.report.figures import figures
 from tailgauge_analysis.sections.findings import find
 
 MIB = 1 << 20
@@ -67,12 +60,8 @@ def test_the_page_does_not_grow_with_the_run(measured):
 def test_figures_have_few_points_however_large_the_run(folder, measured, sizes):
     largest = max(folder.iterdir(), key=lambda run: int(run.name.partition("-")[0]))
     findings = find(load([largest]))
-    modules = (figures, figures_load, figures_cache, figures_fan_out, figures_rate_limits)
-    drawn = [figure for module in modules for figure in module.figures(findings)]
+    drawn = figures(findings)
 
-    assert {module.__name__ for module in modules} == {
-        name for name in sys.modules if re.fullmatch(r"tailgauge_analysis\.figures\w*", name)
-    }
     assert len(drawn) >= 8
     for figure in drawn:
         assert points(json.loads(figure.plot)["data"]) < 25_000, figure.name

@@ -9,7 +9,7 @@ from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.report import contents, markdown
 from tailgauge_analysis.sections.findings import find
-from tailgauge_analysis.verdict.certified import busiest
+from tailgauge_analysis.verdict.certificate import busiest
 
 CITED = {
     "id": "20261121T154000Z-3fa9", "why": None, "made_at": "2026-11-21T15:40:00Z", "host": "host-a", "transport": "plain",

@@ -18,8 +18,8 @@ from tailgauge_analysis.sections.rate_limits import bucket_levels, finding
 from tailgauge_analysis.sections.rate_limits.costs import Costs
 from tailgauge_analysis.sections.rate_limits.estimates import Readings
 from tailgauge_analysis.verdict.clocks import Clocks, calls_between, clocks, plainly, sentence
-from tailgauge_analysis.verdict.in_flight import presence
-from tailgauge_analysis.verdict.server_log import truth
+from tailgauge_analysis.verdict.conservation import presence
+from tailgauge_analysis.verdict.timestamps import truth
 
 MS = 1_000_000
 S = 1_000_000_000

@@ -6,7 +6,7 @@ import pytest
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.sections.findings import evidence_of
-from tailgauge_analysis.verdict.gates import GATES
+from tailgauge_analysis.verdict.checks import GATES
 from tailgauge_analysis.verdict.verdict import reasons, worst
 
 N = 1000  # 20 s on two workers, from 1 s on steady: 38 seconds of workers, 950 requests

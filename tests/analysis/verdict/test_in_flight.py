@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from tailgauge_analysis.verdict.in_flight import presence
+from tailgauge_analysis.verdict.conservation import presence
 
 S = 1e9
 

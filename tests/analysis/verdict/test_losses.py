@@ -14,9 +14,9 @@ from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.report.page import html
 from tailgauge_analysis.report.terminal import summary
 from tailgauge_analysis.sections.findings import find
-from tailgauge_analysis.verdict import losses_text
+from tailgauge_analysis.verdict import losses
+from tailgauge_analysis.verdict.checks import GATES
 from tailgauge_analysis.verdict.conservation import Conservation, conservation
-from tailgauge_analysis.verdict.gates import GATES
 from tailgauge_analysis.verdict.verdict import Reason, reasons, worst
 
 RUN = {"n": 240, "rate_per_s": 12, "parts": 4, "chunks": 2, "offsets_ns": (0, -5_000_000_000, 7_000_000_000)}
@@ -51,7 +51,7 @@ class Judged:
 
     @property
     def explanations(self):
-        return list(losses_text.explained(self.conservation.workers))
+        return list(losses.explained(self.conservation.workers))
 
 
 ASKED = {"finished", "parts", "lost", "written", "conservation", "unique"}
@@ -191,7 +191,7 @@ def test_a_silence_with_nothing_missing_and_a_late_joiner_are_explanations(whole
         "worker 1 was not heard of from 00:04 to 00:14 (10.2 s) and came back; nothing that it held is missing",
         "worker 2 joined at 00:06 and took a share of what was handed out from then on",
     ]
-    assert [losses_text.kept(one) for one in found.conservation.workers] == [
+    assert [losses.kept(one) for one in found.conservation.workers] == [
         [],
         ["silent from 00:04 to 00:14"],
         ["joined at 00:06"],

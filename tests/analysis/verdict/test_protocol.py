@@ -3,7 +3,7 @@
 from tailgauge.protocol_violations import BREACHES
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.sections.findings import find
-from tailgauge_analysis.verdict.protocol import breaches
+from tailgauge_analysis.verdict.checks import breaches
 
 OTHERS = {  # failures that are no breach
     "overloaded_error": "stream_error", "not_json": "client_error", "no_end_mark": "truncated", None: "timeout",

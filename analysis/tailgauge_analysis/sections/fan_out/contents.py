@@ -13,8 +13,7 @@ from tailgauge_analysis.sections.fan_out.tables import FanOut
 from tailgauge_analysis.stats.quantiles import TOO_FEW
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
 from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.text.plain_values import plain_values
-from tailgauge_analysis.text.quantile import VALUE, bound, quantile
+from tailgauge_analysis.text.quantile import VALUE, bound, plain_values, quantile
 
 SHARED = "both ran at the same time against one target, so that each felt the other's load: only runs in turn, compared by tailgauge compare, are free of that"
 SURE = 0.01  # p below which legs of one request are called slow together

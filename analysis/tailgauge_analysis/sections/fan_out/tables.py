@@ -20,8 +20,7 @@ from tailgauge_analysis.sections.fan_out.legs import ALL, Legs, legs
 from tailgauge_analysis.sections.fan_out.siblings import Mask, Siblings, siblings, stretches
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.quantiles import Floats, Quantile, effective_n, quantiles, rank
-from tailgauge_analysis.stats.ratios import Ratio, quantile_ratio
-from tailgauge_analysis.stats.shares import Portion, counted
+from tailgauge_analysis.stats.shares import Portion, Ratio, counted, quantile_ratio
 from tailgauge_analysis.text.json_values import Json, table
 
 PS = (0.5, 0.95, 0.99)

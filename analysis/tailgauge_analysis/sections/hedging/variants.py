@@ -23,8 +23,7 @@ from tailgauge_analysis.sections.hedging.pairs import interval, waits
 from tailgauge_analysis.sections.hedging.slowness import Slowness, slowness
 from tailgauge_analysis.sections.hedging.waste import Waste, cost, waste
 from tailgauge_analysis.stats.quantiles import Floats, Quantile, quantiles
-from tailgauge_analysis.stats.ratios import Ratio, quantile_ratio
-from tailgauge_analysis.stats.shares import Difference, Portion, difference, portion
+from tailgauge_analysis.stats.shares import Difference, Portion, Ratio, difference, portion, quantile_ratio
 from tailgauge_analysis.text.json_values import Json, table
 
 PS = (0.5, 0.95, 0.99)

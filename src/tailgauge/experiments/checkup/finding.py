@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tailgauge.experiments.answer import FAIL, OPEN, PASS
 from tailgauge.experiments.checkup.check import Check
 from tailgauge.experiments.checkup.checks import CHECKS, Asked
-from tailgauge_analysis.stats.holm import holm
+from tailgauge_analysis.stats.sign_flips import holm
 
 ALPHA = 0.05
 

@@ -32,9 +32,8 @@ from tailgauge.experiments.checkup.probe_result import (
 from tailgauge.experiments.checkup.silence import idle_cut, longest
 from tailgauge.experiments.reading import Reading
 from tailgauge.rows import schema
-from tailgauge_analysis.metrics.buffering import coalescing
-from tailgauge_analysis.metrics.stalls import stalls
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.metrics.streams import coalescing, stalls
 from tailgauge_analysis.sections.load.diagnosis import diagnosis
 from tailgauge_analysis.sections.phases import phases
 from tailgauge_analysis.stats.quantiles import Floats

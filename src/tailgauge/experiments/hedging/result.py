@@ -15,8 +15,8 @@ from tailgauge.experiments.hedging import contrast
 from tailgauge.experiments.hedging.contrast import Contrast
 from tailgauge.experiments.hedging.crossover_load import Turning, p_values, turning
 from tailgauge.experiments.hedging.load import Load
-from tailgauge_analysis.stats.holm import holm
 from tailgauge_analysis.stats.quantiles import n_min
+from tailgauge_analysis.stats.sign_flips import holm
 
 PS = (0.99, 0.95)
 SURE = 0.02

@@ -17,7 +17,7 @@ from tailgauge.experiments.models.judge import Chosen, Objective, cheapest
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, PASS
 from tailgauge_analysis.text.formatting import figures, listed, ms, ms_or_failed, percentile, plural, share
-from tailgauge_analysis.text.plain_values import plain_values
+from tailgauge_analysis.text.quantile import plain_values
 
 NOTHING = "No model could be judged: every run was INVALID, or there was no time for one."
 NONE = "–"

@@ -9,8 +9,7 @@ from tailgauge_analysis.sections.hedging.pairs import Waits, interval
 from tailgauge_analysis.sections.hedging.slowness import slowness
 from tailgauge_analysis.stats.binomial import clopper_pearson
 from tailgauge_analysis.stats.quantiles import quantiles
-from tailgauge_analysis.stats.ratios import quantile_ratio
-from tailgauge_analysis.stats.shares import counted, difference
+from tailgauge_analysis.stats.shares import counted, difference, quantile_ratio
 
 RATIO = 0.8
 

@@ -1,11 +1,10 @@
-"""Comparing two arms: the sign-flip test against brute force, and how often it is wrong on queues with drift."""
+"""The sign-flip test against brute force, and how often it is wrong on blocks of a queue that drifts."""
 
 import itertools
 
 import numpy as np
 import pytest
 
-from tailgauge_analysis.compare.crossover import arms, coin, differences, log_quantile, log_quantiles
 from tailgauge_analysis.stats.sign_flips import FEWEST, flips
 
 BLOCK_S, WASHOUT_S, PAIRS = 60.0, 10.0, 30
@@ -22,13 +21,19 @@ def queue(rng, seconds, rate=8.0, load=0.8, drift=0.1):
 
 
 def crossover(seed, effect=1.0, p=0.99):
-    """Paired differences of one experiment; arm B's times are `effect` as long."""
+    """Differences of ln p99 in pairs of blocks, a coin drawing which is B's; B's times are `effect` as long."""
     rng = np.random.default_rng([seed, 25])
-    b_first = coin(PAIRS, seed)
+    b_first = np.random.default_rng(seed).random(PAIRS) < 0.5
     at, values = queue(rng, 2 * PAIRS * BLOCK_S)
-    of_b = arms(b_first)[np.minimum((at / BLOCK_S).astype(int), 2 * PAIRS - 1)]
+    of_b = np.stack([b_first, ~b_first], axis=1).ravel()[
+        np.minimum((at / BLOCK_S).astype(int), 2 * PAIRS - 1)
+    ]
     values = np.where(of_b, values * effect, values)
-    return differences(log_quantiles(at, values, BLOCK_S, 2 * PAIRS, WASHOUT_S, p), b_first)
+    starts = np.arange(2 * PAIRS) * BLOCK_S
+    blocks = zip(np.searchsorted(at, starts + WASHOUT_S), np.searchsorted(at, starts + BLOCK_S), strict=True)
+    logs = [np.log(np.quantile(values[a:b], p, method="inverted_cdf")) for a, b in blocks]
+    first, second = np.array(logs).reshape(-1, 2).T
+    return np.where(b_first, first - second, second - first)
 
 
 def brute(values):
@@ -77,26 +82,7 @@ def test_differences_that_are_no_numbers_are_refused():
             flips(np.array(bad))
 
 
-def test_a_block_is_its_time_without_the_wash_out():
-    at = np.arange(0.0, 40.0)
-    by_block = log_quantiles(at, at + 1, 20.0, 2, 5.0, 0.5)
-
-    assert np.exp(by_block) == pytest.approx([13.0, 33.0])  # the 8th of 6..20, the 8th of 26..40
-
-
-def test_a_block_without_requests_has_no_figure_and_failures_are_slower_than_any():
-    assert np.isnan(log_quantiles(np.array([1.0]), np.array([2.0]), 10.0, 2, 0.0, 0.5)[1])
-    assert log_quantile(np.array([1.0, np.inf, np.inf]), 0.5) == np.inf
-
-
-def test_a_difference_is_b_less_a_whichever_came_first():
-    b_first = np.array([False, True])
-
-    assert list(arms(b_first)) == [False, True, True, False]
-    assert list(differences(np.array([1.0, 2.0, 5.0, 3.0]), b_first)) == [1.0, 2.0]
-
-
-def test_row_25_equal_arms_are_seldom_told_apart_though_the_server_drifts(full_size):
+def test_equal_variants_seldom_differ_though_the_server_drifts(full_size):
     """p99 of a queue at 80% load that slows down by a tenth: 5% false positives are asked for."""
     reps, low, high = (200, 0.02, 0.09) if full_size else (40, 0.0, 0.15)
     found = [flips(crossover(seed)) for seed in range(reps)]
@@ -108,15 +94,15 @@ def test_row_25_equal_arms_are_seldom_told_apart_though_the_server_drifts(full_s
 
 
 def test_the_interval_contains_the_effect_and_a_large_effect_is_found(full_size):
-    """Arm B's times are 1.5 times as long, exactly."""
+    """B's times are 1.5 times as long, exactly."""
     found = [flips(crossover(seed, effect=1.5)) for seed in range(200 if full_size else 40)]
-    truth = np.log(1.5)
+    planted = np.log(1.5)
 
-    assert np.mean([one.low <= truth <= one.high for one in found]) >= (0.91 if full_size else 0.85)
+    assert np.mean([one.low <= planted <= one.high for one in found]) >= (0.91 if full_size else 0.85)
     assert np.mean([one.p_value <= 0.05 for one in found]) >= 0.9
 
 
-def test_two_runs_one_after_the_other_are_told_apart_though_nothing_differs(full_size):
+def test_two_runs_one_after_the_other_differ_though_nothing_changed(full_size):
     """Why single runs are refused: a bootstrap of their own requests, p99, calls equal halves different."""
     wrong, reps = 0, 60 if full_size else 15
     for seed in range(reps):
