@@ -27,7 +27,7 @@ from tailgauge_analysis.sections.headline import headline, remarks
 from tailgauge_analysis.sections.hedging import contents as hedging
 from tailgauge_analysis.sections.load import diagnosis, slopes
 from tailgauge_analysis.sections.presets import alerts, matrix
-from tailgauge_analysis.sections.rate_limits.contents import told as rate_limits_told
+from tailgauge_analysis.sections.rate_limits import section as rate_limits
 from tailgauge_analysis.sections.traffic import Sent
 from tailgauge_analysis.stats.binomial import clopper_pearson
 from tailgauge_analysis.text.formatting import percentile, plain, plural
@@ -80,7 +80,7 @@ def contents(findings: Findings) -> Json:
         "groups": [_group(group, findings.beyond) for group in findings.groups],
         "smaller_groups": findings.smaller_groups,
         "slos": [_slo(outcome, findings.beyond) for outcome in findings.slos],
-        "rate_limits": rate_limits_told(findings.rate_limits),
+        "rate_limits": rate_limits.to_json(findings.rate_limits),
         "cache": cache_told(findings.cache),
         "fan_out": fan_out.to_json(findings.fan_out, findings.beyond),
         "hedging": hedging.to_json(findings.hedging, findings.beyond),

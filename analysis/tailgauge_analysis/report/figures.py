@@ -23,7 +23,7 @@ from tailgauge_analysis.metrics.timeline import Heat, Timeline, width
 from tailgauge_analysis.sections.cache.effect import EACH
 from tailgauge_analysis.sections.findings import Findings
 from tailgauge_analysis.sections.load.slopes import Fitted
-from tailgauge_analysis.sections.rate_limits.text import spoken
+from tailgauge_analysis.sections.rate_limits.section import kind_name
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.formatting import plain
 
@@ -446,17 +446,17 @@ def _rate_limits(findings: Findings) -> Figure | None:
     plot.add_trace(_line(at, bins.attempts / per, "attempts", GREY, "%{y:,.4~g}/s", dash="dot"), 2, 1)
     colours = [colour for colour in LINES if colour != GREY]
     for i, (kind, counts) in enumerate(bins.by_kind.items()):
-        name = f"429s, {spoken(kind)}"
+        name = f"429s, {kind_name(kind)}"
         plot.add_trace(_line(at, counts / per, name, colours[(i + 1) % len(colours)], "%{y:,.4~g}/s"), 2, 1)
     plot.update_yaxes(title_text="429s<br>(% of attempts)", range=[0, 103], row=1, col=1)
     plot.update_yaxes(title_text="per second", rangemode="tozero", row=2, col=1)
     about = ""
     for one in levels:
         assert one.levels is not None
-        name = f"{spoken(one.kind)} left at least"
+        name = f"{kind_name(one.kind)} left at least"
         plot.add_trace(_line(one.levels.at_s, one.levels.lowest, name, BLUE, "%{y:,.4~g}"), 3, 1)
         plot.update_yaxes(
-            title_text=f"{spoken(one.kind)}<br>left in the bucket", rangemode="tozero", row=3, col=1
+            title_text=f"{kind_name(one.kind)}<br>left in the bucket", rangemode="tozero", row=3, col=1
         )
         about = " Below: the lowest level of the bucket in each bin, reconstructed from what the calls cost"
         about += " and held against the headers." if one.levels.compared else "."

@@ -19,8 +19,7 @@ from tailgauge_analysis.sections.load import slopes
 from tailgauge_analysis.sections.phases import sentence
 from tailgauge_analysis.sections.presets import alerts
 from tailgauge_analysis.sections.presets import text as presets
-from tailgauge_analysis.sections.rate_limits.text import NOTE as LIMITS_NOTE
-from tailgauge_analysis.sections.rate_limits.text import said as limits_said
+from tailgauge_analysis.sections.rate_limits import section as rate_limits
 from tailgauge_analysis.sections.traffic_text import flow, marks
 from tailgauge_analysis.text.formatting import count, markdown_safe, ms, share
 from tailgauge_analysis.text.json_values import Json
@@ -189,10 +188,10 @@ def _slos(slos: Sequence[Json]) -> list[str]:
 def _rate_limits(limits: Json | None) -> list[str]:
     if limits is None:
         return []
-    told = limits_said(limits)
-    tables = [_rows(header, rows) for _, header, rows in told["tables"]]
-    facts = [_rows(("rate limits", "what is known"), told["facts"])]
-    return ["## Rate limits", markdown_safe(limits["sentence"]), *facts, *tables, LIMITS_NOTE]
+    text = rate_limits.summary(limits)
+    tables = [_rows(header, rows) for _, header, rows in text["tables"]]
+    facts = [_rows(("rate limits", "value"), text["facts"])]
+    return ["## Rate limits", markdown_safe(limits["sentence"]), *facts, *tables, rate_limits.NOTE]
 
 
 def _cache(cache: Json | None) -> list[str]:

@@ -31,8 +31,7 @@ from tailgauge_analysis.sections.hedging import contents as hedging
 from tailgauge_analysis.sections.load import slopes
 from tailgauge_analysis.sections.presets import alerts
 from tailgauge_analysis.sections.presets.text import limits as preset_limits
-from tailgauge_analysis.sections.rate_limits.text import NOTE as LIMITS_NOTE
-from tailgauge_analysis.sections.rate_limits.text import said as limits_said
+from tailgauge_analysis.sections.rate_limits import section as rate_limits
 from tailgauge_analysis.sections.traffic_text import flow, marks, plainly
 from tailgauge_analysis.stats.quantiles import TOO_FEW
 from tailgauge_analysis.text import formatting
@@ -116,7 +115,7 @@ def _environment() -> Environment:
         alarms_said=alerts.sentence, alarm_value=alerts.value, preset_limits=preset_limits,
         crossover_said=alternating.sentence, crossover_rows=alternating.rows,
         slope_rows=slopes.rows, slopes_untold=slopes.untold,
-        limits_said=limits_said, limits_note=LIMITS_NOTE,
+        limits_summary=rate_limits.summary, limits_note=rate_limits.NOTE,
         cache_said=cache_said, cache_note=CACHE_NOTE,
         fan_out_waits=fan_out.waits, fan_out_facts=fan_out.facts,
         stood_said=stalls.sentence, stood_rows=stalls.rows, stood_header=stalls.HEADER,

@@ -22,7 +22,7 @@ from tailgauge_analysis.sections.hedging import variants as hedging
 from tailgauge_analysis.sections.load import diagnosis, slopes
 from tailgauge_analysis.sections.presets import alerts as alarms
 from tailgauge_analysis.sections.presets import matrix
-from tailgauge_analysis.sections.rate_limits.finding import RateLimits, rate_limits
+from tailgauge_analysis.sections.rate_limits.section import RateLimits, rate_limits
 from tailgauge_analysis.verdict import certificate, client, explanations, losses, stalls, timestamps
 from tailgauge_analysis.verdict.checks import GATES
 from tailgauge_analysis.verdict.clocks import Clocks, calls_between, clocks

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, is_dataclass
+from fractions import Fraction
 from typing import Any
+
+import numpy as np
 
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile
 from tailgauge_analysis.text.formatting import ms, percentile
@@ -51,16 +54,18 @@ def bound(q: Json, end: str) -> str:
     return ms(q[f"{end}_ms"]) if word == VALUE else "?" if word == NONE else str(word)
 
 
-def plain_values(tree: Any, beyond: str) -> Any:
-    """The same as tables, lists, text and finite numbers; `beyond` names where a quantile without value falls."""
+def plain_values(tree: Any, beyond: str = "failed") -> Any:
+    """Findings as tables, lists, text and finite numbers; `beyond` names where a quantile without value falls."""
     if isinstance(tree, Quantile):
         return quantile(tree, beyond)
     if is_dataclass(tree) and not isinstance(tree, type):
-        return {field.name: plain_values(getattr(tree, field.name), beyond) for field in fields(tree)}
+        tree = {field.name: getattr(tree, field.name) for field in fields(tree)}
     if isinstance(tree, dict):
         return {str(key): plain_values(value, beyond) for key, value in tree.items()}
+    if isinstance(tree, np.ndarray):
+        tree = tree.tolist()
     if isinstance(tree, list | tuple):
         return [plain_values(value, beyond) for value in tree]
-    if isinstance(tree, float) and not math.isfinite(tree):
-        return None
-    return tree
+    if isinstance(tree, Fraction):
+        return float(tree)
+    return None if isinstance(tree, float) and not math.isfinite(tree) else tree

@@ -14,9 +14,9 @@ from tailgauge_analysis.sections.cache.calls import calls
 from tailgauge_analysis.sections.cache.misses import causes
 from tailgauge_analysis.sections.cache.settings import settings
 from tailgauge_analysis.sections.load.slopes import IN_FLIGHT, UNCACHED, regress
-from tailgauge_analysis.sections.rate_limits import bucket_levels, finding
+from tailgauge_analysis.sections.rate_limits import section
 from tailgauge_analysis.sections.rate_limits.costs import Costs
-from tailgauge_analysis.sections.rate_limits.estimates import Readings
+from tailgauge_analysis.sections.rate_limits.estimates import HeaderReadings, level_series
 from tailgauge_analysis.verdict.clocks import Clocks, calls_between, clocks, plainly, sentence
 from tailgauge_analysis.verdict.conservation import presence
 from tailgauge_analysis.verdict.timestamps import truth
@@ -146,10 +146,10 @@ def test_a_bucket_s_level_is_held_against_headers_within_what_the_clocks_leave_o
     shifted = at + np.where(np.arange(40) % 2, 0.07, 0.0)
     order = np.argsort(shifted)
     seen = Costs(shifted[order], np.ones(40), np.ones(40), none, order)
-    told = Readings(100.0, 1, 100 - missing, missing, 0.0, at, np.arange(40), none, None, None)
+    told = HeaderReadings(100.0, 1, 100 - missing, missing, 0.0, at, np.arange(40), none, None, None)
 
     def agreeing(costs, between_s):
-        found = bucket_levels.levels(costs, 1e-9, 100.0, told, 1, 2.0, between_s)
+        found = level_series(costs, 1e-9, 100.0, told, 1, 2.0, between_s)
         return found.agreeing, found.compared
 
     assert agreeing(true, 0.0) == (40, 40)
@@ -185,8 +185,8 @@ def test_a_bucket_found_from_several_clocks_is_known_less_closely(monkeypatch):
     frames = frames_of(calls_of(300, at_s=at, refused=refused, limit_kind="requests"))
 
     def burst(error_ns):
-        monkeypatch.setattr(finding, "clocks", lambda _: Clocks({0: error_ns, 1: error_ns}, ()))
-        (bucket,) = finding.rate_limits(frames).buckets
+        monkeypatch.setattr(section, "clocks", lambda _: Clocks({0: error_ns, 1: error_ns}, ()))
+        (bucket,) = section.rate_limits(frames).buckets
         return bucket.burst
 
     one, several = burst(0), burst(50 * MS)

@@ -1,4 +1,1 @@
-"""The 429 report: who was refused, by which limit, how much room there was, and what the retries did about it.
-
-Rule: pure modules over the frames; `finding` puts them in order, `told` turns the result into plain values and text.
-"""
+"""Rate limits: which calls got a 429, by which limit, how much capacity it has, and what retries did about it."""

@@ -1,196 +1,204 @@
-"""Which token bucket explains what was admitted and what was not: its rate and its burst.
+"""The buckets of a run: each limit of each model that headers name or that 429s are by.
 
-Rule: a bucket that was full when the run began lacks, just before an event at t,
-
-    m(t) = max over s <= t of [admitted cost in [s, t) - rate * (t - s)]
-
-whatever its burst is. It admits a call that needs c if m + c <= burst. So a rate is possible if
-
-    b_hat(rate) = max of m + c over admitted calls  <=  burst  <  min of m + c over refused calls
-
-and the pairs that fit are these: where some explain every decision, they are the interval, and nothing else is possible.
-A call is decided some time after it was sent, so it may be that none does: then the pair that leaves fewest unexplained
-is the estimate, and its 95% interval holds every rate that leaves w where the best leaves f, unless a sign test on the
-decisions on which they differ tells them apart: w - f <= 1.96 sqrt(w + f).
+Buckets are of the whole run, preflight included, because they keep their level from one stage to the next.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
 
-from tailgauge_analysis.sections.rate_limits.costs import Costs
-from tailgauge_analysis.stats.quantiles import Floats
+from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.load.rate_limit_headers import HEADER, INPUT, KINDS, OUTPUT, REMAINING, TOKENS, column
+from tailgauge_analysis.sections.rate_limits import estimates, growth
+from tailgauge_analysis.sections.rate_limits.bucket_fit import Fit, fit
+from tailgauge_analysis.sections.rate_limits.costs import Costs, costs, countings
+from tailgauge_analysis.sections.rate_limits.estimates import Estimate, HeaderReadings
+from tailgauge_analysis.sections.rate_limits.growth import Growth
+from tailgauge_analysis.sections.rate_limits.limit_kinds import kinds, refused
+from tailgauge_analysis.sections.rate_limits.shares import Bins
+from tailgauge_analysis.text.json_values import Json
 
-MOST = 20_000  # decisions to fit; of more those around the first 429
-NORMAL = 1.96  # 97.5% quantile
-GRID = 120
-ROUNDS = 4
-STEPS = 16
-SPAN = (0.2, 20.0)  # rates tried, relative to the mean admitted rate
-BORNE = 0.05  # of the refusals; so many more than the best may a bucket leave that headers name
-UNEXPLAINED = 0.2  # of the refusals; with more than these the model is not believed
-_CLOSE = 1e-6
-_LESS = 1e-9  # a refusal needs more than was there
+MOST_MODELS = 5
+ONE_OF = (INPUT, OUTPUT)
+COLUMNS = (
+    "request_id", "leg", "attempt", "cause", "stage", "traffic", "target", "asked_model", "scheduled_at_ns", "sent_at_ns",
+    "headers_at_ns", "ended_at_ns", "first_content_at_ns", "last_content_at_ns", "ended", "limit_kind", "error_type",
+    "error_body", "retry_after_s", "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
-    """A bucket; `low` and `high` of the rate are None where the run does not bound it."""
+class Remaining:
+    """The least that the headers of a bucket showed as left."""
 
-    rate: float
-    rate_low: float | None
-    rate_high: float | None
-    burst: float
-    burst_low: float
-    burst_high: float
-    decisions: int
+    limit: float
+    responses: int
+    least: float
+    low: float  # `least` may be rounded
+    high: float
+    share: float
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """One limit of one model of one target."""
+
+    target: str
+    model: str
+    kind: str
+    counted: str  # when its cost is counted: see costs
     refused: int
-    unexplained: int
-    allowed: int  # most unexplained decisions of a bucket that is still possible
-
-    def bears(self, unexplained: int) -> bool:
-        """Whether a bucket named by others, that leaves so many unexplained, is no contradiction."""
-        return unexplained <= max(self.allowed, self.unexplained + BORNE * self.refused)
+    remaining: Remaining | None
+    refill_per_s: tuple[float, float] | None  # by the headers' resets
+    rate: Estimate
+    burst: Estimate
+    fit: Fit | None
+    use: estimates.Consumption | None
+    levels: estimates.LevelSeries | None
+    growth: Growth
 
     @property
-    def believed(self) -> bool:
-        """Whether the bucket explains the refusals."""
-        return self.unexplained <= UNEXPLAINED * self.refused
+    def utilisation(self) -> float | None:
+        """Mean use of the rate."""
+        return self.use.mean_per_s / self.rate.value if self.use and self.rate.value else None
 
 
-def lacking(at_s: Floats, charge: Floats, rate: float) -> Floats:
-    """What the bucket lacks just before each event."""
-    level = np.cumsum(charge) - charge - rate * (at_s - at_s[0]) if len(at_s) else np.empty(0)
-    missing: Floats = level - np.minimum.accumulate(level)
-    return missing
+def known_buckets(frames: Frames) -> tuple[Bucket, ...]:
+    """The buckets without how much the traffic may grow, which takes longest to compute."""
+    attempts = in_order(frames)
+    return find_buckets(attempts, kinds(attempts), None, frames.run, grows=False)
 
 
-def stretch(costs: Costs) -> Costs:
-    """Few enough events: those around the first refusal."""
-    if len(costs.at_s) <= MOST:
-        return costs
-    first = int(np.argmax(costs.refused))
-    begin = max(0, min(first - MOST // 2, len(costs.at_s) - MOST))
-    kept = np.zeros(len(costs.at_s), np.bool_)
-    kept[begin : begin + MOST] = True
-    return costs.only(kept)
-
-
-def sides(costs: Costs, rate: float) -> tuple[Floats, Floats]:
-    """m + c of the admitted and of the refused calls."""
-    wanted = lacking(costs.at_s, costs.charge, rate) + costs.need
-    said, decided = costs.refused, costs.decided
-    return wanted[decided & ~said], wanted[decided & said]
-
-
-def envelope(costs: Costs, rate: float) -> float:
-    """b_hat: the least burst that admits what was admitted."""
-    admitted, _ = sides(costs, rate)
-    return float(admitted.max(initial=0.0))
-
-
-def bursts(costs: Costs, rate: float) -> tuple[int, float, float]:
-    """Fewest decisions that no burst explains at this rate, and the bursts that leave as few: from, below."""
-    admitted, refused = sides(costs, rate)
-    low, high = float(admitted.max(initial=0.0)), float(refused.min(initial=math.inf))
-    if low + _LESS < high:
-        return 0, low, high
-    values = np.sort(np.concatenate((admitted, refused)))
-    above = len(admitted) - np.searchsorted(np.sort(admitted), values + _CLOSE, side="right")
-    below = np.searchsorted(np.sort(refused), values + _CLOSE, side="right")
-    wrong = above + below
-    best = int(np.argmin(wrong))
-    beyond = values[values > values[best] + _CLOSE]
-    return int(wrong[best]), float(values[best]), float(beyond[0]) if len(beyond) else float(values[best])
-
-
-def fit(costs: Costs, journey_s: float = 0.0) -> Fit | None:
-    """The bucket behind the decisions; None without a refusal, or with no more than one moment to look at.
-
-    A call may have been decided up to `journey_s` after it was sent: intervals are wider by what a bucket regains in it.
+def offered_load(frames: Frames, kind: str, counted: str, *, cached: bool) -> Costs | None:
+    """What the run offered to a limit of the model with most calls, as if nothing had been refused; None where the record
+    does not hold it. Without `cached`, reads count as input.
     """
-    costs = stretch(costs)
-    n, refused = int(costs.decided.sum()), int(costs.refused.sum())
-    span = float(costs.at_s[-1] - costs.at_s[0]) if n else 0.0
-    mean = float(costs.charge.sum()) / span if span > 0 else 0.0
-    if not refused or mean <= 0:
+    attempts = in_order(frames)
+    if not len(attempts):
         return None
-    seen: dict[float, int] = {}
-
-    def wrong(rate: float) -> int:
-        if rate not in seen:
-            seen[rate] = bursts(costs, rate)[0]
-        return seen[rate]
-
-    rates = np.concatenate((np.geomspace(SPAN[0] * mean, SPAN[1] * mean, GRID), _slopes(costs)))
-    for _ in range(ROUNDS):  # between the best and its neighbours, ever closer
-        for rate in rates:
-            wrong(float(rate))
-        best = min(seen, key=lambda rate: (seen[rate], abs(rate - mean)))
-        tried = np.array(sorted(seen))
-        at = int(np.searchsorted(tried, best))
-        rates = np.linspace(tried[max(0, at - 1)], tried[min(len(tried) - 1, at + 1)], GRID // 4)
-    allowed = _allowed(wrong(best))
-    ends = [_edge(wrong, best, SPAN[side] * mean, allowed) for side in (0, 1)]
-    if wrong(best) == 0:  # anywhere between the ends will do: take the middle
-        inner = [ends[0] or best, ends[1] or best]
-        middle = (inner[0] + inner[1]) / 2
-        best = middle if wrong(middle) == 0 else best
-    missed, burst_low, burst_high = bursts(costs, best)
-    outer = [bursts(costs, end)[1:] for end in ends if end is not None]
-    lows, highs = [burst_low, *(b[0] for b in outer)], [burst_high, *(b[1] for b in outer)]
-    unsure, drift = best * journey_s, best * journey_s / _between(costs)
-    return Fit(
-        best, None if ends[0] is None else ends[0] - drift, None if ends[1] is None else ends[1] + drift,
-        (burst_low + burst_high) / 2, max(0.0, min(lows) - unsure), max(highs) + unsure, n, refused, missed, allowed,
-    )  # fmt: skip
+    sizes = attempts.groupby(["target", "asked_model"], observed=True).size().sort_values(ascending=False)
+    target, model = next(iter(sizes.index))
+    attempts = attempts[(attempts["target"] == target) & (attempts["asked_model"] == model)]
+    attempts = attempts.reset_index(drop=True)
+    if not cached:
+        read = attempts["cache_read_input_tokens"].fillna(0)
+        attempts = attempts.assign(input_tokens=attempts["input_tokens"] + read)
+    events = costs(attempts, kind, pd.Series(refused(attempts), attempts.index), counted)
+    return None if events is None else growth.offered_load(events, attempts)
 
 
-def _between(costs: Costs) -> float:
-    """Seconds from the first refusal to the last, at least one."""
-    at_s = costs.at_s[costs.refused]
-    return max(1.0, float(at_s[-1] - at_s[0]))
+def in_order(frames: Frames) -> pd.DataFrame:
+    """Attempts in order of sending, with the columns that are used here."""
+    names = [*COLUMNS, *(name for name in frames.attempts.columns if name.startswith(HEADER))]
+    attempts = frames.attempts[names].sort_values("sent_at_ns", kind="stable", ignore_index=True)
+    limit = frames.requests.drop_duplicates("request_id").set_index("request_id")["asked_output_tokens"]
+    attempts["asked_output_tokens"] = attempts["request_id"].map(limit)
+    return attempts
 
 
-def _slopes(costs: Costs) -> Floats:
-    """Rates worth a try: admitted cost a second from one refusal to a later one.
+def find_buckets(
+    attempts: pd.DataFrame, kinds: pd.DataFrame, over_time: Bins | None, run: Json, between_s: float = 0.0, *,
+    grows: bool = True,
+) -> tuple[Bucket, ...]:  # fmt: skip
+    """Each limit that headers name or 429s are by, of the models with most calls."""
+    # Seconds since 1970 at the zero of the run clock. Only a dry run's wall clock is its run clock.
+    zero_s = float(run["start_at_ns"] or 0) / 1e9 if run["virtual"] else None
+    out: list[Bucket] = []
+    sizes = attempts.groupby(["target", "asked_model"], observed=True).size().sort_values(ascending=False)
+    for target, model in list(sizes.index)[:MOST_MODELS]:
+        rows = attempts[(attempts["target"] == target) & (attempts["asked_model"] == model)]
+        by = kinds["kind"].reindex(rows.index)
+        named = [kind for kind in KINDS if (by == kind).any() or _has_headers(rows, kind)]
+        if len(named) > 1 and not (by == TOKENS).any():  # repeats the tighter of the others
+            named = [kind for kind in named if kind != TOKENS or not set(ONE_OF) & set(named)]
+        for kind in named:
+            ours, header = by == kind, kind
+            if kind in ONE_OF and not _has_headers(rows, kind) and not (by.isin(ONE_OF) & ~ours).any():
+                header = TOKENS  # OpenAI's name for whichever limit on tokens is the tighter
+            headers = estimates.read_headers(rows, header, ours.to_numpy(np.bool_), zero_s)
+            out.append(
+                _bucket(
+                    rows, (str(target), str(model), kind), headers, ours, over_time, between_s, grows=grows
+                )
+            )
+    return tuple(out)
 
-    At a refusal less than c is left, so not more than c + rate * dt is admitted from there on, and if the bucket is not
-    full in between, not less than rate * dt - c up to the next: the steepest slopes lie close to the rate.
-    """
-    at = np.flatnonzero(costs.refused)
-    t, admitted, need = costs.at_s[at], np.cumsum(costs.charge)[at], costs.need[at]
-    tried = []
-    ahead = 1
-    while ahead < len(at):
-        dt, cost = t[ahead:] - t[:-ahead], admitted[ahead:] - admitted[:-ahead]
-        slope = np.where(dt > 0, cost / np.where(dt > 0, dt, 1.0), 0.0)
-        top = int(np.argmax(slope))
-        if slope[top] > 0:
-            width = float(need.max()) / dt[top]
-            tried.append(np.linspace(max(slope[top] - width, slope[top] / 2), slope[top] + width, STEPS + 1))
-        ahead *= 2
-    whole: Floats = np.concatenate(tried) if tried else np.empty(0)
-    return whole
+
+def _has_headers(rows: pd.DataFrame, kind: str) -> bool:
+    name = column(kind, REMAINING)
+    return name in rows.columns and bool(rows[name].notna().any())
 
 
-def _allowed(fewest: int) -> int:
-    """Most unexplained decisions of a rate that is still possible: the largest w of the rule above."""
-    if not fewest:
-        return 0
-    return fewest + math.floor((NORMAL**2 + math.sqrt(NORMAL**4 + 8 * NORMAL**2 * fewest)) / 2)
+def _bucket(
+    rows: pd.DataFrame, name: tuple[str, str, str], headers: HeaderReadings | None, ours: pd.Series[bool],
+    over_time: Bins | None, between_s: float, *, grows: bool,
+) -> Bucket:  # fmt: skip
+    kind = name[2]
+    tried = [(by, events) for by in countings(kind) if (events := costs(rows, kind, ours, by)) is not None]
+    lag_s = _decision_lag_s(rows, ours) + between_s  # calls of two workers are ordered no better than that
+    fits = [fit(events, lag_s) for _, events in tried]
+    unexplained = [one.unexplained if one is not None else 0 for one in fits]
+    best = min(range(len(tried)), key=unexplained.__getitem__, default=None)
+    counted, events = tried[best] if best is not None else (countings(kind)[0], None)
+    fitted = fits[best] if best is not None else None
+    per_s = estimates.rate(headers, fitted, events, kind)
+    size = estimates.burst(per_s, headers, fitted, events, counted, lag_s)
+    level, grown = None, Growth(why=size.why or per_s.why)
+    if events is None:
+        grown = Growth(why="the record does not hold what the calls cost")
+    elif per_s.value is not None and grows:
+        if size.value is not None and over_time is not None:
+            end_s = float(over_time.at_s[-1])
+            level = estimates.level_series(
+                events, per_s.value, size.value, headers, over_time.width_s, end_s, between_s
+            )
+        grown = _grown(events, rows, per_s.value, size)
+        if not ours.any() and grown.low is not None and grown.low < 1:  # nothing was refused: 1 is allowed
+            grown = replace(grown, low=1.0, value=None if grown.value is None else max(1.0, grown.value))
+    refill = None
+    if headers is not None and headers.refill_low is not None and headers.refill_high is not None:
+        refill = (headers.refill_low, headers.refill_high)
+    used = estimates.consumption(events) if events is not None else None
+    return Bucket(
+        *name, counted, int(ours.sum()), _remaining(headers), refill, per_s, size, fitted, used, level, grown
+    )
 
 
-def _edge(wrong: Callable[[float], int], best: float, end: float, allowed: int) -> float | None:
-    """How far towards `end` a rate is possible; None if as far as that."""
-    if wrong(end) <= allowed:
+def _decision_lag_s(rows: pd.DataFrame, ours: pd.Series[bool]) -> float:
+    """How long after its sending a call may have been decided: the time in which 99% of the 429s came back."""
+    times = (rows["headers_at_ns"].fillna(rows["ended_at_ns"]) - rows["sent_at_ns"])[ours]
+    return float(times.quantile(0.99)) / 1e9 if times.notna().any() else 0.0
+
+
+def _grown(events: Costs, rows: pd.DataFrame, per_s: float, size: Estimate) -> Growth:
+    """g*, and only its bounds where the burst is only bounded."""
+    if size.low is None or size.high is None:
+        return Growth(why=size.why)
+    value = size.value if size.value is not None else size.low
+    low = size.low if size.value is None else min(size.low, value)
+    high = size.high if size.value is None else max(size.high, value)
+    if high - low < 1 and value == round(value):  # less than one call wide: as good as known
+        low = high = value
+    one = growth.growth(growth.offered_load(events, rows), per_s, (low, value, high))
+    return replace(one, value=None, why=size.why) if size.value is None and one.value is not None else one
+
+
+def _remaining(headers: HeaderReadings | None) -> Remaining | None:
+    if headers is None:
         return None
-    good, bad = best, end
-    for _ in range(40):
-        middle = (good + bad) / 2
-        good, bad = (middle, bad) if wrong(middle) <= allowed else (good, middle)
-    return good
+    at = int(np.argmin(headers.remaining))
+    least = float(headers.remaining[at])
+    low, high = max(0.0, least - headers.slack), least + headers.slack
+    return Remaining(
+        headers.limit,
+        len(headers.remaining),
+        least,
+        low,
+        high,
+        least / headers.limit,
+        float(headers.at_s[at]),
+    )

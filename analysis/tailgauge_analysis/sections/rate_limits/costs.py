@@ -1,13 +1,13 @@
 """What the calls cost each limit, and when: the process that a bucket would have seen.
 
-Rule: events in order of sending, of all calls to one model of one target, preflight included, because they drain the same
+Events are in order of sending, of all calls to one model of one target, preflight included, because they drain the same
 bucket. A call that was refused costs nothing.
 
     requests       1 a call
     input tokens   input + cache creation; cache reads not counted. What a refused call would have cost is read off
                    the other attempts of its request, else the median of its traffic
     output tokens  `produced`: as they are produced, spread evenly from the first to the last content in a few pieces;
-                   a call is refused while less than one is left. `reserved`: all that were asked for at the start,
+                   a call is refused while less than one is left. `reserved`: `max_tokens` at the start,
                    what was not produced given back at the end. Providers do either; the one that explains more is taken
     tokens         input, cached or not, and output, at the start
 """
@@ -40,7 +40,7 @@ class Costs:
     charge: Floats
     need: Floats  # NaN where nothing was decided
     refused: Mask
-    owner: Ints  # row of the attempt
+    attempt: Ints  # row of the attempt
 
     @property
     def decided(self) -> Mask:
@@ -51,37 +51,37 @@ class Costs:
     def only(self, which: Mask) -> Costs:
         """Some of the events."""
         return Costs(
-            self.at_s[which], self.charge[which], self.need[which], self.refused[which], self.owner[which]
+            self.at_s[which], self.charge[which], self.need[which], self.refused[which], self.attempt[which]
         )
 
 
-def ways(kind: str) -> tuple[str, ...]:
-    """How a limit may count what a call costs."""
+def countings(kind: str) -> tuple[str, ...]:
+    """How a limit of this kind may count a call: see above."""
     return (PRODUCED, RESERVED) if kind == OUTPUT else (AT_START,)
 
 
-def costs(attempts: pd.DataFrame, kind: str, ours: pd.Series[bool], way: str) -> Costs | None:
+def costs(attempts: pd.DataFrame, kind: str, ours: pd.Series[bool], counted: str) -> Costs | None:
     """Events of one bucket; None where the record does not hold its costs. `ours`: the 429s of this kind, by attempt.
 
     A refusal by another limit decides nothing here.
     """
-    said = refused(attempts)
+    is_429 = refused(attempts)
     sent = attempts["sent_at_ns"].to_numpy(np.float64) / 1e9
     reached = ~np.isnan(sent) & (attempts["ended"] != schema.CONNECT_ERROR).to_numpy(np.bool_)
-    kept = reached & (~said | ours.to_numpy(np.bool_))
-    rows, said, sent = attempts[kept], said[kept], sent[kept]
-    owner = np.flatnonzero(kept)
-    if way == RESERVED:
-        return _reserved(rows, said, sent, owner)
-    if way == PRODUCED:
-        return _produced(rows, said, sent, owner)
-    need = np.ones(len(rows)) if kind == REQUESTS else _asked(rows, whole=kind != INPUT)
+    kept = reached & (~is_429 | ours.to_numpy(np.bool_))
+    rows, is_429, sent = attempts[kept], is_429[kept], sent[kept]
+    attempt = np.flatnonzero(kept)
+    if counted == RESERVED:
+        return _reserved(rows, is_429, sent, attempt)
+    if counted == PRODUCED:
+        return _produced(rows, is_429, sent, attempt)
+    need = np.ones(len(rows)) if kind == REQUESTS else _tokens(rows, whole=kind != INPUT)
     if need is None:
         return None
-    return _ordered(sent, np.where(said, 0.0, need), need, said, owner)
+    return _ordered(sent, np.where(is_429, 0.0, need), need, is_429, attempt)
 
 
-def _asked(rows: pd.DataFrame, *, whole: bool) -> Floats | None:
+def _tokens(rows: pd.DataFrame, *, whole: bool) -> Floats | None:
     """Input tokens that count; with `whole` all of them and the output."""
     names = [*INPUTS, "cache_read_input_tokens", "output_tokens"] if whole else INPUTS
     known = rows[list(names)].sum(axis=1).where(rows["input_tokens"].notna())
@@ -93,16 +93,16 @@ def _asked(rows: pd.DataFrame, *, whole: bool) -> Floats | None:
     return filled.to_numpy(np.float64)
 
 
-def _produced(rows: pd.DataFrame, said: Mask, sent: Floats, owner: Ints) -> Costs | None:
+def _produced(rows: pd.DataFrame, is_429: Mask, sent: Floats, attempt: Ints) -> Costs | None:
     """Decisions without a charge, and the pieces of every answer without a decision."""
     tokens = rows["output_tokens"].to_numpy(np.float64)
     first, last = (rows[f"{end}_content_at_ns"].to_numpy(np.float64) / 1e9 for end in ("first", "last"))
-    made = np.flatnonzero((tokens > 0) & ~np.isnan(first) & ~np.isnan(last))
-    if not len(made):
+    answers = np.flatnonzero((tokens > 0) & ~np.isnan(first) & ~np.isnan(last))
+    if not len(answers):
         return None
-    most = np.clip(MOST_PIECES // len(made), 1, PIECES)
-    pieces = np.minimum(most, tokens[made]).astype(np.int64)
-    of = np.repeat(made, pieces)
+    most = np.clip(MOST_PIECES // len(answers), 1, PIECES)
+    pieces = np.minimum(most, tokens[answers]).astype(np.int64)
+    of = np.repeat(answers, pieces)
     number = np.arange(len(of)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     steps = np.repeat(np.maximum(pieces - 1, 1), pieces)
     at = first[of] + (last - first)[of] * number / steps
@@ -111,29 +111,29 @@ def _produced(rows: pd.DataFrame, said: Mask, sent: Floats, owner: Ints) -> Cost
         np.concatenate((sent, at)),
         np.concatenate((np.zeros(decisions), tokens[of] / np.repeat(pieces, pieces))),
         np.concatenate((np.ones(decisions), nothing)),
-        np.concatenate((said, np.zeros(len(of), np.bool_))),
-        np.concatenate((owner, owner[of])),
+        np.concatenate((is_429, np.zeros(len(of), np.bool_))),
+        np.concatenate((attempt, attempt[of])),
     )
 
 
-def _reserved(rows: pd.DataFrame, said: Mask, sent: Floats, owner: Ints) -> Costs | None:
-    """What was asked for at the start, and what is given back at the end."""
-    asked = rows["asked_output_tokens"].to_numpy(np.float64)
-    if np.isnan(asked).all():
+def _reserved(rows: pd.DataFrame, is_429: Mask, sent: Floats, attempt: Ints) -> Costs | None:
+    """`max_tokens` at the start, and what is given back at the end."""
+    limit = rows["asked_output_tokens"].to_numpy(np.float64)
+    if np.isnan(limit).all():
         return None
-    asked = np.where(np.isnan(asked), np.nanmedian(asked), asked)
+    limit = np.where(np.isnan(limit), np.nanmedian(limit), limit)
     ended = rows["ended_at_ns"].to_numpy(np.float64) / 1e9
-    back = np.flatnonzero(~said & ~np.isnan(ended) & rows["output_tokens"].notna().to_numpy(np.bool_))
-    unused = rows["output_tokens"].to_numpy(np.float64)[back] - asked[back]
+    back = np.flatnonzero(~is_429 & ~np.isnan(ended) & rows["output_tokens"].notna().to_numpy(np.bool_))
+    unused = rows["output_tokens"].to_numpy(np.float64)[back] - limit[back]
     return _ordered(
         np.concatenate((sent, ended[back])),
-        np.concatenate((np.where(said, 0.0, asked), np.minimum(unused, 0.0))),
-        np.concatenate((asked, np.full(len(back), np.nan))),
-        np.concatenate((said, np.zeros(len(back), np.bool_))),
-        np.concatenate((owner, owner[back])),
+        np.concatenate((np.where(is_429, 0.0, limit), np.minimum(unused, 0.0))),
+        np.concatenate((limit, np.full(len(back), np.nan))),
+        np.concatenate((is_429, np.zeros(len(back), np.bool_))),
+        np.concatenate((attempt, attempt[back])),
     )
 
 
-def _ordered(at: Floats, charge: Floats, need: Floats, said: Mask, owner: Ints) -> Costs:
+def _ordered(at: Floats, charge: Floats, need: Floats, is_429: Mask, attempt: Ints) -> Costs:
     order = np.argsort(at, kind="stable")
-    return Costs(at[order], charge[order], need[order], said[order], owner[order])
+    return Costs(at[order], charge[order], need[order], is_429[order], attempt[order])

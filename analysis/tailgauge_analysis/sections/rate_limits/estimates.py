@@ -1,13 +1,17 @@
-"""What is known of each bucket: from its headers, from the decisions, from both.
+"""What is known of each bucket, from its headers and from the decisions: rate, burst, level over time, use.
 
-Rule: a number, an interval, and how it is known; a number that cannot be told is None with the reason.
+A number that is not known is None, with the reason.
 
-- Rate: a header's limit a minute / 60. It is checked against the headers' resets, and for requests, whose cost is known
+- Rate: a header's limit per minute / 60. It is checked against the headers' resets, and for requests, whose cost is known
   exactly, against the decisions: if another rate explains them significantly better, that one is the estimate. Without
-  headers the decisions alone (buckets.fit).
+  headers the decisions alone (bucket_fit.fit).
 - Burst: a bucket admits a call if what it lacks + the call's cost <= burst. So burst >= what is missing after an admitted
   call (limit - remaining, to rounding) and < what is missing at a refusal + its cost; and likewise with what the costs say is
   missing. The estimate is the middle of the interval, as a whole number if there is one.
+- Level: burst - what the costs say is missing after each call. Where a response's headers give it as an interval, the
+  level is the nearest point of it, and a point that had to move is counted: others use the same limit, or the costs are
+  counted differently. What was charged while the clocks of two workers may differ is allowed for. The minimum of a bin is
+  over its calls and its edges.
 """
 
 from __future__ import annotations
@@ -27,28 +31,29 @@ from tailgauge_analysis.load.rate_limit_headers import (  # fmt: skip
     column,
     rounding,
 )
-from tailgauge_analysis.sections.rate_limits import buckets
+from tailgauge_analysis.sections.rate_limits.bucket_fit import Fit, bursts, envelope, lacking, stretch
 from tailgauge_analysis.sections.rate_limits.costs import PRODUCED, Costs, Mask
 from tailgauge_analysis.stats.quantiles import Floats, Ints
 
+WINDOWS_S = (1, 10, 60)
 _CLOSE = 1e-3
 HEADERS, DECISIONS, BOTH = "headers", "429s", "headers and 429s"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A number that may be known."""
+class Estimate:
+    """A number that may be known, and from what."""
 
-    value: float | None
-    low: float | None
-    high: float | None
-    how: str | None
-    why: str | None
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    how: str | None = None
+    why: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Readings:
-    """The headers of one bucket, one entry a response that has them. `owner`: row of the attempt."""
+class HeaderReadings:
+    """The headers of one bucket, one entry per response that has them. `attempt`: row of the attempt."""
 
     limit: float
     limits: int  # different ones
@@ -56,13 +61,36 @@ class Readings:
     missing: Floats
     slack: float
     at_s: Floats
-    owner: Ints
+    attempt: Ints
     refused: Mask
     refill_low: float | None
     refill_high: float | None
 
 
-def readings(attempts: pd.DataFrame, kind: str, refused: Mask, zero_s: float | None) -> Readings | None:
+@dataclass(frozen=True, slots=True)
+class LevelSeries:
+    """Lowest level by bin; `agreeing` of `compared` header readings contain the level that the costs give."""
+
+    width_s: int
+    at_s: Floats
+    lowest: Floats
+    least: float
+    least_at_s: float
+    compared: int
+    agreeing: int
+
+
+@dataclass(frozen=True, slots=True)
+class Consumption:
+    """Mean and peak consumption per second; the peaks are over windows of WINDOWS_S."""
+
+    mean_per_s: float
+    peak_per_s: tuple[float, ...]
+
+
+def read_headers(
+    attempts: pd.DataFrame, kind: str, refused: Mask, zero_s: float | None
+) -> HeaderReadings | None:
     """Headers of a bucket; `zero_s`: seconds since 1970 at the zero of the run clock."""
     names = [column(kind, LIMIT), column(kind, REMAINING)]
     if any(name not in attempts.columns for name in names):
@@ -76,7 +104,7 @@ def readings(attempts: pd.DataFrame, kind: str, refused: Mask, zero_s: float | N
     at_s = attempts["headers_at_ns"].fillna(attempts["ended_at_ns"]).to_numpy(np.float64)[known] / 1e9
     missing = (limit - remaining)[known]
     low, high = _refill(_waits(attempts, kind, at_s, known, zero_s), missing, slack)
-    return Readings(
+    return HeaderReadings(
         float(limits[int(np.argmax(counts))]), len(limits), remaining[known], missing, slack, at_s, known,
         refused[known], low, high,
     )  # fmt: skip
@@ -85,7 +113,7 @@ def readings(attempts: pd.DataFrame, kind: str, refused: Mask, zero_s: float | N
 def _waits(
     attempts: pd.DataFrame, kind: str, at_s: Floats, known: Ints, zero_s: float | None
 ) -> tuple[Floats, float]:
-    """Seconds until all is back, and how far they are rounded up; NaN where it is not told."""
+    """Seconds until the bucket is full, and how far they are rounded up; NaN where no header has them."""
     if column(kind, RESET_IN) in attempts.columns:
         return attempts[column(kind, RESET_IN)].to_numpy(np.float64)[known], 0.001
     if column(kind, RESET_AT) in attempts.columns and zero_s is not None:
@@ -94,7 +122,7 @@ def _waits(
 
 
 def _refill(waits: tuple[Floats, float], missing: Floats, slack: float) -> tuple[float | None, float | None]:
-    """Rates that nearly every reset agrees with: what is missing / the time until all is back."""
+    """Rates that nearly every reset agrees with: what is missing / the time until the bucket is full."""
     wait, rounded = waits
     fine = (wait > 2 * rounded) & (missing > 2 * slack)
     if not fine.any():
@@ -106,73 +134,132 @@ def _refill(waits: tuple[Floats, float], missing: Floats, slack: float) -> tuple
     return (low, high) if low <= high else (None, None)
 
 
-def rate(told: Readings | None, fit: buckets.Fit | None, costs: Costs | None, kind: str) -> Told:
-    """Tokens a second."""
-    believed = fit is not None and fit.believed
-    if told is not None:
-        per_s = told.limit / 60
-        if told.limits > 1:
-            why = f"the headers name {told.limits} limits; this is the most frequent"
-            return Told(per_s, per_s, per_s, HEADERS, why)
-        if fit is not None and believed and costs is not None and kind == REQUESTS:
-            short = buckets.stretch(costs)
-            if not fit.bears(buckets.bursts(short, per_s)[0]):
-                why = f"the headers say {told.limit:g} a minute, but the 429s do not follow from it"
-                return Told(fit.rate, fit.rate_low, fit.rate_high, DECISIONS, why)
-        return Told(per_s, per_s, per_s, HEADERS, None)
+def rate(headers: HeaderReadings | None, fit: Fit | None, costs: Costs | None, kind: str) -> Estimate:
+    """Tokens per second."""
+    credible = fit is not None and fit.is_credible
+    if headers is not None:
+        per_s = headers.limit / 60
+        if headers.limits > 1:
+            why = f"headers name {headers.limits} limits; this is the most frequent"
+            return Estimate(per_s, per_s, per_s, HEADERS, why)
+        exact = costs if kind == REQUESTS else None
+        if fit and credible and exact and not fit.tolerates(bursts(stretch(exact), per_s)[0]):
+            why = f"headers name {headers.limit:g} per minute, but the 429s do not match that limit"
+            return Estimate(fit.rate, fit.rate_low, fit.rate_high, DECISIONS, why)
+        return Estimate(per_s, per_s, per_s, HEADERS)
     if fit is None:
-        return Told(None, None, None, None, "no header names this limit and no 429 was by it")
-    if not believed:
-        return Told(None, None, None, None, "no token bucket explains these 429s")
-    return Told(fit.rate, fit.rate_low, fit.rate_high, DECISIONS, None)
+        return Estimate(why="no header names this limit, and it refused no call")
+    if not credible:
+        return Estimate(why="no token bucket explains these 429s")
+    return Estimate(fit.rate, fit.rate_low, fit.rate_high, DECISIONS)
 
 
 def burst(
-    per_s: Told, told: Readings | None, fit: buckets.Fit | None, costs: Costs | None, way: str, journey_s: float
-) -> Told:  # fmt: skip
-    """Tokens in the full bucket. `journey_s`: how long after its sending a call may have been decided."""
+    per_s: Estimate, headers: HeaderReadings | None, fit: Fit | None, costs: Costs | None, counted: str,
+    decision_lag_s: float,
+) -> Estimate:  # fmt: skip
+    """Tokens in the full bucket. `decision_lag_s`: how long after its sending a call may have been decided."""
     if per_s.value is None:
-        return Told(None, None, None, None, per_s.why)
+        return Estimate(why=per_s.why)
     low, high, how = 0.0, math.inf, []
-    if told is not None:
-        low, high = _by_headers(told, costs, way)
+    if headers is not None:
+        low, high = _burst_by_headers(headers, costs, counted)
         how.append(HEADERS)
-    if costs is not None and fit is not None and fit.believed:
+    if costs is not None and fit is not None and fit.is_credible:
         if per_s.how == HEADERS:
-            wrong, at_least, below = buckets.bursts(buckets.stretch(costs), per_s.value)
-            unsure = per_s.value * journey_s
-            at_least, below, fits = max(0.0, at_least - unsure), below + unsure, fit.bears(wrong)
+            wrong, at_least, below = bursts(stretch(costs), per_s.value)
+            unsure = per_s.value * decision_lag_s
+            at_least, below, fits = max(0.0, at_least - unsure), below + unsure, fit.tolerates(wrong)
         else:
             at_least, below, fits = fit.burst_low, fit.burst_high, True
         if fits and max(low, at_least) <= min(high, below):
             low, high = max(low, at_least), min(high, below)
             how.append(DECISIONS)
-    elif costs is not None and told is not None and way != PRODUCED:
-        low = max(low, min(buckets.envelope(costs, per_s.value), told.limit))
+    elif costs is not None and headers is not None and counted != PRODUCED:
+        low = max(low, min(envelope(costs, per_s.value), headers.limit))
     if not math.isfinite(high):
-        ceiling = told.limit if told is not None else None
-        return Told(
+        ceiling = headers.limit if headers is not None else None
+        return Estimate(
             None, low or None, ceiling, HEADERS, "no 429 by this limit: its bucket was never seen empty"
         )
-    word = BOTH if len(how) == 2 else how[0] if how else None
     if high < low:
-        return Told(None, None, None, None, "headers and 429s contradict each other")
+        return Estimate(why="headers and 429s contradict each other")
     value = (low + high) / 2
     if low - _CLOSE <= round(value) <= high + _CLOSE:
         value = float(round(value))
-    return Told(value, low, high, word, None)
+    return Estimate(value, low, high, BOTH if len(how) == 2 else how[0] if how else None)
 
 
-def _by_headers(told: Readings, costs: Costs | None, way: str) -> tuple[float, float]:
+def _burst_by_headers(headers: HeaderReadings, costs: Costs | None, counted: str) -> tuple[float, float]:
     """Bounds of the burst. `remaining` is rounded down, so what is missing is up to one less than it seems."""
-    said = told.refused
-    free = 1.0 if way == PRODUCED else 0.0  # a decision on output takes nothing, but wants one
-    low = float((told.missing[~said] - 1 - told.slack).max(initial=0.0)) + free
-    if not said.any():
+    is_429 = headers.refused
+    free = 1.0 if counted == PRODUCED else 0.0  # a decision on output takes nothing, but needs one
+    low = float((headers.missing[~is_429] - 1 - headers.slack).max(initial=0.0)) + free
+    if not is_429.any():
         return max(0.0, low), math.inf
-    need = pd.Series(1.0, told.owner)
+    need = pd.Series(1.0, headers.attempt)
     if costs is not None:
-        by_owner = pd.Series(costs.need[costs.decided], costs.owner[costs.decided])
-        need = by_owner[~by_owner.index.duplicated()].reindex(told.owner).fillna(1.0)
-    high = float((told.missing + told.slack + need.to_numpy(np.float64))[said].min())
+        by_attempt = pd.Series(costs.need[costs.decided], costs.attempt[costs.decided])
+        need = by_attempt[~by_attempt.index.duplicated()].reindex(headers.attempt).fillna(1.0)
+    high = float((headers.missing + headers.slack + need.to_numpy(np.float64))[is_429].min())
     return min(max(0.0, low), high), high
+
+
+def level_series(
+    costs: Costs, rate: float, burst: float, headers: HeaderReadings | None, width_s: int, end_s: float,
+    between_s: float = 0.0,
+) -> LevelSeries:  # fmt: skip
+    """Over the run, in bins of `width_s` seconds from 0 to `end_s`; `between_s`: the error between two workers' clocks."""
+    count = max(1, int(end_s // width_s) + 1)
+    edges: Floats = np.arange(count + 1, dtype=np.float64) * width_s
+    at = np.concatenate((costs.at_s, edges))
+    order = np.argsort(at, kind="stable")
+    charge = np.concatenate((costs.charge, np.zeros(len(edges))))[order]
+    at = at[order]
+    level = burst - lacking(at, charge, rate) - charge
+    compared = agreeing = 0
+    if headers is not None:
+        of = np.concatenate((np.where(costs.decided, costs.attempt, -1), np.full(len(edges), -1)))[order]
+        level, compared, agreeing = _clipped(level, of, burst, headers, _peak(costs, between_s))
+    number = np.clip(at // width_s, 0, count - 1).astype(np.int64)
+    lowest = np.full(count, np.inf)
+    np.minimum.at(lowest, number, level)
+    least = int(np.argmin(np.where(at >= 0, level, np.inf)))
+    return LevelSeries(
+        width_s, edges[:-1] + width_s / 2, lowest, float(level[least]), float(at[least]), compared, agreeing
+    )  # fmt: skip
+
+
+def _clipped(
+    level: Floats, attempt: Ints, burst: float, headers: HeaderReadings, blur: float
+) -> tuple[Floats, int, int]:
+    """Levels moved into what the headers show, give or take `blur`; how many were compared, and how many agreed."""
+    by_attempt = np.full(int(max(attempt.max(), headers.attempt.max())) + 1, -1)
+    by_attempt[headers.attempt] = np.arange(len(headers.attempt))
+    reading = np.where(attempt >= 0, by_attempt[attempt], -1)
+    rows = np.flatnonzero(reading >= 0)
+    shown = burst - headers.missing[reading[rows]]
+    slack = headers.slack + blur + _CLOSE
+    low, high = shown - slack, shown + slack + 1  # `remaining` is rounded down
+    agrees = (level[rows] >= low) & (level[rows] <= high)
+    level = level.copy()
+    level[rows] = np.clip(level[rows], low, high)
+    return level, len(rows), int(agrees.sum())
+
+
+def consumption(costs: Costs) -> Consumption | None:
+    """How much of the limit was used; None where all calls were sent at one moment."""
+    span = float(costs.at_s[-1] - costs.at_s[0]) if len(costs.at_s) else 0.0
+    if span <= 0:
+        return None
+    peaks = tuple(_peak(costs, window) / window for window in WINDOWS_S)
+    return Consumption(float(costs.charge.sum()) / span, peaks)
+
+
+def _peak(costs: Costs, window_s: float) -> float:
+    """The most that was charged within any window of that length."""
+    if not window_s or not len(costs.at_s):
+        return 0.0
+    total = np.concatenate(([0.0], np.cumsum(costs.charge)))
+    until = np.searchsorted(costs.at_s, costs.at_s + window_s, side="left")
+    return float((total[until] - total[:-1]).max())

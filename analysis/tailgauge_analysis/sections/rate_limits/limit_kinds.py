@@ -1,10 +1,15 @@
-"""Which limit refused: the kind of every 429.
+"""Which limit caused each 429, and whether one of them limits the growth of traffic (an acceleration limit).
 
-Rule: the first of these that says something: the error's code, the bucket that its headers show empty, its message, the
-only bucket that its headers do not show with room. A kind that nothing tells is `unknown`, and stays so.
+The kind of a 429 is the first that applies: the error's code, the bucket that its headers show empty, its message, the
+only bucket that its headers do not show with capacity left. Otherwise it is `unknown`.
+
+An acceleration limit is certain where a 429 carries the provider's code for it. It is likely where 429s came although every
+bucket in their headers had capacity left, while calls grew: more in the window before the 429 than in the window before that.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -27,12 +32,11 @@ RAMP, SPEND, UNKNOWN = "ramp", "spend", "unknown"
 ALL = (*KINDS, RAMP, SPEND, UNKNOWN)
 
 _ALL_TOKENS = ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens"]
-BY_CODE, BY_EMPTY, BY_MESSAGE, BY_ROOM = (
-    "error code",
-    "empty in the headers",
-    "message",
-    "room in the headers",
-)
+BY_CODE, BY_EMPTY, BY_MESSAGE = "error code", "empty in the headers", "message"
+BY_CAPACITY = "only one without capacity in the headers"
+WINDOW_S = 60.0
+FEWEST = 5  # unexplained 429s, and more than a twentieth of them, before growth is suspected
+CERTAIN, LIKELY, NO = "certain", "likely", "not detected"
 
 # What providers write: Anthropic's and OpenAI's error codes and messages.
 _CODES = (
@@ -55,31 +59,31 @@ def refused(attempts: pd.DataFrame) -> npt.NDArray[np.bool_]:
 
 
 def kinds(attempts: pd.DataFrame) -> pd.DataFrame:
-    """Columns `kind` and `how`, one row a 429, under the index of its attempt."""
+    """Columns `kind` and `how`, one row per 429, under the index of its attempt."""
     rows = attempts[refused(attempts)]
     text = rows["error_body"].fillna("") + " " + rows["error_type"].fillna("")
-    told = pd.DataFrame({"kind": UNKNOWN, "how": ""}, rows.index, dtype=object)
+    found = pd.DataFrame({"kind": UNKNOWN, "how": ""}, rows.index, dtype=object)
     if not len(rows):
-        return told
+        return found
 
-    def say(where: pd.Series[bool], kind: str, how: str) -> None:
-        told.loc[where & (told["how"] == ""), ["kind", "how"]] = [kind, how]
+    def assign(where: pd.Series[bool], kind: str, how: str) -> None:
+        found.loc[where & (found["how"] == ""), ["kind", "how"]] = [kind, how]
 
     for kind, pattern in _CODES:
-        say(text.str.contains(pattern, case=False, regex=True), kind, BY_CODE)
+        assign(text.str.contains(pattern, case=False, regex=True), kind, BY_CODE)
     for kind in KINDS:
-        say((rows["limit_kind"] == kind).fillna(value=False).astype(bool), kind, BY_EMPTY)
+        assign((rows["limit_kind"] == kind).fillna(value=False).astype(bool), kind, BY_EMPTY)
     for kind, pattern in _MESSAGES:
-        say(text.str.contains(pattern, case=False, regex=True), kind, BY_MESSAGE)
-    room = with_room(attempts)
-    if room is not None and len(room.columns):
-        without = ~room.loc[rows.index]
-        for kind in room.columns:
-            say(without[kind] & (without.sum(axis=1) == 1), kind, BY_ROOM)
-    return told
+        assign(text.str.contains(pattern, case=False, regex=True), kind, BY_MESSAGE)
+    free = with_capacity(attempts)
+    if free is not None and len(free.columns):
+        full = ~free.loc[rows.index]
+        for kind in free.columns:
+            assign(full[kind] & (full.sum(axis=1) == 1), kind, BY_CAPACITY)
+    return found
 
 
-def missing(attempts: pd.DataFrame, kind: str) -> pd.Series[float] | None:
+def _missing(attempts: pd.DataFrame, kind: str) -> pd.Series[float] | None:
     """What a bucket lacks after each response, by its headers; None without such headers."""
     names = [column(kind, LIMIT), column(kind, REMAINING)]
     if any(name not in attempts.columns for name in names):
@@ -87,32 +91,78 @@ def missing(attempts: pd.DataFrame, kind: str) -> pd.Series[float] | None:
     return attempts[names[0]] - attempts[names[1]]
 
 
-def with_room(attempts: pd.DataFrame) -> pd.DataFrame | None:
-    """By kind of bucket: whether it had room for a call, since an admitted one left as little behind.
+def with_capacity(attempts: pd.DataFrame) -> pd.DataFrame | None:
+    """By kind of bucket: whether it had capacity for a call, since an admitted one left as little behind.
 
     What is missing after an admitted call is at most the burst; so a call before which less was missing than that, by its
-    cost, was not refused by this bucket. Costs are those of the dearest known call, and roundings count against room.
+    cost, was not refused by this bucket. Costs are those of the largest known call; roundings count against capacity.
     """
-    said = refused(attempts)
+    is_429 = refused(attempts)
     out = {}
-    own = [kind for kind in KINDS if kind != TOKENS and missing(attempts, kind) is not None]
-    for kind in own or [TOKENS]:
-        lacking = missing(attempts, kind)
+    headed = [kind for kind in KINDS if kind != TOKENS and _missing(attempts, kind) is not None]
+    for kind in headed or [TOKENS]:
+        lacking = _missing(attempts, kind)
         if lacking is None:
             continue
-        most = lacking[~said].groupby([attempts["target"], attempts["asked_model"]], observed=True).max()
+        most = lacking[~is_429].groupby([attempts["target"], attempts["asked_model"]], observed=True).max()
         keys = pd.MultiIndex.from_frame(attempts[["target", "asked_model"]])
         ceiling = most.reindex(keys).to_numpy(np.float64)
         most_left = attempts[column(kind, REMAINING)].to_numpy(np.float64)
-        cost = _dearest(attempts, kind) + 2 * rounding(kind, most_left)
+        cost = _largest_cost(attempts, kind) + 2 * rounding(kind, most_left)
         out[kind] = lacking.to_numpy(np.float64) + cost <= ceiling
     return pd.DataFrame(out, attempts.index) if out else None
 
 
-def _dearest(attempts: pd.DataFrame, kind: str) -> float:
-    """What no call costs more than, as far as is known."""
+def _largest_cost(attempts: pd.DataFrame, kind: str) -> float:
+    """The most that a call costs, as far as is known."""
     names = {INPUT: ["input_tokens", "cache_creation_input_tokens"], TOKENS: _ALL_TOKENS}.get(kind)
     if names is None:
         return 1.0
     most = attempts[names].sum(axis=1).max()
     return max(1.0, float(most)) if most > 0 else np.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Acceleration:
+    """Whether an acceleration limit refused calls; `found` is None, with a reason, where the headers are missing."""
+
+    found: str | None
+    coded: int = 0  # 429s with the code
+    with_headers: int = 0  # other 429s whose headers show a bucket
+    with_capacity: int = 0  # of these, with capacity left in every bucket
+    growing: int = 0  # of these, while the traffic grew
+    first_at_s: float | None = None
+    why: str | None = None
+
+
+def acceleration(attempts: pd.DataFrame, kinds: pd.DataFrame) -> Acceleration:
+    """Over the whole run, attempts in order of sending."""
+    is_429 = refused(attempts)
+    coded = kinds.index[kinds["kind"] == RAMP]
+    free = with_capacity(attempts)
+    uncoded = is_429 & ~attempts.index.isin(kinds.index[kinds["kind"].isin((RAMP, SPEND))])
+    at_s = attempts["sent_at_ns"].to_numpy(np.float64) / 1e9
+    headed = np.zeros(len(attempts), np.bool_)
+    unexplained = headed
+    if free is not None:
+        names = [column(kind, REMAINING) for kind in free.columns]
+        headed = uncoded & attempts[names].notna().all(axis=1).to_numpy(np.bool_)
+        unexplained = headed & free.all(axis=1).to_numpy(np.bool_)
+    n = int(headed.sum())
+    sent = np.sort(at_s[~is_429 & ~np.isnan(at_s)])
+    moments = at_s[unexplained]
+    window = min(WINDOW_S, float(sent[-1] - sent[0]) / 4) if len(sent) > 1 else WINDOW_S
+    before, middle, here = (np.searchsorted(sent, moments - back * window) for back in (2, 1, 0))
+    growing = int((here - middle > middle - before).sum())
+    firsts = np.concatenate((at_s[attempts.index.isin(coded)], moments))
+    firsts = firsts[~np.isnan(firsts)]
+    first = float(firsts.min()) if len(firsts) else None
+    if len(coded):
+        return Acceleration(CERTAIN, len(coded), n, len(moments), growing, first)
+    if not uncoded.any():
+        return Acceleration(NO)
+    if not n:
+        return Acceleration(None, why="no 429 carries the headers of its buckets")
+    if growing >= max(FEWEST, n / 20):
+        return Acceleration(LIKELY, 0, n, len(moments), growing, first)
+    return Acceleration(NO, 0, n, len(moments), growing)

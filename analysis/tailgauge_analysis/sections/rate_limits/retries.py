@@ -1,13 +1,13 @@
-"""What the client did about failures: how soon it came back, how much its retries added, and whether they came together.
+"""What retries did: whether they respected retry-after, how many attempts they added, and whether they came together.
 
-Rule: attempts of the steady stage, each after those of the same call: the same leg of the same request. Times are one
-worker's own, so no clock is between them; only synchrony counts the retries of all workers, by the second.
+Attempts are of the steady stage, each compared with those of the same call (the same leg of the same request). Times are of
+one worker's clock; only synchrony counts the retries of all workers, by the second.
 
-    violation      an attempt sent before a 429 of the same call, that had come back by then, said: t_429 + retry-after
-    margin         how much earlier than that it was; of an attempt that came in time, negative
-    amplification  A = tries / calls, a try being a first attempt or a retry. If each try failed with probability f and m
-                   retries were made at most, A = (1 - f^(m+1)) / (1 - f)
-    synchrony      variance / mean of retries a second, from the first to the last: 1 if they came by chance
+    violation      an attempt sent before t_429 + retry-after of a 429 of the same call that had arrived by then
+    margin         how much too early that was; negative for an attempt that was late enough
+    amplification  A = attempts / calls, counting first attempts and retries. If each attempt fails with probability f and
+                   there are at most m retries, A = (1 - f^(m+1)) / (1 - f)
+    synchrony      variance / mean of retries per second, from the first to the last: 1 if they are independent
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tailgauge_analysis.stats.shares import portion
 from tailgauge_analysis.text.json_values import Json, table
 
 EDGES_S = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # of the histogram of early margins
-FEWEST = 10  # retries, to speak of their synchrony
+FEWEST = 10  # retries, for an estimate of synchrony
 TRIES = (schema.PRIMARY, schema.RETRY)
 FAILED = (
     schema.RATE_LIMITED, schema.OVERLOADED, schema.SERVER_ERROR, schema.CONNECT_ERROR, schema.TIMEOUT,
@@ -34,7 +34,7 @@ FAILED = (
 
 @dataclass(frozen=True, slots=True)
 class RetryAfter:
-    """What 429s asked for, and who kept to it."""
+    """The retry-after headers of 429s, and whether they were respected."""
 
     refused: int
     with_header: int
@@ -55,7 +55,7 @@ class RetryAfter:
 
 @dataclass(frozen=True, slots=True)
 class Amplification:
-    """Tries a call of one traffic table; the prediction is None with a reason."""
+    """Attempts per call of one traffic table; the prediction is None with a reason."""
 
     traffic: str
     calls: int
@@ -85,18 +85,18 @@ class Synchrony:
 
 def retry_after(attempts: pd.DataFrame) -> RetryAfter:
     """Compliance, over attempts in order of sending."""
-    said = attempts[refused(attempts)]
-    asked = np.sort(said["retry_after_s"].dropna().to_numpy(np.float64))
-    n, k = len(said), len(asked)
-    named = portion(said["retry_after_s"].notna().to_numpy(np.bool_))
+    named_s = attempts.loc[refused(attempts), "retry_after_s"]
+    asked = np.sort(named_s.dropna().to_numpy(np.float64))
+    n, k = len(named_s), len(asked)
+    named = portion(named_s.notna().to_numpy(np.bool_))
     early = early_s(attempts)
     wrong = np.sort(early[early > 0])
-    kept = portion(early > 0)
+    violated = portion(early > 0)
     counts = np.histogram(wrong, [*EDGES_S, np.inf])[0] if len(wrong) else np.zeros(len(EDGES_S), np.int64)
     return RetryAfter(
         n, k, named.value, named.low, named.high,
         float(asked[rank(k, 0.5) - 1]) if k else None, float(asked[-1]) if k else None,
-        kept.n, kept.k, kept.value, kept.low, kept.high,
+        violated.n, violated.k, violated.value, violated.low, violated.high,
         float(wrong[rank(len(wrong), 0.5) - 1]) if len(wrong) else None,
         float(wrong[-1]) if len(wrong) else None, counts.astype(np.int64),
     )  # fmt: skip
@@ -105,22 +105,24 @@ def retry_after(attempts: pd.DataFrame) -> RetryAfter:
 def early_s(attempts: pd.DataFrame) -> Floats:
     """Seconds by which each attempt came before the time that an earlier 429 of its call named; only attempts that had one.
 
-    Both kinds of events in one line by call and time: after a 429 the latest time named so far holds.
+    Both kinds of events are merged by call and time: after a 429 the latest time named so far holds.
     """
     came = attempts["headers_at_ns"].fillna(attempts["ended_at_ns"])
-    says = refused(attempts) & attempts["retry_after_s"].notna().to_numpy(np.bool_) & came.notna().to_numpy()
+    has_time = refused(attempts) & attempts["retry_after_s"].notna().to_numpy() & came.notna().to_numpy()
     sent = attempts[attempts["sent_at_ns"].notna()]
     keys = ["request_id", "leg"]
-    until_ns = came[says] + attempts.loc[says, "retry_after_s"] * 1e9
-    after = attempts.loc[says, "attempt"] + 0.5  # its own sending is before it, even in the same moment
-    named = attempts.loc[says, keys].assign(at=came[says], until=until_ns, turn=after, sent=False)
-    line = pd.concat([
-        named, sent[keys].assign(at=sent["sent_at_ns"], until=np.nan, turn=sent["attempt"], sent=True)
+    until_ns = came[has_time] + attempts.loc[has_time, "retry_after_s"] * 1e9
+    after = (
+        attempts.loc[has_time, "attempt"] + 0.5
+    )  # an attempt is sent before its 429, even in the same moment
+    named = attempts.loc[has_time, keys].assign(at=came[has_time], until=until_ns, rank=after, sent=False)
+    events = pd.concat([
+        named, sent[keys].assign(at=sent["sent_at_ns"], until=np.nan, rank=sent["attempt"], sent=True)
     ])  # fmt: skip
-    line = line[line["request_id"].isin(named["request_id"])]
-    line = line.sort_values([*keys, "at", "turn"], kind="stable")
-    until = line.groupby(keys)["until"].cummax().groupby([line[key] for key in keys]).ffill()
-    late = ((until - line["at"]) / 1e9)[line["sent"] & until.notna()]
+    events = events[events["request_id"].isin(named["request_id"])]
+    events = events.sort_values([*keys, "at", "rank"], kind="stable")
+    until = events.groupby(keys)["until"].cummax().groupby([events[key] for key in keys]).ffill()
+    late = ((until - events["at"]) / 1e9)[events["sent"] & until.notna()]
     return late.to_numpy(np.float64)
 
 
@@ -142,7 +144,7 @@ def amplification(attempts: pd.DataFrame, scenario: Json) -> tuple[Amplification
         failed = portion(rows["ended"].isin(FAILED).to_numpy(np.bool_))
         f, f_low, f_high = failed.value or 0.0, failed.low or 0.0, failed.high or 0.0
         most = _most_retries(scenario, str(name))
-        why = None if most is not None else "the scenario names no retry policy for it"
+        why = None if most is not None else "the scenario sets no retry policy for it"
         of_f, of_low, of_high = (None if most is None else expected(v, most) for v in (f, f_low, f_high))
         out.append(
             Amplification(
@@ -153,7 +155,7 @@ def amplification(attempts: pd.DataFrame, scenario: Json) -> tuple[Amplification
 
 
 def expected(f: float, most: int) -> float:
-    """Tries a call, if each fails with probability f and `most` retries are made at most."""
+    """Attempts per call, if each fails with probability f and `most` retries are made at most."""
     return float(most + 1) if f >= 1 else (1 - f ** (most + 1)) / (1 - f)
 
 

@@ -1,8 +1,7 @@
 """How many calls got a 429: in the steady stage, by kind of limit, and over the run.
 
-Rule: shares of attempts that were sent, each with its exact (Clopper-Pearson) 95% interval. 429s come together, so the
-shares of the stage take their intervals on effective n (portions), those of bins on n. A bin is as wide as
-those of the timeline, by the time of sending.
+Shares are of attempts that were sent, with exact (Clopper-Pearson) 95% intervals: on effective n for the stage, because
+429s come together, on n for a bin. Bins are by the time of sending, as wide as those of the timeline.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from tailgauge_analysis.stats.shares import Portion, portion
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """The 429s of one limit; `how` says what told them apart."""
+class RateLimitKind:
+    """The 429s of one limit; `how` names what identified them."""
 
     kind: str
     attempts: int
@@ -48,7 +47,7 @@ class Shares:
     requests_refused: int
     requests_ended_refused: int
     overloaded: Portion  # 529 or 503: refusals too, but by no limit of the client's
-    by_kind: tuple[Kind, ...]
+    by_kind: tuple[RateLimitKind, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +74,22 @@ class Bins:
 def shares(requests: pd.DataFrame, attempts: pd.DataFrame, kinds: pd.DataFrame) -> Shares:
     """Of the steady stage; `attempts` in order of sending."""
     steady = attempts[(attempts["stage"] == schema.STEADY) & attempts["sent_at_ns"].notna()]
-    said = refused(steady)
-    n, k = len(steady), int(said.sum())
-    whole = portion(said)
+    is_429 = refused(steady)
+    n, k = len(steady), int(is_429.sum())
+    whole = portion(is_429)
     wanted = requests[requests["stage"] == schema.STEADY]
-    met = steady["request_id"][said].nunique()
+    met = steady["request_id"][is_429].nunique()
     ended = int((wanted["ended"] == schema.RATE_LIMITED).sum())
-    rows = kinds.loc[steady.index[said]].join(steady["sent_at_ns"])
+    rows = kinds.loc[steady.index[is_429]].join(steady["sent_at_ns"])
     by_kind = []
     for kind, group in rows.groupby("kind", sort=False):
         one = portion(steady.index.isin(group.index))
         hows = tuple(sorted({how for how in group["how"] if how}))
         first = float(group["sent_at_ns"].min()) / 1e9
         by_kind.append(
-            Kind(str(kind), one.k, one.k / n, one.low or 0.0, one.high or 0.0, one.n_eff, first, hows)
+            RateLimitKind(
+                str(kind), one.k, one.k / n, one.low or 0.0, one.high or 0.0, one.n_eff, first, hows
+            )
         )
     by_kind.sort(key=lambda one: -one.attempts)
     full = portion((steady["ended"] == schema.OVERLOADED).to_numpy(np.bool_))
@@ -106,9 +107,9 @@ def bins(attempts: pd.DataFrame, kinds: pd.DataFrame) -> Bins | None:
     step = width(float(at_s.max()))
     number = (at_s // step).astype(np.int64)
     count = int(number.max()) + 1
-    said = refused(sent)
+    is_429 = refused(sent)
     n = np.bincount(number, minlength=count)
-    k = np.bincount(number[said], minlength=count)
+    k = np.bincount(number[is_429], minlength=count)
     of = kinds["kind"].reindex(sent.index).to_numpy(object)
     present = [kind for kind in ALL if (of == kind).any()]
     by_kind = {kind: np.bincount(number[of == kind], minlength=count) for kind in present}

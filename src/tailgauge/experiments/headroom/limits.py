@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tailgauge.experiments.headroom.rate_result import Level, Rate
-from tailgauge_analysis.sections.rate_limits.estimates import DECISIONS, Told
+from tailgauge_analysis.sections.rate_limits.estimates import DECISIONS, Estimate
 
 CAPACITY, OBJECTIVES = "capacity", "objectives"
 FEWEST = 5  # 429s by which a limit is taken to bind
@@ -52,7 +52,7 @@ def limits(levels: Sequence[Level]) -> tuple[Limit, ...]:
     return tuple(found)
 
 
-def _common(several: Sequence[Told]) -> Rate | None:
+def _common(several: Sequence[Estimate]) -> Rate | None:
     """The interval on which all agree, or the one that holds all where they do not."""
     known = [(one.value, one.low, one.high) for one in several if one.value is not None]
     if not known:
@@ -66,7 +66,7 @@ def _common(several: Sequence[Told]) -> Rate | None:
     return Rate(min(max(middle, low), high), low, high)
 
 
-def _bounded(several: Sequence[Told], rate: Rate) -> Rate:
+def _bounded(several: Sequence[Estimate], rate: Rate) -> Rate:
     """A bucket that was never seen empty: as much as was admitted at least, a minute's worth at most."""
     low = max((one.low for one in several if one.low is not None), default=1.0)
     high = min((one.high for one in several if one.high is not None), default=math.inf)

@@ -19,8 +19,8 @@ from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.load.rate_limit_headers import INPUT, KINDS
 from tailgauge_analysis.metrics import slo
-from tailgauge_analysis.sections.rate_limits.costs import Costs, ways
-from tailgauge_analysis.sections.rate_limits.finding import Bucket, known, offered
+from tailgauge_analysis.sections.rate_limits.buckets import Bucket, known_buckets, offered_load
+from tailgauge_analysis.sections.rate_limits.costs import Costs, countings
 from tailgauge_analysis.sections.rate_limits.limit_kinds import kinds, refused
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.stats.shares import Portion, portion
@@ -68,7 +68,7 @@ def level(name: str, rate_per_s: float, reading: Reading, *, emptied: bool, toda
     frames, stage = reading.frames, reading.steady
     sent = stage.sent
     over = (sent["ended"] == schema.OVERLOADED).to_numpy(np.bool_)
-    found = known(frames)
+    found = known_buckets(frames)
     first = [one for one in found if (one.target, one.model) == (found[0].target, found[0].model)]
     good = slo.goodput_of(slo.outcomes(frames.run["scenario"], stage), stage)
     edges = np.linspace(stage.from_s, stage.to_s, TENTHS + 1) * 1e9
@@ -114,9 +114,9 @@ def _served(reading: Reading, edges_ns: Floats) -> Rate:
 def _traces(frames: Frames) -> dict[Trace, Costs]:
     out = {}
     for kind in KINDS:
-        for way in ways(kind):
+        for counted in countings(kind):
             for cached in (True, False) if kind == INPUT else (True,):
-                events = offered(frames, kind, way, cached=cached)
+                events = offered_load(frames, kind, counted, cached=cached)
                 if events is not None:
-                    out[kind, way, cached] = events
+                    out[kind, counted, cached] = events
     return out

@@ -14,7 +14,7 @@ from tailgauge.experiments.headroom.judge import Judged
 from tailgauge.experiments.headroom.limits import CAPACITY, OBJECTIVES
 from tailgauge.experiments.headroom.rate_result import Rate
 from tailgauge_analysis.sections.rate_limits.growth import MOST_FACTOR, Growth
-from tailgauge_analysis.sections.rate_limits.text import spoken
+from tailgauge_analysis.sections.rate_limits.section import kind_name
 from tailgauge_analysis.stats.shares import Portion
 from tailgauge_analysis.text.formatting import figures, share
 
@@ -37,7 +37,7 @@ def limit_name(kind: str | None) -> str:
         return "an objective of [slo]"
     if kind is None:
         return "a limit that nothing names"
-    return "the target's capacity" if kind == CAPACITY else f"the limit on {spoken(kind)}"
+    return "the target's capacity" if kind == CAPACITY else f"the limit on {kind_name(kind)}"
 
 
 def levels(tried: Sequence[Judged], today: float) -> Table:
@@ -66,7 +66,7 @@ def _level(one: Judged, today: float) -> tuple[str, ...]:
     return (
         figures(one.rate_per_s) + ("*" if one.emptied else ""), times(one.rate_per_s / today), f"{len(one.levels)}",
         f"{sum(level.requests for level in one.levels):,}", share(one.refused.value), _ends(one.refused),
-        ", ".join(spoken(kind) for kind in sorted(counts, key=lambda kind: -counts[kind])) or "–",
+        ", ".join(kind_name(kind) for kind in sorted(counts, key=lambda kind: -counts[kind])) or "–",
         figures(served), f"{growing} of {len(one.levels)}" if growing else "no", one.outcome,
     )  # fmt: skip
 
@@ -86,7 +86,7 @@ def _limit(one: Bound, growth: Grown | None) -> tuple[str, ...]:
     told = one.limit
     same = one.uncached is None or one.uncached == one.per_s
     return (
-        spoken(one.kind), "–" if told is None else f"{told.refused:,}",
+        kind_name(one.kind), "–" if told is None else f"{told.refused:,}",
         "–" if told is None else _rate(told.rate), "–" if told is None else _burst(told.burst, seen=told.seen),
         _rate(one.per_s) if one.decides else _between(one.per_s),
         "the same" if same else _rate(one.uncached) if one.decides else _between(one.uncached),

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from tailgauge_analysis.load import rate_limit_headers
-from tailgauge_analysis.sections.rate_limits import buckets, estimates
-from tailgauge_analysis.sections.rate_limits.bucket_levels import levels, use
+from tailgauge_analysis.sections.rate_limits import bucket_fit, estimates
 from tailgauge_analysis.sections.rate_limits.costs import Costs
+from tailgauge_analysis.sections.rate_limits.estimates import consumption, level_series
 from tailgauge_analysis.sections.rate_limits.growth import Growth, growth
 
 
@@ -36,7 +36,7 @@ def poisson(rate, seconds, seed=1):
 @pytest.mark.parametrize(("rate", "burst", "offered"), [(5, 1, 4), (5, 3, 7), (2, 20, 4), (10, 10, 11)])
 def test_rate_and_burst_lie_in_their_intervals(rate, burst, offered):
     costs = served(poisson(offered, 200), rate, burst)
-    found = buckets.fit(costs)
+    found = bucket_fit.fit(costs)
 
     assert found.unexplained == 0
     assert found.rate_low <= rate <= found.rate_high
@@ -46,7 +46,7 @@ def test_rate_and_burst_lie_in_their_intervals(rate, burst, offered):
 
 def test_a_single_refusal_leaves_the_rate_wide_open():
     costs = served(np.array([0.0, 0.1, 0.2, 0.3, 5.0, 9.0]), rate=1, burst=3)
-    found = buckets.fit(costs)
+    found = bucket_fit.fit(costs)
 
     assert int(costs.refused.sum()) == 1
     assert found.rate_low is None or found.rate_low < 1
@@ -54,19 +54,19 @@ def test_a_single_refusal_leaves_the_rate_wide_open():
 
 
 def test_without_a_refusal_there_is_nothing_to_fit():
-    assert buckets.fit(served(poisson(1, 50), 100, 100)) is None
+    assert bucket_fit.fit(served(poisson(1, 50), 100, 100)) is None
 
 
 def test_late_and_early_calls_are_borne_and_counted():
     rng = np.random.default_rng(2)
     costs = served(poisson(7, 300), 5, 3)
-    journey_s = 0.004
-    seen = costs.at_s + rng.exponential(journey_s, len(costs.at_s))
+    decision_lag_s = 0.004
+    seen = costs.at_s + rng.exponential(decision_lag_s, len(costs.at_s))
     order = np.argsort(seen)
     moved = Costs(
-        seen[order], costs.charge[order], costs.need[order], costs.refused[order], costs.owner[order]
+        seen[order], costs.charge[order], costs.need[order], costs.refused[order], costs.attempt[order]
     )
-    found = buckets.fit(moved, journey_s)
+    found = bucket_fit.fit(moved, decision_lag_s)
 
     assert 0 < found.unexplained < 0.1 * found.refused
     assert found.rate_low <= 5 <= found.rate_high
@@ -79,18 +79,20 @@ def test_refusals_by_chance_are_not_believed_to_be_a_bucket():
     rng = np.random.default_rng(3)
     at = poisson(10, 100)
     refused = rng.random(len(at)) < 0.2
-    found = buckets.fit(Costs(at, np.where(refused, 0.0, 1.0), np.ones(len(at)), refused, np.arange(len(at))))
+    found = bucket_fit.fit(
+        Costs(at, np.where(refused, 0.0, 1.0), np.ones(len(at)), refused, np.arange(len(at)))
+    )
 
-    assert not found.believed
-    told = estimates.rate(None, found, None, rate_limit_headers.REQUESTS)
-    assert told.value is None
-    assert told.why == "no token bucket explains these 429s"
+    assert not found.is_credible
+    found = estimates.rate(None, found, None, rate_limit_headers.REQUESTS)
+    assert found.value is None
+    assert found.why == "no token bucket explains these 429s"
 
 
 def test_the_lower_envelope_is_the_largest_excess_over_the_rate():
     costs = served(np.array([0.0, 0.1, 0.2, 3.0]), rate=1, burst=10)
 
-    assert buckets.envelope(costs, 1.0) == pytest.approx(3 - 0.2)
+    assert bucket_fit.envelope(costs, 1.0) == pytest.approx(3 - 0.2)
 
 
 def test_deterministic_overload_is_refused_by_one_minus_r_over_lambda():
@@ -101,7 +103,7 @@ def test_deterministic_overload_is_refused_by_one_minus_r_over_lambda():
 
     assert abs(admitted - (burst + rate * at[-1])) <= 1
     assert costs.refused.mean() == pytest.approx(1 - 6 / 10, abs=2 * burst / len(at) + 1 / len(at))
-    found = buckets.fit(costs)
+    found = bucket_fit.fit(costs)
     assert found.rate_low <= rate <= found.rate_high
 
 
@@ -112,7 +114,7 @@ def test_poisson_calls_on_a_bucket_of_one_are_refused_by_rho_over_one_plus_rho(f
     truth = 0.5 / 1.5
 
     assert costs.refused.mean() == pytest.approx(truth, abs=5 * np.sqrt(truth * (1 - truth) / n))
-    found = buckets.fit(costs)
+    found = bucket_fit.fit(costs)
     assert found.rate_low <= 5 <= found.rate_high
     assert found.burst_low - 1e-6 <= 1 <= found.burst_high + 1e-6
 
@@ -173,12 +175,12 @@ def test_the_recorded_response_of_the_documentation_gives_its_rate():
         "header_input_tokens_limit": [16000.0], "header_input_tokens_remaining": [12000.0],
         "header_input_tokens_reset_at": [1_700_000_015.0], "headers_at_ns": [0.0], "ended_at_ns": [0.0],
     })  # fmt: skip
-    found = estimates.readings(rows, rate_limit_headers.INPUT, np.array([False]), zero_s=1_700_000_000.0)
+    found = estimates.read_headers(rows, rate_limit_headers.INPUT, np.array([False]), zero_s=1_700_000_000.0)
 
     assert found.slack == 500
     assert found.refill_low < 16000 / 60 < found.refill_high
-    told = estimates.rate(found, None, None, rate_limit_headers.INPUT)
-    assert (told.value, told.how) == (16000 / 60, "headers")
+    found = estimates.rate(found, None, None, rate_limit_headers.INPUT)
+    assert (found.value, found.how) == (16000 / 60, "headers")
 
 
 def test_a_header_that_the_429s_contradict_is_not_believed():
@@ -188,17 +190,17 @@ def test_a_header_that_the_429s_contradict_is_not_believed():
         "header_requests_limit": [900.0] * n, "header_requests_remaining": [897.0] * n,
         "headers_at_ns": costs.at_s * 1e9, "ended_at_ns": costs.at_s * 1e9,
     })  # fmt: skip
-    found = estimates.readings(rows, rate_limit_headers.REQUESTS, costs.refused, zero_s=None)
-    told = estimates.rate(found, buckets.fit(costs), costs, rate_limit_headers.REQUESTS)
+    found = estimates.read_headers(rows, rate_limit_headers.REQUESTS, costs.refused, zero_s=None)
+    found = estimates.rate(found, bucket_fit.fit(costs), costs, rate_limit_headers.REQUESTS)
 
-    assert told.how == "429s"
-    assert told.low <= 5 <= told.high
-    assert told.why == "the headers say 900 a minute, but the 429s do not follow from it"
+    assert found.how == "429s"
+    assert found.low <= 5 <= found.high
+    assert found.why == "headers name 900 per minute, but the 429s do not match that limit"
 
 
 def test_the_level_over_time_is_the_buckets_own():
     costs = served(np.array([0.0, 0.1, 0.2, 2.5]), rate=1, burst=4)
-    found = levels(costs, 1.0, 4.0, None, 1, 3.0)
+    found = level_series(costs, 1.0, 4.0, None, 1, 3.0)
 
     assert found.lowest.tolist() == pytest.approx([1.2, 2.0, 2.5, 3.0])
     assert (found.least, found.least_at_s) == (pytest.approx(1.2), 0.2)
@@ -206,18 +208,18 @@ def test_the_level_over_time_is_the_buckets_own():
 
 def test_a_level_that_the_headers_deny_is_moved_and_counted():
     costs = served(np.array([0.0, 1.0, 2.0]), rate=1, burst=10)
-    told = estimates.Readings(
+    found = estimates.HeaderReadings(
         60, 1, np.array([59.0, 50.0]), np.array([1.0, 10.0]), 0.0, costs.at_s[:2], np.array([0, 1]),
         np.zeros(2, np.bool_), None, None,
     )  # fmt: skip
-    found = levels(costs, 1.0, 10.0, told, 1, 2.0)
+    found = level_series(costs, 1.0, 10.0, found, 1, 2.0)
 
     assert (found.compared, found.agreeing) == (2, 1)
     assert found.least == pytest.approx(1.0, abs=0.01)
 
 
 def test_peaks_are_over_windows_and_the_mean_over_the_trace():
-    found = use(served(np.array([0.0, 0.1, 0.2, 20.0]), rate=100, burst=100))
+    found = consumption(served(np.array([0.0, 0.1, 0.2, 20.0]), rate=100, burst=100))
 
     assert found.mean_per_s == pytest.approx(4 / 20)
     assert found.peak_per_s == pytest.approx((3.0, 0.3, 4 / 60))
@@ -244,18 +246,18 @@ def test_growth_is_less_in_a_smaller_bucket():
 def test_growth_below_one_thins_a_trace_that_is_too_much():
     costs = served(poisson(20, 100), rate=5, burst=5)
     found = growth(
-        Costs(costs.at_s, np.ones(len(costs.at_s)), costs.need, costs.refused, costs.owner), 5.0, (5.0,) * 3
+        Costs(costs.at_s, np.ones(len(costs.at_s)), costs.need, costs.refused, costs.attempt), 5.0, (5.0,) * 3
     )
 
     assert 0 < found.low <= found.value <= found.high < 0.25
 
 
-def test_a_bucket_far_away_is_told_as_more_than_the_most():
+def test_a_factor_beyond_the_search_is_reported_as_more_than_the_most():
     found = growth(served(poisson(1, 100), 1e6, 1e6), 1e6, (1e6,) * 3)
 
     assert found.value is None
     assert found.high is None
-    assert found.why == "more than 10 times"
+    assert found.why == "more than 10x"
 
 
 def test_a_handful_of_calls_says_nothing_of_growth():

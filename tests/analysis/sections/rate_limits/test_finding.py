@@ -7,12 +7,9 @@ import pytest
 from run_folders.planted_frames import calls, frames_of
 
 from tailgauge_analysis.report.report import make
-from tailgauge_analysis.sections.rate_limits.acceleration import CERTAIN, LIKELY, NO, acceleration
-from tailgauge_analysis.sections.rate_limits.contents import told
-from tailgauge_analysis.sections.rate_limits.finding import rate_limits
-from tailgauge_analysis.sections.rate_limits.limit_kinds import kinds
+from tailgauge_analysis.sections.rate_limits.limit_kinds import CERTAIN, LIKELY, NO, acceleration, kinds
+from tailgauge_analysis.sections.rate_limits.section import rate_limits, summary, to_json
 from tailgauge_analysis.sections.rate_limits.shares import bins, shares
-from tailgauge_analysis.sections.rate_limits.text import said
 from tailgauge_analysis.stats.binomial import clopper_pearson
 
 
@@ -90,7 +87,7 @@ def test_a_429_is_by_the_only_bucket_without_room():
     }  # fmt: skip
     run = calls(4, refused=[2], input_tokens=100, **headers)
 
-    assert kinds(run).to_numpy().tolist() == [["input_tokens", "room in the headers"]]
+    assert kinds(run).to_numpy().tolist() == [["input_tokens", "only one without capacity in the headers"]]
 
 
 def test_a_429_with_two_buckets_without_room_is_by_nobody_knows_which():
@@ -125,7 +122,7 @@ def test_429s_with_full_buckets_while_calls_grow_are_likely_growth():
     run = growing(list(range(300, 340)), remaining=990.0)
     found = acceleration(run, kinds(run))
 
-    assert (found.found, found.with_headers, found.with_room) == (LIKELY, 40, 40)
+    assert (found.found, found.with_headers, found.with_capacity) == (LIKELY, 40, 40)
     assert found.growing > 30
 
 
@@ -139,19 +136,19 @@ def test_without_headers_nothing_is_said_of_growth():
     found = acceleration(run := calls(20, refused=[3]), kinds(run))
 
     assert found.found is None
-    assert found.why == "no 429 has headers of its buckets"
+    assert found.why == "no 429 carries the headers of its buckets"
 
 
 def test_a_run_without_limits_or_retries_has_no_section():
     assert rate_limits(frames_of(calls(20))) is None
-    assert told(None) is None
+    assert to_json(None) is None
 
 
 def test_what_cannot_be_told_is_null_with_a_reason():
-    values = finite(told(rate_limits(frames_of(calls(40, refused=[3, 4], message="slow down")))))
+    values = finite(to_json(rate_limits(frames_of(calls(40, refused=[3, 4], message="slow down")))))
 
     assert values["binding"] == {
-        "kind": None, "bucket": None, "how": None, "why": "nothing tells which limit refused",
+        "kind": None, "bucket": None, "how": None, "why": "nothing identifies the limit behind the 429s",
     }  # fmt: skip
     assert values["buckets"] == []
     assert values["growth"]["value"] is None
@@ -163,7 +160,7 @@ def test_what_cannot_be_told_is_null_with_a_reason():
 def test_headers_alone_bound_the_burst():
     left = 300.0 - np.arange(40) % 4 - 1
     run = calls(40, every_s=1.0, header_requests_limit=np.full(40, 300.0), header_requests_remaining=left)
-    values = finite(told(rate_limits(frames_of(run))))
+    values = finite(to_json(rate_limits(frames_of(run))))
     bucket = values["buckets"][0]
 
     assert values["refused"] == 0
@@ -179,9 +176,9 @@ def test_headers_alone_bound_the_burst():
 
 def test_one_call_and_nothing_but_429s_make_a_section():
     for run in (calls(1, refused=[0]), calls(30, refused=range(30)), calls(30, at_s=[5.0] * 30, refused=[3])):
-        values = finite(told(rate_limits(frames_of(run))))
+        values = finite(to_json(rate_limits(frames_of(run))))
         assert values["refused"] in {1, 30}
-        assert said(values)["facts"]
+        assert summary(values)["facts"]
 
 
 def limited_run(mixed):
@@ -247,9 +244,9 @@ def test_columns_with_holes_never_make_nan(full_size):
         run["sent_at_ns"] = holes(rng, run["sent_at_ns"])
         run["cause"] = rng.choice(["primary", "retry", "hedge"], n)
         run["stage"] = rng.choice(["preflight", "warmup", "steady"], n)
-        values = finite(told(rate_limits(frames_of(run))))
+        values = finite(to_json(rate_limits(frames_of(run))))
         if values is not None:
-            assert "nan" not in json.dumps(said(values)).lower()
+            assert "nan" not in json.dumps(summary(values)).lower()
 
 
 def holes(rng, values):

@@ -1,4 +1,4 @@
-"""Rehearsed runs: what the endpoint was told to allow, and whom it refused, is recovered from what its client saw."""
+"""Rehearsed runs: what the endpoint was to_json to allow, and whom it refused, is recovered from what its client saw."""
 
 import json
 import tomllib
@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from run_folders.dry_runs import limited, rehearsed
 
-from tailgauge_analysis.sections.rate_limits.contents import told
-from tailgauge_analysis.sections.rate_limits.finding import rate_limits
+from tailgauge_analysis.sections.rate_limits.section import rate_limits, to_json
 
 OPENAI = {"url": "simulated", "protocol": "openai"}
 SCENARIOS = Path(__file__).parents[4] / "scenarios"
@@ -29,7 +28,7 @@ TRUTHS = {
 
 def agreed(run, found):
     """429s by kind as the endpoint counts them, and as the report does, warm-up included."""
-    values = json.loads(json.dumps(told(found), allow_nan=False))
+    values = json.loads(json.dumps(to_json(found), allow_nan=False))
     by_kind = {kind: sum(counts) for kind, counts in values["by_second"]["by_kind"].items()}
     assert by_kind == run.truth["limit_kind"].value_counts().to_dict()
     return values
@@ -49,7 +48,7 @@ def test_the_limit_its_rate_and_its_burst_are_recovered(name):
     assert bucket["burst"]["value"] == burst
     assert bucket["burst"]["low"] - 1e-6 <= burst <= bucket["burst"]["high"] + 1e-6
     assert bucket["levels"]["compared"] == bucket["levels"]["agreeing"] == len(run.truth)
-    assert values["acceleration"]["found"] == "not seen"
+    assert values["acceleration"]["found"] == "not detected"
 
 
 @pytest.mark.parametrize("name", ["requests", "input tokens", "output tokens"])
@@ -72,7 +71,7 @@ def test_without_headers_the_intervals_hold_the_truth(name):
 
 def test_the_headers_lowest_remaining_is_the_endpoints():
     run = rehearsed(limited({"rpm": 300, "burst": 3}))
-    (bucket,) = told(rate_limits(run.frames))["buckets"]
+    (bucket,) = to_json(rate_limits(run.frames))["buckets"]
     levels = [json.loads(text)["requests"] for text in run.truth["bucket_levels"]]
 
     assert bucket["remaining"]["least"] == min(levels)
@@ -95,7 +94,7 @@ def test_the_acceleration_limit_is_certain_by_its_code_and_likely_without():
     run = rehearsed(limited({"rpm": 6000, **RAMP}, arrival=GROWING))
     values = agreed(run, rate_limits(run.frames))
     run.frames.attempts[["error_body", "error_type"]] = None
-    silent = told(rate_limits(run.frames))
+    silent = to_json(rate_limits(run.frames))
 
     assert values["binding"]["kind"] == "ramp"
     assert values["acceleration"]["found"] == "certain"
@@ -137,11 +136,11 @@ def test_the_packaged_retry_storm_with_a_limit():
     assert (bucket["rate"]["value"], bucket["burst"]["value"]) == (10, 20)
     assert values["retry_after"]["violation_share"] > 0.9
     assert values["amplification"][0]["observed"] > 1.5
-    assert f"tried {values['amplification'][0]['observed']:.1f} times" in values["sentence"]
+    assert f"made {values['amplification'][0]['observed']:.1f} attempts per call" in values["sentence"]
 
 
 def test_traffic_below_its_limits_has_room_and_says_how_much_is_used():
-    values = told(rate_limits(rehearsed(limited({"rpm": 3000, "itpm": 600_000})).frames))
+    values = to_json(rate_limits(rehearsed(limited({"rpm": 3000, "itpm": 600_000})).frames))
 
     assert values["refused"] == 0
     assert values["binding"]["kind"] == "requests"
@@ -149,7 +148,9 @@ def test_traffic_below_its_limits_has_room_and_says_how_much_is_used():
     assert used == [pytest.approx(7 / 50, rel=0.15), pytest.approx(7 * 74 / 10_000, rel=0.5)]
     assert all("never seen empty" in bucket["burst"]["why"] for bucket in values["buckets"])
     assert all(bucket["growth"]["low"] >= 1 for bucket in values["buckets"])  # this much was borne
-    assert f"that on requests, by {100 * used[0]:.1f}% of its refill" in values["sentence"]
+    assert (
+        f"the most used limit is requests, at {100 * used[0]:.1f}% of its refill rate" in values["sentence"]
+    )
 
 
 def test_the_resets_of_the_headers_agree_with_limit_and_remaining():
@@ -162,7 +163,7 @@ def test_the_resets_of_the_headers_agree_with_limit_and_remaining():
         - now_s
         - (rows["header_requests_limit"] - rows["header_requests_remaining"]) / 5
     )
-    requests, tokens = told(rate_limits(run.frames))["buckets"]
+    requests, tokens = to_json(rate_limits(run.frames))["buckets"]
 
     assert late_s.between(-0.2, 1).all()  # remaining is rounded down to whole requests: a fifth of a second
     assert not (rows["header_input_tokens_remaining"] % 1000).any()

@@ -6,7 +6,6 @@ import pytest
 from run_folders.dry_runs import limited, rehearsed
 from run_folders.planted_frames import calls
 
-from tailgauge_analysis.sections.rate_limits.finding import rate_limits
 from tailgauge_analysis.sections.rate_limits.retries import (
     amplification,
     early_s,
@@ -14,6 +13,7 @@ from tailgauge_analysis.sections.rate_limits.retries import (
     retry_after,
     synchrony,
 )
+from tailgauge_analysis.sections.rate_limits.section import rate_limits
 
 
 def tries(*requests):
@@ -110,7 +110,7 @@ def test_without_a_policy_there_is_no_prediction():
     (found,) = amplification(tries([(0.0, 0.1, 1), (2.0, 2.1, None)]), {})
 
     assert (found.observed, found.predicted) == (2.0, None)
-    assert found.why == "the scenario names no retry policy for it"
+    assert found.why == "the scenario sets no retry policy for it"
 
 
 def test_calls_that_are_never_retried_are_not_amplified():

@@ -1,0 +1,197 @@
+"""Which token bucket explains what was admitted and what was refused: its rate and its burst.
+
+A bucket that was full when the run began lacks, just before an event at t,
+
+    m(t) = max over s <= t of [admitted cost in [s, t) - rate * (t - s)]
+
+whatever its burst is. It admits a call that needs c if m + c <= burst. So a rate is possible if
+
+    b_hat(rate) = max of m + c over admitted calls  <=  burst  <  min of m + c over refused calls
+
+and the pairs that fit are these: where some explain every decision, they are the interval, and nothing else is possible.
+A call is decided some time after it was sent, so it may be that none does: then the pair that leaves fewest unexplained
+is the estimate, and its 95% interval holds every rate that leaves w where the best leaves f, unless a sign test on the
+decisions on which they differ separates them: w - f <= 1.96 sqrt(w + f).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tailgauge_analysis.sections.rate_limits.costs import Costs
+from tailgauge_analysis.stats.quantiles import Floats
+
+MOST = 20_000  # decisions to fit; of more those around the first 429
+NORMAL = 1.96  # 97.5% quantile
+GRID = 120
+ROUNDS = 4
+STEPS = 16
+SPAN = (0.2, 20.0)  # rates tried, relative to the mean admitted rate
+TOLERATED = (
+    0.05  # of the refusals: how many more than the best fit a bucket named by headers may leave unexplained
+)
+UNEXPLAINED = 0.2  # of the refusals: above this the model is rejected
+_CLOSE = 1e-6
+_LESS = 1e-9  # a refusal needs more than was there
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A bucket; `low` and `high` of the rate are None where the run does not bound it."""
+
+    rate: float
+    rate_low: float | None
+    rate_high: float | None
+    burst: float
+    burst_low: float
+    burst_high: float
+    decisions: int
+    refused: int
+    unexplained: int
+    allowed: int  # most unexplained decisions of a bucket that is still possible
+
+    def tolerates(self, unexplained: int) -> bool:
+        """Whether a bucket named by headers agrees with the decisions, with so many of them unexplained."""
+        return unexplained <= max(self.allowed, self.unexplained + TOLERATED * self.refused)
+
+    @property
+    def is_credible(self) -> bool:
+        """Whether the bucket explains the refusals."""
+        return self.unexplained <= UNEXPLAINED * self.refused
+
+
+def lacking(at_s: Floats, charge: Floats, rate: float) -> Floats:
+    """What the bucket lacks just before each event."""
+    level = np.cumsum(charge) - charge - rate * (at_s - at_s[0]) if len(at_s) else np.empty(0)
+    missing: Floats = level - np.minimum.accumulate(level)
+    return missing
+
+
+def stretch(costs: Costs) -> Costs:
+    """At most MOST events: those around the first refusal."""
+    if len(costs.at_s) <= MOST:
+        return costs
+    first = int(np.argmax(costs.refused))
+    begin = max(0, min(first - MOST // 2, len(costs.at_s) - MOST))
+    kept = np.zeros(len(costs.at_s), np.bool_)
+    kept[begin : begin + MOST] = True
+    return costs.only(kept)
+
+
+def sides(costs: Costs, rate: float) -> tuple[Floats, Floats]:
+    """m + c of the admitted and of the refused calls."""
+    wanted = lacking(costs.at_s, costs.charge, rate) + costs.need
+    return wanted[costs.decided & ~costs.refused], wanted[costs.decided & costs.refused]
+
+
+def envelope(costs: Costs, rate: float) -> float:
+    """b_hat: the least burst that admits what was admitted."""
+    admitted, _ = sides(costs, rate)
+    return float(admitted.max(initial=0.0))
+
+
+def bursts(costs: Costs, rate: float) -> tuple[int, float, float]:
+    """Fewest decisions that no burst explains at this rate, and the bursts that leave as few: from, below."""
+    admitted, refused = sides(costs, rate)
+    low, high = float(admitted.max(initial=0.0)), float(refused.min(initial=math.inf))
+    if low + _LESS < high:
+        return 0, low, high
+    values = np.sort(np.concatenate((admitted, refused)))
+    above = len(admitted) - np.searchsorted(np.sort(admitted), values + _CLOSE, side="right")
+    below = np.searchsorted(np.sort(refused), values + _CLOSE, side="right")
+    wrong = above + below
+    best = int(np.argmin(wrong))
+    beyond = values[values > values[best] + _CLOSE]
+    return int(wrong[best]), float(values[best]), float(beyond[0]) if len(beyond) else float(values[best])
+
+
+def fit(costs: Costs, decision_lag_s: float = 0.0) -> Fit | None:
+    """The bucket behind the decisions; None without a refusal, or with no more than one moment to look at.
+
+    A call may have been decided up to `decision_lag_s` after it was sent: intervals are wider by what a bucket regains in it.
+    """
+    costs = stretch(costs)
+    n, refused = int(costs.decided.sum()), int(costs.refused.sum())
+    span = float(costs.at_s[-1] - costs.at_s[0]) if n else 0.0
+    mean = float(costs.charge.sum()) / span if span > 0 else 0.0
+    if not refused or mean <= 0:
+        return None
+    unexplained: dict[float, int] = {}
+
+    def wrong(rate: float) -> int:
+        if rate not in unexplained:
+            unexplained[rate] = bursts(costs, rate)[0]
+        return unexplained[rate]
+
+    rates = np.concatenate((np.geomspace(SPAN[0] * mean, SPAN[1] * mean, GRID), _slopes(costs)))
+    for _ in range(ROUNDS):  # between the best and its neighbours, ever closer
+        for rate in rates:
+            wrong(float(rate))
+        best = min(unexplained, key=lambda rate: (unexplained[rate], abs(rate - mean)))
+        tried = np.array(sorted(unexplained))
+        at = int(np.searchsorted(tried, best))
+        rates = np.linspace(tried[max(0, at - 1)], tried[min(len(tried) - 1, at + 1)], GRID // 4)
+    allowed = _allowed(wrong(best))
+    ends = [_edge(wrong, best, SPAN[side] * mean, allowed) for side in (0, 1)]
+    if wrong(best) == 0:  # anywhere between the ends will do: take the middle
+        inner = [ends[0] or best, ends[1] or best]
+        middle = (inner[0] + inner[1]) / 2
+        best = middle if wrong(middle) == 0 else best
+    missed, burst_low, burst_high = bursts(costs, best)
+    outer = [bursts(costs, end)[1:] for end in ends if end is not None]
+    lows, highs = [burst_low, *(b[0] for b in outer)], [burst_high, *(b[1] for b in outer)]
+    unsure, drift = best * decision_lag_s, best * decision_lag_s / _between(costs)
+    return Fit(
+        best, None if ends[0] is None else ends[0] - drift, None if ends[1] is None else ends[1] + drift,
+        (burst_low + burst_high) / 2, max(0.0, min(lows) - unsure), max(highs) + unsure, n, refused, missed, allowed,
+    )  # fmt: skip
+
+
+def _between(costs: Costs) -> float:
+    """Seconds from the first refusal to the last, at least one."""
+    at_s = costs.at_s[costs.refused]
+    return max(1.0, float(at_s[-1] - at_s[0]))
+
+
+def _slopes(costs: Costs) -> Floats:
+    """Candidate rates: admitted cost a second from one refusal to a later one.
+
+    At a refusal less than c is left, so not more than c + rate * dt is admitted from there on, and if the bucket is not
+    full in between, not less than rate * dt - c up to the next: the steepest slopes lie close to the rate.
+    """
+    at = np.flatnonzero(costs.refused)
+    t, admitted, need = costs.at_s[at], np.cumsum(costs.charge)[at], costs.need[at]
+    tried = []
+    ahead = 1
+    while ahead < len(at):
+        dt, cost = t[ahead:] - t[:-ahead], admitted[ahead:] - admitted[:-ahead]
+        slope = np.where(dt > 0, cost / np.where(dt > 0, dt, 1.0), 0.0)
+        top = int(np.argmax(slope))
+        if slope[top] > 0:
+            width = float(need.max()) / dt[top]
+            tried.append(np.linspace(max(slope[top] - width, slope[top] / 2), slope[top] + width, STEPS + 1))
+        ahead *= 2
+    whole: Floats = np.concatenate(tried) if tried else np.empty(0)
+    return whole
+
+
+def _allowed(fewest: int) -> int:
+    """Most unexplained decisions of a rate that is still possible: the largest w of the inequality above."""
+    if not fewest:
+        return 0
+    return fewest + math.floor((NORMAL**2 + math.sqrt(NORMAL**4 + 8 * NORMAL**2 * fewest)) / 2)
+
+
+def _edge(wrong: Callable[[float], int], best: float, end: float, allowed: int) -> float | None:
+    """How far towards `end` a rate is possible; None if as far as that."""
+    if wrong(end) <= allowed:
+        return None
+    good, bad = best, end
+    for _ in range(40):
+        middle = (good + bad) / 2
+        good, bad = (middle, bad) if wrong(middle) <= allowed else (good, middle)
+    return good
