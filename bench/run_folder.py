@@ -140,7 +140,7 @@ def _attempts(rng: np.random.Generator, requests: Columns) -> Columns:
         "error_type": np.where(is_refused, "rate_limit_error", np.where(answered | lost, NOTHING, "api_error")),
         "rate_limit_headers": _headers(n, dispatched), "connection_is_new": new, "connection": np.arange(n) % 500,
         "connect_ns": np.where(new, 80_000.0, np.nan), "dns_ns": np.where(new, 20_000.0, np.nan),
-        "handover_max_ns": np.full(n, 90_000), "stamps": np.full(n, "kernel"), "target": np.full(n, "main"),
+        "receive_lag_max_ns": np.full(n, 90_000), "stamps": np.full(n, "kernel"), "target": np.full(n, "main"),
         "streamed": np.full(n, True), "output_tokens": np.where(answered, float(CHUNKS), np.nan),
         "input_tokens": np.where(answered, float(PROMPT_TOKENS), np.nan),
         "cache_read_input_tokens": np.where(answered, np.where(hit, float(PREFIX_TOKENS), 0.0), np.nan),
@@ -242,7 +242,7 @@ def _health(
     n = seconds * workers
     return {
         "worker": np.repeat(np.arange(workers), seconds), "at_ns": np.tile(at, workers), "in_flight": np.concatenate(told),
-        "loop_lag_max_ns": rng.integers(100_000, 900_000, n), "handover_max_ns": np.full(n, 150_000),
+        "loop_lag_max_ns": rng.integers(100_000, 900_000, n), "receive_lag_max_ns": np.full(n, 150_000),
         "dispatch_late_max_ns": np.full(n, 300_000), "cpu_share": rng.uniform(0.1, 0.4, n),
         "rss_bytes": np.full(n, 90_000_000), "clock_step_ns": np.full(n, 1_000),
     }  # fmt: skip

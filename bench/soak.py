@@ -35,8 +35,8 @@ MIB = 1 << 20
 GROWN_MEMORY, GROWN_LAG = 0.03, 0.25  # over the second half, as shares of their levels
 GROWN_FILES = 2.0
 LAGS = (  # and how many us are no growth, because other processes on the machine do that
-    ("handover_p50_ns", "hand-over lag p50", 100),
-    ("handover_p99_ns", "hand-over lag p99", 1000),
+    ("receive_lag_p50_ns", "receive lag p50", 100),
+    ("receive_lag_p99_ns", "receive lag p99", 1000),
     ("dispatch_late_p99_ns", "lateness p99", 1000),
 )
 YOUNG_S = 10.0  # a worker writes a part at least every 5 s

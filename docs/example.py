@@ -24,7 +24,7 @@ SETTINGS = (
     "slo.ttft_p95.metric=ttft_sched", "slo.ttft_p95.quantile=0.95", "slo.ttft_p95.max_ms=500",
 )  # fmt: skip
 COMMAND = (
-    "run", "mix", "--virtual", "--seed=1", "--duration=300", *(f"--set={text}" for text in SETTINGS)
+    "run", "mix", "--dry-run", "--seed=1", "--duration=300", *(f"--set={text}" for text in SETTINGS)
 )  # fmt: skip
 MACHINE = {"host": "example", "pid": 1, "kernel": "example", "boot_id": "example"}
 

@@ -31,12 +31,12 @@ BUSY_CPU = 0.9  # of one core: a worker is one process
 PLANNED_CPU = 0.7  # what a worker's core should be at
 
 
-def stood(loop_lag_ns: float, handover_ns: float, dispatch_late_ns: float, *, blurred: bool) -> bool:
+def stood(loop_lag_ns: float, receive_lag_ns: float, dispatch_late_ns: float, *, blurred: bool) -> bool:
     """Whether a second with these largest lags is a bad one; `blurred`: stamps taken in it are not exact.
 
     Who was late to read what the kernel had stamped exactly has moved nothing.
     """
-    return dispatch_late_ns > STOOD_NS or (blurred and max(loop_lag_ns, handover_ns) > STOOD_NS)
+    return dispatch_late_ns > STOOD_NS or (blurred and max(loop_lag_ns, receive_lag_ns) > STOOD_NS)
 
 
 def delay_bound_ms(ttft_p50_ms: float) -> float:

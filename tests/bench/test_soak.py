@@ -40,7 +40,7 @@ def folder(tmp_path):
         for worker in range(2):
             lags = {
                 name: [100_000] * 60
-                for name in ("handover_p50_ns", "handover_p99_ns", "dispatch_late_p99_ns")
+                for name in ("receive_lag_p50_ns", "receive_lag_p99_ns", "dispatch_late_p99_ns")
             }
             rows = {**lags, "queued_rows": [4000] * 60} if table == "health" else {"x": [0] * 60_000}
             pq.write_table(pa.table(rows), run / table / f"part-{worker}-all.parquet")

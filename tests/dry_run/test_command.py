@@ -41,7 +41,7 @@ def folder(tmp_path_factory):
 def test_the_folder_has_the_tables_of_any_run(folder):
     made, told = folder
 
-    assert told["virtual"] is True
+    assert told["dry_run"] is True
     assert told["notes"][0] == rehearsal.NOTE
     for name in ("requests", "attempts", "chunks", "target"):
         assert table(made, name).column_names == [column.name for column in columns(name)]
@@ -80,7 +80,7 @@ def test_the_folder_is_reported_as_a_rehearsal(folder, tmp_path):
 
     made = make([folder[0].path], tmp_path)
 
-    assert (made.verdict, made.data["rehearsal"]) == ("VALID", True)
+    assert (made.verdict, made.data["dry_run"]) == ("VALID", True)
     assert made.data["conservation"]["scheduled"] == folder[1]["conservation"]["scheduled"]
 
 
@@ -111,18 +111,18 @@ def test_a_target_that_is_not_simulated_is_told_and_not_asked(tmp_path):
 
 
 def test_the_command_line_rehearses_in_one_worker(command, tmp_path):
-    both = command(["tailgauge", "run", "quickstart", "--virtual", "--workers", "2", "--out", str(tmp_path)])
+    both = command(["tailgauge", "run", "quickstart", "--dry-run", "--workers", "2", "--out", str(tmp_path)])
     one = command(
-        ["tailgauge", "run", "quickstart", "--virtual", "--duration", "10", "--json", "--out", str(tmp_path)]
+        ["tailgauge", "run", "quickstart", "--dry-run", "--duration", "10", "--json", "--out", str(tmp_path)]
     )
 
     assert (both.returncode, "leave out --workers" in both.stderr) == (2, True)
     told = json.loads(one.stdout)
-    assert (told["verdict"], told["rehearsal"]) == ("VALID", True)
+    assert (told["verdict"], told["dry_run"]) == ("VALID", True)
     report = json.loads(Path(told["report"]["json"]).read_text())
-    assert (report["verdict"]["status"], report["run"]["rehearsal"]) == ("VALID", True)
+    assert (report["verdict"]["status"], report["run"]["dry_run"]) == ("VALID", True)
     assert report["run"]["reproduce"].startswith(
-        "tailgauge run quickstart.toml --virtual --set 'stages={duration_s = 10.0"
+        "tailgauge run quickstart.toml --dry-run --set 'stages={duration_s = 10.0"
     )
     assert Path(told["report"]["junit"]).read_text().startswith("<?xml")
-    assert json.loads((Path(told["run_dir"]) / "run.json").read_text())["virtual"] is True
+    assert json.loads((Path(told["run_dir"]) / "run.json").read_text())["dry_run"] is True

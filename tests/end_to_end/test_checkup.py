@@ -14,7 +14,7 @@ PLANTED = (
 
 
 def test_a_rehearsal_with_a_finding_says_it_everywhere_and_exits_with_1(command, tmp_path):
-    done = command(["tailgauge", "checkup", "--virtual", "--quick", "--json", *PLANTED, "--out", tmp_path])
+    done = command(["tailgauge", "checkup", "--dry-run", "--quick", "--json", *PLANTED, "--out", tmp_path])
     assert done.returncode == Exit.SLO_FAILED, done.stderr
     told = json.loads(done.stdout)
     files = {kind: Path(path).read_text(encoding="utf-8") for kind, path in told["report"].items()}

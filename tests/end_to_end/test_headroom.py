@@ -24,7 +24,7 @@ def test_a_quiet_run_answers_in_every_file(start: Start, full_size: bool) -> Non
     assert "rehearsing in virtual time" in done.stderr
     assert [one["verdict"] != "INVALID" for one in told["runs"]] == [True]
     assert_conserved(run)
-    assert not told["rehearsal"]
+    assert not told["dry_run"]
     assert told["facts"]["low_per_s"] < told["facts"]["high_per_s"] <= 10.2  # requests/s, of 600 a minute
     assert told["sentence"].startswith("Told by headers and usage alone, without a single 429")
     for kind in ("html", "markdown", "json"):

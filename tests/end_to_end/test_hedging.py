@@ -71,7 +71,7 @@ class Seen:
     def lag_ns(self) -> int:
         """How late this worker's loop was at most: so long a reply may lie unread, and a timer be overdue."""
         health = self.run.table("health")
-        return int(health.loop_lag_max_ns.max() + health.handover_max_ns.max())
+        return int(health.loop_lag_max_ns.max() + health.receive_lag_max_ns.max())
 
     @cached_property
     def truth(self) -> pd.DataFrame:

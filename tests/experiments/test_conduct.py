@@ -16,7 +16,7 @@ from tailgauge.experiments.conduct import conduct
 from tailgauge.experiments.contents import About, Told, contents
 from tailgauge.experiments.course import SpentError, Step
 from tailgauge.experiments.markdown import terminal
-from tailgauge.experiments.runners import Virtual
+from tailgauge.experiments.runners import DryRun
 from tailgauge.experiments.steps import Base
 from tailgauge.experiments.write import write
 from tailgauge.scenario import model as scenarios
@@ -94,7 +94,7 @@ def base(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def done(base, tmp_path_factory):
-    return conduct(Levels(), base, Virtual(base.out), tmp_path_factory.mktemp("steps"), lambda _: None)
+    return conduct(Levels(), base, DryRun(base.out), tmp_path_factory.mktemp("steps"), lambda _: None)
 
 
 def test_the_course_sees_its_steps_in_order_and_what_virtual_time_cannot_show_is_left_out(done):
@@ -126,7 +126,7 @@ def test_a_step_that_cannot_be_is_refused_with_its_name(base, tmp_path):
         base.prepare(step, 1, tmp_path, sends=False)
 
 
-class Counting(Virtual):
+class Counting(DryRun):
     """The virtual clock in the place of real runs, which are bounded."""
 
     sends = True

@@ -77,7 +77,7 @@ class Mixed:
             "first_content_at_ns": at[0] if at else None, "last_content_at_ns": at[-1] if at else None, **firsts,
             "ended_at_ns": None if ended == schema.CENSORED else scheduled + round(end * MS), "ended": ended,
             "status": 200 if at else 500, "output_tokens": len(kinds) if ended == schema.OK and at else None,
-            "chunks": len(at), "handover_max_ns": 90_000, "stamps": "kernel", "target": "main", "streamed": True, **more,
+            "chunks": len(at), "receive_lag_max_ns": 90_000, "stamps": "kernel", "target": "main", "streamed": True, **more,
         })  # fmt: skip
         for i, t in enumerate(at):
             self.chunks.append({

@@ -44,7 +44,7 @@ def rehearsed(tree: dict[str, Any], *, without_headers: bool = False) -> Rehears
         for name, rows in (("requests", kept.requests), ("attempts", kept.attempts))
     )
     scenario = scenario_of(tree).model_dump(mode="json")
-    run = {"virtual": True, "start_at_ns": 0, "started_at": None, "scenario": scenario}
+    run = {"dry_run": True, "start_at_ns": 0, "started_at": None, "scenario": scenario}
     nothing = pd.DataFrame()
     read = Frames(run, requests, attempts, nothing, nothing, nothing, {}, ())
     return Rehearsed(read, pd.DataFrame([asdict(row) for row in kept.truths]))

@@ -43,6 +43,6 @@ def frames_of(attempts: pd.DataFrame, scenario: dict[str, Any] | None = None) ->
     requests = last[["request_id", "stage", "traffic", "scheduled_at_ns", "ended"]].assign(
         asked_output_tokens=4
     )
-    run = {"virtual": True, "start_at_ns": 0, "started_at": None, "scenario": scenario or {}}
+    run = {"dry_run": True, "start_at_ns": 0, "started_at": None, "scenario": scenario or {}}
     nothing = pd.DataFrame()
     return Frames(run, requests, attempts, nothing, nothing, nothing, {}, ())

@@ -173,7 +173,7 @@ def rows_of(spec: Spec) -> dict[str, tuple[dict[str, Any], Any]]:
         "connection_is_new": index < 2, "dns_ns": np.where(index < 2, 20_000.0, empty),
         "connect_ns": np.where(index < 2, 60_000.0, empty), "tls_ns": empty,
         "pool_wait_ns": np.round(np.broadcast_to(spec.pool_wait_ms, n) * MS),
-        "chunks": np.where(ok, spec.chunks, 0), "handover_max_ns": np.full(n, 90_000.0),
+        "chunks": np.where(ok, spec.chunks, 0), "receive_lag_max_ns": np.full(n, 90_000.0),
         "stamps": np.full(n, spec.stamps, object), "streamed": np.full(n, True), "target": np.full(n, "main", object),
     }  # fmt: skip
     kept = np.flatnonzero(~dropped)
@@ -223,7 +223,7 @@ def _health(
     told = {name: np.resize(np.asarray(values), n) for name, values in spec.health.items()}
     return {
         "at_ns": at * 10**9, "in_flight": np.array(open_at), "scheduled": np.array(handed), "client_drops": np.full(n, drops),
-        "loop_lag_max_ns": np.full(n, int(spec.loop_lag_ms * MS)), "handover_max_ns": np.full(n, 150_000),
+        "loop_lag_max_ns": np.full(n, int(spec.loop_lag_ms * MS)), "receive_lag_max_ns": np.full(n, 150_000),
         "dispatch_late_max_ns": np.full(n, 300_000), "cpu_share": np.asarray(cpu, float), "gc_pause_ns": np.zeros(n, int),
         "rss_bytes": np.full(n, 90_000_000), "clock_step_ns": np.full(n, spec.clock_step_ns),
         "chunk_intervals": np.zeros(n, int), **told,
@@ -270,7 +270,7 @@ def run_json(spec: Spec, tables: dict[str, Any], written: dict[tuple[str, int], 
         "scenario_file": "synthetic.toml", "overrides": [], "started_at": "2026-11-21T07:47:22Z",
         "start_at_ns": START_AT_NS, "admission_end_at_ns": START_AT_NS + round(spec.duration_s * 1e9),
         "ended_at_ns": START_AT_NS + round((spec.duration_s + 1) * 1e9), "seed": 1, "arrival": "open",
-        "virtual": False, "trace": None, "estimate": None, "engine_tokens": None, "certificate": {"id": None, "why": "there is none"}, "tokens_per_word": None, "overhead_tokens": None, "second_target": None,
+        "dry_run": False, "trace": None, "estimate": None, "engine_tokens": None, "certificate": {"id": None, "why": "there is none"}, "tokens_per_word": None, "overhead_tokens": None, "second_target": None,
         "target": {"url": "http://127.0.0.1:8000", "simulated": True, "protocol": "anthropic"},
         "versions": {"tailgauge": "0.1.0", "python": "3.11.9"},
         "master": {"host": "loadgen", "pid": 3999, "kernel": "6.1.0", "cpu_count": 2, "python": "3.11.9"},

@@ -39,8 +39,8 @@ def test_a_slow_reader_presses_back_on_the_target(seen, kind):
 def test_a_slow_reader_is_no_slow_client(seen, kind):
     slow = seen[kind]
 
-    assert (slow["row"]["handover_max_ns"], slow["handover"]) == (None, 0)
-    assert seen["quick"]["handover"] > 0
+    assert (slow["row"]["receive_lag_max_ns"], slow["receive_lag"]) == (None, 0)
+    assert seen["quick"]["receive_lag"] > 0
     assert (slow["connections"], seen["quick"]["connections"]) == (
         2,
         1,

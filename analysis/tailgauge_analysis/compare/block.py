@@ -33,7 +33,7 @@ class Block:
     """One run. Times are seconds of the epoch, None where the run does not say; `e2e_p99_s` None where unknown."""
 
     run_id: str
-    virtual: bool
+    dry_run: bool
     seed: int | None
     verdict: str
     reason: str
@@ -63,7 +63,7 @@ def block(folder: Path, metrics: Sequence[str]) -> Block:
     }
     return Block(
         run_id=frames.run["run_id"],
-        virtual=frames.run["virtual"],
+        dry_run=frames.run["dry_run"],
         seed=frames.run["seed"],
         verdict=worst(against),
         reason=against[0].text if against else "",

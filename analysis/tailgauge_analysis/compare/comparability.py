@@ -69,7 +69,7 @@ def _facts(run: Json) -> dict[tuple[str, str], str]:
         hosts[name] = hosts.get(name, 0) + 1
     master = run["master"]
     facts: dict[tuple[str, str], Any] = {
-        (CLOCK, "virtual"): run["virtual"],
+        (CLOCK, "dry_run"): run["dry_run"],
         (SCHEMA, "schema_version"): run["schema_version"],
         (HOSTS, "workers"): ", ".join(f"{n} on {host}" for host, n in sorted(hosts.items())),
         **{(HOSTS, f"master.{key}"): master.get(key) for key in ("host", "machine", "cpu_count")},

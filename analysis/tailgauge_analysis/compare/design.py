@@ -36,19 +36,19 @@ def design(pairs: Sequence[Pair]) -> Design:
         for block in blocks
         if block.verdict == INVALID
     ]
-    virtual = all(block.virtual for block in blocks)
+    dry_run = all(block.dry_run for block in blocks)
     if len(pairs) == 1:
-        against.append(_one_each(virtual))
+        against.append(_one_each(dry_run))
     elif len(pairs) < FEWEST:
         against.append(
             f"{len(pairs)} pairs: with fewer than {FEWEST} no difference, however large, can be told from chance at 5%"
         )
-    against += _repeated(pairs) if virtual else _in_time(pairs)
-    return Design(against, _remarks(pairs, blocks, virtual))
+    against += _repeated(pairs) if dry_run else _in_time(pairs)
+    return Design(against, _remarks(pairs, blocks, dry_run))
 
 
-def _one_each(virtual: bool) -> str:
-    if virtual:
+def _one_each(dry_run: bool) -> str:
+    if dry_run:
         return "one block each: nothing tells how far two equal rehearsals lie apart by chance. Rehearse more pairs, each with a seed of its own"
     return (
         "one block each: two runs one after the other cannot be told from drift; two equal ones, compared by their own "
@@ -84,14 +84,14 @@ def _in_time(pairs: Sequence[Pair]) -> list[str]:
     return []
 
 
-def _remarks(pairs: Sequence[Pair], blocks: Sequence[Block], virtual: bool) -> list[str]:
+def _remarks(pairs: Sequence[Pair], blocks: Sequence[Block], dry_run: bool) -> list[str]:
     said = []
     if FEWEST <= len(pairs) < ENOUGH:
         said.append(f"{len(pairs)} pairs; {ENOUGH} or more make the interval narrow")
     degraded = sum(block.verdict == DEGRADED for block in blocks)
     if degraded:
         said.append(f"{degraded} of {len(blocks)} runs are DEGRADED: see their reports")
-    if virtual:
+    if dry_run:
         return said
     first = {a.began < b.began for a, b in pairs if a.began is not None and b.began is not None}
     if len(pairs) >= FEWEST and len(first) == 1:

@@ -33,7 +33,7 @@ WANTED: dict[str, tuple[str, ...]] = {
         "request_id", "leg", "attempt", "cause", "stage", "traffic", "scheduled_at_ns", "dispatched_at_ns", "sent_at_ns",
         "first_content_at_ns", "first_content_low_at_ns", "first_text_at_ns", "first_text_low_at_ns",
         "last_content_at_ns", "last_content_low_at_ns", "ended", "limit_kind", "status", "error_type", "error_body",
-        "connection_is_new", "dns_ns", "connect_ns", "tls_ns", "model", "output_tokens", "chunks", "handover_max_ns",
+        "connection_is_new", "dns_ns", "connect_ns", "tls_ns", "model", "output_tokens", "chunks", "receive_lag_max_ns",
         "stamps", "ended_at_ns", "target", "streamed", "first_thinking_at_ns", "first_tool_json_at_ns",
         "tool_ready_at_ns", "first_field_at_ns", "citations", "phases", "reader_paused_ns", "prefix", "cache_expected",
         "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "thinking_tokens",
@@ -43,9 +43,9 @@ WANTED: dict[str, tuple[str, ...]] = {
         "asked_model", "headers_at_ns", "retry_after_s", "rate_limit_headers", "pool_wait_ns",
     ),
     "health": (
-        "at_ns", "in_flight", "scheduled", "client_drops", "loop_lag_max_ns", "handover_max_ns", "dispatch_late_max_ns",
+        "at_ns", "in_flight", "scheduled", "client_drops", "loop_lag_max_ns", "receive_lag_max_ns", "dispatch_late_max_ns",
         "cpu_share", "gc_pause_ns", "rss_bytes", "clock_step_ns", "reads", "first_chunks", "first_intervals", "chunk_intervals",
-        "handover_p50_ns", "handover_p99_ns", "dispatch_late_p99_ns", "pool_waits", "pool_wait_max_ns", "retransmits",
+        "receive_lag_p50_ns", "receive_lag_p99_ns", "dispatch_late_p99_ns", "pool_waits", "pool_wait_max_ns", "retransmits",
         "out_of_order", "core_wait_ns",
     ),
     "target": (

@@ -7,8 +7,15 @@ from collections.abc import Mapping
 from tailgauge_analysis.text.json_values import Json
 
 # Schema 4 and older: keys of run.json and workers/<n>.json, and columns by table.
-KEYS = {"owner": "master"}
-COLUMNS: Mapping[str, Mapping[str, str]] = {}
+KEYS = {"owner": "master", "virtual": "dry_run"}
+COLUMNS: Mapping[str, Mapping[str, str]] = {
+    "attempts": {"handover_max_ns": "receive_lag_max_ns"},
+    "health": {
+        "handover_max_ns": "receive_lag_max_ns",
+        "handover_p50_ns": "receive_lag_p50_ns",
+        "handover_p99_ns": "receive_lag_p99_ns",
+    },
+}
 
 
 def renamed(tree: Json) -> Json:

@@ -134,7 +134,7 @@ class RunJson(_Tolerant):
     """seed of arrivals, sizes and prompts"""
     arrival: str = ""
     """open, closed or partly open"""
-    virtual: bool = False
+    dry_run: bool = False
     """true: a dry run; absent or false: real time"""
     trace: Json = {}
     """of a replayed trace: rows read, and dropped by reason; absent without one"""

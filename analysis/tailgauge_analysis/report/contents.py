@@ -51,7 +51,7 @@ def contents(findings: Findings) -> Json:
         "scenario": text(run["scenario"].get("name")) or run["run_id"],
         "description": text(run["scenario"].get("description")),
         "verdict": findings.verdict,
-        "rehearsal": run["virtual"],
+        "dry_run": run["dry_run"],
         "exit_code": int(findings.exit_code),
         "reasons": [asdict(reason) for reason in findings.reasons],
         "explanations": findings.explanations,
@@ -92,7 +92,7 @@ def contents(findings: Findings) -> Json:
         "bad_seconds": stalls.told(findings.evidence.bad, findings.bad_seconds, findings.beyond),
         "truth": _truth(findings),
         "clocks": clocks.plainly(findings.clocks, findings.calls_between),
-        "certificate": None if run["virtual"] else certificate.plainly(findings.certified),
+        "certificate": None if run["dry_run"] else certificate.plainly(findings.certified),
         "environment": _environment(findings),
         "problems": [{"kind": p.kind, "text": plain(p.text, 500)} for p in findings.frames.problems],
     }
@@ -231,11 +231,11 @@ def _slo(outcome: Outcome, beyond: str) -> Json:
 
 def _stamps(findings: Findings) -> Json:
     facts = findings.evidence.stamps
-    out: Json = {key: value for key, value in asdict(facts).items() if key != "handover_ms"}
+    out: Json = {key: value for key, value in asdict(facts).items() if key != "receive_lag_ms"}
     out["first_interval_share"] = facts.first_interval_share
     out["chunk_interval_share"] = facts.chunk_intervals / facts.chunks if facts.chunks else 0.0
     for key, at in (("p50", 0), ("p99", 1), ("max", 2)):
-        out[f"handover_{key}_ms"] = facts.handover_ms[at] if facts.handover_ms else None
+        out[f"receive_lag_{key}_ms"] = facts.receive_lag_ms[at] if facts.receive_lag_ms else None
     return out
 
 
@@ -300,8 +300,8 @@ def command(run: Json) -> str | None:
         return None
     words = ["tailgauge", "run", run["scenario_file"]]
     local = len(run["workers"]) - elsewhere(run)
-    if run["virtual"]:
-        words.append("--virtual")
+    if run["dry_run"]:
+        words.append("--dry-run")
     elif local > 1:
         words += ["--workers", str(local)]
     words += [word for text in run["overrides"] for word in ("--set", text)]
@@ -320,6 +320,6 @@ def besides(run: Json) -> str:
     away = elsewhere(run)
     if away:
         said += f" {plural(away, 'worker')} ran on other machines: start as many there with `tailgauge worker --master HOST:PORT`."
-    if not run["target"].get("simulated") and not run["virtual"]:
+    if not run["target"].get("simulated") and not run["dry_run"]:
         said += " The target is asked again, and may answer otherwise."
     return said

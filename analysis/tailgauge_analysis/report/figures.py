@@ -222,7 +222,7 @@ def _client(findings: Findings) -> Figure | None:
     panels = (
         ("cpu_share", 100, "CPU<br>(% of a core)", "%{y:.3~g}%"),
         ("loop_lag_max_ns", 1e-6, "loop lag,<br>worst (ms)", "%{y:,.4~g} ms"),
-        ("handover_max_ns", 1e-6, "hand-over lag,<br>worst (ms)", "%{y:,.4~g} ms"),
+        ("receive_lag_max_ns", 1e-6, "receive lag,<br>worst (ms)", "%{y:,.4~g} ms"),
     )
     for i, (worker, rows) in enumerate(health.groupby("worker")):
         binned = rows.groupby((rows["at_ns"] / 1e9 // step).astype(int))[[name for name, *_ in panels]].max()
@@ -234,7 +234,7 @@ def _client(findings: Findings) -> Figure | None:
     for row, (_, _, title, _) in enumerate(panels, 1):
         plot.update_yaxes(title_text=title, rangemode="tozero", row=row, col=1)
     _time_axis(plot, 3)
-    caption = "Hand-over lag: from the kernel's stamp of the bytes to our reading them. It does not move kernel-stamped times."
+    caption = "Receive lag: from the kernel's stamp of the bytes to our reading them. It does not move kernel-stamped times."
     return _figure("client", "The client's own state", caption, 480, plot)
 
 

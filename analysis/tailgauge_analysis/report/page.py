@@ -60,12 +60,12 @@ WAITS = {
 
 def word(contents: Json) -> str:
     """The verdict as it is printed: a rehearsal never goes without that word."""
-    return f"{contents['verdict']} rehearsal" if contents["rehearsal"] else str(contents["verdict"])
+    return f"{contents['verdict']} dry run" if contents["dry_run"] else str(contents["verdict"])
 
 
 def meaning(contents: Json) -> str:
     """What the verdict says of the numbers."""
-    if not contents["rehearsal"]:
+    if not contents["dry_run"]:
         return MEANING[contents["verdict"]]
     return f"{REHEARSAL} {MEANING['INVALID']}" if contents["verdict"] == "INVALID" else REHEARSAL
 

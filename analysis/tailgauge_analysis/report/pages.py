@@ -88,7 +88,7 @@ RUN_KEYS = (
     ("ended_at_ns", "master's clock at the end of the drain; null if that never came"),
     ("seed", "seed of arrivals, sizes and prompts"),
     ("arrival", "open, closed or partly open"),
-    ("virtual", "true: a rehearsal on the simulated endpoint's virtual clock; absent or false: real time"),
+    ("dry_run", "true: a rehearsal on the simulated endpoint's virtual clock; absent or false: real time"),
     ("trace", "of a replayed trace: rows read, and dropped by reason; absent without one"),
     ("estimate", "calls, tokens and cost expected before the run, null where unknown; absent in older runs"),
     ("tokens_per_word", "tokens a word of the prompts' text, as learnt before the run; null if unknown"),
@@ -126,7 +126,7 @@ STABLE_KEYS = (
     ("schema_version", "version of these keys; 1 had other names"),
     (
         "run",
-        "run_id, scenario, description, rehearsal (true: on the virtual clock), state, times of the steady stage, rates offered and ok, target, preflight, reproduce (the command that runs it again)",
+        "run_id, scenario, description, dry_run (true: on the virtual clock), state, times of the steady stage, rates offered and ok, target, preflight, reproduce (the command that runs it again)",
     ),
     (
         "verdict",
@@ -214,7 +214,7 @@ REPORT_KEYS = (
     ("smaller_groups", "groups that are not shown"),
     (
         "stamps",
-        "exact and interval stamps, kernel and user stamps, attempts that opened a connection, hand-over lag",
+        "exact and interval stamps, kernel and user stamps, attempts that opened a connection, receive lag",
     ),
     ("other_failures", "attempts that ended with a rarer error"),
     (

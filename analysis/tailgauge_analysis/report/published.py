@@ -20,14 +20,14 @@ STABLE = (
     "slo", "definitions",
 )  # fmt: skip
 _TOLD = (  # keys of the contents that are published under another name, or within another key
-    "report_version", "run_id", "scenario", "description", "rehearsal", "verdict", "reasons", "explanations", "gates", "run",
+    "report_version", "run_id", "scenario", "description", "dry_run", "verdict", "reasons", "explanations", "gates", "run",
     "latency", "by_traffic", "failures", "slos",
 )  # fmt: skip
 
 
 def published(contents: Json) -> Json:
     """What report.json holds."""
-    named = {key: contents[key] for key in ("run_id", "scenario", "description", "rehearsal")}
+    named = {key: contents[key] for key in ("run_id", "scenario", "description", "dry_run")}
     tables = {ALL: contents["latency"]} | {
         f"{name} (traffic)" if name == ALL else name: rows for name, rows in contents["by_traffic"].items()
     }

@@ -203,7 +203,7 @@ def exact(e: Evidence) -> Said | None:
         text += f" Most on worker {worst.worker}: {share(worst.first_interval_share)}."
     late_ms = thresholds.USER_LAG_NS / 1e6
     late = bool(e.bad.spells) or any(w.loop_lag_max_ms > late_ms for w in e.workers)
-    mostly_prompt = (e.stamps.handover_ms or (0.0,))[0] <= late_ms
+    mostly_prompt = (e.stamps.receive_lag_ms or (0.0,))[0] <= late_ms
     if late and not (e.stamps.first_interval_share > BUNCHED and mostly_prompt):
         more = sentence(more_workers(e.frames, e.steady))
         return DEGRADED, text, f"{more}, and see below what the client was doing meanwhile."

@@ -31,7 +31,7 @@ class Worker:
     loop_lag_p99_ms: float
     loop_lag_max_ms: float
     seconds_lagging: int
-    handover_max_ms: float
+    receive_lag_max_ms: float
     dispatch_late_max_ms: float
     gc_max_ms: float
     rss_max_bytes: int
@@ -40,8 +40,8 @@ class Worker:
     clock_step_max_ms: float
     seconds_beyond_user: int
     first_interval_share: float | None
-    handover_p50_ms: float | None
-    handover_p99_ms: float | None
+    receive_lag_p50_ms: float | None
+    receive_lag_p99_ms: float | None
     dispatch_late_p99_ms: float | None
     pool_waits: int | None
     pool_wait_max_ms: float | None
@@ -76,7 +76,7 @@ def _worker(worker: int, rows: pd.DataFrame, whole_run: pd.DataFrame) -> Worker:
         loop_lag_p99_ms=float(lags.iloc[rank(len(lags), 0.99) - 1]) / 1e6,
         loop_lag_max_ms=float(lags.iloc[-1]) / 1e6,
         seconds_lagging=int((lags > LAG_NS).sum()),
-        handover_max_ms=float(rows["handover_max_ns"].max()) / 1e6,
+        receive_lag_max_ms=float(rows["receive_lag_max_ns"].max()) / 1e6,
         dispatch_late_max_ms=float(rows["dispatch_late_max_ns"].max()) / 1e6,
         gc_max_ms=float(rows["gc_pause_ns"].max()) / 1e6,
         rss_max_bytes=int(rows["rss_bytes"].max()),
@@ -85,8 +85,8 @@ def _worker(worker: int, rows: pd.DataFrame, whole_run: pd.DataFrame) -> Worker:
         clock_step_max_ms=float(whole_run["clock_step_ns"].abs().max()) / 1e6,
         seconds_beyond_user=int(((lags > LAG_NS) | (rows["cpu_share"] > thresholds.USER_CPU)).sum()),
         first_interval_share=_share(rows, whole_run),
-        handover_p50_ms=_ms(rows["handover_p50_ns"].median()),
-        handover_p99_ms=_ms(rows["handover_p99_ns"].max()),
+        receive_lag_p50_ms=_ms(rows["receive_lag_p50_ns"].median()),
+        receive_lag_p99_ms=_ms(rows["receive_lag_p99_ns"].max()),
         dispatch_late_p99_ms=_ms(rows["dispatch_late_p99_ns"].max()),
         pool_waits=grown("pool_waits", rows, whole_run),
         pool_wait_max_ms=_ms(rows["pool_wait_max_ns"].max()),

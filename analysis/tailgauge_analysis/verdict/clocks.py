@@ -42,7 +42,7 @@ class Clocks:
 def clocks(frames: Frames) -> Clocks:
     """Of the workers that left rows."""
     run = frames.run
-    if run["virtual"]:
+    if run["dry_run"]:
         return Clocks({}, ())
     wrote = {worker for (_, worker), n in frames.rows.items() if n}
     there = [w for w in run["workers"] if w["worker"] in wrote]

@@ -170,7 +170,7 @@ def presence(frames: Frames) -> Presence | None:
         mine = frames.attempts[frames.attempts["worker"] == worker]
         begun = np.sort(mine["dispatched_at_ns"].to_numpy(np.float64))
         ended = np.sort(mine["ended_at_ns"].dropna().to_numpy(np.float64))
-        slack = IN_FLIGHT_SLACK_NS + (health["handover_max_ns"] + health["loop_lag_max_ns"]).to_numpy(
+        slack = IN_FLIGHT_SLACK_NS + (health["receive_lag_max_ns"] + health["loop_lag_max_ns"]).to_numpy(
             np.float64
         )
         closed = np.sort(mine.loc[mine["ended_at_ns"].notna(), "dispatched_at_ns"].to_numpy(np.float64))

@@ -35,7 +35,7 @@ from tailgauge_analysis.text.quantile import bound, quantile
 Mask = npt.NDArray[np.bool_]
 FIGURES = (("ttft_sent", OFFERED), ("chunk_gap", SUCCESSES))
 PS = (0.5, 0.99)
-_LAGS = ("loop_lag_max_ns", "handover_max_ns", "dispatch_late_max_ns")
+_LAGS = ("loop_lag_max_ns", "receive_lag_max_ns", "dispatch_late_max_ns")
 _SAID = ("its event loop was late", "its reads were late", "its requests left late")
 
 

@@ -30,7 +30,7 @@ class Stamps:
     kernel_attempts: int
     user_attempts: int
     new_connections: int  # attempts that opened one: their times since scheduled contain it
-    handover_ms: tuple[float, ...] | None  # at chunks.LAG_PS
+    receive_lag_ms: tuple[float, ...] | None  # at chunks.LAG_PS
 
     @property
     def first_interval_share(self) -> float:
@@ -52,7 +52,7 @@ def stamps(frames: Frames, steady: Steady) -> Stamps:
         kernel_attempts=int(by.get("kernel", 0)),
         user_attempts=int(by.get("user", 0)),
         new_connections=int(steady.attempts["connection_is_new"].eq(True).sum()),
-        handover_ms=tuple(lag / 1e6 for lag in lags) if lags else None,
+        receive_lag_ms=tuple(lag / 1e6 for lag in lags) if lags else None,
     )
 
 

@@ -70,7 +70,7 @@ def reasons(gates: Sequence[Gate], evidence: Evidence) -> list[Reason]:
 
 def applies(gate: Gate, evidence: Evidence) -> bool:
     """Whether a gate has a meaning: on the virtual clock there was no client that could be late."""
-    return not (gate.of_client and evidence.frames.run["virtual"])
+    return not (gate.of_client and evidence.frames.run["dry_run"])
 
 
 def worst(found: list[Reason]) -> str:

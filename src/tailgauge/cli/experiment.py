@@ -66,7 +66,7 @@ def calibrate(
 @click.option(
     "--workers", type=click.IntRange(1, 256), default=1, show_default=True, help="Worker processes."
 )
-@click.option("--virtual", is_flag=True, help="The rehearsal alone, in virtual time: nothing is sent.")
+@click.option("--dry-run", is_flag=True, help="The rehearsal alone, in virtual time: nothing is sent.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path(), help="Folder for runs/ and reports/.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the summary.")
 def checkup(
@@ -74,7 +74,7 @@ def checkup(
     quick: bool,
     sets: tuple[str, ...],
     workers: int,
-    virtual: bool,
+    dry_run: bool,
     out: Path,
     as_json: bool,
 ) -> None:
@@ -90,9 +90,9 @@ def checkup(
     pairs += [("target.url", target)] if target else []
     spelt = {"target.url": "--target"} if target else {}
     told: dict[str, Any] = {"out": out, "workers": workers, "certificate": None}
-    settings = resolve("checkup", pairs, spelt=spelt, sends=not virtual, **told)
-    told["sends"] = not virtual
-    sys.exit(answer(["checkup"], [settings], duration=None, virtual=virtual, as_json=as_json, **told))
+    settings = resolve("checkup", pairs, spelt=spelt, sends=not dry_run, **told)
+    told["sends"] = not dry_run
+    sys.exit(answer(["checkup"], [settings], duration=None, dry_run=dry_run, as_json=as_json, **told))
 
 
 def answer(
@@ -100,7 +100,7 @@ def answer(
     settings: Sequence[Settings],
     *,
     duration: float | None,
-    virtual: bool,
+    dry_run: bool,
     as_json: bool,
     out: Path,
     workers: int,
@@ -119,7 +119,7 @@ def answer(
     (one,) = settings
     pairs = tuple(override(text) for text in one.overrides)
     base = Base(find(arguments[0]), one.scenario, pairs, out, workers, certificate)
-    made = command(base, Asked(virtual=not sends or virtual, overrides=one.overrides), _say)
+    made = command(base, Asked(dry_run=not sends or dry_run, overrides=one.overrides), _say)
     paths = {kind: str(getattr(made, kind)) for kind in ("html", "markdown", "json", "junit")}
     click.echo(json.dumps({**made.data, "report": paths}) if as_json else made.summary)
     return Exit(made.data["exit_code"])

@@ -96,7 +96,7 @@ cli.add_command(checkup)
     help="The same for the cost, in the price file's currency; see docs/prices.md.",
 )
 @click.option(
-    "--virtual",
+    "--dry-run",
     is_flag=True,
     help="Rehearse it on the simulated endpoint in virtual time: seconds instead of minutes, nothing is sent.",
 )
@@ -134,7 +134,7 @@ def run(
     max_requests: int | None,
     max_tokens: int | None,
     max_cost: float | None,
-    virtual: bool,
+    dry_run: bool,
     certificate: Path | None,
     out: Path,
     as_json: bool,
@@ -152,26 +152,26 @@ def run(
         "guard.max_tokens": ("--max-tokens", max_tokens),
         "guard.max_cost": ("--max-cost", max_cost),
     }
-    if virtual and ((workers or 1) > 1 or expect_workers):
-        raise UsageError("--virtual: a rehearsal is one worker: leave out --workers and --expect-workers")
-    if virtual and web:
+    if dry_run and ((workers or 1) > 1 or expect_workers):
+        raise UsageError("--dry-run: a rehearsal is one worker: leave out --workers and --expect-workers")
+    if dry_run and web:
         raise UsageError("--web: a rehearsal takes seconds and has no page: leave it out")
-    if virtual and certificate:
+    if dry_run and certificate:
         raise UsageError("--certificate: a rehearsal sends nothing: leave it out")
     children, elsewhere, address = run_command.hands(workers, expect_workers, bind)
     page = run_command.page(web, metrics=metrics)
     told: dict[str, Any] = {
         "out": out,
         "workers": children + elsewhere,
-        "sends": not virtual,
+        "sends": not dry_run,
         "certificate": certificate,
     }
     settings = [run_command.settings_of(scenario, options, duration, sets, told) for scenario in scenarios]
     if any(each.scenario.experiment for each in settings):
         if elsewhere or page:
             raise UsageError("--expect-workers, --web: an experiment makes runs of its own: leave them out")
-        sys.exit(answer(scenarios, settings, duration=duration, virtual=virtual, as_json=as_json, **told))
-    if virtual:
+        sys.exit(answer(scenarios, settings, duration=duration, dry_run=dry_run, as_json=as_json, **told))
+    if dry_run:
         sys.exit(Exit.worst(run_command.rehearse(each, click.echo, as_json=as_json) for each in settings))
     run_command.check_reachable(settings, address)
     run_command.check_keys(settings)
@@ -213,7 +213,7 @@ def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> None:
             "exit_code": int(made.exit_code),
             "summary": made.summary,
         }
-        kept = ("verdict", "rehearsal", "conservation", "certificate")
+        kept = ("verdict", "dry_run", "conservation", "certificate")
         click.echo(json.dumps({**facts, **{key: made.data[key] for key in kept}}))
     else:
         click.echo(made.summary)

@@ -1,4 +1,4 @@
-"""`tailgauge run --virtual`: a rehearsal from a scenario to a run folder like any other.
+"""`tailgauge run --dry-run`: a rehearsal from a scenario to a run folder like any other.
 
 Rule: what virtual time cannot show is refused before anything is written; what it leaves out is told in the notes.
 """
@@ -83,7 +83,7 @@ def _conclude(
 def _facts(scenario: Scenario, scenario_file: str, overrides: tuple[str, ...]) -> dict[str, Any]:
     second = scenario.second_target
     return {
-        "virtual": True,
+        "dry_run": True,
         "scenario": scenario.model_dump(mode="json"),
         "scenario_file": scenario_file,
         "overrides": list(overrides),
@@ -101,21 +101,21 @@ def _possible(scenario: Scenario, schedule: Schedule) -> None:
     for name, traffic in scenario.traffic.items():
         if traffic.pattern == "batch":
             raise UsageError(
-                f"--virtual: traffic.{name}: message batches are not rehearsed: run it without --virtual"
+                f"--dry-run: traffic.{name}: message batches are not rehearsed: run it without --dry-run"
             )
         if traffic.reader.bytes_per_s is not None:
             raise UsageError(
-                f"--virtual: traffic.{name}.reader: there are no sockets in virtual time that a slow reader could fill: run it without --virtual"
+                f"--dry-run: traffic.{name}.reader: there are no sockets in virtual time that a slow reader could fill: run it without --dry-run"
             )
     if scenario.simulated.proxy != ProxyTable():
         raise UsageError(
-            "--virtual: simulated.proxy: a proxy holds bytes back, and a rehearsal has none: run it without --virtual"
+            "--dry-run: simulated.proxy: a proxy holds bytes back, and a rehearsal has none: run it without --dry-run"
         )
     outputs = float((schedule.output_tokens * schedule.turns).sum())
     per_chunk = scenario.simulated.tokens_per_chunk
     if outputs / per_chunk > MAX_CHUNKS:
         raise UsageError(
-            f"--virtual: some {outputs / per_chunk:,.0f} chunks are planned, and a report reads at most {MAX_CHUNKS:,}: "
+            f"--dry-run: some {outputs / per_chunk:,.0f} chunks are planned, and a report reads at most {MAX_CHUNKS:,}: "
             "plan shorter answers, or more tokens in a chunk (simulated.tokens_per_chunk)"
         )
 

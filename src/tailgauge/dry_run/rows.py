@@ -11,7 +11,7 @@ from array import array
 from tailgauge.dry_run.service import Service
 from tailgauge.protocols.decoder import KIND_CODE
 from tailgauge.rows.chunks import Chunks
-from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON, AttemptRow, TruthRow
+from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON, AttemptRow, ServerLogRow
 from tailgauge.simulator import tokens
 from tailgauge.simulator.ask import Prompted
 from tailgauge.simulator.exchange import Exchange
@@ -50,7 +50,7 @@ def chunks_of(times: list[int], sizes: list[int], kinds: list[str]) -> Chunks:
     )  # fmt: skip
 
 
-def complete(row: TruthRow, service: Service) -> None:
+def complete(row: ServerLogRow, service: Service) -> None:
     """What the endpoint's own row says of the chunks."""
     until_ns = row.cancelled_at_ns if row.cancelled_at_ns is not None else 1 << 62
     row.chunk_sent_at_ns, _, _ = service.chunks(until_ns)

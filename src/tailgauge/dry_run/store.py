@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from tailgauge.rows.chunks import Chunks
 from tailgauge.rows.parquet import Segment, chunk_table, compact, row_table, write_part
 from tailgauge.rows.run_folder import RunFolder
-from tailgauge.rows.schema import AttemptRow, RequestRow, TruthRow
+from tailgauge.rows.schema import AttemptRow, RequestRow, ServerLogRow
 
 ROWS_AT_ONCE = 300_000
 _OF_WORKER = ("requests", "attempts", "chunks", "health")
@@ -25,7 +25,7 @@ class Rows(Protocol):
     def attempt(self, row: AttemptRow) -> None:
         """A call is through, on both sides."""
 
-    def truth(self, row: TruthRow) -> None:
+    def truth(self, row: ServerLogRow) -> None:
         """The endpoint's own row of it."""
 
     def chunks(self, key: tuple[int, int, int], chunks: Chunks) -> None:
@@ -51,7 +51,7 @@ class Store:
         """Append an attempt row."""
         self._append("attempts", row)
 
-    def truth(self, row: TruthRow) -> None:
+    def truth(self, row: ServerLogRow) -> None:
         """Append a row of the endpoint's truth."""
         self._append("target", row)
 

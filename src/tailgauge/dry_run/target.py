@@ -15,7 +15,7 @@ from tailgauge.dry_run.engine_service import EngineService
 from tailgauge.dry_run.event_queue import Agenda
 from tailgauge.dry_run.law_service import LawService
 from tailgauge.dry_run.service import Client, Service
-from tailgauge.rows.schema import TruthRow
+from tailgauge.rows.schema import ServerLogRow
 from tailgauge.simulator import anthropic, openai
 from tailgauge.simulator.ask import Ask, Refused
 from tailgauge.simulator.behaviours import Behaviours
@@ -65,7 +65,7 @@ class VirtualTarget:
         name = "/".join((RUN, *map(str, key)))
         wire: Wire = openai if protocol == "openai" else anthropic
         now_ns = self._agenda.now_ns()
-        row = TruthRow(name, *key, wire.NAME, 200, now_ns, None, None, [], None, None, 0, 0)
+        row = ServerLogRow(name, *key, wire.NAME, 200, now_ns, None, None, [], None, None, 0, 0)
         self._number += 1
         return Exchange(self.behaviours, row, wire, self._number)
 

@@ -19,7 +19,7 @@ from tailgauge.experiments.answer import Answer
 from tailgauge.experiments.conduct import BY_HAND, Conducted, conduct
 from tailgauge.experiments.contents import About, Told
 from tailgauge.experiments.ledger import Ledger
-from tailgauge.experiments.runners import Real, Virtual
+from tailgauge.experiments.runners import DryRun, Real
 from tailgauge.experiments.steps import Base
 from tailgauge.experiments.table import made
 from tailgauge.experiments.write import Written, write
@@ -33,9 +33,9 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """How: `virtual`, the rehearsal alone; `overrides` as they were given."""
+    """How: `dry_run`, the rehearsal alone; `overrides` as they were given."""
 
-    virtual: bool
+    dry_run: bool
     overrides: tuple[str, ...]
 
 
@@ -43,15 +43,15 @@ def command(base: Base, asked: Asked, say: Say) -> Written:
     """Conduct it and write its answer."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was started is stopped
     for target in filter(None, (base.scenario.target, base.scenario.second_target)):
-        if not asked.virtual:
+        if not asked.dry_run:
             key_for(
                 target.url, target.protocol, target.api_key_env
             )  # a missing key is told before anything starts
     started_at, run_id = utc_now(), new_run_id(base.scenario.name)
     with tempfile.TemporaryDirectory(prefix="tailgauge-experiment-") as name:
         folder = Path(name)
-        if asked.virtual:
-            done = conduct(made(base), base, Virtual(base.out), folder, say)
+        if asked.dry_run:
+            done = conduct(made(base), base, DryRun(base.out), folder, say)
             planned, expected = _plan(done.ledger, base), ""
         else:
             planned, expected = _rehearsed(base, folder, say)
@@ -64,7 +64,7 @@ def command(base: Base, asked: Asked, say: Say) -> Written:
         target=base.scenario.target.url,
         started_at=started_at,
         command=_line(base, asked),
-        rehearsal=asked.virtual,
+        dry_run=asked.dry_run,
         planned=tuple(planned),
         took=_took(done),
         expected=expected,
@@ -87,7 +87,7 @@ def _answer(done: Conducted) -> Answer:
 def _rehearsed(base: Base, folder: Path, say: Say) -> tuple[list[str], str]:
     """Rehearse it, and say what it will take; UsageError where that is more than its guard allows."""
     say("rehearsing in virtual time")
-    done = conduct(made(base), base, Virtual(folder), folder, lambda _: None)
+    done = conduct(made(base), base, DryRun(folder), folder, lambda _: None)
     lines = _plan(done.ledger, base)
     for line in lines:
         say(line)
@@ -132,7 +132,7 @@ def _took(done: Conducted) -> str:
 
 def _line(base: Base, asked: Asked) -> str:
     """The command that does the same again."""
-    words = ["tailgauge", "run", base.path.name, *(["--virtual"] if asked.virtual else [])]
+    words = ["tailgauge", "run", base.path.name, *(["--dry-run"] if asked.dry_run else [])]
     for text in asked.overrides:
         words += ["--set", text]
     return shlex.join(words)

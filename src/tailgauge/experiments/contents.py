@@ -28,7 +28,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What is said of an experiment beside its answer. `rehearsal`: the answer itself is of the virtual clock;
+    """What is said of an experiment beside its answer. `dry_run`: the answer itself is of the virtual clock;
     `planned` and `took` are lines on what was expected and used, `expected` the answer of the rehearsal before it.
     """
 
@@ -38,7 +38,7 @@ class About:
     target: str
     started_at: str
     command: str
-    rehearsal: bool
+    dry_run: bool
     planned: tuple[str, ...]
     took: str
     expected: str

@@ -17,7 +17,7 @@ from tailgauge_analysis.text.json_values import Json
 COLUMNS = 100
 BETWEEN = "  "
 LONGEST_WORD = 40  # that is not broken
-VIRTUAL = "A rehearsal on the virtual clock of the simulated endpoint: nothing was sent to a real target."
+DRY_RUN = "A rehearsal on the virtual clock of the simulated endpoint: nothing was sent to a real target."
 
 
 def markdown(contents: Json) -> str:
@@ -36,7 +36,7 @@ def markdown(contents: Json) -> str:
 
 def terminal(contents: Json, page: Path) -> str:
     """What a user reads first."""
-    word = f"{contents['verdict']} rehearsal" if contents["rehearsal"] else contents["verdict"]
+    word = f"{contents['verdict']} dry run" if contents["dry_run"] else contents["verdict"]
     lines = [f"{word}  {contents['run_id']}", *_wrapped(contents["sentence"])]
     lines += [line for text in contents["remarks"] for line in _wrapped(f"  - {text}")]
     lines += _columns(contents["table"])
@@ -58,7 +58,7 @@ def how(contents: Json) -> list[str]:
 def notes(contents: Json) -> list[str]:
     """What the reader should know before the table."""
     bad = [run for run in contents["runs"] if run["verdict"] == "INVALID"]
-    said = [VIRTUAL] if contents["rehearsal"] else []
+    said = [DRY_RUN] if contents["dry_run"] else []
     if bad:
         said.append(
             f"{plural(len(bad), 'run')} INVALID and not counted: {bad[0]['name']}: {bad[0]['reason']}"

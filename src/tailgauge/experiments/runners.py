@@ -39,7 +39,7 @@ class Runner(Protocol):
         """Run each in turn; yields its run folder as soon as it is whole. Raises TailgaugeError where none came about."""
 
 
-class Virtual:
+class DryRun:
     """Rehearsals on the virtual clock; run folders below `out`."""
 
     sends = False

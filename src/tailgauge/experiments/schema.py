@@ -36,7 +36,7 @@ KEYS: Json = {
     "cases": listing(_CASE, "as in junit.xml"),
     "runs": listing(_RUN, "in the order in which they ran"),
     "smallest": said("smallest effect that it detects; may be empty", TEXT),
-    "rehearsal": said("true: on the virtual clock alone", {"type": "boolean"}),
+    "dry_run": said("true: on the virtual clock alone", {"type": "boolean"}),
     "expected": said("the answer of the rehearsal before it; may be empty", TEXT),
     "planned": said("what the rehearsal said that it would take", TEXTS),
     "took": said("what it took", TEXT),

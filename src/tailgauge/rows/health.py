@@ -22,7 +22,7 @@ class HealthRow:
     chunks: Annotated[int, ("int64", "content chunks decoded so far")]
     reads: Annotated[int, ("int64", "socket reads so far")]
     loop_lag_max_ns: Annotated[int, ("int64", "largest lateness of a 50 ms timer in the second")]
-    handover_max_ns: Annotated[int, ("int64", "largest read_at - arrived_at in the second")]
+    receive_lag_max_ns: Annotated[int, ("int64", "largest read_at - arrived_at in the second")]
     dispatch_late_max_ns: Annotated[int, ("int64", "largest dispatched_at - scheduled_at in the second")]
     cpu_share: Annotated[float, ("float64", "CPU time of the process over the second, 1 = one core")]
     gc_pause_ns: Annotated[int, ("int64", "time spent in Python's garbage collector in the second")]
@@ -32,11 +32,11 @@ class HealthRow:
     first_chunks: Annotated[int | None, ("int64", "first chunks so far, preflight excepted")] = None
     first_intervals: Annotated[int | None, ("int64", "of these, interval-stamped")] = None
     chunk_intervals: Annotated[int | None, ("int64", "of the chunks so far, interval-stamped")] = None
-    handover_p50_ns: Annotated[
+    receive_lag_p50_ns: Annotated[
         int | None,
         ("int64", "median of read_at - arrived_at over the reads decoded in the second; null without"),
     ] = None
-    handover_p99_ns: Annotated[int | None, ("int64", "99% of them are at most so late")] = None
+    receive_lag_p99_ns: Annotated[int | None, ("int64", "99% of them are at most so late")] = None
     dispatch_late_p99_ns: Annotated[
         int | None,
         ("int64", "99% of the second's requests were dispatched at most so late; null without any"),

@@ -12,10 +12,10 @@ Schema history (docs/data-format.md repeats it; every version has a fixture that
   2  0.1.0  target: engine, cancellation, bill, cache, limits and faults of the simulated endpoint
   3  0.1.0  requests: name, tags, winner, join, held hedges; attempts: target, streaming, thinking, tools, fields,
             phases, slow readers, and what the client knew of the prompt cache
-  4  0.1.0  health: interval stamps, quantiles of the hand-over lag and of late dispatch, waits for connections, what
+  4  0.1.0  health: interval stamps, quantiles of the receive lag and of late dispatch, waits for connections, what
             TCP lost; attempts: the wait for a connection; chunks: exact, and
             gap_ns and lag_ns, which are null where the row before says it
-  5  0.1.0  names only: run.json: owner -> master
+  5  0.1.0  names only: handover_* -> receive_lag_*; run.json: owner -> master, virtual -> dry_run
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class AttemptRow:
     events: Annotated[int, _c("int32", "SSE events received, of any kind")] = 0
     reads: Annotated[int, _c("int32", "socket reads that returned data")] = 0
     body_bytes: Annotated[int, _c("int64", "bytes received after the headers, on the wire")] = 0
-    handover_max_ns: Annotated[
+    receive_lag_max_ns: Annotated[
         int | None, _c("int64", "largest read_at - arrived_at of its reads: our own lag")
     ] = None
     stamps: Annotated[str, _c("string", "kernel or user: who stamped the reads")] = "kernel"
@@ -304,7 +304,7 @@ class ChunkRow:
 
 
 @dataclass(slots=True)
-class TruthRow:
+class ServerLogRow:
     """What the simulated endpoint really did, one row a call; joined by x-client-request-id."""
 
     client_request_id: Annotated[str, _c("string", "run/request/leg/attempt as sent by the client")]
@@ -358,7 +358,7 @@ TABLES: dict[str, type] = {
     "attempts": AttemptRow,
     "chunks": ChunkRow,
     "health": HealthRow,
-    "target": TruthRow,
+    "target": ServerLogRow,
 }
 
 

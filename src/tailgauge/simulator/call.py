@@ -11,7 +11,7 @@ from time import monotonic_ns
 
 from aiohttp import web
 
-from tailgauge.rows.schema import TruthRow
+from tailgauge.rows.schema import ServerLogRow
 from tailgauge.simulator import tokens
 from tailgauge.simulator.ask import decode
 from tailgauge.simulator.exchange import Exchange
@@ -100,7 +100,7 @@ class CallInHand:
         return await send_whole(self._request, row, response)
 
 
-async def send_whole(request: web.Request, row: TruthRow, response: web.Response) -> web.Response:
+async def send_whole(request: web.Request, row: ServerLogRow, response: web.Response) -> web.Response:
     """Send it here, not after the handler's return: the truth takes the clock beside the write."""
     await response.prepare(request)
     now_ns = monotonic_ns()

@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from tailgauge.rows.schema import TruthRow
+from tailgauge.rows.schema import ServerLogRow
 from tailgauge.simulator import content, faults, models
 from tailgauge.simulator.ask import Ask, Prompted, Refused, Reply
 from tailgauge.simulator.behaviours import Behaviours
@@ -37,7 +37,7 @@ class Exchange:
     ask: Ask
     reply: Reply
 
-    def __init__(self, behaviours: Behaviours, row: TruthRow, wire: Wire, number: int) -> None:
+    def __init__(self, behaviours: Behaviours, row: ServerLogRow, wire: Wire, number: int) -> None:
         self.behaviours, self.row, self.wire, self.number = behaviours, row, wire, number
         self.key = draw_key(row.client_request_id, number)
         self.fault: Fault | None = None

@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tailgauge.rows.schema import TruthRow
+from tailgauge.rows.schema import ServerLogRow
 from tailgauge.simulator import answers
 from tailgauge.simulator.ask import MAX_BODY_BYTES, Refused
 from tailgauge.simulator.behaviours import Behaviours
@@ -107,7 +107,7 @@ class Endpoint:
             self._closed.clear()
             await self._closed.wait()
 
-    def _close(self, row: TruthRow) -> None:
+    def _close(self, row: ServerLogRow) -> None:
         self._log.close(row)
         self._closed.set()
 

@@ -1,7 +1,7 @@
 """The truth log: what the endpoint really did, call by call, in memory and as Parquet.
 
 Rule: a row is opened when its call is received and belongs to its call until it is closed; the log only counts, drops
-and hands out copies. `tailgauge.rows.schema.TruthRow` names the columns.
+and hands out copies. `tailgauge.rows.schema.ServerLogRow` names the columns.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tailgauge.rows.schema import SCHEMA_VERSION, TruthRow, columns
+from tailgauge.rows.schema import SCHEMA_VERSION, ServerLogRow, columns
 
 MAX_STAMPS = 2_000_000  # some 80 MB
 
@@ -37,21 +37,21 @@ class TruthLog:
         self.dropped = 0
         self._max_stamps = max_stamps
         self._stamps = 0
-        self._open: dict[int, TruthRow] = {}
-        self._closed: deque[TruthRow] = deque()
+        self._open: dict[int, ServerLogRow] = {}
+        self._closed: deque[ServerLogRow] = deque()
 
-    def open(self, client_request_id: str, protocol: str, received_at_ns: int) -> TruthRow:
+    def open(self, client_request_id: str, protocol: str, received_at_ns: int) -> ServerLogRow:
         """A new row, for the call to fill in."""
         # A header may hold bytes that are no text, which Parquet would refuse when the whole log is asked for.
         name = client_request_id.encode("utf-8", "replace").decode()
         request, leg, attempt = parse_call(name) or (None, None, None)
-        row = TruthRow(
+        row = ServerLogRow(
             name, request, leg, attempt, protocol, 200, received_at_ns, None, None, [], None, None, 0, 0
         )  # fmt: skip
         self._open[id(row)] = row
         return row
 
-    def close(self, row: TruthRow) -> None:
+    def close(self, row: ServerLogRow) -> None:
         """The call is over and its row will not change."""
         del self._open[id(row)]
         self._closed.append(row)
@@ -64,14 +64,14 @@ class TruthLog:
         """Calls of a run whose rows may still change: an engine may go on after their clients have left."""
         return sum(_of_run(row, run) for row in self._open.values())
 
-    def rows(self, run: str) -> list[TruthRow]:
+    def rows(self, run: str) -> list[ServerLogRow]:
         """Rows of a run, in the order of their end; open calls last and as they stand. No run: all rows."""
         closed = [row for row in self._closed if _of_run(row, run)]
         still = [row for row in self._open.values() if _of_run(row, run)]
         return closed + [replace(row, chunk_sent_at_ns=list(row.chunk_sent_at_ns)) for row in still]
 
 
-def to_parquet(rows: Sequence[TruthRow]) -> bytes:
+def to_parquet(rows: Sequence[ServerLogRow]) -> bytes:
     """The rows as a Parquet file of the table `target`."""
     import pyarrow as pa  # a third of a second, which the server's start need not wait for
     import pyarrow.parquet as pq
@@ -94,11 +94,11 @@ def to_parquet(rows: Sequence[TruthRow]) -> bytes:
     return out.getvalue()
 
 
-def _of_run(row: TruthRow, run: str) -> bool:
+def _of_run(row: ServerLogRow, run: str) -> bool:
     name = row.client_request_id
     return not run or name == run or name.startswith(run + "/")
 
 
-def _weight(row: TruthRow) -> int:
+def _weight(row: ServerLogRow) -> int:
     # A row without a chunk takes room too.
     return len(row.chunk_sent_at_ns) + 1

@@ -67,8 +67,8 @@ class Exchange:
         self.headers: list[tuple[bytes, bytes]] = []
         self.reads = 0
         self.body_bytes = 0
-        self.handover_max_ns = 0  # largest read_at - arrived_at, ever
-        self.handover_recent_ns = 0  # the same since someone looked and set it back
+        self.receive_lag_max_ns = 0  # largest read_at - arrived_at, ever
+        self.receive_lag_recent_ns = 0  # the same since someone looked and set it back
         self.user_stamps = False
         self.done = False
         self._stream: Decoder | None = (
@@ -301,9 +301,9 @@ class Exchange:
         return count
 
     def _note_lag(self, lag_ns: int) -> None:
-        if lag_ns > self.handover_recent_ns:
-            self.handover_recent_ns = lag_ns
-            self.handover_max_ns = max(self.handover_max_ns, lag_ns)
+        if lag_ns > self.receive_lag_recent_ns:
+            self.receive_lag_recent_ns = lag_ns
+            self.receive_lag_max_ns = max(self.receive_lag_max_ns, lag_ns)
 
     # --- the end ----------------------------------------------------------------------------------------------
 

@@ -61,7 +61,9 @@ def _exchange(row: AttemptRow, exchange: Exchange) -> None:
     row.headers_at_ns = exchange.headers_at_ns
     row.cancelled_at_ns = exchange.aborted_at_ns
     row.reads, row.body_bytes = exchange.reads, exchange.body_bytes
-    row.handover_max_ns = exchange.handover_max_ns if exchange.reads and not exchange.bytes_per_s else None
+    row.receive_lag_max_ns = (
+        exchange.receive_lag_max_ns if exchange.reads and not exchange.bytes_per_s else None
+    )
     row.reader_paused_ns = exchange.paused_ns
     row.pool_wait_ns = exchange.pool_wait_ns
     row.stamps = "user" if exchange.user_stamps else "kernel"

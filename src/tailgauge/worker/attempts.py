@@ -156,8 +156,8 @@ class Attempts:
     def _note_reads(self, one: _Open) -> None:
         """Count what was decoded since the last look."""
         counters, exchange, decoder = self._counters, one.exchange, one.decoder
-        counters.handover_max_ns = max(counters.handover_max_ns, exchange.handover_recent_ns)
-        exchange.handover_recent_ns = 0
+        counters.receive_lag_max_ns = max(counters.receive_lag_max_ns, exchange.receive_lag_recent_ns)
+        exchange.receive_lag_recent_ns = 0
         counters.chunks += decoder.chunks - one.chunks
         counters.chunk_intervals += decoder.intervals - one.intervals
         one.chunks, one.intervals = decoder.chunks, decoder.intervals

@@ -157,7 +157,7 @@ def changed(blocks, change):
         (lambda i, b: {"began": b.began - (i == 3)  * 60, "ended": b.ended - (i == 3) * 60}, "at the same time"),
         (lambda _i, _b: {"began": None}, "does not say when it began"),
         (lambda i, _b: {"verdict": "INVALID", "reason": "rows are lost"} if i == 5 else {}, "run-2b is INVALID: rows are lost"),
-        (lambda _i, _b: {"virtual": True, "seed": 1}, "repeats itself"),
+        (lambda _i, _b: {"dry_run": True, "seed": 1}, "repeats itself"),
     ],
 )  # fmt: skip
 def test_what_is_no_experiment_gets_no_word(records, change, said):
@@ -186,7 +186,7 @@ def test_what_a_reader_must_weigh_is_told(records, change, said):
 
 
 def test_rehearsals_need_no_order(records):
-    blocks = changed(experiment(), lambda _i, _b: {"virtual": True, "began": None, "ended": None})
+    blocks = changed(experiment(), lambda _i, _b: {"dry_run": True, "began": None, "ended": None})
 
     assert weighed(records, blocks).data["verdict"] == "worse"
 
@@ -252,7 +252,7 @@ def test_an_arm_is_one_thing_throughout(records):
 
 
 def test_a_rehearsal_is_never_compared_with_a_real_run(records):
-    records[0]["virtual"] = True
+    records[0]["dry_run"] = True
 
     assert "some runs are rehearsals" in weighed(records, experiment()).data["against"][0]
 

@@ -165,18 +165,18 @@ def test_a_run_of_slow_readers_alone_is_a_run(mixed, tmp_path):
 
 
 def test_the_virtual_clock_has_no_client_that_could_be_late(mixed, tmp_path):
-    run = mixed(run={"virtual": True})
+    run = mixed(run={"dry_run": True})
     for i in range(100):
         run.request(i * 100, [{"sent": 90, "first": 100, "stamps": "user"}])
-    real = mixed(run={"virtual": False}, requests=run.requests, attempts=run.attempts, chunks=run.chunks)
-    found = find(load([run.write(tmp_path / "virtual")]))
+    real = mixed(run={"dry_run": False}, requests=run.requests, attempts=run.attempts, chunks=run.chunks)
+    found = find(load([run.write(tmp_path / "dry_run")]))
 
     assert (found.verdict, found.reasons) == (VALID, [])
     assert "client_delay" in [reason.gate for reason in find(load([real.write(tmp_path / "real")])).reasons]
 
 
 def test_the_virtual_clock_excuses_no_lost_row(mixed, tmp_path):
-    run = mixed(run={"virtual": True})
+    run = mixed(run={"dry_run": True})
     for i in range(100):
         run.request(i * 100, [{"first": 100}])
     folder = run.write(tmp_path / "run")

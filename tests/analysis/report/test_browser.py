@@ -87,7 +87,7 @@ def test_the_page_fits_is_drawn_and_axe_finds_no_fault(seen, run, width, scheme)
     assert page["wide"] == []
     assert page["content"] <= width
     assert page["plots"] == page["drawn"] >= 5
-    assert page["verdict"] == {"hostile": "DEGRADED", "everything": "VALID rehearsal"}[run]
+    assert page["verdict"] == {"hostile": "DEGRADED", "everything": "VALID dry run"}[run]
     assert page["dark"] == (scheme == "dark")
     assert [title for title in page["buttons"] if "hare" in title or "loud" in title] == []
     assert ("Zoom" in page["buttons"]) == (width > 760)

@@ -11,14 +11,14 @@ from tailgauge_analysis.report.contents import besides, command
 def run(**changes):
     workers = [{"host": "here"}, {"host": "here"}]
     return {
-        "scenario_file": "mine.toml", "overrides": [], "virtual": False, "workers": workers, "master": {"host": "here"},
+        "scenario_file": "mine.toml", "overrides": [], "dry_run": False, "workers": workers, "master": {"host": "here"},
         "target": {"simulated": True}, **changes,
     }  # fmt: skip
 
 
 def test_file_workers_and_overrides():
     assert command(run(overrides=["seed=7"])) == "tailgauge run mine.toml --workers 2 --set seed=7"
-    assert command(run(virtual=True)) == "tailgauge run mine.toml --virtual"
+    assert command(run(dry_run=True)) == "tailgauge run mine.toml --dry-run"
     assert command(run(scenario_file="")) is None
 
 

@@ -111,6 +111,6 @@ def test_an_engine_tells_queue_prefill_and_decode(tmp_path):
     assert sum(part["share"] for part in parts) == pytest.approx(1)
     assert medians(parts)[NETWORK] == 0
     assert report.published["run"]["reproduce"] == (
-        "tailgauge run streaming.toml --virtual --set target.url=simulated --set simulated.profile=haiku "
+        "tailgauge run streaming.toml --dry-run --set target.url=simulated --set simulated.profile=haiku "
         "--set stages.duration_s=20.0"
     )

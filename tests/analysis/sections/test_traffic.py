@@ -113,17 +113,17 @@ def test_a_report_of_everything_says_so(everything, tmp_path):
 
 
 def test_a_rehearsal_is_never_called_anything_else(mixed, tmp_path):
-    run = mixed(run={"virtual": True})
+    run = mixed(run={"dry_run": True})
     for i in range(50):
         run.request(i * 100, [{"first": 100}])
     report = make([run.write(tmp_path / "run")], tmp_path)
 
-    assert report.summary.startswith("VALID rehearsal  ")
+    assert report.summary.startswith("VALID dry run  ")
     assert (
-        "**VALID rehearsal** A rehearsal on the simulated endpoint's virtual clock"
+        "**VALID dry run** A rehearsal on the simulated endpoint's virtual clock"
         in report.markdown.read_text()
     )
-    assert '<h2 id="verdict">VALID rehearsal</h2>' in report.html.read_text()
+    assert '<h2 id="verdict">VALID dry run</h2>' in report.html.read_text()
     verdicts = {gate["gate"]: gate["verdict"] for gate in report.data["gates"]}
     assert verdicts["client_delay"] == verdicts["clock_offset"] == "not applicable"
     assert verdicts["conservation"] == "passed"

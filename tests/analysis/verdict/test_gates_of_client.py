@@ -131,6 +131,6 @@ def test_a_prompt_worker_sends_us_to_the_target_for_its_interval_stamps(write):
 
 def test_a_rehearsal_has_no_client_to_ask(write):
     evidence = evidence_of(load([write(n=N, chunks=1, **late(19))]))
-    evidence.frames.run["virtual"] = True
+    evidence.frames.run["dry_run"] = True
 
     assert reasons(GATES, evidence) == []

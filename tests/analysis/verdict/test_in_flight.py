@@ -17,7 +17,7 @@ def seen(live, ended_s=(1.5, 3.5, None)):
         "ended_at_ns": [None if end is None else end * S for end in ended_s],
     }).astype({"ended_at_ns": float})  # fmt: skip
     health = pd.DataFrame({
-        "worker": 0, "at_ns": [0.8 * S, 1.8 * S, 2.8 * S, 3.8 * S, 4.8 * S], "in_flight": live, "handover_max_ns": 0,
+        "worker": 0, "at_ns": [0.8 * S, 1.8 * S, 2.8 * S, 3.8 * S, 4.8 * S], "in_flight": live, "receive_lag_max_ns": 0,
         "loop_lag_max_ns": 0,
     })  # fmt: skip
     return presence(SimpleNamespace(attempts=attempts, health=health)).outside

@@ -52,8 +52,8 @@ def seconds(synthetic, tmp_path_factory):
         (health([5], 50.1), 2),
         (health([5, 6], 80.0), 4),
         (health([5], 80.0, growing=False), 0),  # late, and every stamp exact: nothing was moved
-        (health([5], 80.0, "handover_max_ns"), 2),
-        (health([5], 80.0, "handover_max_ns", growing=False), 0),
+        (health([5], 80.0, "receive_lag_max_ns"), 2),
+        (health([5], 80.0, "receive_lag_max_ns", growing=False), 0),
         (health([5], 80.0, "dispatch_late_max_ns", growing=False), 2),
         (health([1, 21], 80.0), 0),  # the warm-up, and what came after
         (health([5], 80.0, growing=False) | {"stamps": "user"}, 2),

@@ -10,7 +10,7 @@ from tailgauge.experiments.checkup.checks import CHECKS
 from tailgauge.experiments.checkup.plan import make
 from tailgauge.experiments.checkup.probes import PROBES
 from tailgauge.experiments.conduct import Conducted, conduct
-from tailgauge.experiments.runners import Virtual
+from tailgauge.experiments.runners import DryRun
 from tailgauge.experiments.steps import Base
 from tailgauge.scenario import model as scenarios
 
@@ -73,4 +73,4 @@ def conducted(
     pairs = tuple({**bounds, **planted}.items())
     path = scenarios.find("checkup")
     base = Base(path, scenarios.load(str(path), pairs), pairs, folder)
-    return conduct(make(base), base, Virtual(folder), folder, lambda _: None)
+    return conduct(make(base), base, DryRun(folder), folder, lambda _: None)

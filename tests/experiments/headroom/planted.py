@@ -11,7 +11,7 @@ import numpy as np
 from tailgauge.dry_run.command import rehearse
 from tailgauge.experiments.conduct import Conducted, conduct
 from tailgauge.experiments.headroom.plan import make
-from tailgauge.experiments.runners import Virtual
+from tailgauge.experiments.runners import DryRun
 from tailgauge.experiments.steps import Base
 from tailgauge.plan.resolve import resolve
 from tailgauge.scenario import model as scenarios
@@ -44,7 +44,7 @@ def conducted(wanted: dict[str, Any], folder: Path) -> Conducted:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "planted.toml"
     base = Base(path, scenarios.parse(wanted, "planted"), (), folder)
-    return conduct(make(base), base, Virtual(folder), folder, lambda _: None)
+    return conduct(make(base), base, DryRun(folder), folder, lambda _: None)
 
 
 def sustained_by_bucket(rate: float, calls: int, share: float) -> float:

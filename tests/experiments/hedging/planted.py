@@ -15,7 +15,7 @@ import numpy as np
 from tailgauge.dry_run.command import rehearse
 from tailgauge.experiments.conduct import Conducted, conduct
 from tailgauge.experiments.hedging.plan import make
-from tailgauge.experiments.runners import Virtual
+from tailgauge.experiments.runners import DryRun
 from tailgauge.experiments.steps import Base
 from tailgauge.plan.resolve import resolve
 from tailgauge.scenario import model as scenarios
@@ -64,7 +64,7 @@ def conducted(wanted: Mapping[str, Any], folder: Path) -> Conducted:
     """The experiment in virtual time."""
     folder.mkdir(parents=True, exist_ok=True)
     base = Base(folder / "planted.toml", scenarios.parse(dict(wanted), "planted"), (), folder)
-    return conduct(make(base), base, Virtual(folder), folder, lambda _: None)
+    return conduct(make(base), base, DryRun(folder), folder, lambda _: None)
 
 
 def waits(folder: Path, hedge: Mapping[str, Any], rate_per_s: float, calls: int) -> Any:

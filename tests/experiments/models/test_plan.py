@@ -8,7 +8,7 @@ from tailgauge.errors import Exit, UsageError
 from tailgauge.experiments.conduct import conduct
 from tailgauge.experiments.course import Ran, SpentError
 from tailgauge.experiments.models.plan import make
-from tailgauge.experiments.runners import Virtual
+from tailgauge.experiments.runners import DryRun
 from tailgauge.experiments.steps import Base
 from tailgauge.scenario import model as scenarios
 
@@ -39,7 +39,7 @@ def base(folder, wanted):
 def conducted(wanted, folder):
     folder.mkdir(parents=True, exist_ok=True)
     of = base(folder, wanted)
-    return conduct(make(of), of, Virtual(folder), folder, lambda _: None)
+    return conduct(make(of), of, DryRun(folder), folder, lambda _: None)
 
 
 @pytest.fixture(scope="module")

@@ -130,7 +130,7 @@ def decoded(module: Any, reads: list[bytes], seed: int, *, stencils: bool) -> di
     for name in (
         "reads",
         "body_bytes",
-        "handover_max_ns",
+        "receive_lag_max_ns",
         "user_stamps",
         "done",
         "cut",

@@ -52,6 +52,6 @@ reads = [
 ]
 print(json.dumps({
     "user_stamps": exchange.user_stamps, "sent": sent, "reads": reads,
-    "handover_max_ns": exchange.handover_max_ns, "sent_at_ns": exchange.sent_at_ns,
+    "receive_lag_max_ns": exchange.receive_lag_max_ns, "sent_at_ns": exchange.sent_at_ns,
     "headers_at_ns": exchange.headers_at_ns, "ended_at_ns": exchange.ended_at_ns,
 }))  # fmt: skip

@@ -66,7 +66,7 @@ def made(endpoints: Any, call: Call, book: Any = None) -> dict[str, Any]:
     return {
         "row": asdict(recorder.rows[0]), "kinds": recorder.kinds, "chars": recorder.chars, "arrived": recorder.arrived,
         "low": recorder.low, "heard": [[type(event).__name__, asdict(event)] for event in heard],
-        "handover": counters.handover_max_ns,
+        "receive_lag": counters.receive_lag_max_ns,
     }  # fmt: skip
 
 

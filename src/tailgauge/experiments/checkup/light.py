@@ -242,7 +242,7 @@ def _early_headers(attempts: pd.DataFrame) -> Check:
 
 
 def _connections(reading: Reading, end: Floats) -> Check:
-    if reading.frames.run.get("virtual"):
+    if reading.frames.run.get("dry_run"):
         return untold("connections", "virtual time has no connections")
     sent = reading.steady.sent
     new = sent["connection_is_new"].to_numpy(np.bool_)

@@ -30,7 +30,7 @@ class Counters:
     first_chunks: int = 0
     first_intervals: int = 0  # of these, interval-stamped
     chunk_intervals: int = 0  # of the chunks, interval-stamped
-    handover_max_ns: int = 0  # of the current second
+    receive_lag_max_ns: int = 0  # of the current second
     second: Second = field(default_factory=Second)
     ttft: Bins = field(default_factory=dict)  # ms since scheduled
     steady_first: int = 0  # first chunks of the steady stage

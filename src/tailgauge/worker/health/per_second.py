@@ -32,7 +32,7 @@ class Second:
         self._late.append(late_ns)
 
     def close(self) -> tuple[Quantiles, Quantiles]:
-        """Hand-over lag and late dispatch in ns; the next second begins."""
+        """Receive lag and late dispatch in ns; the next second begins."""
         lags = _joined(self._read_at) - _joined(self._arrived)
         late = _joined([self._late])
         self._arrived, self._read_at, self._late = [], [], array("q")

@@ -70,7 +70,7 @@ class Health:
         step_ns = WALL.refresh()
         if self._rows % _OLDER_EVERY == _OLDER_EVERY - 1:
             gc.collect(1)
-        handover, late = counters.second.close()
+        receive_lag, late = counters.second.close()
         lost = [transport.losses.look() for transport in self._transports]
         core_wait_ns = _core_wait_ns()
         now, cpu_s = monotonic_ns(), time.process_time()
@@ -84,7 +84,7 @@ class Health:
             chunks=counters.chunks,
             reads=counters.reads,
             loop_lag_max_ns=self._lag_max_ns,
-            handover_max_ns=max(counters.handover_max_ns, handover[2]),
+            receive_lag_max_ns=max(counters.receive_lag_max_ns, receive_lag[2]),
             dispatch_late_max_ns=late[2],
             cpu_share=(cpu_s - self._cpu_s) / max(1e-9, (now - self._at_ns) / 1e9),
             gc_pause_ns=self._gc_ns,
@@ -94,8 +94,8 @@ class Health:
             first_chunks=counters.first_chunks,
             first_intervals=counters.first_intervals,
             chunk_intervals=counters.chunk_intervals,
-            handover_p50_ns=handover[0],
-            handover_p99_ns=handover[1],
+            receive_lag_p50_ns=receive_lag[0],
+            receive_lag_p99_ns=receive_lag[1],
             dispatch_late_p99_ns=late[1],
             pool_waits=sum(transport.waits for transport in self._transports),
             pool_wait_max_ns=max((transport.wait_max_ns for transport in self._transports), default=0),
@@ -104,7 +104,7 @@ class Health:
             core_wait_ns=None if core_wait_ns is None else core_wait_ns - (self._core_wait_ns or 0),
         )
         self._cpu_s, self._at_ns, self._core_wait_ns = cpu_s, now, core_wait_ns
-        self._lag_max_ns = counters.handover_max_ns = self._gc_ns = 0
+        self._lag_max_ns = counters.receive_lag_max_ns = self._gc_ns = 0
         for transport in self._transports:
             transport.wait_max_ns = 0
         self._rows += 1
