@@ -106,7 +106,7 @@ def find_buckets(
 ) -> tuple[Bucket, ...]:  # fmt: skip
     """Each limit that headers name or 429s are by, of the models with most calls."""
     # Seconds since 1970 at the zero of the run clock. Only a dry run's wall clock is its run clock.
-    zero_s = float(run["start_at_ns"] or 0) / 1e9 if run["virtual"] else None
+    zero_s = float(run["start_at_ns"] or 0) / 1e9 if run["dry_run"] else None
     out: list[Bucket] = []
     sizes = attempts.groupby(["target", "asked_model"], observed=True).size().sort_values(ascending=False)
     for target, model in list(sizes.index)[:MOST_MODELS]:
