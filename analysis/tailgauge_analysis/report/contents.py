@@ -20,7 +20,7 @@ from tailgauge_analysis.metrics.latency import Row
 from tailgauge_analysis.metrics.slo import Outcome
 from tailgauge_analysis.metrics.survival_quantiles import Uncut
 from tailgauge_analysis.sections import phases
-from tailgauge_analysis.sections.cache.contents import told as cache_told
+from tailgauge_analysis.sections.cache import section as cache_section
 from tailgauge_analysis.sections.fan_out import contents as fan_out
 from tailgauge_analysis.sections.findings import Findings
 from tailgauge_analysis.sections.headline import headline, remarks
@@ -81,7 +81,7 @@ def contents(findings: Findings) -> Json:
         "smaller_groups": findings.smaller_groups,
         "slos": [_slo(outcome, findings.beyond) for outcome in findings.slos],
         "rate_limits": rate_limits.to_json(findings.rate_limits),
-        "cache": cache_told(findings.cache),
+        "cache": cache_section.to_json(findings.cache),
         "fan_out": fan_out.to_json(findings.fan_out, findings.beyond),
         "hedging": hedging.to_json(findings.hedging, findings.beyond),
         "stamps": _stamps(findings),

@@ -11,8 +11,7 @@ from tailgauge_analysis.compare import alternating
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES
 from tailgauge_analysis.report.brief import brief
 from tailgauge_analysis.report.page import at, meaning, shown, word
-from tailgauge_analysis.sections.cache.contents import NOTE as CACHE_NOTE
-from tailgauge_analysis.sections.cache.contents import said as cache_said
+from tailgauge_analysis.sections.cache import section as cache_section
 from tailgauge_analysis.sections.fan_out import contents as fan_out
 from tailgauge_analysis.sections.hedging import contents as hedging
 from tailgauge_analysis.sections.load import slopes
@@ -199,10 +198,10 @@ def _cache(cache: Json | None) -> list[str]:
         return []
     blocks = ["## Prompt cache", markdown_safe(cache["sentence"])]
     for name, entry in cache["traffic"].items():
-        told = cache_said(entry)
-        blocks.append(_rows((f"cache, {markdown_safe(name)}", "what is known"), told["facts"]))
-        blocks += [_rows(header, rows) for _, header, rows in told["tables"]]
-    return [*blocks, CACHE_NOTE]
+        text = cache_section.summary(entry)
+        blocks.append(_rows((f"cache, {markdown_safe(name)}", "value"), text["facts"]))
+        blocks += [_rows(header, rows) for _, header, rows in text["tables"]]
+    return [*blocks, cache_section.NOTE]
 
 
 def _fan_out(found: Json | None) -> list[str]:

@@ -24,8 +24,7 @@ from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE
 from tailgauge_analysis.report.brief import brief
 from tailgauge_analysis.report.figures import Figure, library
 from tailgauge_analysis.sections import phases
-from tailgauge_analysis.sections.cache.contents import NOTE as CACHE_NOTE
-from tailgauge_analysis.sections.cache.contents import said as cache_said
+from tailgauge_analysis.sections.cache import section as cache_section
 from tailgauge_analysis.sections.fan_out import contents as fan_out
 from tailgauge_analysis.sections.hedging import contents as hedging
 from tailgauge_analysis.sections.load import slopes
@@ -116,7 +115,7 @@ def _environment() -> Environment:
         crossover_said=alternating.sentence, crossover_rows=alternating.rows,
         slope_rows=slopes.rows, slopes_untold=slopes.untold,
         limits_summary=rate_limits.summary, limits_note=rate_limits.NOTE,
-        cache_said=cache_said, cache_note=CACHE_NOTE,
+        cache_summary=cache_section.summary, cache_note=cache_section.NOTE,
         fan_out_waits=fan_out.waits, fan_out_facts=fan_out.facts,
         stood_said=stalls.sentence, stood_rows=stalls.rows, stood_header=stalls.HEADER,
         hedging_waits=hedging.waits, hedging_facts=hedging.facts,

@@ -16,7 +16,7 @@ from tailgauge_analysis.metrics.steady import Steady, steady
 from tailgauge_analysis.metrics.timeline import Timeline, timeline
 from tailgauge_analysis.sections import failures, phases
 from tailgauge_analysis.sections import traffic as sent
-from tailgauge_analysis.sections.cache.finding import Cache, cache
+from tailgauge_analysis.sections.cache.section import Cache, cache
 from tailgauge_analysis.sections.fan_out import tables as fan_out
 from tailgauge_analysis.sections.hedging import variants as hedging
 from tailgauge_analysis.sections.load import diagnosis, slopes

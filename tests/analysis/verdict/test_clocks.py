@@ -10,9 +10,8 @@ from run_folders.planted_frames import calls as calls_of
 from run_folders.planted_frames import frames_of
 
 from tailgauge_analysis.load.frames import load
-from tailgauge_analysis.sections.cache.calls import calls
+from tailgauge_analysis.sections.cache.calls import calls, settings
 from tailgauge_analysis.sections.cache.misses import causes
-from tailgauge_analysis.sections.cache.settings import settings
 from tailgauge_analysis.sections.load.slopes import IN_FLIGHT, UNCACHED, regress
 from tailgauge_analysis.sections.rate_limits import section
 from tailgauge_analysis.sections.rate_limits.costs import Costs

@@ -1,107 +1,116 @@
-"""The calls of a run that have to do with a cache, and what their rows say together.
+"""The calls of a run that involve a cache: one row per call with its tokens and what the rows of other calls add.
 
-Rule: one row a call, in order of sending, all workers pooled, as well as their clocks tell it. Calls whose usage is not known and those of the preflight
-are among them: they may have written what others read. `counted` are the others, and every statistic is of these.
-Tokens are whole numbers, times nanoseconds of the run clock.
+Calls are in order of sending, all workers pooled, as precisely as their clocks allow. Calls without usage and those of the
+preflight are among them: they may have written what others read. `counted` are the others, and every statistic is of these.
 """
 
 from __future__ import annotations
+
+import math
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
-from tailgauge_analysis.sections.cache.settings import CacheSettings
-from tailgauge_analysis.stats.quantiles import Floats
+from tailgauge_analysis.sections.load.concurrency import open_at
+from tailgauge_analysis.text.json_values import Json, table
 
 READ, CREATED, UNCACHED = "cache_read_input_tokens", "cache_creation_input_tokens", "input_tokens"
 HOUR, SHORT = "cache_creation_1h_input_tokens", "cache_creation_5m_input_tokens"
 SCOPE = ["target", "params_hash", "prefix_hash"]
 
+# Documented by providers.
+LOOKBACK = 20  # blocks from a mark, the marked one included
+FOREVER_S = 1e8
+LIVES_S = {"5m": 300.0, "1h": 3600.0}
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSettings:
+    """The cache of a target. `lives_s` by the mark's ttl; `unmarked_s` of entries without marks, NaN if unknown or forever."""
+
+    lives_s: dict[str, float]
+    unmarked_s: float
+    lookback: int
+    visibility_s: float  # from the beginning of the response that writes until it can be read
+    sliding: bool  # a read renews the life
+
+
+def settings(run: Json) -> CacheSettings:
+    """Of a run's first target: what the provider documents, or the settings of the simulated endpoint."""
+    if not run["target"].get("simulated"):
+        return CacheSettings(dict(LIVES_S), math.nan, LOOKBACK, 0.0, True)
+    cache = table(table(run["scenario"], "simulated"), "cache")
+
+    def number(key: str, otherwise: float) -> float:
+        value = cache.get(key)
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else otherwise
+
+    unmarked = number("automatic_ttl_s", math.nan)
+    return CacheSettings(
+        {"5m": number("ttl_5m_s", 300.0), "1h": number("ttl_1h_s", 3600.0)},
+        unmarked if unmarked < FOREVER_S else math.nan,
+        int(number("lookback", LOOKBACK)),
+        number("visibility_delay_s", 0.0),
+        cache.get("sliding") is not False,
+    )
+
 
 def calls(frames: Frames, settings: CacheSettings, between_ns: int = 0) -> pd.DataFrame:
     """Columns of the attempts, and: read, created, hour, short, uncached, total, hit, known, counted, in_flight, entry (number
-    of the text, target and parameters; -1 without), gap_ns (since the entry was last asked for), idle_ns (since an
+    of the text, target and parameters; -1 without), gap_ns (since the entry was last requested), idle_ns (since an
     answer over it last began), racing (another call that writes it is open), unordered (of these, because the clocks of two
     workers, known within `between_ns`, leave open whether it still was), life_ns, began_ns (first content since sent).
     """
     attempts = frames.attempts[frames.attempts["sent_at_ns"].notna()]
-    told = attempts[attempts[READ].notna() | attempts["prefix_hash"].notna()]
-    told = told.sort_values("sent_at_ns", kind="stable").reset_index(drop=True)
-    tokens = told[[READ, CREATED, UNCACHED, HOUR]].fillna(0).to_numpy(np.int64)
-    told["read"], told["created"], told["uncached"], told["hour"] = tokens.T
-    short = told[SHORT].fillna((told["created"] - told["hour"]).clip(lower=0))
-    told["short"] = short.to_numpy(np.int64)
-    told["total"] = told["read"] + told["created"] + told["uncached"]
-    told["hit"] = told["read"] > 0
-    told["known"] = told[READ].notna()
-    told["counted"] = told["known"] & (told["stage"] != schema.PREFLIGHT)
-    told["in_flight"] = _in_flight(attempts, told["sent_at_ns"].to_numpy(np.float64))
-    told["life_ns"] = _lives(told, settings)
-    told["began_ns"] = told["first_content_at_ns"] - told["sent_at_ns"]
-    return _together(told, between_ns)
+    rows = attempts[attempts[READ].notna() | attempts["prefix_hash"].notna()]
+    rows = rows.sort_values("sent_at_ns", kind="stable").reset_index(drop=True)
+    tokens = rows[[READ, CREATED, UNCACHED, HOUR]].fillna(0).to_numpy(np.int64)
+    rows["read"], rows["created"], rows["uncached"], rows["hour"] = tokens.T
+    rows["short"] = rows[SHORT].fillna((rows["created"] - rows["hour"]).clip(lower=0)).to_numpy(np.int64)
+    rows["total"] = rows["read"] + rows["created"] + rows["uncached"]
+    rows["hit"] = rows["read"] > 0
+    rows["known"] = rows[READ].notna()
+    rows["counted"] = rows["known"] & (rows["stage"] != schema.PREFLIGHT)
+    rows["in_flight"] = open_at(attempts, rows["sent_at_ns"].to_numpy(np.float64))
+    marked = rows["cache_ttl"].map(settings.lives_s).astype(np.float64)
+    unmarked = (rows["cache_marks"] == 0) | rows["cache_marks"].isna()
+    rows["life_ns"] = marked.where(~unmarked, settings.unmarked_s) * 1e9
+    rows["began_ns"] = rows["first_content_at_ns"] - rows["sent_at_ns"]
+    return _with_other_calls(rows, between_ns)
 
 
-def _in_flight(attempts: pd.DataFrame, at_ns: Floats) -> Floats:
-    """Attempts open at each time, of all workers."""
-    sent = np.sort(attempts["sent_at_ns"].to_numpy(np.float64))
-    ended = np.sort(attempts["ended_at_ns"].dropna().to_numpy(np.float64))
-    counted: Floats = (np.searchsorted(sent, at_ns) - np.searchsorted(ended, at_ns, "right")).astype(
-        np.float64
-    )
-    return counted
-
-
-def _lives(told: pd.DataFrame, settings: CacheSettings) -> pd.Series[float]:
-    marked = told["cache_ttl"].map(settings.lives_s).astype(np.float64)
-    unmarked = (told["cache_marks"] == 0) | told["cache_marks"].isna()
-    return marked.where(~unmarked, settings.unmarked_s) * 1e9
-
-
-def _together(told: pd.DataFrame, between_ns: int) -> pd.DataFrame:
-    """What a row alone does not say, because another worker may have sent the call before."""
-    keys = told[SCOPE].astype("object").where(told[SCOPE].notna(), "")
-    told["entry"] = keys.groupby(SCOPE, sort=False).ngroup().where(told["prefix_hash"].notna(), -1)
-    known = told[told["known"] & (told["entry"] >= 0)]
-    told["gap_ns"] = known.groupby("entry", sort=False)["sent_at_ns"].diff()
-    began = told["first_content_at_ns"]
-    told["idle_ns"] = (told["sent_at_ns"] - _last_begun(told)).where(told["entry"] >= 0)
-    writes = (told["created"] > 0) | ((told["cache_marks"] == 0) & ~told["hit"])
-    latest = _before(began.where(writes), told["entry"])
-    told["racing"] = (told["sent_at_ns"] < latest) & (told["entry"] >= 0)
-    told["unordered"] = False
+def _with_other_calls(rows: pd.DataFrame, between_ns: int) -> pd.DataFrame:
+    """What a row alone does not contain, because another worker may have sent the call before."""
+    keys = rows[SCOPE].astype("object").where(rows[SCOPE].notna(), "")
+    rows["entry"] = keys.groupby(SCOPE, sort=False).ngroup().where(rows["prefix_hash"].notna(), -1)
+    known = rows[rows["known"] & (rows["entry"] >= 0)]
+    rows["gap_ns"] = known.groupby("entry", sort=False)["sent_at_ns"].diff()
+    began = rows["first_content_at_ns"]
+    rows["idle_ns"] = (rows["sent_at_ns"] - _last_begun(rows)).where(rows["entry"] >= 0)
+    writes = (rows["created"] > 0) | ((rows["cache_marks"] == 0) & ~rows["hit"])
+    began_writing = began.where(writes).fillna(-np.inf)
+    so_far = began_writing.groupby(rows["entry"], sort=False).cummax()
+    latest = so_far.groupby(rows["entry"], sort=False).shift().replace(-np.inf, np.nan)
+    rows["racing"] = (rows["sent_at_ns"] < latest) & (rows["entry"] >= 0)
+    rows["unordered"] = False
     if between_ns:
-        apart = _of(began.where(writes), told["entry"], told["worker"]) != told["worker"]
-        open_perhaps = apart & (told["sent_at_ns"] < latest + between_ns) & (told["entry"] >= 0)
-        told["unordered"] = open_perhaps & ~told["racing"]
-        told["racing"] |= told["unordered"]
-    return told
+        worker = rows["worker"].astype(np.float64).where(began.where(writes) == so_far)
+        writer = worker.groupby(rows["entry"], sort=False).ffill().groupby(rows["entry"], sort=False).shift()
+        perhaps = (writer != rows["worker"]) & (rows["sent_at_ns"] < latest + between_ns)
+        rows["unordered"] = perhaps & (rows["entry"] >= 0) & ~rows["racing"]
+        rows["racing"] |= rows["unordered"]
+    return rows
 
 
-def _last_begun(told: pd.DataFrame) -> pd.Series[float]:
+def _last_begun(rows: pd.DataFrame) -> pd.Series[float]:
     """When the last answer before each call, over the same entry, began."""
-    begun = told.loc[told["first_content_at_ns"].notna(), ["first_content_at_ns", "entry"]]
+    begun = rows.loc[rows["first_content_at_ns"].notna(), ["first_content_at_ns", "entry"]]
     begun = (
-        begun.sort_values("first_content_at_ns")
-        .rename(columns={"first_content_at_ns": "at"})
-        .astype({"at": "float64"})
+        begun.sort_values("first_content_at_ns").set_axis(["at", "entry"], axis=1).astype({"at": "float64"})
     )
-    asked = told[["sent_at_ns", "entry"]].astype({"sent_at_ns": "float64"})
     begun["begun"] = begun["at"]
-    return pd.merge_asof(asked, begun, left_on="sent_at_ns", right_on="at", by="entry")["begun"]
-
-
-def _before(times: pd.Series[float], entry: pd.Series[int]) -> pd.Series[float]:
-    """Latest of the times of earlier calls of the same entry, NaN without one."""
-    latest = times.fillna(-np.inf).groupby(entry, sort=False).cummax()
-    found: pd.Series[float] = latest.groupby(entry, sort=False).shift()
-    return found.replace(-np.inf, np.nan)
-
-
-def _of(times: pd.Series[float], entry: pd.Series[int], worker: pd.Series[int]) -> pd.Series[float]:
-    """The worker of that latest time."""
-    latest = times.fillna(-np.inf).groupby(entry, sort=False).cummax()
-    held = worker.astype(np.float64).where(times == latest).groupby(entry, sort=False).ffill()
-    found: pd.Series[float] = held.groupby(entry, sort=False).shift()
-    return found
+    sent = rows[["sent_at_ns", "entry"]].astype({"sent_at_ns": "float64"})
+    return pd.merge_asof(sent, begun, left_on="sent_at_ns", right_on="at", by="entry")["begun"]

@@ -1,10 +1,10 @@
 """What the calls cost, what the cache saved, and what it takes to break even.
 
-Rule: prices come from the dated price file; a model that it does not know has no cost, never zero. The simulated
-endpoint has no currency: its unit is what it takes for one uncached input token. Sums are exact fractions, of whole tokens.
+Prices come from the dated price file; a model that it does not know has no cost, never zero. The simulated
+endpoint has no currency: its unit is the price of one uncached input token. Sums are exact fractions, of whole tokens.
 
     saved        read (P_in - P_read) - written 5 m (P_5m - P_in) - written 1 h (P_1h - P_in)
-    break-even   hit share (w - 1) / (w - r); uses of each write: more than (w - r) / (1 - r), w and r in prices of input
+    break-even   hit share (w - 1) / (w - r); uses per write: more than (w - r) / (1 - r), w and r in prices of input
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tailgauge_analysis.sections.cache import shares
 from tailgauge_analysis.text.formatting import plain
 from tailgauge_analysis.text.json_values import Json, table
 
-UNIT = "input tokens' worth"
+UNIT = "input-token equivalents"
 MILLION = 1_000_000
 USAGE = (
     "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "cache_creation_5m_input_tokens",
@@ -38,7 +38,7 @@ PriceOf = Callable[[str], pricing.Price | None]
 
 @dataclass(frozen=True, slots=True)
 class Tariff:
-    """Who says what a model's tokens cost; `why` where nobody does."""
+    """Prices by model; `why` where there are none."""
 
     unit: str
     price: PriceOf
@@ -103,7 +103,7 @@ def cost(calls: pd.DataFrame, by: Tariff, *, batch: bool, without_usage: int) ->
     """Cost of these calls; None where none has a price."""
     factor = pricing.BATCH_FACTOR if batch else Fraction(1)
     zero = Fraction(0)
-    total, paid, plainly, priced = zero, zero, zero, 0
+    total, paid, uncached, priced = zero, zero, zero, 0
     saved, without = np.zeros(len(calls)), np.zeros(len(calls))
     unknown, ends = [], []
     models = calls["model"].where(calls["model"].notna() & (calls["model"] != ""), calls["asked_model"])
@@ -118,7 +118,7 @@ def cost(calls: pd.DataFrame, by: Tariff, *, batch: bool, without_usage: int) ->
             sums = [int(n) for n in tokens.sum(axis=0)]
             spent = [n * rate * factor / MILLION for n, rate in zip(sums, rates, strict=True)]
             total, paid = total + sum(spent, zero), paid + sum(spent[:4], zero)
-            plainly += sum(sums[:4]) * rates[0] * factor / MILLION
+            uncached += sum(sums[:4]) * rates[0] * factor / MILLION
             worth = np.array([float(rates[0] - rate) for rate in rates[:4]])
             places = calls.index.get_indexer(of.index)
             saved[places] = tokens[:, :4] @ worth
@@ -129,7 +129,7 @@ def cost(calls: pd.DataFrame, by: Tariff, *, batch: bool, without_usage: int) ->
         return None
     read, written = int(calls["read"].clip(lower=0).sum()), int(calls["created"].clip(lower=0).sum())
     return Cost(
-        by.unit, priced, len(calls) - priced, without_usage, total, paid, plainly, plainly - paid,
+        by.unit, priced, len(calls) - priced, without_usage, total, paid, uncached, uncached - paid,
         shares.saved_share(saved, without), tuple(ends),
         read / (read + written) if written else None, (read + written) / written if written else None, why,
     )  # fmt: skip
@@ -150,12 +150,12 @@ def spent(rows: pd.DataFrame, models: pd.Series[str], price: PriceOf) -> tuple[F
 
 
 def no_price(model: str, why: str) -> str:
-    """Why there is no cost: what the prices say themselves, or which model they lack."""
+    """Why there is no cost: the reason of the price table, or the model that it lacks."""
     return why or f"no price for {model or 'an unnamed model'}"
 
 
 def _by_length(rows: pd.DataFrame, price: pricing.Price) -> list[tuple[tuple[Fraction, ...], pd.DataFrame]]:
-    """The calls by the rates that their length asks for."""
+    """The calls by the rates for their length."""
     if price.long_above is None:
         return [(price.rates, rows)]
     is_long = rows["total"] > price.long_above
@@ -190,5 +190,5 @@ def even_share(write: Fraction, read: Fraction) -> Fraction | None:
 
 
 def even_uses(write: Fraction, read: Fraction) -> int | None:
-    """Fewest uses of a write, its own included, from which a cache costs less; None if it never does."""
+    """Fewest uses of a write, the writing call included, from which a cache costs less; None if it never does."""
     return None if read >= 1 else math.floor((write - read) / (1 - read)) + 1

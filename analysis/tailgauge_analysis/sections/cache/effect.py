@@ -1,13 +1,13 @@
-"""What a token from the cache is worth in TTFT.
+"""The effect of the cache on TTFT.
 
-Rule: answers of the steady stage, TTFT since sent, never a raw comparison of hits and misses: prompts that hit differ
+Answers are of the steady stage, TTFT since sent, hits and misses are never compared directly: prompts that hit differ
 from those that miss. Two views: quantile regression on what else moves TTFT, and pairs of equally long prompts.
 
     TTFT = a + u total + s read + f in flight at send + c new connection
 
 u is then what an uncached token costs, u + s a cached one, and -s what reading it instead saves; total = read + creation
-+ uncached. Where all prompts are equally long u is not known, and s still is. Where calls hardly differ in the tokens
-that they read, or in those that they did not, nothing is told.
++ uncached. Where all prompts are equally long u is not known, and s still is. Without variation in the tokens that calls
+read, or in those that they did not, nothing is estimated.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from tailgauge_analysis.stats.quantile_regression import fit, independent, inter
 from tailgauge_analysis.stats.quantiles import BEYOND, CONFIDENCE, UNRELIABLE, Floats
 
 PS = (0.5, 0.95)
-EACH = 10  # calls that read much, and that read little, from which an effect is told
+EACH = 10  # calls that read much, and that read little, from which an effect is estimated
 IN_STRATUM = 5
 STRATA = 10
-MOST = 2000  # calls that are looked at, evenly over the run
+MOST = 2000  # calls that are used, evenly over the run
 REPS = 200
 ALIKE, ALIKE_TOKENS = 0.02, 50  # what differs by less, of the prompts' length or in tokens, counts as alike
 
@@ -68,7 +68,7 @@ class Strata:
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """What reading from the cache does to TTFT. `why` says why there are no slopes. TTFTs since sent, for the figure."""
+    """What reading from the cache does to TTFT. `why`: the reason without slopes. TTFTs since sent, for the figure."""
 
     hits: int
     misses: int
@@ -99,7 +99,7 @@ def worth(calls: pd.DataFrame) -> Worth:
         if len(of)
         else 0
     )
-    why = "" if least >= EACH else f"needs {EACH} answers that read much and {EACH} that read little"
+    why = "" if least >= EACH else f"needs {EACH} answers that read many tokens and {EACH} that read few"
     slopes = () if why else tuple(_slope(of, p, least) for p in PS)
     return Worth(hits, answers - hits, slopes, _strata(of), why, *samples)
 
@@ -126,7 +126,7 @@ def _slope(of: pd.DataFrame, p: float, least: int) -> Slope:
 
 
 def _design(of: pd.DataFrame) -> tuple[list[str], Floats, Floats]:
-    """Names of what is told, the columns, and how the one follows from the coefficients of the others."""
+    """Names of the effects, the columns, and how effects follow from the coefficients of the columns."""
     total = of["total"].to_numpy(np.float64) / 1000
     columns = {"one": np.ones(len(of)), "read": of["read"].to_numpy(np.float64) / 1000}
     if total.std() > ALIKE * total.mean():
@@ -135,12 +135,12 @@ def _design(of: pd.DataFrame) -> tuple[list[str], Floats, Floats]:
     columns |= {name: values.to_numpy(np.float64) for name, values in others.items() if values.nunique() > 1}
     x = independent(columns)
     order = list(x)
-    told = {SAVED: {"read": -1.0}}
+    effects = {SAVED: {"read": -1.0}}
     if "total" in x:
-        told |= {UNCACHED_TOKENS: {"total": 1.0}, CACHED_TOKENS: {"total": 1.0, "read": 1.0}}
-    told |= {name: {name: 1.0} for name in (IN_FLIGHT, CONNECTION) if name in x}
-    combine = np.array([[parts.get(name, 0.0) for name in order] for parts in told.values()])
-    return list(told), np.stack(list(x.values()), axis=1), combine
+        effects |= {UNCACHED_TOKENS: {"total": 1.0}, CACHED_TOKENS: {"total": 1.0, "read": 1.0}}
+    effects |= {name: {name: 1.0} for name in (IN_FLIGHT, CONNECTION) if name in x}
+    combine = np.array([[parts.get(name, 0.0) for name in order] for parts in effects.values()])
+    return list(effects), np.stack(list(x.values()), axis=1), combine
 
 
 def _strata(of: pd.DataFrame) -> Strata | None:
@@ -159,9 +159,9 @@ def _strata(of: pd.DataFrame) -> Strata | None:
     length = blocks(y - _medians(y, stratum))
     value = _difference(y, hit, stratum, kept)
     drawn = (draw(len(y), length, rng) for _ in range(REPS))
-    seen = [_difference(y[rows], hit[rows], stratum[rows], kept) for rows in drawn]
+    differences = [_difference(y[rows], hit[rows], stratum[rows], kept) for rows in drawn]
     alpha = (1 - CONFIDENCE) / 2
-    low, high = np.nanquantile(seen, (alpha, 1 - alpha))
+    low, high = np.nanquantile(differences, (alpha, 1 - alpha))
     used = sizes[:, kept].sum(axis=1)
     return Strata(len(kept), int(used[0]), int(used[1]), value, float(low), float(high))
 

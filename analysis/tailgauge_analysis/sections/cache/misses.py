@@ -1,7 +1,7 @@
 """Why a call read nothing, or not all of what it shares: one cause a miss.
 
-Rule: from the rows alone, the target's own reasons are never looked at. The first cause of CAUSES that fits is named:
-earlier ones are surer, or hide the later ones.
+Causes come from the rows alone, never from reasons that the target gives. A miss has the first cause of CAUSES that fits:
+earlier ones are more certain, or hide the later ones.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.sections.cache.settings import CacheSettings
+from tailgauge_analysis.sections.cache.calls import CacheSettings
 
 SALTED, BELOW_MINIMUM, UNSTABLE, RACE = "salted", "below_minimum", "unstable", "race"
 EXPIRED, LOOKBACK, PARAMETER = "expired", "lookback", "parameter"
@@ -22,29 +22,25 @@ MOST_BYTES = 5
 
 Mask = npt.NDArray[np.bool_]
 
-# Cause, what is seen, what to do about it.
+# Cause, evidence, what to do about it.
 CAUSES = (
-    (SALTED, "begins with bytes of its own, on purpose", "nothing: it is the control"),
+    (SALTED, "the prompt starts with random bytes, on purpose", "none: this is the control"),
     (
         BELOW_MINIMUM,
         "marked, and neither written nor read",
-        "make the marked part longer than the model's minimum",
+        "make the prefix longer than the model's minimum",
     ),
     (
         UNSTABLE,
-        "the shared part differs from that of the last call",
-        "move what changes behind the last mark",
+        "the prefix differs from that of the previous call",
+        "move what changes behind the last cache mark",
     ),
-    (RACE, "a call that writes it had not begun to answer", "send one call first, or pre-warm"),
-    (EXPIRED, "not used for longer than it lives", "ask more often, or mark for an hour"),
-    (LOOKBACK, "further before the mark than the target looks", "set a mark in between"),
-    (PARAMETER, "known with another model, thinking, tool choice or schema", "keep these alike"),
-    (FIRST, "never asked for before", "nothing, or pre-warm: somebody has to write it"),
-    (
-        UNEXPLAINED,
-        "it should have been there",
-        "ask the provider: routing, or entries dropped for want of room",
-    ),
+    (RACE, "the call that writes the entry had not begun to answer", "send one call first, or pre-warm"),
+    (EXPIRED, "not used within its TTL", "call more often, or set the TTL to 1 h"),
+    (LOOKBACK, "the entry is further before the mark than the target searches", "set a mark in between"),
+    (PARAMETER, "cached with another model, thinking, tool choice or schema", "keep these constant"),
+    (FIRST, "the first call with this prefix", "none, or pre-warm: one call has to write it"),
+    (UNEXPLAINED, "the entry should be there", "ask the provider about routing and eviction"),
 )
 
 
@@ -59,7 +55,7 @@ class Miss:
 
 
 def causes(calls: pd.DataFrame, settings: CacheSettings, salted: set[str]) -> pd.Series[str]:
-    """Cause by call, empty for a call that missed nothing; `salted` traffic begins with its own bytes on purpose."""
+    """Cause by call, empty for a call that missed nothing; prompts of `salted` traffic begin with random bytes on purpose."""
     missed = (calls["known"] & ~calls["hit"] & (calls["prefix"].notna() | (calls["created"] > 0))).to_numpy(
         np.bool_
     )
@@ -75,11 +71,11 @@ def causes(calls: pd.DataFrame, settings: CacheSettings, salted: set[str]) -> pd
 
 
 def _evidence(calls: pd.DataFrame, settings: CacheSettings) -> dict[str, Mask]:
-    """What speaks for each cause."""
-    own = calls["cache_since_use_ns"].astype(np.float64)
-    since = own.where(~(calls["idle_ns"] < own) & own.notna(), calls["idle_ns"])
+    """The evidence for each cause."""
+    by_worker = calls["cache_since_use_ns"].astype(np.float64)
+    since = by_worker.where(~(calls["idle_ns"] < by_worker) & by_worker.notna(), calls["idle_ns"])
     warm = calls["cache_expected"] == schema.WARM
-    # The target counts a life from when it was asked, the client from when the answer began.
+    # The target counts a life from the request, the client from when the answer began.
     slack = calls.groupby(["traffic", "prefix"], dropna=False)["began_ns"].transform("max").fillna(0.0)
     aged = since + slack >= calls["life_ns"]
     racing = (calls["cache_writers"] > 0) & ~warm | calls["racing"] & (aged | ~warm)

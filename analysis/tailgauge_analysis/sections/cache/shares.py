@@ -1,7 +1,16 @@
-"""Hit shares and write amplification, with their intervals.
+"""Hit rates, write amplification and expiry, with their intervals.
 
-Rule: a share is a ratio of sums over calls in order of time, its interval by the stationary bootstrap; of shares of
-calls that are 0 or 1, where every resample is alike, the Clopper-Pearson interval. Below FEW calls there is none.
+A rate is a ratio of sums over calls in order of time, its interval by the stationary bootstrap; of rates of calls that are
+0 or 1, where every resample is alike, the Clopper-Pearson interval. Below FEW calls there is none.
+
+Expiry compares how often an entry should still be there when its text is requested again with how often it was, over the
+calls whose text was requested before. With l the calls of the text per second over the run and T the life that its mark sets:
+
+    sliding    1 - exp(-lT)       Poisson calls, each read renews the life
+    fixed      lT / (1 + lT)      Poisson calls, only a write does
+    renewal    share of the gaps between calls of the same text that were shorter than T: no assumption on arrivals
+
+Renewal is for sliding lives. Its excess over what was observed are misses that expiry does not explain.
 """
 
 from __future__ import annotations
@@ -19,14 +28,14 @@ FEW = 20
 REPS = 500
 TOO_FEW, NONE_MARKED, NOTHING = (
     "too few calls for an interval",
-    "the target tells of no writing",
+    "the target does not report cache writes",
     "nothing was written",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A ratio; None where it cannot be told, `why` says why (or why it has no interval)."""
+    """A ratio; `why` is the reason where it is None, or has no interval."""
 
     value: float | None
     low: float | None
@@ -41,7 +50,7 @@ def token_hit(calls: pd.DataFrame) -> Share:
 
 
 def cacheable_hit(calls: pd.DataFrame) -> Share:
-    """read / (read + creation): of what was cached at all, where writing is told."""
+    """read / (read + creation): of what was cached at all, where the target reports writes."""
     if not calls["created"].any() and not (calls["cache_marks"] > 0).any():
         return Share(None, None, None, len(calls), NONE_MARKED)
     return _share(calls, "read", _floats(calls["read"] + calls["created"]))
@@ -58,7 +67,7 @@ def full_hit(calls: pd.DataFrame) -> Share:
 
 
 def write_amplification(calls: pd.DataFrame) -> Share:
-    """Tokens written / tokens that each text's first writing call wrote: 1 where nothing is written twice."""
+    """Tokens written / tokens that each text's first writing call wrote: 1 where nothing is written again."""
     written = calls[calls["created"] > 0]
     if not len(written):
         why = NOTHING if (calls["cache_marks"] > 0).any() else NONE_MARKED
@@ -108,3 +117,67 @@ def _of_calls(yes: pd.Series[bool]) -> Share:
 
 def _floats(values: pd.Series) -> Floats:
     return values.to_numpy(np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """Shares of the calls whose text came back; `life_s` None where lives differ."""
+
+    calls: int
+    texts: int
+    life_s: float | None
+    sliding: bool
+    observed: Share
+    by_gaps: float
+    by_rate_sliding: float
+    by_rate_fixed: float
+    excess_misses: int
+
+
+def expiry(calls: pd.DataFrame, *, sliding: bool) -> Expiry | None:
+    """None where no text with a known life came back, or nothing was cached at all."""
+    back = calls[calls["gap_ns"].notna() & calls["life_ns"].notna() & calls["counted"]]
+    if not len(back) or not (calls["read"] + calls["created"]).any():
+        return None
+    life = back["life_ns"].to_numpy(np.float64)
+    expected = per_text(calls, back) * life
+    fresh = (back["gap_ns"] < back["life_ns"]).to_numpy(np.bool_)
+    lives = np.unique(life)
+    return Expiry(
+        calls=len(back),
+        texts=int(back["entry"].nunique()),
+        life_s=float(lives[0]) / 1e9 if len(lives) == 1 else None,
+        sliding=sliding,
+        observed=request_hit(back),
+        by_gaps=float(fresh.mean()),
+        by_rate_sliding=float(np.mean(sliding_hit(expected))),
+        by_rate_fixed=float(np.mean(fixed_hit(expected))),
+        excess_misses=int((fresh & ~back["hit"].to_numpy(np.bool_)).sum()),
+    )
+
+
+def why_not(calls: pd.DataFrame) -> str:
+    """Why there is no expiry."""
+    if not (calls["read"] + calls["created"]).any():
+        return "nothing was read or written"
+    if not (calls["gap_ns"].notna() & calls["counted"]).any():
+        return "no prefix was requested again"
+    return "the TTL of the entries is not known"
+
+
+def per_text(calls: pd.DataFrame, back: pd.DataFrame) -> Floats:
+    """Calls of each one's text per nanosecond, over the time in which the run sent calls."""
+    sent = calls["sent_at_ns"]
+    span = max(float(sent.max() - sent.min()), 1.0)
+    counts = calls.loc[calls["known"], "entry"].value_counts()
+    return back["entry"].map(counts).to_numpy(np.float64) / span
+
+
+def sliding_hit(expected: Floats) -> Floats:
+    """1 - exp(-lT), `expected` being lT."""
+    return -np.expm1(-expected)
+
+
+def fixed_hit(expected: Floats) -> Floats:
+    """lT / (1 + lT)."""
+    return expected / (1 + expected)

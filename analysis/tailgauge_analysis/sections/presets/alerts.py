@@ -25,7 +25,7 @@ import numpy.typing as npt
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics.latency import OFFERED, Row
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.sections.cache.finding import Cache
+from tailgauge_analysis.sections.cache.section import Cache
 from tailgauge_analysis.sections.phases import QUEUE, Phases
 from tailgauge_analysis.stats.binomial import clopper_pearson
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile, effective_n

@@ -16,10 +16,9 @@ from tailgauge.experiments.checkup.probe_result import COLD, WARM, Seen, times
 from tailgauge.experiments.reading import Reading
 from tailgauge.rows import schema
 from tailgauge_analysis.sections.cache import misses
-from tailgauge_analysis.sections.cache.calls import calls
+from tailgauge_analysis.sections.cache.calls import CacheSettings, calls, settings
 from tailgauge_analysis.sections.cache.cost import RELATIVE
-from tailgauge_analysis.sections.cache.expiry import fixed_hit, sliding_hit
-from tailgauge_analysis.sections.cache.settings import CacheSettings, settings
+from tailgauge_analysis.sections.cache.shares import fixed_hit, sliding_hit
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.formatting import share
 

@@ -24,7 +24,7 @@ from tailgauge.experiments.checkup.light import REFUSED
 from tailgauge.experiments.checkup.probe_result import Measured, Seen, failed, latencies, times
 from tailgauge.experiments.reading import Reading
 from tailgauge_analysis.sections.cache import misses
-from tailgauge_analysis.sections.cache.settings import settings
+from tailgauge_analysis.sections.cache.calls import settings
 from tailgauge_analysis.sections.fan_out.legs import legs
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.formatting import ms

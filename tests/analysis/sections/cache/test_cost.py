@@ -10,12 +10,11 @@ import pytest
 
 from tailgauge.scenario.prices import Price
 from tailgauge_analysis.sections.cache import shares
-from tailgauge_analysis.sections.cache.calls import calls
+from tailgauge_analysis.sections.cache.calls import calls, settings
 from tailgauge_analysis.sections.cache.cost import Tariff, cost, even_share, even_uses, tariff
 from tailgauge_analysis.sections.cache.effect import CONNECTION, IN_FLIGHT, SAVED, UNCACHED_TOKENS, worth
-from tailgauge_analysis.sections.cache.expiry import expiry, why_not
 from tailgauge_analysis.sections.cache.misses import causes
-from tailgauge_analysis.sections.cache.settings import settings
+from tailgauge_analysis.sections.cache.shares import expiry, why_not
 
 S = 1_000_000_000
 REAL = {
@@ -279,9 +278,9 @@ class TestWorth:
         assert worth(calls.iloc[:0]).why
 
 
-def test_why_there_is_no_expiry_to_tell_of():
+def test_why_there_is_no_expiry():
     unmarked = {"cache_marks": 0.0}
 
     assert why_not(rows((0, 0, 0, {}), (1, 0, 0, {}))) == "nothing was read or written"
-    assert why_not(rows((0, 0, 90, {}), (1, 0, 90, {"prefix_hash": "b"}))) == "no text was asked for again"
+    assert why_not(rows((0, 0, 90, {}), (1, 0, 90, {"prefix_hash": "b"}))) == "no prefix was requested again"
     assert why_not(rows((0, 0, 90, unmarked), (1, 90, 0, unmarked))) == "how long entries live is not known"

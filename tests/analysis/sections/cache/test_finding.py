@@ -14,10 +14,9 @@ from tailgauge.schedule.plan import plan
 from tailgauge.simulator import billing
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.report.report import make
-from tailgauge_analysis.sections.cache.calls import calls
-from tailgauge_analysis.sections.cache.finding import _salted, cache
+from tailgauge_analysis.sections.cache.calls import calls, settings
 from tailgauge_analysis.sections.cache.misses import causes
-from tailgauge_analysis.sections.cache.settings import settings
+from tailgauge_analysis.sections.cache.section import _salted, cache
 
 KEYS = ["request_id", "leg", "attempt"]
 TREE = {
@@ -223,11 +222,11 @@ def test_report_json_has_every_miss_by_its_cause_and_the_cost_to_the_cent(plante
         assert entry["cost"]["saved"] == float(exact[name].saved)
 
 
-def test_the_report_tells_it(report):
+def test_the_report_has_the_section(report):
     page, text, told = report.html.read_text(), report.markdown.read_text(), report.data["cache"]
 
     assert set(told["traffic"]) == set(PLANTED)
-    assert "race: 0% of the input tokens came from the cache" in told["sentence"]
+    assert "race: 0% of input tokens read from the cache" in told["sentence"]
     assert '<h2 id="cache">Prompt cache</h2>' in page
     assert "## Prompt cache" in text
     assert "| below minimum |" in text
@@ -238,7 +237,7 @@ def test_the_report_tells_it(report):
     ].values():  # the causes by how many calls they had, none called most that is not
         most = max(entry["misses"], key=lambda miss: miss["calls"])
         total = sum(miss["calls"] for miss in entry["misses"])
-        assert f"; {total:,} calls missed" in entry["sentence"]
+        assert f"; {total:,} misses" in entry["sentence"]
         assert f": {most['calls']:,} {most['cause'].replace('_', ' ')}" in entry["sentence"]
         assert (entry["expiry"] is None) == bool(entry["no_expiry"])
 
