@@ -1,47 +1,65 @@
-"""Writes the pages of this folder that are read off the code; with --check, names the stale ones and fails.
+"""Writes the generated parts of the pages in this folder; with --check, names the stale ones and fails.
 
     .venv/bin/python docs/generate.py [--check]
 
-Rule: a page is a function from the code to Markdown, so that a key, an option or a metric cannot be documented wrongly.
-Run it from `make docs`; `make test` runs the check.
+A part stands between `<!-- generated: NAME -->` and `<!-- end -->` in a page and is the result of the function of that name in
+PARTS, so that a key, an option or a metric cannot be documented wrongly. The JSON Schemas are whole files.
+Run it with `make docs`; `make test` runs the check.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from pydantic import BaseModel, TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
 
 from tailgauge.cli.main import cli
-from tailgauge.experiments import schema as answer
+from tailgauge.experiments.contents import SCHEMA_VERSION as ANSWER_VERSION
+from tailgauge.experiments.contents import AnswerJson
+from tailgauge.rows import schema as rows
 from tailgauge.scenario.model import Scenario, packaged
-from tailgauge_analysis.report.pages import data_format_page, metrics_page
-from tailgauge_analysis.report.report_schema import schema
+from tailgauge_analysis.load.run_json import RunJson, WorkerJson
+from tailgauge_analysis.metrics.latency import PS
+from tailgauge_analysis.metrics.metrics import METRICS, SCHEDULED, SENT
+from tailgauge_analysis.report.model import SCHEMA_VERSION, STABLE, Report
+from tailgauge_analysis.stats.quantiles import n_min
+from tailgauge_analysis.text.formatting import percentile
+from tailgauge_analysis.verdict.gates import GATES
 
 DOCS = Path(__file__).parent
-NOTICE = "<!-- Written by docs/generate.py: change the code, then run `make docs`. -->"
+PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 HELP_WIDTH = 96
-SCENARIOS_INTRO = """\
-A scenario says what traffic to send, as TOML.
-`tailgauge run` takes the path of one, or the name of a packaged one.
-A scenario states only what differs from the defaults below; `--set table.key=value` changes a key for one run.
-Unknown keys and impossible values are refused with the file, the key and what was expected.
-"""
+LONG_LIST = 6  # values of a choice; more of them are not listed in a table
 
 
-def cli_page() -> str:
+def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    head = f"| {' | '.join(header)} |\n|{'---|' * len(header)}\n"
+    return head + "".join(f"| {' | '.join(map(cell, line))} |\n" for line in lines)
+
+
+def cell(text: str) -> str:
+    """Text of one line, without what would end a cell."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+# Commands
+
+
+def commands() -> str:
     """Every command with the help that it prints."""
-    parts = [f"# Commands\n\n{NOTICE}\n\nEach command with what its `--help` prints.\n"]
-    parts += [
+    return "\n".join(
         f"## {context.command_path}\n\n```text\n{context.get_help().rstrip()}\n```\n"
         for context in _contexts(cli, "tailgauge", None)
-    ]
-    return "\n".join(parts)
+    )
 
 
 def _contexts(command: click.Command, name: str, parent: click.Context | None) -> Iterator[click.Context]:
@@ -54,37 +72,43 @@ def _contexts(command: click.Command, name: str, parent: click.Context | None) -
                 yield from _contexts(child, child_name, context)
 
 
-def scenarios_page() -> str:
-    """Every table and key of a scenario, then the scenarios that come with the package."""
-    schema = Scenario.model_json_schema()
-    plain = {key: spec for key, spec in schema["properties"].items() if not _table_name(spec)}
-    parts = [
-        f"# Scenarios\n\n{NOTICE}\n\n{SCENARIOS_INTRO}",
-        "## Keys outside any table\n",
-        _key_table(plain, set(schema.get("required", ()))),
-    ]
-    for key, spec in schema["properties"].items():
-        parts += _tables(schema, key, spec)
-    parts += ["## Packaged scenarios\n", "| name | what it sends |\n|---|---|"]
-    for path in sorted(packaged("scenarios").glob("*.toml")):
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
-        parts.append(f"| `{path.stem}` | {_cell(tree['description'])} |")
-    return "\n".join(parts) + "\n"
+# Scenarios
 
 
-def _tables(schema: dict[str, Any], key: str, spec: dict[str, Any]) -> Iterator[str]:
+def scenario_keys() -> str:
+    """Every table and key of a scenario."""
+    tree = Scenario.model_json_schema()
+    plain = {key: spec for key, spec in tree["properties"].items() if not _table_name(spec)}
+    parts = ["## Keys outside any table\n", _key_table(plain, set(tree.get("required", ())))]
+    for key, spec in tree["properties"].items():
+        parts += _tables(tree, key, spec)
+    return "\n".join(parts)
+
+
+def packaged_scenarios() -> str:
+    """The scenarios that come with the package."""
+    trees = {
+        path.stem: tomllib.loads(path.read_text(encoding="utf-8"))
+        for path in sorted(packaged("scenarios").glob("*.toml"))
+    }
+    return table(
+        ("name", "what it sends"), [(f"`{name}`", tree["description"]) for name, tree in trees.items()]
+    )
+
+
+def _tables(tree: dict[str, Any], key: str, spec: dict[str, Any]) -> Iterator[str]:
     """A table and those within it; nothing for a plain value."""
-    table = _table_name(spec)
-    if not table:
+    found = _table_name(spec)
+    if not found:
         return
     name = f"{key}.NAME" if "additionalProperties" in spec else f"{key}[]" if "items" in spec else key
-    model = schema["$defs"][table]
+    model = tree["$defs"][found]
     plain = {inner: one for inner, one in model["properties"].items() if not _table_name(one)}
     yield f"## [{name}]\n"
     yield model["description"] + "\n"
     yield _key_table(plain, set(model.get("required", ())))
     for inner, one in model["properties"].items():
-        yield from _tables(schema, f"{name}.{inner}", one)
+        yield from _tables(tree, f"{name}.{inner}", one)
 
 
 def _table_name(spec: dict[str, Any]) -> str:
@@ -101,46 +125,31 @@ def _table_name(spec: dict[str, Any]) -> str:
 
 
 def _key_table(properties: dict[str, dict[str, Any]], required: set[str]) -> str:
-    lines = ["| key | type | default | bounds | meaning |", "|---|---|---|---|---|"]
-    for key, spec in properties.items():
-        default = "required" if key in required and key != "name" else _default(spec)
-        lines.append(
-            f"| `{key}` | {_kind(spec)} | {default} | {_bounds(spec)} | {_cell(spec.get('description', ''))} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def _variants(spec: dict[str, Any]) -> list[dict[str, Any]]:
-    return [s for s in spec.get("anyOf", [spec]) if s.get("type") != "null"]
-
-
-def _kind(spec: dict[str, Any]) -> str:
-    names = {
-        "string": "text",
-        "integer": "whole number",
-        "number": "number",
-        "boolean": "true or false",
-        "array": "list",
-    }
-    return " or ".join(
-        ", ".join(f"`{choice}`" for choice in s["enum"])
-        if "enum" in s
-        else names.get(s.get("type", ""), "value")
-        for s in _variants(spec)
+    return table(
+        ("key", "type", "default", "bounds", "meaning"),
+        [
+            (
+                f"`{key}`",
+                type_of(spec),
+                "required" if key in required and key != "name" else _default(spec),
+                _bounds(spec),
+                spec.get("description", ""),
+            )
+            for key, spec in properties.items()
+        ],
     )
 
 
 def _default(spec: dict[str, Any]) -> str:
-    if spec.get("default") is None:
-        return "-"
-    return f"`{json.dumps(spec['default'])}`"
+    return "-" if spec.get("default") is None else f"`{json.dumps(spec['default'])}`"
 
 
 def _bounds(spec: dict[str, Any]) -> str:
     signs = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}
-    found = [f"{sign} {_number(s[key])}" for s in _variants(spec) for key, sign in signs.items() if key in s]
-    found += ["not empty" for s in _variants(spec) if s.get("minLength") == 1]
-    found += [f"at most {s['maxLength']} characters" for s in _variants(spec) if "maxLength" in s]
+    kinds = [one for one in spec.get("anyOf", [spec]) if one.get("type") != "null"]
+    found = [f"{sign} {_number(s[key])}" for s in kinds for key, sign in signs.items() if key in s]
+    found += ["not empty" for s in kinds if s.get("minLength") == 1]
+    found += [f"at most {s['maxLength']} characters" for s in kinds if "maxLength" in s]
     return ", ".join(found) or "-"
 
 
@@ -148,46 +157,194 @@ def _number(value: float) -> str:
     return f"{int(value):,}" if value == int(value) else f"{value:g}"
 
 
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+# JSON
 
 
-def schema_page() -> str:
-    """The JSON Schema of report.json."""
-    return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+def type_of(spec: Mapping[str, Any], *, nulls: bool = False) -> str:
+    """The type of a value, as people call it."""
+    names = {
+        "string": "text", "integer": "whole number", "number": "number", "boolean": "true or false", "array": "list",
+        "object": "table", "null": "null",
+    }  # fmt: skip
+    found = []
+    for one in spec.get("anyOf", [spec]):
+        if "$ref" in one:
+            name = one["$ref"].rpartition("/")[2]
+            found.append(f"[{name}](#{name.lower()})")
+        elif "const" in one:
+            found.append(f"`{one['const']}`")
+        elif "enum" in one and len(one["enum"]) <= LONG_LIST:
+            found.append(", ".join(f"`{choice}`" for choice in one["enum"]))
+        elif nulls and one.get("type") in {"array", "object"}:
+            inner = one.get("items", one.get("additionalProperties", {}))
+            of = type_of(inner, nulls=True) if isinstance(inner, dict) and "$ref" in inner else ""
+            found.append(names[one["type"]] + (f" of {of}" if of else ""))
+        elif nulls or one.get("type") != "null":
+            found.append(names.get(one.get("type", ""), "value"))
+    return " or ".join(found)
 
 
-def answer_schema_page() -> str:
-    """The JSON Schema of an experiment's report.json."""
-    return json.dumps(answer.schema(), indent=2, ensure_ascii=False) + "\n"
+class _Untitled(GenerateJsonSchema):
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
+        return False
 
 
-PAGES = {
-    "answer.schema.json": answer_schema_page,
-    "cli.md": cli_page,
-    "data-format.md": data_format_page,
-    "metrics.md": metrics_page,
-    "report.schema.json": schema_page,
-    "scenarios.md": scenarios_page,
+def json_schema(model: Any) -> dict[str, Any]:
+    """The JSON Schema of a type, without a title for each key."""
+    return TypeAdapter(model).json_schema(schema_generator=_Untitled)
+
+
+def schema_file(model: Any, name: str, version: int, title: str) -> str:
+    """A JSON Schema as a file."""
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:tailgauge:{name}:{version}",
+    }
+    return json.dumps({**head, **json_schema(model), "title": title}, indent=2, ensure_ascii=False) + "\n"
+
+
+def _keys(properties: Mapping[str, Any]) -> str:
+    lines = [
+        (f"`{key}`", type_of(spec, nulls=True), spec.get("description", ""))
+        for key, spec in properties.items()
+    ]
+    return table(("key", "type", "meaning"), lines)
+
+
+def report_keys(*, stable: bool) -> Callable[[], str]:
+    """The keys of report.json that may be relied on, or the others."""
+    return lambda: _keys(
+        {k: v for k, v in json_schema(Report)["properties"].items() if (k in STABLE) == stable}
+    )
+
+
+def report_types() -> str:
+    """The tables within report.json."""
+    return "\n".join(
+        f"### {name}\n\n{' '.join(model['description'].split())}\n\n{_keys(model['properties'])}"
+        for name, model in json_schema(Report)["$defs"].items()
+    )
+
+
+def _model_keys(model: type[BaseModel]) -> Callable[[], str]:
+    fields = model.model_fields.items()
+    return lambda: table(
+        ("key", "meaning"), [(f"`{name}`", field.description or "") for name, field in fields]
+    )
+
+
+# Rows
+
+
+def columns() -> str:
+    """Every table of rows with its columns."""
+    parts = []
+    for name, row in rows.TABLES.items():
+        lines = [
+            (f"`{c.name}`", c.kind.replace("<", "&lt;"), "yes" if c.nullable else "", c.meaning)
+            for c in rows.columns(name)
+        ]
+        text = (row.__doc__ or "").strip()
+        parts.append(f"## {name}\n\n{text}\n\n{table(('column', 'type', 'may be null', 'meaning'), lines)}")
+    return "\n".join(parts)
+
+
+def history() -> str:
+    """Version, release and change of every schema, from the docstring of rows/schema.py."""
+    found: list[list[str]] = []
+    for line in filter(str.strip, (rows.__doc__ or "").partition("Schema history")[2].splitlines()[1:]):
+        first, _, rest = line.strip().partition(" ")
+        if first.isdigit():
+            release, _, change = rest.strip().partition(" ")
+            found.append([first, release, change.strip()])
+        else:
+            found[-1][2] += f" {line.strip()}"
+    return table(("version", "release", "change"), found)
+
+
+# Metrics
+
+
+def metrics() -> str:
+    """The table of metrics."""
+    starts = {SCHEDULED: "at the scheduled time", SENT: "when it is sent"}
+    lines = [
+        (f"`{m.name}`", m.title, m.unit, starts.get(m.since, "at the first of the two events"), m.level,
+         "successes, offered" if m.offered else "successes")
+        for m in METRICS
+    ]  # fmt: skip
+    return table(("metric", "title", "unit", "clock starts", "one value per", "views"), lines)
+
+
+def metric_formulas() -> str:
+    """Formula, meaning and inputs of each metric."""
+    return "\n".join(
+        f"### `{m.name}`\n\n{m.title} = {m.formula}.\n{m.meaning}\nNeeds {', '.join(f'`{need}`' for need in m.needs)}.\n"
+        for m in METRICS
+    )
+
+
+def fewest_samples() -> str:
+    """How many samples each percentile needs."""
+    return table(("percentile", "samples"), [(percentile(p), f"{n_min(p):,}") for p in PS])
+
+
+def gates() -> str:
+    """The gates of the verdict."""
+    return table(("gate", "passes if"), [(f"`{gate.name}`", gate.asks) for gate in GATES])
+
+
+PARTS: Mapping[str, Callable[[], str]] = {
+    "commands": commands,
+    "scenario-keys": scenario_keys,
+    "packaged-scenarios": packaged_scenarios,
+    "schema-version": lambda: f"Schema version {rows.SCHEMA_VERSION}.\n",
+    "columns": columns,
+    "run-json": _model_keys(RunJson),
+    "worker-json": _model_keys(WorkerJson),
+    "report-stable": report_keys(stable=True),
+    "report-other": report_keys(stable=False),
+    "report-types": report_types,
+    "schema-history": history,
+    "metrics": metrics,
+    "metric-formulas": metric_formulas,
+    "fewest-samples": fewest_samples,
+    "gates": gates,
+}
+FILES: Mapping[str, Callable[[], str]] = {
+    "report.schema.json": lambda: schema_file(Report, "report", SCHEMA_VERSION, "Tailgauge report.json"),
+    "answer.schema.json": lambda: schema_file(
+        AnswerJson, "answer", ANSWER_VERSION, "report.json of a Tailgauge experiment"
+    ),
 }
 
 
+def fresh() -> Iterator[tuple[Path, str]]:
+    """Every file with generated parts, and the text that it should have."""
+    for path in sorted(DOCS.glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        if PART.search(text):
+            yield path, PART.sub(lambda found: f"{found[1]}\n{PARTS[found[2]]()}\n{found[3]}", text)
+    for name, text_of in FILES.items():
+        yield DOCS / name, text_of()
+
+
 def main(arguments: list[str]) -> int:
-    """Write the pages, or check them; the exit code says whether all is well."""
+    """Write the generated parts, or check them; returns the exit code."""
     if arguments not in ([], ["--check"]):
         print(f"usage: {Path(__file__).name} [--check]", file=sys.stderr)
         return 2
     stale = []
-    for name, page in PAGES.items():
-        path, text = DOCS / name, page()
-        if arguments and (not path.exists() or path.read_text(encoding="utf-8") != text):
-            stale.append(f"docs/{name}")
-        elif not arguments:
-            path.write_text(text, encoding="utf-8")
-            print(f"wrote docs/{name}")
-    if stale:
+    for path, text in fresh():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            stale.append(f"docs/{path.name}")
+            if not arguments:
+                path.write_text(text, encoding="utf-8")
+                print(f"wrote docs/{path.name}")
+    if arguments and stale:
         print(f"stale: {', '.join(stale)}; run `make docs`", file=sys.stderr)
-    return 1 if stale else 0
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

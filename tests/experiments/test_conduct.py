@@ -10,10 +10,9 @@ import jsonschema
 import pytest
 
 from tailgauge.errors import Exit, UsageError
-from tailgauge.experiments import schema
 from tailgauge.experiments.answer import Answer, Case, Line, Mark, Picture, Table
 from tailgauge.experiments.conduct import conduct
-from tailgauge.experiments.contents import About, Told, contents
+from tailgauge.experiments.contents import About, AnswerJson, Told, contents
 from tailgauge.experiments.course import SpentError, Step
 from tailgauge.experiments.markdown import terminal
 from tailgauge.experiments.runners import DryRun
@@ -206,7 +205,7 @@ def test_the_answer_says_the_same_in_every_file(done, tmp_path, checkout):
 
     told = json.loads(made.json.read_text())
     jsonschema.validate(told, json.loads((checkout / "docs" / "answer.schema.json").read_text("utf-8")))
-    assert set(told) == set(schema.KEYS)
+    assert set(told) == set(AnswerJson.__annotations__)
     assert told["sentence"] == done.answer.sentence
     for text in (made.summary, made.markdown.read_text(), made.html.read_text(), made.junit.read_text()):
         assert "5 requests/s are sustained, 20 are not." in text

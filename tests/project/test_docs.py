@@ -6,13 +6,17 @@ from typing import get_args
 
 import click
 import pytest
+from pydantic import BaseModel
 
 from tailgauge.cli.main import cli
 from tailgauge.errors import Exit
 from tailgauge.live.prometheus import NAMES
-from tailgauge.rows.schema import TABLES, columns
-from tailgauge.scenario.model import Slo
+from tailgauge.rows.schema import SCHEMA_VERSION, TABLES, columns
+from tailgauge.scenario.model import Scenario, Slo
 from tailgauge_analysis.metrics.metrics import METRICS
+from tailgauge_analysis.metrics.streams import DUE_EACH_MS, DUE_FIRST_MS, FLUID
+from tailgauge_analysis.stats.quantiles import BEYOND
+from tailgauge_analysis.verdict.gates import GATES
 
 PROSE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "reports/README.md", "docs/**/*.md")
 
@@ -55,8 +59,48 @@ def test_every_column_is_documented(table, pages):
     assert missing == []
 
 
-def test_every_metric_is_documented(pages):
-    assert [metric.name for metric in METRICS if f"`{metric.name}`" not in pages["docs/metrics.md"]] == []
+def test_every_metric_and_gate_is_documented(pages):
+    assert [m.name for m in METRICS if f"### `{m.name}`" not in pages["docs/metrics.md"]] == []
+    assert [g.name for g in GATES if f"| `{g.name}` |" not in pages["docs/metrics.md"]] == []
+
+
+def test_the_numbers_in_the_text_of_the_metrics_are_those_of_the_code(pages):
+    """Prose that names a number of the code; tables are generated."""
+    text = " ".join(pages["docs/metrics.md"].split())
+
+    assert f"Fewer than {BEYOND} effective samples" in text
+    assert f"n_eff (1 - p) < {BEYOND}" in text
+    assert (
+        f"The first deadline is {DUE_FIRST_MS:g} ms after sending, each later one {DUE_EACH_MS:g} ms" in text
+    )
+    assert f"the share of answers with {FLUID:g} or more" in text
+
+
+def scenario_keys(model) -> set[str]:
+    """Every key of a table and of those within it."""
+    inner = {one for field in model.model_fields.values() for one in models(field.annotation)}
+    return {*model.model_fields, *itertools.chain.from_iterable(map(scenario_keys, inner))}
+
+
+def models(annotation) -> set[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return {annotation}
+    return set(itertools.chain.from_iterable(map(models, get_args(annotation))))
+
+
+def test_every_key_of_a_scenario_is_documented(pages):
+    page = pages["docs/scenarios.md"]
+    tables = {key for key, field in Scenario.model_fields.items() if models(field.annotation)}
+
+    assert [key for key in tables if f"## [{key}" not in page] == []
+    named = set(re.findall(r"^\| `(\w+)` \||^## \[.*?(\w+)(?:\.NAME|\[\])?\]$", page, re.MULTILINE))
+    assert scenario_keys(Scenario) - set(itertools.chain.from_iterable(named)) == set()
+
+
+def test_the_schema_history_ends_with_the_present_version(pages):
+    last = re.findall(r"^\| (\d+) \| \d", pages["docs/data-format.md"], re.MULTILINE)[-1]
+
+    assert int(last) == SCHEMA_VERSION
 
 
 def test_every_exposed_metric_is_documented(pages):

@@ -1,25 +1,29 @@
 """report.json: the contents of a report under the names that programs may rely on.
 
-Rule: one function, from the contents (contents.py) to what is published; nothing is computed here. report_schema.py
-says the same as a JSON Schema. Keys of STABLE keep their names and meanings within a `schema_version`; the others come
-from the contents as they are.
+The stable keys of model.py are made here from the contents (contents.py); the others are the contents' as they are.
+Nothing is computed.
 """
 
 from __future__ import annotations
 
+from typing import cast
+
 from tailgauge_analysis.metrics.latency import OFFERED
 from tailgauge_analysis.metrics.metrics import NEITHER
+from tailgauge_analysis.report.model import (
+    SCHEMA_VERSION,
+    Latency,
+    Objective,
+    Percentile,
+    Percentiles,
+    Population,
+)
 from tailgauge_analysis.stats.quantiles import TOO_FEW
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import NONE, VALUE
 
-SCHEMA_VERSION = 2
 ALL = "all"
-STABLE = (
-    "schema_version", "run", "verdict", "conservation", "latency", "errors", "rate_limits", "cache", "fan_out", "hedging",
-    "slo", "definitions",
-)  # fmt: skip
-_TOLD = (  # keys of the contents that are published under another name, or within another key
+_ELSEWHERE = (  # keys of the contents that are published under another name, or within another key
     "report_version", "run_id", "scenario", "description", "dry_run", "verdict", "reasons", "explanations", "gates", "run",
     "latency", "by_traffic", "failures", "slos",
 )  # fmt: skip
@@ -46,11 +50,12 @@ def published(contents: Json) -> Json:
         **{key: contents.get(key) for key in ("rate_limits", "cache", "fan_out", "hedging")},
         "slo": [_slo(slo) for slo in contents["slos"]],
         "definitions": contents["definitions"],
+        "exit_code": contents["exit_code"],
     }
-    return {**stable, **{key: value for key, value in contents.items() if key not in {*_TOLD, *stable}}}
+    return {**stable, **{key: value for key, value in contents.items() if key not in {*_ELSEWHERE, *stable}}}
 
 
-def _latency(group: str, row: Json) -> Json:
+def _latency(group: str, row: Json) -> Latency:
     p99 = next(q for q in row["quantiles"] if q["label"] == "p99")
     return {
         "group": group,
@@ -61,15 +66,17 @@ def _latency(group: str, row: Json) -> Json:
         "n": row["n"],
         "n_eff": p99["n_eff"],
         "mean": row["mean"],
-        "percentiles": {q["label"].replace(".", "_"): _percentile(q) for q in row["quantiles"]},
+        "percentiles": cast(
+            "Percentiles", {q["label"].replace(".", "_"): _percentile(q) for q in row["quantiles"]}
+        ),
     }
 
 
-def _population(view: str) -> str:
+def _population(view: str) -> Population:
     return "offered" if view == OFFERED else "completed"
 
 
-def _percentile(q: Json) -> Json:
+def _percentile(q: Json) -> Percentile:
     return {
         "value": q["value_ms"], "low": q["low_ms"], "high": q["high_ms"],
         "reliable": not q["mark"], "beyond": _is_beyond(q), "n_eff": q["n_eff"],
@@ -82,7 +89,7 @@ def _is_beyond(q: Json) -> bool:
     return q["value_is"] not in {VALUE, TOO_FEW, NONE}
 
 
-def _slo(slo: Json) -> Json:
+def _slo(slo: Json) -> Objective:
     q = slo["quantile"]
     return {
         "name": slo["name"], "bound": slo["max_ms"], "status": slo["outcome"],

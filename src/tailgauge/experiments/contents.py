@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Literal
 
-from tailgauge.experiments.answer import Answer
+from pydantic import ConfigDict, with_config
+from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
+
+from tailgauge.experiments.answer import Answer, Case, Table
 from tailgauge.thresholds import VALID
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.verdict.verdict import WORST_FIRST
@@ -43,6 +47,57 @@ class About:
     took: str
     expected: str
     left_out: tuple[str, ...]
+
+
+@with_config(ConfigDict(use_attribute_docstrings=True))
+class AnswerJson(TypedDict):
+    """report.json of an experiment; docs/answer.schema.json is generated from it."""
+
+    schema_version: Literal[1]
+    """version of these keys"""
+    run_id: str
+    """of the experiment; its runs have their own"""
+    kind: Literal["headroom", "hedging", "models", "checkup"]
+    """of question"""
+    sentence: str
+    """the answer"""
+    facts: Json
+    """the numbers behind it, unrounded, by kind; see docs/experiments.md"""
+    table: Table
+    """the evidence"""
+    more: list[Table]
+    """further tables"""
+    exit_code: Literal[0, 1, 3, 130]
+    """see docs/cli.md"""
+    verdict: Literal["VALID", "DEGRADED", "INVALID"]
+    """the worst of its runs"""
+    remarks: list[str]
+    """what the reader should know"""
+    cases: list[Case]
+    """as in junit.xml"""
+    runs: list[Told]
+    """in the order in which they ran"""
+    smallest: str
+    """minimum detectable effect; may be empty"""
+    dry_run: bool
+    """true: a dry run only"""
+    expected: str
+    """the answer of the dry run before it; may be empty"""
+    planned: list[str]
+    """duration and cost expected by the dry run"""
+    took: str
+    """duration and cost"""
+    left_out: list[str]
+    """steps that a dry run cannot do"""
+    scenario: str
+    """its name"""
+    description: str
+    target: str
+    """its URL, or simulated"""
+    started_at: str
+    """UTC, ISO 8601"""
+    command: str
+    """command that repeats the experiment"""
 
 
 def contents(answer: Answer, about: About, runs: Sequence[Told]) -> Json:

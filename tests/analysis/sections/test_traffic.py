@@ -7,7 +7,7 @@ import pytest
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.metrics.groups import groups
 from tailgauge_analysis.metrics.steady import steady
-from tailgauge_analysis.report.pages import TRAFFIC_KEYS
+from tailgauge_analysis.report.model import TrafficEntry
 from tailgauge_analysis.report.report import make
 from tailgauge_analysis.sections.traffic import sent
 
@@ -106,7 +106,7 @@ def test_a_report_of_everything_says_so(everything, tmp_path):
     assert "| Expected warm | 9 of 9 calls read from the cache |" in text
     assert "10 retries" in text
     assert "| fan | fan\\_out | 10 | 5 | 50 |" in text
-    assert {name for name, _ in TRAFFIC_KEYS} == set(report.data["traffic"]["chat"])
+    assert set(TrafficEntry.__annotations__) == set(report.data["traffic"]["chat"])
     assert report.data["traffic"]["hedged"]["hedging"]["rate"] == 0.4
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))

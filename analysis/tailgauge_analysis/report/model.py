@@ -1,0 +1,445 @@
+"""What report.json holds, as types: docs/report.schema.json and the tables of docs/data-format.md are generated from them.
+
+Keys of STABLE keep their names and meanings as long as SCHEMA_VERSION is the same; the others may change.
+A number that is not known is null. Every type may gain keys.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, with_config
+from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
+
+from tailgauge.rows.schema import ENDED_CLASSES
+from tailgauge_analysis.metrics.metrics import METRICS
+
+SCHEMA_VERSION: Literal[2] = 2
+STABLE = (
+    "schema_version", "run", "verdict", "conservation", "latency", "errors", "rate_limits", "cache", "fan_out", "hedging",
+    "slo", "definitions", "exit_code",
+)  # fmt: skip
+METRIC_NAMES = tuple(dict.fromkeys(m.name.removesuffix("_sched").removesuffix("_sent") for m in METRICS))
+
+Count = Annotated[int, Field(ge=0)]
+Json = dict[str, Any]
+Population = Literal["completed", "offered"]
+Status = Literal["VALID", "DEGRADED", "INVALID"]
+Ended = Annotated[str, Field(json_schema_extra={"enum": list(ENDED_CLASSES)})]
+MetricName = Annotated[str, Field(json_schema_extra={"enum": list(METRIC_NAMES)})]
+Numbers = dict[str, float | None]
+
+
+class Run(TypedDict):
+    """Which run it was."""
+
+    run_id: str
+    scenario: str
+    description: str
+    dry_run: bool
+    """true: a dry run, whose verdict covers no real client or target"""
+    state: str
+    started_at: str
+    steady_requests: Count
+    steady_ok: Count
+    offered_per_s: float | None
+    ok_per_s: float | None
+    reproduce: str | None
+    """command that repeats the run; null if the run does not name its scenario"""
+    target: Json
+    preflight: list[Json]
+
+
+class Reason(TypedDict):
+    """One reason for the verdict."""
+
+    gate: str
+    verdict: Status
+    text: str
+    advice: str
+
+
+class Verdict(TypedDict):
+    """Whether the numbers can be trusted."""
+
+    status: Status
+    reasons: list[Reason]
+    """worst first; empty if VALID"""
+    explanations: list[Any]
+    """difficulties of the client that explain failed gates"""
+    gates: list[Json]
+    """all gates, each with its verdict"""
+
+
+class Missing(TypedDict):
+    """A stretch of the run whose leased arrivals left no row; seconds of the run clock."""
+
+    worker: int | None
+    """null if unknown"""
+    from_s: float
+    to_s: float | None
+    """null: until the end"""
+    requests: Count
+
+
+class Conservation(TypedDict):
+    """Request counts recomputed from the rows, preflight excluded: scheduled = dispatched + client_drop + not_reached + lost;
+    dispatched = sum of ended + censored.
+    """
+
+    scheduled: int | None
+    """null if unknown"""
+    dispatched: Count
+    client_drop: Count
+    not_reached: Count
+    lost: Count
+    censored: Count
+    ended: dict[Ended, Count]
+    """by class"""
+    found: Count
+    """counted as lost by the master, with a row in a given folder"""
+    missing: list[Missing]
+    """when lost requests were due, as far as known"""
+    unwritten: dict[str, Count]
+    """rows by table that were recorded and could not be written"""
+    duplicates: Count
+    missing_rows: int
+    broken: list[str]
+    """contradictions between counts and rows"""
+
+
+class Percentile(TypedDict):
+    """One percentile with its 95% interval, in the unit of its row. For rates in tokens/s, percentiles count from the fast end:
+    99% of the answers are at least as fast as the p99.
+    """
+
+    value: float | None
+    """null if there is none; `value_is` gives the reason"""
+    low: float | None
+    high: float | None
+    reliable: bool
+    """at least 10 effective samples lie beyond it"""
+    beyond: bool
+    """it lies among requests without an answer: slower than any success"""
+    n_eff: Count
+    value_is: str
+    """value, n/a (too few samples), failed or > drain (beyond)"""
+    low_is: str
+    high_is: str
+
+
+class Percentiles(TypedDict):
+    """By label."""
+
+    p50: Percentile
+    p90: Percentile
+    p95: Percentile
+    p99: Percentile
+    p99_9: Percentile
+
+
+class Latency(TypedDict):
+    """One metric of one group and population."""
+
+    group: str
+    """a traffic table, or all"""
+    metric: MetricName
+    """a name of metrics.md, without its ending _sched or _sent: see `since`"""
+    since: Literal["scheduled", "sent"] | None
+    """when its clock starts; null for neither"""
+    population: Population
+    """offered: with failures, as slower than any success"""
+    unit: Literal["ms", "tokens/s"]
+    n: Count
+    n_eff: Count
+    """effective samples of the p99"""
+    mean: float | None
+    """null if a request without an answer is among them"""
+    percentiles: Percentiles
+
+
+class Error(TypedDict):
+    """One kind of failed attempts."""
+
+    ended: str
+    status: int | None
+    error_type: str
+    limit_kind: str
+    attempts: Count
+    steady: Count
+    """of these, in the steady stage"""
+    excerpt: str
+    """of the response"""
+
+
+class EarlyStopping(TypedDict):
+    """MLPerf's rule at 99%: met if n_eff reaches the number needed for the requests beyond the bound."""
+
+    beyond: Count
+    n_eff: Count
+    needed: Count
+    met: bool
+
+
+class Objective(TypedDict):
+    """One objective."""
+
+    name: str
+    bound: float
+    """in `unit`"""
+    status: Literal["pass", "fail", "inconclusive"]
+    value: float | None
+    low: float | None
+    high: float | None
+    beyond: bool
+    metric: str
+    quantile: float
+    population: Population
+    unit: str
+    why: str
+    early_stopping: EarlyStopping | None
+    """null without a request"""
+
+
+class ToolMetric(TypedDict):
+    """One metric of another tool."""
+
+    name: str
+    ours: str | None
+    """the closest metric here"""
+    formula: str
+    why: str
+    """why the two differ"""
+    unit: str
+    n: Count
+    mean: float | None
+    percentiles: Numbers | None
+    our_percentiles: Numbers | None
+    our_value: float | None
+
+
+class Tool(TypedDict):
+    """The steady stage under another tool's formulas."""
+
+    tool: str
+    source: str
+    read: str
+    """year and month of the formulas"""
+    answers: Count
+    metrics: list[ToolMetric]
+
+
+class Diagnosis(TypedDict):
+    """Where the slowest requests lose their time."""
+
+    kind: Literal["input", "output", "both", "healthy", "unknown"]
+    n: Count
+    slow: Count
+    share_before_first: float | None
+    """of the excess time of slow requests; null without a diagnosis"""
+    low: float | None
+    high: float | None
+    sentence: str
+
+
+class Slope(TypedDict):
+    """ms per unit of the title, at one quantile."""
+
+    name: str
+    title: str
+    p: float
+    value_ms: float
+    low_ms: float
+    high_ms: float
+    mark: Literal["", "unreliable"]
+
+
+class Regression(TypedDict):
+    """One regression of latency on load."""
+
+    n: Count
+    why: str
+    """why there are no slopes; else empty"""
+    left_out: list[str]
+    """factors without enough variation"""
+    slopes: list[Slope]
+    """at p50 and p95"""
+
+
+class Alert(TypedDict):
+    """One common alert."""
+
+    name: str
+    limit: float
+    rings: Literal["above", "below"]
+    unit: Literal["ms", "tokens/s", "share"]
+    state: Literal["raised", "quiet", "open", "unknown"]
+    value: float | None
+    low: float | None
+    high: float | None
+    n: Count
+    why: str
+
+
+class Use(TypedDict):
+    """Bounds of a use case."""
+
+    name: str
+    ttft_ms: float
+    total_ms: float
+
+
+class Segment(TypedDict):
+    """A kind of request."""
+
+    by: str
+    name: str
+    outcomes: Json
+    """by use case and percentile"""
+
+
+class Presets(TypedDict):
+    """Fit by use case."""
+
+    uses: list[Use]
+    """strictest first"""
+    segments: list[Segment]
+    """all requests first"""
+    mlperf: Json | None
+    """MLPerf's bounds on p99; null without TTFT or TPOT"""
+    sentence: str
+
+
+class TrafficEntry(TypedDict):
+    """What one traffic table sent: attempts, whoever received their answers."""
+
+    pattern: str
+    """the traffic pattern"""
+    requests: Count
+    """scheduled, preflight excluded"""
+    ended: dict[str, Count]
+    """requests by class"""
+    legs: Json
+    """max, per_request (mean)"""
+    attempts: dict[str, Count]
+    """total, and by cause: primary, retry, hedge, fallback, resubmit, poll"""
+    hedging: Json
+    """legs sent, hedged of them, won by the hedge, held (due but not sent, by reason), rate (hedged / legs), winner_share (won /
+    hedged)
+    """
+    chunks: dict[str, Count]
+    """received, by kind: text, thinking, tool_json"""
+    phases: list[Json]
+    """name, kind, attempts, p50_ms: start of a status event's phase since sent, duration of a Server-Timing phase"""
+    slow_readers: Count
+    """attempts that were read slowly"""
+    not_streamed: Count
+    """attempts with a non-streamed answer"""
+    second_target: Count
+    """attempts sent to the second target"""
+    first_fields: Count
+    """attempts with a complete first field"""
+    tools_ready: Count
+    """attempts with a complete tool input"""
+    citations: Count
+    """citation events"""
+    turns_max: Count
+    """turns of the longest session"""
+
+
+@with_config(ConfigDict(use_attribute_docstrings=True))
+class Report(TypedDict):
+    """report.json: the keys of STABLE first."""
+
+    schema_version: Literal[2]
+    """version of these keys"""
+    run: Run
+    """which run it was"""
+    verdict: Verdict
+    """whether the numbers can be trusted"""
+    conservation: Conservation
+    """request counts, recomputed from the rows"""
+    latency: list[Latency]
+    """rows with at least one sample"""
+    errors: list[Error]
+    """kinds of failed attempts of the whole run, most frequent first"""
+    rate_limits: Json | None
+    """429s by limit and over time, buckets, binding limit, growth, retry-after, retries; null without 429s, limit headers and
+    retries; see reports.md
+    """
+    cache: Json | None
+    """by traffic table: hit shares, write amplification, misses by cause, expiry, TTFT, cost; null without cached traffic; see
+    reports.md
+    """
+    fan_out: Json | None
+    """joins and predictions from the legs; null without fan-outs; see reports.md"""
+    hedging: Json | None
+    """gain and cost of hedges; null without them; see reports.md"""
+    slo: list[Objective]
+    """objectives, in the scenario's order"""
+    definitions: list[Tool]
+    """metrics as other tools define them"""
+    exit_code: Literal[0, 1, 3]
+    """0, 1 (an objective failed) or 3 (INVALID, rows lost, or an objective inconclusive)"""
+    headline: str
+    """one sentence"""
+    outcomes: list[Json]
+    """of the steady stage: ended, requests, share, low, high"""
+    remarks: list[str]
+    """properties of the traffic that affect the numbers: closed loop, slow readers, cancellation"""
+    traffic: dict[str, TrafficEntry]
+    """by traffic table: what was sent in the whole run, preflight excluded"""
+    streams: Json
+    """evenness of streams: tokens per chunk, buffered streams, stalls, fluidity, tokens per second; see metrics.md"""
+    uncut: list[Json]
+    """estimates without abandonment: metric, title, n, cut, quantiles by Kaplan-Meier; see metrics.md"""
+    phases: Json | None
+    """where the time went: answers, told, split (by the server log), events (status events), timings (Server-Timing): name, n,
+    share, quantiles; null without data
+    """
+    diagnosis: Diagnosis
+    """where the slowest requests lose their time"""
+    slopes: dict[str, Regression]
+    """factors of ttft_sent and tpot; see reports.md"""
+    crossover: Json | None
+    """comparison in alternating blocks: a, b, block_s, washout_s, and the keys of `tailgauge compare --json` except exit_code; null
+    without one
+    """
+    presets: Presets | None
+    """fit by use case; null without latencies"""
+    alarms: list[Alert]
+    """common alerts"""
+    goodput: Json | None
+    """offered, good, n_eff, share, low, high, per_s; null without objectives"""
+    groups: list[Json]
+    """by (traffic, slow reader, name, tag), name, pattern, requests, ok, cancelled, ok_share, low, high, latency (offered view)"""
+    smaller_groups: Count
+    """number of groups that are not shown"""
+    stamps: Json
+    """exact and interval timestamps, kernel and user timestamps, attempts that opened a connection, receive lag"""
+    other_failures: Count
+    """failed attempts of rarer kinds"""
+    client: list[Json]
+    """health of each worker in the steady stage: mean and worst second of each column"""
+    in_flight: Json | None
+    """mean number of attempts in flight over `seconds` of all workers: live (counted by the workers), from_rows (Little's law on the
+    rows), outside (difference beyond a worker's lag); null without health rows
+    """
+    bad_seconds: Json | None
+    """seconds, bad, share, spells (worker, from_s, to_s, worst_ms, said; the longest 20), figures (metric, view, n, left_out,
+    quantiles with and without); null without health rows
+    """
+    truth: Json | None
+    """delay from the server log's write to the arrival of the first content; within_ms: the clock error; null without the log"""
+    clocks: Json
+    """clock error between_ms (two workers), to_target_ms, calls_in_flight (its effect on this count), unknown (workers), sentence"""
+    certificate: Json | None
+    """the cited certificate: id (null: none, and why), made_at, transport, rates and errors, busiest (worker), busiest_per_s, beyond,
+    text; null in dry runs
+    """
+    environment: Json
+    """versions, master, seed, models, scenario, and workers: state, host, clock, rows delivered and missing (missing_requests, missing,
+    found, not_sent, rows_lost, unwritten, silent, late_s)
+    """
+    problems: list[Json]
+    """kind and text of problems with the data"""
