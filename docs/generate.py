@@ -32,7 +32,7 @@ from tailgauge_analysis.metrics.metrics import METRICS, SCHEDULED, SENT
 from tailgauge_analysis.report.model import SCHEMA_VERSION, STABLE, Report
 from tailgauge_analysis.stats.quantiles import n_min
 from tailgauge_analysis.text.formatting import percentile
-from tailgauge_analysis.verdict.gates import GATES
+from tailgauge_analysis.verdict.checks import GATES
 
 DOCS = Path(__file__).parent
 PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -16,7 +16,7 @@ from tailgauge.scenario.model import Scenario, Slo
 from tailgauge_analysis.metrics.metrics import METRICS
 from tailgauge_analysis.metrics.streams import DUE_EACH_MS, DUE_FIRST_MS, FLUID
 from tailgauge_analysis.stats.quantiles import BEYOND
-from tailgauge_analysis.verdict.gates import GATES
+from tailgauge_analysis.verdict.checks import GATES
 
 PROSE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "reports/README.md", "docs/**/*.md")
 
