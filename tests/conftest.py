@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from starting.command import run_command
 
 pytest_plugins = ["starting.fixtures", "run_folders.fixtures"]
 
@@ -97,33 +96,4 @@ def full_size() -> bool:
 @pytest.fixture(scope="session")
 def command() -> Command:
     """Run a command to its end, or kill it and all its children: `command([...], timeout_s=60)`."""
-    return _run_bounded
-
-
-def _run_bounded(
-    arguments: Sequence[str | Path],
-    timeout_s: float = 60,
-    cwd: Path | None = None,
-    env: Mapping[str, str] | None = None,
-) -> subprocess.CompletedProcess[str]:
-    """Arguments named `tailgauge` or `python` mean this environment's own."""
-    program = {"python": sys.executable, "tailgauge": str(Path(sys.executable).with_name("tailgauge"))}
-    line = [program.get(str(arguments[0]), str(arguments[0])), *map(str, arguments[1:])]
-    process = subprocess.Popen(
-        line,
-        cwd=cwd,
-        env={**os.environ, **(env or {})},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        stdout, stderr = process.communicate(timeout=timeout_s)
-    except BaseException as error:
-        os.killpg(process.pid, signal.SIGKILL)
-        stdout, stderr = process.communicate(timeout=10)
-        error.add_note(f"stdout: {stdout[-2000:]}\nstderr: {stderr[-2000:]}")
-        raise
-    return subprocess.CompletedProcess(line, process.returncode, stdout, stderr)
+    return run_command

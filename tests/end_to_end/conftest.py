@@ -5,21 +5,20 @@ Rule: every process is a child that is bounded in time; nothing of the harness i
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from end_to_end.malicious_target import Target
-from starting.command import LOCUST, TAILGAUGE, Running, Start
+from starting.command import Running, Start, commands
+from starting.endpoint import endpoint as simulated_endpoint
+from starting.programs import LOCUST, TAILGAUGE
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """`start("run", "streaming", ...)` with --out in a folder of the test's own, `into`; `program` may be locust."""
-    running: list[Running] = []
 
     def start_command(
         *arguments: str, env: Mapping[str, str] | None = None, program: str = TAILGAUGE, into: str = "out"
@@ -27,14 +26,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
         out = tmp_path / into
         with_out = arguments[:1] == ("run",) or (program == LOCUST and "--worker" not in arguments)
         line = [program, *arguments, *(["--out", str(out)] if with_out else [])]
-        running.append(Running(line, out, env or {}, tmp_path))
-        return running[-1]
+        return run(line, out, env or {}, tmp_path)
 
-    yield start_command
-    for each in running:
-        if each.process.poll() is None:
-            os.killpg(each.process.pid, signal.SIGKILL)
-            each.process.communicate(timeout=10)
+    with commands() as run:
+        yield start_command
 
 
 @pytest.fixture(scope="module")
@@ -54,23 +49,10 @@ def malicious(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[],
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
     """`endpoint("--api-key-env=X")` starts a simulated endpoint of its own and returns its address."""
-    running: list[subprocess.Popen[str]] = []
     folder = tmp_path_factory.mktemp("endpoint")
+    with ExitStack() as stack:
 
-    def start_endpoint(*arguments: str, env: Mapping[str, str] | None = None) -> str:
-        child = subprocess.Popen(
-            [TAILGAUGE, "endpoint", "--port=0", "--lifeline", *arguments],
-            env={**os.environ, **(env or {})},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=folder,
-        )
-        running.append(child)
-        assert child.stdout is not None
-        return child.stdout.readline().split()[-1]
+        def start_endpoint(*arguments: str, env: Mapping[str, str] | None = None) -> str:
+            return stack.enter_context(simulated_endpoint(*arguments, cwd=folder, env=env)).url
 
-    yield start_endpoint
-    for child in running:
-        child.communicate(timeout=15)  # closes its standard input: the lifeline
-        assert child.returncode == 0
+        yield start_endpoint

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from starting.command import RunData
+from run_folders.run_data import RunData
 
 CLOSE_MS = 3.0  # to the truth, at p99 of exactly stamped first chunks
 

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 import trustme
-from starting.command import LOCUST, QUICK, TAILGAUGE, Finished, RunData, Running, Start
+from run_folders.run_data import RunData
+from starting.command import QUICK, Finished, Running, Start
+from starting.programs import LOCUST, TAILGAUGE
 
 WRONG_USAGE = {
     "a misspelt key": (

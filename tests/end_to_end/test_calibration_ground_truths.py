@@ -17,7 +17,8 @@ import numpy as np
 import psutil
 import pytest
 from end_to_end.first_chunks import Firsts
-from starting.command import RunData, Start, assert_conserved
+from run_folders.run_data import RunData, assert_conserved
+from starting.command import Start
 
 BIAS_MS, CI_MS, P99_MS = 0.5, 1.0, 5.0
 LATE_MS = 2.0

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 from end_to_end.first_chunks import CLOSE_MS, Firsts
-from starting.command import LOCUST, Finished, RunData, Start, assert_conserved
+from run_folders.run_data import RunData, assert_conserved
+from starting.command import Finished, Start
+from starting.programs import LOCUST
 
 HERE = Path(__file__).parent
 MACHINE = {

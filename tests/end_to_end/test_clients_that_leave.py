@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from starting.command import RunData, Start
+from run_folders.run_data import RunData
+from starting.command import Start
 
 from tailgauge.experiments.checkup.check import STRICT
 from tailgauge.experiments.checkup.engine_tokens import by_engine

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from starting.command import LOCUST, QUICK, Start, assert_conserved
+from run_folders.run_data import assert_conserved
+from starting.command import QUICK, Start
+from starting.programs import LOCUST
 
 from tailgauge_analysis.load.frames import load
 

@@ -7,7 +7,9 @@ import signal
 
 import pandas as pd
 import pytest
-from starting.command import QUICK, TAILGAUGE, Finished, RunData, Running, assert_conserved
+from run_folders.run_data import RunData, assert_conserved
+from starting.command import QUICK, Finished, Running
+from starting.programs import TAILGAUGE
 
 TURNS = 65536
 THINK_NS = 300_000_000

@@ -16,18 +16,9 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from starting.command import (
-    QUICK,
-    TAILGAUGE,
-    Finished,
-    RunData,
-    Running,
-    Start,
-    assert_conserved,
-    free_port,
-    until,
-    variant,
-)
+from run_folders.run_data import RunData, assert_conserved
+from starting.command import QUICK, Finished, Running, Start, free_port, until, variant
+from starting.programs import TAILGAUGE
 
 from tailgauge.patterns.settings import Traffic
 from tailgauge.schedule.plan import plan

@@ -9,30 +9,24 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from starting.command import TAILGAUGE, Start, assert_conserved
-
-Endpoint = tuple[str, int]
+from run_folders.run_data import assert_conserved
+from starting.command import Start
+from starting.endpoint import Endpoint
+from starting.endpoint import endpoint as simulated_endpoint
 
 
 @pytest.fixture
 def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
-    """Address and process of a simulated endpoint that answers at once: else a stall also holds up those before it."""
-    settings = ("simulated.ttft_ms=1", "simulated.chunk_gap_ms=0")
-    child = subprocess.Popen(
-        [TAILGAUGE, "endpoint", "--port=0", "--lifeline", *(f"--set={s.partition('.')[2]}" for s in settings)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path,
-    )  # fmt: skip
-    assert child.stdout is not None
-    yield child.stdout.readline().split()[-1], child.pid
-    os.kill(child.pid, signal.SIGCONT)
-    child.communicate(timeout=15)
+    """A simulated endpoint that answers at once: else a stall also holds up those before it."""
+    with simulated_endpoint("--set=ttft_ms=1", "--set=chunk_gap_ms=0", cwd=tmp_path) as started:
+        yield started
+        os.kill(started.pid, signal.SIGCONT)
 
 
 def stand_still(pid: int, at_ns: int, seconds: float) -> tuple[int, int]:
@@ -49,7 +43,7 @@ def stand_still(pid: int, at_ns: int, seconds: float) -> tuple[int, int]:
 def test_stalls_of_the_server_show_their_analytic_quantiles(
     start: Start, endpoint: Endpoint, full_size: bool
 ) -> None:
-    url, pid = endpoint
+    url, pid = endpoint.url, endpoint.pid
     stall_s, every_s, stalls, rate = (2.0, 20.0, 4, 40.0) if full_size else (0.9, 3.0, 2, 50.0)
     running = start(
         "run", "streaming", f"--target={url}", f"--rate={rate}", f"--duration={every_s * stalls}",

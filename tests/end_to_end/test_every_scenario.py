@@ -6,8 +6,6 @@ usage fields. A scenario without a mark in this table fails.
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,7 +15,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from starting.command import TAILGAUGE, RunData, assert_conserved, variant
+from run_folders.run_data import RunData, RunRows, assert_conserved
+from starting.command import run_scenarios, variant
 
 from tailgauge.scenario.model import load, packaged
 
@@ -29,19 +28,8 @@ SHORT_SETTINGS = {"bursts": ("arrival.on_off.on_s=0.5", "arrival.on_off.off_s=0.
 
 
 @dataclass(frozen=True)
-class Seen:
+class Seen(RunRows):
     """What a run left, without its preflight."""
-
-    run: RunData
-
-    @cached_property
-    def requests(self) -> pd.DataFrame:
-        return self.run.requests()
-
-    @cached_property
-    def attempts(self) -> pd.DataFrame:
-        rows = self.run.table("attempts")
-        return rows[rows.stage != "preflight"]
 
     @cached_property
     def chunks(self) -> pd.DataFrame:
@@ -153,17 +141,12 @@ def _run(names: Sequence[str], out: Path, full_size: bool) -> list[Any]:
     """What `tailgauge run` says of each scenario, one after the other by the same worker."""
     out.mkdir()
     if full_size:
-        asked = list(names)
+        files, shorter = list(names), []
     else:
         short = {name: variant(out, name, *sets) for name, sets in SHORT_SETTINGS.items()}
-        asked = [*(short.get(name, name) for name in names), "--duration", SHORT_S]
-    line = [TAILGAUGE, "run", *asked, "--json", "--out", str(out)]
-    done = subprocess.run(
-        line, capture_output=True, text=True, timeout=900, stdin=subprocess.DEVNULL, check=False
-    )
-    told = [json.loads(text) for text in done.stdout.splitlines()]
-    assert len(told) == len(names), done.stderr
-    return [(facts, done.stderr) for facts in told]
+        files, shorter = [short.get(name, name) for name in names], [f"--duration={SHORT_S}"]
+    reports, stderr = run_scenarios(files, *shorter, out=out, timeout_s=900)
+    return [(report, stderr) for report in reports]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from starting.command import RunData, Start, assert_conserved
+from run_folders.run_data import RunData, assert_conserved
+from starting.command import Start
 
 QUIET = ("--set=experiment.headroom.quiet=true", "--set=experiment.headroom.need=0")
 

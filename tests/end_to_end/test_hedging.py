@@ -6,8 +6,6 @@ run recorded. Everything else is counts, orders and the endpoint's own log.
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,7 +15,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from starting.command import TAILGAUGE, RunData, assert_conserved, variant
+from run_folders.run_data import RunData, RunRows, assert_conserved
+from starting.command import run_scenarios, variant
 
 TOOK_PLACE = {0, 1, 3}  # the verdict depends on the machine
 REFUSED = ["rate_limited", "overloaded"]
@@ -44,20 +43,12 @@ FROM = {
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a run left, without its preflight."""
-
-    run: RunData
-
-    @cached_property
-    def requests(self) -> pd.DataFrame:
-        return self.run.requests()
+class Seen(RunRows):
+    """What a run left: attempts in the order in which they were begun, all of one worker."""
 
     @cached_property
     def attempts(self) -> pd.DataFrame:
-        """In the order in which they were begun; one worker, so one part's clock and one policy."""
-        rows = self.run.table("attempts")
-        return rows[rows.stage != "preflight"].sort_values("dispatched_at_ns", ignore_index=True)
+        return super().attempts.sort_values("dispatched_at_ns", ignore_index=True)
 
     @cached_property
     def hedges(self) -> pd.DataFrame:
@@ -105,13 +96,9 @@ def _of(command: Future[dict[str, Seen]], name: str) -> Seen:
 
 def _run(names: Sequence[str], line: list[str], folder: Path) -> dict[str, Seen]:
     files = [variant(folder, *FROM[name], name=name) for name in names]
-    done = subprocess.run(
-        [TAILGAUGE, "run", *files, *line, "--seed=3", "--json", f"--out={folder / names[0]}"],
-        capture_output=True, text=True, timeout=200, stdin=subprocess.DEVNULL, check=False,
-    )  # fmt: skip
-    told = [json.loads(text) for text in done.stdout.splitlines()]
-    assert [one["exit_code"] in TOOK_PLACE for one in told] == [True] * len(names), done.stderr
-    return {name: Seen(RunData(Path(one["run_dir"]))) for name, one in zip(names, told, strict=True)}
+    reports, stderr = run_scenarios(files, *line, "--seed=3", out=folder / names[0], timeout_s=200)
+    assert [report["exit_code"] in TOOK_PLACE for report in reports] == [True] * len(names), stderr
+    return {name: Seen(RunData(Path(one["run_dir"]))) for name, one in zip(names, reports, strict=True)}
 
 
 @pytest.fixture(params=["next_step", "never"])

@@ -18,8 +18,10 @@ from typing import Any
 import pytest
 from axe_core_python.base import AXE_SCRIPT
 from prometheus_client.parser import text_string_to_metric_families
+from run_folders.run_data import RunData, assert_conserved
 from starting import browser
-from starting.command import LOCUST, QUICK, RunData, Running, assert_conserved, free_port, until
+from starting.command import QUICK, Running, free_port, until
+from starting.programs import LOCUST
 
 HOSTILE = "<img src=x onerror=\"document.title='taken over'\"><script>document.title='taken over'</script>"
 LOCUSTFILE = f"""

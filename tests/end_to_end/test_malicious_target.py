@@ -20,8 +20,10 @@ import pytest
 from end_to_end.everything_written import Channel, everything
 from end_to_end.malicious_answers import BEHAVIOURS, MARK
 from end_to_end.malicious_target import Target
+from run_folders.run_data import RunData, assert_conserved
 from starting import browser
-from starting.command import TAILGAUGE, Finished, RunData, Running, assert_conserved
+from starting.command import Finished, Running
+from starting.programs import TAILGAUGE
 
 KEY = "Zz9-canary-of-the-malicious-target-0123456789"
 DEADLINE_S, RATE = 2, 40

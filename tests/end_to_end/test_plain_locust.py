@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from starting.command import LOCUST, QUICK, Start, assert_conserved, free_port
+from run_folders.run_data import assert_conserved
+from starting.command import QUICK, Start, free_port
+from starting.programs import LOCUST
 
 SETS = tuple(
     item for s in (*QUICK, "--set=arrival.rate_per_s=30") for item in ("--set", s.removeprefix("--set="))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -22,7 +21,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from starting.command import LOCUST, TAILGAUGE, RunData, assert_conserved, free_port, variant
+from run_folders.run_data import RunData, assert_conserved
+from starting.command import free_port, run_command, run_scenarios, variant
+from starting.endpoint import endpoint
+from starting.programs import LOCUST
 
 HERE = Path(__file__).parent
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
@@ -90,16 +92,6 @@ def listens(port: int) -> bool:
 
 
 @contextlib.contextmanager
-def endpoint(folder: Path) -> Iterator[str]:
-    """Address of a simulated endpoint in a process of its own."""
-    line = [TAILGAUGE, "endpoint", "--port=0", "--lifeline", *(f"--set={text}" for text in PACE)]
-    child = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder)
-    assert child.stdout is not None
-    yield child.stdout.readline().split()[-1]
-    child.communicate(timeout=15)
-
-
-@contextlib.contextmanager
 def proxy(folder: Path, url: str, buffering: str) -> Iterator[str]:
     """Address of a real nginx before an endpoint."""
     folder.mkdir()
@@ -125,17 +117,13 @@ def by_command(folder: Path) -> dict[str, Seen]:
         paced = [f"simulated.{text}" for text in PACE]
         targets = {"faulty": [*paced, *FAULTS], "healthy": paced}
         if NGINX is not None:
-            url = stack.enter_context(endpoint(folder))
+            url = stack.enter_context(endpoint(*(f"--set={text}" for text in PACE), cwd=folder)).url
             for name, buffering in (("healthy", "off"), ("buffered", "on")):
                 targets[name] = [f"target.url={stack.enter_context(proxy(folder / name, url, buffering))}"]
         files = [variant(folder, "streaming", *sets, name=name) for name, sets in targets.items()]
-        line = [TAILGAUGE, "run", *files, "--seed=2", *(f"--set={text}" for text in LOAD)]
-        done = subprocess.run(
-            [*line, "--json", f"--out={folder}"],
-            capture_output=True, text=True, timeout=180, stdin=subprocess.DEVNULL, check=False,
-        )  # fmt: skip
-    runs = [Path(json.loads(text)["run_dir"]) for text in done.stdout.splitlines()]
-    assert len(runs) == len(targets), done.stderr
+        options = ["--seed=2", *(f"--set={text}" for text in LOAD)]
+        reports, _ = run_scenarios(files, *options, out=folder, timeout_s=180)
+    runs = [Path(report["run_dir"]) for report in reports]
     return {
         name: Seen(RunData(run), folder / "reports" / run.name)
         for name, run in zip(targets, runs, strict=True)
@@ -146,11 +134,8 @@ def by_locust(folder: Path) -> Seen:
     """Of a locustfile that blocks its own hub for a third of the time."""
     sets = [item for text in (*LOAD, *(f"simulated.{text}" for text in PACE)) for item in ("--set", text)]
     line = ("-f", str(HERE / "stalling_locustfile.py"), "--headless", "-t", "60s", "--scenario", "streaming")
-    done = subprocess.run(
-        [LOCUST, *line, *sets, "--out", str(folder)],
-        capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, check=False,
-        env={**os.environ, "STALLS": str(folder.with_suffix(".stalls"))},
-    )  # fmt: skip
+    stalls = {"STALLS": str(folder.with_suffix(".stalls"))}
+    done = run_command([LOCUST, *line, *sets, "--out", str(folder)], 120, env=stalls)
     folders = [*folder.glob("runs/*"), *folder.glob("reports/*")]
     assert len(folders) == 2, done.stderr
     return Seen(RunData(folders[0]), folders[1])

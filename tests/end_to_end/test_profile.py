@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from starting.command import TAILGAUGE
+from starting.command import run_scenarios
 
 
 def test_a_run_on_a_profile_conserves_and_joins_the_truth(tmp_path: Path) -> None:
     line = [
-        TAILGAUGE, "run", "streaming", "--rate=8", "--duration=3", f"--out={tmp_path}", "--json",
+        "--rate=8", "--duration=3",
         "--set=simulated.profile=haiku", "--set=simulated.limits.rpm=6000", "--set=simulated.content.text_blocks=2",
         "--set=simulated.faults.odd.kind=cut", "--set=simulated.faults.odd.share=0.2",
         "--set=simulated.faults.odd.at_chunk=3",
     ]  # fmt: skip
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
-    report = json.loads(done.stdout)
+    [report], _ = run_scenarios(["streaming"], *line, out=tmp_path, timeout_s=60)
     folder = Path(report["run_dir"])
     facts = json.loads((folder / "run.json").read_text())
     assert facts["scenario"]["simulated"]["profile"] == "haiku"

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from end_to_end.everything_written import Channel, Processes, everything
 from end_to_end.malicious_target import Target
-from starting.command import TAILGAUGE, Finished, RunData, Running
+from run_folders.run_data import RunData
+from starting.command import Finished, Running
+from starting.programs import TAILGAUGE
 
 CANARY = "sk-ant-canary-0123456789abcdef"
 KEYS = {

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from starting.command import Finished, Start, assert_conserved
+from run_folders.run_data import assert_conserved
+from starting.command import Finished, Start
 
 LIMIT = 50
 SCENARIO = """

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from starting.command import QUICK, Start, assert_conserved
+from run_folders.run_data import assert_conserved
+from starting.command import QUICK, Start
 
 SAMPLE = "azure2023_conv_head2000.csv"
 RATE = 50.0

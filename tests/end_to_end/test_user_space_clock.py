@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starting.command import LOCUST, TAILGAUGE, RunData, Running, assert_conserved
+from run_folders.run_data import RunData, assert_conserved
+from starting.command import Running
+from starting.programs import LOCUST, TAILGAUGE
 
 HERE = Path(__file__).parent
 PACE = ("simulated.ttft_ms=100", "simulated.chunk_gap_ms=20", "arrival.rate_per_s=20", "stages.duration_s=3")

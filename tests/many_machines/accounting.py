@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow.parquet as pq
-from starting.command import RunData, assert_conserved
+from run_folders.run_data import RunData, assert_conserved
 
 from tailgauge.rows.chunk_encoding import plain
 from tailgauge.scenario.model import parse

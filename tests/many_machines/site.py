@@ -20,7 +20,9 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 from many_machines.network import Host, Network, end
-from starting.command import QUICK, TAILGAUGE, RunData
+from run_folders.run_data import RunData
+from starting.command import QUICK
+from starting.programs import TAILGAUGE
 
 PROBE = Path(__file__).parent / "scripts" / "probe.py"
 PORT = 5557

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 from many_machines.accounting import Books, audit, planned, sent_once
 from many_machines.site import LOST_S, Site
-from starting.command import TAILGAUGE
+from starting.command import run_command
 
 from tailgauge_analysis.load.frames import load
 
@@ -31,8 +30,7 @@ def audited(site: Site, run, *, whole: bool) -> Books:
 
 def reported(*folders: Path, out: Path) -> tuple[int, dict]:
     """`tailgauge report` on some folders: its exit code and what it says."""
-    line = [TAILGAUGE, "report", *map(str, folders), "--out", str(out), "--json"]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    done = run_command(["tailgauge", "report", *folders, "--out", out, "--json"])
     assert "Traceback" not in done.stderr
     return done.returncode, json.loads(done.stdout)
 

@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 from project.compose_file import TOKEN, free_port, on_this_machine, services, words
 from project.dockerfile import copied
-from starting.command import Running, assert_conserved
+from run_folders.run_data import assert_conserved
+from starting.command import Running, commands
 
 import tailgauge
 
 LIST = """
 import json, tailgauge, tailgauge_analysis
-from tailgauge.arrivals import plan
+from tailgauge.schedule.plan import plan
 from tailgauge.scenario.model import find, load, packaged
 found = {name: sorted(p.name for p in packaged(name).iterdir() if p.is_file()) for name in ("scenarios", "locustfiles")}
 for name in found["scenarios"]:
@@ -120,21 +121,16 @@ def compose(installed, checkout, tmp_path) -> Iterator:
     ports = free_port(), free_port()
     for folder in ("data/runs", "data/reports", "spool"):
         (tmp_path / folder).mkdir(parents=True)
-    running: list[Running] = []
 
     def start(name: str) -> Running:
         line = on_this_machine(words(declared[name]), *ports, tmp_path)
         line[0] = shutil.which(line[0], path=path)
         told = declared[name].get("environment", {}).items()
         env = {"PATH": path, **{key: value for key, value in told if value is not None}}
-        running.append(Running(line, tmp_path / "data", env, tmp_path))
-        return running[-1]
+        return run(line, tmp_path / "data", env, tmp_path)
 
-    yield start
-    for each in running:
-        if each.process.poll() is None:
-            os.killpg(each.process.pid, signal.SIGKILL)
-            each.process.communicate(timeout=10)
+    with commands() as run:
+        yield start
 
 
 @pytest.mark.parametrize("installed", ["wheel"], indirect=True)

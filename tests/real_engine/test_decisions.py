@@ -16,7 +16,9 @@ from typing import Any
 import pandas as pd
 import pytest
 from real_engine.relay import reading_to_the_end
-from starting.command import TAILGAUGE, RunData, Running
+from run_folders.run_data import RunData
+from starting.command import Running
+from starting.programs import TAILGAUGE
 
 SLOTS, TOKENS = 4, 100
 ANSWER = 40  # tokens of a hedged call

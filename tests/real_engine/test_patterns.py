@@ -16,7 +16,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from starting.command import TAILGAUGE, RunData, Running, assert_conserved, variant
+from run_folders.run_data import RunData, RunRows, assert_conserved
+from starting.command import Running, variant
+from starting.programs import TAILGAUGE
 
 TOOK_PLACE = {0, 1, 3}  # the verdict and the SLOs depend on the machine
 ANSWER = 800  # tokens of a hedged call: seconds of work that the loser is spared
@@ -64,26 +66,17 @@ SAMPLED = ["hedged", "fan_out"]
 
 
 @dataclass(frozen=True)
-class Seen:
+class Seen(RunRows):
     """What a run left, and what its engine tells of it."""
 
-    run: RunData
     counters: dict[str, float]  # the engine's, when it was idle again
     served: int  # calls that it timed to their end
     samples: list[tuple[int, int, int]]  # asked at, answered at, calls that it held
 
     @cached_property
-    def requests(self) -> pd.DataFrame:
-        return self.run.requests()
-
-    @cached_property
     def everything(self) -> pd.DataFrame:
         """Attempts, the preflight's among them."""
         return self.run.table("attempts")
-
-    @cached_property
-    def attempts(self) -> pd.DataFrame:
-        return self.everything[self.everything.stage != "preflight"]
 
     @cached_property
     def prompts(self) -> pd.DataFrame:

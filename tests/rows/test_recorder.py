@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from starting.programs import scripts_path
 
 from tailgauge.rows.schema import SCHEMA_VERSION, TABLES, columns
 
@@ -102,7 +103,9 @@ def test_a_busy_writer_gets_the_next_rows_later_and_does_not_hold_up_the_hub(see
 
 
 def test_a_kill_in_the_middle_of_a_part_leaves_readable_parts_only(command, tmp_path):
-    done = command(["python", Path(__file__).parent / "scripts/recorder.py", tmp_path, "kill"], 30)
+    done = command(
+        ["python", Path(__file__).parent / "scripts/recorder.py", tmp_path, "kill"], 30, env=scripts_path()
+    )
     parts = sorted((tmp_path / "killed").rglob("part-*.parquet"))
     counts = {
         table: sum(pq.read_metadata(p).num_rows for p in parts if p.parent.name == table) for table in TABLES

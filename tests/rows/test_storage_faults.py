@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from starting.programs import scripts_path
 
 from tailgauge_analysis.load import parquet
 
@@ -142,7 +143,7 @@ def test_a_kill_while_compacting_loses_and_doubles_nothing(command, tmp_path):
     """One of three parts is removed already, two stand beside the file that replaces them."""
     script = Path(__file__).parent / "scripts/storage_faults.py"
 
-    done = command(["python", script, tmp_path, "kill"], 30)
+    done = command(["python", script, tmp_path, "kill"], 30, env=scripts_path())
 
     problems: list[object] = []
     listed = parquet.listed([tmp_path / "killed"], "health", problems)

@@ -1,4 +1,4 @@
-"""A run as a test sees it: the command at work, what it left behind, and the identities that must hold."""
+"""Commands as a user types them, bounded in time: none outlives its test."""
 
 from __future__ import annotations
 
@@ -11,47 +11,21 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-import pyarrow.parquet as pq
+from run_folders.run_data import RunData
+from starting.programs import TAILGAUGE, environment
 
-from tailgauge.rows.chunk_encoding import plain
 from tailgauge.scenario.model import override, packaged, put
 
-TAILGAUGE = str(Path(sys.executable).with_name("tailgauge"))
-LOCUST = str(Path(sys.executable).with_name("locust"))
 QUICK = (
     "--set=simulated.ttft_ms=60",
     "--set=simulated.chunk_gap_ms=5",
     "--set=traffic.chat.output_tokens=20",
 )
-
-
-@dataclass(frozen=True)
-class RunData:
-    """A run folder as a test reads it."""
-
-    path: Path
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        loaded: dict[str, Any] = json.loads((self.path / "run.json").read_text())
-        return loaded
-
-    def table(self, name: str) -> pd.DataFrame:
-        parts = [pq.read_table(p) for p in sorted((self.path / name).glob("part-*.parquet"))]
-        if name == "chunks":
-            parts = [plain(part) for part in parts]
-        return pd.concat([part.to_pandas() for part in parts], ignore_index=True)
-
-    def requests(self) -> pd.DataFrame:
-        """Request rows without the preflight."""
-        rows = self.table("requests")
-        return rows[rows.stage != "preflight"]
 
 
 @dataclass(frozen=True)
@@ -82,12 +56,12 @@ class Finished:
 class Running:
     """A command at work."""
 
-    def __init__(self, line: list[str], out: Path, env: Mapping[str, str], cwd: Path) -> None:
+    def __init__(self, line: list[str], out: Path, env: Mapping[str, str], cwd: Path | None) -> None:
         self.out = out
         self.process = subprocess.Popen(
             line,
             cwd=cwd,
-            env={**os.environ, **env},
+            env=environment(env),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -112,15 +86,57 @@ class Running:
     def finish(self, timeout_s: float = 90) -> Finished:
         try:
             stdout, stderr = self.process.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired as error:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            stdout, stderr = self.process.communicate(timeout=10)
+        except BaseException as error:
+            stdout, stderr = self.kill()
             error.add_note(f"stdout: {stdout[-2000:]}\nstderr: {stderr[-2000:]}")
             raise
         return Finished(self.process.returncode, stdout, stderr, self.out)
 
+    def kill(self) -> tuple[str, str]:
+        """End it and all its children; what it had printed."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        return self.process.communicate(timeout=10)
+
 
 Start = Callable[..., Running]
+
+
+@contextlib.contextmanager
+def commands() -> Iterator[Start]:
+    """`start(line, out, env, cwd)`; those still at work in the end are killed."""
+    running: list[Running] = []
+
+    def start(*arguments: Any) -> Running:
+        running.append(Running(*arguments))
+        return running[-1]
+
+    yield start
+    for each in running:
+        if each.process.poll() is None:
+            each.kill()
+
+
+def run_command(
+    arguments: Sequence[str | Path],
+    timeout_s: float = 60,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, or kill it. Programs named `tailgauge` and `python` are those of this environment."""
+    program = {"python": sys.executable, "tailgauge": TAILGAUGE}
+    line = [program.get(str(arguments[0]), str(arguments[0])), *map(str, arguments[1:])]
+    done = Running(line, Path(), env or {}, cwd).finish(timeout_s)
+    return subprocess.CompletedProcess(line, done.code, done.stdout, done.stderr)
+
+
+def run_scenarios(
+    files: Sequence[str], *options: str, out: Path, timeout_s: float
+) -> tuple[list[dict[str, Any]], str]:
+    """`tailgauge run FILES OPTIONS --json`: what is printed of each run, and standard error."""
+    done = run_command([TAILGAUGE, "run", *files, *options, "--json", f"--out={out}"], timeout_s)
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(reports) == len(files), done.stderr
+    return reports, done.stderr
 
 
 def variant(folder: Path, scenario: str, *sets: str, name: str = "") -> str:
@@ -159,16 +175,3 @@ def until(done: Callable[[], object], timeout_s: float = 40) -> None:
                 return
         time.sleep(0.1)
     raise AssertionError("did not happen in time")
-
-
-def assert_conserved(run: RunData) -> dict[str, Any]:
-    """The two identities, in run.json and again in Parquet; returns the counts."""
-    counts: dict[str, Any] = run.facts["conservation"]
-    assert counts["scheduled"] == sum(counts[k] for k in ("dispatched", "client_drop", "not_reached", "lost"))
-    assert counts["dispatched"] == sum(counts["ended"].values()) + counts["censored"]
-    rows = run.requests()
-    classes = rows.ended.value_counts().to_dict()
-    expected = {**counts["ended"], "censored": counts["censored"], "client_drop": counts["client_drop"]}
-    assert {k: v for k, v in expected.items() if v} == classes
-    assert rows.request_id.is_unique
-    return counts

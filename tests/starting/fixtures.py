@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from starting.programs import scripts_path
 
 TESTS = Path(__file__).parents[1]
 Facts = dict[str, Any]
@@ -23,11 +24,10 @@ def run_script(command) -> Callable[..., Facts]:
     A script imports what pytest must not (gevent patches the process). It prints case -> facts; a case that raised
     has the key `raised`.
     """
-    path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
 
     def run(script: str, *arguments: str | Path, timeout_s: float = 60, **env: str) -> Facts:
         line = ["python", "-W", "error", TESTS / script, *arguments]
-        done = command(line, timeout_s, env={"PYTHONPATH": path, **env})
+        done = command(line, timeout_s, env={**scripts_path(), **env})
         assert done.returncode == 0, f"{script} failed\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
         facts: Facts = json.loads(done.stdout.splitlines()[-1])
         facts["stderr"] = done.stderr

@@ -7,7 +7,8 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from transport.scripts.scripted_server import CASES, chunk, run_all
+from starting.script import CASES, print_facts
+from transport.scripts.scripted_server import chunk
 
 from tailgauge.protocols import anthropic, openai
 from tailgauge.protocols.decoder import StreamDecoder
@@ -158,4 +159,4 @@ def compared(module: Any) -> dict[str, Any]:
 
 
 CASES.update(openai=partial(compared, openai), anthropic=partial(compared, anthropic))
-run_all()
+print_facts()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
-import traceback
 from array import array
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 import gevent
 import pyarrow.parquet as pq
+from starting.script import print_facts
 
 from tailgauge.rows import recorder as room
 from tailgauge.rows.chunks import Chunks
@@ -199,20 +198,8 @@ def write_until_killed() -> None:
         recorder.flush(wait=True)
 
 
-CASES = (
-    round_trip,
-    compaction,
-    busy_writer,
-    folder_gone,
-    half_a_character,
-    chunks_that_do_not_fit,
-)
 if sys.argv[2:] == ["kill"]:
     write_until_killed()
-facts = {}
-for run in CASES:
-    try:
-        facts[run.__name__] = run()
-    except BaseException:  # noqa: BLE001 - told to the test
-        facts[run.__name__] = {"raised": traceback.format_exc()}
-print(json.dumps(facts))
+print_facts(
+    round_trip, compaction, busy_writer, folder_gone, half_a_character, chunks_that_do_not_fit, limit_s=None
+)

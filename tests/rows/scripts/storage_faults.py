@@ -6,7 +6,6 @@ storage_faults.py FOLDER kill            is killed when a compacted part stands 
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -14,13 +13,13 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gevent
 import pyarrow.parquet as pq
+from starting.script import print_facts
 
 from tailgauge.rows import parquet
 from tailgauge.rows import recorder as room
@@ -287,10 +286,4 @@ if sys.argv[2:] == ["kill"]:
     compact_until_killed()
 if len(sys.argv) > 2:
     CASES += [full_and_recovers, full_for_good, no_room_to_compact, read_only]
-told = {}
-for run in CASES:
-    try:
-        told[run.__name__] = run()
-    except BaseException:  # noqa: BLE001 - told to the test
-        told[run.__name__] = {"raised": traceback.format_exc()}
-print(json.dumps(told))
+print_facts(*CASES, limit_s=None)

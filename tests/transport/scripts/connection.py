@@ -6,6 +6,7 @@ import socket
 from typing import Any
 
 import gevent
+from starting.script import case, print_facts
 from transport.scripts.scripted_server import (
     OK,
     REST_S,
@@ -14,10 +15,8 @@ from transport.scripts.scripted_server import (
     Server,
     answering,
     call,
-    case,
     chunk,
     facts,
-    run_all,
     stopwatch,
 )
 
@@ -316,4 +315,4 @@ def answered_while_sending() -> Any:
     return {**plain(seen), "again_is_new": again.connection_is_new}
 
 
-run_all()
+print_facts()

@@ -12,18 +12,16 @@ from typing import Any
 import gevent
 import gevent.event
 import httpx2
+from starting.script import CASES, case, print_facts
 from transport.scripts.scripted_server import (
-    CASES,
     OK,
     SSE,
     SSE_UNTIL_CLOSE,
     Payload,
     Server,
     call,
-    case,
     chunk,
     facts,
-    run_all,
     stopwatch,
 )
 
@@ -252,4 +250,4 @@ def sdk_packed_by_charset() -> Any:
     )
 
 
-run_all()
+print_facts()

@@ -1,44 +1,20 @@
-"""A server that does what it is told, calls timed by the stopwatch, and cases that print what they saw."""
+"""A server that does what it is told, and calls timed by the stopwatch."""
 
 from __future__ import annotations
 
-import json
-import sys
-import traceback
 from collections.abc import Callable
 from typing import Any
 
-import gevent
 import httpx2
 from gevent.server import StreamServer
 
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.stopwatch import Stopwatch, watched_by
 
-CASES: dict[str, Callable[[], Any]] = {}
 SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 SSE_UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 REST_S = 0.02  # longer than a connection rests after a response
-
-
-def case(function: Callable[[], Any]) -> Callable[[], Any]:
-    """A case of this script; its facts go under its name."""
-    CASES[function.__name__] = function
-    return function
-
-
-def run_all() -> None:
-    """Run the cases one after the other, each bounded, and print their facts."""
-    facts = {}
-    for name, function in CASES.items():
-        try:
-            with gevent.Timeout(20):
-                facts[name] = function()
-        except BaseException:  # noqa: BLE001 - told to the test, with the facts of the other cases
-            facts[name] = {"raised": traceback.format_exc()}
-    print(json.dumps(facts))
-    sys.stdout.flush()
 
 
 class Server:

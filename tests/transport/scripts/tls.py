@@ -12,18 +12,8 @@ from typing import Any
 import gevent
 import gevent.ssl
 import trustme
-from transport.scripts.scripted_server import (
-    OK,
-    REST_S,
-    SSE,
-    Server,
-    call,
-    case,
-    chunk,
-    facts,
-    run_all,
-    stopwatch,
-)
+from starting.script import case, print_facts
+from transport.scripts.scripted_server import OK, REST_S, SSE, Server, call, chunk, facts, stopwatch
 
 FOLDER = Path(sys.argv[1])
 
@@ -156,4 +146,4 @@ def silent_server() -> Any:
     return facts(call(stopwatch(connect_timeout_s=0.3), server.url.replace("http:", "https:")))
 
 
-run_all()
+print_facts()

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import gevent
-from transport.scripts.scripted_server import REST_S, SSE, Server, case, chunk, run_all, stopwatch
+from starting.script import CASES, case, print_facts
+from transport.scripts.scripted_server import REST_S, SSE, Server, chunk, stopwatch
 
 from tailgauge.call import MAIN, Call, Prompt
 from tailgauge.patterns.events import Send
@@ -149,8 +150,6 @@ for _protocol, _stream in CAPTURED.items():
 
         return made(protocol, started(protocol, lambda sock: sock.recv(1)), meanwhile=meanwhile)
 
-    from transport.scripts.scripted_server import CASES
-
     for _name in (
         "a_stream",
         "limited",
@@ -165,4 +164,4 @@ for _protocol, _stream in CAPTURED.items():
     ):
         CASES[f"{_protocol} {_name}"] = CASES.pop(_name)
 
-run_all()
+print_facts()

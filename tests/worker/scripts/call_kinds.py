@@ -4,14 +4,13 @@ endpoint, which refuses a body that is not the protocol."""
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import gevent
-from transport.scripts.scripted_server import SSE, Server, case, run_all
+from starting.endpoint import endpoint as simulated_endpoint
+from starting.script import case, print_facts
+from transport.scripts.scripted_server import SSE, Server
 from worker.scripts.one_call import PLAIN, choice, endpoint, event, made, recording, seen, writing
 
 from tailgauge.call import (
@@ -118,13 +117,8 @@ SETTINGS = (
 
 @case
 def accepted() -> Any:
-    program = str(Path(sys.executable).with_name("tailgauge"))
-    line = [program, "endpoint", "--port=0", "--lifeline", *(f"--set=simulated.{one}" for one in SETTINGS)]
-    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdin is not None
-        url = process.stdout.readline().split()[-1]
-        out = {}
+    with simulated_endpoint(*(f"--set=simulated.{one}" for one in SETTINGS)) as started:
+        url, out = started.url, {}
         for protocol in ("anthropic", "openai"):
             spoken = endpoint(url, protocol)
             for name, call in CALLS.items():
@@ -133,7 +127,6 @@ def accepted() -> Any:
         out["pre-warm"] = made(spoken, PRE_WARM)
         out["batch"] = batch(spoken)
         out["own stream"] = made(own_stream(url), Call(TALK, 9))
-        process.stdin.close()
     return out
 
 
@@ -313,4 +306,4 @@ def two_targets() -> Any:
     return {"row": told["row"], "first": len(first.requests), "second": seen(second)}
 
 
-run_all()
+print_facts()

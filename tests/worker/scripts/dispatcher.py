@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import gevent
-from worker.scripts.fake_calls import MS, Bench, arrivals, print_all
+from starting.script import print_facts
+from worker.scripts.fake_calls import MS, Bench, arrivals
 
 from tailgauge.call import Call
 from tailgauge.clock import monotonic_ns
@@ -162,4 +163,4 @@ def alarm() -> Any:
     }
 
 
-print_all(order, cap, stop, drain, hurried, bug, retry_wait, told_in_time, alarm)
+print_facts(order, cap, stop, drain, hurried, bug, retry_wait, told_in_time, alarm)

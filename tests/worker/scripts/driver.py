@@ -6,7 +6,8 @@ from typing import Any
 
 import gevent
 from gevent import get_hub
-from worker.scripts.fake_calls import MS, FakeAttempts, print_all
+from starting.script import print_facts
+from worker.scripts.fake_calls import MS, FakeAttempts
 
 from tailgauge.call import Call, Prompt
 from tailgauge.clock import monotonic_ns
@@ -312,6 +313,6 @@ def late_words() -> Any:
     return {"winner": drive.done.winner, "aborted": [call.aborted for call in attempts.calls]}
 
 
-print_all(
+print_facts(
     sends_and_cancels, waits, never_early, reentered, hub_runs_it, bugs, gates, gate_legs, deep_gate, censored, late_words
 )  # fmt: skip

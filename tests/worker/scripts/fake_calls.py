@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import traceback
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -135,15 +133,3 @@ class Bench:
 
 def arrivals(*at_ms: float, first: int = 0, turns: int = 1) -> list[Any]:
     return [((first + i) * TURNS, int(at * MS), "main", 5, 7, turns) for i, at in enumerate(at_ms)]
-
-
-def print_all(*cases: Any) -> None:
-    """Run every case, at most 20 s each, and print their facts."""
-    facts = {}
-    for case in cases:
-        try:
-            with gevent.Timeout(20):
-                facts[case.__name__] = case()
-        except BaseException:  # noqa: BLE001 - told to the test
-            facts[case.__name__] = {"raised": traceback.format_exc()}
-    print(json.dumps(facts))

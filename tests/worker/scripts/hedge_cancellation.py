@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import gevent
-from transport.scripts.scripted_server import SSE, Server, case, chunk, run_all, stopwatch
+from starting.script import case, print_facts
+from transport.scripts.scripted_server import SSE, Server, chunk, stopwatch
 
 from tailgauge.call import MAIN, Call, Prompt
 from tailgauge.clock import monotonic_ns
@@ -122,4 +123,4 @@ def control() -> Any:
     return made(both)
 
 
-run_all()
+print_facts()

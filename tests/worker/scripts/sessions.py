@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import gevent
-from worker.scripts.fake_calls import MS, Bench, arrivals, print_all
+from starting.script import print_facts
+from worker.scripts.fake_calls import MS, Bench, arrivals
 
 from tailgauge.call import Call
 from tailgauge.patterns.events import Done, Ended, Send, Wait
@@ -136,4 +137,4 @@ def ahead() -> Any:
     return {**bench.close(), "ready": ready}
 
 
-print_all(talks, cut_off, stopped, dropped, users, crowd, ahead)
+print_facts(talks, cut_off, stopped, dropped, users, crowd, ahead)

@@ -11,7 +11,8 @@ from typing import Any
 import gevent
 import gevent.ssl
 import trustme
-from transport.scripts.scripted_server import REST_S, SSE, Server, case, chunk, run_all
+from starting.script import case, print_facts
+from transport.scripts.scripted_server import REST_S, SSE, Server, chunk
 from worker.scripts.one_call import END, GAP_S, PLAIN, choice, endpoint, event, made
 
 from tailgauge.call import Call
@@ -83,4 +84,4 @@ def slow_reader() -> Any:
     }
 
 
-run_all()
+print_facts()

@@ -1,0 +1,66 @@
+"""A run folder as a test reads it, and the identities that must hold in it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+
+from tailgauge.rows.chunk_encoding import plain
+
+
+@dataclass(frozen=True)
+class RunData:
+    """A run folder as a test reads it."""
+
+    path: Path
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        loaded: dict[str, Any] = json.loads((self.path / "run.json").read_text())
+        return loaded
+
+    def table(self, name: str) -> pd.DataFrame:
+        parts = [pq.read_table(p) for p in sorted((self.path / name).glob("part-*.parquet"))]
+        if name == "chunks":
+            parts = [plain(part) for part in parts]
+        return pd.concat([part.to_pandas() for part in parts], ignore_index=True)
+
+    def requests(self) -> pd.DataFrame:
+        """Request rows without the preflight."""
+        rows = self.table("requests")
+        return rows[rows.stage != "preflight"]
+
+
+@dataclass(frozen=True)
+class RunRows:
+    """Rows of a run, each table read once and without the preflight."""
+
+    run: RunData
+
+    @cached_property
+    def requests(self) -> pd.DataFrame:
+        return self.run.requests()
+
+    @cached_property
+    def attempts(self) -> pd.DataFrame:
+        rows = self.run.table("attempts")
+        return rows[rows.stage != "preflight"]
+
+
+def assert_conserved(run: RunData) -> dict[str, Any]:
+    """The two identities, in run.json and again in Parquet; returns the counts."""
+    counts: dict[str, Any] = run.facts["conservation"]
+    assert counts["scheduled"] == sum(counts[k] for k in ("dispatched", "client_drop", "not_reached", "lost"))
+    assert counts["dispatched"] == sum(counts["ended"].values()) + counts["censored"]
+    rows = run.requests()
+    classes = rows.ended.value_counts().to_dict()
+    expected = {**counts["ended"], "censored": counts["censored"], "client_drop": counts["client_drop"]}
+    assert {k: v for k, v in expected.items() if v} == classes
+    assert rows.request_id.is_unique
+    return counts
