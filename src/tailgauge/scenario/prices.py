@@ -10,13 +10,16 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field, ValidationError
 
 from tailgauge.errors import UsageError
+from tailgauge.table import Table
 
 RATES = ("input", "write_5m", "write_1h", "read", "output")
 BATCH_FACTOR = Fraction(1, 2)  # of every rate, for calls of a message batch
@@ -24,8 +27,8 @@ PACKAGED = Path(__file__).with_name("prices.toml")
 MAX_RATE = 1_000_000
 _MILLION = 1_000_000
 _DATED = re.compile(r"-\d{8}$")  # a model's name with the day of its release
-_ENTRY = {"models", "since", "source", "long", *RATES}
-_LONG = {"above", *RATES}
+Rate = Annotated[int | Decimal, Field(ge=0, le=MAX_RATE)]
+_Name = Annotated[str, Field(min_length=1)]
 
 
 class Usage(NamedTuple):
@@ -109,31 +112,90 @@ class Prices:
         return None if price is None else price.cost(usage) * (BATCH_FACTOR if batch else 1)
 
 
+class _Rates(Table):
+    input: Rate
+    write_5m: Rate
+    write_1h: Rate
+    read: Rate
+    output: Rate
+
+    @property
+    def rates(self) -> tuple[Fraction, ...]:
+        return tuple(Fraction(getattr(self, name)) for name in RATES)
+
+
+class _Long(_Rates):
+    above: int = Field(ge=1)
+
+
+class _Entry(_Rates):
+    models: list[_Name] = Field(min_length=1)
+    since: date
+    source: str = ""
+    long: _Long | None = None
+
+    def price(self) -> Price:
+        long = (self.long.above, self.long.rates) if self.long else ()
+        return Price(self.since, self.rates, *long)
+
+
+class _File(Table):
+    currency: _Name = "USD"
+    price: list[_Entry] = Field(min_length=1)
+
+
+_EXPECTED = {
+    "currency": 'text as "USD"',
+    "price": "at least one entry [[price]]",
+    "models": "a list of model names",
+    "since": "a date as 2026-11-01, without quotes",
+    "source": "text in quotes",
+    "long": "a table with `above` and five rates",
+    "above": "a number of prompt tokens",
+}
+
+
 def read(path: Path = PACKAGED) -> Prices:
     """A price file. Raises UsageError with the file, the entry and the key of what is wrong with it."""
     tree = _tree(path)
-    _only(tree, {"currency", "price"}, str(path))
-    currency = tree.get("currency", "USD")
-    if not isinstance(currency, str) or not currency:
-        raise UsageError(f'{path}: currency: expected text as "USD", got {currency!r}')
-    rows = tree.get("price", [])
-    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
-        raise UsageError(f"{path}: price: expected at least one entry [[price]]")
+    try:
+        file = _File.model_validate(tree)
+    except ValidationError as error:
+        raise UsageError(f"{path}: {_explain(error.errors()[0], tree)}") from None
     found: dict[str, list[Price]] = {}
-    for number, row in enumerate(rows, 1):
-        where = f"{path}: price {number}"
-        models = row.get("models")
-        if not isinstance(models, list) or not models or not all(isinstance(m, str) and m for m in models):
-            raise UsageError(f"{where}: models: expected a list of model names, got {models!r}")
-        where = f"{where} ({models[0]})"
-        price = _price(row, where)
-        for model in models:
+    for number, entry in enumerate(file.price, 1):
+        price = entry.price()
+        for model in entry.models:
             if any(other.since == price.since for other in found.setdefault(model, [])):
-                raise UsageError(f"{where}: since: {model} has two prices from {price.since} on")
+                raise UsageError(
+                    f"{path}: price {number} ({entry.models[0]}): since: {model} has two prices from {price.since} on"
+                )
             found[model].append(price)
     return Prices(
-        currency, str(path), {m: tuple(sorted(ps, key=lambda p: p.since)) for m, ps in found.items()}
+        file.currency, str(path), {m: tuple(sorted(ps, key=lambda p: p.since)) for m, ps in found.items()}
     )
+
+
+def _explain(error: Any, tree: Any) -> str:
+    """The entry, the key and what was expected of a validation error."""
+    loc, given = error["loc"], error["input"]
+    keys = [str(part) for part in loc if not isinstance(part, int) and part not in {"int", "decimal"}]
+    place = ""
+    if keys[0] == "price" and len(loc) > 1:
+        row = tree["price"][loc[1]]
+        models = row.get("models") if isinstance(row, dict) else None
+        place = f"price {loc[1] + 1}{f' ({models[0]})' if isinstance(models, list) and models else ''}: "
+        keys = keys[1:] or keys
+    if error["type"] == "extra_forbidden":
+        table = _Long if keys[0] == "long" else _Entry if place else _File
+        return (
+            f"{place}{'.'.join(keys)}: unknown key. Expected one of: {', '.join(sorted(table.model_fields))}"
+        )
+    expected = _EXPECTED.get(keys[-1], f"a number from 0 to {MAX_RATE:,}, the rate for a million tokens")
+    got = (
+        "" if error["type"] == "missing" else f", got {given if isinstance(given, Decimal) else repr(given)}"
+    )
+    return f"{place}{'.'.join(keys)}: expected {expected}{got}"
 
 
 def _tree(path: Path) -> dict[str, Any]:
@@ -153,43 +215,3 @@ def _tree(path: Path) -> dict[str, Any]:
         entry = sum(line.strip().startswith("[[price]]") for line in lines[:number])
         which = f"price {entry}: " if entry else ""
         raise UsageError(f"{path}: {which}not valid TOML: {error}.{shown}") from error
-
-
-def _price(row: dict[str, Any], where: str) -> Price:
-    _only(row, _ENTRY, where)
-    since = row.get("since")
-    if not isinstance(since, date) or isinstance(since, datetime):
-        raise UsageError(f"{where}: since: expected a date as 2026-11-01, without quotes, got {since!r}")
-    rates = tuple(_rate(row, key, where) for key in RATES)
-    if "long" not in row:
-        return Price(since, rates)
-    long = row["long"]
-    if not isinstance(long, dict):
-        raise UsageError(f"{where}: long: expected a table with `above` and five rates")
-    _only(long, _LONG, f"{where}: long")
-    above = long.get("above")
-    if type(above) is not int or above < 1:
-        raise UsageError(f"{where}: long.above: expected a number of prompt tokens, got {_shown(above)}")
-    return Price(since, rates, above, tuple(_rate(long, key, f"{where}: long") for key in RATES))
-
-
-def _rate(row: dict[str, Any], key: str, where: str) -> Fraction:
-    value = row.get(key)
-    if value is None:
-        raise UsageError(
-            f"{where}: {key}: expected a rate for a million tokens; all of {', '.join(RATES)} are needed"
-        )
-    is_number = type(value) in {int, Decimal}  # not bool, which is an int as well
-    if not is_number or not (Decimal(value).is_finite() and 0 <= value <= MAX_RATE):
-        raise UsageError(f"{where}: {key}: expected a number from 0 to {MAX_RATE:,}, got {_shown(value)}")
-    return Fraction(value)
-
-
-def _only(row: Mapping[str, Any], names: set[str], where: str) -> None:
-    for key in row:
-        if key not in names:
-            raise UsageError(f"{where}: {key}: unknown key. Expected one of: {', '.join(sorted(names))}")
-
-
-def _shown(value: object) -> str:
-    return str(value) if isinstance(value, Decimal) else repr(value)
