@@ -45,7 +45,7 @@ class Tool:
 class Prompt:
     """What is asked, in the order in which a prefix cache reads it: tools, system, messages.
 
-    `prefix` is the number of the shared prefix with which it begins, `shared` the messages that belong to it. `own`
+    `prefix` is the number of the shared prefix with which it begins, `shared` the messages that belong to it. `unique`
     says that no other request can have the same first bytes.
     """
 
@@ -54,7 +54,7 @@ class Prompt:
     tools: tuple[Tool, ...] = ()
     prefix: int | None = None
     shared: int = 0
-    own: bool = False
+    unique: bool = False
 
     @classmethod
     def of(cls, text: str) -> Prompt:

@@ -19,7 +19,7 @@ MALFORMED_EVENT = "malformed_event"
 MALFORMED_USAGE = "malformed_usage"
 MALFORMED_ANSWER = "malformed_answer"
 
-BREACHES = {  # name -> what is wrong with the answer
+VIOLATIONS = {  # name -> what is wrong with the answer
     NOT_HTTP: "no HTTP/1.1",
     HEAD_TOO_LARGE: "a head beyond its bounds",
     FRAMING: "a broken chunked framing",
@@ -36,4 +36,4 @@ BREACHES = {  # name -> what is wrong with the answer
 
 def quoted(kind: str) -> str:
     """A target's own name of an error, told from ours."""
-    return f"said {kind}" if kind in BREACHES else kind
+    return f"said {kind}" if kind in VIOLATIONS else kind

@@ -23,7 +23,7 @@ USER_CPU = 0.7  # of one core
 USER_SECONDS = 0.01  # of the seconds may be beyond them
 
 # A bad second: one in which the worker stood still for longer than two or three chunks take to come, and it showed.
-STOOD_NS = 50_000_000
+STALL_NS = 50_000_000
 BAD_SECONDS = 0.10  # of the steady seconds, and never for one alone: DEGRADED above
 BAD_SECONDS_MOST = 0.50  # INVALID above
 
@@ -31,12 +31,12 @@ BUSY_CPU = 0.9  # of one core: a worker is one process
 PLANNED_CPU = 0.7  # what a worker's core should be at
 
 
-def stood(loop_lag_ns: float, receive_lag_ns: float, dispatch_late_ns: float, *, blurred: bool) -> bool:
+def is_stall(loop_lag_ns: float, receive_lag_ns: float, dispatch_late_ns: float, *, blurred: bool) -> bool:
     """Whether a second with these largest lags is a bad one; `blurred`: stamps taken in it are not exact.
 
     Who was late to read what the kernel had stamped exactly has moved nothing.
     """
-    return dispatch_late_ns > STOOD_NS or (blurred and max(loop_lag_ns, receive_lag_ns) > STOOD_NS)
+    return dispatch_late_ns > STALL_NS or (blurred and max(loop_lag_ns, receive_lag_ns) > STALL_NS)
 
 
 def delay_bound_ms(ttft_p50_ms: float) -> float:

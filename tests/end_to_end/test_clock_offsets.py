@@ -62,7 +62,7 @@ def test_row_30_a_worker_that_is_50_ms_ahead_is_put_in_its_place(
 
     frames = load([done.run.path])
     keys = ["request_id", "leg", "attempt"]
-    both = frames.attempts.merge(frames.truth, on=keys, suffixes=("", "_there"))
+    both = frames.attempts.merge(frames.server_log, on=keys, suffixes=("", "_there"))
     both = both[both["worker"] == ahead]
     assert len(both) > 50
     there = both["received_at_ns"] - both["sent_at_ns"]

@@ -59,7 +59,7 @@ class Served:
     def truth(self, run_id: str) -> Any:
         """What it says of a run, in pandas; over all its lives."""
         file = self._folder / f"truth-{len(self._kept)}-{run_id}.parquet"
-        url = f"http://127.0.0.1:{SERVED}/tailgauge/truth?run={run_id}"
+        url = f"http://127.0.0.1:{SERVED}/tailgauge/server-log?run={run_id}"
         code = f"import urllib.request; urllib.request.urlretrieve({url!r}, {str(file)!r})"
         asked = self.host.start([sys.executable, "-c", code], self._folder)
         assert asked.wait(60) == 0, self.host.said(cwd=self._folder)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tailgauge.protocol_violations import BREACHES
+from tailgauge.protocol_violations import VIOLATIONS
 from tailgauge.protocols import decoder, sse_parser
 from tailgauge.protocols.settings import Target
 from tailgauge.scenario.model import Limits
@@ -46,14 +46,14 @@ def test_every_breach_is_explained(page):
     rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|$", page, re.MULTILINE))
     del rows["error_type"]  # the heading
 
-    assert rows == BREACHES
+    assert rows == VIOLATIONS
 
 
 def test_every_bound_ends_under_a_name_that_there_is(page):
     table = page.partition("| the attempt ends as |")[2].partition("\n\n")[0]
     named = set(re.findall(r"`(\w+)`[^|`]*\|$", table, re.MULTILINE))
 
-    assert named - {"timeout"} <= set(BREACHES)
+    assert named - {"timeout"} <= set(VIOLATIONS)
 
 
 def test_every_key_of_a_target_that_it_names_exists(page):

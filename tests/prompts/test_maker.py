@@ -212,7 +212,7 @@ class TestMistakes:
         first, second = (one(of.make(planned(index))) for index in (1, 2))  # 65536 and 131072
 
         assert agreeing(whole(first), whole(second)) <= 1
-        assert first.own
+        assert first.unique
         assert ttls(first) == ttls(one(maker(cache).make(planned(1))))
 
     def test_cold_salts_whatever_a_template_may_put_first(self):
@@ -237,7 +237,7 @@ class TestMistakes:
 
             assert texts[1][block] == f"{texts[0][block]} This is request 65536."
             assert texts[2][block] == f"{texts[0][block]} This is request 131072."
-            assert not first.own
+            assert not first.unique
             without_marks = one(maker({**cache, "volatile": "marked"}, marks=False).make(planned(1)))
             assert whole(without_marks) == whole(first)
 

@@ -7,7 +7,7 @@ from array import array
 
 import pytest
 
-from tailgauge.protocol_violations import BREACHES, quoted
+from tailgauge.protocol_violations import VIOLATIONS, quoted
 from tailgauge.protocols import anthropic, openai
 from tailgauge.protocols.custom_sse import App
 from tailgauge.protocols.decoder import (
@@ -159,7 +159,7 @@ def test_of_keys_that_come_twice_the_last_stands():
     assert (decoder.error, decoder.usage) == (None, {"output_tokens": 3})
 
 
-@pytest.mark.parametrize("name", BREACHES)
+@pytest.mark.parametrize("name", VIOLATIONS)
 def test_a_target_cannot_speak_of_itself_in_our_words(name):
     assert error_of({"error": {"type": name}})[0] == quoted(name) == f"said {name}"
 

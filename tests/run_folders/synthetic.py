@@ -1,4 +1,4 @@
-"""Run folders with a known truth, written as the workers would write them.
+"""Run folders with known numbers, written as the workers would write them.
 
 Every time is first laid out on the run clock in nanoseconds, then moved to the clock of the worker that stamps it, so
 that a loader which forgets an offset is found out.
@@ -55,7 +55,7 @@ class Spec:
     clock_step_ns: int = 1_000
     pool_wait_ms: Any = 0.03
     health: dict[str, Any] = field(default_factory=dict)  # columns of health rows: a value, or one a second
-    truth: bool = True
+    server_log: bool = True
     run_id: str = "20261121T074722Z-synthetic-1a2b"
     slo: dict[str, Any] = field(default_factory=dict)
     scenario: dict[str, Any] = field(default_factory=dict)
@@ -186,7 +186,7 @@ def rows_of(spec: Spec) -> dict[str, tuple[dict[str, Any], Any]]:
         "health": _health(
             spec, int(dropped.sum()), attempts, worker[kept], np.stack([worker, scheduled], axis=1)
         ),
-        "target": _target(spec, ids, first, np.flatnonzero(ok & spec.truth)),
+        "target": _target(spec, ids, first, np.flatnonzero(ok & spec.server_log)),
     }
 
 
@@ -249,7 +249,7 @@ def run_json(spec: Spec, tables: dict[str, Any], written: dict[tuple[str, int], 
     drops, censored = classes.count(schema.CLIENT_DROP), classes.count(schema.CENSORED)
     ended = {c: classes.count(c) for c in schema.ENDED_CLASSES if c in classes}
     scenario = {
-        "name": "synthetic", "description": "a run with a known truth", "seed": 1,
+        "name": "synthetic", "description": "a run with known numbers", "seed": 1,
         "arrival": {"process": "constant", "rate_per_s": spec.rate_per_s},
         "stages": {"duration_s": spec.duration_s, "warmup_s": spec.warmup_s, "cooldown_s": 0.0},
         "report": {"first_token": "any"}, "slo": spec.slo, **spec.scenario,

@@ -40,7 +40,7 @@ class Endpoint:
         self.port = int(self.url.rpartition(":")[2])
 
     def truth(self, run: str) -> list[dict[str, Any]]:
-        with urllib.request.urlopen(f"{self.url}/tailgauge/truth?run={run}", timeout=10) as response:
+        with urllib.request.urlopen(f"{self.url}/tailgauge/server-log?run={run}", timeout=10) as response:
             return pq.read_table(io.BytesIO(response.read())).to_pylist()
 
 

@@ -24,7 +24,10 @@ def call(
     """A system prompt with a mark, then earlier turns, then a question that may have one."""
     earlier = more.pop("earlier", ())
     prompt = Prompt(
-        (*earlier, said(USER, question, last)), (Part(system, ttl),), prefix=0, own=more.pop("own", False)
+        (*earlier, said(USER, question, last)),
+        (Part(system, ttl),),
+        prefix=0,
+        unique=more.pop("unique", False),
     )
     return Call(prompt, 10, **more)
 
@@ -87,7 +90,7 @@ class TestExpected:
         ]
 
     def test_first_bytes_of_ones_own_are_cold_whoever_else_is_there(self):
-        assert Worker(alone=False).expects((call(own=True), 0), (call(own=True), 1)) == [COLD, WARM]
+        assert Worker(alone=False).expects((call(unique=True), 0), (call(unique=True), 1)) == [COLD, WARM]
 
     def test_a_call_that_was_not_answered_wrote_nothing(self):
         worker = Worker()

@@ -65,7 +65,7 @@ class Frames:
     attempts: pd.DataFrame
     chunks: Chunks
     health: pd.DataFrame
-    truth: pd.DataFrame
+    server_log: pd.DataFrame
     rows: dict[tuple[str, int], int]
     problems: tuple[Problem, ...]
 
@@ -166,21 +166,21 @@ def _as_it_is(table: pa.Table) -> pa.Table:
     return table
 
 
-def _lean_truth(truth: pa.Table) -> pa.Table:
+def _lean_server_log(server_log: pa.Table) -> pa.Table:
     """Of the list of chunk times, their number and the first."""
-    lists = truth["chunk_sent_at_ns"].combine_chunks()
+    lists = server_log["chunk_sent_at_ns"].combine_chunks()
     lengths = pc.fill_null(pc.list_value_length(lists), 0)
     first = pa.array([], pa.int64())
     if len(lists):
         starts = pa.array(np.asarray(lists.offsets)[:-1], mask=np.asarray(lengths) == 0)
         first = lists.values.take(starts)
-    kept = truth.drop_columns(["chunk_sent_at_ns"])
+    kept = server_log.drop_columns(["chunk_sent_at_ns"])
     kept = kept.append_column("first_chunk_sent_at_ns", first)
     return kept.append_column("chunks_sent", lengths)
 
 
 _REDUCED: dict[str, Callable[[pa.Table], pa.Table]] = {
-    "target": _lean_truth,
+    "target": _lean_server_log,
     "attempts": rate_limit_headers.lean,
 }
 

@@ -90,7 +90,7 @@ def contents(findings: Findings) -> Json:
         "client": [_finite(asdict(worker)) for worker in findings.evidence.workers],
         "in_flight": _finite(asdict(findings.evidence.presence)) if findings.evidence.presence else None,
         "bad_seconds": stalls.told(findings.evidence.bad, findings.bad_seconds, findings.beyond),
-        "truth": _truth(findings),
+        "server_log": _server_log(findings),
         "clocks": clocks.plainly(findings.clocks, findings.calls_between),
         "certificate": None if run["dry_run"] else certificate.plainly(findings.certified),
         "environment": _environment(findings),
@@ -239,8 +239,8 @@ def _stamps(findings: Findings) -> Json:
     return out
 
 
-def _truth(findings: Findings) -> Json | None:
-    facts = findings.truth
+def _server_log(findings: Findings) -> Json | None:
+    facts = findings.server_log
     if facts is None:
         return None
     added = dict(zip(("added_p50_ms", "added_p99_ms", "added_max_ms"), facts.added_ms, strict=True))

@@ -55,7 +55,7 @@ class Findings:
     slos: list[slo.Outcome]
     failures: list[failures.Failure]
     other_failures: int
-    truth: timestamps.Truth | None
+    server_log: timestamps.Truth | None
     certified: certificate.Certified
     timeline: Timeline
     rate_limits: RateLimits | None
@@ -114,7 +114,7 @@ def find(frames: Frames) -> Findings:
         slos=decided,
         failures=kinds,
         other_failures=others,
-        truth=timestamps.truth(frames),
+        server_log=timestamps.truth(frames),
         certified=cited,
         timeline=timeline(frames),
         rate_limits=rate_limits(frames),

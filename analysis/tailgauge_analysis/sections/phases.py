@@ -71,7 +71,7 @@ def phases(frames: Frames, of_target: Steady) -> Phases | None:
     found = Phases(
         answers=len(good),
         told=len(said),
-        split=_split(good, frames.truth),
+        split=_split(good, frames.server_log),
         events=_events([began for began, _ in told], length),
         timings=_timings([took for _, took in told], first),
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tailgauge import thresholds
-from tailgauge.protocol_violations import BREACHES
+from tailgauge.protocol_violations import VIOLATIONS
 from tailgauge.rows import schema
 from tailgauge.thresholds import DEGRADED, DROPS, INVALID
 from tailgauge_analysis.load.frames import Frames
@@ -226,7 +226,7 @@ def blurred(e: Evidence) -> Said | None:
         for s in longest
     )
     more = f"; and {plural(len(e.bad.spells) - SPELLS, 'more spell')}" if len(e.bad.spells) > SPELLS else ""
-    text = f"The client stood still for more than {thresholds.STOOD_NS // 10**6} ms in {share(e.bad.share)} of its seconds ({told}{more})."
+    text = f"The client stood still for more than {thresholds.STALL_NS // 10**6} ms in {share(e.bad.share)} of its seconds ({told}{more})."
     most = sentence(more_workers(e.frames, e.steady))
     return word, text, f"{most} if their cores were full, else see below what held them up."
 
@@ -409,7 +409,7 @@ def breaches(frames: Frames) -> tuple[list[tuple[str, int]], int]:
     """What was wrong with answers, in words, and with how many, the most first; and how many attempts there were."""
     attempts = frames.attempts[frames.attempts["stage"] != schema.PREFLIGHT]
     by = attempts["error_type"].value_counts()
-    found = [(BREACHES[kind], int(n)) for kind, n in by.items() if kind in BREACHES]
+    found = [(VIOLATIONS[kind], int(n)) for kind, n in by.items() if kind in VIOLATIONS]
     late = attempts.loc[attempts["ended"] == schema.TIMEOUT, ["request_id", "chunks"]]
     if len(late):
         asked = late["request_id"].map(frames.requests.groupby("request_id")["asked_output_tokens"].max())

@@ -109,7 +109,7 @@ def _late(rows: pd.DataFrame, silent: list[Json]) -> Iterator[str]:
         )
     elif worst["gc_pause_ns"] > WAITED * lag_ns:
         text += "; Python's garbage collector took that long"
-    elif lag_ns > thresholds.STOOD_NS and worst["cpu_share"] < thresholds.PLANNED_CPU:
+    elif lag_ns > thresholds.STALL_NS and worst["cpu_share"] < thresholds.PLANNED_CPU:
         text += (
             f"; its core was at {share(worst['cpu_share'])} then: something in it waits without giving way "
             "(a sleep, a file, a look-up in a plug-in or a listener): take it out"

@@ -97,7 +97,7 @@ def bad_seconds(frames: Frames, stage: Steady) -> BadSeconds:
         if worker in by_user:
             blurred[:] = True
         stood = inside & np.array(
-            [thresholds.stood(*three, blurred=bool(b)) for three, b in zip(lags, blurred, strict=True)]
+            [thresholds.is_stall(*three, blurred=bool(b)) for three, b in zip(lags, blurred, strict=True)]
         )
         lasted = end_s - begin_s
         seconds += float(lasted[inside].sum())

@@ -72,7 +72,7 @@ class Truth:
 def truth(frames: Frames) -> Truth | None:
     """Compare both sides, if the endpoint left a log."""
     keys = list(CALL)
-    log = frames.truth.dropna(subset=keys).drop_duplicates(keys)
+    log = frames.server_log.dropna(subset=keys).drop_duplicates(keys)
     ours = frames.attempts[
         (frames.attempts["stage"] == schema.STEADY) & frames.attempts["first_content_at_ns"].notna()
     ]

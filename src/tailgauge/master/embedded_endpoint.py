@@ -14,7 +14,7 @@ from tailgauge.rows.run_folder import RunFolder
 from tailgauge.scenario.model import Scenario
 
 START_S = 30.0
-TRUTH_S = 60.0
+FETCH_S = 60.0
 
 
 def start_endpoint(scenario: Scenario, log: Path) -> tuple[Child, str]:
@@ -42,15 +42,15 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield prefix + name, value
 
 
-def fetch_truth(url: str, run_id: str, folder: RunFolder, authority: str | None = None) -> list[str]:
+def fetch_server_log(url: str, run_id: str, folder: RunFolder, authority: str | None = None) -> list[str]:
     """Put the endpoint's truth log into the run folder; returns notes on what went wrong. `authority`: PEM to trust."""
     try:
         with straight(authority).open(
-            f"{url}/tailgauge/truth?run={run_id}&settled", timeout=TRUTH_S
+            f"{url}/tailgauge/server-log?run={run_id}&settled", timeout=FETCH_S
         ) as answer:
             body = answer.read()
             dropped, still = (
-                answer.headers.get(f"x-tailgauge-truth-{word}", "0") for word in ("dropped", "open")
+                answer.headers.get(f"x-tailgauge-server-log-{word}", "0") for word in ("dropped", "open")
             )
     except OSError as error:
         return [f"the endpoint's truth log could not be fetched: {error}"]

@@ -22,7 +22,7 @@ from tailgauge.errors import TailgaugeError, TargetError, UsageError
 from tailgauge.master import progress, run_json
 from tailgauge.master.conservation import request_ids
 from tailgauge.master.drain import wind_up
-from tailgauge.master.embedded_endpoint import fetch_truth, start_endpoint
+from tailgauge.master.embedded_endpoint import fetch_server_log, start_endpoint
 from tailgauge.master.engine_metrics import EnginePage
 from tailgauge.master.late_join import why_not
 from tailgauge.master.leases import Handout
@@ -347,7 +347,7 @@ class Run:
         self._settle()
         if self._endpoint is not None:
             if self.start_at_ns:
-                self.notes.extend(fetch_truth(self._endpoint_url, self.run_id, self.folder))
+                self.notes.extend(fetch_server_log(self._endpoint_url, self.run_id, self.folder))
             self._endpoint.stop(3)
         if self.state == "running":
             self.state = "complete"

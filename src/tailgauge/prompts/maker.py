@@ -102,9 +102,9 @@ class Maker:
             question = marked(question, cache.ttl)
         shared = self._prefix(number or 0)
         messages = (*earlier, question)
-        own = False
+        unique = False
         if cache is not None and (cache.cold or cache.volatile == "front"):
-            words, own = salt(self._seed, use) if cache.cold else f"{request_id}", True
+            words, unique = salt(self._seed, use) if cache.cold else f"{request_id}", True
             shared = shared.opening(words)
             if not shared.system and not shared.messages:
                 messages = (opened(messages[0], words), *messages[1:])
@@ -112,7 +112,7 @@ class Maker:
             place = next(one for one in ("few_shot", "system", "tools") if one in cache.breakpoints)
             shared = shared.closing(f"This is request {request_id}.", place)
         return Prompt(
-            (*shared.messages, *messages), shared.system, shared.tools, number, len(shared.messages), own
+            (*shared.messages, *messages), shared.system, shared.tools, number, len(shared.messages), unique
         )
 
     def _sizes(self, asked_tokens: int) -> list[int]:

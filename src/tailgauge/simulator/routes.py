@@ -38,7 +38,7 @@ def application(settings: Settings) -> web.Application:
         app.router.add_post(wire.PATH, endpoint.answering(wire))
     Surface(settings, endpoint.meters, endpoint.numbers).add_to(app)
     app.router.add_get("/healthz", endpoint.health)
-    app.router.add_get("/tailgauge/truth", endpoint.truth)
+    app.router.add_get("/tailgauge/server-log", endpoint.truth)
     return app
 
 
@@ -96,8 +96,8 @@ class Endpoint:
                     await self._settled(run)
         rows = self._log.rows(run)
         headers = {
-            "x-tailgauge-truth-dropped": str(self._log.dropped),
-            "x-tailgauge-truth-open": str(self._log.open_calls(run)),
+            "x-tailgauge-server-log-dropped": str(self._log.dropped),
+            "x-tailgauge-server-log-open": str(self._log.open_calls(run)),
         }
         body = await asyncio.to_thread(to_parquet, rows)  # streams go on meanwhile
         return web.Response(body=body, content_type="application/vnd.apache.parquet", headers=headers)

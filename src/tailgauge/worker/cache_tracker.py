@@ -115,7 +115,7 @@ class CacheBook:
         return CacheNote(
             prefix=prompt.prefix,
             prefix_hash=str(spots[of].key[-1])[:_HEX] if of >= 0 else sha256().hexdigest()[:_HEX],
-            cache_expected=self._expected(found is not None, writers, prompt.own),
+            cache_expected=self._expected(found is not None, writers, prompt.unique),
             cache_since_use_ns=None if entry is None else now_ns - entry.used_at_ns,
             cache_writers=writers,
             cache_marks=len(marks),
@@ -210,7 +210,7 @@ def _spots(call: Call, model: str | None, params: str) -> list[_Spot]:
     """Every block's end."""
     prompt, shared = call.prompt, call.prompt.messages[: call.prompt.shared]
     # A prefix that many calls share is hashed once; one that is the request's own would only fill the memory.
-    digest = _digests.__wrapped__ if prompt.own else _digests
+    digest = _digests.__wrapped__ if prompt.unique else _digests
     before, known = digest(prompt.tools, prompt.system, shared)
     hashed, ends = before.copy(), list(known)
     for raw, ttl in _blocks((), (), prompt.messages[prompt.shared :]):

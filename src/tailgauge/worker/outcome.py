@@ -14,7 +14,13 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
-from tailgauge.protocol_violations import BREACHES, COMPRESSED, HEAD_TOO_LARGE, NOT_AN_EVENT_STREAM, NOT_HTTP
+from tailgauge.protocol_violations import (
+    COMPRESSED,
+    HEAD_TOO_LARGE,
+    NOT_AN_EVENT_STREAM,
+    NOT_HTTP,
+    VIOLATIONS,
+)
 from tailgauge.protocols.decoder import error_of
 from tailgauge.redaction import Redaction
 from tailgauge.rows import schema
@@ -73,7 +79,7 @@ def _streamed(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
         if decoder.streams:
             return Outcome(schema.STREAM_ERROR, said, text)
         return Outcome(schema.CLIENT_ERROR, said, _text(exchange.plain_body) or text)
-    if cut in BREACHES:
+    if cut in VIOLATIONS:
         return Outcome(schema.STREAM_ERROR, cut, exchange.cut_text)
     if not decoder.finished or cut:
         return Outcome(schema.TRUNCATED, cut or "no_end_mark")
@@ -93,7 +99,7 @@ def _refused(exchange: Exchange) -> Outcome:
 
 def _error_type(exchange: Exchange) -> str:
     """What the target calls its error; or what is wrong with how it says so."""
-    if exchange.cut in BREACHES:
+    if exchange.cut in VIOLATIONS:
         return str(exchange.cut)
     if exchange.header(b"content-encoding").lower() not in {b"", b"identity"}:
         return COMPRESSED

@@ -50,7 +50,7 @@ def test_the_truth_is_reduced_to_the_first_chunk(write):
     frames = load([write(n=10, chunks=3)])
 
     first = frames.attempts.sort_values("request_id")["first_content_at_ns"]
-    truth = frames.truth.sort_values("request_id")
+    truth = frames.server_log.sort_values("request_id")
     assert (first.to_numpy() - truth["first_chunk_sent_at_ns"].to_numpy()).tolist() == [50_000] * 10
     assert truth["chunks_sent"].tolist() == [3] * 10
 

@@ -29,7 +29,7 @@ def test_an_old_run_still_loads(version):
     assert stage.requests["ended"].tolist() == ["ok", "ok", "ok", "rate_limited"]
     assert sample(BY_NAME["ttft_sched"], stage, SUCCESSES)[0].tolist() == [200.0] * 3
     assert sample(BY_NAME["chunk_gap"], stage, SUCCESSES)[0].tolist() == [10.0] * 6
-    assert len(frames.truth) == 5
+    assert len(frames.server_log) == 5
 
 
 def test_what_an_old_part_lacks_is_what_was_always_so():

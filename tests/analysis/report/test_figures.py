@@ -43,7 +43,7 @@ def test_a_run_without_rows_has_no_figures(drawn):
 
 
 def test_a_long_run_has_few_points(drawn):
-    plots = drawn(n=5000, rate_per_s=1, chunks=2, truth=False)
+    plots = drawn(n=5000, rate_per_s=1, chunks=2, server_log=False)
 
     for plot in plots.values():
         assert all(len(trace["x"]) <= 620 for trace in plot["data"])

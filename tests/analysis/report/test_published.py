@@ -50,7 +50,7 @@ def row(told, **wanted):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"n": 300, "slo": SLO}, {"n": 0}, {"n": 1, "warmup_s": 0}, {"n": 60, "chunks": 1, "truth": False},
+        {"n": 300, "slo": SLO}, {"n": 0}, {"n": 1, "warmup_s": 0}, {"n": 60, "chunks": 1, "server_log": False},
         {"n": 100, "ended": dict.fromkeys(range(100), "server_error"), "error": {"status": 500}},
         {"n": 100, "ended": dict.fromkeys(range(100), "client_drop")},
         {"n": 100, "ended": dict.fromkeys(range(80, 100), "censored"), "slo": SLO},

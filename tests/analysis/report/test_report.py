@@ -35,7 +35,7 @@ def every_kind_of_run(write):
     yield write("censored", n=100, ended=dict.fromkeys(range(90, 100), "censored"), run_id="censored")
     yield write("warmup-only", n=20, run_id="warmup-only")
     yield write("one-chunk", n=100, chunks=1, run_id="one-chunk")
-    yield write("no-truth", n=100, truth=False, run_id="no-truth")
+    yield write("no-server-log", n=100, server_log=False, run_id="no-server-log")
 
 
 def test_no_run_is_a_traceback_and_no_number_is_infinite(write, tmp_path):
@@ -145,7 +145,7 @@ def test_the_page_is_accessible(made):
 
 def test_a_big_run_makes_a_page_that_can_be_mailed(made):
     drawn = np.random.default_rng(1).lognormal(5, 0.5, 20_000)
-    report = made(n=20_000, rate_per_s=100, ttft_ms=drawn, chunks=5, truth=False)
+    report = made(n=20_000, rate_per_s=100, ttft_ms=drawn, chunks=5, server_log=False)
 
     assert report.html.stat().st_size < 8_000_000
 

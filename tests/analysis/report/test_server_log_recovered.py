@@ -127,11 +127,11 @@ def test_nothing_is_lost_and_every_failure_is_named(run):
         ]
         assert by_name[name]["share"] == (rows["fault"] == fault).mean()
         assert by_name[name]["low"] <= share <= by_name[name]["high"]
-    assert (report["truth"]["joined"], report["truth"]["unknown_to_target"]) == (
+    assert (report["server_log"]["joined"], report["server_log"]["unknown_to_target"]) == (
         rows["first_ns"].notna().sum(),
         0,
     )
-    assert report["truth"]["added_max_ms"] == 0
+    assert report["server_log"]["added_max_ms"] == 0
 
 
 def test_rates_and_goodput_are_those_of_the_log(run):

@@ -84,7 +84,7 @@ def test_without_an_engine_the_target_is_one_part(made):
 
 
 def test_nothing_told_is_no_section(made):
-    report = made(n=200, truth=False)
+    report = made(n=200, server_log=False)
 
     assert report.data["phases"] is None
     assert "Where the time went" not in report.html.read_text() + report.markdown.read_text()

@@ -1,6 +1,6 @@
 """What a target did against its protocol is counted, and the verdict names it."""
 
-from tailgauge.protocol_violations import BREACHES
+from tailgauge.protocol_violations import VIOLATIONS
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.sections.findings import find
 from tailgauge_analysis.verdict.checks import breaches
@@ -13,12 +13,14 @@ OTHERS = {  # failures that are no breach
 
 def test_every_kind_is_counted_and_other_failures_are_not(mixed, tmp_path):
     run = mixed()
-    for number, (kind, ended) in enumerate([*((kind, "stream_error") for kind in BREACHES), *OTHERS.items()]):
+    for number, (kind, ended) in enumerate(
+        [*((kind, "stream_error") for kind in VIOLATIONS), *OTHERS.items()]
+    ):
         run.request(100 * number, [{"ended": ended, "error_type": kind}], ended=ended)
     found, of = breaches(load([run.write(tmp_path / "run")]))
 
-    assert sorted(found) == sorted((words, 1) for words in BREACHES.values())
-    assert of == len(BREACHES) + len(OTHERS)
+    assert sorted(found) == sorted((words, 1) for words in VIOLATIONS.values())
+    assert of == len(VIOLATIONS) + len(OTHERS)
 
 
 def test_the_verdict_names_the_first_three_kinds(mixed, tmp_path):

@@ -168,6 +168,6 @@ def test_a_worker_with_a_clock_of_its_own_is_put_on_the_masters(write):
 
 
 def test_a_run_whose_log_is_gone_certifies_nothing(write):
-    (found,) = client_error.measure(write(n=200, truth=False), [Window(2000.0, 1.0, 3.0)], 0.5)
+    (found,) = client_error.measure(write(n=200, server_log=False), [Window(2000.0, 1.0, 3.0)], 0.5)
 
     assert any("not in" in why or "only 0" in why for why in found.failed)

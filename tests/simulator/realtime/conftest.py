@@ -49,7 +49,7 @@ class Served:
         self.chat = sdks[1].with_options(base_url=f"{url}/v1")
 
     def truth(self, run: str = "") -> list[dict[str, Any]]:
-        with urllib.request.urlopen(f"{self.url}/tailgauge/truth?run={run}", timeout=10) as response:
+        with urllib.request.urlopen(f"{self.url}/tailgauge/server-log?run={run}", timeout=10) as response:
             return pq.read_table(io.BytesIO(response.read())).to_pylist()
 
     def row(self, run: str, column: str | None = None) -> dict[str, Any]:

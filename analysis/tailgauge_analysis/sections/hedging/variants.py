@@ -160,7 +160,7 @@ class _Arm:
     ) -> None:
         self.name, self.policy = name, _policy(traffic) if traffic else "unknown"
         self.stage = steady.only((steady.requests["traffic"] == name).to_numpy(np.bool_))
-        self.attempts, self.truth = attempts, frames.truth
+        self.attempts, self.truth = attempts, frames.server_log
         rows = (latency.row(BY_NAME[metric], self.stage, latency.OFFERED, PS) for metric in METRICS)
         self.latency = tuple(row for row in rows if row.n)
         first = attempts["cause"] != schema.HEDGE

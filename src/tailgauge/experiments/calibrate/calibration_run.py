@@ -21,7 +21,7 @@ from tailgauge.errors import Exit, TailgaugeError
 from tailgauge.experiments.calibrate import plan
 from tailgauge.experiments.calibrate.loopback_certificate import Authority
 from tailgauge.experiments.calibrate.plan import Steps
-from tailgauge.master.embedded_endpoint import START_S, fetch_truth
+from tailgauge.master.embedded_endpoint import START_S, fetch_server_log
 from tailgauge.redaction import environment
 from tailgauge.rows.run_folder import RunFolder
 
@@ -46,7 +46,7 @@ def trial(
         path = folder / "calibrate.toml"
         path.write_text(plan.scenario(steps, url, trusted, clock), encoding="utf-8")
         run = _run(path, folder, patience_s, sending)
-        complaints = fetch_truth(url, run.path.name, run, trusted)
+        complaints = fetch_server_log(url, run.path.name, run, trusted)
         if complaints:
             raise TailgaugeError(complaints[0])
     finally:

@@ -27,7 +27,7 @@ def cancelled(reading: Reading, left_share: float) -> Seen:
     """Both checks; gains are of all answers, of which users leave `left_share`."""
     attempts = reading.steady.attempts
     ours = attempts[attempts["ended"] == schema.CANCELLED]
-    log = reading.frames.truth.dropna(subset=_KEYS).drop_duplicates(_KEYS)
+    log = reading.frames.server_log.dropna(subset=_KEYS).drop_duplicates(_KEYS)
     both = ours[_KEYS].merge(log, on=_KEYS)
     both = both[both["cancelled_at_ns"].notna()].sort_values("received_at_ns", kind="stable")
     if not len(log):

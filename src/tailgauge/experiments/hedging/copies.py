@@ -49,7 +49,7 @@ def copied(frames: Frames, steady: Steady, off: str, on: str) -> Copied:
     firsts = rows[rows["cause"] != schema.HEDGE].drop_duplicates(KEYS)
     if not len(found.copy):
         return Copied(hedged=0.0 if len(firsts) else None, refused=refused)
-    truth, slow = waste.waste(found, frames.truth).truth, slowness(found, firsts, None)
+    truth, slow = waste.waste(found, frames.server_log).truth, slowness(found, firsts, None)
     cost, unit, why = _cost(found, frames.run, len(stage.requests))
     return Copied(
         hedged=len(found.copy) / len(firsts), won=portion(found.copy_won).value, cost=cost, unit=unit, why=why,

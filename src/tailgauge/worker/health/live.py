@@ -9,7 +9,7 @@ from typing import Any
 
 from tailgauge import quantile_sketch
 from tailgauge.rows.health import HealthRow
-from tailgauge.thresholds import USER_CPU, USER_LAG_NS, stood
+from tailgauge.thresholds import USER_CPU, USER_LAG_NS, is_stall
 from tailgauge.worker.health.counters import Counters
 
 
@@ -34,7 +34,7 @@ class Watch:
         if not self._from_ns < row.at_ns - int(lasted * 5e8) <= self._to_ns:
             return
         self._seconds += lasted
-        if stood(row.loop_lag_max_ns, row.receive_lag_max_ns, row.dispatch_late_max_ns, blurred=blurred):
+        if is_stall(row.loop_lag_max_ns, row.receive_lag_max_ns, row.dispatch_late_max_ns, blurred=blurred):
             self._bad += lasted
         if row.loop_lag_max_ns > USER_LAG_NS or row.cpu_share > USER_CPU:
             self._lagging += lasted
