@@ -429,7 +429,7 @@ class Report(TypedDict):
     """seconds, bad, share, spells (worker, from_s, to_s, worst_ms, said; the longest 20), figures (metric, view, n, left_out,
     quantiles with and without); null without health rows
     """
-    truth: Json | None
+    server_log: Json | None
     """delay from the server log's write to the arrival of the first content; within_ms: the clock error; null without the log"""
     clocks: Json
     """clock error between_ms (two workers), to_target_ms, calls_in_flight (its effect on this count), unknown (workers), sentence"""
