@@ -15,7 +15,7 @@ Schema history (docs/data-format.md repeats it; every version has a fixture that
   4  0.1.0  health: interval stamps, quantiles of the receive lag and of late dispatch, waits for connections, what
             TCP lost; attempts: the wait for a connection; chunks: exact, and
             gap_ns and lag_ns, which are null where the row before says it
-  5  0.1.0  names only: handover_* -> receive_lag_*; run.json: owner -> master, virtual -> dry_run
+  5  0.1.0  names only: handover_* -> receive_lag_*; run.json: master -> master, virtual -> dry_run
 """
 
 from __future__ import annotations
