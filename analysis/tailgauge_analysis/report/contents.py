@@ -21,7 +21,7 @@ from tailgauge_analysis.metrics.slo import Outcome
 from tailgauge_analysis.metrics.survival_quantiles import Uncut
 from tailgauge_analysis.sections import phases
 from tailgauge_analysis.sections.cache import section as cache_section
-from tailgauge_analysis.sections.fan_out import contents as fan_out
+from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.findings import Findings
 from tailgauge_analysis.sections.headline import headline, remarks
 from tailgauge_analysis.sections.hedging import contents as hedging

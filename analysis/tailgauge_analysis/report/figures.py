@@ -395,14 +395,14 @@ def _fan_out(findings: Findings) -> Figure | None:
     assert one.curves is not None
     lines = one.curves
     plot = go.Figure()
-    for shares, words, colour, dash in (
-        (lines.seen, "seen", BLUE, "solid"),
-        (lines.conditional, "if legs knew only what time it is", ORANGE, "dash"),
+    for shares, name, colour, dash in (
+        (lines.measured, "measured", BLUE, "solid"),
+        (lines.conditional, "if legs shared only the load of the moment", ORANGE, "dash"),
         (lines.naive, "if legs were independent", GREEN, "dot"),
     ):
         kept = (shares > 0.5 / one.complete) & (lines.at_ms > 0)
         hover = "%{y:.3~%} took longer than %{x:,.4~g} ms"
-        plot.add_trace(_line(lines.at_ms[kept], shares[kept], words, colour, hover, dash=dash))
+        plot.add_trace(_line(lines.at_ms[kept], shares[kept], name, colour, hover, dash=dash))
     steps = [p for p in (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999) if 1 - p >= 0.99 / one.complete]
     plot.update_yaxes(
         type="log", title_text="share of requests whose slowest leg took longer", tickmode="array",
@@ -417,7 +417,7 @@ def _fan_out(findings: Findings) -> Figure | None:
         f"{plain(one.traffic, 80)}, {one.complete:,} requests. Dotted to dashed: the load drifted. Dashed to solid: the legs of "
         "one request share something."
     )
-    return _figure("fan-out-slowest", "The slowest leg, seen and predicted", caption, 380, plot)
+    return _figure("fan-out-slowest", "Slowest leg, measured and predicted", caption, 380, plot)
 
 
 def _rate_limits(findings: Findings) -> Figure | None:

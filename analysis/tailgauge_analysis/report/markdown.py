@@ -12,7 +12,7 @@ from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES
 from tailgauge_analysis.report.brief import brief
 from tailgauge_analysis.report.page import at, meaning, shown, word
 from tailgauge_analysis.sections.cache import section as cache_section
-from tailgauge_analysis.sections.fan_out import contents as fan_out
+from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.hedging import contents as hedging
 from tailgauge_analysis.sections.load import slopes
 from tailgauge_analysis.sections.phases import sentence
@@ -22,7 +22,7 @@ from tailgauge_analysis.sections.rate_limits import section as rate_limits
 from tailgauge_analysis.sections.traffic_text import flow, marks
 from tailgauge_analysis.text.formatting import count, markdown_safe, ms, share
 from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.text.quantile import bound
+from tailgauge_analysis.text.quantile import bound, cell
 from tailgauge_analysis.verdict import losses, stalls
 from tailgauge_analysis.verdict.losses import Stretch
 
@@ -207,15 +207,15 @@ def _cache(cache: Json | None) -> list[str]:
 def _fan_out(found: Json | None) -> list[str]:
     if found is None:
         return []
-    said = ["## Fan-out"]
+    blocks = ["## Fan-out"]
     for one in found["tables"]:
-        waits = [(name, *map(fan_out.cell, qs), count(qs[0]["n"])) for name, qs in fan_out.waits(one)]
-        said += [
+        waits = [(name, *map(cell, qs), count(qs[0]["n"])) for name, qs in fan_out.waits(one)]
+        blocks += [
             markdown_safe(one["sentence"]),
             _rows((markdown_safe(one["traffic"]), *PERCENTILES, "n"), waits),
         ]
-        said.append(_rows(("legs", "what is known"), fan_out.facts(one)))
-    return said
+        blocks.append(_rows(("legs", "value"), fan_out.facts(one)))
+    return blocks
 
 
 def _hedging(hedges: Json | None) -> list[str]:
@@ -225,8 +225,7 @@ def _hedging(hedges: Json | None) -> list[str]:
     said = ["## Hedging", *(markdown_safe(arm["sentence"]) for arm in arms if not arm["is_control"])]
     said += [hedges["interference"]] if hedges["interference"] else []
     waits = [
-        (f"{name}, {metric}", *map(fan_out.cell, qs), count(qs[0]["n"]))
-        for name, metric, qs in hedging.waits(arms)
+        (f"{name}, {metric}", *map(cell, qs), count(qs[0]["n"])) for name, metric, qs in hedging.waits(arms)
     ]
     said.append(_rows(("since scheduled, failures slowest", *PERCENTILES, "n"), waits))
     return [

@@ -25,7 +25,7 @@ from tailgauge_analysis.report.brief import brief
 from tailgauge_analysis.report.figures import Figure, library
 from tailgauge_analysis.sections import phases
 from tailgauge_analysis.sections.cache import section as cache_section
-from tailgauge_analysis.sections.fan_out import contents as fan_out
+from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.hedging import contents as hedging
 from tailgauge_analysis.sections.load import slopes
 from tailgauge_analysis.sections.presets import alerts

@@ -17,7 +17,7 @@ from tailgauge_analysis.metrics.timeline import Timeline, timeline
 from tailgauge_analysis.sections import failures, phases
 from tailgauge_analysis.sections import traffic as sent
 from tailgauge_analysis.sections.cache.section import Cache, cache
-from tailgauge_analysis.sections.fan_out import tables as fan_out
+from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.hedging import variants as hedging
 from tailgauge_analysis.sections.load import diagnosis, slopes
 from tailgauge_analysis.sections.presets import alerts as alarms

@@ -54,6 +54,14 @@ def bound(q: Json, end: str) -> str:
     return ms(q[f"{end}_ms"]) if word == VALUE else "?" if word == NONE else str(word)
 
 
+def cell(q: Json) -> str:
+    """A quantile of the contents in a cell of a table: `212 (207 – 218)`."""
+    if q["value_is"] != VALUE:
+        return str(q["value_is"])
+    mark = f" {q['mark']}" if q["mark"] else ""
+    return f"{ms(q['value_ms'])} ({bound(q, 'low')} – {bound(q, 'high')}){mark}"
+
+
 def plain_values(tree: Any, beyond: str = "failed") -> Any:
     """Findings as tables, lists, text and finite numbers; `beyond` names where a quantile without value falls."""
     if isinstance(tree, Quantile):

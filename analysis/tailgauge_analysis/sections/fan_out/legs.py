@@ -1,8 +1,8 @@
 """The legs of a traffic table's requests: when each began, when it was over, and how.
 
-Rule: arrays with a row a request, in order of scheduled time, and a column a leg. A leg's time is its own: from the first
-byte sent of its first attempt to the end of the attempt that answered, retries and copies included, waiting for a place
-before it not. NaN where the leg brought no answer.
+Arrays have a row per request, in order of scheduled time, and a column per leg. The time of a leg is from the first byte
+sent of its first attempt to the end of the attempt that answered: retries and hedges are included, waiting for a free slot
+before it is not. NaN where the leg got no answer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Legs:
     """One traffic table's legs; times in ms, `began_ms` and `ended_ms` since scheduled."""
 
     traffic: str
-    asked: Json  # its table [traffic.NAME.fan_out]
+    settings: Json  # its table [traffic.NAME.fan_out]
     requests: pd.DataFrame
     kinds: Ints  # of each leg, from 0
     began_ms: Floats
@@ -45,17 +45,17 @@ class Legs:
     @property
     def join(self) -> str:
         """all, first_k or deadline."""
-        return str(self.asked.get("join", ALL))
+        return str(self.settings.get("join", ALL))
 
     @property
     def is_sequential(self) -> bool:
         """One leg after the other."""
-        return self.asked.get("order") == SEQUENTIAL
+        return self.settings.get("order") == SEQUENTIAL
 
     @property
     def is_bounded(self) -> bool:
-        """Whether legs wait for places."""
-        return any(self.asked.get(key) is not None for key in ("at_once", "at_once_per_worker"))
+        """Whether the legs at once are limited."""
+        return any(self.settings.get(key) is not None for key in ("at_once", "at_once_per_worker"))
 
     @property
     def complete(self) -> Mask:
@@ -73,14 +73,14 @@ def legs(scenario: Json, steady: Steady) -> list[Legs]:
     found = []
     for name, rows in requests.groupby("traffic", observed=True):
         if name in by_name:
-            asked = table(table(tables, str(name)), "fan_out")
-            found.append(_legs(str(name), asked, rows.reset_index(drop=True), by_name[name]))
+            settings = table(table(tables, str(name)), "fan_out")
+            found.append(_legs(str(name), settings, rows.reset_index(drop=True), by_name[name]))
     return found
 
 
-def _legs(name: str, asked: Json, requests: pd.DataFrame, attempts: pd.DataFrame) -> Legs:
+def _legs(name: str, settings: Json, requests: pd.DataFrame, attempts: pd.DataFrame) -> Legs:
     attempts = attempts[attempts["request_id"].isin(requests["request_id"])]
-    kinds = _kinds(asked, int(attempts["leg"].max()) + 1 if len(attempts) else 0)
+    kinds = _kinds(settings, int(attempts["leg"].max()) + 1 if len(attempts) else 0)
     row = pd.Index(requests["request_id"]).get_indexer(attempts["request_id"])
     place = row * len(kinds) + attempts["leg"].to_numpy(np.int64)
     size = len(requests) * len(kinds)
@@ -94,7 +94,7 @@ def _legs(name: str, asked: Json, requests: pd.DataFrame, attempts: pd.DataFrame
     cause = attempts["cause"].value_counts()
     return Legs(
         traffic=name,
-        asked=asked,
+        settings=settings,
         requests=requests,
         kinds=kinds,
         began_ms=(began - scheduled) / 1e6,
@@ -107,10 +107,10 @@ def _legs(name: str, asked: Json, requests: pd.DataFrame, attempts: pd.DataFrame
     )
 
 
-def _kinds(asked: Json, seen: int) -> Ints:
+def _kinds(settings: Json, seen: int) -> Ints:
     """The kind of each leg, as the scenario lists them; one kind without it."""
-    listed = asked.get("kinds") or []
-    counts = [int(kind.get("count", 1)) for kind in listed] or [int(asked.get("legs") or seen)]
+    listed = settings.get("kinds") or []
+    counts = [int(kind.get("count", 1)) for kind in listed] or [int(settings.get("legs") or seen)]
     kinds = np.repeat(np.arange(len(counts)), counts)
     return kinds if len(kinds) >= seen else np.zeros(seen, np.int64)
 

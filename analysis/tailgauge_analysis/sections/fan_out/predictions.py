@@ -1,15 +1,15 @@
-"""What the slowest leg would take if legs knew nothing of each other.
+"""What the slowest leg would take if the legs of a request were independent.
 
-Rule: leg times in (a row a request, a column a leg), in order of time; quantiles of the slowest leg out.
+Leg times have a row per request, in order of time, and a column per leg.
 
-    naive        G(t) = product over the kinds of legs of F(t) ** count, F over the whole stage: no leg knows anything
+    naive        G(t) = product over the kinds of legs of F(t) ** count, F over the whole stage
     conditional  G(t) = mean over stretches of 50 requests of the product over the leg numbers of F within the stretch: legs
-                 know what time it is. It is what legs exchanged at random within their stretch give, without drawing
+                 share the load of the moment. It is what legs exchanged at random within their stretch give, without drawing
     interval     where G crosses q -+ 1.96 standard errors of G there; each request's share in G, and the time over which
-                 these hang together, give the standard error
+                 these are correlated, give the standard error
 
-    naive -> conditional  the load drifted, and slow legs came at the same time
-    conditional -> seen   the legs of one request share something: a connection, a refused burst, the burst they are
+    naive -> conditional      the load drifted, and slow legs came at the same time
+    conditional -> measured   the legs of one request share something: a connection, a refused burst, the burst they are
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ POINTS = 60  # of a curve, over all of it and as many more in its tail
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """Share of the requests whose slowest leg takes longer than `at_ms`: seen, and as both predictions have it."""
+    """Share of the requests whose slowest leg takes longer than `at_ms`: measured, and as both predictions have it."""
 
     at_ms: Floats
-    seen: Floats
+    measured: Floats
     naive: Floats
     conditional: Floats
 
@@ -53,8 +53,8 @@ def curves(times: Floats, kinds: Ints, stretch: Ints) -> Curves:
     at = np.unique(slowest[ranks - 1])
     sizes = np.bincount(stretch)
     in_stretches = [(_in_stretches(times, stretch, sizes, t)[1] * sizes).sum() / n for t in at]
-    seen = np.searchsorted(slowest, at, side="right") / n
-    return Curves(at, 1 - seen, 1 - _independent(times, kinds, at), 1 - np.array(in_stretches))
+    measured = np.searchsorted(slowest, at, side="right") / n
+    return Curves(at, 1 - measured, 1 - _independent(times, kinds, at), 1 - np.array(in_stretches))
 
 
 def _independent(times: Floats, kinds: Ints, at: Floats) -> Floats:
@@ -118,12 +118,12 @@ def conditional(times: Floats, stretch: Ints, ps: Sequence[float]) -> list[Quant
 
     def shares(t: float) -> Floats:
         parts, product = _in_stretches(times, stretch, sizes, t)
-        own: Floats = product[stretch] - (product * sizes).sum() / len(times)
+        influence: Floats = product[stretch] - (product * sizes).sum() / len(times)
         with np.errstate(divide="ignore", invalid="ignore"):
             for leg, part in zip(times.T, parts.T, strict=True):
                 added = product[stretch] / part[stretch] * ((leg <= t) - part[stretch])
-                own += np.where(part[stretch] > 0, added, 0.0)
-        return own
+                influence += np.where(part[stretch] > 0, added, 0.0)
+        return influence
 
     return [_quantile(q, len(times), grid, place, shares) for q in ps]
 
@@ -134,8 +134,12 @@ def _quantile(
     at = place(q)
     if at is None or not n:
         return Quantile(q, n, 0, None, None, None, TOO_FEW)
-    own = shares(grid[at])
-    error = math.sqrt(float(np.square(own).mean()) * correlation_time(own) / n) if own.std() > 0 else 0.0
+    influence = shares(grid[at])
+    error = (
+        math.sqrt(float(np.square(influence).mean()) * correlation_time(influence) / n)
+        if influence.std() > 0
+        else 0.0
+    )
     n_eff = max(1, min(n, round(q * (1 - q) / error**2))) if error else n
     low = place(q - Z * error) if q - Z * error > 0 else None
     high = place(q + Z * error) if q + Z * error < 1 else None

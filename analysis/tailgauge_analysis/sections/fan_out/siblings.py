@@ -1,13 +1,13 @@
 """Siblings: whether the legs of one request are slow together.
 
-Rule: booleans in (a row a request, a column a leg, True where the leg was slower than the threshold of its kind), in
-order of time; no latency. With K legs, S slow ones in a request and p the share of slow legs:
+The input has a row per request, in order of time, and a column per leg: True where the leg was slower than the threshold of
+its kind. With K legs, S slow ones in a request and p the share of slow legs:
 
     correlation    rho = (Var(S) / (K p (1 - p)) - 1) / (K - 1), the intraclass correlation of being slow
     beta-binomial  P(any) = 1 - B(a, b + K) / B(a, b), a = p (1 - rho) / rho, b = (1 - p)(1 - rho) / rho
-    K_eff          ln(1 - P(any)) / ln(1 - p): independent legs that would be late as often
+    K_eff          ln(1 - P(any)) / ln(1 - p): independent legs that would be slow as often
     test           pairs of slow siblings against those after legs changed requests within stretches of 50 requests, leg
-                   number by leg number: what drifts over the run stays where it is, what a request shares is torn apart
+                   number by leg number: what drifts over the run stays, what a request shares is separated
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tailgauge_analysis.stats.shares import Portion, portion
 Mask = npt.NDArray[np.bool_]
 
 STRETCH = 50  # requests within which legs change places
-FEWEST = 20  # slow legs, below which nothing is said
+FEWEST = 20  # slow legs, below which nothing is estimated
 MOST_REPS, FEWEST_REPS = 999, 199
 DRAWS = 20_000_000  # of slow legs, in all repetitions together
 SEED = 20_240_229  # the same rows give the same p
@@ -33,7 +33,7 @@ SEED = 20_240_229  # the same rows give the same p
 
 @dataclass(frozen=True, slots=True)
 class Siblings:
-    """What the slow legs say. `any` is the share of the requests with a slow leg."""
+    """Dependence of the slow legs. `any` is the share of the requests with a slow leg."""
 
     slow_share: float
     slow_legs: int
@@ -54,7 +54,7 @@ class Siblings:
 
 
 def siblings(slow: Mask) -> Siblings | None:
-    """None where there are too few slow legs to say anything, or no siblings."""
+    """None where there are too few slow legs, or no siblings."""
     n, legs = slow.shape
     p, total = float(slow.mean()) if slow.size else 0.0, int(slow.sum())
     if legs < 2 or total < FEWEST or p >= 1:
@@ -104,8 +104,8 @@ def beta_binomial_any(legs: int, p: float, rho: float) -> float:
         return 1 - (1 - p) ** legs
     if rho >= 1:
         return p
-    a, both = p * (1 - rho) / rho, (1 - rho) / rho  # both = a + b; the ratio of beta functions as a product
-    return -math.expm1(sum(math.log1p(-a / (both + i)) for i in range(legs)))
+    a, a_plus_b = p * (1 - rho) / rho, (1 - rho) / rho  # the ratio of beta functions as a product
+    return -math.expm1(sum(math.log1p(-a / (a_plus_b + i)) for i in range(legs)))
 
 
 def k_eff(any_slow: float | None, p: float) -> float | None:
@@ -143,7 +143,7 @@ def permuted(slow: Mask, stretch: Ints) -> tuple[int, float, float, int]:
     pairs = _pairs(slow.sum(axis=1))
     reps = int(min(MOST_REPS, max(FEWEST_REPS, DRAWS // max(1, len(request)))))
     rng = np.random.default_rng(SEED)
-    at_least, total = 1, 0  # what was seen is one of the possible orders
+    at_least, total = 1, 0  # the measured order is one of the possible ones
     for _ in range(reps):
         moved = _drawn(rng, starts[of], sizes[of], leg, n, legs)
         seen = _pairs(np.bincount(moved, minlength=n))

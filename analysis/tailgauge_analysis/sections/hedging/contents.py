@@ -6,11 +6,10 @@ say that they met on the same target.
 
 from __future__ import annotations
 
-from tailgauge_analysis.sections.fan_out.contents import cell
 from tailgauge_analysis.sections.hedging.variants import CONTENT, Arm
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
 from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.text.quantile import VALUE, plain_values, quantile
+from tailgauge_analysis.text.quantile import VALUE, cell, plain_values, quantile
 
 NO_CONTROL = (
     "without a control: no other traffic table of the run differs by hedging alone and does not hedge, so what the copies "

@@ -8,7 +8,7 @@ from tailgauge.dry_run.command import rehearse
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.report.report import make
-from tailgauge_analysis.sections.fan_out.tables import fan_outs
+from tailgauge_analysis.sections.fan_out.section import fan_outs
 
 SEARCH = {"pattern": "fan_out", "prompt_tokens": 10, "output_tokens": 5}
 SIMULATED = {"ttft_ms": 150, "ttft_sigma": 0.6, "chunk_gap_ms": 8}
@@ -85,7 +85,7 @@ def test_the_sequential_table_is_the_control(rehearsed):
 def test_legs_closed_at_the_join_predict_nothing(rehearsed):
     one = rehearsed["some"]
 
-    assert one.not_predicted.startswith("legs that were late were closed at the join")
+    assert one.not_predicted.startswith("late legs were closed at the join")
     assert (one.naive, one.conditional, one.siblings) == ((), (), None)
     assert one.partial.closed == 2 * one.requests
     assert one.critical.n == one.requests
@@ -145,6 +145,6 @@ def test_hardly_any_fan_outs_are_no_traceback(mixed, tmp_path):
 
     by = {one["traffic"]: one for one in report.data["fan_out"]["tables"]}
     assert by["open"]["complete"] == 0
-    assert "too few requests were joined" in by["open"]["sentence"]
+    assert "too few joined requests" in by["open"]["sentence"]
     assert by["fan"]["complete"] == 1
     assert by["fan"]["critical"] is None  # its legs were over in the same moment: none was the last

@@ -1,0 +1,408 @@
+"""The section on fan-outs: its findings by traffic table, its part of report.json, and its text.
+
+Steady stage without requests that were read slowly on purpose. `join` is what a user waits, since scheduled, failures
+counted as slowest; everything about legs is of the complete requests (ok, with an answer of every leg) and of the legs'
+times since sent. Predictions need legs that ran to their end: only where the join waits for all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tailgauge.rows import schema
+from tailgauge_analysis.metrics import latency
+from tailgauge_analysis.metrics.metrics import BY_NAME
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.sections.fan_out import predictions
+from tailgauge_analysis.sections.fan_out.legs import ALL, Legs, legs
+from tailgauge_analysis.sections.fan_out.siblings import FEWEST, Mask, Siblings, siblings, stretches
+from tailgauge_analysis.stats.bootstrap import ratio
+from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Quantile, effective_n, quantiles, rank
+from tailgauge_analysis.stats.shares import Portion, Ratio, counted, quantile_ratio
+from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
+from tailgauge_analysis.text.json_values import Json, table
+from tailgauge_analysis.text.quantile import VALUE, plain_values, quantile
+
+PS = (0.5, 0.95, 0.99)
+SLOWEST_SHARES = ((20_000, 0.01), (1000, 0.05), (0, 0.1))  # legs, and which share of them is called slow
+MOST_POSITIONS = 50
+SURE = 0.01  # p below which legs of one request are called slow together
+SHARED = (
+    "both ran at the same time against one target and shared its load; run them in alternating blocks "
+    "(tailgauge compare) to separate that"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Mean sum of a request's legs over the mean of its slowest: what running them in parallel saves at most."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Critical:
+    """Which legs requests waited for last, by leg number and by kind; `even` is each share if all legs were alike."""
+
+    n: int
+    even: float
+    positions: tuple[Portion, ...]
+    kinds: tuple[Portion, ...]
+    kinds_even: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """Legs without an answer, and what became of their requests."""
+
+    legs: int
+    failed: int
+    closed: int
+    never_sent: int
+    failed_share: Portion
+    requests_with_failed: int
+    ok_with_failed: int
+    failed_with_answers: int
+    retries: int
+    copies: int
+
+
+@dataclass(frozen=True, slots=True)
+class Serial:
+    """The same legs one after the other, in another traffic table of the run: its join over this one's."""
+
+    traffic: str
+    ratios: tuple[Ratio, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FanOut:
+    """One traffic table."""
+
+    traffic: str
+    join: str
+    order: str
+    bounded: bool
+    legs: int
+    requests: int
+    complete: int
+    joined: latency.Row
+    slowest: tuple[Quantile, ...]
+    one_less: tuple[Quantile, ...]
+    naive: tuple[Quantile, ...]
+    conditional: tuple[Quantile, ...]
+    curves: predictions.Curves | None
+    not_predicted: str
+    siblings: Siblings | None
+    slower_than_ms: tuple[float, ...]
+    critical: Critical | None
+    spread: tuple[Quantile, ...]
+    sums: tuple[Quantile, ...]
+    gain: Gain | None
+    last_began: tuple[Quantile, ...]
+    partial: Partial
+    serial: Serial | None
+
+
+def fan_outs(scenario: Json, of_target: Steady) -> list[FanOut]:
+    """Every traffic table with fan-outs; none without."""
+    found = legs(scenario, of_target)
+    tables = table(scenario, "traffic")
+    joined = {one.traffic: _joined(of_target, one.traffic) for one in found}
+    return [_fan_out(one, joined[one.traffic], _serial(one, found, tables, joined)) for one in found]
+
+
+def _joined(steady: Steady, traffic: str) -> latency.Row:
+    part = steady.only((steady.requests["traffic"] == traffic).to_numpy(np.bool_))
+    return latency.row(BY_NAME["join_sched"], part, latency.OFFERED, PS)
+
+
+def _fan_out(one: Legs, joined: latency.Row, serial: Serial | None) -> FanOut:
+    whole = one.complete
+    times = one.times_ms[whole]
+    ordered = np.sort(times, axis=1)
+    several = len(one.kinds) > 1 and len(times) > 0
+    predicted = several and one.join == ALL
+    stretch = stretches(len(times))
+    slow, limits = _slow(one, times)
+    last = np.full(len(whole), np.nan)
+    began = ~np.isnan(one.began_ms).all(axis=1)
+    last[began] = np.nanmax(one.began_ms[began], axis=1)
+    nothing = np.empty(0)
+    return FanOut(
+        traffic=one.traffic,
+        join=one.join,
+        order="sequential" if one.is_sequential else "parallel",
+        bounded=one.is_bounded,
+        legs=len(one.kinds),
+        requests=len(one.requests),
+        complete=len(times),
+        joined=joined,
+        slowest=_quantiles(ordered[:, -1] if several else nothing),
+        one_less=_quantiles(ordered[:, -2] if several else nothing),
+        naive=tuple(predictions.naive(times, one.kinds, PS)) if predicted else (),
+        conditional=tuple(predictions.conditional(times, stretch, PS)) if predicted else (),
+        curves=predictions.curves(times, one.kinds, stretch) if predicted else None,
+        not_predicted=_why_not(one, several=several),
+        siblings=siblings(slow) if predicted else None,
+        slower_than_ms=limits if predicted else (),
+        critical=_critical(one),
+        spread=_quantiles(ordered[:, -1] - ordered[:, 0] if several else nothing),
+        sums=_quantiles(times.sum(axis=1) if several else nothing),
+        gain=_gain(times) if several else None,
+        last_began=_quantiles(last[began]),
+        partial=_partial(one),
+        serial=serial,
+    )
+
+
+def _quantiles(values: Floats) -> tuple[Quantile, ...]:
+    return tuple(quantiles(values, PS)) if len(values) else ()
+
+
+def _why_not(one: Legs, *, several: bool) -> str:
+    if len(one.kinds) < 2:
+        return "a request has one leg"
+    if one.join != ALL:
+        return "late legs were closed at the join, so their latency is not known"
+    return "" if several else "no request was complete"
+
+
+def _slow(one: Legs, times: Floats) -> tuple[Mask, tuple[float, ...]]:
+    """Which legs are among the slowest of their kind, and slower than what each kind's are."""
+    slow = np.zeros(times.shape, np.bool_)
+    limits = []
+    part = next(part for least, part in SLOWEST_SHARES if times.size >= least)
+    for kind in np.unique(one.kinds) if times.size else ():
+        of_kind = one.kinds == kind
+        ordered = np.sort(times[:, of_kind], axis=None)
+        limits.append(float(ordered[rank(len(ordered), 1 - part) - 1]))
+        slow[:, of_kind] = times[:, of_kind] > limits[-1]
+    return slow, tuple(limits)
+
+
+def _critical(one: Legs) -> Critical | None:
+    """Parallel: the leg that was over last before the join; one after the other: the longest."""
+    ok = (one.requests["ended"] == schema.OK).to_numpy(np.bool_)
+    times = (one.times_ms if one.is_sequential else one.ended_ms)[ok]
+    times = times[~np.isnan(times).all(axis=1)] if times.size else times
+    if not times.size or len(one.kinds) < 2:
+        return None
+    known = np.where(np.isnan(times), -np.inf, times)
+    known = known[(known == known.max(axis=1)[:, None]).sum(axis=1) == 1]  # none is last where two are
+    if not len(known):
+        return None
+    last, n = known.argmax(axis=1), len(known)
+    by_kind = np.bincount(one.kinds)
+    positions = np.bincount(last, minlength=len(one.kinds))[:MOST_POSITIONS]
+    kinds = np.bincount(one.kinds[last], minlength=len(by_kind))
+    return Critical(
+        n,
+        1 / len(one.kinds),
+        tuple(counted(int(k), n) for k in positions),
+        tuple(counted(int(k), n) for k in kinds),
+        tuple(float(k / len(one.kinds)) for k in by_kind),
+    )
+
+
+def _gain(times: Floats) -> Gain | None:
+    whole, longest = times.sum(axis=1), times.max(axis=1)
+    if longest.sum() <= 0:
+        return None
+    return Gain(float(whole.sum() / longest.sum()), *ratio(whole, longest, reps=500))
+
+
+def _partial(one: Legs) -> Partial:
+    ok = (one.requests["ended"] == schema.OK).to_numpy(np.bool_)
+    failed, answered = one.failed.any(axis=1), ~np.isnan(one.times_ms)
+    known = answered | one.failed
+    k, n = int(one.failed.sum()), int(known.sum())
+    return Partial(
+        legs=one.times_ms.size,
+        failed=k,
+        closed=int(one.closed.sum()),
+        never_sent=int((~known & ~one.closed).sum()),
+        # Legs of one request fail together: effective n.
+        failed_share=counted(k, n, effective_n(one.failed[known], known.sum(axis=1)) if n else 0),
+        requests_with_failed=int(failed.sum()),
+        ok_with_failed=int((failed & ok).sum()),
+        failed_with_answers=int((~ok & answered.any(axis=1)).sum()),
+        retries=one.retries,
+        copies=one.copies,
+    )
+
+
+def _serial(one: Legs, found: list[Legs], tables: Json, joined: dict[str, latency.Row]) -> Serial | None:
+    """The sequential table with the same legs as this parallel one."""
+    if one.is_sequential:
+        return None
+    shape = _shape(table(tables, one.traffic))
+    for other in found:
+        if other.is_sequential and shape and _shape(table(tables, other.traffic)) == shape:
+            pairs = zip(joined[other.traffic].quantiles, joined[one.traffic].quantiles, strict=True)
+            return Serial(other.traffic, tuple(quantile_ratio(a, b) for a, b in pairs))
+    return None
+
+
+def _shape(traffic: Json) -> Json:
+    """What two tables must have alike to differ by the order of their legs alone."""
+    order = {"order", "at_once", "at_once_per_worker"}
+    legs_of = {k: v for k, v in table(traffic, "fan_out").items() if k not in order}
+    kept = {k: v for k, v in traffic.items() if k not in {"fan_out", "weight", "tags"}}
+    return {**kept, "fan_out": legs_of} if legs_of else {}
+
+
+def to_json(found: list[FanOut], beyond: str) -> Json | None:
+    """`fan_out` of report.json: `tables`, one entry per traffic table; None where there is none."""
+    return {"tables": [_entry(one, beyond) for one in found]} if found else None
+
+
+def _entry(one: FanOut, beyond: str) -> Json:
+    values: Json = plain_values(replace(one, curves=None), beyond)
+    del values["curves"]  # for the figure
+    values["traffic"] = plain(one.traffic, 80)
+    values["joined"] = latency_json(one.joined, beyond)
+    values["siblings_why"] = one.not_predicted or (
+        "" if one.siblings else f"fewer than {FEWEST} slow legs, or every leg was slow"
+    )
+    values["sentence"] = sentence(values)
+    return values
+
+
+def latency_json(row: latency.Row, beyond: str) -> Json:
+    """A latency without the definition of its metric."""
+    return {
+        "metric": row.metric.name, "view": row.view, "n": row.n, "without_answer": row.without_answer,
+        "quantiles": [quantile(q, beyond) for q in row.quantiles],
+    }  # fmt: skip
+
+
+def sentence(one: Json) -> str:
+    """The answer: how long a join takes, and whether legs of one request are slow together."""
+    known = [q for q in one["joined"]["quantiles"] if q["value_is"] == VALUE]
+    if not known:
+        return f"{one['traffic']}: too few joined requests to report the latency of a join."
+    text = f"{one['traffic']}: joins of {plural(one['legs'], 'leg')} take {ms(known[-1]['value_ms'])} ms at {known[-1]['label']}"
+    found = one["siblings"]
+    if found is None:
+        return f"{text}; dependence between legs not estimated ({one['siblings_why']})."
+    text += (
+        f"; {share(found['any']['value'])} of requests have a leg among the slowest {share(found['slow_share'])}, "
+        f"{share(found['any_naive'])} if legs were independent"
+    )
+    if found["p_value"] < SURE:
+        return f"{text}. Legs of one request are slow together (p = {found['p_value']:.3g})."
+    return f"{text}. Slow legs look independent (p = {found['p_value']:.2g}, threshold {SURE:g})."
+
+
+def waits(one: Json) -> list[tuple[str, list[Json]]]:
+    """Rows of quantiles in ms: what they are of, and the quantiles."""
+    rows = [
+        ("Join, since scheduled", one["joined"]["quantiles"]),
+        ("Slowest leg, measured", one["slowest"]),
+        ("Slowest leg if legs shared only the load of the moment", one["conditional"]),
+        ("Slowest leg if legs were independent", one["naive"]),
+        ("Second slowest leg", one["one_less"]),
+        ("Slowest minus fastest leg", one["spread"]),
+        ("Sum of all legs", one["sums"]),
+    ]
+    late = [q for q in one["last_began"] if q["value_ms"]]
+    if one["bounded"] or one["order"] == "sequential" or any(q["value_ms"] > 1 for q in late):
+        rows.append(("Last leg sent, since scheduled", one["last_began"]))
+    return [(name, quantiles) for name, quantiles in rows if quantiles]
+
+
+def facts(one: Json) -> list[tuple[str, str]]:
+    """The other results, as name and text."""
+    rows = [("Legs", _legs(one))]
+    if one["not_predicted"]:
+        rows.append(("No prediction", one["not_predicted"]))
+    rows += _siblings(one)
+    if one["critical"]:
+        last = "Longest leg" if one["order"] == "sequential" else "Last leg"
+        rows.append((last, _critical_text(one["critical"])))
+    gain = one["gain"]
+    if gain and one["order"] == "parallel":
+        text = f"{gain['value']:.3g}x (95% CI {gain['low']:.3g} – {gain['high']:.3g}), mean sum of legs / mean slowest leg"
+        rows.append(("Speed-up by running legs in parallel", text))
+    if one["serial"]:
+        ratios = [r for r in one["serial"]["ratios"] if r["value"] is not None]
+        text = ", ".join(f"{percentile(r['p'])} {_ratio(r)}" for r in ratios) or TOO_FEW
+        name = plain(one["serial"]["traffic"], 80)
+        rows.append((f"Join of {name} (sequential) over this one", f"{text}; {SHARED}"))
+    return [*rows, ("Partial failures", _partial_text(one["partial"], one["requests"]))]
+
+
+def _legs(one: Json) -> str:
+    joins = {"all": "joined on all", "first_k": "joined on the first k", "deadline": "joined at a deadline"}
+    how = f"{one['order']}, {joins.get(one['join'], one['join'])}"
+    bounded = ", limited concurrency" if one["bounded"] else ""
+    return f"{one['legs']} per request, {how}{bounded}; {count(one['complete'])} of {plural(one['requests'], 'request')} complete"
+
+
+def _siblings(one: Json) -> list[tuple[str, str]]:
+    found = one["siblings"]
+    if found is None:
+        return [] if one["not_predicted"] else [("Dependence between legs", one["siblings_why"])]
+    limits = ", ".join(f"{ms(limit)} ms" for limit in one["slower_than_ms"])
+    slow, by_chance = found["any"], found["pairs_expected"]
+    with_slow = (
+        f"{share(slow['value'])} (95% CI {share(slow['low'])} – {share(slow['high'])}); {share(found['any_conditional'])} if legs "
+        f"shared only the load of the moment, {share(found['any_naive'])} if independent, {share(found['any_beta_binomial'])} beta-binomial"
+    )
+    ends = f"95% CI {found['correlation_low']:.3f} to {found['correlation_high']:.3f}"
+    test = f"p = {found['p_value']:.3g}: {count(found['pairs'])} pairs of slow legs, {by_chance:.3g} expected by chance"
+    rows = [
+        ("Slow leg", f"over {limits}: the slowest {share(found['slow_share'])} ({count(found['slow_legs'])} legs)"),
+        ("Requests with a slow leg", with_slow),
+        ("Correlation of slow legs", f"{found['correlation']:.3f} ({ends})"),
+        ("Permutation test", test),
+    ]  # fmt: skip
+    if found["k_eff"] is not None:
+        high = f"{found['k_eff_high']:.3g}" if found["k_eff_high"] is not None else "?"
+        ends = f"95% CI {found['k_eff_low']:.3g} – {high}"
+        rows.append(
+            ("Effective legs (K_eff)", f"{found['k_eff']:.3g} ({ends}) independent legs would be as slow")
+        )
+    return rows
+
+
+def _critical_text(critical: Json) -> str:
+    positions = critical["positions"]
+    leg = max(range(len(positions)), key=lambda i: positions[i]["k"])
+    most = positions[leg]
+    text = (
+        f"leg {leg} (0 to {len(positions) - 1}) in {share(most['value'])} (95% CI {share(most['low'])} – {share(most['high'])}) "
+        f"of {plural(critical['n'], 'request')}; {share(critical['even'])} if legs were alike"
+    )
+    if len(critical["kinds"]) > 1:
+        pairs = zip(critical["kinds"], critical["kinds_even"], strict=True)
+        text += "".join(
+            f"; kind {i} in {share(k['value'])} ({share(even)} of legs)" for i, (k, even) in enumerate(pairs)
+        )
+    return text
+
+
+def _partial_text(partial: Json, requests: int) -> str:
+    if not partial["failed"]:
+        text = "no leg failed"
+    else:
+        failed = partial["failed_share"]
+        text = (
+            f"{plural(partial['failed'], 'leg')} failed ({share(failed['value'])}, 95% CI {share(failed['low'])} – {share(failed['high'])}) "
+            f"in {count(partial['requests_with_failed'])} of {plural(requests, 'request')}; "
+            f"{count(partial['ok_with_failed'])} of these succeeded without them"
+        )
+    others = (
+        ("closed", "closed at the join"), ("never_sent", "not sent"), ("retries", "retries"), ("copies", "hedges"),
+    )  # fmt: skip
+    return text + "".join(f"; {count(partial[key])} {name}" for key, name in others if partial[key])
+
+
+def _ratio(ratio: Json) -> str:
+    ends = [f"{ratio[end]:.3g}" if ratio[end] is not None else "?" for end in ("low", "high")]
+    return f"{ratio['value']:.3g}x ({ends[0]} – {ends[1]})"
