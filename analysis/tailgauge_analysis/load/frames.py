@@ -76,7 +76,7 @@ def load(run_dirs: Sequence[Path]) -> Frames:
     _check(folders)
     run, problems = run_record.read(folders)
     problems += run_record.notes_of(run)
-    folders.sort(key=lambda folder: folder != run["home"])  # what is at home counts before its copies
+    folders.sort(key=lambda folder: folder != run["master_folder"])  # its rows count before copies
     offsets = {w["worker"]: w["offset_ns"] or 0 for w in run["workers"]}
     rows: dict[tuple[str, int], int] = {}
     tables = {name: _table(folders, name, offsets, rows, problems) for name in WANTED}

@@ -1,7 +1,6 @@
-"""The JSON files of a run folder, run.json and workers/<n>.json, and values of which nothing is certain.
+"""The JSON files of a run folder, run.json and workers/<n>.json: found, read, and given their verdict.
 
-Rule: only this module opens these files, and only to say what they hold; run_record.py makes one run of them. What is
-wrong with a file is told as a problem, never raised, but for a schema that is newer than this tailgauge.
+A file that cannot be read is reported as a problem; only a schema newer than this version of Tailgauge is raised.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The run that some folders are parts of, as its master and its workers tell of it.
+"""The run that some folders are parts of, from run.json and the records of its workers.
 
-Rule: one plain dict in which every key that the analysis reads exists with the right type, whatever the files held;
-what was wrong with them is told as a problem, never raised, except where the run cannot be read at all. When the master
-died, the run is rebuilt from the workers' own records.
+The result is a plain dict in which every key has its type, whatever the files held. Problems with the files are returned;
+only a run that cannot be read at all is raised. If the master died, the run is rebuilt from the workers' records.
 """
 
 from __future__ import annotations
@@ -30,20 +29,20 @@ def read(folders: Sequence[Path]) -> tuple[Json, list[Problem]]:
     masters = _load([(folder, folder / "run.json") for folder in folders], problems)
     records = _load([(f, path) for f in folders for path in sorted((f / "workers").glob("*.json"))], problems)
     _same_run([*masters, *((folder, table(tree, "run")) for folder, tree in records)])
-    own = [tree for _, tree in records]
-    home = masters[0][0] if masters else None
-    run = masters[0][1] if masters else _rebuilt(own) if own else {}
-    # What a master that goes on, or died, wrote last is older than the rows.
+    by_worker = [tree for _, tree in records]
+    folder = masters[0][0] if masters else None
+    run = masters[0][1] if masters else _rebuilt(by_worker) if by_worker else {}
+    # The last run.json of a master that is still running, or died, is older than the rows.
     closed = bool(masters) and run.get("state") != "running"
-    workers = entries(listing(run, "workers"), own, master_ended=closed)
+    workers = entries(listing(run, "workers"), by_worker, master_ended=closed)
     if not masters:
         lacks = "damaged" if any((folder / "run.json").exists() for folder in folders) else "missing"
         problems.append(Problem(MASTER, _without_master(lacks, workers)))
-    return _complete({**run, "workers": workers}, folders, home, closed=closed), problems
+    return _complete({**run, "workers": workers}, folders, folder, closed=closed), problems
 
 
 def notes_of(run: Json) -> list[Problem]:
-    """What the master itself noted."""
+    """Incidents that the master noted."""
     return [Problem(NOTE, note) for note in run["notes"]]
 
 
@@ -51,18 +50,20 @@ def _load(places: Sequence[tuple[Path, Path]], problems: list[Problem]) -> _Foun
     return [(folder, tree) for folder, path in places if (tree := load(path, problems)) is not None]
 
 
-def _rebuilt(own: Sequence[Json]) -> Json:
-    """What the workers say of the run; one that was lost early does not know when it began."""
-    said = sorted((table(tree, "run") for tree in own), key=lambda run: whole(run.get("start_at_ns")) is None)
-    return {**said[0], "state": "interrupted"}
+def _rebuilt(by_worker: Sequence[Json]) -> Json:
+    """The run as a worker recorded it; a worker that was lost early does not know its start."""
+    runs = sorted(
+        (table(tree, "run") for tree in by_worker), key=lambda run: whole(run.get("start_at_ns")) is None
+    )
+    return {**runs[0], "state": "interrupted"}
 
 
 def _without_master(lacks: str, workers: Sequence[Json]) -> str:
     if not workers:
-        return f"run.json is {lacks} and workers/ holds no record: nothing says what was scheduled"
-    known = [str(w["worker"]) for w in workers if w["own_state"]]
+        return f"run.json is {lacks} and workers/ holds no record: the schedule is unknown"
+    known = [str(w["worker"]) for w in workers if w["recorded_state"]]
     of = f"rebuilt from the records of {plural(len(known), 'worker')} ({listed(known)})"
-    return f"run.json is {lacks}: {of}; others may be missing, and nothing says what was scheduled beyond what they held"
+    return f"run.json is {lacks}: {of}; others may be missing, and requests that were not leased to them are unknown"
 
 
 def _same_run(trees: _Found) -> None:
@@ -77,7 +78,7 @@ def _same_run(trees: _Found) -> None:
         )
 
 
-def _complete(run: Json, folders: Sequence[Path], home: Path | None, *, closed: bool) -> Json:
+def _complete(run: Json, folders: Sequence[Path], master_folder: Path | None, *, closed: bool) -> Json:
     """Every key of run.json with its type, and what follows from the files."""
     given = RunJson.model_validate(run)
     run_id = run["run_id"] if isinstance(run.get("run_id"), str) else folders[0].resolve().name
@@ -87,9 +88,9 @@ def _complete(run: Json, folders: Sequence[Path], home: Path | None, *, closed: 
     return {
         **given.model_dump(),
         "run_id": run_id,
-        "home": home,  # the folder with run.json
-        "rebuilt": home is None,
-        "closed": closed,  # its master had the last word
+        "master_folder": master_folder,  # with run.json
+        "rebuilt": master_folder is None,
+        "closed": closed,  # the master's record is final
         "engine_tokens": {**tokens.model_dump(), "engine": plain(tokens.engine, 40)} if tokens else {},
         "conservation": given.conservation if closed else {},
         "planned": whole(given.conservation.get("scheduled")) if given.arrival in PLANNED else None,

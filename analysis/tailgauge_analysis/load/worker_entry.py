@@ -1,9 +1,8 @@
-"""What is said of one worker: its entry in run.json, and its own record, workers/<n>.json.
+"""One worker of a run, from its entry in run.json and its own record, workers/<n>.json.
 
-Rule: plain tables in, one plain table a worker out, every key there with its right type; what is no number, no count or
-no stretch of time is left out, never raised. Who is believed: while the master lives, the master; of a worker that the master
-lost, its own last record, if it has one; of a run whose master died, the workers. A record that still says `running` was
-written at the start: its counts are of then, and count nothing.
+Every key of the result has its type. The master's entry counts while the master lives; of a worker that the master lost, its
+own last record, if there is one; of a run whose master died, the workers' records. A record that still says `running` was
+written at the start, so its counts are ignored.
 """
 
 from __future__ import annotations
@@ -14,25 +13,25 @@ from typing import Any
 from tailgauge_analysis.load.run_json import WorkerJson
 from tailgauge_analysis.text.json_values import Json, table, text, whole
 
-ENDED = ("drained", "failed")  # what a worker says of itself at its end
+ENDED = ("drained", "failed")  # final states of a worker's own record
 MOST = 10_000  # workers of a run
-_COUNTED = ("counts", "leased", "rows")  # what was so only when it was written
-_LAST_WORDS = ("rows", "counts", "unwritten", "why", "stamps")
+_COUNTED = ("counts", "leased", "rows")  # true only at the time of writing
+_FINAL = ("rows", "counts", "unwritten", "why", "stamps")
 
 
-def entries(by_master: Sequence[Any], own: Sequence[Json], *, master_ended: bool) -> list[Json]:
-    """One entry a worker, in order of its number."""
-    told = {number: w for w in by_master if (number := _number(w)) is not None}
+def entries(by_master: Sequence[Any], by_worker: Sequence[Json], *, master_ended: bool) -> list[Json]:
+    """One entry per worker, by number."""
+    listed = {number: w for w in by_master if (number := _number(w)) is not None}
     records: dict[int, Json] = {}
-    for record in own:
+    for record in by_worker:
         number = _number(record)
         if number is not None and not _has_ended(records.get(number, {})):
             records[number] = record
     join = _of_lost if master_ended else _of_orphan
     last = max(records, default=-1)  # a worker below it was there too, whether or not its folder is given
-    others = range(last) if not told and last < MOST else ()
-    numbers = sorted(told if master_ended else {*told, *records, *others})
-    known = [join(told.get(number, {}), records.get(number, {})) for number in numbers]
+    others = range(last) if not listed and last < MOST else ()
+    numbers = sorted(listed if master_ended else {*listed, *records, *others})
+    known = [join(listed.get(number, {}), records.get(number, {})) for number in numbers]
     return [_complete({**entry, "worker": number}) for number, entry in zip(numbers, known, strict=True)]
 
 
@@ -44,29 +43,29 @@ def _has_ended(record: Json) -> bool:
     return record.get("state") in ENDED
 
 
-def _of_lost(told: Json, record: Json) -> Json:
-    """The master's entry; of a worker that it lost, with the worker's last words."""
-    if told.get("state") != "lost" or not _has_ended(record):
-        return told
+def _of_lost(entry: Json, record: Json) -> Json:
+    """The master's entry; of a worker that it lost, with the final values of the worker's record."""
+    if entry.get("state") != "lost" or not _has_ended(record):
+        return entry
     clock = {"clock": record["clock"]} if table(record, "clock").get("offset_ns") is not None else {}
-    words = {key: record[key] for key in _LAST_WORDS if key in record}
-    return {**told, **words, **clock, "own_state": record["state"]}
+    final = {key: record[key] for key in _FINAL if key in record}
+    return {**entry, **final, **clock, "recorded_state": record["state"]}
 
 
-def _of_orphan(told: Json, record: Json) -> Json:
-    """What its master had heard of it when it died, without counts, and over it its own record."""
-    kept = {key: value for key, value in told.items() if key not in _COUNTED}
-    words = record if _has_ended(record) else {k: v for k, v in record.items() if k not in _COUNTED}
-    return {**kept, **words, "own_state": record.get("state", "")}
+def _of_orphan(entry: Json, record: Json) -> Json:
+    """The entry of a master that died, without counts, overridden by the worker's record."""
+    kept = {key: value for key, value in entry.items() if key not in _COUNTED}
+    recorded = record if _has_ended(record) else {k: v for k, v in record.items() if k not in _COUNTED}
+    return {**kept, **recorded, "recorded_state": record.get("state", "")}
 
 
 def _complete(entry: Json) -> Json:
-    """Every key with its type, the clock's beside the others."""
+    """Every key with its type, those of the clock among them."""
     given = WorkerJson.model_validate(entry)
     leased = given.leased if "leased" in entry else whole(given.counts.get("leased"))
     return {
         **given.model_dump(exclude={"clock"}),
         **given.clock.model_dump(),
         "leased": leased,
-        "own_state": text(entry.get("own_state")),
+        "recorded_state": text(entry.get("recorded_state")),
     }

@@ -103,7 +103,7 @@ def losses(
         still = _without(worker["missing"], mine) if left else ()
         found.append(
             Loss(
-                number, worker["host"], worker["state"], worker["own_state"], worker["why"], leased, rows, left,
+                number, worker["host"], worker["state"], worker["recorded_state"], worker["why"], leased, rows, left,
                 len(mine), not_sent, still, _stretches(worker["silent"]), worker["late_s"], worker["unwritten"],
             )
         )  # fmt: skip
@@ -119,7 +119,7 @@ def _left(worker: Json, leased: int | None, rows: int, lacks: int, *, closed: bo
         return max(no_row, held - (whole(worker["counts"].get("not_reached")) or 0)), 0
     if worker["state"] != "lost":
         return max(no_row, sum(one["requests"] for one in worker["missing"])), 0
-    if worker["own_state"] in ENDED and lacks <= 0:
+    if worker["recorded_state"] in ENDED and lacks <= 0:
         return min(no_row, held), max(0, held - no_row)
     return held, 0
 

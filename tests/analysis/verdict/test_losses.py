@@ -255,7 +255,7 @@ def test_worker_folders_alone_make_one_report(whole, losing, tmp_path):
 
     assert (word, gates) == (DEGRADED, ["finished"])
     assert "rebuilt from the records of 3 workers (0, 1 and 2)" in found.reasons[0].text
-    assert "nothing says what was scheduled beyond what they held" in found.reasons[0].text
+    assert "requests that were not leased to them are unknown" in found.reasons[0].text
     assert books(found.conservation) == (0, 0, 0)
     assert found.conservation.broken == ()
 
@@ -386,7 +386,7 @@ def test_a_worker_s_last_words_come_before_its_first():
     )
     for own in ([first, last], [last, first]):
         (one,) = [w for w in entries([], own, master_ended=False) if w["worker"] == 1]
-        assert (one["own_state"], one["rows"]) == ("failed", {"requests": 9})
+        assert (one["recorded_state"], one["rows"]) == ("failed", {"requests": 9})
 
 
 def test_books_without_a_loss_stay_as_they_were(whole):
