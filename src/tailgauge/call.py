@@ -1,7 +1,6 @@
-"""One HTTP call as the traffic wants it: what is asked, of whom, and what is to be told of the answer.
+"""One HTTP call as the traffic wants it: prompt, model, target, and what to record of the answer.
 
-Rule: frozen plain values. Patterns make them, endpoints speak them, a virtual target counts them; none of the three
-knows the others.
+Frozen plain values. Patterns make calls, protocols send them, a dry run counts them; none of the three knows the others.
 """
 
 from __future__ import annotations
@@ -14,10 +13,19 @@ BATCH_SUBMIT, BATCH_POLL, BATCH_FETCH = "batch_submit", "batch_poll", "batch_fet
 KINDS = (MESSAGE, BATCH_SUBMIT, BATCH_POLL, BATCH_FETCH)
 USER, ASSISTANT = "user", "assistant"
 
+# What a call may need of its protocol.
+BATCHES = "message batches"
+CACHE_MARKS = "cache marks"
+SCHEMAS = "answers by a schema"
+THINKING = "extended thinking"
+THINKING_BUDGETS = "thinking budgets"
+TOOLS = "tools"
+WHOLE_ANSWERS = "answers without a stream"
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A block of text; `ttl` is the life that a cache mark after it asks for, or None without a mark."""
+    """A block of text; `ttl` is the life of a cache mark after it, or None without a mark."""
 
     text: str
     ttl: str | None = None
@@ -43,10 +51,10 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What is asked, in the order in which a prefix cache reads it: tools, system, messages.
+    """A prompt in the order in which a prefix cache reads it: tools, system, messages.
 
-    `prefix` is the number of the shared prefix with which it begins, `shared` the messages that belong to it. `unique`
-    says that no other request can have the same first bytes.
+    `prefix` is the number of the shared prefix with which it begins, `shared` the messages that belong to it. With `unique`
+    no other request can have the same first bytes.
     """
 
     messages: tuple[Message, ...]
@@ -76,7 +84,7 @@ class Call:
     use_tool: bool = False  # the model must use one of the prompt's tools
     schema: str | None = None  # JSON Schema that the answer must follow, as JSON text
     watch_field: bool = False  # stamp the first usable field of a JSON answer
-    watch_chunks: int = 0  # tell by `Chunks` when so many content chunks have arrived; 0: do not
+    watch_chunks: int = 0  # post `Chunks` when so many content chunks have arrived; 0: never
     keep_text: bool = False  # `Ended.text` carries the answer
     bytes_per_s: float | None = None  # a slow reader
     kind: str = MESSAGE

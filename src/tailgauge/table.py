@@ -1,19 +1,38 @@
-"""What the tables of a scenario have in common: how strict they are, and the numbers they use.
-
-Rule: values and types only; the tables themselves stand in `scenario` and `simulated_tables`.
-"""
+"""What the tables of a scenario have in common: how strict they are, the numbers they use, keys that need another."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 
 class Table(BaseModel):
     """A frozen table that refuses unknown keys, other types and numbers that are none."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    def refuse_unused(self, key: str, used_by: Mapping[str, Collection[str]]) -> None:
+        """Refuse a key that was changed although no value of `key` among its `used_by` is chosen."""
+        chosen = getattr(self, key)
+        for name, values in used_by.items():
+            if chosen not in values and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name}: has no meaning with {key} = {chosen!r}")
+
+
+def with_choices(
+    name: str, base: type[Table], key: str, summaries: Mapping[str, str], tables: Mapping[str, type[Table]]
+) -> Any:
+    """`base`, whose `key` is one of `summaries`, and with one more table for each choice that has `tables`."""
+    field = base.model_fields[key]
+    text = "; ".join(f"`{choice}`, {summary}" for choice, summary in summaries.items())
+    more: dict[str, Any] = {choice: (table, table()) for choice, table in tables.items()}
+    more[key] = (
+        Literal[tuple(summaries)],
+        Field(field.default, description=f"{field.description}: {text}"),
+    )
+    return create_model(name, __base__=base, __doc__=base.__doc__, **more)
 
 
 Positive = Annotated[float, Field(gt=0, le=1e9)]

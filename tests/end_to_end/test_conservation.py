@@ -20,7 +20,7 @@ from run_folders.run_data import RunData, assert_conserved
 from starting.command import QUICK, Finished, Running, Start, free_port, until, variant
 from starting.programs import TAILGAUGE
 
-from tailgauge.patterns.settings import Traffic
+from tailgauge.patterns.table import Traffic
 from tailgauge.schedule.plan import plan
 from tailgauge.schedule.settings import Arrival
 

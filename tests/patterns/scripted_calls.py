@@ -1,4 +1,4 @@
-"""A driver of patterns on a virtual clock, with calls whose fate is scripted; it keeps all that was said and heard.
+"""A driver of patterns on a virtual clock, with calls whose outcome is scripted; it keeps all that was said and heard.
 
 Rule: it is as strict as the contract in `traffic.steps` allows: it refuses a step that the contract does not, hands
 events out in order of time, and closes nothing that a pattern should have closed itself without noting it.
@@ -14,7 +14,6 @@ from itertools import count
 
 from tailgauge.call import Prompt
 from tailgauge.patterns.events import (
-    Ask,
     Cancel,
     Chunks,
     Closed,
@@ -26,16 +25,17 @@ from tailgauge.patterns.events import (
     Give,
     Given,
     Headers,
-    MakePattern,
-    Pattern,
     Queued,
+    Request,
     Send,
     Sent,
     Step,
+    Steps,
     Take,
     Taken,
     Wait,
 )
+from tailgauge.patterns.pattern import Pattern
 from tailgauge.rows.schema import OK
 
 MS = 1_000_000
@@ -43,7 +43,7 @@ S = 1_000_000_000
 
 
 @dataclass(frozen=True)
-class Fate:
+class Outcome:
     """What becomes of a call: times since it was sent."""
 
     content_ns: int | None
@@ -55,19 +55,19 @@ class Fate:
     chunks_ns: int | None = None  # when as many as were watched for have arrived
 
 
-def answers(content_ms: float, ended_ms: float | None = None, **more: object) -> Fate:
+def answers(content_ms: float, ended_ms: float | None = None, **more: object) -> Outcome:
     """An answer."""
     ended = content_ms + 100 if ended_ms is None else ended_ms
-    return Fate(round(content_ms * MS), round(ended * MS), **more)  # type: ignore[arg-type]
+    return Outcome(round(content_ms * MS), round(ended * MS), **more)  # type: ignore[arg-type]
 
 
-def fails(ended: str, at_ms: float, **more: object) -> Fate:
+def fails(ended: str, at_ms: float, **more: object) -> Outcome:
     """A failure before content."""
-    return Fate(None, round(at_ms * MS), ended, **more)  # type: ignore[arg-type]
+    return Outcome(None, round(at_ms * MS), ended, **more)  # type: ignore[arg-type]
 
 
 @dataclass
-class Said:
+class Entry:
     """A step or an event, and when."""
 
     at_ns: int
@@ -75,12 +75,12 @@ class Said:
 
 
 @dataclass(eq=False)
-class Request:
+class Played:
     """One request under way: `log` is the whole conversation with its pattern."""
 
-    ask: Ask
-    pattern: Pattern
-    log: list[Said] = field(default_factory=list)
+    ask: Request
+    pattern: Steps
+    log: list[Entry] = field(default_factory=list)
     inbox: deque[Event] = field(default_factory=deque)
     attempts: dict[int, int] = field(default_factory=dict)
     open: set[tuple[int, int]] = field(default_factory=set)
@@ -91,7 +91,7 @@ class Request:
     done: Done | None = None
     done_at_ns: int = -1
 
-    def steps(self, kind: type) -> list[Said]:
+    def steps(self, kind: type) -> list[Entry]:
         """What the pattern said of this kind, or heard."""
         return [said for said in self.log if isinstance(said.what, kind)]
 
@@ -107,22 +107,22 @@ class Request:
 
 
 class World:
-    """Virtual time, calls and gates; `fate` is asked once for each call."""
+    """Virtual time, calls and gates; `outcome` is asked once for each call."""
 
-    def __init__(self, fate: Callable[[Ask, Send, int, int], Fate]) -> None:
-        self.fate = fate  # of (ask, send, attempt, now)
+    def __init__(self, outcome: Callable[[Request, Send, int, int], Outcome]) -> None:
+        self.outcome = outcome  # of (ask, send, attempt, now)
         self.now_ns = 0
         self._agenda: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = count()
         self.taken: dict[str, int] = {}
         self.most_taken: dict[str, int] = {}
-        self.queues: dict[str, deque[tuple[Request, int]]] = {}
+        self.queues: dict[str, deque[tuple[Played, int]]] = {}
 
-    def run(self, make: MakePattern, asks: Iterable[Ask]) -> list[Request]:
+    def run(self, pattern: Pattern, asks: Iterable[Request]) -> list[Played]:
         """All requests to their ends, each from its scheduled time on."""
         requests = []
         for ask in asks:
-            request = Request(ask, make(ask))
+            request = Played(ask, pattern.steps(ask))
             requests.append(request)
             self._at(ask.scheduled_at_ns, lambda r=request: self._talk(r, None))  # type: ignore[misc]
         while self._agenda:
@@ -134,7 +134,7 @@ class World:
     def _at(self, at_ns: int, act: Callable[[], None]) -> None:
         heapq.heappush(self._agenda, (at_ns, next(self._numbers), act))
 
-    def _post(self, request: Request, event: Event) -> None:
+    def _post(self, request: Played, event: Event) -> None:
         if request.done is not None:
             return
         if isinstance(event, (Headers, FirstContent, Chunks, Ended)):
@@ -146,14 +146,14 @@ class World:
         if request.waiting:
             self._talk(request, request.inbox.popleft())
 
-    def _talk(self, request: Request, event: Event | None) -> None:
+    def _talk(self, request: Played, event: Event | None) -> None:
         request.waiting = False
         try:
             while True:
                 if event is not None:
-                    request.log.append(Said(self.now_ns, event))
+                    request.log.append(Entry(self.now_ns, event))
                 step = next(request.pattern) if event is None else request.pattern.send(event)
-                request.log.append(Said(self.now_ns, step))
+                request.log.append(Entry(self.now_ns, step))
                 if not isinstance(step, Wait):
                     event = self._do(request, step)
                 elif request.inbox:
@@ -171,7 +171,7 @@ class World:
             ):  # given back for it, as it may not have heard yet that it holds them
                 self._give(request, gate)
 
-    def _wait(self, request: Request, until_ns: int | None) -> None:
+    def _wait(self, request: Played, until_ns: int | None) -> None:
         request.waiting = True
         request.waits += 1
         if until_ns is None:
@@ -184,7 +184,7 @@ class World:
 
         self._at(max(until_ns, self.now_ns), ring)
 
-    def _do(self, request: Request, step: Step) -> Event:
+    def _do(self, request: Played, step: Step) -> Event:
         now = self.now_ns
         match step:
             case Send():
@@ -204,7 +204,7 @@ class World:
                 return Given(now)
         raise AssertionError(f"not a step: {step!r}")
 
-    def _give(self, request: Request, gate: str) -> None:
+    def _give(self, request: Played, gate: str) -> None:
         request.holds.remove(gate)
         self.taken[gate] -= 1
         if self.queues.get(gate):
@@ -212,39 +212,39 @@ class World:
             taken = self._take(other, gate, leg)
             self._at(self.now_ns, lambda: self._post(other, taken))
 
-    def _take(self, request: Request, gate: str, leg: int) -> Taken:
+    def _take(self, request: Played, gate: str, leg: int) -> Taken:
         self.taken[gate] = self.taken.get(gate, 0) + 1
         self.most_taken[gate] = max(self.most_taken.get(gate, 0), self.taken[gate])
         request.holds.append(gate)
         return Taken(leg, self.now_ns)
 
-    def _send(self, request: Request, send: Send) -> Sent:
+    def _send(self, request: Played, send: Send) -> Sent:
         now, leg = self.now_ns, send.leg
         attempt = request.attempts.get(leg, 0)
         request.attempts[leg] = attempt + 1
         request.open.add((leg, attempt))
-        fate = self.fate(request.ask, send, attempt, now)
+        outcome = self.outcome(request.ask, send, attempt, now)
 
         def later(since_ns: int, make: Callable[[int], Event]) -> None:
             at = now + since_ns
             self._at(at, lambda: self._post(request, make(at)))
 
-        if fate.content_ns is not None:
-            later(fate.content_ns, lambda at: Headers(leg, attempt, at, 200))
-            later(fate.content_ns, lambda at: FirstContent(leg, attempt, at, now))
-        if fate.chunks_ns is not None and send.call.watch_chunks:
-            later(fate.chunks_ns, lambda at: Chunks(leg, attempt, at))
+        if outcome.content_ns is not None:
+            later(outcome.content_ns, lambda at: Headers(leg, attempt, at, 200))
+            later(outcome.content_ns, lambda at: FirstContent(leg, attempt, at, now))
+        if outcome.chunks_ns is not None and send.call.watch_chunks:
+            later(outcome.chunks_ns, lambda at: Chunks(leg, attempt, at))
         later(
-            fate.ended_ns,
+            outcome.ended_ns,
             lambda at: Ended(
-                leg, attempt, at, fate.ended, fate.retry_after_s, fate.should_retry,
-                fate.text if send.call.keep_text or send.call.kind != "message" else None,
+                leg, attempt, at, outcome.ended, outcome.retry_after_s, outcome.should_retry,
+                outcome.text if send.call.keep_text or send.call.kind != "message" else None,
             ),
         )  # fmt: skip
         return Sent(leg, attempt, now)
 
 
-def asked(request_id: int = 0, at_ns: int = 0, legs: int = 1, **more: object) -> Ask:
+def asked(request_id: int = 0, at_ns: int = 0, legs: int = 1, **more: object) -> Request:
     """One request."""
     prompts = tuple(Prompt.of(f"question {request_id} {leg}") for leg in range(legs))
-    return Ask(request_id, at_ns, prompts, 50, **more)  # type: ignore[arg-type]
+    return Request(request_id, at_ns, prompts, 50, **more)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailgauge.patterns.call_budget import Budget
+from tailgauge.patterns.policies import Budget
 
 
 @given(

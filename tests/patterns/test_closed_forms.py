@@ -9,8 +9,7 @@ from statistics import mean
 import pytest
 from patterns.scripted_calls import MS, S, World, answers, asked
 
-from tailgauge.patterns.settings import Traffic
-from tailgauge.patterns.table import PATTERNS
+from tailgauge.patterns.table import PATTERNS, Traffic
 
 MEAN_MS = 100.0
 
@@ -19,11 +18,11 @@ def exponential(seed: int):
     """Calls that take an exponential time to their only content, which ends them."""
     rng = Random(seed)
 
-    def fate(*_):
+    def outcome(*_):
         time_ms = rng.expovariate(1) * MEAN_MS
         return answers(time_ms, time_ms)
 
-    return fate
+    return outcome
 
 
 def joins_ms(n: int, **fan_out):

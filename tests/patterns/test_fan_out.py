@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 import pytest
-from patterns.scripted_calls import MS, Fate, S, World, answers, asked, fails
+from patterns.scripted_calls import MS, Outcome, S, World, answers, asked, fails
 
 from tailgauge.patterns.events import Cancel, Done, Ended, FirstContent, Give, Queued, Sent, Take, Taken, Wait
-from tailgauge.patterns.fan_out import GATE, _gated, fan_out
+from tailgauge.patterns.fan_out import GATE, FanOut, gated
 from tailgauge.patterns.legs import Legs
-from tailgauge.patterns.settings import Traffic
+from tailgauge.patterns.table import Traffic
 
 
 def table(retry="none", hedge=None, **values):
@@ -18,11 +18,11 @@ def table(retry="none", hedge=None, **values):
     return Traffic.model_validate({**tree, **({"hedge": hedge} if hedge else {})})
 
 
-def one(traffic, *fates, attempts=()):
-    """The only request of a run; `fates` by leg, `attempts` those of later attempts, in the order of sending."""
+def one(traffic, *outcomes, attempts=()):
+    """The only request of a run; `outcomes` by leg, `attempts` those of later attempts, in the order of sending."""
     more = iter(attempts)
-    world = World(lambda _ask, send, attempt, _now: next(more) if attempt else fates[send.leg])
-    (request,) = world.run(fan_out(traffic), [asked(legs=len(fates))])
+    world = World(lambda _ask, send, attempt, _now: next(more) if attempt else outcomes[send.leg])
+    (request,) = world.run(FanOut(traffic), [asked(legs=len(outcomes))])
     return request
 
 
@@ -39,7 +39,7 @@ class TestLegs:
         assert sent_at_ms(request) == [0, 0, 0, 0]
 
     def test_one_prompt_serves_all_legs(self):
-        (request,) = World(lambda *_: answers(1)).run(fan_out(table(legs=3)), [asked(legs=1)])
+        (request,) = World(lambda *_: answers(1)).run(FanOut(table(legs=3)), [asked(legs=1)])
 
         assert len(request.sends) == 3
         assert len({send.call.prompt for send in request.sends}) == 1
@@ -66,7 +66,7 @@ class TestLegs:
 
     def test_at_most_so_many_of_all_requests(self):
         world = World(lambda *_: answers(10, 100))
-        requests = world.run(fan_out(table(legs=4, at_once_per_worker=3)), [asked(0), asked(1)])
+        requests = world.run(FanOut(table(legs=4, at_once_per_worker=3)), [asked(0), asked(1)])
 
         assert world.most_taken == {GATE: 3}
         assert world.taken == {GATE: 0}
@@ -74,11 +74,11 @@ class TestLegs:
         assert all(len(r.steps(Taken)) == len(r.steps(Give)) == 4 for r in requests)
 
     def test_what_is_closed_at_the_join_gives_its_place_back_at_once(self):
-        def fate(_ask, send, _attempt, _now):
+        def outcome(_ask, send, _attempt, _now):
             return answers(10, 100) if send.leg == 0 else answers(5000)
 
         traffic = table(legs=3, join="first_k", k=1, at_once_per_worker=3)
-        first, second = World(fate).run(fan_out(traffic), [asked(0), asked(1)])
+        first, second = World(outcome).run(FanOut(traffic), [asked(0), asked(1)])
 
         assert len(first.steps(Taken)) == len(first.steps(Give)) == 3
         assert sent_at_ms(second) == [100, 100, 100]
@@ -87,12 +87,12 @@ class TestLegs:
     def test_a_place_that_comes_too_late_is_given_back(self):
         """A leg that was closed while it waited for its place, in a request that goes on."""
         legs = Legs()
-        starting = legs.start(0, _gated(iter(()), 1, 0))
+        starting = legs.start(0, gated(iter(()), 1, 0))
         assert next(starting) == Take(GATE, 1, 0)
         with pytest.raises(StopIteration):
             starting.send(Queued(0, 0))
         assert list(legs.close(0)) == []
-        hearing = legs.hear()
+        hearing = legs.receive()
         assert next(hearing) == Wait()
 
         assert hearing.send(Taken(0, 5)) == Give(GATE)
@@ -116,7 +116,7 @@ class TestJoin:
 
     def test_ends_that_are_heard_in_the_wrong_order(self):
         """Two sockets readable at the same time are read in any order; the stamps are the kernel's."""
-        pattern = fan_out(table(legs=2))(asked(legs=2))
+        pattern = FanOut(table(legs=2)).steps(asked(legs=2))
         next(pattern)
         pattern.send(Sent(0, 0, 0))
         assert isinstance(pattern.send(Sent(1, 0, 0)), Wait)
@@ -222,7 +222,7 @@ class TestFailures:
         assert request.done == Done("ok", winner=1, joined_at_ns=170 * MS)
 
     def test_a_run_that_ends_leaves_no_answer(self):
-        request = one(table(legs=2, partial="accept"), Fate(None, 5 * MS, "censored"), answers(1, 2))
+        request = one(table(legs=2, partial="accept"), Outcome(None, 5 * MS, "censored"), answers(1, 2))
 
         assert request.done == Done("censored", winner=None)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailgauge.patterns.hedge_policy import Hedger
+from tailgauge.patterns.policies import Hedger
 from tailgauge.patterns.settings import Hedge
 
 MS, S = 1_000_000, 1_000_000_000

@@ -8,8 +8,8 @@ import pytest
 from patterns.scripted_calls import MS, S, World, answers, asked, fails
 
 from tailgauge.patterns.events import Cancel, Done, Due, FirstContent, Headers, Send, Sent, Wait
-from tailgauge.patterns.settings import Traffic
-from tailgauge.patterns.streaming import streaming
+from tailgauge.patterns.streaming import Streaming
+from tailgauge.patterns.table import Traffic
 
 
 def table(retry="none", **hedge):
@@ -17,10 +17,10 @@ def table(retry="none", **hedge):
     return Traffic.model_validate({"pattern": "hedged", "hedge": hedge, "retry": {"policy": retry}})
 
 
-def one(traffic, *fates):
-    """The only request of a run in which the calls have these fates, in the order of sending."""
-    rest = iter(fates)
-    (request,) = World(lambda *_: next(rest)).run(streaming(traffic), [asked()])
+def one(traffic, *outcomes):
+    """The only request of a run in which the calls have these outcomes, in the order of sending."""
+    rest = iter(outcomes)
+    (request,) = World(lambda *_: next(rest)).run(Streaming(traffic), [asked()])
     assert next(rest, None) is None, "fewer calls than scripted"
     return request
 
@@ -50,14 +50,14 @@ class TestTheCopy:
 
     def test_headers_do_not_count_as_content(self):
         """The events of the scripted calls bring headers with the content; here they come alone, early."""
-        pattern = streaming(table())(asked())
+        pattern = Streaming(table()).steps(asked())
         assert isinstance(next(pattern), Send)
         assert pattern.send(Sent(0, 0, 0)) == Wait(100 * MS)
         assert pattern.send(Headers(0, 0, 5 * MS, 200)) == Wait(100 * MS)
         assert pattern.send(Due(100 * MS)).cause == "hedge"
 
     def test_an_alarm_that_rings_too_early_is_not_believed(self):
-        pattern = streaming(table())(asked())
+        pattern = Streaming(table()).steps(asked())
         next(pattern)
         pattern.send(Sent(0, 0, 0))
 
@@ -78,12 +78,12 @@ class TestTheCopy:
     def test_single_r_sends_some_of_them(self):
         world = World(lambda _ask, _send, attempt, _now: answers(50 if attempt else 500))
         traffic = table(policy="single_r", probability=0.25, budget_share=1.0)
-        requests = world.run(streaming(traffic), [asked(i, i * S, seed=9) for i in range(2000)])
+        requests = world.run(Streaming(traffic), [asked(i, i * S, seed=9) for i in range(2000)])
         hedged = [r.ask.request_id for r in requests if "hedge" in r.causes]
 
         assert len(hedged) / 2000 == pytest.approx(0.25, abs=0.04)
         again = World(lambda _ask, _send, attempt, _now: answers(50 if attempt else 500)).run(
-            streaming(traffic), [asked(i, i * S, seed=9) for i in range(2000)]
+            Streaming(traffic), [asked(i, i * S, seed=9) for i in range(2000)]
         )
         assert hedged == [r.ask.request_id for r in again if "hedge" in r.causes]
 
@@ -91,7 +91,7 @@ class TestTheCopy:
         times = [Random(i).uniform(40, 140) for i in range(1000)]
         world = World(lambda ask, _send, attempt, _now: answers(10 if attempt else times[ask.request_id]))
         traffic = table(policy="adaptive", quantile=0.8, budget_share=1.0, delay_ms=9999.0, warm_up=100)
-        requests = world.run(streaming(traffic), [asked(i, i * 100 * MS) for i in range(1000)])
+        requests = world.run(Streaming(traffic), [asked(i, i * 100 * MS) for i in range(1000)])
 
         assert all(r.causes == ["primary"] for r in requests[:100])
         hedged = [r for r in requests[100:] if "hedge" in r.causes]
@@ -162,25 +162,25 @@ class TestHeld:
     def test_the_budget_is_used_up(self):
         world = World(lambda *_: answers(500))
         traffic = table(budget_share=0.0, budget_burst=2)
-        requests = world.run(streaming(traffic), [asked(i, i * 10 * S) for i in range(5)])
+        requests = world.run(Streaming(traffic), [asked(i, i * 10 * S) for i in range(5)])
 
         assert [r.done.hedge_held for r in requests] == [None, None, "budget", "budget", "budget"]
 
     def test_no_copy_while_the_target_wants_to_be_left_alone(self):
-        def fate(ask, *_):
+        def outcome(ask, *_):
             return fails("rate_limited", 10, retry_after_s=5.0) if ask.request_id == 0 else answers(500)
 
         times = [0, S, 4 * S, 6 * S]
-        requests = World(fate).run(streaming(table()), [asked(i, at) for i, at in enumerate(times)])
+        requests = World(outcome).run(Streaming(table()), [asked(i, at) for i, at in enumerate(times)])
 
         assert [r.done.hedge_held for r in requests] == [None, "pushback", "pushback", None]
         assert ["hedge" in r.causes for r in requests] == [False, False, False, True]
 
     def test_no_copy_while_much_fails(self):
-        def fate(ask, *_):
+        def outcome(ask, *_):
             return fails("timeout", 10) if ask.request_id < 5 else answers(500)
 
-        requests = World(fate).run(streaming(table()), [asked(i, i * S) for i in range(6)])
+        requests = World(outcome).run(Streaming(table()), [asked(i, i * S) for i in range(6)])
 
         assert requests[-1].done.hedge_held == "throttle"
 

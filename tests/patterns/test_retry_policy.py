@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailgauge.patterns.retry_policy import RETRYABLE, Retrier, may_retry
+from tailgauge.patterns.policies import RETRYABLE, Retrier, may_retry
 from tailgauge.patterns.settings import Retry
 from tailgauge.rows.schema import ENDED_CLASSES
 

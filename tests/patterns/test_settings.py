@@ -78,8 +78,8 @@ REFUSED = [
     (chat(cancel={"share": 0.5}), "traffic.chat.cancel", "set after_chunks or after_s"),
     (chat(tags={"tenant": 3}), "traffic.chat.tags.tenant", "expected text in quotes, got 3"),
     (
-        {"target": {"protocol": "openai"}, **chat(pattern="batch")}, "traffic.chat",
-        "message batches need target.protocol = 'anthropic'",
+        {"target": {"protocol": "openai"}, **chat(pattern="batch")}, "traffic.chat.pattern",
+        "expected target.protocol 'anthropic', got 'openai', which has no message batches",
     ),
     ({"second_target": {"ulr": "x"}}, "second_target.ulr", "unknown key; did you mean url?"),
     ({"target": {"sse": {"pth": "/"}}}, "target.sse.pth", "unknown key; did you mean path?"),

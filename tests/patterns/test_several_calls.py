@@ -5,23 +5,22 @@ from __future__ import annotations
 import json
 
 import pytest
-from patterns.scripted_calls import MS, Fate, S, World, answers, asked, fails
+from patterns.scripted_calls import MS, Outcome, S, World, answers, asked, fails
 
 from tailgauge.call import ASSISTANT, BATCH_FETCH, BATCH_POLL, BATCH_SUBMIT, USER
 from tailgauge.patterns.events import Cancel, Done
-from tailgauge.patterns.settings import Traffic
-from tailgauge.patterns.table import PATTERNS
+from tailgauge.patterns.table import PATTERNS, Traffic
 
 
-def run(tree, fate, legs=1):
+def run(tree, outcome, legs=1):
     """The only request of a run."""
     traffic = Traffic.model_validate(tree)
-    (request,) = World(fate).run(PATTERNS[traffic.pattern](traffic), [asked(legs=legs)])
+    (request,) = World(outcome).run(PATTERNS[traffic.pattern](traffic), [asked(legs=legs)])
     return request
 
 
-def scripted(*fates):
-    rest = iter(fates)
+def scripted(*outcomes):
+    rest = iter(outcomes)
     return lambda *_: next(rest)
 
 
@@ -101,7 +100,7 @@ def service(polls, results, *, poll_fates=()):
     """A batch service whose batch has ended at poll `polls`; `poll_fates` replace polls, by their number."""
     seen = {"polls": 0}
 
-    def fate(_ask, send, _attempt, _now):
+    def outcome(_ask, send, _attempt, _now):
         call = send.call
         if call.kind == BATCH_SUBMIT:
             return answers(5, 10, text=json.dumps({"id": "b1", "processing_status": "in_progress"}))
@@ -114,7 +113,7 @@ def service(polls, results, *, poll_fates=()):
         status = "ended" if seen["polls"] >= polls else "in_progress"
         return answers(5, 10, text=json.dumps({"id": "b1", "processing_status": status}))
 
-    return fate
+    return outcome
 
 
 WENT_WELL = {"type": "succeeded", "message": {}}
@@ -191,6 +190,6 @@ class TestBatch:
     @pytest.mark.parametrize("text", ["", "[]", "not JSON", '{"id": 7}', None, '{"id": 7, "processing_status": "ended"}', "[" * 9000,
                                       json.dumps({"id": "x" * 201, "processing_status": "ended"})])  # fmt: skip
     def test_an_answer_that_is_not_the_protocol_is_an_error_of_the_client(self, text):
-        request = run(batches(), scripted(Fate(1, 2, text=text)))
+        request = run(batches(), scripted(Outcome(1, 2, text=text)))
 
         assert request.done.ended == "client_error"

@@ -3,36 +3,46 @@
 from __future__ import annotations
 
 import pytest
-from patterns.scripted_calls import MS, Fate, S, World, answers, asked, fails
+from patterns.scripted_calls import MS, Outcome, S, World, answers, asked, fails
 
 from tailgauge.call import Call, Prompt
-from tailgauge.patterns.events import Ask, Cancel, Done, Due, Ended, FirstContent, Headers, Send, Sent, Wait
-from tailgauge.patterns.settings import Traffic
-from tailgauge.patterns.streaming import streaming
-from tailgauge.patterns.table import PATTERNS
+from tailgauge.patterns.events import (
+    Cancel,
+    Done,
+    Due,
+    Ended,
+    FirstContent,
+    Headers,
+    Request,
+    Send,
+    Sent,
+    Wait,
+)
+from tailgauge.patterns.streaming import Streaming
+from tailgauge.patterns.table import PATTERNS, Traffic
 from tailgauge.rows.schema import ENDED_CLASSES, PRIMARY
 
-ASK = Ask(65536, 1000, (Prompt.of("some words"),), 50)
-PLAIN = streaming(Traffic())
+REQUEST = Request(65536, 1000, (Prompt.of("some words"),), 50)
+PLAIN = Streaming(Traffic()).steps
 
 
-def one(traffic, *fates, draw=0.0):
-    """The only request of a run in which the calls have these fates, in the order of sending."""
-    rest = iter(fates)
-    (request,) = World(lambda *_: next(rest)).run(streaming(traffic), [asked(draw=draw)])
+def one(traffic, *outcomes, draw=0.0):
+    """The only request of a run in which the calls have these outcomes, in the order of sending."""
+    rest = iter(outcomes)
+    (request,) = World(lambda *_: next(rest)).run(Streaming(traffic), [asked(draw=draw)])
     assert next(rest, None) is None, "fewer calls than scripted"
     return request
 
 
 class TestPlain:
     def test_it_sends_one_call_with_what_the_schedule_asked_for(self):
-        assert next(PLAIN(ASK)) == Send(
+        assert next(PLAIN(REQUEST)) == Send(
             Call(Prompt.of("some words"), 50), leg=0, cause=PRIMARY, of_attempt=None
         )
 
     @pytest.mark.parametrize("ended", ENDED_CLASSES)
     def test_it_ends_as_its_call_does(self, ended):
-        pattern = PLAIN(ASK)
+        pattern = PLAIN(REQUEST)
         next(pattern)
 
         assert pattern.send(Sent(0, 0, 2000)) == Wait()
@@ -46,14 +56,14 @@ class TestPlain:
         assert request.done == Done("truncated", winner=0)
 
     def test_it_waits_through_everything_that_is_not_the_end(self):
-        pattern = PLAIN(ASK)
+        pattern = PLAIN(REQUEST)
         next(pattern)
 
         for event in (Sent(0, 0, 1), Headers(0, 0, 2, 200), FirstContent(0, 0, 3, 1), Due(4)):
             assert pattern.send(event) == Wait()
 
     def test_two_requests_do_not_share_anything(self):
-        first, second = PLAIN(ASK), PLAIN(ASK)
+        first, second = PLAIN(REQUEST), PLAIN(REQUEST)
         next(first)
         first.send(Sent(0, 0, 1))
 
@@ -81,13 +91,13 @@ class TestCall:
         ],
     )
     def test_it_carries_what_the_table_says(self, table, fields):
-        step = next(streaming(Traffic.model_validate(table))(ASK))
+        step = next(Streaming(Traffic.model_validate(table)).steps(REQUEST))
 
         assert {name: getattr(step.call, name) for name in fields} == fields
 
     def test_thinking_leaves_room_for_an_answer(self):
         table = {"thinking": "enabled", "thinking_tokens": 40_000, "output_tokens": 50_000}
-        step = next(streaming(Traffic.model_validate(table))(ASK))
+        step = next(Streaming(Traffic.model_validate(table)).steps(REQUEST))
 
         assert step.call.thinking_tokens == 49  # the request at hand asks for 50 only
 
@@ -123,10 +133,10 @@ class TestFallback:
         [(ended, ended not in {"ok", "empty", "cancelled", "client_error"}) for ended in ENDED_CLASSES],
     )
     def test_a_failure_before_content_does_the_same_but_a_wrong_request_does_not(self, ended, asks):
-        fates = [fails(ended, 10), answers(50)] if asks else [fails(ended, 10)]
-        request = one(fallback(), *fates)
+        outcomes = [fails(ended, 10), answers(50)] if asks else [fails(ended, 10)]
+        request = one(fallback(), *outcomes)
 
-        assert request.causes == ["primary", "fallback"][: len(fates)]
+        assert request.causes == ["primary", "fallback"][: len(outcomes)]
         assert request.done.ended == ("ok" if asks else ended)
         assert request.steps(Cancel) == []
 
@@ -194,7 +204,7 @@ class TestLeaving:
 
     def test_a_share_of_the_requests_leaves(self):
         world = World(lambda *_: answers(100, 9000))
-        requests = world.run(streaming(leaving(after_s=1.0)), [asked(i, draw=i / 100) for i in range(100)])
+        requests = world.run(Streaming(leaving(after_s=1.0)), [asked(i, draw=i / 100) for i in range(100)])
 
         assert [r.done.ended for r in requests] == ["cancelled"] * 50 + ["ok"] * 50
 
@@ -202,4 +212,4 @@ class TestLeaving:
 def test_a_run_that_ends_is_not_answered_with_more_calls():
     table = fallback(1.0, retry={"policy": "naive"})
 
-    assert one(table, Fate(None, 5, "censored")).done == Done("censored")
+    assert one(table, Outcome(None, 5, "censored")).done == Done("censored")

@@ -1,4 +1,4 @@
-"""What holds for every pattern, whatever becomes of its calls: found by random tables and random fates."""
+"""What holds for every pattern, whatever becomes of its calls: found by random tables and random outcomes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from patterns.scripted_calls import MS, Fate, Request, S, World, answers, asked, fails
+from patterns.scripted_calls import MS, Outcome, Played, S, World, answers, asked, fails
 
 from tailgauge.call import BATCH_FETCH, MESSAGE
 from tailgauge.patterns.events import Cancel, Ended, FirstContent, Give, Send, Taken, Wait
-from tailgauge.patterns.settings import Traffic
-from tailgauge.patterns.table import PATTERNS
+from tailgauge.patterns.table import PATTERNS, Traffic
 from tailgauge.rows.schema import ENDED_CLASSES, HEDGE, HEDGE_HELD, OVERLOADED, RATE_LIMITED, RETRY
 
 _RETRY = st.fixed_dictionaries({
@@ -60,10 +59,10 @@ def tables(draw: st.DrawFn) -> Traffic:
 
 
 def any_fate(seed: int):
-    """Random fates, the same for the same seed."""
+    """Random outcomes, the same for the same seed."""
     rng = Random(seed)
 
-    def fate(_ask, send, _attempt, _now) -> Fate:
+    def outcome(_ask, send, _attempt, _now) -> Outcome:
         wait = rng.choice([0, 20, 80, 200, 600]) * MS
         ended = rng.choice(["ok"] * 6 + ["censored"] + [c for c in ENDED_CLASSES if c != "ok"])
         content = (
@@ -72,7 +71,7 @@ def any_fate(seed: int):
         text = json.dumps({"id": "b", "processing_status": rng.choice(["in_progress", "ended"])})
         if send.call.kind == BATCH_FETCH:
             text = json.dumps({"result": {"type": rng.choice(["succeeded", "expired"])}})
-        return Fate(
+        return Outcome(
             content,
             wait + rng.choice([0, 10, 400]) * MS,
             ended,
@@ -82,7 +81,7 @@ def any_fate(seed: int):
             chunks_ns=None if content is None else content + 5 * MS,
         )
 
-    return fate
+    return outcome
 
 
 @settings(max_examples=300)
@@ -104,7 +103,7 @@ def test_every_pattern_keeps_its_promises_whatever_happens(traffic, seed):
     check_pushback(requests)
 
 
-def check_one(request: Request, traffic: Traffic) -> None:
+def check_one(request: Played, traffic: Traffic) -> None:
     """One request's conversation."""
     done = request.done
     assert done is not None
@@ -130,7 +129,7 @@ def check_one(request: Request, traffic: Traffic) -> None:
     check_order(request, traffic)
 
 
-def check_order(request: Request, traffic: Traffic) -> None:
+def check_order(request: Played, traffic: Traffic) -> None:
     """What must not happen after something else did."""
     open_: set[tuple[int, int]] = set()
     committed: dict[int, int] = {}  # attempt that won, by leg
@@ -172,7 +171,7 @@ def check_order(request: Request, traffic: Traffic) -> None:
                 assert not any(key[0] == leg and key[1] != winner for key in open_), request.log
 
 
-def check_budgets(requests: list[Request], traffic: Traffic) -> None:
+def check_budgets(requests: list[Played], traffic: Traffic) -> None:
     """At no time more additional calls than the budgets give."""
     acts = sorted(
         ((said.at_ns, said.what.cause) for request in requests for said in request.steps(Send)),
@@ -188,7 +187,7 @@ def check_budgets(requests: list[Request], traffic: Traffic) -> None:
             assert retries <= traffic.retry.budget_burst + traffic.retry.budget_share * calls + 1e-9
 
 
-def check_pushback(requests: list[Request]) -> None:
+def check_pushback(requests: list[Played]) -> None:
     """No second copy anywhere while the target wants to be left alone."""
     said = sorted((s for r in requests for s in r.log), key=lambda s: s.at_ns)
     back_at = 0
@@ -223,7 +222,7 @@ def test_no_retry_before_its_time_over_ten_thousand_throttled_calls(pattern):
     rng = Random(7)
     throttled = early = 0
 
-    def fate(*_):
+    def outcome(*_):
         return (
             answers(20, 30)
             if rng.random() < 0.2
@@ -233,7 +232,7 @@ def test_no_retry_before_its_time_over_ten_thousand_throttled_calls(pattern):
     legs = 5 if pattern == "fan_out" else 1
     traffic = Traffic.model_validate(tree)
     asks = [asked(i, i * 10 * MS, legs) for i in range(4000 // legs)]
-    for request in World(fate).run(PATTERNS[pattern](traffic), asks):
+    for request in World(outcome).run(PATTERNS[pattern](traffic), asks):
         back_at: dict[int, int] = {}
         for said in request.log:
             if isinstance(said.what, Ended) and said.what.retry_after_s is not None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tailgauge.call import Call, Prompt
-from tailgauge.patterns.settings import Traffic
+from tailgauge.patterns.table import Traffic
 from tailgauge.prompts import Maker
 from tailgauge.protocols import anthropic, openai
 from tailgauge.rows.schema import COLD, TURNS, UNKNOWN, WARM

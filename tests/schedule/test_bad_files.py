@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tailgauge.errors import Exit, ScenarioError, UsageError
-from tailgauge.patterns.settings import Traffic
+from tailgauge.patterns.table import Traffic
 from tailgauge.scenario.model import parse
 from tailgauge.schedule.plan import plan
 from tailgauge.schedule.settings import Arrival, Trace

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailgauge.patterns.settings import Traffic
+from tailgauge.patterns.table import Traffic
 from tailgauge.rows.schema import TURNS
 from tailgauge.schedule.plan import arrival_times, plan
 from tailgauge.schedule.random_streams import stream

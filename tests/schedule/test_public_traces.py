@@ -12,7 +12,7 @@ from datetime import datetime
 import numpy as np
 import pytest
 
-from tailgauge.patterns.settings import Traffic
+from tailgauge.patterns.table import Traffic
 from tailgauge.schedule.plan import plan
 from tailgauge.schedule.settings import Arrival, Trace
 

@@ -8,7 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from tailgauge.patterns.settings import Session, Traffic
+from tailgauge.patterns.settings import Session
+from tailgauge.patterns.table import Traffic
 from tailgauge.schedule.plan import plan
 from tailgauge.schedule.settings import Arrival, Closed
 

@@ -8,7 +8,8 @@ import statistics
 import pytest
 
 from tailgauge.call import Prompt
-from tailgauge.patterns.settings import Session, Traffic
+from tailgauge.patterns.settings import Session
+from tailgauge.patterns.table import Traffic
 from tailgauge.rows.schema import ENDED_CLASSES, TURNS
 from tailgauge.schedule.schedule import Planned
 from tailgauge.schedule.sessions import AFTER_DROP_S, Turn, draw, following, loop, told, turns_of

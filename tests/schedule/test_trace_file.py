@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tailgauge.errors import ScenarioError
-from tailgauge.patterns.settings import Traffic
+from tailgauge.patterns.table import Traffic
 from tailgauge.schedule.plan import plan
 from tailgauge.schedule.settings import Arrival, Trace
 from tailgauge.schedule.trace_file import read_trace

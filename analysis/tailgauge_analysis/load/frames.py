@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailgauge.errors import RunDataError
+from tailgauge.rows.schema import SINGLE
 from tailgauge_analysis.load import chunks, dedup, parquet, rate_limit_headers, run_files, run_record
 from tailgauge_analysis.load.chunks import Chunks, Fold
 from tailgauge_analysis.load.problems import Problem
@@ -87,10 +88,17 @@ def load(run_dirs: Sequence[Path]) -> Frames:
     if run["rebuilt"] and not sum(rows.values()):
         raise RunDataError(f"{folders[0]}: neither run.json nor any readable row: there is no run to analyse")
     frames = {name: _frame(tables.pop(name), start) for name in WANTED}
+    frames["requests"]["answer"] = answers(run, frames["requests"]["pattern"])
     return Frames(
         run, frames["requests"], frames["attempts"], folded, frames["health"], frames["target"],
         rows, tuple(problems),
     )  # fmt: skip
+
+
+def answers(run: dict[str, Any], pattern: pd.Series[str]) -> pd.Series[str]:
+    """What counts as the answer of each request, by its pattern; see rows.schema."""
+    by_pattern = {name: facts["answer"] for name, facts in run["patterns"].items()}
+    return pattern.map(by_pattern).fillna(SINGLE)
 
 
 def _check(folders: Sequence[Path]) -> None:

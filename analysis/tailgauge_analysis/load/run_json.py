@@ -107,6 +107,26 @@ class EngineTokens(_Strict):
     after: Whole
 
 
+class PatternFacts(_Tolerant):
+    """What the analysis needs to know of a traffic pattern; the defaults are those of one streamed call."""
+
+    answer: Literal["single", "earliest_leg", "join", "turnaround"] = "single"
+    """what counts as the answer of a request: single, earliest_leg, join or turnaround"""
+    like: str = ""
+    """pattern that sends the same requests with the same settings"""
+    price_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """share of the list price that its tokens cost"""
+
+
+# Runs of schema 4 and older do not have them.
+_EARLIER_PATTERNS = {
+    "fan_out": PatternFacts(answer="join"),
+    "progressive": PatternFacts(answer="earliest_leg"),
+    "batch": PatternFacts(answer="turnaround", price_share=0.5),
+    "hedged": PatternFacts(like="streaming"),
+}
+
+
 class RunJson(_Tolerant):
     """run.json; older runs lack keys."""
 
@@ -118,6 +138,8 @@ class RunJson(_Tolerant):
     """running, complete, interrupted, guarded (a guard's limit was reached), failed or unusable (the preflight failed)"""
     scenario: Json = {}
     """the resolved scenario with all defaults, without secrets"""
+    patterns: dict[str, OnErrorOmit[PatternFacts]] = _EARLIER_PATTERNS
+    """by name, of the patterns in the scenario: answer, like, price_share; absent in older runs"""
     scenario_file: str = ""
     """its file"""
     overrides: list[OnErrorOmit[str]] = []

@@ -21,8 +21,7 @@ from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.text.json_values import table
 
-FAN_OUT, BATCH = "fan_out", "batch"  # patterns without an answer of their own
-PROGRESSIVE = "progressive"
+ONE_ANSWER = (schema.SINGLE, schema.EARLIEST_LEG)  # requests that get one answer
 ANSWER = (
     "leg", "attempt", "cause", "streamed", "sent_at_ns", "first_content_at_ns", "first_content_low_at_ns",
     "first_text_at_ns", "first_text_low_at_ns", "first_thinking_at_ns", "first_tool_json_at_ns", "tool_ready_at_ns",
@@ -41,7 +40,7 @@ def first_token_of(frames: Frames) -> str:
 def answered(requests: pd.DataFrame, attempts: pd.DataFrame, first_token: str) -> pd.DataFrame:
     """Requests with the columns of their answers, the first sending time, and when the whole answer was there."""
     good = attempts[attempts["ended"] == schema.OK]
-    whole = requests[(requests["ended"] == schema.OK) & ~requests["pattern"].isin((FAN_OUT, BATCH))]
+    whole = requests[(requests["ended"] == schema.OK) & requests["answer"].isin(ONE_ANSWER)]
     good = good[good["request_id"].isin(whole["request_id"])]
     named = good["request_id"].map(whole.drop_duplicates("request_id").set_index("request_id")["winner"])
     won = (good["leg"] == 0) & (good["attempt"] == named)
@@ -70,7 +69,7 @@ def _shown(joined: pd.DataFrame, attempts: pd.DataFrame, first: str) -> pd.DataF
     """The stamps of the attempt that showed something first: the answer, or a progressive request's faster leg."""
     columns = [first, first.replace("_at_ns", "_low_at_ns"), "sent_at_ns"]
     shown = joined[columns].copy()
-    two = joined[(joined["pattern"] == PROGRESSIVE) & joined["answer_attempt"].notna()]
+    two = joined[(joined["answer"] == schema.EARLIEST_LEG) & joined["answer_attempt"].notna()]
     if len(two):
         seen = attempts[attempts["ended"].isin((schema.OK, schema.CANCELLED)) & attempts[first].notna()]
         seen = seen[seen["request_id"].isin(two["request_id"])].sort_values(first, kind="stable")

@@ -13,10 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.metrics.answers import BATCH, FAN_OUT
+from tailgauge_analysis.metrics.answers import ONE_ANSWER
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import Floats
 
@@ -32,10 +31,10 @@ UNIT = "ms"
 RATE = "tokens/s"  # 1 / ns a token: the function gives the latter, and percentiles count from the fast end
 
 # Which requests can have a metric: a failed request counts in the offered view of those that it could have had.
-ANSWERED = "answered"  # every pattern that gives one answer
-JOINED = "joined"  # fan-outs
-IN_BATCHES = "in batches"
-ANY = "any"
+ANSWERED = ONE_ANSWER
+JOINED = (schema.JOIN,)  # fan-outs
+IN_BATCHES = (schema.TURNAROUND,)
+ANY = schema.ANSWERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class Metric:
     needs: tuple[str, ...]
     meaning: str
     ns: Callable[[Steady], Floats]
-    of: str = ANSWERED
+    of: tuple[str, ...] = ANSWERED
     unit: str = UNIT
 
 
@@ -87,12 +86,12 @@ def _tpot_c(steady: Steady) -> Floats:
     return (spread / later.where(later >= 1)).to_numpy(np.float64)
 
 
-def _where_ok(end: str, pattern: str) -> Callable[[Steady], Floats]:
-    """Time from scheduled to an event of the requests of a pattern that ended ok."""
+def _where_ok(end: str, answer: str) -> Callable[[Steady], Floats]:
+    """Time from scheduled to an event of the requests with such an answer that ended ok."""
 
     def ns(steady: Steady) -> Floats:
         requests = steady.requests
-        fits = (requests["pattern"] == pattern) & (requests["ended"] == schema.OK)
+        fits = (requests["answer"] == answer) & (requests["ended"] == schema.OK)
         return (requests[end] - requests["scheduled_at_ns"]).where(fits).to_numpy(np.float64)
 
     return ns
@@ -178,14 +177,14 @@ METRICS = (
         ("requests.scheduled_at_ns", "requests.joined_at_ns"),
         "What a user waits for a fan-out: until all its legs, the first k of them, or those that came before the deadline "
         "are there. A fan-out has no TTFT of its own.",
-        _where_ok("joined_at_ns", FAN_OUT), JOINED,
+        _where_ok("joined_at_ns", schema.JOIN), JOINED,
     ),
     Metric(
         "turnaround", "Batch turnaround", SCHEDULED, REQUEST, True,
         "batch fetched - scheduled",
         ("requests.scheduled_at_ns", "requests.ended_at_ns"),
         "From the time at which a message batch was to be submitted to its results, polls included.",
-        _where_ok("ended_at_ns", BATCH), IN_BATCHES,
+        _where_ok("ended_at_ns", schema.TURNAROUND), IN_BATCHES,
     ),
     Metric(
         "ttft_event", "First event since scheduled", SCHEDULED, REQUEST, False,
@@ -255,13 +254,5 @@ def failed(steady: Steady, metric: Metric) -> Floats:
     A user who left on purpose is no failure of the target: such a request has no place here.
     """
     requests = steady.requests
-    unanswered = ~requests["ended"].isin((schema.OK, schema.CANCELLED)) & _could(requests["pattern"], metric)
+    unanswered = ~requests["ended"].isin((schema.OK, schema.CANCELLED)) & requests["answer"].isin(metric.of)
     return np.where(unanswered, np.inf, np.nan)
-
-
-def _could(pattern: pd.Series[str], metric: Metric) -> pd.Series[bool]:
-    if metric.of == JOINED:
-        return pattern == FAN_OUT
-    if metric.of == IN_BATCHES:
-        return pattern == BATCH
-    return ~pattern.isin((FAN_OUT, BATCH))

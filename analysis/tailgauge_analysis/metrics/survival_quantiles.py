@@ -13,7 +13,7 @@ import numpy as np
 
 from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
-from tailgauge_analysis.metrics.answers import BATCH, FAN_OUT
+from tailgauge_analysis.metrics.answers import ONE_ANSWER
 from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import Floats
@@ -36,7 +36,7 @@ class Uncut:
 
 def uncut(frames: Frames, of_target: Steady) -> list[Uncut]:
     """The metrics of which enough waits were cut short to matter."""
-    requests = of_target.requests[~of_target.requests["pattern"].isin((FAN_OUT, BATCH))]
+    requests = of_target.requests[of_target.requests["answer"].isin(ONE_ANSWER)]
     begun = requests["ended"] != schema.CLIENT_DROP
     requests = requests[begun]
     stopped = requests["ended"].isin((schema.CANCELLED, schema.CENSORED)).to_numpy(np.bool_)

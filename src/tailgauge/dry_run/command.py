@@ -17,6 +17,8 @@ from tailgauge.dry_run.store import Store
 from tailgauge.errors import UsageError
 from tailgauge.master import progress
 from tailgauge.master.conservation import Share, conserve
+from tailgauge.patterns.table import PATTERNS
+from tailgauge.patterns.table import facts as pattern_facts
 from tailgauge.protocols.settings import SIMULATED
 from tailgauge.rows.run_folder import RunFolder, new_run_id, write_json
 from tailgauge.rows.schema import SCHEMA_VERSION
@@ -85,6 +87,7 @@ def _facts(scenario: Scenario, scenario_file: str, overrides: tuple[str, ...]) -
     return {
         "dry_run": True,
         "scenario": scenario.model_dump(mode="json"),
+        "patterns": pattern_facts(scenario.traffic.values()),
         "scenario_file": scenario_file,
         "overrides": list(overrides),
         "started_at": utc_now(),
@@ -99,10 +102,8 @@ def _facts(scenario: Scenario, scenario_file: str, overrides: tuple[str, ...]) -
 def _possible(scenario: Scenario, schedule: Schedule) -> None:
     """Refuse what virtual time cannot show."""
     for name, traffic in scenario.traffic.items():
-        if traffic.pattern == "batch":
-            raise UsageError(
-                f"--dry-run: traffic.{name}: message batches are not rehearsed: run it without --dry-run"
-            )
+        if why := PATTERNS[traffic.pattern].no_dry_run:
+            raise UsageError(f"--dry-run: traffic.{name}: {why}: run it without --dry-run")
         if traffic.reader.bytes_per_s is not None:
             raise UsageError(
                 f"--dry-run: traffic.{name}.reader: there are no sockets in virtual time that a slow reader could fill: run it without --dry-run"
@@ -131,6 +132,6 @@ def _notes(scenario: Scenario) -> list[str]:
     if scenario.guard.model_dump(exclude_none=True):
         notes.append("the table [guard] was not in force: a rehearsal costs nothing")
     for name, traffic in scenario.traffic.items():
-        if traffic.pattern == "structured":
-            notes.append(f"traffic.{name}: the time of the first field is not known in virtual time")
+        if note := PATTERNS[traffic.pattern].dry_run_note:
+            notes.append(f"traffic.{name}: {note}")
     return notes

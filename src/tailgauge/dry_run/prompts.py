@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from tailgauge.call import Prompt
-from tailgauge.patterns.settings import Traffic
+from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.prompts import Maker, prompt
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.schedule import Planned, Schedule
@@ -35,7 +35,7 @@ class Filler:
     """Prompts of the asked size."""
 
     def __init__(self, traffic: Traffic) -> None:
-        self._traffic = traffic
+        self._sizes = pattern_of(traffic).prompt_sizes
 
     def make(
         self,
@@ -44,12 +44,7 @@ class Filler:
         history: Sequence[tuple[str, str]] = (),  # noqa: ARG002
     ) -> tuple[Prompt, ...]:
         """One prompt a leg."""
-        if self._traffic.pattern != "fan_out":
-            return (_filler(planned.prompt_tokens),)
-        plan = self._traffic.fan_out
-        if plan.kinds:
-            return tuple(_filler(kind.prompt_tokens) for kind in plan.kinds for _ in range(kind.count))
-        return (_filler(planned.prompt_tokens),) * plan.legs
+        return tuple(map(_filler, self._sizes(planned.prompt_tokens)))
 
     def pre_warm(self) -> Iterator[Prompt]:
         """Nothing: without a prefix there is nothing to write."""

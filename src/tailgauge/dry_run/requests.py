@@ -16,8 +16,9 @@ from tailgauge.dry_run.event_queue import Agenda
 from tailgauge.dry_run.prompts import Makes, makers_of
 from tailgauge.dry_run.store import Rows
 from tailgauge.dry_run.target import VirtualTarget
-from tailgauge.patterns.events import Ask, MakePattern, Send
-from tailgauge.patterns.table import PATTERNS
+from tailgauge.patterns.events import Request, Send
+from tailgauge.patterns.pattern import Pattern
+from tailgauge.patterns.table import pattern_of
 from tailgauge.plan.preflight import writes
 from tailgauge.rows.schema import CENSORED, CLIENT_DROP, PREFLIGHT
 from tailgauge.scenario.model import Scenario
@@ -60,8 +61,8 @@ class Rehearsal:
         deadline_s = scenario.limits.attempt_deadline_s
         self.attempts = Attempts(targets, self.target, self.agenda, store, deadline_s, _book(scenario))
         self._makers: Mapping[str, Makes] = makers_of(scenario, schedule)
-        self._kinds: dict[str, tuple[MakePattern, Gates]] = {
-            name: (PATTERNS[traffic.pattern](traffic), Gates(self.agenda.now_ns))
+        self._kinds: dict[str, tuple[Pattern, Gates]] = {
+            name: (pattern_of(traffic), Gates(self.agenda.now_ns))
             for name, traffic in scenario.traffic.items()
         }
         self._duration_ns = int(scenario.stages.duration_s * 1e9)
@@ -126,11 +127,18 @@ class Rehearsal:
         counters.in_flight += 1
         asked, request_id, seed = turn.asked, turn.request_id, scenario.seed
         turn.prompts = self._makers[asked.traffic].make(asked, turn.number, turn.history)
-        make, gates = self._kinds[asked.traffic]
-        ask = Ask(request_id, scheduled, turn.prompts, asked.output_tokens, draw(seed, request_id), seed)
+        pattern, gates = self._kinds[asked.traffic]
+        request = Request(
+            request_id, scheduled, turn.prompts, asked.output_tokens, draw(seed, request_id), seed
+        )
         origin = Origin(request_id, stage, asked.traffic, scheduled)
         drive = Drive(
-            make(ask), origin, self.attempts, gates, partial(self._over, turn, stage, now_ns), self.agenda
+            pattern.steps(request),
+            origin,
+            self.attempts,
+            gates,
+            partial(self._over, turn, stage, now_ns),
+            self.agenda,
         )
         self._open[drive] = None
         drive.begin()

@@ -11,6 +11,7 @@ from tailgauge.clock import monotonic_ns
 from tailgauge.master import progress
 from tailgauge.master.engine_metrics import EnginePage
 from tailgauge.master.workers import Crew
+from tailgauge.patterns.table import facts as pattern_facts
 from tailgauge.plan.preflight import Learnt
 from tailgauge.plan.resolve import Settings
 from tailgauge.protocols.settings import SIMULATED, Target
@@ -52,6 +53,7 @@ def run_facts(run: Told) -> dict[str, Any]:
     return {
         "run_id": run.run_id,
         "scenario": scenario.model_dump(mode="json"),
+        "patterns": pattern_facts(scenario.traffic.values()),
         "scenario_file": run.settings.scenario_file,
         "overrides": list(run.settings.overrides),
         "started_at": run.started_at,

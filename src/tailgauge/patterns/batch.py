@@ -1,67 +1,100 @@
 """Message batches: submitted, polled until they have ended, fetched.
 
-Rule: the request is ok when every result is. A poll that failed for the moment is followed by the next one; the batch is
-given up at its deadline, counted from the request, as a timeout. Submitting has cause `primary`, all else `poll`.
+The request is ok when every result is. A poll that failed for the moment is followed by the next one; the batch is given
+up at its deadline, counted from the request, as a timeout. Submitting has cause `primary`, all else `poll`.
 
-    results     succeeded: ok; expired: timeout; canceled: cancelled; errored: by the error's own type
+    results     succeeded: ok; expired: timeout; canceled: cancelled; errored: by the error's type
     several     the request ends as the first result that is none
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
-from tailgauge.call import BATCH_FETCH, BATCH_POLL, BATCH_SUBMIT
-from tailgauge.patterns.calls import call_for
-from tailgauge.patterns.events import Ask, Done, Event, MakePattern, Pattern, Step, Wait
-from tailgauge.patterns.leg import Policies, leg
-from tailgauge.patterns.retry_policy import RETRYABLE
-from tailgauge.patterns.settings import Traffic
-from tailgauge.patterns.streaming import done
-from tailgauge.rows.schema import CANCELLED, CLIENT_ERROR, OK, POLL, SERVER_ERROR, TIMEOUT
+from pydantic import Field
+
+from tailgauge.call import BATCH_FETCH, BATCH_POLL, BATCH_SUBMIT, BATCHES, Call, Prompt
+from tailgauge.patterns.events import Done, Event, Request, Step, Steps, Wait
+from tailgauge.patterns.leg import done, leg
+from tailgauge.patterns.pattern import Demand, Pattern
+from tailgauge.patterns.policies import RETRYABLE
+from tailgauge.rows.schema import CANCELLED, CLIENT_ERROR, OK, POLL, SERVER_ERROR, TIMEOUT, TURNAROUND
+from tailgauge.table import Positive, Table
 
 _CLASSES = {"succeeded": OK, "expired": TIMEOUT, "canceled": CANCELLED}
 MAX_ID = 200  # characters of a batch's name, which goes into each later call
 _SERVERS = {"api_error", "overloaded_error", "timeout_error"}  # errors that are not the request's
 
 
-def batch(traffic: Traffic) -> MakePattern:
-    """One batch a request."""
-    policies, table = Policies(traffic), traffic.batch
+class BatchSettings(Table):
+    """Message batches, with `pattern = "batch"`: submitted, polled, fetched."""
 
-    def pattern(ask: Ask) -> Pattern:
-        prompts = ask.prompts if len(ask.prompts) > 1 else ask.prompts * table.requests
-        call = replace(call_for(traffic, ask.prompt, ask.output_tokens), kind=BATCH_SUBMIT, batch=prompts)
-        end = yield from leg(call, ask, policies)
+    requests: Annotated[int, Field(ge=1, le=100_000)] = Field(10, description="calls in one batch")
+    poll_s: Positive = Field(5.0, description="time between two polls")
+    deadline_s: Positive = Field(86_400.0, description="a batch that takes longer ends as `timeout`")
+
+
+class Batch(Pattern):
+    """One batch per request."""
+
+    name = "batch"
+    summary = "message batches"
+    settings_type = BatchSettings
+    settings: BatchSettings
+    uses = frozenset({"retry", "stream"})
+    protocol_needs = frozenset({BATCHES})
+    answer = TURNAROUND
+    price_share = 0.5
+    no_dry_run = "a dry run has no message batches"
+
+    def steps(self, request: Request) -> Steps:
+        """Submit, poll, fetch."""
+        table, policies = self.settings, self.policies
+        prompts = request.prompts if len(request.prompts) > 1 else request.prompts * table.requests
+        call = replace(self.call(request.prompt, request.output_tokens), kind=BATCH_SUBMIT, batch=prompts)
+        end = yield from leg(call, request, policies)
         if end.ended != OK:
             return done(end)
         batch_id = _read(end.text).get("id")
         if not isinstance(batch_id, str) or len(batch_id) > MAX_ID:
             return Done(CLIENT_ERROR)  # an answer that is not the protocol
         poll = replace(call, kind=BATCH_POLL, batch=(), batch_id=batch_id)
-        deadline_ns = ask.scheduled_at_ns + round(table.deadline_s * 1e9)
+        deadline_ns = request.scheduled_at_ns + round(table.deadline_s * 1e9)
         while _read(end.text).get("processing_status") != "ended":
             next_ns = end.at_ns + round(table.poll_s * 1e9)
             if next_ns > deadline_ns:
                 yield from _until(deadline_ns)
                 return Done(TIMEOUT)
             yield from _until(next_ns)
-            end = yield from leg(poll, ask, policies, 0, POLL, 0)
+            end = yield from leg(poll, request, policies, 0, POLL, 0)
             if end.ended != OK and end.ended not in RETRYABLE:
                 return done(end)
-        end = yield from leg(replace(poll, kind=BATCH_FETCH), ask, policies, 0, POLL, 0)
+        end = yield from leg(replace(poll, kind=BATCH_FETCH), request, policies, 0, POLL, 0)
         return done(replace(end, ended=_worst(end.text)) if end.ended == OK else end)
 
-    return pattern
+    def prompt_sizes(self, prompt_tokens: int) -> list[int]:
+        """One prompt for each entry of the batch."""
+        return [prompt_tokens] * self.settings.requests
+
+    def demand(self, requests: int, input_tokens: int, output_tokens: int) -> Demand:
+        """Submitted, polled at least once, fetched."""
+        size = self.settings.requests
+        return Demand(
+            requests * 3, requests * size, input_tokens * size, output_tokens * size, is_bound=False
+        )
+
+    def first_calls(self, prompts: Sequence[Prompt], output_tokens: int) -> tuple[list[Call], int]:
+        """Submitting it; a poll and the results follow."""
+        return [Call(prompts[0], output_tokens, kind=BATCH_SUBMIT, batch=tuple(prompts))], 2
 
 
 def _until(at_ns: int) -> Generator[Step, Event, None]:
-    heard = yield Wait(at_ns)
-    while heard.at_ns < at_ns:
-        heard = yield Wait(at_ns)
+    event = yield Wait(at_ns)
+    while event.at_ns < at_ns:
+        event = yield Wait(at_ns)
 
 
 def _worst(text: str | None) -> str:

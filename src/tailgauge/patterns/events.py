@@ -1,13 +1,13 @@
-"""What a pattern says and hears.
+"""The steps of a request and the events that answer them.
 
-A pattern is a generator. It yields a step (what it wants), is sent an event (what happened), and returns how the
-request ended. It exists once and can be driven by real sockets or by a virtual clock: times come with the events.
+The steps of a pattern are a generator. It yields a step, is sent an event, and returns how the request ended. It exists
+once and runs on real sockets or on a simulated clock: times come with the events.
 
     step      answered with
     Send      Sent, at once; the call's Headers, FirstContent, Chunks and Ended follow
     Cancel    Closed, at once; the call's Ended follows too
     Wait      the next event, in the order in which things happened, or Due once `until_ns` has come
-    Take      Taken, at once, if the gate has a place free; else Queued, at once, and Taken is heard by a later Wait
+    Take      Taken, at once, if the gate has a place free; else Queued, at once, and a later Wait returns Taken
     Give      Given, at once
 
 Only Wait takes time. When a pattern returns or is closed, its driver closes the calls that it left open, gives back the
@@ -16,7 +16,7 @@ places that it holds and withdraws its place in every queue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
 
 from tailgauge.call import Call, Prompt
@@ -35,7 +35,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Hear the next event, or `Due` at `until_ns`."""
+    """Receive the next event, or `Due` at `until_ns`."""
 
     until_ns: int | None = None
 
@@ -85,7 +85,7 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A place in the gate is this leg's."""
+    """This leg has a place in the gate."""
 
     leg: int
     at_ns: int
@@ -93,7 +93,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """The gate is full; `Taken` follows when it is this leg's turn, in the order of asking."""
+    """The gate is full; `Taken` follows, first come, first served."""
 
     leg: int
     at_ns: int
@@ -137,14 +137,14 @@ class Chunks:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A call is over; `ended` is its class (records.ENDED_CLASSES)."""
+    """A call is over; `ended` is its class (schema.ENDED_CLASSES)."""
 
     leg: int
     attempt: int
     at_ns: int
     ended: str
     retry_after_s: float | None
-    should_retry: bool | None = None  # what the target says of it (x-should-retry), if it says
+    should_retry: bool | None = None  # x-should-retry of the target
     text: str | None = None  # with Call.keep_text; of a batch call, the JSON that came back
 
 
@@ -156,8 +156,8 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """What the schedule wants of one request, its prompt already made.
+class Request:
+    """One request of the schedule, its prompts already made.
 
     `prompts` has one prompt a leg where the legs differ (fan-out); `prompt` is the first of them.
     """
@@ -166,27 +166,26 @@ class Ask:
     scheduled_at_ns: int
     prompts: tuple[Prompt, ...]
     output_tokens: int
-    draw: float = 0.0  # uniform in [0, 1), the request's own: for whatever happens to a share of the requests
-    seed: int = 0  # the run's: for whatever else is drawn on the way
+    draw: float = 0.0  # uniform in [0, 1): for whatever happens to a share of the requests
+    seed: int = 0  # of the run: for whatever else is drawn
 
     @property
     def prompt(self) -> Prompt:
-        """The first leg's."""
+        """Prompt of the first leg."""
         return self.prompts[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How a request ended, as its pattern tells it."""
+    """How a request ended."""
 
     ended: str
     winner: int | None = None  # attempt of leg 0 whose answer the user got
     joined_at_ns: int | None = None  # several legs: when the join's condition was met
-    hedge_held: str | None = None  # why no hedge was sent although it was due (records.HEDGE_HELD)
+    hedge_held: str | None = None  # why no hedge was sent although it was due (schema.HEDGE_HELD)
     text: str | None = None  # the answer, where it is needed again (sessions)
 
 
 Step = Send | Wait | Cancel | Take | Give
 Event = Sent | Closed | Taken | Queued | Given | Headers | FirstContent | Chunks | Ended | Due
-Pattern = Generator[Step, Event, Done]
-MakePattern = Callable[[Ask], Pattern]
+Steps = Generator[Step, Event, Done]

@@ -1,62 +1,119 @@
 """Fan-out: several calls that make up one request, joined on all, on the first k, or at a deadline.
 
-Rule: the request ends at its join, and what is still open then is closed. It fails as soon as its join can no longer be
-met; a leg closed at the join did not fail.
+The request ends at its join, and what is still open then is closed. It fails as soon as its join can no longer be met; a
+leg closed at the join did not fail.
 
     all        every leg brought its answer
     first_k    k legs did
     deadline   every leg did, or the deadline has come and one did; without any it is a timeout
     accept     no leg fails the request: when all are over, what is there is the answer, unless nothing is
 
-Places are asked for leg by leg: at most `at_once` of one request, then at most `at_once_per_worker` of all requests.
+Places are taken leg by leg: at most `at_once` of one request, then at most `at_once_per_worker` of all requests.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
-from tailgauge.patterns.calls import call_for
-from tailgauge.patterns.events import Ask, Done, Event, Give, MakePattern, Pattern, Take, Taken, Wait
-from tailgauge.patterns.leg import ANSWERED, Leg, Policies, leg
+from pydantic import Field, model_validator
+
+from tailgauge.patterns.events import Done, Event, Give, Request, Steps, Take, Taken, Wait
+from tailgauge.patterns.leg import ANSWERED, Leg, leg
 from tailgauge.patterns.legs import Legs
-from tailgauge.patterns.settings import FanOut, Traffic
-from tailgauge.rows.schema import CENSORED, EMPTY, OK, TIMEOUT
+from tailgauge.patterns.pattern import Demand, Pattern
+from tailgauge.patterns.settings import TrafficSettings
+from tailgauge.rows.schema import CENSORED, EMPTY, JOIN, OK, TIMEOUT
+from tailgauge.table import Positive, Table, Tokens
 
 GATE = "legs"
 
 
-def fan_out(traffic: Traffic) -> MakePattern:
-    """Several legs a request, with the table's policies in each."""
-    policies, table = Policies(traffic), traffic.fan_out
-    sizes = [kind.output_tokens for kind in table.kinds for _ in range(kind.count)]
-    at_once = 1 if table.order == "sequential" else table.at_once or table.total
+class LegKind(Table):
+    """One kind of leg of a fan-out."""
 
-    def one(ask: Ask, number: int) -> Leg:
-        prompt = ask.prompts[number if len(ask.prompts) > 1 else 0]
-        call = replace(
-            call_for(traffic, prompt, sizes[number] if sizes else ask.output_tokens), keep_text=False
-        )
-        calling = leg(call, ask, policies, number)
-        return (
-            calling if table.at_once_per_worker is None else _gated(calling, table.at_once_per_worker, number)
-        )
+    prompt_tokens: Tokens = Field(description="prompt size of such a leg")
+    output_tokens: Tokens = Field(description="`max_tokens` of such a leg")
+    count: Annotated[int, Field(ge=1, le=1000)] = Field(1, description="legs of this kind")
 
-    def pattern(ask: Ask) -> Pattern:
-        legs, begun = Legs(), 0
+
+class FanOutSettings(Table):
+    """Several calls that make up one request, with `pattern = "fan_out"`."""
+
+    legs: Annotated[int, Field(ge=1, le=1000)] = Field(
+        5, description="calls of a request, unless `kinds` are given"
+    )
+    kinds: Annotated[tuple[LegKind, ...], Field(strict=False)] = Field(
+        (), description="kinds of legs, instead of `legs` equal ones"
+    )
+    join: Literal["all", "first_k", "deadline"] = Field(
+        "all",
+        description="when the request is done: all legs, the first `k`, or what is there at `deadline_s`",
+    )
+    k: Annotated[int, Field(ge=1, le=1000)] = Field(1, description="`first_k`: how many")
+    deadline_s: Positive = Field(
+        10.0, description="`deadline`: counted from the request; what is open then is closed"
+    )
+    order: Literal["parallel", "sequential"] = Field(
+        "parallel", description="`sequential`: one leg after the other, the control"
+    )
+    partial: Literal["fail", "accept"] = Field(
+        "fail", description="a leg that failed fails the request, or the others' answers are accepted"
+    )
+    at_once: Annotated[int, Field(ge=1, le=1000)] | None = Field(
+        None, description="legs of one request in flight at once; default all"
+    )
+    at_once_per_worker: Annotated[int, Field(ge=1, le=60_000)] | None = Field(
+        None, description="legs in flight at once in one worker, over all requests; default any number"
+    )
+
+    @model_validator(mode="after")
+    def _joinable(self) -> FanOutSettings:
+        if self.join == "first_k" and self.k > self.total:
+            raise ValueError(f"k ({self.k}) is more than the {self.total} legs of a request")
+        if self.total > 1000:
+            raise ValueError(f"{self.total} legs are too many: at most 1000")
+        return self
+
+    @property
+    def total(self) -> int:
+        """Legs of a request."""
+        return sum(kind.count for kind in self.kinds) if self.kinds else self.legs
+
+
+class FanOut(Pattern):
+    """Several legs per request, with the table's policies in each."""
+
+    name = "fan_out"
+    summary = "several calls"
+    settings_type = FanOutSettings
+    settings: FanOutSettings
+    uses = frozenset({"hedge", "retry", "cache"})
+    answer = JOIN
+
+    def __init__(self, traffic: TrafficSettings) -> None:
+        super().__init__(traffic)
+        table: FanOutSettings = self.settings
+        self._sizes = [kind.output_tokens for kind in table.kinds for _ in range(kind.count)]
+        self._at_once = 1 if table.order == "sequential" else table.at_once or table.total
+
+    def steps(self, request: Request) -> Steps:
+        """Start legs as places allow, until the join is met or cannot be met any more."""
+        table, legs, begun = self.settings, Legs(), 0
         deadline_ns = (
-            ask.scheduled_at_ns + round(table.deadline_s * 1e9) if table.join == "deadline" else None
+            request.scheduled_at_ns + round(table.deadline_s * 1e9) if table.join == "deadline" else None
         )
         while True:
-            while begun < table.total and len(legs.running) < at_once:
-                yield from legs.start(begun, one(ask, begun))
+            while begun < table.total and len(legs.running) < self._at_once:
+                yield from legs.start(begun, self._leg(request, begun))
                 begun += 1
-            event = yield from legs.hear(deadline_ns)
+            event = yield from legs.receive(deadline_ns)
             verdict = _verdict(table, legs, event, deadline_ns)
             if verdict is None:
                 continue
             yield from legs.close_all()
             ends = [legs.ends[number] for number in sorted(legs.ends)]
-            # Of two ends that came together, the one heard last may have been the first to arrive.
+            # Of two ends that came together, the one received last may have been the first to arrive.
             joined_at_ns = max([event.at_ns, *(end.at_ns for end in ends if end.ended in ANSWERED)])
             return Done(
                 verdict.ended,
@@ -65,14 +122,36 @@ def fan_out(traffic: Traffic) -> MakePattern:
                 hedge_held=next((end.held for end in ends if end.held), None),
             )
 
-    return pattern
+    def _leg(self, request: Request, number: int) -> Leg:
+        prompt = request.prompts[number if len(request.prompts) > 1 else 0]
+        max_tokens = self._sizes[number] if self._sizes else request.output_tokens
+        calling = leg(replace(self.call(prompt, max_tokens), keep_text=False), request, self.policies, number)
+        limit = self.settings.at_once_per_worker
+        return calling if limit is None else gated(calling, limit, number)
+
+    def prompt_sizes(self, prompt_tokens: int) -> list[int]:
+        """One prompt for each leg."""
+        kinds = self.settings.kinds
+        if kinds:
+            return [kind.prompt_tokens for kind in kinds for _ in range(kind.count)]
+        return [prompt_tokens] * self.settings.legs
+
+    def demand(self, requests: int, input_tokens: int, output_tokens: int) -> Demand:
+        """Every leg is a call."""
+        table = self.settings
+        calls = requests * table.total
+        if not table.kinds:
+            return Demand(calls, calls, input_tokens * table.legs, output_tokens * table.legs)
+        prompts = requests * sum(kind.count * kind.prompt_tokens for kind in table.kinds)
+        answers = requests * sum(kind.count * kind.output_tokens for kind in table.kinds)
+        return Demand(calls, calls, prompts, answers)
 
 
-def _gated(calling: Leg, limit: int, number: int) -> Leg:
+def gated(calling: Leg, limit: int, number: int) -> Leg:
     """A leg that waits for its place among all legs of the worker."""
-    heard = yield Take(GATE, limit, number)
-    while not isinstance(heard, Taken):
-        heard = yield Wait()
+    event = yield Take(GATE, limit, number)
+    while not isinstance(event, Taken):
+        event = yield Wait()
     end = yield from calling
     yield Give(GATE)
     return end
@@ -84,7 +163,7 @@ class _Verdict:
     joined: bool = True
 
 
-def _verdict(table: FanOut, legs: Legs, event: Event, deadline_ns: int | None) -> _Verdict | None:
+def _verdict(table: FanOutSettings, legs: Legs, event: Event, deadline_ns: int | None) -> _Verdict | None:
     """How the request ends now; None: it goes on."""
     ends = [end.ended for end in legs.ends.values()]  # in the order in which they ended
     answered = [ended for ended in ends if ended in ANSWERED]

@@ -1,6 +1,6 @@
 """One leg: a call, with the retries and the copy that its policies allow it.
 
-Rule: at most one copy; once it was sent the call is not retried, and once retried no copy is sent.
+At most one copy; once it was sent the call is not retried, and once retried no copy is sent.
 
     first content of either copy   it wins; the other is closed in the same step
     a copy fails before content    the other goes on; when both have failed the leg ends as the last of them
@@ -8,7 +8,7 @@ Rule: at most one copy; once it was sent the call is not retried, and once retri
                                    Else the retry policy decides; after a 429 or 529 nothing else does
     the winner fails later         the leg ends so: what was shown cannot be taken back
 
-The delay of a copy runs from `Sent`, when the call was handed over; its first byte leaves a little later.
+The delay of a copy runs from `Sent`, when the call was started; its first byte leaves a little later.
 """
 
 from __future__ import annotations
@@ -18,10 +18,20 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from tailgauge.call import Call
-from tailgauge.patterns.events import Ask, Cancel, Due, Ended, Event, FirstContent, Send, Sent, Step, Wait
-from tailgauge.patterns.hedge_policy import Hedger
-from tailgauge.patterns.retry_policy import Retrier
-from tailgauge.patterns.settings import Traffic
+from tailgauge.patterns.events import (
+    Cancel,
+    Done,
+    Due,
+    Ended,
+    Event,
+    FirstContent,
+    Request,
+    Send,
+    Sent,
+    Step,
+    Wait,
+)
+from tailgauge.patterns.policies import Policies
 from tailgauge.rows.schema import CONNECT_ERROR, EMPTY, HEDGE, OK, PRIMARY, RETRY, SERVER_ERROR, TIMEOUT
 
 ANSWERED = frozenset({OK, EMPTY})
@@ -43,29 +53,26 @@ class LegEnd:
 Leg = Generator[Step, Event, LegEnd]
 
 
-class Policies:
-    """What all calls of a traffic table share in one worker."""
-
-    def __init__(self, traffic: Traffic) -> None:
-        self.retrier = Retrier(traffic.retry)
-        self.hedger = Hedger(traffic.hedge)
+def done(end: LegEnd) -> Done:
+    """How a request of one leg ended."""
+    return Done(end.ended, winner=end.attempt, hedge_held=end.held, text=end.text)
 
 
 def leg(
     call: Call,
-    ask: Ask,
+    request: Request,
     policies: Policies,
     number: int = 0,
     cause: str = PRIMARY,
     of_attempt: int | None = None,
 ) -> Leg:
     """Make a call as leg `number`; returns when it is over."""
-    return _Leg(call, ask, policies, number).run(cause, of_attempt)
+    return _Leg(call, request, policies, number).run(cause, of_attempt)
 
 
 class _Leg:
-    def __init__(self, call: Call, ask: Ask, policies: Policies, number: int) -> None:
-        self.call, self.ask, self.number = call, ask, number
+    def __init__(self, call: Call, request: Request, policies: Policies, number: int) -> None:
+        self.call, self.request, self.number = call, request, number
         self.retrier, self.hedger = policies.retrier, policies.hedger
         self.open: dict[int, Call] = {}
         self.first, self.sent_at_ns = -1, 0  # the copy that is not the second
@@ -154,14 +161,14 @@ class _Leg:
         self.due_at_ns = None
         begins = None if self.hedged else self.retrier.begins_at_ns(
             event.ended, event.at_ns, event.retry_after_s, event.should_retry,
-            retries=self.retries, scheduled_at_ns=self.ask.scheduled_at_ns, draw=self._draw("retry", self.retries),
+            retries=self.retries, scheduled_at_ns=self.request.scheduled_at_ns, draw=self._draw("retry", self.retries),
         )  # fmt: skip
         if begins is None:
             return False
         now_ns = event.at_ns
         while now_ns < begins:
-            heard = yield Wait(begins)
-            now_ns = heard.at_ns
+            other = yield Wait(begins)
+            now_ns = other.at_ns
         self.retries += 1
         yield from self._send(self.call, RETRY, event.attempt)
         return True
@@ -171,4 +178,4 @@ class _Leg:
 
     def _draw(self, what: str, n: int) -> float:
         """Uniform in [0, 1), the same whenever the run is repeated."""
-        return Random(f"{self.ask.seed}/{self.ask.request_id}/{self.number}/{what}/{n}").random()
+        return Random(f"{self.request.seed}/{self.request.request_id}/{self.number}/{what}/{n}").random()

@@ -1,7 +1,7 @@
 """Several legs of one request at once, each a generator of its own, driven by the request's one stream of events.
 
-Rule: a leg does not know that there are others. Steps that are answered at once pass through; of all waits the earliest
-is waited for; an event goes to the leg whose open call it tells of, the rest (of calls that were closed) to nobody.
+A leg does not know that there are others. Steps that are answered at once pass through; of all waits the earliest is
+waited for; an event goes to the leg whose open call it belongs to, the rest (of calls that were closed) to nobody.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Legs:
         self.sent_at_ns.pop(number, None)
         yield from self._advance(number, None)
 
-    def hear(self, until_ns: int | None = None) -> Generator[Step, Event, Event]:
-        """Wait for the next event, or `Due` at `until_ns`, and let the legs hear it before the caller does."""
+    def receive(self, until_ns: int | None = None) -> Generator[Step, Event, Event]:
+        """Wait for the next event, or `Due` at `until_ns`; the legs receive it before the caller does."""
         times = [t for t in (until_ns, *self._until_ns.values()) if t is not None]
         event = yield Wait(min(times, default=None))
         if isinstance(event, Due):
@@ -78,8 +78,8 @@ class Legs:
             yield from self._advance(event.leg, event)
         return event
 
-    def is_told(self, event: Event) -> bool:
-        """Whether an event that was heard is of a call that is still open."""
+    def is_open(self, event: Event) -> bool:
+        """Whether an event is of a call that is still open."""
         return isinstance(event, _OF_A_CALL) and event.attempt in self._open.get(event.leg, ())
 
     def close(self, number: int, ended: str = CANCELLED) -> Generator[Step, Event, None]:

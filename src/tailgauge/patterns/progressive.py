@@ -1,40 +1,74 @@
-"""Progressive: the large model (leg 0) and a fast one with a short answer (leg 1) are asked at the same time.
+"""Progressive: the large model (leg 0) and a fast one with a short answer (leg 1) are called at the same time.
 
-Rule: the request ends with the large model's answer, and as it does. The fast answer bridges the time until then: if it
-is not there by then it is closed, and if it fails the user only waits longer. Joined when both brought their answers.
+The request ends with the large model's answer, and as it does. The fast answer bridges the time until then: if it is not
+there by then it is closed, and if it fails the user only waits longer. Joined when both brought their answers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
-from tailgauge.patterns.calls import call_for
-from tailgauge.patterns.events import Ask, MakePattern, Pattern
-from tailgauge.patterns.leg import ANSWERED, Policies, leg
+from pydantic import Field
+
+from tailgauge.call import Call, Prompt
+from tailgauge.patterns.events import Request, Steps
+from tailgauge.patterns.leg import ANSWERED, done, leg
 from tailgauge.patterns.legs import Legs
-from tailgauge.patterns.settings import Traffic
-from tailgauge.patterns.streaming import done
+from tailgauge.patterns.pattern import Demand, Pattern
+from tailgauge.rows.schema import EARLIEST_LEG
+from tailgauge.table import Table, Tokens
 
 LARGE, FAST = 0, 1
 
 
-def progressive(traffic: Traffic) -> MakePattern:
-    """Two models at once."""
-    policies, table = Policies(traffic), traffic.progressive
+class ProgressiveSettings(Table):
+    """A small model answers first while the large one begins, with `pattern = "progressive"`."""
 
-    def pattern(ask: Ask) -> Pattern:
-        large = call_for(traffic, ask.prompt, ask.output_tokens)
+    fast_model: str | None = Field(
+        None, min_length=1, description="model of the first, short answer; default the target's"
+    )
+    fast_tokens: Tokens = Field(20, description="`max_tokens` of the short answer")
+    target: Literal["main", "second"] = Field("main", description="where the short call goes")
+
+
+class Progressive(Pattern):
+    """Two models at once."""
+
+    name = "progressive"
+    summary = "a small model first"
+    settings_type = ProgressiveSettings
+    settings: ProgressiveSettings
+    uses = frozenset({"retry", "session"})
+    answer = EARLIEST_LEG
+
+    def steps(self, request: Request) -> Steps:
+        """The request is over with the large model's answer."""
+        table, large = self.settings, self.call(request.prompt, request.output_tokens)
         fast = replace(
             large, model=table.fast_model, target=table.target, max_tokens=table.fast_tokens, keep_text=False
         )
         legs = Legs()
-        yield from legs.start(LARGE, leg(large, ask, policies, LARGE))
-        yield from legs.start(FAST, leg(fast, ask, policies, FAST))
+        yield from legs.start(LARGE, leg(large, request, self.policies, LARGE))
+        yield from legs.start(FAST, leg(fast, request, self.policies, FAST))
         while LARGE not in legs.ends:
-            yield from legs.hear()
+            yield from legs.receive()
         yield from legs.close_all()
         ends = legs.ends.values()
-        both = len(ends) == 2 and all(end.ended in ANSWERED for end in ends)
-        return replace(done(legs.ends[LARGE]), joined_at_ns=max(e.at_ns for e in ends) if both else None)
+        is_joined = len(ends) == 2 and all(end.ended in ANSWERED for end in ends)
+        joined_at_ns = max(end.at_ns for end in ends) if is_joined else None
+        return replace(done(legs.ends[LARGE]), joined_at_ns=joined_at_ns)
 
-    return pattern
+    def models(self) -> list[tuple[str, str | None]]:
+        """The fast model too."""
+        return [*super().models(), (self.settings.target, self.settings.fast_model)]
+
+    def demand(self, requests: int, input_tokens: int, output_tokens: int) -> Demand:
+        """Both calls read the whole prompt."""
+        fast = requests * self.settings.fast_tokens
+        return Demand(requests * 2, requests * 2, input_tokens * 2, output_tokens + fast)
+
+    def first_calls(self, prompts: Sequence[Prompt], output_tokens: int) -> tuple[list[Call], int]:
+        """The large model's; the fast one's goes with it."""
+        return super().first_calls(prompts, output_tokens)[0], 1

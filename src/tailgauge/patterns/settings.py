@@ -1,7 +1,6 @@
-"""The tables `[traffic.NAME]` of a scenario: what one kind of request consists of, and how it meets trouble.
+"""The table `[traffic.NAME]` of a scenario, as far as it is the same for every pattern.
 
-Rule: values, bounds and meanings only; `prompts` makes what is asked, `traffic` sends it. A table that the pattern does
-not use is refused, so that nobody believes it was in force.
+`table.Traffic` adds the table of each pattern and refuses keys that the chosen pattern does not use.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from pydantic import Field, field_validator, model_validator
 from tailgauge.table import NonNegative, Positive, Share, Sigma, Table, Tokens
 
 MAX_BREAKPOINTS = 4
-PatternName = Literal["streaming", "cached", "fan_out", "hedged", "structured", "progressive", "batch"]
 
 
 class Session(Table):
@@ -156,78 +154,6 @@ class Hedge(Table):
     target: Literal["main", "second"] = Field("main", description="where the copy goes")
 
 
-class Leg(Table):
-    """One kind of leg of a fan-out."""
-
-    prompt_tokens: Tokens = Field(description="prompt size of such a leg")
-    output_tokens: Tokens = Field(description="`max_tokens` of such a leg")
-    count: Annotated[int, Field(ge=1, le=1000)] = Field(1, description="legs of this kind")
-
-
-class FanOut(Table):
-    """Several calls that make up one request, with `pattern = "fan_out"`."""
-
-    legs: Annotated[int, Field(ge=1, le=1000)] = Field(
-        5, description="calls of a request, unless `kinds` are given"
-    )
-    kinds: Annotated[tuple[Leg, ...], Field(strict=False)] = Field(
-        (), description="kinds of legs, instead of `legs` equal ones"
-    )
-    join: Literal["all", "first_k", "deadline"] = Field(
-        "all",
-        description="when the request is done: all legs, the first `k`, or what is there at `deadline_s`",
-    )
-    k: Annotated[int, Field(ge=1, le=1000)] = Field(1, description="`first_k`: how many")
-    deadline_s: Positive = Field(
-        10.0, description="`deadline`: counted from the request; what is open then is closed"
-    )
-    order: Literal["parallel", "sequential"] = Field(
-        "parallel", description="`sequential`: one leg after the other, the control"
-    )
-    partial: Literal["fail", "accept"] = Field(
-        "fail", description="a leg that failed fails the request, or the others' answers are accepted"
-    )
-    at_once: Annotated[int, Field(ge=1, le=1000)] | None = Field(
-        None, description="legs of one request in flight at once; default all"
-    )
-    at_once_per_worker: Annotated[int, Field(ge=1, le=60_000)] | None = Field(
-        None, description="legs in flight at once in one worker, over all requests; default any number"
-    )
-
-    @model_validator(mode="after")
-    def _joinable(self) -> FanOut:
-        if self.join == "first_k" and self.k > self.total:
-            raise ValueError(f"k ({self.k}) is more than the {self.total} legs of a request")
-        if self.total > 1000:
-            raise ValueError(f"{self.total} legs are too many: at most 1000")
-        return self
-
-    @property
-    def total(self) -> int:
-        """Legs of a request."""
-        return sum(kind.count for kind in self.kinds) if self.kinds else self.legs
-
-
-class Structured(Table):
-    """An answer with fields, with `pattern = "structured"`."""
-
-    mode: Literal["one_call", "two_calls"] = Field(
-        "one_call",
-        description="`one_call`: JSON by a schema; `two_calls`: prose first, then a second call that puts it into fields",
-    )
-    field_tokens: Tokens = Field(30, description="`two_calls`: `max_tokens` of the second call")
-
-
-class Progressive(Table):
-    """A small model answers first while the large one begins, with `pattern = "progressive"`."""
-
-    fast_model: str | None = Field(
-        None, min_length=1, description="model of the first, short answer; default the target's"
-    )
-    fast_tokens: Tokens = Field(20, description="`max_tokens` of the short answer")
-    target: Literal["main", "second"] = Field("main", description="where the short call goes")
-
-
 class Fallback(Table):
     """Another model when the first is late: no content within `after_s`, or a failure."""
 
@@ -261,21 +187,10 @@ class Reader(Table):
     bytes_per_s: Positive | None = Field(None, description="reading speed; default as fast as it comes")
 
 
-class Batch(Table):
-    """Message batches, with `pattern = "batch"`: submitted, polled, fetched. Anthropic protocol only."""
-
-    requests: Annotated[int, Field(ge=1, le=100_000)] = Field(10, description="calls in one batch")
-    poll_s: Positive = Field(5.0, description="time between two polls")
-    deadline_s: Positive = Field(86_400.0, description="a batch that takes longer ends as `timeout`")
-
-
-class Traffic(Table):
+class TrafficSettings(Table):
     """One kind of request. Several tables make a mix."""
 
-    pattern: PatternName = Field(
-        "streaming",
-        description="traffic pattern: `streaming`, one streamed call; `cached`, with a shared prefix; `fan_out`, several calls; `hedged`, with a second copy; `structured`, an answer with fields; `progressive`, a small model first; `batch`, message batches",
-    )
+    pattern: str = Field("streaming", description="traffic pattern")
     weight: Positive = Field(1.0, description="share of the arrivals, relative to the other tables")
     prompt_tokens: Tokens = Field(200, description="prompt size asked for, without a shared prefix")
     prompt_sigma: Sigma = Field(
@@ -301,25 +216,12 @@ class Traffic(Table):
     cache: Cache | None = Field(None)
     retry: Retry = Retry()
     hedge: Hedge = Hedge()
-    fan_out: FanOut = FanOut()
-    structured: Structured = Structured()
-    progressive: Progressive = Progressive()
     fallback: Fallback = Fallback()
     cancel: Cancel = Cancel()
     reader: Reader = Reader()
-    batch: Batch = Batch()
 
-    @model_validator(mode="after")
-    def _belongs(self) -> Traffic:
-        for name, patterns in _USED_BY.items():
-            if self.pattern not in patterns and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name}: has no meaning with pattern = {self.pattern!r}")
-        if self.pattern == "cached" and self.cache is None:
-            raise ValueError('cache: expected a table, for pattern = "cached"')
-        if self.pattern == "hedged" and "hedge" not in self.model_fields_set:
-            raise ValueError(
-                'hedge: expected a table, for pattern = "hedged" (policy = "off" is the control)'
-            )
+    def check(self) -> None:
+        """Raise ValueError for settings that exclude each other, whatever the pattern."""
         cache, answer_differs = self.cache, self.thinking != "off" or self.tools > 0
         if answer_differs and cache is not None and cache.pre_warm and "few_shot" in cache.breakpoints:
             raise ValueError(
@@ -331,23 +233,3 @@ class Traffic(Table):
             )
         if self.hedge.policy != "off" and (self.fallback.after_s is not None or self.cancel.share > 0):
             raise ValueError("hedge: cannot be combined with fallback or cancel")
-        return self
-
-
-_ONE_CALL = {"streaming", "cached", "hedged"}
-_USED_BY: dict[str, set[str]] = {
-    "fan_out": {"fan_out"},
-    "structured": {"structured"},
-    "progressive": {"progressive"},
-    "batch": {"batch"},
-    "fallback": {"streaming", "cached"},
-    "cancel": {"streaming", "cached"},
-    "reader": {"streaming", "cached"},
-    "hedge": {*_ONE_CALL, "fan_out"},
-    "retry": {*_ONE_CALL, "fan_out", "structured", "progressive", "batch"},
-    "session": {*_ONE_CALL, "structured", "progressive"},
-    "cache": {*_ONE_CALL, "fan_out"},
-    "stream": {"streaming", "cached", "batch"},
-    "thinking": {*_ONE_CALL},
-    "tools": {*_ONE_CALL},
-}

@@ -1,80 +1,114 @@
 """Streaming: one call, read to its end. The plainest pattern, and the control for all others.
 
-Rule: what the patterns `streaming`, `cached` and `hedged` share; they differ in the prompt and in the policies.
+`cached` and `hedged` send the same: the prompts of one carry cache marks, the table of the other has a hedging policy.
 
-    fallback   no content `after_s` after sending: the call is closed as a timeout and another model asked. So it is when
-               the call failed before content and retries, if any, are used up, a 429 too: another model has other
+    fallback   no content `after_s` after sending: the call is closed as a timeout and another model is called. So it is
+               when the call failed before content and retries, if any, are used up, a 429 too: another model has other
                limits. Not after a `client_error`: the request itself is wrong. The second call is not retried
     cancel     a share of the users leaves, after n chunks or t seconds from sending; `resubmit`: and sends the same
-               again, as a call of its own, and reads that to its end
+               again, as another call, and reads that to its end
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from tailgauge.patterns.calls import call_for
-from tailgauge.patterns.events import Ask, Chunks, Done, Event, MakePattern, Pattern
-from tailgauge.patterns.leg import ANSWERED, LegEnd, Policies, leg
+from tailgauge.patterns.events import Chunks, Done, Event, Request, Steps
+from tailgauge.patterns.leg import ANSWERED, LegEnd, done, leg
 from tailgauge.patterns.legs import Legs
-from tailgauge.patterns.settings import Traffic
+from tailgauge.patterns.pattern import Pattern
+from tailgauge.patterns.policies import Policies
+from tailgauge.patterns.settings import TrafficSettings
 from tailgauge.rows.schema import CANCELLED, CENSORED, CLIENT_ERROR, FALLBACK, RESUBMIT, TIMEOUT
 
-_STANDS = ANSWERED | {CANCELLED, CENSORED, CLIENT_ERROR}  # no other model is asked after these
+_FINAL = ANSWERED | {CANCELLED, CENSORED, CLIENT_ERROR}  # no other model is called after these
 
 
-def streaming(traffic: Traffic) -> MakePattern:
-    """One call a request, with the table's policies."""
-    policies, plain = Policies(traffic), Policies(Traffic())
-    steady = traffic.fallback.after_s is None and traffic.cancel.share == 0
+class Streaming(Pattern):
+    """One call per request, with the table's policies."""
 
-    def pattern(ask: Ask) -> Pattern:
-        if not steady:
-            return (yield from _impatient(traffic, ask, policies, plain))
-        call = call_for(traffic, ask.prompt, ask.output_tokens)
-        return done((yield from leg(call, ask, policies)))
+    name = "streaming"
+    summary = "one streamed call"
+    uses = frozenset(
+        {"fallback", "cancel", "reader", "hedge", "retry", "session", "cache", "stream", "thinking", "tools"}
+    )
 
-    return pattern
+    def __init__(self, traffic: TrafficSettings) -> None:
+        super().__init__(traffic)
+        self._without_retries = Policies(TrafficSettings())
+        self._is_patient = traffic.fallback.after_s is None and traffic.cancel.share == 0
+
+    def steps(self, request: Request) -> Steps:
+        """One call, unless its user may leave or be given another."""
+        if not self._is_patient:
+            return (yield from self._impatient(request))
+        call = self.call(request.prompt, request.output_tokens)
+        return done((yield from leg(call, request, self.policies)))
+
+    def _impatient(self, request: Request) -> Steps:
+        """One call, of a user who may not wait for it, or not read it to its end."""
+        fallback, cancel, policies = self.traffic.fallback, self.traffic.cancel, self.policies
+        call = self.call(request.prompt, request.output_tokens)
+        leaves = request.draw < cancel.share
+        if leaves and cancel.after_chunks is not None:
+            call = replace(call, watch_chunks=cancel.after_chunks)
+        legs = Legs()
+        yield from legs.start(0, leg(call, request, policies))
+        sent_ns = legs.sent_at_ns[0]
+        leaves_at_ns = (
+            sent_ns + round(cancel.after_s * 1e9) if leaves and cancel.after_s is not None else None
+        )
+        patient_to_ns = None if fallback.after_s is None else sent_ns + round(fallback.after_s * 1e9)
+        falls_back = fallback.after_s is not None
+        while True:
+            waits = [at for at in (leaves_at_ns, patient_to_ns) if at is not None]
+            event = yield from legs.receive(min(waits, default=None))
+            end, read = legs.ends.get(0), 0 in legs.with_content
+            if patient_to_ns is not None and read:
+                patient_to_ns = None
+            if end is None and leaves and (_has_come(leaves_at_ns, event) or _is_enough(legs, event)):
+                yield from legs.close(0, CANCELLED)
+                if not cancel.resubmit:
+                    return Done(CANCELLED, winner=legs.last[0] if read else None)
+                leaves, falls_back, leaves_at_ns, patient_to_ns = False, False, None, None
+                call = replace(call, watch_chunks=0)
+                yield from legs.start(0, leg(call, request, policies, 0, RESUBMIT, legs.last[0]))
+            elif falls_back and (_has_come(patient_to_ns, event) if end is None else _failed(end)):
+                yield from legs.close(0, TIMEOUT)
+                falls_back, patient_to_ns = False, None
+                call = replace(call, target=fallback.target, model=fallback.model)
+                last = legs.last[0]
+                yield from legs.start(0, leg(call, request, self._without_retries, 0, FALLBACK, last))
+            elif end is not None:
+                return done(end)
 
 
-def done(end: LegEnd) -> Done:
-    """How a request of one leg ended."""
-    return Done(end.ended, winner=end.attempt, hedge_held=end.held, text=end.text)
+class Cached(Streaming):
+    """The same with a shared prefix."""
+
+    name = "cached"
+    summary = "with a shared prefix"
+
+    def check(self) -> None:
+        """A prefix is needed."""
+        if self.traffic.cache is None:
+            raise ValueError('cache: expected a table, for pattern = "cached"')
 
 
-def _impatient(traffic: Traffic, ask: Ask, policies: Policies, plain: Policies) -> Pattern:
-    """One call, of a user who may not wait for it, or not read it to its end."""
-    fallback, cancel = traffic.fallback, traffic.cancel
-    call = call_for(traffic, ask.prompt, ask.output_tokens)
-    leaves = ask.draw < cancel.share
-    if leaves and cancel.after_chunks is not None:
-        call = replace(call, watch_chunks=cancel.after_chunks)
-    legs = Legs()
-    yield from legs.start(0, leg(call, ask, policies))
-    sent_ns = legs.sent_at_ns[0]
-    leaves_at_ns = sent_ns + round(cancel.after_s * 1e9) if leaves and cancel.after_s is not None else None
-    patient_to_ns = None if fallback.after_s is None else sent_ns + round(fallback.after_s * 1e9)
-    falls_back = fallback.after_s is not None
-    while True:
-        waits = [at for at in (leaves_at_ns, patient_to_ns) if at is not None]
-        event = yield from legs.hear(min(waits, default=None))
-        end, read = legs.ends.get(0), 0 in legs.with_content
-        if patient_to_ns is not None and read:
-            patient_to_ns = None
-        if end is None and leaves and (_has_come(leaves_at_ns, event) or _is_enough(legs, event)):
-            yield from legs.close(0, CANCELLED)
-            if not cancel.resubmit:
-                return Done(CANCELLED, winner=legs.last[0] if read else None)
-            leaves, falls_back, leaves_at_ns, patient_to_ns = False, False, None, None
-            call = replace(call, watch_chunks=0)
-            yield from legs.start(0, leg(call, ask, policies, 0, RESUBMIT, legs.last[0]))
-        elif falls_back and (_has_come(patient_to_ns, event) if end is None else _failed(end)):
-            yield from legs.close(0, TIMEOUT)
-            falls_back, patient_to_ns = False, None
-            call = replace(call, target=fallback.target, model=fallback.model)
-            yield from legs.start(0, leg(call, ask, plain, 0, FALLBACK, legs.last[0]))
-        elif end is not None:
-            return done(end)
+class Hedged(Streaming):
+    """The same with a second copy of calls that are late."""
+
+    name = "hedged"
+    summary = "with a second copy"
+    uses = Streaming.uses - {"fallback", "cancel", "reader", "stream"}
+    like = Streaming.name
+
+    def check(self) -> None:
+        """A policy is needed."""
+        if "hedge" not in self.traffic.model_fields_set:
+            raise ValueError(
+                'hedge: expected a table, for pattern = "hedged" (policy = "off" is the control)'
+            )
 
 
 def _has_come(at_ns: int | None, event: Event) -> bool:
@@ -82,8 +116,8 @@ def _has_come(at_ns: int | None, event: Event) -> bool:
 
 
 def _is_enough(legs: Legs, event: Event) -> bool:
-    return isinstance(event, Chunks) and legs.is_told(event)
+    return isinstance(event, Chunks) and legs.is_open(event)
 
 
 def _failed(end: LegEnd) -> bool:
-    return end.attempt is None and end.ended not in _STANDS
+    return end.attempt is None and end.ended not in _FINAL

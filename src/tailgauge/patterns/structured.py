@@ -1,21 +1,24 @@
 """Structured: an answer with fields.
 
-Rule: `one_call` asks for JSON by a schema. `two_calls` lets the model write prose first (leg 0), then puts that prose
-into fields (leg 1): the second call carries the conversation and what the first one wrote. The request is joined when
-the second ended, and fails when either does. The first usable field is watched for in the call with the schema.
+`one_call` requests JSON by a schema. `two_calls` lets the model write prose first (leg 0), then puts that prose into
+fields (leg 1): the second call carries the conversation and what the first one wrote. The request is joined when the
+second ended, and fails when either does. The first usable field is watched for in the call with the schema.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
-from tailgauge.call import ASSISTANT, USER, Call, Message, Part, Prompt
-from tailgauge.patterns.calls import call_for
-from tailgauge.patterns.events import Ask, Done, MakePattern, Pattern
-from tailgauge.patterns.leg import ANSWERED, Policies, leg
-from tailgauge.patterns.settings import Traffic
-from tailgauge.patterns.streaming import done
+from pydantic import Field
+
+from tailgauge.call import ASSISTANT, SCHEMAS, USER, Call, Message, Part, Prompt
+from tailgauge.patterns.events import Done, Request, Steps
+from tailgauge.patterns.leg import ANSWERED, done, leg
+from tailgauge.patterns.pattern import Demand, Pattern
 from tailgauge.rows.schema import OK
+from tailgauge.table import Table, Tokens
 
 SCHEMA = (
     '{"type":"object","properties":{"title":{"type":"string"},"summary":{"type":"string"},'
@@ -25,27 +28,55 @@ SCHEMA = (
 INTO_FIELDS = "Put your answer into the fields."
 
 
-def structured(traffic: Traffic) -> MakePattern:
+class StructuredSettings(Table):
+    """An answer with fields, with `pattern = "structured"`."""
+
+    mode: Literal["one_call", "two_calls"] = Field(
+        "one_call",
+        description="`one_call`: JSON by a schema; `two_calls`: prose first, then a second call that puts it into fields",
+    )
+    field_tokens: Tokens = Field(30, description="`two_calls`: `max_tokens` of the second call")
+
+
+class Structured(Pattern):
     """One call with a schema, or prose and then fields."""
-    policies, table = Policies(traffic), traffic.structured
 
-    def one_call(ask: Ask) -> Pattern:
-        return done((yield from leg(_by_schema(traffic, ask.prompt, ask.output_tokens), ask, policies)))
+    name = "structured"
+    summary = "an answer with fields"
+    settings_type = StructuredSettings
+    settings: StructuredSettings
+    uses = frozenset({"retry", "session"})
+    protocol_needs = frozenset({SCHEMAS})
+    dry_run_note = "the time of the first field is not known in a dry run"
 
-    def two_calls(ask: Ask) -> Pattern:
-        prose = replace(call_for(traffic, ask.prompt, ask.output_tokens), keep_text=True)
-        first = yield from leg(prose, ask, policies)
+    @property
+    def resends_answers(self) -> bool:
+        """The second call carries the prose."""
+        return self.settings.mode == "two_calls"
+
+    def steps(self, request: Request) -> Steps:
+        """As the mode has it."""
+        return self._two_calls(request) if self.resends_answers else self._one_call(request)
+
+    def _one_call(self, request: Request) -> Steps:
+        call = self._by_schema(request.prompt, request.output_tokens)
+        return done((yield from leg(call, request, self.policies)))
+
+    def _two_calls(self, request: Request) -> Steps:
+        prose = replace(self.call(request.prompt, request.output_tokens), keep_text=True)
+        first = yield from leg(prose, request, self.policies)
         if first.ended != OK or not first.text:  # nothing to put into fields
             return done(first)
-        asked = replace(
-            ask.prompt,
+        conversation = replace(
+            request.prompt,
             messages=(
-                *ask.prompt.messages,
+                *request.prompt.messages,
                 Message(ASSISTANT, (Part(first.text),)),
                 Message(USER, (Part(INTO_FIELDS),)),
             ),
         )
-        second = yield from leg(_by_schema(traffic, asked, table.field_tokens), ask, policies, 1)
+        call = self._by_schema(conversation, self.settings.field_tokens)
+        second = yield from leg(call, request, self.policies, 1)
         return Done(
             second.ended,
             winner=first.attempt,
@@ -53,8 +84,16 @@ def structured(traffic: Traffic) -> MakePattern:
             text=first.text,
         )
 
-    return one_call if table.mode == "one_call" else two_calls
+    def _by_schema(self, prompt: Prompt, max_tokens: int) -> Call:
+        return replace(self.call(prompt, max_tokens), schema=SCHEMA, watch_field=True)
 
+    def demand(self, requests: int, input_tokens: int, output_tokens: int) -> Demand:
+        """The second call reads what the first has written."""
+        if not self.resends_answers:
+            return super().demand(requests, input_tokens, output_tokens)
+        fields = requests * self.settings.field_tokens
+        return Demand(requests * 2, requests, input_tokens + output_tokens, output_tokens + fields)
 
-def _by_schema(traffic: Traffic, prompt: Prompt, max_tokens: int) -> Call:
-    return replace(call_for(traffic, prompt, max_tokens), schema=SCHEMA, watch_field=True)
+    def first_calls(self, prompts: Sequence[Prompt], output_tokens: int) -> tuple[list[Call], int]:
+        """The prose; its fields follow."""
+        return super().first_calls(prompts, output_tokens)[0], int(self.resends_answers)

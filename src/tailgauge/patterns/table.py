@@ -1,27 +1,82 @@
-"""The patterns by the name that a scenario gives them.
+"""The table of traffic patterns, and the table `[traffic.NAME]` of a scenario with the settings of each.
 
-Each is built once for a traffic table and worker: what its requests share (budgets, throttles, recent times) is in what
-is built.
+A pattern is a row here and a file beside this one; nothing else knows its name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
-from tailgauge.patterns.batch import batch
-from tailgauge.patterns.events import MakePattern
-from tailgauge.patterns.fan_out import fan_out
-from tailgauge.patterns.progressive import progressive
-from tailgauge.patterns.settings import Traffic
-from tailgauge.patterns.streaming import streaming
-from tailgauge.patterns.structured import structured
+from pydantic import model_validator
 
-PATTERNS: dict[str, Callable[[Traffic], MakePattern]] = {
-    "streaming": streaming,
-    "cached": streaming,  # its prompts carry the marks
-    "hedged": streaming,  # its table carries the policy
-    "fan_out": fan_out,
-    "structured": structured,
-    "progressive": progressive,
-    "batch": batch,
-}
+from tailgauge.patterns.batch import Batch
+from tailgauge.patterns.fan_out import FanOut
+from tailgauge.patterns.pattern import Pattern
+from tailgauge.patterns.progressive import Progressive
+from tailgauge.patterns.settings import TrafficSettings
+from tailgauge.patterns.streaming import Cached, Hedged, Streaming
+from tailgauge.patterns.structured import Structured
+from tailgauge.table import with_choices
+
+ROWS: tuple[type[Pattern], ...] = (
+    Streaming,
+    Cached,
+    FanOut,
+    Hedged,
+    Structured,
+    Progressive,
+    Batch,
+)
+PATTERNS = {row.name: row for row in ROWS}
+# Keys of a traffic table that have a meaning with some patterns only; see Pattern.uses.
+OPTIONAL = (
+    "fallback",
+    "cancel",
+    "reader",
+    "hedge",
+    "retry",
+    "session",
+    "cache",
+    "stream",
+    "thinking",
+    "tools",
+)
+_TABLES = {row.name: row.settings_type for row in ROWS if row.settings_type is not None}
+
+
+def pattern_of(traffic: TrafficSettings) -> Pattern:
+    """The pattern of a traffic table, at work; one for each worker, because its requests share budgets."""
+    return PATTERNS[traffic.pattern](traffic)
+
+
+def facts(tables: Iterable[TrafficSettings]) -> dict[str, dict[str, Any]]:
+    """What the analysis needs to know of the patterns in use, for run.json."""
+    used = {traffic.pattern: PATTERNS[traffic.pattern] for traffic in tables}
+    return {
+        name: {"answer": row.answer, "like": row.like or name, "price_share": row.price_share}
+        for name, row in used.items()
+    }
+
+
+class _Checked(TrafficSettings):
+    __doc__ = TrafficSettings.__doc__
+
+    @model_validator(mode="after")
+    def _used(self) -> _Checked:
+        self.refuse_unused("pattern", {name: {name} for name in _TABLES})
+        self.refuse_unused(
+            "pattern", {key: {row.name for row in ROWS if key in row.uses} for key in OPTIONAL}
+        )
+        self.check()
+        pattern_of(self).check()
+        return self
+
+
+if TYPE_CHECKING:
+
+    class Traffic(_Checked):
+        """One kind of request, with the table of its pattern."""
+
+else:
+    Traffic = with_choices("Traffic", _Checked, "pattern", {row.name: row.summary for row in ROWS}, _TABLES)

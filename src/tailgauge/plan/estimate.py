@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tailgauge.patterns.settings import Traffic
+from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.prices import Prices, Usage
 from tailgauge.schedule.schedule import Schedule
@@ -108,41 +108,18 @@ def _sum(traffic: Traffic, prompts: Any, outputs: Any, turns: Any, workers: int)
     if traffic.session.grow:  # turn k carries the k turns and answers before it
         before = turns * (turns - 1) // 2
         asked = asked + (prompts + outputs) * before
-    tokens_in, tokens_out = int(asked.sum()), int(answered.sum())
-    calls = prompted = requests  # calls; and how many of them carry a prompt
-    more = 0.0
-    if traffic.pattern == "fan_out":
-        kinds, legs = traffic.fan_out.kinds, traffic.fan_out.total
-        calls = prompted = requests * legs
-        tokens_in, tokens_out = tokens_in * legs, tokens_out * legs
-        if kinds:
-            tokens_in = requests * sum(k.count * k.prompt_tokens for k in kinds)
-            tokens_out = requests * sum(k.count * k.output_tokens for k in kinds)
-    elif traffic.pattern == "structured" and traffic.structured.mode == "two_calls":
-        calls, prompted = requests * 2, requests
-        tokens_in += tokens_out  # the second call reads what the first has written
-        tokens_out += requests * traffic.structured.field_tokens
-    elif traffic.pattern == "progressive":
-        calls = prompted = requests * 2
-        tokens_in *= 2
-        tokens_out += requests * traffic.progressive.fast_tokens
-    elif traffic.pattern == "batch":
-        size = traffic.batch.requests
-        calls, prompted, more = (
-            requests * 3,
-            requests * size,
-            math.inf,
-        )  # submitted, polled at least once, fetched
-        tokens_in, tokens_out = tokens_in * size, tokens_out * size
+    demand = pattern_of(traffic).demand(requests, int(asked.sum()), int(answered.sum()))
+    tokens_in = demand.input_tokens
     write_5m = write_1h = 0
     if traffic.cache is not None:
-        shared = prompted * traffic.cache.prefix_tokens
+        shared = demand.prompts * traffic.cache.prefix_tokens
         marked = bool(traffic.cache.breakpoints)
         write_1h = shared if marked and traffic.cache.ttl == "1h" else 0
         write_5m = shared if marked and not write_1h else 0
         tokens_in += 0 if marked else shared
-    usage = Usage(tokens_in, write_5m, write_1h, 0, tokens_out)
-    return _Sum(requests, calls, more + _additional(traffic, calls, requests, workers), usage)
+    usage = Usage(tokens_in, write_5m, write_1h, 0, demand.output_tokens)
+    more = _additional(traffic, demand.calls, requests, workers) if demand.is_bound else math.inf
+    return _Sum(requests, demand.calls, more, usage)
 
 
 def _additional(traffic: Traffic, calls: int, requests: int, workers: int) -> float:
@@ -175,5 +152,4 @@ def _cost(scenario: Scenario, name: str, one: _Sum, prices: Prices, day: date) -
         assert price is not None
         rates = price.rates_for(prompt)
         costs.append(sum((n * r for n, r in zip(one.usage, rates, strict=True)), Fraction(0)) / 1_000_000)
-    batch = scenario.traffic[name].pattern == "batch"
-    return max(costs) / (2 if batch else 1)
+    return max(costs) * Fraction(pattern_of(scenario.traffic[name]).price_share)

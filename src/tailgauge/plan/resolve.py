@@ -161,5 +161,3 @@ def _prefixes_few(scenario: Scenario) -> None:
             raise ScenarioError(
                 f"{where}: expected at most {MAX_PREFIXES:,} prefixes, got {cache.prefixes:,}: each is a call before the run"
             )
-        if scenario.target.protocol == "sse":
-            raise ScenarioError(f"{where}: expected target.protocol 'anthropic' or 'openai', got 'sse'")

@@ -17,7 +17,7 @@ from itertools import accumulate
 from random import Random
 
 from tailgauge.call import ASSISTANT, USER, Message, Part, Prompt
-from tailgauge.patterns.settings import Traffic
+from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.prompts.prefix import Prefix, marked, opened, prefix
 from tailgauge.prompts.words import salt, text
 from tailgauge.schedule.schedule import Planned
@@ -48,6 +48,7 @@ class Maker:
         self._seed, self._traffic, self._name = seed, traffic, name
         self._words_per_token, self._overhead = words_per_token, overhead_tokens
         self._marks = marks
+        self._sizes = pattern_of(traffic).prompt_sizes
         self._cache = cache = traffic.cache
         weights = (k**-cache.zipf for k in range(1, cache.prefixes + 1)) if cache else ()
         self._popularity = list(accumulate(weights))
@@ -114,16 +115,6 @@ class Maker:
         return Prompt(
             (*shared.messages, *messages), shared.system, shared.tools, number, len(shared.messages), unique
         )
-
-    def _sizes(self, asked_tokens: int) -> list[int]:
-        """Tokens asked for of each leg's question."""
-        traffic = self._traffic
-        if traffic.pattern == "fan_out":
-            kinds = traffic.fan_out.kinds
-            if kinds:
-                return [kind.prompt_tokens for kind in kinds for _ in range(kind.count)]
-            return [asked_tokens] * traffic.fan_out.legs
-        return [asked_tokens] * (traffic.batch.requests if traffic.pattern == "batch" else 1)
 
     def _number(self, request_id: int) -> int | None:
         if len(self._popularity) < 2:

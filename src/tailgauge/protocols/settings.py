@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from tailgauge.address import is_loopback
+from tailgauge.call import BATCHES, CACHE_MARKS, SCHEMAS, THINKING, THINKING_BUDGETS, TOOLS, WHOLE_ANSWERS
 from tailgauge.table import Table
 
 SIMULATED = "simulated"
@@ -140,6 +141,20 @@ class Target(Table):
         if self.url == SIMULATED:
             return True
         return is_loopback(urlsplit(self.url).hostname or "")
+
+
+_ALL = {CACHE_MARKS, BATCHES, SCHEMAS, THINKING, THINKING_BUDGETS, TOOLS, WHOLE_ANSWERS}
+OFFERS = {"anthropic": _ALL, "openai": _ALL - {CACHE_MARKS, BATCHES}, "sse": set()}
+
+
+def refusal(target: Target, need: str) -> str:
+    """Why calls that need this cannot be sent to a target; empty where they can."""
+    if need not in OFFERS[target.protocol]:
+        others = " or ".join(repr(name) for name, offers in OFFERS.items() if need in offers)
+        return f"expected target.protocol {others}, got {target.protocol!r}, which has no {need}"
+    if need == THINKING_BUDGETS and target.protocol == "openai" and "api.openai.com" in target.url:
+        return "this provider takes no budget for it: use 'adaptive'"
+    return ""
 
 
 def _texts(tree: Any) -> Iterator[str]:

@@ -69,6 +69,13 @@ RESUBMIT = "resubmit"  # the user left and asked again
 POLL = "poll"  # asking whether a batch has ended, and fetching it
 CAUSES = (PRIMARY, RETRY, HEDGE, FALLBACK, RESUBMIT, POLL)
 
+# What counts as the answer of a request, by its pattern.
+SINGLE = "single"  # the answer that leg 0 got
+EARLIEST_LEG = "earliest_leg"  # the same, but the user sees first whichever leg comes first
+JOIN = "join"  # the moment at which its legs are joined; it has no answer of its own
+TURNAROUND = "turnaround"  # its end: results that nobody waits for as they come
+ANSWERS = (SINGLE, EARLIEST_LEG, JOIN, TURNAROUND)
+
 # Why no hedge was sent although it was due.
 HEDGE_HELD = ("budget", "throttle", "pushback", "retry")
 

@@ -16,10 +16,10 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from tailgauge.call import MAIN, SECOND
+from tailgauge.call import SECOND
 from tailgauge.errors import ScenarioError, UsageError
-from tailgauge.patterns.settings import Traffic
-from tailgauge.protocols.settings import Target
+from tailgauge.patterns.table import Traffic, pattern_of
+from tailgauge.protocols.settings import Target, refusal
 from tailgauge.scenario.experiment import Experiment
 from tailgauge.scenario.simulated import Simulated
 from tailgauge.schedule.settings import CLOSED, Arrival, Crossover
@@ -146,16 +146,16 @@ class Scenario(Table):
     @model_validator(mode="after")
     def _consistent(self) -> Scenario:
         for name, traffic in self.traffic.items():
-            used = {traffic.hedge.target, traffic.fallback.target, traffic.progressive.target}
-            if "second" in used and self.second_target is None:
+            pattern = pattern_of(traffic)
+            used = {target for target, _ in pattern.models()}
+            if SECOND in used and self.second_target is None:
                 raise ValueError(f"traffic.{name}: names the second target, but there is no [second_target]")
-            if traffic.pattern == "batch" and self.target.protocol != "anthropic":
-                raise ValueError(f"traffic.{name}: message batches need target.protocol = 'anthropic'")
             if self.arrival.process == CLOSED and traffic.session.turns_mean > 1:
                 raise ValueError(f"traffic.{name}.session: users of a closed loop have no sessions besides")
-            targets = [self.target] if "second" not in used else [self.target, self.second_target]
-            for key in filter(None, (_unspeakable(traffic, target) for target in targets if target)):
-                raise ValueError(f"traffic.{name}.{key}")
+            for target in filter(None, (self.target, self.second_target if SECOND in used else None)):
+                for key, need in pattern.needs():
+                    if why := refusal(target, need):
+                        raise ValueError(f"traffic.{name}.{key}: {why}")
         return self
 
     @model_validator(mode="after")
@@ -178,35 +178,11 @@ class Scenario(Table):
         """Every target and model that the traffic asks, as (main or second, model), in order of first use."""
         found: dict[tuple[str, str], None] = {}
         for traffic in self.traffic.values():
-            asked = [(MAIN, traffic.model)]
-            if traffic.hedge.policy != "off":
-                asked.append((traffic.hedge.target, traffic.model))
-            if traffic.pattern == "progressive":
-                asked.append((traffic.progressive.target, traffic.progressive.fast_model))
-            if traffic.fallback.after_s is not None:
-                asked.append((traffic.fallback.target, traffic.fallback.model))
-            for name, model in asked:
+            for name, model in pattern_of(traffic).models():
                 target = self.second_target if name == SECOND else self.target
                 assert target is not None  # _consistent
                 found[name, model or target.model] = None
         return tuple(found)
-
-
-def _unspeakable(traffic: Traffic, target: Target) -> str | None:
-    """What of a traffic table the target's protocol has no words for."""
-    if target.protocol == "openai" and traffic.thinking == "enabled" and "api.openai.com" in target.url:
-        return "thinking: this provider takes no budget for it: use 'adaptive'"
-    if target.protocol != "sse":
-        return None
-    asked = {
-        "thinking": traffic.thinking != "off",
-        "tools": traffic.tools > 0,
-        "stream": not traffic.stream,
-        "pattern": traffic.pattern == "structured",
-        "cache.tools": traffic.cache is not None and traffic.cache.tools > 0,
-    }
-    key = next((key for key, is_asked in asked.items() if is_asked), None)
-    return key and f"{key}: an application's own stream (protocol = 'sse') has no words for it"
 
 
 def packaged(folder: str) -> Path:

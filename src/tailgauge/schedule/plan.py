@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tailgauge.errors import ScenarioError
-from tailgauge.patterns.settings import Traffic
+from tailgauge.patterns.settings import TrafficSettings
 from tailgauge.rows.schema import TURNS
 from tailgauge.schedule.blocks import take_turns
 from tailgauge.schedule.processes import operational_times
@@ -33,7 +33,7 @@ Turns = tuple[tuple[str, str], float, float]  # the two tables, seconds of a blo
 
 def plan(
     arrival: Arrival,
-    traffic: Mapping[str, Traffic],
+    traffic: Mapping[str, TrafficSettings],
     duration_s: float,
     seed: int,
     *,
@@ -56,7 +56,7 @@ def plan(
 
 
 def _turned(
-    chosen: Any, at_ns: Any, traffic: Mapping[str, Traffic], seed: int, turns_of: Turns | None
+    chosen: Any, at_ns: Any, traffic: Mapping[str, TrafficSettings], seed: int, turns_of: Turns | None
 ) -> Any:
     if turns_of is None:
         return chosen
@@ -84,7 +84,9 @@ def _first_requests(arrival: Arrival, warmup_s: float, duration_s: float) -> Any
     return np.arange(users) / users * over
 
 
-def _drawn(at_ns: Any, traffic: Mapping[str, Traffic], seed: int, turns_of: Turns | None = None) -> Schedule:
+def _drawn(
+    at_ns: Any, traffic: Mapping[str, TrafficSettings], seed: int, turns_of: Turns | None = None
+) -> Schedule:
     """Everything but the times from the traffic tables; each from a stream of its own."""
     n, tables = len(at_ns), tuple(traffic.values())
     _bounded(n)
@@ -124,7 +126,7 @@ def _of_trace(schedule: Schedule, arrival: Arrival, recorded: Recorded, replayed
     )
 
 
-def _with_files(schedule: Schedule, traffic: Mapping[str, Traffic], folder: Path) -> Schedule:
+def _with_files(schedule: Schedule, traffic: Mapping[str, TrafficSettings], folder: Path) -> Schedule:
     """The lines of prompt files, and the sizes that they state."""
     prompts, outputs = schedule.prompt_tokens.copy(), schedule.output_tokens.copy()
     dealt = {}

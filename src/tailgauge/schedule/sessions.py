@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tailgauge.call import Prompt
-from tailgauge.patterns.settings import Traffic
+from tailgauge.patterns.settings import TrafficSettings
 from tailgauge.rows.schema import CLIENT_DROP, EMPTY, OK, TURNS
 from tailgauge.schedule.schedule import Planned
 from tailgauge.schedule.settings import Arrival
@@ -54,7 +54,7 @@ class Turn:
         return self.planned.turns == 0
 
 
-def loop(arrival: Arrival, tables: Iterable[Traffic]) -> str:
+def loop(arrival: Arrival, tables: Iterable[TrafficSettings]) -> str:
     """How requests come to be: open, closed, or partly open (sessions arrive on schedule, their turns wait)."""
     if not arrival.is_open:
         return "closed"
@@ -73,7 +73,7 @@ def draw(seed: int, request_id: int) -> float:
 
 
 def following(
-    turn: Turn, ended: str, ended_at_ns: int, seed: int, arrival: Arrival, traffic: Traffic
+    turn: Turn, ended: str, ended_at_ns: int, seed: int, arrival: Arrival, traffic: TrafficSettings
 ) -> Turn | None:
     """The turn after one that ended so; its prompts are still to be made. None where the conversation is over.
 
@@ -100,7 +100,7 @@ def told(turn: Turn, answer: str | None) -> tuple[Exchange, ...]:
     return (*turn.history, (said, answer or ""))
 
 
-def _asked(planned: Planned, request_id: int, seed: int, traffic: Traffic) -> Planned:
+def _asked(planned: Planned, request_id: int, seed: int, traffic: TrafficSettings) -> Planned:
     """What a later turn asks: its own line of a prompt file; what a trace says; else sizes drawn anew."""
     number = request_id % TURNS
     asked = planned._replace(request_id=request_id - number).of_turn(number)

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from tailgauge.call import BATCH_SUBMIT, Call
-from tailgauge.patterns.settings import Traffic
+from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.plan.preflight import Learnt
 from tailgauge.plan.spend_limit import FRAME_TOKENS, MARGIN, Allowance, Amount, Guard, Sizing
 from tailgauge.prompts.words import WORDS
@@ -45,7 +44,7 @@ def sizing(scenario: Scenario, learnt: Learnt) -> Sizing:
 def _own_words(traffic: Traffic) -> bool:
     """Whether all that is sent is words of our list: no files, no answers of the model, no tool definitions."""
     grows = traffic.session.grow and traffic.session.turns_mean > 1
-    repeats = traffic.pattern == "structured" and traffic.structured.mode == "two_calls"
+    repeats = pattern_of(traffic).resends_answers
     tools = traffic.tools or (traffic.cache.tools if traffic.cache else 0)
     return traffic.prompt_file is None and not (grows or repeats or tools)
 
@@ -53,17 +52,11 @@ def _own_words(traffic: Traffic) -> bool:
 def begins(scenario: Scenario, guard: Guard) -> Callable[[Turn], bool]:
     """Whether there is room for the calls with which a request begins."""
 
+    patterns = {name: pattern_of(traffic) for name, traffic in scenario.traffic.items()}
+
     def admits(turn: Turn) -> bool:
-        traffic, tokens = scenario.traffic[turn.asked.traffic], turn.asked.output_tokens
-        model = traffic.model or scenario.target.model
-        if traffic.pattern == "batch":
-            submit = Call(turn.prompts[0], tokens, kind=BATCH_SUBMIT, batch=turn.prompts)
-            return guard.admits([submit], model, more_calls=2)  # to poll it, and to fetch it
-        thinking = traffic.thinking_tokens
-        calls = [Call(p, tokens, thinking=traffic.thinking, thinking_tokens=thinking) for p in turn.prompts]
-        twice = traffic.pattern == "progressive" or (
-            traffic.pattern == "structured" and traffic.structured.mode == "two_calls"
-        )
-        return guard.admits(calls, model, more_calls=int(twice))
+        pattern = patterns[turn.asked.traffic]
+        calls, more = pattern.first_calls(turn.prompts, turn.asked.output_tokens)
+        return guard.admits(calls, pattern.traffic.model or scenario.target.model, more_calls=more)
 
     return admits

@@ -17,9 +17,9 @@ from gevent import get_hub, getcurrent
 from gevent.event import Event as Signal
 
 from tailgauge.clock import monotonic_ns
-from tailgauge.patterns.events import Ask, MakePattern
-from tailgauge.patterns.settings import Traffic
-from tailgauge.patterns.table import PATTERNS
+from tailgauge.patterns.events import Request
+from tailgauge.patterns.pattern import Pattern
+from tailgauge.patterns.table import pattern_of
 from tailgauge.prompts import Maker
 from tailgauge.rows.schema import CENSORED, CLIENT_DROP
 from tailgauge.schedule.schedule import Planned
@@ -46,8 +46,7 @@ _LOOK_S = 0.02  # between two looks at what is still open
 class Kind:
     """A traffic table at work in this worker: its pattern, and what its requests share."""
 
-    traffic: Traffic
-    make: MakePattern
+    pattern: Pattern
     gates: Gates
 
 
@@ -67,10 +66,7 @@ class Dispatcher:
         self._scenario, self._makers, self._attempts = scenario, makers, attempts
         self._recorder, self._counters = recorder, counters
         self._on_ended, self._on_bug = on_ended, on_bug
-        self._kinds = {
-            name: Kind(traffic, PATTERNS[traffic.pattern](traffic), Gates())
-            for name, traffic in scenario.traffic.items()
-        }
+        self._kinds = {name: Kind(pattern_of(traffic), Gates()) for name, traffic in scenario.traffic.items()}
         self._until_ns = int(scenario.stages.duration_s * 1e9)
         self._waiting: list[Turn] = []
         self._coming: list[Turn] = []  # later turns whose prompts are still to be made
@@ -171,9 +167,9 @@ class Dispatcher:
     ) -> Drive:
         seed, request_id = self._scenario.seed, turn.request_id
         tokens = turn.asked.output_tokens
-        ask = Ask(request_id, scheduled, turn.prompts, tokens, draw(seed, request_id), seed)
+        request = Request(request_id, scheduled, turn.prompts, tokens, draw(seed, request_id), seed)
         origin = Origin(request_id, stage, turn.asked.traffic, scheduled)
-        return Drive(kind.make(ask), origin, self._attempts, kind.gates, over)
+        return Drive(kind.pattern.steps(request), origin, self._attempts, kind.gates, over)
 
     def _over(self, turn: Turn, stage: str, scheduled: int, dispatched: int, drive: Drive) -> None:
         """A request has ended; runs where its last event happened, be that the hub."""

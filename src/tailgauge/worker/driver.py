@@ -20,11 +20,11 @@ from tailgauge.patterns.events import (
     Event,
     Give,
     Given,
-    Pattern,
     Queued,
     Send,
     Sent,
     Step,
+    Steps,
     Take,
     Taken,
     Wait,
@@ -64,7 +64,7 @@ class Drive:
 
     def __init__(
         self,
-        pattern: Pattern,
+        steps: Steps,
         origin: Origin,
         attempts: Starts,
         gates: Gates,
@@ -74,7 +74,7 @@ class Drive:
         self.done: Done | None = None
         self.bug: Exception | None = None
         self.calls: dict[int, list[Closable]] = {}
-        self._pattern, self._origin, self._attempts = pattern, origin, attempts
+        self._steps, self._origin, self._attempts = steps, origin, attempts
         self._gates, self._on_over = gates, on_over
         self._timing = hub_time() if timing is None else timing
         self._heard: deque[Event] = deque()
@@ -121,11 +121,11 @@ class Drive:
     def _run(self, *, begin: bool = False) -> None:
         self._running = True
         try:
-            step = next(self._pattern) if begin else None
+            step = next(self._steps) if begin else None
             while True:
                 answer = self._next() if step is None else self._do(step)
                 if answer is not None:
-                    step = self._pattern.send(answer)
+                    step = self._steps.send(answer)
                 elif step is None:
                     return
                 else:
@@ -218,7 +218,7 @@ class Drive:
         self.done = done
         self._disarm()
         try:
-            self._pattern.close()
+            self._steps.close()
         except Exception as error:  # noqa: BLE001 - as above
             self.bug = self.bug or error
         self._abort(CENSORED if self._closing else CANCELLED)

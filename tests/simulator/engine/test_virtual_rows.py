@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from simulator.engine.measuring import alike, poisson_ns
 
-from tailgauge.patterns.settings import Traffic
+from tailgauge.patterns.table import Traffic
 from tailgauge.rows.schema import TABLES, columns
 from tailgauge.schedule.plan import plan
 from tailgauge.schedule.settings import Arrival

@@ -9,7 +9,6 @@ import gevent
 
 from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Ended
-from tailgauge.patterns.table import PATTERNS
 from tailgauge.prompts import Maker
 from tailgauge.rows.schema import TURNS
 from tailgauge.scenario.model import parse
@@ -91,13 +90,12 @@ class Bench:
         self.told: list[Any] = []
         self.bugs: list[str] = []
         makers = {name: Maker(scenario.seed, traffic, name) for name, traffic in scenario.traffic.items()}
-        usual = PATTERNS["streaming"]
-        PATTERNS["streaming"] = (lambda _: pattern) if pattern else usual
         self.dispatcher = Dispatcher(
             scenario, makers, self.attempts, self.recorder, self.counters,
             lambda *ended: self.told.append(ended), lambda error: self.bugs.append(repr(error)),
         )  # fmt: skip
-        PATTERNS["streaming"] = usual
+        for kind in self.dispatcher._kinds.values() if pattern else ():
+            kind.pattern.steps = pattern
         self.start_at_ns = monotonic_ns() + 20 * MS
 
     def run(self) -> None:

@@ -11,9 +11,9 @@ from transport.scripts.scripted_server import SSE, Server, chunk, stopwatch
 
 from tailgauge.call import MAIN, Call, Prompt
 from tailgauge.clock import monotonic_ns
-from tailgauge.patterns.events import Ask, Done, Ended, Send, Wait
-from tailgauge.patterns.settings import Hedge, Traffic
-from tailgauge.patterns.table import PATTERNS
+from tailgauge.patterns.events import Done, Ended, Request, Send, Wait
+from tailgauge.patterns.settings import Hedge
+from tailgauge.patterns.table import PATTERNS, Traffic
 from tailgauge.protocols.settings import Target
 from tailgauge.protocols.target import Endpoint
 from tailgauge.transport.connection import Connection
@@ -26,7 +26,7 @@ from tailgauge.worker.request_ref import Origin
 STREAM = (Path(__file__).parents[2] / "protocols" / "captures" / "llamacpp_messages.sse").read_bytes()
 HEDGED = PATTERNS["hedged"](
     Traffic(pattern="hedged", hedge=Hedge(policy="immediate", budget_share=1.0, throttle_tokens=0.0))
-)
+).steps
 
 
 class Rows:
@@ -40,7 +40,7 @@ class Rows:
         """Counted in the row."""
 
 
-def both(ask: Ask) -> Any:
+def both(ask: Request) -> Any:
     """The control: two copies, both read to their ends."""
     for _ in range(2):
         yield Send(Call(ask.prompt, ask.output_tokens))
@@ -68,7 +68,7 @@ def made(make: Any) -> Any:
     attempts = Attempts("run-1", {MAIN: endpoint}, rows, Counters(), 5.0)
     attempts.warm_up()
     over: list[int] = []
-    ask = Ask(0, monotonic_ns(), (Prompt.of("some words"),), 7)
+    ask = Request(0, monotonic_ns(), (Prompt.of("some words"),), 7)
     origin = Origin(0, "steady", "chat", ask.scheduled_at_ns)
     drive = Drive(make(ask), origin, attempts, Gates(), lambda _: over.append(monotonic_ns()))
     drive.begin()

@@ -99,9 +99,9 @@ def _file(run: Json) -> Path:
     return beside if beside.is_file() else Path(named)
 
 
-def cost(calls: pd.DataFrame, by: Tariff, *, batch: bool, without_usage: int) -> Cost | None:
+def cost(calls: pd.DataFrame, by: Tariff, *, price_share: float, without_usage: int) -> Cost | None:
     """Cost of these calls; None where none has a price."""
-    factor = pricing.BATCH_FACTOR if batch else Fraction(1)
+    factor = Fraction(price_share)
     zero = Fraction(0)
     total, paid, uncached, priced = zero, zero, zero, 0
     saved, without = np.zeros(len(calls)), np.zeros(len(calls))

@@ -97,8 +97,9 @@ def cache(frames: Frames) -> list[Cache]:
     for name, rows in every.groupby("traffic"):
         of = rows[rows["counted"]]
         if (of["prefix"].notna() | of["hit"] | (of["created"] > 0)).any():
-            batch, without = patterns.get(name) == "batch", int(measured.get(name, 0)) - len(of)
-            found.append(_cache(str(name), rows, known, by, batch=batch, without_usage=without))
+            facts, without = frames.run["patterns"].get(patterns.get(name), {}), int(measured.get(name, 0)) - len(of)
+            share = facts.get("price_share", 1.0)
+            found.append(_cache(str(name), rows, known, by, price_share=share, without_usage=without))
     return found
 
 
@@ -109,11 +110,11 @@ def _salted(run: Json) -> set[str]:
 
 
 def _cache(
-    name: str, rows: pd.DataFrame, known: CacheSettings, by: Tariff, *, batch: bool, without_usage: int
+    name: str, rows: pd.DataFrame, known: CacheSettings, by: Tariff, *, price_share: float, without_usage: int
 ) -> Cache:
     of = rows[rows["counted"]]
     aged = shares.expiry(rows, sliding=known.sliding)
-    spent = cost(of, by, batch=batch, without_usage=without_usage)
+    spent = cost(of, by, price_share=price_share, without_usage=without_usage)
     return Cache(
         traffic=name,
         calls=len(of),

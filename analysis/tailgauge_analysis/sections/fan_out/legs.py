@@ -15,7 +15,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.metrics.answers import FAN_OUT
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import Floats, Ints
 from tailgauge_analysis.text.json_values import Json, table
@@ -68,7 +67,7 @@ class Legs:
 def legs(scenario: Json, steady: Steady) -> list[Legs]:
     """Every traffic table with fan-outs, by name."""
     tables = table(scenario, "traffic")
-    requests = steady.requests[steady.requests["pattern"] == FAN_OUT]
+    requests = steady.requests[steady.requests["answer"] == schema.JOIN]
     by_name = dict(iter(steady.attempts.groupby("traffic", observed=True)))
     found = []
     for name, rows in requests.groupby("traffic", observed=True):

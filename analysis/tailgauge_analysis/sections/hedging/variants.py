@@ -120,7 +120,7 @@ def arms(frames: Frames, of_target: Steady) -> list[Arm]:
     rows = rows[list(dict.fromkeys([*KEYS, "traffic", "cause", "of_attempt", *OF_COPY]))]
     rows = rows.sort_values("sent_at_ns", kind="stable")
     by_name = {str(name): of for name, of in rows.groupby("traffic", observed=True)}
-    controls = {name: _control(tables, name, present) for name in hedging}
+    controls = {name: _control(frames.run, name, present) for name in hedging}
     found = [
         _Arm(frames, of_target, name, table(tables, name), by_name[name])
         for name in [*dict.fromkeys(control for control in controls.values() if control), *hedging]
@@ -136,20 +136,22 @@ def _policy(traffic: Json) -> str:
     return str(table(traffic, "hedge").get("policy", OFF))
 
 
-def _control(tables: Json, name: str, names: list[str]) -> str | None:
+def _control(run: Json, name: str, names: list[str]) -> str | None:
     """The table that differs by hedging alone and does not hedge."""
-    shape = _shape(table(tables, name))
+    tables, patterns = table(run["scenario"], "traffic"), run["patterns"]
+    shape = _shape(table(tables, name), patterns)
     for other in names:
         traffic = table(tables, other)
-        if traffic and _policy(traffic) == OFF and _shape(traffic) == shape:
+        if traffic and _policy(traffic) == OFF and _shape(traffic, patterns) == shape:
             return other
     return None
 
 
-def _shape(traffic: Json) -> Json:
-    """What two arms must have alike; `hedged` without a hedge is `streaming`."""
+def _shape(traffic: Json, patterns: Json) -> Json:
+    """What two variants must have alike; `hedged` without a hedge is like `streaming`."""
     kept = {k: v for k, v in traffic.items() if k not in {"hedge", "weight", "tags"}}
-    return {**kept, "pattern": "streaming"} if kept.get("pattern") == "hedged" else kept
+    facts = patterns.get(str(kept.get("pattern")), {})
+    return {**kept, "pattern": facts.get("like") or kept.get("pattern")}
 
 
 class _Arm:

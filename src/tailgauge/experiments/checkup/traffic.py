@@ -11,7 +11,8 @@ from typing import Any
 
 from tailgauge.errors import UsageError
 from tailgauge.experiments.steps import Base
-from tailgauge.patterns.settings import Traffic
+from tailgauge.patterns.table import Traffic, pattern_of
+from tailgauge.rows.schema import JOIN, TURNAROUND
 
 KEPT = (
     "prompt_tokens", "prompt_sigma", "output_tokens", "output_sigma", "prompt_file", "tags", "model", "thinking",
@@ -32,7 +33,8 @@ class Tested:
     @property
     def legs(self) -> int | None:
         """How many calls the user's own requests have; None where it is one."""
-        return self.table.fan_out.total if self.table.pattern == "fan_out" else None
+        pattern = pattern_of(self.table)
+        return len(pattern.prompt_sizes(1)) if pattern.answer == JOIN else None
 
     @property
     def left_share(self) -> float:
@@ -59,7 +61,7 @@ def tested(base: Base) -> Tested:
             f"{base.path}: target.protocol: 'sse' has no words for whole answers and marks, which a checkup compares: "
             "expected 'anthropic' or 'openai'"
         )
-    able = {name: one for name, one in scenario.traffic.items() if one.pattern != "batch"}
+    able = {name: one for name, one in scenario.traffic.items() if pattern_of(one).answer != TURNAROUND}
     if not able:
         raise UsageError(f"{base.path}: traffic: expected a table that is no batch: a checkup times answers")
     name = max(able, key=lambda one: able[one].weight)

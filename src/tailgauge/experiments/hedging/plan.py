@@ -22,6 +22,8 @@ from tailgauge.experiments.hedging.load import Load, Turns, load
 from tailgauge.experiments.ledger import RUN_S
 from tailgauge.experiments.reading import Reading
 from tailgauge.experiments.steps import Base
+from tailgauge.patterns.table import pattern_of
+from tailgauge.rows.schema import JOIN
 from tailgauge.scenario.experiment import Experiment as Asked
 from tailgauge.scenario.experiment import Headroom as Search
 from tailgauge.scenario.experiment import Hedging as Table
@@ -105,7 +107,8 @@ class HedgingCrossover:
         if "crossover" not in told:
             assert self._search is not None  # only its steps have none
             return self._search.look(step, reading)
-        metric = "join_sched" if self._scenario.traffic[self._tested].pattern == "fan_out" else "e2e_sched"
+        is_joined = pattern_of(self._scenario.traffic[self._tested]).answer == JOIN
+        metric = "join_sched" if is_joined else "e2e_sched"
         turns = Turns(OFF, ON, self._block_s, self._table.washout_s, metric)
         return load(float(told["arrival.rate_per_s"]), reading, turns)
 

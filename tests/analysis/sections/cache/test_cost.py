@@ -179,8 +179,8 @@ class TestRow17:
 class TestCost:
     PRICE = Price(pd.Timestamp("2026-01-01").date(), tuple(map(Fraction, ("3", "3.75", "6", "0.3", "15"))))
 
-    def of(self, told, batch=False, price=lambda model: TestCost.PRICE if model == "m" else None):
-        return cost(told, Tariff("USD", price), batch=batch, without_usage=0)
+    def of(self, told, price_share=1.0, price=lambda model: TestCost.PRICE if model == "m" else None):
+        return cost(told, Tariff("USD", price), price_share=price_share, without_usage=0)
 
     def test_to_the_cent(self):
         told = rows((0, 0, 90_000, {}), (1, 90_000, 0, {}), (2, 90_000, 0, {}))
@@ -190,7 +190,7 @@ class TestCost:
             Fraction("0.00003") + Fraction("0.000075")
         )
         assert found.saved == 2 * Fraction("0.243") - Fraction("0.0675")
-        assert self.of(told, batch=True).total == found.total / 2
+        assert self.of(told, price_share=0.5).total == found.total / 2
         assert [(one.ttl, one.uses) for one in found.break_even] == [("5m", 2)]
 
     def test_an_hour_costs_more_and_long_prompts_have_their_own_rates(self):

@@ -1,0 +1,113 @@
+"""What a traffic pattern is: one class, one row of the table. Its defaults are those of one streamed call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tailgauge.call import MAIN, THINKING, THINKING_BUDGETS, TOOLS, WHOLE_ANSWERS, Call, Prompt
+from tailgauge.patterns.events import Request, Steps
+from tailgauge.patterns.policies import Policies
+from tailgauge.patterns.settings import TrafficSettings
+from tailgauge.rows.schema import SINGLE
+from tailgauge.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Calls and tokens of a number of requests, without hedges and retries."""
+
+    calls: int
+    prompts: int  # that carry the shared prefix
+    input_tokens: int
+    output_tokens: int
+    is_bound: bool = True  # False: how many more calls follow is not known beforehand
+
+
+class Pattern:
+    """One traffic pattern at work for one traffic table in one worker; its requests share the policies."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]  # documents the choice in the key `pattern`
+    settings_type: ClassVar[type[Table] | None] = None  # the table `[traffic.NAME.<name>]`
+    uses: ClassVar[frozenset[str]] = frozenset({"retry"})  # of the keys in table.OPTIONAL
+    protocol_needs: ClassVar[frozenset[str]] = frozenset()  # whatever the settings; see `needs`
+    answer: ClassVar[str] = SINGLE  # what counts as the answer of a request; see rows.schema
+    price_share: ClassVar[float] = 1.0  # of the list price
+    like: ClassVar[str | None] = None  # a pattern that sends the same requests, given the same settings
+    no_dry_run: ClassVar[str] = ""  # why a dry run refuses it
+    dry_run_note: ClassVar[str] = ""  # what a dry run leaves out
+    settings: Any
+
+    def __init__(self, traffic: TrafficSettings) -> None:
+        self.traffic, self.policies = traffic, Policies(traffic)
+        self.settings = getattr(traffic, self.name, None)
+
+    def steps(self, request: Request) -> Steps:
+        """What one request does."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Raise ValueError where the traffic table lacks what the pattern needs."""
+
+    def needs(self) -> Iterator[tuple[str, str]]:
+        """What the calls need of the protocol, with the key of the traffic table that makes it so."""
+        traffic, cache = self.traffic, self.traffic.cache
+        yield from (("pattern", need) for need in sorted(self.protocol_needs))
+        if traffic.thinking != "off":
+            yield "thinking", THINKING
+        if traffic.thinking == "enabled":
+            yield "thinking", THINKING_BUDGETS
+        if traffic.tools:
+            yield "tools", TOOLS
+        if not traffic.stream:
+            yield "stream", WHOLE_ANSWERS
+        if cache is not None and cache.tools:
+            yield "cache.tools", TOOLS
+        if cache is not None and cache.pre_warm:
+            yield "cache.pre_warm", WHOLE_ANSWERS
+
+    def models(self) -> list[tuple[str, str | None]]:
+        """Target and model of every kind of call; None: the target's model."""
+        traffic = self.traffic
+        found: list[tuple[str, str | None]] = [(MAIN, traffic.model)]
+        if traffic.hedge.policy != "off":
+            found.append((traffic.hedge.target, traffic.model))
+        if traffic.fallback.after_s is not None:
+            found.append((traffic.fallback.target, traffic.fallback.model))
+        return found
+
+    def prompt_sizes(self, prompt_tokens: int) -> list[int]:
+        """Tokens of each prompt of a request for which the schedule drew `prompt_tokens`."""
+        return [prompt_tokens]
+
+    def demand(self, requests: int, input_tokens: int, output_tokens: int) -> Demand:
+        """What so many requests need, of which the schedule plans so many tokens."""
+        return Demand(requests, requests, input_tokens, output_tokens)
+
+    def first_calls(self, prompts: Sequence[Prompt], output_tokens: int) -> tuple[list[Call], int]:
+        """The calls with which a request begins, and how many are certain to follow them."""
+        return [self.call(prompt, output_tokens) for prompt in prompts], 0
+
+    @property
+    def resends_answers(self) -> bool:
+        """Whether a later call of a request carries the answer of an earlier one."""
+        return False
+
+    def call(self, prompt: Prompt, max_tokens: int) -> Call:
+        """One call with this prompt."""
+        traffic = self.traffic
+        enabled = traffic.thinking == "enabled"
+        return Call(
+            prompt,
+            max_tokens,
+            model=traffic.model,
+            stream=traffic.stream,
+            thinking=traffic.thinking,
+            # The answer's limit may come from a prompt file or be drawn, and must be more than the thinking's.
+            thinking_tokens=max(1, min(traffic.thinking_tokens, max_tokens - 1)) if enabled else 0,
+            use_tool=traffic.tools > 0,
+            keep_text=traffic.session.turns_mean > 1 and traffic.session.grow,
+            bytes_per_s=traffic.reader.bytes_per_s,
+        )

@@ -1,0 +1,231 @@
+"""Whether a call that failed is sent again, whether a second copy of a call is sent, and when.
+
+Pure: times and draws are passed in. One `Policies` serves all calls of a traffic table in a worker.
+
+Budget     Each call gives a share of a token, each additional call takes a whole one, and the bucket begins full. It is
+           counted in whole billionths, so that  taken <= burst + share * calls  holds exactly at any time.
+
+Retries
+    may be retried   rate_limited, overloaded, server_error, connect_error, and a timeout, all before any content. The
+                     target's `x-should-retry` decides where it is sent
+    never            after content: the user has seen it. Nor a wrong request, a broken stream or an answer
+    polite           begins at  t_failed + retry_after + U(0, min(cap, base * 2^n)),  n = 0 at the first retry;
+                     without a retry-after the jitter alone. Not if that is after the request's deadline, and only with
+                     a token of the budget
+    naive            begins at  t_failed + naive_wait, whatever the target requested; no budget, no deadline
+A spend limit that is used up is a 429 without `retry-after`. Only its error code differs, and neither the code nor its
+text is read: without `x-should-retry: false` it is retried as any other.
+
+Hedges
+    due          the first copy was sent and has brought no content for the delay. Headers do not count: servers send
+                 them early
+    delay        fixed, single_r: `delay_ms`, the latter for a share of the calls; immediate: 0; adaptive: the quantile
+                 of the times to the first content in this window and the one before, `delay_ms` until enough was seen
+    held         although due, no copy is sent: `retry`, the call was sent again already, as after a 429 or 529;
+                 `pushback`, the target named a time to come back that has not come; `throttle`; `budget`
+    throttle     `throttle_tokens` at first; an answer gives `throttle_ratio`, a 429, 529 or timeout takes 1; no copy
+                 unless more than half are left
+What `adaptive` sees: a first copy that brought content, with its time since sent; and one that was closed because the
+second was faster, or timed out, with the time that it had waited. The latter is a censored observation, counted at its
+lower bound. That does no harm for long: a quantile depends only on which side of it an observation lies, and a call is
+closed only after it waited the whole delay. A delay that is right stays right, one that is too long is right in the
+next window, and one that is too short moves up: for exponential times with quantile q from d to (q + d) / 2. What
+failed, and what was closed for other reasons, does not count.
+
+Sources: full jitter from "Exponential Backoff And Jitter" (AWS), put above the floor because plain full jitter falls
+below `retry-after`; the budget from gRPC's retry throttling and Finagle's; classes as the providers' SDKs retry them;
+Dean & Barroso, "The Tail at Scale"; Kaler et al. 2017 (SingleR); gRPC proposal A6 (throttle, pushback).
+"""
+
+from __future__ import annotations
+
+import math
+
+from tailgauge import quantile_sketch
+from tailgauge.patterns.settings import Hedge, Retry, TrafficSettings
+from tailgauge.rows.schema import (
+    CLIENT_ERROR,
+    CONNECT_ERROR,
+    EMPTY,
+    OK,
+    OVERLOADED,
+    RATE_LIMITED,
+    SERVER_ERROR,
+    TIMEOUT,
+)
+
+_TOKEN = 1_000_000_000
+_STRAIN = frozenset({RATE_LIMITED, OVERLOADED, TIMEOUT})
+_REFRESH_NS = 100_000_000  # the quantile is worked out anew at most ten times a second
+RETRYABLE = frozenset({RATE_LIMITED, OVERLOADED, SERVER_ERROR, CONNECT_ERROR, TIMEOUT})
+
+
+class Budget:
+    """A token bucket that calls fill."""
+
+    __slots__ = ("_burst", "_level", "_share")
+
+    def __init__(self, share: float, burst: float) -> None:
+        self._share, self._burst = round(share * _TOKEN), round(burst * _TOKEN)
+        self._level = self._burst
+
+    def give(self) -> None:
+        """A call was made."""
+        self._level = min(self._burst, self._level + self._share)
+
+    def take(self) -> bool:
+        """Take a token for an additional call, if there is one."""
+        if self._level < _TOKEN:
+            return False
+        self._level -= _TOKEN
+        return True
+
+
+def may_retry(ended: str, should_retry: bool | None) -> bool:
+    """Whether a call that ended like this, before any content, may be sent again."""
+    if should_retry is not None and ended in RETRYABLE | {CLIENT_ERROR}:
+        return should_retry
+    return ended in RETRYABLE
+
+
+class Retrier:
+    """The retry policy of one traffic table, with its budget."""
+
+    def __init__(self, table: Retry) -> None:
+        self._table = table
+        self._budget = Budget(table.budget_share, table.budget_burst)
+
+    def called(self) -> None:
+        """A call was made that is no retry; the budget grows."""
+        self._budget.give()
+
+    def begins_at_ns(
+        self,
+        ended: str,
+        at_ns: int,
+        retry_after_s: float | None,
+        should_retry: bool | None,
+        *,
+        retries: int,
+        scheduled_at_ns: int,
+        draw: float,
+    ) -> int | None:
+        """When the next attempt of a call that failed at `at_ns` begins; None: never. Takes from the budget.
+
+        `retries` have been made, the request was scheduled at `scheduled_at_ns`, `draw` is uniform in [0, 1).
+        """
+        table = self._table
+        if table.policy == "none" or retries >= table.max_retries or not may_retry(ended, should_retry):
+            return None
+        if table.policy == "naive":
+            return at_ns + round(table.naive_wait_s * 1e9)
+        jitter_ns = draw * min(table.cap_s, table.base_s * 2.0**retries) * 1e9
+        begins = at_ns + math.ceil((retry_after_s or 0.0) * 1e9) + round(jitter_ns)
+        if begins > scheduled_at_ns + round(table.deadline_s * 1e9) or not self._budget.take():
+            return None
+        return begins
+
+
+class Hedger:
+    """The hedging policy of one traffic table, with all that its calls have in common."""
+
+    def __init__(self, table: Hedge) -> None:
+        self._table = table
+        self._budget = Budget(table.budget_share, table.budget_burst)
+        self._tokens = table.throttle_tokens
+        self._back_at_ns: dict[str, int] = {}  # by target: when it accepts calls again
+        self._seen = Recent(round(table.window_s * 1e9), table.quantile)
+
+    @property
+    def draws(self) -> bool:
+        """Whether `due_at_ns` uses its draw."""
+        return self._table.policy == "single_r"
+
+    @property
+    def target(self) -> str:
+        """Where a copy goes."""
+        return self._table.target
+
+    def called(self) -> None:
+        """A call was made that is no copy; the budget grows."""
+        self._budget.give()
+
+    def due_at_ns(self, sent_at_ns: int, draw: float) -> int | None:
+        """When a call sent then is due for a copy; None: never. `draw` is uniform in [0, 1)."""
+        policy = self._table.policy
+        if policy == "off" or (policy == "single_r" and draw >= self._table.probability):
+            return None
+        if policy == "immediate":
+            return sent_at_ns
+        if policy == "adaptive" and self._seen.count(sent_at_ns) >= self._table.warm_up:
+            return sent_at_ns + self._seen.quantile_ns(sent_at_ns)
+        return sent_at_ns + round(self._table.delay_ms * 1e6)
+
+    def take(self, now_ns: int, *, retried: bool) -> str | None:
+        """Take a copy from the budget; or why not (schema.HEDGE_HELD)."""
+        if retried:
+            return "retry"
+        if now_ns < self._back_at_ns.get(self._table.target, 0):
+            return "pushback"
+        if self._table.throttle_tokens and self._tokens <= self._table.throttle_tokens / 2:
+            return "throttle"
+        return None if self._budget.take() else "budget"
+
+    def waited(self, time_ns: int, now_ns: int) -> None:
+        """A first copy brought content after this time, or was closed or timed out when it had waited as long."""
+        if self._table.policy == "adaptive":
+            self._seen.add(time_ns, now_ns)
+
+    def ended(self, ended: str, at_ns: int, retry_after_s: float | None, target: str) -> None:
+        """A call ended, of whatever cause."""
+        if ended in {OK, EMPTY}:
+            self._tokens = min(self._table.throttle_tokens, self._tokens + self._table.throttle_ratio)
+        elif ended in _STRAIN:
+            self._tokens = max(0.0, self._tokens - 1)
+        if retry_after_s:
+            back = at_ns + round(retry_after_s * 1e9)
+            self._back_at_ns[target] = max(back, self._back_at_ns.get(target, 0))
+
+
+class Recent:
+    """A quantile of the times seen in the current window and the one before."""
+
+    def __init__(self, window_ns: int, quantile: float) -> None:
+        self._window_ns, self._p = window_ns, quantile
+        self._now: quantile_sketch.Bins = {}
+        self._before: quantile_sketch.Bins = {}
+        self._number = 0  # of the current window since time 0
+        self._known_ns: tuple[int, int] | None = None  # when the quantile was worked out, and its value
+
+    def add(self, time_ns: int, now_ns: int) -> None:
+        """Count a time."""
+        self._turn(now_ns)
+        quantile_sketch.add(self._now, time_ns / 1e6)
+
+    def count(self, now_ns: int) -> int:
+        """How many times count."""
+        self._turn(now_ns)
+        return sum(self._now.values()) + sum(self._before.values())
+
+    def quantile_ns(self, now_ns: int) -> int:
+        """The quantile, within 1%; 0 without times."""
+        self._turn(now_ns)
+        if self._known_ns is None or not 0 <= now_ns - self._known_ns[0] < _REFRESH_NS:
+            recent = dict(self._before)
+            quantile_sketch.merge(recent, self._now)
+            self._known_ns = (now_ns, round((quantile_sketch.quantile(recent, self._p) or 0.0) * 1e6))
+        return self._known_ns[1]
+
+    def _turn(self, now_ns: int) -> None:
+        number = now_ns // self._window_ns
+        if number > self._number:
+            self._before = self._now if number == self._number + 1 else {}
+            self._now, self._number, self._known_ns = {}, number, None
+
+
+class Policies:
+    """What all calls of a traffic table share in one worker."""
+
+    def __init__(self, traffic: TrafficSettings) -> None:
+        self.retrier = Retrier(traffic.retry)
+        self.hedger = Hedger(traffic.hedge)
