@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailgauge.call import ASSISTANT, USER, Prompt
-from tailgauge.patterns.settings import Traffic
+from tailgauge.patterns.table import Traffic
 from tailgauge.prompts import Maker
 from tailgauge.prompts.words import text
 from tailgauge.rows.schema import TURNS

@@ -97,7 +97,10 @@ def cache(frames: Frames) -> list[Cache]:
     for name, rows in every.groupby("traffic"):
         of = rows[rows["counted"]]
         if (of["prefix"].notna() | of["hit"] | (of["created"] > 0)).any():
-            facts, without = frames.run["patterns"].get(patterns.get(name), {}), int(measured.get(name, 0)) - len(of)
+            facts, without = (
+                frames.run["patterns"].get(patterns.get(name), {}),
+                int(measured.get(name, 0)) - len(of),
+            )
             share = facts.get("price_share", 1.0)
             found.append(_cache(str(name), rows, known, by, price_share=share, without_usage=without))
     return found
