@@ -1,7 +1,7 @@
 """The words that Tailgauge does not use, what it says instead, and where a tree uses them all the same.
 
 Identifiers, file names, columns, JSON keys, options and headings are split at `_`, `-`, `.` and capitals; each part is
-compared with WORDS. Prose (docs, help, report texts, messages, docstrings, comments) is searched for PHRASES.
+compared with WORDS. Prose (docs, names of tests, help, report texts, messages, docstrings, comments) is searched for PHRASES.
 """
 
 from __future__ import annotations
@@ -113,6 +113,13 @@ IDENTIFIER = re.compile(r"-{0,2}[A-Za-z_][A-Za-z0-9_]*([.-][A-Za-z0-9_]+)*")
 HEADING = re.compile(r"^\s*#{1,6} +(.+)$|<(?:h[1-6]|caption|summary|th)\b[^>]*>(.+?)<", re.MULTILINE)
 
 
+# What is right in its place: (word, regular expression of the path, reason).
+EXCEPTIONS: list[tuple[str, str, str]] = [
+    (r".*", r"tests/project/(test_)?words\.py", "the table itself"),
+    (r".*", r"CHANGELOG\.md", "history"),
+]  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
     """One use of a word: where it stands, the name or sentence, the word in it, what to write instead."""
@@ -164,7 +171,10 @@ def scan(root: Path, path: Path) -> Iterator[Finding]:
 def _python(name: str, text: str) -> Iterator[Finding]:
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         line = token.start[0]
-        if token.type == tokenize.NAME and not keyword.iskeyword(token.string):
+        if token.type == tokenize.NAME and token.string.startswith("test_"):  # a sentence, not a name
+            for _, phrase, instead in in_prose(token.string.replace("_", " ")):
+                yield Finding(name, line, token.string, phrase, instead)
+        elif token.type == tokenize.NAME and not keyword.iskeyword(token.string):
             for word, instead in in_name(token.string):
                 yield Finding(name, line, token.string, word, instead)
         elif token.type == tokenize.COMMENT:
@@ -195,6 +205,14 @@ def _document(name: str, text: str) -> Iterator[Finding]:
     lines = text.split("\n")
     for line, phrase, instead in in_prose(text):
         yield Finding(name, line + 1, lines[line].strip()[:100], phrase, instead)
+
+
+def is_excepted(finding: Finding, exceptions: list[tuple[str, str, str]] = EXCEPTIONS) -> bool:
+    """Whether one of the exceptions covers a finding: its word and its path both match."""
+    return any(
+        re.fullmatch(word, finding.word, re.IGNORECASE) and re.fullmatch(path, finding.path)
+        for word, path, _ in exceptions
+    )
 
 
 def scan_tree(root: Path, *places: str) -> list[Finding]:
