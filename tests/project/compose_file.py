@@ -1,4 +1,4 @@
-"""docker-compose.yml as a test reads it: variables put in, and a service as the words of its command.
+"""docker-compose.yml as a test reads it: variables put in, and a service as the arguments of its command.
 
 Rule: no engine is needed. The little of Compose's language that the file uses is done here, and test_compose.py holds it
 to what docker-compose itself makes of the file.
@@ -30,7 +30,7 @@ def services(checkout: Path, given: Mapping[str, str]) -> dict[str, dict[str, An
     return _put_in(loaded["services"], given)
 
 
-def words(service: Mapping[str, Any]) -> list[str]:
+def command_line(service: Mapping[str, Any]) -> list[str]:
     """Program and arguments that a container of the service starts with."""
     command = service["command"]
     arguments = shlex.split(command) if isinstance(command, str) else command
@@ -44,7 +44,7 @@ def free_port() -> int:
 
 
 def on_this_machine(line: list[str], endpoint: int, master: int, folder: Path) -> list[str]:
-    """The same words, with the services' names and ports as two ports of this machine, and the volumes in `folder`."""
+    """The same arguments, with the services' names and ports as two ports of this machine, and the volumes in `folder`."""
     places = {
         r"\b(endpoint|master):": "127.0.0.1:",
         r"^0\.0\.0\.0": "127.0.0.1",

@@ -11,13 +11,13 @@ def stages(checkout: Path) -> list[list[list[str]]]:
     text = (checkout / "Dockerfile").read_text(encoding="utf-8")
     lines = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)).splitlines()
     found: list[list[list[str]]] = []
-    for words in filter(None, map(str.split, lines)):
-        if words[0] == "FROM":
+    for line in filter(None, map(str.split, lines)):
+        if line[0] == "FROM":
             found.append([])
-        found[-1].append(words)
+        found[-1].append(line)
     return found
 
 
 def copied(checkout: Path) -> list[str]:
     """Files and folders of the checkout that the first stage copies."""
-    return [source for words in stages(checkout)[0] if words[0] == "COPY" for source in words[1:-1]]
+    return [source for line in stages(checkout)[0] if line[0] == "COPY" for source in line[1:-1]]

@@ -31,13 +31,18 @@ def test_its_commands_and_options_exist(jobs):
     found = commands(jobs)
 
     assert len(found) == 2
-    for _, name, *words in found:
+    for _, name, *arguments in found:
         known = {option for one in cli.commands[name].params for option in one.opts}
-        assert {word for word in words if word.startswith("--")} <= known
+        assert {word for word in arguments if word.startswith("--")} <= known
 
 
 def test_its_overrides_are_keys_of_the_scenario(jobs):
-    sets = [words[i + 1] for words in commands(jobs) for i, word in enumerate(words) if word == "--set"]
+    sets = [
+        arguments[i + 1]
+        for arguments in commands(jobs)
+        for i, word in enumerate(arguments)
+        if word == "--set"
+    ]
 
     assert sets
     for text in sets:

@@ -24,7 +24,7 @@ CLAIMS = (
 )
 
 
-@pytest.mark.parametrize(("words", "value", "bounds"), CLAIMS)
-def test_the_number_is_right_and_stands_there(claims, words, value, bounds):
-    assert words in claims
+@pytest.mark.parametrize(("sentence", "value", "bounds"), CLAIMS)
+def test_the_number_is_right_and_on_the_page(claims, sentence, value, bounds):
+    assert sentence in claims
     assert bounds[0] <= value <= bounds[1]

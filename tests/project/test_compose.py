@@ -9,7 +9,7 @@ import shutil
 
 import pytest
 import yaml
-from project.compose_file import ENTRY_POINT, TOKEN, MissingError, on_this_machine, services, words
+from project.compose_file import ENTRY_POINT, TOKEN, MissingError, command_line, on_this_machine, services
 
 from tailgauge.cli.main import cli
 
@@ -43,11 +43,11 @@ def test_docker_compose_accepts_the_file_and_reads_the_commands_as_these_tests_d
     assert {"endpoint", "master", "worker"} <= set(theirs)
     for name, service in theirs.items():
         service["command"] = json.loads(json.dumps(service["command"]).replace("$$", "$"))
-        assert words(service) == words(ours[name]), name
+        assert command_line(service) == command_line(ours[name]), name
     assert theirs["worker"]["scale"] == 3
 
 
-def test_docker_compose_says_that_the_token_is_missing(docker_compose):
+def test_docker_compose_reports_a_missing_token(docker_compose):
     result = docker_compose({})
 
     assert result.returncode != 0
@@ -76,7 +76,7 @@ def test_secrets_have_no_value_in_the_file_and_reach_only_the_master_and_the_wor
 def test_each_service_starts_a_command_of_tailgauge_with_options_that_it_has(name, checkout):
     given = {**GIVEN, "OPTIONS": "--duration 2", "ENDPOINT_OPTIONS": "--profile haiku"}
 
-    program, command, *arguments = words(services(checkout, given)[name])
+    program, command, *arguments = command_line(services(checkout, given)[name])
 
     assert program == ENTRY_POINT
     assert cli.commands[command].make_context(command, arguments).params != {}
@@ -86,7 +86,7 @@ def test_the_report_is_made_only_when_asked_for_and_of_the_newest_run(checkout):
     report = services(checkout, GIVEN)["report"]
 
     assert report["profiles"] == ["report"]
-    assert "exec tailgauge report" in words(report)[-1]
+    assert "exec tailgauge report" in command_line(report)[-1]
     assert cli.commands["report"].make_context("report", ["/data/runs/x", "--out", "/data"]).params != {}
 
 
@@ -101,15 +101,15 @@ def test_every_service_runs_one_image_that_is_built_once_and_may_write_only_into
         assert service["ulimits"]["nofile"]["soft"] >= 65536
 
 
-def test_other_machines_reach_the_master_only_when_told(checkout):
+def test_other_machines_reach_the_master_only_if_configured(checkout):
     def published(given):
         return {
             name: s["ports"] for name, s in services(checkout, {**GIVEN, **given}).items() if "ports" in s
         }
 
     assert published({}) == {"master": ["127.0.0.1::5557", "127.0.0.1::8089"]}
-    told = published({"PUBLISH": "10.0.0.5:5557", "WEB": "80"})
-    assert told == {"master": ["10.0.0.5:5557:5557", "127.0.0.1:80:8089"]}
+    ports = published({"PUBLISH": "10.0.0.5:5557", "WEB": "80"})
+    assert ports == {"master": ["10.0.0.5:5557:5557", "127.0.0.1:80:8089"]}
 
 
 def test_on_this_machine_only_places_change(tmp_path):

@@ -1,4 +1,4 @@
-"""The wheel, built straight, by way of the sdist and as the Dockerfile builds it, works in a fresh environment far from
+"""The wheel, built from the checkout, from the sdist and as the Dockerfile builds it, works in a fresh environment far from
 the checkout: by itself, and as the services of docker-compose.yml, without containers.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from project.compose_file import TOKEN, free_port, on_this_machine, services, words
+from project.compose_file import TOKEN, command_line, free_port, on_this_machine, services
 from project.dockerfile import copied
 from run_folders.run_data import assert_conserved
 from starting.command import Running, commands
@@ -35,7 +35,7 @@ print(json.dumps({"package": tailgauge.__file__, "analysis": tailgauge_analysis.
 
 @pytest.fixture(scope="module")
 def built(checkout, command, tmp_path_factory) -> dict[str, Path]:
-    """Wheels by the way they were made: `wheel` from the checkout, `sdist` from the unpacked sdist, `image` from those
+    """Wheels by build: `wheel` from the checkout, `sdist` from the unpacked sdist, `image` from those
     files alone that the Dockerfile copies.
     """
     out = tmp_path_factory.mktemp("built")
@@ -46,34 +46,34 @@ def built(checkout, command, tmp_path_factory) -> dict[str, Path]:
         else:
             shutil.copy(checkout / source, context)
     build = ["python", "-m", "build", "--no-isolation", "--outdir"]
-    for way, (flags, source) in {
+    for name, (flags, source) in {
         "wheel": (["--wheel"], checkout),
         "sdist": ([], checkout),
         "image": (["--wheel"], context),
     }.items():
-        result = command([*build, out / way, *flags, source], timeout_s=120)
+        result = command([*build, out / name, *flags, source], timeout_s=120)
         assert result.returncode == 0, result.stdout + result.stderr
-    return {way: next((out / way).glob("*.whl")) for way in ("wheel", "sdist", "image")}
+    return {build: next((out / build).glob("*.whl")) for build in ("wheel", "sdist", "image")}
 
 
 @pytest.fixture(scope="module", params=["wheel", "sdist"])
 def installed(request, built, command, tmp_path_factory) -> Path:
     """A fresh environment with the wheel in it; its dependencies are those of this environment, so no network is needed."""
-    home = tmp_path_factory.mktemp(f"fresh-{request.param}") / "env"
+    environment = tmp_path_factory.mktemp(f"fresh-{request.param}") / "env"
     for line in (
-        ["python", "-m", "venv", "--without-pip", home],
-        ["python", "-m", "pip", "--python", home / "bin" / "python", "install", "--no-deps", "--no-index", "--quiet", built[request.param]],
+        ["python", "-m", "venv", "--without-pip", environment],
+        ["python", "-m", "pip", "--python", environment / "bin" / "python", "install", "--no-deps", "--no-index", "--quiet", built[request.param]],
     ):  # fmt: skip
         result = command(line, timeout_s=120)
         assert result.returncode == 0, result.stdout + result.stderr
-    site = next(home.glob("lib/python*/site-packages"))
+    site = next(environment.glob("lib/python*/site-packages"))
     # A .pth line adds the folder, but not the editable install that the folder's own .pth files point at.
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
-    return home
+    return environment
 
 
-def test_every_way_of_building_puts_the_same_files_into_the_wheel(built):
-    names = {way: sorted(zipfile.ZipFile(path).namelist()) for way, path in built.items()}
+def test_every_build_puts_the_same_files_into_the_wheel(built):
+    names = {build: sorted(zipfile.ZipFile(path).namelist()) for build, path in built.items()}
 
     assert names["wheel"] == names["sdist"] == names["image"]
 
@@ -100,9 +100,9 @@ def test_a_fresh_environment_finds_the_packaged_scenarios_and_locustfiles(
     assert found["package"].startswith(str(installed))
     assert found["analysis"].startswith(str(installed))
     assert found["rows"] == 300  # of the trace that comes along
-    for shelf in ("scenarios", "locustfiles"):
-        assert found[shelf] == sorted(path.name for path in (checkout / shelf).iterdir() if path.is_file())
-        assert found[shelf] != []
+    for folder in ("scenarios", "locustfiles"):
+        assert found[folder] == sorted(path.name for path in (checkout / folder).iterdir() if path.is_file())
+        assert found[folder] != []
 
 
 def test_the_installed_command_names_its_version_from_any_folder(installed, command, tmp_path):
@@ -123,10 +123,10 @@ def compose(installed, checkout, tmp_path) -> Iterator:
         (tmp_path / folder).mkdir(parents=True)
 
     def start(name: str) -> Running:
-        line = on_this_machine(words(declared[name]), *ports, tmp_path)
+        line = on_this_machine(command_line(declared[name]), *ports, tmp_path)
         line[0] = shutil.which(line[0], path=path)
-        told = declared[name].get("environment", {}).items()
-        env = {"PATH": path, **{key: value for key, value in told if value is not None}}
+        variables = declared[name].get("environment", {}).items()
+        env = {"PATH": path, **{key: value for key, value in variables if value is not None}}
         return run(line, tmp_path / "data", env, tmp_path)
 
     with commands() as run:
@@ -135,7 +135,7 @@ def compose(installed, checkout, tmp_path) -> Iterator:
 
 @pytest.mark.parametrize("installed", ["wheel"], indirect=True)
 def test_the_services_of_docker_compose_make_a_run_and_its_report(compose, tmp_path):
-    """The rows of both workers come home, the report made afterwards says what the run said, and nobody wrote the token down."""
+    """The rows of both workers are delivered, the report made afterwards equals that of the run, and the token is written nowhere."""
     endpoint = compose("endpoint")
     assert "listening on" in endpoint.process.stdout.readline()  # depends_on: service_healthy
     master, workers = compose("master"), [compose("worker") for _ in range(2)]
@@ -156,7 +156,7 @@ def test_the_services_of_docker_compose_make_a_run_and_its_report(compose, tmp_p
     assert [worker["state"] for worker in run.run.facts["workers"]] == ["drained", "drained"]
     assert all(worker["counts"]["dispatched"] > 0 for worker in run.run.facts["workers"])
     assert list((tmp_path / "spool").rglob("*.parquet")) == [], "all of it is with the master"
-    said = "".join(end.stdout + end.stderr for end in (run, report, served, *let_go)).encode()
-    assert TOKEN.encode() not in said
+    output = "".join(end.stdout + end.stderr for end in (run, report, served, *let_go)).encode()
+    assert TOKEN.encode() not in output
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert [path for path in written if TOKEN.encode() in path.read_bytes()] == []

@@ -39,7 +39,7 @@ def ignored(checkout):
     return is_ignored
 
 
-def test_both_stages_of_the_image_stand_on_the_same_pinned_python(instructions):
+def test_both_stages_of_the_image_use_the_same_pinned_python(instructions):
     bases = [stage[0][1] for stage in instructions]
 
     assert len(bases) == 2
@@ -49,12 +49,12 @@ def test_both_stages_of_the_image_stand_on_the_same_pinned_python(instructions):
 
 def test_the_image_that_runs_has_no_tools_no_root_and_tailgauge_as_its_entry_point(instructions):
     last = instructions[-1]
-    said = {words_of_line[0]: " ".join(words_of_line[1:]) for words_of_line in last}
+    instructions = {line[0]: " ".join(line[1:]) for line in last}
 
     assert [line for line in last if TOOLS.search(" ".join(line))] == []
-    assert said["USER"] not in {"", "root", "0"}
-    assert json.loads(said["ENTRYPOINT"]) == [ENTRY_POINT]
-    assert said["COPY"].startswith("--from=build /opt/tailgauge ")
+    assert instructions["USER"] not in {"", "root", "0"}
+    assert json.loads(instructions["ENTRYPOINT"]) == [ENTRY_POINT]
+    assert instructions["COPY"].startswith("--from=build /opt/tailgauge ")
 
 
 def test_the_image_is_made_from_files_that_exist_and_that_dockerignore_lets_in(ignored, checkout):

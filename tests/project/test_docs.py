@@ -1,4 +1,4 @@
-"""The pages say what is there: generated pages fresh, every name documented, every link and command real."""
+"""Pages and code agree: generated parts fresh, every name documented, every link and command real."""
 
 import itertools
 import re
@@ -113,7 +113,7 @@ def test_an_objective_may_name_no_metric_that_the_analysis_does_not_compute():
     assert allowed - {metric.name for metric in METRICS} == set()
 
 
-def test_every_link_to_a_file_of_the_house_leads_somewhere(pages, checkout):
+def test_every_link_to_a_file_of_the_project_leads_somewhere(pages, checkout):
     links = [
         (name, link) for name, text in pages.items() for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
     ]
@@ -134,7 +134,7 @@ def test_every_make_target_named_in_a_page_exists(pages, checkout):
     assert {"quickstart", "test"} <= named
 
 
-def test_every_make_target_with_a_description_stands_in_contributing(pages, checkout):
+def test_every_make_target_with_a_description_is_in_contributing(pages, checkout):
     described = re.findall(
         r"^([a-z-]+):.*## ", (checkout / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
     )

@@ -1,19 +1,19 @@
-"""Sizes, names and first words of the source files."""
+"""Sizes, names and first lines of the source files."""
 
 import ast
 from pathlib import Path
 
 import pytest
 
-ROOMS = ("src", "analysis", "locustfiles", "tests", "docs", "bench")
+FOLDERS = ("src", "analysis", "locustfiles", "tests", "docs", "bench")
 CEILING = 600
 BANNED = {"utils", "common", "helpers", "base", "manager", "factory", "registry"}
 
 
 @pytest.fixture(scope="module")
 def sources(checkout) -> dict[str, str]:
-    """Text of every Python file of the house, by its path from the root."""
-    files = [path for room in ROOMS for path in sorted((checkout / room).rglob("*.py"))]
+    """Text of every Python file of the project, by its path from the root."""
+    files = [path for folder in FOLDERS for path in sorted((checkout / folder).rglob("*.py"))]
     return {path.relative_to(checkout).as_posix(): path.read_text(encoding="utf-8") for path in files}
 
 
@@ -37,7 +37,7 @@ def test_no_package_file_has_logic_in_its_init(sources):
     assert long == []
 
 
-def test_no_file_or_folder_has_a_name_that_says_nothing(sources):
+def test_no_file_or_folder_has_a_meaningless_name(sources):
     empty_names = [
         name for name in sources if BANNED & {part.strip("_") for part in Path(name).with_suffix("").parts}
     ]
@@ -47,6 +47,6 @@ def test_no_file_or_folder_has_a_name_that_says_nothing(sources):
 
 def test_the_source_roots_are_not_empty(sources):
     """Guards the tests above: a moved folder would make them pass without looking at anything."""
-    rooms = {name.partition("/")[0] for name in sources}
+    folders = {name.partition("/")[0] for name in sources}
 
-    assert {"src", "analysis", "tests", "docs"} <= rooms
+    assert {"src", "analysis", "tests", "docs"} <= folders

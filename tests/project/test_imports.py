@@ -1,4 +1,4 @@
-"""The arrows between the rooms, statically and in fresh interpreters."""
+"""Imports between folders, statically and in fresh interpreters."""
 
 import sys
 from pathlib import Path
@@ -24,7 +24,7 @@ def modules_under(root: Path, package: str) -> list[str]:
     return [name.removesuffix(".__init__") for name in names if not name.endswith("__main__")]
 
 
-def test_every_contract_of_the_rooms_is_kept(checkout, command):
+def test_every_import_contract_is_kept(checkout, command):
     linter = Path(sys.executable).with_name("lint-imports")
 
     result = command([linter, "--no-logo", "--no-cache"], cwd=checkout)

@@ -1,4 +1,4 @@
-"""docs/many-machines.md says what the code does: its waits and sizes, and every variable of docker-compose.yml."""
+"""docs/many-machines.md and code agree: its waits and sizes, and every variable of docker-compose.yml."""
 
 import ast
 import re
@@ -46,7 +46,7 @@ def test_a_number_of_the_page_is_that_of_the_code(module, name, unit, sentence, 
     assert sentence.format(f"{number / unit:g}") in page
 
 
-def test_every_variable_of_docker_compose_stands_in_the_table(page, checkout):
+def test_every_variable_of_docker_compose_is_in_the_table(page, checkout):
     text = (checkout / "docker-compose.yml").read_text(encoding="utf-8")
     used = set(re.findall(r"\$\{(\w+):", text)) | set(
         re.findall(r"^  +([A-Z_]+):(?:$|\s+[#$])", text, re.MULTILINE)

@@ -29,7 +29,7 @@ def test_constraints_are_names_with_exact_versions(pins):
     assert [line for line in pins if not PIN.match(line)] == []
 
 
-def test_constraints_are_sorted_and_name_nothing_twice(pins):
+def test_constraints_are_sorted_and_name_nothing_again(pins):
     names = [normal(line.partition("==")[0]) for line in pins]
 
     assert sorted(set(names)) == sorted(names)

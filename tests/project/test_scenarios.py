@@ -1,4 +1,4 @@
-"""The packaged scenarios: each loads, says what it is, can be planned, and stands in the docs."""
+"""The packaged scenarios: each loads, has a description, can be planned, and is documented."""
 
 import tomllib
 
@@ -8,15 +8,15 @@ from tailgauge.protocols.settings import SIMULATED
 from tailgauge.scenario.model import load, packaged
 from tailgauge.schedule.plan import plan
 
-SHELF = sorted(packaged("scenarios").glob("*.toml"))
+PACKAGED = sorted(packaged("scenarios").glob("*.toml"))
 
 
-@pytest.mark.parametrize("path", SHELF, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", PACKAGED, ids=lambda path: path.stem)
 class TestPackagedScenario:
     def test_it_loads_by_path_and_by_name_alike(self, path):
         assert load(str(path)) == load(path.stem)
 
-    def test_it_runs_against_the_simulated_endpoint_unless_told_otherwise(self, path):
+    def test_it_runs_against_the_simulated_endpoint_by_default(self, path):
         assert load(path.stem).target.url == SIMULATED
 
     def test_it_opens_with_a_comment_and_has_a_description(self, path):
@@ -42,4 +42,4 @@ class TestPackagedScenario:
 
 
 def test_there_is_a_quickstart(checkout):
-    assert "quickstart" in {path.stem for path in SHELF}
+    assert "quickstart" in {path.stem for path in PACKAGED}

@@ -42,7 +42,7 @@ def test_a_bound_is_that_of_the_code(page, what):
     assert numbers == [float(number) for number in BOUNDS[what]]
 
 
-def test_every_breach_is_explained(page):
+def test_every_protocol_violation_is_explained(page):
     rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|$", page, re.MULTILINE))
     del rows["error_type"]  # the heading
 
