@@ -68,7 +68,7 @@ def plan_of(scenario):
     )
 
 
-def rehearse(tree, **more):
+def run_in_memory(tree, **more):
     """Rehearse a scenario; returns its rows, with the rehearsal itself."""
     scenario = scenario_of(tree)
     kept = Kept()

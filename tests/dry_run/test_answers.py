@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dry_run.in_memory import rehearse
+from dry_run.in_memory import run_in_memory
 
 MS = 1_000_000
 LAW = {"ttft_ms": 200.0, "chunk_gap_ms": 10.0}
@@ -19,7 +19,7 @@ def one_call(simulated, target=None, **traffic):
         "simulated": simulated,
         "traffic": {"main": {"output_tokens": 20, **traffic}},
     }
-    kept = rehearse(tree)
+    kept = run_in_memory(tree)
     (attempt,), (truth,) = kept.attempts, kept.truths
     return attempt, truth, kept.chunks_of.get((attempt.request_id, 0, 0))
 
@@ -149,7 +149,7 @@ def test_a_full_engine_refuses():
         "stages": {"duration_s": 1.0},
         "simulated": {"profile": "llama3-8b-h100", "engine": {"slots": 2, "queue_cap": 3}},
     }
-    kept = rehearse(tree)
+    kept = run_in_memory(tree)
     ended = [row.ended for row in kept.attempts]
 
     assert ended.count("overloaded") > 50

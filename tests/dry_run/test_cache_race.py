@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dry_run.in_memory import UNBOUNDED, rehearse
+from dry_run.in_memory import UNBOUNDED, run_in_memory
 
 LEGS = 5
 
@@ -42,23 +42,23 @@ def writes_and_reads(kept):
 
 
 def test_row_18_simultaneous_cold_legs_all_write():
-    assert writes_and_reads(rehearse(fanned())) == [(LEGS, 0), (0, LEGS), (0, LEGS)]
+    assert writes_and_reads(run_in_memory(fanned())) == [(LEGS, 0), (0, LEGS), (0, LEGS)]
 
 
 @pytest.mark.parametrize("cure", [{"at_once": 1}, {"pre_warm": True}])
 def test_one_leg_after_the_other_or_a_pre_warmed_prefix_do_not(cure):
     first = (1, LEGS - 1) if "at_once" in cure else (0, LEGS)
 
-    assert writes_and_reads(rehearse(fanned(**cure))) == [first, (0, LEGS), (0, LEGS)]
+    assert writes_and_reads(run_in_memory(fanned(**cure))) == [first, (0, LEGS), (0, LEGS)]
 
 
 def test_what_becomes_readable_late_is_written_by_later_legs_too():
     """A leg leaves every 110 ms, the first answer begins at 100 ms and can be read at 350 ms: the fifth leg's turn."""
-    assert writes_and_reads(rehearse(fanned(at_once=1, visibility_delay_s=0.25)))[0] == (4, 1)
+    assert writes_and_reads(run_in_memory(fanned(at_once=1, visibility_delay_s=0.25)))[0] == (4, 1)
 
 
 def test_the_truth_and_the_usage_agree_and_the_client_knows_of_the_race():
-    kept = rehearse(fanned())
+    kept = run_in_memory(fanned())
     truths = {row.client_request_id: row for row in kept.truths}
 
     for row in kept.attempts:

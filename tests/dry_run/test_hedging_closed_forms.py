@@ -6,7 +6,7 @@ from statistics import mean
 
 import numpy as np
 import pytest
-from dry_run.in_memory import OPEN_BUDGET, exponential_ms, flow, queueing, rehearse
+from dry_run.in_memory import OPEN_BUDGET, exponential_ms, flow, queueing, run_in_memory
 
 from tailgauge.simulator.stragglers import StragglerSettings, prompt_key
 
@@ -44,7 +44,7 @@ def p99(values):
 def test_row_10_hedged_exponential(n, delay_in_means):
     delay_s, count = delay_in_means * MEAN_S, n(200_000)
     policy = "fixed" if delay_s else "immediate"
-    kept = rehearse(
+    kept = run_in_memory(
         flow(count, 200.0, **hedged(policy, delay_s)), settings=queueing(), work_ms=exponential_ms(100)
     )
     count = len(kept.requests)
@@ -68,7 +68,7 @@ def test_row_11_bimodal(n, independent):
     def work_ms(key):
         return slow_ms if Random(key if independent else prompt_key(key)).random() < q else fast_ms
 
-    kept = rehearse(flow(n(300_000), 50.0, **hedged("fixed", 0.2)), settings=queueing(), work_ms=work_ms)
+    kept = run_in_memory(flow(n(300_000), 50.0, **hedged("fixed", 0.2)), settings=queueing(), work_ms=work_ms)
 
     slow = [time > 1.0 for time in kept.latencies_s(0)]
     truth = q * q if independent else q
@@ -81,7 +81,9 @@ def duplication_ratio(rho, count):
     for policy in ("off", "immediate"):
         servers = queueing(replicas=20, slots=1, router="random", cancel_mode="never")
         rate = rho * 20 / MEAN_S
-        kept = rehearse(flow(count, rate, **hedged(policy)), settings=servers, work_ms=exponential_ms(100))
+        kept = run_in_memory(
+            flow(count, rate, **hedged(policy)), settings=servers, work_ms=exponential_ms(100)
+        )
         means.append(mean(kept.latencies_s()))
     return means[1] / means[0]
 
@@ -101,7 +103,7 @@ def collapse(cancel_mode, policy, count):
         replicas=20, slots=1, router="random", cancel_mode=cancel_mode, stragglers=StragglerSettings(**size)
     )
     mean_work_s = MEAN_S * math.exp(0.125) * (1 + 0.03 * 9)
-    kept = rehearse(
+    kept = run_in_memory(
         flow(count, 0.6 * 20 / mean_work_s, **hedged(policy, unloaded_p95_s)),
         settings=servers,
         work_ms=lambda _: MEAN_S * 1e3,

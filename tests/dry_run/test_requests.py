@@ -6,7 +6,7 @@ from dataclasses import asdict
 from statistics import mean
 
 import pytest
-from dry_run.in_memory import plan_of, rehearse, scenario_of
+from dry_run.in_memory import plan_of, run_in_memory, scenario_of
 
 from tailgauge.rows.schema import TURNS
 
@@ -43,12 +43,12 @@ def rows_of(kept):
 
 @pytest.fixture(scope="module")
 def busy():
-    return rehearse(BUSY)
+    return run_in_memory(BUSY)
 
 
 def test_the_same_seed_gives_the_same_rows_and_another_one_others(busy):
-    assert rows_of(rehearse(BUSY)) == rows_of(busy)
-    assert rows_of(rehearse({**BUSY, "seed": 2})) != rows_of(busy)
+    assert rows_of(run_in_memory(BUSY)) == rows_of(busy)
+    assert rows_of(run_in_memory({**BUSY, "seed": 2})) != rows_of(busy)
 
 
 def test_the_requests_are_those_of_the_plan(busy):
@@ -111,7 +111,7 @@ def test_arrivals_beyond_the_cap_are_dropped_and_nothing_queues():
         "limits": {"in_flight_per_worker": 3},
         "simulated": {"ttft_ms": 1000.0, "chunk_gap_ms": 0.0},
     }
-    kept = rehearse(tree)
+    kept = run_in_memory(tree)
     counters = kept.run.counters
 
     assert (counters.dispatched, counters.client_drop, counters.leased) == (30, 70, 100)
@@ -127,7 +127,7 @@ def test_what_is_open_when_the_drain_ends_is_censored():
         "traffic": {"main": {"output_tokens": 100}},
         "simulated": {"ttft_ms": 1000.0, "chunk_gap_ms": 50.0},
     }
-    kept = rehearse(tree)
+    kept = run_in_memory(tree)
     counters = kept.run.counters
 
     assert (counters.censored, counters.ended, counters.in_flight) == (4, {"ok": 6}, 0)
@@ -145,7 +145,7 @@ def test_what_is_open_when_the_drain_ends_is_censored():
 
 def test_a_call_beyond_its_deadline_times_out():
     tree = {"limits": {"attempt_deadline_s": 0.5}, "simulated": {"ttft_ms": 200.0, "chunk_gap_ms": 10.0}}
-    kept = rehearse({**tree, "stages": {"duration_s": 2.0}})
+    kept = run_in_memory({**tree, "stages": {"duration_s": 2.0}})
 
     assert {(row.ended, row.ended_at_ns - row.sent_at_ns, row.chunks) for row in kept.attempts} == {
         ("timeout", 500_000_000, 31)
@@ -159,7 +159,7 @@ def test_a_closed_loop_obeys_the_interactive_law():
         "stages": {"duration_s": 200.0},
         "simulated": {"profile": "llama3-8b-h100"},
     }
-    kept = rehearse(tree)
+    kept = run_in_memory(tree)
     rows = kept.requests
     response_s = mean((row.ended_at_ns - row.scheduled_at_ns) / 1e9 for row in rows)
 
@@ -180,7 +180,7 @@ def test_a_session_s_turn_follows_the_answer_before_it_and_carries_it():
             }
         },
     }
-    kept = rehearse(tree)
+    kept = run_in_memory(tree)
     attempts = {row.request_id: row for row in kept.attempts}
     later = [row for row in kept.requests if row.request_id % TURNS]
 

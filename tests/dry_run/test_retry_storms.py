@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from dry_run.in_memory import UNBOUNDED, exponential_ms, flow, queueing, rehearse
+from dry_run.in_memory import UNBOUNDED, exponential_ms, flow, queueing, run_in_memory
 
 from tailgauge.simulator.stragglers import StragglerSettings, brownout
 
@@ -43,7 +43,7 @@ def early(kept):
 
 def test_polite_retries_never_come_before_the_time_that_the_target_names(full_size):
     wide = {"max_retries": 20, "budget_share": 1.0, "budget_burst": 1e6, "deadline_s": 3600.0}
-    kept = rehearse(throttled(full_size, retry={"policy": "polite", **wide}))
+    kept = run_in_memory(throttled(full_size, retry={"policy": "polite", **wide}))
 
     refused = sum(row.status == 429 for row in kept.attempts)
     assert refused >= (10_000 if full_size else 300)
@@ -55,7 +55,7 @@ def test_polite_retries_never_come_before_the_time_that_the_target_names(full_si
 def test_naive_retries_come_early_and_are_a_storm(full_size):
     tree = throttled(full_size, retry={"policy": "naive", "max_retries": 10, "naive_wait_s": 0.1})
     tree["stages"]["duration_s"] /= 2
-    kept = rehearse(tree)
+    kept = run_in_memory(tree)
 
     assert early(kept) > 0.9 * len(retried(kept))
     assert len(kept.attempts) > 4 * len(kept.requests)
@@ -63,7 +63,7 @@ def test_naive_retries_come_early_and_are_a_storm(full_size):
 
 def test_the_retry_budget_is_never_exceeded(full_size):
     budget = {"budget_share": 0.2, "budget_burst": 5.0, "max_retries": 10}
-    kept = rehearse(throttled(full_size, retry={"policy": "polite", **budget}))
+    kept = run_in_memory(throttled(full_size, retry={"policy": "polite", **budget}))
 
     calls = retries = 0
     for row in sorted(kept.attempts, key=lambda row: row.dispatched_at_ns):
@@ -81,7 +81,7 @@ def test_no_copy_is_sent_of_a_call_that_was_refused_nor_while_the_target_asks_fo
         "budget_burst": 1e6,
         "throttle_tokens": 0,
     }
-    kept = rehearse(throttled(full_size, pattern="hedged", hedge=hedge))
+    kept = run_in_memory(throttled(full_size, pattern="hedged", hedge=hedge))
 
     until_ns = 0
     copies = 0
@@ -114,7 +114,7 @@ def goodput(outage, policy):
     tree = flow(8 * (CYCLE_S - 10), 8.0, retry={"policy": policy, "max_retries": 10, "naive_wait_s": 0.1})
     tree["limits"] = {**UNBOUNDED, "attempt_deadline_s": 2.0, "drain_s": 30.0}
     servers = queueing(slots=1, queue_cap=40, cancel_mode="never", stragglers=settings)
-    kept = rehearse(tree, settings=servers, work_ms=exponential_ms(100))  # 0.8 of the load
+    kept = run_in_memory(tree, settings=servers, work_ms=exponential_ms(100))  # 0.8 of the load
     later = [row for row in kept.requests if row.scheduled_at_ns > (end_s + 40) * 10**9]
     return sum(row.ended == "ok" for row in later) / len(later)
 

@@ -1,25 +1,49 @@
-"""Rehearsals as the analysis sees them: every number of a report beside the truth that the endpoint kept."""
+"""Dry runs for the analysis: as run folders, as frames in memory, as reports beside the endpoint's own log."""
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
-from dry_run.in_memory import UNBOUNDED, rehearse, scenario_of
+from dry_run.in_memory import UNBOUNDED, plan_of, run_in_memory, scenario_of
 
+from tailgauge.dry_run.command import rehearse
+from tailgauge.plan.resolve import resolve
 from tailgauge.rows.schema import columns
 from tailgauge_analysis.load import frames, parquet
 from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.report.report import make
+
+LEVELS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99_9": 0.999}
+
+
+def dry_run_folder(tree: dict[str, Any], out: Path) -> Path:
+    """The run folder of a dry run of this scenario."""
+    scenario = scenario_of(tree)
+    return rehearse(scenario, plan_of(scenario), "test.toml", (), out).path
+
+
+def dry_run_of(scenario: str, pairs: Sequence[tuple[str, Any]], out: Path) -> Path:
+    """The run folder of a dry run of a packaged scenario or a file, with some keys set otherwise."""
+    settings = resolve(scenario, pairs, out, workers=1, sends=False, certificate=None)
+    return rehearse(
+        settings.scenario, settings.schedule, settings.scenario_file, settings.overrides, out
+    ).path
 
 
 @dataclass
-class Rehearsed:
-    """Frames of a rehearsal, and the endpoint's own rows in `truth` (every column)."""
+class DryRunFrames:
+    """Frames of a dry run, and the endpoint's own rows in `server_log` (every column)."""
 
     frames: Frames
-    truth: pd.DataFrame
+    server_log: pd.DataFrame
 
 
 def limited(limits: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -34,9 +58,9 @@ def limited(limits: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {**tree, **changes}
 
 
-def rehearsed(tree: dict[str, Any], *, without_headers: bool = False) -> Rehearsed:
-    """Rehearse a scenario in memory; its rows go the way of the loader."""
-    kept = rehearse(tree)
+def dry_run_frames(tree: dict[str, Any], *, without_headers: bool = False) -> DryRunFrames:
+    """A dry run in memory, whose rows go the way of the loader."""
+    kept = run_in_memory(tree)
     for row in kept.attempts if without_headers else ():
         row.rate_limit_headers = None
     requests, attempts = (
@@ -47,7 +71,7 @@ def rehearsed(tree: dict[str, Any], *, without_headers: bool = False) -> Rehears
     run = {"dry_run": True, "start_at_ns": 0, "started_at": None, "scenario": scenario}
     nothing = pd.DataFrame()
     read = Frames(run, requests, attempts, nothing, nothing, nothing, {}, ())
-    return Rehearsed(read, pd.DataFrame([asdict(row) for row in kept.truths]))
+    return DryRunFrames(read, pd.DataFrame([asdict(row) for row in kept.truths]))
 
 
 def _table(name: str, rows: list[Any]) -> pa.Table:
@@ -55,3 +79,53 @@ def _table(name: str, rows: list[Any]) -> pa.Table:
     return pa.table({
         wanted: pa.array([getattr(row, wanted) for row in rows], kinds[wanted]) for wanted in frames.WANTED[name]
     })  # fmt: skip
+
+
+@dataclass
+class DryRunReport:
+    """report.json, and what the endpoint wrote down: one row a call, beside it the traffic table that asked for it."""
+
+    report: dict[str, Any]
+    log: pd.DataFrame
+
+    def steady(self, *traffic: str) -> pd.DataFrame:
+        """Calls of the steady stage, of some traffic tables or of all."""
+        rows = self.log[self.log["scheduled_at_ns"] >= self.report["run"]["steady_from_s"] * 1e9]
+        return rows[rows["traffic"].isin(traffic)] if traffic else rows
+
+    def latency(self, group: str, metric: str, since: str | None, population: str = "completed") -> Any:
+        """A row of the latency table; None where there is none."""
+        rows = [
+            row
+            for row in self.report["latency"]
+            if (row["group"], row["metric"], row["since"], row["population"])
+            == (group, metric, since, population)
+        ]
+        return rows[0] if rows else None
+
+
+def dry_run_report(tree: dict[str, Any], out: Path) -> DryRunReport:
+    """A dry run of a scenario and its report, both read from their files."""
+    folder = dry_run_folder(tree, out)
+    report = json.loads(make([folder], out).json.read_text(encoding="utf-8"))
+    log, asked = (
+        pd.concat(map(pd.read_parquet, sorted((folder / name).glob("*.parquet"))))
+        for name in ("target", "requests")
+    )
+    start_ns = json.loads((folder / "run.json").read_text(encoding="utf-8"))["start_at_ns"]
+    log = log.merge(
+        asked[["request_id", "traffic", "scheduled_at_ns"]], on="request_id", validate="many_to_one"
+    )
+    for name in (*(name for name in log if name.endswith("_at_ns") and name != "chunk_sent_at_ns"),):
+        log[name] -= start_ns
+    chunks = [np.asarray(sent, np.int64) - start_ns for sent in log.pop("chunk_sent_at_ns")]
+    log["chunks"] = pd.Series(chunks, log.index, dtype=object)
+    log["first_ns"] = [sent[0] if len(sent) else np.nan for sent in chunks]
+    log["last_ns"] = [sent[-1] if len(sent) else np.nan for sent in chunks]
+    return DryRunReport(report, log.sort_values(["scheduled_at_ns", "leg", "attempt"], kind="stable"))
+
+
+def exact(values: Any, p: float) -> float:
+    """The ceil(n p)-th smallest, in milliseconds of nanoseconds."""
+    ordered = np.sort(np.asarray(values, np.float64))
+    return float(ordered[math.ceil(len(ordered) * p - 1e-9) - 1]) / 1e6

@@ -1,13 +1,12 @@
 """Arms that took turns in one run: a planted difference is found, two equal arms are not told apart."""
 
 import pytest
+from run_folders.dry_runs import dry_run_of
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     """The report of a rehearsal of two arms, B with so many output tokens."""
-    from tailgauge.dry_run.command import rehearse
-    from tailgauge.plan.resolve import resolve
     from tailgauge_analysis.report.report import make
 
     def told(tokens, duration_s=250.0):
@@ -20,8 +19,7 @@ def report(tmp_path_factory):
             "[crossover]\na = 'plain'\nb = 'other'\nblock_s = 15\nwashout_s = 3\n"
             "[simulated]\nttft_ms = 200\nttft_sigma = 0.4\nchunk_gap_ms = 5\n"
         )
-        asked = resolve(str(path), [], out, sends=False)
-        return make([rehearse(asked.scenario, asked.schedule, path.name, (), out).path], out)
+        return make([dry_run_of(str(path), [], out)], out)
 
     return told
 

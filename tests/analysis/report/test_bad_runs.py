@@ -13,12 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from run_folders.dry_runs import dry_run_folder
 
-from tailgauge.dry_run.command import rehearse
 from tailgauge.errors import UsageError
 from tailgauge.rows.schema import columns
-from tailgauge.scenario.model import parse
-from tailgauge.schedule.plan import plan
 from tailgauge_analysis.compare import text as words
 from tailgauge_analysis.compare.compare import compare
 from tailgauge_analysis.load.frames import load
@@ -52,7 +50,7 @@ JUNK = (
     {},
     {"": None},
 )
-# Every section of the report has something to say of this rehearsal.
+# Every section of the report has something to say of this dry run.
 TREE = {
     "name": "rich",
     "arrival": {"rate_per_s": 20},
@@ -73,9 +71,7 @@ TREE = {
 @pytest.fixture(scope="module")
 def rich(tmp_path_factory):
     folder = tmp_path_factory.mktemp("rich")
-    scenario = parse(TREE, "test")
-    schedule = plan(scenario.arrival, scenario.traffic, 3.0, 1, warmup_s=0.5, folder=folder)
-    return rehearse(scenario, schedule, "rich.toml", (), folder).path
+    return dry_run_folder(TREE, folder)
 
 
 @pytest.fixture

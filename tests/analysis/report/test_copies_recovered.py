@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from dry_run.in_memory import OPEN_BUDGET
-from run_folders.dry_run_reports import exact, reported
+from run_folders.dry_runs import dry_run_report, exact
 
 OUTPUT = 24
 SIZES = {"prompt_tokens": 50, "output_tokens": OUTPUT}
@@ -35,7 +35,7 @@ def run(tmp_path_factory, full_size):
             "fan": {**SIZES, "pattern": "fan_out", "fan_out": {"legs": LEGS}},
         },
     }  # fmt: skip
-    return reported(tree, tmp_path_factory.mktemp("copies"))
+    return dry_run_report(tree, tmp_path_factory.mktemp("copies"))
 
 
 @pytest.fixture(scope="module")

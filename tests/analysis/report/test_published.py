@@ -5,6 +5,7 @@ import json
 
 import jsonschema
 import pytest
+from run_folders.dry_runs import dry_run_of
 
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.metrics.latency import PS
@@ -144,12 +145,8 @@ def test_each_traffic_table_is_a_group_of_its_own(mixed, checker, tmp_path):
 def test_the_report_of_a_rehearsal_has_its_own_table_and_keeps_to_the_schema(
     checker, tmp_path, scenario, key, settings
 ):
-    from tailgauge.dry_run.command import rehearse
-    from tailgauge.plan.resolve import resolve
-
     pairs = [("target.url", "simulated"), ("stages.duration_s", 20.0), *settings.items()]
-    asked = resolve(scenario, pairs, tmp_path, sends=False)
-    told = of(rehearse(asked.scenario, asked.schedule, asked.scenario_file, asked.overrides, tmp_path).path)
+    told = of(dry_run_of(scenario, pairs, tmp_path))
 
     checker.validate(told)
     assert told[key]

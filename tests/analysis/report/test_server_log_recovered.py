@@ -6,7 +6,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from run_folders.dry_run_reports import LEVELS, exact, reported
+from run_folders.dry_runs import LEVELS, dry_run_report, exact
 
 from tailgauge_analysis.stats.quantiles import n_min
 
@@ -36,7 +36,7 @@ def run(tmp_path_factory, full_size):
             "long": {"prompt_tokens": 50, "output_tokens": 31, "weight": 0.6},
         },
     }
-    return reported(tree, tmp_path_factory.mktemp("latency"))
+    return dry_run_report(tree, tmp_path_factory.mktemp("latency"))
 
 
 def good(rows):
@@ -163,7 +163,7 @@ def limited(tmp_path_factory, full_size):
             "naive": {**sizes, "retry": {"policy": "naive", "naive_wait_s": 0.1, **retry}},
         },
     }
-    return reported(tree, tmp_path_factory.mktemp("limited"))
+    return dry_run_report(tree, tmp_path_factory.mktemp("limited"))
 
 
 def test_429s_are_counted_as_the_endpoint_gave_them(limited):

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from run_folders.dry_runs import dry_run_of
 
 from tailgauge_analysis.report.report import make
 from tailgauge_analysis.sections.phases import (
@@ -96,15 +97,8 @@ def test_foreign_text_tells_nothing(text):
 
 
 def test_an_engine_tells_queue_prefill_and_decode(tmp_path):
-    from tailgauge.dry_run.command import rehearse
-    from tailgauge.plan.resolve import resolve
-
     pairs = [("target.url", "simulated"), ("simulated.profile", "haiku"), ("stages.duration_s", 20.0)]
-    settings = resolve("streaming", pairs, tmp_path, sends=False)
-    folder = rehearse(
-        settings.scenario, settings.schedule, settings.scenario_file, settings.overrides, tmp_path
-    )
-    report = make([folder.path], tmp_path)
+    report = make([dry_run_of("streaming", pairs, tmp_path)], tmp_path)
     parts = report.data["phases"]["split"]
 
     assert [part["name"] for part in parts] == [NETWORK, QUEUE, PREFILL, DELIVERY, DECODE]

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.by_dry_run import conducted_on
+
 from tailgauge.experiments.checkup.checks import CHECKS
 from tailgauge.experiments.checkup.plan import make
 from tailgauge.experiments.checkup.probes import PROBES
-from tailgauge.experiments.conduct import Conducted, conduct
-from tailgauge.experiments.runners import DryRun
+from tailgauge.experiments.conduct import Conducted
 from tailgauge.experiments.steps import Base
 from tailgauge.scenario import model as scenarios
 
@@ -67,10 +68,9 @@ def conducted(
     planted: dict[str, Any], seed: int, folder: Path, *, quick: bool, probes: Sequence[str] = tuple(PROBES)
 ) -> Conducted:
     """The packaged checkup over this endpoint, with these probes only."""
-    folder.mkdir(parents=True, exist_ok=True)
     skip = [name for name in PROBES if name not in probes]
     bounds = {"seed": seed, "experiment.checkup.quick": quick, "experiment.checkup.skip": skip}
     pairs = tuple({**bounds, **planted}.items())
     path = scenarios.find("checkup")
     base = Base(path, scenarios.load(str(path), pairs), pairs, folder)
-    return conduct(make(base), base, DryRun(folder), folder, lambda _: None)
+    return conducted_on(make, base)

@@ -7,14 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from experiments import by_dry_run
 
-from tailgauge.dry_run.command import rehearse
-from tailgauge.experiments.conduct import Conducted, conduct
+from tailgauge.experiments.conduct import Conducted
 from tailgauge.experiments.headroom.plan import make
-from tailgauge.experiments.runners import DryRun
-from tailgauge.experiments.steps import Base
-from tailgauge.plan.resolve import resolve
-from tailgauge.scenario import model as scenarios
 
 TODAY, LIMIT = 4.0, 10.0  # requests/s
 PROMPT, OUTPUT = 200, 20  # tokens
@@ -40,11 +36,8 @@ def tree(binding: str, seed: int, **headroom: Any) -> dict[str, Any]:
 
 
 def conducted(wanted: dict[str, Any], folder: Path) -> Conducted:
-    """The experiment in virtual time."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "planted.toml"
-    base = Base(path, scenarios.parse(wanted, "planted"), (), folder)
-    return conduct(make(base), base, DryRun(folder), folder, lambda _: None)
+    """The experiment by dry runs."""
+    return by_dry_run.conducted(make, wanted, folder)
 
 
 def sustained_by_bucket(rate: float, calls: int, share: float) -> float:
@@ -76,12 +69,5 @@ def sustained_by_capacity(folder: Path) -> float:
     del wanted["experiment"]
     wanted["arrival"]["rate_per_s"] = 36.0
     wanted["stages"] = {"duration_s": 60.0, "warmup_s": 5.0}
-    path = folder / "capacity.toml"
-    lines = [f"{key} = {scenarios.as_toml(value)}" for key, value in wanted.items()]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    settings = resolve(str(path), [], folder, workers=1, sends=False, certificate=None)
-    run = rehearse(settings.scenario, settings.schedule, settings.scenario_file, settings.overrides, folder)
-    from tailgauge_analysis.load.frames import load
-
-    ended = load([run.path]).requests["ended_at_ns"].dropna() / 1e9
+    ended = by_dry_run.requests_of(wanted, folder)["ended_at_ns"].dropna() / 1e9
     return float(((ended > 10) & (ended <= 60)).sum() / 50)

@@ -11,15 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from experiments import by_dry_run
 
-from tailgauge.dry_run.command import rehearse
-from tailgauge.experiments.conduct import Conducted, conduct
+from tailgauge.experiments.conduct import Conducted
 from tailgauge.experiments.hedging.plan import make
-from tailgauge.experiments.runners import DryRun
-from tailgauge.experiments.steps import Base
-from tailgauge.plan.resolve import resolve
-from tailgauge.scenario import model as scenarios
-from tailgauge_analysis.load.frames import load
 
 RATE = 12.0  # requests/s that one slot answers, about
 LOADS = (0.25, 0.3, 0.35, 0.4, 0.5, 0.55, 0.6)
@@ -61,23 +56,15 @@ def tree(hedge: Mapping[str, Any], seed: int, **hedging: Any) -> dict[str, Any]:
 
 
 def conducted(wanted: Mapping[str, Any], folder: Path) -> Conducted:
-    """The experiment in virtual time."""
-    folder.mkdir(parents=True, exist_ok=True)
-    base = Base(folder / "planted.toml", scenarios.parse(dict(wanted), "planted"), (), folder)
-    return conduct(make(base), base, DryRun(folder), folder, lambda _: None)
+    """The experiment by dry runs."""
+    return by_dry_run.conducted(make, wanted, folder)
 
 
 def waits(folder: Path, hedge: Mapping[str, Any], rate_per_s: float, calls: int) -> Any:
     """End-to-end times of a long run with nothing taking turns, in ms; inf of what failed."""
-    folder.mkdir(parents=True, exist_ok=True)
     wanted = plain(hedge, 77, rate_per_s)
     wanted["stages"] = {"duration_s": calls / rate_per_s, "warmup_s": 20.0}
-    path = folder / "long.toml"
-    lines = [f"{key} = {scenarios.as_toml(value)}" for key, value in wanted.items()]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    asked = resolve(str(path), [], folder, workers=1, sends=False, certificate=None)
-    run = rehearse(asked.scenario, asked.schedule, asked.scenario_file, asked.overrides, folder)
-    rows = load([run.path]).requests
+    rows = by_dry_run.requests_of(wanted, folder)
     rows = rows[rows["stage"] == "steady"]
     ms = ((rows["ended_at_ns"] - rows["scheduled_at_ns"]) / 1e6).to_numpy(np.float64)
     return np.where((rows["ended"] == "ok").to_numpy(), ms, np.inf)

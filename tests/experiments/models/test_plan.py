@@ -3,12 +3,11 @@
 import json
 
 import pytest
+from experiments import by_dry_run
 
 from tailgauge.errors import Exit, UsageError
-from tailgauge.experiments.conduct import conduct
 from tailgauge.experiments.course import Ran, SpentError
 from tailgauge.experiments.models.plan import make
-from tailgauge.experiments.runners import DryRun
 from tailgauge.experiments.steps import Base
 from tailgauge.scenario import model as scenarios
 
@@ -37,9 +36,7 @@ def base(folder, wanted):
 
 
 def conducted(wanted, folder):
-    folder.mkdir(parents=True, exist_ok=True)
-    of = base(folder, wanted)
-    return conduct(make(of), of, DryRun(folder), folder, lambda _: None)
+    return by_dry_run.conducted(make, wanted, folder)
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,9 @@
-"""Fan-outs of a run: what is said of them, against runs told leg by leg and rehearsals."""
+"""Fan-outs of a run: what is said of them, against runs told leg by leg and dry runs."""
 
 import numpy as np
 import pytest
-from dry_run.in_memory import plan_of, scenario_of
+from run_folders.dry_runs import dry_run_folder
 
-from tailgauge.dry_run.command import rehearse
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.report.report import make
@@ -24,7 +23,7 @@ def values(quantiles):
 
 
 @pytest.fixture(scope="module")
-def rehearsed(tmp_path_factory, full_size):
+def dry_run(tmp_path_factory, full_size):
     """The same legs side by side and one after the other, quorums, and a table with two kinds of legs."""
     kinds = [
         {"prompt_tokens": 10, "output_tokens": 5, "count": 3},
@@ -41,13 +40,12 @@ def rehearsed(tmp_path_factory, full_size):
         },
         "simulated": SIMULATED,
     }
-    scenario = scenario_of(tree)
-    return found(rehearse(scenario, plan_of(scenario), "test.toml", (), tmp_path_factory.mktemp("fan")).path)
+    return found(dry_run_folder(tree, tmp_path_factory.mktemp("fan")))
 
 
-def test_a_rehearsal_recovers_its_truth(rehearsed):
+def test_a_dry_run_recovers_its_ground_truth(dry_run):
     """Legs are drawn one by one: 150 e^(0.6 z) + 4 gaps of 8 ms."""
-    one = rehearsed["side"]
+    one = dry_run["side"]
     drawn = 150 * np.exp(0.6 * np.random.default_rng(1).standard_normal((100_000, 4))) + 32
     truths = np.quantile(drawn.max(axis=1), (0.5, 0.95))
 
@@ -67,8 +65,8 @@ def test_a_rehearsal_recovers_its_truth(rehearsed):
         assert position.high > 0.21
 
 
-def test_the_sequential_table_is_the_control(rehearsed):
-    by = rehearsed
+def test_the_sequential_table_is_the_control(dry_run):
+    by = dry_run
     side, row = by["side"], by["row"]
     (ratio, *_) = side.serial.ratios
 
@@ -82,8 +80,8 @@ def test_the_sequential_table_is_the_control(rehearsed):
     assert row.last_began[0].value > 0
 
 
-def test_legs_closed_at_the_join_predict_nothing(rehearsed):
-    one = rehearsed["some"]
+def test_legs_closed_at_the_join_predict_nothing(dry_run):
+    one = dry_run["some"]
 
     assert one.not_predicted.startswith("late legs were closed at the join")
     assert (one.naive, one.conditional, one.siblings) == ((), (), None)
@@ -91,9 +89,9 @@ def test_legs_closed_at_the_join_predict_nothing(rehearsed):
     assert one.critical.n == one.requests
 
 
-def test_kinds_and_places(rehearsed):
+def test_kinds_and_places(dry_run):
     """The long leg, asked last, is what nearly every request waits for; two legs wait for places."""
-    one = rehearsed["kinds"]
+    one = dry_run["kinds"]
 
     assert one.bounded
     assert one.critical.kinds_even == (0.75, 0.25)

@@ -5,9 +5,9 @@ from fractions import Fraction
 import numpy as np
 import pandas as pd
 import pytest
-from dry_run.in_memory import OPEN_BUDGET, plan_of, scenario_of
+from dry_run.in_memory import OPEN_BUDGET
+from run_folders.dry_runs import dry_run_folder
 
-from tailgauge.dry_run.command import rehearse
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.report.report import make
@@ -32,13 +32,12 @@ def hedged(policy, **more):
     }  # fmt: skip
 
 
-def rehearsed(out, traffic, seconds=60.0, **simulated):
+def dry_run(out, traffic, seconds=60.0, **simulated):
     tree = {
         "arrival": {"rate_per_s": 30.0}, "stages": {"duration_s": seconds, "warmup_s": 0.0}, "traffic": traffic,
         "simulated": simulated,
     }  # fmt: skip
-    scenario = scenario_of(tree)
-    return rehearse(scenario, plan_of(scenario), "test.toml", (), out).path
+    return dry_run_folder(tree, out)
 
 
 LAW = {"ttft_ms": 200, "ttft_sigma": 0.7, "chunk_gap_ms": 8}
@@ -52,7 +51,7 @@ def three(tmp_path_factory, full_size):
         "late": hedged("fixed", delay_ms=250.0),
         "twice": hedged("immediate"),
     }
-    return rehearsed(tmp_path_factory.mktemp("three"), traffic, 600.0 if full_size else 30.0, **LAW)
+    return dry_run(tmp_path_factory.mktemp("three"), traffic, 600.0 if full_size else 30.0, **LAW)
 
 
 def draws(n=200_000):
@@ -163,7 +162,7 @@ def test_copies_sent_at_once_need_a_control():
 def test_the_truth_of_the_waste_lies_in_its_interval(tmp_path, cancel_mode, billed):
     engine = {"router": "random", "cancel_mode": cancel_mode, "overhead_ms": 50}
     arm = found(
-        rehearsed(
+        dry_run(
             tmp_path, {"chat": hedged("fixed", delay_ms=150.0)}, 15.0, profile="sonnet", engine=engine,
             stragglers={"slow_share": 0.2, "slow_factor": 10.0}, billing={"bill_cancelled": billed},
         )

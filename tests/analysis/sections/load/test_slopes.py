@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from run_folders.dry_runs import dry_run_of
 
 from tailgauge_analysis.sections.load import diagnosis, slopes
 from tailgauge_analysis.sections.load.concurrency import decoding, open_at
@@ -93,8 +94,6 @@ def test_even_requests_are_healthy_and_few_ones_unknown():
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory):
     """The report of a rehearsal on an engine: 30 ms of prefill per 1,000 tokens, 0.03 ms a token per 1,000 of context."""
-    from tailgauge.dry_run.command import rehearse
-    from tailgauge.plan.resolve import resolve
     from tailgauge_analysis.report.report import make
 
     out = tmp_path_factory.mktemp("engine")
@@ -103,9 +102,7 @@ def engine(tmp_path_factory):
         ("traffic.chat.prompt_tokens", 2000), ("traffic.chat.prompt_sigma", 1.0), ("traffic.chat.output_sigma", 0.8),
         ("simulated.engine.overhead_sigma", 0.1),
     ]  # fmt: skip
-    asked = resolve("streaming", pairs, out, sends=False)
-    folder = rehearse(asked.scenario, asked.schedule, asked.scenario_file, asked.overrides, out)
-    return make([folder.path], out)
+    return make([dry_run_of("streaming", pairs, out)], out)
 
 
 def test_an_engine_s_law_comes_back(engine):

@@ -1,6 +1,7 @@
 """Bounds that others set: each outcome planted, the alarms rung and unrung."""
 
 import pytest
+from run_folders.dry_runs import dry_run_of
 
 from tailgauge_analysis.sections.presets.bounds import MLPERF, USES
 
@@ -76,16 +77,10 @@ def test_a_healthy_run_is_quiet_and_an_empty_one_knows_nothing(report):
 
 
 def test_cached_tokens_and_the_engine_s_queue_are_known_to_the_alarms(tmp_path):
-    from tailgauge.dry_run.command import rehearse
-    from tailgauge.plan.resolve import resolve
     from tailgauge_analysis.report.report import make
 
     pairs = [("target.url", "simulated"), ("simulated.profile", "haiku"), ("stages.duration_s", 40.0)]
-    asked = resolve("cached", pairs, tmp_path, sends=False)
-    made = make(
-        [rehearse(asked.scenario, asked.schedule, asked.scenario_file, asked.overrides, tmp_path).path],
-        tmp_path,
-    )
+    made = make([dry_run_of("cached", pairs, tmp_path)], tmp_path)
     hits, queue = alarm(made.published, "cache_hits"), alarm(made.published, "queue_p95")
     [cache] = made.published["cache"]["traffic"].values()
 

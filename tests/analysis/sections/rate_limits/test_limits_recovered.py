@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from run_folders.dry_runs import limited, rehearsed
+from run_folders.dry_runs import dry_run_frames, limited
 
 from tailgauge_analysis.sections.rate_limits.section import rate_limits, to_json
 
@@ -30,31 +30,31 @@ def agreed(run, found):
     """429s by kind as the endpoint counts them, and as the report does, warm-up included."""
     values = json.loads(json.dumps(to_json(found), allow_nan=False))
     by_kind = {kind: sum(counts) for kind, counts in values["by_second"]["by_kind"].items()}
-    assert by_kind == run.truth["limit_kind"].value_counts().to_dict()
+    assert by_kind == run.server_log["limit_kind"].value_counts().to_dict()
     return values
 
 
 @pytest.mark.parametrize("name", TRUTHS)
 def test_the_limit_its_rate_and_its_burst_are_recovered(name):
     limits, changes, kind, rate, burst = TRUTHS[name]
-    run = rehearsed(limited(limits, **changes))
+    run = dry_run_frames(limited(limits, **changes))
     found = rate_limits(run.frames)
     values = agreed(run, found)
     bucket = values["buckets"][values["binding"]["bucket"]]
 
-    assert values["share"] == (run.truth["status"] == 429).mean()
+    assert values["share"] == (run.server_log["status"] == 429).mean()
     assert values["binding"]["kind"] == bucket["kind"] == kind
     assert (bucket["rate"]["value"], bucket["rate"]["how"]) == (rate, "headers")
     assert bucket["burst"]["value"] == burst
     assert bucket["burst"]["low"] - 1e-6 <= burst <= bucket["burst"]["high"] + 1e-6
-    assert bucket["levels"]["compared"] == bucket["levels"]["agreeing"] == len(run.truth)
+    assert bucket["levels"]["compared"] == bucket["levels"]["agreeing"] == len(run.server_log)
     assert values["acceleration"]["found"] == "not detected"
 
 
 @pytest.mark.parametrize("name", ["requests", "input tokens", "output tokens"])
 def test_without_headers_the_intervals_hold_the_truth(name):
     limits, changes, kind, rate, burst = TRUTHS[name]
-    run = rehearsed(limited(limits, **changes), without_headers=True)
+    run = dry_run_frames(limited(limits, **changes), without_headers=True)
     values = agreed(run, rate_limits(run.frames))
     (bucket,) = values["buckets"]
 
@@ -70,9 +70,9 @@ def test_without_headers_the_intervals_hold_the_truth(name):
 
 
 def test_the_headers_lowest_remaining_is_the_endpoints():
-    run = rehearsed(limited({"rpm": 300, "burst": 3}))
+    run = dry_run_frames(limited({"rpm": 300, "burst": 3}))
     (bucket,) = to_json(rate_limits(run.frames))["buckets"]
-    levels = [json.loads(text)["requests"] for text in run.truth["bucket_levels"]]
+    levels = [json.loads(text)["requests"] for text in run.server_log["bucket_levels"]]
 
     assert bucket["remaining"]["least"] == min(levels)
     assert bucket["remaining"]["responses"] == len(levels)
@@ -82,7 +82,7 @@ def test_a_bucket_of_one_refuses_rho_over_one_plus_rho(full_size):
     """Poisson calls of one token on a bucket of one: M/D/1/1."""
     seconds = 20_000 if full_size else 400
     stages = {"duration_s": float(seconds), "warmup_s": 0.0}
-    run = rehearsed(limited({"rpm": 300, "burst": 1}, arrival={"rate_per_s": 2.5}, stages=stages))
+    run = dry_run_frames(limited({"rpm": 300, "burst": 1}, arrival={"rate_per_s": 2.5}, stages=stages))
     values = agreed(run, rate_limits(run.frames))
 
     assert values["low"] <= 1 / 3 <= values["high"]
@@ -91,14 +91,14 @@ def test_a_bucket_of_one_refuses_rho_over_one_plus_rho(full_size):
 
 
 def test_the_acceleration_limit_is_certain_by_its_code_and_likely_without():
-    run = rehearsed(limited({"rpm": 6000, **RAMP}, arrival=GROWING))
+    run = dry_run_frames(limited({"rpm": 6000, **RAMP}, arrival=GROWING))
     values = agreed(run, rate_limits(run.frames))
     run.frames.attempts[["error_body", "error_type"]] = None
     silent = to_json(rate_limits(run.frames))
 
     assert values["binding"]["kind"] == "ramp"
     assert values["acceleration"]["found"] == "certain"
-    assert values["acceleration"]["coded"] == (run.truth["limit_kind"] == "ramp").sum() > 50
+    assert values["acceleration"]["coded"] == (run.server_log["limit_kind"] == "ramp").sum() > 50
     assert silent["acceleration"]["found"] == "likely"
     assert silent["binding"]["kind"] is None
 
@@ -114,7 +114,7 @@ def scenario(name, seconds, **tables):
 
 def test_the_packaged_scenario_of_polite_retries():
     tree = scenario("retries", 20)
-    run = rehearsed(tree)
+    run = dry_run_frames(tree)
     values = agreed(run, rate_limits(run.frames))
     (bucket,) = values["buckets"]
 
@@ -122,13 +122,15 @@ def test_the_packaged_scenario_of_polite_retries():
     assert values["retry_after"]["followed"] > 10
     assert values["retry_after"]["violations"] == 0
     (amplified,) = values["amplification"]
-    assert amplified["observed"] == pytest.approx(len(run.truth) / run.truth["request_id"].nunique())
+    assert amplified["observed"] == pytest.approx(
+        len(run.server_log) / run.server_log["request_id"].nunique()
+    )
     assert amplified["observed"] < amplified["predicted_low"]  # its budget holds it
 
 
 def test_the_packaged_retry_storm_with_a_limit():
     tree = scenario("retry_storm", 30, simulated={"limits": {"rpm": 600, "burst": 20}})
-    run = rehearsed(tree)
+    run = dry_run_frames(tree)
     values = agreed(run, rate_limits(run.frames))
     (bucket,) = values["buckets"]
 
@@ -140,7 +142,7 @@ def test_the_packaged_retry_storm_with_a_limit():
 
 
 def test_traffic_below_its_limits_has_room_and_says_how_much_is_used():
-    values = to_json(rate_limits(rehearsed(limited({"rpm": 3000, "itpm": 600_000})).frames))
+    values = to_json(rate_limits(dry_run_frames(limited({"rpm": 3000, "itpm": 600_000})).frames))
 
     assert values["refused"] == 0
     assert values["binding"]["kind"] == "requests"
@@ -155,7 +157,7 @@ def test_traffic_below_its_limits_has_room_and_says_how_much_is_used():
 
 def test_the_resets_of_the_headers_agree_with_limit_and_remaining():
     """Reset - now = (limit - remaining) / rate, to the second; remaining tokens are whole thousands."""
-    run = rehearsed(limited({"rpm": 300, "burst": 10, "itpm": 36_000, "itpm_burst": 2000}))
+    run = dry_run_frames(limited({"rpm": 300, "burst": 10, "itpm": 36_000, "itpm_burst": 2000}))
     rows = run.frames.attempts
     now_s = rows["headers_at_ns"] / 1e9
     late_s = (
@@ -169,5 +171,5 @@ def test_the_resets_of_the_headers_agree_with_limit_and_remaining():
     assert not (rows["header_input_tokens_remaining"] % 1000).any()
     assert requests["refill_per_s"][0] < 5 < requests["refill_per_s"][1]
     assert (tokens["remaining"]["least"], tokens["remaining"]["low"]) == (35_000, 34_500)
-    levels = [json.loads(text)["input_tokens"] for text in run.truth["bucket_levels"]]
+    levels = [json.loads(text)["input_tokens"] for text in run.server_log["bucket_levels"]]
     assert tokens["remaining"]["low"] <= min(levels) <= tokens["remaining"]["high"]

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from run_folders.dry_runs import limited, rehearsed
+from run_folders.dry_runs import dry_run_frames, limited
 from run_folders.planted_frames import calls
 
 from tailgauge_analysis.sections.rate_limits.retries import (
@@ -148,7 +148,7 @@ def with_retry(policy, **more):
 
 
 def test_polite_retries_keep_to_what_they_are_told():
-    run = rehearsed(limited({"rpm": 300, "burst": 3}, traffic=with_retry("polite")))
+    run = dry_run_frames(limited({"rpm": 300, "burst": 3}, traffic=with_retry("polite")))
     found = rate_limits(run.frames)
 
     assert found.retry_after.share == 1.0
@@ -157,7 +157,7 @@ def test_polite_retries_keep_to_what_they_are_told():
 
 
 def test_naive_retries_do_not_and_each_is_found():
-    run = rehearsed(limited({"rpm": 300, "burst": 3}, traffic=with_retry("naive", naive_wait_s=0.1)))
+    run = dry_run_frames(limited({"rpm": 300, "burst": 3}, traffic=with_retry("naive", naive_wait_s=0.1)))
     found = rate_limits(run.frames)
     attempts = run.frames.attempts.sort_values(["request_id", "attempt"])
     before = attempts.groupby("request_id").shift()
