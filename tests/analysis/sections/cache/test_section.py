@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from run_folders.dry_runs import dry_run_folder
 
-from tailgauge.dry_run.command import rehearse
-from tailgauge.scenario.model import parse
-from tailgauge.schedule.plan import plan
 from tailgauge.simulator import billing
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.report.report import make
@@ -56,20 +54,6 @@ TRUTH = {
 }
 
 
-def rehearsed(folder: Path, tree: dict) -> Path:
-    scenario = parse(tree, "test")
-    stages = scenario.stages
-    schedule = plan(
-        scenario.arrival,
-        scenario.traffic,
-        stages.duration_s,
-        scenario.seed,
-        warmup_s=stages.warmup,
-        folder=folder,
-    )
-    return rehearse(scenario, schedule, "planted.toml", (), folder).path
-
-
 def tables(planted: dict) -> dict:
     sizes = {"prompt_tokens": 30, "output_tokens": 4}
     return {
@@ -80,7 +64,7 @@ def tables(planted: dict) -> dict:
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
-    return rehearsed(tmp_path_factory.mktemp("planted"), {**TREE, "traffic": tables(PLANTED)})
+    return dry_run_folder({**TREE, "traffic": tables(PLANTED)}, tmp_path_factory.mktemp("planted"))
 
 
 def judged(folder: Path) -> pd.DataFrame:
@@ -137,7 +121,8 @@ def test_misses_that_nothing_explains_are_called_so(tmp_path):
     """A share of the calls meets a machine without the cache: the entry was there, as far as anybody could know."""
     tree = {**TREE, "traffic": tables({"main": ("cached", SYSTEM, {})})}
     away = {**TREE["simulated"]["cache"], "route_miss_prob": 0.2}
-    found = judged(rehearsed(tmp_path, {**tree, "simulated": {**TREE["simulated"], "cache": away}}))
+    run = dry_run_folder({**tree, "simulated": {**TREE["simulated"], "cache": away}}, tmp_path)
+    found = judged(run)
     seen = Counter(zip(found["cache_reason"], found["cause"], strict=True))
 
     assert seen["route_miss", "unexplained"] > 50
