@@ -1,8 +1,8 @@
-"""The committed example of a report: a rehearsal that has every section. `make example` writes reports/example anew.
+"""The committed example of a report: a dry run that has every section. `make example` writes reports/example again.
 
     .venv/bin/python docs/example.py [FOLDER]
 
-Rule: the command on the page is the one that was run; of the machine that it ran on nothing stays.
+The command in the report is the one that was run; names of the machine are replaced.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def make(out: Path) -> None:
 
 
 def _blank(path: Path) -> None:
-    """What names the machine gives way to the word `example`."""
+    """Replace names of the machine by `example`."""
     run = json.loads(path.read_text(encoding="utf-8"))
     for facts in (run["master"], run["versions"], *run["workers"]):
         facts.update({key: value for key, value in MACHINE.items() if key in facts})
