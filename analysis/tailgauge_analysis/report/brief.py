@@ -37,7 +37,7 @@ def brief(contents: Json) -> list[Line]:
         Line("rate-limits", "Rate limits", (contents["rate_limits"] or {}).get("sentence", "")),
         Line("cache", "Prompt cache", (contents["cache"] or {}).get("sentence", "")),
         Line("fan-out", "Fan-out", " ".join(_sentences(contents["fan_out"], "tables"))),
-        Line("hedging", "Hedging", " ".join(_sentences(contents["hedging"], "arms"))),
+        Line("hedging", "Hedging", " ".join(_sentences(contents["hedging"], "variants"))),
     )
     return [line for line in told if line.text]
 

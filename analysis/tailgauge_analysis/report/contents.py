@@ -24,7 +24,7 @@ from tailgauge_analysis.sections.cache import section as cache_section
 from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.findings import Findings
 from tailgauge_analysis.sections.headline import headline, remarks
-from tailgauge_analysis.sections.hedging import contents as hedging
+from tailgauge_analysis.sections.hedging import section as hedging
 from tailgauge_analysis.sections.load import diagnosis, slopes
 from tailgauge_analysis.sections.presets import alerts, matrix
 from tailgauge_analysis.sections.rate_limits import section as rate_limits

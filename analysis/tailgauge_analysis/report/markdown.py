@@ -13,7 +13,7 @@ from tailgauge_analysis.report.brief import brief
 from tailgauge_analysis.report.page import at, meaning, shown, word
 from tailgauge_analysis.sections.cache import section as cache_section
 from tailgauge_analysis.sections.fan_out import section as fan_out
-from tailgauge_analysis.sections.hedging import contents as hedging
+from tailgauge_analysis.sections.hedging import section as hedging
 from tailgauge_analysis.sections.load import slopes
 from tailgauge_analysis.sections.phases import sentence
 from tailgauge_analysis.sections.presets import alerts
@@ -221,16 +221,17 @@ def _fan_out(found: Json | None) -> list[str]:
 def _hedging(hedges: Json | None) -> list[str]:
     if hedges is None:
         return []
-    arms = hedges["arms"]
-    said = ["## Hedging", *(markdown_safe(arm["sentence"]) for arm in arms if not arm["is_control"])]
-    said += [hedges["interference"]] if hedges["interference"] else []
-    waits = [
-        (f"{name}, {metric}", *map(cell, qs), count(qs[0]["n"])) for name, metric, qs in hedging.waits(arms)
+    found = hedges["variants"]
+    rows = [
+        (f"{name}, {metric}", *map(cell, qs), count(qs[0]["n"]))
+        for name, metric, qs in hedging.latency_rows(found)
     ]
-    said.append(_rows(("since scheduled, failures slowest", *PERCENTILES, "n"), waits))
     return [
-        *said,
-        *(_rows((markdown_safe(arm["traffic"]), "what is known"), hedging.facts(arm)) for arm in arms),
+        "## Hedging",
+        *(markdown_safe(one["sentence"]) for one in found if not one["is_control"]),
+        *([hedges["interference"]] if hedges["interference"] else []),
+        _rows(("since scheduled, failures slowest", *PERCENTILES, "n"), rows),
+        *(_rows((markdown_safe(one["traffic"]), "value"), hedging.facts(one)) for one in found),
     ]
 
 

@@ -26,7 +26,7 @@ from tailgauge_analysis.report.figures import Figure, library
 from tailgauge_analysis.sections import phases
 from tailgauge_analysis.sections.cache import section as cache_section
 from tailgauge_analysis.sections.fan_out import section as fan_out
-from tailgauge_analysis.sections.hedging import contents as hedging
+from tailgauge_analysis.sections.hedging import section as hedging
 from tailgauge_analysis.sections.load import slopes
 from tailgauge_analysis.sections.presets import alerts
 from tailgauge_analysis.sections.presets.text import limits as preset_limits
@@ -118,7 +118,7 @@ def _environment() -> Environment:
         cache_summary=cache_section.summary, cache_note=cache_section.NOTE,
         fan_out_waits=fan_out.waits, fan_out_facts=fan_out.facts,
         stood_said=stalls.sentence, stood_rows=stalls.rows, stood_header=stalls.HEADER,
-        hedging_waits=hedging.waits, hedging_facts=hedging.facts,
+        hedging_rows=hedging.latency_rows, hedging_facts=hedging.facts,
     )  # fmt: skip
     return environment
 

@@ -18,7 +18,7 @@ from tailgauge_analysis.sections import failures, phases
 from tailgauge_analysis.sections import traffic as sent
 from tailgauge_analysis.sections.cache.section import Cache, cache
 from tailgauge_analysis.sections.fan_out import section as fan_out
-from tailgauge_analysis.sections.hedging import variants as hedging
+from tailgauge_analysis.sections.hedging import section as hedging
 from tailgauge_analysis.sections.load import diagnosis, slopes
 from tailgauge_analysis.sections.presets import alerts as alarms
 from tailgauge_analysis.sections.presets import matrix
@@ -60,7 +60,7 @@ class Findings:
     timeline: Timeline
     rate_limits: RateLimits | None
     fan_out: list[fan_out.FanOut]
-    hedging: list[hedging.Arm]
+    hedging: list[hedging.Variant]
     cache: list[Cache]
     presets: matrix.Matrix | None
     alarms: list[alarms.Alarm]
@@ -119,7 +119,7 @@ def find(frames: Frames) -> Findings:
         timeline=timeline(frames),
         rate_limits=rate_limits(frames),
         fan_out=fan_out.fan_outs(frames.run["scenario"], of_target),
-        hedging=hedging.arms(frames, of_target),
+        hedging=hedging.variants(frames, of_target),
         cache=cached,
         presets=matrix.matrix(whole, by_group),
         alarms=alarms.alarms(of_target, whole, split, cached),

@@ -40,7 +40,7 @@ def run(tmp_path_factory, full_size):
 
 @pytest.fixture(scope="module")
 def arm(run):
-    (found,) = [one for one in run.report["hedging"]["arms"] if one["traffic"] == "late"]
+    (found,) = [one for one in run.report["hedging"]["variants"] if one["traffic"] == "late"]
     return found
 
 
@@ -69,7 +69,7 @@ def test_the_hedge_rate_and_the_winners_are_the_logs(arm, pairs, copy_won):
 
     assert (arm["legs"], arm["hedged"]["k"]) == (len(first), hedged.sum())
     assert (arm["won"]["k"], arm["won"]["n"]) == (copy_won.sum(), (hedged & answered).sum())
-    assert arm["undecided"] == (hedged & ~answered).sum()
+    assert arm["no_winner"] == (hedged & ~answered).sum()
     assert arm["extra_requests"] == pytest.approx(hedged.mean())
 
 
@@ -99,12 +99,12 @@ def test_the_wasted_tokens_and_their_bill_lie_in_their_intervals(run, arm, pairs
     assert waste["output_low"] <= made <= waste["output_high"]
     assert waste["output_low"] <= billed <= waste["output_high"]
     assert waste["output_high"] == OUTPUT * served.sum()
-    assert (waste["truth"]["made_tokens"], waste["truth"]["billed_tokens"]) == (made, billed)
-    assert (waste["truth"]["inside"], waste["truth"]["billed_inside"]) == (True, True)
+    assert (waste["server_log"]["made_tokens"], waste["server_log"]["billed_tokens"]) == (made, billed)
+    assert (waste["server_log"]["inside"], waste["server_log"]["billed_inside"]) == (True, True)
     assert cost["low"] <= PRICE * billed + losers["input_tokens"][served].sum() <= cost["high"]
     left = (OUTPUT - losers["output_tokens"])[losers["cancelled_at_ns"].notna()].sum()
     effect = 1 - losers["tokens_after_cancel"].sum() / left
-    assert waste["truth"]["cancel_effectiveness"] == pytest.approx(effect)
+    assert waste["server_log"]["cancel_effectiveness"] == pytest.approx(effect)
 
 
 def test_what_the_answers_cost_is_the_bill_of_the_winners_exactly(arm, pairs, copy_won):

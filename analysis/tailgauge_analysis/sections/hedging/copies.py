@@ -1,12 +1,24 @@
-"""Copies: the legs of which a second copy was sent, first call and copy side by side.
+"""Hedged legs: first call and copy side by side, and whether both are slow together, which limits what hedging can gain.
 
-Rule: one row a hedged leg, in order of time. The winner is the copy that was not closed and brought content, or ended
-ok; a leg that neither answered (both failed, or both were closed with their request) is undecided and has no loser. Times
-of content are since the copy's own first byte left.
+One row per hedged leg, in order of time. The winner is the call that was not closed and got content, or ended ok; a leg
+that neither answered (both failed, or both were closed with their request) has no winner and no loser. Times of content are
+since the first byte of the same call was sent.
+
+Slow together: a call is slow if it has no content after u; one that was closed is "longer than this" (Kaplan-Meier), one
+that failed before content is left out.
+
+    fixed, adaptive, single_r   u = the median delay of the copies, until which no first call is ever closed:
+                                P(first slow) from all first calls, P(copy slow | first slow) from the copies
+    immediate                   of two copies only the faster is known. P(both slow) = P(no content after u) with u the p90 of
+                                the control, whose calls also give P(slow); without a control nothing is known
+
+    product      P(slow)^2, what it would be of independent copies
+    correlation  (P(both slow) - P(slow)^2) / (P(slow)(1 - P(slow)))
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +26,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.stats.quantiles import Floats
+from tailgauge_analysis.stats.quantiles import Floats, rank
+from tailgauge_analysis.stats.shares import counted, portion
+from tailgauge_analysis.stats.survival import Z, curve
 
 Mask = npt.NDArray[np.bool_]
 KEYS = ["request_id", "leg"]
@@ -25,13 +39,15 @@ OF_COPY = [
     "attempt", "ended", "status", "sent_at_ns", "first_content_at_ns", "ended_at_ns", "chunks", "output_tokens",
     *PROMPT, "cache_creation_5m_input_tokens", "cache_creation_1h_input_tokens", "asked_model", "model", "target",
 ]  # fmt: skip
+FEWEST = 20  # copies, below which their dependence is not estimated
+NOTHING = "the copies were sent at once: only a control can show what is slow"
 
 
 @dataclass(frozen=True, slots=True)
 class Copies:
     """Rows of the first calls and of the copies, in the same order."""
 
-    legs: pd.DataFrame  # KEYS, and what the schedule asked of the request
+    legs: pd.DataFrame  # KEYS, and the output tokens that the request asked for
     first: pd.DataFrame
     copy: pd.DataFrame
     copy_won: Mask
@@ -72,8 +88,8 @@ def copies(requests: pd.DataFrame, attempts: pd.DataFrame) -> Copies:
     sent, places = sent[places >= 0], places[places >= 0]
     first = firsts.reset_index().iloc[places].reset_index(drop=True)
     copy = sent.reset_index(drop=True)
-    asked = requests.drop_duplicates("request_id").set_index("request_id")["asked_output_tokens"]
-    legs = copy[KEYS].assign(asked_output_tokens=copy["request_id"].map(asked))
+    limit = requests.drop_duplicates("request_id").set_index("request_id")["asked_output_tokens"]
+    legs = copy[KEYS].assign(asked_output_tokens=copy["request_id"].map(limit))
     copy_won = _answered(copy) & ~_ok(first)
     return Copies(legs, first[OF_COPY], copy[OF_COPY], copy_won, _answered(first) & ~copy_won)
 
@@ -85,3 +101,95 @@ def _ok(rows: pd.DataFrame) -> Mask:
 def _answered(rows: pd.DataFrame) -> Mask:
     with_content = rows["first_content_at_ns"].notna() & ~rows["ended"].isin(CLOSED)
     return _ok(rows) | with_content.to_numpy(np.bool_)
+
+
+@dataclass(frozen=True, slots=True)
+class Slowness:
+    """Of the hedged legs. Numbers are None where `why` has the reason."""
+
+    slower_than_ms: float | None = None
+    calls: int = 0
+    slow_share: float | None = None
+    copies: int = 0
+    copy_slow_share: float | None = None  # of the copies of slow calls
+    copy_slow_low: float | None = None
+    copy_slow_high: float | None = None
+    both_slow: float | None = None
+    product: float | None = None
+    correlation: float | None = None
+    correlation_low: float | None = None
+    correlation_high: float | None = None
+    why: str = ""
+
+
+def slowness(found: Copies, firsts: pd.DataFrame, control: pd.DataFrame | None) -> Slowness:
+    """`firsts` are all first calls of the variant, `control` those of the control."""
+    if len(found.copy) < FEWEST:
+        return Slowness(copies=len(found.copy), why=f"fewer than {FEWEST} copies")
+    u = float(np.median(found.delay_ms))
+    if u <= 1:
+        return _at_once(found, control)
+    times, has_content = _times(firsts)
+    slow, *_ = _longer(times, has_content, u)
+    times, has_content = _times(found.copy)
+    if not (times > u).any() and not has_content.all():  # the curve ends before u
+        return Slowness(u, len(firsts), slow, len(times), why=f"no copy was open for {u:,.4g} ms")
+    share, low, high = _longer(times, has_content, u)
+    return _joined(u, len(firsts), slow, len(times), (share, low, high))
+
+
+def _at_once(found: Copies, control: pd.DataFrame | None) -> Slowness:
+    times, has_content = _times(control) if control is not None else (np.empty(0), np.empty(0, np.bool_))
+    times = np.sort(times[has_content])
+    if len(times) < FEWEST:
+        return Slowness(copies=len(found.copy), why=NOTHING)
+    u = float(times[rank(len(times), 0.9) - 1])
+    slow = float((times > u).mean())
+    at = found.winners()["first_content_at_ns"].to_numpy(np.float64)
+    waited = (at - found.first["sent_at_ns"].to_numpy(np.float64)[found.decided]) / 1e6
+    both_slow = portion(waited[~np.isnan(waited)] > u)
+    if both_slow.value is None or not slow:
+        return Slowness(copies=len(found.copy), why=NOTHING)
+    ends = [
+        None if b is None else min(1.0, b / slow) for b in (both_slow.value, both_slow.low, both_slow.high)
+    ]
+    return _joined(u, len(times), slow, both_slow.n, (ends[0] or 0.0, ends[1], ends[2]))
+
+
+def _joined(
+    u: float, calls: int, slow: float, copies: int, given: tuple[float, float | None, float | None]
+) -> Slowness:
+    def correlation(share: float | None) -> float | None:
+        return None if share is None or slow >= 1 else (share - slow) / (1 - slow)
+
+    share, low, high = given
+    return Slowness(
+        u, calls, slow, copies, share, low, high, slow * share, slow * slow,
+        correlation(share), correlation(low), correlation(high),
+    )  # fmt: skip
+
+
+def _times(rows: pd.DataFrame) -> tuple[Floats, Mask]:
+    """TTFT since sent in ms, or until closed, and whether there was content; failures before content left out."""
+    has_content = rows["first_content_at_ns"].notna().to_numpy(np.bool_)
+    closed = rows["ended"].isin((*CLOSED, schema.TIMEOUT)).to_numpy(np.bool_)
+    until = rows["first_content_at_ns"].where(has_content, rows["ended_at_ns"])
+    times = ((until - rows["sent_at_ns"]) / 1e6).to_numpy(np.float64)
+    kept = (has_content | closed) & ~np.isnan(times)
+    return times[kept], has_content[kept]
+
+
+def _longer(times: Floats, has_content: Mask, u: float) -> tuple[float, float | None, float | None]:
+    """Share that waits longer than u, with its interval; exact where nothing was cut short before."""
+    before = times <= u
+    if not (before & ~has_content).any():
+        exact = counted(int((~before).sum()), len(times))
+        return exact.value or 0.0, exact.low, exact.high
+    c = curve(times, has_content)
+    place = int(np.searchsorted(c.at, u, side="right")) - 1
+    share = float(c.share[place]) if place >= 0 else 1.0
+    if place < 0 or share <= 0:
+        return share, None, None
+    log = math.log(share)
+    error = math.sqrt(float(c.greenwood[place])) / abs(log)
+    return share, share ** math.exp(Z * error), share ** math.exp(-Z * error)

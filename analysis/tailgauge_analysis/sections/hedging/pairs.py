@@ -1,8 +1,8 @@
-"""How much slower an arm is than its control, by stretches of time that both were in.
+"""The interval of a variant's quantile over its control's, from the stretches of time that both were in.
 
-Rule: what slows the target slows both arms at once, so both are drawn again together: the stage is cut into as many
-stretches as give each arm about ten requests, at most 200, and the stationary bootstrap draws stretches. The ratio of the two
-quantiles over the draws has the interval. Fewer than 20 stretches, or than 20 values beyond the quantile, give none.
+What slows the target slows both at once, so both are resampled together: the stage is cut into as many stretches as give
+each about ten requests, at most 200, and the stationary bootstrap draws stretches. The interval is that of the ratio of the
+two quantiles over the draws. Fewer than 20 stretches, or than 20 values beyond the quantile, give none.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.bootstrap import SEED, blocks, draw
 from tailgauge_analysis.stats.quantiles import BEYOND, CONFIDENCE, TOO_FEW, Floats, Ints, Quantile, rank
 
-EACH = 10  # requests of an arm in a stretch, about
+EACH = 10  # requests of a variant in a stretch, about
 STRETCHES = (20, 200)
-WANTED = 2 * BEYOND  # values beyond the quantile in either arm
+WANTED = 2 * BEYOND  # values beyond the quantile in either
 REPS = (200, 1000)
-WORK = 50_000_000  # values looked at for one interval
+WORK = 50_000_000  # values examined for one interval
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """One metric of one arm: values in ms, +inf for failures, and when each was scheduled."""
+    """One metric of one variant: values in ms, +inf for failures, and when each was scheduled."""
 
     at_ns: Floats
     ms: Floats
@@ -42,19 +42,19 @@ def waits(metric: Metric, steady: Steady) -> Waits:
     return Waits(at[known], values[known])
 
 
-def interval(arm: Waits, control: Waits, over: Quantile, under: Quantile) -> tuple[float, float] | None:
-    """95% interval of quantile over.p of the arm over that of the control; None where there is none to be had."""
-    count = min(STRETCHES[1], min(len(arm.ms), len(control.ms)) // EACH)
+def interval(variant: Waits, control: Waits, over: Quantile, under: Quantile) -> tuple[float, float] | None:
+    """95% interval of quantile over.p of the variant over that of the control; None where the run is too short."""
+    count = min(STRETCHES[1], min(len(variant.ms), len(control.ms)) // EACH)
     beyond = min(over.n, under.n) * (1 - over.p)
     if count < STRETCHES[0] or beyond < WANTED or TOO_FEW in {over.mark, under.mark}:
         return None
-    both = np.concatenate((arm.at_ns, control.at_ns))
-    edges = np.linspace(both.min(), both.max(), count + 1)[1:-1]
-    sides = [(np.searchsorted(edges, one.at_ns), one.ms) for one in (arm, control)]
+    at_ns = np.concatenate((variant.at_ns, control.at_ns))
+    edges = np.linspace(at_ns.min(), at_ns.max(), count + 1)[1:-1]
+    sides = [(np.searchsorted(edges, one.at_ns), one.ms) for one in (variant, control)]
     slow = [_slow(of, ms, q, count) for (of, ms), q in zip(sides, (over, under), strict=True)]
     rng = np.random.default_rng(SEED)
-    length = blocks(slow[0] / len(arm.ms) - slow[1] / len(control.ms))  # what both share has gone from it
-    reps = int(np.clip(WORK // len(both), *REPS))
+    length = blocks(slow[0] / len(variant.ms) - slow[1] / len(control.ms))  # without what both share
+    reps = int(np.clip(WORK // len(at_ns), *REPS))
     weights = np.stack([np.bincount(draw(count, length, rng), minlength=count) for _ in range(reps)])
     a, b = (_quantiles(of, ms, over.p, weights) for of, ms in sides)
     known = np.isfinite(a) & np.isfinite(b) & (b > 0)
@@ -77,7 +77,7 @@ def _quantiles(of: Ints, ms: Floats, p: float, weights: Ints) -> Floats:
     stretch, ordered = of[order], ms[order]
     out = np.full(len(weights), np.nan)
     for i, times in enumerate(weights):
-        seen = np.cumsum(times[stretch])
-        if seen[-1]:
-            out[i] = ordered[int(np.searchsorted(seen, rank(int(seen[-1]), p)))]
+        counted = np.cumsum(times[stretch])
+        if counted[-1]:
+            out[i] = ordered[int(np.searchsorted(counted, rank(int(counted[-1]), p)))]
     return out

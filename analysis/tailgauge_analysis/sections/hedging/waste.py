@@ -1,15 +1,15 @@
-"""What the losers took: output tokens as an interval, input tokens, cost, and what the target says of it.
+"""What the losers took: output tokens as an interval, input tokens, cost, and what the server log has of it.
 
-Rule: a stream that is closed early never tells its usage, and some targets bill the whole answer. So:
+A stream that is closed early never reports its usage, and some targets bill the whole answer. So:
 
     low     content chunks received: each holds a token at least
     high    the whole answer, which the loser would have been: the winner's output tokens, else `max_tokens`; of a loser that
             the target refused or that failed, what was received
-    share   chunks received, times the winner's tokens a chunk: what was received, about
+    share   chunks received, times the winner's tokens per chunk: about what was received
 
-Copies have the same prompt: where a loser did not tell its input tokens, the winner's count. The cost is low without what
-was not told, high with it. The target's own rows, where they exist, must lie within: tokens made = sent + made after the
-disconnect.
+Copies have the same prompt: where a loser did not report its input tokens, the winner's count. The cost is low without what
+was not reported, high with it. The rows of the server log, where they exist, must lie within: tokens generated = sent +
+generated after the disconnect.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _GENERATES = (schema.CANCELLED, schema.TIMEOUT, schema.STREAM_ERROR, schema.TRUN
 
 
 @dataclass(frozen=True, slots=True)
-class Truth:
-    """What the simulated target made of the losers. `inside`: made lies within [low, high], loser by loser."""
+class LosersInLog:
+    """The losers in the server log of the simulated target. `inside`: tokens made lie within [low, high], loser by loser."""
 
     losers: int
     made_tokens: int
@@ -54,18 +54,18 @@ class Waste:
     by_winner: int
     by_max_tokens: int
     input_tokens: int
-    input_told: int
+    input_reported: int
     input_unknown: int
-    truth: Truth | None
+    server_log: LosersInLog | None
 
 
-def waste(found: Copies, truth: pd.DataFrame) -> Waste:
+def waste(found: Copies, server_log: pd.DataFrame) -> Waste:
     """Tokens of the losers."""
     losers, winners = found.losers(), found.winners()
     low, high = bounds(losers, winners)
-    told = losers["input_tokens"].notna()
-    prompts = losers[list(PROMPT)].sum(axis=1).where(told, winners[list(PROMPT)].sum(axis=1))
-    known = told | winners["input_tokens"].notna()
+    reported = losers["input_tokens"].notna()
+    prompts = losers[list(PROMPT)].sum(axis=1).where(reported, winners[list(PROMPT)].sum(axis=1))
+    known = reported | winners["input_tokens"].notna()
     per_chunk = (winners["output_tokens"] / winners["chunks"].where(winners["chunks"] > 0)).fillna(1.0)
     by_winner = winners["output_tokens"].notna() & (high > low)
     return Waste(
@@ -77,9 +77,9 @@ def waste(found: Copies, truth: pd.DataFrame) -> Waste:
         by_winner=int(by_winner.sum()),
         by_max_tokens=int(((high > low) & ~by_winner).sum()),
         input_tokens=int(prompts.where(known, 0).sum()),
-        input_told=int(told.sum()),
+        input_reported=int(reported.sum()),
         input_unknown=int((~known).sum()),
-        truth=_truth(losers, low, high, truth),
+        server_log=_in_log(losers, low, high, server_log),
     )
 
 
@@ -87,10 +87,10 @@ def bounds(losers: pd.DataFrame, winners: pd.DataFrame) -> tuple[Floats, Floats]
     """Fewest and most output tokens of each loser."""
     low = losers["chunks"].to_numpy(np.float64)
     whole = winners["output_tokens"].fillna(losers["asked_output_tokens"]).to_numpy(np.float64)
-    own = losers["output_tokens"].where(
+    completed = losers["output_tokens"].where(
         losers["ended"].isin(("ok", "empty"))
-    )  # it came to its end all the same
-    whole = own.fillna(pd.Series(whole, own.index)).to_numpy(np.float64)
+    )  # it ended before it was closed
+    whole = completed.fillna(pd.Series(whole, completed.index)).to_numpy(np.float64)
     generates = losers["ended"].isin(_GENERATES).to_numpy(np.bool_)
     return low, np.where(generates, np.maximum(low, whole), low)
 
@@ -99,11 +99,11 @@ def costs(losers: pd.DataFrame, winners: pd.DataFrame, price: Price) -> tuple[Fr
     """Least and most that the losers cost, exactly; all of one model."""
     low, high = bounds(losers, winners)
     served = losers["ended"].isin(_GENERATES).to_numpy(np.bool_)
-    told = losers["input_tokens"].notna().to_numpy(np.bool_)
+    reported = losers["input_tokens"].notna().to_numpy(np.bool_)
     names = list(USAGE[:-1])
-    prompts = losers[names].where(pd.Series(told, losers.index), winners[names], axis=0)
+    prompts = losers[names].where(pd.Series(reported, losers.index), winners[names], axis=0)
     sums = [Fraction(0), Fraction(0)]
-    rows = np.column_stack([prompts.fillna(-1).to_numpy(np.int64), low, high, told & served, served])
+    rows = np.column_stack([prompts.fillna(-1).to_numpy(np.int64), low, high, reported & served, served])
     kinds, counts = np.unique(rows.astype(np.int64), axis=0, return_counts=True)
     for row, n in zip(kinds.tolist(), counts.tolist(), strict=True):
         usage = {name: None if value < 0 else value for name, value in zip(names, row[:5], strict=True)}
@@ -128,23 +128,23 @@ def cost(found: Copies, price: PriceOf, why: str) -> tuple[tuple[Fraction, Fract
     return (low, high), ""
 
 
-def _truth(losers: pd.DataFrame, low: Floats, high: Floats, truth: pd.DataFrame) -> Truth | None:
-    """The target's rows of the losers; None without them."""
+def _in_log(losers: pd.DataFrame, low: Floats, high: Floats, server_log: pd.DataFrame) -> LosersInLog | None:
+    """The log's rows of the losers; None without them."""
     keys = [*KEYS, "attempt"]
-    named = truth[truth["request_id"].notna()].drop_duplicates(keys).set_index(keys)
+    named = server_log[server_log["request_id"].notna()].drop_duplicates(keys).set_index(keys)
     wanted = pd.MultiIndex.from_frame(losers[keys].astype("int64"))
     place = named.index.get_indexer(wanted) if len(named) else np.full(len(losers), -1)
-    seen = place >= 0
-    if not seen.any():
+    known = place >= 0
+    if not known.any():
         return None
-    rows = named.iloc[place[seen]]
+    rows = named.iloc[place[known]]
     sent = rows["output_tokens"].to_numpy(np.float64)
     after = rows["tokens_after_cancel"].fillna(0).to_numpy(np.float64)
     billed = rows["billed_output_tokens"].fillna(0).to_numpy(np.float64)
-    made, least, most = sent + after, low[seen], high[seen]
+    made, least, most = sent + after, low[known], high[known]
     left = np.maximum(most - sent, 0)[rows["cancelled_at_ns"].notna().to_numpy(np.bool_)].sum()
-    return Truth(
-        losers=int(seen.sum()),
+    return LosersInLog(
+        losers=int(known.sum()),
         made_tokens=int(made.sum()),
         billed_tokens=int(billed.sum()),
         after_cancel_tokens=int(after.sum()),

@@ -16,8 +16,7 @@ from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.sections.cache.cost import tariff
 from tailgauge_analysis.sections.hedging import waste
-from tailgauge_analysis.sections.hedging.copies import KEYS, Copies, copies
-from tailgauge_analysis.sections.hedging.slowness import slowness
+from tailgauge_analysis.sections.hedging.copies import KEYS, Copies, copies, slowness
 from tailgauge_analysis.stats.shares import portion
 from tailgauge_analysis.text.json_values import Json
 
@@ -49,11 +48,11 @@ def copied(frames: Frames, steady: Steady, off: str, on: str) -> Copied:
     firsts = rows[rows["cause"] != schema.HEDGE].drop_duplicates(KEYS)
     if not len(found.copy):
         return Copied(hedged=0.0 if len(firsts) else None, refused=refused)
-    truth, slow = waste.waste(found, frames.server_log).truth, slowness(found, firsts, None)
+    log, slow = waste.waste(found, frames.server_log).server_log, slowness(found, firsts, None)
     cost, unit, why = _cost(found, frames.run, len(stage.requests))
     return Copied(
         hedged=len(found.copy) / len(firsts), won=portion(found.copy_won).value, cost=cost, unit=unit, why=why,
-        cancelled=truth.cancel_effectiveness if truth else None,
+        cancelled=log.cancel_effectiveness if log else None,
         correlation=(slow.correlation, slow.correlation_low), refused=refused,
     )  # fmt: skip
 

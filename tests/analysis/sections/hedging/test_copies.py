@@ -1,4 +1,4 @@
-"""Hedging in the report: copies, what losers took, whether copies are slow together, arms and their control."""
+"""Hedging in the report: copies, what losers took, whether copies are slow together, variants and their control."""
 
 from fractions import Fraction
 
@@ -11,10 +11,9 @@ from run_folders.dry_runs import dry_run_folder
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.report.report import make
-from tailgauge_analysis.sections.hedging import contents as words
-from tailgauge_analysis.sections.hedging.copies import KEYS, OF_COPY, Copies
-from tailgauge_analysis.sections.hedging.slowness import slowness
-from tailgauge_analysis.sections.hedging.variants import arms
+from tailgauge_analysis.sections.hedging import section
+from tailgauge_analysis.sections.hedging.copies import KEYS, OF_COPY, Copies, slowness
+from tailgauge_analysis.sections.hedging.section import variants
 
 COPY = {"attempt": 1, "cause": "hedge", "of_attempt": 0}
 USAGE = {"input_tokens": 10, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
@@ -22,7 +21,7 @@ USAGE = {"input_tokens": 10, "cache_creation_input_tokens": 0, "cache_read_input
 
 def found(folder):
     frames = load([folder])
-    return {one.traffic: one for one in arms(frames, steady(frames).of_target)}
+    return {one.traffic: one for one in variants(frames, steady(frames).of_target)}
 
 
 def hedged(policy, **more):
@@ -40,56 +39,56 @@ def dry_run(out, traffic, seconds=60.0, **simulated):
     return dry_run_folder(tree, out)
 
 
-LAW = {"ttft_ms": 200, "ttft_sigma": 0.7, "chunk_gap_ms": 8}
+LATENCY = {"ttft_ms": 200, "ttft_sigma": 0.7, "chunk_gap_ms": 8}
 
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory, full_size):
-    """A control and two arms at an endpoint without load, where every call draws its own TTFT."""
+    """A control and two variants at an endpoint without load, where every call draws its own TTFT."""
     traffic = {
         "plain": {"pattern": "streaming", "prompt_tokens": 50, "output_tokens": 12, "weight": 2.0},
         "late": hedged("fixed", delay_ms=250.0),
-        "twice": hedged("immediate"),
+        "immediate": hedged("immediate"),
     }
-    return dry_run(tmp_path_factory.mktemp("three"), traffic, 600.0 if full_size else 30.0, **LAW)
+    return dry_run(tmp_path_factory.mktemp("three"), traffic, 600.0 if full_size else 30.0, **LATENCY)
 
 
 def draws(n=200_000):
     return 200 * np.exp(0.7 * np.random.default_rng(1).standard_normal((n, 2)))
 
 
-def test_arms_recover_what_the_law_says(three):
+def test_variants_recover_the_latency_model(three):
     by = found(three)
     first, second = draws().T
     late = np.minimum(first, np.where(first > 250, 250 + second, np.inf))
 
-    assert list(by) == ["plain", "late", "twice"]
+    assert list(by) == ["plain", "immediate", "late"]
     assert by["plain"].is_control
-    for name, truth in (("plain", first), ("late", late), ("twice", np.minimum(first, second))):
+    for name, drawn in (("plain", first), ("late", late), ("immediate", np.minimum(first, second))):
         (ttft, *_) = by[name].latency
         for q in ttft.quantiles[:2]:
-            assert q.low * 0.97 <= np.quantile(truth, q.p) <= q.high * 1.03
-    arm = by["late"]
-    assert arm.hedged.low <= (first > 250).mean() <= arm.hedged.high
-    assert arm.extra_requests == pytest.approx(arm.hedged.value)
-    assert arm.extra_input_tokens == pytest.approx(arm.hedged.value)
+            assert q.low * 0.97 <= np.quantile(drawn, q.p) <= q.high * 1.03
+    variant = by["late"]
+    assert variant.hedged.low <= (first > 250).mean() <= variant.hedged.high
+    assert variant.extra_requests == pytest.approx(variant.hedged.value)
+    assert variant.extra_input_tokens == pytest.approx(variant.hedged.value)
     won = (250 + second < first)[first > 250].mean()
-    assert arm.won.low <= won <= arm.won.high
-    assert by["twice"].won.low <= 0.5 <= by["twice"].won.high
-    assert by["twice"].hedged.value == 1.0
-    (ratio,) = [r for r in arm.versus.ratios["ttft_sched"] if r.p == 0.95]
-    assert arm.versus.traffic == "plain"
+    assert variant.won.low <= won <= variant.won.high
+    assert by["immediate"].won.low <= 0.5 <= by["immediate"].won.high
+    assert by["immediate"].hedged.value == 1.0
+    (ratio,) = [r for r in variant.versus.ratios["ttft_sched"] if r.p == 0.95]
+    assert variant.versus.traffic == "plain"
     assert ratio.low <= np.quantile(late, 0.95) / np.quantile(first, 0.95) <= ratio.high
 
 
 def test_the_margin_is_what_the_target_had_planned(three):
-    arm = found(three)["late"]
+    variant = found(three)["late"]
     first, second = draws().T
     saved = (first - 250 - second)[(first > 250) & (250 + second < first)]
 
-    assert arm.margin.basis == "target"
-    assert arm.margin.n == arm.won.k
-    (half, *_) = arm.margin.quantiles
+    assert variant.margin.basis == "target"
+    assert variant.margin.n == variant.won.k
+    (half, *_) = variant.margin.quantiles
     assert half.low <= np.median(saved) <= half.high
 
 
@@ -97,7 +96,7 @@ def test_copies_that_draw_for_themselves_are_not_slow_together(three):
     by = found(three)
     first, _ = draws().T
 
-    for name in ("late", "twice"):
+    for name in ("late", "immediate"):
         slow = by[name].slowness
         assert slow.why == ""
         assert slow.slow_share == pytest.approx((first > slow.slower_than_ms).mean(), abs=0.08)
@@ -112,11 +111,11 @@ def copies_of(first_ms, copy_ms, delay_ms):
     at = np.minimum(x, delay_ms + y)
     n = len(x)
 
-    def rows(sent, own, won):
+    def rows(sent, took, won):
         frame = pd.DataFrame({name: np.full(n, np.nan) for name in OF_COPY})
         frame["sent_at_ns"] = sent * 1e6
-        frame["first_content_at_ns"] = np.where(won, (sent + own) * 1e6, np.nan)
-        frame["ended_at_ns"] = np.where(won, sent + own + 5, at) * 1e6
+        frame["first_content_at_ns"] = np.where(won, (sent + took) * 1e6, np.nan)
+        frame["ended_at_ns"] = np.where(won, sent + took + 5, at) * 1e6
         frame["ended"] = np.where(won, "ok", "cancelled")
         return frame
 
@@ -131,11 +130,11 @@ def copies_of(first_ms, copy_ms, delay_ms):
 
 @pytest.mark.parametrize("shared", [0.0, 0.4, 1.0])
 def test_the_correlation_of_copies_is_recovered_although_losers_are_cut(full_size, shared):
-    """Calls slow with q = 0.1; a copy shares its first call's fate with a given chance, else it has its own."""
+    """Calls slow with q = 0.1; a copy is as slow as its first call with a given chance, else drawn again."""
     n, q, rng = 200_000 if full_size else 20_000, 0.1, np.random.default_rng(9)
-    fate = rng.random((n, 2)) < q
-    fate[:, 1] = np.where(rng.random(n) < shared, fate[:, 0], fate[:, 1])
-    times = np.where(fate, 2000.0, 50.0) + rng.random((n, 2))
+    is_slow = rng.random((n, 2)) < q
+    is_slow[:, 1] = np.where(rng.random(n) < shared, is_slow[:, 0], is_slow[:, 1])
+    times = np.where(is_slow, 2000.0, 50.0) + rng.random((n, 2))
     seen = slowness(*copies_of(*times.T, 200.0), None)
 
     assert seen.slow_share == pytest.approx(q, abs=0.01)
@@ -150,7 +149,7 @@ def test_copies_sent_at_once_need_a_control():
     both, firsts = copies_of(*times.T, 0.0)
     control = firsts.assign(first_content_at_ns=rng.exponential(100, len(firsts)) * 1e6, ended="ok")
 
-    assert "only a control could tell" in slowness(both, firsts, None).why
+    assert "only a control can show" in slowness(both, firsts, None).why
     seen = slowness(both, firsts, control)
     assert seen.correlation_low <= 0 <= seen.correlation_high
     assert seen.product == pytest.approx(0.01, abs=0.001)
@@ -159,37 +158,39 @@ def test_copies_sent_at_once_need_a_control():
 @pytest.mark.parametrize(
     ("cancel_mode", "billed"), [("next_step", "generated"), ("never", "generated"), ("next_step", "full")]
 )
-def test_the_truth_of_the_waste_lies_in_its_interval(tmp_path, cancel_mode, billed):
+def test_the_waste_in_the_server_log_lies_in_its_interval(tmp_path, cancel_mode, billed):
     engine = {"router": "random", "cancel_mode": cancel_mode, "overhead_ms": 50}
-    arm = found(
+    variant = found(
         dry_run(
             tmp_path, {"chat": hedged("fixed", delay_ms=150.0)}, 15.0, profile="sonnet", engine=engine,
             stragglers={"slow_share": 0.2, "slow_factor": 10.0}, billing={"bill_cancelled": billed},
         )
     )["chat"]  # fmt: skip
-    waste, truth = arm.waste, arm.waste.truth
+    waste, log = variant.waste, variant.waste.server_log
 
-    assert waste.losers == truth.losers == waste.closed > 20
+    assert waste.losers == log.losers == waste.closed > 20
     assert waste.output_high == 12 * waste.losers
-    assert truth.inside
-    assert waste.output_low <= truth.made_tokens <= waste.output_high
-    assert waste.output_low <= truth.billed_tokens <= waste.output_high
+    assert log.inside
+    assert waste.output_low <= log.made_tokens <= waste.output_high
+    assert waste.output_low <= log.billed_tokens <= waste.output_high
     if cancel_mode == "never":
-        assert truth.made_tokens == waste.output_high
-        assert truth.cancel_effectiveness == 0
+        assert log.made_tokens == waste.output_high
+        assert log.cancel_effectiveness == 0
     else:
-        assert truth.cancel_effectiveness > 0.9
+        assert log.cancel_effectiveness > 0.9
     if billed == "full":
-        assert truth.billed_tokens == waste.output_high
-    prompt, output, winners = 50, 5 * 12, arm.legs
-    assert arm.cost.answered == pytest.approx(winners * (prompt + output))  # prices of the simulated endpoint
-    assert arm.cost.high == pytest.approx(waste.losers * (prompt + output))
-    assert arm.cost.low == pytest.approx(5 * waste.output_low + 50 * waste.input_told)
+        assert log.billed_tokens == waste.output_high
+    prompt, output, winners = 50, 5 * 12, variant.legs
+    assert variant.cost.answered == pytest.approx(
+        winners * (prompt + output)
+    )  # prices of the simulated endpoint
+    assert variant.cost.high == pytest.approx(waste.losers * (prompt + output))
+    assert variant.cost.low == pytest.approx(5 * waste.output_low + 50 * waste.input_reported)
 
 
 @pytest.fixture
-def told(mixed, tmp_path):
-    """A copy that won, one that lost with content, a copy that was refused, a leg of which both failed, and calls of their own."""
+def recorded(mixed, tmp_path):
+    """A copy that won, one that lost with content, a copy that was refused, a leg of which both failed, and calls without a copy."""
     run = mixed()
     closed = {"ended": "cancelled", "end": 120}
     run.request(
@@ -231,29 +232,35 @@ def told(mixed, tmp_path):
     return run, run.write(tmp_path / "run")
 
 
-def test_each_hedged_leg_is_counted_for_what_it_was(told):
-    arm = found(told[1])["h"]
-    waste = arm.waste
+def test_each_hedged_leg_is_counted_for_what_it_was(recorded):
+    variant = found(recorded[1])["h"]
+    waste = variant.waste
 
-    assert (arm.requests, arm.legs, arm.hedged.k, arm.won.k, arm.undecided) == (20, 20, 4, 1, 1)
-    assert arm.held == {"budget": 3}
-    assert arm.budget_exhausted == 3
-    assert arm.extra_requests == 4 / 20
+    assert (variant.requests, variant.legs, variant.hedged.k, variant.won.k, variant.no_winner) == (
+        20,
+        20,
+        4,
+        1,
+        1,
+    )
+    assert variant.held == {"budget": 3}
+    assert variant.budget_exhausted == 3
+    assert variant.extra_requests == 4 / 20
     assert (waste.losers, waste.closed) == (3, 2)
     assert (waste.output_low, waste.output_high) == (0 + 2 + 0, 8 + 40 + 0)  # a refused copy makes nothing
-    assert waste.output_by_share == 2 * 4  # the winner had 4 tokens a chunk
+    assert waste.output_by_share == 2 * 4  # the winner had 4 tokens per chunk
     assert (waste.by_winner, waste.by_max_tokens) == (2, 0)
-    assert (waste.input_tokens, waste.input_told, waste.input_unknown) == (30, 1, 0)
-    assert waste.truth is None
-    assert (arm.limited.of_copies.k, arm.limited.of_copies.n) == (2, 4)
-    assert (arm.limited.of_first.k, arm.limited.of_first.n) == (0, 20)
-    assert arm.margin is None  # the only winning copy's loser brought no content
-    assert arm.slowness.why == "fewer than 20 copies"
-    assert arm.versus is None
+    assert (waste.input_tokens, waste.input_reported, waste.input_unknown) == (30, 1, 0)
+    assert waste.server_log is None
+    assert (variant.limited.of_copies.k, variant.limited.of_copies.n) == (2, 4)
+    assert (variant.limited.of_first.k, variant.limited.of_first.n) == (0, 20)
+    assert variant.margin is None  # the only winning copy's loser brought no content
+    assert variant.slowness.why == "fewer than 20 copies"
+    assert variant.versus is None
 
 
-def test_costs_are_exact_where_prices_are_known(mixed, told, tmp_path):
-    run, _ = told
+def test_costs_are_exact_where_prices_are_known(mixed, recorded, tmp_path):
+    run, _ = recorded
     run.run = {"target": {"url": "https://x.invalid", "simulated": False, "protocol": "anthropic"}}
     for row in run.attempts:
         row["model"] = row["asked_model"] = "claude-sonnet-4-5"
@@ -272,30 +279,30 @@ def test_costs_are_exact_where_prices_are_known(mixed, told, tmp_path):
     assert (cost.low, cost.high, cost.why) == (None, None, "no price for nobody-knows")
 
 
-def test_the_report_says_what_it_cannot_know(told, tmp_path):
-    report = make([told[1]], tmp_path)
-    (arm,) = report.data["hedging"]["arms"]
+def test_the_report_gives_the_reason_for_what_is_unknown(recorded, tmp_path):
+    report = make([recorded[1]], tmp_path)
+    (variant,) = report.data["hedging"]["variants"]
     page, text = report.html.read_text(), report.markdown.read_text()
 
     assert report.data["hedging"]["interference"] is None
-    assert arm["no_control"].startswith("without a control")
-    for said in (page, text):
-        assert "without a control: no other traffic table of the run differs by hedging alone" in said
-        assert "between 2 and 48, of 3 losers, 2 of them closed" in said
-        assert "only the target knows what it makes after a disconnect" in said
-        assert "3 requests: budget 3" in said
+    assert variant["no_control"].startswith("no control")
+    for shown in (page, text):
+        assert "no control: no other traffic table of the run differs by hedging alone" in shown
+        assert "2 – 48, of 3 losers (2 closed)" in shown
+        assert "only the target knows what it generates after a disconnect" in shown
+        assert "3 requests: budget 3" in shown
 
 
-def test_arms_of_one_run_are_told_with_their_interference(three, tmp_path):
+def test_variants_of_one_run_are_reported_with_their_interference(three, tmp_path):
     report = make([three], tmp_path)
     page, text = report.html.read_text(), report.markdown.read_text()
 
-    assert report.data["hedging"]["interference"].startswith("Arm and control ran at the same time")
-    for said in (page, text):
-        assert "blocks that take turns" in said
+    assert report.data["hedging"]["interference"].startswith("Variant and control ran at the same time")
+    for shown in (page, text):
+        assert "run both in alternating blocks" in shown
     assert "within the interval" in text
     assert "OUTSIDE" not in text
-    assert "TTFT over that of the control plain: p" in text
+    assert "TTFT over control plain: p" in text
     assert "; faster)" in text
 
 
@@ -309,20 +316,20 @@ def test_a_run_without_fan_outs_and_hedges_has_no_such_sections(made):
         assert f"## {title}" not in text
 
 
-def test_a_run_that_lost_its_record_still_tells_of_its_copies(told):
+def test_a_run_that_lost_its_record_still_reports_its_copies(recorded):
     """Without the scenario there is neither a policy nor a control to be known."""
-    _, folder = told
+    _, folder = recorded
     (folder / "run.json").unlink()
     (folder / "workers" / "0.json").unlink()
-    arm = found(folder)["h"]
+    variant = found(folder)["h"]
 
-    assert (arm.policy, arm.versus, arm.hedged.k) == ("unknown", None, 4)
+    assert (variant.policy, variant.versus, variant.hedged.k) == ("unknown", None, 4)
 
 
-def test_where_no_copy_was_slow_their_correlation_is_not_known_and_is_told_so():
+def test_where_no_copy_was_slow_their_correlation_is_unknown():
     slow = {
         "why": None, "slow_share": 0.1, "copy_slow_share": 0.0, "slower_than_ms": 250.0, "both_slow": 0.0, "product": 0.0,
         "correlation": None, "correlation_low": None, "correlation_high": None, "copies": 40,
     }  # fmt: skip
 
-    assert "correlation ? (? to ?), n 40" in words._slowness(slow)
+    assert "correlation ? (? to ?), n 40" in section._slowness(slow)

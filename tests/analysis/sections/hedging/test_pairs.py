@@ -1,12 +1,11 @@
-"""An arm beside its control: paired stretches against a known ratio under a common drift; shares beside shares."""
+"""A variant beside its control: paired stretches against a known ratio under a common drift; shares beside shares."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from tailgauge_analysis.sections.hedging.copies import OF_COPY, Copies
+from tailgauge_analysis.sections.hedging.copies import OF_COPY, Copies, slowness
 from tailgauge_analysis.sections.hedging.pairs import Waits, interval
-from tailgauge_analysis.sections.hedging.slowness import slowness
 from tailgauge_analysis.stats.binomial import clopper_pearson
 from tailgauge_analysis.stats.quantiles import quantiles
 from tailgauge_analysis.stats.shares import counted, difference, quantile_ratio
@@ -14,8 +13,8 @@ from tailgauge_analysis.stats.shares import counted, difference, quantile_ratio
 RATIO = 0.8
 
 
-def arms(seed, n=1500):
-    """Two arms that arrive by chance and share a load that goes up and down; the first is 0.8 times as slow."""
+def two_variants(seed, n=1500):
+    """Two variants that arrive by chance and share a load that goes up and down; the first is 0.8 times as slow."""
     rng = np.random.default_rng(seed)
     at = np.sort(rng.uniform(0, 600, (2, n)), axis=1)
     load = np.exp(0.8 * np.sin(at / 25 + rng.uniform(0, 6)))
@@ -30,7 +29,7 @@ def of(waits, p):
 def test_paired_intervals_hold_the_ratio_and_are_narrower_under_a_common_drift(full_size):
     reps, hits, widths = (200 if full_size else 24), np.zeros(2), []
     for seed in range(reps):
-        one, other = arms(seed)
+        one, other = two_variants(seed)
         for i, p in enumerate((0.5, 0.9)):
             low, high = interval(one, other, of(one, p), of(other, p))
             hits[i] += low <= RATIO <= high
@@ -43,7 +42,7 @@ def test_paired_intervals_hold_the_ratio_and_are_narrower_under_a_common_drift(f
 
 
 def test_failures_few_requests_and_unsure_quantiles_have_no_paired_interval():
-    one, other = arms(1)
+    one, other = two_variants(1)
     failing = Waits(one.at_ns, np.where(np.arange(len(one.ms)) % 8 == 0, np.inf, one.ms))
     few = Waits(one.at_ns[:150], one.ms[:150])
 
@@ -53,7 +52,7 @@ def test_failures_few_requests_and_unsure_quantiles_have_no_paired_interval():
 
 
 def test_the_difference_of_two_shares():
-    """Newcombe's own example, 56/70 against 48/80, is 0.20 (0.05 to 0.34) by Wilson's intervals; exact ones are wider."""
+    """The example of Newcombe, 56/70 against 48/80, is 0.20 (0.05 to 0.34) by Wilson's intervals; exact ones are wider."""
     found = difference(counted(56, 70), counted(48, 80))
 
     assert found.value == pytest.approx(0.2)
@@ -62,12 +61,12 @@ def test_the_difference_of_two_shares():
     assert difference(counted(0, 0), counted(1, 2)).value is None
 
 
-def test_shares_of_legs_stand_on_effective_n():
+def test_shares_of_legs_use_effective_n():
     assert (counted(5, 100).low, counted(5, 100).high) == clopper_pearson(5, 100)
     assert counted(5, 100, 20).high > counted(5, 100).high
 
 
-def test_copies_that_nobody_watched_long_enough_say_nothing():
+def test_copies_that_were_all_closed_early_give_no_correlation():
     """Every copy was closed, or had content, before the delay of the copies had passed for it: 0% would be a guess."""
     n, rows = 40, {}
     for name, sent, content, end, ended in (
@@ -85,5 +84,5 @@ def test_copies_that_nobody_watched_long_enough_say_nothing():
     legs = pd.DataFrame({"request_id": range(n), "leg": 0, "asked_output_tokens": 5})
     found = slowness(Copies(legs, rows["first"], rows["copy"], won, ~won), rows["first"], None)
 
-    assert found.why == "no copy was watched for 400 ms"
+    assert found.why == "no copy was open for 400 ms"
     assert (found.copy_slow_share, found.correlation) == (None, None)

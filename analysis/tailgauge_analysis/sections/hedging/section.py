@@ -1,0 +1,476 @@
+"""The section on hedging: every traffic table that hedges beside its control, its part of report.json, and its text.
+
+A control differs by hedging alone and does not hedge. Steady stage without requests that were read slowly on purpose.
+Latencies are of the request, since scheduled, failures counted as slowest. Tables of one run share its target at the same
+time: a difference between them is not the difference that switching hedging on would make.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from tailgauge.rows import schema
+from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.metrics import latency
+from tailgauge_analysis.metrics.metrics import BY_NAME
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.sections.cache.cost import Tariff, spent, tariff
+from tailgauge_analysis.sections.fan_out.section import latency_json
+from tailgauge_analysis.sections.hedging import waste
+from tailgauge_analysis.sections.hedging.copies import (
+    KEYS,
+    OF_COPY,
+    PROMPT,
+    Copies,
+    Slowness,
+    copies,
+    slowness,
+)
+from tailgauge_analysis.sections.hedging.pairs import interval, waits
+from tailgauge_analysis.stats.quantiles import Floats, Quantile, quantiles
+from tailgauge_analysis.stats.shares import Difference, Portion, Ratio, difference, portion, quantile_ratio
+from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
+from tailgauge_analysis.text.json_values import Json, table
+from tailgauge_analysis.text.quantile import VALUE, cell, plain_values
+
+PS = (0.5, 0.95, 0.99)
+METRICS = {"ttft_sched": "TTFT", "e2e_sched": "end to end", "join_sched": "join"}
+OFF = "off"
+CONTENT, PLANNED = "content", "target"
+NO_CONTROL = "no control: no other traffic table of the run differs by hedging alone and does not hedge, so the gain is not measured"
+INTERFERENCE = (
+    "Variant and control ran at the same time against one target, so that the hedges of one load the other. The ratios are not "
+    "the effect of switching hedging on. To measure that, run both in alternating blocks and compare them (tailgauge compare)."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """How much later the loser's content would have come, in ms, of the legs that the copy won. `basis`: the simulated
+    target's plan of it, or that both copies got content, which only those do that were about as fast.
+    """
+
+    basis: str
+    n: int
+    quantiles: tuple[Quantile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What the losers cost, as an interval, absolute and relative to all that answered; `why` where there is no price."""
+
+    unit: str
+    low: float | None
+    high: float | None
+    answered: float | None
+    low_share: float | None
+    high_share: float | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Limited:
+    """Attempts that got a 429 (rate_limited) or a 529 or 503 (overloaded)."""
+
+    of_all: Portion
+    of_first: Portion
+    of_copies: Portion
+
+
+@dataclass(frozen=True, slots=True)
+class Versus:
+    """A variant beside its control: quantiles of the variant over those of the control, by metric, and which of their
+    intervals are of both together; the share of 429s and 529s minus the control's.
+    """
+
+    traffic: str
+    ratios: dict[str, tuple[Ratio, ...]]
+    paired: dict[str, tuple[bool, ...]]
+    limited: Difference
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One traffic table. What is of hedging is None for a control."""
+
+    traffic: str
+    policy: str
+    is_control: bool
+    requests: int
+    latency: tuple[latency.Row, ...]
+    limited: Limited
+    legs: int
+    hedged: Portion
+    won: Portion
+    no_winner: int
+    held: dict[str, int]
+    budget_exhausted: int
+    extra_requests: float | None
+    extra_input_tokens: float | None
+    delay: tuple[Quantile, ...]
+    margin: Margin | None
+    waste: waste.Waste | None
+    cost: Cost | None
+    slowness: Slowness | None
+    versus: Versus | None
+
+
+def variants(frames: Frames, of_target: Steady) -> list[Variant]:
+    """Every variant after its control; none where nothing hedges."""
+    tables = table(frames.run["scenario"], "traffic")
+    rows = of_target.attempts
+    present = sorted(map(str, rows["traffic"].unique()))
+    sent = set(rows.loc[rows["cause"] == schema.HEDGE, "traffic"].astype(str))
+    hedging = [name for name in present if name in sent or _policy(table(tables, name)) != OFF]
+    if not hedging:
+        return []
+    rows = rows[list(dict.fromkeys([*KEYS, "traffic", "cause", "of_attempt", *OF_COPY]))]
+    rows = rows.sort_values("sent_at_ns", kind="stable")
+    by_name = {str(name): of for name, of in rows.groupby("traffic", observed=True)}
+    controls = {name: _control(frames.run, name, present) for name in hedging}
+    names = [*dict.fromkeys(control for control in controls.values() if control), *hedging]
+    found = {name: _Table(of_target, name, table(tables, name), by_name[name]) for name in names}
+    prices = tariff(frames.run)
+    return [
+        _variant(found[name], found.get(controls.get(name) or ""), frames.server_log, prices)
+        for name in found
+    ]
+
+
+def _policy(traffic: Json) -> str:
+    return str(table(traffic, "hedge").get("policy", OFF))
+
+
+def _control(run: Json, name: str, names: list[str]) -> str | None:
+    """The table that differs by hedging alone and does not hedge."""
+    tables, patterns = table(run["scenario"], "traffic"), run["patterns"]
+    shape = _shape(table(tables, name), patterns)
+    for other in names:
+        traffic = table(tables, other)
+        if traffic and _policy(traffic) == OFF and _shape(traffic, patterns) == shape:
+            return other
+    return None
+
+
+def _shape(traffic: Json, patterns: Json) -> Json:
+    """What two variants must have alike; `hedged` without a hedge is like `streaming`."""
+    kept = {k: v for k, v in traffic.items() if k not in {"hedge", "weight", "tags"}}
+    facts = patterns.get(str(kept.get("pattern")), {})
+    return {**kept, "pattern": facts.get("like") or kept.get("pattern")}
+
+
+class _Table:
+    """One traffic table's rows."""
+
+    def __init__(self, steady: Steady, name: str, traffic: Json, attempts: pd.DataFrame) -> None:
+        self.name, self.policy = name, _policy(traffic) if traffic else "unknown"
+        self.stage = steady.only((steady.requests["traffic"] == name).to_numpy(np.bool_))
+        self.attempts = attempts
+        rows = (latency.row(BY_NAME[metric], self.stage, latency.OFFERED, PS) for metric in METRICS)
+        self.latency = tuple(row for row in rows if row.n)
+        first = attempts["cause"] != schema.HEDGE
+        self.is_copy = ~first.to_numpy(np.bool_)
+        self.firsts = attempts[first].drop_duplicates(KEYS)
+
+    def limited(self) -> Limited:
+        """Attempts that were refused."""
+        refused = self.attempts["ended"].isin((schema.RATE_LIMITED, schema.OVERLOADED)).to_numpy(np.bool_)
+        return Limited(portion(refused), portion(refused[~self.is_copy]), portion(refused[self.is_copy]))
+
+
+def _variant(one: _Table, control: _Table | None, server_log: pd.DataFrame, prices: Tariff) -> Variant:
+    found = copies(one.stage.requests, one.attempts)
+    hedges = bool(len(found.copy)) or one.policy != OFF
+    legs = one.attempts[KEYS].drop_duplicates()
+    hedged = pd.MultiIndex.from_frame(legs).isin(pd.MultiIndex.from_frame(found.legs[KEYS]))
+    held = one.stage.requests["hedge_held"].dropna().value_counts()
+    return Variant(
+        traffic=one.name,
+        policy=one.policy,
+        is_control=not hedges,
+        requests=len(one.stage.requests),
+        latency=one.latency,
+        limited=one.limited(),
+        legs=len(legs),
+        hedged=portion(hedged),
+        won=portion(found.copy_won),
+        no_winner=int((~found.decided).sum()),
+        held={str(name): int(n) for name, n in held.items()},
+        budget_exhausted=int(held.get("budget", 0)),
+        extra_requests=_over(int(one.is_copy.sum()), int((~one.is_copy).sum())),
+        extra_input_tokens=_extra_input(one, found),
+        delay=tuple(quantiles(found.delay_ms, PS)) if hedges and len(found.copy) else (),
+        margin=_margin(found, server_log) if hedges else None,
+        waste=waste.waste(found, server_log) if hedges else None,
+        cost=_cost(one, found, prices) if hedges else None,
+        slowness=slowness(found, one.firsts, control.firsts if control else None) if hedges else None,
+        versus=_versus(one, control) if control and hedges else None,
+    )
+
+
+def _over(more: float, of: float) -> float | None:
+    return more / of if of else None
+
+
+def _prompts(rows: pd.DataFrame) -> pd.Series[float]:
+    return rows[list(PROMPT)].sum(axis=1).where(rows["input_tokens"].notna())
+
+
+def _extra_input(one: _Table, found: Copies) -> float | None:
+    """Prompt tokens of the copies over those of all other calls that were served.
+
+    First calls that were closed before they reported usage count with the prompts of their copies, and the other way round.
+    """
+    first, copy = _prompts(found.first), _prompts(found.copy)
+    others = _prompts(one.attempts)[~one.is_copy].sum() + copy[first.isna()].sum()
+    return _over(float(copy.fillna(first).sum()), float(others))
+
+
+def _cost(one: _Table, found: Copies, prices: Tariff) -> Cost:
+    ends, why = waste.cost(found, prices.price, prices.why)
+    if ends is None:
+        return Cost("", None, None, None, None, None, why)
+    good = one.attempts[(one.attempts["ended"] == schema.OK) & one.attempts["output_tokens"].notna()]
+    total, _ = spent(good, good["model"].fillna(""), prices.price)
+    low, high, answered = float(ends[0]), float(ends[1]), float(total or 0)
+    return Cost(
+        prices.unit, low, high, None if total is None else answered, _over(low, answered), _over(high, answered), "",
+    )  # fmt: skip
+
+
+def _versus(variant: _Table, control: _Table) -> Versus:
+    by = {row.metric.name: row.quantiles for row in control.latency}
+    ratios: dict[str, tuple[Ratio, ...]] = {}
+    paired: dict[str, tuple[bool, ...]] = {}
+    for row in variant.latency:
+        name = row.metric.name
+        if name not in by:
+            continue
+        sides = waits(row.metric, variant.stage), waits(row.metric, control.stage)
+        pairs = list(zip(row.quantiles, by[name], strict=True))
+        ends = [interval(*sides, a, b) for a, b in pairs]
+        ratios[name] = tuple(
+            _within(quantile_ratio(a, b), end) for (a, b), end in zip(pairs, ends, strict=True)
+        )
+        paired[name] = tuple(end is not None for end in ends)
+    return Versus(
+        control.name, ratios, paired, difference(variant.limited().of_all, control.limited().of_all)
+    )
+
+
+def _within(one: Ratio, end: tuple[float, float] | None) -> Ratio:
+    """The ratio with the interval from both together, where there is one."""
+    if end is None:
+        return one
+    return replace(one, low=min(end[0], one.value or end[0]), high=max(end[1], one.value or end[1]))
+
+
+def _margin(found: Copies, server_log: pd.DataFrame) -> Margin | None:
+    """None where no loser's content is known: it is closed when the winner's comes."""
+    losers, winners = found.losers(), found.winners()
+    copy_won = found.copy_won[found.decided]
+    at = winners["first_content_at_ns"].to_numpy(np.float64)
+    later: Floats = losers["first_content_at_ns"].to_numpy(np.float64) - at
+    basis, planned = CONTENT, _planned(losers, server_log) - at
+    if not np.isnan(planned[copy_won]).all():  # of every loser, not only of those that were nearly as fast
+        basis, later = PLANNED, planned
+    known = copy_won & ~np.isnan(later)
+    if not known.any():
+        return None
+    return Margin(basis, int(known.sum()), tuple(quantiles(later[known] / 1e6, PS)))
+
+
+def _planned(losers: pd.DataFrame, server_log: pd.DataFrame) -> Floats:
+    """When the target would have begun to answer, where it had drawn that beforehand."""
+    keys = [*KEYS, "attempt"]
+    named = server_log[server_log["planned_ttft_ns"].notna() & server_log["request_id"].notna()]
+    named = named.drop_duplicates(keys).set_index(keys)
+    at = named["received_at_ns"] + named["planned_ttft_ns"]
+    return at.reindex(pd.MultiIndex.from_frame(losers[keys].astype("int64"))).to_numpy(np.float64)
+
+
+def to_json(found: list[Variant], beyond: str) -> Json | None:
+    """`hedging` of report.json; None where nothing hedges."""
+    if not found:
+        return None
+    paired = any(one.versus for one in found)
+    return {
+        "variants": [_entry(one, beyond) for one in found],
+        "interference": INTERFERENCE if paired else None,
+    }
+
+
+def _entry(one: Variant, beyond: str) -> Json:
+    values: Json = plain_values(replace(one, latency=()), beyond)
+    values["traffic"] = plain(one.traffic, 80)
+    values["policy"] = plain(one.policy, 40)
+    values["latency"] = [latency_json(row, beyond) for row in one.latency]
+    values["no_control"] = None if one.is_control or one.versus else NO_CONTROL
+    values["sentence"] = sentence(values)
+    return values
+
+
+def sentence(one: Json) -> str:
+    """The answer in one sentence."""
+    name, versus = one["traffic"], one["versus"]
+    if one["is_control"]:
+        return f"{name}: control, without hedges."
+    if not one["hedged"]["k"]:
+        held = f", {count(sum(one['held'].values()))} held back" if one["held"] else ""
+        return f"{name}: no hedge was sent in the steady stage{held}."
+    text = f"{name}: {share(one['hedged']['value'])} of {plural(one['legs'], 'call')} hedged, {share(one['won']['value'])} of the hedges won"
+    if not versus:
+        return f"{text}; {NO_CONTROL}."
+    for metric, ratios in versus["ratios"].items():
+        sure = [ratio for ratio in ratios if ratio["low"] is not None and ratio["high"] is not None]
+        if sure:
+            parts = ", ".join(
+                f"{percentile(r['p'])} {r['value']:.2f}x (95% CI {r['low']:.2f} – {r['high']:.2f}, {_direction(r)})"
+                for r in sure[-2:]
+            )
+            return f"{text}; {METRICS[metric]} over control {plain(versus['traffic'], 80)}: {parts}."
+    return f"{text}; too few requests to compare it with its control."
+
+
+def _direction(ratio: Json) -> str:
+    return "faster" if ratio["high"] < 1 else "slower" if ratio["low"] > 1 else "no difference found"
+
+
+def latency_rows(found: list[Json]) -> list[tuple[str, str, list[Json]]]:
+    """Rows of quantiles in ms: variant, metric, quantiles."""
+    return [
+        (one["traffic"], METRICS[row["metric"]], row["quantiles"]) for one in found for row in one["latency"]
+    ]
+
+
+def facts(one: Json) -> list[tuple[str, str]]:
+    """The results of a variant, as name and text."""
+    if one["is_control"]:
+        return [("429 and 529", _portion(one["limited"]["of_all"]))]
+    rows = [
+        ("Policy", one["policy"]),
+        ("Hedge rate", f"{_portion(one['hedged'])} calls"),
+        ("Won by the hedge", _portion(one["won"])),
+    ]
+    if one["no_winner"]:
+        rows.append(("No winner", plural(one["no_winner"], "hedged leg")))
+    if one["held"]:
+        why = ", ".join(f"{name} {count(n)}" for name, n in one["held"].items())
+        rows.append(("Held back", f"{plural(sum(one['held'].values()), 'request')}: {why}"))
+    rows += [
+        ("Extra requests", _more(one["extra_requests"])),
+        ("Extra input tokens", _more(one["extra_input_tokens"])),
+    ]
+    if one["delay"] and one["delay"][0]["value_is"] == VALUE:
+        rows.append(("Delay of the hedges", f"p50 {ms(one['delay'][0]['value_ms'])} ms"))
+    rows.append(("Time saved by winning hedges", _margin_text(one["margin"])))
+    if one["waste"]:
+        rows += _waste(one["waste"])
+    rows += [("Cost of the losers", _cost_text(one["cost"])), *_limited(one["limited"], one["versus"])]
+    rows.append(("Correlation of slow calls", _slowness(one["slowness"])))
+    if one["versus"]:
+        rows += [
+            (f"{METRICS[metric]} over control", _ratios(ratios, one["versus"]["paired"][metric]))
+            for metric, ratios in one["versus"]["ratios"].items()
+        ]
+    return rows
+
+
+def _portion(one: Json) -> str:
+    if one["value"] is None:
+        return "none sent"
+    return f"{share(one['value'])} (95% CI {share(one['low'])} – {share(one['high'])}), {count(one['k'])} of {count(one['n'])}"
+
+
+def _more(value: float | None) -> str:
+    return "unknown" if value is None else f"{value * 100:+.1f}%"
+
+
+def _margin_text(margin: Json | None) -> str:
+    if margin is None:
+        return "unknown: losers are closed when the winner's content arrives"
+    by = "losers that got content too" if margin["basis"] == CONTENT else "as planned by the simulated target"
+    known = ", ".join(f"{q['label']} {cell(q)}" for q in margin["quantiles"] if q["value_is"] == VALUE)
+    return f"{known + ' ms' if known else 'too few'}, of {plural(margin['n'], 'leg')} ({by})"
+
+
+def _waste(one: Json) -> list[tuple[str, str]]:
+    output = f"{count(one['output_low'])} – {count(one['output_high'])}, of {plural(one['losers'], 'loser')} ({count(one['closed'])} closed)"
+    if one["by_max_tokens"]:
+        output += f"; {count(one['by_max_tokens'])} counted with max_tokens"
+    prompts = f"{count(one['input_tokens'])}, reported by {plural(one['input_reported'], 'loser')}, else as the winner's"
+    prompts += f"; {count(one['input_unknown'])} unknown" if one["input_unknown"] else ""
+    rows = [("Wasted output tokens", output), ("Input tokens of losers", prompts)]
+    log = one["server_log"]
+    if log is None:
+        return [
+            *rows,
+            ("Cancellation", "unknown: only the target knows what it generates after a disconnect"),
+        ]
+    inside = "within the interval" if log["inside"] else "OUTSIDE the interval"
+    text = f"{count(log['made_tokens'])} output tokens generated for {plural(log['losers'], 'loser')}, {inside}; {count(log['billed_tokens'])} billed"
+    effect, extra = log["cancel_effectiveness"], f"{count(log['after_cancel_tokens'])} extra tokens"
+    if effect is None:
+        cancelled = f"nothing was left to generate ({extra})"
+    elif effect == 1:
+        cancelled = f"server stopped generating at once ({extra})"
+    else:
+        cancelled = f"server skipped {share(effect)} of the remaining tokens ({extra})"
+    return [*rows, ("Server log", text), ("Cancellation", cancelled)]
+
+
+def _cost_text(cost: Json | None) -> str:
+    if cost is None or cost["low"] is None:
+        return f"unknown: {plain(cost['why'], 200)}" if cost else "unknown"
+    text = f"{cost['low']:,.6g} – {cost['high']:,.6g} ({cost['unit']})"
+    if cost["low_share"] is not None:
+        text += f", {_more(cost['low_share'])} to {_more(cost['high_share'])} of the cost of the answers"
+    return text
+
+
+def _limited(limited: Json, versus: Json | None) -> list[tuple[str, str]]:
+    rows, more = [], versus["limited"] if versus else None
+    if more and more["value"]:
+        value, low, high = (f"{100 * more[key]:+.2f}" for key in ("value", "low", "high"))
+        rows.append(("429 and 529 minus control", f"{value} percentage points (95% CI {low} to {high})"))
+    if not limited["of_all"]["k"]:
+        return [("429 and 529", f"none in {plural(limited['of_all']['n'], 'attempt')}"), *rows]
+    return [
+        *rows,
+        ("429 and 529", f"{_portion(limited['of_all'])} attempts"),
+        ("429 and 529 of first calls", _portion(limited["of_first"])),
+        ("429 and 529 of hedges", _portion(limited["of_copies"])),
+    ]
+
+
+def _slowness(slow: Json | None) -> str:
+    if slow is None or slow["why"]:
+        return f"unknown: {slow['why']}" if slow else "unknown"
+    value, low, high = (  # none: none of them is slow, or all
+        "?" if slow[name] is None else f"{slow[name]:.2f}"
+        for name in ("correlation", "correlation_low", "correlation_high")
+    )
+    return (
+        f"correlation {value} ({low} to {high}), n {count(slow['copies'])}; {share(slow['slow_share'])} of calls, and "
+        f"{share(slow['copy_slow_share'])} of hedges of slow calls, take longer than {ms(slow['slower_than_ms'])} ms; "
+        f"both: {share(slow['both_slow'])}, {share(slow['product'])} if independent"
+    )
+
+
+def _ratios(ratios: list[Json], paired: list[bool]) -> str:
+    text = ", ".join(map(_ratio, ratios))
+    together = [percentile(r["p"]) for r, yes in zip(ratios, paired, strict=True) if yes]
+    return f"{text}; interval from paired stretches for {', '.join(together)}" if together else text
+
+
+def _ratio(ratio: Json) -> str:
+    label, value = percentile(ratio["p"]), ratio["value"]
+    if value is None:
+        return f"{label} n/a"
+    if ratio["low"] is None and ratio["high"] is None:
+        return f"{label} {value:.3g}x (no interval)"
+    ends = [f"{ratio[end]:.3g}" if ratio[end] is not None else "?" for end in ("low", "high")]
+    return f"{label} {value:.3g}x ({ends[0]} – {ends[1]})"
