@@ -100,7 +100,7 @@ def reading(url: str, chunks: int) -> Ask:
     import httpx2
 
     from tailgauge.call import Call, Prompt
-    from tailgauge.protocols.settings import Target
+    from tailgauge.protocols.table import Target
     from tailgauge.protocols.target import Endpoint
     from tailgauge.transport.connection import hold_kernel_stamps
     from tailgauge.transport.exchange import Exchange

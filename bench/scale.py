@@ -41,7 +41,7 @@ AS_IT_IS, AT_THE_PACE, ONE_FOLDER = "", f", at the pace of {FAR:,}", ", in the m
 MIB = 1 << 20
 GROUP = 4  # workers that load their modules at the same time
 # The SDK is loaded before a worker connects, as if each had a machine of its own; else all load it at once, at `plan`.
-WORKER = "import tailgauge.locust_app.launch, tailgauge.protocols.anthropic; from tailgauge.cli.main import main; main()"
+WORKER = "import tailgauge.locust_app.launch, anthropic; from tailgauge.cli.main import main; main()"
 RATE = 0.5  # requests a second of one worker: enough for a part of every table every 4 s
 SETTLE_S, MARGIN_S = 10.0, 2.0  # of a run, before and after what is measured
 LONGER_S = 32.0  # at the slower pace, so that as many parts fall into what is measured

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tailgauge.master.engine_metrics import MOST_BYTES, Count, EnginePage, counted, own, read
-from tailgauge.protocols.settings import Target
+from tailgauge.protocols.table import Target
 from tailgauge.scenario.model import Scenario
 from tailgauge.simulator.meters import Meters
 from tailgauge.simulator.metrics_page import render

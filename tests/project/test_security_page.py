@@ -6,7 +6,7 @@ import pytest
 
 from tailgauge.protocol_violations import VIOLATIONS
 from tailgauge.protocols import decoder, sse_parser
-from tailgauge.protocols.settings import Target
+from tailgauge.protocols.table import Target
 from tailgauge.scenario.model import Limits
 from tailgauge.transport import bounds, http1
 

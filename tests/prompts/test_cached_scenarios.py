@@ -81,7 +81,7 @@ class Rehearsed:
     def look_up(self, prompt: Prompt, now: int) -> Lookup:
         call = Call(prompt, 10)
         if self.anthropic:
-            return self.cache.lookup(marked_prompt(anthropic._body(call, prompt, "m")), now)
+            return self.cache.lookup(marked_prompt(anthropic.body(call, prompt, "m")), now)
         body = {"model": "m", "messages": openai._messages(prompt)}
         return self.cache.lookup(block_prompt(body, self.block_tokens), now)
 

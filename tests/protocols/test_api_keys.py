@@ -7,14 +7,10 @@ import os
 import pytest
 
 from tailgauge.errors import Exit, TargetError
-from tailgauge.protocols.api_keys import (
-    PLACEHOLDER,
-    PROVIDERS,
-    at_provider,
-    bearer,
-    key_for,
-    only_for_the_provider,
-)
+from tailgauge.protocols.api_keys import at_provider, key_for, only_for_the_provider
+from tailgauge.protocols.custom_sse import bearer
+from tailgauge.protocols.protocol import PLACEHOLDER_KEY
+from tailgauge.protocols.table import PROVIDERS
 
 ANTHROPIC, OPENAI = "https://api.anthropic.com", "https://api.openai.com/v1"
 
@@ -52,7 +48,7 @@ def test_only_the_providers_own_host_over_tls_is_the_provider(url, protocol, exp
     keys = {"anthropic": "key-of-anthropic", "openai": "key-of-openai"}
 
     assert at_provider(url, protocol) == expected
-    assert key_for(url, protocol, None) == (keys[protocol] if expected else PLACEHOLDER)
+    assert key_for(url, protocol, None) == (keys[protocol] if expected else PLACEHOLDER_KEY)
 
 
 def test_a_named_variable_goes_where_the_scenario_says(environment):
@@ -133,9 +129,9 @@ def test_no_variable_appears_that_was_not_there():
 def test_an_applications_own_stream_gets_the_key_that_is_named_and_no_other(environment):
     environment.setenv("MY_APP", "key-of-the-app")
 
-    assert key_for("https://api.anthropic.com", "sse", None) == PLACEHOLDER
+    assert key_for("https://api.anthropic.com", "sse", None) == PLACEHOLDER_KEY
     assert key_for("https://app.example", "sse", "MY_APP") == "key-of-the-app"
-    assert bearer(PLACEHOLDER) == {}
+    assert bearer(PLACEHOLDER_KEY) == {}
     assert bearer("key-of-the-app") == {"authorization": "Bearer key-of-the-app"}
     with only_for_the_provider("https://app.example", "sse"):
         assert os.environ["ANTHROPIC_API_KEY"] == "key-of-anthropic"

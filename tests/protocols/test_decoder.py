@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailgauge.protocols import anthropic, openai
+from tailgauge.protocols.anthropic import Anthropic
 from tailgauge.protocols.decoder import KIND_CODE, Stamp, StreamDecoder, error_of
+from tailgauge.protocols.openai import OpenAI
 from tailgauge.protocols.sse_parser import MAX_EVENT
 from tailgauge.rows.schema import TEXT
 
-PROTOCOLS = {"anthropic": anthropic.on_event, "openai": openai.on_event}
+PROTOCOLS = {"anthropic": Anthropic.on_event, "openai": OpenAI.on_event}
 
 
 def word(text: str) -> bytes:
@@ -23,7 +24,7 @@ def word(text: str) -> bytes:
 class Reads:
     """Feeds reads at 1100, 1200, ... ns, each taken by our own clock 7 ns later."""
 
-    def __init__(self, on_event=openai.on_event) -> None:
+    def __init__(self, on_event=OpenAI.on_event) -> None:
         self.decoder = StreamDecoder(on_event)
         self._count = 0
 
@@ -63,7 +64,7 @@ def test_an_event_is_exact_only_if_it_ended_its_read(reads, lows):
 
 def test_an_event_that_shared_the_very_first_read_lies_after_the_time_it_was_given():
     """`low` 0 means exact in the columns, so the exchange gives the time the request was sent."""
-    decoder = StreamDecoder(openai.on_event)
+    decoder = StreamDecoder(OpenAI.on_event)
     decoder.feed(word("a") + word("b"), 50, 100, 107, 0, at_rest=True)
 
     assert decoder.first_content == Stamp(100, 50, 107)
@@ -265,7 +266,7 @@ def deltas(**fields) -> bytes:
 
 
 def watching(**watch) -> StreamDecoder:
-    return StreamDecoder(openai.on_event, **watch)
+    return StreamDecoder(OpenAI.on_event, **watch)
 
 
 def test_someone_waits_for_the_first_content_and_then_nobody():
@@ -325,7 +326,7 @@ def test_a_tool_is_ready_when_another_begins_or_the_answer_ends():
 
 
 def test_only_a_tools_block_makes_a_tool_ready():
-    feed = Reads(anthropic.on_event)
+    feed = Reads(Anthropic.on_event)
     for kind, index in (("text", 0), ("server_tool_use", 1), ("tool_use", 2), ("tool_use", 3)):
         block = {"type": "content_block_start", "index": index, "content_block": {"type": kind}}
         feed.feed(b"data: %b\n\n" % json.dumps(block).encode())
@@ -338,19 +339,19 @@ def test_only_a_tools_block_makes_a_tool_ready():
     st.binary(max_size=200)
     | st.sampled_from([b"{}", b"[]", b"null", b'{"content":[{}]}', b'{"choices":[]}', b"[" * 9999])
 )
-@pytest.mark.parametrize("on_whole", [anthropic.on_whole, anthropic.on_batch, openai.on_whole])
+@pytest.mark.parametrize("on_whole", [Anthropic.on_whole, Anthropic.on_batch, OpenAI.on_whole])
 def test_a_body_that_is_not_the_protocol_is_an_error_and_no_exception(on_whole, body):
-    decoder = StreamDecoder(anthropic.on_event, on_whole=on_whole)
+    decoder = StreamDecoder(Anthropic.on_event, on_whole=on_whole)
     decoder.whole(body, 100, 107, 0)
 
-    assert decoder.error is not None or (on_whole is anthropic.on_batch and not body.strip())
+    assert decoder.error is not None or (on_whole is Anthropic.on_batch and not body.strip())
     assert decoder.chunks == 0
 
 
 def test_an_error_with_status_200_keeps_its_name():
     body = b'{"error": {"type": "overloaded_error", "message": "later"}}'
-    for on_whole in (anthropic.on_whole, openai.on_whole):
-        decoder = StreamDecoder(anthropic.on_event, on_whole=on_whole)
+    for on_whole in (Anthropic.on_whole, OpenAI.on_whole):
+        decoder = StreamDecoder(Anthropic.on_event, on_whole=on_whole)
         decoder.whole(body, 100, 107, 0)
 
         assert decoder.error == ("overloaded_error", "later")
@@ -366,7 +367,7 @@ def test_results_of_a_batch_are_told_without_their_messages_and_their_usage_is_a
         "usage": {"input_tokens": 3, "output_tokens": 4, "cache_read_input_tokens": None},
     }
     error = {"type": "error", "error": {"type": "api_error", "message": "no"}}
-    decoder = StreamDecoder(anthropic.on_event, on_whole=anthropic.on_batch)
+    decoder = StreamDecoder(Anthropic.on_event, on_whole=Anthropic.on_batch)
     decoder.whole(
         b"\n".join([line("b", type="succeeded", message=message), line("a", type="errored", error=error),
                     line("c", type="succeeded", message=message)]), 100, 107, 0,

@@ -8,10 +8,11 @@ from array import array
 import pytest
 
 from tailgauge.protocol_violations import VIOLATIONS, quoted
-from tailgauge.protocols import anthropic, openai
-from tailgauge.protocols.custom_sse import App
+from tailgauge.protocols.anthropic import Anthropic
+from tailgauge.protocols.custom_sse import CustomSse, SseSettings
 from tailgauge.protocols.decoder import (
     EVENTS_A_TOKEN,
+    KIND_CODE,
     MANY_EVENTS,
     MANY_MALFORMED,
     MAX_PHASES,
@@ -19,10 +20,11 @@ from tailgauge.protocols.decoder import (
     StreamDecoder,
     error_of,
 )
-from tailgauge.protocols.settings import Sse
+from tailgauge.protocols.openai import OpenAI
+from tailgauge.protocols.table import Target
 from tailgauge.rows.schema import TEXT
 
-PROTOCOLS = {"anthropic": anthropic.on_event, "openai": openai.on_event}
+PROTOCOLS = {"anthropic": Anthropic.on_event, "openai": OpenAI.on_event}
 
 
 def word(protocol: str, text: str) -> bytes:
@@ -55,14 +57,14 @@ def test_far_more_content_than_was_asked_for_is_given_up(protocol):
 
 def test_many_deltas_in_one_event_are_bounded_too():
     choices = [{"index": 0, "delta": {"content": "a"}}] * (MANY_EVENTS + 5)
-    decoder = fed(StreamDecoder(openai.on_event), b"data: %b\n\n" % json.dumps({"choices": choices}).encode())
+    decoder = fed(StreamDecoder(OpenAI.on_event), b"data: %b\n\n" % json.dumps({"choices": choices}).encode())
 
     assert decoder.error == ("too_many_events", f"over {MANY_EVENTS:,}")
     assert decoder.chunks == MANY_EVENTS
 
 
 def test_content_that_is_skimmed_is_bounded_too():
-    decoder = StreamDecoder(openai.on_event, content_of=openai.content_of)
+    decoder = StreamDecoder(OpenAI.on_event, content_of=OpenAI.content_of)
     events = [word("openai", text) for text in ("one", "two", "three", "four")]
     fed(decoder, *events)
     reads = [b"%x\r\n%b\r\n" % (len(events[0]), events[0])] * 1000
@@ -89,7 +91,7 @@ def test_one_malformed_event_is_an_error_and_very_many_end_it(protocol):
 
 
 def test_an_answer_that_is_kept_is_bounded():
-    decoder = StreamDecoder(openai.on_event, keep_text=True)
+    decoder = StreamDecoder(OpenAI.on_event, keep_text=True)
     piece = word("openai", "x" * (MAX_TEXT // 8))
     fed(decoder, *[piece] * 8)
     assert (decoder.broken, decoder.held) == (False, MAX_TEXT)
@@ -99,7 +101,7 @@ def test_an_answer_that_is_kept_is_bounded():
 
 
 def test_no_more_phases_are_kept_than_anybody_can_mean():
-    app = App(Sse(status_event="status"))
+    app = CustomSse(Target(protocol="sse", sse=SseSettings(status_event="status")), "")
     decoder = fed(
         StreamDecoder(app.on_event), *(b"event: status\ndata: phase %d\n\n" % n for n in range(500))
     )
@@ -154,7 +156,7 @@ def test_what_is_not_the_protocol_is_named_short_and_no_error_of_ours(protocol, 
 
 def test_of_keys_that_come_twice_the_last_stands():
     twice = b'{"choices": [], "usage": {"prompt_tokens": 1, "prompt_tokens": 7, "completion_tokens": 2}, "usage": null, "usage": {"completion_tokens": 3}}'
-    decoder = fed(StreamDecoder(openai.on_event), b"data: %b\n\n" % twice)
+    decoder = fed(StreamDecoder(OpenAI.on_event), b"data: %b\n\n" % twice)
 
     assert (decoder.error, decoder.usage) == (None, {"output_tokens": 3})
 
@@ -166,11 +168,11 @@ def test_a_target_cannot_speak_of_itself_in_our_words(name):
 
 def test_content_with_scripts_and_control_characters_is_content():
     decoder = fed(
-        StreamDecoder(openai.on_event, keep_text=True), word("openai", "</script>\x1b[31m\x00\u202e")
+        StreamDecoder(OpenAI.on_event, keep_text=True), word("openai", "</script>\x1b[31m\x00\u202e")
     )
 
     assert decoder.text == "</script>\x1b[31m\x00\u202e"
-    assert decoder.fresh.kind[0] == openai.KIND_CODE[TEXT]
+    assert decoder.fresh.kind[0] == KIND_CODE[TEXT]
 
 
 def test_a_count_below_zero_does_not_hide_in_a_sum():
@@ -179,7 +181,7 @@ def test_a_count_below_zero_does_not_hide_in_a_sum():
         {"custom_id": str(n), "result": {"type": "succeeded", "message": {"model": "m", "usage": usage}}}
         for n, usage in enumerate(usages)
     ]
-    decoder = StreamDecoder(anthropic.on_event, on_whole=anthropic.on_batch)
+    decoder = StreamDecoder(Anthropic.on_event, on_whole=Anthropic.on_batch)
     decoder.whole("\n".join(map(json.dumps, lines)).encode(), 1, 2, 0)
 
     assert decoder.error[0] == "malformed_answer"

@@ -16,7 +16,7 @@ from tailgauge.dry_run.service import Service
 from tailgauge.dry_run.store import Rows
 from tailgauge.dry_run.target import VirtualTarget
 from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Headers, Send
-from tailgauge.protocols.settings import Target
+from tailgauge.protocols.table import Target
 from tailgauge.rows import schema
 from tailgauge.rows.schema import AttemptRow
 from tailgauge.simulator.ask import Refused

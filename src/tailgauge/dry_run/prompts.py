@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Protocol
 
-from tailgauge.call import Prompt
+from tailgauge.call import CACHE_MARKS, Prompt
 from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.prompts import Maker, prompt
+from tailgauge.protocols.table import PROTOCOLS
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.schedule import Planned, Schedule
 from tailgauge.simulator import tokens
@@ -54,7 +55,7 @@ class Filler:
 def makers_of(scenario: Scenario, schedule: Schedule) -> Mapping[str, Makes]:
     """Who makes the prompts of each traffic table."""
     words_per_token = _SAMPLE_WORDS / tokens.count(prompt(scenario.seed, 0, _SAMPLE_WORDS))
-    marks = scenario.target.protocol == "anthropic"
+    marks = CACHE_MARKS in PROTOCOLS[scenario.target.protocol].offers
     read = scenario.simulated.cache.mode != "off" or schedule.blocks is not None
 
     def real(traffic: Traffic) -> bool:

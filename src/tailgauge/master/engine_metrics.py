@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 
 from tailgauge.clock import monotonic_ns
 from tailgauge.master.http_get import straight
-from tailgauge.protocols.api_keys import PROVIDERS
-from tailgauge.protocols.settings import SIMULATED, Target
+from tailgauge.protocols.settings import SIMULATED
+from tailgauge.protocols.table import PROVIDERS, Target
 from tailgauge.scenario.model import Scenario
 
 ANSWER_S = 5.0  # for the whole page

@@ -14,7 +14,8 @@ from tailgauge.master.workers import Crew
 from tailgauge.patterns.table import facts as pattern_facts
 from tailgauge.plan.preflight import Learnt
 from tailgauge.plan.resolve import Settings
-from tailgauge.protocols.settings import SIMULATED, Target
+from tailgauge.protocols.settings import SIMULATED
+from tailgauge.protocols.table import Target
 from tailgauge.rows.run_folder import RunFolder, write_json
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.schedule import Schedule

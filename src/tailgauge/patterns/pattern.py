@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tailgauge.call import MAIN, THINKING, THINKING_BUDGETS, TOOLS, WHOLE_ANSWERS, Call, Prompt
+from tailgauge.call import EXTENDED_THINKING, MAIN, THINKING_BUDGETS, TOOLS, WHOLE_ANSWERS, Call, Prompt
 from tailgauge.patterns.events import Request, Steps
 from tailgauge.patterns.policies import Policies
 from tailgauge.patterns.settings import TrafficSettings
@@ -56,7 +56,7 @@ class Pattern:
         traffic, cache = self.traffic, self.traffic.cache
         yield from (("pattern", need) for need in sorted(self.protocol_needs))
         if traffic.thinking != "off":
-            yield "thinking", THINKING
+            yield "thinking", EXTENDED_THINKING
         if traffic.thinking == "enabled":
             yield "thinking", THINKING_BUDGETS
         if traffic.tools:

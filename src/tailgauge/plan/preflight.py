@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from tailgauge.call import MAIN, Call, Prompt
 from tailgauge.prompts.words import text
+from tailgauge.protocols.table import PROTOCOLS
 from tailgauge.rows.schema import EMPTY, OK, OVERLOADED, RATE_LIMITED
 from tailgauge.scenario.model import Scenario
 
@@ -87,7 +88,7 @@ def learn(tokens: dict[int, int]) -> Learnt:
 
 def writes(scenario: Scenario, makers: Mapping[str, Warms], first_id: int) -> Iterator[Trial]:
     """A call without output for each prefix that is to be written before the run; numbered downwards."""
-    tokens = 0 if scenario.target.protocol == "anthropic" else 1  # others want one at least
+    tokens = PROTOCOLS[scenario.target.protocol].least_output_tokens
     for name, traffic in scenario.traffic.items():
         if traffic.cache is None or not traffic.cache.pre_warm:
             continue

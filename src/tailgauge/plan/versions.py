@@ -6,8 +6,9 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 
 from tailgauge import __version__
+from tailgauge.protocols.table import SDKS
 
-PACKAGES = ("locust", "gevent", "greenlet", "anthropic", "openai", "httpx2", "pyarrow", "numpy")
+PACKAGES = ("locust", "gevent", "greenlet", *SDKS, "httpx2", "pyarrow", "numpy")
 
 
 def installed_versions() -> dict[str, str]:

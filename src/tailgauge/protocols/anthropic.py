@@ -1,8 +1,8 @@
 """Anthropic Messages: the official SDK builds the request, this file reads the stream.
 
-Rule: message_start, ping, content_block_start, signature deltas and empty deltas are no content. `usage` of
-message_delta is cumulative. A stream without message_stop is truncated. Unknown events pass. A text without a cache mark
-goes out as the plain string that it is; sampling is never asked for, because the API refuses it.
+message_start, ping, content_block_start, signature deltas and empty deltas are no content. `usage` of message_delta is
+cumulative. A stream without message_stop is truncated. Unknown events pass. A text without a cache mark goes out as the
+plain string that it is; no sampling parameter is sent, because the API refuses them.
 """
 
 from __future__ import annotations
@@ -12,15 +12,31 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import anthropic
-from anthropic._constants import RAW_RESPONSE_HEADER
-
-from tailgauge.call import BATCH_FETCH, BATCH_POLL, BATCH_SUBMIT, Call, Part, Prompt, Tool
+from tailgauge.call import (
+    BATCH_FETCH,
+    BATCH_POLL,
+    BATCH_SUBMIT,
+    BATCHES,
+    CACHE_MARKS,
+    EXTENDED_THINKING,
+    SCHEMAS,
+    THINKING_BUDGETS,
+    TOOLS,
+    WHOLE_ANSWERS,
+    Call,
+    Part,
+    Prompt,
+    Tool,
+)
 from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder, error_of, text_or_none
+from tailgauge.protocols.protocol import Provider, WireProtocol
 from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
+
+if TYPE_CHECKING:
+    import anthropic
 
 _TEXT, _THINKING, _TOOL = KIND_CODE[TEXT], KIND_CODE[THINKING], KIND_CODE[TOOL_JSON]
 _DELTAS = {
@@ -30,61 +46,127 @@ _DELTAS = {
 }
 
 
-def client(base_url: str, key: str, http_client: Any) -> anthropic.Anthropic:
-    """The official client; retries are the harness's own."""
-    return anthropic.Anthropic(
-        api_key=key,
-        base_url=base_url,
-        max_retries=0,
-        http_client=http_client,
-        timeout=None,
-        default_headers={"accept-encoding": "identity"},
+class Anthropic(WireProtocol):
+    """The Messages API."""
+
+    name = "anthropic"
+    summary = "Messages"
+    sdk = "anthropic"
+    provider = Provider(
+        "api.anthropic.com", "ANTHROPIC_API_KEY", ("ANTHROPIC_CUSTOM_HEADERS", "ANTHROPIC_AUTH_TOKEN")
     )
+    offers = frozenset(
+        {BATCHES, CACHE_MARKS, SCHEMAS, EXTENDED_THINKING, THINKING_BUDGETS, TOOLS, WHOLE_ANSWERS}
+    )
+    least_output_tokens = 0
 
+    def client(self, base_url: str, key: str, http_client: Any) -> anthropic.Anthropic:
+        """The official client; the harness retries itself."""
+        import anthropic
 
-def send(sdk: anthropic.Anthropic, call: Call, model: str, call_id: str) -> AbstractContextManager[Any]:
-    """One Messages call, or one call about a batch of them."""
-    headers = {"x-client-request-id": call_id}
-    if call.kind == BATCH_SUBMIT:
-        requests: Any = [
-            {"custom_id": str(number), "params": _body(call, prompt, model)}
-            for number, prompt in enumerate(call.batch)
-        ]
-        return sdk.messages.batches.with_streaming_response.create(requests=requests, extra_headers=headers)
-    if call.kind == BATCH_POLL:
-        return sdk.messages.batches.with_streaming_response.retrieve(
-            call.batch_id or "", extra_headers=headers
+        return anthropic.Anthropic(
+            api_key=key,
+            base_url=base_url,
+            max_retries=0,
+            http_client=http_client,
+            timeout=None,
+            default_headers={"accept-encoding": "identity"},
         )
-    if call.kind == BATCH_FETCH:
-        return _results(sdk, call.batch_id or "", headers)
-    opened: AbstractContextManager[Any] = sdk.messages.with_streaming_response.create(
-        **_body(call, call.prompt, model), stream=call.stream, extra_headers=headers
-    )
-    return opened
+
+    def send(
+        self, sdk: anthropic.Anthropic, call: Call, model: str, call_id: str
+    ) -> AbstractContextManager[Any]:
+        """One Messages call, or one call of a batch: submit, poll, fetch."""
+        headers = {"x-client-request-id": call_id}
+        if call.kind == BATCH_SUBMIT:
+            requests: Any = [
+                {"custom_id": str(number), "params": body(call, prompt, model)}
+                for number, prompt in enumerate(call.batch)
+            ]
+            return sdk.messages.batches.with_streaming_response.create(
+                requests=requests, extra_headers=headers
+            )
+        if call.kind == BATCH_POLL:
+            return sdk.messages.batches.with_streaming_response.retrieve(
+                call.batch_id or "", extra_headers=headers
+            )
+        if call.kind == BATCH_FETCH:
+            return _results(sdk, call.batch_id or "", headers)
+        opened: AbstractContextManager[Any] = sdk.messages.with_streaming_response.create(
+            **body(call, call.prompt, model), stream=call.stream, extra_headers=headers
+        )
+        return opened
+
+    def body(self, call: Call, model: str) -> dict[str, Any]:
+        """The body of a Messages call."""
+        return body(call, call.prompt, model) | {"stream": call.stream}
+
+    @staticmethod
+    def on_event(decoder: StreamDecoder, name: bytes, data: bytes) -> None:
+        """Decode one event of the Messages stream."""
+        event = json.loads(data)
+        kind = event.get("type") or name.decode("ascii", "replace")
+        if kind == "content_block_delta":
+            decoder.seen()
+            delta = event["delta"]
+            if (content := _DELTAS.get(delta.get("type"))) is not None:
+                decoder.content(content[0], delta[content[1]])
+            return
+        if kind == "ping":
+            return
+        decoder.seen()
+        if name == b"error":
+            kind = "error"
+        if (landmark := _LANDMARKS.get(kind)) is not None:
+            landmark(decoder, event)
+
+    @staticmethod
+    def content_of(name: bytes, event: Any) -> tuple[int, str] | None:
+        """Kind and text of a content delta; see `stencil`."""
+        if (event.get("type") or name.decode("ascii", "replace")) != "content_block_delta":
+            return None
+        known = _DELTAS.get(event["delta"].get("type"))
+        text = event["delta"][known[1]] if known else None
+        return (known[0], text) if known and isinstance(text, str) else None
+
+    @staticmethod
+    def on_whole(decoder: StreamDecoder, body: bytes) -> None:
+        """Decode a message that came without a stream; raises ValueError and its like for what is no message."""
+        message = json.loads(body)
+        if message.get("error"):
+            decoder.error = error_of(message)
+            return
+        decoder.message_id, decoder.model = text_or_none(message["id"]), text_or_none(message["model"])
+        decoder.stop_reason = text_or_none(message["stop_reason"])
+        _usage(decoder, message["usage"])
+        blocks = message["content"]
+        texts = "".join(block["text"] for block in blocks if block["type"] == "text")
+        inputs = [block["input"] for block in blocks if block["type"] == "tool_use"]
+        decoder.whole_content(texts, "".join(map(json.dumps, inputs)))
+
+    @staticmethod
+    def on_batch(decoder: StreamDecoder, body: bytes) -> None:
+        """Decode the state of a batch, or a line for each result, whose usage is added up.
+
+        `answer` becomes the state as it came, or the lines without the messages, which may be many megabytes.
+        """
+        lines = [json.loads(line) for line in body.splitlines() if line.strip()]
+        if len(lines) == 1 and "processing_status" in lines[0]:
+            decoder.message_id = text_or_none(lines[0]["id"])
+            decoder.answer = json.dumps(lines[0])
+            return
+        decoder.answer = "\n".join(
+            json.dumps({"custom_id": line["custom_id"], "result": {**line["result"], "message": None}})
+            for line in lines
+        )
+        messages = [line["result"]["message"] for line in lines if line["result"]["type"] == "succeeded"]
+        for name, count in _total(message["usage"] for message in messages).items():
+            decoder.count(**{name: count})
+        decoder.model = text_or_none(messages[0]["model"]) if messages else None
 
 
-def values(sdk: anthropic.Anthropic, call: Call, model: str) -> dict[str, Any]:  # noqa: ARG001 - the interface
-    """What the body of a Messages call says, by name."""
-    return _body(call, call.prompt, model) | {"stream": call.stream}
-
-
-@contextmanager
-def _results(sdk: anthropic.Anthropic, batch_id: str, headers: dict[str, str]) -> Iterator[Any]:
-    """A batch's results in one call; the SDK's own `results` asks for the batch first, and then goes where it says."""
-    path = f"/v1/messages/batches/{quote(batch_id, safe='')}/results"
-    options: Any = {
-        "timeout": None,
-        "headers": {**headers, RAW_RESPONSE_HEADER: "stream", "accept": "application/binary"},
-    }
-    response: Any = sdk.get(path, cast_to=object, options=options)
-    try:
-        yield response
-    finally:
-        response.close()
-
-
-def _body(call: Call, prompt: Prompt, model: str) -> dict[str, Any]:
-    """The parameters of one message; what a call does not ask for is not there."""
+def body(call: Call, prompt: Prompt, model: str) -> dict[str, Any]:
+    """The parameters of one message; what a call does not need is left out."""
     body: dict[str, Any] = {
         "model": model,
         "max_tokens": call.max_tokens,
@@ -134,32 +216,21 @@ def _tree(schema: str) -> Any:
     return json.loads(schema)
 
 
-def on_event(decoder: StreamDecoder, name: bytes, data: bytes) -> None:
-    """Meaning of one event of the Messages stream."""
-    event = json.loads(data)
-    kind = event.get("type") or name.decode("ascii", "replace")
-    if kind == "content_block_delta":
-        decoder.seen()
-        delta = event["delta"]
-        if (content := _DELTAS.get(delta.get("type"))) is not None:
-            decoder.content(content[0], delta[content[1]])
-        return
-    if kind == "ping":
-        return
-    decoder.seen()
-    if name == b"error":
-        kind = "error"
-    if (landmark := _LANDMARKS.get(kind)) is not None:
-        landmark(decoder, event)
+@contextmanager
+def _results(sdk: anthropic.Anthropic, batch_id: str, headers: dict[str, str]) -> Iterator[Any]:
+    """A batch's results in one call; `results` of the SDK fetches the batch first, and then follows its link."""
+    from anthropic._constants import RAW_RESPONSE_HEADER
 
-
-def content_of(name: bytes, event: Any) -> tuple[int, str] | None:
-    """Kind and text of a content delta; see `stencil`."""
-    if (event.get("type") or name.decode("ascii", "replace")) != "content_block_delta":
-        return None
-    known = _DELTAS.get(event["delta"].get("type"))
-    text = event["delta"][known[1]] if known else None
-    return (known[0], text) if known and isinstance(text, str) else None
+    path = f"/v1/messages/batches/{quote(batch_id, safe='')}/results"
+    options: Any = {
+        "timeout": None,
+        "headers": {**headers, RAW_RESPONSE_HEADER: "stream", "accept": "application/binary"},
+    }
+    response: Any = sdk.get(path, cast_to=object, options=options)
+    try:
+        yield response
+    finally:
+        response.close()
 
 
 def _on_error(decoder: StreamDecoder, event: dict[str, Any]) -> None:
@@ -198,41 +269,6 @@ _LANDMARKS = {
     "message_delta": _on_delta,
     "message_stop": _on_stop,
 }
-
-
-def on_whole(decoder: StreamDecoder, body: bytes) -> None:
-    """Meaning of an answer that was asked for at once. Raises ValueError and its like for what is no message."""
-    message = json.loads(body)
-    if message.get("error"):
-        decoder.error = error_of(message)
-        return
-    decoder.message_id, decoder.model = text_or_none(message["id"]), text_or_none(message["model"])
-    decoder.stop_reason = text_or_none(message["stop_reason"])
-    _usage(decoder, message["usage"])
-    blocks = message["content"]
-    texts = "".join(block["text"] for block in blocks if block["type"] == "text")
-    inputs = [block["input"] for block in blocks if block["type"] == "tool_use"]
-    decoder.whole_content(texts, "".join(map(json.dumps, inputs)))
-
-
-def on_batch(decoder: StreamDecoder, body: bytes) -> None:
-    """Meaning of what came back about a batch: its state, or a line for each result, whose usage is added up.
-
-    `answer` becomes the state as it came, or the lines without the messages, which may be many megabytes.
-    """
-    lines = [json.loads(line) for line in body.splitlines() if line.strip()]
-    if len(lines) == 1 and "processing_status" in lines[0]:
-        decoder.message_id = text_or_none(lines[0]["id"])
-        decoder.answer = json.dumps(lines[0])
-        return
-    decoder.answer = "\n".join(
-        json.dumps({"custom_id": line["custom_id"], "result": {**line["result"], "message": None}})
-        for line in lines
-    )
-    messages = [line["result"]["message"] for line in lines if line["result"]["type"] == "succeeded"]
-    for name, count in _total(message["usage"] for message in messages).items():
-        decoder.count(**{name: count})
-    decoder.model = text_or_none(messages[0]["model"]) if messages else None
 
 
 def _total(usages: Iterable[dict[str, Any]]) -> Counter[str]:

@@ -1,8 +1,8 @@
 """API keys: which one a target gets.
 
-Rule: a key comes from the environment. It goes to the provider's own host over TLS, or where `target.api_key_env`
-says; every other target gets a placeholder, because the SDKs would send the provider's key to any base URL. None reaches
-a row, a log or a message: see `redaction`.
+A key comes from the environment. It goes to the provider's host over TLS, or to the target that names its variable in
+`api_key_env`; every other target gets a placeholder, because the SDKs would send the provider's key to any base URL.
+None reaches a row, a log or a message: see `redaction`.
 """
 
 from __future__ import annotations
@@ -10,36 +10,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from tailgauge.errors import TargetError
+from tailgauge.protocols.protocol import PLACEHOLDER_KEY
+from tailgauge.protocols.table import PROVIDERS
 from tailgauge.redaction import name_secret
-
-PLACEHOLDER = "unused"  # the SDKs want a key
-
-
-@dataclass(frozen=True, slots=True)
-class Provider:
-    """Who stands behind a protocol, which variable holds the key for it, and what else its SDK reads and would send."""
-
-    host: str
-    variable: str
-    also_read: tuple[str, ...]
-
-
-PROVIDERS = {
-    "anthropic": Provider(
-        "api.anthropic.com", "ANTHROPIC_API_KEY", ("ANTHROPIC_CUSTOM_HEADERS", "ANTHROPIC_AUTH_TOKEN")
-    ),
-    "openai": Provider(
-        "api.openai.com", "OPENAI_API_KEY", ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY")
-    ),
-}
 
 
 def at_provider(url: str, protocol: str) -> bool:
-    """Whether `url` is the own host of the protocol's provider, over TLS. A protocol may have no provider."""
+    """Whether `url` is the host of the protocol's provider, over TLS. A protocol may have no provider."""
     parts, provider = urlsplit(url), PROVIDERS.get(protocol)
     return provider is not None and parts.scheme == "https" and parts.hostname == provider.host
 
@@ -50,7 +30,7 @@ def key_for(url: str, protocol: str, named_variable: str | None) -> str:
     if variable is None and at_provider(url, protocol):
         variable = PROVIDERS[protocol].variable
     if variable is None:
-        return PLACEHOLDER
+        return PLACEHOLDER_KEY
     key = os.environ.get(variable, "").strip()
     if not key:
         why = "target.api_key_env names it" if named_variable else f"{host} wants a key"
@@ -63,14 +43,9 @@ def key_for(url: str, protocol: str, named_variable: str | None) -> str:
     return key
 
 
-def bearer(key: str) -> dict[str, str]:
-    """The header that carries a key, where there is one."""
-    return {} if key == PLACEHOLDER else {"authorization": f"Bearer {key}"}
-
-
 @contextmanager
 def only_for_the_provider(url: str, protocol: str) -> Iterator[None]:
-    """What an SDK would read from the environment and send to any host, out of its sight while its client is built."""
+    """Hide from an SDK what it would read from the environment and send to any host, while its client is built."""
     known = PROVIDERS.get(protocol)
     names = () if known is None or at_provider(url, protocol) else known.also_read
     saved = {name: os.environ.pop(name) for name in names if name in os.environ}

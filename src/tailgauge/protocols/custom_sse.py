@@ -1,33 +1,109 @@
-"""An application's own stream of server-sent events, spoken as `target.sse` describes it; no SDK.
+"""A user-defined stream of server-sent events, as `target.sse` describes it; no SDK.
 
-Rule: all that is particular of an application stands in the scenario. The stream is truncated where its end mark is
-missing. What the application does not say (usage, model) stays null.
+All that is particular of an application stands in the scenario. The stream is truncated where its end mark is missing.
+What the application does not report (usage, model) stays null.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx2
+from pydantic import Field, field_validator, model_validator
 
 from tailgauge.call import Call, Prompt
-from tailgauge.protocols.api_keys import bearer
 from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder, error_of
-from tailgauge.protocols.settings import PLACEHOLDER, Sse
+from tailgauge.protocols.protocol import PLACEHOLDER_KEY, WireProtocol
+from tailgauge.protocols.settings import TargetSettings
 from tailgauge.rows.schema import TEXT
+from tailgauge.table import Table
+
+if TYPE_CHECKING:
+    import httpx2
 
 _TEXT = KIND_CODE[TEXT]
 _HEADERS = {"accept": "text/event-stream", "accept-encoding": "identity"}
+PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_PLACEHOLDERS = ("prompt", "model", "call_id")  # and max_tokens, which is a number
+_KEY_HEADERS = {"authorization", "proxy-authorization", "x-api-key", "api-key", "cookie"}
 
 
-class App:
+class SseSettings(Table):
+    """A user-defined stream of server-sent events, with `protocol = "sse"`.
+
+    Pointers are JSON pointers (RFC 6901) into an event's data; an empty one means the data itself, as text.
+    """
+
+    path: str = Field("/", pattern=r"^/\S*$", description="path of the call, after the target's URL")
+    body: Mapping[str, Any] = Field(
+        {"prompt": "{prompt}", "max_tokens": "{max_tokens}"},
+        description='the JSON body; `{prompt}`, `{model}`, `{call_id}` are replaced within its strings, and `"{max_tokens}"` by the number',
+    )
+    headers: Mapping[str, str] = Field({}, description="headers of the call; keys do not belong here")
+    token_event: str = Field("", description="name of the event with content; empty: an event without a name")
+    text: str = Field("", description="pointer to the content's text in that event")
+    done_event: str | None = Field(None, description="name of the event that ends the answer")
+    done_data: str | None = Field("[DONE]", description="data of the event that ends the answer")
+    error_event: str = Field("error", description="name of the event that reports a failure")
+    status_event: str | None = Field(
+        None, description="name of an event that begins a phase, as retrieval or generation"
+    )
+    status_name: str = Field("", description="pointer to the phase's name in it")
+    citation_event: str | None = Field(None, description="name of an event with a citation; counted")
+    input_tokens: str | None = Field(None, description="pointer to a count of input tokens, in any event")
+    output_tokens: str | None = Field(None, description="pointer to a count of output tokens, in any event")
+
+    @field_validator("body")
+    @classmethod
+    def _template(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        texts = list(_texts(value))
+        for text in texts:
+            if "{max_tokens}" in text and text != "{max_tokens}":
+                raise ValueError('{max_tokens} is a number: write it as "{max_tokens}", alone')
+            _check_placeholders(text, (*_PLACEHOLDERS, "max_tokens"))
+        if not any("{prompt}" in text for text in texts):
+            raise ValueError("expected {prompt} somewhere: without it every call would send the same")
+        return value
+
+    @field_validator("headers")
+    @classmethod
+    def _no_keys(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        for name, text in value.items():
+            if name.lower() in _KEY_HEADERS:
+                raise ValueError(f"{name}: keys come from the environment, see api_key_env")
+            if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name) or not re.fullmatch(r"[ -~]*", text):
+                raise ValueError(f"{name}: not a header (visible ASCII characters only)")
+            _check_placeholders(text, ("model", "call_id"))
+        return value
+
+    @model_validator(mode="after")
+    def _ends(self) -> SseSettings:
+        if self.done_event is None and self.done_data is None:
+            raise ValueError("done_event or done_data is needed: else a complete stream looks like a cut one")
+        return self
+
+    @field_validator("text", "status_name", "input_tokens", "output_tokens")
+    @classmethod
+    def _pointer(cls, value: str | None) -> str | None:
+        if value and not value.startswith("/"):
+            raise ValueError("must be a JSON pointer such as /choices/0/text, or empty")
+        return value
+
+
+class CustomSse(WireProtocol):
     """The protocol of one application."""
 
-    def __init__(self, sse: Sse) -> None:
-        self._sse = sse
+    name = "sse"
+    summary = "user-defined server-sent events, see `target.sse`"
+    settings_type = SseSettings
+    settings: SseSettings
+
+    def __init__(self, target: TargetSettings, url: str) -> None:
+        super().__init__(target, url)
+        sse: SseSettings = self.settings
         self._token = sse.token_event.encode() or b"message"
         self._done = None if sse.done_event is None else sse.done_event.encode()
         self._done_data = None if sse.done_data is None else sse.done_data.encode()
@@ -41,27 +117,29 @@ class App:
 
     def client(self, base_url: str, key: str, http_client: httpx2.Client) -> Any:
         """The HTTP client, with the address and the key for it."""
+        import httpx2
+
         http_client.base_url = base_url
         http_client.headers = httpx2.Headers({**_HEADERS, **bearer(key)})
         return http_client
 
     def send(self, sdk: Any, call: Call, model: str, call_id: str) -> AbstractContextManager[Any]:
         """One call; entering it sends the request."""
-        words = {"prompt": said(call.prompt), "model": model, "call_id": call_id}
-        headers = {name: _filled(value, words) for name, value in self._sse.headers.items()}
+        values = {"prompt": flat(call.prompt), "model": model, "call_id": call_id}
+        headers = {name: _filled(value, values) for name, value in self.settings.headers.items()}
         opened: AbstractContextManager[Any] = sdk.stream(
             "POST",
-            self._sse.path,
-            json=_body(self._sse.body, words, call.max_tokens),
+            self.settings.path,
+            json=_body(self.settings.body, values, call.max_tokens),
             headers={**headers, "x-client-request-id": call_id},
         )
         return opened
 
-    def values(self, sdk: Any, call: Call, model: str) -> None:
-        """Not told: the scenario may put anything anywhere."""
+    def body(self, call: Call, model: str) -> None:
+        """Not known beforehand: the scenario may put anything anywhere."""
 
     def on_event(self, decoder: StreamDecoder, name: bytes, data: bytes) -> None:
-        """Meaning of one event of the stream."""
+        """Decode one event of the stream."""
         decoder.seen()
         name = name or b"message"
         tree = _tree(data) if self._parses else None
@@ -81,14 +159,19 @@ class App:
             decoder.count(**{counter: at(tree, path)})
 
     def content_of(self, name: bytes, tree: Any) -> None:
-        """Not told: an application's events are all read in full."""
+        """Never: all events are read in full."""
 
     def on_whole(self, decoder: StreamDecoder, body: bytes) -> None:  # noqa: ARG002 - the interface
-        """Never asked for: scenarios refuse it."""
+        """Never sent: scenarios refuse it."""
         raise ValueError(f"an answer without a stream: {body[:80]!r}")
 
 
-def said(prompt: Prompt) -> str:
+def bearer(key: str) -> dict[str, str]:
+    """The header that carries a key, where there is one."""
+    return {} if key == PLACEHOLDER_KEY else {"authorization": f"Bearer {key}"}
+
+
+def flat(prompt: Prompt) -> str:
     """The whole prompt as one text: system, then the conversation; one user's text is itself."""
     parts = [*prompt.system, *(part for message in prompt.messages for part in message.parts)]
     return "\n\n".join(part.text for part in parts)
@@ -100,7 +183,7 @@ def steps(pointer: str) -> tuple[str, ...]:
 
 
 def at(tree: Any, path: tuple[str, ...]) -> Any:
-    """What stands there; None where nothing does, as in the many events without a usage."""
+    """The value at a path; None without one, as in the many events without a usage."""
     for step in path:
         try:
             tree = tree[int(step)] if isinstance(tree, list) else tree[step]
@@ -121,16 +204,36 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _body(template: Any, words: Mapping[str, str], max_tokens: int) -> Any:
+def _body(template: Any, values: Mapping[str, str], max_tokens: int) -> Any:
     if isinstance(template, str):
-        return max_tokens if template == "{max_tokens}" else _filled(template, words)
+        return max_tokens if template == "{max_tokens}" else _filled(template, values)
     if isinstance(template, Mapping):
-        return {key: _body(value, words, max_tokens) for key, value in template.items()}
+        return {key: _body(value, values, max_tokens) for key, value in template.items()}
     if isinstance(template, list | tuple):
-        return [_body(value, words, max_tokens) for value in template]
+        return [_body(value, values, max_tokens) for value in template]
     return template
 
 
-def _filled(template: str, words: Mapping[str, str]) -> str:
-    """The text with its placeholders replaced, each once: what a prompt says is no template."""
-    return PLACEHOLDER.sub(lambda found: words.get(found[1], found[0]), template)
+def _filled(template: str, values: Mapping[str, str]) -> str:
+    """The text with its placeholders replaced, each once: a prompt is no template."""
+    return PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), template)
+
+
+def _texts(tree: Any) -> Iterator[str]:
+    """Every text of a template, keys included."""
+    if isinstance(tree, str):
+        yield tree
+    elif isinstance(tree, Mapping):
+        for key, value in tree.items():
+            yield from (key, *_texts(value))
+    elif isinstance(tree, list | tuple):
+        for value in tree:
+            yield from _texts(value)
+
+
+def _check_placeholders(text: str, known: tuple[str, ...]) -> None:
+    for name in PLACEHOLDER.findall(text):
+        if name not in known:
+            raise ValueError(
+                f"{{{name}}} is no placeholder; there are {', '.join(f'{{{one}}}' for one in known)}"
+            )

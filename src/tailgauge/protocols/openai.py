@@ -1,10 +1,10 @@
 """OpenAI chat completions: the official SDK builds the request, this file reads the stream.
 
-Rule: the role chunk is no token. `prompt_tokens` includes the cached ones: input_tokens is what remains. The end mark
-is [DONE]; an engine that leaves it out is complete when it named a finish reason and ended its body cleanly.
+The role chunk is no token. `prompt_tokens` includes the cached ones: input_tokens is what remains. The end mark is
+[DONE]; an engine that leaves it out is complete when it named a finish reason and ended its body cleanly.
 
 Thinking has no common name here: `reasoning_effort` goes to everyone, and engines get the variable `enable_thinking` of
-their chat template besides. A budget is spoken to engines only (`thinking_token_budget`, `thinking_budget`).
+their chat template besides. Only engines get a budget (`thinking_token_budget`, `thinking_budget`).
 """
 
 from __future__ import annotations
@@ -12,64 +12,142 @@ from __future__ import annotations
 import json
 from contextlib import AbstractContextManager
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import openai
-
-from tailgauge.call import Call, Part, Prompt, Tool
-from tailgauge.protocols.api_keys import PROVIDERS
+from tailgauge.call import (
+    EXTENDED_THINKING,
+    SCHEMAS,
+    THINKING_BUDGETS,
+    TOOLS,
+    WHOLE_ANSWERS,
+    Call,
+    Part,
+    Prompt,
+    Tool,
+)
 from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder, error_of, text_or_none
+from tailgauge.protocols.protocol import Provider, WireProtocol
 from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
+
+if TYPE_CHECKING:
+    import openai
 
 _TEXT, _THINKING, _TOOL = KIND_CODE[TEXT], KIND_CODE[THINKING], KIND_CODE[TOOL_JSON]
 
 
-def client(base_url: str, key: str, http_client: Any) -> openai.OpenAI:
-    """The official client; retries are the harness's own. The SDK wants the version in the base URL."""
-    return openai.OpenAI(
-        api_key=key,
-        base_url=base_url if base_url.endswith("/v1") else f"{base_url}/v1",
-        max_retries=0,
-        http_client=http_client,
-        timeout=None,
-        default_headers={"accept-encoding": "identity"},
+class OpenAI(WireProtocol):
+    """Chat completions."""
+
+    name = "openai"
+    summary = "chat completions"
+    sdk = "openai"
+    provider = Provider(
+        "api.openai.com", "OPENAI_API_KEY", ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY")
     )
+    offers = frozenset({SCHEMAS, EXTENDED_THINKING, THINKING_BUDGETS, TOOLS, WHOLE_ANSWERS})
 
+    @classmethod
+    def refuses(cls, url: str, need: str) -> str:
+        """The provider takes no thinking budget; engines do."""
+        if need == THINKING_BUDGETS and cls.provider.host in url:
+            return "this provider takes no budget for it: use 'adaptive'"
+        return ""
 
-def send(sdk: openai.OpenAI, call: Call, model: str, call_id: str) -> AbstractContextManager[Any]:
-    """One chat completion, streamed with usage, or whole."""
-    create: Any = (
-        sdk.chat.completions.with_streaming_response.create
-    )  # its overloads cannot name a key by value
-    extra = {} if _at_provider(sdk) else _engine_thinking(call)
-    opened: AbstractContextManager[Any] = create(
-        **_body(sdk, call, model), extra_body=extra or None, extra_headers={"x-client-request-id": call_id}
-    )
-    return opened
+    def client(self, base_url: str, key: str, http_client: Any) -> openai.OpenAI:
+        """The official client; the harness retries itself. The SDK wants the version in the base URL."""
+        import openai
 
+        return openai.OpenAI(
+            api_key=key,
+            base_url=base_url if base_url.endswith("/v1") else f"{base_url}/v1",
+            max_retries=0,
+            http_client=http_client,
+            timeout=None,
+            default_headers={"accept-encoding": "identity"},
+        )
 
-def values(sdk: openai.OpenAI, call: Call, model: str) -> dict[str, Any]:
-    """What the body of a chat completion's request says, by name."""
-    body = _body(sdk, call, model)
-    return body if _at_provider(sdk) else body | _engine_thinking(call)
+    def send(self, sdk: openai.OpenAI, call: Call, model: str, call_id: str) -> AbstractContextManager[Any]:
+        """One chat completion, streamed with usage, or whole."""
+        create: Any = (
+            sdk.chat.completions.with_streaming_response.create
+        )  # its overloads cannot name a key by value
+        extra = {} if self.at_provider else _engine_thinking(call)
+        opened: AbstractContextManager[Any] = create(
+            **self._standard(call, model),
+            extra_body=extra or None,
+            extra_headers={"x-client-request-id": call_id},
+        )
+        return opened
 
+    def body(self, call: Call, model: str) -> dict[str, Any]:
+        """The body of a chat completion's request."""
+        standard = self._standard(call, model)
+        return standard if self.at_provider else standard | _engine_thinking(call)
 
-def _at_provider(sdk: openai.OpenAI) -> bool:
-    return sdk.base_url.host == PROVIDERS["openai"].host
+    def _standard(self, call: Call, model: str) -> dict[str, Any]:
+        """What the SDK has parameters for."""
+        # The provider's newer models refuse max_tokens; engines often know nothing else.
+        limit = "max_completion_tokens" if self.at_provider else "max_tokens"
+        return {"model": model, "messages": _messages(call.prompt), limit: call.max_tokens, **_options(call)}
 
+    @staticmethod
+    def on_event(decoder: StreamDecoder, name: bytes, data: bytes) -> None:
+        """Decode one event of the chat stream."""
+        if data == b"[DONE]":
+            decoder.seen()
+            decoder.stop()
+            return
+        chunk = json.loads(data)
+        decoder.seen()
+        if name == b"error" or chunk.get("error"):
+            decoder.error = decoder.error or error_of(chunk)
+            return
+        if decoder.model is None:
+            decoder.message_id, decoder.model = (
+                text_or_none(chunk.get("id")),
+                text_or_none(chunk.get("model")),
+            )
+        for choice in chunk.get("choices") or ():
+            _choice(decoder, choice)
+        if usage := chunk.get("usage"):
+            _usage(decoder, usage)
 
-def _body(sdk: openai.OpenAI, call: Call, model: str) -> dict[str, Any]:
-    # The provider's newer models refuse max_tokens; engines often know nothing else.
-    limit = "max_completion_tokens" if _at_provider(sdk) else "max_tokens"
-    return {"model": model, "messages": _messages(call.prompt), limit: call.max_tokens, **_asked(call)}
+    @staticmethod
+    def content_of(name: bytes, chunk: Any) -> tuple[int, str] | None:
+        """Kind and text of a chunk that brings one piece of text and nothing else; see `stencil`."""
+        choices: Any = chunk.get("choices") or ()
+        if name == b"error" or chunk.get("error") or chunk.get("usage") or len(choices) != 1:
+            return None
+        delta = choices[0].get("delta") or {}
+        if choices[0].get("finish_reason") or delta.get("tool_calls"):
+            return None
+        thought, text = delta.get("reasoning_content") or delta.get("reasoning"), delta.get("content")
+        kind, piece = (_THINKING, thought) if thought else (_TEXT, text)
+        return (kind, piece) if isinstance(piece, str) and not (thought and text) else None
+
+    @staticmethod
+    def on_whole(decoder: StreamDecoder, body: bytes) -> None:
+        """Decode an answer that came without a stream; raises ValueError and its like for what is no completion."""
+        answer = json.loads(body)
+        if answer.get("error"):
+            decoder.error = error_of(answer)
+            return
+        decoder.message_id, decoder.model = text_or_none(answer.get("id")), text_or_none(answer["model"])
+        choice = answer["choices"][0]
+        decoder.stop_reason = text_or_none(choice.get("finish_reason"))
+        if usage := answer.get("usage"):
+            _usage(decoder, usage)
+        message = choice["message"]
+        calls = [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
+        decoder.whole_content(message.get("content") or "", "".join(calls))
 
 
 def _messages(prompt: Prompt) -> list[dict[str, Any]]:
     """The conversation; cache marks are left out, because these caches find prefixes by themselves."""
-    said = [(message.role, message.parts) for message in prompt.messages]
+    turns = [(message.role, message.parts) for message in prompt.messages]
     if prompt.system:
-        said.insert(0, ("system", prompt.system))
-    return [{"role": role, "content": _content(parts)} for role, parts in said]
+        turns.insert(0, ("system", prompt.system))
+    return [{"role": role, "content": _content(parts)} for role, parts in turns]
 
 
 def _content(parts: tuple[Part, ...]) -> str:
@@ -77,27 +155,27 @@ def _content(parts: tuple[Part, ...]) -> str:
     return parts[0].text if len(parts) == 1 else "\n\n".join(part.text for part in parts)
 
 
-def _asked(call: Call) -> dict[str, Any]:
-    """Everything beside the conversation; what a call does not ask for is not there."""
-    asked: dict[str, Any] = {"stream": call.stream}
+def _options(call: Call) -> dict[str, Any]:
+    """Everything beside the conversation; what a call does not need is left out."""
+    options: dict[str, Any] = {"stream": call.stream}
     if call.stream:
-        asked["stream_options"] = {"include_usage": True}
+        options["stream_options"] = {"include_usage": True}
     if call.prompt.tools:
-        asked["tools"] = _tools(call.prompt.tools)
+        options["tools"] = _tools(call.prompt.tools)
         if call.use_tool:
-            asked["tool_choice"] = "required"
+            options["tool_choice"] = "required"
     if call.thinking != "off":
-        asked["reasoning_effort"] = "medium"
+        options["reasoning_effort"] = "medium"
     if call.schema is not None:
-        asked["response_format"] = {
+        options["response_format"] = {
             "type": "json_schema",
             "json_schema": {"name": "answer", "schema": json.loads(call.schema), "strict": True},
         }
-    return asked
+    return options
 
 
 def _engine_thinking(call: Call) -> dict[str, Any]:
-    """What engines call it: a variable of the chat template, and for a budget vLLM's field beside it."""
+    """The names that engines know: a variable of the chat template, and for a budget vLLM's field beside it."""
     if call.thinking == "off":
         return {}
     if call.thinking != "enabled":
@@ -122,54 +200,6 @@ def _tools(tools: tuple[Tool, ...]) -> list[dict[str, Any]]:
         }
         for tool in tools
     ]
-
-
-def on_event(decoder: StreamDecoder, name: bytes, data: bytes) -> None:
-    """Meaning of one event of the chat stream."""
-    if data == b"[DONE]":
-        decoder.seen()
-        decoder.stop()
-        return
-    chunk = json.loads(data)
-    decoder.seen()
-    if name == b"error" or chunk.get("error"):
-        decoder.error = decoder.error or error_of(chunk)
-        return
-    if decoder.model is None:
-        decoder.message_id, decoder.model = text_or_none(chunk.get("id")), text_or_none(chunk.get("model"))
-    for choice in chunk.get("choices") or ():
-        _choice(decoder, choice)
-    if usage := chunk.get("usage"):
-        _usage(decoder, usage)
-
-
-def content_of(name: bytes, chunk: Any) -> tuple[int, str] | None:
-    """Kind and text of a chunk that brings one piece of text and says nothing else; see `stencil`."""
-    choices: Any = chunk.get("choices") or ()
-    if name == b"error" or chunk.get("error") or chunk.get("usage") or len(choices) != 1:
-        return None
-    delta = choices[0].get("delta") or {}
-    if choices[0].get("finish_reason") or delta.get("tool_calls"):
-        return None
-    thought, text = delta.get("reasoning_content") or delta.get("reasoning"), delta.get("content")
-    kind, said = (_THINKING, thought) if thought else (_TEXT, text)
-    return (kind, said) if isinstance(said, str) and not (thought and text) else None
-
-
-def on_whole(decoder: StreamDecoder, body: bytes) -> None:
-    """Meaning of an answer that was asked for at once. Raises ValueError and its like for what is no completion."""
-    answer = json.loads(body)
-    if answer.get("error"):
-        decoder.error = error_of(answer)
-        return
-    decoder.message_id, decoder.model = text_or_none(answer.get("id")), text_or_none(answer["model"])
-    choice = answer["choices"][0]
-    decoder.stop_reason = text_or_none(choice.get("finish_reason"))
-    if usage := answer.get("usage"):
-        _usage(decoder, usage)
-    message = choice["message"]
-    calls = [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
-    decoder.whole_content(message.get("content") or "", "".join(calls))
 
 
 def _choice(decoder: StreamDecoder, choice: dict[str, Any]) -> None:

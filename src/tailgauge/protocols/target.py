@@ -1,98 +1,75 @@
 """A target as the traffic sees it: one protocol, one SDK client, one pool of connections.
 
-Rule: a protocol is a row of PROTOCOLS; adding one is adding a file and a row. An SDK is imported only where its
-protocol is spoken: each costs a worker a second and tens of megabytes.
+The SDK builds each kind of request, twice, under two ids. A template of its line, headers and order of the body makes
+the others, with another id and another body; it stands only if it gives the two byte for byte. Kinds whose template does
+not are built by the SDK every time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from contextlib import AbstractContextManager
-from importlib import import_module
-from typing import Any, Protocol, cast
+import json
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from typing import Any
 
 import httpx2
 
 from tailgauge.call import MESSAGE, Call
 from tailgauge.protocols.api_keys import key_for, only_for_the_provider
 from tailgauge.protocols.decoder import StreamDecoder
-from tailgauge.protocols.settings import Target
-from tailgauge.protocols.template import Drawing, Template, template
+from tailgauge.protocols.settings import TargetSettings
+from tailgauge.protocols.table import PROTOCOLS
+from tailgauge.transport.http1 import request_bytes
 from tailgauge.transport.stopwatch import Stopwatch, origin_of
 
-SSE = "sse"
-PROTOCOLS = {
-    "anthropic": "tailgauge.protocols.anthropic",
-    "openai": "tailgauge.protocols.openai",
-    SSE: "tailgauge.protocols.custom_sse",
-}
-
-
-class Wire(Protocol):
-    """What a protocol offers: a module, or an object where the target describes the protocol itself."""
-
-    def client(self, base_url: str, key: str, http_client: httpx2.Client) -> Any:
-        """The official SDK's client, without retries of its own."""
-
-    def send(self, sdk: Any, call: Call, model: str, call_id: str) -> AbstractContextManager[Any]:
-        """One call; entering it sends the request."""
-
-    def values(self, sdk: Any, call: Call, model: str) -> Mapping[str, Any] | None:
-        """What the body of a message's request says, by name in any order; None: only `send` knows."""
-
-    def on_event(self, decoder: StreamDecoder, name: bytes, data: bytes) -> None:
-        """Meaning of one event of its stream."""
-
-    def content_of(self, name: bytes, tree: Any) -> tuple[int, str] | None:
-        """Kind and text of an event whose JSON is `tree`, if it does nothing but bring content; see `stencil`."""
-
-    def on_whole(self, decoder: StreamDecoder, body: bytes) -> None:
-        """Meaning of an answer that was asked for at once; raises ValueError and its like for anything else."""
+_IDS = ("a/0/0/0", "another/12/3/4")
+_BLANK = b"\r\n\r\n"
+_ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
 class Endpoint:
     """Makes calls at one target; `url` is where it really is, of a simulated one too."""
 
-    def __init__(self, url: str, target: Target, transport: Stopwatch) -> None:
+    def __init__(self, url: str, target: TargetSettings, transport: Stopwatch) -> None:
         self.protocol, self.model = target.protocol, target.model
-        module: Any = import_module(PROTOCOLS[target.protocol])
-        self._wire = cast("Wire", module.App(target.sse) if target.protocol == SSE else module)
+        self._wire = PROTOCOLS[target.protocol](target, url)
         self._transport, self._origin = transport, origin_of(httpx2.URL(url))
-        self._drawing = Drawing()
+        self._capture = Capture()
         self._templates: dict[Hashable, Template | None] = {}
         key = key_for(url, target.protocol, target.api_key_env)
         with only_for_the_provider(url, target.protocol):
-            self._sdk, self._draws = (
+            self._sdk, self._unsent = (
                 self._wire.client(url, key, httpx2.Client(transport=under, trust_env=False))
-                for under in (transport, self._drawing)
+                for under in (transport, self._capture)
             )
 
     def send(self, call: Call, call_id: str) -> AbstractContextManager[Any]:
         """One call; entering it sends the request and returns with the response's head, or raises.
 
-        The SDK builds the first request of each kind, and every one that no template gives; see `template`.
+        The SDK builds the first request of each kind, and every one that no template gives.
         """
         model = call.model or self.model
-        values = self._wire.values(self._sdk, call, model) if call.kind == MESSAGE else None
-        if values is not None and (like := self._template(call, model, values)) is not None:
-            return self._transport.sent(self._origin, like.request(values, call_id))
+        body = self._wire.body(call, model) if call.kind == MESSAGE else None
+        if body is not None and (like := self._template(call, model, body)) is not None:
+            return self._transport.sent(self._origin, like.request(body, call_id))
         return self._wire.send(self._sdk, call, model, call_id)
 
-    def _template(self, call: Call, model: str, values: Mapping[str, Any]) -> Template | None:
-        """The template of calls of this kind: the same model, the same names of values, texts or blocks."""
-        blocks = any(type(message["content"]) is list for message in values["messages"])
-        kind = (model, call.stream, blocks, *values)
+    def _template(self, call: Call, model: str, body: Mapping[str, Any]) -> Template | None:
+        """The template of calls of this kind: the same model, the same keys of the body, texts or blocks."""
+        blocks = any(type(message["content"]) is list for message in body["messages"])
+        kind = (model, call.stream, blocks, *body)
         if kind not in self._templates:
 
-            def draw(call_id: str) -> bytes | None:
-                return self._drawing.draw(self._wire.send(self._draws, call, model, call_id))
+            def capture(call_id: str) -> bytes | None:
+                return self._capture.of(self._wire.send(self._unsent, call, model, call_id))
 
-            self._templates[kind] = template(draw, values)
+            self._templates[kind] = template(capture, body)
         return self._templates[kind]
 
     def decoder(self, call: Call) -> StreamDecoder:
         """A decoder for the answer to one call."""
-        wire: Any = self._wire
+        wire = self._wire
         on_whole = None if call.stream else wire.on_whole
         return StreamDecoder(
             wire.on_event,
@@ -103,3 +80,56 @@ class Endpoint:
             watch_chunks=call.watch_chunks,
             asked_tokens=call.max_tokens,
         )
+
+
+class Capture(httpx2.BaseTransport):
+    """A transport under an SDK that keeps the request's bytes instead of sending them."""
+
+    def __init__(self) -> None:
+        self.captured: bytes | None = None
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Keep it; to the SDK it was not sent."""
+        self.captured = request_bytes(
+            request.method, request.url.raw_path, request.headers.raw, request.read()
+        )
+        raise httpx2.ConnectError("captured, not sent", request=request)
+
+    def of(self, opened: AbstractContextManager[Any]) -> bytes | None:
+        """The bytes of a request; None if the SDK refused to build it."""
+        self.captured = None
+        with suppress(Exception), opened:
+            raise AssertionError("a captured request was answered")
+        return self.captured
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """The head of a request around its id and its length, and the keys of the body in their order."""
+
+    head: bytes
+    behind_id: bytes
+    names: tuple[str, ...]
+
+    def request(self, body: Mapping[str, Any], call_id: str) -> bytes:
+        """The request with this body."""
+        text = _ENCODE({name: body[name] for name in self.names}).encode()
+        return b"%b%b%b%d%b%b" % (self.head, call_id.encode("ascii"), self.behind_id, len(text), _BLANK, text)
+
+
+def template(capture: Callable[[str], bytes | None], body: Mapping[str, Any]) -> Template | None:
+    """A template of the requests that `capture` gives for an id and this body, if there is one."""
+    first, second = map(capture, _IDS)
+    if first is None:
+        return None
+    head, _, text = first.partition(_BLANK)
+    before, call_id, behind = head.partition(_IDS[0].encode())
+    length = b"%d" % len(text)
+    if not call_id or not behind.lower().endswith(b"\r\ncontent-length: " + length):
+        return None
+    try:
+        found = Template(before, behind.removesuffix(length), tuple(json.loads(text)))
+        same = [found.request(body, call_id) for call_id in _IDS] == [first, second]
+    except (ValueError, LookupError, AttributeError):
+        return None
+    return found if same else None

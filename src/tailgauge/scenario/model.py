@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from tailgauge.call import SECOND
 from tailgauge.errors import ScenarioError, UsageError
 from tailgauge.patterns.table import Traffic, pattern_of
-from tailgauge.protocols.settings import Target, refusal
+from tailgauge.protocols.table import Target, refusal
 from tailgauge.scenario.experiment import Experiment
 from tailgauge.scenario.simulated import Simulated
 from tailgauge.schedule.settings import CLOSED, Arrival, Crossover

@@ -21,6 +21,7 @@ from tailgauge import __version__
 from tailgauge.channel.messages import Link
 from tailgauge.clock import boot_id
 from tailgauge.errors import TailgaugeError, TargetError
+from tailgauge.protocols.table import SDKS
 from tailgauge.rows.recorder import RecorderError
 from tailgauge.rows.schema import SCHEMA_VERSION
 from tailgauge.transport.connection import hold_kernel_stamps
@@ -29,7 +30,7 @@ from tailgauge.worker.run import Task
 log = logging.getLogger("tailgauge")
 SWITCH_S = 0.0005  # a thread that builds a Parquet part gives the interpreter back to the hub within this
 HELLO_S = 1.0
-CHATTY = ("httpx2", "httpcore2", "anthropic", "openai")  # they log a line a request
+CHATTY = ("httpx2", "httpcore2", *SDKS)  # they log a line a request
 FAILURES = (TailgaugeError, RecorderError, OSError)
 
 

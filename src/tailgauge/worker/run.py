@@ -18,13 +18,14 @@ import gevent
 from gevent.event import Event
 
 from tailgauge import quantile_sketch
-from tailgauge.call import MAIN, SECOND
+from tailgauge.call import CACHE_MARKS, MAIN, SECOND
 from tailgauge.channel.messages import Link
 from tailgauge.clock import monotonic_ns
 from tailgauge.plan.preflight import Learnt
 from tailgauge.plan.spend_limit import Amount
 from tailgauge.prompts import Maker
-from tailgauge.protocols.settings import SIMULATED, Target
+from tailgauge.protocols.settings import SIMULATED
+from tailgauge.protocols.table import PROTOCOLS, Target
 from tailgauge.protocols.target import Endpoint
 from tailgauge.rows.recorder import Recorder, RecorderError
 from tailgauge.rows.run_folder import RunFolder, write_json
@@ -145,7 +146,7 @@ class Task:
 
     def _learn(self, learnt: Learnt) -> dict[str, Maker]:
         """Prompts are made by what the target counts, from now on."""
-        seed, marks = self.scenario.seed, self.scenario.target.protocol == "anthropic"
+        seed, marks = self.scenario.seed, CACHE_MARKS in PROTOCOLS[self.scenario.target.protocol].offers
         words, overhead = 1 / learnt.tokens_per_word, learnt.overhead_tokens
         for name, traffic in self.scenario.traffic.items():
             self._makers[name] = Maker(seed, traffic, name, words, overhead, marks=marks)

@@ -124,5 +124,5 @@ def test_a_stream_of_ones_own_is_refused(tmp_path):
     pairs = (("experiment", {"kind": "checkup"}),)
     path = scenarios.find("own_stream")
 
-    with pytest.raises(UsageError, match=r"target\.protocol: 'sse' has no words"):
+    with pytest.raises(UsageError, match=r"expected target\.protocol 'anthropic' or 'openai', got 'sse'"):
         make(Base(path, scenarios.load(str(path), pairs), pairs, tmp_path))

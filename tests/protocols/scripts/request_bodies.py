@@ -20,9 +20,9 @@ from tailgauge.call import (
     Prompt,
     Tool,
 )
-from tailgauge.protocols.settings import Sse, Target
-from tailgauge.protocols.target import Endpoint
-from tailgauge.protocols.template import Drawing
+from tailgauge.protocols.custom_sse import SseSettings
+from tailgauge.protocols.table import Target
+from tailgauge.protocols.target import Capture, Endpoint
 
 WORDS = (
     "plain words",
@@ -36,7 +36,7 @@ SCHEMA = '{"type":"object","properties":{"name":{"type":"string"}},"required":["
 IDS = ("run-1/0/0/0", "another_run/65536/3/1")
 
 
-class Sender(Drawing):
+class Sender(Capture):
     """Stands where the stopwatch does: under the SDK, and for requests that are ready."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Sender(Drawing):
     def sent(self, origin: Any, data: bytes) -> Iterator[None]:
         assert origin == ("http", "127.0.0.1", 8123)
         self.ready += 1
-        self.drawn = data
+        self.captured = data
         yield
 
 
@@ -79,18 +79,18 @@ def calls() -> Iterator[Call]:
 
 def compared(target: Target, asked: list[Call]) -> dict[str, Any]:
     """Each call as the endpoint sends it, and as the plain SDK does."""
-    sender, plain = Sender(), Drawing()
+    sender, plain = Sender(), Capture()
     endpoint = Endpoint("http://127.0.0.1:8123/base", target, sender)  # type: ignore[arg-type]
     sdk = Endpoint("http://127.0.0.1:8123/base", target, plain)  # type: ignore[arg-type]
     different, one = [], 0
     for number, call in enumerate(asked):
         call_id, model = IDS[number % 2], call.model or endpoint.model
-        sender.drawn = None
+        sender.captured = None
         with contextlib.suppress(Exception), endpoint.send(call, call_id):
             one += 1
-        expected = plain.draw(sdk._wire.send(sdk._sdk, call, model, call_id))
-        if expected is None or sender.drawn != expected:
-            different.append([number, str(sender.drawn)[-400:], str(expected)[-400:]])
+        expected = plain.of(sdk._wire.send(sdk._sdk, call, model, call_id))
+        if expected is None or sender.captured != expected:
+            different.append([number, str(sender.captured)[-400:], str(expected)[-400:]])
     return {"calls": len(asked), "ready": sender.ready, "entered": one, "different": different[:2]}
 
 
@@ -98,7 +98,7 @@ FEW = list(prompts())[:3]
 BATCHES = [Call(FEW[0], 5, kind=BATCH_SUBMIT, batch=tuple(FEW)), Call(FEW[0], 5, kind=BATCH_POLL, batch_id="b/1"),
            Call(FEW[0], 5, kind=BATCH_FETCH, batch_id="b 2")]  # fmt: skip
 APP = Target(
-    protocol="sse", sse=Sse(headers={"x-model": "{model}"}, body={"q": "{prompt}", "id": "{call_id}"})
+    protocol="sse", sse=SseSettings(headers={"x-model": "{model}"}, body={"q": "{prompt}", "id": "{call_id}"})
 )
 print(
     json.dumps(

@@ -10,8 +10,9 @@ from typing import Any
 from starting.script import CASES, print_facts
 from transport.scripts.scripted_server import chunk
 
-from tailgauge.protocols import anthropic, openai
+from tailgauge.protocols.anthropic import Anthropic
 from tailgauge.protocols.decoder import StreamDecoder
+from tailgauge.protocols.openai import OpenAI
 from tailgauge.transport.exchange import Exchange
 
 STREAMS = 250
@@ -62,10 +63,10 @@ def anthropic_event(rng: Random) -> bytes:
 
 
 FIRST = {
-    openai: b'data: {"id":"c1","model":"tiny","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}',
-    anthropic: b'data: {"type":"message_start","message":{"id":"m1","model":"tiny","usage":{"input_tokens":3}}}',
+    OpenAI: b'data: {"id":"c1","model":"tiny","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}',
+    Anthropic: b'data: {"type":"message_start","message":{"id":"m1","model":"tiny","usage":{"input_tokens":3}}}',
 }
-MAKE = {openai: openai_event, anthropic: anthropic_event}
+MAKE = {OpenAI: openai_event, Anthropic: anthropic_event}
 
 
 def wire(module: Any, rng: Random) -> list[bytes]:
@@ -158,5 +159,5 @@ def compared(module: Any) -> dict[str, Any]:
     return {"different": different[:3], "skimmed": skimmed, "chunks": chunks}
 
 
-CASES.update(openai=partial(compared, openai), anthropic=partial(compared, anthropic))
+CASES.update(openai=partial(compared, OpenAI), anthropic=partial(compared, Anthropic))
 print_facts()

@@ -27,7 +27,7 @@ from tailgauge.call import (
     Prompt,
     Tool,
 )
-from tailgauge.protocols.settings import Sse
+from tailgauge.protocols.custom_sse import SseSettings
 from tailgauge.protocols.target import Endpoint
 from tailgauge.worker.cache_tracker import CacheNote
 
@@ -142,7 +142,7 @@ def batch(spoken: Endpoint) -> list[Any]:
 
 def own_stream(url: str) -> Endpoint:
     """The simulated endpoint's chat completions, told as if they were an application's own."""
-    sse = Sse(
+    sse = SseSettings(
         path="/v1/chat/completions",
         body={"model": "{model}", "stream": True, "max_tokens": "{max_tokens}", "stream_options": {"include_usage": True},
               "messages": [{"role": "user", "content": "{prompt}"}]},
@@ -195,7 +195,7 @@ TIMED = {
         event({"t": ", yes"}, "tok"), event("retrieval", "status"), event({"n": {"in": 4, "out": 2}}, "use"), event("", "done"),
     ],
 }  # fmt: skip
-APP = Sse(
+APP = SseSettings(
     path="/ask?v=1", body={"q": "{prompt}", "opts": {"n": "{max_tokens}", "ids": ["{call_id}", "{model}"]}},
     headers={"x-app": "for {model}"}, token_event="tok", text="/t", done_event="done", status_event="status",
     citation_event="cite", input_tokens="/n/in", output_tokens="/n/out",
@@ -277,7 +277,7 @@ def app() -> Any:
 
     token = event({"t": "x"}, "tok")
     refusal = b"HTTP/1.1 429 No\r\nretry-after: 3\r\nx-should-retry: false\r\ncontent-length: 2\r\n\r\n{}"
-    plain = Sse(body={"prompt": "{prompt}"})
+    plain = SseSettings(body={"prompt": "{prompt}"})
     server, _ = writing([event("hel"), event("lo"), event("[DONE]")])
     return {
         "cut": answered([token]),

@@ -14,7 +14,7 @@ from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Done, Ended, Request, Send, Wait
 from tailgauge.patterns.settings import Hedge
 from tailgauge.patterns.table import PATTERNS, Traffic
-from tailgauge.protocols.settings import Target
+from tailgauge.protocols.table import Target
 from tailgauge.protocols.target import Endpoint
 from tailgauge.transport.connection import Connection
 from tailgauge.worker.attempts import Attempts

@@ -12,7 +12,7 @@ from transport.scripts.scripted_server import SSE, Server, chunk, stopwatch
 from tailgauge.call import MAIN, Call, Prompt
 from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Send
-from tailgauge.protocols.settings import Target
+from tailgauge.protocols.table import Target
 from tailgauge.protocols.target import Endpoint
 from tailgauge.worker.attempts import Attempts, Origin
 from tailgauge.worker.health.counters import Counters

@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tailgauge.call import WHOLE_ANSWERS
 from tailgauge.errors import UsageError
 from tailgauge.experiments.steps import Base
 from tailgauge.patterns.table import Traffic, pattern_of
+from tailgauge.protocols.table import refusal
 from tailgauge.rows.schema import JOIN, TURNAROUND
 
 KEPT = (
@@ -56,11 +58,8 @@ def tested(base: Base) -> Tested:
             f"{base.path}: arrival.rate_per_s: expected today's rate in requests a second, in an open process as "
             "poisson: a checkup compares loads"
         )
-    if scenario.target.protocol == "sse":
-        raise UsageError(
-            f"{base.path}: target.protocol: 'sse' has no words for whole answers and marks, which a checkup compares: "
-            "expected 'anthropic' or 'openai'"
-        )
+    if why := refusal(scenario.target, WHOLE_ANSWERS):
+        raise UsageError(f"{base.path}: {why}; a checkup sends both")
     able = {name: one for name, one in scenario.traffic.items() if pattern_of(one).answer != TURNAROUND}
     if not able:
         raise UsageError(f"{base.path}: traffic: expected a table that is no batch: a checkup times answers")

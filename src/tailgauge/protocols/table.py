@@ -1,0 +1,54 @@
+"""The table of wire protocols, and the tables `[target]` and `[second_target]` of a scenario with the settings of each.
+
+A protocol is a row here, a file beside this one, and its simulated side; nothing else knows its name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import model_validator
+
+from tailgauge.protocols.anthropic import Anthropic
+from tailgauge.protocols.custom_sse import CustomSse
+from tailgauge.protocols.openai import OpenAI
+from tailgauge.protocols.protocol import WireProtocol
+from tailgauge.protocols.settings import TargetSettings
+from tailgauge.table import with_choices
+
+ROWS: tuple[type[WireProtocol], ...] = (
+    Anthropic,
+    OpenAI,
+    CustomSse,
+)
+PROTOCOLS = {row.name: row for row in ROWS}
+PROVIDERS = {row.name: row.provider for row in ROWS if row.provider is not None}
+SDKS = tuple(row.sdk for row in ROWS if row.sdk is not None)
+_TABLES = {row.name: row.settings_type for row in ROWS if row.settings_type is not None}
+
+
+def refusal(target: TargetSettings, need: str) -> str:
+    """Why calls that need this cannot be sent to a target; empty where they can."""
+    row = PROTOCOLS[target.protocol]
+    if need in row.offers:
+        return row.refuses(target.url, need)
+    others = " or ".join(repr(one.name) for one in ROWS if need in one.offers)
+    return f"expected target.protocol {others}, got {target.protocol!r}, which has no {need}"
+
+
+class _Checked(TargetSettings):
+    __doc__ = TargetSettings.__doc__
+
+    @model_validator(mode="after")
+    def _used(self) -> _Checked:
+        self.refuse_unused("protocol", {name: {name} for name in _TABLES})
+        return self
+
+
+if TYPE_CHECKING:
+
+    class Target(_Checked):
+        """Where the traffic goes, with the table of its protocol."""
+
+else:
+    Target = with_choices("Target", _Checked, "protocol", {row.name: row.summary for row in ROWS}, _TABLES)
