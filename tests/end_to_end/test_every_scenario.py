@@ -95,7 +95,7 @@ MARKS: dict[str, Callable[[Seen], bool]] = {
     "cancel": lambda s: (s.requests.ended == "cancelled").any(),
     "resubmit": lambda s: len(s.causes("resubmit")) > 0 and (s.requests.ended == "ok").any(),
     "slow_reader": lambda s: s.attempts.reader_paused_ns.max() > 0,
-    "own_stream": lambda s: set(s.attempts.protocol) == {"sse"},
+    "custom_stream": lambda s: set(s.attempts.protocol) == {"sse"},
     "batch": lambda s: len(s.causes("poll")) > 0,
     "mix": lambda s: s.requests.pattern.nunique() > 1,
     # fan-out

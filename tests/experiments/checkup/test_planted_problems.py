@@ -122,7 +122,7 @@ def test_other_traffic_is_looked_at_too(name, tmp_path):
 
 def test_a_stream_of_ones_own_is_refused(tmp_path):
     pairs = (("experiment", {"kind": "checkup"}),)
-    path = scenarios.find("own_stream")
+    path = scenarios.find("custom_stream")
 
     with pytest.raises(UsageError, match=r"expected target\.protocol 'anthropic' or 'openai', got 'sse'"):
         make(Base(path, scenarios.load(str(path), pairs), pairs, tmp_path))
