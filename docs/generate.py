@@ -32,7 +32,7 @@ from tailgauge_analysis.metrics.metrics import METRICS, SCHEDULED, SENT
 from tailgauge_analysis.report.model import SCHEMA_VERSION, STABLE, Report
 from tailgauge_analysis.stats.quantiles import n_min
 from tailgauge_analysis.text.formatting import percentile
-from tailgauge_analysis.verdict.checks import GATES
+from tailgauge_analysis.verdict.checks import CHECKS
 
 DOCS = Path(__file__).parent
 PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -289,9 +289,9 @@ def fewest_samples() -> str:
     return table(("percentile", "samples"), [(percentile(p), f"{n_min(p):,}") for p in PS])
 
 
-def gates() -> str:
-    """The gates of the verdict."""
-    return table(("gate", "passes if"), [(f"`{gate.name}`", gate.asks) for gate in GATES])
+def checks() -> str:
+    """The checks of the verdict."""
+    return table(("check", "passes if"), [(f"`{check.name}`", check.passes_if) for check in CHECKS])
 
 
 PARTS: Mapping[str, Callable[[], str]] = {
@@ -309,7 +309,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "metrics": metrics,
     "metric-formulas": metric_formulas,
     "fewest-samples": fewest_samples,
-    "gates": gates,
+    "checks": checks,
 }
 FILES: Mapping[str, Callable[[], str]] = {
     "report.schema.json": lambda: schema_file(Report, "report", SCHEMA_VERSION, "Tailgauge report.json"),

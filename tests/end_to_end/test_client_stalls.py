@@ -34,8 +34,8 @@ def report(done: Finished) -> Any:
     return json.loads((done.report / "report.json").read_text())
 
 
-def gates(done: Finished) -> set[str]:
-    return {reason["gate"] for reason in report(done)["verdict"]["reasons"]}
+def checks(done: Finished) -> set[str]:
+    return {reason["check"] for reason in report(done)["verdict"]["reasons"]}
 
 
 def by_locust(start: Start, file: str, seconds: int, *texts: str) -> Finished:
@@ -64,7 +64,7 @@ def test_a_hidden_stall_moves_no_exact_stamp_and_is_named(start: Start, full_siz
     verdict = report(done)["verdict"]
     assert verdict["status"] in {"DEGRADED", "INVALID"}
     assert "event loop" in json.dumps(verdict), "the cause is named"
-    assert {"exact", "client_delay"} <= gates(done)
+    assert {"exact", "client_delay"} <= checks(done)
 
 
 def _assert_chunks_true(run: RunData) -> None:
@@ -102,7 +102,7 @@ def test_without_the_stall_the_same_run_is_valid(start: Start) -> None:
         if verdict["status"] == "VALID":
             assert firsts.error_ms < CLOSE_MS
             return
-        assert gates(done) <= MACHINE, verdict["reasons"]
+        assert checks(done) <= MACHINE, verdict["reasons"]
         assert done.run.table("health").core_wait_ns.max() > BUSY_NS, verdict["reasons"]
     pytest.skip(f"other processes had the worker's core in each of {TRIES} runs: {verdict['reasons']}")
 
@@ -143,7 +143,7 @@ def test_a_worker_that_is_asked_for_three_times_what_it_can_do_says_so(start: St
     assert firsts.error_ms < CLOSE_MS
     assert firsts.contained >= 0.99
     assert report(done)["verdict"]["status"] == "INVALID"
-    assert {"drops", "client_delay"} <= gates(done)
+    assert {"drops", "client_delay"} <= checks(done)
     health = done.run.table("health")
     assert (health.rss_bytes.max() - health.rss_bytes.iloc[0]) < 100e6
     assert health.in_flight.max() <= cap

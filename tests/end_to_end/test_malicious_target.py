@@ -193,7 +193,7 @@ def test_counts_that_cannot_be_are_null(seen: Seen) -> None:
 def test_the_verdict_names_it(seen: Seen) -> None:
     for scenario in seen.scenarios:
         verdict = json.loads(seen.report(scenario, "report.json"))["verdict"]
-        (reason,) = [one for one in verdict["reasons"] if one["gate"] == "protocol"]
+        (reason,) = [one for one in verdict["reasons"] if one["check"] == "protocol"]
 
         assert verdict["status"] != "VALID"
         assert re.match(

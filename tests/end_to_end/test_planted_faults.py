@@ -74,7 +74,7 @@ class Seen:
 
     @property
     def reasons(self) -> dict[str, str]:
-        return {reason["gate"]: reason["text"] for reason in self.report["verdict"]["reasons"]}
+        return {reason["check"]: reason["text"] for reason in self.report["verdict"]["reasons"]}
 
     @cached_property
     def planted(self) -> dict[str, int]:

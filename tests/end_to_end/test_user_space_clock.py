@@ -60,14 +60,14 @@ def test_every_row_says_who_stamped_it(runs: dict[str, Future[Any]], name: str) 
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_the_clients_own_lateness_is_a_gate_then(runs: dict[str, Future[Any]], name: str) -> None:
+def test_the_clients_own_lateness_is_a_check_then(runs: dict[str, Future[Any]], name: str) -> None:
     """Whatever this machine makes of it: a late loop or a busy core counts, as it does under no kernel stamps."""
     run, report, _ = runs[name].result()
     steady = run.table("health").iloc[1:]
     beyond = ((steady.loop_lag_max_ns > 5_000_000) | (steady.cpu_share > 0.7)).all()
-    (gate,) = [gate for gate in report["verdict"]["gates"] if gate["gate"] == "loop_lag"]
+    (check,) = [check for check in report["verdict"]["checks"] if check["check"] == "loop_lag"]
 
-    assert gate["verdict"] in ({"DEGRADED"} if beyond else {"passed", "DEGRADED"})
+    assert check["verdict"] in ({"DEGRADED"} if beyond else {"passed", "DEGRADED"})
 
 
 def test_the_choice_is_in_the_scenario_of_the_run(runs: dict[str, Future[Any]]) -> None:

@@ -1,1 +1,1 @@
-"""Arm A against arm B: which of two ways of doing it is better, and how sure that is."""
+"""Variant A against variant B, between runs or in alternating blocks of one run: which is better, and how sure that is."""

@@ -1,7 +1,7 @@
-"""A run as one block of an experiment: its quantiles, its verdict, when it ran.
+"""A run as one block of a comparison: its quantiles, its verdict, when it ran.
 
-Rule: one run is loaded at a time, and of it only figures are kept. The figures are those of the report: steady stage,
-offered view where the metric has one, slow readers left out.
+One run is loaded at a time, and only its figures are kept: those of the report (steady stage, offered view if the metric
+has one, without slow readers).
 """
 
 from __future__ import annotations
@@ -22,28 +22,29 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.sections.findings import evidence_of
 from tailgauge_analysis.stats.quantiles import Quantile
 from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.verdict.checks import GATES
+from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.verdict import reasons, worst
 
 PS = (0.5, 0.95, 0.99)
+METRICS = ("ttft_sched", "tpot", "e2e_sched", "join_sched", "turnaround")
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One run. Times are seconds of the epoch, None where the run does not say; `e2e_p99_s` None where unknown."""
+    """One run, or one block of it. `began` and `ended` are seconds of the epoch."""
 
     run_id: str
-    dry_run: bool
-    seed: int | None
-    verdict: str
-    reason: str
-    began: float | None
-    ended: float | None
     seconds: float
     offered: int
     answered: float
-    e2e_p99_s: float | None
     quantiles: dict[tuple[str, float], Quantile]
+    dry_run: bool = False
+    seed: int | None = None
+    verdict: str = ""
+    reason: str = ""
+    began: float | None = None
+    ended: float | None = None
+    e2e_p99_s: float | None = None
 
 
 def block(folder: Path, metrics: Sequence[str]) -> Block:
@@ -51,16 +52,11 @@ def block(folder: Path, metrics: Sequence[str]) -> Block:
     frames = load([folder])
     evidence = evidence_of(frames)
     stage = evidence.of_target
-    asked = stage.requests["ended"] != schema.CANCELLED
-    if not asked.any():
-        raise RunDataError(f"{folder}: no request in the steady stage: there is nothing to compare")
-    against = reasons(GATES, evidence)
+    offered = stage.requests["ended"] != schema.CANCELLED
+    if not offered.any():
+        raise RunDataError(f"{folder}: no request in the steady stage, nothing to compare")
+    against = reasons(CHECKS, evidence)
     began, ended = _when(frames.run)
-    found = {
-        (name, q.p): q
-        for name in metrics
-        for q in latency.row(BY_NAME[name], stage, view(BY_NAME[name]), PS).quantiles
-    }
     return Block(
         run_id=frames.run["run_id"],
         dry_run=frames.run["dry_run"],
@@ -70,11 +66,17 @@ def block(folder: Path, metrics: Sequence[str]) -> Block:
         began=began,
         ended=ended,
         seconds=stage.seconds,
-        offered=int(asked.sum()),
-        answered=float((stage.requests["ended"] == schema.OK).sum() / asked.sum()),
+        offered=int(offered.sum()),
+        answered=float((stage.requests["ended"] == schema.OK).sum() / offered.sum()),
         e2e_p99_s=_e2e_p99_s(stage),
-        quantiles=found,
+        quantiles=quantiles_of(stage, metrics),
     )
+
+
+def quantiles_of(stage: Steady, metrics: Sequence[str]) -> dict[tuple[str, float], Quantile]:
+    """Every metric's quantiles at PS, in its view."""
+    rows = {name: latency.row(BY_NAME[name], stage, view(BY_NAME[name]), PS) for name in metrics}
+    return {(name, q.p): q for name, row in rows.items() for q in row.quantiles}
 
 
 def view(metric: Metric) -> str:

@@ -1,8 +1,8 @@
 """What runs must share to be compared: schema, hosts, versions, target, seed and scenario.
 
-Rule: run records in, differences out; no rows are read. A difference is refused unless its name was allowed. A name is a
-group (`hosts`) or a key of the scenario with all keys below it (`traffic.chat.hedge`). Name, description and objectives
-of a scenario change no traffic and may differ. The seed is compared within a pair only: pairs should have their own.
+A difference is refused unless its name is allowed. A name is a group (`hosts`) or a key of the scenario with all keys
+below it (`traffic.chat.hedge`). Name, description and objectives of a scenario change no traffic and may differ. The seed
+is compared within a pair only: each pair should have a different one.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ ABSENT = "-"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that is not the same everywhere. `a` and `b` are its values, in the order in which they came up."""
+    """One difference. `a` and `b` are the values of each side, in order of appearance."""
 
     group: str
     key: str
     a: tuple[str, ...]
     b: tuple[str, ...]
-    arm: bool  # one thing throughout A, another throughout B
-    mixed: bool  # differs within pairs, and yet not as arms do
+    between_variants: bool  # one value throughout A, another throughout B
+    mixed: bool  # differs within pairs in another pattern
     allowed: bool
 
     @property
@@ -43,7 +43,7 @@ class Difference:
 
 
 def differences(pairs: Sequence[tuple[Json, Json]], allow: Sequence[str]) -> list[Difference]:
-    """Everything in which the runs differ; UsageError for an allowed name that means nothing."""
+    """Everything in which the runs differ; UsageError for an unknown name in `allow`."""
     facts = [(_facts(a), _facts(b)) for a, b in pairs]
     keys = list(dict.fromkeys(key for pair in facts for side in pair for key in side))
     _known(allow, [key for group, key in keys if group == SCENARIO])
@@ -52,16 +52,16 @@ def differences(pairs: Sequence[tuple[Json, Json]], allow: Sequence[str]) -> lis
         a, b = ([pair[side].get((group, key), ABSENT) for pair in facts] for side in (0, 1))
         within = any(x != y for x, y in zip(a, b, strict=True))
         if within or (group != SEED and len({*a, *b}) > 1):
-            arm = within and len(set(a)) == len(set(b)) == 1
-            mixed = within and not arm and group in {SCENARIO, TARGET}
+            between = within and len(set(a)) == len(set(b)) == 1
+            mixed = within and not between and group in {SCENARIO, TARGET}
             sides = tuple(dict.fromkeys(a)), tuple(dict.fromkeys(b))
             allowed = _allowed(group, key, allow) and not mixed
-            found.append(Difference(group, key, *sides, arm, mixed, allowed))
+            found.append(Difference(group, key, *sides, between, mixed, allowed))
     return found
 
 
 def _facts(run: Json) -> dict[tuple[str, str], str]:
-    """What must be alike, each as text."""
+    """What must be equal, as text."""
     scenario = {k: v for k, v in run["scenario"].items() if k not in {*LABELS, *TARGETS, "seed"}}
     hosts: dict[str, int] = {}
     for worker in run["workers"]:
@@ -94,7 +94,7 @@ def _flat(tree: Any, key: str) -> Iterator[tuple[str, Any]]:
 
 
 def _text(value: Any) -> str:
-    """1 and 1.0 are the same, and so are no value and no key."""
+    """1 and 1.0 are equal, and so are null and an absent key."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return ABSENT if value is None else plain(value if isinstance(value, str) else json.dumps(value), 80)
@@ -115,20 +115,20 @@ def _known(allow: Sequence[str], keys: Sequence[str]) -> None:
 
 
 def refusals(found: Sequence[Difference]) -> list[str]:
-    """In words, why the runs may not be compared."""
-    said = []
+    """Why the runs may not be compared."""
+    reasons = []
     for one in found:
         if one.allowed:
             continue
         values = f"{_listed(one.a)} in A, {_listed(one.b)} in B"
         label = one.key if one.group == SCENARIO else f"{one.group}, {one.key}"
         if one.group == CLOCK:
-            said.append("some runs are rehearsals in virtual time, others are real")
+            reasons.append("some runs are dry runs, others are real")
         elif one.mixed:
-            said.append(f"an arm must be one thing throughout; {label}: {values}")
+            reasons.append(f"a variant must be the same in all its runs; {label}: {values}")
         else:
-            said.append(f"{label}: {values}. If that may differ: --allow {one.name}")
-    return said
+            reasons.append(f"{label}: {values}. To allow this difference: --allow {one.name}")
+    return reasons
 
 
 def _listed(values: Sequence[str]) -> str:

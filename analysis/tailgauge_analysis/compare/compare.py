@@ -1,7 +1,7 @@
-"""`tailgauge compare`: folders of runs in pairs in, what may be said of B against A out.
+"""`tailgauge compare`: folders of runs in pairs in, B against A out.
 
-Rule: `compare` puts the pieces in order and holds no arithmetic. Unlike runs are not read: their differences are the
-answer. UsageError for wrong arguments, RunDataError where a folder holds no run.
+Runs that are not comparable are not read: their differences are the answer. UsageError for wrong arguments, RunDataError
+for a folder without a run.
 """
 
 from __future__ import annotations
@@ -12,18 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from tailgauge.errors import Exit, RunDataError, UsageError
-from tailgauge_analysis.compare.block import Block, block
+from tailgauge_analysis.compare.block import METRICS, Block, block
 from tailgauge_analysis.compare.comparability import differences, refusals
 from tailgauge_analysis.compare.contents import contents
-from tailgauge_analysis.compare.design import Design, design
+from tailgauge_analysis.compare.design import NOT_COMPARABLE, Design, design
 from tailgauge_analysis.compare.effects import INCONCLUSIVE, WORSE, effects, overall
 from tailgauge_analysis.load import run_files, run_record
 from tailgauge_analysis.metrics.metrics import BY_NAME, UNIT
 from tailgauge_analysis.text.json_values import Json
 
 THRESHOLD = 0.05
-METRICS = ("ttft_sched", "tpot", "e2e_sched", "join_sched", "turnaround")
-NOT_COMPARABLE = "not comparable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +36,15 @@ def compare(
     folders: Sequence[Path],
     allow: Sequence[str] = (),
     threshold: float = THRESHOLD,
-    metrics: Sequence[str] = METRICS,
+    metrics: Sequence[str] = (),
 ) -> Compared:
-    """Compare the runs A1 B1 A2 B2 ...; `threshold` is the smallest change worth naming, 0.05 for 5%."""
+    """Compare the runs A1 B1 A2 B2 ...; `threshold` is the smallest change to report, 0.05 for 5%."""
+    metrics = metrics or METRICS
     for name in metrics:
         if name not in BY_NAME:
-            raise UsageError(f"--metric {name}: there is no such metric; there are: {', '.join(BY_NAME)}")
+            raise UsageError(f"--metric {name}: no such metric; choose from {', '.join(BY_NAME)}")
         if BY_NAME[name].unit != UNIT:
-            raise UsageError(
-                f"--metric {name}: a rate is not compared; compare the time that it is the inverse of: tpot"
-            )
+            raise UsageError(f"--metric {name}: rates are not compared; use its inverse, tpot")
 
     def read() -> list[Block]:
         return [block(folder, metrics) for folder in folders]
@@ -62,7 +59,7 @@ def weigh(
     threshold: float,
     metrics: Sequence[str],
 ) -> Compared:
-    """The comparison of runs A1 B1 A2 B2 ... by what they say of themselves; rows are read where these are alike."""
+    """The comparison of runs A1 B1 A2 B2 ... by their records; rows are read if these are comparable."""
     found = differences(list(zip(records[::2], records[1::2], strict=True)), allow)
     refused = refusals(found)
     if refused:
@@ -71,18 +68,18 @@ def weigh(
     pairs = list(zip(blocks[::2], blocks[1::2], strict=True))
     judged = design(pairs)
     rows = effects(pairs, metrics, threshold, decide=not judged.against)
-    word = NOT_COMPARABLE if judged.against else overall(rows)
-    return _compared(contents(pairs, rows, judged, found, threshold, word))
+    verdict = NOT_COMPARABLE if judged.against else overall(rows)
+    return _compared(contents(pairs, rows, judged, found, threshold, verdict))
 
 
 def _compared(data: Json) -> Compared:
-    open_ = data["verdict"] in {NOT_COMPARABLE, INCONCLUSIVE}
-    code = Exit.SLO_FAILED if data["verdict"] == WORSE else Exit.INVALID if open_ else Exit.OK
+    unknown = data["verdict"] in {NOT_COMPARABLE, INCONCLUSIVE}
+    code = Exit.SLO_FAILED if data["verdict"] == WORSE else Exit.INVALID if unknown else Exit.OK
     return Compared({**data, "exit_code": int(code)}, code)
 
 
 def _records(folders: Sequence[Path]) -> list[Json]:
-    """What each run says of itself; each run once."""
+    """The record of each run; each run once."""
     if len(folders) < 2 or len(folders) % 2:
         raise UsageError(f"compare takes runs in pairs, as A B or A1 B1 A2 B2; {len(folders)} given")
     seen: dict[str, Path] = {}
@@ -91,7 +88,7 @@ def _records(folders: Sequence[Path]) -> list[Json]:
         run_files.check(folder)
         if not (folder / "run.json").exists() and not (folder / "workers").is_dir():
             raise RunDataError(
-                f"{folder}: holds neither run.json nor workers/: nothing says what was run there{run_files.hint(folder)}"
+                f"{folder}: not a run folder: it holds neither run.json nor workers/{run_files.hint(folder)}"
             )
         run, _ = run_record.read([folder])
         if run["run_id"] in seen:

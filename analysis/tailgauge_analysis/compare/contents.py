@@ -1,7 +1,4 @@
-"""A comparison as JSON: the one tree that the terminal and Markdown are written from.
-
-Rule: stable names, numbers or null, a word beside each null. Changes and shares are fractions: 0.05 is 5%.
-"""
+"""A comparison as JSON, from which the terminal text and Markdown are written. Changes and shares are fractions."""
 
 from __future__ import annotations
 
@@ -27,24 +24,24 @@ BEYOND = "failed"
 def contents(
     pairs: Sequence[tuple[Block, Block]],
     rows: Sequence[Effect],
-    judged: Design,
+    design: Design,
     differs: Sequence[Difference],
     threshold: float,
-    word: str,
+    verdict: str,
 ) -> Json:
-    """Everything that is said of the comparison, but for the exit code."""
+    """Everything about the comparison but the exit code."""
     return {
         "schema_version": SCHEMA_VERSION,
-        "verdict": word,
-        "against": judged.against,
-        "remarks": judged.remarks,
+        "verdict": verdict,
+        "against": design.against,
+        "remarks": design.remarks,
         "differs": [
             {
                 "group": d.group,
                 "key": d.key,
                 "a": list(d.a),
                 "b": list(d.b),
-                "arm": d.arm,
+                "between_variants": d.between_variants,
                 "allowed": d.allowed,
             }
             for d in differs
@@ -93,7 +90,7 @@ def _answered(row: Effect) -> Json:
 
 
 def _tested(row: Effect, change: Callable[[float], float]) -> Json:
-    """The change and what may be said of it; null where nothing was tested, with the reason in `why`."""
+    """The change and its test; null where nothing was tested, with the reason in `why`."""
     found = row.flips
     return {
         "pairs": len(row.harm),
@@ -103,12 +100,12 @@ def _tested(row: Effect, change: Callable[[float], float]) -> Json:
         "high": None if found is None or found.high is None else change(found.high),
         "p_value": None if found is None else round(found.p_value, 6),
         "p_holm": None if row.p_holm is None else round(row.p_holm, 6),
-        "verdict": row.word, "no_worse": row.no_worse, "why": row.why,
+        "verdict": row.verdict, "no_worse": row.no_worse, "why": row.why,
     }  # fmt: skip
 
 
 def _typical(blocks: Sequence[Quantile], harm: Sequence[float]) -> float | None:
-    """Geometric mean over the blocks, so that B over A is the change; null where a block has no number."""
+    """Geometric mean over the blocks, so that B / A is the change; null if a block has no value."""
     return round(math.exp(float(np.mean([math.log(q.value or 1) for q in blocks]))), 6) if harm else None
 
 

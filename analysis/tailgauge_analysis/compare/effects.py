@@ -1,23 +1,22 @@
-"""How B differs from A, metric by metric, and what may be said of it.
+"""How B differs from A, metric by metric, and the verdict on it.
 
-Rule: pairs of blocks in, one `Effect` a metric and quantile out. A pair's figure is ln q_p(B) - ln q_p(A), read as a
-change in per cent; for the share of requests answered it is the difference of the shares. Mean, p-value and interval
-are those of the sign-flip test; p-values are corrected over the family (Holm), which leaves out what did not differ in
-any pair: no pattern of signs could have told it. `harm` is above 0 where B is worse.
+Pairs of blocks in, one `Effect` per metric and quantile out. A pair's figure is ln q_p(B) - ln q_p(A), read as a relative
+change; for the share of answered requests it is the difference of the shares. Mean, p-value and interval are those of the
+sign-flip test; p-values are corrected over the family (Holm), without metrics that differ in no pair. `harm` > 0: B is worse.
 
-The word is decided on the interval against the practical threshold t (a factor 1 + t, or its inverse):
+The verdict compares the interval with the threshold t (a factor 1 + t, or its inverse):
   worse    the whole interval beyond +t, and the corrected p-value at most 5%
   better   the same beyond -t
-  no difference worth naming   the whole interval between -t and +t
-  no worse                     its upper end at most +t, and none of the above
-  inconclusive                 everything else
+  no difference   the whole interval between -t and +t
+  no worse        its upper end at most +t, and none of the above
+  inconclusive    everything else
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from tailgauge_analysis.compare.block import PS, Block
 from tailgauge_analysis.stats.quantiles import CONFIDENCE, TOO_FEW, Quantile
 from tailgauge_analysis.stats.sign_flips import Flips, flips, holm
 
-WORSE, BETTER, SAME, NO_WORSE = "worse", "better", "no difference worth naming", "no worse"
+WORSE, BETTER, SAME, NO_WORSE = "worse", "better", "no difference", "no worse"
 INCONCLUSIVE = "inconclusive"
 ANSWERED = "answered"
 POINTS = 0.01  # threshold of a share
@@ -33,7 +32,7 @@ POINTS = 0.01  # threshold of a share
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One row. `why` tells why there is no figure or no clear word; `counts` is false where nothing could be compared."""
+    """One row. `why`: why there is no figure or no clearer verdict; `counts` is false if nothing could be compared."""
 
     metric: str
     p: float | None
@@ -42,14 +41,14 @@ class Effect:
     harm: tuple[float, ...]
     flips: Flips | None
     p_holm: float | None
-    word: str | None
+    verdict: str | None
     why: str
     counts: bool
 
     @property
     def no_worse(self) -> bool:
         """Whether more harm than the threshold is excluded."""
-        return self.word in {BETTER, SAME, NO_WORSE}
+        return self.verdict in {BETTER, SAME, NO_WORSE}
 
 
 def effects(
@@ -76,9 +75,9 @@ def _latency(pairs: Sequence[tuple[Block, Block]], metric: str, p: float) -> Eff
         fewest = min(q.n for q in every)
         why, counts = f"too few requests: a block has {fewest}", False
     elif beyond == len(every):
-        why, counts = "falls among requests without answer in every block", False
+        why, counts = "falls among unanswered requests in every block", False
     elif beyond:
-        why = f"falls among requests without answer in {beyond} of {len(every)} blocks"
+        why = f"falls among unanswered requests in {beyond} of {len(every)} blocks"
     elif any(not q.value for q in every):
         why, counts = "is 0 in a block", False
     else:
@@ -94,41 +93,37 @@ def _decided(rows: Sequence[Effect], threshold: float) -> list[Effect]:
     out = []
     for i, (row, found) in enumerate(zip(rows, tested, strict=True)):
         if found is None:
-            word = INCONCLUSIVE if row.counts else None
-            out.append(_with(row, None, None, word, row.why))
+            verdict = INCONCLUSIVE if row.counts else None
+            out.append(replace(row, verdict=verdict))
             continue
         p_holm = corrected.get(i, 1.0)
         limit = POINTS if row.metric == ANSWERED else math.log1p(threshold)
-        word, why = judge(found, p_holm, limit)
-        out.append(_with(row, found, p_holm, word, why))
+        verdict, why = judge(found, p_holm, limit)
+        out.append(replace(row, flips=found, p_holm=p_holm, verdict=verdict, why=why))
     return out
 
 
-def _with(row: Effect, found: Flips | None, p_holm: float | None, word: str | None, why: str) -> Effect:
-    return Effect(row.metric, row.p, row.pairs, row.shares, row.harm, found, p_holm, word, why, row.counts)
-
-
 def judge(found: Flips, p_holm: float, limit: float) -> tuple[str, str]:
-    """The word, and what keeps it from being a clearer one."""
+    """The verdict, and why it is not a clearer one."""
     if found.low is None or found.high is None:
         return INCONCLUSIVE, "too few pairs for an interval"
     beyond = WORSE if found.low > limit else BETTER if found.high < -limit else None
     if beyond and p_holm <= 1 - CONFIDENCE:
         return beyond, ""
     if beyond:
-        word = INCONCLUSIVE if beyond == WORSE else NO_WORSE
-        return word, "not sure enough among so many tests: more pairs would tell"
+        verdict = INCONCLUSIVE if beyond == WORSE else NO_WORSE
+        return verdict, "not significant among so many tests: run more pairs"
     if found.high <= limit:
-        return (SAME, "") if found.low >= -limit else (NO_WORSE, "better perhaps")
-    why = "worse, but perhaps by less than the threshold" if found.low > 0 else "the interval is too wide"
+        return (SAME, "") if found.low >= -limit else (NO_WORSE, "possibly better")
+    why = "worse, but possibly by less than the threshold" if found.low > 0 else "the interval is too wide"
     return INCONCLUSIVE, why
 
 
 def overall(rows: Sequence[Effect]) -> str:
-    """One word for all rows that count; the share answered alone is not enough for a good one."""
-    words = [row.word for row in rows if row.counts]
-    if WORSE in words:
+    """One verdict for all rows that count; a good one needs more than the share answered."""
+    verdicts = [row.verdict for row in rows if row.counts]
+    if WORSE in verdicts:
         return WORSE
-    if len(words) < 2 or INCONCLUSIVE in words or None in words:
+    if len(verdicts) < 2 or INCONCLUSIVE in verdicts or None in verdicts:
         return INCONCLUSIVE
-    return BETTER if BETTER in words else SAME if set(words) == {SAME} else NO_WORSE
+    return BETTER if BETTER in verdicts else SAME if set(verdicts) == {SAME} else NO_WORSE

@@ -1,7 +1,4 @@
-"""A comparison for people: in the terminal, and as Markdown for a pull request.
-
-Rule: written from the JSON tree alone, so that all three say the same. At most 100 columns in the terminal.
-"""
+"""A comparison in the terminal, at most 100 columns wide, and as Markdown for a pull request; both from the JSON."""
 
 from __future__ import annotations
 
@@ -16,14 +13,13 @@ from tailgauge_analysis.text.quantile import bound
 COLUMNS = 100
 MOST_DIFFERENCES = 8
 LEGEND = "of all offered, ms"  # since scheduled, unless the name says otherwise
-SHORT = {"no difference worth naming": "no difference"}
 HEADER = ("offered requests, ms", "A", "B", "change", "95% interval", "worse in", "p (Holm)", "verdict")
 
 
 def terminal(data: Json) -> str:
     """The terminal text."""
     lines = _wrapped(_headline(data))
-    lines += [line for text in _said(data) for line in _wrapped(f"  - {text}")]
+    lines += [line for text in _notes(data) for line in _wrapped(f"  - {text}")]
     if data["pairs"]:
         lines += _wrapped(_runs(data))
         lines += _table(data)
@@ -32,45 +28,44 @@ def terminal(data: Json) -> str:
 
 def markdown(data: Json) -> str:
     """The comparison as Markdown, with every block."""
-    blocks = [f"**{safe(_headline(data))}**", *(f"- {safe(text)}" for text in _said(data))]
+    blocks = [f"**{safe(_headline(data))}**", *(f"- {safe(text)}" for text in _notes(data))]
     if data["pairs"] == 1:
-        own = [(_name(row), _own(row, "a"), _own(row, "b"), _change(row, "change")) for row in data["rows"]]
+        sides = [(name(row), _side(row, "a"), _side(row, "b"), change(row, "change")) for row in data["rows"]]
         blocks += [
             safe(_runs(data)),
-            _rows((HEADER[0], "A [95% interval]", "B [95% interval]", "change"), own),
+            _rows((HEADER[0], "A [95% interval]", "B [95% interval]", "change"), sides),
         ]
     elif data["pairs"]:
-        blocks += [safe(_runs(data)), _rows(HEADER, [_cells(row) for row in data["rows"]]), *_blocks(data)]
+        blocks += [safe(_runs(data)), _rows(HEADER, [cells(row) for row in data["rows"]]), *_blocks(data)]
     return "\n\n".join(blocks).replace("\n\n- ", "\n- ") + "\n"
 
 
 def _headline(data: Json) -> str:
-    word = str(data["verdict"]).upper()
+    verdict = str(data["verdict"]).upper()
     if data["against"]:
-        kind = " AS AN EXPERIMENT" if data["pairs"] else ""
-        return f"{word}{kind}"
+        return verdict
     found = [row for row in data["rows"] if row["verdict"] == data["verdict"]]
     if data["verdict"] not in {"worse", "better", "inconclusive"} or not found:
-        return f"{word}  B against A, threshold {data['threshold'] * 100:g}%"
-    first = ", ".join(f"{_name(row)} {_change(row, 'change')}" for row in found[:3])
-    return f"{word}  B against A: {first}" + (f" and {len(found) - 3} more" if len(found) > 3 else "")
+        return f"{verdict}  B against A, threshold {data['threshold'] * 100:g}%"
+    first = ", ".join(f"{name(row)} {change(row, 'change')}" for row in found[:3])
+    return f"{verdict}  B against A: {first}" + (f" and {len(found) - 3} more" if len(found) > 3 else "")
 
 
-def _said(data: Json) -> list[str]:
-    """Why not, what to know, and what the arms are."""
+def _notes(data: Json) -> list[str]:
+    """Why not, remarks, and what differs between A and B."""
     kept = [d for d in data["differs"] if d["allowed"]]
     more = len(data["against"]) - MOST_DIFFERENCES
-    said: list[str] = data["against"][:MOST_DIFFERENCES] + (
+    notes: list[str] = data["against"][:MOST_DIFFERENCES] + (
         [f"and {plural(more, 'more difference')}"] if more > 0 else []
     )
-    said += data["remarks"]
+    notes += data["remarks"]
     for d in kept[:MOST_DIFFERENCES]:
-        said.append(f"differs: {d['key']}: {_few(d['a'])} in A, {_few(d['b'])} in B")
+        notes.append(f"differs: {d['key']}: {_few(d['a'])} in A, {_few(d['b'])} in B")
     if len(kept) > MOST_DIFFERENCES:
-        said.append(f"and {plural(len(kept) - MOST_DIFFERENCES, 'more allowed difference')}")
+        notes.append(f"and {plural(len(kept) - MOST_DIFFERENCES, 'more allowed difference')}")
     if data["pairs"] and not data["differs"]:
-        said.append("nothing differs: A and B are the same arm")
-    return said
+        notes.append("nothing differs between A and B")
+    return notes
 
 
 def _few(values: Sequence[str]) -> str:
@@ -90,44 +85,46 @@ def _table(data: Json) -> list[str]:
     if data["pairs"] == 1:
         lines = [f"{HEADER[0]:<34}{'A [95% interval]':>26}{'B [95% interval]':>26}{'change':>10}"]
         for row in data["rows"]:
-            a, b = _own(row, "a"), _own(row, "b")
-            lines.append(f"{_name(row):<34}{a:>26}{b:>26}{_change(row, 'change'):>10}")
+            a, b = _side(row, "a"), _side(row, "b")
+            lines.append(f"{name(row):<34}{a:>26}{b:>26}{change(row, 'change'):>10}")
         return lines
     lines = [f"{LEGEND:<26}{'A':>9}{'B':>9}{'change':>9}  {'95% interval':<19}{'p (Holm)':>9}  verdict"]
     for row in data["rows"]:
         if row["change"] is None:
             continue
-        name, a, b, change, interval, _, p_holm, _ = _cells(row)
-        word = SHORT.get(row["verdict"], row["verdict"]) or "–"
-        name = name.removesuffix(", of all offered").replace(" since scheduled", "")
-        lines.append(f"{name:<26}{a:>9}{b:>9}{change:>9}  {interval:<19}{p_holm:>9}  {word}")
-    lines += [line for text in _notes(data["rows"]) for line in _wrapped(f"  {text}")]
-    return [*lines, "pair by pair: --markdown"]
+        title, a, b, by, interval, _, p_holm, _ = cells(row)
+        verdict = row["verdict"] or "–"
+        title = title.removesuffix(", of all offered").replace(" since scheduled", "")
+        lines.append(f"{title:<26}{a:>9}{b:>9}{by:>9}  {interval:<19}{p_holm:>9}  {verdict}")
+    lines += [line for text in _reasons(data["rows"]) for line in _wrapped(f"  {text}")]
+    return [*lines, "all pairs: --markdown"]
 
 
-def _notes(rows: Sequence[Json]) -> list[str]:
-    """What keeps rows from being compared or clearer, each reason once."""
+def _reasons(rows: Sequence[Json]) -> list[str]:
+    """Why rows were not compared or are not clearer, each reason once."""
     by: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row["why"]:
-            by.setdefault((row["verdict"] or "not compared", row["why"]), []).append(_name(row))
+            by.setdefault((row["verdict"] or "not compared", row["why"]), []).append(name(row))
     return [f"{', '.join(names)}: {word}: {why}" for (word, why), names in by.items()]
 
 
-def _cells(row: Json) -> tuple[str, ...]:
-    interval = f"{_change(row, 'low')} to {_change(row, 'high')}" if row["low"] is not None else "–"
+def cells(row: Json) -> tuple[str, ...]:
+    """A row under HEADER."""
+    interval = f"{change(row, 'low')} to {change(row, 'high')}" if row["low"] is not None else "–"
     figures = [share(row[s]) if row["metric"] == "answered" else ms(row[s]) for s in ("a", "b")]
     tested = row["p_holm"] is not None
     word = row["verdict"] or ("not compared" if row["why"] else "")
     return (
-        _name(row), *figures, _change(row, "change"), interval,
+        name(row), *figures, change(row, "change"), interval,
         f"{row['worse_in']}/{row['pairs']}" if row["pairs"] else "–",
         _p(row["p_holm"]) if tested else "–",
         f"{word}: {row['why']}" if row["why"] else word,
     )  # fmt: skip
 
 
-def _name(row: Json) -> str:
+def name(row: Json) -> str:
+    """`TTFT since scheduled p99`."""
     return f"{row['title']} {row['label']}".strip()
 
 
@@ -135,7 +132,7 @@ def _p(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def _change(row: Json, key: str) -> str:
+def change(row: Json, key: str) -> str:
     """`+12.3%`; for a share `-1.2 pt`, percentage points."""
     value = row[key]
     if value is None:
@@ -146,8 +143,8 @@ def _change(row: Json, key: str) -> str:
     return f"{value * 100:+.1f}{unit}" if abs(value) >= 0.0095 else f"{value * 100:+.2f}{unit}"
 
 
-def _own(row: Json, side: str) -> str:
-    """One side's value with its own interval."""
+def _side(row: Json, side: str) -> str:
+    """One side's value with its interval."""
     if row["metric"] == "answered":
         return share(row[side])
     q = row["blocks"][0][side]
@@ -157,12 +154,12 @@ def _own(row: Json, side: str) -> str:
 
 
 def _blocks(data: Json) -> list[str]:
-    """Pair by pair, where the runs took turns or did not."""
+    """The change in each pair."""
     names = [row for row in data["rows"] if any(one["change"] is not None for one in row["blocks"])]
-    header = ("pair", "A", "B", *(_name(row) for row in names))
+    header = ("pair", "A", "B", *(name(row) for row in names))
     rows = []
     for i, pair in enumerate(data["runs"]):
-        changes = [_change({**row["blocks"][i], "metric": row["metric"]}, "change") for row in names]
+        changes = [change({**row["blocks"][i], "metric": row["metric"]}, "change") for row in names]
         rows.append((str(i + 1), pair["a"]["run_id"], pair["b"]["run_id"], *changes))
     return ["Change from A to B, pair by pair:", _rows(header, rows)]
 

@@ -2,7 +2,7 @@
 
 Rule: a worker's rows may lie in its own folder and, brought home, in the master's. Parts of one name count once (parts.py);
 under different names it is the rows that tell. Of one worker a row is dropped where an earlier folder has the same; rows
-that stand twice in one folder, or that two workers wrote, are left for the gates to find.
+that stand twice in one folder, or that two workers wrote, are left for the checks to find.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def load(run_dirs: Sequence[Path]) -> Frames:
 def answers(run: dict[str, Any], pattern: pd.Series[str]) -> pd.Series[str]:
     """What counts as the answer of each request, by its pattern; see rows.schema."""
     by_pattern = {name: facts["answer"] for name, facts in run["patterns"].items()}
-    return pattern.map(by_pattern).fillna(SINGLE)
+    return pattern.map(lambda name: by_pattern.get(name, SINGLE))
 
 
 def _check(folders: Sequence[Path]) -> None:
@@ -174,21 +174,21 @@ def _as_it_is(table: pa.Table) -> pa.Table:
     return table
 
 
-def _lean_server_log(server_log: pa.Table) -> pa.Table:
+def _lean_log(log: pa.Table) -> pa.Table:
     """Of the list of chunk times, their number and the first."""
-    lists = server_log["chunk_sent_at_ns"].combine_chunks()
+    lists = log["chunk_sent_at_ns"].combine_chunks()
     lengths = pc.fill_null(pc.list_value_length(lists), 0)
     first = pa.array([], pa.int64())
     if len(lists):
         starts = pa.array(np.asarray(lists.offsets)[:-1], mask=np.asarray(lengths) == 0)
         first = lists.values.take(starts)
-    kept = server_log.drop_columns(["chunk_sent_at_ns"])
+    kept = log.drop_columns(["chunk_sent_at_ns"])
     kept = kept.append_column("first_chunk_sent_at_ns", first)
     return kept.append_column("chunks_sent", lengths)
 
 
 _REDUCED: dict[str, Callable[[pa.Table], pa.Table]] = {
-    "target": _lean_server_log,
+    "target": _lean_log,
     "attempts": rate_limit_headers.lean,
 }
 

@@ -1,8 +1,8 @@
-"""Waits as if nobody had left: Kaplan-Meier over users who gave up and requests that the drain cut off.
+"""Waits without abandonment: Kaplan-Meier over users who gave up and requests that the drain cut off.
 
-Rule: only where more than 0.1% of the waits were cut short. A user who left says "longer than this" of whatever was not
-there yet; a request that failed is slower than any. Who leaves must not depend on what the rest would have taken, which
-holds for users drawn by lot and for the end of a run.
+Only if more than 0.1% of the waits were cut short. A wait that was cut short was longer than seen; a request that failed
+is slower than any. Leaving must not depend on the rest of the wait, which holds for users drawn by lot and for the end of
+a run.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ ENDS = {"ttft_sched": "first_at_ns", "e2e_sched": "whole_at_ns"}
 
 
 @dataclass(frozen=True, slots=True)
-class Uncut:
-    """Quantiles of one metric in ms, had nobody left; infinite where they fall among failures."""
+class SurvivalQuantiles:
+    """Quantiles of one metric in ms without abandonment; infinite if they fall among failures."""
 
     metric: Metric
     n: int
@@ -34,7 +34,7 @@ class Uncut:
     waits: tuple[Wait, ...]
 
 
-def uncut(frames: Frames, of_target: Steady) -> list[Uncut]:
+def survival_quantiles(frames: Frames, of_target: Steady) -> list[SurvivalQuantiles]:
     """The metrics of which enough waits were cut short to matter."""
     requests = of_target.requests[of_target.requests["answer"].isin(ONE_ANSWER)]
     begun = requests["ended"] != schema.CLIENT_DROP
@@ -57,7 +57,7 @@ def uncut(frames: Frames, of_target: Steady) -> list[Uncut]:
         cut = int((~seen & counted).sum())
         if len(times) and cut > LEAST * len(times):
             found = waits(times[counted] / 1e6, seen[counted], PS)
-            out.append(Uncut(BY_NAME[name], int(counted.sum()), cut, tuple(found)))
+            out.append(SurvivalQuantiles(BY_NAME[name], int(counted.sum()), cut, tuple(found)))
     return out
 
 

@@ -12,13 +12,13 @@ from dataclasses import asdict
 from typing import Any
 
 from tailgauge.rows import schema
-from tailgauge_analysis.compare.alternating import turns
+from tailgauge_analysis.compare.alternating import alternating_blocks
 from tailgauge_analysis.load.problems import UNFINISHED
 from tailgauge_analysis.metrics import definitions
 from tailgauge_analysis.metrics.groups import Group
 from tailgauge_analysis.metrics.latency import Row
 from tailgauge_analysis.metrics.slo import Outcome
-from tailgauge_analysis.metrics.survival_quantiles import Uncut
+from tailgauge_analysis.metrics.survival_quantiles import SurvivalQuantiles
 from tailgauge_analysis.sections import phases
 from tailgauge_analysis.sections.cache import section as cache_section
 from tailgauge_analysis.sections.fan_out import section as fan_out
@@ -34,7 +34,7 @@ from tailgauge_analysis.text.formatting import percentile, plain, plural
 from tailgauge_analysis.text.json_values import Json, table, text
 from tailgauge_analysis.text.quantile import VALUE, quantile
 from tailgauge_analysis.verdict import certificate, clocks, losses, stalls
-from tailgauge_analysis.verdict.checks import GATES
+from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.losses import Loss
 from tailgauge_analysis.verdict.verdict import applies
 
@@ -55,7 +55,7 @@ def contents(findings: Findings) -> Json:
         "exit_code": int(findings.exit_code),
         "reasons": [asdict(reason) for reason in findings.reasons],
         "explanations": findings.explanations,
-        "gates": _gates(findings),
+        "checks": _checks(findings),
         "headline": headline(findings),
         "run": _run(findings),
         "conservation": _conservation(findings),
@@ -66,11 +66,11 @@ def contents(findings: Findings) -> Json:
         "phases": phases.plainly(findings.phases),
         "diagnosis": _finite(diagnosis.plainly(findings.diagnosis)),
         "slopes": _finite(slopes.plainly(findings.slopes)),
-        "crossover": turns(run["scenario"], findings.of_target),
+        "crossover": alternating_blocks(run["scenario"], findings.of_target),
         "presets": matrix.plainly(findings.presets, findings.beyond),
         "alarms": alerts.plainly(findings.alarms),
         "definitions": definitions.plainly(findings.definitions),
-        "uncut": [_uncut(one, findings.beyond) for one in findings.uncut],
+        "survival_quantiles": [_survival(one, findings.beyond) for one in findings.survival_quantiles],
         "goodput": _finite(asdict(findings.goodput)) if findings.goodput else None,
         "latency": [_latency(row, findings.beyond) for row in findings.latency],
         "by_traffic": {
@@ -88,11 +88,11 @@ def contents(findings: Findings) -> Json:
         "failures": [asdict(failure) for failure in findings.failures],
         "other_failures": findings.other_failures,
         "client": [_finite(asdict(worker)) for worker in findings.evidence.workers],
-        "in_flight": _finite(asdict(findings.evidence.presence)) if findings.evidence.presence else None,
-        "bad_seconds": stalls.told(findings.evidence.bad, findings.bad_seconds, findings.beyond),
+        "in_flight": _finite(asdict(findings.evidence.in_flight)) if findings.evidence.in_flight else None,
+        "bad_seconds": stalls.to_json(findings.evidence.bad, findings.bad_seconds, findings.beyond),
         "server_log": _server_log(findings),
-        "clocks": clocks.plainly(findings.clocks, findings.calls_between),
-        "certificate": None if run["dry_run"] else certificate.plainly(findings.certified),
+        "clocks": clocks.to_json(findings.clocks, findings.calls_between),
+        "certificate": None if run["dry_run"] else certificate.to_json(findings.certified),
         "environment": _environment(findings),
         "problems": [{"kind": p.kind, "text": plain(p.text, 500)} for p in findings.frames.problems],
     }
@@ -130,17 +130,17 @@ def _run(findings: Findings) -> Json:
     }
 
 
-def _gates(findings: Findings) -> list[Json]:
-    against = {reason.gate: reason.verdict for reason in findings.reasons}
+def _checks(findings: Findings) -> list[Json]:
+    failed = {reason.check: reason.verdict for reason in findings.reasons}
     return [
         {
-            "gate": gate.name,
-            "asks": gate.asks,
-            "verdict": against.get(gate.name, "passed")
-            if applies(gate, findings.evidence)
+            "check": check.name,
+            "passes_if": check.passes_if,
+            "verdict": failed.get(check.name, "passed")
+            if applies(check, findings.evidence)
             else NOT_APPLICABLE,
         }
-        for gate in GATES
+        for check in CHECKS
     ]
 
 
@@ -178,12 +178,12 @@ def _sent(one: Sent) -> Json:
     return facts
 
 
-def _uncut(one: Uncut, beyond: str) -> Json:
-    said = []
+def _survival(one: SurvivalQuantiles, beyond: str) -> Json:
+    quantiles = []
     for wait in one.waits:
         ends = {"value_ms": wait.value, "low_ms": wait.low, "high_ms": wait.high}
         failed = wait.value is not None and not math.isfinite(wait.value)
-        said.append(
+        quantiles.append(
             {
                 "p": wait.p,
                 "label": percentile(wait.p),
@@ -196,7 +196,7 @@ def _uncut(one: Uncut, beyond: str) -> Json:
         "title": one.metric.title,
         "n": one.n,
         "cut": one.cut,
-        "quantiles": said,
+        "quantiles": quantiles,
     }
 
 
@@ -244,8 +244,8 @@ def _server_log(findings: Findings) -> Json | None:
     if facts is None:
         return None
     added = dict(zip(("added_p50_ms", "added_p99_ms", "added_max_ms"), facts.added_ms, strict=True))
-    told = {"joined": facts.joined, "unknown_to_target": facts.unknown_to_target}
-    return {**told, **added, "within_ms": facts.within_ms}
+    counts = {"joined": facts.joined, "unknown_to_target": facts.unknown_to_target}
+    return {**counts, **added, "within_ms": facts.within_ms}
 
 
 def _environment(findings: Findings) -> Json:

@@ -51,7 +51,7 @@ def markdown(contents: Json) -> str:
         "## Latency",
         *_latency(contents),
         *_flow(contents),
-        *_stood(contents["bad_seconds"]),
+        *_stalls(contents["bad_seconds"]),
         *_groups(contents["groups"]),
         *_load(contents),
         *_phases(contents["phases"]),
@@ -250,10 +250,10 @@ def _load(contents: Json) -> list[str]:
     ]
 
 
-def _stood(told: Json | None) -> list[str]:
-    if told is None or not told["spells"]:
+def _stalls(bad: Json | None) -> list[str]:
+    if bad is None or not bad["spells"]:
         return []
-    return [markdown_safe(stalls.sentence(told)), _rows(stalls.HEADER, stalls.rows(told))]
+    return [markdown_safe(stalls.sentence(bad)), _rows(stalls.HEADER, stalls.rows(bad))]
 
 
 def _crossover(told: Json | None) -> list[str]:

@@ -53,7 +53,7 @@ class Run(TypedDict):
 class Reason(TypedDict):
     """One reason for the verdict."""
 
-    gate: str
+    check: str
     verdict: Status
     text: str
     advice: str
@@ -66,9 +66,9 @@ class Verdict(TypedDict):
     reasons: list[Reason]
     """worst first; empty if VALID"""
     explanations: list[Any]
-    """difficulties of the client that explain failed gates"""
-    gates: list[Json]
-    """all gates, each with its verdict"""
+    """difficulties of the client that explain failed checks"""
+    checks: list[Json]
+    """all checks: check, passes_if, verdict"""
 
 
 class Missing(TypedDict):
@@ -391,7 +391,7 @@ class Report(TypedDict):
     """by traffic table: what was sent in the whole run, preflight excluded"""
     streams: Json
     """evenness of streams: tokens per chunk, buffered streams, stalls, fluidity, tokens per second; see metrics.md"""
-    uncut: list[Json]
+    survival_quantiles: list[Json]
     """estimates without abandonment: metric, title, n, cut, quantiles by Kaplan-Meier; see metrics.md"""
     phases: Json | None
     """where the time went: answers, told, split (by the server log), events (status events), timings (Server-Timing): name, n,

@@ -117,7 +117,7 @@ def _environment() -> Environment:
         limits_summary=rate_limits.summary, limits_note=rate_limits.NOTE,
         cache_summary=cache_section.summary, cache_note=cache_section.NOTE,
         fan_out_waits=fan_out.waits, fan_out_facts=fan_out.facts,
-        stood_said=stalls.sentence, stood_rows=stalls.rows, stood_header=stalls.HEADER,
+        stalls_sentence=stalls.sentence, stalls_rows=stalls.rows, stalls_header=stalls.HEADER,
         hedging_rows=hedging.latency_rows, hedging_facts=hedging.facts,
     )  # fmt: skip
     return environment

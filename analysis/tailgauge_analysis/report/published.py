@@ -24,7 +24,7 @@ from tailgauge_analysis.text.quantile import NONE, VALUE
 
 ALL = "all"
 _ELSEWHERE = (  # keys of the contents that are published under another name, or within another key
-    "report_version", "run_id", "scenario", "description", "dry_run", "verdict", "reasons", "explanations", "gates", "run",
+    "report_version", "run_id", "scenario", "description", "dry_run", "verdict", "reasons", "explanations", "checks", "run",
     "latency", "by_traffic", "failures", "slos",
 )  # fmt: skip
 
@@ -42,7 +42,7 @@ def published(contents: Json) -> Json:
             "status": contents["verdict"],
             "reasons": contents["reasons"],
             "explanations": contents["explanations"],
-            "gates": contents["gates"],
+            "checks": contents["checks"],
         },
         "conservation": contents["conservation"],
         "latency": [_latency(group, row) for group, rows in tables.items() for row in rows if row["n"]],

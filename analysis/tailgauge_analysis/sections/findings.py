@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 
 from tailgauge.errors import Exit
 from tailgauge_analysis.load.frames import Frames
-from tailgauge_analysis.metrics import definitions, groups, latency, slo, streams
-from tailgauge_analysis.metrics import survival_quantiles as uncut
+from tailgauge_analysis.metrics import definitions, groups, latency, slo, streams, survival_quantiles
 from tailgauge_analysis.metrics.slo import Goodput
 from tailgauge_analysis.metrics.steady import Steady, steady
 from tailgauge_analysis.metrics.timeline import Timeline, timeline
@@ -24,9 +23,9 @@ from tailgauge_analysis.sections.presets import alerts as alarms
 from tailgauge_analysis.sections.presets import matrix
 from tailgauge_analysis.sections.rate_limits.section import RateLimits, rate_limits
 from tailgauge_analysis.verdict import certificate, client, explanations, losses, stalls, timestamps
-from tailgauge_analysis.verdict.checks import GATES
+from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.clocks import Clocks, calls_between, clocks
-from tailgauge_analysis.verdict.conservation import conservation, presence
+from tailgauge_analysis.verdict.conservation import conservation, in_flight
 from tailgauge_analysis.verdict.verdict import Evidence, Reason, reasons, worst
 
 
@@ -51,11 +50,11 @@ class Findings:
     phases: phases.Phases | None
     definitions: list[definitions.Translation]
     goodput: Goodput | None
-    uncut: list[uncut.Uncut]
+    survival_quantiles: list[survival_quantiles.SurvivalQuantiles]
     slos: list[slo.Outcome]
     failures: list[failures.Failure]
     other_failures: int
-    server_log: timestamps.Truth | None
+    server_log: timestamps.ServerLogComparison | None
     certified: certificate.Certified
     timeline: Timeline
     rate_limits: RateLimits | None
@@ -66,7 +65,7 @@ class Findings:
     alarms: list[alarms.Alarm]
     slopes: list[slopes.Fitted]
     diagnosis: diagnosis.Diagnosis
-    bad_seconds: list[stalls.Both]
+    bad_seconds: list[stalls.BlurredFigure]
     clocks: Clocks
     calls_between: float
     exit_code: Exit
@@ -77,7 +76,7 @@ def find(frames: Frames) -> Findings:
     evidence = evidence_of(frames)
     frames = evidence.frames
     stage, of_target = evidence.steady, evidence.of_target
-    against = reasons(GATES, evidence)
+    against = reasons(CHECKS, evidence)
     word = worst(against)
     decided = slo.outcomes(frames.run["scenario"], of_target)
     kinds, others = failures.failures(frames)
@@ -96,7 +95,7 @@ def find(frames: Frames) -> Findings:
         verdict=word,
         reasons=against,
         explanations=[
-            *losses.explained(evidence.conservation.workers),
+            *losses.explanations(evidence.conservation.workers),
             *explanations.explanations(frames, stage),
             *certificate.explanations(cited),
         ],
@@ -109,12 +108,12 @@ def find(frames: Frames) -> Findings:
         streams=flow,
         phases=split,
         definitions=definitions.restate(of_target, whole, flow),
-        uncut=uncut.uncut(frames, of_target),
+        survival_quantiles=survival_quantiles.survival_quantiles(frames, of_target),
         goodput=slo.goodput_of(decided, of_target),
         slos=decided,
         failures=kinds,
         other_failures=others,
-        server_log=timestamps.truth(frames),
+        server_log=timestamps.compare_server_log(frames),
         certified=cited,
         timeline=timeline(frames),
         rate_limits=rate_limits(frames),
@@ -125,7 +124,7 @@ def find(frames: Frames) -> Findings:
         alarms=alarms.alarms(of_target, whole, split, cached),
         slopes=slopes.fitted(frames.attempts, of_target.attempts, unsure),
         diagnosis=diagnosis.diagnosis(of_target),
-        bad_seconds=stalls.both(of_target, evidence.bad),
+        bad_seconds=stalls.blurred_figures(of_target, evidence.bad),
         clocks=apart,
         calls_between=unsure,
         exit_code=slo.exit_code(word, evidence.conservation.lost, decided),
@@ -133,7 +132,7 @@ def find(frames: Frames) -> Findings:
 
 
 def evidence_of(frames: Frames) -> Evidence:
-    """What the gates look at."""
+    """What the checks judge."""
     stage = steady(frames)
     frames = replace(frames, chunks=frames.chunks.without_arrivals())  # a hundred million take 800 MB
     of_target = stage.of_target
@@ -144,6 +143,6 @@ def evidence_of(frames: Frames) -> Evidence:
         conservation(frames),
         timestamps.stamps(frames, of_target),
         client.workers(frames, stage),
-        presence(frames),
+        in_flight(frames),
         stalls.bad_seconds(frames, stage),
     )

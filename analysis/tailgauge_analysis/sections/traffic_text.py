@@ -53,7 +53,7 @@ def flow(contents: Json) -> list[tuple[str, str]]:
                 f"{share(good['share'])} of {count(good['offered'])} offered met every objective ({interval}){rate}",
             )
         )
-    for one in contents["uncut"]:
+    for one in contents["survival_quantiles"]:
         quantiles = ", ".join(
             f"{q['label']} {ms(q['value_ms']) if q['value_is'] == 'value' else q['value_is']}"
             for q in one["quantiles"]

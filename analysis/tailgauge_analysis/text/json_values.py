@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 Json = dict[str, Any]
@@ -22,6 +23,16 @@ def listing(tree: Json, key: str) -> list[Any]:
 def whole(value: Any) -> int | None:
     """The whole number of 64 bits that `value` is, else None."""
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 62 else None
+
+
+def number(value: Any) -> float | None:
+    """The finite number that `value` is, else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
 
 
 def text(value: Any) -> str:

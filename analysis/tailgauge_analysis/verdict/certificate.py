@@ -1,8 +1,7 @@
-"""What the run cites of this machine's certificate, and whether its load stayed within what was certified.
+"""The machine's calibration certificate that a run cites, and whether its load stayed within the certified rate.
 
-Rule: run.json holds what is cited, so a report needs no certificate file. A run without one says so and is judged as
-before. Beyond the certified rate is an explanation, because nobody knows; where the client was seen to fail at such a
-rate when it was calibrated, the run is DEGRADED.
+run.json holds what is cited, so a report needs no certificate file. Beyond the certified rate is an explanation, because
+the error there is unknown; at a rate at which the calibration failed, the run is DEGRADED.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.formatting import count, ms, plain
-from tailgauge_analysis.text.json_values import Json, text
-from tailgauge_analysis.verdict.verdict import Evidence, Said
+from tailgauge_analysis.text.json_values import Json, number, text
+from tailgauge_analysis.verdict.verdict import Evidence, Judgement
 
 OVER_S = 5.0  # the busiest stretch of that length, or the steady stage if that is shorter
 _NUMBERS = (
@@ -34,7 +33,7 @@ _NUMBERS = (
 
 @dataclass(frozen=True, slots=True)
 class Certified:
-    """What is cited; without an `id`, `why` says why nothing is. Rates are chunks a second of one worker."""
+    """What is cited; without an `id`, `why` is the reason. Rates are chunks/s of one worker."""
 
     id: str | None
     why: str
@@ -56,34 +55,34 @@ class Certified:
 
     @property
     def beyond_failed(self) -> bool:
-        """Whether a worker received as much as what the client was seen to fail at."""
+        """Whether a worker received chunks at a rate at which the calibration failed."""
         return self.failed_at_per_s is not None and self.busiest_per_s >= self.failed_at_per_s
 
 
 def certified(frames: Frames, steady: Steady) -> Certified:
-    """What a run cites, beside the rate of its busiest worker."""
-    told = frames.run["certificate"]
-    numbers = {name: _number(told.get(name)) for name in _NUMBERS}
-    named, why = text(told.get("id")), text(told.get("why")) or "run.json says nothing of one"
+    """What a run cites, and the rate of its busiest worker."""
+    cited = frames.run["certificate"]
+    numbers = {name: number(cited.get(name)) for name in _NUMBERS}
+    named, why = text(cited.get("id")), text(cited.get("why")) or "run.json names none"
     if named and (
         numbers["holds_to_per_s"] is None
         or numbers["ttft_spread_ms"] is None
         or numbers["gap_spread_ms"] is None
     ):
-        named, why = "", "what run.json says of it is not whole"
+        named, why = "", "its entry in run.json is incomplete"
     elsewhere = [
-        str(w["worker"]) for w in frames.run["workers"] if w["host"] and w["host"] != text(told.get("host"))
+        str(w["worker"]) for w in frames.run["workers"] if w["host"] and w["host"] != text(cited.get("host"))
     ]
     if named and elsewhere:
-        named, why = "", f"worker {', '.join(elsewhere[:5])} ran on another machine than the one it is of"
+        named, why = "", f"worker {', '.join(elsewhere[:5])} ran on another machine"
     if not named:
         numbers = dict.fromkeys(_NUMBERS)
     worker, rate = busiest(frames, steady)
     return Certified(
         id=plain(named, 60) if named else None,
         why="" if named else plain(why, 300),
-        made_at=plain(text(told.get("made_at")), 30) if named else "",
-        transport=plain(text(told.get("transport")), 10) if named else "",
+        made_at=plain(text(cited.get("made_at")), 30) if named else "",
+        transport=plain(text(cited.get("transport")), 10) if named else "",
         busiest=worker,
         busiest_per_s=rate,
         **numbers,
@@ -91,9 +90,9 @@ def certified(frames: Frames, steady: Steady) -> Certified:
 
 
 def busiest(frames: Frames, steady: Steady) -> tuple[int | None, float]:
-    """The worker with the most chunks a second over OVER_S, from the start of the steady stage on, and how many.
+    """The worker with the most chunks/s over OVER_S since the start of the steady stage, and its rate.
 
-    An answer's chunks are taken as spread evenly from its first to its last.
+    An answer's chunks count as spread evenly from its first to its last.
     """
     most: tuple[int | None, float] = (None, 0.0)
     attempts = frames.attempts
@@ -107,15 +106,15 @@ def busiest(frames: Frames, steady: Steady) -> tuple[int | None, float]:
         rows = seen[seen["worker"] == worker]
         begin = rows["first_content_at_ns"].to_numpy(np.float64) / 1e9
         end = rows["last_content_at_ns"].fillna(rows["first_content_at_ns"]).to_numpy(np.float64) / 1e9
-        so_far = _so_far(begin, np.maximum(end, begin + 1e-3), rows["chunks"].to_numpy(np.float64))
-        rate = float((np.interp(at_s + over, *so_far) - np.interp(at_s, *so_far)).max(initial=0.0)) / over
+        received = _received(begin, np.maximum(end, begin + 1e-3), rows["chunks"].to_numpy(np.float64))
+        rate = float((np.interp(at_s + over, *received) - np.interp(at_s, *received)).max(initial=0.0)) / over
         if rate > most[1]:
             most = (worker, rate)
     return most
 
 
-def _so_far(begin: Floats, end: Floats, chunks: Floats) -> tuple[Floats, Floats]:
-    """Moments, and chunks until then: a line whose slope changes where an answer begins or ends."""
+def _received(begin: Floats, end: Floats, chunks: Floats) -> tuple[Floats, Floats]:
+    """Times, and chunks received until then: a line whose slope changes where an answer begins or ends."""
     moments = np.concatenate([begin, end])
     slopes = np.concatenate([chunks / (end - begin), -chunks / (end - begin)])
     order = np.argsort(moments, kind="stable")
@@ -124,9 +123,9 @@ def _so_far(begin: Floats, end: Floats, chunks: Floats) -> tuple[Floats, Floats]
 
 
 def sentence(one: Certified) -> str:
-    """What a report says of it."""
+    """For the report."""
     if one.id is None:
-        return f"No certificate of this machine's own error is cited: {one.why}. `tailgauge calibrate` makes one."
+        return f"This machine's own error is not certified: {one.why}. Run `tailgauge calibrate`."
     assert one.ttft_spread_ms is not None
     assert one.gap_spread_ms is not None
     assert one.holds_to_per_s is not None
@@ -134,25 +133,22 @@ def sentence(one: Certified) -> str:
     bound, rate = count(round(one.holds_to_per_s)), count(round(one.busiest_per_s))
     beyond = ", which is more" if one.beyond else ""
     return (
-        f"Undisturbed, this machine measures with an error of at most {errors} at p99, up to {bound} chunks/s a worker: "
-        f"certificate {one.id} of {one.made_at[:10]}. Here the busiest worker received {rate}{beyond}."
+        f"Certificate {one.id} of {one.made_at[:10]}: this machine's error is at most {errors} at p99, "
+        f"up to {bound} chunks/s per worker. The busiest worker received {rate}{beyond}."
     )
 
 
 def explanations(one: Certified) -> list[str]:
-    """What is beyond the certificate, where no gate says it."""
+    """A rate beyond the certified one, unless the check reports it."""
     if not one.beyond or one.beyond_failed:
         return []
     rate, bound = count(round(one.busiest_per_s)), count(round(one.holds_to_per_s or 0))
-    text = (
-        f"worker {one.busiest} received {rate} chunks/s, more than the {bound} for which this machine's error is certified: "
-        "use more workers, or calibrate with --planned"
-    )
-    return [text]
+    excess = f"worker {one.busiest} received {rate} chunks/s, more than the certified {bound}"
+    return [f"{excess}: use more workers, or calibrate with --planned"]
 
 
-def judge(evidence: Evidence) -> Said | None:
-    """The gate `certificate`: the load reached what the client was seen to fail at."""
+def judge(evidence: Evidence) -> Judgement | None:
+    """The check `certificate`."""
     one = certified(evidence.frames, evidence.steady)
     if not one.beyond_failed:
         return None
@@ -161,21 +157,12 @@ def judge(evidence: Evidence) -> Said | None:
     rate, wrong, right = (
         count(round(n or 0)) for n in (one.busiest_per_s, one.failed_at_per_s, one.holds_to_per_s)
     )
-    text = (
-        f"Worker {one.busiest} received {rate} chunks/s: when this machine was calibrated its times were wrong at {wrong} "
-        f"chunks/s, and right up to {right}."
-    )
-    advice = f"Use {workers} times as many workers, on as many cores; calibrate again if something disturbed it then."
-    return DEGRADED, text, advice
+    problem = f"Worker {one.busiest} received {rate} chunks/s: in calibration, times were right up to {right} and wrong at {wrong} chunks/s."
+    advice = f"Use {workers} times as many workers, on as many cores; calibrate again if the calibration was disturbed."
+    return DEGRADED, problem, advice
 
 
-def plainly(one: Certified) -> Json:
-    """The same as plain values, with the sentence."""
+def to_json(one: Certified) -> Json:
+    """The key `certificate` of report.json."""
     facts: dict[str, Any] = {name: getattr(one, name) for name in one.__dataclass_fields__}
     return {**facts, "beyond": one.beyond, "text": sentence(one)}
-
-
-def _number(value: Any) -> float | None:
-    """A finite number that is no truth value."""
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if good else None

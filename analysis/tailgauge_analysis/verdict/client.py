@@ -1,8 +1,7 @@
-"""The client's own state: what each worker says of itself, second by second.
+"""The state of each worker, from its health rows, one per second.
 
-Rule: facts and explanations, no judgement. Under kernel stamps a busy client does not move a measured time, so CPU,
-loop lag and garbage collection explain a failed gate and are none themselves (explanations.py, gates.py). A number is
-None where the worker did not tell, as before schema 4.
+Facts, no judgement. With kernel timestamps a busy client distorts no time, so CPU, loop lag and garbage collection explain
+a failed check and are none themselves (explanations.py, checks.py). A number is None if the worker did not record it.
 """
 
 from __future__ import annotations

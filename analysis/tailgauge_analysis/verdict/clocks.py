@@ -1,8 +1,7 @@
 """How far the clocks of a run may be apart, and what that does to figures that mix them.
 
-Rule: a latency lies within one worker's clock, and no offset touches it. Times of two workers compare within the errors
-of both offsets together, those of a worker and of the target's log within the worker's: the endpoint's clock is the
-master's. On the virtual clock, and within one worker, there is nothing between.
+A latency lies within one worker's clock; no offset touches it. Times of two workers compare within the sum of both
+offsets' errors, those of a worker and of the server log within the worker's error: the endpoint has the master's clock.
 
     between     largest sum of two workers' errors
     to target   largest error of a worker
@@ -18,7 +17,7 @@ from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.text.formatting import listed, ms
 from tailgauge_analysis.text.json_values import Json
 
-WORTH = 0.1  # calls in flight: less than that is not worth a word
+WORTH = 0.1  # attempts in flight: less is not reported
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class Clocks:
 
 
 def clocks(frames: Frames) -> Clocks:
-    """Of the workers that left rows."""
+    """Of the workers with rows."""
     run = frames.run
     if run["dry_run"]:
         return Clocks({}, ())
@@ -51,15 +50,15 @@ def clocks(frames: Frames) -> Clocks:
 
 
 def calls_between(frames: Frames, found: Clocks) -> float:
-    """Calls that begin or end, in the mean, while two clocks may differ: so many in flight are not known."""
+    """Attempts that begin or end on average while two clocks may differ: the error of counts in flight."""
     sent = frames.attempts["sent_at_ns"].dropna().to_numpy(np.float64)
     if len(sent) < 2 or not found.between_ns:
         return 0.0
     return len(sent) * found.between_ns / max(float(sent.max() - sent.min()), 1.0)
 
 
-def plainly(found: Clocks, calls: float) -> Json:
-    """The key `clocks` of the report's contents."""
+def to_json(found: Clocks, calls: float) -> Json:
+    """The key `clocks` of report.json."""
     return {
         "between_ms": found.between_ns / 1e6,
         "to_target_ms": found.to_target_ns / 1e6,
@@ -70,20 +69,17 @@ def plainly(found: Clocks, calls: float) -> Json:
 
 
 def sentence(found: Clocks, calls: float) -> str:
-    """What mixes clocks, and within what it holds; empty where nothing does."""
-    said = []
+    """For the report; empty if no figure mixes clocks."""
+    sentences = []
     if found.unknown:
         workers = f"{'worker' if len(found.unknown) == 1 else 'workers'} {listed(map(str, found.unknown))}"
-        said.append(
-            f"The clock of {workers} was never compared with the master's: what puts its times beside others' cannot be used."
+        sentences.append(
+            f"The clock offset of {workers} is unknown: comparisons of its times with other workers' are not usable."
         )
     if found.between_ns:
-        flight = (
-            f", and calls in flight over all of them are known to ± {calls:,.2g}" if calls >= WORTH else ""
+        flight = f", attempts in flight over all workers within ± {calls:,.2g}" if calls >= WORTH else ""
+        sentences.append(
+            f"Each latency is measured by one worker's clock. Times of two workers compare within ± {ms(found.between_ns / 1e6)} ms{flight}; "
+            "the order of closer calls (who filled a cache first, who met a rate limit first) is not known."
         )
-        said.append(
-            f"Latencies lie within one worker's clock. Times of two workers compare within ± {ms(found.between_ns / 1e6)} ms{flight}; "
-            "where the order of two calls decides (who wrote a cached text first, which call a rate limit saw first) nothing closer "
-            "than that is claimed."
-        )
-    return " ".join(said)
+    return " ".join(sentences)

@@ -1,14 +1,18 @@
-"""Conservation: nothing that was scheduled may vanish.
+"""Conservation: no scheduled request may vanish.
 
-Rule: counted again from the Parquet rows of the whole run (preflight excepted), then compared with what the run's
-master counted while it ran. Rows win: of what the master counted as lost, that is `found` of which a row is here.
+Counted from the Parquet rows of the whole run without preflight, and compared with the counts of the master. Rows win: a
+request that the master counted as lost is `found` if its row is here.
 
     scheduled  = dispatched + client_drop + not_reached + lost
     dispatched = sum of the ended classes + censored
 
-`scheduled` and `not_reached` leave no rows: they are the master's or, if it died, the sum of the workers'; of requests
-that arrive by a plan there were at least as many as the last row's number says. `lost` is what is left over: arrivals
-given to a worker of which no row came back.
+`scheduled` and `not_reached` have no rows: they are the master's counts or, if it died, the sum of the workers'; planned
+arrivals are at least as many as the last row's number. `lost` is the remainder: arrivals leased to a worker, without a row.
+
+Attempts in flight are counted a second way. At the end of every second a worker counts its open attempts; as many of its
+rows must have begun and not ended by then. Little's law: where the means differ, rows are missing or times are wrong.
+What began or ended within a tenth of a second may count either way, as may an attempt that was still open at the end
+(censored). Both counts are on one worker's clock, so no offset is involved.
 """
 
 from __future__ import annotations
@@ -26,11 +30,13 @@ from tailgauge_analysis.load.run_record import PLANNED
 from tailgauge_analysis.text.json_values import Json, table, whole
 from tailgauge_analysis.verdict.losses import Loss, Stretch, losses, unseen
 
+IN_FLIGHT_SLACK_NS = 100_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class Conservation:
-    """The two equations with their numbers, every disagreement in words, and each worker's share. `unseen`: when arrivals
-    without a row were due, where the master did not say.
+    """The numbers of both equations, every disagreement, and each worker's share. `unseen`: when arrivals without a row
+    were due, if the master did not record it.
     """
 
     scheduled: int | None
@@ -74,11 +80,11 @@ def conservation(frames: Frames) -> Conservation:
         broken.append(f"{-left:,} more requests in the rows than were scheduled ({scheduled:,})")
     seen: Json = {"dispatched": dispatched, "client_drop": client_drop, "censored": censored, "ended": ended}
     broken += _disagreements(run, seen, lost, found, unwritten.get("requests", 0))
-    told = any(one.missing for one in workers)
+    located = any(one.missing for one in workers)
     return Conservation(
         scheduled, dispatched, client_drop, not_reached, lost, ended, censored,
         int(requests["request_id"].duplicated().sum()), missing, found, unwritten, tuple(broken), workers,
-        unseen(requests, lost) if lost and not told and run["arrival"] in PLANNED else (),
+        unseen(requests, lost) if lost and not located and run["arrival"] in PLANNED else (),
     )  # fmt: skip
 
 
@@ -93,13 +99,13 @@ def _planned(run: Json, requests: pd.DataFrame, workers: Sequence[Loss]) -> tupl
     counted = run["conservation"]
     if whole(counted.get("scheduled")) is not None:
         more = 0
-        if run["arrival"] not in PLANNED:  # nothing was planned: what a lost worker did was never heard of
+        if run["arrival"] not in PLANNED:  # no plan: the master never counted what a lost worker did
             more = sum(max(0, one.rows - (one.leased or 0)) for one in workers if one.state == "lost")
         not_sent = sum(one.not_sent for one in workers)
         return counted["scheduled"] + more, (whole(counted.get("not_reached")) or 0) + not_sent
     leased = [one.leased for one in workers if one.leased is not None]
     not_reached = sum(whole(w["counts"].get("not_reached")) or 0 for w in run["workers"])
-    if run["planned"] is not None:  # of a worker that said nothing nobody knows what it held
+    if run["planned"] is not None:  # unknown what a worker without a record held
         at_rest = run["planned"] - sum(leased) if len(leased) == len(workers) else 0
         return run["planned"], not_reached + max(0, at_rest)
     if not leased:
@@ -109,7 +115,7 @@ def _planned(run: Json, requests: pd.DataFrame, workers: Sequence[Loss]) -> tupl
 
 
 def _missing_rows(frames: Frames, unwritten_chunks: int) -> tuple[int, list[str]]:
-    """Rows that a worker wrote and no part holds."""
+    """Rows that a worker wrote and that are in no part."""
     missing, broken = 0, []
     for worker in frames.run["workers"]:
         for name, wrote in worker["rows"].items():
@@ -117,27 +123,27 @@ def _missing_rows(frames: Frames, unwritten_chunks: int) -> tuple[int, list[str]
             missing += max(0, wrote - read)
             if wrote != read:
                 broken.append(
-                    f"worker {worker['worker']} wrote {wrote:,} rows of {name}, its parts hold {read:,}"
+                    f"worker {worker['worker']} wrote {wrote:,} rows of {name}, its parts have {read:,}"
                 )
-    told, held = int(frames.attempts["chunks"].sum()), len(frames.chunks) + unwritten_chunks
-    if told > held:
-        broken.append(f"the attempts tell of {told:,} chunks, the parts hold {len(frames.chunks):,}")
-        missing = max(missing, told - held)
+    counted, held = int(frames.attempts["chunks"].sum()), len(frames.chunks) + unwritten_chunks
+    if counted > held:
+        broken.append(f"the attempts have {counted:,} chunks, the parts {len(frames.chunks):,}")
+        missing = max(missing, counted - held)
     return missing, broken
 
 
 def _disagreements(run: Json, seen: Json, lost: int, found: int, unwritten: int) -> list[str]:
-    """Where the master's count and the rows differ, other than by what is lost, found or could not be written."""
+    """Where the master's counts and the rows differ, beyond what is lost, found or unwritten."""
     out = []
     counted = run["conservation"]
     for name in ("dispatched", "client_drop", "censored"):
         out += _differs(name, whole(counted.get(name)), seen[name], lost, found)
-    told = table(counted, "ended")
-    for name in sorted({*told, *seen["ended"]} if told else set[str]()):
-        out += _differs(name, whole(told.get(name)) or 0, seen["ended"].get(name, 0), lost, found)
+    ended = table(counted, "ended")
+    for name in sorted({*ended, *seen["ended"]} if ended else set[str]()):
+        out += _differs(name, whole(ended.get(name)) or 0, seen["ended"].get(name, 0), lost, found)
     master_lost: Any = whole(counted.get("lost"))
     if master_lost is not None and lost > master_lost + unwritten:
-        out.append(f"lost: the master counted {master_lost:,}, the rows leave {lost:,}")
+        out.append(f"lost: the master counted {master_lost:,}, the rows give {lost:,}")
     return out
 
 
@@ -145,15 +151,12 @@ def _differs(name: str, master: int | None, rows: int, lost: int, found: int) ->
     """A lost worker's last requests were counted live and have no row: up to `lost` may be missing; `found` were not."""
     if master is None or -found <= master - rows <= lost:
         return []
-    return [f"{name}: the master counted {master:,}, the rows say {rows:,}"]
-
-
-IN_FLIGHT_SLACK_NS = 100_000_000
+    return [f"{name}: the master counted {master:,}, the rows have {rows:,}"]
 
 
 @dataclass(frozen=True, slots=True)
-class Presence:
-    """Mean number of open attempts over the seconds in which a worker told it; `outside`: mean distance from the rows."""
+class InFlight:
+    """Mean number of open attempts over all health rows; `outside`: mean distance from the attempt rows."""
 
     seconds: int
     live: float
@@ -161,12 +164,12 @@ class Presence:
     outside: float
 
 
-def presence(frames: Frames) -> Presence | None:
-    """Count both ways; None where no worker told."""
+def in_flight(frames: Frames) -> InFlight | None:
+    """Count both ways; None without health rows."""
     live = rows = outside = 0.0
     for worker, health in frames.health.groupby("worker"):
         at = health["at_ns"].to_numpy(np.float64)
-        told = health["in_flight"].to_numpy(np.float64)
+        counted = health["in_flight"].to_numpy(np.float64)
         mine = frames.attempts[frames.attempts["worker"] == worker]
         begun = np.sort(mine["dispatched_at_ns"].to_numpy(np.float64))
         ended = np.sort(mine["ended_at_ns"].dropna().to_numpy(np.float64))
@@ -179,8 +182,8 @@ def presence(frames: Frames) -> Presence | None:
         ]
         ends = [np.searchsorted(ended, at + shift, "right") for shift in (slack, 0, -slack)]
         low, same, high = (b - e for b, e in zip(begins, ends, strict=True))
-        live += float(told.sum())
+        live += float(counted.sum())
         rows += float(same.sum())
-        outside += float(np.maximum(0, np.maximum(told - high, low - told)).sum())
+        outside += float(np.maximum(0, np.maximum(counted - high, low - counted)).sum())
     n = len(frames.health)
-    return Presence(n, live / n, rows / n, outside / n) if n else None
+    return InFlight(n, live / n, rows / n, outside / n) if n else None

@@ -1,8 +1,7 @@
-"""What was hard for the client, in sentences: which worker, when, and what to do about it.
+"""Explanations: what made the client's work harder, for which worker, when, and what to do about it.
 
-Rule: an explanation judges nothing; it stands beside the reasons of the verdict, and says more workers only where a core
-was the trouble. A worker whose event loop was late with time left on its core was held up by code that does not give
-way, or waited for a core that others had: these need another remedy.
+An explanation judges nothing; it accompanies the reasons of the verdict. It recommends more workers only if a core was
+saturated. A worker whose event loop was late with time left on its core was blocked, or waited for a core.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ GREW_BYTES = 500_000_000
 
 
 def explanations(frames: Frames, stage: Steady) -> list[str]:
-    """Every sentence, worker by worker."""
+    """All of them, worker by worker."""
     out = []
     more = more_workers(frames, stage)
     for number, rows in steady_health(frames, stage).groupby("worker"):
@@ -40,7 +39,7 @@ def explanations(frames: Frames, stage: Steady) -> list[str]:
 
 
 def more_workers(frames: Frames, stage: Steady) -> str:
-    """How many workers would have had their cores at 70%; what was dropped, or waited for a core, was asked for too."""
+    """How many workers would have their cores at 70%, dropped requests and waiting for a core included."""
     rows = steady_health(frames, stage)
     have = max(1, len(frames.run["workers"]))
     waits = rows["core_wait_ns"].fillna(0) / 1e9
@@ -55,12 +54,12 @@ def more_workers(frames: Frames, stage: Steady) -> str:
     if cores and need > cores and hosts == {frames.run["master"].get("host")}:
         text += f", on more machines (this one has {plural(cores, 'core')})"
     elif waits.mean() > SHORT_OF_CORES:
-        text += f", each with a core of its own (they waited {waits.mean():.0%} of the time for one)"
+        text += f", each on a separate core (they waited {waits.mean():.0%} of the time for one)"
     return text
 
 
 def _of(rows: pd.DataFrame, mine: pd.DataFrame, more: str, silent: list[Json]) -> Iterator[str]:
-    """What one worker had to bear; `rows` are its seconds of the stage, `mine` all of them. `silent`: not heard of."""
+    """Of one worker; `rows` are its seconds of the stage, `mine` all of them; `silent`: stretches without a message."""
     waits = rows["core_wait_ns"].fillna(0) / 1e9
     busy = _longest(rows, rows["cpu_share"] + waits >= thresholds.BUSY_CPU)
     if busy is not None:
@@ -75,50 +74,50 @@ def _of(rows: pd.DataFrame, mine: pd.DataFrame, more: str, silent: list[Json]) -
     if opened and wait_ns > LAG_NS:
         worst = rows.iloc[int(rows["pool_wait_max_ns"].fillna(0).to_numpy().argmax())]
         yield (
-            f"opened connections on {count(opened)} calls, which waited up to {ms(wait_ns / 1e6)} ms for it "
-            f"(at {_at(worst)}): open them before with target.preopened, or keep more with target.connections"
+            f"opened connections for {count(opened)} attempts, which waited up to {ms(wait_ns / 1e6)} ms "
+            f"(at {_at(worst)}): open them before the run with target.preopened, or keep more with target.connections"
         )
     again, jumbled = grown("retransmits", rows, mine) or 0, grown("out_of_order", rows, mine) or 0
     if again + jumbled > LOSSES * (grown("reads", rows, mine) or 0):
         yield (
-            f"saw the network lose packets: {plural(again, 'segment')} sent again, {plural(jumbled, 'packet')} out of order; "
-            "what TCP repeats is late by 200 ms or a round trip"
+            f"lost packets on the network: {plural(again, 'segment')} retransmitted, {plural(jumbled, 'packet')} out of order; "
+            "a retransmission costs 200 ms or a round trip"
         )
     memory = rows["rss_bytes"]
     if memory.iloc[-1] - memory.iloc[0] > GREW_BYTES:
-        yield f"grew by {(memory.iloc[-1] - memory.iloc[0]) / 1e6:,.0f} MB of memory over the stage: it may not last a longer run"
+        yield f"used {(memory.iloc[-1] - memory.iloc[0]) / 1e6:,.0f} MB more memory at the end of the stage: a longer run may exhaust it"
 
 
 def _late(rows: pd.DataFrame, silent: list[Json]) -> Iterator[str]:
-    """Its event loop, and why."""
+    """Its event loop was late, and why."""
     late = rows[rows["loop_lag_max_ns"] > LAG_NS]
     if not len(late):
         return
     worst = late.iloc[int(late["loop_lag_max_ns"].to_numpy().argmax())]
     lag_ns = worst["loop_lag_max_ns"]
     text = (
-        f"had its event loop up to {ms(lag_ns / 1e6)} ms late (at {_at(worst)}), "
+        f"had an event loop up to {ms(lag_ns / 1e6)} ms late (at {_at(worst)}), "
         f"above {LAG_NS // 10**6} ms in {len(late)} of {len(rows)} seconds"
     )
     if any(_froze(worst["at_ns"] / 1e9, lag_ns / 1e9, s["from_s"], s["to_s"] or math.inf) for s in silent):
-        text += "; nothing was heard of it meanwhile: the process was stopped, or its whole machine"
+        text += "; it sent no message meanwhile: the process or its machine was suspended"
     elif worst["core_wait_ns"] > WAITED * lag_ns:
         text += (
-            f"; it waited {ms(worst['core_wait_ns'] / 1e6)} ms of that second for a core: "
-            "other processes have it, give each worker one of its own"
+            f"; it waited {ms(worst['core_wait_ns'] / 1e6)} ms of that second for a core that other processes used: "
+            "give each worker its own core"
         )
     elif worst["gc_pause_ns"] > WAITED * lag_ns:
-        text += "; Python's garbage collector took that long"
+        text += " (Python's garbage collector)"
     elif lag_ns > thresholds.STALL_NS and worst["cpu_share"] < thresholds.PLANNED_CPU:
         text += (
-            f"; its core was at {share(worst['cpu_share'])} then: something in it waits without giving way "
-            "(a sleep, a file, a look-up in a plug-in or a listener): take it out"
+            f"; its core was at {share(worst['cpu_share'])} then, so the event loop was blocked "
+            "(a sleep, a file or a name look-up in a plug-in or listener): remove it"
         )
     yield text
 
 
 def _froze(at_s: float, lag_s: float, from_s: float, to_s: float) -> bool:
-    """Whether a lag that ended at `at_s` was most of a silence: a network that is gone makes nothing late."""
+    """Whether a lag that ended at `at_s` was most of a silence: a lost network delays no event loop."""
     return from_s < at_s and at_s - lag_s < to_s and lag_s > WAITED * (to_s - from_s)
 
 

@@ -1,9 +1,8 @@
-"""What became of each worker's share: what left no row, when that was due, what was found after all.
+"""Losses of each worker's share: requests without a row, when they were due, and what was found after all.
 
-Rule: rows win over what was counted. A request that the master counted as lost, and of which a row is here, is found. Of
-a worker that the master lost and that ended by itself, with every row that it wrote here, what has no row was never sent:
-it is not reached. Where the master died, a worker that ended says what it held; one that did not is taken at its last
-second of health, and both only of what is here.
+Rows win over counts. A request that the master counted as lost is found if its row is here. If the master lost a worker
+that ended by itself and whose rows are all here, a request without a row was never sent: it is not reached. If the master
+died, a worker's final record gives its leased requests, or its last health row if it has none.
 """
 
 from __future__ import annotations
@@ -21,6 +20,8 @@ from tailgauge_analysis.text.formatting import clock, count, listed, plain, plur
 from tailgauge_analysis.text.json_values import Json, whole
 
 NEAR_S = 1.0  # missing arrivals that are closer than this are one stretch
+MOST_WORKERS, MOST_STRETCHES = 3, 3  # in a sentence
+SEE_LOG = "See the worker's log (memory, disk, machine, network), then run again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +35,14 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One worker's share. `leased` is None where nobody knows; `left`: requests without a row that it should have had;
-    `found`: rows that lie in another folder than the master's; `not_sent`: held when the master lost it, and left alone.
+    """One worker's share. `leased` is None if unknown; `left`: its requests without a row; `found`: rows in another folder
+    than the master's; `not_sent`: held when the master lost it, and never sent.
     """
 
     worker: int
     host: str
     state: str
-    own_state: str
+    recorded_state: str
     why: str
     leased: int | None
     rows: int
@@ -69,7 +70,7 @@ class Loss:
     @property
     def has_ended(self) -> bool:
         """Its own record says how it ended."""
-        return self.own_state in ENDED
+        return self.recorded_state in ENDED
 
     @property
     def is_accounted(self) -> bool:
@@ -77,27 +78,27 @@ class Loss:
         return self.state == "lost" and bool(self.found) and not self.left
 
     @property
-    def is_unheard(self) -> bool:
-        """Nothing of it is here, neither a record nor a row."""
-        return not self.own_state and not self.rows
+    def is_absent(self) -> bool:
+        """Neither a record nor a row of it is here."""
+        return not self.recorded_state and not self.rows
 
 
 def losses(
     run: Json, requests: pd.DataFrame, health: pd.DataFrame, wrote: dict[tuple[str, int], int]
 ) -> tuple[Loss, ...]:
-    """One entry a worker. `requests` without those of the preflight; `wrote`: rows that were read, by table and worker."""
+    """One entry per worker. `requests` without the preflight; `wrote`: rows that were read, by table and worker."""
     once = requests.drop_duplicates("request_id")
     counts = once["worker"].value_counts()
     elsewhere = once[once["folder"] > 0] if run["closed"] else once[:0]
-    told = health.groupby("worker")["scheduled"].max() if len(health) else pd.Series(dtype=np.float64)
+    handed = health.groupby("worker")["scheduled"].max() if len(health) else pd.Series(dtype=np.float64)
     found = []
     for worker in run["workers"]:
         number = worker["worker"]
         mine = elsewhere[elsewhere["worker"] == number]
         rows, seen = int(counts.get(number, 0)), wrote.get(("requests", number), 0)
         leased = worker["leased"]
-        if leased is None and not run["closed"]:  # its last second of health says what it had been handed
-            leased = max(rows, int(told.get(number, 0))) if told.get(number, 0) > 0 else None
+        if leased is None and not run["closed"]:  # its last health row has the requests leased so far
+            leased = max(rows, int(handed.get(number, 0))) if handed.get(number, 0) > 0 else None
         lacks = worker["rows"].get("requests", 0) - seen
         left, not_sent = _left(worker, leased, rows, lacks, closed=run["closed"])
         still = _without(worker["missing"], mine) if left else ()
@@ -138,14 +139,12 @@ def _without(missing: list[Json], found: pd.DataFrame) -> tuple[Stretch, ...]:
     return tuple(out)
 
 
-def _stretches(told: list[Json]) -> tuple[Stretch, ...]:
-    return tuple(Stretch(one["from_s"], one["to_s"], one["requests"]) for one in told)
+def _stretches(entries: list[Json]) -> tuple[Stretch, ...]:
+    return tuple(Stretch(one["from_s"], one["to_s"], one["requests"]) for one in entries)
 
 
 def unseen(requests: pd.DataFrame, lost: int) -> tuple[Stretch, ...]:
-    """When the arrivals that left no row were due: they come in order, so their neighbours say it; what of `lost` has no
-    later neighbour was due after the last row.
-    """
+    """When arrivals without a row were due, from their neighbours; those after the last row have no end."""
     first = requests[requests["request_id"] % schema.TURNS == 0].drop_duplicates("request_id")
     first = first.sort_values("request_id")
     number = (first["request_id"] // schema.TURNS).to_numpy(np.int64)
@@ -167,20 +166,15 @@ def unseen(requests: pd.DataFrame, lost: int) -> tuple[Stretch, ...]:
     return (*out, Stretch(round(float(at_s[-1]), 3), None, rest)) if rest > 0 else tuple(out)
 
 
-MOST_WORKERS = 3
-MOST_STRETCHES = 3
-SEE_LOG = "See the worker's log (memory, disk, machine, network), then run again."
-
-
 def sentences(workers: Sequence[Loss], *, closed: bool) -> list[str]:
-    """What is missing, a worker at a time, the one with most first. `closed`: the master had the last word."""
+    """What is missing, worker by worker, the most first. `closed`: the master recorded the end."""
     bad = sorted(_bad(workers, closed=closed), key=lambda one: (-one.left, one.worker))
-    said = [_loss_sentence(one, closed=closed) for one in bad[:MOST_WORKERS]]
+    lines = [_loss_sentence(one, closed=closed) for one in bad[:MOST_WORKERS]]
     if len(bad) > MOST_WORKERS:
         left = sum(one.left for one in bad[MOST_WORKERS:])
         more = f"{plural(len(bad) - MOST_WORKERS, 'more worker')} "
-        said.append(more + (f"left {plural(left, 'request')} without a row" if left else "did not finish"))
-    return said
+        lines.append(more + (f"left {plural(left, 'request')} without a row" if left else "did not finish"))
+    return lines
 
 
 def _bad(workers: Sequence[Loss], *, closed: bool) -> list[Loss]:
@@ -188,26 +182,26 @@ def _bad(workers: Sequence[Loss], *, closed: bool) -> list[Loss]:
     return list(
         {
             one.worker: one
-            for one in (*gone, *(w for w in workers if w.left or (w.is_unheard and not closed)))
+            for one in (*gone, *(w for w in workers if w.left or (w.is_absent and not closed)))
         }.values()
     )
 
 
 def _loss_sentence(one: Loss, *, closed: bool) -> str:
-    said = _fate(one, closed=closed)
+    outcome = _outcome(one, closed=closed)
     if one.left:
         n, when = plural(one.left, "request"), due(one.missing)
-        rows = f"{said}; {n}{when} left no row" if said else f"{n} of {_who(one)}{when} left no row"
-        return rows + (f", {count(one.found)} more are in its own folder" if one.found else "")
-    return f"{said}, though each request that it was given left a row" if one.state == "lost" else said
+        rows = f"{outcome}; {n}{when} have no row" if outcome else f"{n} of {_who(one)}{when} have no row"
+        return rows + (f" ({count(one.found)} more are in the worker's folder)" if one.found else "")
+    return f"{outcome}, but all its requests have rows" if one.state == "lost" else outcome
 
 
-def _fate(one: Loss, *, closed: bool) -> str:
-    """What became of the worker; empty where it lived to the end."""
-    if one.is_unheard and not closed:
-        return f"of {_who(one)} nothing is here, neither a record nor a row"
+def _outcome(one: Loss, *, closed: bool) -> str:
+    """How the worker ended; empty for a regular end."""
+    if one.is_absent and not closed:
+        return f"{_who(one)} has neither a record nor rows here"
     if not closed:
-        return "" if one.has_ended else f"{_who(one)} left no last word"
+        return "" if one.has_ended else f"{_who(one)} left no final report"
     if one.state == "lost" and one.lost_at_s is not None:
         return f"{_who(one)} was lost at {one.lost_at_s:,.0f} s"
     return f"{_who(one)} did not finish" if one.state in {"lost", "failed"} else ""
@@ -218,7 +212,7 @@ def _who(one: Loss) -> str:
 
 
 def due(missing: Sequence[Stretch]) -> str:
-    """` due between 12.0 and 20.0 s`; empty where nobody knows."""
+    """` due between 12.0 and 20.0 s`; empty if unknown."""
     if not missing:
         return ""
     longest = sorted(missing, key=lambda s: -s.requests)[:MOST_STRETCHES]
@@ -237,33 +231,33 @@ def _between(one: Stretch) -> str:
 
 def advice(workers: Sequence[Loss], *, closed: bool) -> str:
     """What to do about it."""
-    away = [one for one in _bad(workers, closed=closed) if one.left or one.is_unheard]
-    away = [one for one in away if not one.found and not one.own_state and one.state != "failed"]
+    away = [one for one in _bad(workers, closed=closed) if one.left or one.is_absent]
+    away = [one for one in away if not one.found and not one.recorded_state and one.state != "failed"]
     if not away:
         return SEE_LOG
     whose = f"worker {away[0].worker} still has its" if len(away) == 1 else "these workers still have their"
-    return f"If the machine of {whose} own run folder, give it too: tailgauge report RUN_DIR WORKER_DIR. Else see the worker's log and run again."
+    return f"If the machine of {whose} run folder, add it: tailgauge report RUN_DIR WORKER_DIR. Otherwise see the worker's log and run again."
 
 
-def explained(workers: Sequence[Loss]) -> Iterator[str]:
-    """What is no loss: who came late, who fell silent and came back, whose rows were found."""
+def explanations(workers: Sequence[Loss]) -> Iterator[str]:
+    """What is no loss: late workers, silence that ended, rows that were found."""
     for one in workers:
         who = f"worker {one.worker}"
         if one.late_s is not None:
-            yield f"{who} joined at {clock(one.late_s)} and took a share of what was handed out from then on"
+            yield f"{who} joined at {clock(one.late_s)} and got a share of the load from then on"
         silent = [s for s in one.silent if s.to_s is not None]
         if silent and not one.left:
             spans = listed(
                 [f"from {clock(s.from_s)} to {clock(s.to_s or 0.0)}" for s in silent], MOST_STRETCHES
             )
             lasted = sum((s.to_s or 0.0) - s.from_s for s in silent)
-            yield f"{who} was not heard of {spans} ({lasted:,.1f} s) and came back; nothing that it held is missing"
+            yield f"{who} was silent {spans} ({lasted:,.1f} s); none of its requests is missing"
         if one.state == "lost" and one.has_ended and not one.left:
-            yield f"{who} was lost to the master, ended by itself, and all that it wrote is here"
+            yield f"{who} lost the master and ended by itself; all its rows are here"
 
 
 def kept(one: Loss) -> list[str]:
-    """Lines below the state of a worker in tables."""
+    """Notes on the state of a worker, for tables."""
     joined = [] if one.late_s is None else [f"joined at {clock(one.late_s)}"]
     ends = ["" if s.to_s is None else f" to {clock(s.to_s)}" for s in one.silent]
     return [

@@ -1,17 +1,15 @@
-"""Bad seconds: those in which a worker stood still, and what they blurred.
+"""Client stalls: seconds in which a worker was stalled, and the figures with and without what that blurred.
 
-Rule: a second of a worker is bad where its requests left more than 50 ms late, or where its event loop or its reads were
-so late and stamps taken meanwhile are intervals (`trust.stood`): a lag that met exact stamps only has moved nothing.
-What such a second may take out of a figure is little, and never a request:
+A second of a worker is bad if its requests left more than 50 ms late, or if its event loop or its reads were that late
+and timestamps taken meanwhile are ranges: a lag that met exact timestamps only has distorted nothing. What a bad second
+takes out of a figure is little, and never a request:
 
-- Since-scheduled latencies, failures and drops keep every request. That the client was late is part of them, and to
-  leave out the seconds in which it was would be coordinated omission: it is late when there is most to do.
-- An exact kernel stamp is right whatever the client did, so it stays too.
-- A time since sent, or a chunk gap, that ends or begins with an interval stamp taken in a bad second says how long the
-  client stood, not when the chunk came. Such times are left out of the second set of figures. The headline keeps them,
-  at their high end. Interval stamps of other seconds stay: those chunks did come together.
-
-Of too many bad seconds no figure is left to believe: a gate says so.
+- Latencies since scheduled, failures and drops keep every request. The client's delay is part of them; to leave out the
+  seconds in which it was late would be coordinated omission.
+- An exact kernel timestamp is right whatever the client did, so it stays too.
+- A time since sent, or a chunk gap, that begins or ends with a range taken in a bad second measures the stall, not the
+  chunk. The second set of figures leaves such times out. The headline keeps them, at the end of the range. Ranges of
+  other seconds stay: those chunks did arrive together.
 """
 
 from __future__ import annotations
@@ -36,18 +34,25 @@ Mask = npt.NDArray[np.bool_]
 FIGURES = (("ttft_sent", OFFERED), ("chunk_gap", SUCCESSES))
 PS = (0.5, 0.99)
 _LAGS = ("loop_lag_max_ns", "receive_lag_max_ns", "dispatch_late_max_ns")
-_SAID = ("its event loop was late", "its reads were late", "its requests left late")
+_CAUSES = ("event loop late", "reads late", "requests sent late")
+MOST = 20  # spells in report.json
+HEADER = (
+    "figure, ms",
+    *(f"{percentile(p)}, {which}" for p in PS for which in ("with", "without")),
+    "n",
+    "left out",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Spell:
-    """Bad seconds of a worker in a row; `worst_ms` is the largest lag, `said` which one it was."""
+    """Consecutive bad seconds of a worker; `worst_ms` is the largest lag, `cause` which lag it was."""
 
     worker: int
     from_s: float
     to_s: float
     worst_ms: float
-    said: str
+    cause: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +76,8 @@ class BadSeconds:
 
 
 @dataclass(frozen=True, slots=True)
-class Both:
-    """A figure with everything, and without what bad seconds blurred."""
+class BlurredFigure:
+    """A figure with everything, and without the times that bad seconds blurred."""
 
     every: Row
     sharp: Row
@@ -93,16 +98,16 @@ def bad_seconds(frames: Frames, stage: Steady) -> BadSeconds:
         lags = rows[list(_LAGS)].to_numpy(np.float64)
         blurred = (
             np.diff(rows["chunk_intervals"].to_numpy(np.float64), prepend=0) != 0
-        )  # where not told: perhaps
+        )  # NaN of older rows: perhaps
         if worker in by_user:
             blurred[:] = True
-        stood = inside & np.array(
+        stalled = inside & np.array(
             [thresholds.is_stall(*three, blurred=bool(b)) for three, b in zip(lags, blurred, strict=True)]
         )
         lasted = end_s - begin_s
         seconds += float(lasted[inside].sum())
-        bad += float(lasted[stood].sum())
-        spells += [_spell(int(worker), begin_s, end_s, lags, some) for some in _stretches(stood)]
+        bad += float(lasted[stalled].sum())
+        spells += [_spell(int(worker), begin_s, end_s, lags, some) for some in _stretches(stalled)]
     return BadSeconds(seconds, bad, tuple(spells))
 
 
@@ -116,17 +121,17 @@ def _spell(worker: int, begin_s: Floats, end_s: Floats, lags: Floats, rows: Ints
     worst = lags[rows]
     which = int(worst.max(axis=0).argmax())
     return Spell(
-        worker, float(begin_s[rows[0]]), float(end_s[rows[-1]]), float(worst.max()) / 1e6, _SAID[which]
+        worker, float(begin_s[rows[0]]), float(end_s[rows[-1]]), float(worst.max()) / 1e6, _CAUSES[which]
     )
 
 
-def both(stage: Steady, found: BadSeconds) -> list[Both]:
-    """The figures that interval stamps can move, with and without; nothing where no second was bad."""
+def blurred_figures(stage: Steady, found: BadSeconds) -> list[BlurredFigure]:
+    """The figures that time ranges can move, with and without; empty if no second was bad."""
     if not found.spells:
         return []
     clear = sharp(stage, found)
     return [
-        Both(row(BY_NAME[name], stage, view, PS), row(BY_NAME[name], clear, view, PS))
+        BlurredFigure(row(BY_NAME[name], stage, view, PS), row(BY_NAME[name], clear, view, PS))
         for name, view in FIGURES
     ]
 
@@ -178,17 +183,8 @@ def _blurred_gaps(stage: Steady, found: BadSeconds) -> Mask:
     return lost
 
 
-MOST = 20  # spells that are listed
-HEADER = (
-    "figure, ms",
-    *(f"{percentile(p)}, {which}" for p in PS for which in ("with", "without")),
-    "n",
-    "left out",
-)
-
-
-def told(found: BadSeconds, figures: list[Both], beyond: str) -> Json | None:
-    """What report.json says; null where no worker left a health row."""
+def to_json(found: BadSeconds, figures: list[BlurredFigure], beyond: str) -> Json | None:
+    """The key `bad_seconds` of report.json; null if no worker left a health row."""
     if not found.seconds:
         return None
     longest = sorted(found.spells, key=lambda spell: spell.from_s - spell.to_s)[:MOST]
@@ -199,32 +195,29 @@ def told(found: BadSeconds, figures: list[Both], beyond: str) -> Json | None:
     }  # fmt: skip
 
 
-def _figure(one: Both, beyond: str) -> Json:
+def _figure(one: BlurredFigure, beyond: str) -> Json:
     metric = one.every.metric
     return {
         "metric": metric.name, "title": metric.title, "view": one.every.view, "n": one.every.n,
         "left_out": one.every.n - one.sharp.n,
-        "with": _quantiles(one.every, beyond), "without": _quantiles(one.sharp, beyond),
+        "with": [quantile(q, beyond) for q in one.every.quantiles],
+        "without": [quantile(q, beyond) for q in one.sharp.quantiles],
     }  # fmt: skip
 
 
-def _quantiles(row: Row, beyond: str) -> list[Json]:
-    return [quantile(q, beyond) for q in row.quantiles]
-
-
-def sentence(said: Json) -> str:
-    """How much of the stage it was, and what that means for the figures."""
-    worst = max(said["spells"], key=lambda spell: spell["worst_ms"])
+def sentence(bad: Json) -> str:
+    """How much of the stage was bad, and what that means for the figures."""
+    worst = max(bad["spells"], key=lambda spell: spell["worst_ms"])
     return (
-        f"The client stood still for more than 50 ms in {share(said['share'])} of its {count(said['seconds'])} seconds, "
-        f"the longest at {clock(worst['from_s'])} on worker {worst['worker']}: {worst['said']} by {ms(worst['worst_ms'])} ms. "
-        "Times since scheduled keep every request. Beside the figures that interval stamps of these seconds can move "
-        "stand the same without those."
+        f"Workers were stalled for more than 50 ms in {share(bad['share'])} of {count(bad['seconds'])} seconds. "
+        f"Worst: worker {worst['worker']} at {clock(worst['from_s'])}, {worst['cause']} by {ms(worst['worst_ms'])} ms. "
+        "Times since scheduled keep every request. The table shows the other figures with and without the times that "
+        "stalls blurred."
     )
 
 
-def rows(said: Json) -> list[tuple[str, ...]]:
-    """A line a figure."""
+def rows(bad: Json) -> list[tuple[str, ...]]:
+    """One row per figure."""
     return [
         (
             one["title"],
@@ -232,7 +225,7 @@ def rows(said: Json) -> list[tuple[str, ...]]:
             count(one["n"]),
             f"{count(one['left_out'])} ({share(one['left_out'] / one['n'] if one['n'] else 0.0)})",
         )
-        for one in said["figures"]
+        for one in bad["figures"]
     ]
 
 

@@ -1,7 +1,9 @@
-"""How good the time stamps are: exact or interval, kernel or user, and how late we took the bytes.
+"""Quality of the timestamps: exact or a range, kernel or user space, receive lag, and the distance to the server's log.
 
-Rule: counts only. Several events in one socket read share the stamp of its last byte; the earlier ones are known as
-an interval, and every table counts them at its high end.
+Several events in one socket read share the timestamp of its last byte; the earlier ones have a time range, and every
+table uses its end. The simulated endpoint logs its answers, joined call by call through (request, leg, attempt): the time
+from sending there to the arrival of the first content here is the error of network and client, seen from outside. Two
+clocks are involved, so it is known within the error of the worker's offset.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from tailgauge_analysis.verdict.clocks import clocks
 
 @dataclass(frozen=True, slots=True)
 class Stamps:
-    """Stamp quality; first chunks are those of the steady stage's answers, the rest is the whole run."""
+    """Counts of timestamps: first chunks of the steady stage's answers, all else of the whole run."""
 
     first_chunks: int
     first_intervals: int
@@ -34,12 +36,12 @@ class Stamps:
 
     @property
     def first_interval_share(self) -> float:
-        """Share of first chunks that are known as an interval only."""
+        """Share of first chunks with a time range instead of a time."""
         return self.first_intervals / self.first_chunks if self.first_chunks else 0.0
 
 
 def stamps(frames: Frames, steady: Steady) -> Stamps:
-    """Count the stamps of a run."""
+    """Count the timestamps of a run."""
     answers = steady.requests[steady.requests["first_at_ns"].notna()]
     by = frames.attempts["stamps"].value_counts()
     lags = frames.chunks.lags_ns
@@ -60,8 +62,8 @@ LOG_PS = (0.5, 0.99, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Truth:
-    """Calls of the steady stage that both sides know; `added_ms` at LOG_PS, within `within_ms`."""
+class ServerLogComparison:
+    """Attempts of the steady stage that both sides have; `added_ms` at LOG_PS, within `within_ms`."""
 
     joined: int
     unknown_to_target: int
@@ -69,8 +71,8 @@ class Truth:
     within_ms: float
 
 
-def truth(frames: Frames) -> Truth | None:
-    """Compare both sides, if the endpoint left a log."""
+def compare_server_log(frames: Frames) -> ServerLogComparison | None:
+    """Join both sides; None without a log."""
     keys = list(CALL)
     log = frames.server_log.dropna(subset=keys).drop_duplicates(keys)
     ours = frames.attempts[
@@ -84,4 +86,4 @@ def truth(frames: Frames) -> Truth | None:
         return None
     added.sort()
     at_ps = tuple(float(added[rank(len(added), p) - 1]) for p in LOG_PS)
-    return Truth(len(added), len(ours) - len(both), at_ps, clocks(frames).to_target_ns / 1e6)
+    return ServerLogComparison(len(added), len(ours) - len(both), at_ps, clocks(frames).to_target_ns / 1e6)

@@ -1,7 +1,6 @@
 """The verdict: may these numbers be used?
 
-Rule: the verdict is the worst of the reasons that the gates (gates.py) give: INVALID (do not use), DEGRADED (use knowing
-why), VALID. This module knows the words and the order, not the questions.
+It is the worst of the reasons that the checks (checks.py) give: INVALID (do not use), DEGRADED (use knowing why), VALID.
 """
 
 from __future__ import annotations
@@ -9,27 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tailgauge import thresholds
+from tailgauge.thresholds import VALID, WORST_FIRST
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.verdict.client import Worker
-from tailgauge_analysis.verdict.conservation import Conservation, Presence
+from tailgauge_analysis.verdict.conservation import Conservation, InFlight
 from tailgauge_analysis.verdict.stalls import BadSeconds
 from tailgauge_analysis.verdict.timestamps import Stamps
 
-VALID, DEGRADED, INVALID, WORST_FIRST = (
-    thresholds.VALID,
-    thresholds.DEGRADED,
-    thresholds.INVALID,
-    thresholds.WORST_FIRST,
-)
-
-Said = tuple[str, str, str]  # verdict, what is wrong, what to do
+Judgement = tuple[str, str, str]  # verdict, problem, advice
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the gates look at: all of the steady stage, and that part of it which tells of the target."""
+    """What the checks judge: the whole steady stage, and `of_target` without slow readers."""
 
     frames: Frames
     steady: Steady
@@ -37,7 +29,7 @@ class Evidence:
     conservation: Conservation
     stamps: Stamps
     workers: list[Worker]
-    presence: Presence | None
+    in_flight: InFlight | None
     bad: BadSeconds
 
 
@@ -45,32 +37,32 @@ class Evidence:
 class Reason:
     """Why a run is not VALID, and what to do."""
 
-    gate: str
+    check: str
     verdict: str
     text: str
     advice: str
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
-    """One question about a run; `asks` says what passes. A gate `of_client` has no meaning where there was no client."""
+class Check:
+    """One condition on a run. A check `of_client` does not apply to a dry run, which has no client."""
 
     name: str
-    asks: str
-    judge: Callable[[Evidence], Said | None]
+    passes_if: str
+    judge: Callable[[Evidence], Judgement | None]
     of_client: bool = False
 
 
-def reasons(gates: Sequence[Gate], evidence: Evidence) -> list[Reason]:
-    """What speaks against the run, worst first."""
-    asked = [gate for gate in gates if applies(gate, evidence)]
-    found = [Reason(gate.name, *said) for gate in asked if (said := gate.judge(evidence)) is not None]
+def reasons(checks: Sequence[Check], evidence: Evidence) -> list[Reason]:
+    """One for each failed check, worst first."""
+    judged = [(check.name, check.judge(evidence)) for check in checks if applies(check, evidence)]
+    found = [Reason(name, *judgement) for name, judgement in judged if judgement is not None]
     return sorted(found, key=lambda reason: WORST_FIRST.index(reason.verdict))
 
 
-def applies(gate: Gate, evidence: Evidence) -> bool:
-    """Whether a gate has a meaning: on the virtual clock there was no client that could be late."""
-    return not (gate.of_client and evidence.frames.run["dry_run"])
+def applies(check: Check, evidence: Evidence) -> bool:
+    """Whether the check has a meaning for this run."""
+    return not (check.of_client and evidence.frames.run["dry_run"])
 
 
 def worst(found: list[Reason]) -> str:

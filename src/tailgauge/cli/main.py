@@ -265,7 +265,7 @@ def compare(
 
     if as_json and as_markdown:
         raise UsageError("--json and --markdown: choose one")
-    made = comparison.compare(run_dirs, allow, threshold / 100, metrics or comparison.METRICS)
+    made = comparison.compare(run_dirs, allow, threshold / 100, metrics)
     if as_json:
         click.echo(json.dumps(made.data, allow_nan=False))
     else:

@@ -13,9 +13,8 @@ from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
 from tailgauge.experiments.answer import Answer, Case, Table
-from tailgauge.thresholds import VALID
+from tailgauge.thresholds import VALID, WORST_FIRST
 from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.verdict.verdict import WORST_FIRST
 
 SCHEMA_VERSION = 1
 

@@ -18,7 +18,7 @@ from tailgauge_analysis.load import run_record
 from tailgauge_analysis.stats.quantiles import quantiles
 from tailgauge_analysis.stats.sign_flips import FEWEST, Flips
 
-ARM = "traffic.chat.hedge.policy"
+VARIANT = "traffic.chat.hedge.policy"
 METRICS = ("ttft_sched", "tpot")
 PAIRS = 8
 N = 150
@@ -26,7 +26,7 @@ N = 150
 
 @pytest.fixture(scope="module")
 def two(synthetic, tmp_path_factory):
-    """Two run folders, arm A and arm B, with their TTFTs in ms."""
+    """Two run folders, variants A and B, with their TTFTs in ms."""
     root, ttft = tmp_path_factory.mktemp("two"), np.random.default_rng(1).lognormal(5, 0.3, N)
     folders = []
     for name, factor, policy in (("a", 1.0, "off"), ("b", 1.2, "fixed")):
@@ -38,7 +38,7 @@ def two(synthetic, tmp_path_factory):
 
 @pytest.fixture
 def records(two):
-    """What 8 pairs of runs say of themselves: A1 B1 A2 B2 ..."""
+    """The records of 8 pairs of runs: A1 B1 A2 B2 ..."""
     sides = [run_record.read([folder])[0] for folder in two[0]]
     out = [copy.deepcopy(side) for _ in range(PAIRS) for side in sides]
     for i, record in enumerate(out):
@@ -47,7 +47,7 @@ def records(two):
 
 
 def experiment(factor=1.2, failed=0, pairs=PAIRS):
-    """Blocks in turn, a minute each, B first in every second pair; B's TTFT is `factor` times A's, noise aside."""
+    """Blocks one after the other, a minute each, B first in every second pair; B's TTFT is `factor` times A's, noise aside."""
     out = []
     for pair in range(pairs):
         shared = np.random.default_rng(pair).lognormal(5, 0.3, N)
@@ -64,10 +64,10 @@ def block_of(ttft, name, seed, began):
     tpot = np.full(N, 10.0)
     found = {(m, q.p): q for m, v in (("ttft_sched", ttft), ("tpot", tpot)) for q in quantiles(v, PS)}
     answered = float(np.isfinite(ttft).mean())
-    return Block(name, False, seed, "VALID", "", began, began + 58, 50.0, N, answered, 0.5, found)
+    return Block(name, 50.0, N, answered, found, False, seed, "VALID", "", began, began + 58, 0.5)
 
 
-def weighed(records, blocks, allow=(ARM,), threshold=0.05):
+def weighed(records, blocks, allow=(VARIANT,), threshold=0.05):
     return weigh(records[: len(blocks)], lambda: blocks, allow, threshold, METRICS)
 
 
@@ -75,7 +75,7 @@ def row(made, metric="ttft_sched", label="p50"):
     return next(r for r in made.data["rows"] if (r["metric"], r["label"]) == (metric, label))
 
 
-def test_a_slower_arm_is_found_with_its_effect(records):
+def test_a_slower_variant_is_found_with_its_effect(records):
     made = weighed(records, experiment())
     p50 = row(made)
 
@@ -85,9 +85,9 @@ def test_a_slower_arm_is_found_with_its_effect(records):
     assert (p50["verdict"], p50["worse_in"], p50["pairs"]) == ("worse", PAIRS, PAIRS)
     assert p50["p_value"] == pytest.approx(2 / 2**PAIRS, abs=1e-6)
     assert p50["p_holm"] == pytest.approx(4 / 2**PAIRS, abs=1e-6)  # with p95: the rest did not differ
-    assert [d["key"] for d in made.data["differs"] if d["arm"]] == [ARM]
-    assert row(made, "tpot")["verdict"] == "no difference worth naming"
-    assert row(made, "answered", "")["verdict"] == "no difference worth naming"
+    assert [d["key"] for d in made.data["differs"] if d["between_variants"]] == [VARIANT]
+    assert row(made, "tpot")["verdict"] == "no difference"
+    assert row(made, "answered", "")["verdict"] == "no difference"
 
 
 def test_the_other_way_round_it_is_better(records):
@@ -97,15 +97,15 @@ def test_the_other_way_round_it_is_better(records):
     assert np.log1p(row(made)["change"]) + np.log1p(row(there)["change"]) == pytest.approx(0, abs=0.02)
 
 
-def test_equal_arms_differ_by_nothing_worth_naming(records):
+def test_equal_variants_do_not_differ(records):
     made = weighed(records, experiment(1.0))
 
-    assert (made.exit_code, made.data["verdict"]) == (0, "no difference worth naming")
-    assert "NO DIFFERENCE WORTH NAMING" in terminal(made.data)
+    assert (made.exit_code, made.data["verdict"]) == (0, "no difference")
+    assert "NO DIFFERENCE" in terminal(made.data)
 
 
-def test_what_is_worth_naming_is_for_the_user_to_say(records):
-    assert weighed(records, experiment(), threshold=0.5).data["verdict"] == "no difference worth naming"
+def test_the_threshold_is_an_option(records):
+    assert weighed(records, experiment(), threshold=0.5).data["verdict"] == "no difference"
 
 
 def test_a_quantile_with_too_few_requests_is_not_compared(records):
@@ -115,12 +115,12 @@ def test_a_quantile_with_too_few_requests_is_not_compared(records):
     assert "too few requests" in p99["why"]
 
 
-def test_a_quantile_among_failures_of_one_arm_stays_open_and_the_share_tells(records):
+def test_a_quantile_among_failures_of_one_variant_is_inconclusive(records):
     made = weighed(records, experiment(1.0, failed=N // 10))
     answered = row(made, "answered", "")
 
     assert made.exit_code == 1
-    assert row(made, label="p95")["why"] == "falls among requests without answer in 8 of 16 blocks"
+    assert row(made, label="p95")["why"] == "falls among unanswered requests in 8 of 16 blocks"
     assert row(made, label="p95")["verdict"] == "inconclusive"
     assert (answered["verdict"], answered["change"]) == ("worse", pytest.approx(-0.1))
 
@@ -131,8 +131,8 @@ def test_two_single_runs_are_no_experiment(records):
     own = row(made)["blocks"][0]["a"]
 
     assert (made.exit_code, made.data["verdict"]) == (3, "not comparable")
-    assert "one block each" in text
-    assert "cannot be told from drift" in " ".join(text.split())
+    assert "one run each" in text
+    assert "cannot be distinguished from drift" in " ".join(text.split())
     assert row(made)["p_value"] is row(made)["low"] is row(made)["verdict"] is None
     assert own["low_ms"] < own["value_ms"] < own["high_ms"]
 
@@ -155,12 +155,12 @@ def changed(blocks, change):
     [
         (lambda i, _b: {"began": i // 2 + 99.0 * (i % 2), "ended": i // 2 + 99.0 * (i % 2) + 1}, "did not follow each other"),
         (lambda i, b: {"began": b.began - (i == 3)  * 60, "ended": b.ended - (i == 3) * 60}, "at the same time"),
-        (lambda _i, _b: {"began": None}, "does not say when it began"),
+        (lambda _i, _b: {"began": None}, "does not record when it began"),
         (lambda i, _b: {"verdict": "INVALID", "reason": "rows are lost"} if i == 5 else {}, "run-2b is INVALID: rows are lost"),
         (lambda _i, _b: {"dry_run": True, "seed": 1}, "repeats itself"),
     ],
 )  # fmt: skip
-def test_what_is_no_experiment_gets_no_word(records, change, said):
+def test_what_is_no_experiment_gets_no_verdict(records, change, said):
     made = weighed(records, changed(experiment(), change))
 
     assert (made.exit_code, made.data["verdict"]) == (3, "not comparable")
@@ -178,14 +178,14 @@ def test_what_is_no_experiment_gets_no_word(records, change, said):
         (lambda _i, _b: {"e2e_p99_s": 20.0}, "16 of 16 blocks are shorter than 5 times"),
     ],
 )
-def test_what_a_reader_must_weigh_is_told(records, change, said):
+def test_remarks_for_the_reader(records, change, said):
     made = weighed(records, changed(experiment(), change))
 
     assert any(said in text for text in made.data["remarks"])
     assert made.data["verdict"] == "worse"
 
 
-def test_rehearsals_need_no_order(records):
+def test_dry_runs_need_no_order(records):
     blocks = changed(experiment(), lambda _i, _b: {"dry_run": True, "began": None, "ended": None})
 
     assert weighed(records, blocks).data["verdict"] == "worse"
@@ -200,16 +200,16 @@ def test_rehearsals_need_no_order(records):
         ("seed", 99, "seed, seed: 0 and 1 and 2 and more in A, 99 and 1 and 2 and more in B", "seed"),
     ],
 )
-def test_unlike_runs_are_refused_unread_unless_told(records, key, value, said, allow):
+def test_unlike_runs_are_refused_unread_unless_allowed(records, key, value, said, allow):
     records[1][key] = value
-    refused = weigh(records, lambda: pytest.fail("rows were read"), [ARM], 0.05, METRICS)
+    refused = weigh(records, lambda: pytest.fail("rows were read"), [VARIANT], 0.05, METRICS)
 
     assert (refused.exit_code, refused.data["verdict"], refused.data["rows"]) == (3, "not comparable", [])
-    assert f"{said}. If that may differ: --allow {allow}" in refused.data["against"]
-    assert weighed(records, experiment(), [ARM, allow]).data["verdict"] == "worse"
+    assert f"{said}. To allow this difference: --allow {allow}" in refused.data["against"]
+    assert weighed(records, experiment(), [VARIANT, allow]).data["verdict"] == "worse"
 
 
-def test_another_target_is_refused_unless_it_is_the_arm(records):
+def test_another_target_is_refused_unless_it_is_the_variant(records):
     for i, record in enumerate(records):
         record["target"] = {"url": f"http://10.0.0.{i % 2}", "simulated": False}
 
@@ -217,7 +217,7 @@ def test_another_target_is_refused_unless_it_is_the_arm(records):
         "target.called: http://10.0.0.0 in A, http://10.0.0.1 in B"
         in (weighed(records, experiment()).data["against"][0])
     )
-    assert weighed(records, experiment(), [ARM, "target"]).exit_code == 1
+    assert weighed(records, experiment(), [VARIANT, "target"]).exit_code == 1
 
 
 def test_ports_of_simulated_endpoints_and_labels_may_differ(records):
@@ -235,26 +235,28 @@ def test_a_number_is_the_same_however_it_is_written(records):
     assert weighed(records, experiment()).data["verdict"] == "worse"
 
 
-def test_the_arm_must_be_named(records):
+def test_the_variant_must_be_named(records):
     refused = weighed(records, experiment(), [])
 
     assert refused.exit_code == 3
-    assert refused.data["against"] == [f"{ARM}: off in A, fixed in B. If that may differ: --allow {ARM}"]
+    assert refused.data["against"] == [
+        f"{VARIANT}: off in A, fixed in B. To allow this difference: --allow {VARIANT}"
+    ]
     assert weighed(records, experiment(), ["traffic.chat"]).exit_code == 1
 
 
-def test_an_arm_is_one_thing_throughout(records):
+def test_a_variant_is_the_same_in_all_runs(records):
     records[0], records[1] = records[1], records[0]
-    mixed = weighed(records, experiment(), [ARM, "seed"])
+    mixed = weighed(records, experiment(), [VARIANT, "seed"])
 
     assert mixed.exit_code == 3
-    assert "an arm must be one thing throughout" in mixed.data["against"][0]
+    assert "a variant must be the same in all its runs" in mixed.data["against"][0]
 
 
-def test_a_rehearsal_is_never_compared_with_a_real_run(records):
+def test_a_dry_run_is_never_compared_with_a_real_run(records):
     records[0]["dry_run"] = True
 
-    assert "some runs are rehearsals" in weighed(records, experiment()).data["against"][0]
+    assert "some runs are dry runs" in weighed(records, experiment()).data["against"][0]
 
 
 def test_a_block_holds_the_figures_of_its_run(two):
@@ -290,13 +292,13 @@ def test_wrong_arguments_are_told(two, synthetic, tmp_path):
 
 
 def test_the_command_prints_three_forms_and_exits(two):
-    asked = ["compare", *map(str, two[0]), "--allow", ARM]
+    asked = ["compare", *map(str, two[0]), "--allow", VARIANT]
     text, tables, tree = (
         CliRunner().invoke(cli, [*asked, *more]) for more in ([], ["--markdown"], ["--json"])
     )
 
     assert [made.exit_code for made in (text, tables, tree)] == [3, 3, 3]
-    assert text.output.startswith("NOT COMPARABLE AS AN EXPERIMENT\n")
+    assert text.output.startswith("NOT COMPARABLE\n")
     assert "| TTFT since scheduled p50 |" in tables.output
     assert json.loads(tree.output)["exit_code"] == 3
     assert isinstance(CliRunner().invoke(cli, [*asked, "--json", "--markdown"]).exception, UsageError)
@@ -311,10 +313,10 @@ def test_text_is_narrow_and_names_every_pair_in_markdown(records):
     assert [f"run-{i}b" in tables for i in range(PAIRS)] == [True] * PAIRS
 
 
-def test_what_a_run_says_of_itself_stays_text(records):
+def test_text_of_a_run_stays_text(records):
     for i, record in enumerate(records):
         record["versions"] = {"t": "<script>x</script>\x1b[31m|`a`" if i % 2 else "1"}
-    data = weighed(records, experiment(), [ARM, "versions"]).data
+    data = weighed(records, experiment(), [VARIANT, "versions"]).data
 
     assert "script" in markdown(data)
     assert "<script" not in markdown(data)
@@ -327,13 +329,13 @@ def test_what_a_run_says_of_itself_stays_text(records):
         (0.06, 0.10, 0.01, "worse"),
         (0.06, 0.10, 0.06, "inconclusive"),
         (0.04, 0.10, 0.01, "inconclusive"),
-        (-0.04, 0.04, 0.9, "no difference worth naming"),
-        (0.01, 0.04, 0.01, "no difference worth naming"),
+        (-0.04, 0.04, 0.9, "no difference"),
+        (0.01, 0.04, 0.01, "no difference"),
         (-0.10, 0.04, 0.9, "no worse"),
         (-0.10, -0.06, 0.01, "better"),
         (-0.10, -0.06, 0.06, "no worse"),
         (None, None, 0.5, "inconclusive"),
     ],
 )
-def test_the_word_is_decided_on_the_interval(low, high, p, word):
+def test_the_verdict_is_decided_on_the_interval(low, high, p, word):
     assert judge(Flips(20, 0.0, low, high, p), p, 0.05)[0] == word

@@ -124,7 +124,7 @@ def test_a_rehearsal_is_never_called_anything_else(mixed, tmp_path):
         in report.markdown.read_text()
     )
     assert '<h2 id="verdict">VALID dry run</h2>' in report.html.read_text()
-    verdicts = {gate["gate"]: gate["verdict"] for gate in report.data["gates"]}
+    verdicts = {check["check"]: check["verdict"] for check in report.data["checks"]}
     assert verdicts["client_delay"] == verdicts["clock_offset"] == "not applicable"
     assert verdicts["conservation"] == "passed"
 

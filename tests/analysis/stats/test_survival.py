@@ -63,7 +63,7 @@ def test_users_who_leave_do_not_make_the_target_look_fast(mixed, tmp_path):
         else:
             run.request(i * 100, [gone], ended="cancelled")
     report = make([run.write(tmp_path / "run")], tmp_path)
-    found = {one["metric"]: one for one in report.data["uncut"]}
+    found = {one["metric"]: one for one in report.data["survival_quantiles"]}
     ttft, e2e = found["ttft_sched"], found["e2e_sched"]
 
     assert ttft["cut"] < e2e["cut"]
@@ -74,4 +74,4 @@ def test_users_who_leave_do_not_make_the_target_look_fast(mixed, tmp_path):
 
 
 def test_without_cuts_nothing_is_said_of_them(made):
-    assert made(n=200).data["uncut"] == []
+    assert made(n=200).data["survival_quantiles"] == []

@@ -16,9 +16,9 @@ from tailgauge_analysis.sections.load.slopes import IN_FLIGHT, UNCACHED, regress
 from tailgauge_analysis.sections.rate_limits import section
 from tailgauge_analysis.sections.rate_limits.costs import Costs
 from tailgauge_analysis.sections.rate_limits.estimates import HeaderReadings, level_series
-from tailgauge_analysis.verdict.clocks import Clocks, calls_between, clocks, plainly, sentence
-from tailgauge_analysis.verdict.conservation import presence
-from tailgauge_analysis.verdict.timestamps import truth
+from tailgauge_analysis.verdict.clocks import Clocks, calls_between, clocks, sentence, to_json
+from tailgauge_analysis.verdict.conservation import in_flight
+from tailgauge_analysis.verdict.timestamps import compare_server_log
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -39,12 +39,10 @@ def test_two_workers_compare_within_both_errors_and_one_with_the_target_within_i
 
     assert (found.between_ns, found.to_target_ns, found.unknown) == (40_200_000, 40_000_000, ())
     assert calls_between(frames, found) == pytest.approx(50 * 0.0402, rel=0.05)
-    assert truth(frames).within_ms == 40.0
-    told = plainly(found, 2.01)
+    assert compare_server_log(frames).within_ms == 40.0
+    told = to_json(found, 2.01)
     assert (told["between_ms"], told["to_target_ms"]) == (40.2, 40.0)
-    assert (
-        "compare within ± 40.2 ms, and calls in flight over all of them are known to ± 2" in told["sentence"]
-    )
+    assert "compare within ± 40.2 ms, attempts in flight over all workers within ± 2" in told["sentence"]
 
 
 def test_one_worker_and_workers_on_the_master_s_clock_have_nothing_between(write):
@@ -62,16 +60,16 @@ def test_a_clock_that_was_never_compared_is_named(write):
     found = clocks(load([folder]))
 
     assert found.unknown == (1,)
-    assert "The clock of worker 1 was never compared with the master's" in sentence(found, 0.0)
+    assert "The clock offset of worker 1 is unknown" in sentence(found, 0.0)
 
 
 def test_in_flight_is_counted_within_one_worker_so_that_no_offset_is_between(write):
     """Offsets wrong by seconds move both counts alike: this check needs no wider tolerance."""
     folder = write(n=60, rate_per_s=20, ttft_ms=900.0)
-    right = presence(load([folder]))
+    right = in_flight(load([folder]))
     entry(folder, 1, offset_ns=-5_000_000_000 + 3 * S)
 
-    assert presence(load([folder])) == right
+    assert in_flight(load([folder])) == right
 
 
 # --- which of two workers' calls came first -----------------------------------------------------------------------

@@ -28,7 +28,7 @@ def test_rows_that_no_part_holds_are_counted(write):
     c = conservation(load([folder]))
 
     assert c.missing_rows == 1000
-    assert "worker 0 wrote 2,000 rows of chunks, its parts hold 1,000" in c.broken
+    assert "worker 0 wrote 2,000 rows of chunks, its parts have 1,000" in c.broken
 
 
 def test_missing_chunks_are_seen_without_any_record(write):
@@ -58,7 +58,7 @@ def test_the_masters_count_must_equal_the_rows(write):
     run["conservation"]["ended"]["ok"] = 90
     (folder / "run.json").write_text(json.dumps(run))
 
-    assert conservation(load([folder])).broken == ("ok: the master counted 90, the rows say 100",)
+    assert conservation(load([folder])).broken == ("ok: the master counted 90, the rows have 100",)
 
 
 def test_without_run_json_the_workers_are_believed(write):

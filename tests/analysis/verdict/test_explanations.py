@@ -50,21 +50,21 @@ def lag(lag_ms, **more):
         ({"cpu_share": at(3, 0.6, 0.2), "core_wait_ns": at(3, 310 * MS)}, "was at 60% of a core and waited for one 31% of the time from 00:02 to 00:03: use 2 workers"),
         ({"cpu_share": at(3, 0.96, 0.2)}, "was at 96% of its core from 00:02 to 00:03: use 2 workers"),
         (lag(5.0), None),
-        (lag(20.0, cpu_share=0.3), "had its event loop up to 20.0 ms late (at 00:03), above 5 ms in 1 of 4 seconds"),
-        (lag(80.0, cpu_share=0.3), "above 5 ms in 1 of 4 seconds; its core was at 30.0% then: something in it waits without giving way"),
+        (lag(20.0, cpu_share=0.3), "had an event loop up to 20.0 ms late (at 00:03), above 5 ms in 1 of 4 seconds"),
+        (lag(80.0, cpu_share=0.3), "above 5 ms in 1 of 4 seconds; its core was at 30.0% then, so the event loop was blocked"),
         (lag(80.0, cpu_share=0.8), "above 5 ms in 1 of 4 seconds"),
-        (lag(80.0, core_wait_ns=41 * MS), "it waited 41.0 ms of that second for a core: other processes have it"),
-        (lag(80.0, core_wait_ns=40 * MS), "something in it waits without giving way"),
-        (lag(80.0, gc_pause_ns=41 * MS), "Python's garbage collector took that long"),
+        (lag(80.0, core_wait_ns=41 * MS), "it waited 41.0 ms of that second for a core that other processes used"),
+        (lag(80.0, core_wait_ns=40 * MS), "the event loop was blocked"),
+        (lag(80.0, gc_pause_ns=41 * MS), "(Python's garbage collector)"),
         ({"gc_pause_ns": at(4, 50 * MS)}, None),
         ({"gc_pause_ns": at(4, 51 * MS)}, "spent up to 51.0 ms of a second in Python's garbage collector"),
         ({"pool_waits": from_on(4, 7), "pool_wait_max_ns": at(4, 5 * MS)}, None),
-        ({"pool_waits": from_on(4, 7), "pool_wait_max_ns": at(4, 6 * MS)}, "opened connections on 7 calls, which waited up to 6.00 ms for it (at 00:04): open them before with target.preopened"),
+        ({"pool_waits": from_on(4, 7), "pool_wait_max_ns": at(4, 6 * MS)}, "opened connections for 7 attempts, which waited up to 6.00 ms (at 00:04): open them before the run with target.preopened"),
         ({"pool_waits": from_on(1, 7), "pool_wait_max_ns": at(1, 60 * MS)}, None),  # before the steady stage
         ({"reads": from_on(3, 1000), "retransmits": from_on(3, 1)}, None),
-        ({"reads": from_on(3, 1000), "retransmits": from_on(3, 1), "out_of_order": from_on(4, 2)}, "saw the network lose packets: 1 segment sent again, 2 packets out of order"),
+        ({"reads": from_on(3, 1000), "retransmits": from_on(3, 1), "out_of_order": from_on(4, 2)}, "lost packets on the network: 1 segment retransmitted, 2 packets out of order"),
         ({"rss_bytes": from_on(4, 500_000_000)}, None),
-        ({"rss_bytes": from_on(4, 600_000_000)}, "grew by 600 MB of memory over the stage"),
+        ({"rss_bytes": from_on(4, 600_000_000)}, "used 600 MB more memory at the end of the stage"),
     ],
 )  # fmt: skip
 def test_what_was_hard_is_told(told, health, said):
@@ -85,8 +85,8 @@ def test_a_worker_that_froze_blames_no_plug_in(told, silent, froze):
     since, until = silent
     sentences = told(silent=[{"from_s": since, "to_s": until}], **lag(2400.0))
 
-    assert ("the process was stopped, or its whole machine" in sentences[0]) == froze
-    assert ("waits without giving way" in sentences[0]) != froze
+    assert ("the process or its machine was suspended" in sentences[0]) == froze
+    assert ("the event loop was blocked" in sentences[0]) != froze
 
 
 def test_a_late_loop_on_a_full_core_blames_no_plug_in(told):

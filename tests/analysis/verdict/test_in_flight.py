@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from tailgauge_analysis.verdict.conservation import presence
+from tailgauge_analysis.verdict.conservation import in_flight
 
 S = 1e9
 
@@ -20,7 +20,7 @@ def seen(live, ended_s=(1.5, 3.5, None)):
         "worker": 0, "at_ns": [0.8 * S, 1.8 * S, 2.8 * S, 3.8 * S, 4.8 * S], "in_flight": live, "receive_lag_max_ns": 0,
         "loop_lag_max_ns": 0,
     })  # fmt: skip
-    return presence(SimpleNamespace(attempts=attempts, health=health)).outside
+    return in_flight(SimpleNamespace(attempts=attempts, health=health)).outside
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tailgauge_analysis.report.page import html
 from tailgauge_analysis.report.terminal import summary
 from tailgauge_analysis.sections.findings import find
 from tailgauge_analysis.verdict import losses
-from tailgauge_analysis.verdict.checks import GATES
+from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.conservation import Conservation, conservation
 from tailgauge_analysis.verdict.verdict import Reason, reasons, worst
 
@@ -43,7 +43,7 @@ def lost(whole, losing, tmp_path):
 
 @dataclass
 class Judged:
-    """What the gates that look at losses see."""
+    """What the checks that look at losses see."""
 
     frames: Frames
     conservation: Conservation
@@ -51,18 +51,18 @@ class Judged:
 
     @property
     def explanations(self):
-        return list(losses.explained(self.conservation.workers))
+        return list(losses.explanations(self.conservation.workers))
 
 
 ASKED = {"finished", "parts", "lost", "written", "conservation", "unique"}
 
 
 def judged(*folders):
-    """Verdict, failed gates and evidence, by these gates alone: the others cost a second each time."""
+    """Verdict, failed checks and evidence, by these checks alone: the others cost a second each time."""
     frames = load(folders)
     found = Judged(frames, conservation(frames), [])
-    found.reasons = reasons([gate for gate in GATES if gate.name in ASKED], found)
-    return worst(found.reasons), [reason.gate for reason in found.reasons], found
+    found.reasons = reasons([check for check in CHECKS if check.name in ASKED], found)
+    return worst(found.reasons), [reason.check for reason in found.reasons], found
 
 
 def books(c):
@@ -72,12 +72,12 @@ def books(c):
 
 def test_a_lost_worker_is_named_with_its_seconds(lost):
     home, _, (n, since, until) = lost()
-    word, gates, found = judged(home)
+    word, checks, found = judged(home)
 
-    assert (word, gates) == (INVALID, ["lost"])
+    assert (word, checks) == (INVALID, ["lost"])
     assert n == 40
     assert found.reasons[0].text == (
-        f"Missing: worker 1 was lost at 9 s; 40 requests due between {since:.1f} and {until:.1f} s left no row."
+        f"Missing: worker 1 was lost at 9 s; 40 requests due between {since:.1f} and {until:.1f} s have no row."
     )
     assert "tailgauge report RUN_DIR WORKER_DIR" in found.reasons[0].advice
     assert books(found.conservation) == (40, 0, 0)
@@ -86,13 +86,13 @@ def test_a_lost_worker_is_named_with_its_seconds(lost):
 def test_what_its_own_folder_has_is_found_and_nothing_is_broken_by_it(lost):
     home, own, _ = lost()
     for folders in ((home, own), (own, home)):
-        word, gates, found = judged(*folders)
+        word, checks, found = judged(*folders)
         c = found.conservation
 
         assert books(c) == (0, 40, 0)
         assert (c.broken, c.duplicates, c.missing_rows) == ((), 0, 0)
-        assert (word, gates) == (DEGRADED, ["lost"])  # it was killed: it never said that this is all
-        assert "Worker 1 was lost and left no last word" in found.reasons[0].text
+        assert (word, checks) == (DEGRADED, ["lost"])  # it was killed: it never said that this is all
+        assert "Worker 1 was lost without a final report" in found.reasons[0].text
 
 
 def test_what_is_in_neither_folder_stays_lost(lost):
@@ -103,20 +103,18 @@ def test_what_is_in_neither_folder_stays_lost(lost):
     assert word == INVALID
     assert books(found.conservation) == (20, 20, 0)
     assert "20 requests due" in found.reasons[0].text
-    assert "left no row, 20 more are in its own folder" in found.reasons[0].text
+    assert "have no row (20 more are in the worker's folder)" in found.reasons[0].text
     assert found.reasons[0].advice.startswith("See the worker's log")
     assert [m.requests for m in found.conservation.workers[1].missing] == [20]
 
 
 def test_a_lost_worker_that_ended_by_itself_is_believed(lost):
     home, own, _ = lost(ended=True)
-    word, gates, found = judged(home, own)
+    word, checks, found = judged(home, own)
 
-    assert (word, gates) == (VALID, [])
+    assert (word, checks) == (VALID, [])
     assert books(found.conservation) == (0, 40, 0)
-    assert found.explanations == [
-        "worker 1 was lost to the master, ended by itself, and all that it wrote is here"
-    ]
+    assert found.explanations == ["worker 1 lost the master and ended by itself; all its rows are here"]
 
 
 def test_what_such_a_worker_held_and_did_not_send_is_not_reached(lost):
@@ -126,11 +124,11 @@ def test_what_such_a_worker_held_and_did_not_send_is_not_reached(lost):
     record = json.loads((own / "workers" / "1.json").read_text())
     record["rows"] |= {"requests": 60, "attempts": 60, "chunks": 120}
     (own / "workers" / "1.json").write_text(json.dumps(record))
-    word, gates, found = judged(home, own)
+    word, checks, found = judged(home, own)
 
     assert books(found.conservation) == (0, 20, 20)
-    assert (word, gates) == (DEGRADED, ["lost"])
-    assert "20 requests that it held were not sent" in found.reasons[0].text
+    assert (word, checks) == (DEGRADED, ["lost"])
+    assert "20 requests it held were not sent" in found.reasons[0].text
 
 
 def test_the_rest_of_a_worker_that_says_it_wrote_more_is_lost(lost):
@@ -140,7 +138,7 @@ def test_the_rest_of_a_worker_that_says_it_wrote_more_is_lost(lost):
 
     assert word == INVALID
     assert found.conservation.lost == 20
-    assert "worker 1 wrote 80 rows of requests, its parts hold 60" in found.conservation.broken
+    assert "worker 1 wrote 80 rows of requests, its parts have 60" in found.conservation.broken
 
 
 def test_rows_that_came_after_run_json_was_closed_count_too(lost):
@@ -184,12 +182,12 @@ def test_a_silence_with_nothing_missing_and_a_late_joiner_are_explanations(whole
     folder = whole
     told(folder, 1, silent=[{"from_s": 4.2, "to_s": 14.4}], missing=[])
     told(folder, 2, late_s=6.0)
-    word, gates, found = judged(folder)
+    word, checks, found = judged(folder)
 
-    assert (word, gates) == (VALID, [])
+    assert (word, checks) == (VALID, [])
     assert found.explanations == [
-        "worker 1 was not heard of from 00:04 to 00:14 (10.2 s) and came back; nothing that it held is missing",
-        "worker 2 joined at 00:06 and took a share of what was handed out from then on",
+        "worker 1 was silent from 00:04 to 00:14 (10.2 s); none of its requests is missing",
+        "worker 2 joined at 00:06 and got a share of the load from then on",
     ]
     assert [losses.kept(one) for one in found.conservation.workers] == [
         [],
@@ -207,10 +205,10 @@ def test_a_share_that_was_left_out_is_less_than_was_planned(whole, losing):
 
     losing.change(folder, left_out)
     told(folder, 1, silent=[{"from_s": 4.2, "to_s": 14.4}])
-    word, gates, found = judged(folder)
+    word, checks, found = judged(folder)
 
-    assert (word, gates) == (DEGRADED, ["lost"])
-    assert "30 requests of its share were left out, as limits.lost_share asks" in found.reasons[0].text
+    assert (word, checks) == (DEGRADED, ["lost"])
+    assert "30 requests of its share were left out (limits.lost_share)" in found.reasons[0].text
 
 
 def test_rows_that_could_not_be_written_are_counted_and_make_a_run_invalid(whole):
@@ -221,16 +219,16 @@ def test_rows_that_could_not_be_written_are_counted_and_make_a_run_invalid(whole
     unwritten = {"requests": 20, "chunks": 40}
     rows = {"requests": 60, "attempts": 80, "chunks": 120}
     told(folder, 1, state="failed", why="disk full", rows=rows, unwritten=unwritten)
-    word, gates, found = judged(folder)
+    word, checks, found = judged(folder)
 
     assert word == INVALID
-    assert {"lost", "written"} <= set(gates)
-    assert "conservation" not in gates
-    said = {reason.gate: reason.text for reason in found.reasons}
+    assert {"lost", "written"} <= set(checks)
+    assert "conservation" not in checks
+    said = {reason.check: reason.text for reason in found.reasons}
     assert said["written"] == (
-        "Rows that worker 1 recorded could not be written: 40 of chunks and 20 of requests (disk full)."
+        "Rows recorded by worker 1 could not be written: 40 of chunks and 20 of requests (disk full)."
     )
-    assert said["lost"].startswith("Missing: worker 1 (disk full) did not finish; 20 requests left no row")
+    assert said["lost"].startswith("Missing: worker 1 (disk full) did not finish; 20 requests have no row")
     assert found.conservation.unwritten == unwritten
 
 
@@ -242,7 +240,7 @@ def test_many_lost_workers_are_told_in_one_sentence(write):
         (folder / "workers" / f"{number}.json").unlink()
     text = judged(folder)[2].reasons[0].text
 
-    assert "worker 5 was lost at 5 s; 5 requests due at 5.0 s left no row. Worker 4 was" in text
+    assert "worker 5 was lost at 5 s; 5 requests due at 5.0 s have no row. Worker 4 was" in text
     assert text.endswith("2 more workers left 3 requests without a row.")
 
 
@@ -251,9 +249,9 @@ def test_many_lost_workers_are_told_in_one_sentence(write):
 
 def test_worker_folders_alone_make_one_report(whole, losing, tmp_path):
     folders = losing.orphan(whole, tmp_path / "apart")
-    word, gates, found = judged(*folders)
+    word, checks, found = judged(*folders)
 
-    assert (word, gates) == (DEGRADED, ["finished"])
+    assert (word, checks) == (DEGRADED, ["finished"])
     assert "rebuilt from the records of 3 workers (0, 1 and 2)" in found.reasons[0].text
     assert "requests that were not leased to them are unknown" in found.reasons[0].text
     assert books(found.conservation) == (0, 0, 0)
@@ -268,13 +266,15 @@ def test_a_killed_worker_is_taken_at_its_last_second_of_health(whole, losing, tm
     record = folders[1] / "workers" / "1.json"
     early = {"state": "running", "counts": {"leased": 0}, "rows": {"requests": 1}}
     record.write_text(json.dumps(json.loads(record.read_text()) | early))
-    word, gates, found = judged(*folders)
+    word, checks, found = judged(*folders)
     c = found.conservation
 
-    assert (word, gates) == (INVALID, ["lost", "finished"])
+    assert (word, checks) == (INVALID, ["lost", "finished"])
     assert c.broken == ()
     assert books(c) == (20, 0, 0)
-    assert found.reasons[0].text.startswith("Missing: worker 1 left no last word; 20 requests left no row.")
+    assert found.reasons[0].text.startswith(
+        "Missing: worker 1 left no final report; 20 requests have no row."
+    )
     (stretch,) = c.unseen
     assert (stretch.requests, stretch.from_s, stretch.to_s) == (
         20,
@@ -295,16 +295,16 @@ def test_what_was_handed_out_for_after_the_last_row_was_due_later(whole, losing,
 
     assert found.conservation.lost == 60
     assert [(s.to_s, s.requests) for s in found.conservation.unseen] == [(None, 60)]
-    assert "What left no row was due from 14.9 s on." in found.reasons[0].text
+    assert "Requests without a row were due from 14.9 s on." in found.reasons[0].text
 
 
 def test_a_worker_whose_folder_is_not_given_is_named(whole, losing, tmp_path):
     first, _, third = losing.orphan(whole, tmp_path / "apart")
-    word, gates, found = judged(first, third)
+    word, checks, found = judged(first, third)
 
-    assert (word, gates) == (INVALID, ["lost", "finished"])
-    assert "of worker 1 nothing is here, neither a record nor a row" in found.reasons[0].text
-    assert "80 scheduled requests due between 0.1 and 19.8 s left no row" in found.reasons[0].text
+    assert (word, checks) == (INVALID, ["lost", "finished"])
+    assert "worker 1 has neither a record nor rows here" in found.reasons[0].text
+    assert "80 scheduled requests due between 0.1 and 19.8 s have no row" in found.reasons[0].text
     assert "WORKER_DIR" in found.reasons[0].advice
 
 
@@ -317,11 +317,11 @@ def test_a_dead_master_s_plan_still_says_how_many_there_were(whole, losing, tmp_
         part.unlink()
     for record in home.glob("workers/*"):
         record.unlink()
-    word, gates, found = judged(home, *folders)
+    word, checks, found = judged(home, *folders)
 
-    assert (word, gates) == (DEGRADED, ["finished"])
+    assert (word, checks) == (DEGRADED, ["finished"])
     assert books(found.conservation) == (0, 0, 60)
-    assert "The run's master died before its workers had ended" in found.reasons[0].text
+    assert "The master died before its workers ended" in found.reasons[0].text
     assert "60 requests were not reached" in found.reasons[0].text
 
 

@@ -3,9 +3,9 @@
 from tailgauge.protocol_violations import VIOLATIONS
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.sections.findings import find
-from tailgauge_analysis.verdict.checks import breaches
+from tailgauge_analysis.verdict.checks import violations
 
-OTHERS = {  # failures that are no breach
+OTHERS = {  # failures that are no violation
     "overloaded_error": "stream_error", "not_json": "client_error", "no_end_mark": "truncated", None: "timeout",
     "said malformed_event": "server_error", "tcp": "connect_error",
 }  # fmt: skip
@@ -17,9 +17,9 @@ def test_every_kind_is_counted_and_other_failures_are_not(mixed, tmp_path):
         [*((kind, "stream_error") for kind in VIOLATIONS), *OTHERS.items()]
     ):
         run.request(100 * number, [{"ended": ended, "error_type": kind}], ended=ended)
-    found, of = breaches(load([run.write(tmp_path / "run")]))
+    found, of = violations(load([run.write(tmp_path / "run")]))
 
-    assert sorted(found) == sorted((words, 1) for words in VIOLATIONS.values())
+    assert sorted(found) == sorted((text, 1) for text in VIOLATIONS.values())
     assert of == len(VIOLATIONS) + len(OTHERS)
 
 
@@ -29,20 +29,20 @@ def test_the_verdict_names_the_first_three_kinds(mixed, tmp_path):
     for number, kind in enumerate(kinds):
         run.request(100 * number, [{"ended": "stream_error", "error_type": kind}], ended="stream_error")
     run.request(5000, [{"first": 100}])
-    (said,) = [one for one in find(load([run.write(tmp_path / "run")])).reasons if one.gate == "protocol"]
+    (said,) = [one for one in find(load([run.write(tmp_path / "run")])).reasons if one.check == "protocol"]
 
     assert said.verdict == "DEGRADED"
     assert said.text == (
         "The target broke its protocol in 14 of 15 attempts: compressed although identity was asked for (5), "
-        "a broken chunked framing (4), too large to be held (3), of 2 other kinds (2)."
+        "a broken chunked framing (4), too large to be held (3), 2 other kinds (2)."
     )
 
 
-def test_what_went_on_to_its_deadline_far_beyond_what_was_asked_for_is_told(mixed, tmp_path):
+def test_what_went_on_to_its_deadline_far_beyond_the_request_is_named(mixed, tmp_path):
     run = mixed()
     for number, chunks in enumerate((40, 200, 250, 251, 400)):
         attempt = {"first": 100, "chunks": chunks, "ended": "timeout"}
         run.request(100 * number, [attempt], ended="timeout", asked_output_tokens=50)
     frames = load([run.write(tmp_path / "run")])
 
-    assert breaches(frames) == ([("no end at the deadline, far beyond what was asked for", 2)], 5)
+    assert violations(frames) == ([("no end at the deadline, far beyond the requested tokens", 2)], 5)

@@ -76,7 +76,7 @@ def test_seconds_in_a_row_are_one_spell_with_its_worst_lag(seconds):
 
     assert [(s.worker, s.from_s, s.to_s, s.worst_ms) for s in spells[:2]] == [(0, 4, 6, 120), (0, 8, 9, 80)]
     assert [s.worker for s in spells] == [0, 0, 1, 1]
-    assert spells[0].said == "its event loop was late"
+    assert spells[0].cause == "event loop late"
 
 
 def test_first_chunks_that_it_blurred_are_left_out_beside_the_headline(write):
@@ -93,7 +93,7 @@ def test_first_chunks_that_it_blurred_are_left_out_beside_the_headline(write):
         next(r for r in said["latency"] if r["metric"] == "ttft_sched")["n"] == 949
     )  # nobody is left out of it
     assert [one["left_out"] for one in said["bad_seconds"]["figures"]] == [1, 0]
-    assert "The client stood still for more than 50 ms in 5.3% of its 38 seconds" in markdown(said)
+    assert "Workers were stalled for more than 50 ms in 5.3% of 38 seconds" in markdown(said)
 
 
 def test_a_run_without_bad_seconds_says_nothing_of_them(write):
@@ -102,7 +102,7 @@ def test_a_run_without_bad_seconds_says_nothing_of_them(write):
 
     assert result.bad_seconds == []
     assert (said["bad_seconds"]["bad"], said["bad_seconds"]["figures"]) == (0.0, [])
-    assert "stood still" not in markdown(said)
+    assert "were stalled" not in markdown(said)
 
 
 def stage(gaps_ms, *, last_is_interval=(), worker=0):

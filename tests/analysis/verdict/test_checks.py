@@ -1,4 +1,4 @@
-"""Each gate on a run that just fails it, and the verdict."""
+"""Each check on a run that just fails it, and the verdict."""
 
 import json
 
@@ -9,12 +9,12 @@ from tailgauge.errors import Exit
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.sections.findings import find
-from tailgauge_analysis.verdict.checks import GATES
+from tailgauge_analysis.verdict.checks import CHECKS
 
 
 def judged(folder):
     found = find(load([folder]))
-    return found.verdict, [reason.gate for reason in found.reasons], found
+    return found.verdict, [reason.check for reason in found.reasons], found
 
 
 def test_a_sound_run_is_valid(write):
@@ -26,7 +26,7 @@ LATE = np.where(np.arange(N) % 50 == 0, 9.0, 0.1)
 
 
 @pytest.mark.parametrize(
-    ("gate", "verdict", "changes"),
+    ("check", "verdict", "changes"),
     [
         ("finished", DEGRADED, {"state": "interrupted", "not_reached": 50}),
         ("finished", DEGRADED, {"state": "guarded", "not_reached": 50}),
@@ -45,10 +45,10 @@ LATE = np.where(np.arange(N) % 50 == 0, 9.0, 0.1)
         ("clock_step", DEGRADED, {"clock_step_ns": -1_000_001}),
     ],
 )
-def test_a_gate_fails_alone_and_says_why(write, gate, verdict, changes):
-    word, gates, found = judged(write(n=N, **changes))
+def test_a_check_fails_alone_and_says_why(write, check, verdict, changes):
+    word, checks, found = judged(write(n=N, **changes))
 
-    assert (word, gates) == (verdict, [gate])
+    assert (word, checks) == (verdict, [check])
     assert found.reasons[0].text.endswith(".")
     assert found.reasons[0].advice.endswith(".")
 
@@ -97,10 +97,10 @@ def test_attempts_that_left_no_row_are_missed_by_the_live_count(write):
 def test_damaged_parts_make_a_run_invalid(write):
     folder = write(n=N)
     (folder / "requests" / "part-0-0.parquet").write_bytes(b"PAR1")
-    word, gates, found = judged(folder)
+    word, checks, found = judged(folder)
 
     assert word == INVALID
-    assert gates == ["parts", "lost", "conservation"]
+    assert checks == ["parts", "lost", "conservation"]
     assert found.exit_code == Exit.INVALID
 
 
@@ -118,18 +118,18 @@ def test_a_lost_worker_makes_a_run_invalid(write):
     run["workers"][1]["state"] = "lost"
     (folder / "run.json").write_text(json.dumps(run))
     (folder / "workers" / "1.json").unlink()
-    word, gates, found = judged(folder)
+    word, checks, found = judged(folder)
 
-    assert (word, gates) == (INVALID, ["lost"])
+    assert (word, checks) == (INVALID, ["lost"])
     assert "worker 1 did not finish" in found.reasons[0].text
 
 
 def test_a_run_without_master_is_degraded_and_rebuilt(write):
     folder = write(n=N)
     (folder / "run.json").unlink()
-    word, gates, found = judged(folder)
+    word, checks, found = judged(folder)
 
-    assert (word, gates) == (DEGRADED, ["finished"])
+    assert (word, checks) == (DEGRADED, ["finished"])
     assert "rebuilt from the records of 2 workers" in found.reasons[0].text
 
 
@@ -160,10 +160,10 @@ def test_a_run_that_goes_on_is_not_measured_against_old_counts(write):
     (folder / "run.json").write_text(json.dumps(run | {"arrival": "closed"}))
     for part in (folder / "health").iterdir():
         part.unlink()
-    word, gates, found = judged(folder)
+    word, checks, found = judged(folder)
 
-    assert (word, gates) == (INVALID, ["conservation", "finished"])
-    assert "Nothing says how many requests were scheduled" in found.reasons[0].text
+    assert (word, checks) == (INVALID, ["conservation", "finished"])
+    assert "The number of scheduled requests is unknown" in found.reasons[0].text
 
 
 def test_the_endpoints_log_may_be_damaged(write):
@@ -183,5 +183,5 @@ def test_a_busy_worker_is_the_explanation(write):
     )
 
 
-def test_gates_have_one_name_each():
-    assert len({gate.name for gate in GATES}) == len(GATES)
+def test_checks_have_one_name_each():
+    assert len({check.name for check in CHECKS}) == len(CHECKS)

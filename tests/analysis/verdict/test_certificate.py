@@ -56,8 +56,8 @@ def test_a_run_within_the_certified_rate_says_its_error_and_is_valid(write):
     assert findings.verdict == "VALID"
     assert findings.explanations == []
     assert text.startswith(
-        "Undisturbed, this machine measures with an error of at most 0.011 ms (TTFT since sent) and 0.067 ms (chunk gaps) at p99, "
-        "up to 4,000 chunks/s a worker: certificate 20261121T154000Z-3fa9 of 2026-11-21. Here the busiest worker received "
+        "Certificate 20261121T154000Z-3fa9 of 2026-11-21: this machine's error is at most 0.011 ms (TTFT since sent) and "
+        "0.067 ms (chunk gaps) at p99, up to 4,000 chunks/s per worker. The busiest worker received "
     )
     assert text in markdown.markdown(contents.contents(findings)).replace("\\", "")
 
@@ -67,18 +67,15 @@ def test_beyond_what_is_certified_is_explained_and_changes_no_verdict(write):
 
     assert findings.verdict == "VALID"
     assert len(findings.explanations) == 1
-    assert (
-        "more than the 200 for which this machine's error is certified: use more workers"
-        in findings.explanations[0]
-    )
+    assert "more than the certified 200: use more workers" in findings.explanations[0]
     assert text.endswith(", which is more.")
 
 
 def test_where_the_client_was_seen_to_fail_the_run_is_degraded(write):
     findings, _ = told(write(n=1000), {**CITED, "holds_to_per_s": 200.0, "failed_at_per_s": 400.0})
 
-    assert [(reason.gate, reason.verdict) for reason in findings.reasons] == [("certificate", "DEGRADED")]
-    assert "its times were wrong at 400 chunks/s, and right up to 200" in findings.reasons[0].text
+    assert [(reason.check, reason.verdict) for reason in findings.reasons] == [("certificate", "DEGRADED")]
+    assert "times were right up to 200 and wrong at 400 chunks/s" in findings.reasons[0].text
     assert findings.reasons[0].advice.startswith("Use 3 times as many workers")
     assert findings.explanations == []
 
@@ -96,24 +93,24 @@ def test_just_below_where_it_failed_is_not_degraded(write):
 @pytest.mark.parametrize(
     ("cited", "said"),
     [
-        (None, "run.json says nothing of one"),
-        ({}, "run.json says nothing of one"),
+        (None, "run.json names none"),
+        ({}, "run.json names none"),
         (
             {"id": None, "why": "it is stale: made on 2026-01-01, more than 30 days ago"},
             "it is stale: made on 2026-01-01",
         ),
-        ({**CITED, "host": "host-b"}, "worker 0, 1 ran on another machine than the one it is of"),
-        ({**CITED, "ttft_spread_ms": "small"}, "what run.json says of it is not whole"),
-        ({**CITED, "holds_to_per_s": True}, "what run.json says of it is not whole"),
-        ([1], "run.json says nothing of one"),
+        ({**CITED, "host": "host-b"}, "worker 0, 1 ran on another machine"),
+        ({**CITED, "ttft_spread_ms": "small"}, "its entry in run.json is incomplete"),
+        ({**CITED, "holds_to_per_s": True}, "its entry in run.json is incomplete"),
+        ([1], "run.json names none"),
     ],
 )
 def test_a_run_without_one_says_why_and_what_to_do_and_is_judged_as_before(write, cited, said):
     findings, text = told(write(n=1000), cited)
 
     assert findings.verdict == "VALID"
-    assert text.startswith(f"No certificate of this machine's own error is cited: {said}")
-    assert text.endswith("`tailgauge calibrate` makes one.")
+    assert text.startswith(f"This machine's own error is not certified: {said}")
+    assert text.endswith("Run `tailgauge calibrate`.")
 
 
 def test_nothing_foreign_is_judged_by_it(write):

@@ -1,4 +1,4 @@
-"""Each gate of the client from both sides of its bound, and what it says to do."""
+"""Each check of the client from both sides of its bound, and what it says to do."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.sections.findings import evidence_of
-from tailgauge_analysis.verdict.checks import GATES
+from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.verdict import reasons, worst
 
 N = 1000  # 20 s on two workers, from 1 s on steady: 38 seconds of workers, 950 requests
@@ -15,7 +15,7 @@ SECONDS = 21
 
 
 def judged(folder):
-    return reasons(GATES, evidence_of(load([folder])))
+    return reasons(CHECKS, evidence_of(load([folder])))
 
 
 def late(seconds, lag_ms=80.0):
@@ -34,7 +34,7 @@ def cpu(seconds, value):
 
 
 @pytest.mark.parametrize(
-    ("gate", "word", "changes"),
+    ("check", "word", "changes"),
     [
         ("pool_waits", VALID, {"pool_wait_ms": some(9, 30.0)}),
         ("pool_waits", DEGRADED, {"pool_wait_ms": some(10, 30.0)}),
@@ -55,12 +55,12 @@ def cpu(seconds, value):
         ("exact", DEGRADED, {"interval_every": 95}),  # 10
     ],
 )  # fmt: skip
-def test_a_gate_falls_at_its_bound(write, gate, word, changes):
+def test_a_check_falls_at_its_bound(write, check, word, changes):
     against = judged(write(n=N, chunks=1, **changes))
 
-    assert (worst(against), [reason.gate for reason in against]) == (
+    assert (worst(against), [reason.check for reason in against]) == (
         word,
-        [gate] if word != VALID else [],
+        [check] if word != VALID else [],
     )
     for reason in against:
         assert reason.text.endswith(".")
@@ -72,22 +72,22 @@ def test_bad_seconds_are_told_with_worker_time_and_lag(write):
     (reason,) = against
 
     assert reason.text == (
-        "The client stood still for more than 50 ms in 15.8% of its seconds (worker 0 from 00:01 to 00:04: its event loop "
-        "was late by up to 80.0 ms; worker 1 from 00:01 to 00:04: its event loop was late by up to 80.0 ms)."
+        "Workers were stalled for more than 50 ms in 15.8% of their seconds: worker 0 from 00:01 to 00:04, event loop late "
+        "by up to 80.0 ms; worker 1 from 00:01 to 00:04, event loop late by up to 80.0 ms."
     )
 
 
 @pytest.mark.parametrize(
     ("changes", "advice"),
     [
-        ({}, "The workers were prompt: look for a proxy that buffers the stream"),
-        (late(19), "The workers were prompt at most times: look for a proxy that buffers the stream"),
+        ({}, "The workers read promptly: look for a proxy that buffers the stream"),
+        (late(19), "The workers mostly read promptly: look for a proxy that buffers the stream"),
         (late(19) | {"read_lag_ms": 6.0}, "Use more workers"),
     ],
 )
 def test_what_came_in_one_piece_while_the_client_was_prompt_is_laid_to_the_way(write, changes, advice):
     against = judged(write(n=N, chunks=1, interval_every=1, **changes))
-    (exact,) = [reason for reason in against if reason.gate == "exact"]
+    (exact,) = [reason for reason in against if reason.check == "exact"]
 
     assert exact.advice.startswith(advice)
 
@@ -106,7 +106,7 @@ def test_what_was_dropped_counts_as_asked_for(write):
     drops = dict.fromkeys(range(0, N, 2), "client_drop")
     against = judged(write(n=N, chunks=1, ended=drops, cpu_share=0.96))
 
-    assert (against[0].verdict, against[0].gate) == (INVALID, "drops")
+    assert (against[0].verdict, against[0].check) == (INVALID, "drops")
     assert against[0].advice.startswith("Use 6 workers, on more machines")
 
 
@@ -125,12 +125,12 @@ def test_a_prompt_worker_sends_us_to_the_target_for_its_interval_stamps(write):
     )
     (reason,) = judged(folder)
 
-    assert "Most on worker 0: 2.0%." in reason.text
-    assert reason.advice.startswith("The workers were prompt: look for a proxy")
+    assert "Worst: worker 0 (2.0%)." in reason.text
+    assert reason.advice.startswith("The workers read promptly: look for a proxy")
 
 
 def test_a_rehearsal_has_no_client_to_ask(write):
     evidence = evidence_of(load([write(n=N, chunks=1, **late(19))]))
     evidence.frames.run["dry_run"] = True
 
-    assert reasons(GATES, evidence) == []
+    assert reasons(CHECKS, evidence) == []
