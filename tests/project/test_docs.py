@@ -16,7 +16,7 @@ from tailgauge.scenario.model import Scenario, Slo
 from tailgauge_analysis.metrics.metrics import METRICS
 from tailgauge_analysis.metrics.streams import DUE_EACH_MS, DUE_FIRST_MS, FLUID
 from tailgauge_analysis.stats.quantiles import BEYOND
-from tailgauge_analysis.verdict.checks import GATES
+from tailgauge_analysis.verdict.checks import CHECKS
 
 PROSE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "reports/README.md", "docs/**/*.md")
 
@@ -61,7 +61,7 @@ def test_every_column_is_documented(table, pages):
 
 def test_every_metric_and_gate_is_documented(pages):
     assert [m.name for m in METRICS if f"### `{m.name}`" not in pages["docs/metrics.md"]] == []
-    assert [g.name for g in GATES if f"| `{g.name}` |" not in pages["docs/metrics.md"]] == []
+    assert [g.name for g in CHECKS if f"| `{g.name}` |" not in pages["docs/metrics.md"]] == []
 
 
 def test_the_numbers_in_the_text_of_the_metrics_are_those_of_the_code(pages):
