@@ -303,7 +303,7 @@ def test_variants_of_one_run_are_reported_with_their_interference(three, tmp_pat
     assert "within the interval" in text
     assert "OUTSIDE" not in text
     assert "TTFT over control plain: p" in text
-    assert "; faster)" in text
+    assert ", faster)" in text
 
 
 def test_a_run_without_fan_outs_and_hedges_has_no_such_sections(made):
