@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, PASS
-from tailgauge_analysis.sections import phases
-from tailgauge_analysis.sections.presets import alerts
+from tailgauge_analysis.sections import alerts, phases
 from tailgauge_analysis.text.formatting import plain
 from tailgauge_analysis.text.json_values import Json
 
@@ -33,7 +32,7 @@ def brief(contents: Json) -> list[Line]:
         Line("slos", "Objectives", _objectives(contents["slos"])),
         Line("load", "Load", contents["diagnosis"]["sentence"]),
         Line("phases", "Time", phases.sentence(contents["phases"])),
-        Line("presets", "Uses", " ".join(_uses(contents))),
+        Line("presets", "Use cases", " ".join(_uses(contents))),
         Line("rate-limits", "Rate limits", (contents["rate_limits"] or {}).get("sentence", "")),
         Line("cache", "Prompt cache", (contents["cache"] or {}).get("sentence", "")),
         Line("fan-out", "Fan-out", " ".join(_sentences(contents["fan_out"], "tables"))),
@@ -58,7 +57,7 @@ def _objectives(slos: list[Json]) -> str:
 def _uses(contents: Json) -> Iterator[str]:
     if contents["presets"]:
         yield contents["presets"]["sentence"]
-    yield alerts.sentence(contents["alarms"])
+    yield alerts.sentence(contents["alerts"])
 
 
 def _sentences(told: Json | None, key: str) -> Iterator[str]:

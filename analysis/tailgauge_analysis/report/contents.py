@@ -26,7 +26,6 @@ from tailgauge_analysis.sections.findings import Findings
 from tailgauge_analysis.sections.headline import headline, remarks
 from tailgauge_analysis.sections.hedging import section as hedging
 from tailgauge_analysis.sections.load import diagnosis, slopes
-from tailgauge_analysis.sections.presets import alerts, matrix
 from tailgauge_analysis.sections.rate_limits import section as rate_limits
 from tailgauge_analysis.sections.traffic import Sent
 from tailgauge_analysis.stats.binomial import clopper_pearson
@@ -67,8 +66,8 @@ def contents(findings: Findings) -> Json:
         "diagnosis": _finite(diagnosis.plainly(findings.diagnosis)),
         "slopes": _finite(slopes.plainly(findings.slopes)),
         "crossover": alternating_blocks(run["scenario"], findings.of_target),
-        "presets": matrix.plainly(findings.presets, findings.beyond),
-        "alarms": alerts.plainly(findings.alarms),
+        "presets": findings.presets,
+        "alerts": [asdict(alert) for alert in findings.alerts],
         "definitions": definitions.plainly(findings.definitions),
         "survival_quantiles": [_survival(one, findings.beyond) for one in findings.survival_quantiles],
         "goodput": _finite(asdict(findings.goodput)) if findings.goodput else None,

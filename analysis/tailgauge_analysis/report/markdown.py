@@ -11,13 +11,12 @@ from tailgauge_analysis.compare import alternating
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES
 from tailgauge_analysis.report.brief import brief
 from tailgauge_analysis.report.page import at, meaning, shown, word
+from tailgauge_analysis.sections import alerts, use_cases
 from tailgauge_analysis.sections.cache import section as cache_section
 from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.hedging import section as hedging
 from tailgauge_analysis.sections.load import slopes
 from tailgauge_analysis.sections.phases import sentence
-from tailgauge_analysis.sections.presets import alerts
-from tailgauge_analysis.sections.presets import text as presets
 from tailgauge_analysis.sections.rate_limits import section as rate_limits
 from tailgauge_analysis.sections.traffic_text import flow, marks
 from tailgauge_analysis.text.formatting import count, markdown_safe, ms, share
@@ -56,7 +55,7 @@ def markdown(contents: Json) -> str:
         *_load(contents),
         *_phases(contents["phases"]),
         *_slos(contents["slos"]),
-        *_presets(contents),
+        *_use_cases(contents),
         *_crossover(contents["crossover"]),
         *_rate_limits(contents["rate_limits"]),
         *_cache(contents["cache"]),
@@ -267,13 +266,13 @@ def _crossover(told: Json | None) -> list[str]:
     return ["## Arms that took turns", markdown_safe(alternating.sentence(told)), *table]
 
 
-def _presets(contents: Json) -> list[str]:
-    told = contents["presets"]
-    blocks = ["## Fast enough for what", markdown_safe(alerts.sentence(contents["alarms"]))]
-    if told is not None:
-        blocks.insert(1, markdown_safe(told["sentence"]))
-        blocks.append(_rows(("segment, failures slowest", *presets.header(told)), presets.rows(told)))
-    return [*blocks, _rows(("alarm", "rings", "measured", "n", "state"), alerts.rows(contents["alarms"]))]
+def _use_cases(contents: Json) -> list[str]:
+    found = contents["presets"]
+    blocks = ["## Fit by use case", markdown_safe(alerts.sentence(contents["alerts"]))]
+    if found is not None:
+        blocks.insert(1, markdown_safe(found["sentence"]))
+        blocks.append(_rows(("segment, failures slowest", *use_cases.header(found)), use_cases.rows(found)))
+    return [*blocks, _rows(("alert", "fires", "measured", "n", "state"), alerts.rows(contents["alerts"]))]
 
 
 def _phases(told: Json | None) -> list[str]:

@@ -271,9 +271,9 @@ class Alert(TypedDict):
 
     name: str
     limit: float
-    rings: Literal["above", "below"]
+    fires: Literal["above", "below"]
     unit: Literal["ms", "tokens/s", "share"]
-    state: Literal["raised", "quiet", "open", "unknown"]
+    state: Literal["firing", "not firing", "inconclusive", "unknown"]
     value: float | None
     low: float | None
     high: float | None
@@ -407,7 +407,7 @@ class Report(TypedDict):
     """
     presets: Presets | None
     """fit by use case; null without latencies"""
-    alarms: list[Alert]
+    alerts: list[Alert]
     """common alerts"""
     goodput: Json | None
     """offered, good, n_eff, share, low, high, per_s; null without objectives"""

@@ -23,13 +23,11 @@ from tailgauge_analysis.metrics.metrics import UNIT
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE
 from tailgauge_analysis.report.brief import brief
 from tailgauge_analysis.report.figures import Figure, library
-from tailgauge_analysis.sections import phases
+from tailgauge_analysis.sections import alerts, phases, use_cases
 from tailgauge_analysis.sections.cache import section as cache_section
 from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.hedging import section as hedging
 from tailgauge_analysis.sections.load import slopes
-from tailgauge_analysis.sections.presets import alerts
-from tailgauge_analysis.sections.presets.text import limits as preset_limits
 from tailgauge_analysis.sections.rate_limits import section as rate_limits
 from tailgauge_analysis.sections.traffic_text import flow, marks, plainly
 from tailgauge_analysis.stats.quantiles import TOO_FEW
@@ -111,7 +109,7 @@ def _environment() -> Environment:
     )
     environment.globals.update(
         bound=bound, plural=formatting.plural, marks=marks, at=at, plainly=plainly,
-        alarms_said=alerts.sentence, alarm_value=alerts.value, preset_limits=preset_limits,
+        alerts_sentence=alerts.sentence, alert_value=alerts.value, use_case_bounds=use_cases.bounds,
         crossover_said=alternating.sentence, crossover_rows=alternating.rows,
         slope_rows=slopes.rows, slopes_untold=slopes.untold,
         limits_summary=rate_limits.summary, limits_note=rate_limits.NOTE,

@@ -13,15 +13,14 @@ from tailgauge_analysis.metrics import definitions, groups, latency, slo, stream
 from tailgauge_analysis.metrics.slo import Goodput
 from tailgauge_analysis.metrics.steady import Steady, steady
 from tailgauge_analysis.metrics.timeline import Timeline, timeline
-from tailgauge_analysis.sections import failures, phases
+from tailgauge_analysis.sections import alerts, failures, phases, use_cases
 from tailgauge_analysis.sections import traffic as sent
 from tailgauge_analysis.sections.cache.section import Cache, cache
 from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.hedging import section as hedging
 from tailgauge_analysis.sections.load import diagnosis, slopes
-from tailgauge_analysis.sections.presets import alerts as alarms
-from tailgauge_analysis.sections.presets import matrix
 from tailgauge_analysis.sections.rate_limits.section import RateLimits, rate_limits
+from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.verdict import certificate, client, explanations, losses, stalls, timestamps
 from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.clocks import Clocks, calls_between, clocks
@@ -61,8 +60,8 @@ class Findings:
     fan_out: list[fan_out.FanOut]
     hedging: list[hedging.Variant]
     cache: list[Cache]
-    presets: matrix.Matrix | None
-    alarms: list[alarms.Alarm]
+    presets: Json | None
+    alerts: list[alerts.Alert]
     slopes: list[slopes.Fitted]
     diagnosis: diagnosis.Diagnosis
     bad_seconds: list[stalls.BlurredFigure]
@@ -81,7 +80,7 @@ def find(frames: Frames) -> Findings:
     decided = slo.outcomes(frames.run["scenario"], of_target)
     kinds, others = failures.failures(frames)
     by_group, smaller = groups.groups(stage)
-    whole = latency.table(of_target)
+    whole, beyond = latency.table(of_target), latency.beyond(of_target)
     flow = streams.streams(frames, of_target)
     cited = certificate.certified(frames, stage)
     split, cached = phases.phases(frames, of_target), cache(frames)
@@ -100,7 +99,7 @@ def find(frames: Frames) -> Findings:
             *certificate.explanations(cited),
         ],
         latency=whole,
-        beyond=latency.beyond(of_target),
+        beyond=beyond,
         by_traffic=latency.by_traffic(of_target, whole),
         groups=by_group,
         smaller_groups=smaller,
@@ -120,8 +119,8 @@ def find(frames: Frames) -> Findings:
         fan_out=fan_out.fan_outs(frames.run["scenario"], of_target),
         hedging=hedging.variants(frames, of_target),
         cache=cached,
-        presets=matrix.matrix(whole, by_group),
-        alarms=alarms.alarms(of_target, whole, split, cached),
+        presets=use_cases.use_cases(whole, by_group, beyond),
+        alerts=alerts.alerts(of_target, whole, split, cached),
         slopes=slopes.fitted(frames.attempts, of_target.attempts, unsure),
         diagnosis=diagnosis.diagnosis(of_target),
         bad_seconds=stalls.blurred_figures(of_target, evidence.bad),

@@ -317,7 +317,9 @@ def test_a_clock_that_went_back_is_found(write):
     data = told(folder)
 
     assert reasons(data)["order"].startswith("2 attempts (2.0%) have times out of order")
-    assert "by up to 4,801 ms" in reasons(data)["order"] or "ms: a clock stepped back" in reasons(data)["order"]
+    assert (
+        "by up to 4,801 ms" in reasons(data)["order"] or "ms: a clock stepped back" in reasons(data)["order"]
+    )
     assert data["verdict"] == "INVALID"
 
 

@@ -1,0 +1,153 @@
+"""Fit by use case: each percentile of each kind of request against bounds on latency that others set.
+
+A use case bounds the time to the first content and the whole time; MLPerf bounds the p99 of TTFT and TPOT. A bound is
+decided as an objective is (slo.py): on the 95% interval, of everything offered. A use case is met at a percentile where
+both its bounds pass, missed where one fails, else inconclusive; a kind of request without first content is decided by the
+whole time alone. These are no objectives of a run: they change no exit code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tailgauge_analysis.metrics.groups import SLOW, Group
+from tailgauge_analysis.metrics.latency import OFFERED, Row
+from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, PASS, decide
+from tailgauge_analysis.stats.quantiles import Quantile
+from tailgauge_analysis.text.formatting import ms, percentile
+from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.text.quantile import quantile
+
+PS = (0.5, 0.95, 0.99)
+LABELS = tuple(percentile(p) for p in PS)
+ALL = "all"
+FIRST, TOTALS = "ttft_sched", ("e2e_sched", "join_sched", "turnaround")
+
+# Name, first content and whole time in ms.
+USES = (
+    ("code completion", 200, 2_000),
+    ("real-time chat", 500, 5_000),
+    ("summarisation", 3_000, 15_000),
+    ("batch", 10_000, 60_000),
+)
+# MLPerf Inference v6 rules, 2026-07: model and scenario, p99 of TTFT and of TPOT in ms.
+MLPERF = (
+    ("Llama 2 70B, server", 2_000, 200), ("Llama 2 70B, interactive", 450, 40),
+    ("Llama 3.1 8B, server", 2_000, 100), ("Llama 3.1 8B, interactive", 500, 30),
+    ("Llama 3.1 405B, server", 6_000, 175), ("Llama 3.1 405B, interactive", 4_500, 80),
+    ("DeepSeek-R1, server", 2_000, 80), ("DeepSeek-R1, interactive", 1_500, 15),
+    ("GPT-OSS 120B, server", 3_000, 80), ("GPT-OSS 120B, interactive", 2_000, 20),
+    ("Mixtral 8x7B, server", 2_000, 200),
+)  # fmt: skip
+
+
+def use_cases(whole: Sequence[Row], groups: Sequence[Group], beyond: str) -> Json | None:
+    """`presets` of report.json, the segment of all requests first; None without a latency."""
+    segments = [_segment(*one, beyond) for one in _kinds(whole, groups)]
+    segments = [one for one in segments if one["ttft"] or one["total"]]
+    if not segments:
+        return None
+    return {
+        "uses": [{"name": name, "ttft_ms": ttft, "total_ms": total} for name, ttft, total in USES],
+        "segments": segments,
+        "mlperf": _mlperf(whole, beyond),
+        "sentence": sentence(segments[0]),
+    }
+
+
+def _kinds(whole: Sequence[Row], groups: Sequence[Group]) -> Iterator[tuple[str, str, Sequence[Row]]]:
+    yield ALL, ALL, whole
+    if len(groups) > 1:
+        yield from ((group.by, group.name, group.latency) for group in groups if group.by != SLOW)
+
+
+def _segment(by: str, name: str, rows: Sequence[Row], beyond: str) -> Json:
+    first = _at(rows, FIRST)
+    total = next((at for metric in TOTALS if (at := _at(rows, metric))), ())
+    return {
+        "by": by,
+        "name": name,
+        "ttft": [quantile(q, beyond) for q in first],
+        "total": [quantile(q, beyond) for q in total],
+        "outcomes": {
+            use: dict(zip(LABELS, _outcomes(((first, ttft_ms), (total, total_ms))), strict=False))
+            for use, ttft_ms, total_ms in USES
+        },
+    }
+
+
+def _at(rows: Sequence[Row], metric: str) -> tuple[Quantile, ...]:
+    found = [row for row in rows if (row.metric.name, row.view) == (metric, OFFERED) and row.n]
+    return tuple(q for q in found[0].quantiles if q.p in PS) if found else ()
+
+
+def _outcomes(bounds: Sequence[tuple[Sequence[Quantile], float]]) -> list[str]:
+    """The outcome at each percentile, of the bounds on what was measured."""
+    decided = [[decide(q, max_ms)[0] for q in qs] for qs, max_ms in bounds if qs]
+    return [
+        FAIL if FAIL in at else INCONCLUSIVE if INCONCLUSIVE in at else PASS
+        for at in zip(*decided, strict=True)
+    ]
+
+
+def _mlperf(whole: Sequence[Row], beyond: str) -> Json | None:
+    """The p99s and each rule's outcome; None without both."""
+    p99 = [[q for q in _at(whole, metric) if q.p == 0.99] for metric in (FIRST, "tpot")]
+    if not all(p99):
+        return None
+    ttft, tpot = p99
+    return {
+        "ttft_p99": quantile(ttft[0], beyond), "tpot_p99": quantile(tpot[0], beyond),
+        "rules": [
+            {
+                "name": name, "ttft_ms": ttft_ms, "tpot_ms": tpot_ms,
+                "outcome": _outcomes(((ttft, ttft_ms), (tpot, tpot_ms)))[0],
+            }
+            for name, ttft_ms, tpot_ms in MLPERF
+        ],
+    }  # fmt: skip
+
+
+def sentence(whole: Json) -> str:
+    """Which use cases the run fits, at p99 or, where that is inconclusive for all, at p95 or p50."""
+    texts = ((PASS, "fits"), (FAIL, "is too slow for"), (INCONCLUSIVE, "is inconclusive for"))
+    for label in reversed(LABELS):
+        by = {name: outcomes[label] for name, outcomes in whole["outcomes"].items()}
+        if set(by.values()) != {INCONCLUSIVE}:
+            parts = [
+                f"{text} {', '.join(name for name in by if by[name] == outcome)}"
+                for outcome, text in texts
+                if outcome in by.values()
+            ]
+            return f"{label} of everything offered {'; '.join(parts)}."
+    return "The run is too short to decide any use case."
+
+
+def bounds(use: Json) -> str:
+    """`TTFT 500 ms, whole 5 s`."""
+    ttft, total = (
+        f"{use[key] / 1000:g} s" if use[key] >= 1000 else f"{use[key]:g} ms"
+        for key in ("ttft_ms", "total_ms")
+    )
+    return f"TTFT {ttft}, whole {total}"
+
+
+def header(found: Json) -> list[str]:
+    """Columns after the segment's name."""
+    uses = (f"{use['name']} ({bounds(use)})" for use in found["uses"])
+    return ["percentile", "TTFT (ms)", "whole (ms)", *uses]
+
+
+def rows(found: Json) -> list[list[str]]:
+    """A row per segment and percentile."""
+    out = []
+    for one in found["segments"]:
+        name = one["name"] if one["by"] == one["name"] else f"{one['by']}: {one['name']}"
+        for i, label in enumerate(LABELS):
+            waits = [_value(one[key][i]) if one[key] else "–" for key in ("ttft", "total")]
+            out.append([name, label, *waits, *(one["outcomes"][use["name"]][label] for use in found["uses"])])
+    return out
+
+
+def _value(q: Json) -> str:
+    return ms(q["value_ms"]) if q["value_is"] == "value" else str(q["value_is"])
