@@ -41,30 +41,30 @@ class FanOutSettings(Table):
     """Several calls that make up one request, with `pattern = "fan_out"`."""
 
     legs: Annotated[int, Field(ge=1, le=1000)] = Field(
-        5, description="calls of a request, unless `kinds` are given"
+        5, description="calls per request, unless `kinds` are given"
     )
     kinds: Annotated[tuple[LegKind, ...], Field(strict=False)] = Field(
         (), description="kinds of legs, instead of `legs` equal ones"
     )
     join: Literal["all", "first_k", "deadline"] = Field(
         "all",
-        description="when the request is done: all legs, the first `k`, or what is there at `deadline_s`",
+        description="when the request is done: all legs, the first `k`, or at `deadline_s`",
     )
-    k: Annotated[int, Field(ge=1, le=1000)] = Field(1, description="`first_k`: how many")
+    k: Annotated[int, Field(ge=1, le=1000)] = Field(1, description="`first_k`: number of legs to wait for")
     deadline_s: Positive = Field(
-        10.0, description="`deadline`: counted from the request; what is open then is closed"
+        10.0, description="`deadline`: since the request was scheduled; open legs are closed"
     )
     order: Literal["parallel", "sequential"] = Field(
-        "parallel", description="`sequential`: one leg after the other, the control"
+        "parallel", description="`sequential`: legs run one after the other, the control"
     )
     partial: Literal["fail", "accept"] = Field(
-        "fail", description="a leg that failed fails the request, or the others' answers are accepted"
+        "fail", description="a failed leg fails the request, or the other answers are accepted"
     )
     at_once: Annotated[int, Field(ge=1, le=1000)] | None = Field(
-        None, description="legs of one request in flight at once; default all"
+        None, description="concurrent legs of one request; default all"
     )
     at_once_per_worker: Annotated[int, Field(ge=1, le=60_000)] | None = Field(
-        None, description="legs in flight at once in one worker, over all requests; default any number"
+        None, description="concurrent legs per worker, over all requests; default unlimited"
     )
 
     @model_validator(mode="after")

@@ -24,13 +24,13 @@ LARGE, FAST = 0, 1
 
 
 class ProgressiveSettings(Table):
-    """A small model answers first while the large one begins, with `pattern = "progressive"`."""
+    """A small model answers first while the large one starts, with `pattern = "progressive"`."""
 
     fast_model: str | None = Field(
         None, min_length=1, description="model of the first, short answer; default the target's"
     )
     fast_tokens: Tokens = Field(20, description="`max_tokens` of the short answer")
-    target: Literal["main", "second"] = Field("main", description="where the short call goes")
+    target: Literal["main", "second"] = Field("main", description="target of the short call")
 
 
 class Progressive(Pattern):

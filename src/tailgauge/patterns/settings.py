@@ -16,7 +16,7 @@ MAX_BREAKPOINTS = 4
 
 
 class Session(Table):
-    """Conversations: an arrival is the first turn; each later one follows the answer before it, after a think time."""
+    """Conversations: an arrival is the first turn; each later turn follows the previous answer after a think time."""
 
     turns_mean: Annotated[float, Field(ge=1, le=1000)] = Field(
         1.0, description="mean number of turns, geometric; 1: no sessions"
@@ -25,18 +25,18 @@ class Session(Table):
         5.0, description="median time from the end of an answer to the user's next turn"
     )
     think_sigma: Sigma = Field(0.5, description="0: constant; else sigma of a lognormal")
-    grow: bool = Field(True, description="each turn's prompt carries the turns and answers before it")
+    grow: bool = Field(True, description="each turn's prompt includes the earlier turns and answers")
 
 
 class Cache(Table):
-    """A prompt prefix that requests share, for prompt caching; the pattern `cached` needs it, others may have it."""
+    """A shared prompt prefix, for prompt caching; required by the pattern `cached`, optional for others."""
 
-    prefixes: Annotated[int, Field(ge=1, le=100_000)] = Field(1, description="different prefixes in use")
+    prefixes: Annotated[int, Field(ge=1, le=100_000)] = Field(1, description="number of different prefixes")
     zipf: Annotated[float, Field(ge=0, le=5)] = Field(
-        0.0, description="popularity of the k-th prefix is k to the power of minus this; 0: all alike"
+        0.0, description="popularity of the k-th prefix is k to the power of minus this; 0: uniform"
     )
     tools: Annotated[int, Field(ge=0, le=100)] = Field(0, description="tool definitions in the prefix")
-    tools_tokens: Tokens = Field(400, description="tokens of all of them together, about")
+    tools_tokens: Tokens = Field(400, description="approximate tokens of all of them together")
     system_tokens: Annotated[int, Field(ge=0, le=10_000_000)] = Field(
         0, description="tokens of the system prompt"
     )
@@ -48,19 +48,17 @@ class Cache(Table):
         tuple[Literal["tools", "system", "few_shot", "last"], ...], Field(strict=False)
     ] = Field(
         ("system",),
-        description="where cache marks stand, at most 4: after `tools`, `system`, `few_shot` and the `last` message; `[]` for engines that cache by themselves. Only the Anthropic protocol has marks",
+        description="places of cache marks, at most 4: after `tools`, `system`, `few_shot` and the `last` message; `[]` for engines with automatic caching. Only the Anthropic protocol has marks",
     )
-    ttl: Literal["5m", "1h"] = Field("5m", description="life that the marks ask for")
+    ttl: Literal["5m", "1h"] = Field("5m", description="lifetime of the marks")
     volatile: Literal["none", "front", "marked"] = Field(
         "none",
-        description="a mistake to study: `front`: something that changes stands before the prefix; `marked`: it stands within the marked part",
+        description="a common mistake: `front`: volatile text before the prefix; `marked`: volatile text within the marked part",
     )
     cold: bool = Field(
-        False, description="every prompt begins with bytes of its own: nothing can be read from a cache"
+        False, description="every prompt starts with unique bytes: nothing can be read from a cache"
     )
-    pre_warm: bool = Field(
-        False, description="before the run, one call of no output tokens writes each prefix"
-    )
+    pre_warm: bool = Field(False, description="before the run, a call without output writes each prefix")
 
     @field_validator("breakpoints", mode="before")
     @classmethod
@@ -108,71 +106,77 @@ class Retry(Table):
 
     policy: Literal["none", "polite", "naive"] = Field(
         "none",
-        description="`polite`: not before `retry-after`, jitter above it, a budget and a deadline; `naive`: at once, whatever the target says",
+        description="`polite`: after `retry-after` plus jitter, with a budget and a deadline; `naive`: at once, ignoring the target",
     )
-    max_retries: Annotated[int, Field(ge=0, le=100)] = Field(3, description="retries of one call at most")
-    base_s: Positive = Field(0.5, description="`polite`: jitter is up to base times 2 to the power of n")
-    cap_s: Positive = Field(8.0, description="`polite`: and at most this")
+    max_retries: Annotated[int, Field(ge=0, le=100)] = Field(
+        3, description="maximum number of retries per call"
+    )
+    base_s: Positive = Field(
+        0.5, description="`polite`: the jitter of retry n is at most this times 2 to the power of n"
+    )
+    cap_s: Positive = Field(8.0, description="`polite`: upper bound of the jitter")
     budget_share: Share = Field(
-        0.1, description="`polite`: retries, relative to the calls; 1 is as good as none"
+        0.1, description="`polite`: retries relative to calls; 1: practically no budget"
     )
     budget_burst: Annotated[float, Field(ge=1, le=1_000_000)] = Field(
-        10.0, description="`polite`: retries that may be saved up"
+        10.0, description="`polite`: retries that can accumulate"
     )
     deadline_s: Positive = Field(
-        60.0, description="`polite`: no retry that could not begin within this, counted from the request"
+        60.0, description="`polite`: latest start of a retry, since the request was scheduled"
     )
     naive_wait_s: NonNegative = Field(0.1, description="`naive`: constant wait before a retry")
 
 
 class Hedge(Table):
-    """A second copy of a call whose first content is late; the first to bring content wins, the other is closed."""
+    """A second copy of a call without content; the first with content wins, the other is closed."""
 
     policy: Literal["off", "fixed", "adaptive", "single_r", "immediate"] = Field(
         "off",
-        description="`fixed`: after `delay_ms`; `adaptive`: after the `quantile` of recent TTFTs; `single_r`: after `delay_ms` with `probability`; `immediate`: at once, the control",
+        description="`fixed`: after `delay_ms`; `adaptive`: after the `quantile` of recent TTFTs; `single_r`: after `delay_ms` with `probability`; `immediate`: at the start, the control",
     )
     delay_ms: NonNegative = Field(
-        1000.0, description="from sending the call; `adaptive`: until enough was seen"
+        1000.0, description="since the call was sent; `adaptive`: until `warm_up` TTFTs are known"
     )
-    quantile: Annotated[float, Field(gt=0, lt=1)] = Field(0.9, description="`adaptive`: of the TTFTs seen")
-    window_s: Positive = Field(30.0, description="`adaptive`: the last two windows of this length count")
+    quantile: Annotated[float, Field(gt=0, lt=1)] = Field(0.9, description="`adaptive`: of recent TTFTs")
+    window_s: Positive = Field(30.0, description="`adaptive`: length of a window; the last two count")
     warm_up: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
-        20, description="`adaptive`: TTFTs to see before"
+        20, description="`adaptive`: number of TTFTs needed"
     )
-    probability: Share = Field(0.5, description="`single_r`: of a hedge when the delay is over")
-    budget_share: Share = Field(0.1, description="hedges, relative to the calls; 1: no budget")
+    probability: Share = Field(0.5, description="`single_r`: of a hedge after the delay")
+    budget_share: Share = Field(0.1, description="hedges relative to calls; 1: no budget")
     budget_burst: Annotated[float, Field(ge=1, le=1_000_000)] = Field(
-        10.0, description="hedges that may be saved up"
+        10.0, description="hedges that can accumulate"
     )
     throttle_tokens: Annotated[float, Field(ge=0, le=1_000_000)] = Field(
-        10.0, description="failures take one each, hedges stop at half; 0: no throttle"
+        10.0, description="each failure takes one, hedges stop at half; 0: no throttle"
     )
     throttle_ratio: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.1, description="what a success gives back to the throttle"
+        0.1, description="tokens that a success returns to the throttle"
     )
-    target: Literal["main", "second"] = Field("main", description="where the copy goes")
+    target: Literal["main", "second"] = Field("main", description="target of the copy")
 
 
 class Fallback(Table):
-    """Another model when the first is late: no content within `after_s`, or a failure."""
+    """A call to another model if the first has no content within `after_s`, or failed."""
 
-    after_s: Positive | None = Field(None, description="patience; without a value there is no fallback")
+    after_s: Positive | None = Field(
+        None, description="time to wait for content; without a value there is no fallback"
+    )
     model: str | None = Field(
         None, min_length=1, description="model of the second call; default the target's"
     )
-    target: Literal["main", "second"] = Field("main", description="where the second call goes")
+    target: Literal["main", "second"] = Field("main", description="target of the second call")
 
 
 class Cancel(Table):
-    """Users who leave before the end: by closing the page, or by asking again."""
+    """Users who cancel: by closing the page, or by resubmitting."""
 
-    share: Share = Field(0.0, description="share of the requests that are given up")
+    share: Share = Field(0.0, description="share of the requests that are cancelled")
     after_chunks: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
-        None, description="after so many content chunks"
+        None, description="cancel after this number of content chunks"
     )
-    after_s: Positive | None = Field(None, description="or after so many seconds from sending")
-    resubmit: bool = Field(False, description="and send the same again at once")
+    after_s: Positive | None = Field(None, description="or after this time since sent")
+    resubmit: bool = Field(False, description="resubmit the same call at once")
 
     @model_validator(mode="after")
     def _when(self) -> Cancel:
@@ -182,9 +186,9 @@ class Cancel(Table):
 
 
 class Reader(Table):
-    """A reader slower than the stream: what waits in the socket presses back on the target."""
+    """A reader slower than the stream: unread bytes exert back pressure on the target."""
 
-    bytes_per_s: Positive | None = Field(None, description="reading speed; default as fast as it comes")
+    bytes_per_s: Positive | None = Field(None, description="reading speed; default unlimited")
 
 
 class TrafficSettings(Table):
@@ -192,21 +196,21 @@ class TrafficSettings(Table):
 
     pattern: str = Field("streaming", description="traffic pattern")
     weight: Positive = Field(1.0, description="share of the arrivals, relative to the other tables")
-    prompt_tokens: Tokens = Field(200, description="prompt size asked for, without a shared prefix")
+    prompt_tokens: Tokens = Field(200, description="prompt size, without a shared prefix")
     prompt_sigma: Sigma = Field(
-        0.0, description="0: every prompt has that size; else lognormal with this sigma and that median"
+        0.0, description="0: constant size; else sigma of a lognormal with that median"
     )
     output_tokens: Tokens = Field(50, description="`max_tokens` of the request")
     output_sigma: Sigma = Field(0.0, description="the same for the output")
     prompt_file: str | None = Field(
         None,
-        description="JSONL file with one prompt or size a line instead; used in turn, see docs/traffic.md",
+        description="JSONL file with one prompt or size per line instead; used in turn, see docs/traffic.md",
     )
-    tags: Mapping[str, str] = Field({}, description="what the report groups by, as tenant or query type")
+    tags: Mapping[str, str] = Field({}, description="groups of the report, such as tenant or query type")
     model: str | None = Field(None, min_length=1, description="model of these requests; default the target's")
-    stream: bool = Field(True, description="`false`: the whole answer at once, the control")
+    stream: bool = Field(True, description="`false`: non-streamed answers, the control")
     thinking: Literal["off", "adaptive", "enabled"] = Field(
-        "off", description="extended thinking, as the protocol names it"
+        "off", description="extended thinking, in the protocol's terms"
     )
     thinking_tokens: Tokens = Field(1024, description="`enabled`: budget of the thinking")
     tools: Annotated[int, Field(ge=0, le=100)] = Field(

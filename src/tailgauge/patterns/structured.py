@@ -33,7 +33,7 @@ class StructuredSettings(Table):
 
     mode: Literal["one_call", "two_calls"] = Field(
         "one_call",
-        description="`one_call`: JSON by a schema; `two_calls`: prose first, then a second call that puts it into fields",
+        description="`one_call`: JSON by a schema; `two_calls`: prose, then a second call that extracts fields",
     )
     field_tokens: Tokens = Field(30, description="`two_calls`: `max_tokens` of the second call")
 

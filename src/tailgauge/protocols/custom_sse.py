@@ -42,14 +42,14 @@ class SseSettings(Table):
         {"prompt": "{prompt}", "max_tokens": "{max_tokens}"},
         description='the JSON body; `{prompt}`, `{model}`, `{call_id}` are replaced within its strings, and `"{max_tokens}"` by the number',
     )
-    headers: Mapping[str, str] = Field({}, description="headers of the call; keys do not belong here")
+    headers: Mapping[str, str] = Field({}, description="headers of the call; no keys")
     token_event: str = Field("", description="name of the event with content; empty: an event without a name")
     text: str = Field("", description="pointer to the content's text in that event")
     done_event: str | None = Field(None, description="name of the event that ends the answer")
     done_data: str | None = Field("[DONE]", description="data of the event that ends the answer")
     error_event: str = Field("error", description="name of the event that reports a failure")
     status_event: str | None = Field(
-        None, description="name of an event that begins a phase, as retrieval or generation"
+        None, description="name of an event that starts a phase, such as retrieval"
     )
     status_name: str = Field("", description="pointer to the phase's name in it")
     citation_event: str | None = Field(None, description="name of an event with a citation; counted")

@@ -37,7 +37,7 @@ class TargetSettings(Table):
         0,
         ge=0,
         le=60_000,
-        description="connections, TLS included, that each worker opens before the run begins, so that no request pays for them; at most `connections`",
+        description="connections, TLS included, that each worker opens before the run; at most `connections`",
     )
 
     @field_validator("url")

@@ -17,25 +17,25 @@ KINDS = ("headroom", "hedging", "models", "checkup")
 
 
 class Headroom(Table):
-    """Which rate is sustained, which limit binds, and how much the traffic may grow; with `kind = "headroom"`."""
+    """Sustained rate, binding limit and growth factor; with `kind = "headroom"`."""
 
     refused: Annotated[float, Field(gt=0, le=0.5)] = Field(
         0.01,
-        description="a rate is sustained while fewer than this share of the calls get a 429 or an overload",
+        description="allowed share of calls with a 429 or an overload at a sustained rate",
     )
     good: Share = Field(
         0.0,
-        description="and while at least this share of the requests meets every objective of [slo]; 0: no such bound",
+        description="required share of requests that meet every objective of [slo]; 0: none",
     )
     growth: Annotated[float, Field(gt=1, le=2)] = Field(
         1.25,
-        description="from one level of the ramp to the next; towards a limit that headers name it is up to twice a minute",
+        description="rate of a step relative to the previous one; towards a limit in the headers at most doubled per minute",
     )
     most: Annotated[float, Field(gt=1, le=1000)] = Field(
-        20.0, description="highest rate tried, relative to arrival.rate_per_s"
+        20.0, description="highest tested rate, relative to arrival.rate_per_s"
     )
     precision: Annotated[float, Field(gt=0, le=0.5)] = Field(
-        0.05, description="how far, relatively, pass and fail end on either side of the sustainable rate"
+        0.05, description="relative distance of the confirmation runs from the sustainable rate"
     )
     confirm: Annotated[int, Field(ge=1, le=20)] = Field(
         3, description="runs that confirm each side at the end"
@@ -45,72 +45,72 @@ class Headroom(Table):
     )
     rest_s: NonNegative = Field(
         60.0,
-        description="quiet seconds between two levels, in which limits fill up again; not at the simulated endpoint, which begins anew",
+        description="pause between two steps, for limits to refill; not at the simulated endpoint, which resets",
     )
     quiet: bool = Field(
         False,
-        description="one run at today's rate and no 429 wanted: headers and usage alone, a wider interval",
+        description="one run at today's rate, from headers and usage, without 429s; wider interval",
     )
     need: Annotated[float, Field(ge=0, le=1000)] = Field(
-        0.0, description="growth factor that there must be room for; less is exit code 1"
+        0.0, description="required growth factor; less gives exit code 1"
     )
 
 
 class Hedging(Table):
-    """Below which load hedging helps and above which it hurts; with `kind = "hedging"`."""
+    """The load below which hedging helps and above which it hurts; with `kind = "hedging"`."""
 
     traffic: str | None = Field(
         None, description="the table of [traffic] whose `hedge` is tested; default the only one that hedges"
     )
     sustainable_per_s: Positive | None = Field(
-        None, description="rate that `loads` are relative to; default it is looked for first"
+        None, description="rate that `loads` are relative to; default measured first"
     )
     loads: Annotated[tuple[Annotated[float, Field(gt=0, le=2)], ...], Field(strict=False, min_length=1)] = (
         Field(
             (0.3, 0.45, 0.6, 0.75, 0.85, 0.95, 1.05),
-            description="loads tried, relative to the sustainable rate",
+            description="tested loads, relative to the sustainable rate",
         )
     )
     quantile: Annotated[float, Field(ge=0.5, lt=1)] | None = Field(
         None,
-        description="of the end-to-end times, which is compared; default the p99, or the p95 where an arm has too few requests",
+        description="quantile of end-to-end times to compare; default p99, or p95 if a variant has too few requests",
     )
     delays_ms: Annotated[tuple[NonNegative, ...], Field(strict=False)] = Field(
         (),
-        description="hedge delays tried at the lowest load first, the best of which is used; `[]`: the table's own",
+        description="hedge delays tested at the lowest load, of which the best is used; `[]`: the delay of the table",
     )
     more_loads: Annotated[int, Field(ge=0, le=10)] = Field(
-        2, description="loads added close to the crossover when it is roughly known"
+        2, description="loads added close to the crossover"
     )
     pairs: Annotated[int, Field(ge=6, le=500)] = Field(
-        10, description="pairs of blocks, off and on, at each load"
+        10, description="pairs of blocks, off and on, per load"
     )
     block_s: Positive | None = Field(
         None, description="seconds of a block; default so that all of them fit into `minutes`"
     )
     washout_s: NonNegative | None = Field(
         None,
-        description="start of each block that does not count; default an end-to-end p99, at most a third of the block",
+        description="excluded start of each block; default one end-to-end p99, at most a third of the block",
     )
 
 
 class Model(Table):
-    """One model of the choice."""
+    """One model to compare."""
 
-    model: str | None = Field(None, min_length=1, description="as it is asked for; default the traffic's own")
+    model: str | None = Field(None, min_length=1, description="requested model; default that of the traffic")
     profile: str | None = Field(
         None,
         min_length=1,
-        description="profile of [simulated] that stands in for it, in a rehearsal and at the simulated endpoint",
+        description="profile of [simulated] that represents it in dry runs and at the simulated endpoint",
     )
     price: Positive = Field(
         1.0,
-        description="what a token of input costs at the simulated endpoint, which knows no currency, relative to the others",
+        description="relative price of an input token at the simulated endpoint",
     )
 
 
 class Models(Table):
-    """Which models meet the objectives of [slo], at which cost; with `kind = "models"`."""
+    """The cheapest model that meets the objectives of [slo]; with `kind = "models"`."""
 
     among: Mapping[str, Model] = Field({}, description="the models to choose from, by names of your own")
     rounds: Annotated[int, Field(ge=6, le=500)] = Field(8, description="blocks of each model")
@@ -120,23 +120,19 @@ class Models(Table):
 
 
 class Checkup(Table):
-    """What ails an endpoint before a launch; with `kind = "checkup"`."""
+    """Diagnosis of an endpoint before launch; with `kind = "checkup"`."""
 
     quick: bool = Field(False, description="shorter probes: large effects only, in under 3 minutes")
     legs: Annotated[int, Field(ge=2, le=1000)] = Field(
-        8, description="calls of one request that the fan-out probe sends"
+        8, description="calls per request of the fan-out probe"
     )
     burst: Annotated[float, Field(gt=1, le=10)] = Field(
-        2.0, description="a burst that must be borne, relative to arrival.rate_per_s"
+        2.0, description="burst that the endpoint must handle, relative to arrival.rate_per_s"
     )
-    first_ms: Positive = Field(
-        2000.0, description="a first content that comes later in the median is a finding"
-    )
-    tokens_per_s: Positive = Field(
-        20.0, description="answers that flow more slowly, in the median, are a finding"
-    )
+    first_ms: Positive = Field(2000.0, description="upper bound of the median time to first content")
+    tokens_per_s: Positive = Field(20.0, description="lower bound of the median pace")
     threshold: Annotated[float, Field(gt=0, le=10)] = Field(
-        0.1, description="smallest difference between two medians worth a finding: 0.1 is 10%"
+        0.1, description="smallest difference of two medians that is a finding: 0.1 is 10%"
     )
     skip: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         (), description="probes to leave out: `light`, `cached`, `fan_out`, `cancelled`, `loaded`"
@@ -144,11 +140,11 @@ class Checkup(Table):
 
 
 class Experiment(Table):
-    """The runs of this scenario are an experiment that answers one question."""
+    """An experiment: several runs that answer one question."""
 
     kind: Literal["headroom", "hedging", "models", "checkup"] = Field(description="the question")
     minutes: Annotated[float, Field(gt=0, le=1440)] = Field(
-        15.0, description="time for the whole experiment; no run begins that would end later"
+        15.0, description="time for the whole experiment; no run starts that would end later"
     )
     headroom: Headroom = Headroom()
     hedging: Hedging = Hedging()

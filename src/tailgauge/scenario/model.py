@@ -29,16 +29,16 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 
 
 class Stages(Table):
-    """How long the run lasts, and which part of it counts."""
+    """Length of the run, and the part that counts."""
 
     duration_s: Annotated[float, Field(gt=0, le=30 * 86400)] = Field(
         30.0, description="seconds during which requests arrive, warm-up included"
     )
     warmup_s: NonNegative | None = Field(
         None,
-        description="seconds at the start left out of the statistics; default a tenth of the run, at most 60",
+        description="seconds at the start excluded from statistics; default a tenth of the run, at most 60",
     )
-    cooldown_s: NonNegative = Field(0.0, description="seconds at the end left out of the statistics")
+    cooldown_s: NonNegative = Field(0.0, description="seconds at the end excluded from statistics")
 
     @model_validator(mode="after")
     def _some_steady(self) -> Stages:
@@ -61,18 +61,21 @@ class Stages(Table):
 
 
 class Limits(Table):
-    """What one worker may hold, and for how long."""
+    """Limits of one worker."""
 
     in_flight_per_worker: int = Field(
-        1000, ge=1, le=60_000, description="arrivals beyond it are dropped and counted"
+        1000,
+        ge=1,
+        le=60_000,
+        description="maximum requests in flight; further arrivals are dropped and counted",
     )
     attempt_deadline_s: Positive = Field(120.0, description="a call that takes longer ends as `timeout`")
     connect_timeout_s: Positive = Field(10.0, description="DNS, TCP and TLS together")
     drain_s: NonNegative = Field(
-        60.0, description="wait for open requests at the end; then they are censored"
+        60.0, description="time for open requests at the end; then they are censored"
     )
     lost_share: Literal["reassign", "leave_out"] = Field(
-        "reassign", description="what a lost worker would have got later goes to the others, or to nobody"
+        "reassign", description="later slices of a lost worker go to the others, or to none"
     )
 
 
@@ -87,7 +90,7 @@ class Slo(Table):
 
 
 class Guard(Table):
-    """Where a run stops by itself, cleanly, whatever the schedule says. Never exceeded."""
+    """Limits at which a run stops cleanly. Never exceeded."""
 
     max_requests: Count | None = Field(
         None, description="HTTP calls, retries and hedges included, over all workers"
@@ -100,7 +103,7 @@ class Guard(Table):
 
 
 class Report(Table):
-    """How the report counts."""
+    """How the report measures."""
 
     first_token: Literal["any", "text"] = Field(
         "any", description="TTFT ends at the first content of `any` kind, or at the first `text`"
@@ -115,7 +118,7 @@ class Scenario(Table):
     seed: int = Field(1, ge=0, lt=2**63, description="seed of arrivals, sizes and prompts")
     clock: Literal["kernel", "user"] = Field(
         "kernel",
-        description="who stamps what arrives: the `kernel`, where it does (Linux), or the worker itself at the read (`user`), as clients do that have nothing else",
+        description="timestamp source: the `kernel` (Linux), or the worker's clock at the read (`user`), as most clients do",
     )
     target: Target = Target()
     second_target: Target | None = Field(None)

@@ -21,7 +21,7 @@ ProfileName = Literal[
 
 
 class EngineTable(Table):
-    """Values of the profile's engine to replace; see docs/simulator.md. Not with the profile `fixed`."""
+    """Overrides of the profile's engine; see docs/simulator.md. Not with the profile `fixed`."""
 
     replicas: Annotated[int, Field(ge=1, le=1000)] | None = Field(
         None, description="model servers behind the router"
@@ -29,59 +29,63 @@ class EngineTable(Table):
     router: Literal["random", "least_loaded", "prefix_affinity", "hash"] | None = Field(
         None, description="which replica a call goes to"
     )
-    slots: Count | None = Field(None, description="calls in service at once, on each replica")
+    slots: Count | None = Field(None, description="concurrent calls per replica")
     queue_cap: Annotated[int, Field(ge=0, le=1_000_000)] | None = Field(
-        None, description="calls that may wait, on each replica; one more is refused as overloaded"
+        None, description="queue length per replica; further calls are rejected as overloaded"
     )
-    token_budget: Count | None = Field(None, description="tokens of one step, prompts and answers together")
-    prefill_first: bool | None = Field(None, description="whole prompts before any answer goes on")
-    kv_blocks: Count | None = Field(None, description="memory of each replica, in blocks")
+    token_budget: Count | None = Field(None, description="tokens per step, prompts and answers together")
+    prefill_first: bool | None = Field(None, description="whole prompts before any decoding")
+    kv_blocks: Count | None = Field(None, description="KV memory per replica, in blocks")
     block_tokens: Annotated[int, Field(ge=1, le=4096)] | None = Field(None, description="tokens of a block")
     reservation: Literal["growth", "full"] | None = Field(
-        None, description="blocks taken as the context grows, or all at admission"
+        None, description="blocks are allocated as the context grows, or all at admission"
     )
-    step_ms: Positive | None = Field(None, description="fixed part of a step's length")
+    step_ms: Positive | None = Field(None, description="fixed part of a step's duration")
     overhead_ms: NonNegative | None = Field(
         None, description="median delay before a call reaches its replica"
     )
     overhead_sigma: Sigma | None = Field(None, description="sigma of that delay's logarithm")
     draft_law: Literal["none", "fixed", "binomial", "geometric"] | None = Field(
-        None, description="tokens that a step yields: one, or more by speculative decoding"
+        None, description="distribution of tokens per step with speculative decoding"
     )
-    draft_tokens: Annotated[int, Field(ge=0, le=64)] | None = Field(None, description="drafts of a step")
-    draft_accept: Share | None = Field(None, description="probability that a draft is accepted")
+    draft_tokens: Annotated[int, Field(ge=0, le=64)] | None = Field(
+        None, description="drafted tokens per step"
+    )
+    draft_accept: Share | None = Field(None, description="probability that a drafted token is accepted")
     cancel_mode: Literal["immediate", "next_step", "after_ms", "never"] | None = Field(
-        None, description="when the engine stops a call whose client has left"
+        None, description="when the engine stops a cancelled call"
     )
-    cancel_after_ms: NonNegative | None = Field(None, description="how much later it stops with `after_ms`")
+    cancel_after_ms: NonNegative | None = Field(None, description="delay of the stop with `after_ms`")
 
 
 class LimitsTable(Table):
-    """Rate limits, token buckets per minute; each is off where it has no value."""
+    """Rate limits, as token buckets per minute; without a value a limit is off."""
 
-    rpm: Count | None = Field(None, description="requests a minute")
-    itpm: Count | None = Field(None, description="input tokens a minute, cache reads not counted")
-    otpm: Count | None = Field(None, description="output tokens a minute")
-    burst: Count | None = Field(None, description="requests at once; default a minute's worth, of `tiny` 6 s")
+    rpm: Count | None = Field(None, description="requests per minute")
+    itpm: Count | None = Field(None, description="input tokens per minute, without cache reads")
+    otpm: Count | None = Field(None, description="output tokens per minute")
+    burst: Count | None = Field(
+        None, description="bucket size in requests; default one minute, 6 s for `tiny`"
+    )
     itpm_burst: Count | None = Field(
-        None, description="input tokens at once; default a minute's worth, of `tiny` 6 s"
+        None, description="bucket size in input tokens; default one minute, 6 s for `tiny`"
     )
     otpm_burst: Count | None = Field(
-        None, description="output tokens at once; default a minute's worth, of `tiny` 6 s"
+        None, description="bucket size in output tokens; default one minute, 6 s for `tiny`"
     )
     otpm_mode: Literal["actual", "reserve"] = Field(
         "actual",
-        description="output counts as it is produced, or `max_tokens` at the start, corrected at the end",
+        description="output is charged as it is generated, or as `max_tokens` at the start and corrected at the end",
     )
-    reads_count: bool = Field(False, description="cache reads count as input too")
+    reads_count: bool = Field(False, description="cache reads count as input")
     ramp_growth: NonNegative = Field(
         0.0,
-        description="requests admitted in a window at most, relative to the window before; 0: no such limit",
+        description="maximum requests in a window, relative to the previous one; 0: no acceleration limit",
     )
-    ramp_window_s: Positive = Field(60.0, description="length of these windows")
-    ramp_floor: Count = Field(100, description="requests a window that are never refused for growth")
+    ramp_window_s: Positive = Field(60.0, description="length of a window")
+    ramp_floor: Count = Field(100, description="requests per window that are always admitted")
     spend: Positive | None = Field(
-        None, description="purse, in prices of one input token; empty, every call is refused"
+        None, description="spend limit, in prices of one input token; beyond it every call is rejected"
     )
 
 
@@ -92,70 +96,66 @@ class CacheTable(Table):
         "off", description="`marked`: at `cache_control` marks; `automatic`: every whole block"
     )
     minimum_tokens: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
-        1024, description="shorter prefixes are not cached"
+        1024, description="minimum length of a cached prefix"
     )
     block_tokens: Annotated[int, Field(ge=1, le=4096)] = Field(16, description="tokens of an automatic block")
-    ttl_5m_s: Positive = Field(300.0, description="life of an entry marked `5m`")
-    ttl_1h_s: Positive = Field(3600.0, description="life of an entry marked `1h`")
-    automatic_ttl_s: Positive = Field(1e9, description="life of an automatic block")
-    sliding: bool = Field(True, description="a read begins an entry's life anew")
-    lookback: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        20, description="positions looked at from a mark"
-    )
+    ttl_5m_s: Positive = Field(300.0, description="lifetime of an entry marked `5m`")
+    ttl_1h_s: Positive = Field(3600.0, description="lifetime of an entry marked `1h`")
+    automatic_ttl_s: Positive = Field(1e9, description="lifetime of an automatic block")
+    sliding: bool = Field(True, description="a read renews an entry's lifetime")
+    lookback: Annotated[int, Field(ge=1, le=10_000)] = Field(20, description="blocks searched before a mark")
     visibility_delay_s: NonNegative = Field(
-        0.0, description="from the beginning of the response that writes to the first read"
+        0.0, description="from the start of the writing response to the first possible read"
     )
-    per_replica: bool = Field(False, description="each replica knows its own calls only")
-    route_miss_prob: Share = Field(0.0, description="share of calls that meet a machine without the cache")
-    capacity_tokens: Count = Field(50_000_000, description="room, per replica or of all together")
+    per_replica: bool = Field(False, description="each replica has a separate cache")
+    route_miss_prob: Share = Field(0.0, description="share of calls routed to a machine without the cache")
+    capacity_tokens: Count = Field(50_000_000, description="capacity, per replica or shared")
 
 
 class StragglersTable(Table):
-    """Why one call is slower than another."""
+    """Sources of slow calls."""
 
-    size_sigma: Sigma = Field(0.0, description="sigma of the logarithm of a prompt's own factor")
+    size_sigma: Sigma = Field(0.0, description="sigma of a lognormal factor per prompt")
     slow_share: Share = Field(0.0, description="share of (prompt, replica) pairs that are slow")
-    slow_factor: Annotated[float, Field(ge=1, le=1000)] = Field(10.0, description="how many times slower")
+    slow_factor: Annotated[float, Field(ge=1, le=1000)] = Field(10.0, description="slowdown factor")
     pareto_alpha: Annotated[float, Field(ge=0, le=100)] = Field(
         0.0, description="index of a Pareto factor instead; 0: off"
     )
     brownout_factor: Annotated[float, Field(ge=1, le=1000)] = Field(
-        1.0, description="how many times slower a replica is in its bad minutes; 1: off"
+        1.0, description="slowdown of a replica during a brownout; 1: off"
     )
-    brownout_on_s: Positive = Field(5.0, description="length of a bad time")
-    brownout_off_s: Positive = Field(55.0, description="mean time between two")
+    brownout_on_s: Positive = Field(5.0, description="length of a brownout")
+    brownout_off_s: Positive = Field(55.0, description="mean time between brownouts")
 
 
 class FaultTable(Table):
-    """One kind of fault; a call meets one at most."""
+    """One kind of fault; a call has at most one."""
 
     kind: Literal["status", "error_event", "cut", "reset", "stall", "slow_headers", "early_headers"] = Field(
         description="an error instead of a stream, an error within, an end without the end mark, ..."
     )
-    share: Share = Field(description="share of the calls that meet it")
-    at_chunk: Annotated[int, Field(ge=0, le=1_000_000)] = Field(0, description="chunks that leave unharmed")
-    seconds: NonNegative = Field(0.0, description="length of a stall, lateness of slow headers")
+    share: Share = Field(description="share of the calls with this fault")
+    at_chunk: Annotated[int, Field(ge=0, le=1_000_000)] = Field(0, description="chunks sent before the fault")
+    seconds: NonNegative = Field(0.0, description="length of a stall, delay of slow headers")
     status: Annotated[int, Field(ge=400, le=599)] = Field(529, description="HTTP status of an error")
     retry_after_s: Annotated[int, Field(ge=0, le=86_400)] | None = Field(
-        None, description="`retry-after` of a status"
+        None, description="`retry-after` of an HTTP error"
     )
 
 
 class ProxyTable(Table):
-    """A proxy that holds bytes back, in front of the endpoint."""
+    """A buffering proxy in front of the endpoint."""
 
-    buffer_bytes: Annotated[int, Field(ge=0, le=1_000_000_000)] = Field(
-        0, description="passes on as many bytes together; 0: off"
-    )
-    buffer_ms: NonNegative = Field(0.0, description="passes on that long after the first byte held; 0: off")
-    buffer_all: bool = Field(False, description="passes on nothing before the response ends")
+    buffer_bytes: Annotated[int, Field(ge=0, le=1_000_000_000)] = Field(0, description="buffer size; 0: off")
+    buffer_ms: NonNegative = Field(0.0, description="maximum time that bytes are buffered; 0: off")
+    buffer_all: bool = Field(False, description="buffers until the response ends")
 
 
 class BillingTable(Table):
-    """Prices relative to one input token, and what a call whose client left is billed for."""
+    """Prices relative to one input token, and the bill of a cancelled call."""
 
     bill_cancelled: Literal["generated", "full"] = Field(
-        "generated", description="the tokens generated, or the whole answer"
+        "generated", description="of the generated tokens, or of the whole answer"
     )
     read: NonNegative = Field(0.1, description="price of a token read from the cache")
     write_5m: NonNegative = Field(1.25, description="price of a token written for 5 minutes")
@@ -164,35 +164,35 @@ class BillingTable(Table):
 
 
 class ContentTable(Table):
-    """What an answer consists of; what is left over is text."""
+    """Content of an answer; the rest is text."""
 
-    thinking_share: Share = Field(0.0, description="share of the tokens, for requests that give `thinking`")
+    thinking_share: Share = Field(0.0, description="share of the tokens, for requests with `thinking`")
     thinking_display: Literal["shown", "omitted"] = Field(
         "shown", description="`omitted`: a long silence and a signature"
     )
-    tool_share: Share = Field(0.0, description="share of the tokens, for requests that give tools")
+    tool_share: Share = Field(0.0, description="share of the tokens, for requests with tools")
     tool_pair_tokens: Annotated[int, Field(ge=3, le=100_000)] = Field(
-        16, description="tokens of a key and its value, which leave in one burst"
+        16, description="tokens of a key and its value, sent in one burst"
     )
-    text_blocks: Annotated[int, Field(ge=1, le=100)] = Field(1, description="text blocks that share the rest")
+    text_blocks: Annotated[int, Field(ge=1, le=100)] = Field(1, description="number of text blocks")
 
 
 class Simulated(Table):
     """The simulated endpoint, when the target is `simulated`."""
 
     profile: ProfileName = Field(
-        "fixed", description="`fixed`: the times below; else an engine that serves all calls together"
+        "fixed", description="`fixed`: the times below; else an engine with continuous batching"
     )
     ttft_ms: NonNegative = Field(
         200.0, description="time to the first chunk: its value, or its median if lognormal"
     )
     ttft_sigma: Sigma = Field(0.0, description="0: constant; else sigma of a lognormal")
-    ttft_exponential: bool = Field(False, description="an exponential instead, `ttft_ms` its mean")
+    ttft_exponential: bool = Field(False, description="exponential with mean `ttft_ms` instead")
     chunk_gap_ms: NonNegative = Field(
         10.0, description="time between chunks: its value, or its median if lognormal"
     )
     chunk_gap_sigma: Sigma = Field(0.0, description="0: constant; else sigma of a lognormal")
-    tokens_per_chunk: int = Field(1, ge=1, le=1000, description="tokens carried by each chunk")
+    tokens_per_chunk: int = Field(1, ge=1, le=1000, description="tokens per chunk")
     ping_every_s: NonNegative = Field(0.0, description="`ping` events of the Anthropic stream; 0: none")
     engine: EngineTable = EngineTable()
     limits: LimitsTable = LimitsTable()

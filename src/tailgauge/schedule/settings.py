@@ -17,28 +17,28 @@ CLOSED, TRACE = "closed", "trace"
 
 
 class OnOff(Table):
-    """Bursts of the process `on_off`: exponential times of both kinds, Poisson arrivals within each."""
+    """Bursts of the process `on_off`: exponential lengths, Poisson arrivals within."""
 
     on_s: Positive = Field(5.0, description="mean length of a burst; with a shape, at the mean rate")
-    off_s: Positive = Field(15.0, description="mean length of the time between two")
+    off_s: Positive = Field(15.0, description="mean time between bursts")
     off_share: Share = Field(0.0, description="rate between bursts, relative to that of a burst")
 
 
 class Shape(Table):
-    """How the rate changes over the run; `rate_per_s` stays its mean."""
+    """How the rate changes over the run; `rate_per_s` remains its mean."""
 
     kind: Literal["flat", "step", "ramp", "spike", "piecewise"] = Field(
         "flat",
-        description="`step`: from `at` on `factor` times the rate; `ramp`: rises evenly to `factor` times; `spike`: `factor` times for `width` from `at`; `piecewise`: by `points`",
+        description="`step`: `factor` times the rate from `at` on; `ramp`: linear to `factor` times the rate; `spike`: `factor` times the rate for `width` from `at`; `piecewise`: by `points`",
     )
-    at: Share = Field(0.5, description="when, as a share of the run")
-    width: Annotated[float, Field(gt=0, le=1)] = Field(0.1, description="how long, as a share of the run")
+    at: Share = Field(0.5, description="position, as a share of the run")
+    width: Annotated[float, Field(gt=0, le=1)] = Field(0.1, description="length, as a share of the run")
     factor: Annotated[float, Field(ge=0, le=1000)] = Field(
         2.0, description="rate relative to the rest, or at the end relative to the start"
     )
     points: Annotated[
         tuple[Annotated[tuple[Share, NonNegative], Field(strict=False)], ...], Field(strict=False)
-    ] = Field((), description="`[[share of the run, relative rate], ...]`; straight lines between them")
+    ] = Field((), description="`[[share of the run, relative rate], ...]`; linear between them")
 
     @model_validator(mode="after")
     def _used(self) -> Shape:
@@ -74,10 +74,10 @@ class Trace(Table):
 
     file: str | None = Field(
         None,
-        description="CSV or JSONL file of the trace; a path relative to the scenario's folder, or to here",
+        description="CSV or JSONL file of the trace; a path relative to the scenario's folder or the current folder",
     )
     format: Literal["auto", "azure", "burstgpt", "mooncake"] = Field(
-        "auto", description="`auto`: told from the columns"
+        "auto", description="`auto`: by the columns"
     )
     speed_up: Positive = Field(1.0, description="times are divided by it; bursts become steeper")
     keep_share: Annotated[float, Field(gt=0, le=1)] = Field(
@@ -86,7 +86,7 @@ class Trace(Table):
     sizes: bool = Field(True, description="prompt and output sizes from the trace, not from `[traffic]`")
     blocks: bool = Field(
         True,
-        description="prompts share prefixes as the trace's `hash_ids` say, where it has them; with `sizes` only",
+        description="prompts share prefixes by the trace's `hash_ids`, if any; with `sizes` only",
     )
 
 
@@ -94,14 +94,14 @@ class Closed(Table):
     """Users who wait for their answer and think before the next request, with `process = "closed"`."""
 
     users: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
-        10, description="over all workers; they begin one after the other, over the first half of the warm-up"
+        10, description="over all workers; they start one after the other, over the first half of the warm-up"
     )
     think_s: NonNegative = Field(1.0, description="median time from the end of an answer to the next request")
     think_sigma: Sigma = Field(0.0, description="0: constant; else sigma of a lognormal")
 
 
 class Arrival(Table):
-    """When requests arrive. Open loop, unless `closed`: the plan does not wait for responses."""
+    """When requests arrive. Open loop, unless `closed`: the schedule does not wait for responses."""
 
     process: Literal["poisson", "constant", "gamma", "weibull", "on_off", "trace", "closed"] = Field(
         "poisson",
@@ -109,7 +109,7 @@ class Arrival(Table):
     )
     rate_per_s: Positive | None = Field(
         None,
-        description="mean arrivals a second, over all workers; default 10, of a trace its own (given, its time is scaled); not in a closed loop",
+        description="mean arrivals per second, over all workers; default 10, or the trace's rate (if set, its times are scaled); not in a closed loop",
     )
     cv: Annotated[float, Field(ge=0.001, le=50)] = Field(
         1.0, description="coefficient of variation of the gaps, for `gamma` and `weibull`; 1 is Poisson"
@@ -157,15 +157,16 @@ _BELONGS = {
 
 
 class Crossover(Table):
-    """Two traffic tables that take turns in one run, for a comparison that drift cannot mislead."""
+    """A/B comparison of two traffic tables in alternating blocks of one run."""
 
-    a: str = Field(description="name of the traffic table that is arm A")
-    b: str = Field(description="name of the one that is arm B")
+    a: str = Field(description="traffic table of variant A")
+    b: str = Field(description="traffic table of variant B")
     block_s: Positive = Field(60.0, description="seconds of a block; the first begins with the steady stage")
     washout_s: NonNegative = Field(
-        10.0, description="seconds at the start of each block that still feel the other arm and do not count"
+        10.0,
+        description="seconds at the start of each block that are excluded because they still show the other variant",
     )
-    threshold: Positive = Field(0.05, description="smallest change worth naming: 0.05 is 5%")
+    threshold: Positive = Field(0.05, description="smallest change to report: 0.05 is 5%")
 
     @model_validator(mode="after")
     def _arms(self) -> Crossover:
