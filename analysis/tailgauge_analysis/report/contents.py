@@ -25,7 +25,7 @@ from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.findings import Findings
 from tailgauge_analysis.sections.headline import headline, remarks
 from tailgauge_analysis.sections.hedging import section as hedging
-from tailgauge_analysis.sections.load import diagnosis, slopes
+from tailgauge_analysis.sections.load import slopes
 from tailgauge_analysis.sections.rate_limits import section as rate_limits
 from tailgauge_analysis.sections.traffic import Sent
 from tailgauge_analysis.stats.binomial import clopper_pearson
@@ -63,8 +63,8 @@ def contents(findings: Findings) -> Json:
         "traffic": {one.traffic: _sent(one) for one in findings.sent},
         "streams": _finite(asdict(findings.streams)),
         "phases": phases.plainly(findings.phases),
-        "diagnosis": _finite(diagnosis.plainly(findings.diagnosis)),
-        "slopes": _finite(slopes.plainly(findings.slopes)),
+        "diagnosis": _finite(asdict(findings.diagnosis)),
+        "slopes": slopes.to_json(findings.slopes),
         "crossover": alternating_blocks(run["scenario"], findings.of_target),
         "presets": findings.presets,
         "alerts": [asdict(alert) for alert in findings.alerts],

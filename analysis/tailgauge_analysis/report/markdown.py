@@ -235,17 +235,17 @@ def _hedging(hedges: Json | None) -> list[str]:
 
 
 def _load(contents: Json) -> list[str]:
-    told = contents["slopes"]
+    fitted = contents["slopes"]
     rows = [
-        (name, title, *(slopes.said(one) for one in found), count(told[metric]["n"]))
-        for name, title, metric, found in slopes.rows(told)
+        (name, title, *map(slopes.cell, found), count(fitted[metric]["n"]))
+        for name, title, metric, found in slopes.rows(fitted)
     ]
-    table = [_rows(("ms, with 95% interval", "of", "p50", "p95", "n"), rows)] if rows else []
+    table = [_rows(("cost (95% CI)", "of", "p50", "p95", "n"), rows)] if rows else []
     return [
-        "## What load does",
+        "## Latency under load",
         markdown_safe(contents["diagnosis"]["sentence"]),
         *table,
-        *map(markdown_safe, slopes.untold(told)),
+        *map(markdown_safe, slopes.not_estimated(fitted)),
     ]
 
 

@@ -111,7 +111,7 @@ def _environment() -> Environment:
         bound=bound, plural=formatting.plural, marks=marks, at=at, plainly=plainly,
         alerts_sentence=alerts.sentence, alert_value=alerts.value, use_case_bounds=use_cases.bounds,
         crossover_said=alternating.sentence, crossover_rows=alternating.rows,
-        slope_rows=slopes.rows, slopes_untold=slopes.untold,
+        slope_rows=slopes.rows, slopes_not_estimated=slopes.not_estimated,
         limits_summary=rate_limits.summary, limits_note=rate_limits.NOTE,
         cache_summary=cache_section.summary, cache_note=cache_section.NOTE,
         fan_out_waits=fan_out.waits, fan_out_facts=fan_out.facts,

@@ -1,1 +1,1 @@
-"""What load does: where slow requests lose their time, and what their length and their neighbours cost."""
+"""Latency under load: where slow requests lose their time, and the cost of tokens and concurrency."""

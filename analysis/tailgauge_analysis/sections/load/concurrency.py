@@ -1,8 +1,7 @@
-"""How many calls went on beside one: when it was sent, and while it was decoded.
+"""How many calls were concurrent with one: when it was sent, and while it was decoded.
 
-Rule: the attempts of a run in, counts out; the workers' clocks are one by now, as well as they are known (clocks.py
-says how many calls that leaves open). A count is of all attempts, whatever
-became of them, since each is a load on the target.
+Counts are of all attempts of a run, whatever became of them, since each is a load on the target. The workers' clocks are
+mapped to one, as precisely as they are known (clocks.py has how many calls that leaves open).
 """
 
 from __future__ import annotations

@@ -1,17 +1,18 @@
-"""What prompt tokens cost in TTFT, and what context and neighbours cost in TPOT.
+"""The cost of prompt tokens in TTFT, and of context and concurrent answers in TPOT.
 
-Rule: answers of the steady stage, slow readers apart, streamed for TPOT; quantile regression at p50 and p95, intervals by
+Answers are of the steady stage without slow readers, streamed for TPOT; quantile regression at p50 and p95, intervals by
 the stationary bootstrap, at most MOST answers evenly over the stage.
 
     TTFT = a + u uncached / 1,000 + c cached / 1,000 + f calls in flight when sent + d new connection
     TPOT = a + k context / 1,000 + s answers that arrive at the same time
 
-TTFT is since sent; context is the prompt and half the answer, its mean while the answer grows. What hardly varies in a
-run, or follows from the others, is left out and named: no slope can be told of it.
+TTFT is since sent; context is the prompt and half the answer, its mean while the answer grows. A column without variation,
+or one that follows from the others, is left out and named.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -28,18 +29,19 @@ from tailgauge_analysis.text.json_values import Json
 PS = (0.5, 0.95)
 MOST, REPS, POINTS = 2000, 200, 400
 EACH = 20  # answers that must lie apart from as many others in a column
-ALIKE = {"tokens": 50.0, "calls": 1.0, "new": 0.0}  # a column whose values lie closer says nothing
+ALIKE = {"tokens": 50.0, "calls": 1.0, "new": 0.0}  # a column whose values lie closer has no variation
 OF_MEAN = 0.05
 UNCACHED, CACHED, IN_FLIGHT, CONNECTION = "uncached_tokens", "cached_tokens", "in_flight", "new_connection"
 CONTEXT, NEIGHBOURS = "context_tokens", "arriving"
-UNITS = {
-    UNCACHED: ("ms per 1,000 uncached prompt tokens", "tokens"),
-    CACHED: ("ms per 1,000 cached prompt tokens", "tokens"),
-    IN_FLIGHT: ("ms per call in flight when sent", "calls"),
-    CONNECTION: ("ms for a new connection", "new"),
-    CONTEXT: ("ms a token per 1,000 tokens of context", "tokens"),
-    NEIGHBOURS: ("ms a token per answer arriving at the same time", "calls"),
+UNITS = {  # title, name, scale
+    UNCACHED: ("ms per 1,000 uncached prompt tokens", "uncached prompt tokens", "tokens"),
+    CACHED: ("ms per 1,000 cached prompt tokens", "cached prompt tokens", "tokens"),
+    IN_FLIGHT: ("ms per call in flight when sent", "calls in flight", "calls"),
+    CONNECTION: ("ms for a new connection", "new connection", "new"),
+    CONTEXT: ("ms per output token and 1,000 tokens of context", "context", "tokens"),
+    NEIGHBOURS: ("ms per output token and concurrent answer", "concurrent answers", "calls"),
 }
+TITLES = (("ttft_sent", "TTFT since sent"), ("tpot", "TPOT"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Slope:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """One regression. `left_out`: what hardly varied. `why`: why there are no slopes. Points for the figure: x, y in ms."""
+    """One regression. `left_out`: columns without variation. `why`: the reason without slopes. Points for the figure: x, y in ms."""
 
     of: str
     n: int
@@ -117,22 +119,23 @@ def regress(
 ) -> Fitted:
     """The slopes of y on those columns that vary enough, and more than by what they are `unsure`."""
     blur = unsure or {}
-    told = {n: values for n, values in columns.items() if len(y) and _varies(n, values, blur.get(n, 0.0))}
-    scaled = {name: values / 1000 if UNITS[name][1] == "tokens" else values for name, values in told.items()}
+    varied = {n: values for n, values in columns.items() if len(y) and _varies(n, values, blur.get(n, 0.0))}
+    scaled = {
+        name: values / 1000 if UNITS[name][2] == "tokens" else values for name, values in varied.items()
+    }
     kept = independent({"": np.ones(len(y)), **scaled})
     left_out = tuple(name for name in columns if name not in kept)
     few = np.unique(np.linspace(0, max(0, len(y) - 1), min(POINTS, len(y))).astype(int))
     points = columns[against][few], y[few]
-    why = "" if told else _why(len(y))
-    if not told:
-        return Fitted(of, len(y), (), left_out, why, against, *points)
+    if not varied:
+        return Fitted(of, len(y), (), left_out, _why(len(y)), against, *points)
     x = np.stack(list(kept.values()), axis=1)
     slopes = [slope for p in PS for slope in _slopes(x, y, p, list(kept), columns)]
     return Fitted(of, len(y), tuple(slopes), left_out, "", against, *points)
 
 
 def _why(n: int) -> str:
-    return f"needs {2 * EACH} answers, here are {n}" if n < 2 * EACH else "nothing varied enough in this run"
+    return f"{n} answers with usage, {2 * EACH} needed" if n < 2 * EACH else "no variation in this run"
 
 
 def _varies(name: str, values: Floats, unsure: float) -> bool:
@@ -140,7 +143,7 @@ def _varies(name: str, values: Floats, unsure: float) -> bool:
     if len(values) < 2 * EACH:
         return False
     low, high = np.partition(values, (EACH - 1, len(values) - EACH))[[EACH - 1, len(values) - EACH]]
-    return bool(high - low > max(unsure, ALIKE[UNITS[name][1]], OF_MEAN * float(np.abs(values).mean())))
+    return bool(high - low > max(unsure, ALIKE[UNITS[name][2]], OF_MEAN * float(np.abs(values).mean())))
 
 
 def _smaller(values: Floats) -> int:
@@ -161,8 +164,8 @@ def _slopes(x: Floats, y: Floats, p: float, names: list[str], columns: Mapping[s
     ]  # fmt: skip
 
 
-def plainly(found: list[Fitted]) -> Json:
-    """The key `slopes` of the report's contents."""
+def to_json(found: list[Fitted]) -> Json:
+    """`slopes` of report.json."""
     return {
         one.of: {
             "n": one.n, "why": one.why, "left_out": list(one.left_out),
@@ -178,37 +181,35 @@ def plainly(found: list[Fitted]) -> Json:
     }  # fmt: skip
 
 
-def _tidy(value: float) -> float:
-    return round(value, 6) + 0.0  # no -0
+def _tidy(value: float) -> float | None:
+    return round(value, 6) + 0.0 if math.isfinite(value) else None  # no -0
 
 
-def rows(told: Json) -> list[tuple[str, str, str, list[Json]]]:
+def rows(found: Json) -> list[tuple[str, str, str, list[Json]]]:
     """For tables: what, of which metric (title and name), and its slopes at PS."""
     out = []
-    for metric, title in (("ttft_sent", "TTFT since sent"), ("tpot", "TPOT")):
+    for metric, title in TITLES:
         by: dict[str, list[Json]] = {}
-        for slope in told[metric]["slopes"]:
+        for slope in found[metric]["slopes"]:
             by.setdefault(slope["title"], []).append(slope)
         out += [(name, title, metric, slopes) for name, slopes in by.items()]
     return out
 
 
-def said(slope: Json) -> str:
-    """One cell."""
+def cell(slope: Json) -> str:
+    """A slope with its interval."""
     mark = f" {slope['mark']}" if slope["mark"] else ""
     return f"{ms(slope['value_ms'])} ({ms(slope['low_ms'])} – {ms(slope['high_ms'])}){mark}"
 
 
-def untold(told: Json) -> list[str]:
-    """Which slopes a reader will miss, and why."""
-    words = []
-    for metric, title in (("ttft_sent", "TTFT"), ("tpot", "TPOT")):
-        one = told[metric]
+def not_estimated(found: Json) -> list[str]:
+    """Which slopes are missing, and why."""
+    texts = []
+    for metric, title in TITLES:
+        one = found[metric]
         if one["why"]:
-            words.append(f"{title}: {one['why']}.")
+            texts.append(f"{title}: not estimated ({one['why']}).")
         elif one["left_out"]:
-            names = ", ".join(
-                UNITS[name][0].partition(" per ")[2] or "new connection" for name in one["left_out"]
-            )
-            words.append(f"{title}: hardly varied, so that nothing is told of it: {names}.")
-    return words
+            names = ", ".join(UNITS[name][1] for name in one["left_out"])
+            texts.append(f"{title}: not estimated (no variation): {names}.")
+    return texts
