@@ -107,140 +107,140 @@ METRICS = (
         "ttft_sched", "TTFT since scheduled", SCHEDULED, REQUEST, True,
         "first content - scheduled",
         ("requests.scheduled_at_ns", "attempts.first_content_at_ns", "attempts.first_text_at_ns"),
-        "What a user waits for the first content (with `[report] first_token = \"text\"`: the first text), "
-        "the wait before sending included.",
+        "Wait of a user for the first content (with `[report] first_token = \"text\"`: the first text), "
+        "including the wait before sending.",
         _between("scheduled_at_ns", "first_at_ns"),
     ),
     Metric(
         "ttft_sent", "TTFT since sent", SENT, REQUEST, True,
         "first content - sent",
         ("attempts.sent_at_ns", "attempts.first_content_at_ns", "attempts.first_text_at_ns"),
-        "What the network and the target take to the first content of the attempt that answered.",
+        "Time of the network and the target until the first content of the attempt that answered.",
         _between("shown_sent_at_ns", "first_at_ns"),
     ),
     Metric(
         "tpot", "TPOT", NEITHER, REQUEST, True,
         "(last content - first content) / (output tokens - 1)",
         ("attempts.first_content_at_ns", "attempts.last_content_at_ns", "attempts.output_tokens"),
-        "Time per output token after the first. No value below 2 output tokens (n tokens have n - 1 gaps) "
-        "and none of an answer that came all at once.",
+        "Time per output token after the first. Undefined below 2 output tokens (n tokens have n - 1 gaps) "
+        "and for non-streamed answers.",
         _tpot,
     ),
     Metric(
         "tpot_c", "TPOT after the first chunk", NEITHER, REQUEST, True,
         "(last content - first content) / (output tokens - tokens of the first chunk)",
         ("attempts.first_content_at_ns", "attempts.last_content_at_ns", "attempts.output_tokens", "chunks.chars"),
-        "TPOT where several tokens come in one chunk: those of the first chunk were there at once. Their number is the "
-        "chunk's share of the answer's characters. Shown where an answer has more than 1.2 tokens a chunk in the median.",
+        "TPOT for streams with several tokens per chunk: the tokens of the first chunk arrive together. Their number is "
+        "estimated by the chunk's share of the characters. Shown if the median answer has more than 1.2 tokens per chunk.",
         _tpot_c,
     ),
     Metric(
         "user_rate", "User tokens per second", NEITHER, REQUEST, True,
         "1 / TPOT",
         ("attempts.first_content_at_ns", "attempts.last_content_at_ns", "attempts.output_tokens"),
-        "How fast an answer is written for its reader. Percentiles count from the fast end, as those of a latency do: "
-        "99% of the answers are at least as fast as the p99. A request without an answer is slower than any.",
+        "Pace of an answer for its reader. Percentiles count from the fast end, like those of latencies: "
+        "99% of the answers are at least as fast as the p99. A request without an answer is slower than any other.",
         _per_token, unit=RATE,
     ),
     Metric(
         "chunk_gap", "Chunk gap", NEITHER, CHUNK, False,
         "arrival of a content chunk - arrival of the one before, in one attempt",
         ("chunks.arrived_at_ns", "chunks.chunk_index"),
-        "All gaps of all answers in one pool, so that long answers weigh more. A chunk is not a token.",
+        "Gaps of all answers are pooled, so long answers have more weight. A chunk is not a token.",
         lambda steady: steady.gaps_ns,
     ),
     Metric(
         "chunk_gap_worst", "Worst chunk gap", NEITHER, REQUEST, True,
         "largest chunk gap of the request's answer",
         ("chunks.arrived_at_ns", "chunks.chunk_index"),
-        "The longest pause that a reader of the answer sees. No value below 2 chunks.",
+        "Longest pause in an answer. Undefined below 2 chunks.",
         lambda steady: steady.requests["worst_gap_ns"].to_numpy(np.float64),
     ),
     Metric(
         "e2e_sched", "End to end since scheduled", SCHEDULED, REQUEST, True,
         "last content - scheduled",
         ("requests.scheduled_at_ns", "attempts.last_content_at_ns"),
-        "What a user waits for the whole answer; of several legs, for the last of them. "
-        "Usage events after the last content do not extend it.",
+        "Wait of a user for the whole answer; with several legs, for the last one. "
+        "Usage events after the last content do not count.",
         _between("scheduled_at_ns", "whole_at_ns"),
     ),
     Metric(
         "e2e_sent", "End to end since sent", SENT, REQUEST, True,
         "last content - sent",
         ("attempts.sent_at_ns", "attempts.last_content_at_ns"),
-        "What the network and the target take for the whole answer.",
+        "Time of the network and the target for the whole answer.",
         _between("sent_at_ns", "last_content_at_ns"),
     ),
     Metric(
         "join_sched", "Join since scheduled", SCHEDULED, REQUEST, True,
         "legs joined - scheduled",
         ("requests.scheduled_at_ns", "requests.joined_at_ns"),
-        "What a user waits for a fan-out: until all its legs, the first k of them, or those that came before the deadline "
-        "are there. A fan-out has no TTFT of its own.",
+        "Wait of a user for a fan-out: until all legs, the first k, or those before the deadline have answered. "
+        "A fan-out has no TTFT.",
         _where_ok("joined_at_ns", schema.JOIN), JOINED,
     ),
     Metric(
         "turnaround", "Batch turnaround", SCHEDULED, REQUEST, True,
         "batch fetched - scheduled",
         ("requests.scheduled_at_ns", "requests.ended_at_ns"),
-        "From the time at which a message batch was to be submitted to its results, polls included.",
+        "From the scheduled submission of a message batch to its results, polls included.",
         _where_ok("ended_at_ns", schema.TURNAROUND), IN_BATCHES,
     ),
     Metric(
         "ttft_event", "First event since scheduled", SCHEDULED, REQUEST, False,
         "first event of the stream - scheduled",
         ("requests.scheduled_at_ns", "attempts.first_event_at_ns"),
-        "The stream is open: `message_start`, or a choice with a role and no text. No content, so no TTFT, though some tools call it that.",
+        "The stream is open: `message_start`, or a choice with a role and no text. It has no content, so it is not TTFT, although some tools call it that.",
         _between("scheduled_at_ns", "first_event_at_ns"),
     ),
     Metric(
         "ttft_thinking", "First thinking since scheduled", SCHEDULED, REQUEST, False,
         "first thinking - scheduled",
         ("requests.scheduled_at_ns", "attempts.first_thinking_at_ns"),
-        "Of the answers that thought. Nothing that a user can use yet.",
+        "For answers with thinking. Users cannot use it yet.",
         _between("scheduled_at_ns", "first_thinking_at_ns"),
     ),
     Metric(
         "ttft_text", "First text since scheduled", SCHEDULED, REQUEST, False,
         "first text - scheduled",
         ("requests.scheduled_at_ns", "attempts.first_text_at_ns"),
-        "The first words that a user can read, thinking over. The same as TTFT where answers are text only.",
+        "First text that a user can read, after the thinking. Equals TTFT for text-only answers.",
         _between("scheduled_at_ns", "first_text_at_ns"),
     ),
     Metric(
         "ttft_tool", "First tool input since scheduled", SCHEDULED, REQUEST, False,
         "first piece of a tool's input - scheduled",
         ("requests.scheduled_at_ns", "attempts.first_tool_json_at_ns"),
-        "The call of a tool begins; its input cannot be used yet.",
+        "A tool call begins; its input is not usable yet.",
         _between("scheduled_at_ns", "first_tool_json_at_ns"),
     ),
     Metric(
         "tool_ready", "Tool input complete since scheduled", SCHEDULED, REQUEST, False,
         "first tool block complete - scheduled",
         ("requests.scheduled_at_ns", "attempts.tool_ready_at_ns"),
-        "The tool can be run.",
+        "The tool can be called.",
         _between("scheduled_at_ns", "tool_ready_at_ns"),
     ),
     Metric(
         "first_field", "First field since scheduled", SCHEDULED, REQUEST, False,
         "first field of a JSON answer complete - scheduled",
         ("requests.scheduled_at_ns", "attempts.first_field_at_ns"),
-        "The first part of a structured answer that a program can use, where it was watched for.",
+        "First part of a structured answer that a program can use.",
         _between("scheduled_at_ns", "first_field_at_ns"),
     ),
     Metric(
         "client_delay", "Client delay", SCHEDULED, REQUEST, False,
         "sent (first attempt) - scheduled",
         ("requests.scheduled_at_ns", "attempts.sent_at_ns"),
-        "What the harness itself adds: late dispatch, and opening a connection where none was idle. "
-        "Of every request that was sent, however it ended.",
+        "Delay added by the client: late dispatch, and opening a connection if none was idle. "
+        "For every sent request, whatever its outcome.",
         _between("scheduled_at_ns", "first_sent_at_ns"), ANY,
     ),
     Metric(
         "connect", "Opening a connection", NEITHER, ATTEMPT, False,
         "name look-up + TCP connect + TLS handshake",
         ("attempts.connection_is_new", "attempts.dns_ns", "attempts.connect_ns", "attempts.tls_ns"),
-        "Of the attempts that opened a connection; the others reused one.",
+        "For attempts that opened a connection.",
         _connect,
     ),
 )  # fmt: skip

@@ -1,21 +1,20 @@
-"""The record is the seam: workers append these rows, the analysis folds them, nothing else crosses.
+"""The schema of a run: its tables, their columns with unit and meaning. Workers append these rows, the analysis reads them.
 
-Rule: this module knows the tables, their columns, units and meanings, and nothing of sockets, Parquet or pandas.
 A row class is the one place where a column is named; `columns()` reads it for the writer, the reader and the docs.
 
 Times are `<event>_at_ns`: int64 nanoseconds of the worker's CLOCK_MONOTONIC (the loader maps them to the run clock).
-`<event>_low_at_ns` beside one says that the event is only known to lie in (low, at]: several events shared one
-socket read and the kernel stamps the read's last byte. Null = did not happen, or the target does not say.
+`<event>_low_at_ns` marks a time that is only known to lie in (low, at]: several events shared one socket read, and the
+kernel timestamps its last byte. Null: did not happen, or the target does not report it.
 
 Schema history (docs/data-format.md repeats it; every version has a fixture that must still load):
   1  0.1.0  first version
   2  0.1.0  target: engine, cancellation, bill, cache, limits and faults of the simulated endpoint
-  3  0.1.0  requests: name, tags, winner, join, held hedges; attempts: target, streaming, thinking, tools, fields,
-            phases, slow readers, and what the client knew of the prompt cache
-  4  0.1.0  health: interval stamps, quantiles of the receive lag and of late dispatch, waits for connections, what
-            TCP lost; attempts: the wait for a connection; chunks: exact, and
-            gap_ns and lag_ns, which are null where the row before says it
-  5  0.1.0  names only: handover_* -> receive_lag_*; run.json: master -> master, virtual -> dry_run
+  3  0.1.0  requests: name, tags, winner, join, suppressed hedges; attempts: target, streaming, thinking, tools, fields,
+            phases, slow readers, and what the client expected of the prompt cache
+  4  0.1.0  health: interval timestamps, quantiles of receive lag and dispatch delay, waits for connections, TCP
+            losses; attempts: the wait for a connection; chunks: exact, gap_ns and lag_ns, which are null where
+            they follow from the previous row
+  5  0.1.0  names only: handover_* -> receive_lag_*; run.json: owner -> master, virtual -> dry_run
 """
 
 from __future__ import annotations
@@ -110,22 +109,22 @@ class RequestRow:
     pattern: Annotated[str, _c("string", "traffic pattern: streaming, cached, fan_out, ...")]
     session_id: Annotated[
         int | None,
-        _c("int64", "request_id of the session's or the user's first turn; null for requests of their own"),
+        _c("int64", "request_id of the session's or the user's first turn; null for single requests"),
     ]
-    scheduled_at_ns: Annotated[int, _c("int64", "planned arrival; the user-view clock starts here")]
-    dispatched_at_ns: Annotated[int | None, _c("int64", "its pattern began; null for client_drop")]
-    ended_at_ns: Annotated[int | None, _c("int64", "outcome known; null when censored or dropped")]
-    ended: Annotated[str, _c("string", "class of the outcome, or censored, or client_drop")]
-    legs: Annotated[int, _c("int16", "calls that the request consists of; 0 for client_drop")]
+    scheduled_at_ns: Annotated[int, _c("int64", "planned arrival; user-visible latency starts here")]
+    dispatched_at_ns: Annotated[int | None, _c("int64", "its pattern started; null for client_drop")]
+    ended_at_ns: Annotated[int | None, _c("int64", "outcome known; null if censored or dropped")]
+    ended: Annotated[str, _c("string", "class of the outcome, censored, or client_drop")]
+    legs: Annotated[int, _c("int16", "number of legs; 0 for client_drop")]
     attempts: Annotated[int, _c("int16", "HTTP calls made, retries and hedges included")]
-    asked_prompt_tokens: Annotated[int, _c("int32", "prompt size that the schedule asked for")]
-    asked_output_tokens: Annotated[int, _c("int32", "max_tokens that the schedule asked for")]
+    asked_prompt_tokens: Annotated[int, _c("int32", "scheduled prompt size")]
+    asked_output_tokens: Annotated[int, _c("int32", "scheduled max_tokens")]
     name: Annotated[str | None, _c("string", "name of the prompt in its file, null without one")] = None
     tags: Annotated[str | None, _c("string", "tags of the traffic table and of the prompt, as JSON")] = None
-    winner: Annotated[int | None, _c("int16", "attempt of leg 0 whose answer the user got")] = None
-    joined_at_ns: Annotated[int | None, _c("int64", "several legs: the join's condition was met")] = None
+    winner: Annotated[int | None, _c("int16", "attempt of leg 0 whose answer was used")] = None
+    joined_at_ns: Annotated[int | None, _c("int64", "with several legs: the join condition was met")] = None
     hedge_held: Annotated[
-        str | None, _c("string", "no hedge was sent although due: budget, throttle, pushback or retry")
+        str | None, _c("string", "why a due hedge was not sent: budget, throttle, pushback or retry")
     ] = None
 
 
@@ -133,20 +132,20 @@ class RequestRow:
 class AttemptRow:
     """One HTTP call of a leg: primary, retry or hedge."""
 
-    request_id: Annotated[int, _c("int64", "the request it belongs to")]
-    leg: Annotated[int, _c("int16", "branch of the request; 0 unless it has several calls")]
+    request_id: Annotated[int, _c("int64", "its request")]
+    leg: Annotated[int, _c("int16", "leg of the request; 0 if there is only one")]
     attempt: Annotated[int, _c("int16", "number within the leg, from 0")]
     cause: Annotated[str, _c("string", "primary, retry, hedge, fallback, resubmit or poll")]
     of_attempt: Annotated[
-        int | None, _c("int16", "the attempt that it repeats or stands beside; null for a primary")
+        int | None, _c("int16", "the attempt that it repeats or hedges; null for a primary")
     ]
     stage: Annotated[str, _c("string", "the request's stage")]
     traffic: Annotated[str, _c("string", "the request's traffic table")]
     protocol: Annotated[str, _c("string", "anthropic, openai or sse")]
     asked_model: Annotated[str, _c("string", "model named in the request")]
     scheduled_at_ns: Annotated[int, _c("int64", "the request's planned arrival")]
-    dispatched_at_ns: Annotated[int, _c("int64", "this attempt's greenlet started")]
-    sent_at_ns: Annotated[int | None, _c("int64", "first request byte handed to the kernel")] = None
+    dispatched_at_ns: Annotated[int, _c("int64", "the attempt was started")]
+    sent_at_ns: Annotated[int | None, _c("int64", "first request byte passed to the kernel")] = None
     headers_at_ns: Annotated[int | None, _c("int64", "response headers complete")] = None
     first_byte_at_ns: Annotated[int | None, _c("int64", "first byte of the response")] = None
     first_event_at_ns: Annotated[int | None, _c("int64", "first SSE event of any kind, pings excepted")] = (
@@ -158,7 +157,7 @@ class AttemptRow:
     first_content_low_at_ns: Annotated[
         int | None, _c("int64", "lower end of first_content, null if exact")
     ] = None
-    first_content_read_at_ns: Annotated[int | None, _c("int64", "our clock when that read was taken")] = None
+    first_content_read_at_ns: Annotated[int | None, _c("int64", "the worker's clock at that read")] = None
     first_text_at_ns: Annotated[int | None, _c("int64", "first non-empty text delta")] = None
     first_text_low_at_ns: Annotated[int | None, _c("int64", "lower end of first_text, null if exact")] = None
     last_content_at_ns: Annotated[int | None, _c("int64", "last non-empty content delta")] = None
@@ -169,7 +168,7 @@ class AttemptRow:
         None
     )
     ended_at_ns: Annotated[int | None, _c("int64", "last byte, or the failure; null when censored")] = None
-    cancelled_at_ns: Annotated[int | None, _c("int64", "we closed the connection")] = None
+    cancelled_at_ns: Annotated[int | None, _c("int64", "the client closed the connection")] = None
     ended: Annotated[str, _c("string", "class of the outcome, or censored")] = CENSORED
     limit_kind: Annotated[
         str | None, _c("string", "of a 429: requests, input_tokens, output_tokens, ...")
@@ -179,7 +178,7 @@ class AttemptRow:
         str | None,
         _c(
             "string",
-            "error name of the target or the system, or how it broke its protocol: see docs/security.md",
+            "error name of the target or the system, or a protocol violation: see docs/security.md",
         ),
     ] = None
     error_body: Annotated[str | None, _c("string", "first 2 kB of the error, secrets removed")] = None
@@ -187,14 +186,14 @@ class AttemptRow:
     rate_limit_headers: Annotated[str | None, _c("string", "every rate-limit header, as a JSON object")] = (
         None
     )
-    server_request_id: Annotated[str | None, _c("string", "the server's own id of the call")] = None
+    server_request_id: Annotated[str | None, _c("string", "the server's id of the call")] = None
     connection: Annotated[int | None, _c("int32", "number of the connection within the worker")] = None
-    connection_is_new: Annotated[bool | None, _c("bool", "this attempt paid for the connection")] = None
+    connection_is_new: Annotated[bool | None, _c("bool", "this attempt opened the connection")] = None
     dns_ns: Annotated[int | None, _c("int64", "name look-up, new connections only")] = None
     connect_ns: Annotated[int | None, _c("int64", "TCP connect, new connections only")] = None
     tls_ns: Annotated[int | None, _c("int64", "TLS handshake, new connections only")] = None
-    stop_reason: Annotated[str | None, _c("string", "as the protocol names it")] = None
-    model: Annotated[str | None, _c("string", "model that the response names")] = None
+    stop_reason: Annotated[str | None, _c("string", "in the protocol's terms")] = None
+    model: Annotated[str | None, _c("string", "model named by the response")] = None
     input_tokens: Annotated[
         int | None, _c("int64", "uncached remainder of the prompt, for every protocol")
     ] = None
@@ -211,11 +210,11 @@ class AttemptRow:
     reads: Annotated[int, _c("int32", "socket reads that returned data")] = 0
     body_bytes: Annotated[int, _c("int64", "bytes received after the headers, on the wire")] = 0
     receive_lag_max_ns: Annotated[
-        int | None, _c("int64", "largest read_at - arrived_at of its reads: our own lag")
+        int | None, _c("int64", "largest receive lag of its reads: read time - arrival")
     ] = None
-    stamps: Annotated[str, _c("string", "kernel or user: who stamped the reads")] = "kernel"
+    stamps: Annotated[str, _c("string", "timestamp source: kernel or user")] = "kernel"
     target: Annotated[str, _c("string", "main or second")] = "main"
-    streamed: Annotated[bool, _c("bool", "false: the whole answer was asked for at once")] = True
+    streamed: Annotated[bool, _c("bool", "false: a non-streamed answer")] = True
     first_thinking_at_ns: Annotated[int | None, _c("int64", "first non-empty thinking delta")] = None
     first_tool_json_at_ns: Annotated[int | None, _c("int64", "first non-empty piece of a tool's input")] = (
         None
@@ -224,52 +223,52 @@ class AttemptRow:
         None
     )
     first_field_at_ns: Annotated[
-        int | None, _c("int64", "first field of a JSON answer complete, where it was watched for")
+        int | None, _c("int64", "first field of a JSON answer complete, with a schema only")
     ] = None
     citations: Annotated[int | None, _c("int32", "citation events, of protocols that have them")] = None
     phases: Annotated[
         str | None,
-        _c("string", "JSON: when each phase began, ns since sent; NAME;dur: what Server-Timing says, ns"),
+        _c("string", "JSON: start of each phase, ns since sent; NAME;dur: duration from Server-Timing, ns"),
     ] = None
-    reader_paused_ns: Annotated[
-        int | None, _c("int64", "time in which we did not read on purpose; null without a slow reader")
-    ] = None
-    prefix: Annotated[int | None, _c("int32", "which shared prefix of the traffic table")] = None
-    prefix_hash: Annotated[str | None, _c("string", "of the prompt up to its last mark, or its prefix")] = (
+    reader_paused_ns: Annotated[int | None, _c("int64", "total pause of a slow reader; null for others")] = (
         None
     )
-    cache_expected: Annotated[str | None, _c("string", "cold, warm or unknown: what this worker expects")] = (
-        None
-    )
+    prefix: Annotated[int | None, _c("int32", "number of the shared prefix in the traffic table")] = None
+    prefix_hash: Annotated[
+        str | None, _c("string", "hash of the prompt up to its last mark, or of its prefix")
+    ] = None
+    cache_expected: Annotated[
+        str | None, _c("string", "expectation of this worker: cold, warm or unknown")
+    ] = None
     cache_since_use_ns: Annotated[
         int | None,
         _c(
             "int64",
-            "since a response last began that used what can be read of the prompt, on this worker; else its longest part ever seen",
+            "time since this worker last saw a response start that used the readable part of the prompt, or its longest known part",
         ),
     ] = None
     cache_writers: Annotated[
-        int | None, _c("int32", "calls of this worker that write one of its marks, sent and not yet answered")
+        int | None, _c("int32", "calls of this worker in flight that write one of its marks")
     ] = None
     cache_marks: Annotated[int | None, _c("int16", "cache marks in the prompt")] = None
-    cache_ttl: Annotated[str | None, _c("string", "life that they ask for: 5m or 1h")] = None
+    cache_ttl: Annotated[str | None, _c("string", "lifetime of the marks: 5m or 1h")] = None
     cache_blocks: Annotated[
         int | None,
-        _c("int32", "blocks from the end of that part to the mark that looks for it; 20 or more: too far"),
+        _c("int32", "blocks from the end of that part to the mark; 20 or more: beyond the lookback"),
     ] = None
     params_hash: Annotated[
-        str | None, _c("string", "of model, thinking and tool choice, which also decide over the cache")
+        str | None, _c("string", "hash of model, thinking and tool choice, which are part of the cache key")
     ] = None
     first_difference: Annotated[
         int | None,
         _c(
             "int64",
-            "first byte in which the shared part differs from the last one of its number; null if equal or not known",
+            "first byte in which the shared part differs from the last one of its number; null if equal or unknown",
         ),
     ] = None
     pool_wait_ns: Annotated[
         int | None,
-        _c("int64", "from asking for a connection to having one; null where it did not get so far"),
+        _c("int64", "wait for a connection, including the time to open one; null if there was none"),
     ] = None
 
 
@@ -286,26 +285,26 @@ class ChunkRow:
         int | None,
         _c(
             "int64",
-            "kernel time of the read that completed the chunk; null: gap_ns after that of the row before",
+            "kernel timestamp of the read that completed the chunk; null: the previous row's plus gap_ns",
         ),
     ]
     low_at_ns: Annotated[
-        int | None, _c("int64", "not exact: it arrived after this; null: after the last other arrival above")
+        int | None, _c("int64", "lower bound if not exact; null: the previous other arrival")
     ]
     lag_ns: Annotated[
         int | None,
-        _c(
-            "int64", "from arrived_at_ns until our clock when that read was taken; null: as in the row before"
-        ),
+        _c("int64", "receive lag: read time - arrived_at_ns; null: as in the previous row"),
     ]
     read_index: Annotated[int, _c("int32", "number of the read within the attempt, from 0")]
     chars: Annotated[int, _c("int32", "characters of content in the chunk")]
-    exact: Annotated[bool, _c("bool", "it arrived at arrived_at_ns; false: between low_at_ns and then")]
+    exact: Annotated[
+        bool, _c("bool", "true: arrived at arrived_at_ns; false: between low_at_ns and arrived_at_ns")
+    ]
     gap_ns: Annotated[
         int | None,
         _c(
             "int64",
-            "since the attempt's chunk before, in the row before; null: none, or arrived_at_ns is told",
+            "time since the attempt's previous chunk, in the previous row; null: none, or arrived_at_ns is set",
         ),
     ] = None
 
@@ -319,45 +318,45 @@ class ServerLogRow:
     leg: Annotated[int | None, _c("int16", "parsed from client_request_id")]
     attempt: Annotated[int | None, _c("int16", "parsed from client_request_id")]
     protocol: Annotated[str, _c("string", "anthropic or openai")]
-    status: Annotated[int, _c("int16", "HTTP status answered")]
+    status: Annotated[int, _c("int16", "HTTP status")]
     received_at_ns: Annotated[int, _c("int64", "request body complete; the endpoint's CLOCK_MONOTONIC")]
     headers_at_ns: Annotated[int | None, _c("int64", "response headers written")]
-    planned_ttft_ns: Annotated[int | None, _c("int64", "delay drawn for the first chunk")]
+    planned_ttft_ns: Annotated[int | None, _c("int64", "planned delay of the first chunk")]
     chunk_sent_at_ns: Annotated[
-        list[int], _c("list<int64>", "clock just before each content chunk was written")
+        list[int], _c("list<int64>", "time just before each content chunk was written")
     ]
     ended_at_ns: Annotated[int | None, _c("int64", "end mark written")]
-    cancelled_at_ns: Annotated[int | None, _c("int64", "the client's disconnect was seen")]
-    input_tokens: Annotated[int, _c("int64", "prompt tokens counted")]
-    output_tokens: Annotated[int, _c("int64", "tokens really sent")]
-    admitted_at_ns: Annotated[int | None, _c("int64", "the engine began to work on it; null without one")] = (
+    cancelled_at_ns: Annotated[int | None, _c("int64", "the client disconnected")]
+    input_tokens: Annotated[int, _c("int64", "prompt tokens")]
+    output_tokens: Annotated[int, _c("int64", "tokens sent")]
+    admitted_at_ns: Annotated[int | None, _c("int64", "the engine admitted it; null without an engine")] = (
         None
     )
     prefill_started_at_ns: Annotated[
-        int | None, _c("int64", "the first step with a part of its prompt; null without an engine")
+        int | None, _c("int64", "first step with a part of its prompt; null without an engine")
     ] = None
     prefill_ended_at_ns: Annotated[
-        int | None, _c("int64", "the engine made its first token; null without one")
+        int | None, _c("int64", "the engine generated its first token; null without an engine")
     ] = None
-    replica: Annotated[int | None, _c("int16", "which replica of the engine served it")] = None
+    replica: Annotated[int | None, _c("int16", "replica of the engine")] = None
     tokens_after_cancel: Annotated[
-        int | None, _c("int64", "tokens made after the client's disconnect; null where it stayed to the end")
+        int | None, _c("int64", "tokens generated after the client's disconnect; null without a disconnect")
     ] = None
-    billed_output_tokens: Annotated[
-        int | None, _c("int64", "output tokens on its bill; null where it is not billed")
-    ] = None
+    billed_output_tokens: Annotated[int | None, _c("int64", "billed output tokens; null if not billed")] = (
+        None
+    )
     cache_reason: Annotated[
         str | None,
-        _c("string", "what the prefix cache decided: hit, cold, expired, race, ...; null without one"),
+        _c("string", "result of the prefix cache: hit, cold, expired, race, ...; null without a cache"),
     ] = None
     cache_read_tokens: Annotated[int | None, _c("int64", "prompt tokens read from the cache")] = None
     cache_created_tokens: Annotated[int | None, _c("int64", "prompt tokens written to the cache")] = None
-    limit_kind: Annotated[str | None, _c("string", "the limit that refused it; null where none did")] = None
+    limit_kind: Annotated[str | None, _c("string", "the limit that rejected it; null if none")] = None
     bucket_levels: Annotated[
         str | None,
-        _c("string", "what each limit had left once this call was decided, its lowest, as a JSON object"),
+        _c("string", "lowest level of each limit after this call was decided, as a JSON object"),
     ] = None
-    fault: Annotated[str | None, _c("string", "the fault it was given")] = None
+    fault: Annotated[str | None, _c("string", "its fault")] = None
 
 
 TABLES: dict[str, type] = {
