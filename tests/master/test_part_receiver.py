@@ -246,12 +246,11 @@ def test_what_an_earlier_attempt_left_is_written_over(master, spool):
 
 
 def test_the_page_on_the_data_says_what_the_limits_are(checkout):
-    """The analysis, which writes the page, does not know them."""
     page = (checkout / "docs/data-format.md").read_text(encoding="utf-8")
 
-    said = (
-        f"pieces of at most {PIECE // 1024} KiB of which at most {part_sender.WINDOW} are unanswered",
-        f"after {part_sender.SILENCE_NS / 1e9:.0f} s without progress", f"with {part_sender._PROBE // 1024} KiB.",
+    expected = (
+        f"pieces of at most {PIECE // 1024} KiB, of which at most {part_sender.WINDOW} are unacknowledged",
+        f"After {part_sender.SILENCE_NS / 1e9:.0f} s without progress", f"with {part_sender._PROBE // 1024} KiB.",
         f"of at most {parquet.LARGEST // 2**20} MiB", f"keeps {part_receiver.RESERVE // 1_000_000} MB of its disk free",
     )  # fmt: skip
-    assert [text for text in said if text not in page] == []
+    assert [text for text in expected if text not in page] == []
