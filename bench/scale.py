@@ -92,7 +92,7 @@ def hidden(out: Path) -> list[str]:
 
 
 @contextmanager
-def crew(
+def workers(
     workers: int, folder: Path, token: str, port: int, prefix: list[str], there: Callable[[int], None]
 ) -> Iterator[None]:
     """So many workers, a group at a time; `there(n)` waits until n are connected."""
@@ -150,7 +150,7 @@ def measure(workers: int, seconds: float, folder: Path, kind: str) -> Size:
     prefix, began = [] if kind == ONE_FOLDER else hidden(folder / "master"), time.monotonic()
     with (
         master(workers, seconds, folder, token, port, crowd) as (run, counts),
-        crew(workers, folder, token, port, prefix, lambda n: connected(run, said, n)),
+        workers(workers, folder, token, port, prefix, lambda n: connected(run, said, n)),
     ):
         process, there = psutil.Process(run.pid), time.monotonic()
         cpu_s = _cpu_s(process)

@@ -20,13 +20,13 @@ import msgpack
 import numpy as np
 
 from tailgauge.channel.auth import Seal
-from tailgauge.master.part_receiver import Inbox
+from tailgauge.master.part_receiver import PartReceiver
 from tailgauge.rows.chunks import Chunks
 from tailgauge.rows.health import HealthRow
-from tailgauge.rows.parquet import chunk_table, row_table, write_part
+from tailgauge.rows.parquet import PIECE, chunk_table, row_table, write_part
 from tailgauge.rows.run_folder import RunFolder
 from tailgauge.rows.schema import AttemptRow, RequestRow
-from tailgauge.worker.part_sender import PIECE, Outbox
+from tailgauge.worker.part_sender import PartSender
 
 CHUNKS_PER_S, CHUNKS_OF_REQUEST, PART_S, TIMES = 20_000, 100, 4, 5
 MEGABYTE = 1_000_000
@@ -92,7 +92,7 @@ def on_the_channel(parts: list[tuple[str, Path]]) -> list[bytes]:
         said.append({**data, "upto": data["offset"] + len(data["bytes"])})
 
     said: list[dict[str, Any]] = []
-    outbox = Outbox(send)
+    outbox = PartSender(send)
     for name, path in parts:
         outbox.add(name, path)
     outbox.pump()
@@ -107,7 +107,7 @@ def received(packed: list[bytes]) -> float:
     with tempfile.TemporaryDirectory() as path:
         folder = RunFolder(Path(path))
         folder.create()
-        inbox = Inbox(folder)
+        inbox = PartReceiver(folder)
         began = time.process_time()
         for message in packed:
             _, sealed, node = msgpack.unpackb(message, strict_map_key=False)

@@ -13,7 +13,7 @@ import re
 MARK = "[redacted]"
 MIN_SECRET = 8  # characters; shorter values are words that may stand in any text
 MIN_BEGINNING = 6  # of a secret's first characters, where a text ends with them
-UNCUT = 90  # characters; nobody cuts a text as short as that
+SHORT = 90  # characters; nobody cuts a text as short as that
 _NAMES = re.compile(
     r"(?:^|_)KEYS?(?:$|_)|API_?KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|CUSTOM_HEADERS", re.IGNORECASE
 )
@@ -56,7 +56,7 @@ class Redaction:
     def each(self, texts: list[str]) -> list[str]:
         """Each text without secrets; at the price of one where they are short and hold none, as they mostly do."""
         whole = "\n".join(texts)
-        if max(map(len, texts), default=0) < UNCUT and self(whole) == whole:
+        if max(map(len, texts), default=0) < SHORT and self(whole) == whole:
             return texts
         return [self(text) for text in texts]
 

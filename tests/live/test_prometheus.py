@@ -5,7 +5,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tailgauge import quantile_sketch
 from tailgauge.live.prometheus import BOUNDS_S, exposed
-from tailgauge.live.series import Live, Seen, SeenWorker
+from tailgauge.live.series import Live, RunView, WorkerView
 from tailgauge.master.progress import Progress
 
 HOSTILE = 'chat"} 1\n<script>\\'
@@ -22,13 +22,13 @@ def read():
         attempts={"ok": 33, "rate_limited": 4}, ttft=ttft, verdict="DEGRADED",
     )  # fmt: skip
     workers = (
-        SeenWorker(0, "a", "h", "running", 20, 1, 0.25, 0.021, 0.1),
-        SeenWorker(1, "b", "h", "running", 20, 2, None, None, 0.1),
-        SeenWorker(2, "c", "h", "lost", 0, 0, 0.5, 0.0, 9.0),
+        WorkerView(0, "a", "h", "running", 20, 1, 0.25, 0.021, 0.1),
+        WorkerView(1, "b", "h", "running", 20, 2, None, None, 0.1),
+        WorkerView(2, "c", "h", "lost", 0, 0, 0.5, 0.0, 9.0),
     )
     live = Live()
     live.fold(progress)
-    seen = Seen("run-1", HOSTILE, "chat.toml", (), "/runs/run-1", "running", progress, (), workers, 3)
+    seen = RunView("run-1", HOSTILE, "chat.toml", (), "/runs/run-1", "running", progress, (), workers, 3)
     body, content_type = exposed(seen, live.last, "text/plain")
     assert content_type.startswith("text/plain")
     found = {}

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tailgauge import quantile_sketch
-from tailgauge.live.series import HELD, Live, Seen, SeenWorker, chosen, document
+from tailgauge.live.series import HELD, Live, RunView, WorkerView, chosen, document
 from tailgauge.master.progress import Progress
 
 
@@ -29,11 +29,11 @@ def folded(*moments):
 
 
 def worker(number, state="running", cpu=0.2):
-    return SeenWorker(number, f"name-{number}", "host", state, 10, 1, cpu, 0.0, 0.3)
+    return WorkerView(number, f"name-{number}", "host", state, 10, 1, cpu, 0.0, 0.3)
 
 
 def seen(*workers, notes=()):
-    return Seen("run-1", "chat", "chat.toml", ("http://target",), "/runs/run-1", "running", progress(3.0, sent=7),
+    return RunView("run-1", "chat", "chat.toml", ("http://target",), "/runs/run-1", "running", progress(3.0, sent=7),
                 tuple(notes), workers, len(workers))  # fmt: skip
 
 
@@ -150,16 +150,16 @@ def test_what_is_told_is_plain_json():
 
 
 def test_of_many_workers_those_in_trouble_are_told_of_first_then_the_busiest_and_all_by_number():
-    crew = [
+    workers = [
         ("running", 0.0),
         ("running", 0.3),
         ("drained", 0.9),
         ("lost", 0.0),
-        ("joining", 0.0),
+        ("starting", 0.0),
         ("running", 0.2),
     ]
 
-    assert chosen(crew, 4) == [1, 2, 3, 4]
-    assert chosen(crew, 2) == [3, 4]
-    assert chosen(crew, 6) == [0, 1, 2, 3, 4, 5]
+    assert chosen(workers, 4) == [1, 2, 3, 4]
+    assert chosen(workers, 2) == [3, 4]
+    assert chosen(workers, 6) == [0, 1, 2, 3, 4, 5]
     assert len(chosen([("running", 0.5)] * 1000)) == 100

@@ -83,7 +83,7 @@ def test_a_worker_that_stood_still_for_ten_seconds_sends_its_leases_late_and_los
     books = audited(site, run, whole=True)
     member = books.member(number)
     assert member["state"] == "drained"
-    assert f"worker {number} came back" in books.notes
+    assert f"worker {number} reconnected" in books.notes
     assert (books.counts["lost"], member["missing"]) == (0, [])
     ((silent_from, silent_to),) = [(s["from_s"], s["to_s"]) for s in member["silent"]]
     assert silent_to - silent_from > 8
@@ -153,7 +153,7 @@ def test_a_partition_of_ten_seconds_from_the_master_loses_nothing(site: Site) ->
     assert member["state"] == "drained"
     assert (books.counts["lost"], member["missing"]) == (0, [])
     assert f"worker {number} was lost" in books.notes
-    assert f"worker {number} came back" in books.notes
+    assert f"worker {number} reconnected" in books.notes
     mine = books.requests_of(number)
     during = mine[(mine.second > AT + 1) & (mine.second < AT + 4)]
     assert len(during) > 20, "it went on sending what it held"
@@ -175,7 +175,7 @@ def test_a_partition_for_good_is_told_and_the_rows_come_in_by_hand(site: Site, t
     member = books.member(number)
     assert member["state"] == "lost"
     assert 0 < books.counts["lost"] == sum(stretch["requests"] for stretch in member["missing"])
-    assert f"rows of worker {number} that are not here are in" in books.notes
+    assert f"rows of worker {number} were not transferred: they are in" in books.notes
     went_on(books, number, max(stretch["to_s"] for stretch in member["missing"]) + 0.001)
     assert (cut.code(60), other.code(20)) == (3, 0)
     cut.host.mend("control")

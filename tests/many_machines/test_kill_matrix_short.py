@@ -90,7 +90,7 @@ def test_a_worker_that_stood_still_sends_late_what_it_held_and_takes_part_again(
 
     assert member["missing"] == []
     assert len(mine) == member["leased"]
-    assert f"worker {done.frozen} came back" in done.books.notes
+    assert f"worker {done.frozen} reconnected" in done.books.notes
     assert late_s[(mine.second > FROZEN_AT + 0.5) & (mine.second < FROZEN_AT + 2)].min() > FROZEN_S - 3
     assert late_s[mine.second < FROZEN_AT - 0.5].median() < 0.5
 

@@ -18,9 +18,9 @@ def test_who_is_heard_of_is_waited_for(seen, case):
 @pytest.mark.parametrize(
     ("case", "said"),
     [
-        ("silent", "worker 0 was not heard of for 1 s while it was to drain"),
+        ("silent", "worker 0 sent nothing for 1 s during the drain"),
         ("for_ever", "worker 0 did not drain in time"),
-        ("gone", "worker 0 was lost before it had drained"),
+        ("gone", "worker 0 was lost before it drained"),
     ],
 )
 def test_who_is_not_is_lost_and_it_is_told_how(seen, case, said):

@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from tailgauge.master.leases import SLICE_NS, Handout
-from tailgauge.master.workers import Crew
+from tailgauge.master.leases import SLICE_NS, Leases
+from tailgauge.master.workers import RunWorkers
 from tailgauge.rows.schema import TURNS
 from tailgauge.schedule.schedule import Schedule
 
@@ -29,19 +29,19 @@ class Rig:
     def __init__(
         self, workers: int, count: int = 600, seconds: int = 60, *, leaves_out: bool = False
     ) -> None:
-        self.crew = Crew(lambda _: True)
+        self.workers = RunWorkers(lambda _: True)
         for number in range(workers):
-            self.crew.add(f"w{number}", {"name": f"w{number}"})
+            self.workers.add(f"w{number}", {"name": f"w{number}"})
         self.given: dict[str, list[int]] = {}
-        self.handout = Handout(
-            schedule(count, seconds), seconds * S, self.crew, self.give, leaves_out=leaves_out
+        self.handout = Leases(
+            schedule(count, seconds), seconds * S, self.workers, self.give, leaves_out=leaves_out
         )
 
-    def give(self, member, rows):
-        self.given.setdefault(member.node, []).extend(row.request_id // TURNS for row in rows)
+    def give(self, worker, rows):
+        self.given.setdefault(worker.node, []).extend(row.request_id // TURNS for row in rows)
 
-    def member(self, node):
-        return self.crew.members[node]
+    def worker(self, node):
+        return self.workers.by_node[node]
 
     def all(self):
         return sorted(i for given in self.given.values() for i in given)
@@ -54,14 +54,14 @@ def test_every_arrival_is_handed_out_once_and_at_least_a_slice_ahead():
         reached = max(i for given in rig.given.values() for i in given)
         assert min(599, 10 * (passed + 5) - 1) <= reached < 10 * (passed + 10)
     assert rig.all() == list(range(600))
-    assert sum(m.leased for m in rig.crew) == 600 + 2 * 120  # each session has two turns more
+    assert sum(m.leased for m in rig.workers) == 600 + 2 * 120  # each session has two turns more
 
 
 def test_the_share_of_a_lost_worker_goes_to_the_living_from_the_next_slice_on():
     rig = Rig(3)
     rig.handout.up_to(0)
     before = set(rig.given["w1"])
-    rig.member("w1").state = "lost"
+    rig.worker("w1").state = "lost"
     rig.handout.up_to(56 * S)
 
     assert set(rig.given["w1"]) == before == set(range(1, 50, 3))
@@ -71,7 +71,7 @@ def test_the_share_of_a_lost_worker_goes_to_the_living_from_the_next_slice_on():
 def test_left_out_it_goes_to_nobody_and_the_others_get_no_more_than_before():
     rig = Rig(3, leaves_out=True)
     rig.handout.up_to(0)
-    rig.member("w1").state = "lost"
+    rig.worker("w1").state = "lost"
     rig.handout.up_to(56 * S)
 
     assert rig.all() == [i for i in range(600) if i < 50 or i % 3 != 1]
@@ -82,9 +82,9 @@ def test_who_comes_back_takes_its_place_again():
     for leaves_out in (False, True):
         rig = Rig(2, leaves_out=leaves_out)
         rig.handout.up_to(0)
-        rig.member("w1").state = "lost"
+        rig.worker("w1").state = "lost"
         rig.handout.up_to(10 * S)
-        rig.member("w1").state = "running"
+        rig.worker("w1").state = "running"
         rig.handout.up_to(56 * S)
 
         assert max(rig.given["w1"]) == 599
@@ -94,8 +94,8 @@ def test_who_comes_back_takes_its_place_again():
 def test_a_late_joiner_takes_a_share_and_where_shares_are_left_out_the_vacant_place():
     rig = Rig(2, leaves_out=True)
     rig.handout.up_to(0)
-    rig.member("w1").state = "lost"
-    rig.crew.add("w2", {"name": "w2"})
+    rig.worker("w1").state = "lost"
+    rig.workers.add("w2", {"name": "w2"})
     rig.handout.up_to(56 * S)
 
     assert rig.given["w2"] == list(range(51, 600, 2))
@@ -105,10 +105,10 @@ def test_a_late_joiner_takes_a_share_and_where_shares_are_left_out_the_vacant_pl
 def test_while_nobody_is_there_what_is_due_is_not_reached_and_is_not_sent_in_a_burst_later():
     rig = Rig(1)
     rig.handout.up_to(0)  # until 5 s
-    rig.member("w0").state = "lost"
+    rig.worker("w0").state = "lost"
     for passed in range(1, 33):
         rig.handout.up_to(passed * S)
-    rig.member("w0").state = "running"
+    rig.worker("w0").state = "running"
     rig.handout.up_to(32 * S + S // 2)
     rig.handout.up_to(56 * S)
 
@@ -118,9 +118,9 @@ def test_while_nobody_is_there_what_is_due_is_not_reached_and_is_not_sent_in_a_b
 def test_nobody_for_a_moment_costs_nothing():
     rig = Rig(1)
     rig.handout.up_to(0)
-    rig.member("w0").state = "lost"
+    rig.worker("w0").state = "lost"
     rig.handout.up_to(3 * S)
-    rig.member("w0").state = "running"
+    rig.worker("w0").state = "running"
     rig.handout.up_to(4 * S)
     rig.handout.up_to(56 * S)
 
@@ -134,11 +134,11 @@ def test_whatever_happens_no_arrival_is_handed_out_twice(seed, leaves_out):
     rig = Rig(3, leaves_out=leaves_out)
     for passed in range(60):
         rig.handout.up_to(passed * S)
-        for member in rig.crew:
+        for worker in rig.workers:
             if chance.random() < 0.1:
-                member.state = "running" if member.state == "lost" else "lost"
+                worker.state = "running" if worker.state == "lost" else "lost"
         if chance.random() < 0.05:
-            rig.crew.add(f"w{len(rig.crew)}", {"name": "late"})
+            rig.workers.add(f"w{len(rig.workers)}", {"name": "late"})
 
     assert len(rig.all()) == len(set(rig.all()))
 
@@ -151,7 +151,7 @@ def test_missing_seconds_are_those_of_its_arrivals_without_a_row():
     rig.handout.up_to(S)  # its odd arrivals until 10 s
     seen = {i * TURNS for i in range(1, 40, 2)} | {51 * TURNS}
 
-    assert rig.handout.missing(rig.member("w1"), seen) == [{"from_s": 4.1, "to_s": 9.9, "requests": 29}]
+    assert rig.handout.missing(rig.worker("w1"), seen) == [{"from_s": 4.1, "to_s": 9.9, "requests": 29}]
 
 
 def test_a_hole_of_more_than_a_second_parts_two_stretches():
@@ -159,7 +159,7 @@ def test_a_hole_of_more_than_a_second_parts_two_stretches():
     rig.handout.up_to(S)
     seen = {i * TURNS for i in range(100)} - {10 * TURNS, 11 * TURNS, 70 * TURNS}
 
-    assert rig.handout.missing(rig.member("w0"), seen) == [
+    assert rig.handout.missing(rig.worker("w0"), seen) == [
         {"from_s": 1.0, "to_s": 1.1, "requests": 2},
         {"from_s": 7.0, "to_s": 7.0, "requests": 1},
     ]
@@ -169,8 +169,8 @@ def test_nothing_is_missing_where_every_arrival_has_a_row():
     rig = Rig(1)
     rig.handout.up_to(S)
 
-    assert rig.handout.missing(rig.member("w0"), {i * TURNS for i in range(100)}) == []
-    assert rig.handout.missing(rig.crew.add("w1", {}), set()) == []
+    assert rig.handout.missing(rig.worker("w0"), {i * TURNS for i in range(100)}) == []
+    assert rig.handout.missing(rig.workers.add("w1", {}), set()) == []
 
 
 def test_a_slice_lasts_five_seconds():

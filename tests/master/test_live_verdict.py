@@ -3,7 +3,7 @@
 import pytest
 
 from tailgauge import quantile_sketch
-from tailgauge.master.live_verdict import Watched, so_far
+from tailgauge.master.live_verdict import WorkerSummary, live_verdict
 from tailgauge.rows.health import HealthRow
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge.worker.health.counters import Counters
@@ -19,13 +19,13 @@ def packed(*values):
     return quantile_sketch.packed(bins)
 
 
-def crew(**changes):
+def workers(**changes):
     """Two workers; the second one as told."""
     watch = {**QUIET, **{k: v for k, v in changes.items() if k in QUIET}}
     rest = {k: v for k, v in changes.items() if k not in QUIET}
     return [
-        Watched(0, dispatched=100, watch=dict(QUIET)),
-        Watched(1, **{"dispatched": 100, **rest}, watch=watch),
+        WorkerSummary(0, dispatched=100, watch=dict(QUIET)),
+        WorkerSummary(1, **{"dispatched": 100, **rest}, watch=watch),
     ]
 
 
@@ -37,35 +37,35 @@ def crew(**changes):
         ({"dropped": 2}, DEGRADED, "2 of 202 requests dropped at the in-flight cap"),
         ({"dropped": 3}, INVALID, "3 of 203 requests dropped at the in-flight cap"),
         ({"bad": 4.0}, VALID, ""),
-        ({"bad": 4.1}, DEGRADED, "worker 1 stood still in 4 of its 20 s"),
-        ({"bad": 20.0}, DEGRADED, "worker 1 stood still in 20 of its 20 s"),
-        ({"bad": 20.1}, INVALID, "worker 1 stood still in 20 of its 20 s"),
+        ({"bad": 4.1}, DEGRADED, "worker 1 was stalled for 4 of 20 s"),
+        ({"bad": 20.0}, DEGRADED, "worker 1 was stalled for 20 of 20 s"),
+        ({"bad": 20.1}, INVALID, "worker 1 was stalled for 20 of 20 s"),
         ({"delays": packed(*[0.1] * 99, 40.0)}, VALID, ""),
-        ({"delays": packed(*[0.1] * 98, 40.0, 40.0)}, DEGRADED, "requests leave up to 40 ms late (p99)"),
-        ({"delays": packed(8.0)}, DEGRADED, "requests leave up to 8 ms late (p99)"),
+        ({"delays": packed(*[0.1] * 98, 40.0, 40.0)}, DEGRADED, "requests are sent up to 40 ms late (p99)"),
+        ({"delays": packed(8.0)}, DEGRADED, "requests are sent up to 8 ms late (p99)"),
         ({"intervals": 2}, VALID, ""),
-        ({"intervals": 3}, DEGRADED, "1.5% of the first chunks came in one read with later ones"),
+        ({"intervals": 3}, DEGRADED, "1.5% of first chunks shared a read with later ones"),
         ({"lagging": 0.4}, VALID, ""),
-        ({"lagging": 1.0}, DEGRADED, "the process stamps its reads itself and was too busy for it in 1 s"),
-        ({"bad": 5.0, "cpu": 0.96}, DEGRADED, "worker 1 stood still in 5 of its 20 s; worker 1 is at 96% of its core"),
+        ({"lagging": 1.0}, DEGRADED, "user-space timestamps were late in 1 s (busy process)"),
+        ({"bad": 5.0, "cpu": 0.96}, DEGRADED, "worker 1 was stalled for 5 of 20 s; worker 1 is at 96% of its core"),
         ({"cpu": 0.96}, VALID, ""),
     ],
 )  # fmt: skip
 def test_the_worst_is_told_with_its_reason(changes, word, why):
-    assert so_far(crew(**changes)) == (word, why)
+    assert live_verdict(workers(**changes)) == (word, why)
 
 
 def test_of_slow_answers_a_hundredth_may_be_the_clients():
-    assert so_far(crew(delays=packed(8.0)), ttft_p50_ms=1000.0) == (VALID, "")
-    assert so_far(crew(delays=packed(12.0)), ttft_p50_ms=1000.0)[0] == DEGRADED
+    assert live_verdict(workers(delays=packed(8.0)), ttft_p50_ms=1000.0) == (VALID, "")
+    assert live_verdict(workers(delays=packed(12.0)), ttft_p50_ms=1000.0)[0] == DEGRADED
 
 
 def test_one_bad_second_alone_says_nothing():
-    assert so_far([Watched(0, watch={**QUIET, "seconds": 3.0, "bad": 1.2})]) == (VALID, "")
+    assert live_verdict([WorkerSummary(0, watch={**QUIET, "seconds": 3.0, "bad": 1.2})]) == (VALID, "")
 
 
 def test_a_run_that_has_said_nothing_yet_is_valid_so_far():
-    assert so_far([Watched(0), Watched(1)]) == (VALID, "")
+    assert live_verdict([WorkerSummary(0), WorkerSummary(1)]) == (VALID, "")
 
 
 def row(at_s, lag_ms=0.0, cpu=0.1, intervals=0):
@@ -83,8 +83,8 @@ def test_a_worker_watches_its_steady_seconds(user, lagging):
     for second in range(1, 11):
         watch.second(row(second, lags.get(second, 0.0), 0.71 if second == 7 else 0.7, second))
 
-    said = watch.said()
-    assert (said["seconds"], said["bad"], said["lagging"]) == (8.0, 1.0, lagging)
+    summary = watch.summary()
+    assert (summary["seconds"], summary["bad"], summary["lagging"]) == (8.0, 1.0, lagging)
 
 
 def test_a_lag_that_blurred_no_stamp_is_no_bad_second():
@@ -92,4 +92,4 @@ def test_a_lag_that_blurred_no_stamp_is_no_bad_second():
     for second in range(1, 5):
         watch.second(row(second, 80.0, intervals=7))
 
-    assert watch.said()["bad"] == 1.0  # the first, which brought the seven
+    assert watch.summary()["bad"] == 1.0  # the first, which brought the seven

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from worker.part_transfer import files, given_to, pieces, written
 
 from tailgauge.master import part_receiver
-from tailgauge.master.part_receiver import OPEN, REMEMBERED, Inbox
+from tailgauge.master.part_receiver import OPEN, REMEMBERED, PartReceiver
 from tailgauge.rows import parquet
+from tailgauge.rows.parquet import PIECE
 from tailgauge.rows.run_folder import RunFolder
 from tailgauge.worker import part_sender
-from tailgauge.worker.part_sender import PIECE
 
 WORKER = 3
 
@@ -38,7 +38,7 @@ def master(tmp_path):
 
 
 def test_a_part_is_named_only_when_it_is_whole_and_answers_say_how_much_is_here(master, spool):
-    inbox = Inbox(master)
+    inbox = PartReceiver(master)
     names = [
         (inbox.take(WORKER, message), sorted(files(master.path))) for message in pieces(spool[0], size=3000)
     ]
@@ -55,7 +55,7 @@ def test_a_part_is_named_only_when_it_is_whole_and_answers_say_how_much_is_here(
 
 
 def test_a_piece_from_elsewhere_than_the_end_is_answered_with_the_end(master, spool):
-    inbox, messages = Inbox(master), pieces(spool[0], size=1000)
+    inbox, messages = PartReceiver(master), pieces(spool[0], size=1000)
 
     said = [inbox.take(WORKER, messages[i])["upto"] for i in (1, 0, 2, 0, 1)]
 
@@ -63,7 +63,7 @@ def test_a_piece_from_elsewhere_than_the_end_is_answered_with_the_end(master, sp
 
 
 def test_a_part_that_is_here_is_done_again_and_counted_once(master, spool):
-    inbox, messages = Inbox(master), pieces(spool[0], size=3000)
+    inbox, messages = PartReceiver(master), pieces(spool[0], size=3000)
     given_to(inbox, messages)
 
     again = [(a["state"], a["upto"]) for a in given_to(inbox, [messages[0], messages[-1]])]
@@ -73,7 +73,7 @@ def test_a_part_that_is_here_is_done_again_and_counted_once(master, spool):
 
 
 def test_another_part_of_a_name_that_is_here_is_refused_and_changes_nothing(master, spool):
-    inbox = Inbox(master)
+    inbox = PartReceiver(master)
     given_to(inbox, pieces(spool[0]))
 
     [answer] = given_to(inbox, pieces(spool[1]))
@@ -85,14 +85,14 @@ def test_another_part_of_a_name_that_is_here_is_refused_and_changes_nothing(mast
 def test_a_file_that_the_inbox_knows_nothing_of_is_never_replaced(master, spool):
     (master.path / "health/part-3-0.parquet").write_bytes(b"mine")
 
-    [answer] = given_to(Inbox(master), pieces(spool[0]))
+    [answer] = given_to(PartReceiver(master), pieces(spool[0]))
 
     assert (answer["state"], answer["why"]) == ("refused", "a part of this name is already there")
     assert files(master.path) == {"health/part-3-0.parquet": b"mine"}
 
 
 def test_of_parts_that_came_long_ago_no_checksum_is_kept(master, spool):
-    inbox = Inbox(master)
+    inbox = PartReceiver(master)
     for n, data in spool.items():
         given_to(inbox, pieces(data, f"part-3-{n}.parquet"))
 
@@ -150,13 +150,13 @@ HOSTILE = {
 @pytest.mark.parametrize("case", HOSTILE)
 def test_a_piece_that_is_not_what_it_must_be_is_refused_and_leaves_nothing(case, master, spool, tmp_path):
     [message] = pieces(spool[0])
-    inbox = Inbox(master)
+    inbox = PartReceiver(master)
 
     answer = inbox.take(WORKER, HOSTILE[case](message))
 
     assert answer["state"] == "refused"
     assert ": expected " in answer["why"] or answer["why"] in {
-        "a piece is a table of keys", "bytes: more than the part's size",
+        "a piece must be a table of keys", "bytes: more than the part's size",
     }  # fmt: skip
     assert len(answer["why"]) < 120
     assert files(tmp_path) == {}
@@ -167,7 +167,7 @@ def test_a_refusal_names_the_part_where_it_has_a_name(master, spool):
     """So that an honest worker hears that its part is too large, and goes on with the next."""
     [message] = pieces(spool[0])
 
-    answer = Inbox(master).take(WORKER, message | {"size": parquet.LARGEST + 1})
+    answer = PartReceiver(master).take(WORKER, message | {"size": parquet.LARGEST + 1})
 
     assert (answer["table"], answer["name"], answer["state"]) == ("health", "part-3-0.parquet", "refused")
     assert answer["why"] == "size: expected 1 to 268,435,456 bytes"
@@ -192,7 +192,7 @@ def test_whatever_comes_is_answered_and_only_whole_parts_are_left(spool, swaps, 
     with tempfile.TemporaryDirectory() as path:
         folder = RunFolder(Path(path) / "one")
         folder.create()
-        inbox = Inbox(folder)
+        inbox = PartReceiver(folder)
         honest = pieces(spool[0], size=2000)
         mixed = [message | swap for swap in swaps for message in honest]
 
@@ -205,12 +205,12 @@ def test_whatever_comes_is_answered_and_only_whole_parts_are_left(spool, swaps, 
 
 
 def test_one_that_changes_its_mind_in_mid_part_is_refused(master, spool):
-    inbox, messages = Inbox(master), pieces(spool[0], size=3000)
+    inbox, messages = PartReceiver(master), pieces(spool[0], size=3000)
     inbox.take(WORKER, messages[0])
 
     answer = inbox.take(WORKER, messages[1] | {"size": len(spool[0]) + 1})
 
-    assert answer["why"] == "its size or checksum is not what it was in the piece before"
+    assert answer["why"] == "size or checksum differs from the piece before"
     assert files(master.path) == {}
     assert [a["state"] for a in given_to(inbox, messages)] == ["more", "more", "done"]  # and may begin anew
 
@@ -219,14 +219,14 @@ def test_damage_on_the_way_is_seen_by_the_checksum(master, spool):
     messages = pieces(spool[0], size=3000)
     messages[1]["bytes"] = bytes(3000)
 
-    answer = given_to(Inbox(master), messages)[-1]
+    answer = given_to(PartReceiver(master), messages)[-1]
 
-    assert (answer["state"], answer["why"]) == ("refused", "its checksum is not that of what came")
+    assert (answer["state"], answer["why"]) == ("refused", "the checksum of the received bytes is wrong")
     assert files(master.path) == {}
 
 
 def test_begun_parts_of_a_worker_are_few_and_those_of_another_are_not_touched(master, spool):
-    inbox = Inbox(master)
+    inbox = PartReceiver(master)
     first = pieces(spool[0], "part-4-0.parquet", size=3000)
     inbox.take(4, first[0])
     for n in range(50):
@@ -241,7 +241,7 @@ def test_begun_parts_of_a_worker_are_few_and_those_of_another_are_not_touched(ma
 def test_what_an_earlier_attempt_left_is_written_over(master, spool):
     (master.path / "health/part-3-0.tmp").write_bytes(b"x" * 9000)
 
-    assert given_to(Inbox(master), pieces(spool[0], size=3000))[-1]["state"] == "done"
+    assert given_to(PartReceiver(master), pieces(spool[0], size=3000))[-1]["state"] == "done"
     assert files(master.path) == {"health/part-3-0.parquet": spool[0]}
 
 

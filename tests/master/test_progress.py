@@ -8,7 +8,7 @@ import json
 import pytest
 
 from tailgauge.live.terminal import Display, figures
-from tailgauge.master import progress as describe
+from tailgauge.master import run_json
 from tailgauge.master.progress import Progress, preflight_failure
 from tailgauge.plan import versions
 from tailgauge.rows.schema import SCHEMA_VERSION
@@ -86,7 +86,7 @@ def test_a_note_cannot_move_the_cursor():
 
 
 def test_the_frame_of_run_json_names_versions_and_the_machine_and_is_plain_json():
-    tree = describe.run_json({"run_id": "r"}, "running", ["a note"], [])
+    tree = run_json.frame({"run_id": "r"}, "running", ["a note"], [])
 
     assert tree["schema_version"] == SCHEMA_VERSION
     assert (tree["run_id"], tree["state"], tree["notes"], tree["verdict"]) == (

@@ -11,7 +11,7 @@ import pytest
 from worker.part_transfer import files, given_to, pieces, written
 
 from tailgauge.master import part_receiver
-from tailgauge.master.part_receiver import SHIPPED, Inbox
+from tailgauge.master.part_receiver import TRANSFERRED, PartReceiver
 from tailgauge.rows import parquet
 from tailgauge.rows.run_folder import RunFolder
 from tailgauge.rows.schema import SCHEMA_VERSION
@@ -93,20 +93,20 @@ def test_a_file_that_is_not_a_part_is_refused_although_its_checksum_is_right(
     if case == "too many rows":
         monkeypatch.setattr(parquet, "MOST_ROWS", 8)
 
-    answer = given_to(Inbox(master), pieces(data))[-1]
+    answer = given_to(PartReceiver(master), pieces(data))[-1]
 
     assert (answer["state"], answer["why"]) == ("refused", why)
     assert files(master.path) == {}
 
 
-@pytest.mark.parametrize("table", SHIPPED)
+@pytest.mark.parametrize("table", TRANSFERRED)
 def test_a_part_of_each_table_is_taken(table, master, tmp_path):
     path, target = tmp_path / "part", parquet.schema(table)
     least = {pa.string(): "text", pa.bool_(): False}
     row = [pa.array([None if f.nullable else least.get(f.type, 0)], f.type) for f in target]
     parquet.write_part(path, pa.Table.from_arrays(row, schema=target))
 
-    answers = given_to(Inbox(master), pieces(path.read_bytes(), table=table))
+    answers = given_to(PartReceiver(master), pieces(path.read_bytes(), table=table))
 
     assert [a["state"] for a in answers] == ["done"]
 
@@ -117,7 +117,7 @@ def test_a_part_of_each_table_is_taken(table, master, tmp_path):
 def test_a_part_for_which_there_is_no_room_is_refused_before_it_is_begun(master, spool):
     free = shutil.disk_usage(master.path).free
 
-    [answer] = given_to(Inbox(master, reserve=2 * free), pieces(spool[0]))
+    [answer] = given_to(PartReceiver(master, reserve=2 * free), pieces(spool[0]))
 
     assert answer["state"] == "refused"
     assert answer["why"].startswith("the master's disk is full: the file system at ")
@@ -132,7 +132,7 @@ def test_a_disk_that_fills_up_in_mid_part_leaves_the_whole_parts_and_takes_the_n
     disk = small_disk(1_000_000)
     folder = RunFolder(disk / "one")
     folder.create()
-    inbox, messages = Inbox(folder, reserve=0), pieces(spool[0], size=3000)
+    inbox, messages = PartReceiver(folder, reserve=0), pieces(spool[0], size=3000)
     given_to(inbox, messages)
     other = pieces(spool[1], "part-3-1.parquet", size=3000)
     inbox.take(WORKER, other[0])
@@ -156,7 +156,7 @@ def test_what_the_master_itself_has_to_write_keeps_its_room(small_disk, spool):
     disk = small_disk(1_000_000)
     folder = RunFolder(disk / "one")
     folder.create()
-    inbox, messages = Inbox(folder, reserve=500_000), pieces(spool[0], size=3000)
+    inbox, messages = PartReceiver(folder, reserve=500_000), pieces(spool[0], size=3000)
     inbox.take(WORKER, messages[0])
     (disk / "ballast").write_bytes(bytes(500_000))
 
@@ -169,8 +169,8 @@ def test_what_the_master_itself_has_to_write_keeps_its_room(small_disk, spool):
 # --- folding ----------------------------------------------------------------------------------------------------
 
 
-def came(master, spool, count: int = 4) -> Inbox:
-    inbox = Inbox(master)
+def came(master, spool, count: int = 4) -> PartReceiver:
+    inbox = PartReceiver(master)
     for n in range(count):
         assert given_to(inbox, pieces(spool[n], f"part-3-{n}.parquet"))[-1]["state"] == "done"
     return inbox
@@ -220,7 +220,7 @@ def test_parts_that_cannot_be_folded_stay_and_are_told_of(master, spool):
 
     [told] = inbox.fold(WORKER)
 
-    assert told.startswith("health of worker 3: its 4 parts stay as they are: ")
+    assert told.startswith("health of worker 3: 4 parts were not folded: ")
     assert sorted(files(master.path)) == [f"health/part-3-{n}.parquet" for n in range(4)]
 
 
@@ -238,7 +238,7 @@ def test_a_kill_while_folding_loses_and_doubles_nothing(master, spool, monkeypat
         inbox.fold(WORKER)
     assert sorted(files(master.path)) == [f"health/part-3-{n}.parquet" for n in (1, 2, 3, "all")]
 
-    Inbox(master).fold(WORKER)
+    PartReceiver(master).fold(WORKER)
 
     problems: list[object] = []
     [whole] = listed([master.path], "health", problems)

@@ -7,22 +7,22 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailgauge import quantile_sketch
-from tailgauge.master.workers import Crew, pace
+from tailgauge.master.workers import RunWorkers, pace
 from tailgauge.rows.run_folder import RunFolder
 
 
-def said(leased: int, dispatched: int, client_drop: int = 0, **ended: int):
+def counters(leased: int, dispatched: int, client_drop: int = 0, **ended: int):
     counts = {"leased": leased, "dispatched": dispatched, "client_drop": client_drop, "not_reached": 0}
     return {"counts": {**counts, "censored": dispatched - sum(ended.values()), "ended": ended}}
 
 
-def crew(*members):
+def workers(*by_node):
     """State, leased, last words of each worker."""
-    made = Crew(lambda _: True)
-    for number, (state, leased, words) in enumerate(members):
+    made = RunWorkers(lambda _: True)
+    for number, (state, leased, words) in enumerate(by_node):
         made.add(f"w{number}", {"name": "w", "host": "h", "pid": number})
-        member = made.members[f"w{number}"]
-        member.state, member.leased, member.said = state, leased, words
+        worker = made.by_node[f"w{number}"]
+        worker.state, worker.leased, worker.counters = state, leased, words
     return made
 
 
@@ -33,7 +33,9 @@ def rows(folder: RunFolder, worker: int, count: int) -> None:
 
 
 def test_a_closed_loops_requests_are_what_its_workers_counted(tmp_path):
-    books = crew(("drained", 7, said(7, 6, 1, ok=6)), ("drained", 4, said(4, 4, ok=3, server_error=1)))
+    books = workers(
+        ("drained", 7, counters(7, 6, 1, ok=6)), ("drained", 4, counters(4, 4, ok=3, server_error=1))
+    )
 
     assert books.conservation(None, RunFolder(tmp_path), final=True) == {
         "scheduled": 11,
@@ -50,7 +52,7 @@ def test_what_a_lost_worker_had_counted_and_left_no_row_of_is_lost(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.create()
     rows(folder, 0, 3)
-    books = crew(("lost", 5, said(5, 5, ok=4)), ("drained", 4, said(4, 4, ok=4)))
+    books = workers(("lost", 5, counters(5, 5, ok=4)), ("drained", 4, counters(4, 4, ok=4)))
 
     counts = books.conservation(None, folder, final=True)
 
@@ -66,9 +68,9 @@ def test_rows_that_a_drained_worker_could_not_write_or_bring_home_are_lost_and_i
     folder = RunFolder(tmp_path / "run")
     folder.create()
     rows(folder, 0, 3)
-    books = crew(("failed", 9, {}))
-    (member,) = books
-    member.self = {"counts": said(9, 5, ok=5)["counts"], **told}
+    books = workers(("failed", 9, {}))
+    (worker,) = books
+    worker.record = {"counts": counters(9, 5, ok=5)["counts"], **told}
 
     counts = books.conservation(20, folder, final=True)
     assert {k: counts[k] for k in ("dispatched", "lost", "not_reached")} == {
@@ -78,12 +80,12 @@ def test_rows_that_a_drained_worker_could_not_write_or_bring_home_are_lost_and_i
     }
     assert books.conservation(20, folder, final=False)["dispatched"] == 5
 
-    member.home, member.self["unwritten"] = True, {}
+    worker.delivered, worker.record["unwritten"] = True, {}
     assert books.conservation(20, folder, final=True)["dispatched"] == 5
 
 
 def test_while_it_goes_on_nothing_is_lost_yet(tmp_path):
-    books = crew(("lost", 6, said(6, 3, ok=3)))
+    books = workers(("lost", 6, counters(6, 3, ok=3)))
 
     counts = books.conservation(10, RunFolder(tmp_path), final=False)
 
@@ -94,12 +96,12 @@ def test_rows_may_be_younger_than_the_last_words(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.create()
     rows(folder, 0, 6)
-    books = crew(("lost", 5, said(5, 5, ok=5)))
+    books = workers(("lost", 5, counters(5, 5, ok=5)))
 
     counts = books.conservation(None, folder, final=True)
 
     assert (counts["scheduled"], counts["dispatched"], counts["lost"]) == (6, 6, 0)
-    assert [member.leased for member in books] == [6]
+    assert [worker.leased for worker in books] == [6]
 
 
 def test_the_progress_of_a_run_is_the_sum_of_its_workers_last_words():
@@ -108,13 +110,13 @@ def test_the_progress_of_a_run_is_the_sum_of_its_workers_last_words():
         for value in ttft_ms:
             quantile_sketch.add(bins, value)
         return {
-            **said(9, dispatched, 1, **ended), "in_flight": 2, "chunks": 100, "attempts": attempts,
+            **counters(9, dispatched, 1, **ended), "in_flight": 2, "chunks": 100, "attempts": attempts,
             "ttft": quantile_sketch.packed(bins), "watch": {},
         }  # fmt: skip
 
     first = words(5, 100.0, 300.0, attempts={"ok": 4, "rate_limited": 2}, ended={"ok": 3})
     second = words(3, 300.0, attempts={"rate_limited": 1}, ended={"timeout": 1, "ok": 2})
-    progress = crew(("running", 9, first), ("drained", 9, second), ("joining", 0, {})).progress(4.0, 60.0)
+    progress = workers(("running", 9, first), ("drained", 9, second), ("starting", 0, {})).progress(4.0, 60.0)
 
     assert (progress.sent, progress.dropped, progress.in_flight, progress.chunks) == (8, 2, 4, 200)
     assert (progress.attempts, progress.ended) == ({"ok": 4, "rate_limited": 3}, {"ok": 5, "timeout": 1})

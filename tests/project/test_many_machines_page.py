@@ -17,7 +17,7 @@ def page(checkout) -> str:
 NUMBERS = (
     ("locust_app/launch", "ANSWER_S", 1, "a worker waits {} s for the master"),
     ("locust_app/launch", "ELSEWHERE_S", 1, "the master waits {} s for its workers"),
-    ("locust_app/launch", "TELL_S", 1, "prints every {} s how many are connected"),
+    ("locust_app/launch", "PRINT_EVERY_S", 1, "prints every {} s how many are connected"),
     ("locust_app/launch", "MASTER_S", 1, "lost connection to the master for {} s"),
     ("locust_app/launch", "MASTER_S", 1, "after {} s of silence the workers close open requests"),
     ("master/workers", "SILENT_S", 1, "after {} s of silence it gets no more slices"),
@@ -26,7 +26,7 @@ NUMBERS = (
     ("channel/auth", "LEAST", 1, "{} characters or more"),
     ("worker/clock/offset", "EVERY_S", 1, "one every {} s during the run"),
     ("worker/run", "FLUSH_EVERY", 1, "a part of each table about every {} s"),
-    ("worker/part_sender", "PIECE", 1024, "in pieces of at most {} KiB"),
+    ("rows/parquet", "PIECE", 1024, "in pieces of at most {} KiB"),
     ("worker/part_sender", "WINDOW", 1, "of which at most {} are in transit"),
 )
 

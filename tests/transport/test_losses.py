@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tailgauge.transport.losses import AT_ONCE, TOLD, Losses, lost
+from tailgauge.transport.losses import AT_ONCE, HAS_TCP_INFO, Losses, lost
 
 
 def answer(sent_again, out_of_order, size=232):
@@ -44,7 +44,7 @@ class Wire:
         return told
 
 
-@pytest.mark.skipif(not TOLD, reason="only Linux tells")
+@pytest.mark.skipif(not HAS_TCP_INFO, reason="only Linux tells")
 def test_what_is_new_is_added_and_a_closed_connection_is_asked_once_more():
     losses, wire = Losses(), Wire(answer(1, 0), answer(1, 2), OSError(), answer(4, 2))
     losses.opened(wire)
@@ -56,7 +56,7 @@ def test_what_is_new_is_added_and_a_closed_connection_is_asked_once_more():
     assert wire.asked == 4
 
 
-@pytest.mark.skipif(not TOLD, reason="only Linux tells")
+@pytest.mark.skipif(not HAS_TCP_INFO, reason="only Linux tells")
 def test_of_many_connections_some_are_asked_in_turn():
     losses, wires = Losses(), [Wire() for _ in range(AT_ONCE + 10)]
     for wire in wires:

@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tailgauge.master.part_receiver import Inbox
+from tailgauge.master.part_receiver import PartReceiver
 from tailgauge.rows.health import HealthRow
-from tailgauge.rows.parquet import row_table, write_part
+from tailgauge.rows.parquet import PIECE, row_table, write_part
 from tailgauge.rows.run_folder import RunFolder
 from tailgauge.rows.schema import AttemptRow, RequestRow
-from tailgauge.worker.part_sender import PIECE
 
 S = 1_000_000_000
 ROWS = {
@@ -48,7 +47,7 @@ def pieces(
     ]  # fmt: skip
 
 
-def given_to(inbox: Inbox, messages: list[Any], worker: int = 3) -> list[dict[str, Any]]:
+def given_to(inbox: PartReceiver, messages: list[Any], worker: int = 3) -> list[dict[str, Any]]:
     """What the inbox answers to each."""
     return [inbox.take(worker, message) for message in messages]
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from worker.part_transfer import Channel, Clock, files, written
 
 from tailgauge.master import part_receiver
-from tailgauge.master.part_receiver import Inbox
+from tailgauge.master.part_receiver import PartReceiver
 from tailgauge.rows.run_folder import RunFolder
 from tailgauge.worker import part_sender
-from tailgauge.worker.part_sender import Outbox, read_piece
+from tailgauge.worker.part_sender import PartSender, read_piece
 
 SMALL = 700  # bytes of a piece in these tests: a part of 5 kB has eight
 WORKER = 3
@@ -39,20 +39,22 @@ def spool(tmp_path_factory):
     return {f"{table}/part-{WORKER}-{n}.parquet": written(folder, WORKER, table, n) for table, n in PARTS}
 
 
-def masters(path: Path) -> tuple[Inbox, RunFolder]:
+def masters(path: Path) -> tuple[PartReceiver, RunFolder]:
     folder = RunFolder(path / "master")
     folder.create()
-    return Inbox(folder), folder
+    return PartReceiver(folder), folder
 
 
-def filled(spool, send, clock=None, **more) -> Outbox:
-    outbox = Outbox(send, now_ns=clock or Clock(), **more)
+def filled(spool, send, clock=None, **more) -> PartSender:
+    outbox = PartSender(send, now_ns=clock or Clock(), **more)
     for name, path in spool.items():
         outbox.add(name.partition("/")[0], path)
     return outbox
 
 
-def carry(outbox: Outbox, inbox: Inbox, there: Channel, back: Channel, clock: Clock, seconds: int) -> None:
+def carry(
+    outbox: PartSender, inbox: PartReceiver, there: Channel, back: Channel, clock: Clock, seconds: int
+) -> None:
     """Turns of both sides, a tenth of a second each, until nothing waits; the outbox is pumped once a second."""
     for turn in range(10 * seconds):
         if not outbox.waiting:
@@ -201,7 +203,7 @@ def test_answers_about_other_parts_change_nothing(spool):
 
 def test_a_part_that_is_gone_cut_or_empty_is_told_and_holds_up_no_other(tmp_path, spool):
     seen = []
-    outbox = Outbox(seen.append, now_ns=Clock())
+    outbox = PartSender(seen.append, now_ns=Clock())
     cut, empty = tmp_path / "part-3-1.parquet", tmp_path / "part-3-2.parquet"
     cut.write_bytes(bytes(5000))
     empty.touch()
@@ -250,7 +252,7 @@ def test_parts_may_be_added_by_a_thread_while_others_are_sent(tmp_path):
     paths = [written(source, WORKER, "health", n, rows=1) for n in range(40)]
     clock, there, back = Clock(), Channel(0), Channel(0)
     inbox, folder = masters(tmp_path)
-    outbox = Outbox(there.send, now_ns=clock)
+    outbox = PartSender(there.send, now_ns=clock)
     writer = threading.Thread(target=lambda: [outbox.add("health", path) for path in paths])
     writer.start()
     while writer.is_alive():

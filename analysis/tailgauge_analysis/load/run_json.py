@@ -75,7 +75,7 @@ class WorkerJson(_Tolerant):
     """host name"""
     pid: Whole | None = None
     """process id"""
-    state: Literal["joining", "running", "drained", "failed", "lost", "unknown"] = "unknown"
+    state: Literal["starting", "running", "drained", "failed", "lost", "unknown"] = "unknown"
     """joining, running, drained, failed or lost"""
     clock: Clock = Clock()
     """offset_ns, error_ns and drift_ppb against the master's clock"""

@@ -35,7 +35,7 @@ FROM_WORKER = (
     "hello", "ready", "tried", "opened", "ping", "counters", "guarded", "part", "drained", "failed",
 )  # fmt: skip
 FROM_MASTER = (
-    "welcome", "refused", "plan", "try", "open", "go", "pong", "slice", "got", "drain", "hurry", "home",
+    "welcome", "refused", "plan", "try", "open", "go", "pong", "slice", "got", "drain", "hurry", "delivered",
 )  # fmt: skip
 REFUSED = "refused"  # for one that has no token or another one
 _IMMEDIATE = ("ping", "pong")
@@ -54,7 +54,7 @@ class Link:
         self._runner, self._seal = runner, seal
         self.on_unsealed: Callable[[str, str], None] = lambda *_: None
 
-    def hear(self, kind: str, handler: Handler) -> None:
+    def subscribe(self, kind: str, handler: Handler) -> None:
         """Call `handler(sender, data)` for each message of this kind; a worker's sender is itself."""
 
         def listener(environment: Any, msg: Any) -> None:  # noqa: ARG001 - Locust's keywords

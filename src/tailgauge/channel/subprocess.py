@@ -42,9 +42,9 @@ class Child:
             line = self.process.stdout.readline().decode("utf-8", "replace").strip()
             if line:
                 return line
-        raise TailgaugeError(f"a child process did not start: {self.last_words()}")
+        raise TailgaugeError(f"a child process did not start: {self.log_tail()}")
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         """The last lines of its log."""
         text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
         return (

@@ -176,9 +176,9 @@ def run(
     run_command.check_reachable(settings, address)
     run_command.check_keys(settings)
     with loading():
-        from tailgauge.locust_app.launch import Hands, Page
+        from tailgauge.locust_app.launch import Page, WorkerSetup
 
-    hands = Hands(children, elsewhere, address)
+    hands = WorkerSetup(children, elsewhere, address)
     shown = Page(*page) if page else None
     sys.exit(run_command.launch(settings, hands, shown, click.echo, _complain, as_json=as_json))
 

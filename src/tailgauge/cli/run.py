@@ -15,7 +15,7 @@ from tailgauge.address import LOOPBACK, Address, is_loopback, parse
 from tailgauge.errors import Exit, UsageError
 
 if TYPE_CHECKING:
-    from tailgauge.locust_app.launch import Hands, Page
+    from tailgauge.locust_app.launch import Page, WorkerSetup
     from tailgauge.plan.resolve import Settings
 
 PORT = 5557  # where workers that are started elsewhere find their master, as Locust's do
@@ -76,7 +76,13 @@ def check_reachable(settings: Iterable[Settings], bind: Address) -> None:
 
 
 def launch(
-    settings: list[Settings], hands: Hands, page: Page | None, echo: Echo, complain: Echo, *, as_json: bool
+    settings: list[Settings],
+    hands: WorkerSetup,
+    page: Page | None,
+    echo: Echo,
+    complain: Echo,
+    *,
+    as_json: bool,
 ) -> Exit:
     """Run each and tell what came of it; returns the exit code of them all."""
     from tailgauge.locust_app.launch import Launch

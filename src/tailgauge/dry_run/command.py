@@ -15,7 +15,7 @@ from tailgauge.dry_run.requests import Rehearsal
 from tailgauge.dry_run.rows import STAMPS
 from tailgauge.dry_run.store import Store
 from tailgauge.errors import UsageError
-from tailgauge.master import progress
+from tailgauge.master import run_json
 from tailgauge.master.conservation import Share, conserve
 from tailgauge.patterns.table import PATTERNS
 from tailgauge.patterns.table import facts as pattern_facts
@@ -42,7 +42,7 @@ def rehearse(
     folder.create()
     facts = _facts(scenario, scenario_file, overrides) | {"run_id": run_id, "trace": schedule.trace}
     notes = [*_notes(scenario), *schedule.notes]
-    write_json(folder.run_json, progress.run_json(facts, "running", notes, []))
+    write_json(folder.run_json, run_json.frame(facts, "running", notes, []))
     store = Store(folder)
     rehearsal = Rehearsal(scenario, schedule, store)
     try:
@@ -72,7 +72,7 @@ def _conclude(
         "counts": counts,
         "rows": dict(store.written),
     }
-    whole = progress.run_json(facts, "complete", notes, []) | {
+    whole = run_json.frame(facts, "complete", notes, []) | {
         "admission_end_at_ns": rehearsal.end_ns,
         "ended_at_ns": max(rehearsal.last_ns, rehearsal.end_ns),
         "conservation": conserve(leased, [Share(leased, counts)]),

@@ -21,7 +21,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from tailgauge import quantile_sketch
-from tailgauge.live.series import Point, Seen
+from tailgauge.live.series import Point, RunView
 from tailgauge.thresholds import WORST_FIRST
 
 BOUNDS_S = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 120.0)
@@ -44,10 +44,10 @@ NAMES = {
 }
 
 
-def exposed(seen: Seen | None, last: Point, accept: str) -> tuple[bytes, str]:
+def exposed(view: RunView | None, last: Point, accept: str) -> tuple[bytes, str]:
     """Body and content type of an answer to a scrape that accepts these types."""
     registry = CollectorRegistry()
-    registry.register(_Families(seen, last))
+    registry.register(_Families(view, last))
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 
@@ -55,18 +55,18 @@ def exposed(seen: Seen | None, last: Point, accept: str) -> tuple[bytes, str]:
 class _Families(Collector):
     """One moment of a run, as a registry wants it."""
 
-    def __init__(self, seen: Seen | None, last: Point) -> None:
-        self._seen, self._last = seen, last
+    def __init__(self, view: RunView | None, last: Point) -> None:
+        self._view, self._last = view, last
 
     def collect(self) -> Iterator[Metric]:
-        if self._seen is not None:
-            yield from families(self._seen, self._last)
+        if self._view is not None:
+            yield from families(self._view, self._last)
 
 
-def families(seen: Seen, last: Point) -> Iterator[Metric]:
+def families(view: RunView, last: Point) -> Iterator[Metric]:
     """Every metric of a run."""
-    progress = seen.progress
-    told = {"run_id": seen.run_id, "scenario": seen.scenario, "state": seen.state}
+    progress = view.progress
+    told = {"run_id": view.run_id, "scenario": view.scenario, "state": view.state}
     yield InfoMetricFamily("tailgauge_run", NAMES["tailgauge_run"], told)
     yield _gauge("tailgauge_run_seconds", max(0.0, progress.passed_s))
     yield _gauge("tailgauge_run_planned_seconds", progress.duration_s)
@@ -83,10 +83,10 @@ def families(seen: Seen, last: Point) -> Iterator[Metric]:
     )
     verdicts = {word: float(word == progress.verdict) for word in WORST_FIRST} if last.at_s else {}
     yield _gauges("tailgauge_verdict", "verdict", verdicts)
-    yield _gauges("tailgauge_workers", "state", Counter(one.state for one in seen.workers))
-    cores = {str(one.worker): one.cpu for one in seen.workers}
+    yield _gauges("tailgauge_workers", "state", Counter(one.state for one in view.workers))
+    cores = {str(one.worker): one.cpu for one in view.workers}
     yield _gauges("tailgauge_worker_cpu_cores", "worker", cores)
-    errors = {str(one.worker): one.clock_error_ms for one in seen.workers}
+    errors = {str(one.worker): one.clock_error_ms for one in view.workers}
     in_s = {worker: None if ms is None else ms / 1e3 for worker, ms in errors.items()}
     yield _gauges("tailgauge_worker_clock_error_seconds", "worker", in_s)
 

@@ -21,14 +21,14 @@ from tailgauge.rows.schema import RATE_LIMITED
 
 WINDOW_S = 10.0
 HELD = 1200
-WORKERS_TOLD = 100
-NOTES_TOLD = 20
+WORKERS_SHOWN = 100
+NOTES_SHOWN = 20
 _WELL = ("running", "drained")
 _JITTER_S = 0.5  # a second's fold may come so much early or late
 
 
 @dataclass(frozen=True, slots=True)
-class SeenWorker:
+class WorkerView:
     """One worker as its master sees it. `cpu` 1 = one core; `clock_error_ms` is None where its offset is not known."""
 
     worker: int
@@ -43,7 +43,7 @@ class SeenWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RunView:
     """A run as its master sees it now, with all or some of its workers."""
 
     run_id: str
@@ -54,7 +54,7 @@ class Seen:
     state: str
     progress: Progress
     notes: tuple[str, ...] = ()
-    workers: tuple[SeenWorker, ...] = ()
+    workers: tuple[WorkerView, ...] = ()
     workers_total: int = 0
 
 
@@ -136,13 +136,13 @@ def _rates(before: Point, point: Point) -> dict[str, float]:
     return {name: round((getattr(point, name) - getattr(before, name)) / passed_s, 2) for name in _RATES}
 
 
-def document(seen: Seen | None, live: Live, since_s: float) -> dict[str, Any]:
+def document(view: RunView | None, live: Live, since_s: float) -> dict[str, Any]:
     """What the page shows, as plain values; points after `since_s` only, and `run` None where there is none yet."""
-    if seen is None:
+    if view is None:
         return {"run": None}
-    progress = seen.progress
-    run = {name: getattr(seen, name) for name in ("run_id", "scenario", "scenario_file", "folder", "state")}
-    run |= {"targets": list(seen.targets), "notes": list(seen.notes[-NOTES_TOLD:])}
+    progress = view.progress
+    run = {name: getattr(view, name) for name in ("run_id", "scenario", "scenario_file", "folder", "state")}
+    run |= {"targets": list(view.targets), "notes": list(view.notes[-NOTES_SHOWN:])}
     verdict = progress.verdict if live.points else None  # before its start a run has not done badly either
     run |= {"duration_s": progress.duration_s, "verdict": verdict, "reason": progress.reason}
     attempts = sum(progress.attempts.values())
@@ -152,12 +152,12 @@ def document(seen: Seen | None, live: Live, since_s: float) -> dict[str, Any]:
         "window_s": max(WINDOW_S, live.every_s),
         "every_s": live.every_s,
         "points": live.since(since_s),
-        "workers": [asdict(worker) for worker in seen.workers],
-        "workers_total": seen.workers_total,
+        "workers": [asdict(worker) for worker in view.workers],
+        "workers_total": view.workers_total,
     }
 
 
-def chosen(workers: Sequence[tuple[str, float]], most: int = WORKERS_TOLD) -> list[int]:
+def chosen(workers: Sequence[tuple[str, float]], most: int = WORKERS_SHOWN) -> list[int]:
     """Which workers to tell of, by state and CPU: all, or of many those in trouble first, then the busiest."""
     places = range(len(workers))
     if len(workers) <= most:

@@ -20,12 +20,12 @@ from gevent.pywsgi import WSGIServer
 from tailgauge.address import Address
 from tailgauge.clock import monotonic_ns
 from tailgauge.errors import UsageError
-from tailgauge.live.series import Live, Seen, SeenWorker, chosen, document
+from tailgauge.live.series import Live, RunView, WorkerView, chosen, document
 from tailgauge.master.progress import Progress
 
 if TYPE_CHECKING:
     from tailgauge.master.run import Run
-    from tailgauge.master.workers import Member
+    from tailgauge.master.workers import RunWorker
 
 PAGE = Path(__file__).with_name("page")
 FILES = {"live.css": "text/css", "live.js": "text/javascript", "tab.js": "text/javascript"}
@@ -47,8 +47,8 @@ TAB = (
 class Watcher:
     """Looks at the master's run once a second: the one in progress, or the last one."""
 
-    def __init__(self, masters: Callable[[], Run | None]) -> None:
-        self._masters = masters
+    def __init__(self, current_run: Callable[[], Run | None]) -> None:
+        self._current_run = current_run
         self._run: Run | None = None
         self._over = False
         self._progress: Progress | None = None
@@ -57,14 +57,14 @@ class Watcher:
     def follow(self) -> None:
         """Forever, at each full second of the run: its workers speak about half a second away from that."""
         while True:
-            run = self._masters()
+            run = self._current_run()
             start_ns = (run.start_at_ns if run is not None else None) or 0
             gevent.sleep(1 - (monotonic_ns() - start_ns) % 1_000_000_000 / 1e9)
             self.look()
 
     def look(self) -> None:
         """Once. A run that is over has been looked at once more."""
-        run = self._masters()
+        run = self._current_run()
         if run is None or (run is self._run and self._over):
             return
         if run is not self._run:
@@ -79,13 +79,13 @@ class Watcher:
         """Of the run that was seen last."""
         return self._run.run_id if self._run is not None else None
 
-    def seen(self) -> Seen | None:
+    def view(self) -> RunView | None:
         """That run with those of its workers that the page tells of."""
         if self._run is None or self._progress is None:
             return None
-        members = list(self._run.crew)
-        places = chosen([(member.state, _cpu(member) or 0.0) for member in members])
-        return _seen(self._run, self._progress, [members[i] for i in places], len(members))
+        workers = list(self._run.workers)
+        places = chosen([(worker.state, _cpu(worker) or 0.0) for worker in workers])
+        return _view(self._run, self._progress, [workers[i] for i in places], len(workers))
 
     def exposed(self, accept: str) -> tuple[bytes, str]:
         """That run with all of its workers, as a scrape that accepts these types wants it."""
@@ -94,18 +94,18 @@ class Watcher:
         run, progress, point = self._run, self._progress, self.live.last
         if run is None or progress is None:
             return exposed(None, point, accept)
-        members = list(run.crew)
+        workers = list(run.workers)
 
         def expose() -> tuple[bytes, str]:
-            return exposed(_seen(run, progress, members, len(members)), point, accept)
+            return exposed(_view(run, progress, workers, len(workers)), point, accept)
 
         answer: tuple[bytes, str] = gevent.get_hub().threadpool.apply(expose)  # 20 ms of a thousand workers
         return answer
 
 
-def _seen(run: Run, progress: Progress, members: Sequence[Member], total: int) -> Seen:
+def _view(run: Run, progress: Progress, workers: Sequence[RunWorker], total: int) -> RunView:
     now_ns = monotonic_ns()
-    return Seen(
+    return RunView(
         run_id=run.run_id,
         scenario=run.scenario.name,
         scenario_file=str(run.settings.scenario_file),
@@ -114,7 +114,7 @@ def _seen(run: Run, progress: Progress, members: Sequence[Member], total: int) -
         state=_state(run),
         progress=progress,
         notes=tuple(run.notes),
-        workers=tuple(_worker(member, now_ns) for member in members),
+        workers=tuple(_worker(worker, now_ns) for worker in workers),
         workers_total=total,
     )
 
@@ -127,26 +127,26 @@ def _state(run: Run) -> str:
     return "draining" if run.admitted.is_set() else "running"
 
 
-def _worker(member: Member, now_ns: int) -> SeenWorker:
-    said = member.said
-    clock = None if member.has_drained else said.get("clock")
-    error_ns = (clock or member.self.get("clock") or {}).get("error_ns")
-    return SeenWorker(
-        worker=member.number,
-        name=str(member.hello["name"]),
-        host=str(member.hello["host"]),
-        state=member.state,
-        sent=said["counts"]["dispatched"] if said else 0,
-        in_flight=said["in_flight"] if said else 0,
-        cpu=_cpu(member),
+def _worker(worker: RunWorker, now_ns: int) -> WorkerView:
+    counters = worker.counters
+    clock = None if worker.has_drained else counters.get("clock")
+    error_ns = (clock or worker.record.get("clock") or {}).get("error_ns")
+    return WorkerView(
+        worker=worker.number,
+        name=str(worker.hello["name"]),
+        host=str(worker.hello["host"]),
+        state=worker.state,
+        sent=counters["counts"]["dispatched"] if counters else 0,
+        in_flight=counters["in_flight"] if counters else 0,
+        cpu=_cpu(worker),
         clock_error_ms=None if error_ns is None else error_ns / 1e6,
-        silent_s=round((now_ns - member.heard_at_ns) / 1e9, 1),
+        silent_s=round((now_ns - worker.last_message_ns) / 1e9, 1),
     )
 
 
-def _cpu(member: Member) -> float | None:
+def _cpu(worker: RunWorker) -> float | None:
     """Cores that it uses; None where it has not said."""
-    return member.said["watch"].get("cpu") if member.said else None
+    return worker.counters["watch"].get("cpu") if worker.counters else None
 
 
 def serve(environment: Any, at: Address, run: Callable[[], Run | None], *, metrics: bool) -> str:
@@ -223,7 +223,7 @@ def _figures(watcher: Watcher) -> Response:
     live = watcher.live
     known = request.args.get("run") == watcher.run_id and request.args.get("every") == str(live.every_s)
     since_s = request.args.get("since", -1.0, float) if known else -1.0
-    told = json.dumps(document(watcher.seen(), live, since_s), separators=(",", ":"), allow_nan=False)
+    told = json.dumps(document(watcher.view(), live, since_s), separators=(",", ":"), allow_nan=False)
     return Response(told, mimetype="application/json", headers={"Cache-Control": "no-store"})
 
 

@@ -30,7 +30,7 @@ from tailgauge.clock import monotonic_ns
 from tailgauge.errors import Exit, TailgaugeError, TargetError, UsageError
 from tailgauge.live.terminal import Display
 from tailgauge.live.web import serve
-from tailgauge.locust_app.report_process import Made, analyse
+from tailgauge.locust_app.report_process import ReportOutput, analyse
 from tailgauge.locust_app.users import Master, attach_worker, refusal
 from tailgauge.master.run import Run
 from tailgauge.plan.resolve import Settings
@@ -40,7 +40,7 @@ log = logging.getLogger("tailgauge")
 HERE = Address(LOOPBACK, 0)
 CONNECT_S = 60.0
 ELSEWHERE_S = 600.0  # workers on other machines are started by hand
-TELL_S = 10.0
+PRINT_EVERY_S = 10.0
 ANSWER_S = 120  # that a worker waits for a master that does not answer yet
 MASTER_S = 30  # a worker that hears nothing of the master for so long writes what it has and ends
 ANYWHERE = ("0.0.0.0", "[::]", "*")  # noqa: S104 - named, not bound
@@ -48,7 +48,7 @@ TICK_S = 0.25
 STOP_S = 30.0
 
 
-def quiet_logging() -> None:
+def log_warnings() -> None:
     """Warnings and errors only, one line each, on standard error."""
     logging.basicConfig(
         level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
@@ -69,13 +69,13 @@ class Outcome:
     """What came of one scenario. Where its run did not begin, `failure` says why and there is no report."""
 
     code: Exit
-    made: Made | None
+    made: ReportOutput | None
     run: Run | None
     failure: TailgaugeError | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Hands:
+class WorkerSetup:
     """Who sends the traffic: children of this process, and workers that are started elsewhere and come to `bind`."""
 
     children: int
@@ -100,10 +100,10 @@ class Launch:
     """One `tailgauge run`: its processes, and a run of each scenario in turn, by the same workers."""
 
     def __init__(
-        self, scenarios: Sequence[Settings], hands: Hands, page: Page | None, *, quiet: bool
+        self, scenarios: Sequence[Settings], setup: WorkerSetup, page: Page | None, *, quiet: bool
     ) -> None:
-        self._scenarios, self._hands, self._page, self._quiet = scenarios, hands, page, quiet
-        self._token = given("a worker that is no child of this run" if hands.elsewhere else "") or fresh()
+        self._scenarios, self._setup, self._page, self._quiet = scenarios, setup, page, quiet
+        self._token = given("a worker that is no child of this run" if setup.elsewhere else "") or fresh()
         self._interrupts = 0
         self._children: list[Child] = []
         self._master: Master | None = None
@@ -111,7 +111,7 @@ class Launch:
 
     def runs(self) -> Iterator[Outcome]:
         """Run the scenarios; yields what came of each as soon as it is known. After a Ctrl-C no other begins."""
-        quiet_logging()
+        log_warnings()
         gevent.signal_handler(signal.SIGINT, self._on_interrupt)
         gevent.signal_handler(signal.SIGTERM, self._on_interrupt)
         try:
@@ -135,14 +135,14 @@ class Launch:
     def _start(self) -> Any:
         first = next(iter(self._scenarios[0].scenario.traffic.values()))
         environment = Environment(user_classes=user_classes({first.pattern}), events=locust.events)
-        runner = _master(environment, self._hands.bind)
+        runner = _master(environment, self._setup.bind)
         self._master = Master(environment, self._scenarios[0], Seal(self._token), stays=True)
         self._master.is_alive = lambda node: self._alive(runner, node)
         if self._page is not None:
             self._serve(environment, self._page)
-        host = LOOPBACK if self._hands.bind.host in ANYWHERE else self._hands.bind.host
+        host = LOOPBACK if self._setup.bind.host in ANYWHERE else self._setup.bind.host
         line = ["worker", f"--master={host}:{runner.server.port}", "--lifeline"]
-        for number in range(self._hands.children):
+        for number in range(self._setup.children):
             log_file = self._logs / f"worker-{number}.log"
             self._children.append(Child(line, log_file, with_keys=True, more={TOKEN: self._token}))
         return runner
@@ -160,7 +160,7 @@ class Launch:
         """A run from its plan to its drain."""
         assert self._master is not None
         display = Display(settings.scenario.stages.duration_s)
-        workers = self._hands.number
+        workers = self._setup.number
         try:
             plural = "" if workers == 1 else "s"
             display.say(f"tailgauge: {settings.scenario_file}, {workers} worker{plural}; starting")
@@ -181,27 +181,27 @@ class Launch:
     def _await_workers(self, runner: Any, display: Display) -> None:
         assert self._master is not None
         self._await_stopped(runner)
-        patience_s = ELSEWHERE_S if self._hands.elsewhere else CONNECT_S
-        since, told_s = monotonic_ns(), 0.0
-        while (there := self._present(runner)) < self._hands.number:
+        patience_s = ELSEWHERE_S if self._setup.elsewhere else CONNECT_S
+        since, printed_s = monotonic_ns(), 0.0
+        while (there := self._present(runner)) < self._setup.number:
             waited_s = (monotonic_ns() - since) / 1e9
             if self._interrupts:
                 raise TailgaugeError("interrupted before the run began")
             for child in self._children:
                 if not child.running():
-                    raise TailgaugeError(f"a worker process has ended: {child.last_words()}")
+                    raise TailgaugeError(f"a worker process has ended: {child.log_tail()}")
             if waited_s > patience_s:
                 raise TailgaugeError(
-                    f"{there} of {self._hands.number} workers came within {patience_s:.0f} s"
+                    f"{there} of {self._setup.number} workers came within {patience_s:.0f} s"
                     + "".join(
                         f"; {refusal(node, why)}" for node, why in list(self._master.refused.items())[:3]
                     )
                 )
-            if self._hands.elsewhere and waited_s >= told_s:
+            if self._setup.elsewhere and waited_s >= printed_s:
                 display.say(
-                    f"tailgauge: {there} of {self._hands.number} workers are there; {self._how(runner)}"
+                    f"tailgauge: {there} of {self._setup.number} workers are there; {self._how(runner)}"
                 )
-                told_s += TELL_S
+                printed_s += PRINT_EVERY_S
             gevent.sleep(0.02)
 
     def _present(self, runner: Any) -> int:
@@ -211,7 +211,7 @@ class Launch:
         return sum(node in ready for node in self._master.roster)
 
     def _how(self, runner: Any) -> str:
-        bind = self._hands.bind
+        bind = self._setup.bind
         host = "THIS-MACHINE" if bind.host in ANYWHERE else bind.host
         return f"on each of the other machines: tailgauge worker --master {host}:{runner.server.port}"
 
@@ -231,15 +231,15 @@ class Launch:
                 gevent.sleep(0.02)
 
     def _watch(self, master: Master, display: Display) -> Run:
-        told = 0
+        printed = 0
         while (run := master.run) is None or not run.over.is_set():
             gevent.sleep(TICK_S)
             if run is None:
                 continue
-            for note in run.notes[told:]:
+            for note in run.notes[printed:]:
                 if note != str(run.failure):  # that one is told at the end
                     display.say(f"note: {note}")
-            told = len(run.notes)
+            printed = len(run.notes)
             if run.start_at_ns is not None and not self._quiet:
                 display.show(run.snapshot(), draining=run.admitted.is_set())
         if run.start_at_ns is not None and not self._quiet:
@@ -299,7 +299,7 @@ def _master(environment: Any, bind: Address) -> Any:
 
 def work(master: Address, out: Path, *, lifeline: bool) -> Exit:
     """`tailgauge worker`: serve a master until it lets go; returns the exit code."""
-    quiet_logging()
+    log_warnings()
     seal = Seal(given("a worker"))
     runners.CONNECT_RETRY_COUNT = ANSWER_S // runners.CONNECT_TIMEOUT
     environment = Environment(user_classes=user_classes(), events=locust.events)
@@ -319,7 +319,7 @@ def work(master: Address, out: Path, *, lifeline: bool) -> Exit:
                 log.warning("%s", reason)
             runner.quit()
 
-    def told(reason: str) -> None:
+    def printed(reason: str) -> None:
         if ends:  # twice: now
             os._exit(Exit.INTERRUPTED)
         gevent.spawn(end, Exit.INTERRUPTED, reason, master_gone=False)
@@ -328,8 +328,8 @@ def work(master: Address, out: Path, *, lifeline: bool) -> Exit:
         end(Exit.TARGET, f"the master of the run at {master} refused this worker: {worker.refused}")
 
     worker.on_refused = refused
-    gevent.signal_handler(signal.SIGTERM, told, "this worker was told to end")
-    gevent.signal_handler(signal.SIGINT, told, "this worker was interrupted")
+    gevent.signal_handler(signal.SIGTERM, printed, "this worker was told to end")
+    gevent.signal_handler(signal.SIGINT, printed, "this worker was interrupted")
     if lifeline:
         gevent.spawn(_follow, lambda: end(Exit.INVALID, "the master of the run is gone"))
     else:

@@ -15,7 +15,7 @@ from tailgauge.rows.run_folder import RunFolder
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class ReportOutput:
     """What the child said: summary for the terminal, exit code, and the rest as JSON."""
 
     summary: str
@@ -23,7 +23,7 @@ class Made:
     data: dict[str, Any]
 
 
-def analyse(folder: RunFolder, out: Path) -> Made:
+def analyse(folder: RunFolder, out: Path) -> ReportOutput:
     """Make the report of a run folder; its failure is told, the rows stay."""
     command = [sys.executable, "-m", "tailgauge", "report", str(folder.path), "--out", str(out), "--json"]
     done = subprocess.run(
@@ -39,5 +39,5 @@ def analyse(folder: RunFolder, out: Path) -> Made:
     except ValueError:
         words = " | ".join(done.stderr.strip().splitlines()[-3:])
         text = f"the report could not be made: {words}\nthe rows are in {folder.path}; try: tailgauge report {folder.path}"
-        return Made(text, Exit.INVALID, {})
-    return Made(data.pop("summary"), Exit(data["exit_code"]), data)
+        return ReportOutput(text, Exit.INVALID, {})
+    return ReportOutput(data.pop("summary"), Exit(data["exit_code"]), data)

@@ -24,8 +24,8 @@ from tailgauge.clock import monotonic_ns
 from tailgauge.errors import Exit, TailgaugeError, UsageError
 from tailgauge.live import web
 from tailgauge.locust_app.report_process import analyse
-from tailgauge.master.run import HEARD, Run
-from tailgauge.master.workers import Workers
+from tailgauge.master.run import MESSAGES, Run
+from tailgauge.master.workers import LocustWorkers
 from tailgauge.plan.resolve import Settings, resolve
 from tailgauge.rows.schema import SCHEMA_VERSION
 from tailgauge.scenario.model import override
@@ -72,10 +72,10 @@ class Master:
         self.is_alive: Callable[[str], bool] = self._is_known
         self.run: Run | None = None
         link.on_unsealed = self._on_unsealed
-        link.hear("ping", self._on_ping)
-        link.hear("hello", self._on_hello)
-        for kind in HEARD:
-            link.hear(kind, self._forward(kind))
+        link.subscribe("ping", self._on_ping)
+        link.subscribe("hello", self._on_hello)
+        for kind in MESSAGES:
+            link.subscribe(kind, self._forward(kind))
         environment.events.test_start.add_listener(self._on_test_start)
         environment.events.test_stopping.add_listener(self._on_test_stopping)
         self.on_end: Callable[[Run], None] = lambda _: None
@@ -134,7 +134,7 @@ class Master:
         self._link.send("pong", {**data, "t1": arrived, "t2": monotonic_ns()}, node)
 
     def _on_test_start(self, **_: Any) -> None:
-        self.run = run = Run(self._link, self.settings, Workers(self.workers, self.is_alive))
+        self.run = run = Run(self._link, self.settings, LocustWorkers(self.workers, self.is_alive))
         run.notes.extend(refusal(node, why) for node, why in self.refused.items())
         for node, data in self.roster.items():
             if self.is_alive(node):
@@ -166,7 +166,7 @@ class Master:
     def _forget(self, run: Run) -> None:
         """Locust waits for the users of all that it has not missed yet; those of who is not there any more do not end."""
         clients = getattr(self._environment.runner, "clients", {})
-        gone = {m.node for m in run.crew if m.state == "lost" or m.has_left or run.crew.is_gone(m)}
+        gone = {m.node for m in run.workers if m.state == "lost" or m.has_left or run.workers.is_gone(m)}
         for node in gone | self.refused.keys():
             if node in clients:
                 del clients[node]

@@ -1,10 +1,10 @@
-"""Where every scheduled request went, from the master's books.
+"""Where every scheduled request went, counted by the master.
 
     scheduled  = dispatched + client_drop + not_reached + lost
     dispatched = sum of ended classes + censored
 
-Rule: what a drained worker says of its share is taken as it stands; of a lost worker only the rows that it left count,
-and the rest of what it held is `lost`. The analysis does the same sum again from Parquet.
+The counts of a drained worker are taken as reported. For a lost worker only its rows count, and the rest of its leases is
+`lost`. The analysis repeats the sum from Parquet.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tailgauge.rows.schema import CENSORED
 
 @dataclass(slots=True)
 class Share:
-    """One worker's part of the books."""
+    """One worker's part of the counts."""
 
     leased: int
     counts: dict[str, Any] | None
-    lost: int = 0  # of what was leased: neither in the counts nor anywhere else
+    lost: int = 0  # leased requests without a count or a row
 
 
 def conserve(scheduled: int, shares: Sequence[Share]) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def conserve(scheduled: int, shares: Sequence[Share]) -> dict[str, Any]:
 
 
 def count_rows(folder: RunFolder, worker: int, drop: str) -> dict[str, Any]:
-    """Counts of a lost worker, from the request rows that it left; unreadable parts count nothing."""
+    """Counts of a lost worker, from its request rows; unreadable parts count nothing."""
     ended: dict[str, int] = {}
     for table in _left(folder, worker, "ended"):
         for item in pc.value_counts(table["ended"]).to_pylist():
@@ -68,17 +68,17 @@ def count_rows(folder: RunFolder, worker: int, drop: str) -> dict[str, Any]:
 
 
 def request_ids(folder: RunFolder, worker: int) -> set[int]:
-    """The requests of which a worker left a row."""
+    """Requests of which a worker wrote a row."""
     return {
         number for table in _left(folder, worker, "request_id") for number in table["request_id"].to_pylist()
     }
 
 
 def _left(folder: RunFolder, worker: int, column: str) -> list[pa.Table]:
-    """A column of the request rows that a worker left, without the preflight's."""
+    """A column of a worker's request rows, without the preflight's."""
     tables: dict[str, pa.Table] = {}
     for part in sorted((folder.path / "requests").glob(f"part-{worker}-*.parquet")):
-        with contextlib.suppress(OSError, pa.ArrowException):  # the analysis names it
+        with contextlib.suppress(OSError, pa.ArrowException):  # the analysis reports it
             tables[part.name] = pq.read_table(part, columns=["stage", column])
     replaced = {name for table in list(tables.values()) for name in _replaced_by(table)}
     counted = [table for name, table in tables.items() if name not in replaced]
@@ -86,6 +86,6 @@ def _left(folder: RunFolder, worker: int, column: str) -> list[pa.Table]:
 
 
 def _replaced_by(table: pa.Table) -> list[str]:
-    """Names of the parts that a compacted one stands for: a kill may have left both."""
+    """Names of the parts that a compacted one replaces: a kill may have left both."""
     named: bytes = (table.schema.metadata or {}).get(f"{MARK}.replaces".encode(), b"")
     return named.decode().split(",")

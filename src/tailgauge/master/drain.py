@@ -1,7 +1,6 @@
-"""The end of a run: every worker finishes what is open and brings its rows home.
+"""The end of a run: every worker finishes its open requests and transfers its rows.
 
-Rule: a worker is waited for as long as something is heard of it. One that has fallen silent may come back: it is given
-RETURN_S from its last word, and is lost after that.
+The master waits for a worker as long as messages arrive. A silent worker is lost RETURN_S after its last message.
 """
 
 from __future__ import annotations
@@ -11,44 +10,48 @@ from collections.abc import Callable
 from gevent.event import Event
 
 from tailgauge.clock import monotonic_ns
-from tailgauge.master.workers import Crew, Member
+from tailgauge.master.workers import RunWorker, RunWorkers
 
 RETURN_S = 20.0
-WRITING_S = 120.0  # compacting hours of parts takes its time; parts on their way home are waited for as long as they move
+WRITING_S = 120.0  # for compacting hours of parts; also without progress of a transfer
 
 
-def wind_up(
-    crew: Crew, tell: Callable[[Member], object], changed: Event, drain_s: float, note: Callable[[str], None]
+def drain_workers(
+    workers: RunWorkers,
+    send_drain: Callable[[RunWorker], object],
+    changed: Event,
+    drain_s: float,
+    note: Callable[[str], None],
 ) -> None:
-    """Tell every worker to drain, and wait. `changed` is set whenever a worker has said something."""
+    """Drain every worker and wait. `changed` is set whenever a message of a worker arrives."""
     waiting = [
-        m for m in crew if m.ready and m.state in {"running", "failed", "lost"} and not crew.is_gone(m)
+        m for m in workers if m.ready and m.state in {"running", "failed", "lost"} and not workers.is_gone(m)
     ]
     began_ns = monotonic_ns()
-    for member in waiting:
-        tell(member)
+    for worker in waiting:
+        send_drain(worker)
     until_ns = began_ns + int((drain_s + WRITING_S) * 1e9)
     moved = dict.fromkeys((m.number for m in waiting), (-1, began_ns))
     while waiting := [m for m in waiting if not m.has_drained]:
-        for member in list(waiting):
-            unshipped = int(member.said.get("unshipped", 0))
-            if unshipped != moved[member.number][0]:
-                moved[member.number] = (unshipped, monotonic_ns())
-            silent_s = (monotonic_ns() - max(member.heard_at_ns, began_ns)) / 1e9
-            late = monotonic_ns() > max(until_ns, moved[member.number][1] + int(WRITING_S * 1e9))
-            if crew.is_gone(member):
-                _lose(member, "was lost before it had drained", note)
+        for worker in list(waiting):
+            unshipped = int(worker.counters.get("unshipped", 0))
+            if unshipped != moved[worker.number][0]:
+                moved[worker.number] = (unshipped, monotonic_ns())
+            silent_s = (monotonic_ns() - max(worker.last_message_ns, began_ns)) / 1e9
+            late = monotonic_ns() > max(until_ns, moved[worker.number][1] + int(WRITING_S * 1e9))
+            if workers.is_gone(worker):
+                _lose(worker, "was lost before it drained", note)
             elif silent_s > RETURN_S:
-                _lose(member, f"was not heard of for {silent_s:.0f} s while it was to drain", note)
+                _lose(worker, f"sent nothing for {silent_s:.0f} s during the drain", note)
             elif late:
-                _lose(member, "did not drain in time", note)
+                _lose(worker, "did not drain in time", note)
             else:
                 continue
-            waiting.remove(member)
+            waiting.remove(worker)
         changed.clear()
         changed.wait(timeout=0.5)
 
 
-def _lose(member: Member, how: str, note: Callable[[str], None]) -> None:
-    member.state = "lost"
-    note(f"worker {member.number} {how}")
+def _lose(worker: RunWorker, why: str, note: Callable[[str], None]) -> None:
+    worker.state = "lost"
+    note(f"worker {worker.number} {why}")

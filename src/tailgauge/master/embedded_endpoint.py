@@ -1,4 +1,4 @@
-"""The simulated endpoint as the master's child: started for a run, asked for its truth, stopped."""
+"""The simulated endpoint as the master's child process, and the fetch of its server log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from tailgauge.channel.subprocess import Child
 from tailgauge.errors import TailgaugeError
-from tailgauge.master.http_get import straight
+from tailgauge.master.http_get import direct_opener
 from tailgauge.rows.run_folder import RunFolder
 from tailgauge.scenario.model import Scenario
 
@@ -34,7 +34,7 @@ def start_endpoint(scenario: Scenario, log: Path) -> tuple[Child, str]:
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and their values; what is left out has its default, which for most is to be off."""
+    """Dotted keys and their values; a key without a value keeps its default."""
     for name, value in table.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{prefix}{name}.")
@@ -43,23 +43,21 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 
 
 def fetch_server_log(url: str, run_id: str, folder: RunFolder, authority: str | None = None) -> list[str]:
-    """Put the endpoint's truth log into the run folder; returns notes on what went wrong. `authority`: PEM to trust."""
+    """Write the endpoint's server log into the run folder; returns notes on problems. `authority`: PEM to trust."""
     try:
-        with straight(authority).open(
+        with direct_opener(authority).open(
             f"{url}/tailgauge/server-log?run={run_id}&settled", timeout=FETCH_S
         ) as answer:
             body = answer.read()
-            dropped, still = (
+            dropped, unfinished = (
                 answer.headers.get(f"x-tailgauge-server-log-{word}", "0") for word in ("dropped", "open")
             )
     except OSError as error:
-        return [f"the endpoint's truth log could not be fetched: {error}"]
+        return [f"the endpoint's server log could not be fetched: {error}"]
     path = folder.part("target", 0, "all")
     path.with_suffix(".tmp").write_bytes(body)
     path.with_suffix(".tmp").rename(path)
-    notes = [] if dropped in {"", "0"} else [f"the endpoint's truth log left out {dropped} calls"]
-    if still not in {"", "0"}:
-        notes.append(
-            f"the endpoint still worked on calls when its truth log was fetched, whose rows are not whole: {still}"
-        )
+    notes = [] if dropped in {"", "0"} else [f"the endpoint's server log left out {dropped} calls"]
+    if unfinished not in {"", "0"}:
+        notes.append(f"the endpoint's server log has incomplete rows of {unfinished} unfinished calls")
     return notes

@@ -1,4 +1,4 @@
-"""How the harness itself asks a target for a page: straight, past any proxy, trusting the authority that the user named."""
+"""HTTP GET of the harness itself: without any proxy, trusting the certificate authority of the scenario."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import ssl
 import urllib.request
 
 
-def straight(authority: str | None, *more: urllib.request.BaseHandler) -> urllib.request.OpenerDirector:
-    """An opener; `authority` is a PEM file, None for those of the system. Raises OSError where that file is none."""
+def direct_opener(authority: str | None, *more: urllib.request.BaseHandler) -> urllib.request.OpenerDirector:
+    """An opener; `authority` is a PEM file, None for the system's. Raises OSError if the file cannot be used."""
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({}), *more]
     if authority is not None:
         context = ssl.create_default_context(cafile=authority)

@@ -1,80 +1,80 @@
-"""The schedule on its way to the workers: slices of five seconds, at least five seconds ahead, a lease each.
+"""Leases of the schedule: slices of 5 s, given to the workers at least 5 s ahead.
 
-Rule: a slice once handed out is never handed out again. Arrival i goes to share i mod n, n being those that take part
-when the slice is handed out, sessions as a whole; so what a lost worker would have got later goes to the living, or, where
-the scenario leaves it out, to nobody. What nobody takes is not reached.
+A slice is leased once. Arrival i goes to share i mod n of the n workers that run at that moment, a session as a whole.
+Later arrivals of a lost worker go to the others, or to nobody if the scenario says `lost_share = "leave_out"`; what nobody
+takes is not reached.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from tailgauge.master.workers import Crew, Member
+from tailgauge.master.workers import RunWorker, RunWorkers
 from tailgauge.rows.schema import TURNS
 from tailgauge.schedule.schedule import Planned, Schedule
 from tailgauge.schedule.sessions import turns_of
 
 SLICE_NS = 5_000_000_000
-_NEAR_NS = 1_000_000_000  # arrivals without a row that are closer than this are one stretch of missing time
+_NEAR_NS = 1_000_000_000  # arrivals without a row closer than this are one missing stretch
 
-Give = Callable[[Member, list[Planned]], None]
+Give = Callable[[RunWorker, list[Planned]], None]
 
 
-class Handout:
-    """Hands out `schedule` until `until_ns`; `give` sends a worker its part of a slice."""
+class Leases:
+    """Leases `schedule` until `until_ns`; `give` sends a worker its share of a slice."""
 
     def __init__(
-        self, schedule: Schedule, until_ns: int, crew: Crew, give: Give, *, leaves_out: bool
+        self, schedule: Schedule, until_ns: int, workers: RunWorkers, give: Give, *, leaves_out: bool
     ) -> None:
-        self._schedule, self._until_ns, self._crew, self._give = schedule, until_ns, crew, give
+        self._schedule, self._until_ns, self._workers, self._give = schedule, until_ns, workers, give
         self._leaves_out = leaves_out
-        self._handed_ns = 0
-        self._nobody = False  # was there when the last slice was to be handed out
-        self._places: list[Member] = []
+        self._leased_ns = 0
+        self._nobody = False  # no worker ran when the last slice was due
+        self._places: list[RunWorker] = []
 
     def up_to(self, passed_ns: int) -> None:
-        """Hand out the slices that begin within the next five seconds: who is lost then holds ten at most."""
-        while self._handed_ns < min(self._until_ns, passed_ns + SLICE_NS):
-            until_ns = min(self._handed_ns + SLICE_NS, self._until_ns)
-            if not self._crew.living():
-                if until_ns > passed_ns:  # somebody may come back before it is over
+        """Lease the slices that begin within the next 5 s: a lost worker then has leases of 10 s at most."""
+        while self._leased_ns < min(self._until_ns, passed_ns + SLICE_NS):
+            until_ns = min(self._leased_ns + SLICE_NS, self._until_ns)
+            if not self._workers.living():
+                if until_ns > passed_ns:  # a worker may come back before it is over
                     self._nobody = True
                     return
             else:
-                # what went by while nobody was there is not sent in a burst afterwards
-                since_ns = max(self._handed_ns, min(passed_ns, until_ns)) if self._nobody else self._handed_ns
-                self._hand(since_ns, until_ns)
+                # arrivals that passed while no worker ran are never sent in a burst
+                since_ns = max(self._leased_ns, min(passed_ns, until_ns)) if self._nobody else self._leased_ns
+                self._lease(since_ns, until_ns)
                 self._nobody = False
-            self._handed_ns = until_ns
+            self._leased_ns = until_ns
 
-    def _hand(self, since_ns: int, until_ns: int) -> None:
+    def _lease(self, since_ns: int, until_ns: int) -> None:
         takers = self._takers()
         shares: list[list[Planned]] = [[] for _ in takers]
         for row in self._schedule.slice(since_ns, until_ns):
             shares[_share(row, len(takers))].append(row)
-        for number, (member, rows) in enumerate(zip(takers, shares, strict=True)):
-            if member.state == "running":
-                member.leased += turns_of(rows)
-                member.held.append((since_ns, until_ns, len(takers), number))
-                self._give(member, rows)
+        for number, (worker, rows) in enumerate(zip(takers, shares, strict=True)):
+            if worker.state == "running":
+                worker.leased += turns_of(rows)
+                worker.held.append((since_ns, until_ns, len(takers), number))
+                self._give(worker, rows)
 
-    def _takers(self) -> list[Member]:
-        """Who gets a share; where shares are left out, a lost worker keeps its place until another one takes it."""
-        living = self._crew.living()
+    def _takers(self) -> list[RunWorker]:
+        """Workers that get a share; with `leaves_out` a lost worker keeps its place until another takes it."""
+        living = self._workers.living()
         if not self._leaves_out:
             return living
-        for member in living:
-            if member not in self._places:
+        for worker in living:
+            if worker not in self._places:
                 vacant = [i for i, one in enumerate(self._places) if one.state != "running"]
                 at = vacant[0] if vacant else len(self._places)
-                self._places[at : at + 1] = [member]
+                self._places[at : at + 1] = [worker]
         return self._places
 
-    def missing(self, member: Member, seen: set[int]) -> list[dict[str, float]]:
-        """Stretches of the run whose arrivals this worker held, and of which `seen` has no request id; in seconds."""
+    def missing(self, worker: RunWorker, seen: set[int]) -> list[dict[str, float]]:
+        """Stretches (s) with arrivals that this worker leased and whose request ids are not in `seen`."""
         times = [
             row.at_ns
-            for since_ns, until_ns, takers, number in member.held
+            for since_ns, until_ns, takers, number in worker.held
             for row in self._schedule.slice(since_ns, until_ns)
             if _share(row, takers) == number and row.request_id not in seen
         ]

@@ -1,7 +1,6 @@
-"""The verdict so far: what the report would say of the client, were the run to end now.
+"""The live verdict on the measurement: the report's thresholds applied to the workers' last counters.
 
-Rule: from what the workers say each second, by the report's own bounds (`trust`). It cannot see what only the rows
-show; the report decides.
+It cannot see what only the rows show; the report decides.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from tailgauge.thresholds import (
     delay_bound_ms,
 )
 
-Said = tuple[str, str]  # verdict, why
+Finding = tuple[str, str]  # verdict, reason
 
 
 @dataclass(slots=True)
-class Watched:
-    """A worker, its state, and what it last said."""
+class WorkerSummary:
+    """A worker, its state and its last counters."""
 
     worker: int
     state: str = "running"
@@ -38,67 +37,67 @@ class Watched:
     watch: dict[str, Any] = field(default_factory=dict)
 
 
-def so_far(crew: list[Watched], ttft_p50_ms: float | None = None) -> Said:
-    """The worst verdict and its reason, which is empty where there is none; `ttft_p50_ms` as it is so far."""
+def live_verdict(workers: list[WorkerSummary], ttft_p50_ms: float | None = None) -> Finding:
+    """The worst verdict with its reason; "" without one."""
     delayed = partial(_delayed, ttft_p50_ms=ttft_p50_ms or 0.0)
-    judges = (_lost, _dropped, _stood, delayed, _blurred, _lagging)
-    found = [said for judge in judges if (said := judge(crew)) is not None]
+    checks = (_lost, _dropped, _stalled, delayed, _blurred, _lagging)
+    found = [finding for check in checks if (finding := check(workers)) is not None]
     if not found:
         return VALID, ""
-    word, why = min(found, key=lambda said: WORST_FIRST.index(said[0]))
-    busy = [one for one in crew if one.watch.get("cpu", 0.0) >= BUSY_CPU]
+    verdict, reason = min(found, key=lambda finding: WORST_FIRST.index(finding[0]))
+    busy = [one for one in workers if one.watch.get("cpu", 0.0) >= BUSY_CPU]
     if busy:
-        why += f"; worker {busy[0].worker} is at {busy[0].watch['cpu']:.0%} of its core"
-    return word, why
+        reason += f"; worker {busy[0].worker} is at {busy[0].watch['cpu']:.0%} of its core"
+    return verdict, reason
 
 
-def _lost(crew: list[Watched]) -> Said | None:
-    gone = [str(one.worker) for one in crew if one.state in {"lost", "failed"}]
+def _lost(workers: list[WorkerSummary]) -> Finding | None:
+    gone = [str(one.worker) for one in workers if one.state in {"lost", "failed"}]
     return (INVALID, f"worker {', '.join(gone)} {'is' if len(gone) == 1 else 'are'} gone") if gone else None
 
 
-def _dropped(crew: list[Watched]) -> Said | None:
-    drops = sum(one.dropped for one in crew)
-    scheduled = drops + sum(one.dispatched for one in crew)
+def _dropped(workers: list[WorkerSummary]) -> Finding | None:
+    drops = sum(one.dropped for one in workers)
+    scheduled = drops + sum(one.dispatched for one in workers)
     if not drops:
         return None
     text = f"{drops:,} of {scheduled:,} requests dropped at the in-flight cap"
     return (INVALID if drops > DROPS * scheduled else DEGRADED), text
 
 
-def _stood(crew: list[Watched]) -> Said | None:
-    bad, seconds = _sum(crew, "bad"), _sum(crew, "seconds")
-    word = by_bad_seconds(bad, seconds)
-    if word == VALID:
+def _stalled(workers: list[WorkerSummary]) -> Finding | None:
+    bad, seconds = _sum(workers, "bad"), _sum(workers, "seconds")
+    verdict = by_bad_seconds(bad, seconds)
+    if verdict == VALID:
         return None
-    worst = max(crew, key=lambda one: one.watch.get("bad", 0.0))
+    worst = max(workers, key=lambda one: one.watch.get("bad", 0.0))
     return (
-        word,
-        f"worker {worst.worker} stood still in {worst.watch['bad']:.0f} of its {worst.watch['seconds']:.0f} s",
+        verdict,
+        f"worker {worst.worker} was stalled for {worst.watch['bad']:.0f} of {worst.watch['seconds']:.0f} s",
     )
 
 
-def _delayed(crew: list[Watched], ttft_p50_ms: float) -> Said | None:
-    delays = quantile_sketch.total(one.watch.get("delays", b"") for one in crew)
+def _delayed(workers: list[WorkerSummary], ttft_p50_ms: float) -> Finding | None:
+    delays = quantile_sketch.total(one.watch.get("delays", b"") for one in workers)
     p99 = quantile_sketch.quantile(delays, 0.99)
     if p99 is None or p99 <= delay_bound_ms(ttft_p50_ms):
         return None
-    return DEGRADED, f"requests leave up to {p99:,.0f} ms late (p99)"
+    return DEGRADED, f"requests are sent up to {p99:,.0f} ms late (p99)"
 
 
-def _blurred(crew: list[Watched]) -> Said | None:
-    first, intervals = _sum(crew, "first"), _sum(crew, "intervals")
+def _blurred(workers: list[WorkerSummary]) -> Finding | None:
+    first, intervals = _sum(workers, "first"), _sum(workers, "intervals")
     if intervals <= INTERVALS * first:
         return None
-    return DEGRADED, f"{intervals / first:.1%} of the first chunks came in one read with later ones"
+    return DEGRADED, f"{intervals / first:.1%} of first chunks shared a read with later ones"
 
 
-def _lagging(crew: list[Watched]) -> Said | None:
-    lagging, seconds = _sum(crew, "lagging"), _sum(crew, "seconds")
+def _lagging(workers: list[WorkerSummary]) -> Finding | None:
+    lagging, seconds = _sum(workers, "lagging"), _sum(workers, "seconds")
     if lagging <= USER_SECONDS * seconds:
         return None
-    return DEGRADED, f"the process stamps its reads itself and was too busy for it in {lagging:.0f} s"
+    return DEGRADED, f"user-space timestamps were late in {lagging:.0f} s (busy process)"
 
 
-def _sum(crew: list[Watched], key: str) -> float:
-    return float(sum(one.watch.get(key, 0) for one in crew))
+def _sum(workers: list[WorkerSummary], key: str) -> float:
+    return float(sum(one.watch.get(key, 0) for one in workers))

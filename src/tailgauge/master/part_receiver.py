@@ -1,8 +1,7 @@
-"""The master's side of shipping: pieces of parts come in, whole and checked parts lie in the run folder.
+"""The master's side of the transfer of parts: pieces arrive, complete and checked parts go into the run folder.
 
-Rule: nothing that comes is believed. Which worker sends is known from the channel, never from the message; a part is
-written under its own name only, at its own end only, and counts once its checksum and its footer are right. What cannot
-be taken is refused with a reason, and the worker keeps it.
+Nothing received is trusted. The channel, not the message, identifies the worker; a part is written under its own name
+only, at its own end only, and counts once checksum and footer are right. A refused part stays with the worker.
 """
 
 from __future__ import annotations
@@ -16,16 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tailgauge.rows.disk import MEGABYTE, advice, room
-from tailgauge.rows.parquet import LARGEST, checked_rows, compact
+from tailgauge.rows.disk import MEGABYTE, advice, free_space
+from tailgauge.rows.parquet import LARGEST, PIECE, checked_rows, compact
 from tailgauge.rows.run_folder import RunFolder
-from tailgauge.worker.part_sender import PIECE
 
-SHIPPED = ("requests", "attempts", "chunks", "health")
-OPEN = 4  # unfinished parts of one worker; one that begins more of them loses its oldest
-REMEMBERED = 64  # parts of one worker whose checksum is known, so that a piece that comes again is answered
-RESERVE = 64 * MEGABYTE  # bytes that are left free for what the master itself has to write
-_FILES = 1000  # likewise files, where the file system counts them
+TRANSFERRED = ("requests", "attempts", "chunks", "health")
+OPEN = 4  # unfinished parts per worker; with more of them the oldest is dropped
+REMEMBERED = 64  # complete parts per worker whose checksum is kept to answer repeated pieces
+RESERVE = 64 * MEGABYTE  # bytes left free for the master's own files
+_FILES = 1000  # likewise files, if the file system counts them
 _NAME = re.compile(r"part-([0-9]{1,6})-(0|[1-9][0-9]{0,8})\.parquet")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -37,10 +35,10 @@ class _RefusedError(Exception):
 
 
 @dataclass(slots=True)
-class _Coming:
-    """A part of which the first `length` bytes are here."""
+class _Incoming:
+    """A part whose first `length` bytes have arrived."""
 
-    path: Path  # its name when it is whole
+    path: Path  # of the complete part
     size: int
     sha256: str
     length: int = 0
@@ -51,18 +49,18 @@ class _Coming:
         return self.path.with_suffix(".tmp")
 
 
-class Inbox:
+class PartReceiver:
     """Parts of all workers of a run. `rows` are the rows received: worker -> table -> rows."""
 
     def __init__(self, folder: RunFolder, reserve: int = RESERVE) -> None:
         self._folder, self._reserve = folder, reserve
-        self._coming: dict[int, OrderedDict[_Key, _Coming]] = {}
+        self._incoming: dict[int, OrderedDict[_Key, _Incoming]] = {}
         self._whole: dict[int, OrderedDict[_Key, str]] = {}
         self._folded: set[int] = set()
         self.rows: dict[int, dict[str, int]] = {}
 
     def take(self, worker: int, data: Any) -> dict[str, Any]:
-        """Take a piece that came from `worker`; the answer, to which the caller adds the run. Never raises for what came."""
+        """Take a piece from `worker`; returns the answer, to which the caller adds the run. Never raises."""
         key, why = ("", ""), None
         try:
             key = _checked_key(worker, data)
@@ -78,7 +76,7 @@ class Inbox:
         return _answer(*key, upto, "done" if is_whole else "more", None)
 
     def _taken(self, worker: int, key: _Key, data: dict[str, Any]) -> tuple[int, bool]:
-        """Length of the part, and whether it is all there."""
+        """Length of the part so far, and whether it is complete."""
         known = self._whole.setdefault(worker, OrderedDict()).get(key)
         if known is not None:
             if known != data["sha256"]:
@@ -86,84 +84,84 @@ class Inbox:
             return data["size"], True
         if worker in self._folded:
             raise _RefusedError("the rows of this worker are already folded")
-        coming = self._coming_of(worker).get(key)
+        coming = self._incoming_of(worker).get(key)
         if coming is None:
             if data["offset"] != 0:
                 return 0, False
             coming = self._begun(worker, key, data)
         elif (coming.size, coming.sha256) != (data["size"], data["sha256"]):
-            raise _RefusedError("its size or checksum is not what it was in the piece before")
+            raise _RefusedError("size or checksum differs from the piece before")
         if data["offset"] != coming.length:
             return coming.length, False
-        self._check_room(coming.size - coming.length)
+        self._check_space(coming.size - coming.length)
         _append(coming, data["bytes"])
         if coming.length == coming.size:
             self._finish(worker, key, coming)
         return coming.length, coming.length == coming.size
 
-    def _coming_of(self, worker: int) -> OrderedDict[_Key, _Coming]:
-        return self._coming.setdefault(worker, OrderedDict())
+    def _incoming_of(self, worker: int) -> OrderedDict[_Key, _Incoming]:
+        return self._incoming.setdefault(worker, OrderedDict())
 
-    def _begun(self, worker: int, key: _Key, data: dict[str, Any]) -> _Coming:
+    def _begun(self, worker: int, key: _Key, data: dict[str, Any]) -> _Incoming:
         path = self._folder.path / key[0] / key[1]
         if path.exists():
             raise _RefusedError("a part of this name is already there")
-        mine = self._coming_of(worker)
+        mine = self._incoming_of(worker)
         if len(mine) >= OPEN:
             self._forget(worker, next(iter(mine)))
-        mine[key] = coming = _Coming(path, data["size"], data["sha256"])
+        mine[key] = coming = _Incoming(path, data["size"], data["sha256"])
         return coming
 
-    def _check_room(self, needed: int) -> None:
-        left = room(self._folder.path)
+    def _check_space(self, needed: int) -> None:
+        left = free_space(self._folder.path)
         if left is None:
             return
         if left.free < needed + self._reserve or (left.files is not None and left.files < _FILES):
             raise _RefusedError(f"the master's disk is full: {left}")
 
-    def _finish(self, worker: int, key: _Key, coming: _Coming) -> None:
+    def _finish(self, worker: int, key: _Key, coming: _Incoming) -> None:
         if coming.digest.hexdigest() != coming.sha256:
-            raise _RefusedError("its checksum is not that of what came")
+            raise _RefusedError("the checksum of the received bytes is wrong")
         try:
             rows = checked_rows(coming.temporary, key[0])
         except ValueError as error:
             raise _RefusedError(str(error)) from error
         coming.temporary.rename(coming.path)
-        self._coming_of(worker).pop(key, None)
+        self._incoming_of(worker).pop(key, None)
         whole = self._whole[worker]
         whole[key] = coming.sha256
         if len(whole) > REMEMBERED:
             whole.popitem(last=False)
-        counts = self.rows.setdefault(worker, dict.fromkeys(SHIPPED, 0))
+        counts = self.rows.setdefault(worker, dict.fromkeys(TRANSFERRED, 0))
         counts[key[0]] += rows
 
     def _forget(self, worker: int, key: _Key) -> None:
-        coming = self._coming_of(worker).pop(key, None)
+        coming = self._incoming_of(worker).pop(key, None)
         if coming is not None:
             with contextlib.suppress(OSError):  # a file system that has become read-only keeps its *.tmp
                 coming.temporary.unlink(missing_ok=True)
 
     def fold(self, worker: int) -> list[str]:
-        """Fold what came from a worker into one part a table, once; on a thread, after the run. What went wrong, if anything.
+        """Fold the parts of a worker into one per table, once, on a thread after the run; returns problems.
 
-        Parts that cannot be folded are still there and readable. Later pieces of this worker are refused.
+        Parts that cannot be folded stay readable. Later pieces of this worker are refused.
         """
         self._folded.add(worker)
-        for key in list(self._coming_of(worker)):
+        for key in list(self._incoming_of(worker)):
             self._forget(worker, key)
         wrong = []
-        for table in SHIPPED:
+        for table in TRANSFERRED:
             parts = self._parts(table, worker)
             try:
                 if len(parts) > 1:
                     compact(table, parts, self._folder.part(table, worker, "all"))
-            except Exception as error:  # noqa: BLE001 - whatever the pages hold: the parts stay, and are told of
+            except Exception as error:  # noqa: BLE001 - whatever the pages hold: the parts stay and are reported
                 why = advice(error, self._folder.path)
-                wrong.append(f"{table} of worker {worker}: its {len(parts)} parts stay as they are: {why}")
+                wrong.append(f"{table} of worker {worker}: {len(parts)} parts were not folded: {why}")
         return wrong
 
     def _parts(self, table: str, worker: int) -> list[Path]:
-        """Parts of a worker that no folded one stands for, in the order in which they were written."""
+        """Unfolded parts of a worker in the order written."""
         whole = self._folder.part(table, worker, "all")
         if whole.exists():
             return []
@@ -172,7 +170,7 @@ class Inbox:
         return [path for _, path in sorted(numbered)]
 
 
-def _append(coming: _Coming, data: bytes) -> None:
+def _append(coming: _Incoming, data: bytes) -> None:
     with coming.temporary.open("wb" if coming.length == 0 else "ab") as file:
         file.write(data)
     coming.digest.update(data)
@@ -187,7 +185,7 @@ def _is_whole_number(value: Any, least: int, most: int) -> bool:
     return type(value) is int and least <= value <= most
 
 
-# What a piece must be beside its table and name: key, test, what is expected.
+# Keys of a piece beside table and name: key, test, expectation.
 _KEYS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("size", lambda v: _is_whole_number(v, 1, LARGEST), f"1 to {LARGEST:,} bytes"),
     ("sha256", lambda v: type(v) is str and bool(_SHA256.fullmatch(v)), "64 hexadecimal digits"),
@@ -197,12 +195,12 @@ _KEYS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
 
 
 def _checked_key(worker: int, data: Any) -> _Key:
-    """Table and name, if they are those of a part of this worker."""
+    """Table and name of a part of this worker."""
     if type(data) is not dict:
-        raise _RefusedError("a piece is a table of keys")
+        raise _RefusedError("a piece must be a table of keys")
     table, name = data.get("table"), data.get("name")
-    if type(table) is not str or table not in SHIPPED:
-        raise _RefusedError(f"table: expected one of {', '.join(SHIPPED)}")
+    if type(table) is not str or table not in TRANSFERRED:
+        raise _RefusedError(f"table: expected one of {', '.join(TRANSFERRED)}")
     match = _NAME.fullmatch(name) if type(name) is str and len(name) < 40 else None
     if match is None or match[1] != str(worker):
         raise _RefusedError(f"name: expected part-{worker}-<number>.parquet")

@@ -1,52 +1,52 @@
-"""run.json: what the master of a run says of it, as things stand.
-
-Rule: reads the run and changes nothing.
-"""
+"""run.json, written by the master from the state of a run."""
 
 from __future__ import annotations
 
+import os
+import platform
 from typing import Any, Protocol
 
-from tailgauge.clock import monotonic_ns
-from tailgauge.master import progress
-from tailgauge.master.engine_metrics import EnginePage
-from tailgauge.master.workers import Crew
+from tailgauge.clock import boot_id, monotonic_ns
+from tailgauge.master.engine_metrics import EngineMetrics
+from tailgauge.master.workers import RunWorkers
 from tailgauge.patterns.table import facts as pattern_facts
 from tailgauge.plan.preflight import Learnt
 from tailgauge.plan.resolve import Settings
+from tailgauge.plan.versions import installed_versions
 from tailgauge.protocols.settings import SIMULATED
 from tailgauge.protocols.table import Target
 from tailgauge.rows.run_folder import RunFolder, write_json
+from tailgauge.rows.schema import SCHEMA_VERSION
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.schedule import Schedule
 from tailgauge.schedule.sessions import loop
 
 
-class Told(Protocol):
-    """What is told of a run."""
+class RunRecord(Protocol):
+    """The parts of a run that run.json records."""
 
     run_id: str
     scenario: Scenario
     settings: Settings
     schedule: Schedule | None
     folder: RunFolder
-    crew: Crew
+    workers: RunWorkers
     state: str
     notes: list[str]
     preflight: list[dict[str, Any]]
     tried: dict[str, Any] | None
     targets: list[Target]
-    engine_page: EnginePage
+    engine_metrics: EngineMetrics
     target_urls: list[str]
     started_at: str
     start_at_ns: int | None
     admission_end_at_ns: int | None
 
 
-def run_facts(run: Told) -> dict[str, Any]:
-    """What master and workers write alike, so that either's record tells which run it was."""
+def run_facts(run: RunRecord) -> dict[str, Any]:
+    """Facts that master and workers both write, so that either record identifies the run."""
     scenario = run.scenario
-    told = [
+    targets = [
         {"url": url, "simulated": target.url == SIMULATED, "protocol": target.protocol}
         for target, url in zip(run.targets, run.target_urls, strict=True)
     ]
@@ -63,26 +63,52 @@ def run_facts(run: Told) -> dict[str, Any]:
         "estimate": run.settings.estimate.facts(),
         **learnt.facts(),
         "arrival": loop(scenario.arrival, scenario.traffic.values()),
-        "target": told[0],
-        "second_target": told[1] if told[1:] else None,
+        "target": targets[0],
+        "second_target": targets[1] if targets[1:] else None,
     }
 
 
-def write(run: Told, *, ended: bool = False) -> None:
-    """run.json, replaced whole."""
-    facts = progress.run_json(run_facts(run), run.state, run.notes, run.preflight)
+def frame(
+    facts: dict[str, Any], state: str, notes: list[str], preflight: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Keys that every run.json has; see docs/data-format.md."""
+    master = {
+        "host": platform.node(),
+        "pid": os.getpid(),
+        "kernel": platform.release(),
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "cpu_count": os.cpu_count(),
+        "python": platform.python_version(),
+        "boot_id": boot_id(),
+    }
+    return {
+        "schema_version": SCHEMA_VERSION,
+        **facts,
+        "state": state,
+        "versions": installed_versions(),
+        "master": master,
+        "notes": list(notes),
+        "preflight": list(preflight),
+        "verdict": None,
+    }
+
+
+def write(run: RunRecord, *, ended: bool = False) -> None:
+    """Replace run.json."""
+    facts = frame(run_facts(run), run.state, run.notes, run.preflight)
     facts["admission_end_at_ns"] = run.admission_end_at_ns
     facts["ended_at_ns"] = monotonic_ns() if ended else None
-    facts["engine_tokens"] = run.engine_page.facts()
+    facts["engine_tokens"] = run.engine_metrics.facts()
     facts["certificate"] = run.settings.certificate
     facts["trace"] = run.schedule.trace if run.schedule else None
-    facts["conservation"] = run.crew.conservation(_scheduled(run), run.folder, final=ended)
-    facts["workers"] = [member.facts() for member in run.crew]
+    facts["conservation"] = run.workers.conservation(_scheduled(run), run.folder, final=ended)
+    facts["workers"] = [worker.facts() for worker in run.workers]
     write_json(run.folder.run_json, facts)
 
 
-def _scheduled(run: Told) -> int | None:
-    """Requests that the plan has; None where their number comes out of the run (closed loop)."""
+def _scheduled(run: RunRecord) -> int | None:
+    """Planned requests; None in a closed loop, where the run decides their number."""
     if run.schedule is None:
         return 0
     return run.schedule.requests if run.scenario.arrival.is_open else None

@@ -1,11 +1,9 @@
-"""What the master knows of its workers: who they are, what they last said, and which of them are lost.
+"""The workers of a run as the master knows them: identity, state, last counters, losses.
 
-Rule: numbers as the workers said them, summed and nothing more; who is sent what is the master's business.
-
-    joining -> running -> drained        failed: it said that it cannot go on
-                  |  ^
-                  v  |                   lost: gone, or silent for SILENT_S; who speaks again takes part again
-                 lost
+starting -> running -> drained       failed: it reported that it cannot continue
+              |  ^
+              v  |                   lost: gone, or silent for SILENT_S; after another message it takes part again
+             lost
 """
 
 from __future__ import annotations
@@ -18,181 +16,180 @@ from tailgauge import quantile_sketch
 from tailgauge.clock import monotonic_ns
 from tailgauge.master import progress as describe
 from tailgauge.master.conservation import Share, conserve, count_rows
-from tailgauge.master.live_verdict import Watched, so_far
+from tailgauge.master.live_verdict import WorkerSummary, live_verdict
 from tailgauge.rows.run_folder import RunFolder
 from tailgauge.rows.schema import CLIENT_DROP
 
-SILENT_S = 4.0  # a worker that says nothing for so long gets no more slices
-CROWD = 200  # workers; of more of them each speaks less often, because the master has one core
+SILENT_S = 4.0  # a worker that sends nothing for so long gets no more slices
+CROWD = 200  # workers; with more of them each sends less often, because the master has one core
 
 
-Held = tuple[int, int, int, int]  # a slice's begin and end in ns of the run; of how many shares it was which
+Lease = tuple[int, int, int, int]  # begin and end of a slice in ns of the run; number of shares; which one
 Span = tuple[int, int | None]
 
 
 @dataclass(slots=True)
-class Member:
+class RunWorker:
     """One worker."""
 
     node: str
     number: int
     hello: dict[str, Any]
-    heard_at_ns: int
-    state: str = "running"  # joining, running, drained, failed, lost
-    late_ns: int | None = None  # of a late joiner: when in the run it was told to begin
+    last_message_ns: int
+    state: str = "running"  # starting, running, drained, failed, lost
+    late_ns: int | None = None  # start of a late joiner, in ns of the run
     ready: bool = False
-    home: bool = False  # its rows came from elsewhere, and all of them are here
-    opened: bool = False  # it has opened the connections that it was told to
-    leased: int = 0  # requests handed to it; in a closed loop, those that it says it had
-    held: list[Held] = field(default_factory=list)  # the slices handed to it
-    silent: list[Span] = field(default_factory=list)  # when nothing was heard of it, in ns of the run
-    missing: list[dict[str, float]] = field(default_factory=list)  # seconds whose arrivals left no row
-    said: dict[str, Any] = field(default_factory=dict)
-    self: dict[str, Any] = field(default_factory=dict)
+    delivered: bool = False  # every row was transferred to the master
+    opened: bool = False  # its connections are open
+    leased: int = 0  # requests; in a closed loop the number that the worker reports
+    held: list[Lease] = field(default_factory=list)
+    silent: list[Span] = field(default_factory=list)  # times without a message, in ns of the run
+    missing: list[dict[str, float]] = field(default_factory=list)  # stretches whose arrivals left no row
+    counters: dict[str, Any] = field(default_factory=dict)  # its last message with counters
+    record: dict[str, Any] = field(default_factory=dict)  # facts of its `ready`, then of its `drained`
 
     @property
     def has_drained(self) -> bool:
-        """Whether its final counts are here."""
-        return bool(self.self.get("counts"))
+        """Whether its final counts have arrived."""
+        return bool(self.record.get("counts"))
 
     @property
     def lacks_rows(self) -> bool:
-        """Whether it has drained, and rows of it are not here: it could not write them, or could not bring them home."""
-        away = not self.home and not self.self.get("shared", True)
-        return self.has_drained and (away or any(self.self.get("unwritten", {}).values()))
+        """Whether it has drained with rows that it could not write or transfer."""
+        is_elsewhere = not self.delivered and not self.record.get("shared", True)
+        return self.has_drained and (is_elsewhere or any(self.record.get("unwritten", {}).values()))
 
     @property
     def has_left(self) -> bool:
-        """Whether it drained by itself, because somebody told it to end."""
-        return self.state == "drained" and bool(self.self.get("why"))
+        """Whether it drained by itself, because it was stopped from outside."""
+        return self.state == "drained" and bool(self.record.get("why"))
 
-    def watched(self) -> Watched:
-        """What the verdict so far is made of."""
-        if not self.said:
-            return Watched(self.number, self.state)
-        counts = self.said["counts"]
+    def summary(self) -> WorkerSummary:
+        """Its part of the live verdict."""
+        if not self.counters:
+            return WorkerSummary(self.number, self.state)
+        counts = self.counters["counts"]
         sent, dropped = counts["dispatched"], counts["client_drop"]
-        return Watched(self.number, self.state, sent, dropped, self.said["watch"])
+        return WorkerSummary(self.number, self.state, sent, dropped, self.counters["watch"])
 
     def facts(self) -> dict[str, Any]:
         """Its entry in run.json."""
-        known = {k: self.self.get(k) for k in ("clock", "stamps", "counts", "rows", "unwritten", "why")}
-        known["counts"] = known["counts"] or self.said.get("counts")
-        if not self.has_drained and self.said.get("clock"):
-            known["clock"] = self.said["clock"]  # younger than what it said when it was ready
+        known = {k: self.record.get(k) for k in ("clock", "stamps", "counts", "rows", "unwritten", "why")}
+        known["counts"] = known["counts"] or self.counters.get("counts")
+        if not self.has_drained and self.counters.get("clock"):
+            known["clock"] = self.counters["clock"]  # newer than that of its `ready`
         hello = {k: self.hello[k] for k in ("name", "host", "pid")}
         silent = [
             {"from_s": _s(since), "to_s": None if until is None else _s(until)}
             for since, until in self.silent
         ]
-        told = {
-            "late_s": None if self.late_ns is None else _s(self.late_ns),
-            "silent": silent,
-            "missing": self.missing,
-        }
-        return {"worker": self.number, **hello, "state": self.state, "leased": self.leased, **known, **told}
+        late_s = None if self.late_ns is None else _s(self.late_ns)
+        stretches = {"late_s": late_s, "silent": silent, "missing": self.missing}
+        return {
+            "worker": self.number, **hello, "state": self.state, "leased": self.leased, **known, **stretches,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Workers:
-    """What Locust knows of the workers: how many a run begins with, and whether one is still there."""
+class LocustWorkers:
+    """What Locust knows of the workers: how many a run begins with, and whether one is still connected."""
 
     expected: Callable[[], int]
     alive: Callable[[str], bool]
 
 
 def pace(workers: int) -> int:
-    """Seconds from one message with counters to the next; times as long as else until a worker writes its next part."""
+    """Seconds between messages with counters; parts are written less often by the same factor."""
     return -(-max(1, workers) // CROWD)
 
 
-class Crew:
-    """The workers of one run, by Locust's name of them; `alive` says whether a worker's process still is."""
+class RunWorkers:
+    """The workers of one run by Locust's node name; `alive` tests a worker's process."""
 
     def __init__(self, alive: Callable[[str], bool]) -> None:
         self._alive = alive
-        self.members: dict[str, Member] = {}
+        self.by_node: dict[str, RunWorker] = {}
 
     def __len__(self) -> int:
-        return len(self.members)
+        return len(self.by_node)
 
-    def __iter__(self) -> Iterator[Member]:
-        return iter(self.members.values())
+    def __iter__(self) -> Iterator[RunWorker]:
+        return iter(self.by_node.values())
 
-    def add(self, node: str, hello: dict[str, Any], *, late: bool = False) -> Member:
-        """A worker reported for the run, or `late`, for what is left of it."""
-        member = Member(node, len(self.members), hello, monotonic_ns(), "joining" if late else "running")
-        self.members[node] = member
-        return member
+    def add(self, node: str, hello: dict[str, Any], *, late: bool = False) -> RunWorker:
+        """A worker reported for the run, or `late` for the rest of it."""
+        worker = RunWorker(node, len(self.by_node), hello, monotonic_ns(), "starting" if late else "running")
+        self.by_node[node] = worker
+        return worker
 
-    def living(self) -> list[Member]:
-        """Those that take part now."""
+    def living(self) -> list[RunWorker]:
+        """Running workers."""
         return [m for m in self if m.state == "running"]
 
-    def is_gone(self, member: Member) -> bool:
+    def is_gone(self, worker: RunWorker) -> bool:
         """Whether its process has ended."""
-        return not self._alive(member.node)
+        return not self._alive(worker.node)
 
-    def newly_lost(self, start_at_ns: int) -> list[Member]:
-        """Mark and return those that are gone, or silent for too long, since the start of the run at the earliest."""
+    def newly_lost(self, start_at_ns: int) -> list[RunWorker]:
+        """Mark and return workers that are gone or silent for too long, counted from the start of the run."""
         lost, patience_s = [], SILENT_S + pace(len(self)) - 1
-        for member in self.living():
-            heard = max(member.heard_at_ns, start_at_ns + (member.late_ns or 0))
-            if monotonic_ns() - heard > patience_s * 1e9 or self.is_gone(member):
-                member.state = "lost"
-                member.silent.append((heard - start_at_ns, None))
-                lost.append(member)
+        for worker in self.living():
+            last_ns = max(worker.last_message_ns, start_at_ns + (worker.late_ns or 0))
+            if monotonic_ns() - last_ns > patience_s * 1e9 or self.is_gone(worker):
+                worker.state = "lost"
+                worker.silent.append((last_ns - start_at_ns, None))
+                lost.append(worker)
         return lost
 
-    def is_back(self, member: Member, passed_ns: int) -> bool:
-        """Whether one that was taken for lost has spoken; its silence ends here, and what it is now is for the caller to say."""
-        if member.state != "lost" or not member.silent or member.silent[-1][1] is not None:
+    def is_back(self, worker: RunWorker, passed_ns: int) -> bool:
+        """Whether a lost worker has sent a message; ends its silence. The caller sets its new state."""
+        if worker.state != "lost" or not worker.silent or worker.silent[-1][1] is not None:
             return False
-        member.silent[-1] = (member.silent[-1][0], passed_ns)
+        worker.silent[-1] = (worker.silent[-1][0], passed_ns)
         return True
 
     def progress(self, passed_s: float, duration_s: float) -> describe.Progress:
         """Sums over the last counters, for the live display."""
         progress = describe.Progress(passed_s, duration_s)
-        told = [member.said for member in self if member.said]
-        for said in told:
-            counts = said["counts"]
+        reported = [worker.counters for worker in self if worker.counters]
+        for counters in reported:
+            counts = counters["counts"]
             progress.sent += counts["dispatched"]
             progress.dropped += counts["client_drop"]
-            progress.in_flight += said["in_flight"]
-            progress.chunks += said["chunks"]
+            progress.in_flight += counters["in_flight"]
+            progress.chunks += counters["chunks"]
             _add(progress.ended, counts["ended"])
-            _add(progress.attempts, said["attempts"])
-        progress.ttft = bins = quantile_sketch.total(said["ttft"] for said in told)
+            _add(progress.attempts, counters["attempts"])
+        progress.ttft = bins = quantile_sketch.total(counters["ttft"] for counters in reported)
         progress.ttft_p50_ms, progress.ttft_p99_ms = (
             quantile_sketch.quantile(bins, 0.5),
             quantile_sketch.quantile(bins, 0.99),
         )
-        crew = [member.watched() for member in self]
-        progress.verdict, progress.reason = so_far(crew, progress.ttft_p50_ms)
+        workers = [worker.summary() for worker in self]
+        progress.verdict, progress.reason = live_verdict(workers, progress.ttft_p50_ms)
         return progress
 
     def conservation(self, scheduled: int | None, folder: RunFolder, *, final: bool) -> dict[str, Any]:
-        """The books over all workers; of one whose rows are not all here, `final` counts those that are.
+        """The counts over all workers; with `final`, the rows count for a worker whose rows are not all here.
 
-        `scheduled` is None in a closed loop, whose requests are what the workers say, or what their rows say.
+        `scheduled` is None in a closed loop: its requests are those that the workers or their rows report.
         """
-        shares = [self._share(member, folder, scheduled is None, final=final) for member in self]
+        shares = [self._share(worker, folder, scheduled is None, final=final) for worker in self]
         if scheduled is None:
             scheduled = sum(share.leased for share in shares)
         return conserve(scheduled, shares)
 
-    def _share(self, member: Member, folder: RunFolder, closed: bool, *, final: bool) -> Share:
-        counts: dict[str, Any] = member.self.get("counts") or member.said.get("counts") or {}
-        if not final or not (member.state == "lost" or member.lacks_rows):
-            return Share(member.leased, counts)
-        here = count_rows(folder, member.number, CLIENT_DROP)
+    def _share(self, worker: RunWorker, folder: RunFolder, closed: bool, *, final: bool) -> Share:
+        counts: dict[str, Any] = worker.record.get("counts") or worker.counters.get("counts") or {}
+        if not final or not (worker.state == "lost" or worker.lacks_rows):
+            return Share(worker.leased, counts)
+        here = count_rows(folder, worker.number, CLIENT_DROP)
         seen = here["dispatched"] + here["client_drop"]
-        if member.state != "lost":  # what it did not reach, it has told
-            return Share(member.leased, here, max(0, counts["dispatched"] + counts["client_drop"] - seen))
-        if closed:  # rows may be younger than its last words
-            member.leased = max(member.leased, seen)
-        return Share(member.leased, here, member.leased - seen)
+        if worker.state != "lost":  # it reported what it did not reach
+            return Share(worker.leased, here, max(0, counts["dispatched"] + counts["client_drop"] - seen))
+        if closed:  # rows may be newer than its last counters
+            worker.leased = max(worker.leased, seen)
+        return Share(worker.leased, here, worker.leased - seen)
 
 
 def _add(into: dict[str, int], counts: dict[str, int]) -> None:

@@ -60,8 +60,8 @@ def brief(rows: pa.Table, target: pa.Schema, group: int) -> pa.Table:
     low, exact = rows["low_at_ns"], numbers(rows["low_at_ns"].is_null())
     if not exact.all():
         values = _filled(low)
-        before, is_told = _arrivals_before(arrived, begins)
-        low = pa.array(values, pa.int64(), mask=exact | (is_told & (values == before)))
+        before, is_given = _arrivals_before(arrived, begins)
+        low = pa.array(values, pa.int64(), mask=exact | (is_given & (values == before)))
     cells = {
         "arrived_at_ns": pa.array(arrived, pa.int64(), mask=~begins),
         "low_at_ns": low,

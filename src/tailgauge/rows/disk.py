@@ -25,7 +25,7 @@ _ADVICE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class FreeSpace:
     """What the file system of `path` has left: bytes, files (None where it does not count them); and its size."""
 
     path: Path
@@ -39,7 +39,7 @@ class Room:
         return f"the file system at {mount} has {free:,.1f} of {size:,.0f} MB free"
 
 
-def room(path: Path) -> Room | None:
+def free_space(path: Path) -> FreeSpace | None:
     """The file system of a path, or of its nearest folder that is there; None where the system does not say."""
     for there in (path, *path.parents):
         try:
@@ -49,13 +49,13 @@ def room(path: Path) -> Room | None:
         except OSError:
             return None
         files = seen.f_favail if seen.f_files else None
-        return Room(there, seen.f_bavail * seen.f_frsize, files, seen.f_blocks * seen.f_frsize)
+        return FreeSpace(there, seen.f_bavail * seen.f_frsize, files, seen.f_blocks * seen.f_frsize)
     return None
 
 
 def told(path: Path) -> str:
     """What is left where `path` lies, in brackets for the end of a sentence; empty where the system does not say."""
-    left = room(path)
+    left = free_space(path)
     return f" ({left})" if left is not None else ""
 
 

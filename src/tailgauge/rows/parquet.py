@@ -34,7 +34,8 @@ _ARROW = {
 }  # fmt: skip
 
 GROUP = 200_000  # rows that are put in order and stored together
-LARGEST = 256 * 2**20  # bytes of a part that comes from elsewhere
+LARGEST = 256 * 2**20  # bytes of a transferred part
+PIECE = 128 * 1024  # bytes of it in one message
 MOST_ROWS = 10_000_000  # of such a part
 _FOOTER = 2**20  # bytes of its footer, at most: one of 70 columns and one row group has 12 kB
 _UNPACKED = 2**30  # bytes that one of its row groups may say that it has unpacked

@@ -85,7 +85,7 @@ class Recorder:
 
     def warm_up(self) -> None:
         """Build and write parts once, on the writer's thread and into memory: no first time falls into the run."""
-        get_hub().threadpool.apply(_rehearse)
+        get_hub().threadpool.apply(_write_once)
 
     @property
     def waiting_rows(self) -> int:
@@ -239,7 +239,7 @@ def _step_back() -> None:
         os.setpriority(os.PRIO_PROCESS, 0, _NICE)
 
 
-def _rehearse() -> None:
+def _write_once() -> None:
     kind, numbers, few = bytearray(1), array("q", [1]), array("i", [1])
     chunks = Chunks(kind, numbers, numbers, numbers, few, few)
     for table in (chunk_table([(0, 0, 0, 0, chunks)]), row_table("health", [HealthRow(*[0] * 16)])):

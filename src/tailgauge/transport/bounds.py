@@ -15,7 +15,7 @@ MAX_HELD = 256 << 20  # bytes of all open answers of a worker
 FEW = 65_536  # an answer that holds no more is not the one to be given up
 
 
-class Held:
+class HeldBytes:
     """Bytes that the open answers of one worker hold."""
 
     __slots__ = ("bytes", "most")

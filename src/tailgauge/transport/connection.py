@@ -91,8 +91,8 @@ class Connection:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._watcher = get_hub().loop.io(raw.fileno(), _READ)
-        self._room_watcher: Any = None
-        self._room = Event()  # the socket buffer takes more, or the connection was closed
+        self._writable_watcher: Any = None
+        self._writable = Event()  # the socket buffer takes more, or the connection was closed
 
     def watched_by(self, losses: Losses) -> None:
         """Have what TCP loses on it counted, to its end."""
@@ -142,22 +142,22 @@ class Connection:
                 view = view[self._raw.send(view) :]
                 self.sent_at_ns = self.sent_at_ns or began_ns
             except BlockingIOError:
-                if not self._wait_for_room(timeout_s):
+                if not self._wait_writable(timeout_s):
                     raise TimeoutError("the target did not take the request in time") from None
         if self.closed:
             raise ConnectionResetError("the connection was closed while the request was sent")
         self.sending = False
 
-    def _wait_for_room(self, timeout_s: float) -> bool:
-        self._room.clear()
-        if self._room_watcher is None:
-            self._room_watcher = get_hub().loop.io(self._raw.fileno(), _WRITE)
-        self._room_watcher.start(self._room.set)
+    def _wait_writable(self, timeout_s: float) -> bool:
+        self._writable.clear()
+        if self._writable_watcher is None:
+            self._writable_watcher = get_hub().loop.io(self._raw.fileno(), _WRITE)
+        self._writable_watcher.start(self._writable.set)
         try:
-            return bool(self._room.wait(timeout_s))
+            return bool(self._writable.wait(timeout_s))
         finally:
             if not self.closed:
-                self._room_watcher.stop()
+                self._writable_watcher.stop()
 
     def alive(self) -> bool:
         """Whether an idle connection is still open, as far as the kernel knows: no end and no stray bytes wait."""
@@ -177,11 +177,11 @@ class Connection:
             self.closed = True
             self._end_pause()
             for watcher in filter(
-                None, (self._watcher, self._room_watcher)
+                None, (self._watcher, self._writable_watcher)
             ):  # libev dies of a watcher without socket
                 watcher.stop()
                 watcher.close()
-            self._room.set()
+            self._writable.set()
             self.on_close(self._raw)
             self._raw.close()
 

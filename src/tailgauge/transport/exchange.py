@@ -41,7 +41,7 @@ class Exchange:
         self,
         decoder: Decoder | None = None,
         bytes_per_s: float | None = None,
-        held: bounds.Held | None = None,
+        held: bounds.HeldBytes | None = None,
     ) -> None:
         self.decoder = decoder
         self.bytes_per_s = bytes_per_s
@@ -80,7 +80,7 @@ class Exchange:
         self._keep = False
         self._plain: list[bytes] = []
         self._plain_bytes = 0
-        self._all_held = held or bounds.Held()
+        self._all_held = held or bounds.HeldBytes()
         self._held = 0  # bytes
         self._kept: list[Read] = []  # not yet decoded
         self._kept_bytes = 0
@@ -210,7 +210,7 @@ class Exchange:
             self._give_up(FRAMING, str(error))
             return len(data)
         if watching and stream is not None:
-            self._tell(stream, had_content=had_content)
+            self._notify(stream, had_content=had_content)
             self._relax(stream, body)
         if body.done and not self.done:
             self._complete()
@@ -249,7 +249,7 @@ class Exchange:
             self._at_leisure = True
             connection.keep = self._keep_read
 
-    def _tell(self, decoder: Decoder, *, had_content: bool) -> None:
+    def _notify(self, decoder: Decoder, *, had_content: bool) -> None:
         """Tell of what was waited for. What is told may end the exchange."""
         if decoder.has_content and not had_content and not (self.done or self.aborted):
             self.on_content()
@@ -260,7 +260,7 @@ class Exchange:
         """The body is whole: hand over one that is no stream, stamped at its last read."""
         if self._whole is not None:
             self._whole.whole(self.plain_body, self._low, self._last_read_at, max(0, self._decoded - 1))
-            self._tell(self._whole, had_content=False)
+            self._notify(self._whole, had_content=False)
 
     def _decode(self, body: Body, piece: bytes, at: int, read: int) -> None:
         emptied = not self.bytes_per_s or self.connection is None or self.connection.emptied

@@ -10,7 +10,7 @@ import _socket
 import struct
 import sys
 
-TOLD = sys.platform == "linux"  # struct tcp_info is Linux's own
+HAS_TCP_INFO = sys.platform == "linux"  # struct tcp_info is Linux's own
 AT_ONCE = 64  # connections asked a second; 2 us each
 _TCP_INFO = 11
 _SIZE = 232
@@ -29,22 +29,22 @@ class Losses:
 
     def opened(self, raw: _socket.socket) -> None:
         """A connection is there."""
-        if TOLD:
+        if HAS_TCP_INFO:
             self._open[raw] = (0, 0)
 
     def closing(self, raw: _socket.socket) -> None:
         """A connection is about to be closed: asked a last time."""
         if (before := self._open.pop(raw, None)) is not None:
-            self._ask(raw, before)
+            self._read(raw, before)
 
     def look(self) -> Lost:
         """Ask the next few, and give the sums."""
         for _ in range(min(AT_ONCE, len(self._open))):
             raw = next(iter(self._open))
-            self._open[raw] = self._ask(raw, self._open.pop(raw))
+            self._open[raw] = self._read(raw, self._open.pop(raw))
         return self.sent_again, self.out_of_order
 
-    def _ask(self, raw: _socket.socket, before: Lost) -> Lost:
+    def _read(self, raw: _socket.socket, before: Lost) -> Lost:
         try:
             now = lost(raw.getsockopt(_socket.IPPROTO_TCP, _TCP_INFO, _SIZE))
         except OSError:  # it has failed meanwhile: what it had told stands

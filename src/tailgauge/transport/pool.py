@@ -32,7 +32,7 @@ class Idle:
 
 
 @dataclass(slots=True)
-class Shelf:
+class OriginPool:
     """The idle connections of one origin."""
 
     rest_ns: int = FIRST_REST_NS
@@ -44,19 +44,19 @@ class Pool:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._shelves: dict[Origin, Shelf] = {}
+        self._pools: dict[Origin, OriginPool] = {}
 
     def take(self, origin: Origin) -> Connection | None:
         """The one released last that has rested and still lives; None if a new one is needed."""
-        shelf = self._shelves.get(origin)
-        if shelf is None:
+        origin_pool = self._pools.get(origin)
+        if origin_pool is None:
             return None
         now = monotonic_ns()
-        for place in range(len(shelf.idle) - 1, -1, -1):
-            item = shelf.idle[place]
-            if now - item.since_ns < shelf.rest_ns:
+        for place in range(len(origin_pool.idle) - 1, -1, -1):
+            item = origin_pool.idle[place]
+            if now - item.since_ns < origin_pool.rest_ns:
                 continue
-            del shelf.idle[place]
+            del origin_pool.idle[place]
             if now < item.until_ns and item.connection.alive():
                 return item.connection
             item.connection.close()
@@ -66,33 +66,33 @@ class Pool:
         self, origin: Origin, connection: Connection, keep_alive_hint: bytes, *, answered: bool = True
     ) -> None:
         """Keep a connection for later; `keep_alive_hint` is the response's Keep-Alive header."""
-        shelf = self._shelves.setdefault(origin, Shelf())
-        if connection.closed or len(shelf.idle) >= self._limit:
+        origin_pool = self._pools.setdefault(origin, OriginPool())
+        if connection.closed or len(origin_pool.idle) >= self._limit:
             connection.close()
             return
         now = monotonic_ns()
         item = Idle(connection, now, now + _kept_ns(keep_alive_hint), answered)
-        shelf.idle.append(item)
-        connection.on_idle_end = lambda: self._closed_by_peer(shelf, item)
+        origin_pool.idle.append(item)
+        connection.on_idle_end = lambda: self._closed_by_peer(origin_pool, item)
 
     def resting(self, origin: Origin) -> int:
         """How many idle connections there are."""
-        shelf = self._shelves.get(origin)
-        return len(shelf.idle) if shelf else 0
+        origin_pool = self._pools.get(origin)
+        return len(origin_pool.idle) if origin_pool else 0
 
     def close(self) -> None:
         """Close every idle connection."""
-        for shelf in self._shelves.values():
-            for item in shelf.idle:
+        for origin_pool in self._pools.values():
+            for item in origin_pool.idle:
                 item.connection.close()
-        self._shelves.clear()
+        self._pools.clear()
 
-    def _closed_by_peer(self, shelf: Shelf, item: Idle) -> None:
-        if item in shelf.idle:
-            shelf.idle.remove(item)
+    def _closed_by_peer(self, origin_pool: OriginPool, item: Idle) -> None:
+        if item in origin_pool.idle:
+            origin_pool.idle.remove(item)
             rested = monotonic_ns() - item.since_ns
             if item.answered and rested < SOON_NS:
-                shelf.rest_ns = min(LONGEST_REST_NS, max(shelf.rest_ns, 4 * rested))
+                origin_pool.rest_ns = min(LONGEST_REST_NS, max(origin_pool.rest_ns, 4 * rested))
 
 
 def _kept_ns(hint: bytes) -> int:

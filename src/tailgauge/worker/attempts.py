@@ -22,14 +22,14 @@ from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Header
 from tailgauge.plan.spend_limit import Guard
 from tailgauge.redaction import Redaction
 from tailgauge.rows.schema import CANCELLED, CLIENT_ERROR, EMPTY, OK, PREFLIGHT, STEADY, AttemptRow
-from tailgauge.transport.bounds import Held
+from tailgauge.transport.bounds import HeldBytes
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.stopwatch import watched_by
 from tailgauge.worker.attempt_row import fill
 from tailgauge.worker.health.counters import Counters
 from tailgauge.worker.outcome import Outcome, outcome, should_retry
 from tailgauge.worker.request_ref import Origin
-from tailgauge.worker.yield_to_hub import give_way
+from tailgauge.worker.yield_to_hub import yield_to_hub
 
 if TYPE_CHECKING:
     from tailgauge.protocols.decoder import StreamDecoder
@@ -92,7 +92,7 @@ class Attempts:
         self._counters = counters
         self._deadline_s = deadline_s
         self._book = book
-        self._held = Held()
+        self._held = HeldBytes()
         self._clean = Redaction()
         self.last_row: AttemptRow | None = None
         self.open: dict[Key, _Open] = {}
@@ -139,7 +139,7 @@ class Attempts:
             one.exchange.advance()
             self._note_reads(one)
             if monotonic_ns() - began_ns > _SLICE_NS:
-                give_way()
+                yield_to_hub()
                 began_ns = monotonic_ns()
 
     def record_open(self) -> None:

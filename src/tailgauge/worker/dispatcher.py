@@ -25,13 +25,13 @@ from tailgauge.rows.schema import CENSORED, CLIENT_DROP
 from tailgauge.schedule.schedule import Planned
 from tailgauge.schedule.sessions import Turn, draw, following, told, turns_of
 from tailgauge.worker.attempts import Attempts
-from tailgauge.worker.clock.timer import Alarm
+from tailgauge.worker.clock.timer import WaitTimer
 from tailgauge.worker.concurrency_gate import Gates
 from tailgauge.worker.driver import Drive
 from tailgauge.worker.health.counters import Counters
 from tailgauge.worker.request_ref import Origin
 from tailgauge.worker.request_row import request_row
-from tailgauge.worker.yield_to_hub import give_way
+from tailgauge.worker.yield_to_hub import yield_to_hub
 
 if TYPE_CHECKING:
     from tailgauge.rows.recorder import Recorder
@@ -43,7 +43,7 @@ _LOOK_S = 0.02  # between two looks at what is still open
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class TrafficRuntime:
     """A traffic table at work in this worker: its pattern, and what its requests share."""
 
     pattern: Pattern
@@ -66,12 +66,14 @@ class Dispatcher:
         self._scenario, self._makers, self._attempts = scenario, makers, attempts
         self._recorder, self._counters = recorder, counters
         self._on_ended, self._on_bug = on_ended, on_bug
-        self._kinds = {name: Kind(pattern_of(traffic), Gates()) for name, traffic in scenario.traffic.items()}
+        self._kinds = {
+            name: TrafficRuntime(pattern_of(traffic), Gates()) for name, traffic in scenario.traffic.items()
+        }
         self._until_ns = int(scenario.stages.duration_s * 1e9)
         self._waiting: list[Turn] = []
         self._coming: list[Turn] = []  # later turns whose prompts are still to be made
         self._open: set[Drive] = set()
-        self._alarm = Alarm()
+        self._timer = WaitTimer()
         self._more, self._to_make = Signal(), Signal()
         self._stopped = self._hurried = False
         self.start_at_ns = 0
@@ -99,12 +101,12 @@ class Dispatcher:
             due = start_at_ns + self._waiting[0].at_ns
             if due > monotonic_ns():
                 in_a_row = 0
-                self._alarm.wait_until(due)
+                self._timer.wait_until(due)
                 continue
             self._dispatch(heapq.heappop(self._waiting))
             in_a_row += 1
             if in_a_row % AT_ONCE == 0:
-                give_way()
+                yield_to_hub()
 
     def stop(self) -> None:
         """Admit no more; what was leased and not reached is counted."""
@@ -114,7 +116,7 @@ class Dispatcher:
             counters.not_reached = counters.leased - counters.dispatched - counters.client_drop
             self._more.set()
             self._to_make.set()
-            self._alarm.ring()
+            self._timer.wake()
 
     def drain(self, seconds: float) -> None:
         """Wait for open requests, then close the rest as censored."""
@@ -126,7 +128,7 @@ class Dispatcher:
             gevent.sleep(_LOOK_S)
         for drive in list(self._open):
             drive.give_up()
-        self._alarm.close()
+        self._timer.close()
 
     def hurry(self) -> None:
         """Admit no more and close what is open now: the user does not want to wait."""
@@ -148,7 +150,7 @@ class Dispatcher:
             counters.client_drop += 1
             self._recorder.request(request_row(self._scenario, turn, stage, scheduled, None, CLIENT_DROP))
             self._follow(turn, CLIENT_DROP, monotonic_ns(), None)
-            give_way()  # a storm of drops must not keep the open streams from being read
+            yield_to_hub()  # a storm of drops must not keep the open streams from being read
             return
         counters.dispatched += 1
         counters.in_flight += 1
@@ -163,7 +165,7 @@ class Dispatcher:
         drive.begin()
 
     def _drive(
-        self, kind: Kind, turn: Turn, stage: str, scheduled: int, over: Callable[[Drive], None]
+        self, kind: TrafficRuntime, turn: Turn, stage: str, scheduled: int, over: Callable[[Drive], None]
     ) -> Drive:
         seed, request_id = self._scenario.seed, turn.request_id
         tokens = turn.asked.output_tokens
@@ -234,11 +236,11 @@ class Dispatcher:
             heapq.heappush(self._waiting, turn)
             if number % AT_ONCE == 0:
                 self._more.set()
-                self._alarm.ring()
-                give_way()
+                self._timer.wake()
+                yield_to_hub()
         if turns:
             self._more.set()
-            self._alarm.ring()
+            self._timer.wake()
 
     # --- what is open -----------------------------------------------------------------------------------------
 

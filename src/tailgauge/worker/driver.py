@@ -77,11 +77,11 @@ class Drive:
         self._steps, self._origin, self._attempts = steps, origin, attempts
         self._gates, self._on_over = gates, on_over
         self._timing = hub_time() if timing is None else timing
-        self._heard: deque[Event] = deque()
+        self._events: deque[Event] = deque()
         self._until_ns: int | None = None  # what a wait ends with, if nothing happens
         self._timer: Timer | None = None
-        self._armed_ns: int | None = None
-        self._unheard = 0  # calls whose end the pattern has not heard
+        self._timer_ns: int | None = None
+        self._unended = 0  # calls whose end the pattern has not heard
         self._running = self._closing = False
 
     @property
@@ -96,7 +96,7 @@ class Drive:
     def post(self, event: Event) -> None:
         """Something happened: the pattern hears of it now, or as soon as it listens."""
         if self.done is None:
-            self._heard.append(event)
+            self._events.append(event)
             if not self._running:
                 self._run()
 
@@ -113,7 +113,7 @@ class Drive:
 
     def give_up(self) -> None:
         """End it now, whatever its calls do."""
-        self._unheard = 0
+        self._unended = 0
         self.censor()
 
     # --- the pattern ------------------------------------------------------------------------------------------
@@ -144,12 +144,12 @@ class Drive:
 
     def _next(self) -> Event | None:
         """What the pattern hears next, or None: it waits."""
-        if self._heard:
+        if self._events:
             self._until_ns = None
-            event = self._heard.popleft()
-            self._unheard -= isinstance(event, Ended)
+            event = self._events.popleft()
+            self._unended -= isinstance(event, Ended)
             return event
-        if self._closing and self._unheard <= 0:
+        if self._closing and self._unended <= 0:
             raise _CensoredError
         if self._until_ns is None:
             return None
@@ -157,7 +157,7 @@ class Drive:
         if now >= self._until_ns:
             self._until_ns = None
             return Due(now)
-        self._arm(self._until_ns)
+        self._set_timer(self._until_ns)
         return None
 
     def _do(self, step: Step) -> Event | None:
@@ -185,26 +185,26 @@ class Drive:
         leg = self.calls.setdefault(step.leg, [])
         number = len(leg)
         leg.append(self._attempts.start(self._origin, step, number, self.post))
-        self._unheard += 1
+        self._unended += 1
         return Sent(step.leg, number, self._timing.now_ns())
 
     # --- time -------------------------------------------------------------------------------------------------
 
-    def _arm(self, until_ns: int) -> None:
-        if self._armed_ns == until_ns:
+    def _set_timer(self, until_ns: int) -> None:
+        if self._timer_ns == until_ns:
             return
-        self._disarm()
+        self._cancel_timer()
         self._timer = self._timing.call_at(until_ns, self._on_timer)
-        self._armed_ns = until_ns
+        self._timer_ns = until_ns
 
-    def _disarm(self) -> None:
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = self._armed_ns = None
+            self._timer = self._timer_ns = None
 
     def _on_timer(self) -> None:
         """The loop's clock is coarse: it may fire early, and then the rest is waited for."""
-        self._disarm()
+        self._cancel_timer()
         if self.done is None and not self._running:
             self._run()
 
@@ -216,7 +216,7 @@ class Drive:
 
     def _end(self, done: Done) -> None:
         self.done = done
-        self._disarm()
+        self._cancel_timer()
         try:
             self._steps.close()
         except Exception as error:  # noqa: BLE001 - as above

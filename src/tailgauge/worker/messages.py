@@ -58,8 +58,8 @@ class Worker:
         for kind, handler in (("welcome", self._welcomed), ("refused", self._refused), ("plan", self._plan),
                               ("try", self._try), ("open", self._open), ("go", self._go), ("slice", self._slice),
                               ("got", self._got), ("drain", self._drain), ("hurry", self._hurry),
-                              ("home", self._home), ("pong", self._pong)):  # fmt: skip
-            link.hear(kind, handler)
+                              ("delivered", self._on_delivered), ("pong", self._pong)):  # fmt: skip
+            link.subscribe(kind, handler)
 
     def hello(self) -> None:
         """Tell the master that this worker is there, until it answers."""
@@ -76,7 +76,7 @@ class Worker:
             return False
         log.warning("%s: closing what is open and writing what was recorded", reason)
         task.leave(reason, master_gone=master_gone)
-        self.left = "" if task.is_home else str(task.folder.path)
+        self.left = "" if task.is_delivered else str(task.folder.path)
         return True
 
     def _welcomed(self, _: str, data: dict[str, Any]) -> None:  # noqa: ARG002 - a handler's arguments
@@ -123,9 +123,9 @@ class Worker:
         if task := self._mine(data):
             task.got(data)
 
-    def _home(self, _: str, data: dict[str, Any]) -> None:
+    def _on_delivered(self, _: str, data: dict[str, Any]) -> None:
         if task := self._mine(data):
-            task.home()
+            task.delivered()
 
     def _drain(self, _: str, data: dict[str, Any]) -> None:
         if task := self._mine(data):

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from tailgauge.clock import monotonic_ns
+from tailgauge.rows.parquet import PIECE
 
-PIECE = 128 * 1024  # bytes of a message, at most
 WINDOW = 4  # messages that are under way without an answer, at most
 SILENCE_NS = 5_000_000_000  # without progress for so long, the last acknowledged place is sent again
 _PROBE = (
@@ -38,7 +38,7 @@ class _Part:
     told: int = 0  # what the master said last: less than that, if it had to forget
 
 
-class Outbox:
+class PartSender:
     """Parts of one worker that the master does not have yet.
 
     `send` takes one message, to which the caller adds run and worker; what it loses or fails to send is sent again.

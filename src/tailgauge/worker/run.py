@@ -43,7 +43,7 @@ from tailgauge.worker.dispatcher import Dispatcher
 from tailgauge.worker.health.counters import Counters
 from tailgauge.worker.health.live import Watch
 from tailgauge.worker.health.sampler import Health
-from tailgauge.worker.part_sender import Outbox
+from tailgauge.worker.part_sender import PartSender
 from tailgauge.worker.preflight_calls import try_out
 
 log = logging.getLogger("tailgauge")
@@ -63,7 +63,7 @@ class Task:
         self.folder = _folder(plan, out)
         self.folder.create()
         self.counters = Counters()
-        self.outbox = None if self._shared else Outbox(self._ship_slice)
+        self.outbox = None if self._shared else PartSender(self._ship_slice)
         on_part = self.outbox.add if self.outbox is not None else None
         self.recorder = Recorder(self.folder, self.number, on_part, compacts=self._shared)
         target, limits = self.scenario.target, self.scenario.limits
@@ -82,10 +82,10 @@ class Task:
         self.dispatcher = Dispatcher(
             self.scenario, self._makers, self.attempts, self.recorder, self.counters, on_ended, self._on_bug
         )
-        self.clock = MasterClock(lambda t0: link.send("ping", self._told({"t0": t0})), plan["boot_id"])
+        self.clock = MasterClock(lambda t0: link.send("ping", self._tagged({"t0": t0})), plan["boot_id"])
         self._clock_now: dict[str, int | None] = {}
         self.finished = Event()
-        self._went_home = Event()
+        self._delivered = Event()
         self._draining = False
         self._closing = False  # nothing is recorded any more
         self.master_gone = False
@@ -131,17 +131,17 @@ class Task:
         self.recorder.warm_up()
         self.attempts.warm_up()
         self.clock.measure()
-        self._write_self()
+        self._write_record()
         self._clock_now = self.clock.offset()
         told = {"clock": self._clock_now, "shared": self._shared, "folder": str(self.folder.path)}
-        self._link.send("ready", self._told(told))
+        self._link.send("ready", self._tagged(told))
 
     @property
     def _shared(self) -> bool:
         """Whether this worker writes into the master's own folder; else its parts are shipped there."""
         return str(self.folder.path) == str(self._plan["folder"])
 
-    def _told(self, what: dict[str, Any]) -> dict[str, Any]:
+    def _tagged(self, what: dict[str, Any]) -> dict[str, Any]:
         return {"run": self.run_id, "worker": self.number, **what}
 
     def _learn(self, learnt: Learnt) -> dict[str, Maker]:
@@ -155,7 +155,7 @@ class Task:
     def preflight(self) -> None:
         """Real calls before the run; tells the master what came of them."""
         tried = try_out(self.scenario, self.attempts, self.recorder, self._prices, self._learn)
-        self._link.send("tried", self._told(tried.as_message()))
+        self._link.send("tried", self._tagged(tried.as_message()))
 
     def preopen(self) -> None:
         """Open connections before the run, as many as the scenario says; tells the master of those that failed."""
@@ -169,7 +169,7 @@ class Task:
                     missing.append(
                         f"{opened:,} of {target.preopened:,} connections to {url} are open ({why})"
                     )
-        self._link.send("opened", self._told({"missing": missing}))
+        self._link.send("opened", self._tagged({"missing": missing}))
 
     def go(self, data: dict[str, Any]) -> None:
         """Begin: the start is an absolute time on the master's clock; with it comes what the preflight learnt."""
@@ -179,7 +179,7 @@ class Task:
         self._plan["run"] |= learnt.facts()
         self._master_start_ns = data["start_at_ns"]
         start_at_ns = data["start_at_ns"] - (self.clock.offset()["offset_ns"] or 0)
-        self._write_self()
+        self._write_record()
         self._health = Health(self.counters, self._transports)
         self._watch = self._watching(start_at_ns)
         self._health.freeze()
@@ -201,7 +201,7 @@ class Task:
 
     def _on_guarded(self, limit: str) -> None:
         self.dispatcher.stop()
-        self._link.send("guarded", self._told({"limit": limit}))
+        self._link.send("guarded", self._tagged({"limit": limit}))
 
     # --- while it runs ----------------------------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ class Task:
             due += 1_000_000_000
             gevent.sleep(max(0.0, (due - monotonic_ns()) / 1e9))
             second += 1
-            if second % EVERY_S == 0 and not self.clock.is_own:
+            if second % EVERY_S == 0 and not self.clock.is_same_clock:
                 self._clock_now = self.clock.offset()
                 self.clock.ping()
             if not self._closing:
@@ -223,7 +223,7 @@ class Task:
             if self.outbox is not None:
                 self.outbox.pump()
             if second % pace == 0:
-                self._link.send("counters", self._told(self._said()))
+                self._link.send("counters", self._tagged(self._counters_message()))
 
     def _tick(self, *, flush: bool) -> None:
         assert self._health is not None
@@ -247,7 +247,7 @@ class Task:
         from_ns, to_ns = (start_at_ns + int(at_s * 1e9) for at_s in (from_s, to_s))
         return Watch(self.counters, from_ns, to_ns, user_clock=by_user)
 
-    def _said(self) -> dict[str, Any]:
+    def _counters_message(self) -> dict[str, Any]:
         counters = self.counters
         return {
             "counts": counters.as_message(),
@@ -255,7 +255,7 @@ class Task:
             "chunks": counters.chunks,
             "attempts": dict(counters.attempts),
             "ttft": quantile_sketch.packed(counters.ttft),
-            "watch": self._watch.said() if self._watch is not None else {},
+            "watch": self._watch.summary() if self._watch is not None else {},
             "clock": self._clock_now,
             "unshipped": self.outbox.waiting if self.outbox is not None else 0,
         }
@@ -266,17 +266,17 @@ class Task:
             self.outbox.got(data)
             self.outbox.pump()
 
-    def home(self) -> None:
+    def delivered(self) -> None:
         """The master has every row: this worker's own copy has served its time. Another one may share the folder."""
         if self.finished.is_set() and not self._shared:
-            self._went_home.set()
+            self._delivered.set()
             for path in [
                 *self.folder.path.glob(f"*/part-{self.number}-*"),
                 self.folder.worker_json(self.number),
             ]:
                 path.unlink(missing_ok=True)
-            rooms = [path for path in self.folder.path.iterdir() if path.is_dir()]
-            for folder in (*rooms, self.folder.path, self.folder.path.parent):
+            folders = [path for path in self.folder.path.iterdir() if path.is_dir()]
+            for folder in (*folders, self.folder.path, self.folder.path.parent):
                 with contextlib.suppress(OSError):  # not empty: somebody else's
                     folder.rmdir()
 
@@ -288,7 +288,7 @@ class Task:
         if self._state == "running":
             self._state, self._why = "failed", why
             self.dispatcher.stop()
-            self._link.send("failed", self._told({"why": why, "target": False}))
+            self._link.send("failed", self._tagged({"why": why, "target": False}))
 
     # --- the end ----------------------------------------------------------------------------------------------
 
@@ -300,7 +300,7 @@ class Task:
         self.dispatcher.stop()
         self.dispatcher.drain(seconds)
         self._closing = True
-        if not self.clock.is_own:
+        if not self.clock.is_same_clock:
             self.clock.measure()
         try:
             if self._health is not None:
@@ -317,8 +317,8 @@ class Task:
         self.finished.set()
         if self._reporter is not None:
             self._reporter.kill()
-        self._write_self()
-        self._link.send("drained", self._told({**self._said(), "self": self._self()}))
+        self._write_record()
+        self._link.send("drained", self._tagged({**self._counters_message(), "record": self._record()}))
 
     def leave(self, reason: str, *, master_gone: bool) -> None:
         """End now: open requests are closed, and what was recorded goes home if the master is there and takes it soon."""
@@ -328,16 +328,16 @@ class Task:
         self.dispatcher.hurry()
         self.drain(0.0)
         if not (self.master_gone or self._shared):
-            self._went_home.wait(timeout=PARTING_S)
+            self._delivered.wait(timeout=PARTING_S)
         give_up.kill()
 
     @property
-    def is_home(self) -> bool:
+    def is_delivered(self) -> bool:
         """Whether the master has every row."""
-        return self._went_home.is_set() or (self._shared and not self.master_gone)
+        return self._delivered.is_set() or (self._shared and not self.master_gone)
 
     def _ship_slice(self, data: dict[str, Any]) -> None:
-        self._link.send("part", self._told(data))
+        self._link.send("part", self._tagged(data))
 
     def _ship(self) -> None:
         """Until the master has every part that it takes, or is gone."""
@@ -349,7 +349,7 @@ class Task:
                 "the master did not take %s: %s", ", ".join(self.outbox.unshipped), self.outbox.refused
             )
 
-    def _self(self) -> dict[str, Any]:
+    def _record(self) -> dict[str, Any]:
         return {
             "schema_version": SCHEMA_VERSION,
             "worker": self.number,
@@ -370,10 +370,10 @@ class Task:
             "cpu_s": {**self._cpu_s, "writer": self.recorder.cpu_s},
         }
 
-    def _write_self(self) -> None:
+    def _write_record(self) -> None:
         run = {**self._plan["run"], "start_at_ns": self._master_start_ns}
         try:
-            write_json(self.folder.worker_json(self.number), {**self._self(), "run": run})
+            write_json(self.folder.worker_json(self.number), {**self._record(), "run": run})
         except OSError as error:
             self._state = "failed"
             self._why = self._why or f"{self.folder.path}: cannot be written: {error.strerror}"

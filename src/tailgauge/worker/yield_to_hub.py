@@ -10,6 +10,6 @@ import gevent
 _SOON_S = 1e-6  # a timer: the hub looks at its sockets before it is due
 
 
-def give_way() -> None:
+def yield_to_hub() -> None:
     """Return once the hub has read what was there; at most about 1 ms later than it could."""
     gevent.sleep(_SOON_S)

@@ -41,7 +41,7 @@ def slow(sender: str, data: Any) -> None:
 
 
 for kind in (*FROM_WORKER, *FROM_MASTER):
-    link.hear(
+    link.subscribe(
         kind,
         (lambda sender, data: heard.append([sender, data["kind"]])) if kind in {"ping", "pong"} else slow,
     )

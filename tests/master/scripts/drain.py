@@ -10,7 +10,7 @@ from gevent.event import Event
 
 from tailgauge.clock import monotonic_ns
 from tailgauge.master import drain
-from tailgauge.master.workers import Crew
+from tailgauge.master.workers import RunWorkers
 
 drain.RETURN_S = 0.6
 drain.WRITING_S = 1.2
@@ -25,47 +25,47 @@ def case(
     def alive(_: str) -> bool:
         return gone_after_s is None or monotonic_ns() - began < gone_after_s * 1e9
 
-    crew, changed, notes = Crew(alive), Event(), []
-    member = crew.add("w0", {"name": "w0"})
-    member.ready, member.state = True, state
+    workers, changed, notes = RunWorkers(alive), Event(), []
+    worker = workers.add("w0", {"name": "w0"})
+    worker.ready, worker.state = True, state
     told = []
 
     def tell(one: Any) -> None:
         told.append(one.number)
         gevent.spawn(act, one, changed)
 
-    drain.wind_up(crew, tell, changed, drain_s, notes.append)
+    drain.drain_workers(workers, tell, changed, drain_s, notes.append)
     lasted_s = (monotonic_ns() - began) / 1e9
-    return {"told": told, "state": member.state, "notes": notes, "lasted_s": lasted_s}
+    return {"told": told, "state": worker.state, "notes": notes, "lasted_s": lasted_s}
 
 
-def drains(member: Any, changed: Event) -> None:
+def drains(worker: Any, changed: Event) -> None:
     gevent.sleep(0.1)
-    member.state, member.self = "drained", {"counts": {"leased": 0}}
+    worker.state, worker.record = "drained", {"counts": {"leased": 0}}
     changed.set()
 
 
-def speaks_then_drains(member: Any, changed: Event) -> None:
+def speaks_then_drains(worker: Any, changed: Event) -> None:
     for _ in range(10):  # longer than RETURN_S, but never silent for so long
         gevent.sleep(0.1)
-        member.heard_at_ns = monotonic_ns()
-    drains(member, changed)
+        worker.last_message_ns = monotonic_ns()
+    drains(worker, changed)
 
 
-def ships_slowly(member: Any, changed: Event) -> None:
+def ships_slowly(worker: Any, changed: Event) -> None:
     for left in range(20, 0, -1):  # longer than drain and writing together, but it moves
         gevent.sleep(0.1)
-        member.heard_at_ns, member.said = monotonic_ns(), {"unshipped": left}
-    drains(member, changed)
+        worker.last_message_ns, worker.counters = monotonic_ns(), {"unshipped": left}
+    drains(worker, changed)
 
 
-def speaks_for_ever(member: Any, changed: Event) -> None:
+def speaks_for_ever(worker: Any, changed: Event) -> None:
     for _ in range(100):
         gevent.sleep(0.1)
-        member.heard_at_ns = monotonic_ns()
+        worker.last_message_ns = monotonic_ns()
 
 
-def is_silent(member: Any, changed: Event) -> None:
+def is_silent(worker: Any, changed: Event) -> None:
     pass
 
 

@@ -14,7 +14,7 @@ import gevent
 import pyarrow.parquet as pq
 from starting.script import print_facts
 
-from tailgauge.rows import recorder as room
+from tailgauge.rows import recorder as free_space
 from tailgauge.rows.chunks import Chunks
 from tailgauge.rows.recorder import Recorder, RecorderError
 from tailgauge.rows.run_folder import RunFolder
@@ -111,14 +111,14 @@ def compaction() -> Any:
 
 def busy_writer() -> Any:
     """While a part is being written, a flush leaves the rows for the next one."""
-    made, original = folder("busy"), room.write_part
+    made, original = folder("busy"), free_space.write_part
     import time
 
     def slow(*arguments: Any) -> None:
         time.sleep(0.2)  # on the pool's thread
         original(*arguments)
 
-    room.write_part = slow
+    free_space.write_part = slow
     recorder = Recorder(made, WORKER)
     recorder.request(REQUEST)
     recorder.flush()
@@ -129,7 +129,7 @@ def busy_writer() -> Any:
     while not recorder._writing.ready():
         gevent.sleep(0.01)
         turns += 1
-    room.write_part = original
+    free_space.write_part = original
     recorder.close()
     return {"waiting": waiting, "turns": turns, "written": recorder.written["requests"]}
 
@@ -180,7 +180,7 @@ def chunks_that_do_not_fit() -> Any:
 
 def write_until_killed() -> None:
     """Parts without end; in the middle of the last one the process kills itself."""
-    made, original, count = folder("killed"), room.pq.write_table, 0
+    made, original, count = folder("killed"), free_space.pq.write_table, 0
 
     def cut(table: Any, where: Any, **other: Any) -> None:
         nonlocal count
@@ -191,7 +191,7 @@ def write_until_killed() -> None:
             Path(where).write_bytes(data[: len(data) // 2])
             os.kill(os.getpid(), signal.SIGKILL)
 
-    room.pq.write_table = cut
+    free_space.pq.write_table = cut
     recorder = Recorder(made, WORKER)
     while True:
         append(recorder)

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from starting.script import print_facts
 
 from tailgauge.rows import parquet
-from tailgauge.rows import recorder as room
+from tailgauge.rows import recorder as free_space
 from tailgauge.rows.health import HealthRow
 from tailgauge.rows.recorder import Recorder, RecorderError
 from tailgauge.rows.run_folder import RunFolder
@@ -138,7 +138,7 @@ def gone() -> Any:
 
 def hung() -> Any:
     """A pipe that nobody reads stands for a disk that does not answer: the system call does not come back."""
-    made, room.MAX_WRITING_S = folder("hung"), 0.3
+    made, free_space.MAX_WRITING_S = folder("hung"), 0.3
     os.mkfifo(made.part("health", WORKER, 0).with_suffix(".tmp"))
     recorder = Recorder(made, WORKER)
     health(recorder, 0)
@@ -159,7 +159,7 @@ def hung() -> Any:
     turns = 0
     end = said(recorder.close)
     ticking.kill()
-    room.MAX_WRITING_S = 30.0
+    free_space.MAX_WRITING_S = 30.0
     requests = made.part("requests", WORKER, 0)
     (made.path / "health/part-3-0.tmp").unlink()  # the thread stays where it is
     return {
@@ -169,28 +169,28 @@ def hung() -> Any:
 
 def slow() -> Any:
     """A part that takes too long and comes in the end."""
-    made, room.MAX_WRITING_S, original = folder("slow"), 0.2, room.write_part
+    made, free_space.MAX_WRITING_S, original = folder("slow"), 0.2, free_space.write_part
 
     def dawdle(*arguments: Any) -> None:
         time.sleep(0.6)
         original(*arguments)
 
-    room.write_part = dawdle
+    free_space.write_part = dawdle
     recorder = Recorder(made, WORKER)
     health(recorder, 0)
     recorder.flush()
     fault = first_fault(recorder)
-    room.write_part, room.MAX_WRITING_S = original, 30.0
+    free_space.write_part, free_space.MAX_WRITING_S = original, 30.0
     health(recorder, 10)
     return {"fault": fault, "end": said(recorder.close), **facts(made, recorder)}
 
 
 def too_many_rows() -> Any:
     """Those that the writer has count, and each kind of row has its own bound."""
-    made, original, most = folder("many"), room.write_part, room.MAX_WAITING_ROWS
+    made, original, most = folder("many"), free_space.write_part, free_space.MAX_WAITING_ROWS
     held = threading.Event()
-    room.MAX_WAITING_ROWS = 15
-    room.write_part = lambda *arguments: (held.wait(), original(*arguments))
+    free_space.MAX_WAITING_ROWS = 15
+    free_space.write_part = lambda *arguments: (held.wait(), original(*arguments))
     recorder = Recorder(made, WORKER)
     health(recorder, 0)
     recorder.flush()
@@ -199,7 +199,7 @@ def too_many_rows() -> Any:
     health(recorder, 10)
     fault = said(recorder.check)
     held.set()
-    room.write_part, room.MAX_WAITING_ROWS = original, most
+    free_space.write_part, free_space.MAX_WAITING_ROWS = original, most
     return {"before": before, "fault": fault, "end": said(recorder.close), **facts(made, recorder)}
 
 
@@ -255,7 +255,12 @@ def no_room_to_compact() -> Any:
 
 
 def limits() -> Any:
-    return [room.MAX_WRITING_S, room.MAX_WAITING_ROWS, room.MAX_WAITING_CHUNKS, parquet.MOST_ROWS]
+    return [
+        free_space.MAX_WRITING_S,
+        free_space.MAX_WAITING_ROWS,
+        free_space.MAX_WAITING_CHUNKS,
+        parquet.MOST_ROWS,
+    ]
 
 
 def full_and_recovers() -> Any:

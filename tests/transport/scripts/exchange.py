@@ -25,7 +25,7 @@ from transport.scripts.scripted_server import (
     stopwatch,
 )
 
-from tailgauge.transport.bounds import Held
+from tailgauge.transport.bounds import HeldBytes
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.stopwatch import watched_by
 
@@ -171,7 +171,7 @@ def together() -> Any:
         wait.wait(2)
         sock.sendall(body[-1:])
 
-    server, watch, held = Server(handler), stopwatch(), Held(8 << 20)
+    server, watch, held = Server(handler), stopwatch(), HeldBytes(8 << 20)
     exchanges = [Exchange(Whole(), held=held) for _ in range(5)]
     bodies = [b"large"] * 4 + [b"small"]
     jobs = [

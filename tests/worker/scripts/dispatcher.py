@@ -12,7 +12,7 @@ from tailgauge.call import Call
 from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Done, Send, Take, Wait
 from tailgauge.rows.schema import TURNS
-from tailgauge.worker.clock.timer import Alarm
+from tailgauge.worker.clock.timer import WaitTimer
 
 
 def order() -> Any:
@@ -133,7 +133,7 @@ def told_in_time() -> Any:
 
 def alarm() -> Any:
     """How late the alarm is, beside how late a sleep is, in the same minute."""
-    bell = Alarm()
+    bell = WaitTimer()
     late: dict[str, list[int]] = {"alarm": [], "sleep": []}
     for _ in range(60):
         due = monotonic_ns() + 3 * MS
@@ -142,7 +142,7 @@ def alarm() -> Any:
         due = monotonic_ns() + 3 * MS
         gevent.sleep((due - monotonic_ns()) / 1e9)
         late["sleep"].append(monotonic_ns() - due)
-    gevent.spawn_later(0.02, bell.ring)
+    gevent.spawn_later(0.02, bell.wake)
     started = monotonic_ns()
     bell.wait_until(started + 5000 * MS)
     rung_s = (monotonic_ns() - started) / 1e9
@@ -151,7 +151,7 @@ def alarm() -> Any:
         bell.wait_until(at_ns)
     past_s = (monotonic_ns() - started) / 1e9
     due = monotonic_ns() + 20 * MS  # a ring before the wait does not count for it
-    bell.ring()
+    bell.wake()
     bell.wait_until(due)
     after_ring = monotonic_ns() - due
     bell.close()

@@ -92,12 +92,12 @@ def _with_other_calls(rows: pd.DataFrame, between_ns: int) -> pd.DataFrame:
     rows["idle_ns"] = (rows["sent_at_ns"] - _last_begun(rows)).where(rows["entry"] >= 0)
     writes = (rows["created"] > 0) | ((rows["cache_marks"] == 0) & ~rows["hit"])
     began_writing = began.where(writes).fillna(-np.inf)
-    so_far = began_writing.groupby(rows["entry"], sort=False).cummax()
-    latest = so_far.groupby(rows["entry"], sort=False).shift().replace(-np.inf, np.nan)
+    live_verdict = began_writing.groupby(rows["entry"], sort=False).cummax()
+    latest = live_verdict.groupby(rows["entry"], sort=False).shift().replace(-np.inf, np.nan)
     rows["racing"] = (rows["sent_at_ns"] < latest) & (rows["entry"] >= 0)
     rows["unordered"] = False
     if between_ns:
-        worker = rows["worker"].astype(np.float64).where(began.where(writes) == so_far)
+        worker = rows["worker"].astype(np.float64).where(began.where(writes) == live_verdict)
         writer = worker.groupby(rows["entry"], sort=False).ffill().groupby(rows["entry"], sort=False).shift()
         perhaps = (writer != rows["worker"]) & (rows["sent_at_ns"] < latest + between_ns)
         rows["unordered"] = perhaps & (rows["entry"] >= 0) & ~rows["racing"]

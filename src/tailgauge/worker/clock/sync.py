@@ -14,7 +14,7 @@ from tailgauge.clock import boot_id, monotonic_ns, offset_from_ping
 from tailgauge.worker.clock.offset import WINDOW, Ping, RunOffset, over_run, tightest
 
 _ANSWER_S = 2.0
-Told = dict[str, int | None]
+ClockFacts = dict[str, int | None]
 
 
 class MasterClock:
@@ -44,15 +44,15 @@ class MasterClock:
                 return
 
     @property
-    def is_own(self) -> bool:
+    def is_same_clock(self) -> bool:
         """Whether master and worker run on one kernel, which has one clock."""
         if not boot_id() or boot_id() != self._its_boot_id:
             return False
         return all(abs(p.offset.offset_ns) <= p.offset.error_ns for p in tightest(self._pings[:WINDOW]))
 
-    def offset(self) -> Told:
+    def offset(self) -> ClockFacts:
         """Offset to the master's clock; exactly 0 where both have one, null where no ping came back."""
-        if self.is_own:
+        if self.is_same_clock:
             return asdict(RunOffset(0, 0, None))
         if not self._pings:
             return {"offset_ns": None, "error_ns": None, "drift_ppb": None}

@@ -30,7 +30,7 @@ class _Itimerspec(ctypes.Structure):
     _fields_ = (("interval", _Timespec), ("value", _Timespec))
 
 
-class Alarm:
+class WaitTimer:
     """One waiter at a time; `ring` ends the wait early."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Alarm:
         while not self._event.is_set() and monotonic_ns() < at_ns:
             gevent.sleep(0)
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """End the wait in progress."""
         self._event.set()
 

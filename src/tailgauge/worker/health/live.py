@@ -39,7 +39,7 @@ class Watch:
         if row.loop_lag_max_ns > USER_LAG_NS or row.cpu_share > USER_CPU:
             self._lagging += lasted
 
-    def said(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """Plain values for the link."""
         counters = self._counters
         return {

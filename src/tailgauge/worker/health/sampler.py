@@ -18,7 +18,7 @@ import psutil
 
 from tailgauge.clock import WALL, monotonic_ns
 from tailgauge.rows.health import HealthRow
-from tailgauge.transport.losses import TOLD, Losses
+from tailgauge.transport.losses import HAS_TCP_INFO, Losses
 from tailgauge.worker.health.counters import Counters
 
 _PROBE_S = 0.05
@@ -99,8 +99,8 @@ class Health:
             dispatch_late_p99_ns=late[1],
             pool_waits=sum(transport.waits for transport in self._transports),
             pool_wait_max_ns=max((transport.wait_max_ns for transport in self._transports), default=0),
-            retransmits=sum(sent_again for sent_again, _ in lost) if TOLD else None,
-            out_of_order=sum(out_of_order for _, out_of_order in lost) if TOLD else None,
+            retransmits=sum(sent_again for sent_again, _ in lost) if HAS_TCP_INFO else None,
+            out_of_order=sum(out_of_order for _, out_of_order in lost) if HAS_TCP_INFO else None,
             core_wait_ns=None if core_wait_ns is None else core_wait_ns - (self._core_wait_ns or 0),
         )
         self._cpu_s, self._at_ns, self._core_wait_ns = cpu_s, now, core_wait_ns
