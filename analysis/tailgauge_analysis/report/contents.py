@@ -19,19 +19,16 @@ from tailgauge_analysis.metrics.groups import Group
 from tailgauge_analysis.metrics.latency import Row
 from tailgauge_analysis.metrics.slo import Outcome
 from tailgauge_analysis.metrics.survival_quantiles import SurvivalQuantiles
-from tailgauge_analysis.sections import phases
 from tailgauge_analysis.sections.cache import section as cache_section
 from tailgauge_analysis.sections.fan_out import section as fan_out
-from tailgauge_analysis.sections.findings import Findings
-from tailgauge_analysis.sections.headline import headline, remarks
+from tailgauge_analysis.sections.findings import Findings, headline, remarks
 from tailgauge_analysis.sections.hedging import section as hedging
 from tailgauge_analysis.sections.load import slopes
 from tailgauge_analysis.sections.rate_limits import section as rate_limits
-from tailgauge_analysis.sections.traffic import Sent
 from tailgauge_analysis.stats.binomial import clopper_pearson
 from tailgauge_analysis.text.formatting import percentile, plain, plural
 from tailgauge_analysis.text.json_values import Json, table, text
-from tailgauge_analysis.text.quantile import VALUE, quantile
+from tailgauge_analysis.text.quantile import VALUE, plain_values, quantile
 from tailgauge_analysis.verdict import certificate, clocks, losses, stalls
 from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.losses import Loss
@@ -60,9 +57,9 @@ def contents(findings: Findings) -> Json:
         "conservation": _conservation(findings),
         "outcomes": _outcomes(findings),
         "remarks": remarks(findings),
-        "traffic": {one.traffic: _sent(one) for one in findings.sent},
+        "traffic": findings.traffic,
         "streams": _finite(asdict(findings.streams)),
-        "phases": phases.plainly(findings.phases),
+        "phases": plain_values(findings.phases),
         "diagnosis": _finite(asdict(findings.diagnosis)),
         "slopes": slopes.to_json(findings.slopes),
         "crossover": alternating_blocks(run["scenario"], findings.of_target),
@@ -165,16 +162,6 @@ def _outcomes(findings: Findings) -> list[Json]:
         low, high = clopper_pearson(int(k), n)
         rows.append({"ended": str(name), "requests": int(k), "share": int(k) / n, "low": low, "high": high})
     return rows
-
-
-def _sent(one: Sent) -> Json:
-    facts: Json = _finite(asdict(one))
-    for name in ("traffic", "legs_max", "legs_per_request", "attempts", "causes"):
-        del facts[name]
-    facts["legs"] = {"max": one.legs_max, "per_request": one.legs_per_request}
-    facts["attempts"] = {"total": one.attempts, **one.causes}
-    facts["hedging"] |= {"rate": one.hedging.rate, "winner_share": one.hedging.winner_share}
-    return facts
 
 
 def _survival(one: SurvivalQuantiles, beyond: str) -> Json:

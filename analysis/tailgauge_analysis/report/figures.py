@@ -331,7 +331,11 @@ def _against(found: list[Fitted]) -> Figure | None:
         "of the dots at p50, the upper part of them at p95: what else moves a latency is in the dots and not in the lines."
     )
     return _figure(
-        "against", "TTFT against prompt tokens, TPOT against concurrent answers", caption, 260 * len(shown) + 60, plot
+        "against",
+        "TTFT against prompt tokens, TPOT against concurrent answers",
+        caption,
+        260 * len(shown) + 60,
+        plot,
     )
 
 

@@ -11,14 +11,13 @@ from tailgauge_analysis.compare import alternating
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES
 from tailgauge_analysis.report.brief import brief
 from tailgauge_analysis.report.page import at, meaning, shown, word
-from tailgauge_analysis.sections import alerts, use_cases
+from tailgauge_analysis.sections import alerts, traffic, use_cases
 from tailgauge_analysis.sections.cache import section as cache_section
 from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.hedging import section as hedging
 from tailgauge_analysis.sections.load import slopes
 from tailgauge_analysis.sections.phases import sentence
 from tailgauge_analysis.sections.rate_limits import section as rate_limits
-from tailgauge_analysis.sections.traffic_text import flow, marks
 from tailgauge_analysis.text.formatting import count, markdown_safe, ms, share
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import bound, cell
@@ -49,7 +48,7 @@ def markdown(contents: Json) -> str:
         *[f"- {markdown_safe(problem['text'])}" for problem in contents["problems"]],
         "## Latency",
         *_latency(contents),
-        *_flow(contents),
+        *_streaming(contents),
         *_stalls(contents["bad_seconds"]),
         *_groups(contents["groups"]),
         *_load(contents),
@@ -62,7 +61,7 @@ def markdown(contents: Json) -> str:
         *_fan_out(contents["fan_out"]),
         *_hedging(contents["hedging"]),
         "## What was sent",
-        _sent(contents["traffic"]),
+        _traffic(contents["traffic"]),
         *_failures(contents["failures"]),
         *_definitions(contents["definitions"]),
         "## Environment",
@@ -120,9 +119,9 @@ def _latency(contents: Json) -> list[str]:
     return out or ["No request succeeded in the steady stage."]
 
 
-def _flow(contents: Json) -> list[str]:
-    told = flow(contents)
-    return [_rows(("how the answers came", "steady stage"), told)] if told else []
+def _streaming(contents: Json) -> list[str]:
+    rows = traffic.streaming(contents)
+    return [_rows(("streaming", "steady stage"), rows)] if rows else []
 
 
 def _groups(groups: Sequence[Json]) -> list[str]:
@@ -152,12 +151,12 @@ def _brief(quantiles: Sequence[Json]) -> str:
     )
 
 
-def _sent(traffic: Json) -> str:
+def _traffic(tables: Json) -> str:
     rows = [
-        (name, one["pattern"], count(one["requests"]), f"{one['legs']['per_request'] or 0:.3g}", count(one["attempts"]["total"]), "; ".join(marks(one)) or "–")
-        for name, one in traffic.items()
+        (name, one["pattern"], count(one["requests"]), f"{one['legs']['per_request'] or 0:.3g}", count(one["attempts"]["total"]), "; ".join(traffic.details(one)) or "–")
+        for name, one in tables.items()
     ]  # fmt: skip
-    header = ("traffic, whole run", "pattern", "requests", "legs a request", "attempts", "marks")
+    header = ("traffic, whole run", "pattern", "requests", "legs per request", "attempts", "details")
     return _rows(header, rows) if rows else ""
 
 
@@ -275,10 +274,10 @@ def _use_cases(contents: Json) -> list[str]:
     return [*blocks, _rows(("alert", "fires", "measured", "n", "state"), alerts.rows(contents["alerts"]))]
 
 
-def _phases(told: Json | None) -> list[str]:
-    out = ["## Where the time went", markdown_safe(sentence(told))]
-    for table, title in (("split", "by the target's log"), ("events", "phase"), ("timings", "Server-Timing")):
-        parts = told[table] if told else []
+def _phases(found: Json | None) -> list[str]:
+    out = ["## Time breakdown", markdown_safe(sentence(found))]
+    for table, title in (("split", "by the server log"), ("events", "phase"), ("timings", "Server-Timing")):
+        parts = found[table] if found else []
         if parts:
             header = (title, "share", *(f"{q['label']} (ms)" for q in parts[0]["quantiles"]), "n")
             rows = [

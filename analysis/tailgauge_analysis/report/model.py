@@ -394,7 +394,7 @@ class Report(TypedDict):
     survival_quantiles: list[Json]
     """estimates without abandonment: metric, title, n, cut, quantiles by Kaplan-Meier; see metrics.md"""
     phases: Json | None
-    """where the time went: answers, told, split (by the server log), events (status events), timings (Server-Timing): name, n,
+    """time breakdown: answers, reported, split (by the server log), events (status events), timings (Server-Timing): name, n,
     share, quantiles; null without data
     """
     diagnosis: Diagnosis

@@ -23,13 +23,12 @@ from tailgauge_analysis.metrics.metrics import UNIT
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE
 from tailgauge_analysis.report.brief import brief
 from tailgauge_analysis.report.figures import Figure, library
-from tailgauge_analysis.sections import alerts, phases, use_cases
+from tailgauge_analysis.sections import alerts, phases, traffic, use_cases
 from tailgauge_analysis.sections.cache import section as cache_section
 from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.hedging import section as hedging
 from tailgauge_analysis.sections.load import slopes
 from tailgauge_analysis.sections.rate_limits import section as rate_limits
-from tailgauge_analysis.sections.traffic_text import flow, marks, plainly
 from tailgauge_analysis.stats.quantiles import TOO_FEW
 from tailgauge_analysis.text import formatting
 from tailgauge_analysis.text.json_values import Json
@@ -108,7 +107,7 @@ def _environment() -> Environment:
         tree=_tree,
     )
     environment.globals.update(
-        bound=bound, plural=formatting.plural, marks=marks, at=at, plainly=plainly,
+        bound=bound, plural=formatting.plural, traffic_details=traffic.details, at=at, key_values=traffic.key_values,
         alerts_sentence=alerts.sentence, alert_value=alerts.value, use_case_bounds=use_cases.bounds,
         crossover_said=alternating.sentence, crossover_rows=alternating.rows,
         slope_rows=slopes.rows, slopes_not_estimated=slopes.not_estimated,
@@ -130,9 +129,9 @@ def html(contents: Json, figures: Sequence[Figure]) -> str:
         .render(
             **{**contents, "run_facts": contents["run"]},
             word=word(contents),
-            phases_said=phases.sentence(contents["phases"]),
+            phases_sentence=phases.sentence(contents["phases"]),
             brief=brief(contents),
-            flow=flow(contents),
+            streaming=traffic.streaming(contents),
             meaning=meaning(contents),
             waits=WAITS,
             successes=shown(contents, SUCCESSES),

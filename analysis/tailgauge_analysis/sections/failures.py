@@ -1,7 +1,7 @@
-"""Failures: which errors came back, how often, and what the first of each said.
+"""Failures: which errors came back, how often, and the body of the first of each.
 
-Rule: of attempts, over the whole run except preflight, because an error in the warm-up is news too. What a target
-wrote is kept as text and cleaned of control characters here; the page escapes it.
+Of attempts, over the whole run except preflight: an error in the warm-up counts too. What a target wrote is kept as text
+without control characters; the page escapes it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Findings: everything that the analysis says of one run, computed once.
+"""Findings: everything that the analysis has of one run, computed once, and the headline over it.
 
-Rule: the order of the computation stands here and nowhere else; contents.py, figures.py and the pages only present it.
+The order of the computation is here and nowhere else; contents.py, figures.py and the pages only present it.
 """
 
 from __future__ import annotations
@@ -8,24 +8,35 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tailgauge.errors import Exit
+from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics import definitions, groups, latency, slo, streams, survival_quantiles
 from tailgauge_analysis.metrics.slo import Goodput
 from tailgauge_analysis.metrics.steady import Steady, steady
 from tailgauge_analysis.metrics.timeline import Timeline, timeline
-from tailgauge_analysis.sections import alerts, failures, phases, use_cases
-from tailgauge_analysis.sections import traffic as sent
+from tailgauge_analysis.sections import alerts, failures, phases, traffic, use_cases
 from tailgauge_analysis.sections.cache.section import Cache, cache
 from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.hedging import section as hedging
 from tailgauge_analysis.sections.load import diagnosis, slopes
 from tailgauge_analysis.sections.rate_limits.section import RateLimits, rate_limits
+from tailgauge_analysis.stats.quantiles import TOO_FEW
+from tailgauge_analysis.text.formatting import percentile, plural, share
 from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.text.quantile import VALUE, quantile, with_interval
 from tailgauge_analysis.verdict import certificate, client, explanations, losses, stalls, timestamps
 from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.clocks import Clocks, calls_between, clocks
 from tailgauge_analysis.verdict.conservation import conservation, in_flight
 from tailgauge_analysis.verdict.verdict import Evidence, Reason, reasons, worst
+
+FIRST = ("ttft_sched", "join_sched", "turnaround")  # what a user waits for, whichever the run has
+
+# How requests arrive (arrival of run.json), where it changes the meaning of the numbers.
+ARRIVAL = {
+    "closed": "Closed loop: arrivals waited for answers; the tail is not what open traffic would see.",
+    "partly open": "Partly open: sessions arrived on schedule, their later turns waited for answers.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +55,7 @@ class Findings:
     beyond: str
     groups: list[groups.Group]
     smaller_groups: int
-    sent: list[sent.Sent]
+    traffic: dict[str, Json]
     streams: streams.Streams
     phases: phases.Phases | None
     definitions: list[definitions.Translation]
@@ -103,7 +114,7 @@ def find(frames: Frames) -> Findings:
         by_traffic=latency.by_traffic(of_target, whole),
         groups=by_group,
         smaller_groups=smaller,
-        sent=sent.sent(frames),
+        traffic=traffic.traffic(frames),
         streams=flow,
         phases=split,
         definitions=definitions.restate(of_target, whole, flow),
@@ -145,3 +156,51 @@ def evidence_of(frames: Frames) -> Evidence:
         in_flight(frames),
         stalls.bad_seconds(frames, stage),
     )
+
+
+def headline(findings: Findings) -> str:
+    """One sentence: how much traffic, how much of it succeeded, how long the user waited."""
+    stage, n = findings.steady, len(findings.steady.requests)
+    if not n:
+        return "No request was scheduled in the steady stage."
+    ok = int((stage.requests["ended"] == schema.OK).sum())
+    text = f"{share(ok / n) if ok else 'none'} of {plural(n, 'request')} succeeded"
+    left = int((stage.requests["ended"] == schema.CANCELLED).sum())
+    if left:
+        text += f", {share(left / n)} were abandoned by their users"
+    if stage.seconds:
+        text = f"{n / stage.seconds:,.3g} requests/s for {stage.seconds:,.3g} s: {text}"
+    view = latency.SUCCESSES if ok + left == n else latency.OFFERED
+    rows = [r for name in FIRST for r in findings.latency if (r.metric.name, r.view) == (name, view) and r.n]
+    known = [q for q in rows[0].quantiles if q.mark != TOO_FEW and q.p <= 0.99] if rows else []
+    if not ok or not known:
+        return f"{text}."
+    ends = [known[0], *known[-1:]] if len(known) > 1 else known
+    shown = ends[:1] if quantile(ends[0], findings.beyond)["value_is"] != VALUE else ends
+    parts = ", ".join(f"{percentile(q.p)} {with_interval(quantile(q, findings.beyond))}" for q in shown)
+    return f"{text}; {rows[0].metric.title}{' of everything offered' if view == latency.OFFERED else ''}: {parts}."
+
+
+def remarks(findings: Findings) -> list[str]:
+    """What a reader must know of the traffic before the numbers."""
+    run, conservation = findings.frames.run, findings.evidence.conservation
+    texts = [ARRIVAL[run["arrival"]]] if run["arrival"] in ARRIVAL else []
+    if conservation.found:
+        given = any(one.found for one in conservation.workers)
+        where = "found in the other folders given" if given else "written after all"
+        verb = "was" if conservation.found == 1 else "were"
+        texts.insert(
+            0, f"{plural(conservation.found, 'request')} counted as lost by the master {verb} {where}."
+        )
+    slow = int(findings.steady.attempts["reader_paused_ns"].notna().sum())
+    if slow:
+        texts.append(
+            f"{plural(slow, 'attempt')} read slowly on purpose, reported separately: their times are those of the reader."
+        )
+    left = int((findings.steady.requests["ended"] == schema.CANCELLED).sum())
+    if left:
+        users = "its user" if left == 1 else "their users"
+        texts.append(
+            f"{plural(left, 'request')} abandoned by {users} on purpose: counted as neither success nor failure of the target."
+        )
+    return texts

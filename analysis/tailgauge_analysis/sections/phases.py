@@ -1,11 +1,11 @@
-"""Where the time of an answer went, as far as the target tells: network, queue, prefill, decode, and its own phases.
+"""Where the time of an answer went, as far as the target reports it: network, queue, prefill, decode, and its phases.
 
-Rule: attempts of the steady stage that ended ok; slow readers apart. Three tables, each only where the run has it.
+Attempts of the steady stage that ended ok, without slow readers. Three tables, each only where the run has it.
 
-- `split`: from the target's own log (the simulated endpoint keeps one). Queue is all that comes between the whole request
+- `split`: from the server log (the simulated endpoint keeps one). Queue is all that comes between the whole request
   and the first step with a part of its prompt. The parts of an attempt follow each other and
-  add up to last content - sent. Each lies within one clock, but the network: there the way out has the worker's offset
-  with one sign and the way back with the other, so that it cancels.
+  add up to last content - sent. Each lies within one clock, but the network: there the request has the worker's offset
+  with one sign and the response with the other, so that it cancels.
 - `events`: status events. A phase lasts until the next one begins, the last one until the last content. They too add up.
 - `timings`: Server-Timing. Durations that the target names; they may overlap, so that they need not add up.
 """
@@ -25,14 +25,13 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import Floats, Quantile, quantiles
 from tailgauge_analysis.text.formatting import plain, share
 from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.text.quantile import quantile
 
 PS = (0.5, 0.95, 0.99)
 MOST = 20
 BEFORE = "before the first phase"
 DURATION = ";dur"  # of Server-Timing; any other name is when a phase began
 
-NETWORK = "network, both ways"
+NETWORK = "network, both directions"
 QUEUE, PREFILL, DELIVERY = "queue, front end included", "prefill", "from the first token to its chunk"
 INSIDE = "target, to its first chunk"
 DECODE = "decode"
@@ -50,56 +49,42 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """The three tables; each may be empty. `answers` and `told`: attempts that ended ok, and those that told of phases."""
+    """The three tables; each may be empty. `answers`: attempts that ended ok; `reported`: those with phases."""
 
     answers: int
-    told: int
+    reported: int
     split: tuple[Part, ...]
     events: tuple[Part, ...]
     timings: tuple[Part, ...]
 
 
 def phases(frames: Frames, of_target: Steady) -> Phases | None:
-    """What the target told of its time; None where it told nothing."""
+    """None where the target reports nothing of its time."""
     attempts = of_target.attempts
     good = attempts[(attempts["ended"] == schema.OK) & attempts["first_content_at_ns"].notna()]
     good = good.sort_values("sent_at_ns", kind="stable")
-    said = good[good["phases"].notna()]
-    told = [parse(text) for text in said["phases"]]
-    length = (said["last_content_at_ns"] - said["sent_at_ns"]).to_numpy(np.float64) / 1e6
-    first = (said["first_content_at_ns"] - said["sent_at_ns"]).to_numpy(np.float64) / 1e6
+    reported = good[good["phases"].notna()]
+    parsed = [parse(text) for text in reported["phases"]]
+    length = (reported["last_content_at_ns"] - reported["sent_at_ns"]).to_numpy(np.float64) / 1e6
+    first = (reported["first_content_at_ns"] - reported["sent_at_ns"]).to_numpy(np.float64) / 1e6
     found = Phases(
         answers=len(good),
-        told=len(said),
+        reported=len(reported),
         split=_split(good, frames.server_log),
-        events=_events([began for began, _ in told], length),
-        timings=_timings([took for _, took in told], first),
+        events=_events([began for began, _ in parsed], length),
+        timings=_timings([took for _, took in parsed], first),
     )
     return found if found.split or found.events or found.timings else None
 
 
-def plainly(found: Phases | None) -> Json | None:
-    """The key `phases` of the report's contents."""
-    if found is None:
-        return None
-    tables = {name: getattr(found, name) for name in ("split", "events", "timings")}
-    return {"answers": found.answers, "told": found.told} | {
-        table: [
-            {"name": part.name, "n": part.n, "share": part.share, "quantiles": [quantile(q, "failed") for q in part.quantiles]}
-            for part in parts
-        ]
-        for table, parts in tables.items()
-    }  # fmt: skip
-
-
-def sentence(told: Json | None) -> str:
+def sentence(found: Json | None) -> str:
     """Where most of the time went."""
     whole = "the time to the last content"
     for table, of in (("split", whole), ("events", whole), ("timings", "the time to the first content")):
-        known = [part for part in told[table] if part["share"] is not None] if told else []
+        known = [part for part in found[table] if part["share"] is not None] if found else []
         if known:
             most = max(known, key=lambda part: float(part["share"]))
-            return f"The largest part of {of} is {most['name']}: {share(most['share'])}."
+            return f"Largest part of {of}: {most['name']} ({share(most['share'])})."
     return ""
 
 
@@ -118,11 +103,11 @@ def parse(text: str) -> tuple[dict[str, float], dict[str, float]]:
     return began, took
 
 
-def _split(good: pd.DataFrame, truth: pd.DataFrame) -> tuple[Part, ...]:
-    """Each attempt against the target's log of it."""
+def _split(good: pd.DataFrame, server_log: pd.DataFrame) -> tuple[Part, ...]:
+    """Each attempt against the server log of it."""
     keys = list(CALL)
     columns = ["received_at_ns", "prefill_started_at_ns", "prefill_ended_at_ns", "first_chunk_sent_at_ns"]
-    known = truth[truth["first_chunk_sent_at_ns"].notna()].drop_duplicates(keys)
+    known = server_log[server_log["first_chunk_sent_at_ns"].notna()].drop_duplicates(keys)
     both = good.merge(known[[*keys, *columns]], on=keys)
     if not len(both):
         return ()
@@ -168,7 +153,7 @@ def _events(began: list[dict[str, float]], length: Floats) -> tuple[Part, ...]:
 
 
 def _timings(took: list[dict[str, float]], first: Floats) -> tuple[Part, ...]:
-    """What Server-Timing says, in the order of its names' first appearance; shares of the time to the first content."""
+    """Server-Timing, in the order in which its names first appear; shares of the time to the first content."""
     found: dict[str, list[float]] = {}
     waited: dict[str, float] = {}
     for entries, wait in zip(took, first, strict=True):

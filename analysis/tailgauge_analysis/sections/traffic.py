@@ -1,13 +1,12 @@
-"""What was sent: the marks by which one kind of traffic is known from another.
+"""What was sent, by traffic table, and how the answers streamed.
 
-Rule: counts of the whole run, preflight excepted, by traffic table: attempts are counted here as attempts, whoever saw
-their answers. A share is None where nothing could have it. No latency.
+Counts are of the whole run, preflight excepted: attempts count as attempts, whether or not the user got their answer. A
+share is null where nothing could have it. No latency.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,100 +17,59 @@ from tailgauge_analysis.load.chunks import Chunks
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.sections.phases import parse
 from tailgauge_analysis.stats.quantiles import rank
+from tailgauge_analysis.text.formatting import count, ms, plain, plural, share
+from tailgauge_analysis.text.json_values import Json
 
 MOST_PHASES = 20
+BUFFERED = 0.01  # of the answers, from which a proxy is suspected
+_PLURALS = {
+    "retry": "retries",
+    "hedge": "hedges",
+    "fallback": "fallbacks",
+    "resubmit": "resubmissions",
+    "poll": "polls",
+}
 
 
-@dataclass(frozen=True, slots=True)
-class Hedging:
-    """Second copies. A leg is one that was sent at all; a win is a hedge that ended ok."""
-
-    legs: int
-    hedged: int
-    won: int
-    held: dict[str, int]
-
-    @property
-    def rate(self) -> float | None:
-        """Share of the legs that were hedged."""
-        return self.hedged / self.legs if self.legs else None
-
-    @property
-    def winner_share(self) -> float | None:
-        """Share of the hedged legs that the hedge answered."""
-        return self.won / self.hedged if self.hedged else None
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """A phase that the target told of: when it `began`, ms since sent (status event), or what it `took` (Server-Timing)."""
-
-    name: str
-    kind: str
-    attempts: int
-    p50_ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """One traffic table as it went over the wire."""
-
-    traffic: str
-    pattern: str
-    requests: int
-    ended: dict[str, int]
-    legs_max: int
-    legs_per_request: float | None
-    attempts: int
-    causes: dict[str, int]
-    hedging: Hedging
-    chunks: dict[str, int]
-    phases: tuple[Phase, ...]
-    slow_readers: int
-    not_streamed: int
-    second_target: int
-    first_fields: int
-    tools_ready: int
-    citations: int
-    turns_max: int
-
-
-def sent(frames: Frames) -> list[Sent]:
-    """Every traffic table, in the order of their names."""
+def traffic(frames: Frames) -> dict[str, Json]:
+    """`traffic` of report.json: every traffic table, in the order of their names."""
     requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates("request_id")
     attempts = frames.attempts[frames.attempts["request_id"].isin(requests["request_id"])]
     kinds = _kinds(requests, attempts, frames.chunks)
     by = dict(iter(attempts.groupby("traffic")))
     none = attempts.iloc[:0]
-    return [
-        _sent(str(name), rows, by.get(name, none), kinds.get(str(name), {}))
+    return {
+        str(name): _entry(rows, by.get(name, none), kinds.get(str(name), {}))
         for name, rows in requests.groupby("traffic")
-    ]
+    }
 
 
-def _sent(name: str, requests: pd.DataFrame, attempts: pd.DataFrame, kinds: dict[str, int]) -> Sent:
-    started = requests[requests["ended"] != schema.CLIENT_DROP]
+def _entry(requests: pd.DataFrame, attempts: pd.DataFrame, kinds: dict[str, int]) -> Json:
+    started = requests.loc[requests["ended"] != schema.CLIENT_DROP, "legs"]
     causes = attempts["cause"].value_counts()
-    return Sent(
-        traffic=name,
-        pattern=", ".join(sorted({str(p) for p in requests["pattern"].unique()})),
-        requests=len(requests),
-        ended=_counts(requests["ended"], (*schema.ENDED_CLASSES, schema.CENSORED, schema.CLIENT_DROP)),
-        legs_max=int(started["legs"].max()) if len(started) else 0,
-        legs_per_request=float(started["legs"].mean()) if len(started) else None,
-        attempts=len(attempts),
-        causes={cause: int(causes.get(cause, 0)) for cause in schema.CAUSES},
-        hedging=_hedging(requests, attempts),
-        chunks=kinds,
-        phases=_phases(attempts["phases"].dropna()),
-        slow_readers=int(attempts["reader_paused_ns"].notna().sum()),
-        not_streamed=int((~attempts["streamed"].astype(bool)).sum()),
-        second_target=int((attempts["target"] != "main").sum()),
-        first_fields=int(attempts["first_field_at_ns"].notna().sum()),
-        tools_ready=int(attempts["tool_ready_at_ns"].notna().sum()),
-        citations=int(attempts["citations"].sum()),
-        turns_max=int((requests["request_id"] % schema.TURNS).max()) + 1 if len(requests) else 0,
-    )
+    return {
+        "pattern": ", ".join(sorted({str(p) for p in requests["pattern"].unique()})),
+        "requests": len(requests),
+        "ended": _counts(requests["ended"], (*schema.ENDED_CLASSES, schema.CENSORED, schema.CLIENT_DROP)),
+        "legs": {
+            "max": int(started.max()) if len(started) else 0,
+            "per_request": float(started.mean()) if len(started) else None,
+        },
+        "attempts": {
+            "total": len(attempts),
+            **{cause: int(causes.get(cause, 0)) for cause in schema.CAUSES},
+        },
+        "hedging": _hedging(requests, attempts),
+        "chunks": kinds,
+        "phases": _phases(attempts["phases"].dropna()),
+        "slow_readers": int(attempts["reader_paused_ns"].notna().sum()),
+        "not_streamed": int((~attempts["streamed"].astype(bool)).sum()),
+        "second_target": int((attempts["target"] != "main").sum()),
+        "first_fields": int(attempts["first_field_at_ns"].notna().sum()),
+        "tools_ready": int(attempts["tool_ready_at_ns"].notna().sum()),
+        "citations": int(attempts["citations"].sum()),
+        "turns_max": int((requests["request_id"] % schema.TURNS).max()) + 1 if len(requests) else 0,
+    }
 
 
 def _counts(values: pd.Series[Any], order: Sequence[str]) -> dict[str, int]:
@@ -121,19 +79,24 @@ def _counts(values: pd.Series[Any], order: Sequence[str]) -> dict[str, int]:
     return {str(name): int(found[name]) for name in [*names, *sorted(set(found.index) - set(names))]}
 
 
-def _hedging(requests: pd.DataFrame, attempts: pd.DataFrame) -> Hedging:
+def _hedging(requests: pd.DataFrame, attempts: pd.DataFrame) -> Json:
+    """Legs that were sent, that were hedged, and that the hedge answered (ended ok)."""
     hedges = attempts[attempts["cause"] == schema.HEDGE]
     keys = ["request_id", "leg"]
-    return Hedging(
-        legs=len(attempts[keys].drop_duplicates()),
-        hedged=len(hedges[keys].drop_duplicates()),
-        won=len(hedges.loc[hedges["ended"] == schema.OK, keys].drop_duplicates()),
-        held=_counts(requests["hedge_held"].dropna(), schema.HEDGE_HELD),
-    )
+    legs, hedged = (len(rows[keys].drop_duplicates()) for rows in (attempts, hedges))
+    won = len(hedges.loc[hedges["ended"] == schema.OK, keys].drop_duplicates())
+    return {
+        "legs": legs,
+        "hedged": hedged,
+        "won": won,
+        "held": _counts(requests["hedge_held"].dropna(), schema.HEDGE_HELD),
+        "rate": hedged / legs if legs else None,
+        "winner_share": won / hedged if hedged else None,
+    }
 
 
 def _kinds(requests: pd.DataFrame, attempts: pd.DataFrame, chunks: Chunks) -> dict[str, dict[str, int]]:
-    """Chunks of each kind by traffic. Nearly all are text: only the others are looked up."""
+    """Chunks of each kind by traffic. Nearly all are text: only the others are counted."""
     total = attempts.groupby("traffic")["chunks"].sum()
     other = chunks.kinds
     names = requests.set_index("request_id")["traffic"]
@@ -146,15 +109,101 @@ def _kinds(requests: pd.DataFrame, attempts: pd.DataFrame, chunks: Chunks) -> di
     return out
 
 
-def _phases(told: pd.Series[str]) -> tuple[Phase, ...]:
-    """Median of each phase's beginning and of each duration, in the order of these medians."""
-    seen: dict[tuple[str, str], list[float]] = {}
-    for text in told:
+def _phases(recorded: pd.Series[str]) -> list[Json]:
+    """Median of when each phase `began`, ms since sent (status event), and of what each duration `took` (Server-Timing)."""
+    values: dict[tuple[str, str], list[float]] = {}
+    for text in recorded:
         for kind, entries in zip(("began", "took"), parse(text), strict=True):
-            for name, ms in entries.items():
-                seen.setdefault((kind, name), []).append(ms)
+            for name, value in entries.items():
+                values.setdefault((kind, name), []).append(value)
     phases = [
-        Phase(name, kind, len(ms), float(np.sort(ms)[rank(len(ms), 0.5) - 1]))
-        for (kind, name), ms in seen.items()
+        {
+            "name": name,
+            "kind": kind,
+            "attempts": len(of),
+            "p50_ms": float(np.sort(of)[rank(len(of), 0.5) - 1]),
+        }
+        for (kind, name), of in values.items()
     ]
-    return tuple(sorted(phases, key=lambda phase: (phase.kind, phase.p50_ms))[:MOST_PHASES])
+    return sorted(phases, key=lambda phase: (phase["kind"], phase["p50_ms"]))[:MOST_PHASES]
+
+
+def details(entry: Json) -> list[str]:
+    """What sets a traffic table apart, as short phrases."""
+    by, hedging, chunks = entry["attempts"], entry["hedging"], entry["chunks"]
+    repeated = (f"{count(by[c])} {c if by[c] == 1 else name}" for c, name in _PLURALS.items() if by[c])
+    parts = (("thinking", "thinking chunk"), ("tool_json", "tool input chunk"))
+    texts = [", ".join(repeated)]
+    if hedging["hedged"]:
+        texts.append(
+            f"{share(hedging['rate'])} of legs hedged, {share(hedging['winner_share'])} of the hedges won"
+        )
+    if hedging["held"]:
+        why = ", ".join(f"{name} {count(n)}" for name, n in hedging["held"].items())
+        texts.append(f"{plural(sum(hedging['held'].values()), 'hedge')} held back: {why}")
+    texts.append(", ".join(plural(chunks[kind], name) for kind, name in parts if chunks.get(kind)))
+    if entry["turns_max"] > 1:
+        texts.append(f"up to {entry['turns_max']} turns per session or user")
+    counted = (
+        ("first_fields", "first field in {}"), ("tools_ready", "tool input complete in {}"),
+        ("not_streamed", "{} not streamed"), ("second_target", "{} to the second target"),
+        ("slow_readers", "{} read slowly on purpose"),
+    )  # fmt: skip
+    texts += [text.format(plural(entry[key], "attempt")) for key, text in counted if entry[key]]
+    texts.append(plural(entry["citations"], "citation") if entry["citations"] else "")
+    for kind, title in (("began", "start of phases since sent"), ("took", "Server-Timing")):
+        phases = [f"{p['name']} {ms(p['p50_ms'])} ms" for p in entry["phases"] if p["kind"] == kind]
+        texts.append(f"{title} (median): {', '.join(phases)}" if phases else "")
+    return [text for text in texts if text]
+
+
+def streaming(contents: Json) -> list[tuple[str, str]]:
+    """How the answers streamed, as name and text."""
+    streams, good = contents["streams"], contents["goodput"]
+    rows = []
+    if good:
+        rate = f", {good['per_s']:,.3g}/s" if good["per_s"] is not None else ""
+        text = f"{share(good['share'])} of {count(good['offered'])} offered requests met every objective"
+        rows.append(("Goodput", f"{text} (95% CI {share(good['low'])} – {share(good['high'])}){rate}"))
+    for one in contents["survival_quantiles"]:
+        quantiles = ", ".join(
+            f"{q['label']} {ms(q['value_ms']) if q['value_is'] == 'value' else q['value_is']}"
+            for q in one["quantiles"]
+        )
+        text = f"{quantiles} ms ({count(one['cut'])} of {plural(one['n'], 'wait')} cut short)"
+        rows.append((f"{one['title']} without abandonment (Kaplan-Meier)", text))
+    if streams["user_tokens_per_s_p50"] is not None:
+        slowest = f"{ms(streams['user_tokens_per_s_p1'])} for the slowest 1%"
+        rows.append(("Tokens/s per user", f"{ms(streams['user_tokens_per_s_p50'])} in the median, {slowest}"))
+    if streams["system_tokens_per_s"]:
+        rows.append(("Tokens/s in total", f"{ms(streams['system_tokens_per_s'])} over the steady stage"))
+    if streams["answers"]:
+        n = streams["stalls"]
+        part = f", in {share(streams['stalled_share'])} of answers" if n else ""
+        buffered = f"{count(streams['buffered'])} of {plural(streams['answers'], 'answer')}"
+        if (streams["buffered_share"] or 0) > BUFFERED:
+            buffered += (
+                ". Something between client and target collects the stream: TTFT is not that of the target"
+            )
+        rows += [
+            ("Stalls", f"{plural(n, 'chunk gap')} over 1 s and 10x the median of the answer{part}"),
+            ("Fluid answers", f"{share(streams['fluid_share'])} keep up with a reader of 10 tokens/s"),
+            ("Buffered responses", buffered),
+        ]
+    if streams["tokens_per_chunk_p50"] is not None:
+        rows.append(("Tokens per chunk", f"{streams['tokens_per_chunk_p50']:.3g} in the median"))
+    return rows
+
+
+def key_values(tree: Json) -> str:
+    """The plain values of a table of run.json: `requests 200, tokens 51,000`."""
+    texts = []
+    for key, value in tree.items():
+        name = plain(str(key), 60)
+        if isinstance(value, float):
+            texts.append(f"{name} {value:,.6g}")
+        elif isinstance(value, int) and not isinstance(value, bool):
+            texts.append(f"{name} {value:,}")
+        elif isinstance(value, str) and value:
+            texts.append(f"{name} {plain(value, 200)}")
+    return ", ".join(texts)

@@ -41,7 +41,7 @@ def _bound(value: float | None, beyond: str, absent: str) -> tuple[float | None,
     return (round(value, 6), VALUE) if math.isfinite(value) else (None, beyond)
 
 
-def spoken(q: Json) -> str:
+def with_interval(q: Json) -> str:
     """A quantile of the contents in words: `212 ms (95% interval 207 to 218)`."""
     if q["value_is"] != VALUE:
         return "falls among requests without answer"

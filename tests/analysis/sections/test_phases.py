@@ -1,4 +1,4 @@
-"""Where the time went: the target's log, status events and Server-Timing, each told apart and adding up."""
+"""Time breakdown: the server log, status events and Server-Timing, each separate and adding up."""
 
 import json
 
@@ -18,7 +18,7 @@ from tailgauge_analysis.sections.phases import (
 )
 
 
-def told(**entries):
+def recorded(**entries):
     return json.dumps({name.replace("__", ";"): round(ms * 1e6) for name, ms in entries.items()})
 
 
@@ -31,11 +31,11 @@ def reported(mixed, tmp_path):
     """100 answers, sent at 0: search at 10, write at 130, first content at 150, last at 230; Server-Timing db 40, rank 5."""
     run = mixed(duration_s=3)
     for i in range(100):
-        phases = told(write=130, search=10, db__dur=40, rank__dur=5)
+        phases = recorded(write=130, search=10, db__dur=40, rank__dur=5)
         run.request(i * 25, [{"sent": 0, "first": 150, "gap": 20, "kinds": "xxxxx", "phases": phases}])
     run.request(
         2990,
-        [{"sent": 0, "ended": "server_error", "phases": told(search=999)}],
+        [{"sent": 0, "ended": "server_error", "phases": recorded(search=999)}],
         ended="server_error",
         winner=None,
     )
@@ -64,14 +64,14 @@ def test_server_timing_is_a_duration_and_no_point_in_time(reported):
     }
 
 
-def test_both_tables_stand_on_the_page_and_in_markdown(reported):
+def test_both_tables_are_on_the_page_and_in_markdown(reported):
     page, text = reported.html.read_text(), reported.markdown.read_text()
 
-    assert "The largest part of the time to the last content is search: 52.2%." in page
-    for title in ("Phases that the target told of", "Durations that the target named"):
+    assert "Largest part of the time to the last content: search (52.2%)." in page
+    for title in ("Phases reported by the target", "Durations in Server-Timing"):
         assert title in page
     assert "| search | 52.2% | 120 (120 – 120) |" in text
-    assert "phases begun, since sent (median): search 10.0 ms" in text
+    assert "start of phases since sent (median): search 10.0 ms" in text
 
 
 def test_without_an_engine_the_target_is_one_part(made):
@@ -84,19 +84,19 @@ def test_without_an_engine_the_target_is_one_part(made):
     assert sum(part["share"] for part in parts) == pytest.approx(1)
 
 
-def test_nothing_told_is_no_section(made):
+def test_without_phases_there_is_no_section(made):
     report = made(n=200, server_log=False)
 
     assert report.data["phases"] is None
-    assert "Where the time went" not in report.html.read_text() + report.markdown.read_text()
+    assert "Time breakdown" not in report.html.read_text() + report.markdown.read_text()
 
 
 @pytest.mark.parametrize("text", ["", "[1]", '{"a": "b", "c": true, "d": null}', '{"a": 1e999}', "no json"])
-def test_foreign_text_tells_nothing(text):
+def test_other_text_has_no_phases(text):
     assert parse(text) == ({}, {})
 
 
-def test_an_engine_tells_queue_prefill_and_decode(tmp_path):
+def test_an_engine_reports_queue_prefill_and_decode(tmp_path):
     pairs = [("target.url", "simulated"), ("simulated.profile", "haiku"), ("stages.duration_s", 20.0)]
     report = make([dry_run_of("streaming", pairs, tmp_path)], tmp_path)
     parts = report.data["phases"]["split"]

@@ -1,4 +1,4 @@
-"""What was sent: each kind of traffic is known by its marks, and each has a line of its own."""
+"""What was sent: each traffic table has its counts and details, and a row in the report."""
 
 import re
 
@@ -9,7 +9,7 @@ from tailgauge_analysis.metrics.groups import groups
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.report.model import TrafficEntry
 from tailgauge_analysis.report.report import make
-from tailgauge_analysis.sections.traffic import sent
+from tailgauge_analysis.sections.traffic import traffic
 
 HEDGE = {"attempt": 1, "cause": "hedge", "of_attempt": 0}
 USAGE = {"input_tokens": 10, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
@@ -50,19 +50,19 @@ def everything(mixed):
     return run
 
 
-def test_each_kind_of_traffic_has_its_marks(everything, tmp_path):
-    found = {one.traffic: one for one in sent(load([everything.write(tmp_path / "run")]))}
+def test_each_traffic_table_has_its_details(everything, tmp_path):
+    found = traffic(load([everything.write(tmp_path / "run")]))
     chat, hedged, fan = (found[name] for name in ("chat", "hedged", "fan"))
 
-    assert (chat.requests, chat.attempts, chat.ended) == (10, 10, {"ok": 10})
-    assert chat.chunks == {"text": 20, "thinking": 20, "tool_json": 0}
-    assert [(p.name, p.attempts, p.p50_ms) for p in chat.phases] == [("retrieval", 10, 20.0)]
-    assert (hedged.hedging.legs, hedged.hedging.hedged, hedged.hedging.won) == (10, 4, 3)
-    assert (hedged.hedging.rate, hedged.hedging.winner_share) == (0.4, 0.75)
-    assert hedged.hedging.held == {"budget": 2}
-    assert (fan.legs_per_request, fan.legs_max, fan.attempts) == (5.0, 5, 50)
-    assert found["retried"].causes["retry"] == 10
-    assert found["slow"].slow_readers == 10
+    assert (chat["requests"], chat["attempts"]["total"], chat["ended"]) == (10, 10, {"ok": 10})
+    assert chat["chunks"] == {"text": 20, "thinking": 20, "tool_json": 0}
+    assert chat["phases"] == [{"name": "retrieval", "kind": "began", "attempts": 10, "p50_ms": 20.0}]
+    assert hedged["hedging"] == {
+        "legs": 10, "hedged": 4, "won": 3, "rate": 0.4, "winner_share": 0.75, "held": {"budget": 2},
+    }  # fmt: skip
+    assert (fan["legs"], fan["attempts"]["total"]) == ({"max": 5, "per_request": 5.0}, 50)
+    assert found["retried"]["attempts"]["retry"] == 10
+    assert found["slow"]["slow_readers"] == 10
 
 
 def test_each_kind_of_traffic_prompt_and_tag_has_its_latency(everything, tmp_path):
@@ -98,11 +98,11 @@ def test_a_report_of_everything_says_so(everything, tmp_path):
     report = make([everything.write(tmp_path / "run")], tmp_path)
     page, text = report.html.read_text().partition("<script>")[0], report.markdown.read_text()
 
-    for said in (page, text, report.summary):
-        assert "Closed loop: arrivals waited for answers" in said
-        assert "10 attempts read slowly on purpose" in said
-    assert "40.0% of the legs hedged, 75.0% of these won by the hedge" in page
-    assert "2 hedges due but held: budget 2" in page
+    for shown in (page, text, report.summary):
+        assert "Closed loop: arrivals waited for answers" in shown
+        assert "10 attempts read slowly on purpose" in shown
+    assert "40.0% of legs hedged, 75.0% of the hedges won" in page
+    assert "2 hedges held back: budget 2" in page
     assert "| Expected warm | 9 of 9 calls read from the cache |" in text
     assert "10 retries" in text
     assert "| fan | fan\\_out | 10 | 5 | 50 |" in text
