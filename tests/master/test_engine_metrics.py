@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from tailgauge.master.engine_metrics import MOST_BYTES, Count, EnginePage, counted, own, read
+from tailgauge.master.engine_metrics import (
+    MAX_BYTES,
+    EngineMetrics,
+    TokenCount,
+    is_self_hosted,
+    parse_count,
+    read,
+)
 from tailgauge.protocols.table import Target
 from tailgauge.scenario.model import Scenario
 from tailgauge.simulator.meters import Meters
@@ -32,17 +39,17 @@ vllm:generation_tokens_total{engine="1",model_name="a b } c"} 20.0 1700000000000
 
 
 def test_both_engines_pages_are_read_and_replicas_summed():
-    assert counted(LLAMA.format(calls=3)) == Count("llama.cpp", 585, 3)
-    assert counted(VLLM) == Count("vLLM", 1520, 3)
+    assert parse_count(LLAMA.format(calls=3)) == TokenCount("llama.cpp", 585, 3)
+    assert parse_count(VLLM) == TokenCount("vLLM", 1520, 3)
 
 
 def test_the_simulated_endpoints_own_page_is_one():
     meters = Meters()
     call = meters.received(0, 10)
     call.admitted()
-    assert counted(render(meters, 'odd "name"')) == Count("vLLM", 0, 1)
+    assert parse_count(render(meters, 'odd "name"')) == TokenCount("vLLM", 0, 1)
     call.finished(9, "stop", 7)
-    assert counted(render(meters, "tiny")) == Count("vLLM", 7, 0)
+    assert parse_count(render(meters, "tiny")) == TokenCount("vLLM", 7, 0)
 
 
 @pytest.mark.parametrize("page", [
@@ -50,14 +57,14 @@ def test_the_simulated_endpoints_own_page_is_one():
     VLLM.replace("1.5e+03", "1e999"), VLLM.replace("1.5e+03", "--"), LLAMA.format(calls="+"), "{" * 100_000, "\x00" * 50,
 ])  # fmt: skip
 def test_what_is_no_such_page_is_nothing(page):
-    assert counted(page) is None
+    assert parse_count(page) is None
 
 
 def test_a_provider_and_the_embedded_endpoint_are_not_asked():
-    assert own("http://127.0.0.1:8000/v1")
-    assert not own("simulated")
-    assert not own("https://api.anthropic.com")
-    assert not own("https://api.openai.com/v1")
+    assert is_self_hosted("http://127.0.0.1:8000/v1")
+    assert not is_self_hosted("simulated")
+    assert not is_self_hosted("https://api.anthropic.com")
+    assert not is_self_hosted("https://api.openai.com/v1")
 
 
 @contextmanager
@@ -94,7 +101,7 @@ def page_of(calls: int) -> tuple[int, bytes]:
 def test_it_is_asked_at_the_root_and_without_a_key(monkeypatch):
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
     with serving(page_of(0)) as (url, asked):
-        assert read(Target(url=f"{url}/v1")) == Count("llama.cpp", 585, 0)
+        assert read(Target(url=f"{url}/v1")) == TokenCount("llama.cpp", 585, 0)
     ((path, headers),) = asked
     assert path == "/metrics"
     assert "sk-secret" not in str(headers)
@@ -102,7 +109,7 @@ def test_it_is_asked_at_the_root_and_without_a_key(monkeypatch):
 
 
 @pytest.mark.parametrize("answer", [
-    (404, LLAMA.encode()), (302, b""), (500, b""), (200, b"x" * (MOST_BYTES + 1)), (200, b"\xff\xfe"),
+    (404, LLAMA.encode()), (302, b""), (500, b""), (200, b"x" * (MAX_BYTES + 1)), (200, b"\xff\xfe"),
 ])  # fmt: skip
 def test_a_target_without_the_page_is_nothing(answer):
     with serving(answer) as (url, asked):
@@ -126,7 +133,7 @@ def leaving(url: str, **more: Any) -> Scenario:
 def test_it_counts_when_nothing_runs_any_more():
     waits: list[float] = []
     with serving(page_of(0), page_of(2), page_of(1), page_of(0)) as (url, asked):
-        page, notes = EnginePage(leaving(url), waits.append), []
+        page, notes = EngineMetrics(leaving(url), waits.append), []
         page.begin(notes.append)
         assert page.facts() is None
         page.end(notes.append)
@@ -136,12 +143,12 @@ def test_it_counts_when_nothing_runs_any_more():
 
 def test_an_engine_that_does_not_come_to_rest_is_told_and_its_count_not_used():
     with serving(page_of(0), page_of(1)) as (url, _):
-        page, notes = EnginePage(leaving(url), lambda _: page.hurry()), []
+        page, notes = EngineMetrics(leaving(url), lambda _: page.hurry()), []
         page.begin(notes.append)
         page.end(notes.append)
     assert page.facts() is None
     assert len(notes) == 1
-    assert "its own count of tokens is not used" in notes[0]
+    assert "its token counters are not used" in notes[0]
 
 
 def test_it_is_asked_only_where_users_leave_and_one_target_answers():
@@ -149,7 +156,7 @@ def test_it_is_asked_only_where_users_leave_and_one_target_answers():
         for scenario in (
             leaving(url, traffic={"chat": {}}), leaving(url, second_target={"url": url}), leaving("simulated"),
         ):  # fmt: skip
-            page, notes = EnginePage(scenario, lambda _: None), []
+            page, notes = EngineMetrics(scenario, lambda _: None), []
             page.begin(notes.append)
             page.end(notes.append)
             assert (page.facts(), notes) == (None, [])

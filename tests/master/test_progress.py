@@ -32,21 +32,21 @@ def seen(ended="connect_error", status=None, error_type=None, message=None):
     (
         seen(error_type="tls_certificate", message="certificate not trusted: self-signed certificate"),
         (f"target {URL} could not be used (tls_certificate): certificate not trusted: self-signed certificate. "
-        "If it is your own authority, name its PEM file in target.ca_file"),
+        "For a private certificate authority, set target.ca_file to its PEM file"),
     ),
     (
             seen("timeout"),
-            f"target {URL} could not be used (timeout). Nothing answered in time: is it running, is a firewall between?",
+            f"target {URL} could not be used (timeout). No answer in time: is it running, does a firewall block it?",
     ),
     (seen("timeout", 200), f"target {URL} answered HTTP 200, but the stream ended as timeout."),
     (
         seen("client_error", 404, "not_json", "<html><body>Not\n  Found</body></html>"),
-        f"target {URL} answered HTTP 404: Not Found. Is the base URL right, and does it speak the openai protocol?",
+        f"target {URL} answered HTTP 404: Not Found. Is the base URL right, and is the protocol openai?",
     ),
     (
         seen("client_error", 401, "authentication_error", "invalid x-api-key"),
-        (f"target {URL} answered HTTP 401: invalid x-api-key. The key was refused. For your own engine, name the "
-        "variable that holds its key in target.api_key_env"),
+        (f"target {URL} answered HTTP 401: invalid x-api-key. The key was refused. For a self-hosted engine, set "
+        "target.api_key_env to the variable with its key"),
     ),
     (seen("server_error", 500, "server_error", "boom"), f"target {URL} answered HTTP 500: boom."),
     (seen("client_error", 400, "x", "Model not found."), f"target {URL} answered HTTP 400: Model not found."),
@@ -56,8 +56,8 @@ def seen(ended="connect_error", status=None, error_type=None, message=None):
     ),
     (
         seen("client_error", 200, "not_an_event_stream", "hello"),
-        (f"target {URL} answered HTTP 200, but the stream ended as client_error: hello. It answered, but not with an "
-        "event stream: is this the right path and protocol?"),
+        (f"target {URL} answered HTTP 200, but the stream ended as client_error: hello. The response is not an "
+        "event stream: are path and protocol right?"),
     ),
 ])  # fmt: skip
 def test_an_unusable_target_is_told_in_a_sentence_with_what_to_do(what, sentence):

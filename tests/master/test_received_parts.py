@@ -139,7 +139,7 @@ def test_a_disk_that_fills_up_in_mid_part_leaves_the_whole_parts_and_takes_the_n
     with pytest.raises(OSError, match="No space left"):
         (disk / "ballast").write_bytes(bytes(2_000_000))
     if not tells:
-        monkeypatch.setattr(part_receiver, "room", lambda _: None)
+        monkeypatch.setattr(part_receiver, "free_space", lambda _: None)
 
     answer = inbox.take(WORKER, other[1])
 
