@@ -135,7 +135,10 @@ def test_the_page_on_the_data_says_what_the_bounds_are_and_a_part_of_all_that_wa
     page = (checkout / "docs/data-format.md").read_text(encoding="utf-8")
     seconds, rows, chunks, shipped = seen["limits"]
 
-    assert f"takes {seconds:.0f} s for one part, or that falls behind by {rows:,} rows or {chunks:,} chunks" in page
+    assert (
+        f"takes {seconds:.0f} s for one part, or that falls behind by {rows:,} rows or {chunks:,} chunks"
+        in page
+    )
     assert 2 * chunks <= shipped
 
 
