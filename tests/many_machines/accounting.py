@@ -30,7 +30,7 @@ def planned(run: RunData) -> dict[int, int]:
         scenario.stages.duration_s,
         scenario.seed,
         warmup_s=scenario.stages.warmup,
-        turns_of=scenario.turns_of,
+        alternating=scenario.alternating,
     )
     return {row.request_id: row.at_ns for row in schedule.slice(0, int(scenario.stages.duration_s * 1e9))}
 

@@ -19,7 +19,12 @@ def load(tmp_path, tail, arrival='process = "poisson"\nrate_per_s = 40'):
 
 def planned(asked, seed=1):
     return plan(
-        asked.arrival, asked.traffic, asked.stages.duration_s, seed, warmup_s=10.0, turns_of=asked.turns_of
+        asked.arrival,
+        asked.traffic,
+        asked.stages.duration_s,
+        seed,
+        warmup_s=10.0,
+        alternating=asked.alternating,
     )
 
 
@@ -43,7 +48,7 @@ def test_without_turns_the_plan_is_what_it_was_and_with_them_times_stay(tmp_path
     asked = load(tmp_path, "[crossover]\na = 'a'\nb = 'b'\nblock_s = 10\nwashout_s = 1")
     plain = load(tmp_path, "")
 
-    assert plain.turns_of is None
+    assert plain.alternating is None
     assert (planned(asked).at_ns == planned(plain).at_ns).all()
     assert ((planned(asked).traffic == 2) == (planned(plain).traffic == 2)).all()
 

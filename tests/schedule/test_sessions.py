@@ -12,7 +12,7 @@ from tailgauge.patterns.settings import Session
 from tailgauge.patterns.table import Traffic
 from tailgauge.rows.schema import ENDED_CLASSES, TURNS
 from tailgauge.schedule.schedule import Planned
-from tailgauge.schedule.sessions import AFTER_DROP_S, Turn, draw, following, loop, told, turns_of
+from tailgauge.schedule.sessions import AFTER_DROP_S, Turn, conversation, draw, following, loop, requests_in
 from tailgauge.schedule.settings import Arrival, Closed
 
 OPEN = Arrival()
@@ -106,9 +106,9 @@ def test_a_line_of_a_prompt_file_goes_before_what_is_drawn():
 def test_the_conversation_so_far():
     turn = first()
     turn.prompts = (Prompt.of("Why?"),)
-    second = Turn(0, 1, turn.planned, turn.asked, told(turn, "Because."), (Prompt.of("And?"),))
+    second = Turn(0, 1, turn.planned, turn.asked, conversation(turn, "Because."), (Prompt.of("And?"),))
 
-    assert told(second, None) == (("Why?", "Because."), ("And?", ""))
+    assert conversation(second, None) == (("Why?", "Because."), ("And?", ""))
 
 
 def test_every_request_has_a_draw_of_its_own():
@@ -123,8 +123,8 @@ def test_every_request_has_a_draw_of_its_own():
 
 
 def test_a_slice_counts_every_turn_and_nothing_of_a_closed_loop():
-    assert turns_of([first(3).planned, first(1).planned]) == 4
-    assert turns_of([first(0).planned]) == 0
+    assert requests_in([first(3).planned, first(1).planned]) == 4
+    assert requests_in([first(0).planned]) == 0
 
 
 def test_a_run_says_how_its_requests_come_to_be():

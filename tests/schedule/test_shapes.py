@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tailgauge.errors import ScenarioError
 from tailgauge.schedule.plan import arrival_times
+from tailgauge.schedule.processes import course
 from tailgauge.schedule.settings import Arrival, Shape
-from tailgauge.schedule.shapes import course
 
 RATE, SECONDS = 100.0, 600.0
 WAVE = ((0.0, 0.0), (0.25, 3.0), (0.5, 0.0), (0.75, 0.0), (0.75, 2.0), (1.0, 2.0))

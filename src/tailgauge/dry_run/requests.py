@@ -23,7 +23,7 @@ from tailgauge.plan.preflight import writes
 from tailgauge.rows.schema import CENSORED, CLIENT_DROP, PREFLIGHT
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.schedule import Planned, Schedule
-from tailgauge.schedule.sessions import Turn, draw, following, told
+from tailgauge.schedule.sessions import Turn, conversation, draw, following
 from tailgauge.simulator.configure import settings as endpoint_settings
 from tailgauge.simulator.settings import Settings
 from tailgauge.worker.cache_tracker import CacheBook
@@ -170,7 +170,7 @@ class Rehearsal:
         if coming is None or coming.at_ns >= self._duration_ns:
             return
         if traffic.session.grow and not turn.is_closed:
-            coming.history = told(turn, answer)
+            coming.history = conversation(turn, answer)
         self.agenda.call_at(self.start_ns + coming.at_ns, partial(self._dispatch, coming))
 
     # --- the end ----------------------------------------------------------------------------------------------

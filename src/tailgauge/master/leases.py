@@ -12,7 +12,7 @@ from collections.abc import Callable
 from tailgauge.master.workers import RunWorker, RunWorkers
 from tailgauge.rows.schema import TURNS
 from tailgauge.schedule.schedule import Planned, Schedule
-from tailgauge.schedule.sessions import turns_of
+from tailgauge.schedule.sessions import requests_in
 
 SLICE_NS = 5_000_000_000
 _NEAR_NS = 1_000_000_000  # arrivals without a row closer than this are one missing stretch
@@ -54,7 +54,7 @@ class Leases:
             shares[_share(row, len(takers))].append(row)
         for number, (worker, rows) in enumerate(zip(takers, shares, strict=True)):
             if worker.state == "running":
-                worker.leased += turns_of(rows)
+                worker.leased += requests_in(rows)
                 worker.held.append((since_ns, until_ns, len(takers), number))
                 self._give(worker, rows)
 

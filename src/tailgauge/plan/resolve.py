@@ -92,7 +92,7 @@ def resolve(
         scenario.stages.duration_s,
         scenario.seed,
         warmup_s=scenario.stages.warmup,
-        turns_of=scenario.turns_of,
+        alternating=scenario.alternating,
         folder=path.parent,
     )
     use = certificates.Use(scenario.clock, tls=scenario.target.url.startswith("https:"))

@@ -172,7 +172,7 @@ class Scenario(Table):
         return self
 
     @property
-    def turns_of(self) -> tuple[tuple[str, str], float, float] | None:
+    def alternating(self) -> tuple[tuple[str, str], float, float] | None:
         """The tables that take turns, seconds of a block and start of the first; None without a crossover."""
         c = self.crossover
         return None if c is None else ((c.a, c.b), c.block_s, self.stages.warmup)

@@ -1,12 +1,16 @@
-"""The whole schedule of a run: when each request arrives, of which kind it is, and how much it asks for.
+"""The whole schedule of a run: when each request arrives, of which traffic table, and with how many tokens.
 
-Rule: drawn once, by the master, from the scenario and its seed. What a prompt file says goes before what a trace says,
-and that before the traffic's own sizes.
+It is drawn once, by the master, from the scenario and its seed. Sizes in a prompt file go before those of a trace, and
+these before the sizes of the traffic table.
+
+Two traffic tables may alternate: from the start of the steady stage time is cut into blocks; blocks 2i and 2i + 1 are
+pair i, and a coin of the seed decides which of the two is table b's. Arrivals of either table belong to the one whose
+block it is; arrivals before the steady stage to a. Times and sizes are drawn as without, other tables are left alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,19 +20,16 @@ import numpy as np
 from tailgauge.errors import ScenarioError
 from tailgauge.patterns.settings import TrafficSettings
 from tailgauge.rows.schema import TURNS
-from tailgauge.schedule.blocks import take_turns
-from tailgauge.schedule.processes import operational_times
+from tailgauge.schedule.processes import course, operational_times
 from tailgauge.schedule.prompt_file import deal, read_prompts
 from tailgauge.schedule.random_streams import Purpose, stream
-from tailgauge.schedule.replay import Replay, replay
 from tailgauge.schedule.schedule import Schedule
 from tailgauge.schedule.settings import CLOSED, DEFAULT_RATE, TRACE, Arrival
-from tailgauge.schedule.shapes import course
 from tailgauge.schedule.text_file import MAX_TOKENS, locate
-from tailgauge.schedule.trace_file import Recorded, read_trace
+from tailgauge.schedule.traces import Recorded, Replay, read_trace, replay
 
 MAX_ARRIVALS = 20_000_000
-Turns = tuple[tuple[str, str], float, float]  # the two tables, seconds of a block, start of the first
+Alternating = tuple[tuple[str, str], float, float]  # the two tables, seconds of a block, start of the first
 
 
 def plan(
@@ -38,29 +39,21 @@ def plan(
     seed: int,
     *,
     warmup_s: float = 0.0,
-    turns_of: Turns | None = None,
+    alternating: Alternating | None = None,
     folder: Path = Path(),
 ) -> Schedule:
-    """The schedule; files are looked for in the scenario's `folder`, `turns_of` are tables that take turns. Raises UsageError, ScenarioError."""
+    """The schedule; files are looked for in the scenario's `folder`, `alternating` are two tables in blocks. Raises UsageError, ScenarioError."""
     if arrival.process == TRACE:
         recorded = read_trace(locate(arrival.trace.file or "", folder), arrival.trace.format)
         replayed = replay(recorded, arrival.trace, arrival.rate_per_s, duration_s, seed)
-        schedule = _drawn(replayed.at_ns, traffic, seed, turns_of)
+        schedule = _drawn(replayed.at_ns, traffic, seed, alternating)
         schedule = _of_trace(schedule, arrival, recorded, replayed)
     elif arrival.process == CLOSED:
         at_ns = _nanoseconds(_first_requests(arrival, warmup_s, duration_s))
         schedule = replace(_drawn(at_ns, traffic, seed), turns=np.zeros(len(at_ns), dtype=np.int32))
     else:
-        schedule = _drawn(_nanoseconds(arrival_times(arrival, duration_s, seed)), traffic, seed, turns_of)
+        schedule = _drawn(_nanoseconds(arrival_times(arrival, duration_s, seed)), traffic, seed, alternating)
     return _with_files(schedule, traffic, folder)
-
-
-def _turned(
-    chosen: Any, at_ns: Any, traffic: Mapping[str, TrafficSettings], seed: int, turns_of: Turns | None
-) -> Any:
-    if turns_of is None:
-        return chosen
-    return take_turns(chosen, at_ns, tuple(traffic), *turns_of, seed)
 
 
 def arrival_times(arrival: Arrival, duration_s: float, seed: int) -> Any:
@@ -85,14 +78,15 @@ def _first_requests(arrival: Arrival, warmup_s: float, duration_s: float) -> Any
 
 
 def _drawn(
-    at_ns: Any, traffic: Mapping[str, TrafficSettings], seed: int, turns_of: Turns | None = None
+    at_ns: Any, traffic: Mapping[str, TrafficSettings], seed: int, alternating: Alternating | None = None
 ) -> Schedule:
     """Everything but the times from the traffic tables; each from a stream of its own."""
     n, tables = len(at_ns), tuple(traffic.values())
     _bounded(n)
     weights = np.array([t.weight for t in tables])
     chosen = stream(seed, Purpose.TRAFFIC).choice(len(tables), size=n, p=weights / weights.sum())
-    chosen = _turned(chosen, at_ns, traffic, seed, turns_of)
+    if alternating is not None:
+        chosen = alternate(chosen, at_ns, tuple(traffic), *alternating, seed)
 
     def sizes(median: str, sigma: str, purpose: Purpose) -> Any:
         middle = np.array([getattr(t, median) for t in tables], dtype=float)[chosen]
@@ -109,6 +103,18 @@ def _drawn(
         names=tuple(traffic),
         turns=np.minimum(stream(seed, Purpose.TURNS).geometric(ending), TURNS).astype(np.int32),
     )
+
+
+def alternate(
+    chosen: Any, at_ns: Any, names: Sequence[str], variants: tuple[str, str], block_s: float, from_s: float, seed: int
+) -> Any:  # fmt: skip
+    """Indices into `names`, one per arrival, with the two `variants` in alternating blocks."""
+    a, b = (names.index(name) for name in variants)
+    block = np.floor((at_ns / 1e9 - from_s) / block_s).astype(np.int64)
+    pairs = max(0, int(block.max(initial=-1))) // 2 + 1
+    b_first = stream(seed, Purpose.VARIANTS).random(pairs) < 0.5
+    of_b = (block >= 0) & ((block % 2 == 0) == b_first[np.maximum(block, 0) // 2])
+    return np.where((chosen == a) | (chosen == b), np.where(of_b, b, a), chosen)
 
 
 def _of_trace(schedule: Schedule, arrival: Arrival, recorded: Recorded, replayed: Replay) -> Schedule:

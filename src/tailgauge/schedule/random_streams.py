@@ -1,6 +1,6 @@
 """Random streams: one for each purpose, so that no two things are ever drawn from the same numbers.
 
-Rule: a purpose keeps its number for ever; a new one takes a new number. So adding one changes no plan of the past.
+A purpose keeps its number for ever and a new one takes a new number: adding one changes no earlier plan.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Purpose(IntEnum):
     BURSTS = 6
     JITTER = 7
     KEPT = 8
-    ARMS = 9
+    VARIANTS = 9
 
 
 def stream(seed: int, purpose: int) -> np.random.Generator:

@@ -1,7 +1,7 @@
 """What follows a request: the next turn of a session, the next request of a user in a closed loop.
 
-Rule: pure functions of plain values. Whatever is drawn depends on the run's seed and the request's id only, so it is
-the same on any worker, in real and in virtual time.
+Pure functions of plain values. Whatever is drawn depends on the run's seed and the request's id only, so it is
+the same on any worker, and in a dry run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ AFTER_DROP_S = (
     0.1  # a user whom the in-flight cap turned away waits at least this: else a full worker would spin
 )
 MAX_TOKENS = 10_000_000
-Exchange = tuple[str, str]  # what the user said, what was answered
+Exchange = tuple[str, str]  # the question, the answer
 
 
 @dataclass(slots=True, order=True)
@@ -50,7 +50,7 @@ class Turn:
 
     @property
     def is_closed(self) -> bool:
-        """Whether a user of a closed loop asks."""
+        """Whether it is of a user of a closed loop."""
         return self.planned.turns == 0
 
 
@@ -61,13 +61,13 @@ def loop(arrival: Arrival, tables: Iterable[TrafficSettings]) -> str:
     return "partly open" if any(traffic.session.turns_mean > 1 for traffic in tables) else "open"
 
 
-def turns_of(rows: Iterable[Planned]) -> int:
+def requests_in(rows: Iterable[Planned]) -> int:
     """Requests that a slice of the plan stands for; a closed loop's are not planned, they count as they come."""
     return sum(row.turns for row in rows)
 
 
 def draw(seed: int, request_id: int) -> float:
-    """Uniform in [0, 1), the request's own."""
+    """Uniform in [0, 1), by the request's id."""
     digest = hashlib.blake2b(f"{seed}/draw/{request_id}".encode(), digest_size=8).digest()
     return (int.from_bytes(digest) >> 11) * 2.0**-53
 
@@ -94,14 +94,14 @@ def following(
     return Turn(ended_at_ns + round(think_s * 1e9), request_id, turn.planned, asked, turn.history)
 
 
-def told(turn: Turn, answer: str | None) -> tuple[Exchange, ...]:
-    """The conversation so far, this turn included."""
-    said = "".join(part.text for part in turn.prompts[0].messages[-1].parts)
-    return (*turn.history, (said, answer or ""))
+def conversation(turn: Turn, answer: str | None) -> tuple[Exchange, ...]:
+    """The conversation up to now, this turn included."""
+    question = "".join(part.text for part in turn.prompts[0].messages[-1].parts)
+    return (*turn.history, (question, answer or ""))
 
 
 def _asked(planned: Planned, request_id: int, seed: int, traffic: TrafficSettings) -> Planned:
-    """What a later turn asks: its own line of a prompt file; what a trace says; else sizes drawn anew."""
+    """A later turn: its line of a prompt file; what the trace has; else sizes drawn anew."""
     number = request_id % TURNS
     asked = planned._replace(request_id=request_id - number).of_turn(number)
     if asked.source is not None:

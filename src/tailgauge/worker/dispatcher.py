@@ -23,7 +23,7 @@ from tailgauge.patterns.table import pattern_of
 from tailgauge.prompts import Maker
 from tailgauge.rows.schema import CENSORED, CLIENT_DROP
 from tailgauge.schedule.schedule import Planned
-from tailgauge.schedule.sessions import Turn, draw, following, told, turns_of
+from tailgauge.schedule.sessions import Turn, conversation, draw, following, requests_in
 from tailgauge.worker.attempts import Attempts
 from tailgauge.worker.clock.timer import WaitTimer
 from tailgauge.worker.concurrency_gate import Gates
@@ -82,9 +82,9 @@ class Dispatcher:
     def lease(self, rows: Iterable[Sequence[Any]]) -> None:
         """Take arrivals of a slice (see `arrivals.Planned`); makes their prompts."""
         planned = [Planned(*row) for row in rows]
-        self._counters.leased += turns_of(planned)
+        self._counters.leased += requests_in(planned)
         if self._stopped:
-            self._counters.not_reached += turns_of(planned)
+            self._counters.not_reached += requests_in(planned)
             return
         self._make([Turn.first(row) for row in planned])
 
@@ -216,7 +216,7 @@ class Dispatcher:
         if coming is None or coming.at_ns >= self._until_ns:
             return
         if traffic.session.grow and not turn.is_closed:
-            coming.history = told(turn, answer)
+            coming.history = conversation(turn, answer)
         self._coming.append(coming)
         self._to_make.set()
 

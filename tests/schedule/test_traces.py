@@ -11,7 +11,7 @@ from tailgauge.errors import ScenarioError
 from tailgauge.patterns.table import Traffic
 from tailgauge.schedule.plan import plan
 from tailgauge.schedule.settings import Arrival, Trace
-from tailgauge.schedule.trace_file import read_trace
+from tailgauge.schedule.traces import read_trace
 
 AZURE = """\
 TIMESTAMP,ContextTokens,GeneratedTokens
