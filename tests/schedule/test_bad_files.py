@@ -44,7 +44,7 @@ TRACES = [
     ('{"timestamp": 0, "input_length": 5, "output_length": 1}\n{"timest\n', "t.csv:2: not JSON"),
     ('{"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": ["a"]}\n', "t.csv:1: column hash_ids: expected a list of whole"),
     ('{"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": []}\n{"timestamp": 0, "input_length": 5, "output_length": 1}\n', "t.csv:2: column hash_ids: expected a list"),
-    ('{"timestamp": 0, "input_length": 5, "output_length": 1}\n{"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": []}\n', "t.csv:2: column hash_ids: stands here, but not"),
+    ('{"timestamp": 0, "input_length": 5, "output_length": 1}\n{"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": []}\n', "t.csv:2: column hash_ids: is here, but not"),
     ('{"timestamp": 0, "input_length": 5, "output_length": 1}\n{"timestamp": 1, "input_length": 5}\n', "t.csv:2: column output_length: missing"),
 ]  # fmt: skip
 PROMPTS = [

@@ -1,7 +1,7 @@
 """A run's plan as arrays, and one arrival of it as a worker gets it.
 
-Rule: what is in a slice is plain values, because it crosses a link. Arrival i always has the same id, time and wishes,
-however many workers there are and wherever slices are cut.
+A slice holds plain values, because it is sent to a worker. Arrival i always has the same id, time and sizes, however many
+workers there are and wherever slices are cut.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tailgauge.rows.schema import TURNS
-from tailgauge.schedule.prompt_file import Lines
+from tailgauge.schedule.prompt_file import DealtLines
 
 
 class Planned(NamedTuple):
-    """One arrival as it is handed to a worker. Of a session, its first turn."""
+    """One arrival as a worker receives it. Of a session, its first turn."""
 
     request_id: int
     at_ns: int  # since the start of the run
@@ -25,10 +25,10 @@ class Planned(NamedTuple):
     prompt_tokens: int
     output_tokens: int
     turns: int = 1  # of the session; 0: without end, a user of a closed loop
-    source: dict[str, Any] | None = None  # what a prompt file or a trace says of it: text, name, tags, blocks
+    source: dict[str, Any] | None = None  # from a prompt file or a trace: text, name, tags, blocks
 
     def of_turn(self, turn: int) -> Planned:
-        """The same arrival as its given turn asks: of a prompt file each turn has a line of its own."""
+        """The same arrival as its given turn sends it: each turn has another line of a prompt file."""
         lines = [self.source, *self.source.get("later", ())] if self.source else []
         if not turn or len(lines) < 2:
             return self
@@ -47,7 +47,7 @@ class Schedule:
     output_tokens: Any
     names: tuple[str, ...]
     turns: Any  # of the session that an arrival begins; 0: a user of a closed loop
-    lines: Mapping[int, Lines] = field(default_factory=dict)  # by index into names: what prompt files say
+    lines: Mapping[int, DealtLines] = field(default_factory=dict)  # of prompt files, by index into names
     blocks: Any = None  # by arrival: shared blocks of a trace
     trace: dict[str, Any] | None = None  # what became of a trace's rows, for run.json
     notes: tuple[str, ...] = ()
