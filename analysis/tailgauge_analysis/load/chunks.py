@@ -1,6 +1,6 @@
 """Chunks: folded while they are read, because a run may have a hundred million.
 
-Rule: of a chunk nothing is kept but its arrival, 8 bytes; everything else is summed up by run. A run is a stretch of
+Of a chunk only its arrival is kept, 8 bytes; everything else is summed by run. A run is a stretch of
 rows of one attempt whose numbers follow each other, as workers write them. Parts are read a row group at a time; what a
 part gave before it turned out to be damaged is taken back.
 """
@@ -111,8 +111,8 @@ class Chunks:
         return out
 
 
-def told(rows: pa.Table) -> pa.Table:
-    """A row group with its times in every row. Raises ValueError where the first row does not say them."""
+def complete(rows: pa.Table) -> pa.Table:
+    """A row group with its times in every row. Raises ValueError if the first row lacks them."""
     if rows.num_rows:
         for name in ("arrived_at_ns", "lag_ns"):
             if not rows[name][0].is_valid:
@@ -121,7 +121,7 @@ def told(rows: pa.Table) -> pa.Table:
 
 
 class Fold:
-    """What has been read so far. `mark` and `back_to` take back what a damaged part gave."""
+    """The chunks read until now. `mark` and `back_to` take back those of a damaged part."""
 
     def __init__(self, most: int) -> None:
         self._arrived = np.empty(most, np.int64)
@@ -184,7 +184,7 @@ class Fold:
         runs = _joined(self._runs)
         self._runs = []
         order, runs_in_order = _sorted(runs)
-        if _overlaps(runs_in_order):  # a chunk that was written twice, or numbers that go back: row by row
+        if _overlaps(runs_in_order):  # a repeated chunk, or numbers that go back: row by row
             runs = runs.singly()
             order, runs_in_order = _sorted(runs)
         begin = (np.cumsum(runs.length) - runs.length)[order]
@@ -285,8 +285,8 @@ def key(number: Ints, leg: Ints, attempt: Ints) -> Ints:
 
 
 def _other_kinds(runs: Runs) -> pd.DataFrame:
-    told = []
+    tables = []
     for kind, counts in ((1, runs.thinking), (2, runs.tool_json)):
         some = np.flatnonzero(counts)
-        told.append(pd.DataFrame({"request_id": runs.request_id[some], "kind": kind, "n": counts[some]}))
-    return pd.concat(told, ignore_index=True)
+        tables.append(pd.DataFrame({"request_id": runs.request_id[some], "kind": kind, "n": counts[some]}))
+    return pd.concat(tables, ignore_index=True)

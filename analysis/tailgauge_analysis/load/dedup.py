@@ -1,8 +1,8 @@
-"""What stands in two of several folders, and counts once.
+"""Rows that lie in two of several folders count once.
 
-Rule: a worker's rows may lie in its own folder and, brought home, in the master's. Parts of one name count once (parts.py);
-under different names it is the rows that tell. Of one worker a row is dropped where an earlier folder has the same; rows
-that stand twice in one folder, or that two workers wrote, are left for the checks to find.
+A worker's rows may lie in its folder and, transferred, in the master's. Parts of one name count once (parquet.py); parts
+of other names are compared row by row. A worker's row is dropped if an earlier folder has it; rows repeated within a folder,
+or written by two workers, are left for the checks to find.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Loading: run folders in, pandas frames on the run's clock out.
 
-Rule: every time in a frame is nanoseconds since the run's start on its master's clock, whichever worker stamped it:
+Every time in a frame is nanoseconds since the run's start on its master's clock, whichever worker stamped it:
 run clock = worker clock + the worker's offset - start_at_ns. Nullable whole numbers become float64 with NaN, exact
 because the run clock stays below 2^53 ns (104 days). Bad data becomes a `Problem`; RunDataError is raised only where
 there is no run to speak of.
@@ -24,7 +24,7 @@ from tailgauge_analysis.load import chunks, dedup, parquet, rate_limit_headers, 
 from tailgauge_analysis.load.chunks import Chunks, Fold
 from tailgauge_analysis.load.problems import Problem
 
-# Columns that the analysis reads; those of chunks, which come by the million, stand in chunks.py.
+# Columns that the analysis reads; those of chunks, which come by the million, are in chunks.py.
 WANTED: dict[str, tuple[str, ...]] = {
     "requests": (
         "request_id", "stage", "traffic", "pattern", "scheduled_at_ns", "dispatched_at_ns", "ended_at_ns", "ended",
@@ -120,7 +120,7 @@ def _table(
     rows: dict[tuple[str, int], int],
     problems: list[Problem],
 ) -> pa.Table:
-    """All parts of a table, on the master's clock, with the worker and the number of the folder that each row is from."""
+    """All parts of a table on the master's clock, each row with its worker and folder."""
     listed = parquet.listed(folders, name, problems)
     read, earlier = [], dedup.Rows(name, listed)
     for part in listed:
@@ -158,7 +158,7 @@ def _chunks(
     earlier = dedup.Pieces(fold)
     for part in listed:
         mark, held = fold.mark(), 0
-        for whole in parquet.pieces(part, chunks.WANTED, problems, chunks.told):
+        for whole in parquet.pieces(part, chunks.WANTED, problems, chunks.complete):
             if whole is None:
                 fold.back_to(mark)
                 break

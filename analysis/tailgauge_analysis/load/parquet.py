@@ -1,7 +1,7 @@
 """Parquet parts of a run folder: which count, and how one is read.
 
-Rule: this module knows file names, footers and Arrow types, and nothing of what the columns mean. A part that cannot
-be read is told as a problem and left out; only a newer schema version is raised.
+This module knows file names, footers and column types, not what the columns mean. A part that cannot be read is a problem
+and left out; only a newer schema version is raised.
 
 A part of an older schema lacks the columns that came later: they are filled with the row class's own default (null, or
 what was always so before the column came), or made from those that it had instead. In a part of today's schema a missing
@@ -29,7 +29,7 @@ from tailgauge_analysis.load import old_names
 from tailgauge_analysis.load.problems import DAMAGED, NOTE, UNFINISHED, Problem
 
 _NAME = re.compile(r"part-(\d{1,6})-(\d{1,9}|all)\.parquet")
-_ARROW = {
+_TYPES = {
     "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_(),
     "string": pa.string(), "list<int64>": pa.list_(pa.int64()),
 }  # fmt: skip
@@ -140,13 +140,13 @@ def pieces(
     part: Part,
     wanted: Sequence[str],
     problems: list[Problem],
-    told: Callable[[pa.Table], pa.Table] | None = None,
+    complete: Callable[[pa.Table], pa.Table] | None = None,
 ) -> Iterator[pa.Table | None]:
-    """The same, one row group at a time; None, with a problem, says that what came before it must not count either.
+    """The same, one row group at a time; None, with a problem, if the groups before it must not count either.
 
-    `told` makes of a row group what is wanted of it; ValueError where that cannot be.
+    `complete` fills in a row group; ValueError if it cannot.
     """
-    kinds = {column.name: _ARROW[column.kind] for column in columns(part.table)}
+    kinds = {column.name: _TYPES[column.kind] for column in columns(part.table)}
     never_empty = [c.name for c in columns(part.table) if not c.nullable and c.name in wanted]
     try:
         with pq.ParquetFile(part.path, page_checksum_verification=True) as file:
@@ -179,7 +179,7 @@ def pieces(
                 hollow = [name for name in never_empty if whole[name].null_count]
                 if hollow:
                     raise pa.ArrowInvalid(f"column {hollow[0]} has empty values")
-                yield told(whole) if told else whole
+                yield complete(whole) if complete else whole
     except (OSError, ValueError, pa.ArrowException) as error:
         problems.append(
             _left_out(part.table, part.path, f"cannot be read and is left out: {_first_line(error)}")
@@ -204,7 +204,7 @@ def shifted(rows: pa.Table, by_ns: int) -> pa.Table:
 def empty(table: str, wanted: Sequence[str]) -> pa.Table:
     """A table without rows."""
     kinds = {column.name: column.kind for column in columns(table)}
-    return pa.table({name: pa.array([], _ARROW[kinds[name]]) for name in wanted})
+    return pa.table({name: pa.array([], _TYPES[kinds[name]]) for name in wanted})
 
 
 def _left_out(table: str, path: Path, why: str) -> Problem:

@@ -1,7 +1,6 @@
 """What was wrong with the data, as values.
 
-Rule: a problem is found while reading, told in one sentence that names the file, and never raised; verdict.py decides
-what it means for the numbers.
+A problem is found while reading, a sentence that names the file, and never raised; the checks decide what it means.
 """
 
 from __future__ import annotations

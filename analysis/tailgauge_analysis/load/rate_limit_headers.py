@@ -1,6 +1,6 @@
 """Rate-limit headers as numbers: how many are allowed, how many are left, and when all are back.
 
-Rule: JSON text of the record in, columns out, while a part is loaded: the text is many times as long as its numbers.
+JSON text becomes columns while a part is loaded: the text is many times as long as its numbers.
 Anthropic's and OpenAI's names are known; a header that cannot be read is as good as absent. Of token limits `remaining`
 may be rounded to the nearest 1,000, which shows in the numbers; no assumption is made on who rounds.
 
@@ -59,13 +59,17 @@ def lean(attempts: pa.Table) -> pa.Table:
     at = np.flatnonzero(np.asarray(pc.is_valid(texts)))
     if not len(at):
         return rest
-    told = _parsed(texts.take(pa.array(at)))
+    headers = _parsed(texts.take(pa.array(at)))
     for kind in KINDS:
         for field in FIELDS:
             values = np.full(len(at), np.nan)
             for name, what in _NAMES.items():
-                if what == (kind, field) and name in told.column_names and told[name].null_count < len(at):
-                    found = _each(told[name], field)
+                if (
+                    what == (kind, field)
+                    and name in headers.column_names
+                    and headers[name].null_count < len(at)
+                ):
+                    found = _each(headers[name], field)
                     values = np.where(np.isnan(values), found, values)
             if not np.isnan(values).all():
                 whole = np.full(attempts.num_rows, np.nan)
@@ -89,10 +93,10 @@ def _parsed(texts: pa.ChunkedArray) -> pa.Table:
 
 def _one(line: str) -> dict[str, str]:
     try:
-        told = json.loads(line)
+        headers = json.loads(line)
     except ValueError:
         return {}
-    return {k: str(v) for k, v in told.items() if k in _NAMES} if isinstance(told, dict) else {}
+    return {k: str(v) for k, v in headers.items() if k in _NAMES} if isinstance(headers, dict) else {}
 
 
 def _each(texts: pa.ChunkedArray, field: str) -> Floats:
@@ -126,6 +130,6 @@ def durations_s(texts: pd.Series[str]) -> Floats:
 
 
 def rounding(kind: str, remaining: Floats) -> float:
-    """How far `remaining` may be from the truth: half a thousand where every one is a whole thousand of tokens."""
+    """How far `remaining` may be off: half a thousand where every one is a whole thousand of tokens."""
     known = remaining[~np.isnan(remaining)]
     return ROUNDING / 2 if kind != REQUESTS and len(known) and not (known % ROUNDING).any() else 0.0

@@ -1,6 +1,6 @@
 """Answers: of everything that was sent for a request, what its user got.
 
-Rule: one row a request, beside it the attempt that answered it. A request may have several attempts (retries, hedges,
+One row per request, with the attempt that answered it. A request may have several attempts (retries, hedges,
 a fallback, the same again, polls) and several legs; its clock starts once, at its scheduled time, whatever the attempts
 were.
 
@@ -10,7 +10,7 @@ were.
   its TTFT is that of the earlier of both legs.
 - A fan-out has no answer of its own, only the moment at which its legs are joined. A batch has neither.
 - Losers of a hedge and answers that were given up are no answers: nobody saw them.
-- A slow reader's attempts tell of the reader. Its requests are marked, and stay out of what is said of the target.
+- A slow reader's attempts show the reader. Its requests are marked, and left out of figures of the target.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Definitions: the same rows restated under the formulas of other tools.
+"""The same rows under the formulas of other tools.
 
-Rule: another tool is a row of TOOLS. A formula maps the answers of the steady stage to the tool's own numbers; what is
-beyond those words (who sends when, what warms up) is not imitated. Both tools leave failures out and interpolate
-between ranks; so do the figures here, and they have no intervals, because theirs have none.
+Another tool is a row of TOOLS. A formula maps the answers of the steady stage to the tool's numbers; how the tool sends
+and warms up is not imitated. Both tools leave failures out, interpolate between ranks and give no intervals; so do these.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ SYSTEM, OK_RATE = "system_tokens_per_s", "ok_per_s"  # figures of ours that are 
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """One number of a tool: its name there, ours beside it (None: we have none), the formula in words, why they differ.
+    """One number of a tool: its name, our metric for it (None: none), the formula, and why the two differ.
 
-    `values`: one a request or a gap, ns or as the unit says, NaN where the tool has none; a single one for a total.
+    `values`: one per request or gap in ns or `unit`, NaN if the tool has none; a single one for a total.
     """
 
     name: str
@@ -104,11 +103,11 @@ def _per_second(amount: float, start: Floats, end: Floats) -> Floats:
 
 
 _COORDINATED = (
-    "Their clock starts when the request is sent, so that a client which could not keep up looks fast; "
+    "Their clock starts when the request is sent, so a client that cannot keep up looks fast; "
     "ours starts when it was due."
 )
-_WINDOW = "From the first sending to the last content, the slow end included. Ours counts the tokens that came within the steady stage."
-_FAILED = " Failed requests are in neither number, but ours of everything offered has them."
+_WINDOW = "From the first request to the last content, the slow end included. Ours counts tokens within the steady stage."
+_FAILED = " Failed requests are in neither; our offered view has them."
 
 VLLM = Tool(
     "vLLM bench", "vllm/benchmarks/serve.py, vllm/benchmarks/lib/endpoint_request_func.py", "2026-11",
@@ -120,13 +119,13 @@ VLLM = Tool(
         ),
         Formula(
             "TPOT", "tpot", "(end of the answer - TTFT) / (output tokens - 1), left out below 2 tokens",
-            "Their numerator begins at the role event, so that a part of the wait for the first token is shared out over the later ones.",
+            "Their time starts at the role event, so part of the wait for the first token counts for the later ones.",
             MS, lambda a: _tpot(a, a.event),
         ),
         Formula(
             "ITL", "chunk_gap", "every gap between events with a choice, all requests in one pool",
-            "Called a gap between tokens, it is one between chunks, as ours is; but the gap from the role event to the first content is among them. "
-            "The last event, which has a reason to stop and no text, is taken to come with the last content: no stamp of it is kept.",
+            "A gap between chunks, as ours, but it includes the gap from the role event to the first content. "
+            "The last event (finish reason, no text) counts as arriving with the last content, because its time is not recorded.",
             MS, _role_gaps,
         ),
         Formula(
@@ -138,7 +137,7 @@ VLLM = Tool(
         ),
         Formula(
             "Request throughput", OK_RATE, "answers / (end of the last - start of the first)",
-            "Theirs divides by a time that the slowest answer stretches; ours by the length of the steady stage." + _FAILED,
+            "Theirs divides by a time that the slowest answer extends; ours by the length of the steady stage." + _FAILED,
             PER_S, lambda a: _per_second(float(len(a.sent)), a.sent, a.last),
         ),
     ),
@@ -157,19 +156,19 @@ AIPERF = Tool(
         ),
         Formula(
             "Inter Token Latency", "tpot", "(last content - first content) / (output tokens - 1)",
-            "The same number as our TPOT: a mean of each answer, no gap between two tokens. vLLM bench calls something else ITL.",
+            "The same number as our TPOT: a mean per answer, not a gap between tokens. vLLM bench uses ITL for something else.",
             MS, lambda a: _tpot(a, a.content),
         ),
         Formula(
             "Inter Chunk Latency", "chunk_gap", "every gap between content chunks, all requests in one pool",
-            "The same pool as our chunk gap. Long answers weigh more in both: our worst chunk gap does not.", MS, lambda a: a.gaps,
+            "The same pool as our chunk gap. Long answers weigh more in both, but not in our worst chunk gap.", MS, lambda a: a.gaps,
         ),
         Formula(
             "Request Latency", "e2e_sched", "last content - start of the request", _COORDINATED, MS, lambda a: a.last - a.sent
         ),
         Formula(
             "Output Token Throughput Per User", None, "1 / Inter Token Latency",
-            "Our user tokens per second. A high percentile is a fast user: the slow ones are at the low end.",
+            "Our user tokens per second. A high percentile is a fast user; slow users are at the low end.",
             RATE, _per_user,
         ),
         Formula(
@@ -178,7 +177,7 @@ AIPERF = Tool(
         ),
         Formula(
             "Request Throughput", OK_RATE, "answers / (last response - first request)",
-            "Theirs divides by a time that the slowest answer stretches; ours by the length of the steady stage." + _FAILED,
+            "Theirs divides by a time that the slowest answer extends; ours by the length of the steady stage." + _FAILED,
             PER_S, lambda a: _per_second(float(len(a.sent)), a.sent, a.last),
         ),
     ),
@@ -239,18 +238,18 @@ def _restated(
     return Restated(formula, len(values), mean, percentiles, tuple(by_p.get(p) for p in PS) if row else ())
 
 
-def plainly(translations: list[Translation]) -> list[Json]:
-    """The key `definitions` of the report's contents."""
+def to_json(translations: list[Translation]) -> list[Json]:
+    """The key `definitions` of report.json."""
     return [
         {
             "tool": one.tool.name, "source": one.tool.source, "read": one.tool.read, "answers": one.answers,
-            "metrics": [_plainly(row) for row in one.rows],
+            "metrics": [_row(row) for row in one.rows],
         }
         for one in translations
     ]  # fmt: skip
 
 
-def _plainly(row: Restated) -> Json:
+def _row(row: Restated) -> Json:
     labels = [percentile(p) for p in PS]
     formula = row.formula
     total = formula.ours in {SYSTEM, OK_RATE}

@@ -1,8 +1,7 @@
 """Groups: the same figures for each kind of request, by traffic table, by prompt and by tag.
 
-Rule: steady stage, every scheduled request of the group in the denominator (the offered view), the same estimators as
-the whole. A group of which nothing can be said is left out. Requests that were read slowly on purpose are a group of
-their own.
+Steady stage, offered view, the same estimators as the whole. A group without any value is left out. Slow readers are separate
+groups.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The latency table: every metric's quantiles, among successes and of everything offered.
 
-Rule: two views, never mixed. `successes` are the requests that ended ok and have the event. `offered` are these and
-every request of such a pattern that did not end ok, whatever the reason (error, timeout, still open at the end, dropped
-before it was sent): those count as slower than any success, so that failing fast never looks fast. A request that its
-user gave up on purpose is in neither.
+Two views, never mixed. `successes` are the requests that ended ok and have the event. `offered` adds every request of such
+a pattern that did not end ok, whatever the reason (error, timeout, still open at the end, dropped before it was sent), as
+slower than any success, so that failing fast never looks fast. A request that its user abandoned is in neither.
 """
 
 from __future__ import annotations

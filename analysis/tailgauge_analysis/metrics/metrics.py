@@ -1,10 +1,7 @@
-"""The metrics, one row each.
+"""The metrics, one row of METRICS each; tables, objectives and docs/metrics.md are read from these rows.
 
-Rule: a metric is a row of METRICS and nothing else: its name, unit, meaning in words, what it needs, from when its
-clock runs, and the function that computes it. The tables, the SLOs and docs/metrics.md are read from these rows.
-
-A function maps the steady stage to nanoseconds, NaN where there is no value: one a request for the level `request`,
-one a new connection for `attempt`, one a pair of chunks for `chunk`.
+A function maps the steady stage to nanoseconds, NaN where there is no value: one per request for the level `request`, one
+per new connection for `attempt`, one per pair of chunks for `chunk`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""Service-level objectives: pass, fail or inconclusive.
+"""Service-level objectives (pass, fail or inconclusive) and goodput.
 
-Rule: an objective is decided on the bounds of the 95% interval in the offered view (the pooled chunk gap has only the
-one view). The whole interval within the bound: pass. The whole interval beyond it: fail. Else the run was too short to
-tell, and says so. A quantile with too few samples has no upper bound and cannot pass.
+An objective is decided on the bounds of the 95% interval in the offered view (the pooled chunk gap has only one view). The
+whole interval within the bound: pass. The whole interval beyond it: fail. Otherwise the run was too short: inconclusive. A
+quantile with too few samples has no upper bound and cannot pass.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +20,7 @@ from tailgauge_analysis.metrics.metrics import BY_NAME, CHUNK, Metric
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.binomial import Stopping, clopper_pearson, needed, stopping
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile, effective_n
-from tailgauge_analysis.text.json_values import Json, table, text
+from tailgauge_analysis.text.json_values import Json, number, table, text
 
 PASS = "pass"  # noqa: S105 - an outcome, not a password
 FAIL = "fail"
@@ -30,7 +29,7 @@ INCONCLUSIVE = "inconclusive"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One objective and what the run says of it."""
+    """One objective and its outcome."""
 
     name: str
     metric: str
@@ -55,7 +54,7 @@ def outcomes(scenario: Json, steady: Steady) -> list[Outcome]:
 def _outcome(name: str, spec: Json, steady: Steady) -> Outcome:
     named = text(spec.get("metric"))
     metric = BY_NAME.get(named)
-    p, max_ms = _number(spec.get("quantile", 0.99)), _number(spec.get("max_ms"))
+    p, max_ms = number(spec.get("quantile", 0.99)), number(spec.get("max_ms"))
     if metric is None or p is None or max_ms is None or not 0 < p < 1:
         why = "the scenario names no known metric, quantile or bound"
         return Outcome(name, named or "unknown", p or 0.0, max_ms or 0.0, OFFERED, INCONCLUSIVE, None, why)
@@ -88,17 +87,17 @@ def decide(quantile: Quantile, max_ms: float) -> tuple[str, str]:
 
 
 def more(beyond: int, quantile: Quantile) -> str:
-    """How long is longer: the requests with which the bound could be called met, had no more of them gone beyond it."""
+    """How much longer: the effective samples that would meet the bound with as many beyond it."""
     if beyond >= quantile.n * (1 - quantile.p):
         return ""
     enough = needed(beyond, quantile.p)
     if enough <= quantile.n_eff:
         return ""
-    return f" ({beyond:,} beyond it: {enough:,} effective samples would do, here are {quantile.n_eff:,})"
+    return f" ({beyond:,} beyond it: {enough:,} effective samples needed, {quantile.n_eff:,} measured)"
 
 
 def goodput_of(decided: list[Outcome], steady: Steady) -> Goodput | None:
-    """Requests of those offered that are good; None without an objective. Users who left on purpose are not counted."""
+    """Good requests of those offered, without users who left; None without an objective."""
     good = good_of(decided, steady)
     if good is None:
         return None
@@ -108,8 +107,8 @@ def goodput_of(decided: list[Outcome], steady: Steady) -> Goodput | None:
 def good_of(decided: list[Outcome], steady: Steady) -> npt.NDArray[np.bool_] | None:
     """Which requests ended ok within every objective's bound; None without an objective.
 
-    A pooled gap's bound holds for each gap, so the worst one of a request is compared. A bound on something that a
-    request does not have, as the join of a single call, does not apply to it.
+    A bound on the pooled gap holds for each gap, so a request's worst one is compared. A bound on what a request does not
+    have, as the join of a single call, does not apply to it.
     """
     bounds = [(BY_NAME[o.metric], o.max_ms) for o in decided if o.quantile is not None]
     ended = steady.requests["ended"]
@@ -131,10 +130,6 @@ def exit_code(verdict: str, lost: int, decided: list[Outcome]) -> Exit:
     return Exit.INVALID if any(o.outcome == INCONCLUSIVE for o in decided) else Exit.OK
 
 
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
 @dataclass(frozen=True, slots=True)
 class Goodput:
     """Good requests of those offered, with the 95% interval of the share."""
@@ -149,7 +144,7 @@ class Goodput:
 
 
 def goodput(good: npt.NDArray[np.bool_], seconds: float) -> Goodput | None:
-    """The goodput of a stage of so many seconds; None where nothing was offered."""
+    """From offered requests in order of arrival; None if nothing was offered. The interval is Clopper-Pearson on n_eff."""
     n = len(good)
     if not n:
         return None

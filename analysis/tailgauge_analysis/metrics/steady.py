@@ -1,8 +1,8 @@
 """The steady stage: the part of a run that the statistics are about.
 
-Rule: every statistic starts from this frame: one row a request scheduled in the steady stage, in order of its
-scheduled time, beside it the attempt that answered it (answers.py). Preflight, warm-up and cool-down are outside.
-Chunk gaps are those of the answers only: what a loser of a hedge received, nobody saw.
+One row per request scheduled in the steady stage, in order of its scheduled time, with the attempt that answered it
+(answers.py). Preflight, warm-up and cool-down are outside. Chunk gaps are those of the answers only: nobody saw what a
+loser of a hedge received.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics.answers import answered, first_token_of
 from tailgauge_analysis.stats.quantiles import Floats, Ints
-from tailgauge_analysis.text.json_values import Json, table
+from tailgauge_analysis.text.json_values import number, table
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Steady:
         return max(0.0, self.to_s - self.from_s)
 
     def only(self, mask: npt.NDArray[np.bool_], *, gaps: bool = True) -> Steady:
-        """The same stage with some of its requests; without their gaps, of which there may be many, where none asks."""
+        """The same stage with some of its requests; without their gaps, which may be many, if not `gaps`."""
         requests = self.requests[mask].reset_index(drop=True)
         attempts = self.attempts[self.attempts["request_id"].isin(requests["request_id"])]
         counts = self.gap_counts[mask] if gaps else np.zeros(len(requests), np.int64)
@@ -53,7 +53,7 @@ class Steady:
 
     @property
     def of_target(self) -> Steady:
-        """Without the requests that were read slowly on purpose: they tell of their reader, not of the target."""
+        """Without the requests that were read slowly on purpose: they show their reader, not the target."""
         slow = self.requests["slow_reader"].to_numpy(np.bool_)
         return self.only(~slow) if slow.any() else self
 
@@ -93,17 +93,12 @@ def window(frames: Frames) -> tuple[float, float]:
     """Start and end of the steady stage in seconds of the run clock."""
     run = frames.run
     stages = table(run["scenario"], "stages")
-    duration = _number(stages, "duration_s")
+    duration = number(stages.get("duration_s"))
     if duration is None:
         scheduled = frames.requests.loc[frames.requests["stage"] == schema.STEADY, "scheduled_at_ns"] / 1e9
         return (float(scheduled.min()), float(scheduled.max())) if len(scheduled) else (0.0, 0.0)
-    warmup = _number(stages, "warmup_s")
-    end = duration - (_number(stages, "cooldown_s") or 0.0)
+    warmup = number(stages.get("warmup_s"))
+    end = duration - (number(stages.get("cooldown_s")) or 0.0)
     if run["admission_end_at_ns"] is not None and run["start_at_ns"] is not None:
         end = min(end, (run["admission_end_at_ns"] - run["start_at_ns"]) / 1e9)
     return min(60.0, duration / 10) if warmup is None else warmup, end
-
-
-def _number(tree: Json, key: str) -> float | None:
-    value = tree.get(key)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,7 +1,7 @@
 """Streams: how evenly the answers came, and how fast.
 
-Rule: answers of the steady stage, slow readers apart; shares are of the answers that were streamed in two chunks or more,
-or should have been. Nothing here is an objective.
+Answers of the steady stage without slow readers; shares are of the answers that were, or should have been, streamed in two
+chunks or more. Nothing here is an objective.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ from tailgauge_analysis.stats.quantiles import Floats, Ints, rank
 
 DUE_FIRST_MS, DUE_EACH_MS = 1000.0, 100.0  # a reader of ten tokens a second who waits a second for the first
 FLUID = 0.9
+MOST_CHUNKS, OF_SPAN, ENOUGH = 0.8, 0.05, 10
+FEW_CHUNKS, MANY_TOKENS = 3, 50
+STALL_MS = 1000.0
+STALL_TIMES = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,25 +87,25 @@ def streams(frames: Frames, of_target: Steady) -> Streams:
 
 
 def _rate(stage: Steady, p: float) -> float | None:
-    """Tokens a second of the user whose TPOT stands at quantile p: the rate is its inverse."""
+    """Tokens per second of the user whose TPOT is the quantile p."""
     tpot = _quantile(BY_NAME["tpot"].ns(stage), p)
     return 1e9 / tpot if tpot else None
 
 
 def system_rate(attempts: pd.DataFrame, from_s: float, to_s: float) -> float | None:
-    """Tokens generated within a window over its length, whoever asked for them and whenever: an attempt's tokens are
-    spread evenly from its first content to its last.
+    """Tokens of all attempts generated within a window, over its length; an attempt's tokens are spread evenly from its
+    first content to its last.
     """
     if to_s <= from_s:
         return None
-    told = attempts[attempts["output_tokens"].notna() & attempts["first_content_at_ns"].notna()]
-    told = told[told["stage"] != schema.PREFLIGHT]
-    first, last = told["first_content_at_ns"] / 1e9, told["last_content_at_ns"] / 1e9
+    known = attempts[attempts["output_tokens"].notna() & attempts["first_content_at_ns"].notna()]
+    known = known[known["stage"] != schema.PREFLIGHT]
+    first, last = known["first_content_at_ns"] / 1e9, known["last_content_at_ns"] / 1e9
     length = (last - first).to_numpy(np.float64)
     within = (last.clip(from_s, to_s) - first.clip(from_s, to_s)).to_numpy(np.float64)
     at_once = ((first >= from_s) & (first <= to_s)).to_numpy(np.float64)
     share = np.where(length > 0, within / np.where(length > 0, length, 1), at_once)
-    return float((told["output_tokens"].to_numpy(np.float64) * share).sum() / (to_s - from_s))
+    return float((known["output_tokens"].to_numpy(np.float64) * share).sum() / (to_s - from_s))
 
 
 def _quantile(values: Floats, p: float) -> float | None:
@@ -109,18 +113,18 @@ def _quantile(values: Floats, p: float) -> float | None:
     return float(known[rank(len(known), p) - 1]) if len(known) else None
 
 
-MOST_CHUNKS, OF_SPAN, ENOUGH = 0.8, 0.05, 10
-FEW_CHUNKS, MANY_TOKENS = 3, 50
-
-
 def coalescing(tokens: Floats, chunks: Floats) -> Floats:
-    """Tokens a chunk; NaN where one of them is not known."""
+    """Tokens per chunk of each answer; NaN if unknown."""
     out: Floats = tokens / np.where(chunks > 0, chunks, np.nan)
     return out
 
 
 def buffered(gaps_ms: Floats, of: Ints, span_ms: Floats, tokens: Floats) -> npt.NDArray[np.bool_]:
-    """Which answers came in a bunch. `of`: the answer of each gap, ascending; `span_ms`: sent to last content."""
+    """Answers that a proxy collected, so that their TTFT is an e2e: of 10 chunks or more, more than 80% arrive within 5% of
+    the time from sending to the end, or more than 50 tokens come in fewer than 3 chunks.
+
+    `of`: the answer of each gap, ascending; `span_ms`: sent to last content.
+    """
     n = len(span_ms)
     sizes = np.bincount(of, minlength=n)
     chunks = sizes + 1
@@ -140,9 +144,18 @@ def buffered(gaps_ms: Floats, of: Ints, span_ms: Floats, tokens: Floats) -> npt.
 def fluidity(
     first_ms: Floats, gaps_ms: Floats, of: Ints, tokens: Floats, due_first_ms: float, due_each_ms: float
 ) -> Floats:
-    """Index of each answer. `first_ms`: wait for its first chunk; `gaps_ms`: between its chunks, `of` the answer that
-    each belongs to, ascending; `tokens`: mean tokens a chunk of each answer.
-    """  # fmt: skip
+    """Share of its token deadlines that each answer met: does it keep up with its reader?
+
+    The first token is due `due_first_ms` after the start, each later one `due_each_ms` after the one before; time that a
+    token comes early may be used by those after it. A late token misses every deadline that passes while it is awaited,
+    then the count starts again:
+
+        gap <= each + slack    met;  slack becomes slack + each - gap
+        else                   missed 1 + floor((gap - each - slack) / each) deadlines;  slack becomes 0
+
+    Tokens of one chunk come together. After the fluidity-index of Etalon (Agrawal et al. 2024). `first_ms`: wait for the
+    first chunk; `gaps_ms`: between chunks, `of` the answer of each, ascending; `tokens`: mean tokens per chunk.
+    """
     n = len(first_ms)
     more = np.maximum(tokens - 1, 0) * due_each_ms  # a chunk's further tokens are there at once
     late = first_ms - due_first_ms
@@ -162,12 +175,8 @@ def fluidity(
     return index
 
 
-STALL_MS = 1000.0
-STALL_TIMES = 10.0
-
-
 def stalls(gaps_ms: Floats, of: Ints) -> npt.NDArray[np.bool_]:
-    """Which gaps are stalls."""
+    """Which gaps are stalls: above 1 s and above 10 times the median gap of the answer, so that a slow but even one has none."""
     late = gaps_ms > STALL_MS
     if late.any():  # only their answers' medians matter
         suspect = np.zeros(int(of[-1]) + 1, np.bool_)

@@ -1,7 +1,7 @@
 """The run over time: what happened in each second, warm-up and cool-down included.
 
-Rule: counts and exact quantiles a bin of the run clock; a bin is a second, or as many seconds as keep the page small.
-Requests belong to the bin in which they were scheduled; in-flight is counted at the bin's end.
+Counts and exact quantiles per bin of the run clock; a bin is a second, or as many seconds as keep the page small. Requests
+belong to the bin in which they were scheduled; in-flight is counted at the bin's end.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from tailgauge_analysis.stats.quantiles import Floats, Ints, rank
 
 WIDTHS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 MOST_BINS = 600
+HEAT_COLUMNS, HEAT_ROWS = 300, 28
+HEAT_FEWEST = 50  # requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +93,6 @@ def _quantile(at: Ints, values: Floats, p: float, bins: int) -> Floats:
     return np.array([ordered[i] if i >= 0 else np.nan for i in picks])
 
 
-HEAT_COLUMNS, HEAT_ROWS = 300, 28
-HEAT_WIDTHS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
-HEAT_FEWEST = 50  # requests
-
-
 @dataclass(frozen=True, slots=True)
 class Heat:
     """`counts[row, column]`; rows are classes of wait, the shortest first."""
@@ -108,7 +105,10 @@ class Heat:
 
 
 def heat(scheduled_s: Floats, wait_ms: Floats) -> Heat | None:
-    """The cells of requests; None where too few of them waited a time that is known."""
+    """How many answered requests of each stretch of time waited how long; None for too few.
+
+    At most HEAT_COLUMNS x HEAT_ROWS cells: stretches of equal length by scheduled time, waits in logarithmic classes.
+    """
     known = ~np.isnan(wait_ms) & (wait_ms > 0)
     at, wait = scheduled_s[known], wait_ms[known]
     if len(at) < HEAT_FEWEST:
@@ -116,7 +116,7 @@ def heat(scheduled_s: Floats, wait_ms: Floats) -> Heat | None:
     low, high = float(wait.min()), float(wait.max())
     edges = np.geomspace(low, max(high, low * 1.2), HEAT_ROWS + 1)
     length = float(at.max())
-    width = next((w for w in HEAT_WIDTHS_S if length // w < HEAT_COLUMNS), HEAT_WIDTHS_S[-1])
+    width = next((w for w in WIDTHS_S if length // w < HEAT_COLUMNS), WIDTHS_S[-1])
     columns = int(length // width) + 1
     row = np.clip(np.searchsorted(edges, wait, "right") - 1, 0, HEAT_ROWS - 1)
     cell = row * columns + (at // width).astype(np.int64)

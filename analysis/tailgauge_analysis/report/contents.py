@@ -65,7 +65,7 @@ def contents(findings: Findings) -> Json:
         "crossover": alternating_blocks(run["scenario"], findings.of_target),
         "presets": findings.presets,
         "alerts": [asdict(alert) for alert in findings.alerts],
-        "definitions": definitions.plainly(findings.definitions),
+        "definitions": definitions.to_json(findings.definitions),
         "survival_quantiles": [_survival(one, findings.beyond) for one in findings.survival_quantiles],
         "goodput": _finite(asdict(findings.goodput)) if findings.goodput else None,
         "latency": [_latency(row, findings.beyond) for row in findings.latency],

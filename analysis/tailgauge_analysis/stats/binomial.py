@@ -1,7 +1,6 @@
 """Exact binomial arithmetic: how sure a share or a rank can be.
 
-Rule: plain numbers in, plain numbers out; no arrays, no approximation by the normal distribution. Everything rests on
-one function, the regularised incomplete beta function, because both the binomial distribution and the Clopper-Pearson
+No approximation by the normal distribution. Everything rests on one function, the regularised incomplete beta function, because both the binomial distribution and the Clopper-Pearson
 bounds are values of it.
 """
 

@@ -1,11 +1,11 @@
 """Intervals for what is no quantile: the stationary bootstrap.
 
-Rule: rows in order of time in, an interval of a ratio of sums or of a difference of means out. Rows under load depend on
+Of a ratio of sums or a difference of means, from rows in order of time. Rows under load depend on
 their neighbours, so whole stretches are drawn again: each begins anywhere, goes on round the end, and its length is
 geometric with mean `block` (Politis and Romano 1994). A block should be several times as long as the dependence:
 `blocks` takes the square root of n or ten correlation times, whichever is longer.
 
-A sample of few blocks varies less about its own mean than about the truth: the interval's ends are drawn apart, by what
+A sample of few blocks varies less about its own mean than about the parameter: the interval's ends are drawn apart, by what
 blocks of geometric length lose of the variance, 1 - 2 block / n, and by Student's t for n / block blocks. Without it a
 nominal 95% came out as 81 to 94%; with it as 90 to 95% (shares of 300 to 4000 rows, correlated by 0 to 0.97).
 """

@@ -1,6 +1,6 @@
 """Quantiles of what was seen, each with how sure it is.
 
-Rule: arrays of one metric in arrival order in, `Quantile` values out; nothing here knows what the numbers mean.
+From arrays of one metric in arrival order.
 
 - Estimator: `inverted_cdf`, the ceil(n p)-th smallest value: a value that was really observed.
 - Interval: order statistics at ranks from Binomial(n_eff, p), rescaled to n. It assumes no distribution.

@@ -1,6 +1,6 @@
 """The sign-flip test of paired differences, and the interval that comes of inverting it.
 
-Rule: one difference a pair in, mean, p-value and 95% interval out. The order within a pair was drawn by a coin; without
+The order within a pair was drawn by a coin; without
 an effect each difference could as well have had the other sign, whatever its size and whatever drifts slowly. So the
 mean is held against the means under all 2^n patterns of signs (up to 4,096 patterns, else 9,999 drawn ones and the
 pattern that was seen).

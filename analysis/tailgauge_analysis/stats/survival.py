@@ -1,6 +1,6 @@
 """Quantiles of waits of which some were cut short: Kaplan-Meier.
 
-Rule: times and whether each was seen to its end in, quantiles out. A wait that was cut short (its user left, the drain
+A wait that was cut short (its user left, the drain
 ended) says "longer than this" and is used as that: neither dropped nor taken for an end. It must have been cut short for
 a reason that has nothing to do with how long it would have taken.
 

@@ -1,6 +1,6 @@
 """Warm-up: where a series settles, by MSER-5.
 
-Rule: a series in order of time in, how much of its beginning to leave out. MSER-5 (White 1997) takes batches of five
+MSER-5 (White 1997) takes batches of five
 values and cuts where the standard error of the mean of the rest is smallest:
 
     d* = argmin over d <= n/2 of  sum over i > d of (z_i - mean of z after d)^2 / (n - d)^2
@@ -18,7 +18,7 @@ import numpy as np
 from tailgauge_analysis.stats.quantiles import Floats, correlation_time
 
 BATCH = 5
-FEWEST = 10  # batches; below it nothing is said
+FEWEST = 10  # batches; fewer give no answer
 BIAS = 0.05  # of the settled mean
 SURE = 4.0  # standard errors
 DRIFT = 0.2  # of the mean
@@ -70,6 +70,6 @@ def settling(series: Floats) -> Settling | None:
 
 def _drift(series: Floats) -> float:
     means = [float(quarter.mean()) for quarter in np.array_split(series, 4)]
-    one_way = means in (sorted(means), sorted(means, reverse=True))
+    monotonic = means in (sorted(means), sorted(means, reverse=True))
     whole = float(series.mean())
-    return (means[-1] - means[0]) / abs(whole) if one_way and whole else 0.0
+    return (means[-1] - means[0]) / abs(whole) if monotonic and whole else 0.0

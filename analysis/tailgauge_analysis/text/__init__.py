@@ -1,1 +1,1 @@
-"""Numbers, units and foreign text as people read them."""
+"""Numbers, units and untrusted text as people read them."""

@@ -1,7 +1,4 @@
-"""How numbers and foreign text are written for people.
-
-Rule: pure functions to strings; the same ones for the page, Markdown and the terminal, so that all say the same.
-"""
+"""Numbers and untrusted text as strings, the same for the page, Markdown and the terminal."""
 
 from __future__ import annotations
 
@@ -83,6 +80,6 @@ def percentile(p: float) -> str:
 
 
 def markdown_safe(text: object) -> str:
-    """Foreign text as Markdown that means nothing but itself."""
+    """Untrusted text as Markdown without effect."""
     escaped = _ACTIVE.sub(r"\\\1", plain(str(text)))
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,8 +1,4 @@
-"""A quantile for the contents of a report, and in words.
-
-Rule: each number has a word beside it, `value`, or why there is no number; the page, Markdown and the terminal say the
-same.
-"""
+"""A quantile as JSON and as text: each number has a word beside it, `value`, or why there is no number."""
 
 from __future__ import annotations
 
@@ -42,14 +38,14 @@ def _bound(value: float | None, beyond: str, absent: str) -> tuple[float | None,
 
 
 def with_interval(q: Json) -> str:
-    """A quantile of the contents in words: `212 ms (95% interval 207 to 218)`."""
+    """`212 ms (95% interval 207 to 218)`."""
     if q["value_is"] != VALUE:
-        return "falls among requests without answer"
+        return "falls among unanswered requests"
     return f"{ms(q['value_ms'])} ms (95% interval {bound(q, 'low')} to {bound(q, 'high')})"
 
 
 def bound(q: Json, end: str) -> str:
-    """One end of an interval in words; `?` where the sample has no such bound."""
+    """One end of an interval; `?` if the sample has no such bound."""
     word = q[f"{end}_is"]
     return ms(q[f"{end}_ms"]) if word == VALUE else "?" if word == NONE else str(word)
 

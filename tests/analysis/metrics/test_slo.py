@@ -86,11 +86,11 @@ def test_invalid_outranks_a_failed_objective(made):
     assert made(n=1000, lost=1, slo=objective(1.0)).exit_code == Exit.INVALID
 
 
-def test_an_inconclusive_objective_says_how_many_requests_would_do(made):
+def test_an_inconclusive_objective_says_how_many_samples_are_needed(made):
     """One of 420 is beyond the bound: MLPerf's table asks for 662 then."""
     ttft = np.where(np.arange(420) == 300, 900.0, 200.0)
     slo = {"a": {"metric": "ttft_sched", "quantile": 0.99, "max_ms": 500.0}}
     found = made(n=420, warmup_s=0, ttft_ms=ttft, slo=slo).data["slos"][0]
 
     assert found["outcome"] == "inconclusive"
-    assert "(1 beyond it: 662 effective samples would do, here are 420)" in found["why"]
+    assert "(1 beyond it: 662 effective samples needed, 420 measured)" in found["why"]

@@ -16,7 +16,7 @@ from tailgauge.experiments.reading import read
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.stats.binomial import binomial_cdf
-from tailgauge_analysis.stats.shares import portion
+from tailgauge_analysis.stats.proportions import proportion
 
 BOUNDS = Bounds(first_ms=2000, tokens_per_s=20, threshold=0.1, streams=True, legs=8)
 
@@ -25,7 +25,7 @@ def test_a_share_is_tested_exactly():
     seen = np.arange(100) % 20 == 7  # 5 of 100, evenly spread, so that each counts in full
     found = of_share("broken", seen, 0.01, "five")
 
-    assert portion(seen).n_eff == 100
+    assert proportion(seen).n_eff == 100
     assert found.p_value == pytest.approx(1 - binomial_cdf(4, 100, 0.01), rel=1e-9)
     assert (found.gain.value, found.n) == (0.05, 100)
     assert of_share("broken", np.zeros(100, bool), 0.01, "").p_value == 1.0

@@ -12,7 +12,7 @@ from tailgauge.experiments.headroom.limits import CAPACITY, OBJECTIVES, binding,
 from tailgauge.experiments.headroom.rate_result import Level, Rate
 from tailgauge.experiments.headroom.search import Plan, Wanted, ends, wanted
 from tailgauge.experiments.headroom.sustained import asked, sustained
-from tailgauge_analysis.stats.shares import counted
+from tailgauge_analysis.stats.proportions import counted
 
 REFUSED = 0.01
 GAPS = np.random.default_rng(7).exponential(1.0, 40_000)

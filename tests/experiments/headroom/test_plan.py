@@ -10,7 +10,7 @@ from tailgauge.experiments.headroom.plan import make
 from tailgauge.experiments.headroom.rate_result import Level, Rate
 from tailgauge.experiments.steps import Base
 from tailgauge.scenario import model as scenarios
-from tailgauge_analysis.stats.shares import counted
+from tailgauge_analysis.stats.proportions import counted
 
 
 def base(folder, **headroom):

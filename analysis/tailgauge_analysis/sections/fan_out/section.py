@@ -19,8 +19,8 @@ from tailgauge_analysis.sections.fan_out import predictions
 from tailgauge_analysis.sections.fan_out.legs import ALL, Legs, legs
 from tailgauge_analysis.sections.fan_out.siblings import FEWEST, Mask, Siblings, siblings, stretches
 from tailgauge_analysis.stats.bootstrap import ratio
+from tailgauge_analysis.stats.proportions import Proportion, Ratio, counted, quantile_ratio
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Quantile, effective_n, quantiles, rank
-from tailgauge_analysis.stats.shares import Portion, Ratio, counted, quantile_ratio
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
 from tailgauge_analysis.text.json_values import Json, table
 from tailgauge_analysis.text.quantile import VALUE, plain_values, quantile
@@ -50,8 +50,8 @@ class Critical:
 
     n: int
     even: float
-    positions: tuple[Portion, ...]
-    kinds: tuple[Portion, ...]
+    positions: tuple[Proportion, ...]
+    kinds: tuple[Proportion, ...]
     kinds_even: tuple[float, ...]
 
 
@@ -63,7 +63,7 @@ class Partial:
     failed: int
     closed: int
     never_sent: int
-    failed_share: Portion
+    failed_share: Proportion
     requests_with_failed: int
     ok_with_failed: int
     failed_with_answers: int

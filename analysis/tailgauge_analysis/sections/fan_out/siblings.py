@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tailgauge_analysis.stats.bootstrap import ratio
+from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import Floats, Ints
-from tailgauge_analysis.stats.shares import Portion, portion
 
 Mask = npt.NDArray[np.bool_]
 
@@ -37,7 +37,7 @@ class Siblings:
 
     slow_share: float
     slow_legs: int
-    any: Portion
+    any: Proportion
     any_naive: float
     any_conditional: float
     any_beta_binomial: float
@@ -60,7 +60,7 @@ def siblings(slow: Mask) -> Siblings | None:
     if legs < 2 or total < FEWEST or p >= 1:
         return None
     rho, low, high = correlation(slow)
-    seen = portion(slow.sum(axis=1) > 0)
+    seen = proportion(slow.sum(axis=1) > 0)
     by_leg = slow.mean(axis=0)
     stretch = stretches(n)
     pairs, expected, p_value, reps = permuted(slow, stretch)

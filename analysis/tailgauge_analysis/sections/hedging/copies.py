@@ -26,8 +26,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from tailgauge.rows import schema
+from tailgauge_analysis.stats.proportions import counted, proportion
 from tailgauge_analysis.stats.quantiles import Floats, rank
-from tailgauge_analysis.stats.shares import counted, portion
 from tailgauge_analysis.stats.survival import Z, curve
 
 Mask = npt.NDArray[np.bool_]
@@ -147,7 +147,7 @@ def _at_once(found: Copies, control: pd.DataFrame | None) -> Slowness:
     slow = float((times > u).mean())
     at = found.winners()["first_content_at_ns"].to_numpy(np.float64)
     waited = (at - found.first["sent_at_ns"].to_numpy(np.float64)[found.decided]) / 1e6
-    both_slow = portion(waited[~np.isnan(waited)] > u)
+    both_slow = proportion(waited[~np.isnan(waited)] > u)
     if both_slow.value is None or not slow:
         return Slowness(copies=len(found.copy), why=NOTHING)
     ends = [

@@ -30,8 +30,15 @@ from tailgauge_analysis.sections.hedging.copies import (
     slowness,
 )
 from tailgauge_analysis.sections.hedging.pairs import interval, waits
+from tailgauge_analysis.stats.proportions import (
+    Difference,
+    Proportion,
+    Ratio,
+    difference,
+    proportion,
+    quantile_ratio,
+)
 from tailgauge_analysis.stats.quantiles import Floats, Quantile, quantiles
-from tailgauge_analysis.stats.shares import Difference, Portion, Ratio, difference, portion, quantile_ratio
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
 from tailgauge_analysis.text.json_values import Json, table
 from tailgauge_analysis.text.quantile import VALUE, cell, plain_values
@@ -75,9 +82,9 @@ class Cost:
 class Limited:
     """Attempts that got a 429 (rate_limited) or a 529 or 503 (overloaded)."""
 
-    of_all: Portion
-    of_first: Portion
-    of_copies: Portion
+    of_all: Proportion
+    of_first: Proportion
+    of_copies: Proportion
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +110,8 @@ class Variant:
     latency: tuple[latency.Row, ...]
     limited: Limited
     legs: int
-    hedged: Portion
-    won: Portion
+    hedged: Proportion
+    won: Proportion
     no_winner: int
     held: dict[str, int]
     budget_exhausted: int
@@ -178,7 +185,9 @@ class _Table:
     def limited(self) -> Limited:
         """Attempts that were refused."""
         refused = self.attempts["ended"].isin((schema.RATE_LIMITED, schema.OVERLOADED)).to_numpy(np.bool_)
-        return Limited(portion(refused), portion(refused[~self.is_copy]), portion(refused[self.is_copy]))
+        return Limited(
+            proportion(refused), proportion(refused[~self.is_copy]), proportion(refused[self.is_copy])
+        )
 
 
 def _variant(one: _Table, control: _Table | None, server_log: pd.DataFrame, prices: Tariff) -> Variant:
@@ -195,8 +204,8 @@ def _variant(one: _Table, control: _Table | None, server_log: pd.DataFrame, pric
         latency=one.latency,
         limited=one.limited(),
         legs=len(legs),
-        hedged=portion(hedged),
-        won=portion(found.copy_won),
+        hedged=proportion(hedged),
+        won=proportion(found.copy_won),
         no_winner=int((~found.decided).sum()),
         held={str(name): int(n) for name, n in held.items()},
         budget_exhausted=int(held.get("budget", 0)),
@@ -349,11 +358,11 @@ def latency_rows(found: list[Json]) -> list[tuple[str, str, list[Json]]]:
 def facts(one: Json) -> list[tuple[str, str]]:
     """The results of a variant, as name and text."""
     if one["is_control"]:
-        return [("429 and 529", _portion(one["limited"]["of_all"]))]
+        return [("429 and 529", _proportion(one["limited"]["of_all"]))]
     rows = [
         ("Policy", one["policy"]),
-        ("Hedge rate", f"{_portion(one['hedged'])} calls"),
-        ("Won by the hedge", _portion(one["won"])),
+        ("Hedge rate", f"{_proportion(one['hedged'])} calls"),
+        ("Won by the hedge", _proportion(one["won"])),
     ]
     if one["no_winner"]:
         rows.append(("No winner", plural(one["no_winner"], "hedged leg")))
@@ -379,7 +388,7 @@ def facts(one: Json) -> list[tuple[str, str]]:
     return rows
 
 
-def _portion(one: Json) -> str:
+def _proportion(one: Json) -> str:
     if one["value"] is None:
         return "none sent"
     return f"{share(one['value'])} (95% CI {share(one['low'])} – {share(one['high'])}), {count(one['k'])} of {count(one['n'])}"
@@ -440,9 +449,9 @@ def _limited(limited: Json, versus: Json | None) -> list[tuple[str, str]]:
         return [("429 and 529", f"none in {plural(limited['of_all']['n'], 'attempt')}"), *rows]
     return [
         *rows,
-        ("429 and 529", f"{_portion(limited['of_all'])} attempts"),
-        ("429 and 529 of first calls", _portion(limited["of_first"])),
-        ("429 and 529 of hedges", _portion(limited["of_copies"])),
+        ("429 and 529", f"{_proportion(limited['of_all'])} attempts"),
+        ("429 and 529 of first calls", _proportion(limited["of_first"])),
+        ("429 and 529 of hedges", _proportion(limited["of_copies"])),
     ]
 
 

@@ -20,8 +20,8 @@ import pandas as pd
 from tailgauge.rows import schema
 from tailgauge_analysis.sections.rate_limits.limit_kinds import refused
 from tailgauge_analysis.stats import bootstrap
+from tailgauge_analysis.stats.proportions import proportion
 from tailgauge_analysis.stats.quantiles import Floats, Ints, rank
-from tailgauge_analysis.stats.shares import portion
 from tailgauge_analysis.text.json_values import Json, table
 
 EDGES_S = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # of the histogram of early margins
@@ -88,10 +88,10 @@ def retry_after(attempts: pd.DataFrame) -> RetryAfter:
     named_s = attempts.loc[refused(attempts), "retry_after_s"]
     asked = np.sort(named_s.dropna().to_numpy(np.float64))
     n, k = len(named_s), len(asked)
-    named = portion(named_s.notna().to_numpy(np.bool_))
+    named = proportion(named_s.notna().to_numpy(np.bool_))
     early = early_s(attempts)
     wrong = np.sort(early[early > 0])
-    violated = portion(early > 0)
+    violated = proportion(early > 0)
     counts = np.histogram(wrong, [*EDGES_S, np.inf])[0] if len(wrong) else np.zeros(len(EDGES_S), np.int64)
     return RetryAfter(
         n, k, named.value, named.low, named.high,
@@ -141,7 +141,7 @@ def amplification(attempts: pd.DataFrame, scenario: Json) -> tuple[Amplification
         )
         tried, called = (by_request[key].to_numpy(np.float64) for key in ("size", "sum"))
         low, high = bootstrap.ratio(tried, called)
-        failed = portion(rows["ended"].isin(FAILED).to_numpy(np.bool_))
+        failed = proportion(rows["ended"].isin(FAILED).to_numpy(np.bool_))
         f, f_low, f_high = failed.value or 0.0, failed.low or 0.0, failed.high or 0.0
         most = _most_retries(scenario, str(name))
         why = None if most is not None else "the scenario sets no retry policy for it"

@@ -15,8 +15,8 @@ from tailgauge.rows import schema
 from tailgauge_analysis.metrics.timeline import width
 from tailgauge_analysis.sections.rate_limits.limit_kinds import ALL, refused
 from tailgauge_analysis.stats.binomial import clopper_pearson
+from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import Floats, Ints
-from tailgauge_analysis.stats.shares import Portion, portion
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Shares:
     requests: int
     requests_refused: int
     requests_ended_refused: int
-    overloaded: Portion  # 529 or 503: refusals too, but by no limit of the client's
+    overloaded: Proportion  # 529 or 503: refusals too, but by no limit of the client's
     by_kind: tuple[RateLimitKind, ...]
 
 
@@ -76,14 +76,14 @@ def shares(requests: pd.DataFrame, attempts: pd.DataFrame, kinds: pd.DataFrame) 
     steady = attempts[(attempts["stage"] == schema.STEADY) & attempts["sent_at_ns"].notna()]
     is_429 = refused(steady)
     n, k = len(steady), int(is_429.sum())
-    whole = portion(is_429)
+    whole = proportion(is_429)
     wanted = requests[requests["stage"] == schema.STEADY]
     met = steady["request_id"][is_429].nunique()
     ended = int((wanted["ended"] == schema.RATE_LIMITED).sum())
     rows = kinds.loc[steady.index[is_429]].join(steady["sent_at_ns"])
     by_kind = []
     for kind, group in rows.groupby("kind", sort=False):
-        one = portion(steady.index.isin(group.index))
+        one = proportion(steady.index.isin(group.index))
         hows = tuple(sorted({how for how in group["how"] if how}))
         first = float(group["sent_at_ns"].min()) / 1e9
         by_kind.append(
@@ -92,7 +92,7 @@ def shares(requests: pd.DataFrame, attempts: pd.DataFrame, kinds: pd.DataFrame) 
             )
         )
     by_kind.sort(key=lambda one: -one.attempts)
-    full = portion((steady["ended"] == schema.OVERLOADED).to_numpy(np.bool_))
+    full = proportion((steady["ended"] == schema.OVERLOADED).to_numpy(np.bool_))
     return Shares(
         n, k, whole.value, whole.low, whole.high, whole.n_eff, len(wanted), int(met), ended, full, tuple(by_kind)
     )  # fmt: skip

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from tailgauge_analysis.stats.binomial import beta_cdf
 from tailgauge_analysis.stats.bootstrap import SEED, blocks, draw, ratio
+from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import Floats
-from tailgauge_analysis.stats.shares import Portion, portion
 
 FEWEST = 10  # values of a sample, to tell anything of it
 REPS = 300
@@ -90,9 +90,9 @@ def of_share(name: str, seen: Mask, borne: float, evidence: str, gain: Gain | No
     """Whether more than `borne` of what was counted is `seen`."""
     if len(seen) < FEWEST:
         return untold(name, f"only {len(seen)} were seen, {FEWEST} are needed", len(seen))
-    found = portion(seen)
+    found = proportion(seen)
     p_value = 1.0 if found.k == 0 else beta_cdf(borne, *_beta(found.k, found.n, found.n_eff))
-    given = of_portion(found) if gain is None else gain
+    given = of_proportion(found) if gain is None else gain
     return Check(name, found.n, p_value, evidence, given, _least(found.n, borne))
 
 
@@ -101,7 +101,7 @@ def of_medians(name: str, n: int, found: Medians, evidence: str) -> Check:
     return Check(name, n, found.p_value, evidence, faster(found), detects=found.detects)
 
 
-def of_portion(found: Portion) -> Gain:
+def of_proportion(found: Proportion) -> Gain:
     """All of what was counted could be left out."""
     return Gain(found.value or 0.0, found.low or 0.0, found.high or 0.0)
 

@@ -9,14 +9,22 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from tailgauge.experiments.checkup.check import Check, Gain, medians, of_medians, of_portion, of_share, untold
+from tailgauge.experiments.checkup.check import (
+    Check,
+    Gain,
+    medians,
+    of_medians,
+    of_proportion,
+    of_share,
+    untold,
+)
 from tailgauge.experiments.checkup.light import REFUSED
 from tailgauge.experiments.checkup.probe_result import Measured, Seen, failed, times
 from tailgauge.experiments.reading import Reading
 from tailgauge.rows import schema
 from tailgauge_analysis.sections.rate_limits.retries import early_s
+from tailgauge_analysis.stats.proportions import counted
 from tailgauge_analysis.stats.quantiles import Floats
-from tailgauge_analysis.stats.shares import counted
 from tailgauge_analysis.text.formatting import share
 
 BURST_FROM, BURST_TO = 0.4, 0.7  # of the run
@@ -86,7 +94,7 @@ def _early_retries(attempts: pd.DataFrame) -> Check:
 
 
 def _of_all(k: int, n: int) -> Gain:
-    return of_portion(counted(k, n))
+    return of_proportion(counted(k, n))
 
 
 def _tries(attempts: pd.DataFrame) -> list[Measured]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from tailgauge.experiments.answer import FAIL, OPEN, PASS
 from tailgauge.experiments.headroom.rate_result import Level, Rate
-from tailgauge_analysis.stats.shares import Portion, counted
+from tailgauge_analysis.stats.proportions import Proportion, counted
 
 DRAINED = 0.5  # of those that waited at the beginning
 
@@ -39,8 +39,8 @@ class Judged:
     rate_per_s: float
     emptied: bool
     levels: tuple[Level, ...]
-    refused: Portion
-    good: Portion | None
+    refused: Proportion
+    good: Proportion | None
     outcome: str
     alone: str
     leans: str
@@ -76,7 +76,7 @@ def _judged(levels: Sequence[Level], asked: Asked, known: Rate | None, *, by_cap
     return Judged(first.rate_per_s, first.emptied, tuple(levels), refused, good, outcome, alone, leans)
 
 
-def _alone(refused: Portion, good: Portion | None, asked: Asked, *, growing: bool) -> str:
+def _alone(refused: Proportion, good: Proportion | None, asked: Asked, *, growing: bool) -> str:
     low, high = refused.low or 0.0, 1.0 if refused.high is None else refused.high
     if growing or low > asked.refused or (good is not None and (good.high or 0.0) < asked.good):
         return FAIL
@@ -98,5 +98,5 @@ def _still(levels: Sequence[Level]) -> bool:
     return begun > 0 and ended >= DRAINED * begun
 
 
-def _pooled(several: Sequence[Portion]) -> Portion:
+def _pooled(several: Sequence[Proportion]) -> Proportion:
     return counted(*(sum(getattr(one, name) for one in several) for name in ("k", "n", "n_eff")))

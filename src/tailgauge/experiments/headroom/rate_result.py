@@ -22,8 +22,8 @@ from tailgauge_analysis.metrics import slo
 from tailgauge_analysis.sections.rate_limits.buckets import Bucket, known_buckets, offered_load
 from tailgauge_analysis.sections.rate_limits.costs import Costs, countings
 from tailgauge_analysis.sections.rate_limits.limit_kinds import kinds, refused
+from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import Floats
-from tailgauge_analysis.stats.shares import Portion, portion
 
 TENTHS = 10
 STUDENT = 2.262  # 97.5% of t with 9 degrees of freedom
@@ -51,10 +51,10 @@ class Level:
     verdict: str
     seconds: float
     requests: int
-    refused: Portion
+    refused: Proportion
     overloaded: int
     kinds: Mapping[str, int]  # 429s
-    good: Portion | None  # within every objective; None where there is none
+    good: Proportion | None  # within every objective; None where there is none
     served: Rate
     waiting: tuple[float, float]  # requests in flight at the beginning and at the end
     growing: bool
@@ -76,9 +76,9 @@ def level(name: str, rate_per_s: float, reading: Reading, *, emptied: bool, toda
     arrived = len(stage.requests)
     return Level(
         name=name, rate_per_s=rate_per_s, emptied=emptied, verdict=reading.verdict, seconds=stage.seconds, requests=arrived,
-        refused=portion(refused(sent) | over), overloaded=int(over.sum()),
+        refused=proportion(refused(sent) | over), overloaded=int(over.sum()),
         kinds={str(kind): int(n) for kind, n in kinds(sent)["kind"].value_counts().items()},
-        good=None if good is None else Portion(good.good, good.offered, good.n_eff, good.share, good.low, good.high),
+        good=None if good is None else Proportion(good.good, good.offered, good.n_eff, good.share, good.low, good.high),
         served=_served(reading, edges), waiting=(float(waiting[0]), float(waiting[-1])),
         growing=waiting[-1] - waiting[0] > LEFT * arrived > 0 and _rises(waiting),
         buckets=tuple(first), calls=calls(sent), offered=_traces(frames) if today else {},

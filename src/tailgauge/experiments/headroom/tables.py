@@ -15,7 +15,7 @@ from tailgauge.experiments.headroom.limits import CAPACITY, OBJECTIVES
 from tailgauge.experiments.headroom.rate_result import Rate
 from tailgauge_analysis.sections.rate_limits.growth import MOST_FACTOR, Growth
 from tailgauge_analysis.sections.rate_limits.section import kind_name
-from tailgauge_analysis.stats.shares import Portion
+from tailgauge_analysis.stats.proportions import Proportion
 from tailgauge_analysis.text.formatting import figures, share
 
 LEVELS = (
@@ -71,8 +71,8 @@ def _level(one: Judged, today: float) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _ends(portion: Portion) -> str:
-    return f"{share(portion.low)} – {share(portion.high)}"
+def _ends(proportion: Proportion) -> str:
+    return f"{share(proportion.low)} – {share(proportion.high)}"
 
 
 def limits(found: Sequence[Bound], growths: Sequence[Grown], today: float) -> Table:

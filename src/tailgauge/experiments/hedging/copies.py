@@ -17,7 +17,7 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.sections.cache.cost import tariff
 from tailgauge_analysis.sections.hedging import waste
 from tailgauge_analysis.sections.hedging.copies import KEYS, Copies, copies, slowness
-from tailgauge_analysis.stats.shares import portion
+from tailgauge_analysis.stats.proportions import proportion
 from tailgauge_analysis.text.json_values import Json
 
 
@@ -51,7 +51,7 @@ def copied(frames: Frames, steady: Steady, off: str, on: str) -> Copied:
     log, slow = waste.waste(found, frames.server_log).server_log, slowness(found, firsts, None)
     cost, unit, why = _cost(found, frames.run, len(stage.requests))
     return Copied(
-        hedged=len(found.copy) / len(firsts), won=portion(found.copy_won).value, cost=cost, unit=unit, why=why,
+        hedged=len(found.copy) / len(firsts), won=proportion(found.copy_won).value, cost=cost, unit=unit, why=why,
         cancelled=log.cancel_effectiveness if log else None,
         correlation=(slow.correlation, slow.correlation_low), refused=refused,
     )  # fmt: skip
@@ -59,7 +59,7 @@ def copied(frames: Frames, steady: Steady, off: str, on: str) -> Copied:
 
 def _refused(rows: pd.DataFrame) -> float | None:
     """Share of the calls that got a 429, a 529 or a 503."""
-    return portion(rows["ended"].isin((schema.RATE_LIMITED, schema.OVERLOADED)).to_numpy(np.bool_)).value
+    return proportion(rows["ended"].isin((schema.RATE_LIMITED, schema.OVERLOADED)).to_numpy(np.bool_)).value
 
 
 def _cost(found: Copies, run: Json, requests: int) -> tuple[tuple[float, float] | None, str, str]:

@@ -7,8 +7,8 @@ import pytest
 from tailgauge_analysis.sections.hedging.copies import OF_COPY, Copies, slowness
 from tailgauge_analysis.sections.hedging.pairs import Waits, interval
 from tailgauge_analysis.stats.binomial import clopper_pearson
+from tailgauge_analysis.stats.proportions import counted, difference, quantile_ratio
 from tailgauge_analysis.stats.quantiles import quantiles
-from tailgauge_analysis.stats.shares import counted, difference, quantile_ratio
 
 RATIO = 0.8
 

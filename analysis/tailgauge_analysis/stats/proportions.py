@@ -1,7 +1,8 @@
-"""A share of what was counted, with its exact interval on effective n.
+"""A proportion of what was counted, with its exact interval on effective n; ratios of quantiles.
 
-Rule: indicators in order of time in; what comes together counts as less than it seems (quantiles.effective_n). A share of
-nothing has no value and no interval.
+Indicators come in order of time; dependent ones count less (quantiles.effective_n). A share of nothing has no value. Ratios
+of two quantiles have an interval from the two intervals by the method of variance estimates recovery on logarithms (Zou
+and Donner 2008); there is no ratio where a quantile has no value, falls among failures or has too few samples.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile, effective_n
 
 
 @dataclass(frozen=True, slots=True)
-class Portion:
-    """`k` of `n`, with the 95% interval of the share."""
+class Proportion:
+    """`k` of `n`, with the 95% interval."""
 
     k: int
     n: int
@@ -37,7 +38,7 @@ class Difference:
     high: float | None
 
 
-def difference(a: Portion, b: Portion) -> Difference:
+def difference(a: Proportion, b: Proportion) -> Difference:
     """a - b of shares that have nothing to do with each other: their intervals recover the variances (Newcombe 1998)."""
     if (
         a.value is None
@@ -56,22 +57,22 @@ def difference(a: Portion, b: Portion) -> Difference:
     return Difference(value, max(-1.0, value - below), min(1.0, value + above))
 
 
-def portion(seen: npt.NDArray[np.bool_]) -> Portion:
+def proportion(seen: npt.NDArray[np.bool_]) -> Proportion:
     """The share of True."""
     n, k = len(seen), int(seen.sum())
     return _of(k, n, effective_n(seen) if n else 0)
 
 
-def counted(k: int, n: int, n_eff: int | None = None) -> Portion:
+def counted(k: int, n: int, n_eff: int | None = None) -> Proportion:
     """The share k / n of what is independent, or of what says as much as `n_eff` that are."""
     return _of(k, n, n if n_eff is None else n_eff)
 
 
-def _of(k: int, n: int, n_eff: int) -> Portion:
+def _of(k: int, n: int, n_eff: int) -> Proportion:
     if not n:
-        return Portion(0, 0, 0, None, None, None)
+        return Proportion(0, 0, 0, None, None, None)
     low, high = clopper_pearson(k * n_eff / n, n_eff)
-    return Portion(k, n, n_eff, k / n, low, high)
+    return Proportion(k, n, n_eff, k / n, low, high)
 
 
 @dataclass(frozen=True, slots=True)
