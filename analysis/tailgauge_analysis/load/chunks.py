@@ -1,14 +1,8 @@
-"""Chunks: aggregated while they are read, because a run may have a hundred million.
+"""Chunks: folded while they are read, because a run may have a hundred million.
 
-<<<<<<< HEAD
 Of a chunk only its arrival is kept, 8 bytes; everything else is summed by run. A run is a stretch of
 rows of one attempt whose numbers follow each other, as workers write them. Parts are read a row group at a time; what a
 part gave before it turned out to be damaged is taken back.
-=======
-Only the arrival of a chunk is kept, 8 bytes; everything else is summed by run: rows of one attempt with consecutive
-numbers, as workers write them. Parts are read one row group at a time; the rows of a part that turns out to be damaged are
-removed again.
->>>>>>> aba3af7 (Loading and text formatting in plain words)
 """
 
 from __future__ import annotations
@@ -117,11 +111,7 @@ class Chunks:
         return out
 
 
-<<<<<<< HEAD
 def complete(rows: pa.Table) -> pa.Table:
-=======
-def expanded(rows: pa.Table) -> pa.Table:
->>>>>>> aba3af7 (Loading and text formatting in plain words)
     """A row group with its times in every row. Raises ValueError if the first row lacks them."""
     if rows.num_rows:
         for name in ("arrived_at_ns", "lag_ns"):
@@ -131,11 +121,7 @@ def expanded(rows: pa.Table) -> pa.Table:
 
 
 class Fold:
-<<<<<<< HEAD
     """The chunks read until now. `mark` and `back_to` take back those of a damaged part."""
-=======
-    """The aggregate so far. `mark` and `back_to` remove the rows of a damaged part."""
->>>>>>> aba3af7 (Loading and text formatting in plain words)
 
     def __init__(self, most: int) -> None:
         self._arrived = np.empty(most, np.int64)
@@ -299,16 +285,8 @@ def key(number: Ints, leg: Ints, attempt: Ints) -> Ints:
 
 
 def _other_kinds(runs: Runs) -> pd.DataFrame:
-<<<<<<< HEAD
     tables = []
     for kind, counts in ((1, runs.thinking), (2, runs.tool_json)):
         some = np.flatnonzero(counts)
         tables.append(pd.DataFrame({"request_id": runs.request_id[some], "kind": kind, "n": counts[some]}))
     return pd.concat(tables, ignore_index=True)
-=======
-    frames = []
-    for kind, counts in ((1, runs.thinking), (2, runs.tool_json)):
-        some = np.flatnonzero(counts)
-        frames.append(pd.DataFrame({"request_id": runs.request_id[some], "kind": kind, "n": counts[some]}))
-    return pd.concat(frames, ignore_index=True)
->>>>>>> aba3af7 (Loading and text formatting in plain words)

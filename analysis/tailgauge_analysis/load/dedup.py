@@ -1,16 +1,8 @@
-<<<<<<< HEAD
 """Rows that lie in two of several folders count once.
 
 A worker's rows may lie in its folder and, transferred, in the master's. Parts of one name count once (parquet.py); parts
 of other names are compared row by row. A worker's row is dropped if an earlier folder has it; rows repeated within a folder,
 or written by two workers, are left for the checks to find.
-=======
-"""Rows that are in several folders, and count once.
-
-A worker's rows may be in its folder and, delivered, in the master's. Parts of one name count once (parquet.py); under
-different names the rows decide. A worker's row is dropped if an earlier folder has it; duplicates within a folder, or from
-two workers, remain for the checks.
->>>>>>> aba3af7 (Loading and text formatting in plain words)
 """
 
 from __future__ import annotations

@@ -1,15 +1,9 @@
 """Loading: run folders in, pandas frames on the run's clock out.
 
-<<<<<<< HEAD
 Every time in a frame is nanoseconds since the run's start on its master's clock, whichever worker stamped it:
 run clock = worker clock + the worker's offset - start_at_ns. Nullable whole numbers become float64 with NaN, exact
 because the run clock stays below 2^53 ns (104 days). Bad data becomes a `Problem`; RunDataError is raised only where
 there is no run to speak of.
-=======
-Every time in a frame is nanoseconds since the run's start on the master's clock:
-run clock = worker clock + the worker's offset - start_at_ns. Nullable integers become float64 with NaN, exact because the
-run clock stays below 2^53 ns (104 days). Bad data becomes a `Problem`; RunDataError is raised only if there is no run.
->>>>>>> aba3af7 (Loading and text formatting in plain words)
 """
 
 from __future__ import annotations
@@ -164,11 +158,7 @@ def _chunks(
     earlier = dedup.Pieces(fold)
     for part in listed:
         mark, held = fold.mark(), 0
-<<<<<<< HEAD
         for whole in parquet.pieces(part, chunks.WANTED, problems, chunks.complete):
-=======
-        for whole in parquet.pieces(part, chunks.WANTED, problems, chunks.expanded):
->>>>>>> aba3af7 (Loading and text formatting in plain words)
             if whole is None:
                 fold.back_to(mark)
                 break

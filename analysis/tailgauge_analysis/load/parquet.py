@@ -1,19 +1,14 @@
 """Parquet parts of a run folder: which count, and how one is read.
 
-<<<<<<< HEAD
 This module knows file names, footers and column types, not what the columns mean. A part that cannot be read is a problem
 and left out; only a newer schema version is raised.
-=======
-It knows file names, footers and column types, not the meaning of columns. A part that cannot be read is reported as a
-problem and left out; only a newer schema version is raised.
->>>>>>> aba3af7 (Loading and text formatting in plain words)
 
-Columns that a part of an older schema lacks are filled with the row class's default (null, or the value that always held
-before the column existed), or computed from the columns it had instead. In a part of the current schema a missing column
-is damage.
+A part of an older schema lacks the columns that came later: they are filled with the row class's own default (null, or
+what was always so before the column came), or made from those that it had instead. In a part of today's schema a missing
+column is damage.
 
-A compacted file's footer (`tailgauge.replaces`) lists the parts that it contains: if a crash left them behind, they are not
-read again. A part name counts once, in the first of several folders that has it.
+A compacted file names in its footer (`tailgauge.replaces`) the parts that it contains: if a crash left them behind,
+they are not read a second time. A part name counts once, in whichever of several folders it is found first.
 """
 
 from __future__ import annotations
@@ -145,19 +140,11 @@ def pieces(
     part: Part,
     wanted: Sequence[str],
     problems: list[Problem],
-<<<<<<< HEAD
     complete: Callable[[pa.Table], pa.Table] | None = None,
 ) -> Iterator[pa.Table | None]:
     """The same, one row group at a time; None, with a problem, if the groups before it must not count either.
 
     `complete` fills in a row group; ValueError if it cannot.
-=======
-    convert: Callable[[pa.Table], pa.Table] | None = None,
-) -> Iterator[pa.Table | None]:
-    """The same, one row group at a time; None, with a problem, if the earlier ones must not count either.
-
-    `convert` is applied to each row group; it raises ValueError for a damaged one.
->>>>>>> aba3af7 (Loading and text formatting in plain words)
     """
     kinds = {column.name: _TYPES[column.kind] for column in columns(part.table)}
     never_empty = [c.name for c in columns(part.table) if not c.nullable and c.name in wanted]
@@ -192,11 +179,7 @@ def pieces(
                 hollow = [name for name in never_empty if whole[name].null_count]
                 if hollow:
                     raise pa.ArrowInvalid(f"column {hollow[0]} has empty values")
-<<<<<<< HEAD
                 yield complete(whole) if complete else whole
-=======
-                yield convert(whole) if convert else whole
->>>>>>> aba3af7 (Loading and text formatting in plain words)
     except (OSError, ValueError, pa.ArrowException) as error:
         problems.append(
             _left_out(part.table, part.path, f"cannot be read and is left out: {_first_line(error)}")
@@ -205,7 +188,7 @@ def pieces(
 
 
 def _defaults(table: str) -> dict[str, Any]:
-    """Columns that a row may lack, and their defaults."""
+    """Columns that a row may go without, and what stands in their place."""
     return {field.name: field.default for field in fields(TABLES[table]) if field.default is not MISSING}
 
 
@@ -225,7 +208,7 @@ def empty(table: str, wanted: Sequence[str]) -> pa.Table:
 
 
 def _left_out(table: str, path: Path, why: str) -> Problem:
-    """No statistic depends on the server log, so it may be missing."""
+    """No statistic rests on the endpoint's log, so that one may be missing."""
     return Problem(NOTE if table == "target" else DAMAGED, f"{table}/{path.name} {why}")
 
 

@@ -1,11 +1,6 @@
-"""Problems with the data, as values.
+"""What was wrong with the data, as values.
 
-<<<<<<< HEAD
 A problem is found while reading, a sentence that names the file, and never raised; the checks decide what it means.
-=======
-A problem is found while reading, described in one sentence that names the file, and never raised; the verdict decides what
-it means for the numbers.
->>>>>>> aba3af7 (Loading and text formatting in plain words)
 """
 
 from __future__ import annotations

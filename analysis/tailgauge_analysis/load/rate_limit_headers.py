@@ -1,14 +1,8 @@
-"""Rate-limit headers as numbers: limit, remaining, and time of the full refill.
+"""Rate-limit headers as numbers: how many are allowed, how many are left, and when all are back.
 
-<<<<<<< HEAD
 JSON text becomes columns while a part is loaded: the text is many times as long as its numbers.
 Anthropic's and OpenAI's names are known; a header that cannot be read is as good as absent. Of token limits `remaining`
 may be rounded to the nearest 1,000, which shows in the numbers; no assumption is made on who rounds.
-=======
-JSON text of the rows in, columns out, while a part is loaded: the text is many times as long as its numbers. Anthropic's
-and OpenAI's names are known; an unreadable header counts as absent. `remaining` of token limits may be rounded to the
-nearest 1,000, which is detected from the values.
->>>>>>> aba3af7 (Loading and text formatting in plain words)
 
 Sources: Anthropic's rate-limit page (2026-08): `anthropic-ratelimit-<kind>-<field>`, `reset` an RFC 3339 instant of the
 full refill, rounded up to whole seconds. OpenAI's rate-limit guide: `x-ratelimit-<field>-<kind>`, `reset` a duration as Go
@@ -65,28 +59,17 @@ def lean(attempts: pa.Table) -> pa.Table:
     at = np.flatnonzero(np.asarray(pc.is_valid(texts)))
     if not len(at):
         return rest
-<<<<<<< HEAD
     headers = _parsed(texts.take(pa.array(at)))
-=======
-    parsed = _parsed(texts.take(pa.array(at)))
->>>>>>> aba3af7 (Loading and text formatting in plain words)
     for kind in KINDS:
         for field in FIELDS:
             values = np.full(len(at), np.nan)
             for name, what in _NAMES.items():
                 if (
                     what == (kind, field)
-<<<<<<< HEAD
                     and name in headers.column_names
                     and headers[name].null_count < len(at)
                 ):
                     found = _each(headers[name], field)
-=======
-                    and name in parsed.column_names
-                    and parsed[name].null_count < len(at)
-                ):
-                    found = _each(parsed[name], field)
->>>>>>> aba3af7 (Loading and text formatting in plain words)
                     values = np.where(np.isnan(values), found, values)
             if not np.isnan(values).all():
                 whole = np.full(attempts.num_rows, np.nan)
@@ -96,7 +79,7 @@ def lean(attempts: pa.Table) -> pa.Table:
 
 
 def _parsed(texts: pa.ChunkedArray) -> pa.Table:
-    """One row per text. All are parsed at once; if that fails, each separately."""
+    """One row a text. Arrow reads them all at once; where it stumbles each is tried alone."""
     lines = texts.cast(pa.string()).to_pylist()
     options = pyarrow.json.ParseOptions(explicit_schema=_SCHEMA, unexpected_field_behavior="ignore")
     try:
@@ -110,21 +93,14 @@ def _parsed(texts: pa.ChunkedArray) -> pa.Table:
 
 def _one(line: str) -> dict[str, str]:
     try:
-<<<<<<< HEAD
         headers = json.loads(line)
     except ValueError:
         return {}
     return {k: str(v) for k, v in headers.items() if k in _NAMES} if isinstance(headers, dict) else {}
-=======
-        tree = json.loads(line)
-    except ValueError:
-        return {}
-    return {k: str(v) for k, v in tree.items() if k in _NAMES} if isinstance(tree, dict) else {}
->>>>>>> aba3af7 (Loading and text formatting in plain words)
 
 
 def _each(texts: pa.ChunkedArray, field: str) -> Floats:
-    """Numbers of many texts, with few distinct values."""
+    """Numbers of many texts, of which few are different."""
     coded = texts.combine_chunks().dictionary_encode()
     numbers = np.append(_numbers(coded.dictionary.to_pandas(), field), np.nan)
     found: Floats = numbers[np.asarray(pc.fill_null(coded.indices, len(numbers) - 1))]
@@ -154,10 +130,6 @@ def durations_s(texts: pd.Series[str]) -> Floats:
 
 
 def rounding(kind: str, remaining: Floats) -> float:
-<<<<<<< HEAD
     """How far `remaining` may be off: half a thousand where every one is a whole thousand of tokens."""
-=======
-    """Largest error of `remaining`: 500 if every value is a multiple of 1,000 tokens."""
->>>>>>> aba3af7 (Loading and text formatting in plain words)
     known = remaining[~np.isnan(remaining)]
     return ROUNDING / 2 if kind != REQUESTS and len(known) and not (known % ROUNDING).any() else 0.0

@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """Numbers and untrusted text as strings, the same for the page, Markdown and the terminal."""
-=======
-"""How numbers and untrusted text are written for people: the same for the page, Markdown and the terminal."""
->>>>>>> aba3af7 (Loading and text formatting in plain words)
 
 from __future__ import annotations
 
@@ -84,10 +80,6 @@ def percentile(p: float) -> str:
 
 
 def markdown_safe(text: object) -> str:
-<<<<<<< HEAD
     """Untrusted text as Markdown without effect."""
-=======
-    """Untrusted text as Markdown without markup."""
->>>>>>> aba3af7 (Loading and text formatting in plain words)
     escaped = _ACTIVE.sub(r"\\\1", plain(str(text)))
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
