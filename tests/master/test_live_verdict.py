@@ -6,8 +6,8 @@ from tailgauge import quantile_sketch
 from tailgauge.master.live_verdict import WorkerSummary, live_verdict
 from tailgauge.rows.health import HealthRow
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
-from tailgauge.worker.health.counters import Counters
-from tailgauge.worker.health.live import Watch
+from tailgauge.worker.counters import Counters
+from tailgauge.worker.health import Watch
 
 QUIET = {"first": 100, "intervals": 0, "delays": b"", "seconds": 20.0, "bad": 0.0, "lagging": 0.0, "cpu": 0.2}
 

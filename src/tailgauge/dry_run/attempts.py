@@ -24,7 +24,7 @@ from tailgauge.simulator.exchange import Exchange
 from tailgauge.simulator.faults import ERROR_EVENT, ends_stream
 from tailgauge.worker.cache_tracker import CacheBook
 from tailgauge.worker.outcome import Outcome, outcome, rate_limit_headers, retry_after_s
-from tailgauge.worker.request_ref import Origin
+from tailgauge.worker.request_row import RequestRef
 
 
 class Attempts:
@@ -44,7 +44,7 @@ class Attempts:
         self.deadline_ns = round(deadline_s * 1e9)
         self.open: dict[tuple[int, int, int], Attempt] = {}
 
-    def start(self, origin: Origin, send: Send, number: int, post: Callable[[Event], None]) -> Attempt:
+    def start(self, origin: RequestRef, send: Send, number: int, post: Callable[[Event], None]) -> Attempt:
         """Start a call; `post` hears its headers, its content and its end."""
         attempt = Attempt(self, origin, send, number, post)
         attempt.begin()
@@ -60,7 +60,7 @@ class Attempt:
     """One call: what its client knows of it. A `service.Client` and the driver's `Closable`."""
 
     def __init__(
-        self, home: Attempts, origin: Origin, send: Send, number: int, post: Callable[[Event], None]
+        self, home: Attempts, origin: RequestRef, send: Send, number: int, post: Callable[[Event], None]
     ) -> None:
         self._home, self._send, self._post = home, send, post
         self._leg, self._number = send.leg, number

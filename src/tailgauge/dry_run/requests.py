@@ -28,10 +28,9 @@ from tailgauge.simulator.configure import settings as endpoint_settings
 from tailgauge.simulator.settings import Settings
 from tailgauge.worker.cache_tracker import CacheBook
 from tailgauge.worker.concurrency_gate import Gates
+from tailgauge.worker.counters import Counters
 from tailgauge.worker.driver import Drive
-from tailgauge.worker.health.counters import Counters
-from tailgauge.worker.request_ref import Origin
-from tailgauge.worker.request_row import request_row
+from tailgauge.worker.request_row import RequestRef, request_row
 
 _BEGIN_NS = 1_000_000_000  # of virtual time: 0 would look like a time that never was
 _LEAD_NS = 1_500_000_000  # from the last pre-warming call to the start, about as in a real run
@@ -93,7 +92,7 @@ class Rehearsal:
     def _pre_warm(self) -> None:
         """Write the prefixes that are to be there before the run, most popular first."""
         for trial in writes(self.scenario, self._makers, -1):
-            origin = Origin(trial.request_id, PREFLIGHT, trial.traffic, self.agenda.now_ns())
+            origin = RequestRef(trial.request_id, PREFLIGHT, trial.traffic, self.agenda.now_ns())
             self.attempts.start(origin, Send(trial.call), 0, lambda _: None)
             self.agenda.run(self.target)
         if self.agenda.now_ns() > _BEGIN_NS:
@@ -131,7 +130,7 @@ class Rehearsal:
         request = Request(
             request_id, scheduled, turn.prompts, asked.output_tokens, draw(seed, request_id), seed
         )
-        origin = Origin(request_id, stage, asked.traffic, scheduled)
+        origin = RequestRef(request_id, stage, asked.traffic, scheduled)
         drive = Drive(
             pattern.steps(request),
             origin,

@@ -26,10 +26,10 @@ from tailgauge.transport.bounds import HeldBytes
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.stopwatch import watched_by
 from tailgauge.worker.attempt_row import fill
-from tailgauge.worker.health.counters import Counters
+from tailgauge.worker.counters import Counters
 from tailgauge.worker.outcome import Outcome, outcome, should_retry
-from tailgauge.worker.request_ref import Origin
-from tailgauge.worker.yield_to_hub import yield_to_hub
+from tailgauge.worker.request_row import RequestRef
+from tailgauge.worker.timers import yield_to_hub
 
 if TYPE_CHECKING:
     from tailgauge.protocols.decoder import StreamDecoder
@@ -58,7 +58,7 @@ class Book(Protocol):
 class _Open:
     """A call in flight."""
 
-    origin: Origin
+    origin: RequestRef
     send: Send
     attempt: int
     endpoint: Endpoint
@@ -109,7 +109,7 @@ class Attempts:
             ):
                 raise AssertionError("an aborted exchange was sent")
 
-    def start(self, origin: Origin, send: Send, attempt: int, post: Callable[[Event], None]) -> Exchange:
+    def start(self, origin: RequestRef, send: Send, attempt: int, post: Callable[[Event], None]) -> Exchange:
         """Start a call on its own greenlet; `post` hears its headers, what it waits for of the content, and its end."""
         call = send.call
         endpoint = self._endpoints[call.target]

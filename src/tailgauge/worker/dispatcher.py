@@ -25,13 +25,11 @@ from tailgauge.rows.schema import CENSORED, CLIENT_DROP
 from tailgauge.schedule.schedule import Planned
 from tailgauge.schedule.sessions import Turn, conversation, draw, following, requests_in
 from tailgauge.worker.attempts import Attempts
-from tailgauge.worker.clock.timer import WaitTimer
 from tailgauge.worker.concurrency_gate import Gates
+from tailgauge.worker.counters import Counters
 from tailgauge.worker.driver import Drive
-from tailgauge.worker.health.counters import Counters
-from tailgauge.worker.request_ref import Origin
-from tailgauge.worker.request_row import request_row
-from tailgauge.worker.yield_to_hub import yield_to_hub
+from tailgauge.worker.request_row import RequestRef, request_row
+from tailgauge.worker.timers import WaitTimer, yield_to_hub
 
 if TYPE_CHECKING:
     from tailgauge.rows.recorder import Recorder
@@ -170,7 +168,7 @@ class Dispatcher:
         seed, request_id = self._scenario.seed, turn.request_id
         tokens = turn.asked.output_tokens
         request = Request(request_id, scheduled, turn.prompts, tokens, draw(seed, request_id), seed)
-        origin = Origin(request_id, stage, turn.asked.traffic, scheduled)
+        origin = RequestRef(request_id, stage, turn.asked.traffic, scheduled)
         return Drive(kind.pattern.steps(request), origin, self._attempts, kind.gates, over)
 
     def _over(self, turn: Turn, stage: str, scheduled: int, dispatched: int, drive: Drive) -> None:

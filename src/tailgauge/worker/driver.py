@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
 from tailgauge.patterns.events import (
@@ -30,11 +31,35 @@ from tailgauge.patterns.events import (
     Wait,
 )
 from tailgauge.rows.schema import CANCELLED, CENSORED
-from tailgauge.worker.clock.time_source import Timer, Timing, hub_time
 from tailgauge.worker.concurrency_gate import Gates
 
 if TYPE_CHECKING:
-    from tailgauge.worker.request_ref import Origin
+    from tailgauge.worker.request_row import RequestRef
+
+
+class Timer(Protocol):
+    """A call that is still to come."""
+
+    def cancel(self) -> None:
+        """It does not come. Only once."""
+
+
+class Timing(Protocol):
+    """Time, as a driver sees it."""
+
+    def now_ns(self) -> int:
+        """The clock."""
+
+    def call_at(self, at_ns: int, call: Callable[[], None]) -> Timer:
+        """Call at a time; it may come a little early."""
+
+
+@cache
+def hub_time() -> Timing:
+    """Real time; its greenlets are loaded where it is asked for, virtual time does without them."""
+    from tailgauge.worker.timers import HubTime
+
+    return HubTime()
 
 
 class Closable(Protocol):
@@ -51,7 +76,9 @@ class Closable(Protocol):
 class Starts(Protocol):
     """Who makes the calls."""
 
-    def start(self, origin: Origin, send: Send, attempt: int, post: Callable[[Event], None], /) -> Closable:
+    def start(
+        self, origin: RequestRef, send: Send, attempt: int, post: Callable[[Event], None], /
+    ) -> Closable:
         """Start a call; `post` hears its headers, its first content and its end."""
 
 
@@ -65,7 +92,7 @@ class Drive:
     def __init__(
         self,
         steps: Steps,
-        origin: Origin,
+        origin: RequestRef,
         attempts: Starts,
         gates: Gates,
         on_over: Callable[[Drive], None],

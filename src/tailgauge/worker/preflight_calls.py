@@ -18,7 +18,7 @@ from tailgauge.plan.spend_limit import Amount, Sizing, need, used
 from tailgauge.rows.schema import CENSORED, EMPTY, OK, PREFLIGHT, AttemptRow, RequestRow
 from tailgauge.scenario.prices import Price
 from tailgauge.worker.attempts import Attempts
-from tailgauge.worker.request_ref import Origin
+from tailgauge.worker.request_row import RequestRef
 
 if TYPE_CHECKING:
     from tailgauge.prompts import Maker
@@ -88,7 +88,7 @@ def call_once(attempts: Attempts, recorder: Recorder, trial: Trial) -> AttemptRo
         if isinstance(event, Ended):
             over.set()
 
-    attempts.start(Origin(trial.request_id, PREFLIGHT, trial.traffic, now), Send(trial.call), 0, hear)
+    attempts.start(RequestRef(trial.request_id, PREFLIGHT, trial.traffic, now), Send(trial.call), 0, hear)
     over.wait()
     row = attempts.last_row
     assert row is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tailgauge.rows.schema import PREFLIGHT, RequestRow
@@ -10,6 +11,16 @@ from tailgauge.rows.schema import PREFLIGHT, RequestRow
 if TYPE_CHECKING:
     from tailgauge.scenario.model import Scenario
     from tailgauge.schedule.sessions import Turn
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRef:
+    """The request that an attempt serves."""
+
+    request_id: int
+    stage: str
+    traffic: str
+    scheduled_at_ns: int
 
 
 def request_row(

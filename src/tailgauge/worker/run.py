@@ -37,12 +37,10 @@ from tailgauge.transport.stopwatch import Stopwatch
 from tailgauge.worker.admission import begins, guard_for
 from tailgauge.worker.attempts import Attempts
 from tailgauge.worker.cache_tracker import CacheBook
-from tailgauge.worker.clock.offset import EVERY_S
-from tailgauge.worker.clock.sync import MasterClock
+from tailgauge.worker.clock_offset import EVERY_S, MasterClock
+from tailgauge.worker.counters import Counters
 from tailgauge.worker.dispatcher import Dispatcher
-from tailgauge.worker.health.counters import Counters
-from tailgauge.worker.health.live import Watch
-from tailgauge.worker.health.sampler import Health
+from tailgauge.worker.health import Health, Watch
 from tailgauge.worker.part_sender import PartSender
 from tailgauge.worker.preflight_calls import try_out
 

@@ -14,8 +14,8 @@ from tailgauge.call import MAIN, Call, Prompt
 from tailgauge.patterns.events import Send
 from tailgauge.protocols.table import Target
 from tailgauge.protocols.target import Endpoint
-from tailgauge.worker.attempts import Attempts, Origin
-from tailgauge.worker.health.counters import Counters
+from tailgauge.worker.attempts import Attempts, RequestRef
+from tailgauge.worker.counters import Counters
 
 HERE = Path(__file__).parents[2] / "protocols" / "captures"
 CAPTURED = {
@@ -23,7 +23,7 @@ CAPTURED = {
     "openai": (HERE / "llamacpp_chat.sse").read_bytes(),
 }
 END = b"0\r\n\r\n"
-ORIGIN = Origin(65536, "steady", "chat", 5)
+ORIGIN = RequestRef(65536, "steady", "chat", 5)
 
 
 class Rows:

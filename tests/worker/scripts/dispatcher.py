@@ -12,7 +12,7 @@ from tailgauge.call import Call
 from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Done, Send, Take, Wait
 from tailgauge.rows.schema import TURNS
-from tailgauge.worker.clock.timer import WaitTimer
+from tailgauge.worker.timers import WaitTimer
 
 
 def order() -> Any:

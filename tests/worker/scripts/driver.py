@@ -26,7 +26,7 @@ from tailgauge.patterns.events import (  # fmt: skip
     Taken,
     Wait,
 )
-from tailgauge.worker.attempts import Origin
+from tailgauge.worker.attempts import RequestRef
 from tailgauge.worker.concurrency_gate import Gates
 from tailgauge.worker.driver import Drive
 
@@ -36,7 +36,7 @@ CALL = Call(Prompt.of("a"), 1)
 def begun(pattern: Any, attempts: Any = None, gates: Any = None) -> Drive:
     drive = Drive(
         pattern,
-        Origin(0, "steady", "main", 0),
+        RequestRef(0, "steady", "main", 0),
         attempts or FakeAttempts(None),
         gates or Gates(),
         lambda _: None,

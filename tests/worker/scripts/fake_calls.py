@@ -12,8 +12,8 @@ from tailgauge.patterns.events import Ended
 from tailgauge.prompts import Maker
 from tailgauge.rows.schema import TURNS
 from tailgauge.scenario.model import parse
+from tailgauge.worker.counters import Counters
 from tailgauge.worker.dispatcher import Dispatcher
-from tailgauge.worker.health.counters import Counters
 
 MS = 1_000_000
 

@@ -19,9 +19,9 @@ from tailgauge.protocols.target import Endpoint
 from tailgauge.transport.connection import Connection
 from tailgauge.worker.attempts import Attempts
 from tailgauge.worker.concurrency_gate import Gates
+from tailgauge.worker.counters import Counters
 from tailgauge.worker.driver import Drive
-from tailgauge.worker.health.counters import Counters
-from tailgauge.worker.request_ref import Origin
+from tailgauge.worker.request_row import RequestRef
 
 STREAM = (Path(__file__).parents[2] / "protocols" / "captures" / "llamacpp_messages.sse").read_bytes()
 HEDGED = PATTERNS["hedged"](
@@ -69,7 +69,7 @@ def made(make: Any) -> Any:
     attempts.warm_up()
     over: list[int] = []
     ask = Request(0, monotonic_ns(), (Prompt.of("some words"),), 7)
-    origin = Origin(0, "steady", "chat", ask.scheduled_at_ns)
+    origin = RequestRef(0, "steady", "chat", ask.scheduled_at_ns)
     drive = Drive(make(ask), origin, attempts, Gates(), lambda _: over.append(monotonic_ns()))
     drive.begin()
     while len(socks) < 2 or any(one.exchange.headers_at_ns is None for one in attempts.open.values()):

@@ -14,12 +14,12 @@ from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Send
 from tailgauge.protocols.table import Target
 from tailgauge.protocols.target import Endpoint
-from tailgauge.worker.attempts import Attempts, Origin
-from tailgauge.worker.health.counters import Counters
+from tailgauge.worker.attempts import Attempts, RequestRef
+from tailgauge.worker.counters import Counters
 
 END = b"0\r\n\r\n"
 GAP_S = 0.02
-ORIGIN = Origin(65536, "steady", "chat", 5)
+ORIGIN = RequestRef(65536, "steady", "chat", 5)
 PLAIN = Prompt.of("some words")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import gevent
@@ -19,6 +20,7 @@ from tailgauge.clock import monotonic_ns
 
 _CLOCK_MONOTONIC, _ABSOLUTE, _NONBLOCK = 1, 1, 0o4000
 _EARLY_NS = 2_000_000
+_SOON_S = 1e-6  # a timer: the hub looks at its sockets before it is due
 TIMER = sys.platform == "linux"  # the kernel has one that a poll set can wait for
 
 
@@ -73,3 +75,35 @@ class WaitTimer:
     def _on_due(self) -> None:
         os.read(self._fd, 8)
         self._event.set()
+
+
+class HubTimer:
+    """A timer of the hub."""
+
+    __slots__ = ("_timer",)
+
+    def __init__(self, seconds: float, call: Callable[[], None]) -> None:
+        self._timer: Any = get_hub().loop.timer(seconds)
+        self._timer.start(call)
+
+    def cancel(self) -> None:
+        """Stop it and give its memory back."""
+        self._timer.stop()
+        self._timer.close()
+
+
+class HubTime:
+    """See `timing.Timing`."""
+
+    def now_ns(self) -> int:
+        """The monotonic clock."""
+        return monotonic_ns()
+
+    def call_at(self, at_ns: int, call: Callable[[], None]) -> HubTimer:
+        """A timer of the hub; its clock is coarse."""
+        return HubTimer(max(0, at_ns - monotonic_ns()) / 1e9, call)
+
+
+def yield_to_hub() -> None:
+    """Return once the hub has read what was there; at most about 1 ms later than it could."""
+    gevent.sleep(_SOON_S)

@@ -5,7 +5,7 @@ from array import array
 import numpy as np
 import pytest
 
-from tailgauge.worker.health.per_second import Second
+from tailgauge.worker.counters import Second
 
 
 @pytest.mark.parametrize("n", [1, 2, 99, 100, 101, 5000])

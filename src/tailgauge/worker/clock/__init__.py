@@ -1,1 +1,0 @@
-"""Clocks of a worker: timers of the hub, and its offset from the master."""

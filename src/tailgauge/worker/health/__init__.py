@@ -1,1 +1,0 @@
-"""What a worker reports of itself: counters, one health row a second, live figures."""
