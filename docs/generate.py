@@ -22,8 +22,8 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
 from tailgauge.cli.main import cli
-from tailgauge.experiments.contents import SCHEMA_VERSION as ANSWER_VERSION
-from tailgauge.experiments.contents import AnswerJson
+from tailgauge.experiments.answer import SCHEMA_VERSION as ANSWER_VERSION
+from tailgauge.experiments.answer import AnswerReport
 from tailgauge.rows import schema as rows
 from tailgauge.scenario.model import Scenario, packaged
 from tailgauge_analysis.load.run_json import RunJson, WorkerJson
@@ -314,7 +314,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
 FILES: Mapping[str, Callable[[], str]] = {
     "report.schema.json": lambda: schema_file(Report, "report", SCHEMA_VERSION, "Tailgauge report.json"),
     "answer.schema.json": lambda: schema_file(
-        AnswerJson, "answer", ANSWER_VERSION, "report.json of a Tailgauge experiment"
+        AnswerReport, "answer", ANSWER_VERSION, "report.json of a Tailgauge experiment"
     ),
 }
 

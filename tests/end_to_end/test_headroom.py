@@ -11,13 +11,13 @@ import pytest
 from run_folders.run_data import RunData, assert_conserved
 from starting.command import Start
 
-QUIET = ("--set=experiment.headroom.quiet=true", "--set=experiment.headroom.need=0")
+ONE_RUN = ("--set=experiment.headroom.no_429=true", "--set=experiment.headroom.need=0")
 
 
 def test_a_quiet_run_answers_in_every_file(start: Start, full_size: bool) -> None:
     if not full_size:
         pytest.skip("make verify: some 15 s of a core; the course itself is tested in virtual time")
-    done = start("run", "headroom", *QUIET, "--set=experiment.headroom.level_s=5", "--json").finish(120)
+    done = start("run", "headroom", *ONE_RUN, "--set=experiment.headroom.step_s=5", "--json").finish(120)
     told = json.loads(done.stdout)
     run = RunData(next((done.out / "runs").iterdir()))
 
@@ -36,7 +36,7 @@ def test_a_quiet_run_answers_in_every_file(start: Start, full_size: bool) -> Non
 def test_ctrl_c_ends_the_run_and_the_experiment(start: Start, full_size: bool) -> None:
     if not full_size:
         pytest.skip("make verify: a second real run")
-    running = start("run", "headroom", *QUIET, "--set=experiment.headroom.level_s=60")
+    running = start("run", "headroom", *ONE_RUN, "--set=experiment.headroom.step_s=60")
     children = psutil.Process(running.process.pid)
     run = running.wait_for_start(2, timeout_s=90)
     theirs = children.children(recursive=True)

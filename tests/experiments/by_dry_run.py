@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +10,23 @@ import pandas as pd
 from run_folders.dry_runs import dry_run_of
 
 from tailgauge.experiments.conduct import Conducted, conduct
+from tailgauge.experiments.course import Base
 from tailgauge.experiments.runners import DryRun
-from tailgauge.experiments.steps import Base
+from tailgauge.experiments.table import EXPERIMENTS
 from tailgauge.scenario import model as scenarios
 from tailgauge_analysis.load.frames import load
 
 
-def conducted(make: Callable[[Base], Any], tree: Mapping[str, Any], folder: Path) -> Conducted:
-    """The experiment that `make` plans for a scenario."""
+def conducted(tree: Mapping[str, Any], folder: Path) -> Conducted:
+    """The experiment of a scenario."""
     base = Base(folder / "planted.toml", scenarios.parse(dict(tree), "planted"), (), folder)
-    return conducted_on(make, base)
+    return conducted_on(base)
 
 
-def conducted_on(make: Callable[[Base], Any], base: Base) -> Conducted:
+def conducted_on(base: Base) -> Conducted:
     """The same on a base that the test made."""
     base.out.mkdir(parents=True, exist_ok=True)
-    return conduct(make(base), base, DryRun(base.out), base.out, lambda _: None)
+    return conduct(EXPERIMENTS[base.table.kind](base), base, DryRun(base.out), base.out, lambda _: None)
 
 
 def requests_of(tree: Mapping[str, Any], folder: Path) -> pd.DataFrame:

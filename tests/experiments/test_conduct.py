@@ -1,4 +1,4 @@
-"""An experiment of two levels, conducted on the virtual clock: steps in order, what is seen, bounds, files."""
+"""An experiment with two rates by dry runs: order of steps, results, bounds, files."""
 
 import dataclasses
 import json
@@ -10,13 +10,22 @@ import jsonschema
 import pytest
 
 from tailgauge.errors import Exit, UsageError
-from tailgauge.experiments.answer import Answer, Case, Line, Mark, Picture, Table
+from tailgauge.experiments.answer import (
+    Answer,
+    AnswerReport,
+    Case,
+    Curve,
+    Mark,
+    Picture,
+    Provenance,
+    RunRow,
+    Table,
+    answer_report,
+)  # fmt: skip
 from tailgauge.experiments.conduct import conduct
-from tailgauge.experiments.contents import About, AnswerJson, Told, contents
-from tailgauge.experiments.course import SpentError, Step
+from tailgauge.experiments.course import Base, SpentError, Step
 from tailgauge.experiments.markdown import terminal
 from tailgauge.experiments.runners import DryRun
-from tailgauge.experiments.steps import Base
 from tailgauge.experiments.write import write
 from tailgauge.scenario import model as scenarios
 
@@ -45,7 +54,7 @@ class Levels:
     rates: tuple[float, ...] = (5.0, 20.0)
 
     def course(self):
-        seen = []
+        results = []
         try:
             for number, rate in enumerate(self.rates):
                 step = Step(
@@ -54,31 +63,31 @@ class Levels:
                     20.0,
                     number + 7,
                 )
-                seen += yield [step, Step("a proxy", (), 1.0, 1, real_only=True)]
+                results += yield [step, Step("a proxy", (), 1.0, 1, real_only=True)]
         except SpentError as spent:
-            return answer(seen, str(spent))
-        return answer(seen, "")
+            return answer(results, str(spent))
+        return answer(results, "")
 
-    def look(self, step, reading):  # noqa: ARG002 - as the protocol has it
+    def measure(self, step, reading):  # noqa: ARG002 - as the protocol has it
         return {
             "calls": reading.calls,
             "refused": int((reading.steady.attempts["ended"] == "rate_limited").sum()),
         }
 
 
-def answer(seen, remark):
-    rows = tuple((ran.step.name, str(ran.seen["calls"]), str(ran.seen["refused"])) for ran in seen)
+def answer(results, remark):
+    rows = tuple((one.step.name, str(one.measured["calls"]), str(one.measured["refused"])) for one in results)
     return Answer(
         kind="headroom",
         sentence="5 requests/s are sustained, 20 are not.",
         table=Table("A level a row.", ("rate", "calls", "429"), rows),
-        facts={"levels": len(seen)},
+        facts={"levels": len(results)},
         exit_code=Exit.SLO_FAILED,
         smallest="a third",
         cases=(Case("20 requests/s", "fail", "429s"),),
         remarks=(remark,) if remark else (),
         pictures=(
-            Picture("a", "A", "b", "x", "y", (Line("l", (1.0, 2.0), (3.0, 4.0)),), (Mark("m", 1.0, 2.0),)),
+            Picture("a", "A", "b", "x", "y", (Curve("l", (1.0, 2.0), (3.0, 4.0)),), (Mark("m", 1.0, 2.0),)),
         ),
     )
 
@@ -99,12 +108,12 @@ def done(base, tmp_path_factory):
 def test_the_course_sees_its_steps_in_order_and_what_virtual_time_cannot_show_is_left_out(done):
     first, second = done.steps
 
-    assert [ran.step.name for ran in done.steps] == ["5 requests/s", "20 requests/s"]
+    assert [one.step.name for one in done.steps] == ["5 requests/s", "20 requests/s"]
     assert first.verdict == "VALID"
-    assert first.seen["refused"] == 0 < second.seen["refused"]  # 10 a second, 60 at once
+    assert first.measured["refused"] == 0 < second.measured["refused"]  # 10 a second, 60 at once
     assert done.left_out == ("a proxy", "a proxy")
     assert done.ledger.runs == 2
-    assert done.ledger.calls == first.seen["calls"] + second.seen["calls"]
+    assert done.ledger.calls == first.measured["calls"] + second.measured["calls"]
 
 
 def test_a_step_is_a_whole_scenario_with_its_own_seed_and_without_the_experiment(base, tmp_path):
@@ -159,7 +168,7 @@ def test_after_ctrl_c_it_answers_with_the_runs_that_had_ended(base, tmp_path):
     found = conduct(levels, base, Interrupted(tmp_path), tmp_path, lambda _: None)
 
     assert found.interrupted
-    assert [ran.step.name for ran in found.steps] == ["5 requests/s"]
+    assert [one.step.name for one in found.steps] == ["5 requests/s"]
     assert found.answer.facts == {"levels": 1}
 
 
@@ -174,11 +183,11 @@ def test_ctrl_c_before_the_first_run_has_ended_leaves_nothing_to_answer_with(bas
 
 
 def together(levels):
-    seen = yield [Step(f"{rate:g} requests/s", (), 20.0, n) for n, rate in enumerate(levels.rates)]
+    results = yield [Step(f"{rate:g} requests/s", (), 20.0, n) for n, rate in enumerate(levels.rates)]
     try:
         yield [Step("never run", (), 20.0, 9)]
     except SpentError as spent:
-        return answer(seen, str(spent))
+        return answer(results, str(spent))
 
 
 def without_real_only(course):
@@ -198,15 +207,15 @@ def without_real_only(course):
 
 
 def test_the_answer_says_the_same_in_every_file(done, tmp_path, checkout):
-    about = About("20260101T000000Z-levels-0000", "levels", "", "simulated", "2026-01-01T00:00:00Z", "tailgauge run levels",
+    provenance = Provenance("20260101T000000Z-levels-0000", "levels", "", "simulated", "2026-01-01T00:00:00Z", "tailgauge run levels",
                   True, ("plan: a minute",), "It took 2 runs.", "", done.left_out)  # fmt: skip
-    runs = [Told(ran.step.name, ran.run_id, ran.verdict, ran.reason) for ran in done.steps]
-    made = write(done.answer, about, runs, tmp_path)
+    runs = [RunRow(one.step.name, one.run_id, one.verdict, one.reason) for one in done.steps]
+    made = write(done.answer, provenance, runs, tmp_path)
 
-    told = json.loads(made.json.read_text())
-    jsonschema.validate(told, json.loads((checkout / "docs" / "answer.schema.json").read_text("utf-8")))
-    assert set(told) == set(AnswerJson.__annotations__)
-    assert told["sentence"] == done.answer.sentence
+    values = json.loads(made.json.read_text())
+    jsonschema.validate(values, json.loads((checkout / "docs" / "answer.schema.json").read_text("utf-8")))
+    assert set(values) == set({field.name for field in dataclasses.fields(AnswerReport)})
+    assert values["sentence"] == done.answer.sentence
     for text in (made.summary, made.markdown.read_text(), made.html.read_text(), made.junit.read_text()):
         assert "5 requests/s are sustained, 20 are not." in text
     assert 'failures="1"' in made.junit.read_text()
@@ -218,8 +227,8 @@ def test_in_the_terminal_long_cells_are_wrapped_and_nothing_is_left_out():
     table = Table("c", ("check", "evidence", "n"), (("short", said, "1"), ("second", "few", "2")))
     made = answer([], "")
     made = dataclasses.replace(made, table=table)
-    about = About("i", "s", "", "t", "2026-01-01T00:00:00Z", "c", False, (), "", "", ())
-    text = terminal(contents(made, about, []), Path("p"))
+    provenance = Provenance("i", "s", "", "t", "2026-01-01T00:00:00Z", "c", False, (), "", "", ())
+    text = terminal(answer_report(made, provenance, []), Path("p"))
 
     assert max(map(len, text.splitlines())) <= 100
     assert set(said.split()) <= set(text.split())

@@ -75,7 +75,7 @@ minutes = 15
 growth = 1.6
 confirm = 2
 rest_s = 0
-level_s = 10
+step_s = 10
 [arrival]
 rate_per_s = 2
 """

@@ -112,18 +112,18 @@ def answer(
         raise UsageError("an experiment starts runs of its own: give its scenario alone")
     if duration is not None:
         raise UsageError("--duration: an experiment takes experiment.minutes: --set experiment.minutes=10")
-    from tailgauge.experiments.command import Asked, command
-    from tailgauge.experiments.steps import Base
+    from tailgauge.experiments.command import command
+    from tailgauge.experiments.course import Base
     from tailgauge.scenario.model import find, override
 
     (one,) = settings
     pairs = tuple(override(text) for text in one.overrides)
     base = Base(find(arguments[0]), one.scenario, pairs, out, workers, certificate)
-    made = command(base, Asked(dry_run=not sends or dry_run, overrides=one.overrides), _say)
+    made = command(base, one.overrides, _progress, dry_run=not sends or dry_run)
     paths = {kind: str(getattr(made, kind)) for kind in ("html", "markdown", "json", "junit")}
     click.echo(json.dumps({**made.data, "report": paths}) if as_json else made.summary)
     return Exit(made.data["exit_code"])
 
 
-def _say(text: str) -> None:
+def _progress(text: str) -> None:
     click.echo(f"tailgauge: {text}", err=True)

@@ -1,23 +1,32 @@
-"""The answer of an experiment: one sentence, one table, and the same as plain values.
+"""The answer of an experiment, and its report.json: one sentence, tables, and the same as plain values.
 
-Rule: made by a kind of experiment, read by the page, the Markdown, the JSON, JUnit and the terminal, which add nothing.
-The sentence is for somebody who decides: the answer first, its interval in it, no abbreviation that is not in the
-glossary. The table is for somebody who checks: a row for each thing that was tried or found.
+An experiment returns an `Answer`; with its runs and its circumstances it becomes an `AnswerReport`, from which the page,
+the Markdown, the JSON, JUnit and the terminal are rendered. Renderers add nothing.
+The sentence is for a decision: the answer first, with its interval. The table is for checking it: a row per thing tried
+or found.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, with_config
 
 from tailgauge.errors import Exit
-from tailgauge_analysis.text.json_values import Json
+from tailgauge.scenario.experiment import KINDS
+from tailgauge.thresholds import VALID, WORST_FIRST
 
-PASS, FAIL, OPEN = "pass", "fail", "inconclusive"
+PASS, FAIL, INCONCLUSIVE = "pass", "fail", "inconclusive"
+SCHEMA_VERSION: Literal[1] = 1
+Outcome = Annotated[str, Field(json_schema_extra={"enum": [PASS, FAIL, INCONCLUSIVE]})]
+Verdict = Annotated[str, Field(json_schema_extra={"enum": list(WORST_FIRST)})]
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells as they are shown. `caption` says what a row is and how its numbers were made."""
+    """Cells as shown. `caption` states what a row is and how its numbers are computed."""
 
     caption: str
     header: tuple[str, ...]
@@ -26,16 +35,16 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing that a build server shows: `outcome` is pass, fail or inconclusive, `said` why."""
+    """One test case for a build server."""
 
     name: str
-    outcome: str
-    said: str
+    outcome: Outcome
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """Points of a curve, with their intervals where there are any; x ascending."""
+class Curve:
+    """Points, with their intervals if there are any; x ascending."""
 
     name: str
     x: tuple[float, ...]
@@ -47,7 +56,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """An interval of x that is shaded, or a single place where both ends are the same."""
+    """A shaded interval of x, or a vertical line if both ends are the same."""
 
     name: str
     low: float
@@ -56,32 +65,118 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One figure of an answer; `log` axes where named."""
+    """One figure of an answer."""
 
     name: str
     title: str
     caption: str
     x: str
     y: str
-    lines: tuple[Line, ...]
+    curves: tuple[Curve, ...]
     marks: tuple[Mark, ...] = ()
-    log_x: bool = False
-    log_y: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an experiment found. `facts` are the numbers behind the sentence; `smallest` is the smallest effect that an
-    experiment like this one detects, as a sentence; `remarks` are what the reader should know.
-    """
+    """What an experiment found. `smallest` is the minimum detectable effect of an experiment like this one."""
 
     kind: str
     sentence: str
     table: Table
-    facts: Json
+    facts: dict[str, Any]
     exit_code: Exit
     smallest: str
     cases: tuple[Case, ...] = ()
     remarks: tuple[str, ...] = ()
     pictures: tuple[Picture, ...] = ()
-    more: tuple[Table, ...] = field(default=())  # further tables, below
+    more: tuple[Table, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One run of an experiment, in report.json."""
+
+    name: str
+    run_id: str
+    verdict: Verdict
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """How an answer came about."""
+
+    run_id: str
+    scenario: str
+    description: str
+    target: str
+    started_at: str
+    command: str
+    dry_run: bool
+    planned: tuple[str, ...]
+    took: str
+    expected: str
+    left_out: tuple[str, ...]
+
+
+@with_config(ConfigDict(use_attribute_docstrings=True))
+@dataclass(frozen=True, slots=True)
+class AnswerReport:
+    """report.json of an experiment; docs/answer.schema.json is generated from it."""
+
+    schema_version: Literal[1]
+    """version of these keys"""
+    run_id: str
+    """of the experiment; its runs have their own"""
+    kind: Annotated[str, Field(json_schema_extra={"enum": list(KINDS)})]
+    """of experiment"""
+    sentence: str
+    """the answer"""
+    facts: dict[str, Any]
+    """its numbers, unrounded; keys depend on the kind, see docs/experiments.md"""
+    table: Table
+    """the evidence"""
+    more: tuple[Table, ...]
+    """further tables"""
+    exit_code: Annotated[int, Field(json_schema_extra={"enum": [0, 1, 3, 130]})]
+    """see docs/cli.md"""
+    verdict: Verdict
+    """the worst of its runs"""
+    remarks: tuple[str, ...]
+    """notes for the reader"""
+    cases: tuple[Case, ...]
+    """as in junit.xml"""
+    runs: tuple[RunRow, ...]
+    """in the order in which they ran"""
+    smallest: str
+    """minimum detectable effect; may be empty"""
+    dry_run: bool
+    """whether nothing was sent"""
+    expected: str
+    """the answer of the dry run before it; may be empty"""
+    planned: tuple[str, ...]
+    """what it was expected to take"""
+    took: str
+    """what it took"""
+    left_out: tuple[str, ...]
+    """steps that a dry run cannot show"""
+    scenario: str
+    """its name"""
+    description: str
+    target: str
+    """its URL, or simulated"""
+    started_at: str
+    """UTC, ISO 8601"""
+    command: str
+    """repeats the experiment"""
+
+
+def answer_report(answer: Answer, provenance: Provenance, runs: Sequence[RunRow]) -> AnswerReport:
+    """The answer with its runs and circumstances."""
+    verdict = min((run.verdict for run in runs), key=WORST_FIRST.index, default=VALID)
+    return AnswerReport(
+        schema_version=SCHEMA_VERSION, verdict=verdict, runs=tuple(runs), kind=answer.kind, sentence=answer.sentence,
+        facts=answer.facts, table=answer.table, more=answer.more, exit_code=int(answer.exit_code), remarks=answer.remarks,
+        cases=answer.cases, smallest=answer.smallest,
+        **{field.name: getattr(provenance, field.name) for field in fields(provenance)},
+    )  # fmt: skip

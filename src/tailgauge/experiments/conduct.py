@@ -1,53 +1,107 @@
-"""Runs an experiment's course: steps to files, files to runs, runs to what is seen, until there is an answer.
+"""Runs an experiment's course: steps to files, files to runs, runs to results, until there is an answer.
 
-Rule: the one place where plan, run, look and decide meet; it knows no kind of experiment. Time, calls, tokens and cost
-are bounded here: where they end, the course is told and answers with what it has; so it does where a user ends it by Ctrl-C.
+It knows no particular experiment. Time, calls, tokens and cost are bounded here: when one is used up, or at Ctrl-C, the
+course is told and answers with the results that it has.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tailgauge.experiments.answer import Answer
-from tailgauge.experiments.course import Course, Experiment, Ran, SpentError, Step
-from tailgauge.experiments.ledger import RUN_S, Ledger
-from tailgauge.experiments.reading import read
+from tailgauge.experiments.course import (
+    RUN_S,
+    Base,
+    Course,
+    Experiment,
+    Prepared,
+    SpentError,
+    Step,
+    StepResult,
+)
 from tailgauge.experiments.runners import Runner
-from tailgauge.experiments.steps import Base, Prepared
+from tailgauge.scenario.model import Guard
 
-Say = Callable[[str], None]
-BY_HAND = "interrupted by hand"
+if TYPE_CHECKING:
+    from tailgauge.experiments.reading import Reading
+
+Progress = Callable[[str], None]
+INTERRUPTED = "interrupted"
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What the steps took. Calls and tokens are those of the rows; a call that was closed before its usage arrived counts
+    without tokens. The cost is the plan's, an upper bound; None if a model has no price.
+    """
+
+    runs: int = 0
+    load_s: float = 0.0
+    rest_s: float = 0.0
+    calls: int = 0
+    tokens: int = 0
+    cost: float | None = 0.0
+    currency: str = ""
+
+    def add(self, one: Prepared, reading: Reading) -> None:
+        """Add a step."""
+        estimate = one.settings.estimate
+        self.runs += 1
+        self.load_s += one.step.duration_s
+        self.rest_s += one.step.rest_s
+        self.calls += reading.calls
+        self.tokens += reading.tokens
+        self.currency = estimate.currency
+        self.cost = None if self.cost is None or estimate.cost is None else self.cost + estimate.cost
+
+    def real_s(self, *, rests: bool) -> float:
+        """Duration in real time; `rests`: whether the target keeps state, so that rests are needed."""
+        return self.load_s + self.runs * RUN_S + (self.rest_s if rests else 0.0)
+
+    def left(self, guard: Guard) -> dict[str, Any]:
+        """The guard of the next step: what is left of the experiment's. Raises SpentError if nothing is."""
+        limits: Mapping[str, Any] = guard.model_dump(exclude_none=True)
+        used = {"max_requests": self.calls, "max_tokens": self.tokens, "max_cost": self.cost or 0.0}
+        out = {key: value - used.get(key, 0) if key in used else value for key, value in limits.items()}
+        for key in used:
+            if key in out and out[key] <= 0:
+                raise SpentError(f"guard.{key}: used up after {self.runs} runs")
+        return out
 
 
 @dataclass(frozen=True, slots=True)
 class Conducted:
-    """An experiment that has come to its end. `interrupted`: a user's end, before its own."""
+    """A finished experiment. `interrupted`: by the user, before its end."""
 
     answer: Answer
-    steps: tuple[Ran, ...]
+    steps: tuple[StepResult, ...]
     ledger: Ledger
-    left_out: tuple[str, ...]  # names of steps that virtual time cannot show
+    left_out: tuple[str, ...]  # names of steps that a dry run cannot show
     interrupted: bool = False
 
 
-def conduct(experiment: Experiment, base: Base, runner: Runner, folder: Path, say: Say) -> Conducted:
-    """Conduct it; step files are written into `folder`, progress is said.
+def conduct(
+    experiment: Experiment, base: Base, runner: Runner, folder: Path, progress: Progress
+) -> Conducted:
+    """Conduct it; step files are written into `folder`.
 
-    KeyboardInterrupt ends it with the answer that the runs until then allow; it is raised where there is none, or nothing
-    was to be sent.
+    KeyboardInterrupt ends it with the answer that the finished runs allow; it is raised if there are none, or in a dry run.
     """
-    return _Conductor(experiment, base, runner, folder, say).conduct()
+    return _Conductor(experiment, base, runner, folder, progress).conduct()
 
 
 class _Conductor:
-    def __init__(self, experiment: Experiment, base: Base, runner: Runner, folder: Path, say: Say) -> None:
+    def __init__(
+        self, experiment: Experiment, base: Base, runner: Runner, folder: Path, progress: Progress
+    ) -> None:
         self._experiment, self._base, self._runner = experiment, base, runner
-        self._folder, self._say = folder, say
-        self._ledger, self._ran = Ledger(), list[Ran]()
+        self._folder, self._progress = folder, progress
+        self._ledger, self._results = Ledger(), list[StepResult]()
         self._left_out: list[str] = []
         self._number = 0
         self._interrupted = False
@@ -55,70 +109,72 @@ class _Conductor:
 
     def conduct(self) -> Conducted:
         course = self._experiment.course()
-        wanted = next(course)
+        steps = next(course)
         while True:
             try:
-                wanted = self._round(course, wanted)
+                steps = self._round(course, steps)
             except StopIteration as end:
                 answer: Answer = end.value
                 return Conducted(
-                    answer, tuple(self._ran), self._ledger, tuple(self._left_out), self._interrupted
+                    answer, tuple(self._results), self._ledger, tuple(self._left_out), self._interrupted
                 )
 
-    def _round(self, course: Course, wanted: Sequence[Step]) -> Sequence[Step]:
-        """The next steps that the course wants; StopIteration carries its answer."""
+    def _round(self, course: Course, steps: Sequence[Step]) -> Sequence[Step]:
+        """The next steps of the course; StopIteration carries its answer."""
         try:
-            ran = self._run(wanted)
+            results = self._run(steps)
         except SpentError as spent:
-            self._say(str(spent))
+            self._progress(str(spent))
             return course.throw(spent)
-        return course.send(ran)
+        return course.send(results)
 
-    def _run(self, wanted: Sequence[Step]) -> list[Ran]:
-        """What was seen of the steps; of fewer than were wanted after Ctrl-C."""
+    def _run(self, steps: Sequence[Step]) -> list[StepResult]:
+        """The results of the steps; after Ctrl-C of those that had ended."""
         if self._interrupted:
-            raise SpentError(BY_HAND)
-        shown = [step for step in wanted if self._runner.sends or not step.real_only]
-        self._left_out += [step.name for step in wanted if step not in shown]
+            raise SpentError(INTERRUPTED)
+        shown = [step for step in steps if self._runner.sends or not step.real_only]
+        self._left_out += [step.name for step in steps if step not in shown]
         prepared, folders = self._prepare(shown), list[Path]()
         try:
             with closing(self._runner.run(prepared)) as ended:
                 for folder in ended:
                     folders.append(folder)
         except KeyboardInterrupt:
-            if not (self._runner.sends and (folders or self._ran)):
+            if not (self._runner.sends and (folders or self._results)):
                 raise
             self._interrupted = True
-            self._say(f"{BY_HAND}: answering with what is known")
-        # Not before all have run: what a run is looked at with would take the cores from the next one.
-        ran = [
-            self._look(one, folder) for one, folder in zip(prepared, folders, strict=not self._interrupted)
+            self._progress(f"{INTERRUPTED}: answering with the finished runs")
+        # Not before all have run: reading a run would take the cores from the next one.
+        results = [
+            self._measure(one, folder) for one, folder in zip(prepared, folders, strict=not self._interrupted)
         ]
-        self._ran += ran
-        return ran
+        self._results += results
+        return results
 
-    def _look(self, one: Prepared, folder: Path) -> Ran:
+    def _measure(self, one: Prepared, folder: Path) -> StepResult:
+        from tailgauge.experiments.reading import read
+
         reading = read(folder)
         self._ledger.add(one, reading)
-        seen = self._experiment.look(one.step, reading)
+        measured = self._experiment.measure(one.step, reading)
         if not self._runner.sends:
-            self._say(f"{one.step.name}: {reading.verdict}")
-        return Ran(one.step, reading.run_id, reading.verdict, reading.reason, seen)
+            self._progress(f"{one.step.name}: {reading.verdict}")
+        return StepResult(one.step, reading.run_id, reading.verdict, reading.reason, measured)
 
     def _prepare(self, steps: Sequence[Step]) -> list[Prepared]:
         sends = self._runner.sends
         guard = self._ledger.left(self._base.scenario.guard) if sends else None
         if sends:
-            self._time_for(steps)
+            self._check_time(steps)
         prepared = []
         for step in steps:
             self._number += 1
             prepared.append(self._base.prepare(step, self._number, self._folder, sends=sends, guard=guard))
         return prepared
 
-    def _time_for(self, steps: Sequence[Step]) -> None:
+    def _check_time(self, steps: Sequence[Step]) -> None:
         passed = time.monotonic() - self._began
         needed = sum(step.duration_s + RUN_S for step in steps)
-        minutes = self._base.asked.minutes
-        if self._ran and passed + needed > minutes * 60:
+        minutes = self._base.table.minutes
+        if self._results and passed + needed > minutes * 60:
             raise SpentError(f"experiment.minutes: {minutes:g} minutes leave no time for {steps[0].name}")

@@ -1,7 +1,4 @@
-"""An answer as Markdown, for a pull request, and in the terminal.
-
-Rule: from the contents alone. Every cell goes through `safe`, as in a run's report.
-"""
+"""An answer as Markdown, for a pull request, and as text for the terminal."""
 
 from __future__ import annotations
 
@@ -10,80 +7,82 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
+from tailgauge.experiments.answer import AnswerReport, Table
+from tailgauge.thresholds import INVALID
 from tailgauge_analysis.text.formatting import markdown_safe as safe
 from tailgauge_analysis.text.formatting import plain, plural
-from tailgauge_analysis.text.json_values import Json
 
 COLUMNS = 100
 BETWEEN = "  "
 LONGEST_WORD = 40  # that is not broken
-DRY_RUN = "A rehearsal on the virtual clock of the simulated endpoint: nothing was sent to a real target."
+DRY_RUN = "Dry run on the simulated endpoint: nothing was sent."
 
 
-def markdown(contents: Json) -> str:
+def markdown(report: AnswerReport) -> str:
     """The whole answer."""
     blocks = [
-        f"# {safe(contents['scenario'])}",
-        f"**{safe(contents['sentence'])}**",
-        *[f"- {safe(text)}" for text in notes(contents)],
-        *[_table(table) for table in (contents["table"], *contents["more"])],
-        "## How it was found",
-        *[f"- {safe(text)}" for text in how(contents)],
-        _table(runs_table(contents)),
+        f"# {safe(report.scenario)}",
+        f"**{safe(report.sentence)}**",
+        *[f"- {safe(text)}" for text in notes(report)],
+        *[_table(table) for table in (report.table, *report.more)],
+        "## Method",
+        *[f"- {safe(text)}" for text in how(report)],
+        _table(runs_table(report)),
     ]
     return "\n\n".join(block for block in blocks if block).replace("\n\n- ", "\n- ") + "\n"
 
 
-def terminal(contents: Json, page: Path) -> str:
+def terminal(report: AnswerReport, page: Path) -> str:
     """What a user reads first."""
-    word = f"{contents['verdict']} dry run" if contents["dry_run"] else contents["verdict"]
-    lines = [f"{word}  {contents['run_id']}", *_wrapped(contents["sentence"])]
-    lines += [line for text in contents["remarks"] for line in _wrapped(f"  - {text}")]
-    lines += _columns(contents["table"])
+    verdict = f"{report.verdict} dry run" if report.dry_run else report.verdict
+    lines = [f"{verdict}  {report.run_id}", *_wrapped(report.sentence)]
+    lines += [line for text in report.remarks for line in _wrapped(f"  - {text}")]
+    lines += _columns(report.table)
     return "\n".join([*lines, f"report: {page}"])
 
 
-def how(contents: Json) -> list[str]:
+def how(report: AnswerReport) -> list[str]:
     """How the answer came about."""
-    said = [contents["took"], *contents["planned"]]
-    if contents["smallest"]:
-        said.append(f"Smallest effect that this experiment detects: {contents['smallest']}.")
-    if contents["expected"]:
-        said.append(f"The rehearsal before it said: {contents['expected']}")
-    if contents["left_out"]:
-        said.append(f"Left out, because virtual time cannot show it: {', '.join(contents['left_out'])}.")
-    return [*said, f"Command: {contents['command']}"]
+    lines = [report.took, *report.planned]
+    if report.smallest:
+        lines.append(f"Minimum detectable effect: {report.smallest}.")
+    if report.expected:
+        lines.append(f"Expected answer, by the dry run: {report.expected}")
+    if report.left_out:
+        lines.append(f"Skipped, because a dry run cannot show it: {', '.join(report.left_out)}.")
+    return [*lines, f"Command: {report.command}"]
 
 
-def notes(contents: Json) -> list[str]:
-    """What the reader should know before the table."""
-    bad = [run for run in contents["runs"] if run["verdict"] == "INVALID"]
-    said = [DRY_RUN] if contents["dry_run"] else []
+def notes(report: AnswerReport) -> list[str]:
+    """What the reader needs before the table."""
+    bad = [run for run in report.runs if run.verdict == INVALID]
+    lines = [DRY_RUN] if report.dry_run else []
     if bad:
-        said.append(
-            f"{plural(len(bad), 'run')} INVALID and not counted: {bad[0]['name']}: {bad[0]['reason']}"
-        )
-    return [*said, *contents["remarks"]]
+        lines.append(f"{plural(len(bad), 'run')} INVALID and not used: {bad[0].name}: {bad[0].reason}")
+    return [*lines, *report.remarks]
 
 
-def _table(table: Json) -> str:
-    lines = [f"| {' | '.join(safe(cell) for cell in table['header'])} |", f"|{'---|' * len(table['header'])}"]
-    lines += [f"| {' | '.join(safe(cell) for cell in row)} |" for row in table["rows"]]
-    return f"{safe(table['caption'])}\n\n" + "\n".join(lines)
+def _table(table: Table) -> str:
+    lines = [f"| {' | '.join(safe(cell) for cell in table.header)} |", f"|{'---|' * len(table.header)}"]
+    lines += [f"| {' | '.join(safe(cell) for cell in row)} |" for row in table.rows]
+    return f"{safe(table.caption)}\n\n" + "\n".join(lines)
 
 
-def runs_table(contents: Json) -> Json:
+def runs_table(report: AnswerReport) -> Table:
     """The runs of the experiment as a table."""
-    rows = [[run["name"], run["run_id"], run["verdict"], run["reason"]] for run in contents["runs"]]
-    header = ["run", "folder and report", "verdict", "first reason"]
-    return {"caption": "Each run has its folder and its report.", "header": header, "rows": rows}
+    rows = tuple((run.name, run.run_id, run.verdict, run.reason) for run in report.runs)
+    return Table(
+        "Each run has its folder and its report.",
+        ("run", "folder and report", "verdict", "first reason"),
+        rows,
+    )
 
 
-def _columns(table: Json) -> list[str]:
-    """The table in lines of 100 characters at most: cells wrap between words, and columns for which there is no room
-    stand below the others, with the first one again.
+def _columns(table: Table) -> list[str]:
+    """The table in lines of at most 100 characters: cells wrap between words; columns that do not fit follow below the
+    others, after the first one again.
     """
-    rows = [[plain(cell) for cell in row] for row in (table["header"], *table["rows"])]
+    rows = [[plain(cell) for cell in row] for row in (table.header, *table.rows)]
     least = [
         max(len(word) for cell in column for word in (*cell.split(), ""))
         for column in zip(*rows, strict=True)

@@ -1,6 +1,6 @@
-"""One run of an experiment, read once: its frames, its evidence, its verdict, and what it took.
+"""One run of an experiment, read once: frames, evidence, verdict, calls and tokens.
 
-Rule: what every kind of experiment needs, computed as in a report; a kind's own `look` takes it from here.
+Computed as in the report of any run. pandas comes with this file, so only what reads a run imports it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TOKENS = (
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A run. `reason` is the first against it, empty of a VALID one; `tokens` are those that usage told of."""
+    """A run. `reason` is the first against it, empty of a VALID one; `tokens` are those of the usage."""
 
     frames: Frames
     evidence: Evidence
@@ -33,7 +33,7 @@ class Reading:
 
     @property
     def steady(self) -> Steady:
-        """The steady stage, without what was read slowly on purpose."""
+        """The steady stage, without requests of slow readers."""
         return self.evidence.of_target
 
 

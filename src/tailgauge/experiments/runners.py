@@ -1,8 +1,8 @@
-"""Who runs the steps: the virtual clock, or real runs in a child process. Both leave run folders.
+"""Runs steps: dry runs in this process, or real runs in a child process. Both write run folders.
 
-Rule: a real run is `tailgauge run` itself. At the simulated endpoint, which begins anew with every run, steps are run by
-one child, one after the other by the same workers; at another target each has a child of its own. A child gets its
-own session: Ctrl-C reaches the experiment, which passes it on and waits until the run has ended cleanly.
+A real run is `tailgauge run` itself. The simulated endpoint resets with every run, so one child runs all steps with the
+same workers; at another target each step has a separate child. A child has a separate process session: Ctrl-C reaches
+the experiment, which passes it on and waits for a clean end.
 """
 
 from __future__ import annotations
@@ -21,26 +21,25 @@ import psutil
 
 from tailgauge.dry_run.command import rehearse
 from tailgauge.errors import Exit, TailgaugeError, TargetError
-from tailgauge.experiments.steps import Prepared
+from tailgauge.experiments.course import Prepared
 from tailgauge.protocols.settings import SIMULATED
 from tailgauge.redaction import environment
 
 PATIENCE_S = 90.0  # for a run to end when it was interrupted
-Say = Callable[[str], None]
 Paths = Generator[Path, None, None]
 
 
 class Runner(Protocol):
-    """Runs steps; `sends` says whether anything leaves this process."""
+    """Runs steps; `sends`: whether anything leaves this process."""
 
     sends: bool
 
     def run(self, steps: Sequence[Prepared]) -> Paths:
-        """Run each in turn; yields its run folder as soon as it is whole. Raises TailgaugeError where none came about."""
+        """Run one after the other; yields each run folder once it is complete. Raises TailgaugeError if a run fails."""
 
 
 class DryRun:
-    """Rehearsals on the virtual clock; run folders below `out`."""
+    """Dry runs; run folders below `out`."""
 
     sends = False
 
@@ -48,7 +47,7 @@ class DryRun:
         self._out = out
 
     def run(self, steps: Sequence[Prepared]) -> Paths:
-        """Rehearse each."""
+        """Run each."""
         for one in steps:
             settings = one.settings
             yield rehearse(
@@ -56,19 +55,21 @@ class DryRun:
             ).path
 
 
-class Real:
-    """Runs in child processes; what they say goes to `log`, and how each ended to `say`."""
+class RealRun:
+    """Runs in child processes; their stderr goes to `log`, the verdict of each to `progress`."""
 
     sends = True
 
-    def __init__(self, out: Path, workers: int, certificate: Path | None, log: Path, say: Say) -> None:
+    def __init__(
+        self, out: Path, workers: int, certificate: Path | None, log: Path, progress: Callable[[str], None]
+    ) -> None:
         self._options = [f"--workers={workers}", "--json", f"--out={out}"]
         self._options += [f"--certificate={certificate}"] if certificate is not None else []
-        self._log, self._say = log, say
+        self._log, self._progress = log, progress
         self._ended: float | None = None  # of the last run
 
     def run(self, steps: Sequence[Prepared]) -> Paths:
-        """Run each; rests are kept where the target remembers."""
+        """Run each, with its rest if the target keeps state."""
         for group in _groups(steps):
             if self._ended is not None:
                 time.sleep(max(0.0, _rest_s(group[0]) - (time.monotonic() - self._ended)))
@@ -76,17 +77,17 @@ class Real:
             self._ended = time.monotonic()
 
     def _together(self, group: Sequence[Prepared]) -> Paths:
-        line = [sys.executable, "-m", "tailgauge", "run", *(str(one.file) for one in group)]
+        command = [sys.executable, "-m", "tailgauge", "run", *(str(one.file) for one in group)]
         with self._log.open("ab") as log:
             child = subprocess.Popen(
-                [*line, *self._options, *group[0].options],
+                [*command, *self._options, *group[0].options],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
                 env=environment(with_keys=True), start_new_session=True,
             )  # fmt: skip
         try:
             assert child.stdout is not None
-            for one, said in zip(group, child.stdout, strict=False):
-                yield self._folder(one, said)
+            for one, line in zip(group, child.stdout, strict=False):
+                yield self._folder(one, line)
             code = child.wait()
         except BaseException:
             _end(child)
@@ -99,47 +100,49 @@ class Real:
         if code in {Exit.USAGE, Exit.TARGET}:
             raise self._failure(group[-1], code)
 
-    def _folder(self, one: Prepared, said: str) -> Path:
+    def _folder(self, one: Prepared, line: str) -> Path:
         try:
-            told: dict[str, Any] = json.loads(said)
-            code, folder = Exit(told["exit_code"]), Path(told["run_dir"])
+            facts: dict[str, Any] = json.loads(line)
+            code, folder = Exit(facts["exit_code"]), Path(facts["run_dir"])
         except (ValueError, KeyError) as error:
             raise self._failure(one, Exit.USAGE) from error
         if code == Exit.INTERRUPTED:
             raise KeyboardInterrupt
-        if code in {Exit.USAGE, Exit.TARGET} or "verdict" not in told:  # it did not begin
+        if code in {Exit.USAGE, Exit.TARGET} or "verdict" not in facts:  # it did not start
             raise self._failure(one, code)
-        self._say(f"{one.step.name}: {told['verdict']}")
+        self._progress(f"{one.step.name}: {facts['verdict']}")
         return folder
 
     def _failure(self, one: Prepared, code: int) -> TailgaugeError:
         lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        words = next((line for line in reversed(lines) if line.startswith("tailgauge: ")), "it said nothing")
-        kind = TargetError if code == Exit.TARGET else TailgaugeError
-        return kind(f"{one.step.name}: {words.removeprefix('tailgauge: ')}")
+        message = next(
+            (line for line in reversed(lines) if line.startswith("tailgauge: ")), "no error message"
+        )
+        error = TargetError if code == Exit.TARGET else TailgaugeError
+        return error(f"{one.step.name}: {message.removeprefix('tailgauge: ')}")
 
 
-def _begins_anew(one: Prepared) -> bool:
-    """Whether its target remembers nothing of the run before."""
+def _resets(one: Prepared) -> bool:
+    """Whether its target keeps no state between runs."""
     return one.settings.scenario.target.url == SIMULATED
 
 
 def _rest_s(one: Prepared) -> float:
-    return 0.0 if _begins_anew(one) else one.step.rest_s
+    return 0.0 if _resets(one) else one.step.rest_s
 
 
 def _groups(steps: Sequence[Prepared]) -> list[list[Prepared]]:
-    """Steps that one child runs: at a target of one's own, which remembers, each has a child and connections of its own."""
+    """Steps that one child runs: one step each at a target that keeps state, with new connections."""
     groups: list[list[Prepared]] = []
     for one in steps:
-        if not groups or not _begins_anew(one):
+        if not groups or not _resets(one):
             groups.append([])
         groups[-1].append(one)
     return groups
 
 
 def _end(child: subprocess.Popen[str]) -> None:
-    """As a user would: once politely, and with everything that it started if that takes too long."""
+    """As a user would: SIGINT first, and after PATIENCE_S kill it with all its children."""
     if child.poll() is not None:
         return
     with contextlib.suppress(ProcessLookupError):

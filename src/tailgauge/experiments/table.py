@@ -1,56 +1,40 @@
-"""The kinds of experiments, by the word in `experiment.kind`.
-
-Rule: a table; a kind's module is loaded when it is asked for.
-"""
+"""The experiments, one row each, by `experiment.kind`. A row loads its folder only when it is needed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from tailgauge.errors import UsageError
-from tailgauge.experiments.course import Experiment
-from tailgauge.experiments.steps import Base
-
-Make = Callable[[Base], Experiment]
+from tailgauge.experiments.course import Base, Experiment
 
 
 def _headroom(base: Base) -> Experiment:
-    from tailgauge.experiments.headroom.plan import make
+    from tailgauge.experiments.headroom.plan import Headroom
 
-    return make(base)
+    return Headroom(base)
 
 
 def _hedging(base: Base) -> Experiment:
-    from tailgauge.experiments.hedging.plan import make
+    from tailgauge.experiments.hedging.plan import Hedging
 
-    return make(base)
-
-
-def _checkup(base: Base) -> Experiment:
-    from tailgauge.experiments.checkup.plan import make
-
-    return make(base)
+    return Hedging(base)
 
 
 def _models(base: Base) -> Experiment:
-    from tailgauge.experiments.models.plan import make
+    from tailgauge.experiments.models.plan import ModelChoice
 
-    return make(base)
+    return ModelChoice(base)
 
 
-KINDS: Mapping[str, Make] = {
+def _checkup(base: Base) -> Experiment:
+    from tailgauge.experiments.checkup.plan import Checkup
+
+    return Checkup(base)
+
+
+# Each raises UsageError if the scenario lacks what the experiment needs.
+EXPERIMENTS: Mapping[str, Callable[[Base], Experiment]] = {
     "headroom": _headroom,
     "hedging": _hedging,
     "models": _models,
     "checkup": _checkup,
 }
-
-
-def made(base: Base) -> Experiment:
-    """The experiment that a scenario asks for. Raises UsageError where its scenario lacks what the kind needs."""
-    make = KINDS.get(base.asked.kind)
-    if make is None:
-        raise UsageError(
-            f"{base.path}: experiment.kind: {base.asked.kind!r} is not available in this version"
-        )
-    return make(base)

@@ -40,14 +40,14 @@ class Headroom(Table):
     confirm: Annotated[int, Field(ge=1, le=20)] = Field(
         3, description="runs that confirm each side at the end"
     )
-    level_s: Positive | None = Field(
+    step_s: Positive | None = Field(
         None, description="seconds of a level; default so that all of them fit into `minutes`"
     )
     rest_s: NonNegative = Field(
         60.0,
         description="pause between two steps, for limits to refill; not at the simulated endpoint, which resets",
     )
-    quiet: bool = Field(
+    no_429: bool = Field(
         False,
         description="one run at today's rate, from headers and usage, without 429s; wider interval",
     )

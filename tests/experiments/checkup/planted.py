@@ -9,10 +9,9 @@ from typing import Any
 from experiments.by_dry_run import conducted_on
 
 from tailgauge.experiments.checkup.checks import CHECKS
-from tailgauge.experiments.checkup.plan import make
-from tailgauge.experiments.checkup.probes import PROBES
+from tailgauge.experiments.checkup.plan import PROBES
 from tailgauge.experiments.conduct import Conducted
-from tailgauge.experiments.steps import Base
+from tailgauge.experiments.course import Base
 from tailgauge.scenario import model as scenarios
 
 ENGINE, CACHE, LIMITS, MARKED = (
@@ -73,4 +72,4 @@ def conducted(
     pairs = tuple({**bounds, **planted}.items())
     path = scenarios.find("checkup")
     base = Base(path, scenarios.load(str(path), pairs), pairs, folder)
-    return conducted_on(make, base)
+    return conducted_on(base)

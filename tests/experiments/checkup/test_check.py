@@ -5,20 +5,27 @@ import pytest
 
 from tailgauge.errors import Exit
 from tailgauge.experiments.checkup import report
-from tailgauge.experiments.checkup.check import Check, Gain, medians, of_share, untold
-from tailgauge.experiments.checkup.checks import CHECKS, COST, REQUESTS, WAIT
+from tailgauge.experiments.checkup.checks import CHECKS, COST, LATENCY, REQUESTS
 from tailgauge.experiments.checkup.fan_out import amplified
-from tailgauge.experiments.checkup.finding import findings, judged
-from tailgauge.experiments.checkup.light import light
-from tailgauge.experiments.checkup.probe_result import STREAMED, Bounds
-from tailgauge.experiments.checkup.silence import idle_cut, longest
+from tailgauge.experiments.checkup.judge import (
+    STREAMED,
+    Check,
+    Gain,
+    findings,
+    inconclusive,
+    judged,
+    medians,
+    of_share,
+)  # fmt: skip
+from tailgauge.experiments.checkup.light import idle_cut, light, longest
 from tailgauge.experiments.reading import read
+from tailgauge.scenario.experiment import Checkup
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.stats.binomial import binomial_cdf
 from tailgauge_analysis.stats.proportions import proportion
 
-BOUNDS = Bounds(first_ms=2000, tokens_per_s=20, threshold=0.1, streams=True, legs=8)
+SETTINGS = Checkup(first_ms=2000, tokens_per_s=20, threshold=0.1, legs=8)
 
 
 def test_a_share_is_tested_exactly():
@@ -80,12 +87,12 @@ def test_all_checks_are_one_family_and_the_largest_gain_comes_first():
         check("tail", 0.001, 0.05),
         check("burst", 1e-6, 0.4),
         check("pace", 0.02),
-        untold("connections", "none"),
+        inconclusive("connections", "none"),
     ]
-    told = judged([*checks, *(check(name, 1.0) for name in ("broken", "refused", "unstable"))])
-    by_name = {one.check.name: one for one in told}
+    family = judged([*checks, *(check(name, 1.0) for name in ("broken", "refused", "unstable"))])
+    by_name = {one.check.name: one for one in family}
 
-    assert [one.check.name for one in findings(told)] == ["burst", "tail"]
+    assert [one.check.name for one in findings(family)] == ["burst", "tail"]
     assert by_name["pace"].adjusted == pytest.approx(0.02 * 4)  # six are tested, two went before
     assert by_name["connections"].outcome == "inconclusive"
 
@@ -98,8 +105,8 @@ def test_the_answer_says_what_to_change_first():
     assert found.exit_code == Exit.SLO_FAILED
     assert found.facts["findings"] == ["unstable", "tail"]
     assert found.sentence == (
-        "2 things are to be changed, the largest gain first: something within the prefix changes from call to call; it takes "
-        "30.0% (15.0% – 60.0%) of the cost: move what changes (dates, names, numbers) behind the last mark."
+        "2 problems found, the largest gain first: the prompt prefix changes from call to call; it takes "
+        "30.0% (15.0% – 60.0%) of the cost. Move what changes (dates, names, numbers) behind the last mark."
     )
     assert len(found.table.rows) == 2
     assert len(found.more[0].rows) == 3
@@ -110,15 +117,15 @@ def test_without_a_finding_the_exit_code_says_whether_all_was_looked_at():
     lost = report.answer([check("tail", 1.0)], (), ("cached",), ())
 
     assert well.table.rows == (("light", "tail", "–"),)
-    assert (well.exit_code, well.sentence) == (Exit.OK, "Nothing to change was found in 1 check.")
+    assert (well.exit_code, well.sentence) == (Exit.OK, "No problem found in 1 check.")
     assert lost.exit_code == Exit.INVALID
-    assert "1 probe could not be judged" in lost.sentence
-    assert lost.remarks == ("No run of these probes counts: cached.",)
+    assert "1 probe had no valid run" in lost.sentence
+    assert lost.remarks == ("No valid run of these probes: cached.",)
 
 
 def test_every_check_says_what_to_change():
-    assert all(one.change and one.fault and one.borne for one in CHECKS.values())
-    assert {one.gain_of for one in CHECKS.values()} >= {WAIT, COST, REQUESTS}
+    assert all(one.change and one.problem and one.allowed for one in CHECKS.values())
+    assert {one.gain_of for one in CHECKS.values()} >= {LATENCY, COST, REQUESTS}
 
 
 @pytest.mark.parametrize(("new", "found"), [(False, False), (True, True)])
@@ -128,7 +135,7 @@ def test_connections_of_their_own_are_found_where_there_are_connections(write, n
     steady.requests["traffic"] = STREAMED
     if new:
         steady.attempts["connection_is_new"] = True
-    checks = {one.name: one for one in light(reading, BOUNDS).checks}
+    checks = {one.name: one for one in light(reading, SETTINGS, streams=True).checks}
 
     assert (checks["connections"].p_value < 0.001) is found
     assert checks["stalled"].p_value == 1.0
@@ -138,7 +145,7 @@ def test_connections_of_their_own_are_found_where_there_are_connections(write, n
 def test_an_answer_that_comes_all_at_once_at_its_end_was_held_back(write):
     reading = read(write(n=400, ttft_ms=500.0, gap_ms=0.01, chunks=30))
     reading.evidence.of_target.requests["traffic"] = STREAMED
-    checks = {one.name: one for one in light(reading, BOUNDS).checks}
+    checks = {one.name: one for one in light(reading, SETTINGS, streams=True).checks}
 
     assert checks["held_back"].p_value < 1e-6
     assert checks["coalesced"].p_value == 1.0  # every token is a chunk all the same

@@ -7,9 +7,8 @@ from experiments.checkup.planted import DISEASES, conducted, needed
 
 from tailgauge.errors import Exit, UsageError
 from tailgauge.experiments.checkup.checks import CHECKS
-from tailgauge.experiments.checkup.plan import make
-from tailgauge.experiments.checkup.probes import PROBES
-from tailgauge.experiments.steps import Base
+from tailgauge.experiments.checkup.plan import PROBES, Checkup
+from tailgauge.experiments.course import Base
 from tailgauge.scenario import model as scenarios
 
 SHORT = (
@@ -58,10 +57,10 @@ def test_nothing_is_found_on_a_healthy_endpoint(tmp_path, full_size):
         assert answer.facts["findings"] == [], seed
         assert answer.exit_code == Exit.OK
         assert len(answer.facts["checks"]) == len(CHECKS)
-        assert {one["check"] for one in answer.facts["checks"] if one["outcome"] == "cannot be told"} == {
+        assert {one["check"] for one in answer.facts["checks"] if one["outcome"] == "inconclusive"} == {
             "connections", "no_retry_after", "early_retries",
         }  # fmt: skip
-    assert "Nothing to change was found in 26 checks" in answer.sentence
+    assert "No problem found in 26 checks" in answer.sentence
     assert json.loads(json.dumps(answer.facts)) == answer.facts
 
 
@@ -71,7 +70,7 @@ def test_the_larger_gain_comes_first(tmp_path):
 
     assert answer.facts["findings"] == ["unstable", "cancel_ignored"]
     assert answer.sentence.startswith(
-        "2 things are to be changed, the largest gain first: something within the prefix changes"
+        "2 problems found, the largest gain first: the prompt prefix changes from call to call"
     )
     assert answer.table.rows[0][2] == CHECKS["unstable"].change
     assert [case.name for case in answer.cases if case.outcome == "fail"] == [
@@ -81,7 +80,7 @@ def test_the_larger_gain_comes_first(tmp_path):
 
 def test_a_checkup_fits_into_its_time(tmp_path):
     for pairs, most_s in (((("experiment.checkup.quick", True),), 180), ((), 600)):
-        steps = next(make(base(tmp_path, *pairs)).course())
+        steps = next(Checkup(base(tmp_path, *pairs)).course())
 
         assert [step.name for step in steps] == [
             "light traffic", "cold against warm prefix", "fan-out of 8", "clients that leave", "load in steps",
@@ -91,7 +90,7 @@ def test_a_checkup_fits_into_its_time(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("pairs", "said"),
+    ("pairs", "message"),
     [
         (
             (("experiment.checkup.skip", ["lihgt"]),),
@@ -101,9 +100,9 @@ def test_a_checkup_fits_into_its_time(tmp_path):
         ((("arrival", {"process": "closed"}),), "arrival.rate_per_s: expected today's rate"),
     ],
 )
-def test_what_cannot_be_is_refused(pairs, said, tmp_path):
-    with pytest.raises(UsageError, match=said):
-        make(base(tmp_path, *pairs))
+def test_what_cannot_be_is_refused(pairs, message, tmp_path):
+    with pytest.raises(UsageError, match=message):
+        Checkup(base(tmp_path, *pairs))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +112,7 @@ def test_other_traffic_is_looked_at_too(name, tmp_path):
     pairs = (("experiment", {"kind": "checkup"}),)
     path = scenarios.find(name)
     whole = Base(path, scenarios.load(str(path), pairs), pairs, tmp_path)
-    steps = next(make(whole).course())
+    steps = next(Checkup(whole).course())
     prepared = [whole.prepare(step, number, tmp_path, sends=False) for number, step in enumerate(steps)]
 
     assert prepared[0].step.name == "light traffic"
@@ -125,4 +124,4 @@ def test_a_stream_of_ones_own_is_refused(tmp_path):
     path = scenarios.find("custom_stream")
 
     with pytest.raises(UsageError, match=r"expected target\.protocol 'anthropic' or 'openai', got 'sse'"):
-        make(Base(path, scenarios.load(str(path), pairs), pairs, tmp_path))
+        Checkup(Base(path, scenarios.load(str(path), pairs), pairs, tmp_path))

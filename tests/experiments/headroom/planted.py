@@ -10,7 +10,6 @@ import numpy as np
 from experiments import by_dry_run
 
 from tailgauge.experiments.conduct import Conducted
-from tailgauge.experiments.headroom.plan import make
 
 TODAY, LIMIT = 4.0, 10.0  # requests/s
 PROMPT, OUTPUT = 200, 20  # tokens
@@ -28,7 +27,7 @@ def tree(binding: str, seed: int, **headroom: Any) -> dict[str, Any]:
     simulated |= {"engine": SLOW} if binding == "capacity" else {"limits": LIMITS[binding]}
     return {
         "name": "planted", "seed": seed,
-        "experiment": {"kind": "headroom", "minutes": 15.0, "headroom": {"level_s": 30.0, **headroom}},
+        "experiment": {"kind": "headroom", "minutes": 15.0, "headroom": {"step_s": 30.0, **headroom}},
         "arrival": {"rate_per_s": TODAY},
         "traffic": {"chat": {"pattern": "streaming", "prompt_tokens": PROMPT, "output_tokens": OUTPUT}},
         "simulated": simulated,
@@ -37,7 +36,7 @@ def tree(binding: str, seed: int, **headroom: Any) -> dict[str, Any]:
 
 def conducted(wanted: dict[str, Any], folder: Path) -> Conducted:
     """The experiment by dry runs."""
-    return by_dry_run.conducted(make, wanted, folder)
+    return by_dry_run.conducted(wanted, folder)
 
 
 def sustained_by_bucket(rate: float, calls: int, share: float) -> float:

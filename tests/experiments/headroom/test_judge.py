@@ -4,14 +4,20 @@ import numpy as np
 import pytest
 from experiments.headroom.planted import sustained_by_bucket
 
-from tailgauge.experiments.answer import FAIL, OPEN, PASS
-from tailgauge.experiments.headroom.calls import Calls
-from tailgauge.experiments.headroom.estimate import Bound, ceiling, lowest
-from tailgauge.experiments.headroom.judge import Asked, judged
-from tailgauge.experiments.headroom.limits import CAPACITY, OBJECTIVES, binding, capacity
-from tailgauge.experiments.headroom.rate_result import Level, Rate
-from tailgauge.experiments.headroom.search import Plan, Wanted, ends, wanted
-from tailgauge.experiments.headroom.sustained import asked, sustained
+from tailgauge.experiments.answer import FAIL, INCONCLUSIVE, PASS
+from tailgauge.experiments.headroom.judge import Charges, Rate, RateResult, judged
+from tailgauge.experiments.headroom.limits import (
+    CAPACITY,
+    OBJECTIVES,
+    Bound,
+    binding,
+    capacity,
+    ceiling,
+    lowest,
+)
+from tailgauge.experiments.headroom.search import Attempt, Plan, attempts, ends
+from tailgauge.experiments.headroom.sustained import offered, sustained
+from tailgauge.scenario.experiment import Headroom
 from tailgauge_analysis.stats.proportions import counted
 
 REFUSED = 0.01
@@ -20,32 +26,32 @@ KNOWN = Rate(10.0, 9.9, 10.1)
 PLAN = Plan(today=4.0, most=40.0, growth=1.25, precision=0.05, confirm=3, period_s=40.0)
 
 
-def level(rate, k=0, n=400, **given):
-    told = {
+def at(rate, k=0, n=400, **given):
+    values = {
         "name": "", "rate_per_s": rate, "emptied": False, "verdict": "VALID", "seconds": 30.0, "requests": n,
         "refused": counted(k, n), "overloaded": 0, "kinds": {"requests": k} if k else {}, "good": None,
         "served": Rate(rate, rate - 0.1, rate + 0.1), "waiting": (1.0, 1.0), "growing": False, "buckets": (),
-        "calls": Calls({}, np.empty(0)), "offered": {},
+        "charges": Charges({}, {}), "offered": {},
     }  # fmt: skip
-    return Level(**(told | given))
+    return RateResult(**(values | given))
 
 
-def outcomes(levels, known=None, *, good=0.0, by_capacity=False):
+def outcomes(runs, known=None, *, good=0.0, by_capacity=False):
     return {
         (one.rate_per_s, one.emptied): one.outcome
-        for one in judged(levels, Asked(REFUSED, good), known, by_capacity=by_capacity)
+        for one in judged(runs, Headroom(refused=REFUSED, good=good), known, by_capacity=by_capacity)
     }
 
 
 @pytest.mark.parametrize(("calls", "within"), [(5, 0.02), (20, 0.02), (60, 0.005)])
 def test_a_bucket_sustains_what_queueing_theory_says(calls, within):
-    found = sustained(asked(GAPS, np.ones(100)), 10.0, float(calls), REFUSED)
+    found = sustained(offered(GAPS, np.ones(100)), 10.0, float(calls), REFUSED)
 
     assert found == pytest.approx(sustained_by_bucket(10.0, calls, REFUSED), rel=within)
 
 
 def test_of_one_call_at_once_and_of_very_many_the_rate_is_known_in_closed_form():
-    of = asked(GAPS, np.ones(100))
+    of = offered(GAPS, np.ones(100))
 
     assert sustained(of, 10.0, 1.0, 0.1) == pytest.approx(10 * 0.1 / 0.9, rel=0.02)  # rho / (1 + rho)
     assert sustained(of, 10.0, 2000.0, 0.1) == pytest.approx(10 / 0.9, rel=0.005)  # 1 - 1 / rho
@@ -53,7 +59,7 @@ def test_of_one_call_at_once_and_of_very_many_the_rate_is_known_in_closed_form()
 
 def test_what_requests_ask_for_scales_the_rate_and_makes_it_unsure():
     seen = np.random.default_rng(1).choice([100.0, 300.0], 400)
-    of = asked(GAPS, seen)
+    of = offered(GAPS, seen)
 
     assert of.mean == pytest.approx(seen.mean())
     assert of.unsure == pytest.approx(1.96 * seen.std() / seen.mean() / 20)
@@ -61,75 +67,75 @@ def test_what_requests_ask_for_scales_the_rate_and_makes_it_unsure():
 
 
 def test_a_bucket_smaller_than_a_request_sustains_nothing():
-    assert sustained(asked(GAPS, np.full(10, 200.0)), 2000.0, 150.0, REFUSED) == 0.0
+    assert sustained(offered(GAPS, np.full(10, 200.0)), 2000.0, 150.0, REFUSED) == 0.0
 
 
 def test_bursts_of_arrivals_lower_what_is_sustained():
     bursty = np.where(np.arange(40_000) % 30 == 0, 30 * GAPS, 0.0)
 
-    assert sustained(asked(bursty, np.ones(9)), 10.0, 60.0, REFUSED) < 8.0
-    assert sustained(asked(np.ones(40_000), np.ones(9)), 10.0, 60.0, REFUSED) > 10.0
+    assert sustained(offered(bursty, np.ones(9)), 10.0, 60.0, REFUSED) < 8.0
+    assert sustained(offered(np.ones(40_000), np.ones(9)), 10.0, 60.0, REFUSED) > 10.0
 
 
 def test_levels_by_themselves_pass_fail_or_are_inconclusive():
-    levels = [level(5), level(6, n=200), level(7, k=40), level(8, growing=True)]
+    runs = [at(5), at(6, n=200), at(7, k=40), at(8, growing=True)]
 
-    assert outcomes(levels) == {(5, False): PASS, (6, False): OPEN, (7, False): FAIL, (8, False): FAIL}
+    assert outcomes(runs) == {(5, False): PASS, (6, False): INCONCLUSIVE, (7, False): FAIL, (8, False): FAIL}
 
 
 def test_runs_of_one_rate_are_one_sample():
-    assert outcomes([level(6, n=200)] * 2) == {(6, False): PASS}
+    assert outcomes([at(6, n=200)] * 2) == {(6, False): PASS}
 
 
 def test_a_known_limit_decides_what_a_full_bucket_hides():
-    levels = [level(9.5, n=100), level(10), level(10.5), level(10.5, k=30, emptied=True)]
+    runs = [at(9.5, n=100), at(10), at(10.5), at(10.5, k=30, emptied=True)]
 
-    assert outcomes(levels, KNOWN) == {
-        (9.5, False): PASS, (10, False): OPEN, (10.5, False): FAIL, (10.5, True): FAIL,
+    assert outcomes(runs, KNOWN) == {
+        (9.5, False): PASS, (10, False): INCONCLUSIVE, (10.5, False): FAIL, (10.5, True): FAIL,
     }  # fmt: skip
 
 
 def test_levels_that_contradict_a_known_limit_are_inconclusive():
-    levels = [level(9.5, k=40), level(10.5, emptied=True)]
+    runs = [at(9.5, k=40), at(10.5, emptied=True)]
 
-    assert outcomes(levels, KNOWN) == {(9.5, False): OPEN, (10.5, True): OPEN}
+    assert outcomes(runs, KNOWN) == {(9.5, False): INCONCLUSIVE, (10.5, True): INCONCLUSIVE}
 
 
 def test_a_queue_that_was_worked_off_contradicts_a_known_capacity():
     full, gone = (
-        level(10.5, emptied=True, waiting=(50.0, 60.0)),
-        level(10.6, emptied=True, waiting=(50.0, 5.0)),
+        at(10.5, emptied=True, waiting=(50.0, 60.0)),
+        at(10.6, emptied=True, waiting=(50.0, 5.0)),
     )
 
-    assert outcomes([full, gone], KNOWN, by_capacity=True) == {(10.5, True): FAIL, (10.6, True): OPEN}
+    assert outcomes([full, gone], KNOWN, by_capacity=True) == {(10.5, True): FAIL, (10.6, True): INCONCLUSIVE}
 
 
 def test_a_level_that_was_made_to_refuse_fails_nothing_without_a_known_limit():
-    assert outcomes([level(5, k=40, emptied=True)]) == {(5, True): OPEN}
+    assert outcomes([at(5, k=40, emptied=True)]) == {(5, True): INCONCLUSIVE}
 
 
 def test_an_objective_fails_a_level_that_refuses_nobody():
-    levels = [
-        level(5, good=counted(395, 400)),
-        level(6, good=counted(300, 400)),
-        level(7, good=counted(378, 400)),
+    runs = [
+        at(5, good=counted(395, 400)),
+        at(6, good=counted(300, 400)),
+        at(7, good=counted(378, 400)),
     ]
 
-    assert outcomes(levels, good=0.95) == {(5, False): PASS, (6, False): FAIL, (7, False): OPEN}
-    assert binding([levels[1]], 0.95) == OBJECTIVES
+    assert outcomes(runs, good=0.95) == {(5, False): PASS, (6, False): FAIL, (7, False): INCONCLUSIVE}
+    assert binding([runs[1]], 0.95) == OBJECTIVES
 
 
 def test_capacity_is_what_is_answered_while_more_and_more_wait():
-    over = level(15, growing=True, served=Rate(12.0, 11.8, 12.2))
+    over = at(15, growing=True, served=Rate(12.0, 11.8, 12.2))
 
-    assert capacity([level(5), over], REFUSED) == Rate(12.0, pytest.approx(11.8), pytest.approx(12.2))
-    assert capacity([level(5), level(15, k=100)], REFUSED) is None
+    assert capacity([at(5), over], REFUSED) == Rate(12.0, pytest.approx(11.8), pytest.approx(12.2))
+    assert capacity([at(5), at(15, k=100)], REFUSED) is None
     assert binding([over], 0.0) == CAPACITY
 
 
 def test_what_binds_is_the_limit_with_most_429s():
-    assert binding([level(12, k=40), level(13, kinds={"input_tokens": 30})], 0.0) == "requests"
-    assert binding([level(12, k=3, overloaded=50)], 0.0) == CAPACITY
+    assert binding([at(12, k=40), at(13, kinds={"input_tokens": 30})], 0.0) == "requests"
+    assert binding([at(12, k=3, overloaded=50)], 0.0) == CAPACITY
 
 
 def test_only_limits_that_were_met_decide():
@@ -141,78 +147,78 @@ def test_only_limits_that_were_met_decide():
     assert ceiling([seen]) is None
 
 
-def tried(levels, known=None, *, by_capacity=False):
-    return judged(levels, Asked(REFUSED, 0.0), known, by_capacity=by_capacity)
+def tried(runs, known=None, *, by_capacity=False):
+    return judged(runs, Headroom(refused=REFUSED), known, by_capacity=by_capacity)
 
 
-def next_rates(levels, known=None, ceiling=None, plan=PLAN):
-    return wanted(tried(levels, known), plan, known, ceiling)
+def next_rates(runs, known=None, ceiling=None, plan=PLAN):
+    return attempts(tried(runs, known), plan, known, ceiling)
 
 
 def test_the_search_begins_at_todays_rate_and_goes_up_by_steps():
-    assert next_rates([]) == [Wanted(4.0, 1, above=False)]
-    assert next_rates([level(4)]) == [Wanted(5.0, 1, above=False)]
+    assert next_rates([]) == [Attempt(4.0, 1, above=False)]
+    assert next_rates([at(4)]) == [Attempt(5.0, 1, above=False)]
 
 
 def test_towards_a_named_limit_it_goes_up_at_most_twice_in_a_minute():
-    (jump,) = next_rates([level(4)], ceiling=100.0)
-    (near,) = next_rates([level(4)], ceiling=5.5)
+    (jump,) = next_rates([at(4)], ceiling=100.0)
+    (near,) = next_rates([at(4)], ceiling=5.5)
 
     assert jump.rate_per_s == pytest.approx(4 * 2 ** (40 / 60))
     assert near.rate_per_s == pytest.approx(5.5 * 1.05)
 
 
 def test_where_todays_rate_fails_it_goes_down_and_gives_up_in_the_end():
-    (down,) = next_rates([level(4, k=100)])
+    (down,) = next_rates([at(4, k=100)])
 
     assert down.rate_per_s == pytest.approx(4 / 1.25**2)
-    assert next_rates([level(4 / 60, k=100)]) == []
+    assert next_rates([at(4 / 60, k=100)]) == []
 
 
 def test_inconclusive_rates_count_by_what_they_lean_to_until_the_gap_is_narrow():
-    (middle,) = next_rates([level(4, n=130), level(9, k=2, n=130)])
+    (middle,) = next_rates([at(4, n=130), at(9, k=2, n=130)])
 
-    assert middle == Wanted(pytest.approx(6.0), 1, above=False)
+    assert middle == Attempt(pytest.approx(6.0), 1, above=False)
 
 
 def test_both_ends_are_run_until_they_are_decided_and_further_out_where_they_stay_inconclusive():
-    close = [level(8.6, n=130), level(9, k=2, n=130)]
-    decided = [*[level(8.6, n=130)] * 3, *[level(9, k=2, n=130)] * 3]
+    close = [at(8.6, n=130), at(9, k=2, n=130)]
+    decided = [*[at(8.6, n=130)] * 3, *[at(9, k=2, n=130)] * 3]
 
-    assert next_rates(close) == [Wanted(8.6, 2, above=False), Wanted(9, 2, above=False)]
-    assert next_rates(decided) == [Wanted(pytest.approx(9 * 1.05), 3, above=False)]
+    assert next_rates(close) == [Attempt(8.6, 2, above=False), Attempt(9, 2, above=False)]
+    assert next_rates(decided) == [Attempt(pytest.approx(9 * 1.05), 3, above=False)]
 
 
 def test_once_a_limit_is_known_both_sides_of_it_are_tried():
-    below, above = next_rates([level(4), level(12, k=60)], KNOWN)
+    below, above = next_rates([at(4), at(12, k=60)], KNOWN)
 
-    assert below == Wanted(pytest.approx(10 / 1.05), 3, above=False)
-    assert above == Wanted(pytest.approx(10.5), 3, above=True)
+    assert below == Attempt(pytest.approx(10 / 1.05), 3, above=False)
+    assert above == Attempt(pytest.approx(10.5), 3, above=True)
 
 
 def test_both_ends_are_confirmed_and_then_it_is_over():
-    levels = [level(9.52)] * 3 + [level(10.5, k=30, emptied=True)]
+    runs = [at(9.52)] * 3 + [at(10.5, k=30, emptied=True)]
 
-    assert next_rates(levels, KNOWN) == [Wanted(10.5, 2, above=True)]
-    assert next_rates([*levels, *levels[-1:] * 2], KNOWN) == []
+    assert next_rates(runs, KNOWN) == [Attempt(10.5, 2, above=True)]
+    assert next_rates([*runs, *runs[-1:] * 2], KNOWN) == []
 
 
 def test_a_side_that_contradicts_is_tried_further_out():
-    levels = [level(4), *[level(9.52, k=40)] * 3, *[level(10.5, k=30, emptied=True)] * 3]
-    (lower,) = next_rates(levels, KNOWN)
+    runs = [at(4), *[at(9.52, k=40)] * 3, *[at(10.5, k=30, emptied=True)] * 3]
+    (lower,) = next_rates(runs, KNOWN)
 
-    assert lower == Wanted(pytest.approx(9.52 / 1.05), 3, above=False)
+    assert lower == Attempt(pytest.approx(9.52 / 1.05), 3, above=False)
 
 
 def test_without_a_known_limit_it_halves_the_gap_until_it_is_narrow():
-    (middle,) = next_rates([level(4), level(9, k=60)])
+    (middle,) = next_rates([at(4), at(9, k=60)])
 
     assert middle.rate_per_s == pytest.approx(6.0)
-    close = [level(8.6), level(9, k=60)]
+    close = [at(8.6), at(9, k=60)]
     assert {one.rate_per_s for one in next_rates(close)} == {8.6, 9}
     assert [one and one.rate_per_s for one in ends(tried(close))] == [8.6, 9]
 
 
 def test_where_nothing_fails_the_highest_rate_is_confirmed():
-    assert next_rates([level(40)]) == [Wanted(40, 2, above=False)]
-    assert next_rates([level(40)] * 3) == []
+    assert next_rates([at(40)]) == [Attempt(40, 2, above=False)]
+    assert next_rates([at(40)] * 3) == []

@@ -1,14 +1,14 @@
-"""The course of headroom, driven by hand: which steps it yields, and what it makes of runs that do not count."""
+"""The course of headroom, driven by hand: which steps it yields, and what it does with INVALID runs."""
 
-import numpy as np
+from dataclasses import replace
+
 import pytest
 from experiments.headroom.planted import TODAY, conducted, tree
 
-from tailgauge.experiments.course import Ran, SpentError
-from tailgauge.experiments.headroom.calls import Calls
-from tailgauge.experiments.headroom.plan import make
-from tailgauge.experiments.headroom.rate_result import Level, Rate
-from tailgauge.experiments.steps import Base
+from tailgauge.experiments.course import Base, SpentError, StepResult
+from tailgauge.experiments.headroom import measure
+from tailgauge.experiments.headroom.judge import Charges, Rate, RateResult
+from tailgauge.experiments.headroom.plan import Headroom
 from tailgauge.scenario import model as scenarios
 from tailgauge_analysis.stats.proportions import counted
 
@@ -19,16 +19,16 @@ def base(folder, **headroom):
     )
 
 
-def seen(rate, *, refused=0, growing=False):
-    return Level(
+def result(rate, *, refused=0, growing=False):
+    return RateResult(
         name="", rate_per_s=rate, emptied=False, verdict="VALID", seconds=30.0, requests=400, refused=counted(refused, 400),
         overloaded=0, kinds={}, good=None, served=Rate(12.0, 11.9, 12.1), waiting=(1.0, 1.0), growing=growing, buckets=(),
-        calls=Calls({}, np.empty(0)), offered={},
+        charges=Charges({}, {}), offered={},
     )  # fmt: skip
 
 
-def ran(step, verdict="VALID", **said):
-    return Ran(step, "run", verdict, "", seen(0.0, **said))
+def ran(step, verdict="VALID", **values):
+    return StepResult(step, "run", verdict, "", result(0.0, **values))
 
 
 def rates(steps):
@@ -36,7 +36,7 @@ def rates(steps):
 
 
 def test_it_goes_up_from_today_and_confirms_both_sides_of_the_capacity(tmp_path):
-    course = make(base(tmp_path, growth=2.0)).course()
+    course = Headroom(base(tmp_path, growth=2.0)).course()
     today = next(course)
     steps = [today, course.send([ran(today[0])])]
     steps.append(course.send([ran(steps[-1][0])]))
@@ -52,14 +52,14 @@ def test_it_goes_up_from_today_and_confirms_both_sides_of_the_capacity(tmp_path)
     assert len({step.seed for group in (*steps, last) for step in group}) == 9
     assert len(above) == 3
     for step in above:  # after its warm-up, the steady rate is the one that is tried
-        told = dict(step.overrides)
-        share = told["stages.warmup_s"] / step.duration_s
-        assert told["arrival.rate_per_s"] / (1 + share) == pytest.approx(12 * 1.05)
-        assert step.duration_s - told["stages.warmup_s"] == 30.0
+        overrides = dict(step.overrides)
+        share = overrides["stages.warmup_s"] / step.duration_s
+        assert overrides["arrival.rate_per_s"] / (1 + share) == pytest.approx(12 * 1.05)
+        assert step.duration_s - overrides["stages.warmup_s"] == 30.0
 
 
 def test_a_run_that_is_invalid_is_run_once_more_and_then_left_out(tmp_path):
-    course = make(base(tmp_path)).course()
+    course = Headroom(base(tmp_path)).course()
     (first,) = next(course)
     (again,) = course.send([ran(first, "INVALID")])
     (once_more,) = course.send([ran(again)])
@@ -70,7 +70,7 @@ def test_a_run_that_is_invalid_is_run_once_more_and_then_left_out(tmp_path):
 
 
 def test_where_every_run_is_invalid_there_is_no_answer(tmp_path):
-    course = make(base(tmp_path)).course()
+    course = Headroom(base(tmp_path)).course()
     again = course.send([ran(step, "INVALID") for step in next(course)])
     with pytest.raises(StopIteration) as end:
         course.send([ran(step, "INVALID") for step in again])
@@ -80,7 +80,7 @@ def test_where_every_run_is_invalid_there_is_no_answer(tmp_path):
 
 
 def test_what_is_spent_ends_it_with_what_is_known_by_then(tmp_path):
-    course = make(base(tmp_path)).course()
+    course = Headroom(base(tmp_path)).course()
     steps = next(course)
     course.send([ran(step) for step in steps])
     with pytest.raises(StopIteration) as end:
@@ -92,32 +92,30 @@ def test_what_is_spent_ends_it_with_what_is_known_by_then(tmp_path):
     assert answer.facts["high_per_s"] is None
 
 
-def test_the_levels_fit_into_the_minutes_that_there_are(tmp_path):
+def test_the_steps_fit_into_the_minutes_that_there_are(tmp_path):
     wanted = tree("requests", 1)
-    del wanted["experiment"]["headroom"]["level_s"]
+    del wanted["experiment"]["headroom"]["step_s"]
     lengths = []
     for minutes in (15.0, 5.0, 120.0):
         wanted["experiment"]["minutes"] = minutes
-        made = make(Base(tmp_path / "planted.toml", scenarios.parse(wanted, "planted"), (), tmp_path))
-        lengths.append(next(made.course())[0].duration_s / 1.1)
+        course = Headroom(
+            Base(tmp_path / "planted.toml", scenarios.parse(wanted, "planted"), (), tmp_path)
+        ).course()
+        lengths.append(next(course)[0].duration_s / 1.1)
 
     assert lengths == pytest.approx([15 * 60 / 14 - 15, 10.0, 120.0])
 
 
 def test_limits_without_headers_are_found_by_their_429s(tmp_path, monkeypatch):
-    from dataclasses import replace
-
-    from tailgauge.experiments.headroom import plan as headroom
-
-    def blind(name, rate, reading, **told):
+    def blind(name, rate, reading, **flags):
         attempts = reading.frames.attempts
         headers = [column for column in attempts.columns if column.startswith("header_")]
         frames = replace(reading.frames, attempts=attempts.drop(columns=headers))
-        return level(name, rate, replace(reading, frames=frames), **told)
+        return rate_result(name, rate, replace(reading, frames=frames), **flags)
 
-    level = headroom.level
-    monkeypatch.setattr(headroom, "level", blind)
-    facts = conducted(tree("output_tokens", 2, level_s=15.0, confirm=2, growth=1.6), tmp_path).answer.facts
+    rate_result = measure.rate_result
+    monkeypatch.setattr(measure, "rate_result", blind)
+    facts = conducted(tree("output_tokens", 2, step_s=15.0, confirm=2, growth=1.6), tmp_path).answer.facts
 
     assert facts["low_per_s"] <= 10.03 <= facts["high_per_s"]
     assert facts["limits"][0]["rate_per_s"]["value"] == pytest.approx(200, rel=0.02)

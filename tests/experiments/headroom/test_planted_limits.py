@@ -16,13 +16,13 @@ from experiments.headroom.planted import (
 )
 
 from tailgauge.errors import Exit, UsageError
-from tailgauge.experiments.headroom.plan import make
-from tailgauge.experiments.steps import Base
+from tailgauge.experiments.course import Base
+from tailgauge.experiments.headroom.plan import Headroom
 from tailgauge.scenario import model as scenarios
 
 BINDING = ("requests", "input_tokens", "output_tokens", "capacity")
 BURST, REFUSED = 60, 0.01  # calls that the bucket of `tiny` holds, and the share that is borne
-SHORT = {"level_s": 15.0, "confirm": 2, "growth": 1.6}  # the sizes of `make test`
+SHORT = {"step_s": 15.0, "confirm": 2, "growth": 1.6}  # the sizes of `make test`
 WIDEST = 0.15
 
 
@@ -97,7 +97,7 @@ def test_without_the_cache_another_limit_binds_at_a_lower_rate(cached):
 
 
 def test_one_quiet_run_tells_a_wider_interval_and_meets_no_429(tmp_path):
-    done = conducted(tree("requests", 4, quiet=True, level_s=100.0), tmp_path)
+    done = conducted(tree("requests", 4, no_429=True, step_s=100.0), tmp_path)
     facts, truth = done.answer.facts, sustained_by_bucket(LIMIT, BURST, REFUSED)
 
     assert done.ledger.runs == 1
@@ -109,7 +109,7 @@ def test_one_quiet_run_tells_a_wider_interval_and_meets_no_429(tmp_path):
 
 
 def test_where_no_header_names_a_limit_a_quiet_run_answers_nothing(tmp_path):
-    answer = conducted(tree("capacity", 4, quiet=True), tmp_path).answer
+    answer = conducted(tree("capacity", 4, no_429=True), tmp_path).answer
 
     assert answer.exit_code == Exit.INVALID
     assert answer.facts["low_per_s"] is None
@@ -155,11 +155,11 @@ def test_a_closed_loop_has_no_rate_that_could_grow(tmp_path):
     base = Base(tmp_path / "closed.toml", scenarios.parse(wanted, "closed"), (), tmp_path)
 
     with pytest.raises(UsageError, match=r"closed.toml: arrival.process: .* expected an open process"):
-        make(base)
+        Headroom(base)
 
 
 def test_an_objective_may_be_what_is_met_first(tmp_path):
-    wanted = tree("capacity", 7, good=0.95, growth=1.6, confirm=2, level_s=30.0)
+    wanted = tree("capacity", 7, good=0.95, growth=1.6, confirm=2, step_s=30.0)
     wanted["slo"] = {"first_token": {"metric": "ttft_sched", "max_ms": 400.0}}
     answer = conducted(wanted, tmp_path).answer
 

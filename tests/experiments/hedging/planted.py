@@ -14,7 +14,6 @@ import numpy as np
 from experiments import by_dry_run
 
 from tailgauge.experiments.conduct import Conducted
-from tailgauge.experiments.hedging.plan import make
 
 RATE = 12.0  # requests/s that one slot answers, about
 LOADS = (0.25, 0.3, 0.35, 0.4, 0.5, 0.55, 0.6)
@@ -57,7 +56,7 @@ def tree(hedge: Mapping[str, Any], seed: int, **hedging: Any) -> dict[str, Any]:
 
 def conducted(wanted: Mapping[str, Any], folder: Path) -> Conducted:
     """The experiment by dry runs."""
-    return by_dry_run.conducted(make, wanted, folder)
+    return by_dry_run.conducted(wanted, folder)
 
 
 def waits(folder: Path, hedge: Mapping[str, Any], rate_per_s: float, calls: int) -> Any:

@@ -3,10 +3,18 @@
 import numpy as np
 import pytest
 
-from tailgauge.experiments.hedging import contrast, explanation, report, result, tables
-from tailgauge.experiments.hedging.copies import Copied
-from tailgauge.experiments.hedging.crossover_load import around, isotonic, p_values, turning
-from tailgauge.experiments.hedging.load import Load
+from tailgauge.experiments.answer import INCONCLUSIVE
+from tailgauge.experiments.hedging import contrast, report
+from tailgauge.experiments.hedging.judge import (
+    Copies,
+    LoadResult,
+    around,
+    closer,
+    crossover,
+    isotonic,
+    p_values,
+    result,
+)  # fmt: skip
 
 PAIRS, EACH = 10, 60
 
@@ -15,25 +23,27 @@ def blocks(rng, factor=1.0, each=EACH):
     return tuple(factor * rng.lognormal(5, 0.5, each) for _ in range(PAIRS))
 
 
-def load(rate, factor, seed=1, copied=None, **said):
+def load(rate, factor, seed=1, copies=None, **given):
     rng = np.random.default_rng(seed)
     off, on = blocks(rng), blocks(rng, factor)
-    told = {
+    values = {
         "bad_off": tuple((one > 400).astype(float) for one in off),
         "bad_on": tuple((one > 400).astype(float) for one in on),
-        **said,
+        **given,
     }
-    return Load(rate, off, on, copied=copied or Copied(), washout_s=1.0, short=False, **told)
+    return LoadResult(rate, off, on, copies=copies or Copies(), washout_s=1.0, short=False, **values)
 
 
 def about(*remarks):
-    return report.About("Hedging after 250 ms", 10.0, remarks)
+    return report.Tested("Hedging after 250 ms", 10.0, remarks)
 
 
 def test_the_difference_is_that_of_all_blocks_together():
     one = load(1.0, 1.5)
     found = contrast.quantiles(one.off, one.on, 0.95)
-    ends = [np.quantile(np.concatenate(arm), 0.95, method="inverted_cdf") for arm in (one.on, one.off)]
+    ends = [
+        np.quantile(np.concatenate(variant), 0.95, method="inverted_cdf") for variant in (one.on, one.off)
+    ]
 
     assert found.value == pytest.approx(np.log(ends[0] / ends[1]))
     assert found.low < np.log(1.5) < found.high
@@ -90,8 +100,8 @@ def test_the_crossover_lies_between_the_last_gain_and_the_first_harm():
 
 def test_a_planted_crossover_is_found_and_told():
     factors = {2.0: 0.5, 3.0: 0.6, 4.0: 0.8, 5.0: 1.0, 6.0: 1.3, 7.0: 1.8, 8.0: 2.5}
-    copied = Copied(hedged=0.2, won=0.4, cost=(0.0, 60.0), unit="units", cancelled=0.0, refused=(0.0, 0.0))
-    loads = [load(rate, factor, int(rate), copied) for rate, factor in factors.items()]
+    copies = Copies(hedged=0.2, won=0.4, cost=(0.0, 60.0), unit="units", cancelled=0.0, refused=(0.0, 0.0))
+    loads = [load(rate, factor, int(rate), copies) for rate, factor in factors.items()]
     answer = report.answer(about("A remark."), loads, {})
     tail = answer.facts["tail"]
 
@@ -99,9 +109,9 @@ def test_a_planted_crossover_is_found_and_told():
     assert tail["helps_below_per_s"] < 5 < tail["hurts_above_per_s"]
     assert answer.sentence.startswith("Hedging after 250 ms helps below")
     assert "lower at 3 requests/s and" in answer.remarks[1]
-    assert "a millisecond less costs 0 to" in answer.remarks[2]
-    assert [one["name"] for one in answer.facts["why"]] == [explanation.CANCEL]
-    assert {row[8] for row in answer.table.rows} == {"helps", "hurts", tables.OPEN}
+    assert "each millisecond gained costs 0 to" in answer.remarks[2]
+    assert [one["name"] for one in answer.facts["why"]] == [report.CANCEL]
+    assert {row[8] for row in answer.table.rows} == {"helps", "hurts", INCONCLUSIVE}
     assert [len(row) for row in answer.table.rows] == [len(answer.table.header)] * len(loads)
     assert answer.remarks[0] == "A remark."
     assert answer.exit_code == 0
@@ -110,7 +120,7 @@ def test_a_planted_crossover_is_found_and_told():
 def test_where_nothing_differs_that_is_the_answer_with_the_smallest_effect():
     answer = report.answer(about(), [load(rate, 1.0, int(rate) + 20) for rate in (2.0, 4.0, 6.0)], {})
 
-    assert "makes no difference that could be told" in answer.sentence
+    assert "shows no difference" in answer.sentence
     assert answer.smallest.startswith("at one load a change of the p99 of")
     assert {case.outcome for case in answer.cases} == {"inconclusive"}
     assert answer.exit_code == 0
@@ -119,12 +129,12 @@ def test_where_nothing_differs_that_is_the_answer_with_the_smallest_effect():
 def test_too_few_requests_for_a_p99_give_the_p95_and_say_so_and_fewer_give_nothing():
     def short(each):
         one = load(2.0, 0.5, bad_off=(), bad_on=())
-        cut = [tuple(values[:each] for values in arm) for arm in (one.off, one.on)]
-        return Load(2.0, *cut, (), (), Copied(), 1.0, short=True)
+        cut = [tuple(values[:each] for values in variant) for variant in (one.off, one.on)]
+        return LoadResult(2.0, *cut, (), (), Copies(), 1.0, short=True)
 
     answer = report.answer(about(), [short(12)], {})
     assert answer.facts["quantile"] == 0.95
-    assert report.LESS in answer.remarks
+    assert report.P95 in answer.remarks
     assert any("Blocks are shorter" in text for text in answer.remarks)
     assert report.answer(about(), [short(5)], {}).exit_code == 3
 
@@ -132,26 +142,26 @@ def test_too_few_requests_for_a_p99_give_the_p95_and_say_so_and_fewer_give_nothi
 @pytest.mark.parametrize(
     ("name", "low", "high"),
     [
-        (explanation.CANCEL, {}, {"cancelled": 0.2}),
-        (explanation.LIMIT, {}, {"refused": (0.01, 0.2)}),
-        (explanation.TOGETHER, {}, {"correlation": (0.6, 0.4)}),
-        (explanation.DELAY, {"hedged": 0.011}, {"hedged": 0.011}),
-        (explanation.LOAD, {"hedged": 0.1}, {"hedged": 0.4}),
+        (report.CANCEL, {}, {"cancelled": 0.2}),
+        (report.LIMIT, {}, {"refused": (0.01, 0.2)}),
+        (report.TOGETHER, {}, {"correlation": (0.6, 0.4)}),
+        (report.DELAY, {"hedged": 0.011}, {"hedged": 0.011}),
+        (report.LOAD, {"hedged": 0.1}, {"hedged": 0.4}),
     ],
 )
 def test_every_reason_is_named_where_the_rows_show_it(name, low, high):
     healthy = {"hedged": 0.1, "cancelled": 1.0, "refused": (0.0, 0.0), "correlation": (0.0, -0.1)}
     loads = [
-        load(2.0, 0.5, 1, Copied(**{**healthy, **low})),
-        load(8.0, 2.0, 2, Copied(**{**healthy, **high})),
+        load(2.0, 0.5, 1, Copies(**{**healthy, **low})),
+        load(8.0, 2.0, 2, Copies(**{**healthy, **high})),
     ]
 
-    assert [one for one, _ in explanation.reasons(result.result(loads))] == [name]
+    assert [one.name for one in report.causes(result(loads))] == [name]
 
 
 def test_more_loads_are_tried_where_it_turns_only():
-    assert result.closer([2.0, 4.0, 6.0], [-1.0, -0.5, 1.0], 3) == [4.5, 5.0, 5.5]
-    assert result.closer([2.0, 4.0], [0.1, 0.5], 2) == []
+    assert closer([2.0, 4.0, 6.0], [-1.0, -0.5, 1.0], 3) == [4.5, 5.0, 5.5]
+    assert closer([2.0, 4.0], [0.1, 0.5], 2) == []
 
 
 def test_nothing_at_all_is_no_answer():
@@ -162,4 +172,4 @@ def test_nothing_at_all_is_no_answer():
 
 
 def test_turning_of_nothing_is_unknown():
-    assert turning([], [], helps=False, hurts=False).value is None
+    assert crossover([], [], helps=False, hurts=False).value is None

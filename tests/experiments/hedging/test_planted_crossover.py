@@ -15,10 +15,10 @@ from experiments.hedging.planted import (
 )
 
 from tailgauge.errors import UsageError
-from tailgauge.experiments.course import Ran, SpentError
-from tailgauge.experiments.hedging.plan import OFF, make
-from tailgauge.experiments.hedging.plan import ON as HEDGING
-from tailgauge.experiments.steps import Base
+from tailgauge.experiments.course import Base, SpentError, StepResult
+from tailgauge.experiments.hedging.judge import OFF
+from tailgauge.experiments.hedging.judge import ON as HEDGING
+from tailgauge.experiments.hedging.plan import Hedging
 from tailgauge.scenario import model as scenarios
 
 SIZES = {"block_s": 10.0, "pairs": 12}
@@ -58,7 +58,7 @@ def test_it_says_in_one_sentence_where_it_helps_where_it_hurts_what_it_costs_and
     for one in found:
         assert one.sentence.startswith("Hedging after 150 ms helps below")
         assert "and hurts above" in one.sentence
-        assert any("a millisecond less costs" in text for text in one.remarks)
+        assert any("each millisecond gained costs" in text for text in one.remarks)
         assert "the target goes on generating for copies that were closed" in one.sentence
         assert one.facts["why"][0]["name"] == "cancel"
         assert len(one.table.rows) >= len(LOADS)
@@ -101,7 +101,7 @@ def test_the_sustainable_rate_is_looked_for_where_it_is_not_given(tmp_path, full
     answer = conducted(wanted, tmp_path).answer
 
     assert answer.facts["sustainable_per_s"] == pytest.approx(RATE, rel=0.15)
-    assert answer.remarks[0].startswith("The search for the sustainable rate said:")
+    assert answer.remarks[0].startswith("Sustainable rate without hedging:")
 
 
 def base(folder, **hedging):
@@ -109,33 +109,33 @@ def base(folder, **hedging):
 
 
 def test_off_and_on_take_turns_in_every_run_and_loads_come_in_random_order(tmp_path):
-    steps = next(make(base(tmp_path)).course())
+    steps = next(Hedging(base(tmp_path)).course())
     rates = [dict(step.overrides)["arrival.rate_per_s"] for step in steps]
 
     assert sorted(rates) == pytest.approx([RATE * one for one in LOADS])
     assert rates != sorted(rates)
     assert len({step.seed for step in steps}) == len(LOADS)
     for step in steps:
-        told = dict(step.overrides)
-        assert (told["crossover"]["a"], told["crossover"]["b"]) == (OFF, HEDGING)
-        assert told["traffic"][OFF]["hedge"] == {**ON, "policy": "off"}
-        assert told["traffic"][HEDGING]["hedge"] == dict(ON)
-        assert step.duration_s - told["stages.warmup_s"] == 2 * 10 * 10.0
+        overrides = dict(step.overrides)
+        assert (overrides["crossover"]["a"], overrides["crossover"]["b"]) == (OFF, HEDGING)
+        assert overrides["traffic"][OFF]["hedge"] == {**ON, "policy": "off"}
+        assert overrides["traffic"][HEDGING]["hedge"] == dict(ON)
+        assert step.duration_s - overrides["stages.warmup_s"] == 2 * 10 * 10.0
 
 
 def test_a_load_that_is_invalid_is_run_once_more_and_without_any_there_is_no_answer(tmp_path):
-    course = make(base(tmp_path, loads=(0.5,))).course()
+    course = Hedging(base(tmp_path, loads=(0.5,))).course()
     (first,) = next(course)
-    (again,) = course.send([Ran(first, "run", "INVALID", "", None)])
+    (again,) = course.send([StepResult(first, "run", "INVALID", "", None)])
     with pytest.raises(StopIteration) as end:
-        course.send([Ran(again, "run", "INVALID", "", None)])
+        course.send([StepResult(again, "run", "INVALID", "", None)])
 
     assert dict(again.overrides)["arrival.rate_per_s"] == dict(first.overrides)["arrival.rate_per_s"]
     assert end.value.value.exit_code == 3
 
 
 def test_where_time_ends_it_answers_with_what_it_has(tmp_path):
-    course = make(base(tmp_path)).course()
+    course = Hedging(base(tmp_path)).course()
     next(course)
     with pytest.raises(StopIteration) as end:
         course.throw(SpentError("experiment.minutes: over"))
@@ -145,22 +145,22 @@ def test_where_time_ends_it_answers_with_what_it_has(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"arrival": {"process": "closed"}}, r"arrival.process: .* expected an open process"),
         ({"traffic": {"chat": {}}}, r"hedging.traffic: expected one of the tables .* there is none"),
     ],
 )
-def test_what_cannot_be_tried_is_refused(tmp_path, change, said):
+def test_what_cannot_be_tried_is_refused(tmp_path, change, message):
     scenario = scenarios.parse({**tree(ON, 1), **change}, "planted")
-    with pytest.raises(UsageError, match=said):
-        make(Base(tmp_path / "planted.toml", scenario, (), tmp_path))
+    with pytest.raises(UsageError, match=message):
+        Hedging(Base(tmp_path / "planted.toml", scenario, (), tmp_path))
 
 
 def test_delays_need_a_policy_that_has_one(tmp_path):
     wanted = tree({"policy": "adaptive"}, 1, delays_ms=(10.0,))
     with pytest.raises(UsageError, match=r"delays_ms: policy = 'adaptive' takes no delay"):
-        make(Base(tmp_path / "planted.toml", scenarios.parse(wanted, "planted"), (), tmp_path))
+        Hedging(Base(tmp_path / "planted.toml", scenarios.parse(wanted, "planted"), (), tmp_path))
 
 
 def test_the_bound_of_the_planted_objective_is_one_that_some_requests_miss(found):

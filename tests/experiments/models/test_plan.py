@@ -6,9 +6,8 @@ import pytest
 from experiments import by_dry_run
 
 from tailgauge.errors import Exit, UsageError
-from tailgauge.experiments.course import Ran, SpentError
-from tailgauge.experiments.models.plan import make
-from tailgauge.experiments.steps import Base
+from tailgauge.experiments.course import Base, SpentError, StepResult
+from tailgauge.experiments.models.plan import ModelChoice
 from tailgauge.scenario import model as scenarios
 
 # `tiny` waits 56 ms in the median and then 30 ms; `haiku` 245 ms and then 120 ms; `opus` 1,320 ms and then 500 ms.
@@ -36,7 +35,7 @@ def base(folder, wanted):
 
 
 def conducted(wanted, folder):
-    return by_dry_run.conducted(make, wanted, folder)
+    return by_dry_run.conducted(wanted, folder)
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +49,8 @@ def test_those_that_meet_the_objectives_are_named_and_the_cheapest_of_them(answe
     for one in answers:
         assert one.facts["meet"] == ["quick", "cheap"]
         assert one.facts["cheapest"] == "cheap"
-        assert one.sentence.startswith("quick and cheap meet every objective; cheap costs least,")
-        assert "66.7% less than quick;" in one.sentence
+        assert one.sentence.startswith("quick and cheap meet every objective. cheap costs least:")
+        assert "66.7% less than quick." in one.sentence
         assert "slow does not (slow: p95 of end to end since scheduled" in one.sentence
         assert one.exit_code == Exit.OK
         assert {case.name: case.outcome for case in one.cases} == {
@@ -77,23 +76,23 @@ def test_every_model_has_a_row_and_plain_facts(answers):
 
 
 def test_all_models_of_a_round_have_the_same_arrivals_and_come_in_random_order(tmp_path):
-    steps = next(make(base(tmp_path, tree(1))).course())
+    steps = next(ModelChoice(base(tmp_path, tree(1))).course())
     first, second = steps[:3], steps[3:]
 
     assert {step.seed for step in first} != {step.seed for step in second}
     assert [len({step.seed for step in one}) for one in (first, second)] == [1, 1]
     assert {step.name for step in first} == {f"round 1: {name}" for name in AMONG}
     for step in steps:
-        told = dict(step.overrides)
+        overrides = dict(step.overrides)
         name = step.name.partition(": ")[2]
-        assert told["traffic"]["chat"]["model"] == AMONG[name]["model"]
-        assert told["simulated.profile"] == AMONG[name]["profile"]
+        assert overrides["traffic"]["chat"]["model"] == AMONG[name]["model"]
+        assert overrides["simulated.profile"] == AMONG[name]["profile"]
 
 
 def test_runs_that_do_not_count_and_time_that_ends_leave_no_answer(tmp_path):
-    course = make(base(tmp_path, tree(1))).course()
+    course = ModelChoice(base(tmp_path, tree(1))).course()
     steps = next(course)
-    course.send([Ran(step, "run", "INVALID", "", None) for step in steps])
+    course.send([StepResult(step, "run", "INVALID", "", None) for step in steps])
     with pytest.raises(StopIteration) as end:
         course.throw(SpentError("experiment.minutes: over"))
 
@@ -102,10 +101,10 @@ def test_runs_that_do_not_count_and_time_that_ends_leave_no_answer(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"experiment": {"kind": "models"}}, r"models.among: expected two models or more"),
-        ({"slo": {}}, r"slo: the models are chosen by their objectives"),
+        ({"slo": {}}, r"slo: models are chosen by their objectives"),
         ({"arrival": {"process": "closed"}}, r"arrival.process: .* expected an open process"),
         (
             {
@@ -114,10 +113,10 @@ def test_runs_that_do_not_count_and_time_that_ends_leave_no_answer(tmp_path):
                     "models": {"among": {"a": {"model": "a"}, "b": {"model": "b"}}},
                 }
             },
-            r"all models are alike: expected a `profile` for each",
+            r"the simulated endpoint answers alike for every model: expected a `profile` for each",
         ),
     ],
 )
-def test_what_cannot_be_chosen_is_refused(tmp_path, change, said):
-    with pytest.raises(UsageError, match=said):
-        make(base(tmp_path, tree(1, **change)))
+def test_what_cannot_be_chosen_is_refused(tmp_path, change, message):
+    with pytest.raises(UsageError, match=message):
+        ModelChoice(base(tmp_path, tree(1, **change)))

@@ -1,1 +1,1 @@
-"""Checkup: five probes of an endpoint before a launch, and what to change, the largest gain first."""
+"""Checkup: five probes of an endpoint before launch, and what to change, the largest gain first."""

@@ -1,100 +1,142 @@
 """Whether a rate is sustained: pass, fail or inconclusive.
 
-Rule: levels of one rate are one sample. By themselves they pass if the upper 95% bound of the refused share is within
-what is borne, nothing grows, and the lower bound of the good share meets its target; they fail if the lower bound of
-the refused share is above it, something grows, or the upper bound of the good share is below its target.
+Runs at one rate are one sample. By themselves they pass if the upper 95% bound of the refused share is within what is
+allowed, the backlog does not grow, and the lower bound of the good share meets its target; they fail if the lower bound
+of the refused share is above it, the backlog grows, or the upper bound of the good share is below its target.
 
-A bucket that is full at first hides a rate that is somewhat too high for minutes. So once a limit, or the capacity, is
-known with its interval, a rate below it passes and one above it fails, unless its own levels contradict that: below, if
-they fail; above, if they began with a burst, so that the bucket was empty and calls waited, and yet surely less than what
-is borne was refused (by a limit), or those that waited were worked off (by capacity). Such a level never passes.
+A bucket that is full at first hides a slightly excessive rate for minutes. So once a limit, or the capacity, is known
+with its interval, a rate below it passes and one above it fails, unless its runs contradict that. Below: if they fail.
+Above: if they began with a burst that emptied the bucket and made calls wait, and yet clearly less than the allowed share
+was refused (by a limit), or the waiting calls were worked off (by capacity). Such a rate never passes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tailgauge.experiments.answer import FAIL, OPEN, PASS
-from tailgauge.experiments.headroom.rate_result import Level, Rate
+from tailgauge.experiments.answer import FAIL, INCONCLUSIVE, PASS, Outcome
+from tailgauge.scenario.experiment import Headroom as Settings
+from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.stats.proportions import Proportion, counted
 
+if TYPE_CHECKING:
+    from tailgauge_analysis.sections.rate_limits.buckets import Bucket
+    from tailgauge_analysis.sections.rate_limits.costs import Costs
+
 DRAINED = 0.5  # of those that waited at the beginning
+Trace = tuple[str, str, bool]  # kind of limit, how it counts, with the cache or without
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a sustained rate must keep: share refused at most, share of good requests at least (0: no such bound)."""
+class Rate:
+    """Per second, with its 95% interval."""
 
-    refused: float
-    good: float
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Charges:
+    """What each request costs, by kind of limit, and without the cache where that differs."""
+
+    cached: Mapping[str, Floats]
+    uncached: Mapping[str, Floats]
+
+
+@dataclass(frozen=True, slots=True)
+class RateResult:
+    """A run at one rate. `emptied`: it began with a burst, so that the bucket was empty, or calls waited."""
+
+    name: str
+    rate_per_s: float
+    emptied: bool
+    verdict: str
+    seconds: float
+    requests: int
+    refused: Proportion
+    overloaded: int
+    kinds: Mapping[str, int]  # 429s
+    good: Proportion | None  # within every objective; None if there is none
+    served: Rate
+    waiting: tuple[float, float]  # requests in flight at the beginning and at the end
+    growing: bool  # the backlog
+    buckets: tuple[Bucket, ...]
+    charges: Charges
+    offered: Mapping[Trace, Costs]  # at today's rate
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The levels of one rate; `alone` is what they say without any limit that is known, `leans` what is more likely where that
-    is inconclusive.
+    """The runs at one rate; `alone`: the outcome without any known limit; `leans`: the more likely one if that is
+    inconclusive.
     """
 
     rate_per_s: float
     emptied: bool
-    levels: tuple[Level, ...]
+    runs: tuple[RateResult, ...]
     refused: Proportion
     good: Proportion | None
-    outcome: str
-    alone: str
-    leans: str
+    outcome: Outcome
+    alone: Outcome
+    leans: Outcome
 
 
-def judged(levels: Sequence[Level], asked: Asked, known: Rate | None, *, by_capacity: bool) -> list[Judged]:
-    """Every rate that was tried, ascending. `known`: the sustainable rate, and whether capacity decides it."""
-    groups: dict[tuple[float, bool], list[Level]] = {}
-    for one in levels:
+def judged(
+    runs: Sequence[RateResult], settings: Settings, known: Rate | None, *, by_capacity: bool
+) -> list[Judged]:
+    """Every tried rate, ascending. `known`: the sustainable rate, and whether capacity decides it."""
+    groups: dict[tuple[float, bool], list[RateResult]] = {}
+    for one in runs:
         groups.setdefault((one.rate_per_s, one.emptied), []).append(one)
-    return [_judged(groups[key], asked, known, by_capacity=by_capacity) for key in sorted(groups)]
+    return [_judged(groups[key], settings, known, by_capacity=by_capacity) for key in sorted(groups)]
 
 
-def _judged(levels: Sequence[Level], asked: Asked, known: Rate | None, *, by_capacity: bool) -> Judged:
-    first = levels[0]
-    refused = _pooled([one.refused for one in levels])
-    good = _pooled([one.good for one in levels if one.good is not None]) if asked.good > 0 else None
-    growing = sum(one.growing for one in levels) * 2 > len(levels)
-    alone = _alone(refused, good, asked, growing=growing)
+def _judged(
+    runs: Sequence[RateResult], settings: Settings, known: Rate | None, *, by_capacity: bool
+) -> Judged:
+    first = runs[0]
+    refused = _pooled([one.refused for one in runs])
+    good = _pooled([one.good for one in runs if one.good is not None]) if settings.good > 0 else None
+    growing = sum(one.growing for one in runs) * 2 > len(runs)
+    alone = _alone(refused, good, settings, growing=growing)
     outcome = alone
     if known is not None:
-        worked_off = not growing and not _still(levels)
-        spared = worked_off if by_capacity else (refused.high or 0.0) < asked.refused
-        outcome = _with(known, first, alone, contradicted=first.emptied and spared)
-        if outcome == PASS and good is not None and (good.low or 0.0) < asked.good:
+        worked_off = not growing and not _still_waiting(runs)
+        spared = worked_off if by_capacity else (refused.high or 0.0) < settings.refused
+        outcome = _by_limit(known, first, alone, contradicted=first.emptied and spared)
+        if outcome == PASS and good is not None and (good.low or 0.0) < settings.good:
             outcome = alone
     elif first.emptied and alone == FAIL:
-        outcome = OPEN  # it was made to refuse: without a known limit that says little
-    too_much = (refused.value or 0.0) > asked.refused or (
-        good is not None and (good.value or 0.0) < asked.good
+        outcome = INCONCLUSIVE  # it was made to refuse: without a known limit that proves little
+    too_much = (refused.value or 0.0) > settings.refused or (
+        good is not None and (good.value or 0.0) < settings.good
     )
-    leans = alone if alone != OPEN else FAIL if too_much else PASS
-    return Judged(first.rate_per_s, first.emptied, tuple(levels), refused, good, outcome, alone, leans)
+    leans = alone if alone != INCONCLUSIVE else FAIL if too_much else PASS
+    return Judged(first.rate_per_s, first.emptied, tuple(runs), refused, good, outcome, alone, leans)
 
 
-def _alone(refused: Proportion, good: Proportion | None, asked: Asked, *, growing: bool) -> str:
+def _alone(refused: Proportion, good: Proportion | None, settings: Settings, *, growing: bool) -> Outcome:
     low, high = refused.low or 0.0, 1.0 if refused.high is None else refused.high
-    if growing or low > asked.refused or (good is not None and (good.high or 0.0) < asked.good):
+    if growing or low > settings.refused or (good is not None and (good.high or 0.0) < settings.good):
         return FAIL
-    fine = good is None or (good.low or 0.0) >= asked.good
-    return PASS if high <= asked.refused and fine else OPEN
+    fine = good is None or (good.low or 0.0) >= settings.good
+    return PASS if high <= settings.refused and fine else INCONCLUSIVE
 
 
-def _with(known: Rate, first: Level, alone: str, *, contradicted: bool) -> str:
+def _by_limit(known: Rate, first: RateResult, alone: Outcome, *, contradicted: bool) -> Outcome:
     if first.rate_per_s <= known.low and not first.emptied:
-        return OPEN if alone == FAIL else PASS
+        return INCONCLUSIVE if alone == FAIL else PASS
     if first.rate_per_s >= known.high:
-        return OPEN if contradicted else FAIL
-    return OPEN
+        return INCONCLUSIVE if contradicted else FAIL
+    return INCONCLUSIVE
 
 
-def _still(levels: Sequence[Level]) -> bool:
+def _still_waiting(runs: Sequence[RateResult]) -> bool:
     """Whether those that waited at the beginning were not worked off."""
-    begun, ended = (sum(one.waiting[end] for one in levels) for end in (0, 1))
+    begun, ended = (sum(one.waiting[end] for one in runs) for end in (0, 1))
     return begun > 0 and ended >= DRAINED * begun
 
 

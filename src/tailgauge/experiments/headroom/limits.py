@@ -1,18 +1,27 @@
-"""What all levels together say of each limit, and of the endpoint's own capacity.
+"""The limits that all runs together show, the endpoint's capacity, and the rate that each sustains.
 
-Rule: the limits are the same at every level, so that intervals are intersected. A rate that headers name is believed as
-long as the 429s follow from it. Where levels contradict each other, the interval holds what each says. Capacity is what
-is answered a second while more and more wait, or while calls are refused as too many (529, 503).
+Limits are the same in every run, so their intervals are intersected; if runs contradict each other, the interval covers
+all of them. The rate in a header is used if the 429s are consistent with it. Capacity is the rate of answers while the
+backlog grows, or while calls are refused as overload (529, 503). A limit becomes a rate of requests by
+`sustained`, its interval by the ends of its rate and of its bucket and by the mean charge of a request. Only a limit whose
+bucket was seen empty decides, or the capacity.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from tailgauge.experiments.headroom.rate_result import Level, Rate
-from tailgauge_analysis.sections.rate_limits.estimates import DECISIONS, Estimate
+import numpy as np
+
+from tailgauge.experiments.headroom.judge import Rate, RateResult
+from tailgauge.experiments.headroom.sustained import offered, sustained
+from tailgauge_analysis.stats.quantiles import Floats
+
+if TYPE_CHECKING:
+    from tailgauge_analysis.sections.rate_limits.estimates import Estimate
 
 CAPACITY, OBJECTIVES = "capacity", "objectives"
 FEWEST = 5  # 429s by which a limit is taken to bind
@@ -21,7 +30,9 @@ WHOLE_S = 60  # a bucket holds no more than comes back in a minute
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit: tokens a second, and at once. `counted`: when its cost is (costs); `refused`: 429s by it in all levels; `seen`: its bucket was seen empty."""
+    """A limit: units per second, and in its bucket. `counted`: when its cost is counted; `refused`: its 429s in all runs;
+    `seen`: its bucket was seen empty.
+    """
 
     kind: str
     counted: str
@@ -32,28 +43,44 @@ class Limit:
     seen: bool
 
 
-def limits(levels: Sequence[Level]) -> tuple[Limit, ...]:
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The rate in requests/s that one limit sustains; `uncached`: without reads from the cache."""
+
+    kind: str
+    per_s: Rate
+    uncached: Rate | None
+    limit: Limit | None  # None of the capacity
+    decides: bool
+
+
+def limits(runs: Sequence[RateResult]) -> tuple[Limit, ...]:
     """Every limit whose rate is known."""
+    from tailgauge_analysis.sections.rate_limits.estimates import DECISIONS  # pandas comes with it
+
     found = []
-    for kind in dict.fromkeys(one.kind for level in levels for one in level.buckets):
-        told = [one for level in levels for one in level.buckets if one.kind == kind]
-        rates = [one.rate for one in told if one.rate.value is not None]
+    for kind in dict.fromkeys(one.kind for run in runs for one in run.buckets):
+        buckets = [one for run in runs for one in run.buckets if one.kind == kind]
+        rates = [one.rate for one in buckets if one.rate.value is not None]
         headed = [rate for rate in rates if rate.how != DECISIONS]
         doubted = [rate for rate in rates if rate.how == DECISIONS and rate.why is not None]
         rate = _common(doubted or headed or rates)
         if rate is None:
             continue
-        bursts = [one.burst for one in told if one.burst.low is not None or one.burst.value is not None]
+        bursts = [one.burst for one in buckets if one.burst.low is not None or one.burst.value is not None]
         exact = [one for one in bursts if one.value is not None]
         at_once = _common(exact) or _bounded(bursts, rate)
-        refused, counted = sum(one.refused for one in told), max(told, key=lambda one: one.refused).counted
+        refused, counted = (
+            sum(one.refused for one in buckets),
+            max(buckets, key=lambda one: one.refused).counted,
+        )
         how = str((doubted or headed or rates)[0].how)
         found.append(Limit(kind, counted, refused, rate, at_once, how, bool(exact) and refused > 0))
     return tuple(found)
 
 
 def _common(several: Sequence[Estimate]) -> Rate | None:
-    """The interval on which all agree, or the one that holds all where they do not."""
+    """The intersection of the intervals, or their hull if that is empty."""
     known = [(one.value, one.low, one.high) for one in several if one.value is not None]
     if not known:
         return None
@@ -67,16 +94,16 @@ def _common(several: Sequence[Estimate]) -> Rate | None:
 
 
 def _bounded(several: Sequence[Estimate], rate: Rate) -> Rate:
-    """A bucket that was never seen empty: as much as was admitted at least, a minute's worth at most."""
+    """A bucket that was never seen empty: at least what was admitted, at most a minute of refill."""
     low = max((one.low for one in several if one.low is not None), default=1.0)
     high = min((one.high for one in several if one.high is not None), default=math.inf)
     high = max(low, min(high, rate.high * WHOLE_S))
     return Rate(low, low, high)
 
 
-def capacity(levels: Sequence[Level], bound: float) -> Rate | None:
-    """Requests answered a second where that was all that could be; None where no level shows it."""
-    full = [one for one in levels if one.growing or _overloaded(one, bound)]
+def capacity(runs: Sequence[RateResult], share: float) -> Rate | None:
+    """Requests answered per second at capacity; None if no run reached it. `share`: allowed as refused."""
+    full = [one for one in runs if one.growing or _overloaded(one, share)]
     if not full:
         return None
     weights = [one.seconds for one in full]
@@ -86,16 +113,13 @@ def capacity(levels: Sequence[Level], bound: float) -> Rate | None:
     return Rate(middle, middle - half, middle + half)
 
 
-def _overloaded(one: Level, bound: float) -> bool:
-    return one.requests > 0 and one.overloaded > 2 * bound * one.requests and one.overloaded > FEWEST
+def _overloaded(one: RateResult, share: float) -> bool:
+    return one.requests > 0 and one.overloaded > 2 * share * one.requests and one.overloaded > FEWEST
 
 
-def binding(failed: Sequence[Level], good: float) -> str | None:
-    """What failed the levels: the limit that most calls were refused by, the capacity, or the objectives."""
-    counts: dict[str, int] = {}
-    for one in failed:
-        for kind, n in one.kinds.items():
-            counts[kind] = counts.get(kind, 0) + n
+def binding(failed: Sequence[RateResult], good: float) -> str | None:
+    """What failed the runs: the limit that refused most calls, the capacity, or the objectives."""
+    counts = by_kind(failed)
     over = sum(one.overloaded for one in failed)
     most = max(counts, key=lambda kind: counts[kind], default=None)
     if most is not None and counts[most] >= over and counts[most] >= FEWEST:
@@ -104,3 +128,75 @@ def binding(failed: Sequence[Level], good: float) -> str | None:
         return CAPACITY
     missed = good > 0 and any(one.good is not None and (one.good.value or 0.0) < good for one in failed)
     return OBJECTIVES if missed else most
+
+
+def by_kind(runs: Sequence[RateResult]) -> dict[str, int]:
+    """429s of each limit."""
+    counts: dict[str, int] = {}
+    for one in runs:
+        for kind, n in one.kinds.items():
+            counts[kind] = counts.get(kind, 0) + n
+    return counts
+
+
+def bounds(runs: Sequence[RateResult], gaps: Floats, share: float) -> list[Bound]:
+    """Of every known limit, the tightest first. `gaps`: of the planned arrivals, in any unit."""
+    if not runs:
+        return []
+    found = []
+    for limit in limits(runs):
+        cached = np.concatenate([one.charges.cached[limit.kind] for one in runs])
+        if not len(cached) or cached.sum() <= 0:
+            continue
+        per_s = uncached = _sustained(limit, gaps, cached, share)
+        if limit.kind in runs[0].charges.uncached:
+            whole = np.concatenate([one.charges.uncached[limit.kind] for one in runs])
+            uncached = _sustained(limit, gaps, whole, share)
+        found.append(Bound(limit.kind, per_s, uncached, limit, limit.seen))
+    served = capacity(runs, share)
+    if served is not None:
+        found.append(Bound(CAPACITY, served, None, None, decides=True))
+    return sorted(found, key=lambda one: one.per_s.high)
+
+
+def _sustained(limit: Limit, gaps: Floats, charges: Floats, share: float) -> Rate:
+    of = offered(gaps, charges)
+    rate, burst = limit.rate, limit.burst
+    ends = {(rate.value, burst.value), (rate.low, burst.low), (rate.high, burst.high)}
+    known = {end: sustained(of, *end, share) for end in ends}
+    value = known[rate.value, burst.value]
+    low = known[rate.low, burst.low] * (1 - of.unsure)
+    high = known[rate.high, burst.high] * (1 + of.unsure)
+    return Rate(value, low, high)
+
+
+def at_least(found: Sequence[Bound], per_s: float | None) -> list[Bound]:
+    """The same; limits that were never met sustain at least a rate that passed."""
+    if per_s is None:
+        return list(found)
+    out = []
+    for one in found:
+        if one.decides or one.limit is None:
+            out.append(one)
+            continue
+        rate = Rate(max(one.per_s.value, per_s), max(one.per_s.low, per_s), max(one.per_s.high, per_s))
+        out.append(replace(one, per_s=rate, uncached=rate if one.uncached == one.per_s else one.uncached))
+    return out
+
+
+def lowest(found: Sequence[Bound]) -> Rate | None:
+    """The sustainable rate by the limits that decide."""
+    rates = [one.per_s for one in found if one.decides]
+    if not rates:
+        return None
+    return Rate(min(r.value for r in rates), min(r.low for r in rates), min(r.high for r in rates))
+
+
+def by_capacity(found: Sequence[Bound]) -> bool:
+    """Whether the capacity is met first."""
+    return next((one.limit is None for one in found if one.decides), False)
+
+
+def ceiling(found: Sequence[Bound]) -> float | None:
+    """The rate above which a limit in the headers refuses for certain."""
+    return min((one.per_s.high for one in found if one.limit is not None), default=None)

@@ -1,184 +1,179 @@
-"""Headroom: up from today's rate until something refuses, then both sides of what is sustained; or one quiet run.
+"""The steps of headroom: up from today's rate until something refuses, then both sides of the sustained rate; or, with
+no_429, one run at today's rate.
 
-Rule: what to try next and what it means is decided in tailgauge_analysis.headroom; here are the steps. A level has the
-traffic as it is at another rate. One that is to confirm a failure begins with twice its rate, for as long as a limit
-takes to run out, so that a full bucket does not hide it; that start is its warm-up, which does not count.
+A step has today's traffic at another rate. A step that is to confirm a failure begins with twice its rate, long enough to
+empty the bucket, so that a full bucket does not hide the failure; that burst is its warm-up, which does not count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tailgauge.errors import UsageError
 from tailgauge.experiments.answer import PASS, Answer
-from tailgauge.experiments.course import Course, Ran, SpentError, Step
-from tailgauge.experiments.headroom import report, search
-from tailgauge.experiments.headroom.estimate import Bound, bounds, by_capacity, ceiling, lowest
-from tailgauge.experiments.headroom.facts import About
-from tailgauge.experiments.headroom.judge import Asked, Judged, judged
-from tailgauge.experiments.headroom.rate_result import Level, level
-from tailgauge.experiments.headroom.search import Plan, Wanted
-from tailgauge.experiments.ledger import RUN_S
-from tailgauge.experiments.reading import Reading
-from tailgauge.experiments.steps import Base
+from tailgauge.experiments.course import RUN_S, SEED_STEP, Base, Course, SpentError, Step, StepResult, Steps
+from tailgauge.experiments.headroom import search
+from tailgauge.experiments.headroom.judge import Judged, RateResult, judged
+from tailgauge.experiments.headroom.limits import Bound, bounds, by_capacity, ceiling, lowest
+from tailgauge.experiments.headroom.search import Attempt, Plan
 from tailgauge.protocols.settings import SIMULATED
-from tailgauge.scenario.experiment import Headroom as Table
 from tailgauge.schedule.plan import arrival_times, plan
 from tailgauge.schedule.settings import CLOSED, TRACE, Arrival
 
-LEVELS = 14  # that `minutes` should have room for
+if TYPE_CHECKING:
+    from tailgauge.experiments.reading import Reading
+
+STEPS = 14  # that `minutes` should have time for
 BUSY_S = 6.0  # that a run may take beside its load more than planned
-SHORTEST_S, LONGEST_S = 10.0, 120.0  # of a level
+SHORTEST_S, LONGEST_S = 10.0, 120.0  # of a step
 ROUNDS = 24
-HARD = 2.0  # times the rate, at the beginning of a level that is to confirm a failure
-RUN_OUT = 1.1  # times what the bucket holds
-QUEUE_S = 5.0  # of it where no bucket is known
+BURST = 2.0  # times the rate, at the beginning of a step that is to confirm a failure
+MARGIN = 1.1  # times what the bucket holds
+QUEUE_S = 5.0  # of the burst if no bucket is known
 MOST_WARMUP_S = 90.0
-SAME_TRACE = "A trace has the same arrivals each time, so every rate was run once; and a full bucket is not used up first."
-GAPS = 40_000  # arrivals by which the long run is told
-
-
-def make(base: Base) -> Headroom:
-    """The experiment of a scenario. Raises UsageError where it has no rate that could grow."""
-    arrival = base.scenario.arrival
-    if arrival.process == CLOSED:
-        raise UsageError(
-            f"{base.path}: arrival.process: headroom is told in requests a second, which a closed loop does not set: "
-            "expected an open process, as poisson"
-        )
-    if arrival.rate is None:
-        raise UsageError(
-            f"{base.path}: arrival.rate_per_s: expected today's rate in requests a second; with process = 'trace' "
-            "it scales the trace's time"
-        )
-    return Headroom(base)
+SAME_TRACE = "A trace has fixed arrivals, so every rate was run once, and without a burst that empties the bucket first."
+GAPS = 40_000  # arrivals for the long-run estimate
 
 
 class Headroom:
-    """The course, and what was seen on it."""
+    """The course, and its results."""
 
     def __init__(self, base: Base) -> None:
-        self._base, self._scenario = base, base.scenario
-        self._table: Table = base.asked.headroom
+        _check(base)
+        self._scenario, self._settings = base.scenario, base.table.headroom
+        self._trace = base.scenario.arrival.process == TRACE
         self._today = float(base.scenario.arrival.rate or 0.0)
-        # The simulated endpoint begins anew with every run, and needs no rest.
-        self._rest_s = 0.0 if base.scenario.target.url == SIMULATED else self._table.rest_s
-        levels = 1 if self._table.quiet else LEVELS
-        self._level_s = self._table.level_s or _level_s(base.asked.minutes, levels, self._rest_s)
-        self._asked = Asked(self._table.refused, self._table.good)
+        # The simulated endpoint resets with every run, and needs no rest.
+        self._rest_s = 0.0 if base.scenario.target.url == SIMULATED else self._settings.rest_s
+        steps = 1 if self._settings.no_429 else STEPS
+        self._step_s = self._settings.step_s or _step_s(base.table.minutes, steps, self._rest_s)
         self._plan = Plan(
-            self._today, self._table.most * self._today, self._table.growth, self._table.precision,
-            1 if base.scenario.arrival.process == TRACE else self._table.confirm, self._level_s + RUN_S + self._rest_s,
+            self._today, self._settings.most * self._today, self._settings.growth, self._settings.precision,
+            1 if self._trace else self._settings.confirm, self._step_s + RUN_S + self._rest_s,
         )  # fmt: skip
         self._gaps = _gaps(base)
-        self._levels: list[Level] = []
+        self._runs: list[RateResult] = []
         self._number = 0
 
     def course(self) -> Course:
         """Search, and answer."""
-        remarks = [SAME_TRACE] if self._scenario.arrival.process == TRACE else []
+        remarks = [SAME_TRACE] if self._trace else []
         try:
-            yield from self._quiet() if self._table.quiet else self._search()
+            if self._settings.no_429:
+                yield from self._run([Attempt(self._today, 1, above=False)], [])
+            else:
+                yield from self._search()
         except SpentError as spent:
-            remarks.append(f"{spent}: the interval is what was known by then.")
+            remarks.append(f"{spent}: the interval is based on the runs until then.")
         return self._answer(remarks)
 
-    def look(self, step: Step, reading: Reading) -> Level:
-        """The level of a run."""
-        told = dict(step.overrides)
-        emptied = isinstance(told.get("arrival.shape"), dict)
-        rate = self._today if emptied or "arrival.rate_per_s" not in told else told["arrival.rate_per_s"]
-        return level(step.name, float(rate), reading, emptied=emptied, today=not self._levels)
+    def measure(self, step: Step, reading: Reading) -> RateResult:
+        """The result of a run."""
+        from tailgauge.experiments.headroom.measure import rate_result
 
-    def _search(self) -> Generator[Sequence[Step], Sequence[Ran], None]:
+        overrides = dict(step.overrides)
+        emptied = isinstance(overrides.get("arrival.shape"), dict)
+        rate = self._today if emptied else overrides.get("arrival.rate_per_s", self._today)
+        return rate_result(step.name, float(rate), reading, emptied=emptied, today=not self._runs)
+
+    def _search(self) -> Steps:
         for _ in range(ROUNDS):
             tried, found = self._judged()
-            asked = search.wanted(tried, self._plan, lowest(found), ceiling(found))
-            before = len(self._levels)
-            if asked:
-                yield from self._run(asked, found)
-            if len(self._levels) == before:  # nothing is left to try, or no run of it counts
+            attempts = search.attempts(tried, self._plan, lowest(found), ceiling(found))
+            before = len(self._runs)
+            if attempts:
+                yield from self._run(attempts, found)
+            if len(self._runs) == before:  # nothing is left to try, or no run of it is valid
                 return
 
-    def _quiet(self) -> Generator[Sequence[Step], Sequence[Ran], None]:
-        yield from self._run([Wanted(self._today, 1, above=False)], [])
+    def _run(self, attempts: Sequence[Attempt], found: Sequence[Bound]) -> Steps:
+        """Run them in random order; an INVALID run is repeated once."""
+        left = [one for one in attempts for _ in range(one.times)]
+        Random(self._scenario.seed + self._number).shuffle(left)
+        for _ in range(2):
+            if left:
+                steps = [self._step(one, found) for one in left]
+                by_seed = {step.seed: one for step, one in zip(steps, left, strict=True)}
+                results = yield steps
+                left = [
+                    by_seed[one.step.seed] for one in results if not self._keep(one, by_seed[one.step.seed])
+                ]
 
-    def _run(
-        self, asked: Sequence[Wanted], found: Sequence[Bound]
-    ) -> Generator[Sequence[Step], Sequence[Ran], None]:
-        """Run the levels, in random order; one that is INVALID is run once more."""
-        rates = [one for one in asked for _ in range(one.times)]
-        Random(self._scenario.seed + self._number).shuffle(rates)
-        again: list[Wanted] = []
-        steps = [self._step(one, found) for one in rates]
-        of = {step.seed: one for step, one in zip(steps, rates, strict=True)}
-        for ran in (yield steps):
-            again += [] if self._keep(ran, of[ran.step.seed]) else [of[ran.step.seed]]
-        if again:
-            steps = [self._step(one, found) for one in again]
-            of = {step.seed: one for step, one in zip(steps, again, strict=True)}
-            for ran in (yield steps):
-                self._keep(ran, of[ran.step.seed])
+    def _keep(self, result: StepResult, attempt: Attempt) -> bool:
+        if result.valid:
+            self._runs.append(replace(result.measured, rate_per_s=attempt.rate_per_s, name=result.step.name))
+        return result.valid
 
-    def _keep(self, ran: Ran, asked: Wanted) -> bool:
-        if ran.counts:
-            self._levels.append(replace(ran.seen, rate_per_s=asked.rate_per_s, name=ran.step.name))
-        return ran.counts
-
-    def _step(self, asked: Wanted, found: Sequence[Bound]) -> Step:
+    def _step(self, attempt: Attempt, found: Sequence[Bound]) -> Step:
         self._number += 1
-        rate, warmup_s = asked.rate_per_s, self._level_s / 10
-        told: list[tuple[str, Any]] = []
+        rate, warmup_s = attempt.rate_per_s, self._step_s / 10
+        overrides: list[tuple[str, Any]] = []
         if rate != self._today:
-            told += [("arrival.rate_per_s", rate)]
-        above = asked.above and self._scenario.arrival.process != TRACE
+            overrides += [("arrival.rate_per_s", rate)]
+        above = attempt.above and not self._trace
         if above:
             warmup_s = _emptying_s(found)
-            whole = warmup_s + self._level_s
-            at = warmup_s / whole
-            points = [[0.0, HARD], [at, HARD], [at, 1.0], [1.0, 1.0]]
-            told = [("arrival.rate_per_s", rate * (1 + (HARD - 1) * at)),
-                    ("arrival.shape", {"kind": "piecewise", "points": points})]  # fmt: skip
-        elif told and self._scenario.arrival.process != TRACE:
-            told += [("arrival.shape", None)]
-        told += [("stages.warmup_s", warmup_s), ("stages.cooldown_s", 0.0)]
-        name = f"{rate:.4g} requests/s" + (", its limit used up first" if above else "")
-        seed = self._scenario.seed + 7919 * self._number
+            at = warmup_s / (warmup_s + self._step_s)
+            points = [[0.0, BURST], [at, BURST], [at, 1.0], [1.0, 1.0]]
+            overrides = [("arrival.rate_per_s", rate * (1 + (BURST - 1) * at)),
+                         ("arrival.shape", {"kind": "piecewise", "points": points})]  # fmt: skip
+        elif overrides and not self._trace:
+            overrides += [("arrival.shape", None)]
+        overrides += [("stages.warmup_s", warmup_s), ("stages.cooldown_s", 0.0)]
+        name = f"{rate:.4g} requests/s" + (", after a burst that empties the bucket" if above else "")
+        seed = self._scenario.seed + SEED_STEP * self._number
         rest_s = self._rest_s if self._number > 1 else 0.0
-        return Step(name, tuple(told), warmup_s + self._level_s, seed, rest_s)
+        return Step(name, tuple(overrides), warmup_s + self._step_s, seed, rest_s)
 
     def _judged(self) -> tuple[list[Judged], list[Bound]]:
-        found = bounds(self._levels, self._gaps, self._table.refused)
-        return judged(self._levels, self._asked, lowest(found), by_capacity=by_capacity(found)), found
+        found = bounds(self._runs, self._gaps, self._settings.refused)
+        return judged(self._runs, self._settings, lowest(found), by_capacity=by_capacity(found)), found
 
     def _answer(self, remarks: list[str]) -> Answer:
+        from tailgauge.experiments.headroom import report
+
         tried, found = self._judged()
-        highest = max((one.rate_per_s for one in tried), default=self._today)
-        table = self._table
-        about = About(self._today, table.need, table.refused, table.good, highest, tuple(remarks))
-        if self._table.quiet:
-            return report.quiet(about, self._levels, found, passes=all(one.alone == PASS for one in tried))
-        return report.answer(about, self._levels, tried, found)
+        if self._settings.no_429:
+            passes = all(one.alone == PASS for one in tried)
+            return report.answer_without_429(
+                self._settings, self._today, self._runs, found, remarks, passes=passes
+            )
+        return report.answer(self._settings, self._today, self._runs, tried, found, remarks)
 
 
-def _level_s(minutes: float, levels: int, rest_s: float) -> float:
-    fits = minutes * 60 / levels - RUN_S - BUSY_S - rest_s
+def _check(base: Base) -> None:
+    """Raises UsageError if the scenario has no rate that could grow."""
+    arrival = base.scenario.arrival
+    if arrival.process == CLOSED:
+        raise UsageError(
+            f"{base.path}: arrival.process: headroom is in requests/s, which a closed loop does not set: "
+            "expected an open process, as poisson"
+        )
+    if arrival.rate is None:
+        raise UsageError(
+            f"{base.path}: arrival.rate_per_s: expected today's rate in requests/s; with process = 'trace' "
+            "it scales the trace's time"
+        )
+
+
+def _step_s(minutes: float, steps: int, rest_s: float) -> float:
+    fits = minutes * 60 / steps - RUN_S - BUSY_S - rest_s
     return min(LONGEST_S, max(SHORTEST_S, fits))
 
 
 def _emptying_s(found: Sequence[Bound]) -> float:
-    """Seconds in which twice the rate uses up the bucket that decides."""
+    """Seconds in which twice the rate empties the bucket that decides."""
     of = [one.limit for one in found if one.decides and one.limit is not None]
     if not of:
         return QUEUE_S
-    return min(MOST_WARMUP_S, max(RUN_OUT * one.burst.high / one.rate.value for one in of) + 1.0)
+    return min(MOST_WARMUP_S, max(MARGIN * one.burst.high / one.rate.value for one in of) + 1.0)
 
 
 def _gaps(base: Base) -> Any:
-    """Gaps between many arrivals as they are planned, sessions' later turns left out."""
+    """Gaps between many planned arrivals, without later turns of sessions."""
     scenario = base.scenario
     arrival: Arrival = scenario.arrival
     rate = float(arrival.rate or 0.0)

@@ -1,8 +1,8 @@
-"""Which rates to try next.
+"""Which rates to try next: pure, from the rates judged until now.
 
-Rule: pure, from what was judged so far. Up from today's rate by steps, faster towards a limit that headers name but never
-more than twice in a minute; down where today's rate fails already; then, as soon as a limit or the capacity is known,
-both sides of it; else bisection on the logarithm of the rate, by what is more likely where a level is inconclusive. The two ends are tried `confirm` times, in random order.
+Up from today's rate by steps, faster towards a limit in the headers but at most doubling per minute; down if today's rate
+already fails; then, once a limit or the capacity is known, both sides of it; else bisection on the logarithm of the rate,
+by the more likely outcome of inconclusive rates. Both ends are run `confirm` times, in random order.
 """
 
 from __future__ import annotations
@@ -11,19 +11,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tailgauge.experiments.answer import FAIL, OPEN, PASS
-from tailgauge.experiments.headroom.judge import Judged
-from tailgauge.experiments.headroom.rate_result import Rate
+from tailgauge.experiments.answer import FAIL, INCONCLUSIVE, PASS
+from tailgauge.experiments.headroom.judge import Judged, Rate
 
-A_MINUTE = 2.0  # more growth in a minute is refused by providers
+PER_MINUTE = 2.0  # providers refuse faster growth
 SLACK = 1.2  # times the precision: so much wider an interval is narrow enough
-STEPS_OUT = 8  # of the precision, to either side of where a search without a known limit ends
+STEPS_OUT = 8  # of the precision, on either side of where a search without a known limit ends
 LEAST = 1 / 64  # of today's rate
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How the search goes: rates in requests a second. `period_s`: from one level to the next."""
+    """How the search goes: rates in requests/s. `period_s`: from the start of one step to the next."""
 
     today: float
     most: float
@@ -34,8 +33,8 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A rate to try so many times; `above`: it is expected to fail, so its limit is used up first."""
+class Attempt:
+    """A rate to run so many times; `above`: expected to fail, so it begins with a burst that empties the bucket."""
 
     rate_per_s: float
     times: int
@@ -50,11 +49,11 @@ def ends(tried: Sequence[Judged]) -> tuple[Judged | None, Judged | None]:
     return max(under, key=lambda one: one.rate_per_s, default=None), top
 
 
-def wanted(tried: Sequence[Judged], plan: Plan, known: Rate | None, ceiling: float | None) -> list[Wanted]:
-    """What to run now; nothing when the search is over."""
+def attempts(tried: Sequence[Judged], plan: Plan, known: Rate | None, ceiling: float | None) -> list[Attempt]:
+    """What to run now; empty when the search is over."""
     low, high = ends(tried)
     if not tried:
-        return [Wanted(plan.today, 1, above=False)]
+        return [Attempt(plan.today, 1, above=False)]
     if known is None:
         return _bisected(tried, plan, ceiling)
     if high is None:
@@ -64,31 +63,31 @@ def wanted(tried: Sequence[Judged], plan: Plan, known: Rate | None, ceiling: flo
         if more or low is None:
             return more
     left = [(one, plan.confirm - _runs(tried, one.rate_per_s)) for one in (low, high)]
-    return [Wanted(one.rate_per_s, times, above=one is high) for one, times in left if times > 0]
+    return [Attempt(one.rate_per_s, times, above=one is high) for one, times in left if times > 0]
 
 
 def _runs(tried: Sequence[Judged], rate_per_s: float) -> int:
-    return sum(len(one.levels) for one in tried if one.rate_per_s == rate_per_s)
+    return sum(len(one.runs) for one in tried if one.rate_per_s == rate_per_s)
 
 
-def _up(tried: Sequence[Judged], plan: Plan, ceiling: float | None) -> list[Wanted]:
+def _up(tried: Sequence[Judged], plan: Plan, ceiling: float | None) -> list[Attempt]:
     last = max(one.rate_per_s for one in tried)
     if last >= plan.most:
         times = plan.confirm - _runs(tried, last)
-        return [Wanted(last, times, above=False)] if times > 0 else []
+        return [Attempt(last, times, above=False)] if times > 0 else []
     step = last * plan.growth
     if ceiling is not None and step < ceiling:
         beyond = ceiling * (1 + plan.precision)
-        step = max(step, min(beyond, last * A_MINUTE ** (plan.period_s / 60)))
-    return [Wanted(min(step, plan.most), 1, above=False)]
+        step = max(step, min(beyond, last * PER_MINUTE ** (plan.period_s / 60)))
+    return [Attempt(min(step, plan.most), 1, above=False)]
 
 
-def _around(tried: Sequence[Judged], plan: Plan, known: Rate) -> list[Wanted]:
-    """Both sides of what is known, each one step further out where it was tried and not confirmed."""
+def _around(tried: Sequence[Judged], plan: Plan, known: Rate) -> list[Attempt]:
+    """Both sides of what is known, each a step further out if it was run and not confirmed."""
     low, high = ends(tried)
     wide = 1 + plan.precision
     below, above = min(known.value / wide, known.low), max(known.value * wide, known.high)
-    unsure = [one for one in tried if one.outcome == OPEN and len(one.levels) >= plan.confirm]
+    unsure = [one for one in tried if one.outcome == INCONCLUSIVE and len(one.runs) >= plan.confirm]
     for one in sorted(unsure, key=lambda one: -one.rate_per_s):
         if not one.emptied and one.rate_per_s < known.value and one.rate_per_s <= below * math.sqrt(wide):
             below = one.rate_per_s / wide
@@ -97,34 +96,34 @@ def _around(tried: Sequence[Judged], plan: Plan, known: Rate) -> list[Wanted]:
             above = one.rate_per_s * wide
     out = []
     if low is None or low.rate_per_s < below / math.sqrt(wide):
-        out.append(Wanted(below, plan.confirm, above=False))
+        out.append(Attempt(below, plan.confirm, above=False))
     if high is None or high.rate_per_s > above * math.sqrt(wide):
-        out.append(Wanted(above, plan.confirm, above=True))
+        out.append(Attempt(above, plan.confirm, above=True))
     return out
 
 
-def _bisected(tried: Sequence[Judged], plan: Plan, ceiling: float | None) -> list[Wanted]:
-    """Without a known limit: by what each rate leans to, until the gap is narrow; then both ends, confirmed."""
+def _bisected(tried: Sequence[Judged], plan: Plan, ceiling: float | None) -> list[Attempt]:
+    """Without a known limit: by the more likely outcome of each rate, until the gap is narrow; then both ends, confirmed."""
     top = min((one.rate_per_s for one in tried if one.leans == FAIL), default=None)
     if top is None:
         return _up(tried, plan, ceiling)
     under = max((one.rate_per_s for one in tried if one.leans == PASS and one.rate_per_s < top), default=None)
     if under is None:
         lower = top / plan.growth**2
-        return [Wanted(lower, 1, above=False)] if lower >= LEAST * plan.today else []
+        return [Attempt(lower, 1, above=False)] if lower >= LEAST * plan.today else []
     if top / under > (1 + plan.precision) ** (2 * SLACK):
-        return [Wanted(math.sqrt(under * top), 1, above=False)]
+        return [Attempt(math.sqrt(under * top), 1, above=False)]
     wide = 1 + plan.precision
     return [*_confirmed(tried, plan, under, 1 / wide, PASS), *_confirmed(tried, plan, top, wide, FAIL)]
 
 
-def _confirmed(tried: Sequence[Judged], plan: Plan, rate: float, step: float, outcome: str) -> list[Wanted]:
-    """The nearest rate on this side that may still turn out so; further out where one stayed inconclusive."""
+def _confirmed(tried: Sequence[Judged], plan: Plan, rate: float, step: float, outcome: str) -> list[Attempt]:
+    """The nearest rate on this side that may still have this outcome; further out if one stayed inconclusive."""
     for _ in range(STEPS_OUT):
         here = [one for one in tried if math.isclose(one.rate_per_s, rate)]
-        left = plan.confirm - sum(len(one.levels) for one in here)
+        left = plan.confirm - sum(len(one.runs) for one in here)
         if left > 0:
-            return [Wanted(here[0].rate_per_s if here else rate, left, above=False)]
+            return [Attempt(here[0].rate_per_s if here else rate, left, above=False)]
         if any(one.outcome == outcome for one in here):
             return []
         rate *= step

@@ -1,13 +1,13 @@
-"""The rate at which a token bucket refuses, in the long run, just the share of the requests that is borne.
+"""The rate at which a token bucket refuses, in the long run, exactly the allowed share of the requests.
 
-Rule: gaps of the arrivals as they are planned, at any length, and charges of the requests as they were seen. A bucket
-that holds many requests is a reflected Brownian motion on [0, burst]: with the drift m = asked - refilled a second and
-the variance v of what is asked a second, it loses
+Input: gaps of the planned arrivals, and measured charges of the requests. A bucket that holds many requests is a
+reflected Brownian motion on [0, burst]: with the drift m = demand - refill and the variance v of the demand, both per
+second, it loses
 
-    m / (1 - exp(-2 m burst / v))   a second, v / (2 burst) where m = 0,
+    m / (1 - exp(-2 m burst / v))   per second, v / (2 burst) if m = 0,
 
 within 0.3% of the exact rate from 20 requests on (M/D/1/K, Poisson arrivals). A smaller bucket is replayed request by
-request. The variance is that of what is asked in windows as long as the bucket takes to fill, so that bursts count.
+request. The variance is that of the demand in windows as long as the bucket takes to fill, so that bursts count.
 """
 
 from __future__ import annotations
@@ -29,10 +29,8 @@ NORMAL = 1.96
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Requests as a bucket sees them: gaps in mean gaps, and what each asks for. `unsure`: half the 95% interval of the
-    mean of what was seen, relatively.
-    """
+class Offered:
+    """Requests at a bucket: gaps in mean gaps, and charges. `unsure`: half the relative 95% interval of the mean charge."""
 
     gaps: Floats
     charge: Floats
@@ -40,23 +38,23 @@ class Asked:
     unsure: float
 
 
-def asked(gaps: Floats, seen: Floats) -> Asked:
-    """Charges drawn from those that were `seen`, one for each of the gaps."""
-    mean = float(seen.mean())
-    half = NORMAL * float(seen.std()) / mean / math.sqrt(len(seen)) if mean > 0 else 0.0
-    drawn = np.random.default_rng(SEED).choice(seen, len(gaps))
-    return Asked(gaps / gaps.mean(), drawn * (mean / drawn.mean()) if mean > 0 else drawn, mean, half)
+def offered(gaps: Floats, measured: Floats) -> Offered:
+    """Charges drawn from the measured ones, one per gap."""
+    mean = float(measured.mean())
+    half = NORMAL * float(measured.std()) / mean / math.sqrt(len(measured)) if mean > 0 else 0.0
+    drawn = np.random.default_rng(SEED).choice(measured, len(gaps))
+    return Offered(gaps / gaps.mean(), drawn * (mean / drawn.mean()) if mean > 0 else drawn, mean, half)
 
 
-def sustained(asked: Asked, rate: float, burst: float, share: float) -> float:
-    """Requests a second at which this share of them is refused in the long run; 0 where a single one is too much."""
-    if burst < asked.mean or asked.mean <= 0:
+def sustained(of: Offered, rate: float, burst: float, share: float) -> float:
+    """Requests/s at which this share of them is refused in the long run; 0 if the bucket is smaller than a request."""
+    if burst < of.mean or of.mean <= 0:
         return 0.0
-    whole = rate / asked.mean
-    if burst / asked.mean >= MANY:
-        spread = _spread(asked, burst / asked.mean)
-        return _root(lambda per_s: lost(asked.mean * per_s, rate, burst, spread) > share, whole, STEPS)
-    gaps, charge = asked.gaps.tolist(), asked.charge.tolist()
+    whole = rate / of.mean
+    if burst / of.mean >= MANY:
+        spread = _spread(of, burst / of.mean)
+        return _root(lambda per_s: lost(of.mean * per_s, rate, burst, spread) > share, whole, STEPS)
+    gaps, charge = of.gaps.tolist(), of.charge.tolist()
     return _root(
         lambda per_s: replayed(gaps, charge, rate / per_s, burst) > share, whole, STEPS_REPLAYED
     )  # fmt: skip
@@ -70,31 +68,31 @@ def _root(too_much: Callable[[float], bool], whole: float, steps: int) -> float:
     return math.sqrt(low * high)
 
 
-def lost(asked: float, rate: float, burst: float, spread: float) -> float:
-    """Share of what is asked for, a second, that is refused. `spread`: variance / mean of what is asked for."""
-    drift, variance = asked - rate, asked * spread
+def lost(demand: float, rate: float, burst: float, spread: float) -> float:
+    """Refused share of the demand per second. `spread`: variance / mean of the demand."""
+    drift, variance = demand - rate, demand * spread
     if variance <= 0:
-        return max(0.0, drift / asked)
+        return max(0.0, drift / demand)
     x = 2 * drift * burst / variance
     if x < -500:
         return 0.0
     gone = variance / (2 * burst) if abs(x) < 1e-6 else drift / -math.expm1(-x)
-    return gone / asked
+    return gone / demand
 
 
-def _spread(asked: Asked, window: float) -> float:
-    """Variance / mean of what is asked for in windows of so many mean gaps."""
-    at = np.cumsum(asked.gaps)
+def _spread(of: Offered, window: float) -> float:
+    """Variance / mean of the demand in windows of so many mean gaps."""
+    at = np.cumsum(of.gaps)
     width = max(min(window, len(at) / LEAST), LEAST)
     count = int(at[-1] // width)
     if count < LEAST // 2:
-        return float((asked.charge**2).sum() / asked.charge.sum())
-    sums = np.bincount((at // width).astype(np.int64), asked.charge, count + 1)[:count]
+        return float((of.charge**2).sum() / of.charge.sum())
+    sums = np.bincount((at // width).astype(np.int64), of.charge, count + 1)[:count]
     return float(sums.var(ddof=1) / sums.mean())
 
 
 def replayed(gaps: list[float], charges: list[float], refill: float, burst: float) -> float:
-    """Share refused by a bucket that was full at first; `refill`: of a mean gap."""
+    """Share refused by a bucket that is full at first; `refill`: per mean gap."""
     level, refused = burst, 0
     for gap, charge in zip(gaps, charges, strict=True):
         level = min(burst, level + refill * gap)

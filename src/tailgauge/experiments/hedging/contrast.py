@@ -1,10 +1,10 @@
-"""What switching hedging on changed at one load: a quantile of all its blocks, or a share of them, against those without.
+"""What switching hedging on changes at one load: a quantile of all its blocks, or a share of their requests.
 
-Rule: values by pair of blocks in, one number out with its interval; below 0 is a gain. The blocks of an
-arm are taken together, because a block alone is too short for a p99. A coin said which block of a pair was which arm's;
-so without an effect the two could be exchanged: `exchanged` are the numbers of all exchanges (all 2^n of up to 12 pairs,
-else 2,047 that are drawn). The interval is a bootstrap over pairs: what drifts hits both blocks of a pair. A dozen pairs vary less about their
-own mean than about the truth, so the draws are stretched, by what n - 1 degrees of freedom cost and by Student's t.
+Input: values by pair of blocks. Output: one number with its interval; below 0 is a gain. The blocks of a variant are
+pooled, because a block alone is too short for a p99. The order within a pair is random, so without an effect the two could
+be exchanged: `exchanged` has the numbers of all exchanges (all 2^n of up to 12 pairs, else 2,047 drawn ones). The interval
+is a bootstrap over pairs: drift affects both blocks of a pair. A dozen pairs vary less about their mean than about the
+expectation, so the draws are stretched by what n - 1 degrees of freedom cost and by Student's t.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ NORMAL = 1.959964  # the 97.5% quantile
 FEWEST = 2  # pairs that vary at all
 ALL_UP_TO = 12  # pairs
 DRAWN = 2_047
-MOST = 5.0  # of a logarithm: 148 times; more says no more
+MOST = 5.0  # of a logarithm: 148x; larger differences are clipped
 WORK = 4_000_000  # values at once
-Statistic = Callable[[Ints], Floats]  # weights of the cells, a row a draw, to one number a draw
+Statistic = Callable[[Ints], Floats]  # weights of the cells, one row per draw, to one number per draw
 
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """On against off. `value`: difference of the logarithms, or of the shares; `draws`: the same of each resample.
-    `exchanged`: with the arms of some pairs exchanged.
+    """On against off. `value`: difference of the logarithms, or of the shares; `draws`: the same of each resample;
+    `exchanged`: with the variants of some pairs exchanged.
     """
 
     value: float
@@ -42,7 +42,7 @@ class Contrast:
 
 
 def quantiles(off: Sequence[Floats], on: Sequence[Floats], p: float) -> Contrast | None:
-    """Logarithm of quantile p with hedging over that without. None where it falls among failures (+inf) in both arms."""
+    """Logarithm of quantile p with hedging over that without. None if it is a failure (+inf) in both variants."""
     cells = [values for pair in zip(off, on, strict=True) for values in pair]
     values = np.concatenate(cells)
     cell = np.repeat(np.arange(len(cells)), [len(one) for one in cells])
@@ -57,7 +57,7 @@ def quantiles(off: Sequence[Floats], on: Sequence[Floats], p: float) -> Contrast
         with np.errstate(invalid="ignore"):
             return np.where(both, 0.0, np.clip(on - off, -MOST, MOST))
 
-    whole = [logs(_of(arm, len(off))[None, :])[0] for arm in (True, False)]
+    whole = [logs(_of(hedged, len(off))[None, :])[0] for hedged in (True, False)]
     if np.isinf(whole).all():
         return None
     return _contrast(logs, difference, len(off))
@@ -96,12 +96,12 @@ def _stretch(pairs: int) -> float:
 
 
 def _of(on: bool, pairs: int) -> Ints:
-    """Weights of the cells of one arm: cells are off, on of the first pair, off, on of the second."""
+    """Weights of the cells of one variant: cells are off, on of the first pair, off, on of the second."""
     return np.tile(np.array([0, 1] if on else [1, 0], np.int64), pairs)
 
 
 def _patterns(pairs: int) -> Ints:
-    """Which pairs are exchanged, a row a pattern; none at all, what was seen, is one of them."""
+    """Which pairs are exchanged, one row per pattern; the observed order is one of them."""
     if pairs <= ALL_UP_TO:
         return (np.arange(2**pairs)[:, None] >> np.arange(pairs)) & 1
     drawn = np.random.default_rng(SEED).integers(0, 2, (DRAWN, pairs))
@@ -113,10 +113,10 @@ def _weighted(ordered: Floats, cell: Ints, weights: Ints, p: float) -> Floats:
     out = np.full(len(weights), np.nan)
     step = max(1, WORK // max(1, len(ordered)))
     for first in range(0, len(weights), step):
-        seen = np.cumsum(weights[first : first + step][:, cell], axis=1)
-        whole = seen[:, -1]
+        counted = np.cumsum(weights[first : first + step][:, cell], axis=1)
+        whole = counted[:, -1]
         wanted = np.maximum(1, np.ceil(p * whole - 1e-9))
-        at = (seen < wanted[:, None]).sum(axis=1)
+        at = (counted < wanted[:, None]).sum(axis=1)
         known = whole > 0
         out[first : first + step][known] = ordered[at[known]]
     return out

@@ -1,9 +1,9 @@
-"""Hedging: off and on in turns at every load, from well below what the target sustains to above it.
+"""The steps of the hedging experiment: hedging off and on in alternating blocks at every load, from well below the
+sustainable rate to above it.
 
-Rule: what the runs say is decided in tailgauge_analysis.crossing; here are the steps. A load is one run in which two
-copies of the tested traffic table take turns in blocks, one of them without hedging: never both at the same time,
-because they would share what is scarce. First the sustainable rate, where it is not given; then delays at the lowest
-load; then all loads in random order; then some more where it turns.
+A load is one run in which two copies of the tested traffic table, one without hedging, alternate in blocks: never both at
+the same time, because they would share capacity. First the sustainable rate, if it is not given; then delays at the lowest
+load; then all loads in random order; then some more near the crossover.
 """
 
 from __future__ import annotations
@@ -11,145 +11,113 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tailgauge.errors import UsageError
 from tailgauge.experiments.answer import Answer
-from tailgauge.experiments.course import Course, Ran, SpentError, Step
+from tailgauge.experiments.course import RUN_S, SEED_STEP, Base, Course, SpentError, Step, StepResult, Steps
 from tailgauge.experiments.headroom.plan import Headroom
-from tailgauge.experiments.hedging import contrast, report, result
-from tailgauge.experiments.hedging.load import Load, Turns, load
-from tailgauge.experiments.ledger import RUN_S
-from tailgauge.experiments.reading import Reading
-from tailgauge.experiments.steps import Base
+from tailgauge.experiments.hedging import contrast
+from tailgauge.experiments.hedging.contrast import Contrast
+from tailgauge.experiments.hedging.judge import OFF, ON, LoadResult, closer, quantile_for, result
 from tailgauge.patterns.table import pattern_of
 from tailgauge.rows.schema import JOIN
-from tailgauge.scenario.experiment import Experiment as Asked
+from tailgauge.scenario.experiment import Experiment as Table
 from tailgauge.scenario.experiment import Headroom as Search
-from tailgauge.scenario.experiment import Hedging as Table
 from tailgauge.schedule.settings import CLOSED, TRACE
 
-OFF, ON = "hedging_off", "hedging_on"
+if TYPE_CHECKING:
+    from tailgauge.experiments.reading import Reading
+
 BUSY_S = 6.0  # that a run may take beside its load more than planned
 SHORTEST_S, LONGEST_S = 2.0, 120.0  # of a block
 MOST_WARMUP_S = 10.0
 SEARCH_SHARE = 1 / 3  # of the minutes
 WITH_DELAY = ("fixed", "single_r")
-Runs = Generator[Sequence[Step], Sequence[Ran], None]
 
 
-def make(base: Base) -> HedgingCrossover:
-    """The experiment of a scenario. Raises UsageError where it has nothing that hedges, or no rate to vary."""
-    arrival, table = base.scenario.arrival, base.asked.hedging
-    if arrival.process in {CLOSED, TRACE}:
-        raise UsageError(
-            f"{base.path}: arrival.process: hedging is tried at rates of its own, which {arrival.process!r} does not take: "
-            "expected an open process, as poisson"
-        )
-    traffic = _tested(base)
-    policy = base.scenario.traffic[traffic].hedge.policy
-    if table.delays_ms and policy not in WITH_DELAY:
-        raise UsageError(
-            f"{base.path}: experiment.hedging.delays_ms: policy = {policy!r} takes no delay: expected {' or '.join(WITH_DELAY)}, "
-            "or no delays_ms"
-        )
-    return HedgingCrossover(base, traffic)
+class Hedging:
+    """The course, and its results."""
 
-
-def _tested(base: Base) -> str:
-    traffic, named = base.scenario.traffic, base.asked.hedging.traffic
-    hedging = [name for name, one in traffic.items() if one.hedge.policy != "off"]
-    if named is None and len(hedging) == 1:
-        return hedging[0]
-    if named is not None and named in hedging:
-        return named
-    raise UsageError(
-        f"{base.path}: experiment.hedging.traffic: expected one of the tables of [traffic] that hedge: "
-        + (", ".join(hedging) or "there is none; set hedge.policy in one")
-    )
-
-
-class HedgingCrossover:
-    """The course, and what was seen on it."""
-
-    def __init__(self, base: Base, tested: str) -> None:
-        self._base, self._scenario, self._tested = base, base.scenario, tested
-        self._table: Table = base.asked.hedging
+    def __init__(self, base: Base) -> None:
+        self._scenario, self._settings, self._tested = base.scenario, base.table.hedging, _tested(base)
         self._traffic: dict[str, Any] = base.tree()["traffic"]
-        self._hedge: dict[str, Any] = self._traffic[tested]["hedge"]
-        searched = self._table.sustainable_per_s is None
-        runs = len(self._table.loads) + len(self._table.delays_ms) + self._table.more_loads
-        minutes = base.asked.minutes * (1 - SEARCH_SHARE if searched else 1)
-        self._block_s = self._table.block_s or _block_s(minutes, runs, self._table.pairs)
+        self._hedge: dict[str, Any] = self._traffic[self._tested]["hedge"]
+        searched = self._settings.sustainable_per_s is None
+        runs = len(self._settings.loads) + len(self._settings.delays_ms) + self._settings.more_loads
+        minutes = base.table.minutes * (1 - SEARCH_SHARE if searched else 1)
+        self._block_s = self._settings.block_s or _block_s(minutes, runs, self._settings.pairs)
         self._search = Headroom(_searching(base)) if searched else None
-        self._loads: list[Load] = []
-        self._tried: dict[float, tuple[Load, contrast.Contrast | None]] = {}
+        self._loads: list[LoadResult] = []
+        self._delays: dict[float, tuple[LoadResult, Contrast | None]] = {}
         self._number = 0
-        self._sustainable = self._table.sustainable_per_s or 0.0
+        self._sustainable = self._settings.sustainable_per_s or 0.0
 
     def course(self) -> Course:
-        """Search, scan, go through the loads, answer."""
+        """Search, try the delays, run the loads, answer."""
         remarks: list[str] = []
         try:
             if self._search is not None:
                 remarks += yield from self._sustained(self._search)
             if self._sustainable:
                 yield from self._scan()
-                yield from self._at([self._sustainable * one for one in self._table.loads])
+                yield from self._at([self._sustainable * one for one in self._settings.loads])
                 yield from self._at(self._closer())
         except SpentError as spent:
-            remarks.append(f"{spent}: the answer is what was known by then.")
+            remarks.append(f"{spent}: the answer is based on the runs until then.")
         return self._answer(remarks)
 
-    def look(self, step: Step, reading: Reading) -> Any:
-        """The load of a run, or the level of the search."""
-        told = dict(step.overrides)
-        if "crossover" not in told:
-            assert self._search is not None  # only its steps have none
-            return self._search.look(step, reading)
-        is_joined = pattern_of(self._scenario.traffic[self._tested]).answer == JOIN
-        metric = "join_sched" if is_joined else "e2e_sched"
-        turns = Turns(OFF, ON, self._block_s, self._table.washout_s, metric)
-        return load(float(told["arrival.rate_per_s"]), reading, turns)
+    def measure(self, step: Step, reading: Reading) -> Any:
+        """The result at a load, or of the search for the sustainable rate."""
+        from tailgauge.experiments.hedging.measure import load_result
 
-    def _sustained(self, search: Headroom) -> Generator[Sequence[Step], Sequence[Ran], list[str]]:
-        """Search the rate that is sustained without hedging; what there is to say of it."""
+        overrides = dict(step.overrides)
+        if "crossover" not in overrides:
+            assert self._search is not None  # only its steps have none
+            return self._search.measure(step, reading)
+        joined = pattern_of(self._scenario.traffic[self._tested]).answer == JOIN
+        metric = "join_sched" if joined else "e2e_sched"
+        rate = float(overrides["arrival.rate_per_s"])
+        return load_result(rate, reading, metric, self._block_s, self._settings.washout_s)
+
+    def _sustained(self, search: Headroom) -> Generator[Sequence[Step], Sequence[StepResult], list[str]]:
+        """Search the rate that is sustained without hedging; returns remarks."""
         course = search.course()
         without = {**self._traffic, self._tested: {**self._traffic[self._tested], "hedge": {"policy": "off"}}}
         steps = next(course)
         while True:
             steps = [replace(one, overrides=(("traffic", without), *one.overrides)) for one in steps]
-            ran = yield steps
+            results = yield steps
             try:
-                steps = course.send(ran)
+                steps = course.send(results)
             except StopIteration as end:
                 found = end.value.facts
                 rate = found["sustained_per_s"] or found["low_per_s"] or found["high_per_s"]
                 self._sustainable = float(rate or 0.0)
-                return [f"The search for the sustainable rate said: {end.value.sentence}"]
+                return [f"Sustainable rate without hedging: {end.value.sentence}"]
 
-    def _scan(self) -> Runs:
+    def _scan(self) -> Steps:
         """Every delay at the lowest load; the one with the lowest quantile is used from here on."""
-        delays = list(self._table.delays_ms)
+        delays = list(self._settings.delays_ms)
         if not delays:
             return
-        rate = self._sustainable * min(self._table.loads)
+        rate = self._sustainable * min(self._settings.loads)
         Random(self._scenario.seed).shuffle(delays)
         steps = [self._step(rate, delay) for delay in delays]
         of = {step.seed: delay for step, delay in zip(steps, delays, strict=True)}
-        seen = {of[ran.step.seed]: ran.seen for ran in (yield steps) if ran.counts}
-        p = result.quantile_for(list(seen.values()), self._table.quantile)
-        for delay, one in seen.items():
-            self._tried[delay] = (
+        results = {of[one.step.seed]: one.measured for one in (yield steps) if one.valid}
+        p = quantile_for(list(results.values()), self._settings.quantile)
+        for delay, one in results.items():
+            self._delays[delay] = (
                 one,
                 contrast.quantiles(one.off, one.on, p) if p is not None else None,
             )
-        known = {delay: one.value for delay, (_, one) in self._tried.items() if one is not None}
+        known = {delay: one.value for delay, (_, one) in self._delays.items() if one is not None}
         if known:
             self._hedge = {**self._hedge, "delay_ms": min(known, key=known.__getitem__)}
 
-    def _at(self, rates: Sequence[float]) -> Runs:
-        """A run at each rate in random order; one that is INVALID is run once more."""
+    def _at(self, rates: Sequence[float]) -> Steps:
+        """A run at each rate in random order; an INVALID run is repeated once."""
         if not rates:
             return
         order = list(rates)
@@ -158,52 +126,80 @@ class HedgingCrossover:
         if again:
             self._keep((yield [self._step(rate) for rate in again]))
 
-    def _keep(self, ran: Sequence[Ran]) -> list[float]:
-        self._loads += [one.seen for one in ran if one.counts]
-        return [dict(one.step.overrides)["arrival.rate_per_s"] for one in ran if not one.counts]
+    def _keep(self, results: Sequence[StepResult]) -> list[float]:
+        self._loads += [one.measured for one in results if one.valid]
+        return [dict(one.step.overrides)["arrival.rate_per_s"] for one in results if not one.valid]
 
     def _closer(self) -> list[float]:
-        if not self._loads or not self._table.more_loads:
+        if not self._loads or not self._settings.more_loads:
             return []
-        found = result.result(self._loads, self._table.quantile)
+        found = result(self._loads, self._settings.quantile)
         rates = [one.load.rate_per_s for one in found.compared if one.slow is not None]
-        return result.closer(rates, found.slow.fit, self._table.more_loads)
+        return closer(rates, found.slow.fit, self._settings.more_loads)
 
     def _step(self, rate: float, delay_ms: float | None = None) -> Step:
         self._number += 1
         warmup_s = min(MOST_WARMUP_S, self._block_s)
-        whole_s = warmup_s + 2 * self._table.pairs * self._block_s
-        washout_s = self._table.washout_s if self._table.washout_s is not None else self._block_s / 3
+        whole_s = warmup_s + 2 * self._settings.pairs * self._block_s
+        washout_s = self._settings.washout_s if self._settings.washout_s is not None else self._block_s / 3
         hedge = self._hedge if delay_ms is None else {**self._hedge, "delay_ms": delay_ms}
-        turns = {"a": OFF, "b": ON, "block_s": self._block_s, "washout_s": washout_s}
-        told = (
-            ("arrival.rate_per_s", rate), ("arrival.shape", None), ("traffic", self._arms(hedge)), ("crossover", turns),
+        blocks = {"a": OFF, "b": ON, "block_s": self._block_s, "washout_s": washout_s}
+        overrides = (
+            ("arrival.rate_per_s", rate), ("arrival.shape", None), ("traffic", self._variants(hedge)), ("crossover", blocks),
             ("stages.warmup_s", warmup_s), ("stages.cooldown_s", 0.0),
         )  # fmt: skip
         name = f"{rate:.4g} requests/s" + (f", hedges after {delay_ms:g} ms" if delay_ms is not None else "")
-        return Step(name, told, whole_s, self._scenario.seed + 7919 * self._number)
+        return Step(name, overrides, whole_s, self._scenario.seed + SEED_STEP * self._number)
 
-    def _arms(self, hedge: dict[str, Any]) -> dict[str, Any]:
-        """The tables of [traffic], the tested one twice: each with half its weight, because they take turns."""
+    def _variants(self, hedge: dict[str, Any]) -> dict[str, Any]:
+        """The tables of [traffic]; the tested one as two variants with half its weight each, because they alternate."""
         tested = self._traffic[self._tested]
         half = {**tested, "weight": float(tested.get("weight", 1.0)) / 2}
         others = {name: one for name, one in self._traffic.items() if name != self._tested}
         return {OFF: {**half, "hedge": {**hedge, "policy": "off"}}, ON: {**half, "hedge": hedge}, **others}
 
     def _answer(self, remarks: Sequence[str]) -> Answer:
-        about = report.About(_described(self._hedge), self._sustainable, tuple(remarks), self._table.quantile)
+        from tailgauge.experiments.hedging import report
+
+        tested = report.Tested(
+            _described(self._hedge), self._sustainable, tuple(remarks), self._settings.quantile
+        )
         if not self._sustainable:
             return report.nothing(
-                about, "No sustainable rate was found, so there are no loads to try hedging at."
+                tested, "No answer: no sustainable rate was found, so there are no loads to try."
             )
-        return report.answer(about, self._loads, self._tried)
+        return report.answer(tested, self._loads, self._delays)
+
+
+def _tested(base: Base) -> str:
+    """The traffic table that hedges. Raises UsageError if there is none, no rate to vary, or no delay to try."""
+    process, table = base.scenario.arrival.process, base.table.hedging
+    if process in {CLOSED, TRACE}:
+        raise UsageError(
+            f"{base.path}: arrival.process: hedging is tried at several rates, which {process!r} does not take: "
+            "expected an open process, as poisson"
+        )
+    hedging = [name for name, one in base.scenario.traffic.items() if one.hedge.policy != "off"]
+    tested = hedging[0] if table.traffic is None and len(hedging) == 1 else table.traffic
+    if tested is None or tested not in hedging:
+        raise UsageError(
+            f"{base.path}: experiment.hedging.traffic: expected one of the tables of [traffic] that hedge: "
+            + (", ".join(hedging) or "there is none; set hedge.policy in one")
+        )
+    policy = base.scenario.traffic[tested].hedge.policy
+    if table.delays_ms and policy not in WITH_DELAY:
+        raise UsageError(
+            f"{base.path}: experiment.hedging.delays_ms: policy = {policy!r} takes no delay: expected {' or '.join(WITH_DELAY)}, "
+            "or no delays_ms"
+        )
+    return tested
 
 
 def _searching(base: Base) -> Base:
     """The scenario as a short search for headroom."""
-    table = Search(growth=1.6, precision=0.1, confirm=1)
-    asked = Asked(kind="headroom", minutes=base.asked.minutes * SEARCH_SHARE, headroom=table)
-    return replace(base, scenario=base.scenario.model_copy(update={"experiment": asked}))
+    search = Search(growth=1.6, precision=0.1, confirm=1)
+    table = Table(kind="headroom", minutes=base.table.minutes * SEARCH_SHARE, headroom=search)
+    return replace(base, scenario=base.scenario.model_copy(update={"experiment": table}))
 
 
 def _block_s(minutes: float, runs: int, pairs: int) -> float:
@@ -214,7 +210,7 @@ def _block_s(minutes: float, runs: int, pairs: int) -> float:
 def _described(hedge: dict[str, Any]) -> str:
     policy = hedge["policy"]
     if policy == "immediate":
-        return "Sending every call twice at once"
+        return "A second copy of every call at once"
     if policy == "adaptive":
         return f"Hedging after the {100 * float(hedge.get('quantile', 0.9)):g}% quantile of recent waits"
     after = f"Hedging after {float(hedge.get('delay_ms', 1000.0)):g} ms"

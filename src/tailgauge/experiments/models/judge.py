@@ -1,7 +1,7 @@
 """All blocks of each model together: does it meet the objectives, and what do 1,000 requests cost.
 
-Rule: an objective is decided as in the report of any run (slo.py), on the values of all blocks. Costs have a bootstrap
-interval over blocks; two models are compared block by block of a round, by the sign-flip test, because what drifts hits
+An objective is decided as in the report of any run (metrics/slo.py), on the values of all blocks. Costs have a bootstrap
+interval over blocks. Two models are compared block by block within a round, by a sign-flip test, because drift affects
 all models of a round alike.
 """
 
@@ -12,14 +12,29 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tailgauge.experiments.models.block import Block
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, PASS, decide
 from tailgauge_analysis.stats.bootstrap import ratio
-from tailgauge_analysis.stats.quantiles import Quantile, quantiles
+from tailgauge_analysis.stats.quantiles import Floats, Quantile, quantiles
 from tailgauge_analysis.stats.sign_flips import FEWEST, Flips, flips
 from tailgauge_analysis.text.json_values import Json
 
 PS = (0.5, 0.95, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One run of one model. `ms`: values of each objective's metric in order of arrival, by the objective's name; `took`:
+    end to end. `cost` in `unit`, None if a model has no price, and `why`.
+    """
+
+    name: str
+    ms: Mapping[str, Floats]
+    took: Floats
+    requests: int
+    answered: int
+    cost: float | None
+    unit: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +51,9 @@ class Objective:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """One model. `per_1000`: cost of 1,000 requests with its interval, None without prices; `cheaper`: differences of the
-    logarithm of that cost from the cheapest that meets everything, None of that one itself.
+class ModelResult:
+    """One model. `per_1000`: cost of 1,000 requests with its interval, None without prices; `dearer`: differences of the
+    logarithm of that cost from the cheapest that meets every objective, None of that one itself.
     """
 
     name: str
@@ -55,32 +70,32 @@ class Chosen:
     @property
     def outcome(self) -> str:
         """Pass if every objective passes, fail if one fails."""
-        seen = {one.outcome for one in self.objectives}
-        return FAIL if FAIL in seen else PASS if seen == {PASS} else INCONCLUSIVE
+        outcomes = {one.outcome for one in self.objectives}
+        return FAIL if FAIL in outcomes else PASS if outcomes == {PASS} else INCONCLUSIVE
 
 
-def choice(names: Sequence[str], rounds: Sequence[Mapping[str, Block]], asked: Json) -> list[Chosen]:
+def choice(names: Sequence[str], rounds: Sequence[Mapping[str, Block]], slo: Json) -> list[ModelResult]:
     """In the order of `names`; a model without a single block is left out."""
     found = []
     for name in names:
         blocks = [one[name] for one in rounds if name in one]
         if blocks:
-            found.append(_chosen(name, blocks, asked))
+            found.append(_result(name, blocks, slo))
     best = cheapest(found)
     if best is None:
         return found
-    return [one if one is best else _beside(one, best, rounds) for one in found]
+    return [one if one is best else _compared(one, best, rounds) for one in found]
 
 
-def cheapest(found: Sequence[Chosen]) -> Chosen | None:
-    """The cheapest of those that meet everything; None where none does or costs are unknown."""
+def cheapest(found: Sequence[ModelResult]) -> ModelResult | None:
+    """The cheapest of those that meet every objective; None if none does or costs are unknown."""
     able = [one for one in found if one.outcome == PASS and one.per_1000 is not None]
     return min(able, key=lambda one: one.per_1000 or (0.0,), default=None)
 
 
-def _chosen(name: str, blocks: Sequence[Block], asked: Json) -> Chosen:
+def _result(name: str, blocks: Sequence[Block], slo: Json) -> ModelResult:
     objectives = []
-    for key, one in asked.items():
+    for key, one in slo.items():
         p, max_ms = float(one.get("quantile", 0.99)), float(one["max_ms"])
         values = np.concatenate([block.ms[key] for block in blocks])
         (quantile,) = quantiles(values, (p,))
@@ -88,7 +103,7 @@ def _chosen(name: str, blocks: Sequence[Block], asked: Json) -> Chosen:
         objectives.append(Objective(key, str(one["metric"]), p, max_ms, quantile, outcome, why))
     took = quantiles(np.concatenate([block.took for block in blocks]), PS)
     requests = sum(block.requests for block in blocks)
-    return Chosen(
+    return ModelResult(
         name, len(blocks), requests, sum(block.answered for block in blocks), tuple(took), tuple(objectives),
         _per_1000(blocks), blocks[0].unit, next((block.why for block in blocks if block.why), ""),
     )  # fmt: skip
@@ -104,8 +119,8 @@ def _per_1000(blocks: Sequence[Block]) -> tuple[float, float, float] | None:
     return 1000 * float(spent.sum() / sizes.sum()), 1000 * low, 1000 * high
 
 
-def _beside(one: Chosen, best: Chosen, rounds: Sequence[Mapping[str, Block]]) -> Chosen:
-    """The same with how much dearer it is than the cheapest."""
+def _compared(one: ModelResult, best: ModelResult, rounds: Sequence[Mapping[str, Block]]) -> ModelResult:
+    """The same, with its cost relative to the cheapest."""
     pairs = [(of[one.name], of[best.name]) for of in rounds if one.name in of and best.name in of]
     logs = [
         np.log(a.cost / a.requests) - np.log(b.cost / b.requests)

@@ -1,7 +1,6 @@
 """The answer of the model choice: which models meet the objectives, and which of them costs least.
 
-Rule: the sentence, the table and the facts from the same values. Exit code 0 if a model meets every objective, 1 if none
-does, 3 if that is open.
+Exit code 0 if a model meets every objective, 1 if none does, 3 if that is inconclusive.
 """
 
 from __future__ import annotations
@@ -12,24 +11,24 @@ from collections.abc import Sequence
 import numpy as np
 
 from tailgauge.errors import Exit
-from tailgauge.experiments.answer import OPEN, Answer, Case, Table
-from tailgauge.experiments.models.judge import Chosen, Objective, cheapest
+from tailgauge.experiments.answer import Answer, Case, Table
+from tailgauge.experiments.models.judge import ModelResult, Objective, cheapest
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, PASS
 from tailgauge_analysis.text.formatting import figures, listed, ms, ms_or_failed, percentile, plural, share
 from tailgauge_analysis.text.quantile import plain_values
 
-NOTHING = "No model could be judged: every run was INVALID, or there was no time for one."
+NOTHING = "No answer: every run was INVALID, or there was no time for one."
 NONE = "–"
 SAME = 0.0005  # of shares: an interval narrower than this is one number
 
 
-def answer(found: Sequence[Chosen], remarks: Sequence[str]) -> Answer:
+def answer(found: Sequence[ModelResult], remarks: Sequence[str]) -> Answer:
     """Of all models."""
     if not found:
         return Answer(
             "models", NOTHING, _table(()), {"models": [], "meet": [], "cheapest": None}, Exit.INVALID, "",
-            (Case("models", OPEN, NOTHING),), tuple(remarks),
+            (Case("models", INCONCLUSIVE, NOTHING),), tuple(remarks),
         )  # fmt: skip
     best = cheapest(found)
     meet = [one.name for one in found if one.outcome == PASS]
@@ -38,30 +37,32 @@ def answer(found: Sequence[Chosen], remarks: Sequence[str]) -> Answer:
     code = Exit.OK if PASS in codes else Exit.INVALID if INCONCLUSIVE in codes else Exit.SLO_FAILED
     return Answer(
         "models", _sentence(found, best), _table(found), facts, code, _smallest(found),
-        tuple(Case(one.name, one.outcome, "; ".join(map(_said, one.objectives))) for one in found),
+        tuple(Case(one.name, one.outcome, "; ".join(map(_text, one.objectives))) for one in found),
         (*remarks, *_remarks(found)),
     )  # fmt: skip
 
 
-def _sentence(found: Sequence[Chosen], best: Chosen | None) -> str:
+def _sentence(found: Sequence[ModelResult], best: ModelResult | None) -> str:
     by = {word: [one.name for one in found if one.outcome == word] for word in (PASS, FAIL, INCONCLUSIVE)}
-    parts = []
-    if by[PASS]:
-        parts.append(f"{listed(by[PASS], None)} {'meets' if len(by[PASS]) == 1 else 'meet'} every objective")
-    else:
-        parts.append("No model was shown to meet every objective")
+    meets = "meets" if len(by[PASS]) == 1 else "meet"
+    parts = [
+        f"{listed(by[PASS], None)} {meets} every objective."
+        if by[PASS]
+        else "No model was shown to meet every objective."
+    ]
     if best is not None and best.per_1000 is not None:
         others = [one for one in found if one is not best and one.outcome == PASS and one.dearer is not None]
-        least = ", ".join(map(_less, others))
-        alone = "which costs" if len(by[PASS]) == 1 else f"{best.name} costs least,"
+        costs = "It costs" if len(by[PASS]) == 1 else f"{best.name} costs least:"
         parts.append(
-            f"{alone} {_cost(best.per_1000)} {best.unit} for 1,000 requests{', ' + least if least else ''}"
+            f"{costs} {', '.join([f'{_cost(best.per_1000)} {best.unit} per 1,000 requests', *map(_less, others)])}."
         )
     if by[FAIL]:
-        parts.append(f"{listed(by[FAIL], None)} {'does' if len(by[FAIL]) == 1 else 'do'} not ({_why(found)})")
+        parts.append(
+            f"{listed(by[FAIL], None)} {'does' if len(by[FAIL]) == 1 else 'do'} not ({_why(found)})."
+        )
     if by[INCONCLUSIVE]:
-        parts.append(f"of {listed(by[INCONCLUSIVE], None)} it is open")
-    return "; ".join(parts) + "."
+        parts.append(f"Inconclusive: {listed(by[INCONCLUSIVE], None)}.")
+    return " ".join(parts)
 
 
 def _cost(per_1000: tuple[float, float, float]) -> str:
@@ -70,9 +71,9 @@ def _cost(per_1000: tuple[float, float, float]) -> str:
     return value if low == value == high else f"{value} ({low} – {high})"
 
 
-def _less(one: Chosen) -> str:
+def _less(one: ModelResult) -> str:
     """How much less than this one the cheapest costs."""
-    assert one.dearer is not None  # asked before
+    assert one.dearer is not None  # the caller checks
     ends = [one.dearer.mean, one.dearer.low, one.dearer.high]
     value, low, high = (None if end is None else -math.expm1(-end) for end in ends)
     word = "less" if (value or 0) >= 0 else "more"
@@ -86,17 +87,17 @@ def _signed(value: float) -> str:
     return share(value) if value >= 0 else f"−{share(-value)}"
 
 
-def _why(found: Sequence[Chosen]) -> str:
+def _why(found: Sequence[ModelResult]) -> str:
     """The first objective that each missed."""
     out = []
     for one in found:
         missed = [objective for objective in one.objectives if objective.outcome == FAIL]
         if missed:
-            out.append(f"{one.name}: {_said(missed[0])}")
+            out.append(f"{one.name}: {_text(missed[0])}")
     return "; ".join(out)
 
 
-def _said(one: Objective) -> str:
+def _text(one: Objective) -> str:
     q = one.quantile
     return (
         f"{percentile(one.p)} of {_title(one.metric)} {ms_or_failed(q.value)} ms ({ms_or_failed(q.low)} – {ms_or_failed(q.high)}), at most {ms(one.max_ms)}"
@@ -109,20 +110,20 @@ def _title(metric: str) -> str:
     return title if title[:2].isupper() else title[:1].lower() + title[1:]
 
 
-def _table(found: Sequence[Chosen]) -> Table:
+def _table(found: Sequence[ModelResult]) -> Table:
     objectives = [one.name for one in found[0].objectives] if found else []
     header = (
         "model", "blocks", "requests", "answered", "p50, ms", "p95, ms", "p99, ms", *objectives, "meets all",
-        "cost of 1,000", "95% interval", "than the cheapest", "95% interval",
+        "cost of 1,000", "95% interval", "relative to the cheapest", "95% interval",
     )  # fmt: skip
     caption = (
-        "A row is a model; all had the same traffic, in blocks in random order. p50 to p99: end to end from the scheduled "
-        "time, failures slowest. Each objective: its quantile with its 95% interval, and its outcome."
+        "One row per model; all got the same traffic, in blocks in random order. p50 to p99: end to end since scheduled, failures "
+        "slowest. Each objective: its quantile with 95% interval, and its outcome."
     )
     return Table(caption, header, tuple(map(_row, found)))
 
 
-def _row(one: Chosen) -> tuple[str, ...]:
+def _row(one: ModelResult) -> tuple[str, ...]:
     cost = one.per_1000
     dearer = one.dearer
     return (
@@ -134,13 +135,13 @@ def _row(one: Chosen) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _facts(one: Chosen) -> dict[str, object]:
-    told: dict[str, object] = plain_values(one, "failed")
-    return told | {"outcome": one.outcome}
+def _facts(one: ModelResult) -> dict[str, object]:
+    facts: dict[str, object] = plain_values(one, "failed")
+    return facts | {"outcome": one.outcome}
 
 
-def _smallest(found: Sequence[Chosen]) -> str:
-    """How far from its bound an objective must be to be decided: half the width of the intervals seen."""
+def _smallest(found: Sequence[ModelResult]) -> str:
+    """How far from its bound an objective must be to be decided: half the width of the intervals."""
     halves = [
         (q.high - q.low) / 2 / q.value
         for one in found
@@ -150,9 +151,11 @@ def _smallest(found: Sequence[Chosen]) -> str:
     return f"an objective whose bound is {share(float(np.median(halves)))} away" if halves else ""
 
 
-def _remarks(found: Sequence[Chosen]) -> list[str]:
+def _remarks(found: Sequence[ModelResult]) -> list[str]:
     fewest = min(one.blocks for one in found)
-    out = [f"What {one.name} costs is not told: {one.why}." for one in found if one.why]
+    out = [f"Cost of {one.name} unknown: {one.why}." for one in found if one.why]
     if fewest < max(one.blocks for one in found):
-        out.append(f"Some runs did not count: the fewest of a model are {plural(fewest, 'block')}.")
+        out.append(
+            f"Some runs were INVALID: the fewest valid blocks of a model are {plural(fewest, 'block')}."
+        )
     return out

@@ -1,0 +1,125 @@
+"""The probe of clients that leave: whether the endpoint stops generating, and what it bills.
+
+By the endpoint's server log, call by call. Without one by its engine's token count, all calls together:
+
+    generated after leaving = the engine's count - usage of whole answers - what the cancelled ones received
+
+Who leaves is random, so the cancelled answers would have been as long as the whole ones of the same run. The count covers
+all users of the engine: a count higher than possible is noted and gives no finding. Without either there is no answer.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tailgauge.experiments.checkup.judge import (
+    FEWEST,
+    Z_STRICT,
+    Check,
+    Gain,
+    ProbeResult,
+    Z,
+    inconclusive,
+    of_share,
+    p_above,
+    saved,
+    scaled,
+)  # fmt: skip
+from tailgauge.experiments.reading import Reading
+from tailgauge.rows import schema
+from tailgauge_analysis.load.dedup import CALL
+from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.stats.quantiles import Floats
+from tailgauge_analysis.text.formatting import count, share
+
+WENT_ON = 0.5  # of what was left of the answer
+BILLED_TIMES = 1.25  # what was generated
+_KEYS = list(CALL)
+_UNKNOWN = "unknown what the target {} after a client left: compare its usage report with the tokens received"
+
+
+def cancelled(reading: Reading, left_share: float) -> ProbeResult:
+    """Of a run; gains are of all answers, of which users cancel `left_share`."""
+    attempts = reading.steady.attempts
+    ours = attempts[attempts["ended"] == schema.CANCELLED]
+    log = reading.frames.server_log.dropna(subset=_KEYS).drop_duplicates(_KEYS)
+    both = ours[_KEYS].merge(log, on=_KEYS)
+    both = both[both["cancelled_at_ns"].notna()].sort_values("received_at_ns", kind="stable")
+    if not len(log):
+        ignored = by_engine(reading.frames, left_share) or inconclusive(
+            "cancel_ignored", _UNKNOWN.format("generates")
+        )
+        return ProbeResult((ignored, inconclusive("cancel_billed", _UNKNOWN.format("bills"))))
+    requested = reading.frames.requests.drop_duplicates("request_id").set_index("request_id")[
+        "asked_output_tokens"
+    ]
+    whole = both["request_id"].map(requested).to_numpy(np.float64)
+    sent, after, billed = (
+        both[name].fillna(0).to_numpy(np.float64)
+        for name in ("output_tokens", "tokens_after_cancel", "billed_output_tokens")
+    )
+    return ProbeResult(
+        (_ignored(whole, sent, after, left_share), _billed(whole, sent + after, billed, left_share))
+    )
+
+
+def _ignored(whole: Floats, sent: Floats, after: Floats, left_share: float) -> Check:
+    went_on = after >= WENT_ON * np.maximum(whole - sent, 1)
+    part = share(float(after.sum() / max(1.0, (whole - sent).sum())))
+    text = f"{count(float(after.sum()))} tokens generated after the client left, {part} of the rest of {len(after)} answers"
+    return of_share("cancel_ignored", went_on, 0.1, text, scaled(saved(after, whole), left_share))
+
+
+def _billed(whole: Floats, generated: Floats, billed: Floats, left_share: float) -> Check:
+    more = billed > BILLED_TIMES * np.maximum(generated, 1)
+    text = f"{count(float(billed.sum()))} tokens billed for {len(billed)} cancelled answers, {count(float(generated.sum()))} generated"
+    gain = scaled(saved(np.maximum(billed - generated, 0), whole), left_share)
+    return of_share("cancel_billed", more, 0.1, text, gain)
+
+
+# --- by the engine's token count ------------------------------------------------------------------------------------
+
+NAME = "cancel_ignored"
+ALLOWED = 0.25  # of the rest: an engine that stops needs a moment to notice
+LEAST_ERROR = 0.01
+LEFT = (schema.CANCELLED, schema.CENSORED)  # the client closed both
+NO_TOKENS = (schema.RATE_LIMITED, schema.OVERLOADED, schema.CONNECT_ERROR)
+COUNTED = "{} counts {} tokens generated after the client left, {} of the rest of {:,} answers"
+
+
+def by_engine(frames: Frames, left_share: float) -> Check | None:
+    """The check; None if the engine's count is unknown."""
+    counts = frames.run["engine_tokens"]
+    if not counts:
+        return None
+    calls = frames.attempts
+    calls = calls[(calls["stage"] != schema.PREFLIGHT) & calls["sent_at_ns"].notna()]
+    whole, left = calls[calls["ended"] == schema.OK], calls[calls["ended"].isin(LEFT)]
+    tokens = whole["output_tokens"].to_numpy(np.float64)
+    others = len(calls) - len(whole) - len(left) - int(calls["ended"].isin(NO_TOKENS).sum())
+    n = len(left)
+    if min(len(whole), n) < FEWEST:
+        return inconclusive(NAME, f"not enough data: {n} cancelled and {len(whole)} whole answers, {FEWEST} of each needed", n)  # fmt: skip
+    if np.isnan(tokens).any() or others:
+        return inconclusive(NAME, "the engine's count cannot be used: some calls failed or have no usage", n)
+    had = float(left["chunks"].sum()) * float(tokens.sum()) / max(1.0, float(whole["chunks"].sum()))
+    after = counts["after"] - counts["before"] - float(tokens.sum()) - had
+    full = n * float(tokens.mean())
+    rest = max(full - had, 1.0)
+    # Of the sum of n answers, whose mean is that of the whole ones.
+    spread = float(tokens.std(ddof=1)) * math.sqrt(n + n**2 / len(whole))
+    error = max(LEAST_ERROR, spread / rest)
+    part = after / rest
+    if part > 1.25 + 3 * error:
+        return inconclusive(
+            NAME, f"{counts['engine']} counts more tokens than were requested: others use it too", n
+        )
+    if part < -0.25 - 3 * error:
+        return inconclusive(NAME, f"{counts['engine']} counts fewer tokens than its usage", n)
+    gains = [min(1.0, max(0.0, (part + z * error) * rest / full)) * left_share for z in (0, -Z, Z)]
+    text = COUNTED.format(counts["engine"], count(max(0.0, after)), share(max(0.0, part)), n)
+    return Check(
+        NAME, n, p_above(part, ALLOWED, error), text, Gain(*gains), min(1.0, ALLOWED + Z_STRICT * error)
+    )

@@ -1,0 +1,272 @@
+"""A check: one question about the endpoint, answered by a share or by two medians; and which checks are findings.
+
+Input: plain numbers in order of time. `p_value` is the chance of such a value, or a larger one, at an endpoint exactly at
+the allowed value; a check without data has none and states why. The gain is what the change would give back at most, as a
+share of `gain_of` (checks.py): 0.3 is 30% of it.
+
+    share      exact binomial test on the effective n
+    medians    log of the ratio of two medians over log(times), its spread by the stationary bootstrap, normal
+
+All checks of a checkup are one family (Holm), so a healthy endpoint has a finding in at most one of twenty checkups.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from tailgauge.experiments.answer import FAIL, INCONCLUSIVE, PASS
+from tailgauge.experiments.checkup.checks import CHECKS, CheckSpec
+from tailgauge.rows import schema
+from tailgauge_analysis.stats.binomial import beta_cdf
+from tailgauge_analysis.stats.bootstrap import SEED, blocks, draw, ratio
+from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, quantiles
+from tailgauge_analysis.stats.proportions import Proportion, proportion
+from tailgauge_analysis.stats.sign_flips import holm
+from tailgauge_analysis.text.formatting import ms, percentile
+
+if TYPE_CHECKING:
+    from tailgauge.experiments.reading import Reading
+
+FEWEST = 10  # values of a sample
+REPS = 300
+ALPHA = 0.05
+STRICT = 0.002  # some 25 tests at 5% together
+Z, Z_STRICT, _Z_POWER = 1.959964, 2.878, 0.842  # of 95%, of STRICT, of four in five
+PS = (0.5, 0.95, 0.99)
+REFUSED = (schema.RATE_LIMITED, schema.OVERLOADED)
+
+# Traffic tables of the probes' runs.
+STREAMED, WHOLE, WARM, COLD, LEGS, LEFT, LOADED = (
+    "streamed", "whole", "warm", "cold", "legs", "left", "loaded",
+)  # fmt: skip
+BURST_FROM, BURST_TO = 0.4, 0.7  # of the load probe
+LOW = 0.25  # times today's rate, before the burst
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What a change gives back, with its 95% interval; each from 0 to 1."""
+
+    value: float
+    low: float
+    high: float
+
+
+NONE = Gain(0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One question. `smallest`: the smallest share that would be a finding; `detects`: the ratio of medians that is
+    detected four times in five.
+    """
+
+    name: str
+    n: int
+    p_value: float | None
+    evidence: str
+    gain: Gain = NONE
+    smallest: float | None = None
+    detects: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Medians:
+    """The ratio of two medians; `error` is the standard error of its logarithm."""
+
+    value: float
+    error: float
+    p_value: float
+    times: float
+
+    @property
+    def detects(self) -> float:
+        """The ratio that is found to be more than `times`, at 0.2%, four times in five."""
+        return self.times * math.exp((Z_STRICT + _Z_POWER) * self.error)
+
+    @property
+    def low(self) -> float:
+        """Lower end of its 95% interval."""
+        return self.value * math.exp(-Z * self.error)
+
+    @property
+    def high(self) -> float:
+        """Upper end."""
+        return self.value * math.exp(Z * self.error)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A number without a check, as shown."""
+
+    name: str
+    value: str
+    interval: str
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """One probe. `samples` in ms, in order of time, for checks that compare two probes."""
+
+    checks: tuple[Check, ...]
+    measured: tuple[Measured, ...] = ()
+    samples: Mapping[str, Floats] = field(default_factory=dict)
+    failed: bool = False  # no request succeeded: its run is INVALID because of the target
+
+
+@dataclass(frozen=True, slots=True)
+class Popularity:
+    """How often each prefix is used, by the scenario, and the lifetime that its mark requests."""
+
+    per_s: Floats
+    ttl: str
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A check with its p-value adjusted for the family."""
+
+    check: Check
+    adjusted: float | None
+
+    @property
+    def spec(self) -> CheckSpec:
+        """The check as text."""
+        return CHECKS[self.check.name]
+
+    @property
+    def outcome(self) -> str:
+        """FAIL is a finding."""
+        if self.adjusted is None:
+            return INCONCLUSIVE
+        return FAIL if self.adjusted < ALPHA else PASS
+
+
+def judged(checks: Sequence[Check]) -> list[Judged]:
+    """All checks, in the order of their table."""
+    places = list(CHECKS)
+    ordered = sorted(checks, key=lambda check: places.index(check.name))
+    adjusted = iter(holm([check.p_value for check in ordered if check.p_value is not None]))
+    return [Judged(check, None if check.p_value is None else next(adjusted)) for check in ordered]
+
+
+def findings(of: Sequence[Judged]) -> list[Judged]:
+    """The largest gain first."""
+    return sorted((one for one in of if one.outcome == FAIL), key=lambda one: -one.check.gain.value)
+
+
+def inconclusive(name: str, why: str, n: int = 0) -> Check:
+    """A check without an answer."""
+    return Check(name, n, None, why)
+
+
+def of_share(name: str, met: Mask, allowed: float, evidence: str, gain: Gain | None = None) -> Check:
+    """Whether more than the `allowed` share is `met`."""
+    if len(met) < FEWEST:
+        return inconclusive(name, f"not enough data: {len(met)} of the {FEWEST} needed", len(met))
+    found = proportion(met)
+    p_value = 1.0 if found.k == 0 else beta_cdf(allowed, *_beta(found.k, found.n, found.n_eff))
+    given = of_proportion(found) if gain is None else gain
+    return Check(name, found.n, p_value, evidence, given, _least(found.n, allowed))
+
+
+def of_medians(name: str, n: int, found: Medians, evidence: str) -> Check:
+    """Whether one median is more than so many times the other; the gain is to make them equal."""
+    gain = Gain(*(max(0.0, 1 - 1 / one) for one in (found.value, found.low, found.high)))
+    return Check(name, n, found.p_value, evidence, gain, detects=found.detects)
+
+
+def of_proportion(found: Proportion) -> Gain:
+    """All of it could be avoided."""
+    return Gain(found.value or 0.0, found.low or 0.0, found.high or 0.0)
+
+
+def _beta(k: int, n: int, n_eff: int) -> tuple[float, float]:
+    """P(X >= k) of a binomial is the value of Beta(k, n - k + 1) at the allowed share."""
+    few = k * n_eff / n
+    return few, n_eff - few + 1
+
+
+def _least(n: int, allowed: float) -> float:
+    """The smallest share that a test of n would find to be more than `allowed`, at STRICT."""
+    for k in range(1, n + 1):
+        if beta_cdf(allowed, k, n - k + 1) < STRICT:
+            return k / n
+    return 1.0
+
+
+def medians(a: Floats, b: Floats, times: float) -> Medians | None:
+    """Whether the median of `a` is more than `times` that of `b`; None if one has too few values, or no positive median."""
+    if min(len(a), len(b)) < FEWEST:
+        return None
+    value = _log_ratio(a, b)
+    rng = np.random.default_rng(SEED)
+    lengths = [blocks(one) for one in (a, b)]
+    drawn = [
+        _log_ratio(a[draw(len(a), lengths[0], rng)], b[draw(len(b), lengths[1], rng)]) for _ in range(REPS)
+    ]
+    if not math.isfinite(value):
+        return None
+    return medians_of(value, np.array(drawn), times)
+
+
+def medians_of(value: float, drawn: Floats, times: float) -> Medians:
+    """From the logarithm of a ratio and its resamples."""
+    error = max(float(np.std(drawn[np.isfinite(drawn)])), 1e-6)
+    return Medians(math.exp(value), error, p_above(value, math.log(times), error), times)
+
+
+def p_above(value: float, allowed: float, error: float) -> float:
+    """Chance of such a value, or a higher one, if the expectation is the allowed value; normal."""
+    return 0.5 * math.erfc((value - allowed) / error / math.sqrt(2))
+
+
+def _log_ratio(a: Floats, b: Floats) -> float:
+    over, under = float(np.median(a)), float(np.median(b))
+    return math.log(over / under) if over > 0 and under > 0 else math.nan
+
+
+def saved(part: Floats, whole: Floats) -> Gain:
+    """sum(part) / sum(whole): what could be avoided of the whole."""
+    known = np.isfinite(part) & np.isfinite(whole)
+    if not known.any() or whole[known].sum() <= 0:
+        return NONE
+    part, whole = part[known], whole[known]
+    low, high = ratio(part, whole, reps=REPS)
+    return Gain(float(part.sum() / whole.sum()), max(0.0, low), min(1.0, high))
+
+
+def scaled(gain: Gain, part: float) -> Gain:
+    """The gain if it concerns this part of the whole."""
+    return Gain(gain.value * part, gain.low * part, gain.high * part)
+
+
+def failed(reading: Reading) -> bool:
+    """Whether requests were sent and none succeeded."""
+    requests = reading.steady.requests
+    return bool(len(requests)) and not requests["ended"].eq(schema.OK).any()
+
+
+def latencies(name: str, values_ms: Floats) -> list[Measured]:
+    """p50, p95 and p99 of a sample with their intervals, if it has enough values."""
+    shown = [q for q in quantiles(values_ms, PS) if q.mark != TOO_FEW and q.value is not None]
+    return [
+        Measured(f"{name}, {percentile(q.p)}", f"{ms(q.value)} ms", f"{ms(q.low)} to {ms(q.high)}", q.n)
+        for q in shown
+    ]
+
+
+def times(name: str, found: Medians | None, n: int) -> list[Measured]:
+    """A ratio of medians."""
+    if found is None:
+        return []
+    return [Measured(name, f"{found.value:.2f}x", f"{found.low:.2f} to {found.high:.2f}", n)]

@@ -1,0 +1,226 @@
+"""All loads together: p99 and goodput at each, and the crossover load, where hedging turns from a gain to a harm.
+
+The quantile is the same at every load: p99 if each variant has enough requests for it at the lowest load, else p95, else
+there is no answer. Whether hedging helps, and whether it hurts, by either measure, is one family of tests (Holm), and a
+claim needs p <= 0.02, because a false claim costs more than a missed one.
+
+The effect of hedging can only get worse as the load rises, so a non-decreasing fit, weighted by 1 / variance, goes
+through the contrasts (pool adjacent violators); its zero is the crossover. Between two tested loads only the order is
+known, so each draw of the bootstrap gives the last load with a gain and the first with a harm. The interval reaches from
+the 2.5% quantile of the former to the 97.5% quantile of the latter, and one tested load further out at each end, because
+the bootstrap of a monotone fit is too narrow (Sen, Banerjee, Woodroofe 2010).
+
+Whether it helps is tested on the lower loads together, whether it hurts on the upper ones: the largest of all weighted
+sums over the lowest (highest) loads is compared with the same after exchanging the variants of pairs, so that trying many
+loads makes no finding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tailgauge.experiments.hedging import contrast
+from tailgauge.experiments.hedging.contrast import Contrast
+from tailgauge_analysis.stats.bootstrap import SEED
+from tailgauge_analysis.stats.quantiles import CONFIDENCE, Floats, n_min
+from tailgauge_analysis.stats.sign_flips import holm
+
+OFF, ON = "hedging_off", "hedging_on"  # traffic tables of the variants
+PS = (0.99, 0.95)
+SURE = 0.02
+DRAWN = 4_095  # exchanges of all loads together
+LEAST = 1e-4  # variance: a smaller one would get too much weight
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """The copies at one load; None if unknown. `cost`: of the losing copies, per request with hedging, least and most;
+    `why` it is unknown. `cancelled`: the share of the remaining generation that closing saved. `correlation`: of slow
+    calls and their copies, with its lower end. `refused`: share of the calls, off and on.
+    """
+
+    hedged: float | None = None
+    won: float | None = None
+    cost: tuple[float, float] | None = None
+    unit: str = ""
+    why: str = ""
+    cancelled: float | None = None
+    correlation: tuple[float | None, float | None] = (None, None)
+    refused: tuple[float | None, float | None] = (None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """A run at one load. `off`, `on`: ms by pair of blocks, +inf of failures; `bad_off`, `bad_on`: 1.0 of requests that
+    missed an objective, empty without one. `short`: the wash-out should have been longer than it could be.
+    """
+
+    rate_per_s: float
+    off: tuple[Floats, ...]
+    on: tuple[Floats, ...]
+    bad_off: tuple[Floats, ...]
+    bad_on: tuple[Floats, ...]
+    copies: Copies
+    washout_s: float
+    short: bool
+
+    @property
+    def fewest(self) -> int:
+        """Requests of the variant with fewer."""
+        return min(sum(map(len, self.off)), sum(map(len, self.on)))
+
+
+@dataclass(frozen=True, slots=True)
+class Crossover:
+    """In requests/s. `low`: helps below; `high`: hurts above; None if beyond the tested loads, or not shown. `helps`,
+    `hurts`: whether that is shown. `fit`: of each load.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    helps: bool
+    hurts: bool
+    fit: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A load with its contrasts; None if there is nothing to compare."""
+
+    load: LoadResult
+    slow: Contrast | None
+    bad: Contrast | None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """`p` is None if there are too few requests for any quantile; `bad` is None without objectives. `p_values`: adjusted,
+    for helping and hurting by `slow`, then by `bad`.
+    """
+
+    p: float | None
+    compared: tuple[Compared, ...]
+    slow: Crossover
+    bad: Crossover | None
+    p_values: tuple[float, ...]
+
+
+def quantile_for(loads: Sequence[LoadResult], quantile: float | None = None) -> float | None:
+    """`quantile`, or the highest of PS, if the variants of all loads have enough requests for it."""
+    fewest = min((one.fewest for one in loads), default=0)
+    return next((p for p in ((quantile,) if quantile else PS) if fewest >= n_min(p)), None)
+
+
+def result(loads: Sequence[LoadResult], quantile: float | None = None) -> Result:
+    """Of every valid load; `quantile`: as set in the scenario."""
+    ordered = sorted(loads, key=lambda one: one.rate_per_s)
+    p = quantile_for(ordered, quantile)
+    slow = [contrast.quantiles(one.off, one.on, p) if p is not None else None for one in ordered]
+    bad = [contrast.shares(one.bad_off, one.bad_on) if one.bad_off else None for one in ordered]
+    measures = [slow, bad] if any(one is not None for one in bad) else [slow]
+    known = [
+        [(load.rate_per_s, one) for load, one in zip(ordered, of, strict=True) if one] for of in measures
+    ]
+    adjusted = holm([p for of in known for p in p_values([one for _, one in of])])
+    crossovers = [
+        crossover(
+            [rate for rate, _ in of], [one for _, one in of],
+            helps=adjusted[2 * i] <= SURE, hurts=adjusted[2 * i + 1] <= SURE,
+        )
+        for i, of in enumerate(known)
+    ]  # fmt: skip
+    return Result(
+        p, tuple(map(Compared, ordered, slow, bad)), crossovers[0],
+        crossovers[1] if len(crossovers) > 1 else None, tuple(adjusted),
+    )  # fmt: skip
+
+
+def closer(loads: Sequence[float], fit: Sequence[float], n: int) -> list[float]:
+    """Evenly spaced loads between the last gain and the first harm; none if the fit has no such place."""
+    gains = [load for load, value in zip(loads, fit, strict=True) if value < 0]
+    harms = [load for load, value in zip(loads, fit, strict=True) if value > 0]
+    if not gains or not harms:
+        return []
+    low, high = gains[-1], harms[0]
+    return [low + (high - low) * (i + 1) / (n + 1) for i in range(n)]
+
+
+def crossover(loads: Sequence[float], of: Sequence[Contrast], *, helps: bool, hurts: bool) -> Crossover:
+    """Of loads in ascending order, and whether help and harm are shown."""
+    if not of:
+        return Crossover(None, None, None, helps=False, hurts=False, fit=())
+    weights = np.array([1 / max(LEAST, float(one.draws.var())) for one in of])
+    fit = isotonic(np.array([one.value for one in of]), weights)
+    rows = np.stack([one.draws for one in of], axis=1)
+    ends = np.array([around(loads, isotonic(row, weights)) for row in rows])
+    alpha = (1 - CONFIDENCE) / 2
+    low = _further(loads, float(np.quantile(ends[:, 0], alpha, method="inverted_cdf")), -1)
+    high = _further(loads, float(np.quantile(ends[:, 1], 1 - alpha, method="inverted_cdf")), 1)
+    return Crossover(
+        _zero(loads, fit) if helps and hurts else None,
+        low if helps else None,
+        high if hurts else None,
+        helps, hurts, tuple(map(float, fit)),
+    )  # fmt: skip
+
+
+def p_values(of: Sequence[Contrast]) -> tuple[float, float]:
+    """That it helps at the lowest loads, that it hurts at the highest; 1 if nothing varies."""
+    varies = [one for one in of if one.exchanged.std() > 0]
+    if not varies:
+        return 1.0, 1.0
+    rng = np.random.default_rng(SEED)
+    weights = np.array([1 / float((one.exchanged**2).mean()) for one in varies])
+    drawn = np.stack([one.exchanged[rng.integers(0, len(one.exchanged), DRAWN)] for one in varies], axis=1)
+    observed = np.array([[one.value for one in varies]])
+    lows = [_sums(rows, weights).min(axis=1) for rows in (observed, drawn)]
+    highs = [_sums(rows[:, ::-1], weights[::-1]).max(axis=1) for rows in (observed, drawn)]
+    helps, hurts = (lows[1] <= lows[0][0]).sum(), (highs[1] >= highs[0][0]).sum()
+    return (1 + int(helps)) / (1 + DRAWN), (1 + int(hurts)) / (1 + DRAWN)
+
+
+def _sums(rows: Floats, weights: Floats) -> Floats:
+    """Over the first loads, the first two and so on, in standard errors."""
+    return np.cumsum(rows * weights, axis=1) / np.sqrt(np.cumsum(weights))
+
+
+def isotonic(values: Floats, weights: Floats) -> Floats:
+    """The non-decreasing values that are nearest in weighted squares."""
+    means, sums, sizes = list[float](), list[float](), list[int]()
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        means.append(value)
+        sums.append(weight)
+        sizes.append(1)
+        while len(means) > 1 and means[-2] >= means[-1]:
+            mean, total, size = means.pop(), sums.pop(), sizes.pop()
+            means[-1] = (means[-1] * sums[-1] + mean * total) / (sums[-1] + total)
+            sums[-1] += total
+            sizes[-1] += size
+    return np.repeat(np.array(means), sizes)
+
+
+def around(loads: Sequence[float], fit: Floats) -> tuple[float, float]:
+    """The last load with a gain and the first with a harm; infinite if there is none."""
+    gains, harms = np.flatnonzero(fit < 0), np.flatnonzero(fit > 0)
+    low = loads[int(gains[-1])] if len(gains) else -math.inf
+    return low, loads[int(harms[0])] if len(harms) else math.inf
+
+
+def _further(loads: Sequence[float], end: float, by: int) -> float | None:
+    """The next tested load, or the outermost; None if the end is beyond all of them."""
+    if not math.isfinite(end):
+        return None
+    return loads[min(len(loads) - 1, max(0, loads.index(end) + by))]
+
+
+def _zero(loads: Sequence[float], fit: Floats) -> float | None:
+    low, high = around(loads, fit)
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return None
+    a, b = fit[loads.index(low)], fit[loads.index(high)]
+    return float(low + (high - low) * a / (a - b))
