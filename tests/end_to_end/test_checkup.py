@@ -21,9 +21,9 @@ def test_a_rehearsal_with_a_finding_says_it_everywhere_and_exits_with_1(command,
 
     assert told["facts"]["findings"] == ["cancel_ignored"]
     assert told["sentence"].startswith(
-        "One thing is to be changed: the endpoint goes on when its client has left"
+        "1 problem found: the endpoint keeps generating after its client has left"
     )
     assert set(files) == {"html", "markdown", "json", "junit"}
-    assert all("the endpoint goes on when its client has left" in text for text in files.values())
+    assert all("the endpoint keeps generating after its client has left" in text for text in files.values())
     assert 'failures="1"' in files["junit"]
-    assert "Left out, as experiment.checkup.skip asks: cached, fan_out, loaded." in told["remarks"]
+    assert "Skipped by experiment.checkup.skip: cached, fan_out, loaded." in told["remarks"]

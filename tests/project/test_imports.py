@@ -61,3 +61,19 @@ def test_the_command_line_loads_neither_locust_nor_an_sdk_until_a_subcommand_nee
     )
 
     assert result.returncode == 0, result.stderr
+
+
+def test_planning_an_experiment_loads_neither_pandas_nor_plotly(checkout, command):
+    """pandas comes with the files that read a run, plotly and Jinja with `write`."""
+    found = [
+        name
+        for name in modules_under(checkout / "src", "tailgauge")
+        if name.startswith("tailgauge.experiments")
+    ]
+    shared = [name for name in found if name.count(".") == 2 and not name.endswith((".reading", ".write"))]
+    plans = [name for name in found if name.endswith(".plan")]
+    assert len(plans) >= 5
+
+    result = command(["python", "-c", WATCH, "pandas,plotly,jinja2", *shared, *plans], timeout_s=60)
+
+    assert result.returncode == 0, result.stderr

@@ -243,8 +243,8 @@ def test_of_eight_calls_on_one_warm_prefix_most_miss_and_the_checkup_says_why(en
     assert missed.median() >= 5
     assert {"per_slot", "early_headers"} <= set(told["facts"]["findings"])
     assert told["exit_code"] == 1
-    assert any("the cache is kept by slot" in row[0] for row in told["table"]["rows"])
-    assert any("headers come long before the first content" in row[0] for row in told["table"]["rows"])
+    assert any("the cache is kept per slot" in row[0] for row in told["table"]["rows"])
+    assert any("headers arrive long before the first content" in row[0] for row in told["table"]["rows"])
 
 
 @pytest.mark.parametrize("engine", [{"parallel": SLOTS, "threads": 2, "shape": "large"}], indirect=True)

@@ -125,7 +125,7 @@ def test_where_nothing_refuses_the_answer_is_at_least_and_the_need_is_met(tmp_pa
     assert answer.exit_code == Exit.OK
     assert answer.facts["low_per_s"] == pytest.approx(32.0)
     assert answer.facts["high_per_s"] is None
-    assert "at least" in answer.sentence
+    assert "At least" in answer.sentence
 
 
 def test_a_rate_that_is_too_high_already_is_said_and_the_need_is_not_met(tmp_path):
@@ -137,7 +137,7 @@ def test_a_rate_that_is_too_high_already_is_said_and_the_need_is_not_met(tmp_pat
     assert answer.exit_code == Exit.SLO_FAILED
     assert answer.facts["high_per_s"] < 14
     assert outcomes["today's 14 requests/s are sustained"] == "fail"
-    assert outcomes["room for 2 times today's traffic"] == "fail"
+    assert outcomes["growth to 2x today's traffic"] == "fail"
 
 
 def test_what_is_told_is_plain_and_every_tried_rate_has_its_row(cached):
@@ -165,5 +165,5 @@ def test_an_objective_may_be_what_is_met_first(tmp_path):
 
     assert answer.facts["binding"] == "objectives"
     assert TODAY < answer.facts["low_per_s"] < answer.facts["high_per_s"] < 12.24  # what it answers a second
-    assert "an objective of [slo] is met first" in answer.sentence
+    assert "An objective of [slo] binds first" in answer.sentence
     assert "within [slo]" in answer.table.header
