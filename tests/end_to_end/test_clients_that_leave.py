@@ -10,8 +10,8 @@ import pytest
 from run_folders.run_data import RunData
 from starting.command import Start
 
-from tailgauge.experiments.checkup.judge import STRICT
 from tailgauge.experiments.checkup.cancelled import by_engine
+from tailgauge.experiments.checkup.judge import STRICT
 from tailgauge_analysis.load.frames import load
 
 LEFT = """
