@@ -25,8 +25,8 @@ from tailgauge.experiments.checkup.checks import CHECKS, CheckSpec
 from tailgauge.rows import schema
 from tailgauge_analysis.stats.binomial import beta_cdf
 from tailgauge_analysis.stats.bootstrap import SEED, blocks, draw, ratio
-from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, quantiles
 from tailgauge_analysis.stats.proportions import Proportion, proportion
+from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, quantiles
 from tailgauge_analysis.stats.sign_flips import holm
 from tailgauge_analysis.text.formatting import ms, percentile
 

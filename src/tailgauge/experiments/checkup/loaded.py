@@ -28,8 +28,8 @@ from tailgauge.experiments.checkup.judge import (
 from tailgauge.experiments.reading import Reading
 from tailgauge.rows import schema
 from tailgauge_analysis.sections.rate_limits.retries import early_s
-from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.stats.proportions import counted
+from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.formatting import share
 
 SETTLING = 0.1  # of the run, after the burst

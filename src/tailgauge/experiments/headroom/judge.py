@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from tailgauge.experiments.answer import FAIL, INCONCLUSIVE, PASS, Outcome
 from tailgauge.scenario.experiment import Headroom as Settings
-from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.stats.proportions import Proportion, counted
+from tailgauge_analysis.stats.quantiles import Floats
 
 if TYPE_CHECKING:
     from tailgauge_analysis.sections.rate_limits.buckets import Bucket

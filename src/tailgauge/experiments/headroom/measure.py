@@ -22,8 +22,8 @@ from tailgauge_analysis.metrics import slo
 from tailgauge_analysis.sections.rate_limits.buckets import known_buckets, offered_load
 from tailgauge_analysis.sections.rate_limits.costs import Costs, countings
 from tailgauge_analysis.sections.rate_limits.limit_kinds import kinds, refused
-from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.stats.proportions import Proportion, proportion
+from tailgauge_analysis.stats.quantiles import Floats
 
 TENTHS = 10
 STUDENT = 2.262  # 97.5% of t with 9 degrees of freedom

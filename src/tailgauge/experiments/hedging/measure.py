@@ -24,8 +24,8 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.sections.cache.cost import tariff
 from tailgauge_analysis.sections.hedging import copies as hedge_copies
 from tailgauge_analysis.sections.hedging import waste
-from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.stats.proportions import proportion
+from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.json_values import Json
 
 THIRD = 1 / 3
