@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test pytest verify lint types imports docs example docs-check bench bench-quick bench-large chaos soak scale clean
+.PHONY: help install quickstart test pytest verify coverage lint types imports docs example docs-check bench bench-quick bench-large chaos soak scale clean
 
 help:              ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## +/\t/' | expand -t 14
@@ -27,14 +27,31 @@ test: install lint types imports docs-check pytest   ## every check and test, as
 
 # Most tests share the cores; those that compare times come after them, one at a time. They start hundreds of processes:
 # what is compiled is kept, also where the environment says otherwise.
-TESTS = export PYTHONDONTWRITEBYTECODE=; status=0; $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not alone" || status=1; \
-  $(BIN)/python -m pytest -m alone || status=1; exit $$status
+TOGETHER = -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not alone"
+ALONE = -m pytest -m alone
+export PYTHONDONTWRITEBYTECODE =
 
 pytest: install            ## the tests alone
-	@$(TESTS)
+	@status=0; $(BIN)/python $(TOGETHER) || status=1; $(BIN)/python $(ALONE) || status=1; exit $$status
 
-verify: install            ## the tests at full size: longer runs, more repetitions
-	@export TAILGAUGE_FULL=1 PYTEST_ADDOPTS="-o faulthandler_timeout=1500"; $(TESTS)
+# Measuring slows every process, so a test may miss its time here: only the floor in pyproject.toml decides. What is left
+# out runs nothing of the product, or a copy of it. The table and the pages of all files are in build/coverage.
+COVERAGE = rm -rf build/coverage; mkdir -p build/coverage; \
+  $(BIN)/coverage run $(TOGETHER) -q $(addprefix --ignore=tests/,project extension bench) || true; \
+  $(BIN)/coverage combine -q && $(BIN)/coverage html -q; \
+  $(BIN)/coverage report >build/coverage/report.txt || status=1; tail -n 2 build/coverage/report.txt; exit $$status
+
+coverage: install          ## the share of lines that the tests run, in all their processes
+	@status=0; $(COVERAGE)
+
+verify: SHARD ?= 1/1
+verify: install            ## the tests at full size, then coverage; SHARD=1/2 and SHARD=2/2 run half of it each
+	$(if $(filter 1/1 1/2 2/2,$(SHARD)),,$(error SHARD is 1/2 or 2/2))
+	@export PYTEST_ADDOPTS="-o faulthandler_timeout=1500"; status=0; \
+	  [ $(SHARD) = 2/2 ] || TAILGAUGE_FULL=1 $(BIN)/python $(TOGETHER) || status=1; \
+	  [ $(SHARD) != 1/2 ] || exit $$status; \
+	  TAILGAUGE_FULL=1 $(BIN)/python $(ALONE) || status=1; \
+	  $(COVERAGE)
 
 lint: install              ## ruff: format and rules
 	$(BIN)/ruff format --check
