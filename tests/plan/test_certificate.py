@@ -11,14 +11,14 @@ import pytest
 
 from tailgauge.errors import UsageError
 from tailgauge.plan import certificate, versions
-from tailgauge.plan.certificate import RefusedError, Use
+from tailgauge.plan.certificate import Needs, RefusedError
 from tailgauge.plan.resolve import resolve
 
 ENTRY = {
     "laws": ["lognormal"], "holds_to_per_s": 4000.5, "failed_at_per_s": 8000.0, "limited_by": "client", "disturbed": 0,
     "ttft_bias_ms": 0.004, "ttft_spread_ms": 0.011, "gap_bias_ms": 0.0, "gap_spread_ms": 0.067, "cpu_us_per_chunk": 81.7,
 }  # fmt: skip
-PLAIN = Use("kernel", tls=False)
+PLAIN = Needs("kernel", tls=False)
 
 
 def made(**changes: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def sealed(tree: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {**body, "digest": certificate._digest(body)}
 
 
-def refusal(path: Path, use: Use = PLAIN, now: datetime | None = None) -> str:
+def refusal(path: Path, use: Needs = PLAIN, now: datetime | None = None) -> str:
     with pytest.raises(RefusedError) as raised:
         certificate.cite(path, use, now)
     return str(raised.value)
@@ -98,13 +98,13 @@ def test_it_is_stale_after_thirty_days_and_not_before(tmp_path: Path) -> None:
 
 def test_one_of_the_other_clock_is_refused(tmp_path: Path) -> None:
     assert (
-        refusal(stored(tmp_path), Use("user", tls=False))
+        refusal(stored(tmp_path), Needs("user", tls=False))
         == "it is of the kernel clock, and this run has the user clock"
     )
 
 
 def test_one_without_tls_covers_no_target_that_speaks_it(tmp_path: Path) -> None:
-    assert refusal(stored(tmp_path), Use("kernel", tls=True)) == "it does not cover TLS"
+    assert refusal(stored(tmp_path), Needs("kernel", tls=True)) == "it does not cover TLS"
 
 
 def test_one_in_which_nothing_passed_is_refused(tmp_path: Path) -> None:
@@ -171,13 +171,13 @@ def test_without_one_a_run_says_why_and_goes_on(tmp_path: Path, monkeypatch: pyt
 def test_a_run_finds_it_in_the_state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     tree = made()
-    certificate.write(certificate.place(), tree)
+    certificate.write(certificate.default_path(), tree)
 
     settings = resolve("streaming", [], tmp_path / "out")
     under_tls = resolve("streaming", [("target.url", "https://127.0.0.1:1")], tmp_path / "out")
     rehearsed = resolve("streaming", [], tmp_path / "out", sends=False)
 
-    assert certificate.place() == tmp_path / "tailgauge" / "certificate.json"
+    assert certificate.default_path() == tmp_path / "tailgauge" / "certificate.json"
     assert settings.certificate is not None
     assert under_tls.certificate is not None
     assert settings.certificate["id"] == tree["id"]
@@ -188,7 +188,7 @@ def test_a_run_finds_it_in_the_state_folder(tmp_path: Path, monkeypatch: pytest.
 def test_a_relative_state_folder_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "state")
 
-    assert certificate.place() == Path.home() / ".local" / "state" / "tailgauge" / "certificate.json"
+    assert certificate.default_path() == Path.home() / ".local" / "state" / "tailgauge" / "certificate.json"
 
 
 def test_a_place_that_cannot_be_written_is_told_beforehand(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tailgauge.plan.preflight import Learnt, learn, prefixes, trials, writes
+from tailgauge.plan.preflight import Learnt, learn, prefixes, preflight_calls, writes
 from tailgauge.plan.spend_limit import Sizing
 from tailgauge.prompts import Maker, prompt
 from tailgauge.scenario.model import Scenario, parse
@@ -23,7 +23,7 @@ def test_a_short_and_a_long_prompt_and_one_for_each_further_model() -> None:
         traffic={"a": {"fallback": {"after_s": 1.0, "target": "second"}}, "b": {"model": "small"}},
     )
 
-    found = trials(wanted)
+    found = preflight_calls(wanted)
 
     assert [(t.request_id, t.call.target, t.model, t.words, t.needed) for t in found] == [
         (-1, "main", "tiny", 32, True),
@@ -37,7 +37,7 @@ def test_a_short_and_a_long_prompt_and_one_for_each_further_model() -> None:
 
 @pytest.mark.parametrize("pattern", ["fan_out", "structured", "progressive", "batch"])
 def test_the_preflight_is_a_plain_call_whatever_the_pattern(pattern: str) -> None:
-    found = trials(scenario(traffic={"a": {"pattern": pattern}}))
+    found = preflight_calls(scenario(traffic={"a": {"pattern": pattern}}))
 
     assert {t.call.kind for t in found} == {"message"}
     assert all(t.call.schema is None and t.call.thinking == "off" for t in found)
@@ -108,7 +108,9 @@ def test_texts_that_are_not_ours_are_sized_by_their_bytes(table: dict[str, Any])
 @pytest.mark.parametrize("learnt", [Learnt(1.0, 0, known=True), Learnt(1.76, 30, known=True), Learnt()])
 @pytest.mark.parametrize("words", [1, 32, 2000])
 def test_our_own_words_are_sized_above_what_the_target_counts(learnt: Learnt, words: int) -> None:
-    sized = sizing(scenario(), learnt).tokens(type(trials(scenario())[0].call.prompt).of(prompt(1, 5, words)))
+    sized = sizing(scenario(), learnt).tokens(
+        type(preflight_calls(scenario())[0].call.prompt).of(prompt(1, 5, words))
+    )
     counted = learnt.tokens_per_word * words + learnt.overhead_tokens
 
     assert counted * 1.2 <= sized

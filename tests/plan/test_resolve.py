@@ -227,4 +227,4 @@ def test_a_closed_loop_is_not_estimated(tmp_path: Path) -> None:
     told = settled(tmp_path, "[arrival]\nprocess = 'closed'\n").estimate
 
     assert told.requests is None
-    assert told.lines() == ["plan: 10 users of a closed loop: how much they ask for depends on the target"]
+    assert told.lines() == ["plan: 10 users of a closed loop: how many requests they send depends on the target"]

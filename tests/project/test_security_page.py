@@ -15,7 +15,7 @@ BOUNDS = {
     "head of a response": (http1.MAX_HEAD >> 10, http1.MAX_LINES, http1.MAX_INTERIM),
     "line of a chunk's size": (http1.MAX_HEAD >> 10, http1.MAX_LINES),
     "one event of a stream": (sse_parser.MAX_EVENT >> 20, sse_parser.MAX_LINES),
-    "events and pieces of content": (decoder.MANY_EVENTS, decoder.EVENTS_A_TOKEN),
+    "events and pieces of content": (decoder.MANY_EVENTS, decoder.EVENTS_PER_TOKEN),
     "malformed events": (decoder.MANY_MALFORMED,),
     "a stream as a whole": (bounds.MAX_BODY >> 20,),
     "a non-streamed answer": (bounds.MAX_WHOLE >> 20,),

@@ -11,7 +11,7 @@ from tailgauge.protocol_violations import VIOLATIONS, quoted
 from tailgauge.protocols.anthropic import Anthropic
 from tailgauge.protocols.custom_sse import CustomSse, SseSettings
 from tailgauge.protocols.decoder import (
-    EVENTS_A_TOKEN,
+    EVENTS_PER_TOKEN,
     KIND_CODE,
     MANY_EVENTS,
     MANY_MALFORMED,
@@ -43,8 +43,8 @@ def fed(decoder: StreamDecoder, *payloads: bytes) -> StreamDecoder:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_far_more_content_than_was_asked_for_is_given_up(protocol):
-    decoder = StreamDecoder(PROTOCOLS[protocol], asked_tokens=10)
-    most, portion = MANY_EVENTS + 10 * EVENTS_A_TOKEN, word(protocol, "a") * 1000
+    decoder = StreamDecoder(PROTOCOLS[protocol], max_tokens=10)
+    most, portion = MANY_EVENTS + 10 * EVENTS_PER_TOKEN, word(protocol, "a") * 1000
     while not decoder.broken:
         fed(decoder, portion)
 

@@ -91,9 +91,9 @@ class Rehearsal:
 
     def _pre_warm(self) -> None:
         """Write the prefixes that are to be there before the run, most popular first."""
-        for trial in writes(self.scenario, self._makers, -1):
-            origin = RequestRef(trial.request_id, PREFLIGHT, trial.traffic, self.agenda.now_ns())
-            self.attempts.start(origin, Send(trial.call), 0, lambda _: None)
+        for one in writes(self.scenario, self._makers, -1):
+            origin = RequestRef(one.request_id, PREFLIGHT, one.traffic, self.agenda.now_ns())
+            self.attempts.start(origin, Send(one.call), 0, lambda _: None)
             self.agenda.run(self.target)
         if self.agenda.now_ns() > _BEGIN_NS:
             self.agenda.pass_to(self.agenda.now_ns() + _LEAD_NS)

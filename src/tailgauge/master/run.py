@@ -27,7 +27,7 @@ from tailgauge.master.engine_metrics import EngineMetrics
 from tailgauge.master.leases import Leases
 from tailgauge.master.part_receiver import PartReceiver
 from tailgauge.master.workers import LocustWorkers, RunWorker, RunWorkers, pace
-from tailgauge.plan.preflight import USABLE, prefixes, trials
+from tailgauge.plan.preflight import USABLE, prefixes, preflight_calls
 from tailgauge.plan.resolve import Settings
 from tailgauge.plan.spend_limit import Amount
 from tailgauge.protocols.api_keys import key_for
@@ -117,7 +117,7 @@ class Run:
             self._join(worker)
 
     def _on_tried(self, _: RunWorker, data: dict[str, Any]) -> None:
-        self.tried, self.preflight = data, data["trials"]
+        self.tried, self.preflight = data, data["calls"]
 
     def _on_opened(self, worker: RunWorker, data: dict[str, Any]) -> None:
         worker.opened = True
@@ -234,7 +234,7 @@ class Run:
         """The preflight, by the first worker: targets, tokens per word, prefixes written before the run."""
         first = next(iter(self.workers))
         self._link.send("try", {"run": self.run_id}, first.node)
-        calls = len(trials(self.scenario)) + prefixes(self.scenario)
+        calls = len(preflight_calls(self.scenario)) + prefixes(self.scenario)
         patience = self.scenario.limits.attempt_deadline_s + self.scenario.limits.connect_timeout_s + 5
         self._await(lambda: self.tried is not None, patience * calls, "the preflight did not end")
         for call in self.preflight:

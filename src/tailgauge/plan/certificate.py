@@ -1,8 +1,8 @@
-"""The certificate: what this machine's own error was when it was last measured, and whether a run may cite it.
+"""The certificate: this machine's measurement error when it was last measured, and whether a run may cite it.
 
-Rule: a small JSON file, written by `tailgauge calibrate` and read by the master of a run, which copies what it cites
-into run.json. It names the machine and the versions it holds for; a foreign, stale or damaged one is refused with the
-reason. The digest tells damage and careless edits, not forgery.
+A small JSON file, written by `tailgauge calibrate` and read by the master of a run, which copies what it cites into
+run.json. It names the machine and the versions it holds for; one of another machine, a stale or a damaged one is refused
+with the reason. The digest shows damage and careless edits, not forgery.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ class RefusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class Needs:
     """What a run needs of a certificate."""
 
     clock: str  # kernel or user
     tls: bool
 
 
-def place() -> Path:
-    """Where a certificate lies unless the user says otherwise: it belongs to the machine, not to a working folder."""
+def default_path() -> Path:
+    """Default path: it belongs to the machine, not to a working folder."""
     state = os.environ.get("XDG_STATE_HOME", "")
     root = Path(state) if state and Path(state).is_absolute() else Path.home() / ".local" / "state"
     return root / "tailgauge" / "certificate.json"
 
 
 def machine() -> dict[str, Any]:
-    """What tells this machine from another."""
+    """What identifies this machine."""
     return {
         "host": platform.node(),
         "system": platform.system(),
@@ -119,29 +119,29 @@ def read(path: Path) -> dict[str, Any]:
     return tree
 
 
-def cite(path: Path, use: Use, now: datetime | None = None) -> dict[str, Any]:
+def cite(path: Path, needs: Needs, now: datetime | None = None) -> dict[str, Any]:
     """What run.json says of the certificate in a file; raises RefusedError where it does not hold for this run."""
     held = read(path)
     try:
         made = datetime.strptime(held["made_at"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-        _own(held["machine"])
+        _same_machine(held["machine"])
         _fresh(held["versions"], made, now or datetime.now(UTC))
-        return _cited(held, use)
+        return _cited(held, needs)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise RefusedError(f"it lacks what a certificate says ({error})") from error
 
 
-def cited(path: Path | None, use: Use) -> dict[str, Any]:
-    """The same for run.json: a certificate that the user did not name and that is refused is told, not raised."""
+def cited(path: Path | None, needs: Needs) -> dict[str, Any]:
+    """The same for run.json: a certificate that the user did not name and that is refused is reported, not raised."""
     try:
-        return cite(path or place(), use)
+        return cite(path or default_path(), needs)
     except RefusedError as why:
         if path is not None:
             raise UsageError(f"--certificate {path}: {why}. Leave it out, or {NEW}") from why
         return {"id": None, "why": str(why)}
 
 
-def _own(made_on: Mapping[str, Any]) -> None:
+def _same_machine(made_on: Mapping[str, Any]) -> None:
     here = machine()
     for name in _MACHINE:
         if made_on[name] != here[name]:
@@ -159,13 +159,13 @@ def _fresh(versions: Mapping[str, Any], made: datetime, now: datetime) -> None:
             raise RefusedError(f"it is stale: made with {name} {versions[name]}, here {version}")
 
 
-def _cited(held: Mapping[str, Any], use: Use) -> dict[str, Any]:
-    if held["clock"] != use.clock:
-        raise RefusedError(f"it is of the {held['clock']} clock, and this run has the {use.clock} clock")
-    transport = TLS if use.tls else PLAIN
+def _cited(held: Mapping[str, Any], needs: Needs) -> dict[str, Any]:
+    if held["clock"] != needs.clock:
+        raise RefusedError(f"it is of the {held['clock']} clock, and this run has the {needs.clock} clock")
+    transport = TLS if needs.tls else PLAIN
     found = held["transports"].get(transport)
     if found is None:
-        raise RefusedError(f"it does not cover {'TLS' if use.tls else 'connections without TLS'}")
+        raise RefusedError(f"it does not cover {'TLS' if needs.tls else 'connections without TLS'}")
     if found["holds_to_per_s"] is None:
         raise RefusedError("no rate passed its criteria on this machine")
     figures = {name: found[name] for name in CITED}

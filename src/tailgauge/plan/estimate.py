@@ -1,7 +1,7 @@
-"""What a run will ask for, told before the first request: calls, tokens, cost.
+"""Calls, tokens and cost of a run, estimated before the first request.
 
-Rule: pure, and rather too much than too little. Every answer is taken to be as long as it may be, nothing to come from
-a cache; hedges, retries and the like are told apart, as "up to", because nobody knows them beforehand.
+Rather too much than too little: every answer is taken to be as long as it may be, nothing to come from a cache. Hedges,
+retries and the like are listed apart, as "up to", because nobody knows them beforehand.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Estimate:
         """The same for a reader, in a line or two."""
         if self.requests is None or self.calls is None:
             return [
-                f"plan: {self.arrivals:,} users of a closed loop: how much they ask for depends on the target"
+                f"plan: {self.arrivals:,} users of a closed loop: how many requests they send depends on the target"
             ]
         more = ""
         if self.calls_at_most is None:

@@ -1,6 +1,6 @@
 """The calls before a run: whether each target and model can be used, and how many tokens a word has there.
 
-Rule: plain streamed calls whatever the patterns, numbered -1, -2, ... and outside every statistic. Tokens are learnt
+Plain streamed calls whatever the patterns, numbered -1, -2, ... and outside every statistic. Tokens are learnt
 from the usage of two prompts of different size, which works for every protocol; nothing needs a tokenizer.
 """
 
@@ -30,7 +30,7 @@ class Warms(Protocol):
         """One for each prefix."""
 
 
-class Trial(NamedTuple):
+class PreflightCall(NamedTuple):
     """One call of the preflight; a `needed` one that fails ends the run."""
 
     request_id: int
@@ -57,7 +57,7 @@ class Learnt(NamedTuple):
         }
 
 
-def trials(scenario: Scenario) -> list[Trial]:
+def preflight_calls(scenario: Scenario) -> list[PreflightCall]:
     """A short prompt for each target and model, and a long one for the first."""
     traffic, table = next(iter(scenario.traffic.items()))
     output = min(table.output_tokens, OUTPUT_TOKENS)
@@ -67,7 +67,9 @@ def trials(scenario: Scenario) -> list[Trial]:
     for number, (target, model, words, needed) in enumerate(asked, 1):
         prompt = Prompt.of(text(scenario.seed, str(-number), words))
         found.append(
-            Trial(-number, traffic, model, words, Call(prompt, output, model=model, target=target), needed)
+            PreflightCall(
+                -number, traffic, model, words, Call(prompt, output, model=model, target=target), needed
+            )
         )
     assert found[0].call.target == MAIN
     return found
@@ -86,7 +88,7 @@ def learn(tokens: dict[int, int]) -> Learnt:
     return Learnt(slope, overhead, known=True)
 
 
-def writes(scenario: Scenario, makers: Mapping[str, Warms], first_id: int) -> Iterator[Trial]:
+def writes(scenario: Scenario, makers: Mapping[str, Warms], first_id: int) -> Iterator[PreflightCall]:
     """A call without output for each prefix that is to be written before the run; numbered downwards."""
     tokens = PROTOCOLS[scenario.target.protocol].least_output_tokens
     for name, traffic in scenario.traffic.items():
@@ -95,7 +97,7 @@ def writes(scenario: Scenario, makers: Mapping[str, Warms], first_id: int) -> It
         model = traffic.model or scenario.target.model
         for prompt in makers[name].pre_warm():
             call = Call(prompt, tokens, model=model, stream=False)
-            yield Trial(first_id, name, model, 0, call, needed=False)
+            yield PreflightCall(first_id, name, model, 0, call, needed=False)
             first_id -= 1
 
 

@@ -1,6 +1,6 @@
 """What a user asked for, checked as a whole before anything starts: scenario, plan, files, prices.
 
-Rule: reads files and nothing else. No name is resolved and nobody is contacted: a run that cannot be is refused here,
+It reads files and nothing else. No name is resolved and nobody is contacted: a run that cannot be is refused here,
 by the same checks for `tailgauge run` and for plain Locust.
 """
 
@@ -16,7 +16,7 @@ from tailgauge.clock import utc_today
 from tailgauge.errors import ScenarioError, UsageError
 from tailgauge.plan import certificate as certificates
 from tailgauge.plan.estimate import Estimate, estimate
-from tailgauge.plan.preflight import MAX_PREFIXES, prefixes, trials
+from tailgauge.plan.preflight import MAX_PREFIXES, prefixes, preflight_calls
 from tailgauge.plan.spend_limit import Amount, Sizing, need
 from tailgauge.scenario import model as scenarios
 from tailgauge.scenario import prices as pricing
@@ -95,15 +95,15 @@ def resolve(
         alternating=scenario.alternating,
         folder=path.parent,
     )
-    use = certificates.Use(scenario.clock, tls=scenario.target.url.startswith("https:"))
+    use = certificates.Needs(scenario.clock, tls=scenario.target.url.startswith("https:"))
     cites = certificates.cited(certificate, use) if sends else None
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--out {out}: cannot be written: {error.strerror}") from error
     shown = tuple(scenarios.spelled(key, value) for key, value in pairs)
-    told = estimate(scenario, schedule, prices, utc_today(), workers)
-    return Settings(scenario, path.name, shown, out, schedule, prices, told, cites)
+    estimated = estimate(scenario, schedule, prices, utc_today(), workers)
+    return Settings(scenario, path.name, shown, out, schedule, prices, estimated, cites)
 
 
 def _remote_targets_named(scenario: Scenario, given: Iterable[str], path: Path) -> None:
@@ -136,7 +136,7 @@ def _priced(scenario: Scenario, prices: Prices) -> None:
 
 def _guard_suffices(scenario: Scenario, workers: int) -> None:
     """A limit that the preflight alone would use up is a mistake."""
-    calls = trials(scenario)
+    calls = preflight_calls(scenario)
     tried, written = len(calls), prefixes(scenario)
     limit = scenario.guard.max_requests
     if limit is not None and limit < tried + written + workers:
@@ -144,7 +144,7 @@ def _guard_suffices(scenario: Scenario, workers: int) -> None:
             f"guard.max_requests: expected at least {tried + written + workers}, got {limit}: {tried} calls of the "
             f"preflight, {written} that write prefixes, and one for each worker"
         )
-    tokens = sum(need(trial.call, Sizing(), None).tokens or 0 for trial in calls)
+    tokens = sum(need(one.call, Sizing(), None).tokens or 0 for one in calls)
     if scenario.guard.max_tokens is not None and scenario.guard.max_tokens < tokens:
         raise ScenarioError(
             f"guard.max_tokens: expected at least {tokens}, got {scenario.guard.max_tokens}: the preflight may use that"

@@ -1,8 +1,8 @@
 """Limits that a run never exceeds: what a call may need is taken before it is sent, and corrected when it has ended.
 
-Rule: pure, and one allowance a worker. A need is an upper bound: no tokenizer makes more tokens than a text has bytes.
-Only of our own words, whose tokens were counted at the preflight, half as much again as measured is enough. A call
-whose usage the target does not tell keeps all that it took.
+One allowance per worker. A need is an upper bound: no tokenizer makes more tokens than a text has bytes.
+Only of seeded words, whose tokens were counted at the preflight, half as much again as measured is enough. A call
+whose usage the target does not report keeps all that it took.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tailgauge.scenario.prices import RATES, Price, Usage
 
 FRAME_TOKENS = 64  # what a chat template adds to a prompt, and to each of its messages a quarter
 TOOL_TOKENS = 600  # what a provider adds once there are tools
-MARGIN = 1.5  # of what was measured, for our own words
+MARGIN = 1.5  # of what was measured, for seeded words
 REQUESTS, TOKENS, COST = "max_requests", "max_tokens", "max_cost"
 
 
@@ -140,7 +140,7 @@ def used(row: AttemptRow, price: Price | None) -> Amount | None:
 
 
 class Allowance:
-    """One worker's share of the limits. `on_refused` hears once which limit stopped it."""
+    """One worker's share of the limits. `on_refused` is called once with the limit that stopped it."""
 
     def __init__(self, limit: Amount, on_refused: Callable[[str], None] = lambda _: None) -> None:
         self._limit = limit
@@ -160,7 +160,7 @@ class Allowance:
         return self._taken
 
     def admits(self, need: Amount) -> bool:
-        """Whether there is room; once there was none, nothing is admitted any more."""
+        """Whether the limits allow it; once they did not, nothing is admitted any more."""
         if self.refused_by is None and (name := self._exceeded(need)) is not None:
             self.refused_by = name
             self._on_refused(name)

@@ -1,11 +1,11 @@
 """Makes the prompts of one traffic table: ahead of need, never on the hot path.
 
-Rule: a prompt depends on the run's seed, its request's id and, in a session, on what was said before; so any worker makes
-the same one. After the prefix that it shares with others it opens with its own random words: no cache helps by accident.
+A prompt depends on the run's seed, its request's id and, in a session, on the turns before; so any worker makes the same
+one. After the prefix that it shares with others it opens with random words: no cache helps by accident.
 
     prompt      [tools] [system] [examples] [earlier turns] question
-    question    the text of the prompt file, or the blocks of the trace, or seeded words of the asked size
-    own words   with `cold`, in front of everything; they differ by request and by leg
+    question    the text of the prompt file, or the blocks of the trace, or seeded words of the size in the schedule
+    salt        with `cold`, in front of everything; it differs by request and by leg
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WARM_UP = "Ready?"
 class Maker:
     """Prompts of the traffic table `name`.
 
-    `words_per_token` turns asked sizes into words; `overhead_tokens` is what the target counts for an empty question.
+    `words_per_token` turns sizes into words; `overhead_tokens` is what the target counts for an empty question.
     `marks` says whether the protocol has cache marks; without, none is set.
     """
 
@@ -61,7 +61,7 @@ class Maker:
     ) -> tuple[Prompt, ...]:
         """The prompts of turn `turn` of what `planned` begins (whose `request_id` is that of turn 0), one a leg.
 
-        `history` holds what was asked and answered in the turns before; it is used where the session grows, and an
+        `history` holds the questions and answers of the turns before; it is used where the session grows, and an
         exchange without an answer is left out.
         """
         request_id = planned.request_id + turn
@@ -70,10 +70,10 @@ class Maker:
         )  # the users of a closed loop have none: each turn is a request of its own
         number = self._number(planned.request_id if session else request_id)
         earlier = tuple(
-            Message(role, (Part(said),))
+            Message(role, (Part(piece),))
             for exchange in (history if session and self._traffic.session.grow else ())
             if all(exchange)
-            for role, said in zip((USER, ASSISTANT), exchange, strict=True)
+            for role, piece in zip((USER, ASSISTANT), exchange, strict=True)
         )
         return tuple(
             self._leg(planned, request_id, leg, tokens, number, earlier)

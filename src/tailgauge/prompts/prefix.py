@@ -1,6 +1,6 @@
 """The part of a prompt that requests share: tools, system prompt, examples, and the cache marks after them.
 
-Rule: a prefix depends on the run's seed, the traffic table's name and the prefix's number only. It is made once and then
+A prefix depends on the run's seed, the traffic table's name and the prefix's number only. It is made once and then
 referred to; what a request changes in it is a copy with that one block replaced.
 """
 
@@ -26,41 +26,41 @@ class Prefix:
     system: tuple[Part, ...] = ()
     messages: tuple[Message, ...] = ()
 
-    def opening(self, words: str) -> Prefix:
-        """With `words`, which must do for a tool's name, in front of all that an engine may put first.
+    def opening(self, phrase: str) -> Prefix:
+        """With `phrase`, which must do for a tool's name, in front of all that an engine may put first.
 
         Where templates put tools differs by model: each section that can come first begins with them.
         """
         tools, system, messages = self.tools, self.system, self.messages
         if tools:
-            tools = (replace(tools[0], name=f"{words}_{tools[0].name}"), *tools[1:])
+            tools = (replace(tools[0], name=f"{phrase}_{tools[0].name}"), *tools[1:])
         if system:
-            system = (replace(system[0], text=f"{words} {system[0].text}"), *system[1:])
+            system = (replace(system[0], text=f"{phrase} {system[0].text}"), *system[1:])
         elif messages:
-            messages = (opened(messages[0], words), *messages[1:])
+            messages = (opened(messages[0], phrase), *messages[1:])
         return Prefix(tools, system, messages)
 
-    def closing(self, words: str, place: str) -> Prefix:
-        """With `words` at the end of the block on which a mark at `place` stands: tools, system or few_shot."""
+    def closing(self, phrase: str, place: str) -> Prefix:
+        """With `phrase` at the end of the block on which a mark at `place` stands: tools, system or few_shot."""
         if place == "tools":
             *tools, tool = self.tools
-            return replace(self, tools=(*tools, replace(tool, description=f"{tool.description} {words}")))
+            return replace(self, tools=(*tools, replace(tool, description=f"{tool.description} {phrase}")))
         if place == "system":
-            return replace(self, system=closed(self.system, words))
+            return replace(self, system=closed(self.system, phrase))
         *messages, last = self.messages
-        return replace(self, messages=(*messages, replace(last, parts=closed(last.parts, words))))
+        return replace(self, messages=(*messages, replace(last, parts=closed(last.parts, phrase))))
 
 
-def closed(parts: tuple[Part, ...], words: str) -> tuple[Part, ...]:
-    """The parts with `words` at the end of the last."""
+def closed(parts: tuple[Part, ...], phrase: str) -> tuple[Part, ...]:
+    """The parts with `phrase` at the end of the last."""
     *before, end = parts
-    return (*before, replace(end, text=f"{end.text} {words}"))
+    return (*before, replace(end, text=f"{end.text} {phrase}"))
 
 
-def opened(message: Message, words: str) -> Message:
-    """The message with `words` in front."""
+def opened(message: Message, phrase: str) -> Message:
+    """The message with `phrase` in front."""
     first, *rest = message.parts
-    return replace(message, parts=(replace(first, text=f"{words} {first.text}"), *rest))
+    return replace(message, parts=(replace(first, text=f"{phrase} {first.text}"), *rest))
 
 
 def marked(message: Message, ttl: str | None) -> Message:
@@ -83,10 +83,10 @@ def prefix(
     `offered` tools stand after those of the table; `size` turns tokens into words; without `marks` none is set.
     """
     use = f"prefix/{name}/{number}"
-    own = cache.tools if cache else 0
+    in_prefix = cache.tools if cache else 0
     count = size(cache.tools_tokens) // cache.tools - _FRAME_WORDS if cache and cache.tools else 0
-    tools = [_tool(seed, f"{use}/tool/{i}", i, max(1, count)) for i in range(own)]
-    tools += [_tool(seed, f"offered/{name}/{i}", own + i, _OFFERED_WORDS) for i in range(offered)]
+    tools = [_tool(seed, f"{use}/tool/{i}", i, max(1, count)) for i in range(in_prefix)]
+    tools += [_tool(seed, f"offered/{name}/{i}", in_prefix + i, _OFFERED_WORDS) for i in range(offered)]
     if cache is None:
         return Prefix(tuple(tools))
     system: tuple[Part, ...] = ()

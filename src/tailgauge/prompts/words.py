@@ -1,7 +1,7 @@
 """Text out of a seeded word list.
 
-Rule: a text depends on the run's seed and on what it is for, nothing else, so any worker makes the same one. A shorter
-text for the same use is the beginning of a longer one.
+A text depends on the run's seed and its use only, so any worker makes the same one. A shorter text for the same use is
+the beginning of a longer one.
 """
 
 from __future__ import annotations

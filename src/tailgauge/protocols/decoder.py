@@ -1,6 +1,6 @@
 """Folds a stream's events into what the attempt's rows need; a protocol supplies the meaning of one event.
 
-Rule: no clock is read here. Times are those of the read that completed an event. If something else came later in the
+No clock is read here. Times are those of the read that completed an event. If something else came later in the
 same read, the event is only known to lie after the previous read, and its `low` says so.
 """
 
@@ -30,10 +30,8 @@ from tailgauge.rows.schema import CHUNK_KINDS, TEXT, THINKING, TOOL_JSON
 KIND_CODE = {kind: code for code, kind in enumerate(CHUNK_KINDS)}
 _TEXT, _THINKING, _TOOL = KIND_CODE[TEXT], KIND_CODE[THINKING], KIND_CODE[TOOL_JSON]
 
-MANY_EVENTS = 50_000  # of one answer, whose application may not heed what was asked for, and
-EVENTS_A_TOKEN = (
-    64  # so many more for each token that was asked for: of the widest streams that are honest some ten
-)
+MANY_EVENTS = 50_000  # of one answer, whose application may ignore `max_tokens`, and
+EVENTS_PER_TOKEN = 64  # so many more for each token of `max_tokens`; the widest honest streams have some ten
 MANY_MALFORMED = 100  # events, after which a stream is not followed any further
 MAX_TEXT = 8 << 20  # characters of an answer that is kept
 MAX_PHASES = 50  # of one answer
@@ -68,7 +66,7 @@ class StreamDecoder:
         keep_text: bool = False,
         watch_field: bool = False,
         watch_chunks: int = 0,
-        asked_tokens: int = 0,
+        max_tokens: int = 0,
     ) -> None:
         self._on_event = on_event
         self._on_whole = on_whole
@@ -76,7 +74,7 @@ class StreamDecoder:
         self._stencil: Stencil | None = None
         self.streams = on_whole is None
         self._watch_chunks = watch_chunks
-        self._most = MANY_EVENTS + EVENTS_A_TOKEN * asked_tokens
+        self._most = MANY_EVENTS + EVENTS_PER_TOKEN * max_tokens
         self._malformed = self._text_held = 0
         self._field = FirstField() if watch_field else None
         self._kept: dict[int, list[str]] | None = {_TEXT: [], _TOOL: []} if keep_text else None
@@ -107,7 +105,7 @@ class StreamDecoder:
         self.model: str | None = None
         self.stop_reason: str | None = None
         self.usage: dict[str, int | None] = {}
-        self.phases: dict[str, int] = {}  # when each was told of first
+        self.phases: dict[str, int] = {}  # when each began first
         self.citations: int | None = None  # null: the protocol has none
         self.answer: str | None = None  # what a call without content brought, as JSON
 
@@ -312,7 +310,7 @@ class StreamDecoder:
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 40:
-                self.error = self.error or (MALFORMED_USAGE, f"{name} = {_said(value)}")
+                self.error = self.error or (MALFORMED_USAGE, f"{name} = {_shortened(value)}")
             else:
                 self.usage[name] = value
 
@@ -337,7 +335,7 @@ def _shown(data: bytes) -> str:
     return data[:_SHOWN].decode("utf-8", "replace")
 
 
-def _said(value: Any) -> str:
+def _shortened(value: Any) -> str:
     """A value that cannot be, short: a number may have thousands of digits."""
     text = str(value) if isinstance(value, str | int | float) else type(value).__name__
     return _storable(text[:_SHOWN])

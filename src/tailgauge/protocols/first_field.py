@@ -1,7 +1,7 @@
-"""When the first field of a JSON answer is usable, told while the answer still comes.
+"""When the first field of a JSON answer is usable, found while the answer still comes.
 
-Rule: a field is its first complete plain value: a string that is closed, or a number, true, false or null whose end is
-certain. Whatever is no JSON has no field. The parser is jiter's, which reads what is there of unfinished JSON.
+A field is its first complete plain value: a string that is closed, or a number, true, false or null whose end is
+certain. Whatever is no JSON has no field. The parser is jiter's, which reads unfinished JSON.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Server-sent events out of payload bytes, incremental, split anywhere (WHATWG HTML, section 9.2).
 
-Rule: bytes in, (event name, data) out; what the data means is the protocol's business.
+Bytes in, (event name, data) out; the protocol decodes the data.
 """
 
 from __future__ import annotations

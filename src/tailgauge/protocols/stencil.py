@@ -1,6 +1,6 @@
-"""The stencil of a stream's content events: the bytes around their text, learnt from one, compared with the next.
+"""A stencil is the bytes around the text of a stream's content events: learnt from one, compared with the next.
 
-Rule: a stencil is taken from an event that was read in full, and confirmed by reading it in full once more with another
+It is taken from an event that was read in full, and confirmed by reading it in full once more with another
 text in the same place. What has the same bytes around a complete JSON string then means the same with that string as its
 text, by the grammar of JSON. Whatever differs by a byte, or might, is left to the full reading.
 """
@@ -54,8 +54,8 @@ class Stencil:
         """How a chunk of so many bytes on the wire begins; longer than itself where it is too short for an event."""
         digits = next(n for n in range(1, 17) if length - len(_ENDS) * 2 - n < 16**n)
         size = max(0, length - len(_ENDS) * 2 - digits)
-        room = size > len(self._head) + len(self._tail)
-        start = b"%x\r\n%b" % (size, self._head) if room else bytes(length + 1)
+        is_possible = size > len(self._head) + len(self._tail)
+        start = b"%x\r\n%b" % (size, self._head) if is_possible else bytes(length + 1)
         self._starts[length] = start
         return start
 

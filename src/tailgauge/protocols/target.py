@@ -78,7 +78,7 @@ class Endpoint:
             keep_text=call.keep_text,
             watch_field=call.watch_field,
             watch_chunks=call.watch_chunks,
-            asked_tokens=call.max_tokens,
+            max_tokens=call.max_tokens,
         )
 
 

@@ -1,7 +1,6 @@
-"""The table `[experiment]` of a scenario: which question its runs shall answer, and within which bounds.
+"""The table `[experiment]` of a scenario: the question that its runs answer, and its bounds.
 
-Rule: values, bounds and meanings only; `experiments` plans the runs and decides. A scenario with this table is a plain
-scenario besides: what it says of traffic and target is what every run of the experiment begins with.
+A scenario with this table is a plain scenario besides: every run of the experiment starts from its traffic and target.
 """
 
 from __future__ import annotations
@@ -153,7 +152,5 @@ class Experiment(Table):
 
     @model_validator(mode="after")
     def _of_this_kind(self) -> Experiment:
-        for name in KINDS:
-            if name != self.kind and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name}: has no meaning with kind = {self.kind!r}")
+        self.refuse_unused("kind", {name: {name} for name in KINDS})
         return self

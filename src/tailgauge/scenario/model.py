@@ -1,7 +1,7 @@
 """A scenario: what traffic to send, as TOML, read into frozen typed values.
 
-Rule: every key and every default is declared here and nowhere else; unknown keys, wrong types and impossible values
-are refused with file, key, what was expected and the nearest valid name. docs/scenarios.md is generated from it.
+The tables live with what they configure and are collected here. Unknown keys, wrong types and impossible values are
+refused with file, key, what was expected and the nearest valid name. docs/scenarios.md is generated from it.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Scenario(Table):
         return self
 
     @model_validator(mode="after")
-    def _taking_turns(self) -> Scenario:
+    def _alternating(self) -> Scenario:
         if self.crossover is not None:
             for key, name in (("a", self.crossover.a), ("b", self.crossover.b)):
                 if name not in self.traffic:
@@ -173,7 +173,7 @@ class Scenario(Table):
 
     @property
     def alternating(self) -> tuple[tuple[str, str], float, float] | None:
-        """The tables that take turns, seconds of a block and start of the first; None without a crossover."""
+        """The tables in alternating blocks, seconds of a block and start of the first; None without a crossover."""
         c = self.crossover
         return None if c is None else ((c.a, c.b), c.block_s, self.stages.warmup)
 
@@ -199,12 +199,12 @@ def find(argument: str) -> Path:
     path = Path(argument)
     if path.is_file():
         return path
-    shelf = packaged("scenarios")
-    names = sorted(p.stem for p in shelf.glob("*.toml"))
+    folder = packaged("scenarios")
+    names = sorted(p.stem for p in folder.glob("*.toml"))
     if argument in names:
-        return shelf / f"{argument}.toml"
+        return folder / f"{argument}.toml"
     if path.suffix == ".toml" and path.stem in names and path.parts[:-1] in {(), ("scenarios",)}:
-        return shelf / path.name
+        return folder / path.name
     near = _nearest(path.stem, names)
     raise UsageError(
         f"{argument}: no such file, and no packaged scenario of that name{near}. There are: {', '.join(names)}"
@@ -301,15 +301,15 @@ _SHAPES = {
 def _explain(error: Any, source: str, overridden: Mapping[str, str]) -> str:
     loc = [str(part) for part in error["loc"]]
     context, given = error.get("ctx", {}), error.get("input")
-    kind, said = error["type"], str(error.get("ctx", {}).get("error", ""))
+    kind, text = error["type"], str(error.get("ctx", {}).get("error", ""))
     # A table's own check names the key it is about first: "hedge: has no meaning with ...".
-    inner, colon, rest = said.partition(": ")
+    inner, colon, rest = text.partition(": ")
     if kind == "value_error" and colon and inner.split(".")[0] in _names_at(loc):
-        loc, said = [*loc, *inner.split(".")], rest
+        loc, text = [*loc, *inner.split(".")], rest
     dotted = ".".join(loc)
     where = f"{source}: {dotted or 'scenario'}"
     for key, spelt in overridden.items():
-        if key == dotted or (said and dotted and key.startswith(f"{dotted}.")):
+        if key == dotted or (text and dotted and key.startswith(f"{dotted}.")):
             where = spelt
     if kind == "extra_forbidden":
         names = _names_at(loc[:-1])
@@ -333,7 +333,7 @@ def _explain(error: Any, source: str, overridden: Mapping[str, str]) -> str:
     if kind == "value_error":
         secret = isinstance(given, str) and "@" in given  # a password in a URL is not repeated
         shown = f" (got {given!r})" if isinstance(given, (str, int, float)) and not secret else ""
-        return f"{where}: {said}{shown}"
+        return f"{where}: {text}{shown}"
     return f"{where}: {error['msg']}, got {str(given)[:80]!r}"
 
 

@@ -1,7 +1,6 @@
 """What a call cost: dated price files, and the sum over its usage.
 
-Rule: prices are data, never constants; a model that the file does not know has no cost, which is not a cost of zero.
-Sums are exact fractions: rounding is for whoever shows them.
+A model that the file does not have has no cost, which is not a cost of zero. Sums are exact fractions.
 """
 
 from __future__ import annotations

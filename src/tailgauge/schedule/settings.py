@@ -1,7 +1,6 @@
 """The table `[arrival]` of a scenario: when requests arrive, and by which process.
 
-Rule: values, bounds and meanings only; `arrivals` draws the times. Times of a shape are shares of the run, so that
-another duration scales them.
+Times of a shape are shares of the run, so that another duration scales them.
 """
 
 from __future__ import annotations
@@ -42,9 +41,7 @@ class Shape(Table):
 
     @model_validator(mode="after")
     def _used(self) -> Shape:
-        for name, kinds in _SHAPED_BY.items():
-            if self.kind not in kinds and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name}: has no meaning with kind = {self.kind!r}")
+        self.refuse_unused("kind", _SHAPED_BY)
         if self.kind == "spike" and self.at + self.width > 1 + 1e-9:
             raise ValueError(f"at + width ({self.at:g} + {self.width:g}) is beyond the end of the run, 1")
         return self
@@ -129,9 +126,7 @@ class Arrival(Table):
             raise ValueError('trace.file: expected the path of a trace, for process = "trace"')
         if self.process == TRACE and self.rate_per_s is not None and self.trace.speed_up != 1:
             raise ValueError("rate_per_s and trace.speed_up both scale the trace's time: give one of them")
-        for name, processes in _BELONGS.items():
-            if self.process not in processes and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name}: has no meaning with process = {self.process!r}")
+        self.refuse_unused("process", _USED_BY)
         return self
 
     @property
@@ -147,7 +142,7 @@ class Arrival(Table):
         return self.process != CLOSED
 
 
-_BELONGS = {
+_USED_BY = {
     "cv": {"gamma", "weibull"},
     "on_off": {"on_off"},
     "shape": {"poisson", "constant", "gamma", "weibull", "on_off"},
@@ -169,7 +164,7 @@ class Crossover(Table):
     threshold: Positive = Field(0.05, description="smallest change to report: 0.05 is 5%")
 
     @model_validator(mode="after")
-    def _arms(self) -> Crossover:
+    def _two(self) -> Crossover:
         if self.a == self.b:
             raise ValueError("a and b must be two traffic tables")
         if self.washout_s >= self.block_s:

@@ -1,6 +1,6 @@
-"""Reading text files line by line, and saying where something is wrong.
+"""Text files, read line by line.
 
-Rule: errors are ScenarioErrors that name the file and the line. Blank lines are no rows, whatever the format.
+Errors are ScenarioErrors that name the file and the line. Blank lines are no rows, whatever the format.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
 def json_object(path: Path, number: int, text: str) -> dict[str, Any]:
     """The JSON object of a line; NaN and infinity are no numbers."""
 
-    def refuse(word: str) -> Any:
-        raise ScenarioError(f"{path}:{number}: {word} is no number")
+    def refuse(constant: str) -> Any:
+        raise ScenarioError(f"{path}:{number}: {constant} is no number")
 
     try:
         value = json.loads(text, parse_constant=refuse)

@@ -13,7 +13,7 @@ from gevent.event import Event as Signal
 
 from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Ended, Event, Send
-from tailgauge.plan.preflight import USABLE, Learnt, Trial, learn, trials, writes
+from tailgauge.plan.preflight import USABLE, Learnt, PreflightCall, learn, preflight_calls, writes
 from tailgauge.plan.spend_limit import Amount, Sizing, need, used
 from tailgauge.rows.schema import CENSORED, EMPTY, OK, PREFLIGHT, AttemptRow, RequestRow
 from tailgauge.scenario.prices import Price
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 class Tried:
     """What came of the preflight; `learnt` is for the prompts, `spent` for the guards."""
 
-    trials: list[dict[str, Any]]
+    calls: list[dict[str, Any]]
     learnt: Learnt
     spent: Amount
 
     def as_message(self) -> dict[str, Any]:
         """Plain values for the link."""
-        return {"trials": self.trials, "learnt": list(self.learnt), "spent": self.spent.plain()}
+        return {"calls": self.calls, "learnt": list(self.learnt), "spent": self.spent.plain()}
 
 
 def try_out(
@@ -46,30 +46,30 @@ def try_out(
     prices: Mapping[str, Price],
     makers: Callable[[Learnt], Mapping[str, Maker]],
 ) -> Tried:
-    """Every trial, then a call for each prefix that is to be written before the run; `makers` use what was learnt."""
+    """Every preflight call, then one for each prefix that is to be written before the run; `makers` use what was learnt."""
     told: list[dict[str, Any]] = []
     counted: dict[int, int] = {}
     spent = Amount()
 
-    def run(trial: Trial) -> bool:
+    def run(one: PreflightCall) -> bool:
         nonlocal spent
-        row = call_once(attempts, recorder, trial)
-        price = prices.get(trial.model)
-        spent = spent.plus(used(row, price) or need(trial.call, Sizing(), price))
+        row = call_once(attempts, recorder, one)
+        price = prices.get(one.model)
+        spent = spent.plus(used(row, price) or need(one.call, Sizing(), price))
         total = prompt_tokens(row)
-        if total is not None and (trial.call.target, trial.model) == scenario.models()[0]:
-            counted[trial.words] = total
+        if total is not None and (one.call.target, one.model) == scenario.models()[0]:
+            counted[one.words] = total
         facts = {k: getattr(row, k) for k in ("request_id", "target", "ended", "status", "error_type")}
-        facts |= {"message": row.error_body, "model": trial.model, "needed": trial.needed}
-        told.append({**facts, "words": trial.words, "input_tokens": total})
-        return row.ended in USABLE or not trial.needed
+        facts |= {"message": row.error_body, "model": one.model, "needed": one.needed}
+        told.append({**facts, "words": one.words, "input_tokens": total})
+        return row.ended in USABLE or not one.needed
 
-    first = trials(scenario)
+    first = preflight_calls(scenario)
     if not all(map(run, first)):
         return Tried(told, Learnt(), spent)
     learnt = learn(counted)
-    for trial in writes(scenario, makers(learnt), -1 - len(first)):
-        run(trial)
+    for one in writes(scenario, makers(learnt), -1 - len(first)):
+        run(one)
     return Tried(told, learnt, spent)
 
 
@@ -80,7 +80,7 @@ def prompt_tokens(row: AttemptRow) -> int | None:
     return row.input_tokens + (row.cache_read_input_tokens or 0) + (row.cache_creation_input_tokens or 0)
 
 
-def call_once(attempts: Attempts, recorder: Recorder, trial: Trial) -> AttemptRow:
+def call_once(attempts: Attempts, recorder: Recorder, one: PreflightCall) -> AttemptRow:
     """Send a call, wait for its end and write its request; returns the row of the call."""
     now, over = monotonic_ns(), Signal()
 
@@ -88,15 +88,15 @@ def call_once(attempts: Attempts, recorder: Recorder, trial: Trial) -> AttemptRo
         if isinstance(event, Ended):
             over.set()
 
-    attempts.start(RequestRef(trial.request_id, PREFLIGHT, trial.traffic, now), Send(trial.call), 0, hear)
+    attempts.start(RequestRef(one.request_id, PREFLIGHT, one.traffic, now), Send(one.call), 0, hear)
     over.wait()
     row = attempts.last_row
     assert row is not None
     recorder.request(
         RequestRow(
-            request_id=trial.request_id,
+            request_id=one.request_id,
             stage=PREFLIGHT,
-            traffic=trial.traffic,
+            traffic=one.traffic,
             pattern="streaming",
             session_id=None,
             scheduled_at_ns=now,
@@ -105,8 +105,8 @@ def call_once(attempts: Attempts, recorder: Recorder, trial: Trial) -> AttemptRo
             ended=row.ended,
             legs=1,
             attempts=1,
-            asked_prompt_tokens=max(1, trial.words),
-            asked_output_tokens=trial.call.max_tokens,
+            asked_prompt_tokens=max(1, one.words),
+            asked_output_tokens=one.call.max_tokens,
             winner=0,
         )
     )

@@ -70,7 +70,7 @@ def plan(planned_per_s: float | None, clock: str, *, quick: bool) -> Plan:
 
 def store(named: Path | None) -> Path:
     """Where the certificate goes. Raises UsageError, before minutes are spent, where nothing can be written."""
-    path = named or certificate.place()
+    path = named or certificate.default_path()
     certificate.writable(path)
     return path
 

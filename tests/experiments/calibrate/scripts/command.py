@@ -12,12 +12,12 @@ from tailgauge.errors import UsageError
 from tailgauge.experiments.calibrate import command
 from tailgauge.experiments.calibrate.plan import LAWS, Steps
 from tailgauge.plan import certificate
-from tailgauge.plan.certificate import PLAIN, TLS, RefusedError, Use
+from tailgauge.plan.certificate import PLAIN, TLS, Needs, RefusedError
 
 PATH = Path(sys.argv[1]) / "certificate.json"
 
 
-def cited(use: Use) -> Any:
+def cited(use: Needs) -> Any:
     try:
         return certificate.cite(PATH, use)
     except RefusedError as why:
@@ -33,7 +33,7 @@ def measured() -> dict[str, Any]:
     return {
         "made": made, "said": said, "lines": command.lines(made, PATH), "exit_code": command.exit_code(made),
         "stored": json.loads(PATH.read_text()) == made,
-        "tls": cited(Use("kernel", tls=True)), "plain": cited(Use("kernel", tls=False)),
+        "tls": cited(Needs("kernel", tls=True)), "plain": cited(Needs("kernel", tls=False)),
     }  # fmt: skip
 
 
