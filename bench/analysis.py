@@ -69,8 +69,8 @@ def report(folder: Path, out: Path) -> Taken:
     """Run `tailgauge report` as a user would."""
     command = [sys.executable, "-m", "tailgauge", "report", str(folder), "--out", str(out)]
     began = time.perf_counter()
-    with (out / "said.txt").open("w") as said:
-        child = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
+    with (out / "output.txt").open("w") as output:
+        child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
     peak, code = 0, None
     while code is None:
         peak = max(peak, _held(child.pid))
@@ -78,7 +78,7 @@ def report(folder: Path, out: Path) -> Taken:
     seconds = time.perf_counter() - began
     pages = list(out.glob("reports/*/report.html"))
     if len(pages) != 1:  # the exit code is the run's verdict, not the report's
-        raise SystemExit(f"no report was made (exit code {code}): {(out / 'said.txt').read_text()[-2000:]}")
+        raise SystemExit(f"no report was made (exit code {code}): {(out / 'output.txt').read_text()[-2000:]}")
     return Taken(seconds, peak, pages[0].stat().st_size)
 
 

@@ -1,11 +1,11 @@
-"""What our client costs and how true its times are, beside a native one: `make bench`, or
+"""Cost and accuracy of our client beside a native one: `make bench`, or
 
     .venv/bin/python bench/client.py [--quick] [--write]
     .venv/bin/python bench/client.py --streams 500 --seconds 20 [--clients reference tailgauge tls] [--chunks 1]
 
-Rule: what is compared is measured in turn, within one run; a ratio is taken within a repetition, and the median of the
-repetitions is told. The first form measures all that docs/benchmarks.md has, within 20 minutes (--quick: within 3, and
-of --write: puts it there); the second form prints single loads as they are measured.
+Clients are measured in turn within one run; a ratio is taken within a repetition, and the median over repetitions is
+reported. The first form measures everything in docs/benchmarks.md, within 20 minutes (--quick: within 3; --write: updates
+the page); the second form prints single loads as they are measured.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import clients
-import told
+import tables
 from measure import Result, median_of
-from truth import Load, RigError
+from reference_server import Load, RigError
 
 SIZES = (50, 200, 500, 1000)
 LONG_S = 60.0
@@ -33,7 +33,7 @@ A_STREAM = 200 / 4.18  # chunks a second of a stream: 200 in 0.2 s and 199 gaps 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A client and how it is asked."""
+    """A client with its protocol."""
 
     client: clients.Client
     protocol: str = "openai"
@@ -53,11 +53,11 @@ ROWS = {
 
 
 class Bench:
-    """Runs loads one at a time, each with the machine to itself as far as `lock` says."""
+    """Runs loads one at a time; `lock` keeps other benchmarks off the machine meanwhile."""
 
-    def __init__(self, lock: Path | None, say: Callable[[str], None]) -> None:
+    def __init__(self, lock: Path | None, report: Callable[[str], None]) -> None:
         self.cores = clients.Cores.found()
-        self._lock, self.say = lock, say
+        self._lock, self.report = lock, report
 
     def run(self, name: str, load: Load) -> Result:
         """One load through one client. Raises RigError."""
@@ -65,11 +65,11 @@ class Bench:
         load = replace(load, protocol=row.protocol, tls=row.tls)
         with self._alone(), tempfile.TemporaryDirectory() as folder:
             result = row.client(load, self.cores, Path(folder))
-        self.say(told.line(name, load.streams, result))
+        self.report(tables.line(name, load.streams, result))
         return result
 
     def rounds(self, names: tuple[str, ...], load: Load, repeat: int) -> dict[str, list[Result]]:
-        """Every client in turn, so many times."""
+        """Every client in turn, repeated."""
         done: dict[str, list[Result]] = {name: [] for name in names}
         for _ in range(repeat):
             for name in names:
@@ -82,7 +82,7 @@ class Bench:
         while high - low > 1:
             rung = (low + high) // 2
             load = Load(round(LADDER[rung] * 1e3 / A_STREAM), seconds)
-            result = self._honest(name, load) or self._honest(name, load)  # a machine may hiccup once
+            result = self._honest(name, load) or self._honest(name, load)  # one disturbance is tolerated
             if result is None:
                 high = rung
             else:
@@ -93,7 +93,7 @@ class Bench:
         try:
             result = self.run(name, load)
         except RigError as error:
-            self.say(f"{name}, {load.streams} streams: {error}")
+            self.report(f"{name}, {load.streams} streams: {error}")
             return None
         return result if result.honest and not result.lost else None
 
@@ -107,11 +107,11 @@ class Bench:
             yield
 
 
-def everything(bench: Bench, repeat: int, *, quick: bool) -> told.Figures:
+def everything(bench: Bench, repeat: int, *, quick: bool) -> tables.Figures:
     """All tables."""
     seconds = 4.0 if quick else 5.0
     sizes = (50, 500) if quick else SIZES
-    figures = told.Figures(clients.machine(), repeat, quick=quick)
+    figures = tables.Figures(clients.machine(), repeat, quick=quick)
     for streams in sizes:
         names: tuple[str, ...] = (
             ("reference", "tailgauge") if quick or streams < 500 else ("reference", "tailgauge", "reading")
@@ -130,7 +130,7 @@ def everything(bench: Bench, repeat: int, *, quick: bool) -> told.Figures:
 
 
 def singles(bench: Bench, arguments: argparse.Namespace, repeat: int) -> None:
-    """The loads that were asked for, and their medians as JSON lines of every field."""
+    """The requested loads, and the medians of every field."""
     for streams in arguments.streams:
         load = Load(streams, arguments.seconds, arguments.chunks, 200.0 if arguments.chunks > 1 else 50.0)
         done = bench.rounds(tuple(arguments.clients), load, repeat)
@@ -140,7 +140,7 @@ def singles(bench: Bench, arguments: argparse.Namespace, repeat: int) -> None:
                 f"{streams} {name}: " + " ".join(f"{k}={v:.4g}" for k, v in middle.items() if v is not None)
             )
         for name in done.keys() - {"reference"} if "reference" in done else ():
-            print(told.ratio_line(name, done[name], done["reference"]))
+            print(tables.ratio_line(name, done[name], done["reference"]))
 
 
 def main() -> None:
@@ -164,12 +164,12 @@ def main() -> None:
         if arguments.streams:
             singles(bench, arguments, repeat)
             return
-        text = told.page(everything(bench, repeat, quick=arguments.quick), (time.monotonic() - began) / 60)
+        text = tables.page(everything(bench, repeat, quick=arguments.quick), (time.monotonic() - began) / 60)
     except RigError as error:
         sys.exit(f"client.py: {error}")
     print(text)
     if arguments.write:
-        told.write(text)
+        tables.write(text)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import numpy as np
 import psutil
 import pyarrow.parquet as pq
 from measure import Result, Used, measured
-from truth import Load, RigError, Seen, Server, compiled, on_core, ordered, read_log, serving
+from reference_server import Load, RequestLog, RigError, Server, compiled, on_core, ordered, read_log, serving
 
 from tailgauge.rows.chunk_encoding import plain
 
@@ -59,9 +59,9 @@ def reference(load: Load, cores: Cores, folder: Path) -> Result:
             f"--spacing={load.spacing_ms}",
             f"--protocol={load.protocol}",
         ]
-        said = _say(line, cores.client, load)
-    seen, seconds = read_log(log), np.array(said["seconds"])
-    used = Used(seconds[:, 0].astype(np.int64), seconds[:, 1], float(seconds[-1, 1]), said["tree_s"])
+        output = _run_client(line, cores.client, load)
+    seen, seconds = read_log(log), np.array(output["seconds"])
+    used = Used(seconds[:, 0].astype(np.int64), seconds[:, 1], float(seconds[-1, 1]), output["tree_s"])
     return measured(load, int(seen.began_ns.min()), server, seen, used)
 
 
@@ -73,9 +73,9 @@ def python(name: str) -> Client:
         with serving(load, cores.server, folder) as server:
             line = [sys.executable, Path(__file__).parent / "python_clients.py", name, server.url, log]
             asked = (load.streams, load.duration_s, load.spacing_ms, load.chunks)
-            said = _say([*line, *map(str, asked)], cores.client, load)
-        seen, seconds = read_log(log), np.array(said["seconds"])
-        used = Used(seconds[:, 0].astype(np.int64), seconds[:, 1], said["whole_s"], said["tree_s"])
+            output = _run_client([*line, *map(str, asked)], cores.client, load)
+        seen, seconds = read_log(log), np.array(output["seconds"])
+        used = Used(seconds[:, 0].astype(np.int64), seconds[:, 1], output["whole_s"], output["tree_s"])
         return measured(load, int(seen.began_ns.min()), server, seen, used)
 
     return client
@@ -92,7 +92,7 @@ def tailgauge(load: Load, cores: Cores, folder: Path, options: tuple[str, ...] =
         )
     runs = list(folder.glob("runs/*/workers/0.json"))
     if len(runs) != 1:
-        raise RigError(f"no run was made: {(folder / 'said.txt').read_text()[-2000:]}")
+        raise RigError(f"no run was made: {(folder / 'output.txt').read_text()[-2000:]}")
     return _read(load, runs[0].parents[1], server, tree_s, samples)
 
 
@@ -131,7 +131,7 @@ def _scenario(load: Load, server: Server) -> str:
     )
 
 
-def _say(line: list[Any], core: int, load: Load) -> dict[str, Any]:
+def _run_client(line: list[Any], core: int, load: Load) -> dict[str, Any]:
     """Run a client that prints one line of JSON."""
     with on_core(core):
         done = subprocess.run(
@@ -139,8 +139,8 @@ def _say(line: list[Any], core: int, load: Load) -> dict[str, Any]:
         )
     if done.returncode:
         raise RigError(f"{Path(line[0]).name} failed: {done.stderr[-2000:]}")
-    said: dict[str, Any] = json.loads(done.stdout)
-    return said
+    output: dict[str, Any] = json.loads(done.stdout)
+    return output
 
 
 def _run(line: list[str], cores: Cores, load: Load, folder: Path) -> tuple[float, list[tuple[int, float]]]:
@@ -148,8 +148,8 @@ def _run(line: list[str], cores: Cores, load: Load, folder: Path) -> tuple[float
 
     Returns the CPU seconds of all its processes, and those of the worker over time.
     """
-    with (folder / "said.txt").open("w") as said, on_core(cores.master):
-        child = subprocess.Popen(line, stdout=said, stderr=said)
+    with (folder / "output.txt").open("w") as output, on_core(cores.master):
+        child = subprocess.Popen(line, stdout=output, stderr=output)
     deadline = time.monotonic() + load.duration_s + PATIENCE_S
     pid, samples = 0, []
     while not pid:
@@ -177,10 +177,10 @@ def _workers_cpu(master: int, core: int) -> list[tuple[int, float]]:
 
 
 def _read(load: Load, run: Path, server: Server, tree_s: float, samples: list[tuple[int, float]]) -> Result:
-    said = json.loads((run / "workers" / "0.json").read_text())
-    if said["state"] != "drained":
-        raise RigError(f"the worker did not end well: {said['state']}, {said['why']}")
-    cpu = said["cpu_s"]
+    output = json.loads((run / "workers" / "0.json").read_text())
+    if output["state"] != "drained":
+        raise RigError(f"the worker did not end well: {output['state']}, {output['why']}")
+    cpu = output["cpu_s"]
     at_ns, cpu_s = (np.array(column) for column in zip(*samples, strict=True))
     used = Used(at_ns, cpu_s, cpu["at_end"] - cpu["at_start"], tree_s, cpu["writer"])
     attempts = pq.read_table(
@@ -189,14 +189,14 @@ def _read(load: Load, run: Path, server: Server, tree_s: float, samples: list[tu
     )
     kept = attempts.filter((_column(attempts, "ended") == "ok") & (_column(attempts, "stage") != "preflight"))
     seen, stored = seen_by(run, kept)
-    return measured(load, said["run"]["start_at_ns"], server, seen, used, stored)
+    return measured(load, output["run"]["start_at_ns"], server, seen, used, stored)
 
 
 def _column(table: Any, name: str) -> Any:
     return table[name].to_numpy(zero_copy_only=False)
 
 
-def seen_by(run: Path, attempts: Any) -> tuple[Seen, float]:
+def seen_by(run: Path, attempts: Any) -> tuple[RequestLog, float]:
     """What the worker recorded, and the bytes that a chunk takes in its table."""
     files = sorted((run / "chunks").glob("*.parquet"))
     wanted = ["request_id", "chunk_index", "arrived_at_ns", "exact", "gap_ns"]

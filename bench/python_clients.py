@@ -39,17 +39,17 @@ class _Decoding:
 
 decoding = _Decoding()
 # stream, request -> the time before its sending, then that of each chunk
-Ask = Callable[[int, int], Iterator[int]]
+Send = Callable[[int, int], Iterator[int]]
 
 
-def sdk(url: str, chunks: int) -> Ask:
+def sdk(url: str, chunks: int) -> Send:
     """The official SDK, as its documentation streams."""
     import httpx2
     import openai
 
     made: dict[int, Any] = {}
 
-    def ask(stream: int, request: int) -> Iterator[int]:
+    def send(stream: int, request: int) -> Iterator[int]:
         shard = stream // STREAMS_A_CLIENT
         if shard not in made:
             http = httpx2.Client(
@@ -68,17 +68,17 @@ def sdk(url: str, chunks: int) -> Ask:
                 if event.choices and event.choices[0].delta.content:
                     yield now_ns()
 
-    return ask
+    return send
 
 
-def by_hand(url: str, chunks: int) -> Ask:
+def by_hand(url: str, chunks: int) -> Send:
     """geventhttpclient; an event with content is a chunk, its JSON is not read."""
     from geventhttpclient import HTTPClient
 
     clients: dict[int, Any] = {}
-    body = json.dumps(_asked(chunks)).encode()
+    body = json.dumps(_body(chunks)).encode()
 
-    def ask(stream: int, request: int) -> Iterator[int]:
+    def send(stream: int, request: int) -> Iterator[int]:
         client = clients.get(stream)
         if client is None:
             client = clients[stream] = HTTPClient.from_url(url, concurrency=1, network_timeout=120)
@@ -92,10 +92,10 @@ def by_hand(url: str, chunks: int) -> Ask:
                 response.read()  # to the end, so that the connection is used again
                 return
 
-    return ask
+    return send
 
 
-def reading(url: str, chunks: int) -> Ask:
+def reading(url: str, chunks: int) -> Send:
     """Our own transport."""
     import httpx2
 
@@ -121,10 +121,10 @@ def reading(url: str, chunks: int) -> Ask:
     origin = origin_of(httpx2.URL(url))
     endpoint = Endpoint(url, Target(url=url, protocol="openai"), transport)
     call = Call(Prompt.of("tell me about the sea"), chunks)
-    body = json.dumps(_asked(chunks)).encode()
+    body = json.dumps(_body(chunks)).encode()
     head = "POST /v1/chat/completions HTTP/1.1\r\nhost: rig\r\ncontent-type: application/json\r\n"
 
-    def ask(_: int, request: int) -> Iterator[int]:
+    def send(_: int, request: int) -> Iterator[int]:
         decoder = endpoint.decoder(call)
         exchange = Timed(decoder)
         id_and_size = f"x-client-request-id: reading/{request}/0/0\r\ncontent-length: {len(body)}\r\n\r\n"
@@ -133,17 +133,17 @@ def reading(url: str, chunks: int) -> Ask:
         yield exchange.sent_at_ns or 0
         yield from decoder.take()[1].arrived
 
-    return ask
+    return send
 
 
-def _asked(chunks: int) -> dict[str, Any]:
+def _body(chunks: int) -> dict[str, Any]:
     return {
         "model": "tiny", "max_tokens": chunks, "stream": True, "stream_options": {"include_usage": True},
         "messages": [{"role": "user", "content": "tell me about the sea"}],
     }  # fmt: skip
 
 
-def load(ask: Ask, streams: int, seconds: float, spacing_s: float) -> tuple[list[Any], list[list[float]]]:
+def load(send: Send, streams: int, seconds: float, spacing_s: float) -> tuple[list[Any], list[list[float]]]:
     """Run the closed loop; returns what was seen, and the CPU time second by second."""
     seen: list[Any] = []
     began, samples = now_ns(), [[now_ns(), _reading_s(), 0]]
@@ -154,7 +154,7 @@ def load(ask: Ask, streams: int, seconds: float, spacing_s: float) -> tuple[list
         while now_ns() < stop:
             stamps = array("q")
             seen.append(stamps)
-            for at in ask(stream, len(seen) - 1):
+            for at in send(stream, len(seen) - 1):
                 stamps.append(at)
 
     def watch() -> None:
@@ -200,13 +200,13 @@ def main() -> None:
     streams, seconds, spacing_ms, chunks = map(float, sizes)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    ask = {"sdk": sdk, "by_hand": by_hand, "reading": reading}[name](url, int(chunks))
-    for _ in ask(
+    send = {"sdk": sdk, "by_hand": by_hand, "reading": reading}[name](url, int(chunks))
+    for _ in send(
         -1, -1
     ):  # imports and first times, outside of the load; its number keeps it out of the figures
         pass
     began_s = _cpu_s()
-    seen, samples = load(ask, int(streams), seconds, spacing_ms / 1e3)
+    seen, samples = load(send, int(streams), seconds, spacing_ms / 1e3)
     whole_s = _cpu_s() - began_s
     write(log, seen)
     print(json.dumps({"seconds": samples, "whole_s": whole_s, "tree_s": _cpu_s()}))

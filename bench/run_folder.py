@@ -234,14 +234,14 @@ def _health(
 ) -> Columns:
     seconds = int(np.nanmax(requests["ended_at_ns"]) // SECOND) + 1
     at = np.arange(1, seconds + 1) * SECOND
-    told: list[Any] = []
+    entries: list[Any] = []
     for worker in range(workers):
         mine = by["attempts"] == worker
         begun, over = (np.sort(attempts[f"{name}_at_ns"][mine]) for name in ("dispatched", "ended"))
-        told.append(np.searchsorted(begun, at, "right") - np.searchsorted(over, at, "right"))
+        entries.append(np.searchsorted(begun, at, "right") - np.searchsorted(over, at, "right"))
     n = seconds * workers
     return {
-        "worker": np.repeat(np.arange(workers), seconds), "at_ns": np.tile(at, workers), "in_flight": np.concatenate(told),
+        "worker": np.repeat(np.arange(workers), seconds), "at_ns": np.tile(at, workers), "in_flight": np.concatenate(entries),
         "loop_lag_max_ns": rng.integers(100_000, 900_000, n), "receive_lag_max_ns": np.full(n, 150_000),
         "dispatch_late_max_ns": np.full(n, 300_000), "cpu_share": rng.uniform(0.1, 0.4, n),
         "rss_bytes": np.full(n, 90_000_000), "clock_step_ns": np.full(n, 1_000),
@@ -300,13 +300,13 @@ def _run(requests: Columns, worker_of: Any, counts: dict[tuple[str, int], int], 
             "team": {"pattern": "fan_out", "fan_out": {"legs": LEGS}},
         },
     }, "bench").model_dump(mode="json")  # fmt: skip
-    told = []
+    entries = []
     for worker in range(workers):
         kinds, number = np.unique(requests["ended"][worker_of == worker].astype(str), return_counts=True)
         ended = dict(zip(kinds.tolist(), number.tolist(), strict=True))
         drops = ended.pop(records.CLIENT_DROP, 0)
         whole = sum(ended.values())
-        told.append({
+        entries.append({
             "worker": worker, "name": f"worker-{worker}", "host": "bench", "pid": 1 + worker, "state": "drained", "stamps": "kernel",
             "leased": whole + drops, "clock": {"offset_ns": 0, "error_ns": 20_000},
             "counts": {"leased": whole + drops, "dispatched": whole, "client_drop": drops, "not_reached": 0, "ended": ended, "censored": 0},
@@ -321,7 +321,7 @@ def _run(requests: Columns, worker_of: Any, counts: dict[tuple[str, int], int], 
         "admission_end_at_ns": START_AT_NS + round(duration * 1e9), "seed": 1, "arrival": "open", "notes": [], "preflight": [],
         "ended_at_ns": START_AT_NS + round(float(np.nanmax(requests["ended_at_ns"]))) + SECOND,
         "target": {"url": "http://127.0.0.1:8000", "simulated": False, "protocol": "anthropic"},
-        "versions": {"tailgauge": "0.1.0"}, "master": {"host": "bench", "pid": 1, "cpu_count": 2}, "workers": told,
+        "versions": {"tailgauge": "0.1.0"}, "master": {"host": "bench", "pid": 1, "cpu_count": 2}, "workers": entries,
         "conservation": {
             "scheduled": n, "dispatched": n - drops, "client_drop": drops, "not_reached": 0, "lost": 0, "ended": ended, "censored": 0,
         },

@@ -42,7 +42,7 @@ MIB = 1 << 20
 GROUP = 4  # workers that load their modules at the same time
 # The SDK is loaded before a worker connects, as if each had a machine of its own; else all load it at once, at `plan`.
 WORKER = "import tailgauge.locust_app.launch, anthropic; from tailgauge.cli.main import main; main()"
-RATE = 0.5  # requests a second of one worker: enough for a part of every table every 4 s
+RATE = 0.5  # request rate of one worker: enough for a part of every table every 4 s
 SETTLE_S, MARGIN_S = 10.0, 2.0  # of a run, before and after what is measured
 LONGER_S = 32.0  # at the slower pace, so that as many parts fall into what is measured
 START_S, END_S = 600.0, 300.0
@@ -63,7 +63,7 @@ class Size:
     connecting_s: float  # from the start of the first worker until all are connected
     starting_s: float  # from then to the first arrival
     starting_cpu_s: float  # of the master, in that time
-    ending_s: float  # from the last arrival until every row is home
+    ending_s: float  # from the last arrival until every row is delivered
     lost: int  # requests that did not end well
 
 
@@ -78,8 +78,10 @@ def master(
             f"--rate={RATE * workers}", f"--duration={seconds}", "--set=arrival.process=constant", "--set=traffic.chat.output_tokens=5",
             f"--out={out}"]  # fmt: skip
     env = {**os.environ, "COUNTS": str(counts), "CROWD": str(crowd), "TAILGAUGE_TOKEN": token}
-    with (folder / "said.txt").open("w") as said:
-        run = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=said, stderr=said, text=True, env=env)
+    with (folder / "output.txt").open("w") as output:
+        run = subprocess.Popen(
+            line, stdin=subprocess.DEVNULL, stdout=output, stderr=output, text=True, env=env
+        )
         try:
             yield run, counts
         finally:
@@ -92,10 +94,10 @@ def hidden(out: Path) -> list[str]:
 
 
 @contextmanager
-def workers(
+def started(
     workers: int, folder: Path, token: str, port: int, prefix: list[str], there: Callable[[int], None]
 ) -> Iterator[None]:
-    """So many workers, a group at a time; `there(n)` waits until n are connected."""
+    """These workers, a group at a time; `there(n)` waits until n are connected."""
     env = {**os.environ, "TAILGAUGE_TOKEN": token}
     children: list[subprocess.Popen[bytes]] = []
     try:
@@ -122,12 +124,12 @@ def workers(
             child.wait()
 
 
-def connected(run: subprocess.Popen[str], said: Path, wanted: int) -> None:
+def connected(run: subprocess.Popen[str], output: Path, wanted: int) -> None:
     """Wait until so many workers are connected to the master."""
     deadline = time.monotonic() + START_S
     while _connections(run.pid) < wanted:
         if run.poll() is not None or time.monotonic() > deadline:
-            raise SystemExit(f"{wanted} workers did not connect: {said.read_text()[-2000:]}")
+            raise SystemExit(f"{wanted} workers did not connect: {output.read_text()[-2000:]}")
         time.sleep(0.2)
 
 
@@ -144,17 +146,17 @@ def free_port() -> int:
 
 
 def measure(workers: int, seconds: float, folder: Path, kind: str) -> Size:
-    """One run with so many workers."""
-    token, said, port = secrets.token_hex(16), folder / "said.txt", free_port()
+    """One run with this many workers."""
+    token, output, port = secrets.token_hex(16), folder / "output.txt", free_port()
     crowd = -(-workers // pace(FAR)) if kind == AT_THE_PACE else CROWD
     prefix, began = [] if kind == ONE_FOLDER else hidden(folder / "master"), time.monotonic()
     with (
         master(workers, seconds, folder, token, port, crowd) as (run, counts),
-        workers(workers, folder, token, port, prefix, lambda n: connected(run, said, n)),
+        started(workers, folder, token, port, prefix, lambda n: connected(run, output, n)),
     ):
         process, there = psutil.Process(run.pid), time.monotonic()
         cpu_s = _cpu_s(process)
-        start_s = _start(folder, run, said)
+        start_s = _start(folder, run, output)
         starting_cpu_s = _cpu_s(process) - cpu_s
         first = _look(process, counts, start_s + SETTLE_S)
         last = _look(process, counts, start_s + seconds - MARGIN_S)
@@ -190,7 +192,7 @@ def _facts(folder: Path) -> dict[str, Any]:
     return facts
 
 
-def _start(folder: Path, run: subprocess.Popen[str], said: Path) -> float:
+def _start(folder: Path, run: subprocess.Popen[str], output: Path) -> float:
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and run.poll() is None:
         if list(folder.glob("master/runs/*/run.json")) and (start := _facts(folder)["start_at_ns"]):
@@ -198,7 +200,7 @@ def _start(folder: Path, run: subprocess.Popen[str], said: Path) -> float:
             return float(start) / 1e9
         time.sleep(0.05)
     notes = "; ".join(_facts(folder)["notes"]) if list(folder.glob("master/runs/*/run.json")) else ""
-    raise SystemExit(f"the run did not start: {said.read_text()[-2000:]} {notes}")
+    raise SystemExit(f"the run did not start: {output.read_text()[-2000:]} {notes}")
 
 
 def table(sizes: Sequence[Size]) -> str:
@@ -226,7 +228,7 @@ def far(sizes: Sequence[Size]) -> list[str]:
     messages, _ = _line(usual, [s.messages_in + s.messages_out for s in usual])
     carried, _ = _line(usual, [s.bytes_in + s.bytes_out for s in usual])
     memory, empty = _line(usual, [s.memory for s in usual])
-    told = [
+    lines = [
         f"A worker costs {slope:.2%} of the master's core, {messages:.1f} messages/s, {carried / 1e3:.1f} kB/s and {memory / MIB:.2f} MiB.",
         f"A message costs {slope / messages * 1e6:.0f} us.",
         f"10% of a core is reached at {(0.1 - base) / slope:,.0f} workers; at {CROWD} it is {base + slope * CROWD:.0%}.",
@@ -234,14 +236,14 @@ def far(sizes: Sequence[Size]) -> list[str]:
     for one in sizes:
         each = (one.core - base) / one.workers
         if one.kind == AT_THE_PACE:
-            spoken, carried = ((a + b) / one.workers * FAR for a, b in _both(one))
-            told.append(
+            messages, carried = ((a + b) / one.workers * FAR for a, b in _both(one))
+            lines.append(
                 f"At the pace of {FAR:,} workers each costs {each:.3%}: together {base + each * FAR:.0%} of a core, "
-                f"{spoken:,.0f} messages/s, {carried / 1e6:.1f} MB/s, {(empty + memory * FAR) / MIB:,.0f} MiB."
+                f"{messages:,.0f} messages/s, {carried / 1e6:.1f} MB/s, {(empty + memory * FAR) / MIB:,.0f} MiB."
             )
         elif one.kind == ONE_FOLDER:
-            told.append(f"Receiving parts is {1 - each / slope:.0%} of what a worker costs.")
-    return told
+            lines.append(f"Receiving parts is {1 - each / slope:.0%} of what a worker costs.")
+    return lines
 
 
 def _line(sizes: Sequence[Size], values: Sequence[float]) -> tuple[float, float]:

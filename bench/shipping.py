@@ -89,15 +89,15 @@ def on_the_channel(parts: list[tuple[str, Path]]) -> list[bytes]:
     def send(data: dict[str, Any]) -> None:
         sealed = SEAL.close("part", NODE, {"run": "one", "worker": 1, **data})
         packed.append(msgpack.packb(("tailgauge:part", sealed, NODE)))
-        said.append({**data, "upto": data["offset"] + len(data["bytes"])})
+        output.append({**data, "upto": data["offset"] + len(data["bytes"])})
 
-    said: list[dict[str, Any]] = []
+    output: list[dict[str, Any]] = []
     outbox = PartSender(send)
     for name, path in parts:
         outbox.add(name, path)
     outbox.pump()
-    while said:
-        one = said.pop(0)
+    while output:
+        one = output.pop(0)
         outbox.got({**one, "state": "done" if one["upto"] == one["size"] else "more", "why": None})
     return packed
 

@@ -28,13 +28,13 @@ import pyarrow.parquet as pq
 from slope import growth
 
 EVERY_S = 2.0
-RATE, CHUNKS = 50, 40  # requests a second, chunks of each
+RATE, CHUNKS = 50, 40  # request rate, chunks of each
 POOL = 100  # connections that each worker opens beforehand and keeps: four times what it needs, so that none is added later
 TTFT_MS, GAP_MS = 100, 20
 MIB = 1 << 20
 GROWN_MEMORY, GROWN_LAG = 0.03, 0.25  # over the second half, as shares of their levels
 GROWN_FILES = 2.0
-LAGS = (  # and how many us are no growth, because other processes on the machine do that
+LAGS = (  # with a tolerance in us for other processes on the machine
     ("receive_lag_p50_ns", "receive lag p50", 100),
     ("receive_lag_p99_ns", "receive lag p99", 1000),
     ("dispatch_late_p99_ns", "lateness p99", 1000),
@@ -91,14 +91,14 @@ def serving() -> Iterator[tuple[psutil.Process, str]]:
 
 
 def soak(minutes: float, folder: Path) -> list[Row]:
-    """One run of so many minutes; what is said of it."""
+    """One run of this many minutes, summarized."""
     folder.mkdir(parents=True, exist_ok=True)
     line = [sys.executable, "-m", "tailgauge", "run", "streaming", "--workers=2", "--json", f"--out={folder}",
             f"--rate={RATE}", f"--duration={60 * minutes:g}", "--set=arrival.process=constant",
             f"--set=traffic.chat.output_tokens={CHUNKS}",
             f"--set=target.connections={POOL}", f"--set=target.preopened={POOL}"]  # fmt: skip
-    with serving() as (endpoint, url), (folder / "said.txt").open("w") as said:
-        run = subprocess.Popen([*line, f"--target={url}"], stdout=subprocess.PIPE, stderr=said, text=True)
+    with serving() as (endpoint, url), (folder / "output.txt").open("w") as output:
+        run = subprocess.Popen([*line, f"--target={url}"], stdout=subprocess.PIPE, stderr=output, text=True)
         try:
             seen, youngest = _watch(run, endpoint, folder, 60 * minutes)
             out, _ = run.communicate(timeout=REPORT_S)
@@ -122,7 +122,7 @@ def _watch(
     for tick in range(1, int((seconds - EVERY_S) / EVERY_S) + 1):
         time.sleep(max(0.0, start_s + tick * EVERY_S - time.monotonic()))
         if run.poll() is not None:
-            raise SystemExit(f"the run ended early: {(folder / 'said.txt').read_text()[-2000:]}")
+            raise SystemExit(f"the run ended early: {(folder / 'output.txt').read_text()[-2000:]}")
         for watched in seen.values():
             watched.look(time.monotonic() - start_s)
         if tick > YOUNG_S / EVERY_S:
@@ -143,7 +143,7 @@ def _started(run: subprocess.Popen[str], folder: Path) -> float:
             if start := json.loads(path.read_text())["start_at_ns"]:
                 return float(start) / 1e9
         time.sleep(0.1)
-    raise SystemExit(f"the run did not start: {(folder / 'said.txt').read_text()[-2000:]}")
+    raise SystemExit(f"the run did not start: {(folder / 'output.txt').read_text()[-2000:]}")
 
 
 def _youngest(folder: Path, worker: int) -> float:
@@ -158,10 +158,13 @@ def _of_process(name: str, watched: Watched) -> list[Row]:
     for what, unit, values in (("memory", " MiB", watched.mib), ("open files", "", watched.files)):
         found = growth(watched.at_s[half:], values[half:])
         bound = GROWN_MEMORY * found.level if unit else GROWN_FILES
-        told = f"{found.level:.1f}{unit}, {found.change:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
+        measured = f"{found.level:.1f}{unit}, {found.change:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
         rows.append(
             Row(
-                f"{name}: {what}", told, f"at most +{bound:.2g}{unit} in the second half", found.within(bound)
+                f"{name}: {what}",
+                measured,
+                f"at most +{bound:.2g}{unit} in the second half",
+                found.within(bound),
             )
         )
     return rows
@@ -207,8 +210,10 @@ def _of_health(run: Path, worker: int) -> list[Row]:
         values = [value / 1e3 for value in table[column][len(table[column]) // 2 :] if value is not None]
         found = growth(range(len(values)), values)
         bound = max(GROWN_LAG * found.level, floor)
-        told = f"{found.level:,.0f} us, {found.change:+.0f} [{found.low:+.0f}, {found.high:+.0f}]"
-        rows.append(Row(f"worker {worker}: {name}", told, f"at most +{bound:,.0f} us", found.within(bound)))
+        measured = f"{found.level:,.0f} us, {found.change:+.0f} [{found.low:+.0f}, {found.high:+.0f}]"
+        rows.append(
+            Row(f"worker {worker}: {name}", measured, f"at most +{bound:,.0f} us", found.within(bound))
+        )
     most = max(table["queued_rows"])
     permitted = RATE * (CHUNKS + 2) * YOUNG_S / 2
     rows.append(

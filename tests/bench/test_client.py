@@ -10,17 +10,17 @@ import pytest
 def test_capacity_is_the_highest_rung_that_was_honest_a_hiccup_aside(monkeypatch, limit, tries):
     import client
     from measure import Result, median_of
-    from truth import Load, RigError
+    from reference_server import Load, RigError
 
     monkeypatch.setattr(client.clients.Cores, "found", lambda: None)
-    bench, left, told = client.Bench(None, lambda _: None), dict(tries), []
+    bench, left, rates = client.Bench(None, lambda _: None), dict(tries), []
 
     def run(name: str, load: Load) -> Result:
         rate = load.streams * client.A_STREAM
-        told.append(rate)
+        rates.append(rate)
         failing = rate > limit or left.get(round(rate / 1e3), 0) > 0
         left[round(rate / 1e3)] = left.get(round(rate / 1e3), 0) - 1
-        if failing and len(told) % 2:
+        if failing and len(rates) % 2:
             raise RigError("too much")
         figures = dict.fromkeys(Result.__dataclass_fields__, 0.0)
         return Result(**{**figures, "rate": rate, "gap_p99_error": 6.0 if failing else 0.0})
@@ -41,9 +41,9 @@ def test_the_short_form_compares_our_client_with_the_native_one(cc, full_size, c
 
     assert done.returncode == 0, done.stderr
     rows = re.findall(
-        r"\| (50|500) \| (C reference|Tailgauge, kernel stamps) \| [\d,]+ \| ([\d.]+) ", done.stdout
+        r"\| (50|500) \| (C reference|Tailgauge, kernel timestamps) \| [\d,]+ \| ([\d.]+) ", done.stdout
     )
     cost = {(int(streams), name): float(us) for streams, name, us in rows}
     assert len(cost) == 4
     for streams in (50, 500):
-        assert cost[streams, "C reference"] < cost[streams, "Tailgauge, kernel stamps"]
+        assert cost[streams, "C reference"] < cost[streams, "Tailgauge, kernel timestamps"]

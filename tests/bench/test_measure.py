@@ -10,12 +10,12 @@ CHUNKS = 50
 @pytest.fixture
 def rig():
     """The server's side of 400 requests, 25 ms apart: TTFT 200 ms, gaps 20 ms. And a load that fits."""
-    from truth import Load, Seen, Server
+    from reference_server import Load, RequestLog, Server
 
     began = SECOND + np.arange(400) * 25 * MS
     at_ns = (began[:, None] + 200 * MS + np.arange(CHUNKS) * 20 * MS).ravel()
-    truth = Seen(np.arange(400), began, np.full(400, CHUNKS), at_ns)
-    server = Server(0, "", None, {"cpu_share": 0.25, "late_p99_ms": 0.1}, truth)
+    server_log = RequestLog(np.arange(400), began, np.full(400, CHUNKS), at_ns)
+    server = Server(0, "", None, {"cpu_share": 0.25, "late_p99_ms": 0.1}, server_log)
     return Load(10, 5.0, CHUNKS), server
 
 
@@ -23,19 +23,25 @@ def rig():
 def measure(rig):
     """Result of a client that saw each chunk after some ns, and used a quarter of its core."""
     from measure import Used, measured
-    from truth import Seen
+    from reference_server import RequestLog
 
     load, server = rig
-    truth = server.truth
+    server_log = server.log
 
     def made(after, began_after=0, exact=None, keep=slice(None)):
-        shifted = Seen(truth.request, truth.began_ns + began_after, truth.chunks, truth.at_ns + after, exact)
+        shifted = RequestLog(
+            server_log.request,
+            server_log.began_ns + began_after,
+            server_log.chunks,
+            server_log.at_ns + after,
+            exact,
+        )
         request = shifted.request[keep]
-        rows = np.isin(np.repeat(truth.request, CHUNKS), request)
-        seen = Seen(
+        rows = np.isin(np.repeat(server_log.request, CHUNKS), request)
+        seen = RequestLog(
             request,
             shifted.began_ns[keep],
-            truth.chunks[keep],
+            server_log.chunks[keep],
             shifted.at_ns[rows],
             None if exact is None else exact[rows],
         )
@@ -50,7 +56,7 @@ def test_a_client_without_error_has_none(measure):
     result = measure(0)
 
     assert result.ttft_p99_error == result.ttft_each_p99 == result.gap_p99_error == result.gap_each_p99 == 0.0
-    assert (result.ttft_p99_true, result.gap_p99_true, result.lost) == (200.0, 20.0, 0)
+    assert (result.ttft_p99_reference, result.gap_p99_reference, result.lost) == (200.0, 20.0, 0)
     assert result.honest
 
 
@@ -102,7 +108,7 @@ def test_requests_that_the_client_does_not_have_are_lost(measure):
 
 
 def test_users_come_at_phases_that_spread_over_a_gap():
-    from truth import Load
+    from reference_server import Load
 
     for streams in (20, 50, 200, 500, 1000):
         load = Load(streams, 5)
@@ -114,11 +120,11 @@ def test_users_come_at_phases_that_spread_over_a_gap():
 
 
 def test_the_page_tells_what_was_missed(measure):
-    import told
+    import tables
 
     good, bad = measure(0), measure(3 * MS)
     rounds = {"reference": [good], "tailgauge": [bad], "tls": [good], "reading": [good]}
-    figures = told.Figures(
+    figures = tables.Figures(
         "a machine",
         3,
         quick=False,
@@ -128,18 +134,18 @@ def test_the_page_tells_what_was_missed(measure):
         capacity={"tailgauge": bad},
     )
 
-    text = told.page(figures, 12)
+    text = tables.page(figures, 12)
 
     assert "| at most | TTFT p99 error, 1000 streams | 1 ms | 3.00 ms | missed by 200% |" in text
     assert "| at most | gap p99 error, 500 streams | 1 ms | 0.00 ms | met |" in text
-    assert "missed by 95%" in text  # 2,000 chunks a second of the 40,000
+    assert "missed by 95%" in text  # 2,000 chunks per second of the 40,000
 
 
 def test_tables_have_as_many_cells_as_heads(measure):
-    import told
+    import tables
 
     rounds = {"reference": [measure(0)], "tailgauge": [measure(0)]}
-    text = told.page(told.Figures("a machine", 3, quick=True, loads={50: rounds}, requests=rounds), 2)
+    text = tables.page(tables.Figures("a machine", 3, quick=True, loads={50: rounds}, requests=rounds), 2)
     tables = [part.splitlines() for part in text.split("\n\n") if part.startswith("|")]
 
     assert len(tables) == 2
@@ -147,12 +153,12 @@ def test_tables_have_as_many_cells_as_heads(measure):
 
 
 def test_the_page_is_written_between_its_marks(measure, tmp_path, monkeypatch):
-    import told
+    import tables
 
     page = tmp_path / "benchmarks.md"
-    page.write_text(f"before\n{told.BEGIN}\nold\n{told.END}\nafter\n")
-    monkeypatch.setattr(told, "PAGE", page)
+    page.write_text(f"before\n{tables.BEGIN}\nold\n{tables.END}\nafter\n")
+    monkeypatch.setattr(tables, "PAGE", page)
 
-    told.write("new\n")
+    tables.write("new\n")
 
-    assert page.read_text() == f"before\n{told.BEGIN}\nnew\n{told.END}\nafter\n"
+    assert page.read_text() == f"before\n{tables.BEGIN}\nnew\n{tables.END}\nafter\n"

@@ -15,7 +15,7 @@ def size(workers, kind="", core=None):
 def test_what_lies_on_a_line_is_drawn_on_exactly():
     import scale
 
-    told = " ".join(
+    lines = " ".join(
         scale.far(
             [
                 size(2),
@@ -27,14 +27,14 @@ def test_what_lies_on_a_line_is_drawn_on_exactly():
         )
     )
 
-    assert "costs 0.20% of the master's core, 6.0 messages/s, 6.0 kB/s and 1.00 MiB" in told
-    assert "A message costs 333 us" in told
-    assert "10% of a core is reached at 45 workers; at 200 it is 41%" in told
+    assert "costs 0.20% of the master's core, 6.0 messages/s, 6.0 kB/s and 1.00 MiB" in lines
+    assert "A message costs 333 us" in lines
+    assert "10% of a core is reached at 45 workers; at 200 it is 41%" in lines
     assert (
         "At the pace of 1,000 workers each costs 0.050%: together 51% of a core, 6,000 messages/s, 6.0 MB/s, 1,100 MiB"
-        in told
+        in lines
     )
-    assert "Receiving parts is 50% of what a worker costs." in told
+    assert "Receiving parts is 50% of what a worker costs." in lines
 
 
 def test_one_size_is_no_line():

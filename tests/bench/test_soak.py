@@ -79,4 +79,4 @@ def test_what_is_wrong_with_a_run_is_named(folder):
 
     rows = soak._of_run(folder, made(folder, "INVALID", 3), youngest=30.0)
 
-    assert broken(rows) == ["age of the last part, at most", "parts in the end, and the largest", "requests", "chunks a second", "report"]  # fmt: skip
+    assert broken(rows) == ["age of the last part, at most", "parts in the end, and the largest", "requests", "chunks per second", "report"]  # fmt: skip

@@ -281,7 +281,7 @@ class Alert(TypedDict):
     why: str
 
 
-class Use(TypedDict):
+class UseCase(TypedDict):
     """Bounds of a use case."""
 
     name: str
@@ -301,7 +301,7 @@ class Segment(TypedDict):
 class Presets(TypedDict):
     """Fit by use case."""
 
-    uses: list[Use]
+    uses: list[UseCase]
     """strictest first"""
     segments: list[Segment]
     """all requests first"""

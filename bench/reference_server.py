@@ -1,7 +1,7 @@
-"""The rig: a native ground-truth server, compiled here, and what it and a client wrote of the same requests.
+"""A native reference server, compiled here, and the logs of it and of a client about the same requests.
 
-Rule: a log says when each request began and when each of its chunks was sent or seen, on CLOCK_MONOTONIC, which all
-processes of a machine share. The sources are in rig/; what is built from them lies in build/rig, outside of git.
+A log has the start of each request and the time at which each chunk was sent or received, on CLOCK_MONOTONIC, which all
+processes of a machine share. The sources are in rig/; the binaries in build/rig, outside of git.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class RigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A closed loop: users that ask again at once, answered in so many chunks at an even pace, known to the millisecond."""
+    """A closed loop without think time; answers of equal chunks at an even pace."""
 
     streams: int
-    seconds: float  # of steady load, after all have come
+    seconds: float  # of steady load, after all users have started
     chunks: int = 200
     ttft_ms: float = 200.0
     gap_ms: float = 20.0
@@ -46,19 +46,19 @@ class Load:
 
     @property
     def spacing_ms(self) -> float:
-        """Between two users' first requests: about 2 s for all, and so that their phases spread evenly over a gap."""
+        """Between two users' first requests: about 2 s for all, with phases spread evenly over a gap."""
         share = 2000 / self.streams / self.gap_ms
         golden = int(share) + _GOLDEN if share >= 1 else 1 / (int(1 / share) + _GOLDEN)
         return golden * self.gap_ms
 
     @property
     def ramp_s(self) -> float:
-        """Until the last user has come."""
+        """Until the last user has started."""
         return self.streams * self.spacing_ms / 1e3
 
     @property
     def settled_s(self) -> float:
-        """From here on, what is measured counts as steady."""
+        """Start of the steady window."""
         return 2 * self.ramp_s
 
     @property
@@ -68,14 +68,14 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """Requests, and the chunks of all of them in order: as the server sent them, or as a client saw them."""
+class RequestLog:
+    """Requests and their chunks in order: as the server sent them, or as a client received them."""
 
     request: Any  # int64, ascending
     began_ns: Any
     chunks: Any  # number of chunks of each
     at_ns: Any  # of every chunk
-    exact: Any = None  # bool of every chunk; None: a client that does not say
+    exact: Any = None  # bool of every chunk; None if the client does not know
 
     @property
     def starts(self) -> Any:
@@ -88,19 +88,19 @@ class Seen:
 
 
 def compiled(name: str) -> Path:
-    """Build one of the native programs, unless it is there and younger than its sources. Raises RigError without cc."""
+    """Build one of the native programs, unless it is newer than its sources. Raises RigError without cc."""
     program, sources = BUILT / name, sorted((HERE / "rig").glob("*.[ch]"))
     if program.exists() and program.stat().st_mtime > max(source.stat().st_mtime for source in sources):
         return program
     if shutil.which("cc") is None:
-        raise RigError("cc not found: the ground-truth server and the reference client are built with it")
+        raise RigError("cc not found: it builds the reference server and the reference client")
     BUILT.mkdir(parents=True, exist_ok=True)
     fresh = BUILT / f"{name}.{os.getpid()}"
     subprocess.run(["cc", *FLAGS, "-o", fresh, HERE / "rig" / f"{name}.c", "-ldl"], check=True)
     return fresh.replace(program)
 
 
-def read_log(path: Path) -> Seen:
+def read_log(path: Path) -> RequestLog:
     """A log as the native programs write it; requests that broke off are left out."""
     data = path.read_bytes()
     if data[:8] != b"RIGLOG01":
@@ -112,30 +112,32 @@ def read_log(path: Path) -> Seen:
     return ordered(entries["request"], entries["began"], entries["chunks"], at_ns, whole)
 
 
-def ordered(request: Any, began_ns: Any, chunks: Any, at_ns: Any, keep: Any, exact: Any = None) -> Seen:
+def ordered(request: Any, began_ns: Any, chunks: Any, at_ns: Any, keep: Any, exact: Any = None) -> RequestLog:
     """The requests to `keep`, by their number."""
     order = np.flatnonzero(keep)[np.argsort(request[keep], kind="stable")]
     sizes = chunks[order].astype(np.int64)
     starts = (np.cumsum(chunks, dtype=np.int64) - chunks)[order]
     rows = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
-    return Seen(request[order], began_ns[order], sizes, at_ns[rows], None if exact is None else exact[rows])
+    return RequestLog(
+        request[order], began_ns[order], sizes, at_ns[rows], None if exact is None else exact[rows]
+    )
 
 
 @dataclass(slots=True)
 class Server:
-    """The server of one load; `truth` and `said` are there once it has ended."""
+    """The server of one load; `log` and `summary` are set once it has ended."""
 
     port: int
     url: str
     authority: Path | None  # certificate to trust, under TLS
-    said: dict[str, Any] = field(default_factory=dict)
-    truth: Seen | None = None
+    summary: dict[str, Any] = field(default_factory=dict)
+    log: RequestLog | None = None
 
 
 @contextmanager
 def serving(load: Load, core: int, folder: Path) -> Iterator[Server]:
     """Serve a load on one core."""
-    log = folder / "truth.bin"
+    log = folder / "server.bin"
     line: list[str | Path] = [compiled("server"), "--log", log]
     line += [f"--ttft={load.ttft_ms}", f"--gap={load.gap_ms}", f"--chunks={load.chunks}"]
     authority = None
@@ -148,14 +150,14 @@ def serving(load: Load, core: int, folder: Path) -> Iterator[Server]:
     try:
         port = child.stdout.readline().strip()
         if not port.isdigit():
-            raise RigError(f"the ground-truth server did not start (exit code {child.wait()})")
+            raise RigError(f"the reference server did not start (exit code {child.wait()})")
         scheme = "https" if load.tls else "http"
         server = Server(int(port), f"{scheme}://127.0.0.1:{port}", authority)
         yield server
         child.terminate()
-        server.said = json.loads(child.stdout.readline())
+        server.summary = json.loads(child.stdout.readline())
         child.wait(30)
-        server.truth = read_log(log)
+        server.log = read_log(log)
     finally:
         child.kill()
         child.wait()
