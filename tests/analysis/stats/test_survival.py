@@ -70,7 +70,7 @@ def test_users_who_leave_do_not_make_the_target_look_fast(mixed, tmp_path):
     for one, added in ((ttft, 0), (e2e, 20)):
         for q in one["quantiles"][:2]:
             assert q["low_ms"] <= -100 * math.log(1 - q["p"]) + added <= q["high_ms"]
-    assert "End to end since scheduled, had nobody left" in report.html.read_text()
+    assert "End to end since scheduled without abandonment (Kaplan-Meier)" in report.html.read_text()
 
 
 def test_without_cuts_nothing_is_said_of_them(made):

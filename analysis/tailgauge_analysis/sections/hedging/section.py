@@ -15,7 +15,7 @@ import pandas as pd
 from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics import latency
-from tailgauge_analysis.metrics.metrics import BY_NAME
+from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.sections.cache.cost import Tariff, spent, tariff
 from tailgauge_analysis.sections.fan_out.section import latency_json
@@ -29,7 +29,7 @@ from tailgauge_analysis.sections.hedging.copies import (
     copies,
     slowness,
 )
-from tailgauge_analysis.sections.hedging.pairs import interval, waits
+from tailgauge_analysis.stats.bootstrap import Timed, quantile_ratio_interval
 from tailgauge_analysis.stats.proportions import (
     Difference,
     Proportion,
@@ -258,9 +258,9 @@ def _versus(variant: _Table, control: _Table) -> Versus:
         name = row.metric.name
         if name not in by:
             continue
-        sides = waits(row.metric, variant.stage), waits(row.metric, control.stage)
+        sides = _waits(row.metric, variant.stage), _waits(row.metric, control.stage)
         pairs = list(zip(row.quantiles, by[name], strict=True))
-        ends = [interval(*sides, a, b) for a, b in pairs]
+        ends = [quantile_ratio_interval(*sides, a, b) for a, b in pairs]
         ratios[name] = tuple(
             _within(quantile_ratio(a, b), end) for (a, b), end in zip(pairs, ends, strict=True)
         )
@@ -268,6 +268,13 @@ def _versus(variant: _Table, control: _Table) -> Versus:
     return Versus(
         control.name, ratios, paired, difference(variant.limited().of_all, control.limited().of_all)
     )
+
+
+def _waits(metric: Metric, steady: Steady) -> Timed:
+    """Of the offered requests, +inf for failures."""
+    values = latency.offered_ms(metric, steady)
+    known = ~np.isnan(values)
+    return Timed(steady.requests["scheduled_at_ns"].to_numpy(np.float64)[known], values[known])
 
 
 def _within(one: Ratio, end: tuple[float, float] | None) -> Ratio:

@@ -12,13 +12,11 @@ import pandas as pd
 
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.load.rate_limit_headers import HEADER, INPUT, KINDS, OUTPUT, REMAINING, TOKENS, column
-from tailgauge_analysis.sections.rate_limits import estimates, growth
-from tailgauge_analysis.sections.rate_limits.bucket_fit import Fit, fit
+from tailgauge_analysis.sections.rate_limits import estimates, token_bucket
 from tailgauge_analysis.sections.rate_limits.costs import Costs, costs, countings
 from tailgauge_analysis.sections.rate_limits.estimates import Estimate, HeaderReadings
-from tailgauge_analysis.sections.rate_limits.growth import Growth
-from tailgauge_analysis.sections.rate_limits.limit_kinds import kinds, refused
-from tailgauge_analysis.sections.rate_limits.shares import Bins
+from tailgauge_analysis.sections.rate_limits.refusals import Bins, kinds, refused
+from tailgauge_analysis.sections.rate_limits.token_bucket import Fit, Growth, fit
 from tailgauge_analysis.text.json_values import Json
 
 MOST_MODELS = 5
@@ -88,7 +86,7 @@ def offered_load(frames: Frames, kind: str, counted: str, *, cached: bool) -> Co
         read = attempts["cache_read_input_tokens"].fillna(0)
         attempts = attempts.assign(input_tokens=attempts["input_tokens"] + read)
     events = costs(attempts, kind, pd.Series(refused(attempts), attempts.index), counted)
-    return None if events is None else growth.offered_load(events, attempts)
+    return None if events is None else token_bucket.offered_load(events, attempts)
 
 
 def in_order(frames: Frames) -> pd.DataFrame:
@@ -183,7 +181,7 @@ def _grown(events: Costs, rows: pd.DataFrame, per_s: float, size: Estimate) -> G
     high = size.high if size.value is None else max(size.high, value)
     if high - low < 1 and value == round(value):  # less than one call wide: as good as known
         low = high = value
-    one = growth.growth(growth.offered_load(events, rows), per_s, (low, value, high))
+    one = token_bucket.growth(token_bucket.offered_load(events, rows), per_s, (low, value, high))
     return replace(one, value=None, why=size.why) if size.value is None and one.value is not None else one
 
 

@@ -22,7 +22,7 @@ import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge_analysis.load.rate_limit_headers import INPUT, OUTPUT, REQUESTS
-from tailgauge_analysis.sections.rate_limits.limit_kinds import refused
+from tailgauge_analysis.sections.rate_limits.refusals import refused
 from tailgauge_analysis.stats.quantiles import Floats, Ints
 
 Mask = npt.NDArray[np.bool_]

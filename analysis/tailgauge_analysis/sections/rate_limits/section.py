@@ -14,12 +14,20 @@ import pandas as pd
 from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.load.rate_limit_headers import KINDS, REMAINING, column
-from tailgauge_analysis.sections.rate_limits import limit_kinds, retries
+from tailgauge_analysis.sections.rate_limits import refusals, retries
 from tailgauge_analysis.sections.rate_limits.buckets import Bucket, find_buckets, in_order
 from tailgauge_analysis.sections.rate_limits.estimates import WINDOWS_S
-from tailgauge_analysis.sections.rate_limits.growth import MOST_FACTOR
-from tailgauge_analysis.sections.rate_limits.limit_kinds import Acceleration, acceleration, kinds, refused
-from tailgauge_analysis.sections.rate_limits.shares import Bins, Shares, bins, shares
+from tailgauge_analysis.sections.rate_limits.refusals import (
+    Acceleration,
+    Bins,
+    Shares,
+    acceleration,
+    bins,
+    kinds,
+    refused,
+    shares,
+)
+from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR
 from tailgauge_analysis.text.formatting import plain, plural, share
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import plain_values
@@ -90,7 +98,7 @@ def rate_limits(frames: Frames) -> RateLimits | None:
 def binding(found: tuple[Bucket, ...], by_kind: pd.Series[str]) -> Binding:
     """The limit with most 429s; without a 429 the one that would be met first as the traffic grows."""
     if len(by_kind):
-        counts = by_kind[by_kind != limit_kinds.UNKNOWN].value_counts()
+        counts = by_kind[by_kind != refusals.UNKNOWN].value_counts()
         if not len(counts):
             return Binding(None, None, None, "nothing identifies the limit behind the 429s")
         kind = str(counts.index[0])
@@ -119,7 +127,7 @@ def to_json(found: RateLimits | None) -> Json | None:
             }
     place = next((i for i, one in enumerate(found.buckets) if one is bound.bucket), None)
     unknown = (
-        "an acceleration limit has no bucket" if bound.kind == limit_kinds.RAMP else "its bucket is not known"
+        "an acceleration limit has no bucket" if bound.kind == refusals.RAMP else "its bucket is not known"
     )
     values["binding"]["bucket"] = place
     values["growth"] = (
@@ -263,10 +271,10 @@ def _amplification(one: Json) -> str:
 def _acceleration(one: Json) -> str:
     if one["found"] is None:
         return f"unknown: {one['why']}"
-    if one["found"] == limit_kinds.CERTAIN:
+    if one["found"] == refusals.CERTAIN:
         when = f", the first after {one['first_at_s']:,.3g} s" if one["first_at_s"] is not None else ""
         return f"certain: {plural(one['coded'], '429')} with its error code{when}"
-    if one["found"] == limit_kinds.LIKELY:
+    if one["found"] == refusals.LIKELY:
         return f"likely: {one['growing']:,} of {one['with_headers']:,} 429s came while traffic grew, with capacity left in every bucket"
     return (
         f"not detected: {one['with_capacity']:,} of {one['with_headers']:,} 429s had capacity in every bucket"

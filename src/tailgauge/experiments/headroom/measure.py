@@ -21,7 +21,7 @@ from tailgauge_analysis.load.rate_limit_headers import INPUT, KINDS, OUTPUT, REQ
 from tailgauge_analysis.metrics import slo
 from tailgauge_analysis.sections.rate_limits.buckets import known_buckets, offered_load
 from tailgauge_analysis.sections.rate_limits.costs import Costs, countings
-from tailgauge_analysis.sections.rate_limits.limit_kinds import kinds, refused
+from tailgauge_analysis.sections.rate_limits.refusals import kinds, refused
 from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import Floats
 

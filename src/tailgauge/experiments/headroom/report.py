@@ -26,8 +26,8 @@ from tailgauge.experiments.headroom.judge import Judged, Rate, RateResult
 from tailgauge.experiments.headroom.limits import CAPACITY, OBJECTIVES, Bound, Limit, at_least, lowest
 from tailgauge.scenario.experiment import Headroom as Settings
 from tailgauge_analysis.sections.rate_limits.costs import Costs
-from tailgauge_analysis.sections.rate_limits.growth import MOST_FACTOR, Growth, growth
 from tailgauge_analysis.sections.rate_limits.section import kind_name
+from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR, Growth, growth
 from tailgauge_analysis.stats.proportions import Proportion
 from tailgauge_analysis.text.formatting import figures, sentence, share
 from tailgauge_analysis.text.json_values import Json

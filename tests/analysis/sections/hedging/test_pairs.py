@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from tailgauge_analysis.sections.hedging.copies import OF_COPY, Copies, slowness
-from tailgauge_analysis.sections.hedging.pairs import Waits, interval
 from tailgauge_analysis.stats.binomial import clopper_pearson
+from tailgauge_analysis.stats.bootstrap import Timed, quantile_ratio_interval
 from tailgauge_analysis.stats.proportions import counted, difference, quantile_ratio
 from tailgauge_analysis.stats.quantiles import quantiles
 
@@ -19,11 +19,11 @@ def two_variants(seed, n=1500):
     at = np.sort(rng.uniform(0, 600, (2, n)), axis=1)
     load = np.exp(0.8 * np.sin(at / 25 + rng.uniform(0, 6)))
     ms = 100 * load * np.exp(0.3 * rng.standard_normal((2, n)))
-    return Waits(at[0] * 1e9, RATIO * ms[0]), Waits(at[1] * 1e9, ms[1])
+    return Timed(at[0] * 1e9, RATIO * ms[0]), Timed(at[1] * 1e9, ms[1])
 
 
 def of(waits, p):
-    return quantiles(waits.ms, [p])[0]
+    return quantiles(waits.values, [p])[0]
 
 
 def test_paired_intervals_hold_the_ratio_and_are_narrower_under_a_common_drift(full_size):
@@ -31,7 +31,7 @@ def test_paired_intervals_hold_the_ratio_and_are_narrower_under_a_common_drift(f
     for seed in range(reps):
         one, other = two_variants(seed)
         for i, p in enumerate((0.5, 0.9)):
-            low, high = interval(one, other, of(one, p), of(other, p))
+            low, high = quantile_ratio_interval(one, other, of(one, p), of(other, p))
             hits[i] += low <= RATIO <= high
             apart = quantile_ratio(of(one, p), of(other, p))
             if apart.low is not None and apart.high is not None:
@@ -43,12 +43,12 @@ def test_paired_intervals_hold_the_ratio_and_are_narrower_under_a_common_drift(f
 
 def test_failures_few_requests_and_unsure_quantiles_have_no_paired_interval():
     one, other = two_variants(1)
-    failing = Waits(one.at_ns, np.where(np.arange(len(one.ms)) % 8 == 0, np.inf, one.ms))
-    few = Waits(one.at_ns[:150], one.ms[:150])
+    failing = Timed(one.at_ns, np.where(np.arange(len(one.values)) % 8 == 0, np.inf, one.values))
+    few = Timed(one.at_ns[:150], one.values[:150])
 
-    assert interval(failing, other, of(failing, 0.9), of(other, 0.9)) is None
-    assert interval(few, other, of(few, 0.5), of(other, 0.5)) is None
-    assert interval(one, other, of(one, 0.99), of(other, 0.99)) is None
+    assert quantile_ratio_interval(failing, other, of(failing, 0.9), of(other, 0.9)) is None
+    assert quantile_ratio_interval(few, other, of(few, 0.5), of(other, 0.5)) is None
+    assert quantile_ratio_interval(one, other, of(one, 0.99), of(other, 0.99)) is None
 
 
 def test_the_difference_of_two_shares():

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from tailgauge_analysis.load import rate_limit_headers
-from tailgauge_analysis.sections.rate_limits import bucket_fit, estimates
+from tailgauge_analysis.sections.rate_limits import estimates, token_bucket
 from tailgauge_analysis.sections.rate_limits.costs import Costs
 from tailgauge_analysis.sections.rate_limits.estimates import consumption, level_series
-from tailgauge_analysis.sections.rate_limits.growth import Growth, growth
+from tailgauge_analysis.sections.rate_limits.token_bucket import Growth, growth
 
 
 def served(at_s, rate, burst, cost=1.0):
@@ -36,7 +36,7 @@ def poisson(rate, seconds, seed=1):
 @pytest.mark.parametrize(("rate", "burst", "offered"), [(5, 1, 4), (5, 3, 7), (2, 20, 4), (10, 10, 11)])
 def test_rate_and_burst_lie_in_their_intervals(rate, burst, offered):
     costs = served(poisson(offered, 200), rate, burst)
-    found = bucket_fit.fit(costs)
+    found = token_bucket.fit(costs)
 
     assert found.unexplained == 0
     assert found.rate_low <= rate <= found.rate_high
@@ -46,7 +46,7 @@ def test_rate_and_burst_lie_in_their_intervals(rate, burst, offered):
 
 def test_a_single_refusal_leaves_the_rate_wide_open():
     costs = served(np.array([0.0, 0.1, 0.2, 0.3, 5.0, 9.0]), rate=1, burst=3)
-    found = bucket_fit.fit(costs)
+    found = token_bucket.fit(costs)
 
     assert int(costs.refused.sum()) == 1
     assert found.rate_low is None or found.rate_low < 1
@@ -54,7 +54,7 @@ def test_a_single_refusal_leaves_the_rate_wide_open():
 
 
 def test_without_a_refusal_there_is_nothing_to_fit():
-    assert bucket_fit.fit(served(poisson(1, 50), 100, 100)) is None
+    assert token_bucket.fit(served(poisson(1, 50), 100, 100)) is None
 
 
 def test_late_and_early_calls_are_borne_and_counted():
@@ -66,7 +66,7 @@ def test_late_and_early_calls_are_borne_and_counted():
     moved = Costs(
         seen[order], costs.charge[order], costs.need[order], costs.refused[order], costs.attempt[order]
     )
-    found = bucket_fit.fit(moved, decision_lag_s)
+    found = token_bucket.fit(moved, decision_lag_s)
 
     assert 0 < found.unexplained < 0.1 * found.refused
     assert found.rate_low <= 5 <= found.rate_high
@@ -79,7 +79,7 @@ def test_refusals_by_chance_are_not_believed_to_be_a_bucket():
     rng = np.random.default_rng(3)
     at = poisson(10, 100)
     refused = rng.random(len(at)) < 0.2
-    found = bucket_fit.fit(
+    found = token_bucket.fit(
         Costs(at, np.where(refused, 0.0, 1.0), np.ones(len(at)), refused, np.arange(len(at)))
     )
 
@@ -92,7 +92,7 @@ def test_refusals_by_chance_are_not_believed_to_be_a_bucket():
 def test_the_lower_envelope_is_the_largest_excess_over_the_rate():
     costs = served(np.array([0.0, 0.1, 0.2, 3.0]), rate=1, burst=10)
 
-    assert bucket_fit.envelope(costs, 1.0) == pytest.approx(3 - 0.2)
+    assert token_bucket.envelope(costs, 1.0) == pytest.approx(3 - 0.2)
 
 
 def test_deterministic_overload_is_refused_by_one_minus_r_over_lambda():
@@ -103,7 +103,7 @@ def test_deterministic_overload_is_refused_by_one_minus_r_over_lambda():
 
     assert abs(admitted - (burst + rate * at[-1])) <= 1
     assert costs.refused.mean() == pytest.approx(1 - 6 / 10, abs=2 * burst / len(at) + 1 / len(at))
-    found = bucket_fit.fit(costs)
+    found = token_bucket.fit(costs)
     assert found.rate_low <= rate <= found.rate_high
 
 
@@ -114,7 +114,7 @@ def test_poisson_calls_on_a_bucket_of_one_are_refused_by_rho_over_one_plus_rho(f
     truth = 0.5 / 1.5
 
     assert costs.refused.mean() == pytest.approx(truth, abs=5 * np.sqrt(truth * (1 - truth) / n))
-    found = bucket_fit.fit(costs)
+    found = token_bucket.fit(costs)
     assert found.rate_low <= 5 <= found.rate_high
     assert found.burst_low - 1e-6 <= 1 <= found.burst_high + 1e-6
 
@@ -191,7 +191,7 @@ def test_a_header_that_the_429s_contradict_is_not_believed():
         "headers_at_ns": costs.at_s * 1e9, "ended_at_ns": costs.at_s * 1e9,
     })  # fmt: skip
     found = estimates.read_headers(rows, rate_limit_headers.REQUESTS, costs.refused, zero_s=None)
-    found = estimates.rate(found, bucket_fit.fit(costs), costs, rate_limit_headers.REQUESTS)
+    found = estimates.rate(found, token_bucket.fit(costs), costs, rate_limit_headers.REQUESTS)
 
     assert found.how == "429s"
     assert found.low <= 5 <= found.high

@@ -7,9 +7,16 @@ import pytest
 from run_folders.planted_frames import calls, frames_of
 
 from tailgauge_analysis.report.report import make
-from tailgauge_analysis.sections.rate_limits.limit_kinds import CERTAIN, LIKELY, NO, acceleration, kinds
+from tailgauge_analysis.sections.rate_limits.refusals import (
+    CERTAIN,
+    LIKELY,
+    NO,
+    acceleration,
+    bins,
+    kinds,
+    shares,
+)
 from tailgauge_analysis.sections.rate_limits.section import rate_limits, summary, to_json
-from tailgauge_analysis.sections.rate_limits.shares import bins, shares
 from tailgauge_analysis.stats.binomial import clopper_pearson
 
 
