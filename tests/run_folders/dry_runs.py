@@ -75,7 +75,7 @@ def dry_run_frames(tree: dict[str, Any], *, without_headers: bool = False) -> Dr
 
 
 def _table(name: str, rows: list[Any]) -> pa.Table:
-    kinds = {column.name: parquet._ARROW[column.kind] for column in columns(name)}
+    kinds = {column.name: parquet._TYPES[column.kind] for column in columns(name)}
     return pa.table({
         wanted: pa.array([getattr(row, wanted) for row in rows], kinds[wanted]) for wanted in frames.WANTED[name]
     })  # fmt: skip
