@@ -7,7 +7,7 @@ from random import Random
 
 from tailgauge.dry_run.requests import Rehearsal
 from tailgauge.scenario.model import parse
-from tailgauge.schedule.plan import plan
+from tailgauge.schedule.schedule import plan
 from tailgauge.simulator.engine.config import EngineConfig, FluidLaw
 from tailgauge.simulator.latency import Latency
 from tailgauge.simulator.settings import Settings

@@ -21,7 +21,7 @@ from starting.command import QUICK, Finished, Running, Start, free_port, until, 
 from starting.programs import TAILGAUGE
 
 from tailgauge.patterns.table import Traffic
-from tailgauge.schedule.plan import plan
+from tailgauge.schedule.schedule import plan
 from tailgauge.schedule.settings import Arrival
 
 LONG = ("--set=stages.duration_s=60", "--set=stages.warmup_s=1")

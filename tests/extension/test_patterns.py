@@ -17,7 +17,7 @@ from pydantic import Field
 
 from tailgauge.call import Call, Prompt
 from tailgauge.patterns.events import Request, Steps
-from tailgauge.patterns.leg import ANSWERED, done, leg
+from tailgauge.patterns.legs import ANSWERED, done, leg
 from tailgauge.patterns.pattern import Demand, Pattern
 from tailgauge.rows.schema import JOIN
 from tailgauge.table import Table

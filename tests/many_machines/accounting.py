@@ -15,7 +15,7 @@ from run_folders.run_data import RunData, assert_conserved
 
 from tailgauge.rows.chunk_encoding import plain
 from tailgauge.scenario.model import parse
-from tailgauge.schedule.plan import plan
+from tailgauge.schedule.schedule import plan
 from tailgauge_analysis.load.frames import load
 
 TABLES = ("requests", "attempts", "chunks", "health")

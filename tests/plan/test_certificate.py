@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tailgauge.errors import UsageError
-from tailgauge.plan import certificate, versions
+from tailgauge.plan import certificate
 from tailgauge.plan.certificate import Needs, RefusedError
 from tailgauge.plan.resolve import resolve
 
@@ -65,7 +65,7 @@ def test_a_certificate_names_the_machine_and_the_versions_and_no_path(tmp_path: 
 
     assert tree["machine"] == certificate.machine()
     assert tree["machine"]["cpu_count"] > 0
-    assert tree["versions"] == versions.installed_versions()
+    assert tree["versions"] == certificate.installed_versions()
     assert str(Path.home()) not in path.read_text()
 
 

@@ -21,7 +21,7 @@ import tailgauge
 
 LIST = """
 import json, tailgauge, tailgauge_analysis
-from tailgauge.schedule.plan import plan
+from tailgauge.schedule.schedule import plan
 from tailgauge.scenario.model import find, load, packaged
 found = {name: sorted(p.name for p in packaged(name).iterdir() if p.is_file()) for name in ("scenarios", "locustfiles")}
 for name in found["scenarios"]:

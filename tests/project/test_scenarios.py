@@ -4,9 +4,9 @@ import tomllib
 
 import pytest
 
-from tailgauge.protocols.settings import SIMULATED
+from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.scenario.model import load, packaged
-from tailgauge.schedule.plan import plan
+from tailgauge.schedule.schedule import plan
 
 PACKAGED = sorted(packaged("scenarios").glob("*.toml"))
 

@@ -19,8 +19,7 @@ from tailgauge.prompts import Maker
 from tailgauge.protocols import anthropic, openai
 from tailgauge.rows.schema import COLD, UNKNOWN, WARM
 from tailgauge.scenario.model import Scenario, load
-from tailgauge.schedule.plan import plan
-from tailgauge.schedule.schedule import Planned
+from tailgauge.schedule.schedule import Planned, plan
 from tailgauge.simulator.cache_markers import block_prompt, marked_prompt
 from tailgauge.simulator.configure import settings
 from tailgauge.simulator.prefix_cache import HIT, RACE, Lookup, PrefixCache

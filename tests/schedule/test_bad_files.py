@@ -7,7 +7,7 @@ import pytest
 from tailgauge.errors import Exit, ScenarioError, UsageError
 from tailgauge.patterns.table import Traffic
 from tailgauge.scenario.model import parse
-from tailgauge.schedule.plan import plan
+from tailgauge.schedule.schedule import plan
 from tailgauge.schedule.settings import Arrival, Trace
 
 HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\n"

@@ -5,7 +5,7 @@ import pytest
 
 from tailgauge.errors import ScenarioError
 from tailgauge.scenario import model
-from tailgauge.schedule.plan import plan
+from tailgauge.schedule.schedule import plan
 
 
 def load(tmp_path, tail, arrival='process = "poisson"\nrate_per_s = 40'):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tailgauge.errors import ScenarioError
-from tailgauge.schedule.plan import arrival_times
 from tailgauge.schedule.processes import weibull_shape
+from tailgauge.schedule.schedule import arrival_times
 from tailgauge.schedule.settings import Arrival, OnOff
 
 RENEWAL = [

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tailgauge.patterns.table import Traffic
-from tailgauge.schedule.plan import plan
+from tailgauge.schedule.schedule import plan
 from tailgauge.schedule.settings import Arrival, Trace
 
 FILES = {

@@ -10,7 +10,7 @@ import pytest
 
 from tailgauge.patterns.settings import Session
 from tailgauge.patterns.table import Traffic
-from tailgauge.schedule.plan import plan
+from tailgauge.schedule.schedule import plan
 from tailgauge.schedule.settings import Arrival, Closed
 
 CHAT = Traffic(session=Session(turns_mean=4.0))

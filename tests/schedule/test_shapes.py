@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailgauge.errors import ScenarioError
-from tailgauge.schedule.plan import arrival_times
 from tailgauge.schedule.processes import course
+from tailgauge.schedule.schedule import arrival_times
 from tailgauge.schedule.settings import Arrival, Shape
 
 RATE, SECONDS = 100.0, 600.0

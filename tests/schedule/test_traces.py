@@ -9,7 +9,7 @@ import pytest
 
 from tailgauge.errors import ScenarioError
 from tailgauge.patterns.table import Traffic
-from tailgauge.schedule.plan import plan
+from tailgauge.schedule.schedule import plan
 from tailgauge.schedule.settings import Arrival, Trace
 from tailgauge.schedule.traces import read_trace
 

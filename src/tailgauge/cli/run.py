@@ -64,7 +64,7 @@ def page(web: str | None, *, metrics: bool) -> tuple[Address, bool] | None:
 
 def check_reachable(settings: Iterable[Settings], bind: Address) -> None:
     """A simulated endpoint is started on loopback: workers on other machines need one that they can reach."""
-    from tailgauge.protocols.settings import SIMULATED
+    from tailgauge.protocols.protocol import SIMULATED
 
     for each in settings:
         targets = filter(None, (each.scenario.target, each.scenario.second_target))

@@ -19,7 +19,7 @@ from tailgauge.master import run_json
 from tailgauge.master.conservation import Share, conserve
 from tailgauge.patterns.table import PATTERNS
 from tailgauge.patterns.table import facts as pattern_facts
-from tailgauge.protocols.settings import SIMULATED
+from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.run_folder import RunFolder, new_run_id, write_json
 from tailgauge.rows.schema import SCHEMA_VERSION
 from tailgauge.scenario.model import Scenario

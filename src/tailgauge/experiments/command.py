@@ -22,7 +22,7 @@ from tailgauge.experiments.course import Base, Experiment
 from tailgauge.experiments.runners import DryRun, RealRun
 from tailgauge.experiments.table import EXPERIMENTS
 from tailgauge.protocols.api_keys import key_for
-from tailgauge.protocols.settings import SIMULATED
+from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.run_folder import new_run_id
 from tailgauge_analysis.text.formatting import plural
 

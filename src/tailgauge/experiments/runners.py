@@ -22,7 +22,7 @@ import psutil
 from tailgauge.dry_run.command import rehearse
 from tailgauge.errors import Exit, TailgaugeError, TargetError
 from tailgauge.experiments.course import Prepared
-from tailgauge.protocols.settings import SIMULATED
+from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.redaction import environment
 
 PATIENCE_S = 90.0  # for a run to end when it was interrupted

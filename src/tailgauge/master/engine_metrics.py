@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from tailgauge.clock import monotonic_ns
 from tailgauge.master.http_get import direct_opener
-from tailgauge.protocols.settings import SIMULATED
+from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.protocols.table import PROVIDERS, Target
 from tailgauge.scenario.model import Scenario
 

@@ -31,7 +31,7 @@ from tailgauge.plan.preflight import USABLE, prefixes, preflight_calls
 from tailgauge.plan.resolve import Settings
 from tailgauge.plan.spend_limit import Amount
 from tailgauge.protocols.api_keys import key_for
-from tailgauge.protocols.settings import SIMULATED
+from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.run_folder import RunFolder, new_run_id
 from tailgauge.rows.schema import EMPTY, OK
 from tailgauge.scenario.model import Scenario

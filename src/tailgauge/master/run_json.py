@@ -10,10 +10,10 @@ from tailgauge.clock import boot_id, monotonic_ns
 from tailgauge.master.engine_metrics import EngineMetrics
 from tailgauge.master.workers import RunWorkers
 from tailgauge.patterns.table import facts as pattern_facts
+from tailgauge.plan.certificate import installed_versions
 from tailgauge.plan.preflight import Learnt
 from tailgauge.plan.resolve import Settings
-from tailgauge.plan.versions import installed_versions
-from tailgauge.protocols.settings import SIMULATED
+from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.protocols.table import Target
 from tailgauge.rows.run_folder import RunFolder, write_json
 from tailgauge.rows.schema import SCHEMA_VERSION

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from tailgauge.call import BATCH_FETCH, BATCH_POLL, BATCH_SUBMIT, BATCHES, Call, Prompt
 from tailgauge.patterns.events import Done, Event, Request, Step, Steps, Wait
-from tailgauge.patterns.leg import done, leg
+from tailgauge.patterns.legs import done, leg
 from tailgauge.patterns.pattern import Demand, Pattern
 from tailgauge.patterns.policies import RETRYABLE
 from tailgauge.rows.schema import CANCELLED, CLIENT_ERROR, OK, POLL, SERVER_ERROR, TIMEOUT, TURNAROUND

@@ -19,8 +19,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from tailgauge.patterns.events import Done, Event, Give, Request, Steps, Take, Taken, Wait
-from tailgauge.patterns.leg import ANSWERED, Leg, leg
-from tailgauge.patterns.legs import Legs
+from tailgauge.patterns.legs import ANSWERED, Leg, Legs, leg
 from tailgauge.patterns.pattern import Demand, Pattern
 from tailgauge.patterns.settings import TrafficSettings
 from tailgauge.rows.schema import CENSORED, EMPTY, JOIN, OK, TIMEOUT

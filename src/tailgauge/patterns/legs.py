@@ -1,17 +1,32 @@
-"""Several legs of one request at once, each a generator of its own, driven by the request's one stream of events.
+"""The legs of a request: one leg is a call, with the retries and the copy that its policies allow; several run at once.
 
-A leg does not know that there are others. Steps that are answered at once pass through; of all waits the earliest is
-waited for; an event goes to the leg whose open call it belongs to, the rest (of calls that were closed) to nobody.
+At most one copy; once it was sent the call is not retried, and once retried no copy is sent.
+
+    first content of either copy   it wins; the other is closed in the same step
+    a copy fails before content    the other goes on; when both have failed the leg ends as the last of them
+    the only one fails             lost connection or server error, and no copy was due yet: the copy is sent now.
+                                   Else the retry policy decides; after a 429 or 529 nothing else does
+    the winner fails later         the leg ends so: what was shown cannot be taken back
+
+The delay of a copy runs from `Sent`, when the call was started; its first byte leaves a little later.
+
+`Legs` drives several from the request's one stream of events. A leg does not know that there are others. Steps that are
+answered at once pass through; of all waits the earliest is waited for; an event goes to the leg whose open call it
+belongs to, the rest (of calls that were closed) to nobody.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import dataclass, replace
+from random import Random
 
+from tailgauge.call import Call
 from tailgauge.patterns.events import (
     Cancel,
     Chunks,
     Closed,
+    Done,
     Due,
     Ended,
     Event,
@@ -19,6 +34,7 @@ from tailgauge.patterns.events import (
     Give,
     Headers,
     Queued,
+    Request,
     Send,
     Sent,
     Step,
@@ -26,10 +42,165 @@ from tailgauge.patterns.events import (
     Taken,
     Wait,
 )
-from tailgauge.patterns.leg import Leg, LegEnd
-from tailgauge.rows.schema import CANCELLED
+from tailgauge.patterns.policies import Policies
+from tailgauge.rows.schema import (
+    CANCELLED,
+    CONNECT_ERROR,
+    EMPTY,
+    HEDGE,
+    OK,
+    PRIMARY,
+    RETRY,
+    SERVER_ERROR,
+    TIMEOUT,
+)
 
+ANSWERED = frozenset({OK, EMPTY})
 _OF_A_CALL = (Headers, FirstContent, Chunks, Ended)
+_COPY_NOW = frozenset({CONNECT_ERROR, SERVER_ERROR})
+
+
+@dataclass(frozen=True, slots=True)
+class LegEnd:
+    """How a leg ended."""
+
+    ended: str
+    at_ns: int
+    attempt: int | None  # whose answer the user got; None without one
+    last: int  # attempt that ended last
+    text: str | None = None
+    held: str | None = None  # why no copy was sent although it was due
+
+
+Leg = Generator[Step, Event, LegEnd]
+
+
+def done(end: LegEnd) -> Done:
+    """How a request of one leg ended."""
+    return Done(end.ended, winner=end.attempt, hedge_held=end.held, text=end.text)
+
+
+def leg(
+    call: Call,
+    request: Request,
+    policies: Policies,
+    number: int = 0,
+    cause: str = PRIMARY,
+    of_attempt: int | None = None,
+) -> Leg:
+    """Make a call as leg `number`; returns when it is over."""
+    return _Leg(call, request, policies, number).run(cause, of_attempt)
+
+
+class _Leg:
+    def __init__(self, call: Call, request: Request, policies: Policies, number: int) -> None:
+        self.call, self.request, self.number = call, request, number
+        self.retrier, self.hedger = policies.retrier, policies.hedger
+        self.open: dict[int, Call] = {}
+        self.first, self.sent_at_ns = -1, 0  # the copy that is not the second
+        self.due_at_ns: int | None = None
+        self.winner: int | None = None
+        self.held: str | None = None
+        self.retries = 0
+        self.hedged = False
+
+    def run(self, cause: str, of_attempt: int | None) -> Leg:
+        self.retrier.called()
+        self.hedger.called()
+        yield from self._send(self.call, cause, of_attempt)
+        while True:
+            if self.due_at_ns is not None and self.due_at_ns <= self.sent_at_ns:
+                yield from self._copy(self.sent_at_ns)
+            event = yield Wait(self.due_at_ns)
+            if isinstance(event, Due):
+                if self.due_at_ns is not None and event.at_ns >= self.due_at_ns:
+                    yield from self._copy(event.at_ns)
+            elif isinstance(event, (FirstContent, Ended)) and self._is_open(event):
+                if isinstance(event, FirstContent):
+                    yield from self._content(event)
+                else:
+                    end = yield from self._ended(event)
+                    if end is not None:
+                        return end
+
+    def _is_open(self, event: FirstContent | Ended) -> bool:
+        return event.leg == self.number and event.attempt in self.open
+
+    def _send(self, call: Call, cause: str, of_attempt: int | None) -> Generator[Step, Event, None]:
+        sent = yield Send(call, self.number, cause, of_attempt)
+        assert isinstance(sent, Sent)
+        self.open[sent.attempt] = call
+        if cause != HEDGE:
+            self.first, self.sent_at_ns = sent.attempt, sent.at_ns
+            draw = self._draw("hedge", self.retries) if self.hedger.draws else 0.0
+            self.due_at_ns = self.hedger.due_at_ns(sent.at_ns, draw)
+
+    def _copy(self, now_ns: int) -> Generator[Step, Event, None]:
+        self.due_at_ns = None
+        held = self.hedger.take(now_ns, retried=self.retries > 0)
+        if held is not None:
+            self.held = self.held or held
+            return
+        self.hedged = True
+        yield from self._send(replace(self.call, target=self.hedger.target), HEDGE, self.first)
+
+    def _content(self, event: FirstContent) -> Generator[Step, Event, None]:
+        if self.winner is not None:
+            return
+        if event.attempt == self.first:
+            self.hedger.waited(event.at_ns - event.sent_at_ns, event.at_ns)
+        yield from self._commit(event.attempt, event.at_ns)
+
+    def _commit(self, winner: int, now_ns: int) -> Generator[Step, Event, None]:
+        self.winner, self.due_at_ns = winner, None
+        for attempt in [a for a in self.open if a != winner]:
+            del self.open[attempt]
+            if attempt == self.first:
+                self.hedger.waited(now_ns - self.sent_at_ns, now_ns)
+            yield Cancel(self.number, attempt)
+
+    def _ended(self, event: Ended) -> Generator[Step, Event, LegEnd | None]:
+        call = self.open.pop(event.attempt)
+        self.hedger.ended(event.ended, event.at_ns, event.retry_after_s, call.target)
+        if self.winner is not None:
+            return self._end(event)
+        if event.ended in ANSWERED:
+            yield from self._commit(event.attempt, event.at_ns)
+            return self._end(event)
+        if event.ended == TIMEOUT and event.attempt == self.first:
+            self.hedger.waited(event.at_ns - self.sent_at_ns, event.at_ns)
+        if self.open:
+            return None
+        if event.ended in _COPY_NOW and event.should_retry is not False and self.due_at_ns is not None:
+            yield from self._copy(event.at_ns)
+            if self.open:
+                return None
+        again = yield from self._again(event)
+        return None if again else self._end(event)
+
+    def _again(self, event: Ended) -> Generator[Step, Event, bool]:
+        """Wait for the time of a retry and send it; False if there is to be none."""
+        self.due_at_ns = None
+        begins = None if self.hedged else self.retrier.begins_at_ns(
+            event.ended, event.at_ns, event.retry_after_s, event.should_retry,
+            retries=self.retries, scheduled_at_ns=self.request.scheduled_at_ns, draw=self._draw("retry", self.retries),
+        )  # fmt: skip
+        if begins is None:
+            return False
+        now_ns = event.at_ns
+        while now_ns < begins:
+            other = yield Wait(begins)
+            now_ns = other.at_ns
+        self.retries += 1
+        yield from self._send(self.call, RETRY, event.attempt)
+        return True
+
+    def _end(self, event: Ended) -> LegEnd:
+        return LegEnd(event.ended, event.at_ns, self.winner, event.attempt, event.text, self.held)
+
+    def _draw(self, what: str, n: int) -> float:
+        """Uniform in [0, 1), the same whenever the run is repeated."""
+        return Random(f"{self.request.seed}/{self.request.request_id}/{self.number}/{what}/{n}").random()
 
 
 class Legs:

@@ -14,8 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tailgauge.patterns.events import Chunks, Done, Event, Request, Steps
-from tailgauge.patterns.leg import ANSWERED, LegEnd, done, leg
-from tailgauge.patterns.legs import Legs
+from tailgauge.patterns.legs import ANSWERED, LegEnd, Legs, done, leg
 from tailgauge.patterns.pattern import Pattern
 from tailgauge.patterns.policies import Policies
 from tailgauge.patterns.settings import TrafficSettings

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from tailgauge.call import ASSISTANT, SCHEMAS, USER, Call, Message, Part, Prompt
 from tailgauge.patterns.events import Done, Request, Steps
-from tailgauge.patterns.leg import ANSWERED, done, leg
+from tailgauge.patterns.legs import ANSWERED, done, leg
 from tailgauge.patterns.pattern import Demand, Pattern
 from tailgauge.rows.schema import OK
 from tailgauge.table import Table, Tokens

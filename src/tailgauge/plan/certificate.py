@@ -17,23 +17,26 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
 
+from tailgauge import __version__
 from tailgauge.errors import UsageError
-from tailgauge.plan.versions import installed_versions
+from tailgauge.protocols.table import SDKS
 from tailgauge.rows.run_folder import write_json
 
 VERSION = 1
 MAX_AGE = timedelta(days=30)
 PLAIN, TLS = "plain", "tls"
-TRANSPORTS = (PLAIN, TLS)
 NEW = "run `tailgauge calibrate` for a new one"
 # What a run cites of a transport: figures and their units, as in the certificate.
 CITED = (
     "holds_to_per_s", "failed_at_per_s", "ttft_bias_ms", "ttft_spread_ms", "gap_bias_ms", "gap_spread_ms",
     "cpu_us_per_chunk",
 )  # fmt: skip
+PACKAGES = ("locust", "gevent", "greenlet", *SDKS, "httpx2", "pyarrow", "numpy")
 _MACHINE = ("host", "system", "machine", "cpu_model", "cpu_count")
 
 
@@ -65,6 +68,17 @@ def machine() -> dict[str, Any]:
         "cpu_model": _cpu_model(),
         "cpu_count": os.cpu_count(),
     }
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of what produces the numbers."""
+    found = {"tailgauge": __version__, "python": platform.python_version(), "kernel": platform.release()}
+    for name in PACKAGES:
+        try:
+            found[name] = version_of(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
 
 
 def make(facts: Mapping[str, Any]) -> dict[str, Any]:

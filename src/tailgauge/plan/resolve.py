@@ -22,8 +22,7 @@ from tailgauge.scenario import model as scenarios
 from tailgauge.scenario import prices as pricing
 from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.prices import Prices
-from tailgauge.schedule.plan import plan
-from tailgauge.schedule.schedule import Schedule
+from tailgauge.schedule.schedule import Schedule, plan
 from tailgauge.schedule.text_file import locate
 
 _HOW = {"target": "--target URL, or --host URL under Locust", "second_target": "--set second_target.url=URL"}

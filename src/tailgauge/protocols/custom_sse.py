@@ -16,8 +16,7 @@ from pydantic import Field, field_validator, model_validator
 
 from tailgauge.call import Call, Prompt
 from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder, error_of
-from tailgauge.protocols.protocol import PLACEHOLDER_KEY, WireProtocol
-from tailgauge.protocols.settings import TargetSettings
+from tailgauge.protocols.protocol import PLACEHOLDER_KEY, TargetSettings, WireProtocol
 from tailgauge.rows.schema import TEXT
 from tailgauge.table import Table
 

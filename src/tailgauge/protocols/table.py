@@ -12,8 +12,7 @@ from pydantic import model_validator
 from tailgauge.protocols.anthropic import Anthropic
 from tailgauge.protocols.custom_sse import CustomSse
 from tailgauge.protocols.openai import OpenAI
-from tailgauge.protocols.protocol import WireProtocol
-from tailgauge.protocols.settings import TargetSettings
+from tailgauge.protocols.protocol import TargetSettings, WireProtocol
 from tailgauge.table import with_choices
 
 ROWS: tuple[type[WireProtocol], ...] = (

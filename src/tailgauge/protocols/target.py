@@ -18,7 +18,7 @@ import httpx2
 from tailgauge.call import MESSAGE, Call
 from tailgauge.protocols.api_keys import key_for, only_for_the_provider
 from tailgauge.protocols.decoder import StreamDecoder
-from tailgauge.protocols.settings import TargetSettings
+from tailgauge.protocols.protocol import TargetSettings
 from tailgauge.protocols.table import PROTOCOLS
 from tailgauge.transport.http1 import request_bytes
 from tailgauge.transport.stopwatch import Stopwatch, origin_of

@@ -24,7 +24,7 @@ from tailgauge.clock import monotonic_ns
 from tailgauge.plan.preflight import Learnt
 from tailgauge.plan.spend_limit import Amount
 from tailgauge.prompts import Maker
-from tailgauge.protocols.settings import SIMULATED
+from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.protocols.table import PROTOCOLS, Target
 from tailgauge.protocols.target import Endpoint
 from tailgauge.rows.recorder import Recorder, RecorderError

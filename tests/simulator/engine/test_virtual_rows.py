@@ -9,7 +9,7 @@ from simulator.engine.measuring import alike, poisson_ns
 
 from tailgauge.patterns.table import Traffic
 from tailgauge.rows.schema import TABLES, columns
-from tailgauge.schedule.plan import plan
+from tailgauge.schedule.schedule import plan
 from tailgauge.schedule.settings import Arrival
 from tailgauge.simulator import virtual
 from tailgauge.simulator.engine.config import EngineConfig, FluidLaw

@@ -19,8 +19,8 @@ from tailgauge.experiments.headroom import search
 from tailgauge.experiments.headroom.judge import Judged, RateResult, judged
 from tailgauge.experiments.headroom.limits import Bound, bounds, by_capacity, ceiling, lowest
 from tailgauge.experiments.headroom.search import Attempt, Plan
-from tailgauge.protocols.settings import SIMULATED
-from tailgauge.schedule.plan import arrival_times, plan
+from tailgauge.protocols.protocol import SIMULATED
+from tailgauge.schedule.schedule import arrival_times, plan
 from tailgauge.schedule.settings import CLOSED, TRACE, Arrival
 
 if TYPE_CHECKING:

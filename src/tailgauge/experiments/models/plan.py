@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tailgauge.errors import UsageError
 from tailgauge.experiments.answer import Answer
 from tailgauge.experiments.course import RUN_S, SEED_STEP, Base, Course, SpentError, Step, StepResult
-from tailgauge.protocols.settings import SIMULATED
+from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.schedule.settings import CLOSED, TRACE
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tailgauge.patterns.table import Traffic
 from tailgauge.rows.schema import TURNS
-from tailgauge.schedule.plan import arrival_times, plan
 from tailgauge.schedule.random_streams import stream
+from tailgauge.schedule.schedule import arrival_times, plan
 from tailgauge.schedule.settings import Arrival
 
 CHAT = {"chat": Traffic()}
