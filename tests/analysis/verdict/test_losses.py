@@ -8,7 +8,7 @@ import pytest
 
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge_analysis.load.frames import Frames, load
-from tailgauge_analysis.load.worker_entry import entries
+from tailgauge_analysis.load.run_record import entries
 from tailgauge_analysis.report.contents import contents
 from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.report.page import html
