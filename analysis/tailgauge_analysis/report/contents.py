@@ -1,7 +1,6 @@
 """The contents of a report as plain values: what report.json holds, and what the page and Markdown are written from.
 
-Rule: only finite numbers, strings, lists and tables, under stable keys (docs/data-format.md names them); a number that
-is not known is null, with a word beside it that says why.
+Only finite numbers, strings, lists and tables; a number that is not known is null.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import math
 import shlex
 from dataclasses import asdict
-from typing import Any
 
 from tailgauge.rows import schema
 from tailgauge_analysis.compare.alternating import alternating_blocks
@@ -27,7 +25,7 @@ from tailgauge_analysis.sections.load import slopes
 from tailgauge_analysis.sections.rate_limits import section as rate_limits
 from tailgauge_analysis.stats.binomial import clopper_pearson
 from tailgauge_analysis.text.formatting import percentile, plain, plural
-from tailgauge_analysis.text.json_values import Json, table, text
+from tailgauge_analysis.text.json_values import Json, number, table, text
 from tailgauge_analysis.text.quantile import VALUE, plain_values, quantile
 from tailgauge_analysis.verdict import certificate, clocks, losses, stalls
 from tailgauge_analysis.verdict.checks import CHECKS
@@ -58,16 +56,16 @@ def contents(findings: Findings) -> Json:
         "outcomes": _outcomes(findings),
         "remarks": remarks(findings),
         "traffic": findings.traffic,
-        "streams": _finite(asdict(findings.streams)),
+        "streams": plain_values(findings.streams),
         "phases": plain_values(findings.phases),
-        "diagnosis": _finite(asdict(findings.diagnosis)),
+        "diagnosis": plain_values(findings.diagnosis),
         "slopes": slopes.to_json(findings.slopes),
         "crossover": alternating_blocks(run["scenario"], findings.of_target),
         "presets": findings.presets,
         "alerts": [asdict(alert) for alert in findings.alerts],
         "definitions": definitions.to_json(findings.definitions),
         "survival_quantiles": [_survival(one, findings.beyond) for one in findings.survival_quantiles],
-        "goodput": _finite(asdict(findings.goodput)) if findings.goodput else None,
+        "goodput": plain_values(findings.goodput) if findings.goodput else None,
         "latency": [_latency(row, findings.beyond) for row in findings.latency],
         "by_traffic": {
             plain(name, 80): [_latency(row, findings.beyond) for row in rows]
@@ -83,8 +81,8 @@ def contents(findings: Findings) -> Json:
         "stamps": _stamps(findings),
         "failures": [asdict(failure) for failure in findings.failures],
         "other_failures": findings.other_failures,
-        "client": [_finite(asdict(worker)) for worker in findings.evidence.workers],
-        "in_flight": _finite(asdict(findings.evidence.in_flight)) if findings.evidence.in_flight else None,
+        "client": [plain_values(worker) for worker in findings.evidence.workers],
+        "in_flight": plain_values(findings.evidence.in_flight) if findings.evidence.in_flight else None,
         "bad_seconds": stalls.to_json(findings.evidence.bad, findings.bad_seconds, findings.beyond),
         "server_log": _server_log(findings),
         "clocks": clocks.to_json(findings.clocks, findings.calls_between),
@@ -104,20 +102,20 @@ def _run(findings: Findings) -> Json:
         "started_at": run["started_at"],
         "arrival": run["arrival"],
         "process": text(table(run["scenario"], "arrival").get("process")) or None,
-        "asked_rate_per_s": _known(table(run["scenario"], "arrival").get("rate_per_s")),
-        "steady_from_s": _known(stage.from_s),
-        "steady_to_s": _known(stage.to_s),
+        "asked_rate_per_s": number(table(run["scenario"], "arrival").get("rate_per_s")),
+        "steady_from_s": number(stage.from_s),
+        "steady_to_s": number(stage.to_s),
         "steady_requests": requests,
         "steady_ok": ok,
-        "offered_per_s": _known(requests / stage.seconds) if stage.seconds else None,
-        "ok_per_s": _known(ok / stage.seconds) if stage.seconds else None,
+        "offered_per_s": number(requests / stage.seconds) if stage.seconds else None,
+        "ok_per_s": number(ok / stage.seconds) if stage.seconds else None,
         "slow_reader_requests": requests - len(findings.of_target.requests),
         "cancelled_requests": int((stage.requests["ended"] == schema.CANCELLED).sum()),
         "first_token": stage.first_token,
         "reproduce": command(run),
         "besides": besides(run),
-        "trace": _finite(run["trace"]),
-        "estimate": _finite(run["estimate"]),
+        "trace": plain_values(run["trace"]),
+        "estimate": plain_values(run["estimate"]),
         "workers": len(run["workers"]),
         "target": {k: run["target"].get(k) for k in ("url", "simulated", "protocol")},
         "preflight": [
@@ -173,7 +171,7 @@ def _survival(one: SurvivalQuantiles, beyond: str) -> Json:
             {
                 "p": wait.p,
                 "label": percentile(wait.p),
-                **_finite(ends),
+                **plain_values(ends),
                 "value_is": beyond if failed else VALUE if wait.value is not None else "cut short",
             }
         )
@@ -242,19 +240,19 @@ def _environment(findings: Findings) -> Json:
     return {
         "versions": run["versions"], "master": run["master"], "workers": workers, "seed": run["seed"],
         "models": [plain(model, 100) for model in models[:10]],
-        "scenario_file": run["scenario_file"], "overrides": run["overrides"], "scenario": _finite(run["scenario"]),
+        "scenario_file": run["scenario_file"], "overrides": run["overrides"], "scenario": plain_values(run["scenario"]),
     }  # fmt: skip
 
 
 def _worker(findings: Findings, entry: Json, share: Loss) -> Json:
     """One row of the table of workers."""
-    rows, number = findings.frames.rows, entry["worker"]
+    rows, worker = findings.frames.rows, entry["worker"]
     kept = ("worker", "name", "host", "pid", "state", "offset_ns", "error_ns", "drift_ppb", "stamps")
-    lacks = sum(max(0, wrote - rows.get((name, number), 0)) for name, wrote in entry["rows"].items())
+    lacks = sum(max(0, wrote - rows.get((name, worker), 0)) for name, wrote in entry["rows"].items())
     return {
         **{key: entry[key] for key in kept},
-        "requests": rows.get(("requests", number), 0),
-        "chunks": rows.get(("chunks", number), 0),
+        "requests": rows.get(("requests", worker), 0),
+        "chunks": rows.get(("chunks", worker), 0),
         **{key: entry[key] for key in ("late_s", "silent", "unwritten")},
         "missing_requests": share.left,
         "missing": [asdict(s) for s in share.missing],
@@ -265,33 +263,18 @@ def _worker(findings: Findings, entry: Json, share: Loss) -> Json:
     }
 
 
-def _known(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
-
-
-def _finite(tree: Any) -> Any:
-    """The same tree with null for every number that is not finite."""
-    if isinstance(tree, dict):
-        return {str(key): _finite(value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [_finite(value) for value in tree]
-    if isinstance(tree, float) and not math.isfinite(tree):
-        return None
-    return tree
-
-
 def command(run: Json) -> str | None:
-    """The command line, quoted for a shell; None where the run does not name its scenario."""
+    """The command that runs the same traffic again; None if the run does not name its scenario."""
     if not run["scenario_file"]:
         return None
-    words = ["tailgauge", "run", run["scenario_file"]]
+    line = ["tailgauge", "run", run["scenario_file"]]
     local = len(run["workers"]) - elsewhere(run)
     if run["dry_run"]:
-        words.append("--dry-run")
+        line.append("--dry-run")
     elif local > 1:
-        words += ["--workers", str(local)]
-    words += [word for text in run["overrides"] for word in ("--set", text)]
-    return shlex.join(plain(word, 500) for word in words)
+        line += ["--workers", str(local)]
+    line += [word for text in run["overrides"] for word in ("--set", text)]
+    return shlex.join(plain(word, 500) for word in line)
 
 
 def elsewhere(run: Json) -> int:
@@ -301,11 +284,11 @@ def elsewhere(run: Json) -> int:
 
 
 def besides(run: Json) -> str:
-    """What the command line alone does not say, in a sentence or two."""
-    said = "The file is the scenario as it was; what it said, every default written out, stands below."
+    """What else is needed to reproduce the run."""
+    text = "The file may have changed since; the scenario as it ran, with all defaults, is listed below."
     away = elsewhere(run)
     if away:
-        said += f" {plural(away, 'worker')} ran on other machines: start as many there with `tailgauge worker --master HOST:PORT`."
+        text += f" {plural(away, 'worker')} ran on other machines: start as many there with `tailgauge worker --master HOST:PORT`."
     if not run["target"].get("simulated") and not run["dry_run"]:
-        said += " The target is asked again, and may answer otherwise."
-    return said
+        text += " The target is called again and may answer differently."
+    return text

@@ -1,7 +1,6 @@
-"""The figures, as Plotly JSON.
+"""The figures, as Plotly JSON: draws what others computed, with few enough points for any size of run.
 
-Rule: the only module that imports plotly, and it draws what others computed: no statistics here beyond choosing few
-enough points. Every axis has a unit. Colours and grid that depend on light or dark are set by the page.
+Every axis has a unit. Colours and grid that depend on light or dark are set by the page.
 """
 
 from __future__ import annotations
@@ -86,7 +85,9 @@ def _timeline(findings: Findings) -> Figure | None:
         plot.update_yaxes(title_text=title, rangemode="tozero", row=row, col=1)
     _time_axis(plot, 3)
     _outside(plot, findings, t)
-    caption = f"One point per {per}, by scheduled time, failures left out of TTFT. The shaded stretches lie outside the statistics."
+    caption = (
+        f"One point per {per}, by scheduled time, TTFT without failures. Shaded: outside the statistics."
+    )
     return _figure("timeline", "The run over time", caption, 520, plot)
 
 
@@ -134,10 +135,10 @@ def _tail(findings: Findings) -> Figure | None:
     plot.update_xaxes(type="log", title_text="latency (ms, logarithmic)", **ticks)
     plot.update_layout(hovermode="closest")
     caption = (
-        "Read across from p99: where the line crosses it is the p99. A line that stops above the bottom and runs level "
-        "to the right is the share of requests that never got an answer."
+        "A line crosses the level of p99 at its p99. A line that ends level above the bottom shows the share of requests "
+        "that never got an answer."
     )
-    return _figure("tail", "How slow is the tail", caption, 420, plot)
+    return _figure("tail", "Latency tail", caption, 420, plot)
 
 
 def survival(values: Floats, offered: int) -> tuple[Floats, Floats]:
@@ -208,9 +209,7 @@ def _classes(findings: Findings) -> Figure | None:
     top = float(np.sum(list(t.classes_per_s.values()), axis=0).max())
     plot.update_yaxes(title_text="requests per second", range=[0, top * 1.06])
     plot.update_xaxes(title_text=TIME)
-    return _figure(
-        "classes", "How requests ended", "By the time they were scheduled, warm-up included.", 320, plot
-    )
+    return _figure("classes", "Request outcomes over time", "By scheduled time, warm-up included.", 320, plot)
 
 
 def _client(findings: Findings) -> Figure | None:
@@ -235,7 +234,7 @@ def _client(findings: Findings) -> Figure | None:
         plot.update_yaxes(title_text=title, rangemode="tozero", row=row, col=1)
     _time_axis(plot, 3)
     caption = "Receive lag: from the kernel's stamp of the bytes to our reading them. It does not move kernel-stamped times."
-    return _figure("client", "The client's own state", caption, 480, plot)
+    return _figure("client", "Client state", caption, 480, plot)
 
 
 def _line(x: Floats, y: Floats, name: str, colour: str, hover: str, **more: Any) -> go.Scatter:
@@ -303,9 +302,9 @@ def _heat(heat: Heat | None) -> Figure | None:
     per = "second" if heat.width_s == 1 else f"{heat.width_s} seconds"
     caption = (
         f"One column per {per}, by scheduled time, warm-up included: of the requests that were answered, which share waited how long. "
-        "Two bands are two kinds of answers; a band that bends upwards is a queue that grows."
+        "Two bands are two kinds of answers; a band that rises is a growing queue."
     )
-    return _figure("heat", "TTFT, second by second", caption, 340, plot)
+    return _figure("heat", "TTFT over time", caption, 340, plot)
 
 
 def _against(found: list[Fitted]) -> Figure | None:
@@ -327,8 +326,8 @@ def _against(found: list[Fitted]) -> Figure | None:
         plot.update_yaxes(title_text=y_title, rangemode="tozero", row=row, col=1)
     plot.update_layout(hovermode="closest")
     caption = (
-        "At most 400 answers, evenly over the stage, one dot each. The lines have the slopes of the table and pass through the middle "
-        "of the dots at p50, the upper part of them at p95: what else moves a latency is in the dots and not in the lines."
+        "One dot per answer, at most 400, evenly over the stage. The lines have the slopes of the table at p50 and p95; other "
+        "influences on latency are in the dots, not in the lines."
     )
     return _figure(
         "against",
@@ -359,13 +358,13 @@ def _cache(findings: Findings) -> Figure | None:
     one = max(both, key=lambda one: len(one.worth.hit_ms) + len(one.worth.miss_ms)).worth
     name = next(cache.traffic for cache in both if cache.worth is one)
     plot = go.Figure()
-    for values, words, colour, dash in (
+    for values, title, colour, dash in (
         (one.hit_ms, "read from the cache", BLUE, "solid"),
         (one.miss_ms, "read nothing", ORANGE, "dot"),
     ):
         x, y = _steps(values)
         hover = "%{y:.3~g}% within %{x:,.4~g} ms"
-        plot.add_trace(_line(x, y, f"{words} ({len(values):,})", colour, hover, shape="hv", dash=dash))
+        plot.add_trace(_line(x, y, f"{title} ({len(values):,})", colour, hover, shape="hv", dash=dash))
     low = min(float(one.hit_ms[0]), float(one.miss_ms[0]))
     high = max(float(one.hit_ms[-1]), float(one.miss_ms[-1]))
     plot.update_xaxes(title_text="TTFT since sent (ms)")
@@ -375,8 +374,8 @@ def _cache(findings: Findings) -> Figure | None:
     plot.update_yaxes(title_text="answers (%)", range=[0, 103])
     plot.update_layout(hovermode="closest")
     caption = (
-        f"{plain(name, 80)}, answers of the steady stage. The gap between the lines is no effect of the cache alone: "
-        "what reads and what does not may differ in length and in time. The regression accounts for that."
+        f"{plain(name, 80)}, answers of the steady stage. The gap between the lines is not the effect of the cache alone: "
+        "hits and misses may differ in length and time. The regression accounts for that."
     )
     return _figure("cache-ttft", "TTFT with and without the cache", caption, 360, plot)
 
@@ -418,8 +417,8 @@ def _fan_out(findings: Findings) -> Figure | None:
     plot.update_xaxes(type="log", title_text="slowest leg, since sent (ms, logarithmic)", **ticks)
     plot.update_layout(hovermode="closest")
     caption = (
-        f"{plain(one.traffic, 80)}, {one.complete:,} requests. Dotted to dashed: the load drifted. Dashed to solid: the legs of "
-        "one request share something."
+        f"{plain(one.traffic, 80)}, {one.complete:,} requests. From dotted to dashed: drift of the load. From dashed to solid: "
+        "a cause shared by the legs of a request."
     )
     return _figure("fan-out-slowest", "Slowest leg, measured and predicted", caption, 380, plot)
 
@@ -462,8 +461,8 @@ def _rate_limits(findings: Findings) -> Figure | None:
         plot.update_yaxes(
             title_text=f"{kind_name(one.kind)}<br>left in the bucket", rangemode="tozero", row=3, col=1
         )
-        about = " Below: the lowest level of the bucket in each bin, reconstructed from what the calls cost"
-        about += " and held against the headers." if one.levels.compared else "."
+        about = " Below: the lowest level of the bucket in each bin, reconstructed from the cost of calls"
+        about += " and compared with the headers." if one.levels.compared else "."
     plot.update_xaxes(title_text=TIME, row=rows, col=1)
     plot.update_layout(hoversubplots="axis")
     when = "second" if per == 1 else f"{per} seconds"

@@ -1,7 +1,7 @@
 """junit.xml: the objectives and the verdict as test cases, for a build server.
 
-Rule: a pass is a pass, a fail a failure; what a run could not decide is skipped, with the reason, and an INVALID run is
-an error: nothing was found out about the target. The exit code stays the stricter judge: it is 3 for both of these.
+A fail is a failure; an inconclusive objective is skipped, with the reason; an INVALID run is an error. The exit code is
+stricter: 3 for both of these.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ def _objective(suite: Element, slo: Json, scenario: str) -> None:
     label = f" {q['label']}" if q else ""
     asked = f"{slo['metric']}{label} at most {ms(slo['max_ms'])} ms"
     case = SubElement(suite, "testcase", {"classname": scenario, "name": clean(f"{slo['name']}: {asked}")})
-    said = clean(f"{asked}: {slo['why']}; measured {_measured(q)}")
+    text = clean(f"{asked}: {slo['why']}; measured {_measured(q)}")
     if slo["outcome"] == FAIL:
-        SubElement(case, "failure", {"type": FAIL, "message": said})
+        SubElement(case, "failure", {"type": FAIL, "message": text})
     elif slo["outcome"] == INCONCLUSIVE:
-        SubElement(case, "skipped", {"message": said})
+        SubElement(case, "skipped", {"message": text})
     else:
-        SubElement(case, "system-out").text = said
+        SubElement(case, "system-out").text = text
 
 
 def _measured(q: Json | None) -> str:

@@ -1,7 +1,4 @@
-"""report.md: the same numbers as the page, for reviews and terminals.
-
-Rule: every table goes through `_rows`, which makes foreign text harmless in Markdown and in HTML that is made of it.
-"""
+"""report.md: the same numbers as the page, for reviews. `_rows` makes untrusted text harmless in every table."""
 
 from __future__ import annotations
 
@@ -9,8 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from tailgauge_analysis.compare import alternating
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES
-from tailgauge_analysis.report.brief import brief
-from tailgauge_analysis.report.page import at, meaning, shown, word
+from tailgauge_analysis.report.views import at, highlights, label, latency_rows, meaning
 from tailgauge_analysis.sections import alerts, traffic, use_cases
 from tailgauge_analysis.sections.cache import section as cache_section
 from tailgauge_analysis.sections.fan_out import section as fan_out
@@ -32,16 +28,16 @@ def markdown(contents: Json) -> str:
     """The whole report."""
     blocks = [
         f"# {markdown_safe(contents['scenario'])}",
-        f"**{word(contents)}** {meaning(contents)}",
+        f"**{label(contents)}** {meaning(contents)}",
         *[
             f"- {markdown_safe(reason['text'])} {markdown_safe(reason['advice'])}"
             for reason in contents["reasons"]
         ],
-        *[f"- What the client was doing: {markdown_safe(text)}." for text in contents["explanations"]],
+        *[f"- Client: {markdown_safe(text)}." for text in contents["explanations"]],
         markdown_safe(contents["headline"]),
         *[f"- {markdown_safe(text)}" for text in contents["remarks"]],
-        *[f"- **{line.title}.** {markdown_safe(line.text)}" for line in brief(contents)],
-        "## What was asked, what happened",
+        *[f"- **{one.title}.** {markdown_safe(one.text)}" for one in highlights(contents)],
+        "## Requests",
         _conservation(contents["conservation"]),
         _outcomes(contents["outcomes"]),
         *[f"- {markdown_safe(text)}" for text in contents["conservation"]["broken"]],
@@ -60,7 +56,7 @@ def markdown(contents: Json) -> str:
         *_cache(contents["cache"]),
         *_fan_out(contents["fan_out"]),
         *_hedging(contents["hedging"]),
-        "## What was sent",
+        "## Traffic",
         _traffic(contents["traffic"]),
         *_failures(contents["failures"]),
         *_definitions(contents["definitions"]),
@@ -103,7 +99,7 @@ def _latency(contents: Json) -> list[str]:
         (SUCCESSES, "Among successes"),
         (OFFERED, "Of everything offered, failures counted as slowest"),
     ):
-        rows = shown(contents, view)
+        rows = latency_rows(contents, view)
         if rows:
             header = (title, *(f"{q['label']} (ms)" for q in rows[0]["quantiles"]), "n", "n_eff (p99)")
             cells = [
@@ -254,15 +250,15 @@ def _stalls(bad: Json | None) -> list[str]:
     return [markdown_safe(stalls.sentence(bad)), _rows(stalls.HEADER, stalls.rows(bad))]
 
 
-def _crossover(told: Json | None) -> list[str]:
-    if told is None:
+def _crossover(found: Json | None) -> list[str]:
+    if found is None:
         return []
     table = (
-        [_rows(("of everything offered", *alternating.HEADER), alternating.rows(told))]
-        if told["rows"]
+        [_rows(("of everything offered", *alternating.HEADER), alternating.rows(found))]
+        if found["rows"]
         else []
     )
-    return ["## Arms that took turns", markdown_safe(alternating.sentence(told)), *table]
+    return ["## A/B comparison in alternating blocks", markdown_safe(alternating.sentence(found)), *table]
 
 
 def _use_cases(contents: Json) -> list[str]:
@@ -304,7 +300,7 @@ def _definitions(tools: Sequence[Json]) -> list[str]:
             for row in one["metrics"]
         ]
         out.append(_rows(header, rows))
-    return ["## In the words of other tools", *out] if out else []
+    return ["## Metrics as other tools define them", *out] if out else []
 
 
 def _ends(percentiles: Json | None, total: float | None) -> tuple[str, str]:

@@ -1,8 +1,7 @@
-"""The page: one HTML file that opens anywhere, offline, and asks nobody for anything.
+"""The page: one HTML file that opens anywhere, offline, without any request.
 
-Rule: everything that is shown passes through Jinja's autoescape; the only raw insertions are our own style sheet,
-plotly.js and the figures' JSON, in which `<` cannot occur. By its Content-Security-Policy the page forbids itself every
-request, and every script but these two: a hole in the escaping would be a hole in one of two walls.
+Everything shown passes through Jinja's autoescape, but for our style sheet, plotly.js and the figures' JSON, in which `<`
+cannot occur. The page's Content-Security-Policy also forbids every request, and every script but these two.
 """
 
 from __future__ import annotations
@@ -19,17 +18,15 @@ from markupsafe import Markup
 
 from tailgauge_analysis.compare import alternating
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES
-from tailgauge_analysis.metrics.metrics import UNIT
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE
-from tailgauge_analysis.report.brief import brief
 from tailgauge_analysis.report.figures import Figure, library
+from tailgauge_analysis.report.views import at, highlights, label, latency_rows, meaning
 from tailgauge_analysis.sections import alerts, phases, traffic, use_cases
 from tailgauge_analysis.sections.cache import section as cache_section
 from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.hedging import section as hedging
 from tailgauge_analysis.sections.load import slopes
 from tailgauge_analysis.sections.rate_limits import section as rate_limits
-from tailgauge_analysis.stats.quantiles import TOO_FEW
 from tailgauge_analysis.text import formatting
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import bound
@@ -37,55 +34,11 @@ from tailgauge_analysis.verdict import stalls
 
 TEMPLATES = Path(__file__).parent / "templates"
 
-MEANING = {
-    "VALID": "The numbers can be used.",
-    "DEGRADED": "The numbers can be used by someone who knows the reasons below.",
-    "INVALID": "Do not use these numbers.",
-}
-REHEARSAL = (
-    "A rehearsal on the simulated endpoint's virtual clock: no client was measured and no real target asked, "
-    "so the checks of the client do not apply."
-)
-COALESCED = 1.2  # tokens a chunk, above which TPOT after the first chunk is worth a line
 WAITS = {
     "ttft_sched": "TTFT p99 since scheduled",
     "join_sched": "Join p99 since scheduled",
     "turnaround": "Turnaround p99",
 }
-
-
-def word(contents: Json) -> str:
-    """The verdict as it is printed: a rehearsal never goes without that word."""
-    return f"{contents['verdict']} dry run" if contents["dry_run"] else str(contents["verdict"])
-
-
-def meaning(contents: Json) -> str:
-    """What the verdict says of the numbers."""
-    if not contents["dry_run"]:
-        return MEANING[contents["verdict"]]
-    return f"{REHEARSAL} {MEANING['INVALID']}" if contents["verdict"] == "INVALID" else REHEARSAL
-
-
-def shown(contents: Json, view: str) -> list[Json]:
-    """Latency rows of a view worth a line: none that repeats another, no p99.9 where nothing has one."""
-    rows = [row for row in contents["latency"] if (row["view"], row["unit"]) == (view, UNIT) and row["n"]]
-    rows = [row for row in rows if view == SUCCESSES or row["without_answer"]]
-    same = [row["quantiles"] for row in rows if row["metric"] == "ttft_sched"]
-    rows = [
-        row
-        for row in rows
-        if row["metric"] not in {"ttft_text", "ttft_event"} or row["quantiles"] not in same
-    ]
-    if (contents["streams"]["tokens_per_chunk_p50"] or 0) <= COALESCED:
-        rows = [row for row in rows if row["metric"] != "tpot_c"]
-    if all(row["quantiles"][-1]["value_is"] == TOO_FEW for row in rows):
-        rows = [{**row, "quantiles": row["quantiles"][:-1]} for row in rows]
-    return rows
-
-
-def at(row: Json, label: str) -> Json:
-    """The quantile of a row with that label."""
-    return next(q for q in row["quantiles"] if q["label"] == label)
 
 
 @cache
@@ -109,7 +62,7 @@ def _environment() -> Environment:
     environment.globals.update(
         bound=bound, plural=formatting.plural, traffic_details=traffic.details, at=at, key_values=traffic.key_values,
         alerts_sentence=alerts.sentence, alert_value=alerts.value, use_case_bounds=use_cases.bounds,
-        crossover_said=alternating.sentence, crossover_rows=alternating.rows,
+        crossover_sentence=alternating.sentence, crossover_rows=alternating.rows,
         slope_rows=slopes.rows, slopes_not_estimated=slopes.not_estimated,
         limits_summary=rate_limits.summary, limits_note=rate_limits.NOTE,
         cache_summary=cache_section.summary, cache_note=cache_section.NOTE,
@@ -128,14 +81,14 @@ def html(contents: Json, figures: Sequence[Figure]) -> str:
         .get_template("report.html.jinja")
         .render(
             **{**contents, "run_facts": contents["run"]},
-            word=word(contents),
+            label=label(contents),
             phases_sentence=phases.sentence(contents["phases"]),
-            brief=brief(contents),
+            highlights=highlights(contents),
             streaming=traffic.streaming(contents),
             meaning=meaning(contents),
             waits=WAITS,
-            successes=shown(contents, SUCCESSES),
-            offered=shown(contents, OFFERED),
+            successes=latency_rows(contents, SUCCESSES),
+            offered=latency_rows(contents, OFFERED),
             slo_rest=", ".join(f"{k} {name}" for name in (FAIL, INCONCLUSIVE) if (k := outcomes.count(name))),
             figures=[(figure, in_script(figure.plot)) for figure in figures],
             style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
@@ -145,12 +98,12 @@ def html(contents: Json, figures: Sequence[Figure]) -> str:
 
 
 def scripts(figures: Sequence[Figure]) -> dict[str, Markup]:
-    """The two scripts that a page with figures carries, and the rule that lets these two run and no other."""
-    own = (library(), (TEMPLATES / "report.js").read_text(encoding="utf-8")) if figures else ("", "")
+    """The two scripts of a page with figures, and the policy that allows only these."""
+    sources = (library(), (TEMPLATES / "report.js").read_text(encoding="utf-8")) if figures else ("", "")
     return {
-        "plotly_js": Markup(own[0]),  # noqa: S704 - the library's own file
-        "script": Markup(own[1]),  # noqa: S704 - our own file
-        "script_hashes": Markup(" ".join(map(_hash, own)) if figures else "'none'"),  # noqa: S704 - base64
+        "plotly_js": Markup(sources[0]),  # noqa: S704 - the library's own file
+        "script": Markup(sources[1]),  # noqa: S704 - our own file
+        "script_hashes": Markup(" ".join(map(_hash, sources)) if figures else "'none'"),  # noqa: S704 - base64
     }
 
 

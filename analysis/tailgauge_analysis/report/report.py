@@ -1,7 +1,7 @@
 """The report: from run folders to the files a person reads.
 
-Rule: `make` is the one entry; it puts the pieces in order and holds no arithmetic. Bad data is told on the report;
-RunDataError is raised where there is no run, UsageError where the report cannot be written.
+`make` is the one entry. Bad data is shown in the report; RunDataError is raised without a run, UsageError if the report
+cannot be written.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tailgauge_analysis.sections.findings import find
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A finished report; `data` is what the page was written from, `published` what report.json holds."""
+class FinishedReport:
+    """Its files; `data` is what the page was written from, `published` what report.json holds."""
 
     run_id: str
     verdict: str
@@ -42,13 +42,13 @@ class Made:
     published: dict[str, Any]
 
 
-def make(run_dirs: Sequence[Path], out: Path) -> Made:
+def make(run_dirs: Sequence[Path], out: Path) -> FinishedReport:
     """Analyse one run and write `out`/reports/<run_id>/report.{html,md,json} and junit.xml."""
     findings = find(load(run_dirs))
     data = contents(findings)
     folder = Path(out) / "reports" / data["run_id"]
     page, text, values = (folder / f"report.{kind}" for kind in ("html", "md", "json"))
-    cases, told = folder / "junit.xml", published(data)
+    cases, tree = folder / "junit.xml", published(data)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         whole(
@@ -56,26 +56,35 @@ def make(run_dirs: Sequence[Path], out: Path) -> Made:
             html(data, figures(findings)),
         )
         whole(text, markdown(data))
-        whole(values, json.dumps(told, indent=1, allow_nan=False) + "\n")
+        whole(values, json.dumps(tree, indent=1, allow_nan=False) + "\n")
         whole(cases, junit(data))
     except OSError as error:
         raise UsageError(
             f"{folder}: the report cannot be written: {error.strerror or error}. Choose another folder with --out"
         ) from error
-    said = summary(data, page)
-    word = {key: data[key] for key in ("verdict", "reasons", "exit_code")}
+    text_summary = summary(data, page)
+    verdict = {key: data[key] for key in ("verdict", "reasons", "exit_code")}
     for run_dir in run_dirs:
         try:
-            run_files.record_verdict(Path(run_dir), word)
+            run_files.record_verdict(Path(run_dir), verdict)
         except OSError as error:
-            said += f"\nthe verdict could not be written into {run_dir}: {error.strerror or error}"
-    return Made(
-        data["run_id"], findings.verdict, findings.exit_code, said, page, text, values, cases, data, told
+            text_summary += f"\nthe verdict could not be written into {run_dir}: {error.strerror or error}"
+    return FinishedReport(
+        data["run_id"],
+        findings.verdict,
+        findings.exit_code,
+        text_summary,
+        page,
+        text,
+        values,
+        cases,
+        data,
+        tree,
     )
 
 
 def whole(path: Path, text: str) -> None:
-    """All of it or nothing. Foreign text may hold half characters, which no file can."""
+    """Write all or nothing. Text of others may hold surrogates, which no file can."""
     fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         fresh.write_text(text, encoding="utf-8", errors="replace")

@@ -1,7 +1,4 @@
-"""The report in a terminal: what a user reads first, in some twenty lines of at most 100 columns.
-
-Rule: text from the contents of the report, without colour and without anything that a terminal would obey.
-"""
+"""The report in a terminal, about twenty lines of at most 100 columns, without control characters of others."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import textwrap
 from pathlib import Path
 
 from tailgauge_analysis.metrics.latency import SUCCESSES
-from tailgauge_analysis.report.page import word
+from tailgauge_analysis.report.views import label
 from tailgauge_analysis.text.formatting import count, ms, plain, plural, share
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import bound
@@ -23,7 +20,7 @@ MOST_SLOS = 4
 
 def summary(contents: Json, page: Path) -> str:
     """The terminal text."""
-    lines = [f"{word(contents)}  {contents['run_id']}"]
+    lines = [f"{label(contents)}  {contents['run_id']}"]
     lines += [
         line for reason in contents["reasons"][:MOST_REASONS] for line in _wrapped(f"  - {reason['text']}", 2)
     ]
@@ -50,7 +47,7 @@ def _conservation(contents: Json) -> list[str]:
 def _latency(contents: Json) -> list[str]:
     rows = [r for r in contents["latency"] if r["metric"] in METRICS and r["view"] == SUCCESSES and r["n"]]
     if not rows:
-        return ["no latency: nothing succeeded"]
+        return ["no latency: no request succeeded"]
     lines = [
         f"{'among successes, ms':<28}{'p50':>9}{'p95':>9}{'p99':>9}  {'95% interval of p99':<22}{'n':>10}{'n_eff':>10}"
     ]
@@ -89,8 +86,8 @@ def _slos(contents: Json) -> list[str]:
         q = slo["quantile"]
         seen = f"{q['label']} {_value(q)}" if q else "not measured"
         interval = f" ms [{bound(q, 'low')} to {bound(q, 'high')}]" if q and q["value_is"] == "value" else ""
-        said = f"SLO {plain(slo['name'], 40)}: {slo['outcome']}: {slo['metric']} {seen}{interval}, bound {ms(slo['max_ms'])} ms"
-        lines += _wrapped(said, 1)
+        line = f"SLO {plain(slo['name'], 40)}: {slo['outcome']}: {slo['metric']} {seen}{interval}, bound {ms(slo['max_ms'])} ms"
+        lines += _wrapped(line, 1)
     if len(contents["slos"]) > MOST_SLOS:
         lines.append(f"and {plural(len(contents['slos']) - MOST_SLOS, 'SLO')} more: see the report")
     return lines

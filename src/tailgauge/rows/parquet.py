@@ -28,7 +28,7 @@ from tailgauge.rows.chunks import Chunks
 from tailgauge.rows.run_folder import MARK
 from tailgauge.rows.schema import CHUNK_KINDS, SCHEMA_VERSION, columns
 
-_ARROW = {
+_TYPES = {
     "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_(),
     "string": pa.string(), "list<int64>": pa.list_(pa.int64()),
 }  # fmt: skip
@@ -49,7 +49,7 @@ settle()
 def schema(table: str, **metadata: str) -> pa.Schema:
     """Arrow schema of a table, with the schema version in its metadata."""
     named = {f"{MARK}.schema_version": str(SCHEMA_VERSION)} | {f"{MARK}.{k}": v for k, v in metadata.items()}
-    return pa.schema([pa.field(c.name, _ARROW[c.kind], c.nullable) for c in columns(table)], named)
+    return pa.schema([pa.field(c.name, _TYPES[c.kind], c.nullable) for c in columns(table)], named)
 
 
 def encoding(kept: pa.Schema) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from tailgauge.simulator.engine.job import NO_INTS, Ints
 from tailgauge.simulator.tokens import BYTES_PER_TOKEN
 from tailgauge.simulator.virtual_fates import CLASSES, NEVER, Fates
 
-_ARROW = {
+_TYPES = {
     "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_(),
     "string": pa.string(), "list<int64>": pa.list_(pa.int64()),
 }  # fmt: skip
@@ -152,7 +152,7 @@ def _truth(fates: Fates, shared: Mapping[str, Any], counts: Ints, arrived: Any) 
 def _table(name: str, n: int, values: Mapping[str, Any]) -> Any:
     """A table of the records; a column without a value is null, or 0 where null is not allowed."""
     described = columns(name)
-    fields = [pa.field(c.name, _ARROW[c.kind], c.nullable) for c in described]
+    fields = [pa.field(c.name, _TYPES[c.kind], c.nullable) for c in described]
     schema = pa.schema(fields, {"tailgauge.schema_version": str(SCHEMA_VERSION)})
     return pa.Table.from_arrays([_column(values.get(f.name), f, n) for f in fields], schema=schema)
 

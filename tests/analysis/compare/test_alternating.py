@@ -1,4 +1,4 @@
-"""Arms that took turns in one run: a planted difference is found, two equal arms are not told apart."""
+"""Alternating blocks in one run: a planted difference is found, two equal variants do not differ."""
 
 import pytest
 from run_folders.dry_runs import dry_run_of
@@ -6,7 +6,7 @@ from run_folders.dry_runs import dry_run_of
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    """The report of a rehearsal of two arms, B with so many output tokens."""
+    """The report of a dry run of two variants, B with so many output tokens."""
     from tailgauge_analysis.report.report import make
 
     def told(tokens, duration_s=250.0):
@@ -39,12 +39,12 @@ def test_longer_answers_are_found_and_their_ttft_is_not_blamed(report):
     assert first["verdict"] != "worse"
     assert first["low"] < 0 < first["high"]
     page, text = made.html.read_text(), made.markdown.read_text()
-    for words in ("Arms that took turns", "B (other) against A (plain): worse"):
+    for words in ("A/B comparison in alternating blocks", "B (other) against A (plain): worse"):
         assert words in page
         assert words in text
 
 
-def test_equal_arms_are_not_told_apart_and_few_pairs_are_not_compared(report):
+def test_equal_variants_do_not_differ_and_few_pairs_are_not_compared(report):
     told = report(4).published["crossover"]
     few = report(4, duration_s=45.0).published["crossover"]
 
@@ -54,5 +54,5 @@ def test_equal_arms_are_not_told_apart_and_few_pairs_are_not_compared(report):
     assert few["against"][0].startswith("1 pair of whole blocks")
 
 
-def test_a_run_without_turns_has_none(made):
+def test_a_run_without_a_crossover_has_none(made):
     assert made(n=120).published["crossover"] is None

@@ -32,12 +32,12 @@ def test_a_shell_reads_every_override_back(value):
     assert override(words[4]) == ("a.b", value)
 
 
-def test_workers_elsewhere_are_told_and_not_counted():
+def test_workers_elsewhere_are_named_and_not_counted():
     away = run(workers=[{"host": "here"}, {"host": "there"}], target={"simulated": False})
 
     assert command(away) == "tailgauge run mine.toml"
     assert "1 worker ran on other machines" in besides(away)
-    assert "may answer otherwise" in besides(away)
+    assert "may answer differently" in besides(away)
 
 
 def test_it_stands_on_the_page_and_in_markdown(made):

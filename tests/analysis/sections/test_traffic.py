@@ -112,7 +112,7 @@ def test_a_report_of_everything_says_so(everything, tmp_path):
     assert len(ids) == len(set(ids))
 
 
-def test_a_rehearsal_is_never_called_anything_else(mixed, tmp_path):
+def test_a_dry_run_is_never_called_anything_else(mixed, tmp_path):
     run = mixed(run={"dry_run": True})
     for i in range(50):
         run.request(i * 100, [{"first": 100}])
@@ -120,7 +120,7 @@ def test_a_rehearsal_is_never_called_anything_else(mixed, tmp_path):
 
     assert report.summary.startswith("VALID dry run  ")
     assert (
-        "**VALID dry run** A rehearsal on the simulated endpoint's virtual clock"
+        "**VALID dry run** Dry run against the simulated endpoint on a simulated clock"
         in report.markdown.read_text()
     )
     assert '<h2 id="verdict">VALID dry run</h2>' in report.html.read_text()
