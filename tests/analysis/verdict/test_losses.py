@@ -164,7 +164,7 @@ def test_every_page_says_what_is_missing_and_what_was_found(lost):
     assert (worker["state"], worker["missing_requests"], worker["found"]) == ("lost", 20, 20)
     assert data["conservation"]["missing"] == [{"worker": 1, **worker["missing"][0]}]
     assert all(
-        "20 requests counted as lost by the master were found in the other folders" in t for t in texts
+        "20 requests counted as lost by the master were found in the other folders given" in t for t in texts
     )
     assert "20 requests due between" in " ".join(texts[2].splitlines()[1:3])
     assert "silent from 00:09" in texts[0]
