@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog=exit_codes.CALIBRATE)
-@click.option(
-    "--quick", is_flag=True, help="At most a minute instead of five: one law of the TTFT, shorter steps."
-)
+@click.option("--quick", is_flag=True, help="At most a minute: one latency model, shorter steps.")
 @click.option(
     "--planned",
     type=Positive(),
@@ -50,11 +48,12 @@ def calibrate(
     each; see docs/calibration.md. Nothing else should run meanwhile.
     """
     from tailgauge.experiments.calibrate import command as calibration
+    from tailgauge.experiments.calibrate.plan import plan as calibration_plan
 
-    plan, path = calibration.plan(planned, clock, quick=quick), calibration.store(certificate)
-    made = calibration.calibrate(plan, path, lambda text: click.echo(f"tailgauge: {text}", err=True))
-    click.echo(json.dumps(made) if as_json else "\n".join(calibration.lines(made, path)))
-    sys.exit(calibration.exit_code(made))
+    plan, path = calibration_plan(planned, clock, quick=quick), calibration.store(certificate)
+    result = calibration.calibrate(plan, path, lambda text: click.echo(f"tailgauge: {text}", err=True))
+    click.echo(json.dumps(result) if as_json else "\n".join(calibration.lines(result, path)))
+    sys.exit(calibration.exit_code(result))
 
 
 @click.command(epilog=exit_codes.EXPERIMENT)

@@ -19,33 +19,33 @@ def seen(run_script: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 
 def test_a_step_under_tls_is_measured_against_the_endpoints_sends(seen: dict[str, Any]) -> None:
-    (level,) = seen["measured"]["made"]["levels"]
+    (step,) = seen["measured"]["result"]["steps"]
 
-    assert (level["transport"], level["law"]) == ("tls", "lognormal")
-    assert level["ttft"]["n"] >= 20
-    assert level["gap"]["n"] > 30 * level["ttft"]["n"]
-    assert level["sent_per_s"] == pytest.approx(1200, rel=0.5)  # arrivals are random
-    assert 0 < level["ttft"]["bias_ms"] < 20  # later than it was sent, and far less than a TTFT of 100 ms
-    assert level["ttft"]["p99_true_ms"] > 100
-    assert level["cpu_us_per_chunk"] > 0
-    assert not any("log" in why for why in level["failed"])  # every call was found, with all its chunks
+    assert (step["transport"], step["latency_model"]) == ("tls", "lognormal")
+    assert step["ttft"]["n"] >= 20
+    assert step["gap"]["n"] > 30 * step["ttft"]["n"]
+    assert step["sent_per_s"] == pytest.approx(1200, rel=0.5)  # arrivals are random
+    assert 0 < step["ttft"]["bias_ms"] < 20  # later than it was sent, and far less than a TTFT of 100 ms
+    assert step["ttft"]["p99_reference_ms"] > 100
+    assert step["cpu_us_per_chunk"] > 0
+    assert not any("log" in why for why in step["failed"])  # every call was found, with all its chunks
 
 
 def test_the_certificate_is_stored_and_told(seen: dict[str, Any]) -> None:
     measured = seen["measured"]
 
     assert measured["stored"]
-    assert measured["lines"][0].startswith(f"certificate {measured['made']['id']}: ")
+    assert measured["lines"][0].startswith(f"certificate {measured['result']['id']}: ")
     assert any(line.startswith("under TLS: ") for line in measured["lines"])
-    assert any("lognormal TTFT: 1,200 chunks/s over 3 s" in line for line in measured["said"])
+    assert any("lognormal TTFT: 1,200 chunks/s over 3 s" in line for line in measured["messages"])
 
 
 def test_a_run_may_cite_what_passed_and_no_other_transport(seen: dict[str, Any]) -> None:
     measured = seen["measured"]
-    if measured["made"]["levels"][0]["failed"]:  # a busy machine: honest, and no rate holds
+    if measured["result"]["steps"][0]["failed"]:  # a busy machine: honest, and no rate holds
         assert (measured["exit_code"], measured["tls"]) == (3, "no rate passed its criteria on this machine")
     else:
-        assert (measured["exit_code"], measured["tls"]["id"]) == (0, measured["made"]["id"])
+        assert (measured["exit_code"], measured["tls"]["id"]) == (0, measured["result"]["id"])
     assert measured["plain"] == "it does not cover connections without TLS"
 
 
@@ -53,7 +53,7 @@ def test_what_there_is_no_time_for_is_left_out_and_told(seen: dict[str, Any]) ->
     found = seen["no_time"]
 
     assert found["left_out"] == {
-        f"{name}, constant TTFT": "no time was left of 20 s" for name in seen["transports"]
+        f"{name}, constant TTFT": "no time left of 20 s" for name in seen["transports"]
     }
     assert (found["transports"], found["exit_code"]) == ({"plain": None, "tls": None}, 3)
     assert "under TLS: not measured" in found["lines"]
@@ -87,9 +87,9 @@ def test_the_quick_form_and_a_run_that_cites_it(command: Any, full_size: bool, t
         )  # half of the TTFT: far from what a client without stamps shows
 
     run = command(["tailgauge", "run", "streaming", "--duration=5", "--json", "--out", tmp_path], 90, env=env)
-    told = json.loads(run.stdout)
-    facts = json.loads((Path(told["run_dir"]) / "run.json").read_text())
-    assert facts["certificate"]["id"] == told["certificate"]["id"] == made["id"]
-    assert told["certificate"]["text"].startswith(
+    output = json.loads(run.stdout)
+    facts = json.loads((Path(output["run_dir"]) / "run.json").read_text())
+    assert facts["certificate"]["id"] == output["certificate"]["id"] == made["id"]
+    assert output["certificate"]["text"].startswith(
         "Undisturbed, this machine measures with an error of at most "
     )

@@ -7,7 +7,7 @@ import tomllib
 import pytest
 
 from tailgauge.experiments.calibrate import judge, plan
-from tailgauge.experiments.calibrate.client_error import Error, Level
+from tailgauge.experiments.calibrate.measure import StepError, TimeError
 from tailgauge.scenario.model import parse
 
 
@@ -19,11 +19,16 @@ def level(
     spread_ms: float = 0.01,
     cpu: float | None = 50.0,
     wait: float | None = 0.01,
-) -> Level:
-    error = Error(
-        n=100, bias_ms=-spread_ms / 2, spread_ms=spread_ms, p99_off_ms=0.0, p99_true_ms=100.0, distance=0.0
+) -> StepError:
+    error = TimeError(
+        n=100,
+        bias_ms=-spread_ms / 2,
+        spread_ms=spread_ms,
+        p99_off_ms=0.0,
+        p99_reference_ms=100.0,
+        distance=0.0,
     )
-    return Level(
+    return StepError(
         rate, rate, rate / 40, error, error, 1.0, cpu, wait, late_ms, ("TTFT: off",) if failed else ()
     )
 
@@ -61,17 +66,17 @@ def test_where_all_passed_nothing_limits_it() -> None:
     assert judge.transport({"constant": GOOD})["limited_by"] is None
 
 
-def test_the_law_under_which_the_rate_is_lowest_decides() -> None:
+def test_the_latency_model_under_which_the_rate_is_lowest_decides() -> None:
     found = judge.transport({"constant": GOOD, "lognormal": [*GOOD[:2], level(2000, failed=True)]})
 
-    assert (found["holds_to_per_s"], found["failed_at_per_s"], found["laws"]) == (
+    assert (found["holds_to_per_s"], found["failed_at_per_s"], found["latency_models"]) == (
         1000,
         2000,
         ["constant", "lognormal"],
     )
 
 
-def test_where_a_law_never_passed_nothing_holds() -> None:
+def test_where_a_latency_model_never_passed_nothing_holds() -> None:
     found = judge.transport(
         {"constant": GOOD, "lognormal": [level(500, failed=True), level(1000, failed=True)]}
     )
@@ -79,7 +84,7 @@ def test_where_a_law_never_passed_nothing_holds() -> None:
     assert (found["holds_to_per_s"], found["failed_at_per_s"]) == (None, 500)
 
 
-def test_one_step_in_four_may_be_disturbed_and_is_told() -> None:
+def test_one_step_in_four_may_be_disturbed_and_is_listed() -> None:
     bumpy = [level(500, failed=True, spread_ms=40.0), *GOOD[1:], level(4000)]
 
     found = judge.transport({"constant": bumpy})
@@ -94,10 +99,10 @@ def test_a_cost_that_is_not_known_is_none() -> None:
     assert judge.transport({"constant": [level(500, cpu=None)]})["cpu_us_per_chunk"] is None
 
 
-def test_a_level_is_told_with_its_bounds() -> None:
-    facts = judge.told("tls", "constant", level(500, failed=True))
+def test_a_step_has_its_bounds() -> None:
+    facts = judge.step_facts("tls", "constant", level(500, failed=True))
 
-    assert (facts["transport"], facts["law"], facts["failed"], facts["strained"]) == (
+    assert (facts["transport"], facts["latency_model"], facts["failed"], facts["strained"]) == (
         "tls",
         "constant",
         ["TTFT: off"],
@@ -124,7 +129,7 @@ def test_a_level_is_told_with_its_bounds() -> None:
         ([*GOOD[:2], level(2000, failed=True, wait=0.5), level(4000, failed=True)], 4),
     ],
 )
-def test_the_next_law_is_not_tried_above_what_failed(levels: list[Level], left: int) -> None:
+def test_the_next_latency_model_is_not_tried_above_what_failed(levels: list[StepError], left: int) -> None:
     steps = plan.Steps((500.0, 1000.0, 2000.0, 4000.0), 3.0)
 
     assert judge.less(steps, levels).rates == steps.rates[:left]
@@ -137,7 +142,11 @@ STEPS = plan.Steps((500.0, 1000.0, 4500.0), 4.0)
 
 
 def test_each_step_counts_once_it_has_settled() -> None:
-    assert STEPS.spans() == [(500.0, 1.0, 4.0), (1000.0, 5.0, 8.0), (4500.0, 9.0, 12.0)]
+    assert [(one.asked_per_s, one.from_s, one.to_s) for one in STEPS.windows()] == [
+        (500.0, 1.0, 4.0),
+        (1000.0, 5.0, 8.0),
+        (4500.0, 9.0, 12.0),
+    ]
     answer_s = (plan.TTFT_MS + plan.CHUNKS * plan.GAP_MS) / 1e3
     assert answer_s <= plan.SETTLE_S
 
@@ -156,9 +165,9 @@ def test_the_load_is_a_scenario_that_can_be_and_asks_for_these_rates() -> None:
     assert [at for at, _ in points] == pytest.approx([0, 1 / 3, 1 / 3, 2 / 3, 2 / 3, 1])
 
 
-@pytest.mark.parametrize("law", plan.LAWS)
-def test_every_law_is_one_that_the_endpoint_knows(law: str) -> None:
-    tree = {"name": "x", "simulated": {"ttft_ms": 100, **plan.LAWS[law]}}
+@pytest.mark.parametrize("model", plan.LATENCY_MODELS)
+def test_every_latency_model_is_one_that_the_endpoint_knows(model: str) -> None:
+    tree = {"name": "x", "simulated": {"ttft_ms": 100, **plan.LATENCY_MODELS[model]}}
 
-    assert parse(tree, "x").simulated.ttft_exponential == (law == "exponential")
-    assert law in plan.SLACK_MS
+    assert parse(tree, "x").simulated.ttft_exponential == (model == "exponential")
+    assert model in plan.SLACK_MS

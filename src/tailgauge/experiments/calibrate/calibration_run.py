@@ -1,7 +1,8 @@
-"""One trial: the simulated endpoint as a child, a real run against it, and the endpoint's log beside the run's rows.
+"""One calibration run: the simulated endpoint as a child, a real run against it, and the endpoint's log beside the run's rows.
 
-Rule: the run is `tailgauge run` itself, one worker, in processes of its own. Endpoint and client keep to different
-cores where there are two, because no real target shares the client's.
+The run is `tailgauge run` itself with one worker, in separate processes. Endpoint and client use different cores if there
+are two, because no real target shares the client's. For TLS the endpoint has a self-signed certificate, made by the
+`openssl` command; its key is deleted with its folder.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,23 +22,50 @@ import psutil
 from tailgauge.channel.subprocess import Child
 from tailgauge.errors import Exit, TailgaugeError
 from tailgauge.experiments.calibrate import plan
-from tailgauge.experiments.calibrate.loopback_certificate import Authority
 from tailgauge.experiments.calibrate.plan import Steps
 from tailgauge.master.embedded_endpoint import START_S, fetch_server_log
 from tailgauge.redaction import environment
 from tailgauge.rows.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from tailgauge.experiments.calibrate.client_error import Level
+    from tailgauge.experiments.calibrate.measure import StepError
+
+_DAYS = "2"
 
 
-def trial(
-    steps: Steps, law: str, clock: str, authority: Authority | None, folder: Path, patience_s: float
-) -> list[Level]:
-    """The levels of one staircase. Raises TailgaugeError where no run came about, TimeoutError where it took too long."""
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """PEM files: the certificate, to serve with and to trust, and its key."""
+
+    certificate: Path
+    key: Path
+
+
+def authority(folder: Path) -> Authority | str:
+    """Make one for 127.0.0.1; or why that is not possible."""
+    command = shutil.which("openssl")
+    if command is None:
+        return "the command openssl, which makes the endpoint's certificate, was not found"
+    files = Authority(folder / "endpoint.pem", folder / "endpoint-key.pem")
+    done = subprocess.run(
+        [command, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+         "-keyout", str(files.key), "-out", str(files.certificate), "-days", _DAYS, "-subj", "/CN=tailgauge calibrate",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-addext", "keyUsage=critical,digitalSignature,keyCertSign"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        message = (done.stderr.strip().splitlines() or ["no error message"])[-1]
+        return f"openssl made no certificate: {message[:200]}"
+    return files
+
+
+def calibration_run(
+    steps: Steps, model: str, clock: str, authority: Authority | None, folder: Path, patience_s: float
+) -> list[StepError]:
+    """The client's error at each step. Raises TailgaugeError if no run came about, TimeoutError if it took too long."""
     folder.mkdir()
     serving, sending = _cores()
-    line = ["endpoint", "--port=0", "--lifeline", *plan.endpoint_options(law)]
+    line = ["endpoint", "--port=0", "--lifeline", *plan.endpoint_options(model)]
     if authority is not None:
         line += [f"--certfile={authority.certificate}", f"--keyfile={authority.key}"]
     endpoint = Child(line, folder / "endpoint.log", with_keys=False)
@@ -51,11 +81,9 @@ def trial(
             raise TailgaugeError(complaints[0])
     finally:
         endpoint.stop(3)
-    # With it comes pandas, which no worker and no start waits for.
-    from tailgauge.experiments.calibrate.client_error import Window, measure
+    from tailgauge.experiments.calibrate.measure import measure  # pandas comes with it
 
-    windows = [Window(*span) for span in steps.spans()]
-    return measure(run.path, windows, plan.SLACK_MS[law])
+    return measure(run.path, steps.windows(), plan.SLACK_MS[model])
 
 
 def _run(path: Path, folder: Path, patience_s: float, cores: set[int]) -> RunFolder:
@@ -68,7 +96,7 @@ def _run(path: Path, folder: Path, patience_s: float, cores: set[int]) -> RunFol
     ) as process:  # fmt: skip
         _keep_to(process.pid, cores)
         try:
-            said, _ = process.communicate(timeout=patience_s)
+            output, _ = process.communicate(timeout=patience_s)
         except BaseException as error:
             _end(process)
             if isinstance(error, subprocess.TimeoutExpired):
@@ -77,17 +105,17 @@ def _run(path: Path, folder: Path, patience_s: float, cores: set[int]) -> RunFol
     if process.returncode == Exit.INTERRUPTED:
         raise TailgaugeError("interrupted: no certificate was made")
     try:
-        told: dict[str, Any] = json.loads(said)
-        return RunFolder(Path(told["run_dir"]))
+        facts: dict[str, Any] = json.loads(output)
+        return RunFolder(Path(facts["run_dir"]))
     except (ValueError, KeyError) as error:
-        words = " | ".join(log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-2:])
+        message = " | ".join(log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-2:])
         raise TailgaugeError(
-            f"a run of the calibration failed (exit code {process.returncode}): {words}"
+            f"a run of the calibration failed (exit code {process.returncode}): {message}"
         ) from error
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """At once, with its worker, which would go on writing into the folder: nothing of it is kept."""
+    """At once, with its worker, which would keep writing into the folder; nothing of it is kept."""
     with contextlib.suppress(psutil.Error):
         for child in psutil.Process(process.pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -96,12 +124,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _cores() -> tuple[set[int], set[int]]:
-    """One core for the endpoint, the others for the client; none named where there is one, or no way to say so."""
+    """One core for the endpoint, the others for the client; empty if there is only one, or no affinity."""
     free = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     return ({free[0]}, set(free[1:])) if len(free) > 1 else (set(), set())
 
 
 def _keep_to(pid: int, cores: set[int]) -> None:
     if cores:
-        with contextlib.suppress(OSError):  # it has ended: what it says is read elsewhere
+        with contextlib.suppress(OSError):  # it has ended; its output is read elsewhere
             os.sched_setaffinity(pid, cores)

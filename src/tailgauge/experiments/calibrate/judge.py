@@ -1,9 +1,9 @@
-"""From levels to a certificate: up to which rate the criteria hold, and how large the errors are until there.
+"""From steps to a certificate: up to which rate the criteria hold, and how large the errors are up to there.
 
-Rule: pure. The highest rate that passed holds, under the law under which it is lowest. A lower rate that failed beside
-it was disturbed by something else than the rate, and is told; more than one step in four below it, and nothing holds
-there. What failed while the endpoint itself was at its limit, or other processes had the worker's core, is not held against
-the client: nobody knows what it would have done.
+The highest rate that passed holds, under the latency model for which it is lowest. A lower rate that failed was disturbed
+by something other than the rate, and is listed; if more than one step in four below a rate failed, it does not hold.
+A failure while the endpoint was at its limit, or other processes used the worker's core, does not count against the
+client: its own limit is then unknown.
 """
 
 from __future__ import annotations
@@ -15,76 +15,82 @@ from typing import TYPE_CHECKING, Any
 from tailgauge.experiments.calibrate.plan import Steps
 
 if TYPE_CHECKING:
-    from tailgauge.experiments.calibrate.client_error import Error, Level
+    from tailgauge.experiments.calibrate.measure import StepError, TimeError
 
 ENDPOINT, CLIENT, OTHERS = "endpoint", "client", "others"
 DISTURBED = 0.25  # of the steps that hold
 
 
-def transport(by_law: Mapping[str, Sequence[Level]]) -> dict[str, Any]:
-    """One transport's entry in the certificate; `by_law` has at least one law, rates rising."""
-    held: list[list[Level]] = []
-    failed: list[Level] = []
+def transport(by_model: Mapping[str, Sequence[StepError]]) -> dict[str, Any]:
+    """One transport's entry in the certificate: the steps of each latency model, at least one, rates rising."""
+    good_steps: list[list[StepError]] = []
+    failed: list[StepError] = []
     disturbed = 0
-    for levels in by_law.values():
-        reached = holding(levels)
-        held.append([level for level in levels[:reached] if not level.failed])
-        disturbed += reached - len(held[-1])
-        failed += levels[reached : reached + 1]
-    holds_to = min(good[-1].sent_per_s for good in held) if all(held) else None
-    shown = [level for good in held for level in good]
-    blamed = [level.sent_per_s for level in failed if not level.strained and not level.crowded]
-    costs = [cost for good in held if good and (cost := good[-1].cpu_us_per_chunk) is not None]
+    for steps in by_model.values():
+        reached = holding(steps)
+        good_steps.append([step for step in steps[:reached] if not step.failed])
+        disturbed += reached - len(good_steps[-1])
+        failed += steps[reached : reached + 1]
+    holds_to = min(good[-1].sent_per_s for good in good_steps) if all(good_steps) else None
+    shown = [step for good in good_steps for step in good]
+    blamed = [step.sent_per_s for step in failed if not step.strained and not step.crowded]
+    costs = [cost for good in good_steps if good and (cost := good[-1].cpu_us_per_chunk) is not None]
     return {
-        "laws": list(by_law),
+        "latency_models": list(by_model),
         "holds_to_per_s": holds_to,
         "failed_at_per_s": min(blamed, default=None),
-        "limited_by": CLIENT if blamed else _limit([level for levels in by_law.values() for level in levels]),
+        "limited_by": CLIENT if blamed else _limit([step for steps in by_model.values() for step in steps]),
         "disturbed": disturbed,
-        "ttft_bias_ms": _largest([level.ttft for level in shown], "bias_ms"),
-        "ttft_spread_ms": _largest([level.ttft for level in shown], "spread_ms"),
-        "gap_bias_ms": _largest([level.gap for level in shown], "bias_ms"),
-        "gap_spread_ms": _largest([level.gap for level in shown], "spread_ms"),
+        "ttft_bias_ms": _largest([step.ttft for step in shown], "bias_ms"),
+        "ttft_spread_ms": _largest([step.ttft for step in shown], "spread_ms"),
+        "gap_bias_ms": _largest([step.gap for step in shown], "bias_ms"),
+        "gap_spread_ms": _largest([step.gap for step in shown], "spread_ms"),
         "cpu_us_per_chunk": max(costs, default=None),
     }
 
 
-def holding(levels: Sequence[Level]) -> int:
-    """How many of the steps, from the lowest, a transport holds at; those of them that failed were disturbed."""
-    for reached in range(len(levels), 0, -1):
-        failures = sum(bool(level.failed) for level in levels[:reached])
-        if not levels[reached - 1].failed and failures <= reached * DISTURBED:
+def holding(steps: Sequence[StepError]) -> int:
+    """How many steps, from the lowest, a transport holds at; those of them that failed were disturbed."""
+    for reached in range(len(steps), 0, -1):
+        failures = sum(bool(step.failed) for step in steps[:reached])
+        if not steps[reached - 1].failed and failures <= reached * DISTURBED:
             return reached
     return 0
 
 
-def less(steps: Steps, levels: Sequence[Level]) -> Steps:
-    """The steps for the next law: a rate that failed holds no more, unless others had the core; what is above it goes."""
-    reached = holding(levels)
-    if reached == len(levels) or levels[reached].crowded:
+def less(steps: Steps, measured: Sequence[StepError]) -> Steps:
+    """The steps for the next latency model: none above a rate that failed, unless others used the core."""
+    reached = holding(measured)
+    if reached == len(measured) or measured[reached].crowded:
         return steps
     return steps.up_to(max(2, reached + 1))
 
 
-def told(name: str, law: str, level: Level) -> dict[str, Any]:
-    """A level as plain values, for the certificate."""
-    facts = asdict(level)
-    facts["failed"] = list(level.failed)
+def step_facts(name: str, model: str, step: StepError) -> dict[str, Any]:
+    """A step as plain values, for the certificate."""
+    facts = asdict(step)
+    facts["failed"] = list(step.failed)
     for kind in ("ttft", "gap"):
-        error: Error | None = getattr(level, kind)
+        error: TimeError | None = getattr(step, kind)
         if error is not None:
             facts[kind]["distance_bound"] = error.distance_bound
-    return {"transport": name, "law": law, **facts, "strained": level.strained, "crowded": level.crowded}
+    return {
+        "transport": name,
+        "latency_model": model,
+        **facts,
+        "strained": step.strained,
+        "crowded": step.crowded,
+    }
 
 
-def _limit(levels: Sequence[Level]) -> str | None:
-    """What else than the client was at its limit."""
-    if any(level.strained for level in levels):
+def _limit(steps: Sequence[StepError]) -> str | None:
+    """What was at its limit besides the client."""
+    if any(step.strained for step in steps):
         return ENDPOINT
-    return OTHERS if any(level.failed for level in levels) else None
+    return OTHERS if any(step.failed for step in steps) else None
 
 
-def _largest(errors: Sequence[Error | None], field: str) -> float | None:
-    """The value that is farthest from 0."""
+def _largest(errors: Sequence[TimeError | None], field: str) -> float | None:
+    """The value farthest from 0."""
     values = [float(getattr(error, field)) for error in errors if error is not None]
     return max(values, key=abs, default=None)

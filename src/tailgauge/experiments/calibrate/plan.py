@@ -1,7 +1,6 @@
-"""The load of a calibration: a staircase of chunk rates, against times that are known by their law.
+"""The load of a calibration: rising chunk rates, against times with a known latency model; and what is tried.
 
-Rule: pure. A rate is in chunks a second over the one worker; each step has a while to settle that does not count, longer
-than an answer takes.
+A rate is in chunks/s over one worker; the first second of each step does not count, longer than an answer takes.
 """
 
 from __future__ import annotations
@@ -11,25 +10,42 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tailgauge.errors import UsageError
+from tailgauge.plan.certificate import PLAIN, TLS
+
 CHUNKS = 40  # of an answer, one every GAP_MS after the first
 GAP_MS = 20.0
 TTFT_MS = 100.0
 SETTLE_S = 1.0  # TTFT_MS and CHUNKS gaps
-# Laws of the time to the first chunk; gaps are drawn wherever that is.
-LAWS: dict[str, dict[str, Any]] = {
+# Of the time to first chunk; gaps vary where it does.
+LATENCY_MODELS: dict[str, dict[str, Any]] = {
     "constant": {},
     "exponential": {"ttft_exponential": True, "chunk_gap_sigma": 0.2},
     "lognormal": {"ttft_sigma": 0.5, "chunk_gap_sigma": 0.2},
 }
-# By how much times may differ and still count as the same, where distributions are compared: of a constant what the bias
-# may be; else little, for an endpoint that is late sends chunks at once, and these gaps are all the same too.
+# Times within this count as equal when distributions are compared: for a constant the allowed bias; else little, because a
+# late endpoint sends chunks together, with equal gaps near 0.
 SLACK_MS = {"constant": 0.5, "exponential": 0.1, "lognormal": 0.1}
 IN_FLIGHT = 20_000
+RATES: tuple[float, ...] = (500.0, 1000.0, 2000.0, 4000.0, 8000.0, 16000.0)  # chunks/s
+SHARES = (0.5, 1.0, 1.5)  # of a planned rate
+PLANNED = (250.0, 200_000.0)  # chunks/s
+ENOUGH = 40  # requests in the lowest step of a planned rate
+QUICK = ("lognormal",)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One step of a run: its chunk rate, and the seconds of the run that count."""
+
+    asked_per_s: float
+    from_s: float
+    to_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Rising rates in chunks a second, and how long each is kept."""
+    """Rising rates in chunks/s, and the duration of each."""
 
     rates: tuple[float, ...]
     step_s: float
@@ -39,10 +55,11 @@ class Steps:
         """All steps."""
         return self.step_s * len(self.rates)
 
-    def spans(self) -> list[tuple[float, float, float]]:
-        """Rate, and from when to when its step counts, in seconds of the run."""
+    def windows(self) -> list[Window]:
+        """What counts of each step."""
         return [
-            (rate, i * self.step_s + SETTLE_S, (i + 1) * self.step_s) for i, rate in enumerate(self.rates)
+            Window(rate, i * self.step_s + SETTLE_S, (i + 1) * self.step_s)
+            for i, rate in enumerate(self.rates)
         ]
 
     def up_to(self, count: int) -> Steps:
@@ -50,9 +67,40 @@ class Steps:
         return Steps(self.rates[:count], self.step_s)
 
 
-def endpoint_options(law: str) -> list[str]:
-    """What the simulated endpoint is told."""
-    wanted = {"ttft_ms": TTFT_MS, "chunk_gap_ms": GAP_MS, **LAWS[law]}
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is tried, in this order, within `budget_s` seconds."""
+
+    mode: str
+    steps: Steps
+    latency_models: tuple[str, ...]
+    clock: str
+    budget_s: float
+    transports: tuple[str, ...] = (PLAIN, TLS)
+    planned_per_s: float | None = None
+
+
+def plan(planned_per_s: float | None, clock: str, *, quick: bool) -> Plan:
+    """The default plan, or the short one; around a planned rate if it is given."""
+    rates, step_s = (RATES[1:-1], 3.0) if quick else (RATES, 5.0)
+    if planned_per_s is not None:
+        least, most = PLANNED
+        if not least <= planned_per_s <= most:
+            raise UsageError(
+                f"--planned: expected {least:,.0f} to {most:,.0f} chunks/s, got {planned_per_s:,.0f}"
+            )
+        rates = tuple(share * planned_per_s for share in SHARES)
+        step_s = max(step_s, SETTLE_S + ENOUGH * CHUNKS / rates[0])
+    mode = "planned" if planned_per_s is not None else "quick" if quick else "full"
+    models = QUICK if quick else tuple(LATENCY_MODELS)
+    return Plan(
+        mode, Steps(rates, step_s), models, clock, 60.0 if quick else 300.0, planned_per_s=planned_per_s
+    )
+
+
+def endpoint_options(model: str) -> list[str]:
+    """Settings of the simulated endpoint."""
+    wanted = {"ttft_ms": TTFT_MS, "chunk_gap_ms": GAP_MS, **LATENCY_MODELS[model]}
     return [f"--set={key}={json.dumps(value)}" for key, value in wanted.items()]
 
 

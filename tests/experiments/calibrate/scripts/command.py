@@ -1,4 +1,4 @@
-"""Script: one short step under TLS, end to end, and the certificate of it; and what a plan is made of."""
+"""Script: one short step under TLS, end to end, and the certificate of it; and what a plan is result of."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 from tailgauge.errors import UsageError
 from tailgauge.experiments.calibrate import command
-from tailgauge.experiments.calibrate.plan import LAWS, Steps
+from tailgauge.experiments.calibrate.plan import LATENCY_MODELS, Steps, plan
 from tailgauge.plan import certificate
-from tailgauge.plan.certificate import PLAIN, TLS, Needs, RefusedError
+from tailgauge.plan.certificate import PLAIN, TLS, RefusedError, Needs
 
 PATH = Path(sys.argv[1]) / "certificate.json"
 
@@ -25,31 +25,33 @@ def cited(use: Needs) -> Any:
 
 
 def measured() -> dict[str, Any]:
-    said: list[str] = []
-    plan = dataclasses.replace(
-        command.plan(None, "kernel", quick=True), steps=Steps((1200.0,), 3.0), transports=(TLS,)
+    messages: list[str] = []
+    chosen = dataclasses.replace(
+        plan(None, "kernel", quick=True), steps=Steps((1200.0,), 3.0), transports=(TLS,)
     )
-    made = command.calibrate(plan, PATH, said.append)
+    result = command.calibrate(chosen, PATH, messages.append)
     return {
-        "made": made, "said": said, "lines": command.lines(made, PATH), "exit_code": command.exit_code(made),
-        "stored": json.loads(PATH.read_text()) == made,
+        "result": result, "messages": messages, "lines": command.lines(result, PATH), "exit_code": command.exit_code(result),
+        "stored": json.loads(PATH.read_text()) == result,
         "tls": cited(Needs("kernel", tls=True)), "plain": cited(Needs("kernel", tls=False)),
     }  # fmt: skip
 
 
 def no_time() -> dict[str, Any]:
-    plan = dataclasses.replace(command.plan(None, "kernel", quick=False), budget_s=20.0, laws=tuple(LAWS)[:1])
-    made = command.calibrate(plan, PATH.with_name("none.json"), lambda _: None)
-    return {"left_out": made["left_out"], "transports": made["transports"], "exit_code": command.exit_code(made),
-            "lines": command.lines(made, PATH)}  # fmt: skip
+    chosen = dataclasses.replace(
+        plan(None, "kernel", quick=False), budget_s=20.0, latency_models=tuple(LATENCY_MODELS)[:1]
+    )
+    result = command.calibrate(chosen, PATH.with_name("none.json"), lambda _: None)
+    return {"left_out": result["left_out"], "transports": result["transports"], "exit_code": command.exit_code(result),
+            "lines": command.lines(result, PATH)}  # fmt: skip
 
 
 def planned(rate: float) -> Any:
     try:
-        plan = command.plan(rate, "user", quick=True)
+        chosen = plan(rate, "user", quick=True)
     except UsageError as error:
         return str(error)
-    return [plan.mode, plan.clock, plan.steps.rates, plan.steps.step_s, plan.transports]
+    return [chosen.mode, chosen.clock, chosen.steps.rates, chosen.steps.step_s, chosen.transports]
 
 
 facts = {

@@ -1,7 +1,7 @@
-"""What the client's own error is, level by level, against an endpoint that noted when it sent each chunk.
+"""The client's error at each step, against an endpoint that logged when it sent each chunk.
 
-Rule: the truth is the endpoint's send stamp, never its plan, so a late endpoint is not the client's error; both clocks
-are CLOCK_MONOTONIC of one machine. A level passes by the criteria of docs/calibration.md, each named where it fails.
+The reference is the endpoint's send time, not its plan, so a late endpoint is not an error of the client; both clocks are
+CLOCK_MONOTONIC of one machine. A step passes by the criteria of docs/calibration.md.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tailgauge.experiments.calibrate.plan import Window
 from tailgauge.rows import schema
 from tailgauge_analysis.load import parquet
 from tailgauge_analysis.load.dedup import CALL
@@ -21,34 +22,23 @@ from tailgauge_analysis.stats.quantiles import Floats, Ints, rank
 from tailgauge_analysis.verdict.explanations import SHORT_OF_CORES
 
 BIAS_MS = 0.5  # of the median
-P99_MS, P99_OF_TRUE = 2.0, 0.02  # of the p99, the larger of both
+P99_MS, P99_SHARE = 2.0, 0.02  # of the p99, the larger of both
 KS, KS_MORE = 1.63, 0.01  # distance of the distributions: KS / sqrt(n) + KS_MORE
-FEWEST = 20  # requests of a level, to say anything of it
-STRAINED_MS = (
-    10.0  # an endpoint whose first chunks are later than that in the median, by its own plan, is at its limit
-)
-STRAINED_OF = 0.7  # so is one that sends less of what was asked of it
-_TRUTH = (*CALL, "received_at_ns", "planned_ttft_ns", "chunk_sent_at_ns")
+FEWEST = 20  # requests of a step
+STRAINED_MS = 10.0  # an endpoint whose median first chunk is later than planned by more is at its limit
+STRAINED_OF = 0.7  # so is one that sends a smaller share of the requested rate
+_LOG = (*CALL, "received_at_ns", "planned_ttft_ns", "chunk_sent_at_ns")
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """A level of a run: what was asked of it in chunks a second, and the seconds of the run that count."""
-
-    asked_per_s: float
-    from_s: float
-    to_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Error:
-    """What was measured against what was sent, in ms. `bias`: median of the differences; `spread`: p99 of their size."""
+class TimeError:
+    """Measured times against sent times, in ms. `bias`: median of the differences; `spread`: p99 of their size."""
 
     n: int
     bias_ms: float
     spread_ms: float
     p99_off_ms: float
-    p99_true_ms: float
+    p99_reference_ms: float
     distance: float
 
     @property
@@ -57,11 +47,11 @@ class Error:
         return KS / math.sqrt(self.n) + KS_MORE
 
     def failed(self, what: str) -> list[str]:
-        """The criteria that it misses, in words."""
+        """The criteria that it misses, as text."""
         out = []
         if abs(self.bias_ms) > BIAS_MS:
             out.append(f"{what}: the median is off by {self.bias_ms:.3g} ms, above {BIAS_MS:g} ms")
-        bound = max(P99_MS, P99_OF_TRUE * self.p99_true_ms)
+        bound = max(P99_MS, P99_SHARE * self.p99_reference_ms)
         if abs(self.p99_off_ms) > bound:
             out.append(f"{what}: the p99 is off by {self.p99_off_ms:.3g} ms, above {bound:.3g} ms")
         if self.distance > self.distance_bound:
@@ -72,14 +62,14 @@ class Error:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
-    """What a level showed; `failed` is empty where it passed."""
+class StepError:
+    """The client's error at one step; `failed` is empty if it passed."""
 
     asked_per_s: float
     sent_per_s: float
     requests_per_s: float
-    ttft: Error | None
-    gap: Error | None
+    ttft: TimeError | None
+    gap: TimeError | None
     exact_first: float  # share of the first chunks with an exact stamp
     cpu_us_per_chunk: float | None
     core_wait: float | None  # share of the time in which the worker waited for a core; None: not known
@@ -98,43 +88,43 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Both:
-    """Calls that both sides know, in ns of the run's clock; chunks stand one call after the other."""
+class Joined:
+    """Calls in the client's rows and in the endpoint's log, in ns of the run's clock; chunks one call after the other."""
 
     sent: Floats  # the request, by the client
     first: Floats  # its first content, as it is reported
     first_exact: np.ndarray[tuple[int], np.dtype[np.bool_]]
-    late: Floats  # of the endpoint's first chunk, against its own plan
+    late: Floats  # of the endpoint's first chunk, against its plan
     sizes: Ints
     arrived: Ints
-    truth: Ints
-    lost: int  # calls of the endpoint's log that the client lacks, or with other chunks
+    reference: Ints  # when each was sent
+    lost: int  # calls that the log lacks, or with other chunks
 
 
-def measure(run_dir: Path, windows: Sequence[Window], slack_ms: float) -> list[Level]:
-    """The levels of a run whose folder holds the endpoint's log; `slack_ms`: see `distance`."""
+def measure(run_dir: Path, windows: Sequence[Window], slack_ms: float) -> list[StepError]:
+    """Each step of a run whose folder has the endpoint's log; `slack_ms`: see `distance`."""
     frames = load([run_dir])
-    both = _both(frames, run_dir)
-    return [level(both, window, slack_ms, *seconds_of(frames, window)) for window in windows]
+    joined = _join(frames, run_dir)
+    return [step_error(joined, window, slack_ms, *seconds_of(frames, window)) for window in windows]
 
 
-def level(
-    both: Both, window: Window, slack_ms: float, cpu_s: float | None, wait_s: float | None = None
-) -> Level:
-    """One level."""
+def step_error(
+    joined: Joined, window: Window, slack_ms: float, cpu_s: float | None, wait_s: float | None = None
+) -> StepError:
+    """Of one step."""
     since, until = window.from_s * 1e9, window.to_s * 1e9
-    starts = np.cumsum(both.sizes) - both.sizes
-    asked = (both.sent >= since) & (both.sent < until)
-    true_first = both.truth[starts].astype(np.float64)
-    ttft = _error(both.first[asked] - both.sent[asked], true_first[asked] - both.sent[asked], slack_ms)
-    later = np.ones(len(both.truth), np.bool_)
+    starts = np.cumsum(joined.sizes) - joined.sizes
+    asked = (joined.sent >= since) & (joined.sent < until)
+    sent_first = joined.reference[starts].astype(np.float64)
+    ttft = _error(joined.first[asked] - joined.sent[asked], sent_first[asked] - joined.sent[asked], slack_ms)
+    later = np.ones(len(joined.reference), np.bool_)
     later[starts] = False
-    inside = (both.truth >= since) & (both.truth < until)
+    inside = (joined.reference >= since) & (joined.reference < until)
     counted = inside & later
     at = np.flatnonzero(counted)
     gap = _error(
-        (both.arrived[at] - both.arrived[at - 1]).astype(np.float64),
-        (both.truth[at] - both.truth[at - 1]).astype(np.float64),
+        (joined.arrived[at] - joined.arrived[at - 1]).astype(np.float64),
+        (joined.reference[at] - joined.reference[at - 1]).astype(np.float64),
         slack_ms,
     )
     chunks, requests, seconds = int(inside.sum()), int(asked.sum()), window.to_s - window.from_s
@@ -143,31 +133,29 @@ def level(
         *(gap.failed("chunk gaps") if gap else []),
     ]
     if ttft is None or gap is None or requests < FEWEST:
-        failed.append(f"only {requests} requests were answered: {FEWEST} are needed")
-    if both.lost:
-        failed.append(
-            f"{both.lost} calls of the endpoint's log are not in the client's rows as they were sent"
-        )
-    return Level(
+        failed.append(f"only {requests} requests were answered, {FEWEST} needed")
+    if joined.lost:
+        failed.append(f"{joined.lost} calls do not match the endpoint's log")
+    return StepError(
         asked_per_s=window.asked_per_s,
         sent_per_s=chunks / seconds,
         requests_per_s=requests / seconds,
         ttft=ttft,
         gap=gap,
-        exact_first=float(both.first_exact[asked].mean()) if requests else 0.0,
+        exact_first=float(joined.first_exact[asked].mean()) if requests else 0.0,
         cpu_us_per_chunk=cpu_s * 1e6 / chunks if chunks and cpu_s is not None else None,
         core_wait=wait_s / seconds if wait_s is not None else None,
-        endpoint_late_ms=float(np.median(both.late[asked])) / 1e6 if requests else 0.0,
+        endpoint_late_ms=float(np.median(joined.late[asked])) / 1e6 if requests else 0.0,
         failed=tuple(failed),
     )
 
 
-def distance(measured: Floats, true: Floats, slack: float) -> float:
-    """Largest difference of two distribution functions, where times within `slack` of each other count as equal.
+def distance(measured: Floats, reference: Floats, slack: float) -> float:
+    """Largest difference of two distribution functions; times within `slack` count as equal.
 
-    Of a constant every time is the same, and a plain distance would be 1 for a microsecond.
+    The plain distance of a constant is 1 for a difference of a microsecond.
     """
-    ours, theirs = np.sort(measured), np.sort(true)
+    ours, theirs = np.sort(measured), np.sort(reference)
     n, m = len(ours), len(theirs)
     above = np.arange(1, n + 1) / n - np.searchsorted(theirs, ours + slack, "right") / m
     below = np.arange(1, m + 1) / m - np.searchsorted(ours, theirs + slack, "right") / n
@@ -175,14 +163,16 @@ def distance(measured: Floats, true: Floats, slack: float) -> float:
 
 
 def seconds_of(frames: Frames, window: Window) -> tuple[float | None, float | None]:
-    """CPU time of the workers within a window, and their wait for a core, from their health rows; None: not known."""
+    """CPU time of the workers within a window, and their wait for a core, from health rows; None: unknown."""
     used, waited = 0.0, 0.0
     for _, rows in frames.health.sort_values("at_ns").groupby("worker"):
         at_s = rows["at_ns"].to_numpy(np.float64) / 1e9
         if len(at_s) < 2 or at_s[0] > window.from_s or at_s[-1] < window.to_s:
             return None, None
         cpu = np.cumsum(rows["cpu_share"].to_numpy(np.float64) * np.diff(at_s, prepend=at_s[0]))
-        wait = np.cumsum(rows["core_wait_ns"].to_numpy(np.float64)) / 1e9  # NaN where the system does not say
+        wait = (
+            np.cumsum(rows["core_wait_ns"].to_numpy(np.float64)) / 1e9
+        )  # NaN if the system does not report it
         used += float(np.interp(window.to_s, at_s, cpu) - np.interp(window.from_s, at_s, cpu))
         waited += float(np.interp(window.to_s, at_s, wait) - np.interp(window.from_s, at_s, wait))
     if not len(frames.health):
@@ -190,35 +180,35 @@ def seconds_of(frames: Frames, window: Window) -> tuple[float | None, float | No
     return used, waited if math.isfinite(waited) else None
 
 
-def _error(measured: Floats, true: Floats, slack_ms: float) -> Error | None:
-    n = len(true)
+def _error(measured: Floats, reference: Floats, slack_ms: float) -> TimeError | None:
+    n = len(reference)
     if not n:
         return None
-    off = measured - true
+    off = measured - reference
     at = rank(n, 0.99) - 1
-    p99, p99_true = np.sort(measured)[at], np.sort(true)[at]
-    return Error(
+    p99, p99_reference = np.sort(measured)[at], np.sort(reference)[at]
+    return TimeError(
         n=n,
         bias_ms=float(np.median(off)) / 1e6,
         spread_ms=float(np.sort(np.abs(off))[at]) / 1e6,
-        p99_off_ms=float(p99 - p99_true) / 1e6,
-        p99_true_ms=float(p99_true) / 1e6,
-        distance=distance(measured, true, slack_ms * 1e6),
+        p99_off_ms=float(p99 - p99_reference) / 1e6,
+        p99_reference_ms=float(p99_reference) / 1e6,
+        distance=distance(measured, reference, slack_ms * 1e6),
     )
 
 
-def _both(frames: Frames, run_dir: Path) -> Both:
+def _join(frames: Frames, run_dir: Path) -> Joined:
     """Join the client's rows with the endpoint's log."""
     start = frames.run["start_at_ns"] or 0
     tables = [
-        table for part in parquet.listed([run_dir], "target", []) if (table := parquet.read(part, _TRUTH, []))
+        table for part in parquet.listed([run_dir], "target", []) if (table := parquet.read(part, _LOG, []))
     ]
     log = {}
     for table in tables:
         received, planned = (table[name].to_pylist() for name in ("received_at_ns", "planned_ttft_ns"))
         sent = table["chunk_sent_at_ns"].combine_chunks()
         offsets, values = np.asarray(sent.offsets), sent.values.to_numpy(zero_copy_only=False)
-        keys = zip(*(table[name].to_pylist() for name in _TRUTH[:3]), strict=True)
+        keys = zip(*(table[name].to_pylist() for name in _LOG[:3]), strict=True)
         for i, key in enumerate(keys):
             times = values[offsets[i] : offsets[i + 1]] - start
             log[key] = (
@@ -234,7 +224,7 @@ def _both(frames: Frames, run_dir: Path) -> Both:
     chunks = frames.chunks
     places = chunks.places(*(named[name].to_numpy() for name in named.columns))
     begin = np.cumsum(chunks.sizes) - chunks.sizes
-    kept, arrived, truth, late = [], [], [], []
+    kept, arrived, reference, late = [], [], [], []
     for row, (key, place) in enumerate(zip(named.itertuples(index=False, name=None), places, strict=True)):
         times, behind = log.get(key, (np.empty(0, np.int64), 0))
         size = int(chunks.sizes[place]) if place >= 0 else 0
@@ -242,16 +232,16 @@ def _both(frames: Frames, run_dir: Path) -> Both:
             continue
         kept.append(row)
         arrived.append(chunks.arrived_at_ns[begin[place] : begin[place] + size])
-        truth.append(times)
+        reference.append(times)
         late.append(behind)
     rows = ours.iloc[kept]
-    return Both(
+    return Joined(
         sent=rows["sent_at_ns"].to_numpy(np.float64),
         first=rows["first_content_at_ns"].to_numpy(np.float64),
         first_exact=rows["first_content_low_at_ns"].isna().to_numpy(),
         late=np.array(late, np.float64),
-        sizes=np.array([len(times) for times in truth], np.int64),
+        sizes=np.array([len(times) for times in reference], np.int64),
         arrived=np.concatenate([np.empty(0, np.int64), *arrived]),
-        truth=np.concatenate([np.empty(0, np.int64), *truth]),
+        reference=np.concatenate([np.empty(0, np.int64), *reference]),
         lost=len(ours) - len(kept),
     )
