@@ -12,7 +12,7 @@ from tailgauge.errors import UsageError
 from tailgauge.experiments.calibrate import command
 from tailgauge.experiments.calibrate.plan import LATENCY_MODELS, Steps, plan
 from tailgauge.plan import certificate
-from tailgauge.plan.certificate import PLAIN, TLS, RefusedError, Needs
+from tailgauge.plan.certificate import PLAIN, TLS, Needs, RefusedError
 
 PATH = Path(sys.argv[1]) / "certificate.json"
 
