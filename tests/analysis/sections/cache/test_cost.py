@@ -1,4 +1,4 @@
-"""The parts of the cache report against closed forms and rows told one by one."""
+"""The parts of the cache report against closed forms and rows written one by one."""
 
 from fractions import Fraction
 from math import exp
@@ -29,10 +29,10 @@ NO_VALUE = dict.fromkeys((
 ), np.nan)  # fmt: skip
 
 
-def rows(*told):
+def rows(*of_calls):
     """Calls in the order of their sending: (second, read, created, other columns)."""
     out = []
-    for number, (at_s, read, created, more) in enumerate(told):
+    for number, (at_s, read, created, more) in enumerate(of_calls):
         sent = at_s * S
         out.append({
             **NO_VALUE, "request_id": number, "leg": 0, "attempt": 0, "stage": "steady", "traffic": "main", "target": "main",
@@ -45,8 +45,8 @@ def rows(*told):
     return calls(SimpleNamespace(attempts=pd.DataFrame(out)), settings(REAL))
 
 
-def caused(*told):
-    return causes(rows(*told), settings(REAL), set()).tolist()
+def caused(*of_calls):
+    return causes(rows(*of_calls), settings(REAL), set()).tolist()
 
 
 class TestSeveralWorkers:
@@ -96,22 +96,24 @@ def test_marked_and_neither_written_nor_read_is_below_the_minimum():
 
 
 def test_shares_have_their_formulas_and_their_denominator_holds_what_was_written():
-    told = rows((0, 0, 90, {}), *((i, 90, 0, {}) for i in range(1, 40)), (50, 40, 50, {"prefix_hash": "b"}))
+    of_calls = rows(
+        (0, 0, 90, {}), *((i, 90, 0, {}) for i in range(1, 40)), (50, 40, 50, {"prefix_hash": "b"})
+    )
 
-    assert shares.token_hit(told).value == (39 * 90 + 40) / (40 * 100 + 100)
-    assert shares.cacheable_hit(told).value == (39 * 90 + 40) / (41 * 90)
-    assert shares.request_hit(told).value == 40 / 41
-    assert shares.full_hit(told).value == 39 / 41
-    assert shares.write_amplification(told).value == 1
-    for share in (shares.token_hit(told), shares.request_hit(told), shares.full_hit(told)):
+    assert shares.token_hit(of_calls).value == (39 * 90 + 40) / (40 * 100 + 100)
+    assert shares.cacheable_hit(of_calls).value == (39 * 90 + 40) / (41 * 90)
+    assert shares.request_hit(of_calls).value == 40 / 41
+    assert shares.full_hit(of_calls).value == 39 / 41
+    assert shares.write_amplification(of_calls).value == 1
+    for share in (shares.token_hit(of_calls), shares.request_hit(of_calls), shares.full_hit(of_calls)):
         assert share.low <= share.value <= share.high
 
 
 def test_a_text_written_three_times_is_amplified_threefold():
-    told = rows(*((400 * i, 0, 90, {}) for i in range(3)))
+    of_calls = rows(*((400 * i, 0, 90, {}) for i in range(3)))
 
-    assert shares.write_amplification(told).value == 3
-    assert shares.write_amplification(told).low is None
+    assert shares.write_amplification(of_calls).value == 3
+    assert shares.write_amplification(of_calls).low is None
 
 
 def test_few_calls_have_no_interval_and_shares_of_all_or_none_an_exact_one():
@@ -130,11 +132,11 @@ class TestRow16:
         n, tolerance = (400_000, 0.003) if full_size else (6_000, 0.03)
         at = np.cumsum(np.random.Generator(np.random.Philox(16)).exponential(300 / load, n))
         hit = np.concatenate(([False], np.diff(at) < 300)) if sliding else self.fixed(at)
-        told = pd.DataFrame({
+        of_calls = pd.DataFrame({
             "sent_at_ns": at * S, "gap_ns": np.concatenate(([np.nan], np.diff(at))) * S, "life_ns": 300.0 * S, "entry": 0,
             "hit": hit, "read": hit * 90, "created": ~hit * 90, "counted": True, "known": True,
         })  # fmt: skip
-        found = expiry(told, sliding=sliding)
+        found = expiry(of_calls, sliding=sliding)
 
         assert found.by_rate_sliding == pytest.approx(1 - exp(-load), abs=tolerance)
         assert found.by_rate_fixed == pytest.approx(load / (1 + load), abs=tolerance)
@@ -179,40 +181,40 @@ class TestRow17:
 class TestCost:
     PRICE = Price(pd.Timestamp("2026-01-01").date(), tuple(map(Fraction, ("3", "3.75", "6", "0.3", "15"))))
 
-    def of(self, told, price_share=1.0, price=lambda model: TestCost.PRICE if model == "m" else None):
-        return cost(told, Tariff("USD", price), price_share=price_share, without_usage=0)
+    def of(self, of_calls, price_share=1.0, price=lambda model: TestCost.PRICE if model == "m" else None):
+        return cost(of_calls, Tariff("USD", price), price_share=price_share, without_usage=0)
 
     def test_to_the_cent(self):
-        told = rows((0, 0, 90_000, {}), (1, 90_000, 0, {}), (2, 90_000, 0, {}))
-        found = self.of(told)
+        of_calls = rows((0, 0, 90_000, {}), (1, 90_000, 0, {}), (2, 90_000, 0, {}))
+        found = self.of(of_calls)
 
         assert found.total == Fraction("0.3375") + 2 * Fraction("0.027") + 3 * (
             Fraction("0.00003") + Fraction("0.000075")
         )
         assert found.saved == 2 * Fraction("0.243") - Fraction("0.0675")
-        assert self.of(told, price_share=0.5).total == found.total / 2
+        assert self.of(of_calls, price_share=0.5).total == found.total / 2
         assert [(one.ttl, one.uses) for one in found.break_even] == [("5m", 2)]
 
     def test_an_hour_costs_more_and_long_prompts_have_their_own_rates(self):
         hour = {"cache_creation_1h_input_tokens": 50_000.0, "cache_creation_5m_input_tokens": 40_000.0}
-        told = rows((0, 0, 90_000, hour))
+        of_calls = rows((0, 0, 90_000, hour))
 
-        assert self.of(told).input == Fraction("0.15") + Fraction("0.3") + Fraction("0.00003")
-        assert [one.ttl for one in self.of(told).break_even] == ["5m", "1h"]
+        assert self.of(of_calls).input == Fraction("0.15") + Fraction("0.3") + Fraction("0.00003")
+        assert [one.ttl for one in self.of(of_calls).break_even] == ["5m", "1h"]
         long = Price(self.PRICE.since, self.PRICE.rates, 80_000, tuple(2 * rate for rate in self.PRICE.rates))
         both = rows((0, 0, 90_000, hour), (1, 0, 70_000, {}))
         short = self.of(rows((1, 0, 70_000, {}))).total
-        assert self.of(both, price=lambda _: long).total == 2 * self.of(told).total + short
+        assert self.of(both, price=lambda _: long).total == 2 * self.of(of_calls).total + short
 
     def test_an_unknown_model_has_no_cost_and_is_named(self):
-        told = rows((0, 0, 90, {}), (1, 90, 0, {"model": "unheard-of"}))
+        of_calls = rows((0, 0, 90, {}), (1, 90, 0, {"model": "unheard-of"}))
 
-        assert (self.of(told).calls, self.of(told).unpriced, self.of(told).why) == (
+        assert (self.of(of_calls).calls, self.of(of_calls).unpriced, self.of(of_calls).why) == (
             1,
             1,
             "no price for unheard-of",
         )
-        assert self.of(told[told["model"] == "unheard-of"]) is None
+        assert self.of(of_calls[of_calls["model"] == "unheard-of"]) is None
 
     def test_the_packaged_prices_are_those_of_the_day(self):
         before = tariff({**REAL, "started_at": "2020-01-01T00:00:00Z"})
@@ -247,10 +249,10 @@ class TestWorth:
         slope = next(one for one in found.slopes if one.p == p)
         effects = {one.name: one for one in slope.effects}
 
-        for name, truth in ((SAVED, 36), (UNCACHED_TOKENS, 40), (IN_FLIGHT, 5), (CONNECTION, 30)):
+        for name, effect in ((SAVED, 36), (UNCACHED_TOKENS, 40), (IN_FLIGHT, 5), (CONNECTION, 30)):
             if name == CONNECTION and p > 0.5:
                 continue  # ten answers beyond the quantile are too few to hold it to its interval
-            assert effects[name].low <= truth <= effects[name].high, name
+            assert effects[name].low <= effect <= effects[name].high, name
         assert effects[SAVED].value == pytest.approx(36, rel=0.05 if p == 0.5 else 0.15)
 
     def test_medians_of_hits_and_misses_alone_would_mislead_and_strata_do_not(self):
@@ -269,7 +271,7 @@ class TestWorth:
         assert effects[SAVED].value == pytest.approx(36, rel=0.1)
         assert UNCACHED_TOKENS not in effects
 
-    def test_where_all_calls_read_alike_nothing_is_told(self):
+    def test_where_all_calls_read_alike_nothing_is_estimated(self):
         calls = self.sample(500, 11)
         found = worth(calls[calls["hit"]].assign(read=3200.0, total=4000.0))
 

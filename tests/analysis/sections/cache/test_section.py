@@ -1,4 +1,4 @@
-"""The cache report against rehearsals: every mistake is planted, and found in each call; costs are the truth's, exactly."""
+"""The cache report against dry runs: every mistake is planted and found in each call; costs equal those of the server log."""
 
 import json
 from collections import Counter
@@ -42,7 +42,7 @@ PLANTED = {
     "models": ("cached", {**SYSTEM, "prefixes": 30}, {"fallback": {"model": "other", "after_s": 0.1}}),
 }
 # What each table's calls may be, by the endpoint's own reason.
-TRUTH = {
+CAUSE_OF_REASON = {
     "below": {"below_minimum": "below_minimum"},
     "front": {"cold": "unstable"},
     "marked": {"hit": "unstable"},
@@ -68,14 +68,14 @@ def planted(tmp_path_factory):
 
 
 def judged(folder: Path) -> pd.DataFrame:
-    """Every call with what was concluded and what the endpoint said."""
+    """Every call with what was concluded and what the endpoint logged."""
     frames = load([folder])
     known = settings(frames.run)
-    told = calls(frames, known)
-    told["cause"] = causes(told, known, _salted(frames.run))
-    told = told[told["known"]]
-    truth = pd.concat(map(pd.read_parquet, (folder / "target").glob("*.parquet")))
-    return told.merge(truth[[*KEYS, "cache_reason", "billed_output_tokens"]], on=KEYS, validate="one_to_one")
+    rows = calls(frames, known)
+    rows["cause"] = causes(rows, known, _salted(frames.run))
+    rows = rows[rows["known"]]
+    log = pd.concat(map(pd.read_parquet, (folder / "target").glob("*.parquet")))
+    return rows.merge(log[[*KEYS, "cache_reason", "billed_output_tokens"]], on=KEYS, validate="one_to_one")
 
 
 def test_every_planted_miss_is_found_and_nothing_else(planted):
@@ -83,16 +83,16 @@ def test_every_planted_miss_is_found_and_nothing_else(planted):
 
     for name, rows in found.groupby("traffic"):
         seen = Counter(zip(rows["cache_reason"], rows["cause"], strict=True))
-        planted_class = TRUTH[str(name)]
+        planted_class = CAUSE_OF_REASON[str(name)]
         (cause,) = planted_class.values()
-        assert sum(n for (_, said), n in seen.items() if said == cause) >= 5, (name, seen)
-        for reason, said in seen:
+        assert sum(n for (_, cause_found), n in seen.items() if cause_found == cause) >= 5, (name, seen)
+        for reason, cause_found in seen:
             other = {"hit": {""}, "cold": {"first"}, "race": {"race"}}
             if reason in planted_class:  # the first call of a text, or of a number, is nobody's mistake
                 right = {cause, "first"} if reason == "cold" else {cause, ""} if reason == "hit" else {cause}
             else:
                 right = other[reason]
-            assert said in right, (name, seen)
+            assert cause_found in right, (name, seen)
     assert not (found["cause"] == "unexplained").any()
 
 
@@ -109,11 +109,16 @@ def test_what_may_be_first_is_so_once_for_a_text(planted):
         by["race"]
         .groupby("request_id")["cause"]
         .apply(sorted)
-        .map(lambda said: said == ["first"] + ["race"] * 3)
+        .map(lambda cause_found: cause_found == ["first"] + ["race"] * 3)
         .all()
     )
     cold = by["models"][by["models"]["cache_reason"] == "cold"]
-    assert cold.groupby("prefix")["cause"].apply(list).map(lambda said: said == ["parameter"]).all()
+    assert (
+        cold.groupby("prefix")["cause"]
+        .apply(list)
+        .map(lambda cause_found: cause_found == ["parameter"])
+        .all()
+    )
     assert (by["front"]["first_difference"].dropna() <= 3).all()
 
 
@@ -126,15 +131,15 @@ def test_misses_that_nothing_explains_are_called_so(tmp_path):
     seen = Counter(zip(found["cache_reason"], found["cause"], strict=True))
 
     assert seen["route_miss", "unexplained"] > 50
-    assert {said for reason, said in seen if reason == "route_miss"} == {"unexplained"}
-    assert {said for reason, said in seen if reason in {"cold", "race"}} <= {"first", "race"}
+    assert {cause_found for reason, cause_found in seen if reason == "route_miss"} == {"unexplained"}
+    assert {cause_found for reason, cause_found in seen if reason in {"cold", "race"}} <= {"first", "race"}
 
 
-def test_row_29_the_cost_is_that_of_the_endpoints_own_log_exactly(planted):
+def test_row_29_the_cost_is_that_of_the_server_log_exactly(planted):
     frames = load([planted])
-    truth = pd.concat(map(pd.read_parquet, (planted / "target").glob("*.parquet")))
-    told = frames.attempts[frames.attempts["cache_read_input_tokens"].notna()]
-    rows = truth.merge(told[[*KEYS, "traffic"]], on=KEYS, validate="one_to_one")
+    log = pd.concat(map(pd.read_parquet, (planted / "target").glob("*.parquet")))
+    attempts = frames.attempts[frames.attempts["cache_read_input_tokens"].notna()]
+    rows = log.merge(attempts[[*KEYS, "traffic"]], on=KEYS, validate="one_to_one")
     bill = dict.fromkeys(PLANTED, Fraction(0))
     for row in rows.itertuples():
         five, hour = (
@@ -154,11 +159,11 @@ def test_row_29_the_cost_is_that_of_the_endpoints_own_log_exactly(planted):
     assert costs["salted"].saved < 0 < costs["models"].saved
 
 
-def test_hit_rates_are_the_truths(planted):
+def test_hit_rates_equal_those_of_the_server_log(planted):
     frames = load([planted])
-    truth = pd.concat(map(pd.read_parquet, (planted / "target").glob("*.parquet")))
-    told = frames.attempts[frames.attempts["cache_read_input_tokens"].notna()]
-    rows = truth.merge(told[[*KEYS, "traffic"]], on=KEYS, validate="one_to_one")
+    log = pd.concat(map(pd.read_parquet, (planted / "target").glob("*.parquet")))
+    attempts = frames.attempts[frames.attempts["cache_read_input_tokens"].notna()]
+    rows = log.merge(attempts[[*KEYS, "traffic"]], on=KEYS, validate="one_to_one")
     found = {one.traffic: one for one in cache(frames)}
 
     for name, of in rows.groupby("traffic"):
@@ -182,7 +187,7 @@ def report(planted, tmp_path_factory):
 
 def test_report_json_has_every_miss_by_its_cause_and_the_cost_to_the_cent(planted, report):
     """What the endpoint decided, call by call, against the counts of the report."""
-    told = json.loads(report.json.read_text())["cache"]["traffic"]
+    entries = json.loads(report.json.read_text())["cache"]["traffic"]
     seen = {name: Counter(rows["cache_reason"]) for name, rows in judged(planted).groupby("traffic")}
     causes_of = {
         "below": {"below_minimum": seen["below"]["below_minimum"]},
@@ -200,7 +205,7 @@ def test_report_json_has_every_miss_by_its_cause_and_the_cost_to_the_cent(plante
     }
     exact = {one.traffic: one.cost for one in cache(load([planted]))}
 
-    for name, entry in told.items():
+    for name, entry in entries.items():
         found = {miss["cause"]: miss["calls"] for miss in entry["misses"]}
         assert found == {cause: n for cause, n in causes_of[name].items() if n}, name
         assert entry["cost"]["total"] == float(exact[name].total)
@@ -208,16 +213,16 @@ def test_report_json_has_every_miss_by_its_cause_and_the_cost_to_the_cent(plante
 
 
 def test_the_report_has_the_section(report):
-    page, text, told = report.html.read_text(), report.markdown.read_text(), report.data["cache"]
+    page, text, entries = report.html.read_text(), report.markdown.read_text(), report.data["cache"]
 
-    assert set(told["traffic"]) == set(PLANTED)
-    assert "race: 0% of input tokens read from the cache" in told["sentence"]
+    assert set(entries["traffic"]) == set(PLANTED)
+    assert "race: 0% of input tokens read from the cache" in entries["sentence"]
     assert '<h2 id="cache">Prompt cache</h2>' in page
     assert "## Prompt cache" in text
     assert "| below minimum |" in text
-    assert {m["cause"] for m in told["traffic"]["far"]["misses"]} == {"first", "lookback"}
-    assert told["traffic"]["front"]["first_bytes"][0]["byte"] <= 3
-    for entry in told[
+    assert {m["cause"] for m in entries["traffic"]["far"]["misses"]} == {"first", "lookback"}
+    assert entries["traffic"]["front"]["first_bytes"][0]["byte"] <= 3
+    for entry in entries[
         "traffic"
     ].values():  # the causes by how many calls they had, none called most that is not
         most = max(entry["misses"], key=lambda miss: miss["calls"])

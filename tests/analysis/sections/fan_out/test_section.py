@@ -1,4 +1,4 @@
-"""Fan-outs of a run: what is said of them, against runs told leg by leg and dry runs."""
+"""Fan-outs of a run, against runs written leg by leg and dry runs."""
 
 import numpy as np
 import pytest
@@ -47,13 +47,13 @@ def test_a_dry_run_recovers_its_ground_truth(dry_run):
     """Legs are drawn one by one: 150 e^(0.6 z) + 4 gaps of 8 ms."""
     one = dry_run["side"]
     drawn = 150 * np.exp(0.6 * np.random.default_rng(1).standard_normal((100_000, 4))) + 32
-    truths = np.quantile(drawn.max(axis=1), (0.5, 0.95))
+    expected = np.quantile(drawn.max(axis=1), (0.5, 0.95))
 
     assert one.complete == one.requests > 250
     assert values(one.slowest) == pytest.approx(values(one.joined.quantiles), abs=1e-3)
     for quantiles in (one.slowest, one.naive, one.conditional):
-        for q, truth in zip(quantiles, truths, strict=False):
-            assert q.low * 0.97 <= truth <= q.high * 1.03
+        for q, value in zip(quantiles, expected, strict=False):
+            assert q.low * 0.97 <= value <= q.high * 1.03
     assert one.gain.low <= drawn.sum() / drawn.max(axis=1).sum() * 1.01
     assert one.gain.high >= drawn.sum() / drawn.max(axis=1).sum() * 0.99
     assert one.siblings.p_value > 0.001
@@ -128,8 +128,8 @@ def test_failed_legs_are_counted_and_told(mixed, tmp_path):
     assert one.siblings is None
 
     report = make([folder], tmp_path)
-    (told,) = report.data["fan_out"]["tables"]
-    assert "fewer than 20 slow legs" in told["siblings_why"]
+    (entry,) = report.data["fan_out"]["tables"]
+    assert "fewer than 20 slow legs" in entry["siblings_why"]
     assert "4 legs failed (3.3%" in report.markdown.read_text()
     assert "4 legs failed (3.3%" in report.html.read_text()
 

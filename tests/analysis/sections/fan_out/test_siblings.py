@@ -29,19 +29,19 @@ def beta_binomial(rng, n, p, rho, legs=LEGS):
 @pytest.mark.parametrize(("rho", "share"), [(0.01, 0.168), (0.05, 0.130), (0.2, 0.073), (0.5, 0.035)])
 def test_row_27_beta_binomial(full_size, rho, share):
     """One slow leg of twenty, by the correlation of siblings."""
-    truth = beta_binomial_any(LEGS, 0.01, rho)
-    assert truth == pytest.approx(share, abs=0.0005)
+    exact = beta_binomial_any(LEGS, 0.01, rho)
+    assert exact == pytest.approx(share, abs=0.0005)
 
     n = 1_000_000 if full_size else 50_000
     slow = beta_binomial(np.random.default_rng(27), n, 0.01, rho)
     low, high = clopper_pearson(int(slow.any(axis=1).sum()), n, 0.999)
-    assert low <= truth <= high
+    assert low <= exact <= high
     found, *_ = correlation(slow)
     assert found == pytest.approx(rho, abs=0.02 if full_size else 0.06)
-    assert beta_binomial_any(LEGS, float(slow.mean()), found) == pytest.approx(truth, rel=0.1)
+    assert beta_binomial_any(LEGS, float(slow.mean()), found) == pytest.approx(exact, rel=0.1)
 
 
-def test_without_correlation_the_law_is_that_of_independent_legs():
+def test_without_correlation_the_distribution_is_that_of_independent_legs():
     assert beta_binomial_any(20, 0.01, 0.0) == pytest.approx(1 - 0.99**20) == pytest.approx(0.182, abs=5e-4)
     assert beta_binomial_any(20, 0.01, 1e-9) == pytest.approx(1 - 0.99**20)
     assert beta_binomial_any(20, 0.01, 1.0) == 0.01
@@ -108,7 +108,7 @@ def test_blocks_are_of_about_fifty():
     assert len(stretches(0)) == 0
 
 
-def test_nothing_is_said_of_few_slow_legs_or_of_one_leg():
+def test_few_slow_legs_or_one_leg_give_no_estimate():
     few = np.zeros((500, 5), np.bool_)
     few[:19, 0] = True
     assert siblings(few) is None
@@ -133,9 +133,9 @@ def test_predictions_of_independent_legs_are_the_closed_form(predict):
     )
 
     for q in found:
-        truth = exponential_max(q.p, legs)
-        assert q.low < truth < q.high
-        assert q.value == pytest.approx(truth, rel=0.02)
+        exact = exponential_max(q.p, legs)
+        assert q.low < exact < q.high
+        assert q.value == pytest.approx(exact, rel=0.02)
         assert q.high - q.low < 0.15 * q.value
 
 
@@ -151,7 +151,7 @@ def test_legs_of_several_kinds_are_each_measured_by_their_own():
 
 def test_intervals_of_the_predictions_cover(full_size):
     reps, n, legs, p = 400 if full_size else 60, 400, 4, 0.95
-    truth, rng = exponential_max(p, legs), np.random.default_rng(7)
+    exact, rng = exponential_max(p, legs), np.random.default_rng(7)
     hits = {"naive": 0, "conditional": 0}
     for _ in range(reps):
         times = rng.exponential(size=(n, legs))
@@ -159,7 +159,7 @@ def test_intervals_of_the_predictions_cover(full_size):
             ("naive", naive(times, np.zeros(legs, int), (p,))),
             ("conditional", conditional(times, stretches(n), (p,))),
         ):
-            hits[name] += q.low <= truth <= q.high
+            hits[name] += q.low <= exact <= q.high
 
     for hit in hits.values():
         assert (0.92 if full_size else 0.85) <= hit / reps

@@ -1,4 +1,4 @@
-"""Token buckets from the outside: rates and bursts are recovered from who was admitted, and the room that is left."""
+"""Token buckets from the outside: rates and bursts are recovered from who was admitted, and the level that is left."""
 
 import json
 
@@ -57,7 +57,7 @@ def test_without_a_refusal_there_is_nothing_to_fit():
     assert token_bucket.fit(served(poisson(1, 50), 100, 100)) is None
 
 
-def test_late_and_early_calls_are_borne_and_counted():
+def test_late_and_early_calls_are_tolerated_and_counted():
     rng = np.random.default_rng(2)
     costs = served(poisson(7, 300), 5, 3)
     decision_lag_s = 0.004
@@ -111,9 +111,9 @@ def test_poisson_calls_on_a_bucket_of_one_are_refused_by_rho_over_one_plus_rho(f
     at = poisson(2.5, 80_000 if full_size else 4_000)
     costs = served(at, 5, 1)
     n = len(at)
-    truth = 0.5 / 1.5
+    exact = 0.5 / 1.5
 
-    assert costs.refused.mean() == pytest.approx(truth, abs=5 * np.sqrt(truth * (1 - truth) / n))
+    assert costs.refused.mean() == pytest.approx(exact, abs=5 * np.sqrt(exact * (1 - exact) / n))
     found = token_bucket.fit(costs)
     assert found.rate_low <= 5 <= found.rate_high
     assert found.burst_low - 1e-6 <= 1 <= found.burst_high + 1e-6
@@ -226,7 +226,7 @@ def test_peaks_are_over_windows_and_the_mean_over_the_trace():
 
 
 def test_the_growth_factor_is_where_the_bucket_first_refuses():
-    """One call a second on a bucket that regains two: twice the calls are borne, and no bucket bears (r T + b) / T."""
+    """One call a second on a bucket that regains two: twice the calls are allowed, and no bucket allows (r T + b) / T."""
     costs = served(np.arange(0.0, 400), rate=2, burst=5)
     found = growth(costs, 2.0, (5.0, 5.0, 5.0))
 

@@ -1,4 +1,4 @@
-"""Rehearsed runs: what the endpoint was to_json to allow, and whom it refused, is recovered from what its client saw."""
+"""Dry runs: what the endpoint allows, and which calls it refused, is recovered from what its client saw."""
 
 import json
 import tomllib
@@ -15,7 +15,7 @@ GROWING = {"rate_per_s": 12.0, "shape": {"kind": "ramp", "factor": 8}}
 RAMP = {"ramp_growth": 1.3, "ramp_window_s": 5.0, "ramp_floor": 10}
 
 # Limits, changes of the scenario, the limit that refuses, its rate a second and its burst.
-TRUTHS = {
+LIMITS = {
     "requests": ({"rpm": 300, "burst": 3}, {}, "requests", 5, 3),
     "requests, OpenAI": ({"rpm": 300, "burst": 3}, {"target": OPENAI}, "requests", 5, 3),
     "input tokens": ({"itpm": 30_000, "itpm_burst": 1000}, {}, "input_tokens", 500, 1000),
@@ -34,9 +34,9 @@ def agreed(run, found):
     return values
 
 
-@pytest.mark.parametrize("name", TRUTHS)
+@pytest.mark.parametrize("name", LIMITS)
 def test_the_limit_its_rate_and_its_burst_are_recovered(name):
-    limits, changes, kind, rate, burst = TRUTHS[name]
+    limits, changes, kind, rate, burst = LIMITS[name]
     run = dry_run_frames(limited(limits, **changes))
     found = rate_limits(run.frames)
     values = agreed(run, found)
@@ -52,8 +52,8 @@ def test_the_limit_its_rate_and_its_burst_are_recovered(name):
 
 
 @pytest.mark.parametrize("name", ["requests", "input tokens", "output tokens"])
-def test_without_headers_the_intervals_hold_the_truth(name):
-    limits, changes, kind, rate, burst = TRUTHS[name]
+def test_without_headers_the_intervals_hold_the_limit(name):
+    limits, changes, kind, rate, burst = LIMITS[name]
     run = dry_run_frames(limited(limits, **changes), without_headers=True)
     values = agreed(run, rate_limits(run.frames))
     (bucket,) = values["buckets"]
@@ -141,7 +141,7 @@ def test_the_packaged_retry_storm_with_a_limit():
     assert f"made {values['amplification'][0]['observed']:.1f} attempts per call" in values["sentence"]
 
 
-def test_traffic_below_its_limits_has_room_and_says_how_much_is_used():
+def test_traffic_below_its_limits_reports_how_much_of_them_is_used():
     values = to_json(rate_limits(dry_run_frames(limited({"rpm": 3000, "itpm": 600_000})).frames))
 
     assert values["refused"] == 0
@@ -149,7 +149,7 @@ def test_traffic_below_its_limits_has_room_and_says_how_much_is_used():
     used = [bucket["utilisation"] for bucket in values["buckets"]]
     assert used == [pytest.approx(7 / 50, rel=0.15), pytest.approx(7 * 74 / 10_000, rel=0.5)]
     assert all("never seen empty" in bucket["burst"]["why"] for bucket in values["buckets"])
-    assert all(bucket["growth"]["low"] >= 1 for bucket in values["buckets"])  # this much was borne
+    assert all(bucket["growth"]["low"] >= 1 for bucket in values["buckets"])  # this much was allowed
     assert (
         f"the most used limit is requests, at {100 * used[0]:.1f}% of its refill rate" in values["sentence"]
     )

@@ -1,4 +1,4 @@
-"""What clients did about failures: compliance with retry-after, amplification and synchrony, planted and rehearsed."""
+"""What clients did about failures: compliance with retry-after, amplification and synchrony, planted, and in dry runs."""
 
 import numpy as np
 import pandas as pd
@@ -73,7 +73,7 @@ def test_a_429_without_the_header_asks_for_nothing():
     assert (found.asked_p50_s, found.asked_max_s) == (4, 4)
 
 
-def test_the_law_of_amplification():
+def test_the_formula_of_amplification():
     assert expected(0.0, 4) == 1
     assert expected(1.0, 4) == 5
     assert expected(0.5, 2) == 1.75
@@ -83,7 +83,7 @@ def scenario(most):
     return {"traffic": {"chat": {"retry": {"policy": "naive", "max_retries": most}}}}
 
 
-def test_independent_failures_amplify_as_the_law_says():
+def test_independent_failures_amplify_as_predicted():
     rng = np.random.default_rng(4)
     f, most, n = 0.3, 3, 3000
     rows = []
@@ -147,7 +147,7 @@ def with_retry(policy, **more):
     return {"chat": {"prompt_tokens": 100, "output_tokens": 4, "retry": retry}}
 
 
-def test_polite_retries_keep_to_what_they_are_told():
+def test_polite_retries_respect_retry_after():
     run = dry_run_frames(limited({"rpm": 300, "burst": 3}, traffic=with_retry("polite")))
     found = rate_limits(run.frames)
 

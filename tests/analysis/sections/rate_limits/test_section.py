@@ -35,7 +35,7 @@ def test_the_share_of_429s_is_of_the_attempts_of_the_steady_stage():
     assert found.low <= clopper_pearson(10, 80)[0] < found.share < clopper_pearson(10, 80)[1] <= found.high
 
 
-def test_the_529s_are_counted_apart_and_told():
+def test_the_529s_are_counted_separately():
     run = calls(40, refused=[3])
     run.loc[10:19, "ended"] = "overloaded"
     found = shares(frames_of(run).requests, run, kinds(run))
@@ -81,7 +81,7 @@ def test_a_bin_without_calls_has_no_share():
         (None, None, "unknown", ""),
     ],
 )  # fmt: skip
-def test_the_kind_of_a_429_is_told_by_the_first_that_says_it(body, recorded, kind, how):
+def test_the_kind_of_a_429_is_the_first_that_applies(body, recorded, kind, how):
     run = calls(3, refused=[1], message=body, limit_kind=recorded)
 
     assert kinds(run).to_numpy().tolist() == [[kind, how]]
@@ -139,7 +139,7 @@ def test_429s_with_empty_buckets_are_not_growth():
     assert acceleration(run, kinds(run)).found == NO
 
 
-def test_without_headers_nothing_is_said_of_growth():
+def test_without_headers_growth_is_unknown():
     found = acceleration(run := calls(20, refused=[3]), kinds(run))
 
     assert found.found is None
@@ -151,7 +151,7 @@ def test_a_run_without_limits_or_retries_has_no_section():
     assert to_json(None) is None
 
 
-def test_what_cannot_be_told_is_null_with_a_reason():
+def test_what_is_unknown_is_null_with_a_reason():
     values = finite(to_json(rate_limits(frames_of(calls(40, refused=[3, 4], message="slow down")))))
 
     assert values["binding"] == {
