@@ -24,10 +24,10 @@ VIOLATIONS = {  # name -> what is wrong with the answer
     HEAD_TOO_LARGE: "a head beyond its bounds",
     FRAMING: "a broken chunked framing",
     TOO_LARGE: "too large to be held",
-    COMPRESSED: "compressed although identity was asked for",
+    COMPRESSED: "compressed although identity was requested",
     NOT_AN_EVENT_STREAM: "no event stream",
     EVENT_TOO_LARGE: "an event too large to be held",
-    TOO_MANY_EVENTS: "far more events than were asked for",
+    TOO_MANY_EVENTS: "far more events than requested",
     MALFORMED_EVENT: "an event that is not the protocol's",
     MALFORMED_USAGE: "token counts that cannot be",
     MALFORMED_ANSWER: "an answer that is not the protocol's",
@@ -35,5 +35,5 @@ VIOLATIONS = {  # name -> what is wrong with the answer
 
 
 def quoted(kind: str) -> str:
-    """A target's own name of an error, told from ours."""
-    return f"said {kind}" if kind in VIOLATIONS else kind
+    """The name that a target gave its error, marked where it is one of ours."""
+    return f"target: {kind}" if kind in VIOLATIONS else kind

@@ -1,4 +1,4 @@
-"""A driver of patterns on a virtual clock, with calls whose outcome is scripted; it keeps all that was said and heard.
+"""A driver of patterns on a simulated clock, with calls whose outcome is scripted; it keeps every step and event.
 
 Rule: it is as strict as the contract in `traffic.steps` allows: it refuses a step that the contract does not, hands
 events out in order of time, and closes nothing that a pattern should have closed itself without noting it.
@@ -78,7 +78,7 @@ class Entry:
 class Played:
     """One request under way: `log` is the whole conversation with its pattern."""
 
-    ask: Request
+    planned: Request
     pattern: Steps
     log: list[Entry] = field(default_factory=list)
     inbox: deque[Event] = field(default_factory=deque)
@@ -86,19 +86,19 @@ class Played:
     open: set[tuple[int, int]] = field(default_factory=set)
     left_open: set[tuple[int, int]] = field(default_factory=set)
     holds: list[str] = field(default_factory=list)
-    waits: int = 0  # grows with each wait: an alarm for an older one is void
+    waits: int = 0  # grows with each wait: a timer for an older one is void
     waiting: bool = False
     done: Done | None = None
     done_at_ns: int = -1
 
     def steps(self, kind: type) -> list[Entry]:
-        """What the pattern said of this kind, or heard."""
-        return [said for said in self.log if isinstance(said.what, kind)]
+        """Steps and events of this type."""
+        return [entry for entry in self.log if isinstance(entry.what, kind)]
 
     @property
     def sends(self) -> list[Send]:
         """The calls."""
-        return [said.what for said in self.steps(Send)]  # type: ignore[misc]
+        return [entry.what for entry in self.steps(Send)]  # type: ignore[misc]
 
     @property
     def causes(self) -> list[str]:
@@ -107,10 +107,10 @@ class Played:
 
 
 class World:
-    """Virtual time, calls and gates; `outcome` is asked once for each call."""
+    """A simulated clock, calls and gates; `outcome` is called once for each call."""
 
     def __init__(self, outcome: Callable[[Request, Send, int, int], Outcome]) -> None:
-        self.outcome = outcome  # of (ask, send, attempt, now)
+        self.outcome = outcome  # of (request, send, attempt, now)
         self.now_ns = 0
         self._agenda: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = count()
@@ -118,13 +118,13 @@ class World:
         self.most_taken: dict[str, int] = {}
         self.queues: dict[str, deque[tuple[Played, int]]] = {}
 
-    def run(self, pattern: Pattern, asks: Iterable[Request]) -> list[Played]:
+    def run(self, pattern: Pattern, arrivals: Iterable[Request]) -> list[Played]:
         """All requests to their ends, each from its scheduled time on."""
         requests = []
-        for ask in asks:
-            request = Played(ask, pattern.steps(ask))
+        for one in arrivals:
+            request = Played(one, pattern.steps(one))
             requests.append(request)
-            self._at(ask.scheduled_at_ns, lambda r=request: self._talk(r, None))  # type: ignore[misc]
+            self._at(one.scheduled_at_ns, lambda r=request: self._talk(r, None))  # type: ignore[misc]
         while self._agenda:
             self.now_ns, _, act = heapq.heappop(self._agenda)
             act()
@@ -166,9 +166,7 @@ class World:
             for queue in self.queues.values():
                 for place in [p for p in queue if p[0] is request]:
                     queue.remove(place)
-            for gate in list(
-                request.holds
-            ):  # given back for it, as it may not have heard yet that it holds them
+            for gate in list(request.holds):  # given back for it, as it may not have received them yet
                 self._give(request, gate)
 
     def _wait(self, request: Played, until_ns: int | None) -> None:
@@ -178,11 +176,11 @@ class World:
             return
         number = request.waits
 
-        def ring() -> None:
+        def fire() -> None:
             if request.waiting and request.waits == number:
                 self._talk(request, Due(self.now_ns))
 
-        self._at(max(until_ns, self.now_ns), ring)
+        self._at(max(until_ns, self.now_ns), fire)
 
     def _do(self, request: Played, step: Step) -> Event:
         now = self.now_ns
@@ -223,7 +221,7 @@ class World:
         attempt = request.attempts.get(leg, 0)
         request.attempts[leg] = attempt + 1
         request.open.add((leg, attempt))
-        outcome = self.outcome(request.ask, send, attempt, now)
+        outcome = self.outcome(request.planned, send, attempt, now)
 
         def later(since_ns: int, make: Callable[[int], Event]) -> None:
             at = now + since_ns

@@ -11,7 +11,7 @@ FULL = {"tools": 1, "system_tokens": 10, "few_shot": 1}
 
 
 @pytest.mark.parametrize(
-    ("cache", "says"),
+    ("cache", "complaint"),
     [
         ({}, "breakpoints names 'system', but there is none: set system_tokens, or leave it out"),
         ({"tools": 2}, "breakpoints names 'system'"),
@@ -29,11 +29,11 @@ FULL = {"tools": 1, "system_tokens": 10, "few_shot": 1}
         ({**FULL, "ttl": "10m"}, "'5m' or '1h'"),
     ],
 )  # fmt: skip
-def test_a_table_without_sense_is_refused(cache: dict, says: str) -> None:
+def test_a_table_without_sense_is_refused(cache: dict, complaint: str) -> None:
     with pytest.raises(ScenarioError) as refused:
         parse({"name": "x", "traffic": {"main": {"pattern": "cached", "cache": cache}}}, "x.toml")
 
-    assert says in str(refused.value)
+    assert complaint in str(refused.value)
     assert str(refused.value).startswith("x.toml: traffic.main.cache")
 
 

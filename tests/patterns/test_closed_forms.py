@@ -28,9 +28,9 @@ def exponential(seed: int):
 def joins_ms(n: int, **fan_out):
     """Times from the request to its join, sorted."""
     traffic = Traffic.model_validate({"pattern": "fan_out", "fan_out": fan_out})
-    asks = [asked(i, i * 10 * S) for i in range(n)]
-    requests = World(exponential(8)).run(PATTERNS["fan_out"](traffic), asks)
-    return sorted((r.done.joined_at_ns - r.ask.scheduled_at_ns) / MS for r in requests)
+    arrivals = [asked(i, i * 10 * S) for i in range(n)]
+    requests = World(exponential(8)).run(PATTERNS["fan_out"](traffic), arrivals)
+    return sorted((r.done.joined_at_ns - r.planned.scheduled_at_ns) / MS for r in requests)
 
 
 def quantile(times, p):
@@ -47,8 +47,8 @@ def test_the_slowest_of_k_exponential_legs(full_size, legs):
         sum(1 / i for i in range(1, legs + 1)), rel=0.015 * tolerance
     )
     for p, within in ((0.5, 0.02), (0.99, 0.05)):
-        truth = -math.log(1 - p ** (1 / legs))
-        assert quantile(times, p) / MEAN_MS == pytest.approx(truth, rel=within * tolerance)
+        exact = -math.log(1 - p ** (1 / legs))
+        assert quantile(times, p) / MEAN_MS == pytest.approx(exact, rel=within * tolerance)
 
 
 def test_the_first_k_of_exponential_legs(full_size):
@@ -83,7 +83,7 @@ def test_hedged_exponential_calls(full_size):
         for request in world.run(
             make, [asked(i, world.now_ns + (i - start) * 100 * MS) for i in range(start, start + 5000)]
         ):
-            times.append((request.done_at_ns - request.ask.scheduled_at_ns) / MS)
+            times.append((request.done_at_ns - request.planned.scheduled_at_ns) / MS)
             copies += "hedge" in request.causes
             won += request.done.winner == 1
     times.sort()

@@ -21,13 +21,13 @@ def table(retry="none", hedge=None, **values):
 def one(traffic, *outcomes, attempts=()):
     """The only request of a run; `outcomes` by leg, `attempts` those of later attempts, in the order of sending."""
     more = iter(attempts)
-    world = World(lambda _ask, send, attempt, _now: next(more) if attempt else outcomes[send.leg])
+    world = World(lambda _request, send, attempt, _now: next(more) if attempt else outcomes[send.leg])
     (request,) = world.run(FanOut(traffic), [asked(legs=len(outcomes))])
     return request
 
 
 def sent_at_ms(request):
-    return [said.at_ns // MS for said in request.log if hasattr(said.what, "call")]
+    return [entry.at_ns // MS for entry in request.log if hasattr(entry.what, "call")]
 
 
 class TestLegs:
@@ -74,7 +74,7 @@ class TestLegs:
         assert all(len(r.steps(Taken)) == len(r.steps(Give)) == 4 for r in requests)
 
     def test_what_is_closed_at_the_join_gives_its_place_back_at_once(self):
-        def outcome(_ask, send, _attempt, _now):
+        def outcome(_request, send, _attempt, _now):
             return answers(10, 100) if send.leg == 0 else answers(5000)
 
         traffic = table(legs=3, join="first_k", k=1, at_once_per_worker=3)
@@ -92,10 +92,10 @@ class TestLegs:
         with pytest.raises(StopIteration):
             starting.send(Queued(0, 0))
         assert list(legs.close(0)) == []
-        hearing = legs.receive()
-        assert next(hearing) == Wait()
+        waiting = legs.receive()
+        assert next(waiting) == Wait()
 
-        assert hearing.send(Taken(0, 5)) == Give(GATE)
+        assert waiting.send(Taken(0, 5)) == Give(GATE)
 
     def test_who_waits_for_a_place_does_not_keep_other_legs_from_their_copies(self):
         hedge = {"policy": "fixed", "delay_ms": 50.0}
@@ -134,7 +134,7 @@ class TestJoin:
         )  # fmt: skip
 
         assert request.done == Done("ok", winner=None, joined_at_ns=200 * MS)
-        assert [said.what for said in request.steps(Cancel)] == [Cancel(0, 0), Cancel(2, 0)]
+        assert [entry.what for entry in request.steps(Cancel)] == [Cancel(0, 0), Cancel(2, 0)]
         assert request.done_at_ns == 200 * MS
 
     def test_the_first_k_do_not_mind_others_that_fail(self):
@@ -156,7 +156,7 @@ class TestJoin:
         )  # fmt: skip
 
         assert request.done == Done("ok", winner=0, joined_at_ns=S)
-        assert [said.what for said in request.steps(Cancel)] == [Cancel(1, 0), Cancel(2, 0)]
+        assert [entry.what for entry in request.steps(Cancel)] == [Cancel(1, 0), Cancel(2, 0)]
 
     def test_before_the_deadline_if_all_is_there(self):
         request = one(table(legs=2, join="deadline", deadline_s=1.0), answers(10, 100), answers(10, 200))
@@ -185,7 +185,7 @@ class TestFailures:
 
         assert request.done == Done("server_error")
         assert request.done_at_ns == 50 * MS
-        assert [said.what for said in request.steps(Cancel)] == [Cancel(0, 0)]
+        assert [entry.what for entry in request.steps(Cancel)] == [Cancel(0, 0)]
 
     @pytest.mark.parametrize("join", ["all", "deadline"])
     def test_or_the_answers_of_the_others_are_accepted(self, join):
@@ -226,7 +226,7 @@ class TestFailures:
 
         assert request.done == Done("censored", winner=None)
 
-    def test_why_a_copy_was_held_is_told(self):
+    def test_why_a_copy_was_held_is_reported(self):
         hedge = {"policy": "fixed", "delay_ms": 50.0, "budget_share": 0.0, "budget_burst": 1}
         request = one(table(legs=2, hedge=hedge), answers(100), answers(100), attempts=[answers(900)])
 

@@ -34,7 +34,7 @@ class TestTheCopy:
 
     def test_the_copy_wins_and_the_first_is_closed_in_the_same_step(self):
         request = one(table(), answers(900), answers(50))
-        kinds = [(said.at_ns, said.what) for said in request.log]
+        kinds = [(entry.at_ns, entry.what) for entry in request.log]
         (at,) = [i for i, (_, what) in enumerate(kinds) if isinstance(what, FirstContent)]
 
         assert request.causes == ["primary", "hedge"]
@@ -45,7 +45,7 @@ class TestTheCopy:
     def test_the_first_wins_and_the_copy_is_closed(self):
         request = one(table(), answers(120), answers(50))
 
-        assert [said.what for said in request.steps(Cancel)] == [Cancel(0, 1, "cancelled")]
+        assert [entry.what for entry in request.steps(Cancel)] == [Cancel(0, 1, "cancelled")]
         assert request.done == Done("ok", winner=0)
 
     def test_headers_do_not_count_as_content(self):
@@ -56,7 +56,7 @@ class TestTheCopy:
         assert pattern.send(Headers(0, 0, 5 * MS, 200)) == Wait(100 * MS)
         assert pattern.send(Due(100 * MS)).cause == "hedge"
 
-    def test_an_alarm_that_rings_too_early_is_not_believed(self):
+    def test_a_timer_that_fires_too_early_is_ignored(self):
         pattern = Streaming(table()).steps(asked())
         next(pattern)
         pattern.send(Sent(0, 0, 0))
@@ -66,7 +66,7 @@ class TestTheCopy:
     def test_at_once_both_leave_together(self):
         request = one(table(policy="immediate"), answers(80), answers(70))
 
-        assert [said.at_ns for said in request.log if getattr(said.what, "cause", None)] == [0, 0]
+        assert [entry.at_ns for entry in request.log if getattr(entry.what, "cause", None)] == [0, 0]
         assert request.done == Done("ok", winner=1)
 
     def test_the_copy_goes_where_the_table_says(self):
@@ -76,20 +76,22 @@ class TestTheCopy:
         assert request.sends[0].call.prompt == request.sends[1].call.prompt
 
     def test_single_r_sends_some_of_them(self):
-        world = World(lambda _ask, _send, attempt, _now: answers(50 if attempt else 500))
+        world = World(lambda _request, _send, attempt, _now: answers(50 if attempt else 500))
         traffic = table(policy="single_r", probability=0.25, budget_share=1.0)
         requests = world.run(Streaming(traffic), [asked(i, i * S, seed=9) for i in range(2000)])
-        hedged = [r.ask.request_id for r in requests if "hedge" in r.causes]
+        hedged = [r.planned.request_id for r in requests if "hedge" in r.causes]
 
         assert len(hedged) / 2000 == pytest.approx(0.25, abs=0.04)
-        again = World(lambda _ask, _send, attempt, _now: answers(50 if attempt else 500)).run(
+        again = World(lambda _request, _send, attempt, _now: answers(50 if attempt else 500)).run(
             Streaming(traffic), [asked(i, i * S, seed=9) for i in range(2000)]
         )
-        assert hedged == [r.ask.request_id for r in again if "hedge" in r.causes]
+        assert hedged == [r.planned.request_id for r in again if "hedge" in r.causes]
 
     def test_adaptive_follows_what_it_saw(self):
         times = [Random(i).uniform(40, 140) for i in range(1000)]
-        world = World(lambda ask, _send, attempt, _now: answers(10 if attempt else times[ask.request_id]))
+        world = World(
+            lambda request, _send, attempt, _now: answers(10 if attempt else times[request.request_id])
+        )
         traffic = table(policy="adaptive", quantile=0.8, budget_share=1.0, delay_ms=9999.0, warm_up=100)
         requests = world.run(Streaming(traffic), [asked(i, i * 100 * MS) for i in range(1000)])
 
@@ -127,7 +129,7 @@ class TestFailures:
         request = one(table(), answers(500), fails("empty", 20))
 
         assert request.done == Done("empty", winner=1)
-        assert [said.what for said in request.steps(Cancel)] == [Cancel(0, 0, "cancelled")]
+        assert [entry.what for entry in request.steps(Cancel)] == [Cancel(0, 0, "cancelled")]
 
     @pytest.mark.parametrize("ended", ["connect_error", "server_error"])
     def test_the_first_fails_for_no_good_reason_and_the_copy_leaves_at_once(self, ended):
@@ -167,8 +169,8 @@ class TestHeld:
         assert [r.done.hedge_held for r in requests] == [None, None, "budget", "budget", "budget"]
 
     def test_no_copy_while_the_target_wants_to_be_left_alone(self):
-        def outcome(ask, *_):
-            return fails("rate_limited", 10, retry_after_s=5.0) if ask.request_id == 0 else answers(500)
+        def outcome(request, *_):
+            return fails("rate_limited", 10, retry_after_s=5.0) if request.request_id == 0 else answers(500)
 
         times = [0, S, 4 * S, 6 * S]
         requests = World(outcome).run(Streaming(table()), [asked(i, at) for i, at in enumerate(times)])
@@ -177,8 +179,8 @@ class TestHeld:
         assert ["hedge" in r.causes for r in requests] == [False, False, False, True]
 
     def test_no_copy_while_much_fails(self):
-        def outcome(ask, *_):
-            return fails("timeout", 10) if ask.request_id < 5 else answers(500)
+        def outcome(request, *_):
+            return fails("timeout", 10) if request.request_id < 5 else answers(500)
 
         requests = World(outcome).run(Streaming(table()), [asked(i, i * S) for i in range(6)])
 

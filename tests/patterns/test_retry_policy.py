@@ -102,12 +102,12 @@ def test_the_naive_policy_waits_as_long_as_it_always_does():
 def test_a_retry_that_cannot_be_takes_nothing_from_the_budget():
     retrier = Retrier(polite(budget_burst=1, budget_share=0.0, deadline_s=10))
 
-    def ask(after_s):
+    def begins(after_s):
         return retrier.begins_at_ns("overloaded", 0, after_s, None, retries=0, scheduled_at_ns=0, draw=0.0)
 
-    assert ask(11.0) is None  # past the deadline
-    assert ask(1.0) == S
-    assert ask(1.0) is None  # now the budget is used up
+    assert begins(11.0) is None  # past the deadline
+    assert begins(1.0) == S
+    assert begins(1.0) is None  # now the budget is used up
 
 
 @given(st.lists(st.booleans(), max_size=300), st.integers(0, 10), st.integers(1, 5))

@@ -15,7 +15,7 @@ def chat(**table: Any) -> dict[str, Any]:
 
 
 HEDGED = {"pattern": "hedged", "hedge": {"policy": "fixed"}}
-# tree -> the key that is named, and what is said of it
+# tree -> the key that is named, and the complaint about it
 REFUSED = [
     (chat(pattern="fan_out", fan_out={"legs": 0}), "traffic.chat.fan_out.legs", "expected a number >= 1, got 0"),
     (
@@ -104,9 +104,9 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("tree", "key", "said"), REFUSED, ids=[f"{k}={t}"[:70] for t, k, _ in REFUSED])
+@pytest.mark.parametrize(("tree", "key", "complaint"), REFUSED, ids=[f"{k}={t}"[:70] for t, k, _ in REFUSED])
 def test_what_cannot_be_is_refused_with_file_key_and_expectation(
-    tree: dict[str, Any], key: str, said: str
+    tree: dict[str, Any], key: str, complaint: str
 ) -> None:
     with pytest.raises(ScenarioError) as raised:
         parse({"name": "n", **tree}, "my.toml")
@@ -114,11 +114,11 @@ def test_what_cannot_be_is_refused_with_file_key_and_expectation(
     message = str(raised.value)
     assert raised.value.exit_code == Exit.USAGE
     assert message.startswith(f"my.toml: {key}: ")
-    assert said in message
+    assert complaint in message
     assert "\n" not in message, "one mistake, one line"
 
 
-def test_a_mistake_of_an_option_is_told_by_the_option() -> None:
+def test_a_mistake_of_an_option_is_refused_by_the_option() -> None:
     pairs = [("arrival.process", "closed"), ("arrival.rate_per_s", 5.0)]
     with pytest.raises(ScenarioError) as raised:
         load("streaming", [*pairs], {"arrival.rate_per_s": "--rate"})
@@ -126,7 +126,7 @@ def test_a_mistake_of_an_option_is_told_by_the_option() -> None:
     assert str(raised.value).startswith("--rate: a closed loop has no rate of its own: set closed.users")
 
 
-def test_a_mistake_within_a_table_set_on_the_command_line_is_told_by_that() -> None:
+def test_a_mistake_within_a_table_set_on_the_command_line_is_refused_by_that() -> None:
     with pytest.raises(
         ScenarioError, match=r"^--set traffic\.chat\.fan_out\.legs: has no meaning with pattern"
     ):

@@ -81,7 +81,7 @@ class TestProgressive:
     def test_a_fast_answer_that_is_slower_is_closed(self):
         request = run(FAST, scripted(answers(50, 100), answers(500, 900)))
 
-        assert [said.what for said in request.steps(Cancel)] == [Cancel(1, 0)]
+        assert [entry.what for entry in request.steps(Cancel)] == [Cancel(1, 0)]
         assert (request.done, request.done_at_ns) == (Done("ok", winner=0), 100 * MS)
 
     def test_without_the_large_answer_there_is_none(self):
@@ -96,11 +96,11 @@ class TestProgressive:
         assert [send.call.target for send in request.sends] == ["main", "second"]
 
 
-def service(polls, results, *, poll_fates=()):
-    """A batch service whose batch has ended at poll `polls`; `poll_fates` replace polls, by their number."""
+def service(polls, results, *, instead=()):
+    """A batch service whose batch has ended at poll `polls`; `instead` replace polls, by their number."""
     seen = {"polls": 0}
 
-    def outcome(_ask, send, _attempt, _now):
+    def outcome(_request, send, _attempt, _now):
         call = send.call
         if call.kind == BATCH_SUBMIT:
             return answers(5, 10, text=json.dumps({"id": "b1", "processing_status": "in_progress"}))
@@ -108,8 +108,8 @@ def service(polls, results, *, poll_fates=()):
         if call.kind == BATCH_FETCH:
             return answers(5, 10, text="\n".join(json.dumps({"result": result}) for result in results))
         seen["polls"] += 1
-        if seen["polls"] in dict(poll_fates):
-            return dict(poll_fates)[seen["polls"]]
+        if seen["polls"] in dict(instead):
+            return dict(instead)[seen["polls"]]
         status = "ended" if seen["polls"] >= polls else "in_progress"
         return answers(5, 10, text=json.dumps({"id": "b1", "processing_status": status}))
 
@@ -173,14 +173,14 @@ class TestBatch:
 
     @pytest.mark.parametrize("ended", ["overloaded", "connect_error", "rate_limited", "timeout"])
     def test_a_poll_that_fails_for_the_moment_is_followed_by_the_next(self, ended):
-        request = run(batches(), service(2, [WENT_WELL], poll_fates={1: fails(ended, 10)}.items()))
+        request = run(batches(), service(2, [WENT_WELL], instead={1: fails(ended, 10)}.items()))
 
         assert request.causes == ["primary", "poll", "poll", "poll"]
         assert request.done.ended == "ok"
 
     @pytest.mark.parametrize("ended", ["client_error", "censored"])
     def test_a_poll_that_cannot_succeed_ends_it(self, ended):
-        request = run(batches(), service(2, [WENT_WELL], poll_fates={1: fails(ended, 10)}.items()))
+        request = run(batches(), service(2, [WENT_WELL], instead={1: fails(ended, 10)}.items()))
 
         assert request.done.ended == ended
 

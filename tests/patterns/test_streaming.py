@@ -99,7 +99,7 @@ class TestCall:
         table = {"thinking": "enabled", "thinking_tokens": 40_000, "output_tokens": 50_000}
         step = next(Streaming(Traffic.model_validate(table)).steps(REQUEST))
 
-        assert step.call.thinking_tokens == 49  # the request at hand asks for 50 only
+        assert step.call.thinking_tokens == 49  # the request at hand has 50 only
 
     def test_the_answer_is_handed_on_where_it_is_needed_again(self):
         kept = one(Traffic.model_validate({"session": {"turns_mean": 2.0}}), answers(1, text="so it was"))
@@ -117,7 +117,9 @@ class TestFallback:
         request = one(fallback(), answers(3000), answers(200, 400))
 
         assert request.causes == ["primary", "fallback"]
-        assert [(said.at_ns, said.what) for said in request.steps(Cancel)] == [(S, Cancel(0, 0, "timeout"))]
+        assert [(entry.at_ns, entry.what) for entry in request.steps(Cancel)] == [
+            (S, Cancel(0, 0, "timeout"))
+        ]
         assert (request.sends[1].call.model, request.sends[1].of_attempt) == ("small", 0)
         assert request.done == Done("ok", winner=1)
         assert request.done_at_ns == 1400 * MS
@@ -129,15 +131,15 @@ class TestFallback:
         assert request.done == Done("ok", winner=0)
 
     @pytest.mark.parametrize(
-        ("ended", "asks"),
+        ("ended", "retried"),
         [(ended, ended not in {"ok", "empty", "cancelled", "client_error"}) for ended in ENDED_CLASSES],
     )
-    def test_a_failure_before_content_does_the_same_but_a_wrong_request_does_not(self, ended, asks):
-        outcomes = [fails(ended, 10), answers(50)] if asks else [fails(ended, 10)]
+    def test_a_failure_before_content_does_the_same_but_a_wrong_request_does_not(self, ended, retried):
+        outcomes = [fails(ended, 10), answers(50)] if retried else [fails(ended, 10)]
         request = one(fallback(), *outcomes)
 
         assert request.causes == ["primary", "fallback"][: len(outcomes)]
-        assert request.done.ended == ("ok" if asks else ended)
+        assert request.done.ended == ("ok" if retried else ended)
         assert request.steps(Cancel) == []
 
     def test_a_failure_after_content_does_not(self):

@@ -58,11 +58,11 @@ def tables(draw: st.DrawFn) -> Traffic:
     return Traffic.model_validate(tree)
 
 
-def any_fate(seed: int):
+def any_outcome(seed: int):
     """Random outcomes, the same for the same seed."""
     rng = Random(seed)
 
-    def outcome(_ask, send, _attempt, _now) -> Outcome:
+    def outcome(_request, send, _attempt, _now) -> Outcome:
         wait = rng.choice([0, 20, 80, 200, 600]) * MS
         ended = rng.choice(["ok"] * 6 + ["censored"] + [c for c in ENDED_CLASSES if c != "ok"])
         content = (
@@ -90,9 +90,9 @@ def test_every_pattern_keeps_its_promises_whatever_happens(traffic, seed):
     rng = Random(seed)
     times = sorted(rng.randrange(2 * S) for _ in range(8))
     legs = traffic.fan_out.total if traffic.pattern == "fan_out" else 1
-    world = World(any_fate(seed))
-    asks = [asked(i, at, legs, draw=rng.random(), seed=seed) for i, at in enumerate(times)]
-    requests = world.run(PATTERNS[traffic.pattern](traffic), asks)  # which sees that each of them ends
+    world = World(any_outcome(seed))
+    arrivals = [asked(i, at, legs, draw=rng.random(), seed=seed) for i, at in enumerate(times)]
+    requests = world.run(PATTERNS[traffic.pattern](traffic), arrivals)  # which sees that each of them ends
 
     for request in requests:
         check_one(request, traffic)
@@ -113,11 +113,11 @@ def check_one(request: Played, traffic: Traffic) -> None:
     assert request.left_open == set()
     assert len(request.steps(Taken)) == len(request.steps(Give))
     if done.winner is not None:
-        heard = {(e.what.leg, e.what.attempt) for e in request.steps(FirstContent)}
+        first_contents = {(e.what.leg, e.what.attempt) for e in request.steps(FirstContent)}
         whole = {
             (e.what.leg, e.what.attempt) for e in request.steps(Ended) if e.what.ended in {"ok", "empty"}
         }
-        assert (0, done.winner) in heard | whole
+        assert (0, done.winner) in first_contents | whole
     by_leg: dict[int, Counter] = {}
     for send in request.sends:
         by_leg.setdefault(send.leg, Counter())[send.cause] += 1
@@ -138,22 +138,22 @@ def check_order(request: Played, traffic: Traffic) -> None:
     causes: dict[tuple[int, int], str] = {}
     numbers: Counter = Counter()
     joined = request.done.joined_at_ns
-    for said in request.log:
-        what = said.what
+    for entry in request.log:
+        what = entry.what
         if isinstance(what, Send):
             assert what.call.kind == MESSAGE or traffic.pattern == "batch"
             key = (what.leg, numbers[what.leg])
             numbers[what.leg] += 1
             open_.add(key)
             causes[key] = what.cause
-            assert joined is None or said.at_ns <= joined
+            assert joined is None or entry.at_ns <= joined
             if what.cause == HEDGE:
                 assert what.leg not in refused
                 assert what.leg not in committed
             if what.cause == RETRY:
-                assert said.at_ns >= not_before.get(what.leg, 0) or traffic.retry.policy == "naive"
+                assert entry.at_ns >= not_before.get(what.leg, 0) or traffic.retry.policy == "naive"
                 if traffic.retry.policy == "polite":
-                    assert said.at_ns <= request.ask.scheduled_at_ns + traffic.retry.deadline_s * S
+                    assert entry.at_ns <= request.planned.scheduled_at_ns + traffic.retry.deadline_s * S
             if what.cause in {"resubmit", "poll"}:  # a call of its own
                 committed.pop(what.leg, None)
         elif isinstance(what, Cancel):
@@ -174,7 +174,7 @@ def check_order(request: Played, traffic: Traffic) -> None:
 def check_budgets(requests: list[Played], traffic: Traffic) -> None:
     """At no time more additional calls than the budgets give."""
     acts = sorted(
-        ((said.at_ns, said.what.cause) for request in requests for said in request.steps(Send)),
+        ((entry.at_ns, entry.what.cause) for request in requests for entry in request.steps(Send)),
         key=lambda act: (act[0], act[1] in {HEDGE, RETRY}),
     )
     calls = hedges = retries = 0
@@ -189,9 +189,9 @@ def check_budgets(requests: list[Played], traffic: Traffic) -> None:
 
 def check_pushback(requests: list[Played]) -> None:
     """No second copy anywhere while the target wants to be left alone."""
-    said = sorted((s for r in requests for s in r.log), key=lambda s: s.at_ns)
+    entry = sorted((s for r in requests for s in r.log), key=lambda s: s.at_ns)
     back_at = 0
-    for at_ns, group in _by_time(said):
+    for at_ns, group in _by_time(entry):
         # Of the same instant the order over all requests is not known: only what is pending from before counts.
         assert not (at_ns < back_at and any(isinstance(w, Send) and w.cause == HEDGE for w in group))
         for what in group:
@@ -199,9 +199,9 @@ def check_pushback(requests: list[Played]) -> None:
                 back_at = max(back_at, what.at_ns + round(what.retry_after_s * S))
 
 
-def _by_time(said):
+def _by_time(entry):
     groups: dict[int, list] = {}
-    for one in said:
+    for one in entry:
         groups.setdefault(one.at_ns, []).append(one.what)
     return groups.items()
 
@@ -231,15 +231,15 @@ def test_no_retry_before_its_time_over_ten_thousand_throttled_calls(pattern):
 
     legs = 5 if pattern == "fan_out" else 1
     traffic = Traffic.model_validate(tree)
-    asks = [asked(i, i * 10 * MS, legs) for i in range(4000 // legs)]
-    for request in World(outcome).run(PATTERNS[pattern](traffic), asks):
+    arrivals = [asked(i, i * 10 * MS, legs) for i in range(4000 // legs)]
+    for request in World(outcome).run(PATTERNS[pattern](traffic), arrivals):
         back_at: dict[int, int] = {}
-        for said in request.log:
-            if isinstance(said.what, Ended) and said.what.retry_after_s is not None:
+        for entry in request.log:
+            if isinstance(entry.what, Ended) and entry.what.retry_after_s is not None:
                 throttled += 1
-                back_at[said.what.leg] = said.what.at_ns + said.what.retry_after_s * 1e9
-            if isinstance(said.what, Send) and said.what.cause == RETRY:
-                early += said.at_ns < back_at[said.what.leg]
+                back_at[entry.what.leg] = entry.what.at_ns + entry.what.retry_after_s * 1e9
+            if isinstance(entry.what, Send) and entry.what.cause == RETRY:
+                early += entry.at_ns < back_at[entry.what.leg]
 
     assert throttled >= (10_000 if pattern == "streaming" else 4_000)
     assert early == 0
@@ -250,9 +250,9 @@ def test_the_same_run_again_is_the_same_run():
     traffic = Traffic.model_validate(tree)
 
     def logs(seed):
-        asks = [asked(i, i * S, seed=seed) for i in range(50)]
+        arrivals = [asked(i, i * S, seed=seed) for i in range(50)]
         world = World(lambda *_: fails("overloaded", 3))
-        return [request.log for request in world.run(PATTERNS["streaming"](traffic), asks)]
+        return [request.log for request in world.run(PATTERNS["streaming"](traffic), arrivals)]
 
     assert logs(1) == logs(1)
     assert logs(1) != logs(2)

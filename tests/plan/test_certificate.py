@@ -15,7 +15,7 @@ from tailgauge.plan.certificate import Needs, RefusedError
 from tailgauge.plan.resolve import resolve
 
 ENTRY = {
-    "laws": ["lognormal"], "holds_to_per_s": 4000.5, "failed_at_per_s": 8000.0, "limited_by": "client", "disturbed": 0,
+    "models": ["lognormal"], "holds_to_per_s": 4000.5, "failed_at_per_s": 8000.0, "limited_by": "client", "disturbed": 0,
     "ttft_bias_ms": 0.004, "ttft_spread_ms": 0.011, "gap_bias_ms": 0.0, "gap_spread_ms": 0.067, "cpu_us_per_chunk": 81.7,
 }  # fmt: skip
 PLAIN = Needs("kernel", tls=False)
@@ -74,18 +74,18 @@ def test_one_of_another_machine_is_refused(tmp_path: Path, name: str) -> None:
     tree = made()
     there = {**tree["machine"], name: 3 if name == "cpu_count" else "elsewhere"}
 
-    said = refusal(stored(tmp_path, sealed(tree, machine=there)))
+    error_text = refusal(stored(tmp_path, sealed(tree, machine=there)))
 
-    assert said.startswith(f"it is of another machine: {name.replace('_', ' ')} ")
+    assert error_text.startswith(f"it is of another machine: {name.replace('_', ' ')} ")
 
 
 @pytest.mark.parametrize("name", ["tailgauge", "python", "kernel", "anthropic", "openai", "gevent"])
 def test_one_of_other_versions_is_stale(tmp_path: Path, name: str) -> None:
     tree = made()
 
-    said = refusal(stored(tmp_path, sealed(tree, versions={**tree["versions"], name: "0.0.1"})))
+    error_text = refusal(stored(tmp_path, sealed(tree, versions={**tree["versions"], name: "0.0.1"})))
 
-    assert said.startswith(f"it is stale: made with {name} 0.0.1, here ")
+    assert error_text.startswith(f"it is stale: made with {name} 0.0.1, here ")
 
 
 def test_it_is_stale_after_thirty_days_and_not_before(tmp_path: Path) -> None:
@@ -113,12 +113,12 @@ def test_one_in_which_nothing_passed_is_refused(tmp_path: Path) -> None:
     assert "no rate passed" in refusal(stored(tmp_path, made(transports=failed)))
 
 
-def test_nothing_there_is_told(tmp_path: Path) -> None:
+def test_nothing_there_is_reported(tmp_path: Path) -> None:
     assert refusal(tmp_path / "none.json") == "there is none"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "error_text"),
     [
         ("", "it cannot be read: "),
         ('{"certificate_version": 1', "it cannot be read: "),
@@ -129,11 +129,11 @@ def test_nothing_there_is_told(tmp_path: Path) -> None:
         ('{"certificate_version": 1, "digest": "", "x": NaN}', "it cannot be read: NaN"),
     ],
 )
-def test_a_damaged_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_a_damaged_file_is_refused(tmp_path: Path, text: str, error_text: str) -> None:
     path = tmp_path / "certificate.json"
     path.write_text(text)
 
-    assert refusal(path).startswith(said)
+    assert refusal(path).startswith(error_text)
 
 
 def test_one_figure_changed_by_hand_is_damage(tmp_path: Path) -> None:
@@ -175,14 +175,14 @@ def test_a_run_finds_it_in_the_state_folder(tmp_path: Path, monkeypatch: pytest.
 
     settings = resolve("streaming", [], tmp_path / "out")
     under_tls = resolve("streaming", [("target.url", "https://127.0.0.1:1")], tmp_path / "out")
-    rehearsed = resolve("streaming", [], tmp_path / "out", sends=False)
+    in_dry_run = resolve("streaming", [], tmp_path / "out", sends=False)
 
     assert certificate.default_path() == tmp_path / "tailgauge" / "certificate.json"
     assert settings.certificate is not None
     assert under_tls.certificate is not None
     assert settings.certificate["id"] == tree["id"]
     assert (under_tls.certificate["id"], under_tls.certificate["why"]) == (None, "it does not cover TLS")
-    assert rehearsed.certificate is None
+    assert in_dry_run.certificate is None
 
 
 def test_a_relative_state_folder_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +191,7 @@ def test_a_relative_state_folder_does_not_count(monkeypatch: pytest.MonkeyPatch)
     assert certificate.default_path() == Path.home() / ".local" / "state" / "tailgauge" / "certificate.json"
 
 
-def test_a_place_that_cannot_be_written_is_told_beforehand(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_reported_beforehand(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     with pytest.raises(UsageError, match="the certificate cannot be written"):

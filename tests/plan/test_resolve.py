@@ -1,4 +1,4 @@
-"""A run that cannot be is refused before anything starts: targets, files, prices, limits; and what it will ask for."""
+"""A run that cannot be is refused before anything starts: targets, files, prices, limits; and its estimate."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ SECOND = '[second_target]\nurl = "http://10.0.0.7:8000"\n'
 
 
 def test_a_file_alone_cannot_send_load_to_another_machine(tmp_path: Path) -> None:
-    said = refusal(tmp_path, REMOTE)
+    error_text = refusal(tmp_path, REMOTE)
 
-    assert said.startswith(
+    assert error_text.startswith(
         f"{tmp_path / 'mine.toml'}: target.url: https://llm.example is not on this machine"
     )
-    assert "--target URL" in said
+    assert "--target URL" in error_text
 
 
 def test_the_second_target_has_to_be_named_as_well(tmp_path: Path) -> None:
-    said = refusal(tmp_path, SECOND, "target.url=https://llm.example")
+    error_text = refusal(tmp_path, SECOND, "target.url=https://llm.example")
 
-    assert ": second_target.url: http://10.0.0.7:8000 is not on this machine" in said
-    assert "--set second_target.url=URL" in said
+    assert ": second_target.url: http://10.0.0.7:8000 is not on this machine" in error_text
+    assert "--set second_target.url=URL" in error_text
 
 
 @pytest.mark.parametrize("url", ["http://localhost:8000", "http://127.0.0.9", "http://[::1]:1", "simulated"])
@@ -76,7 +76,7 @@ def test_a_target_that_is_typed_is_taken(tmp_path: Path, pair: str) -> None:
     assert settled(tmp_path, REMOTE, pair).scenario.target.url == "https://llm.example"
 
 
-def test_nothing_is_sent_by_a_rehearsal_so_its_target_may_be_anywhere(tmp_path: Path) -> None:
+def test_nothing_is_sent_in_a_dry_run_so_its_target_may_be_anywhere(tmp_path: Path) -> None:
     assert settled(tmp_path, REMOTE, sends=False).scenario.target.url == "https://llm.example"
 
 
@@ -84,14 +84,14 @@ def test_nothing_is_sent_by_a_rehearsal_so_its_target_may_be_anywhere(tmp_path: 
 
 
 def test_a_closed_loop_refuses_a_rate_and_says_what_to_set(tmp_path: Path) -> None:
-    said = refusal(
+    error_text = refusal(
         tmp_path,
         "[arrival]\nprocess = 'closed'\n",
         "arrival.rate_per_s=5",
         spelt={"arrival.rate_per_s": "--rate"},
     )
 
-    assert said == "--rate: a closed loop has no rate of its own: set closed.users and closed.think_s"
+    assert error_text == "--rate: a closed loop has no rate of its own: set closed.users and closed.think_s"
 
 
 def test_a_duration_scales_every_stage_and_the_shape_with_them(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_duration_scales_every_stage_and_the_shape_with_them(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "error_text"),
     [
         ("[traffic.chat]\nprompt_file = 'none.jsonl'\n", "none.jsonl: no such file"),
         ("[arrival]\nprocess = 'trace'\n[arrival.trace]\nfile = 'none.csv'\n", "none.csv: no such file"),
@@ -122,16 +122,18 @@ def test_a_duration_scales_every_stage_and_the_shape_with_them(tmp_path: Path) -
         ("[second_target]\nca_file = 'none.pem'\n", "second_target.ca_file: none.pem: no such file"),
     ],
 )
-def test_a_file_that_is_missing_is_told_before_anything_starts(tmp_path: Path, text: str, said: str) -> None:
-    assert said in refusal(tmp_path, text)
+def test_a_file_that_is_missing_is_reported_before_anything_starts(
+    tmp_path: Path, text: str, error_text: str
+) -> None:
+    assert error_text in refusal(tmp_path, text)
 
 
-def test_a_price_file_with_a_bad_date_is_told_by_file_and_entry(tmp_path: Path) -> None:
+def test_a_price_file_with_a_bad_date_is_refused_by_file_and_entry(tmp_path: Path) -> None:
     (tmp_path / "prices.toml").write_text(PRICED.replace("2026-01-01", '"soon"'))
 
-    said = refusal(tmp_path, "[guard]\nprices = 'prices.toml'\n")
+    error_text = refusal(tmp_path, "[guard]\nprices = 'prices.toml'\n")
 
-    assert said.startswith(
+    assert error_text.startswith(
         f"{tmp_path / 'prices.toml'}: price 1 (tiny): since: expected a date as 2026-11-01"
     )
 
@@ -140,7 +142,7 @@ def test_a_price_file_with_a_bad_date_is_told_by_file_and_entry(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("text", "sets", "said"),
+    ("text", "sets", "error_text"),
     [
         ("", ["guard.max_cost=5"], "guard.max_cost: no price is known for model 'tiny' in"),
         ("", ["guard.max_requests=3"], "guard.max_requests: expected at least 4, got 3: 2 calls of the preflight"),
@@ -155,8 +157,10 @@ def test_a_price_file_with_a_bad_date_is_told_by_file_and_entry(tmp_path: Path) 
         ),
     ],
 )  # fmt: skip
-def test_a_limit_that_leaves_no_run_is_refused(tmp_path: Path, text: str, sets: list[str], said: str) -> None:
-    assert said in refusal(tmp_path, text, *sets, workers=2)
+def test_a_limit_that_leaves_no_run_is_refused(
+    tmp_path: Path, text: str, sets: list[str], error_text: str
+) -> None:
+    assert error_text in refusal(tmp_path, text, *sets, workers=2)
 
 
 def test_a_cost_may_be_limited_where_every_model_has_a_price(tmp_path: Path) -> None:
@@ -194,12 +198,14 @@ TEN = "[arrival]\nprocess = 'constant'\nrate_per_s = 10.0\n[stages]\nduration_s 
 def test_the_estimate_counts_calls_and_tokens_of_every_pattern(
     tmp_path: Path, table: str, calls: int, tokens_in: int, tokens_out: int, at_most: int | None
 ) -> None:
-    told = settled(tmp_path, f"{TEN}prompt_tokens = 100\noutput_tokens = 20\n{table}", workers=2).estimate
+    estimated = settled(
+        tmp_path, f"{TEN}prompt_tokens = 100\noutput_tokens = 20\n{table}", workers=2
+    ).estimate
 
-    assert (told.requests, told.calls, told.calls_at_most) == (10, calls, at_most)
-    assert (told.input_tokens, told.output_tokens) == (tokens_in, tokens_out)
-    assert told.cost is None
-    assert "no price known for model tiny" in told.lines()[-1]
+    assert (estimated.requests, estimated.calls, estimated.calls_at_most) == (10, calls, at_most)
+    assert (estimated.input_tokens, estimated.output_tokens) == (tokens_in, tokens_out)
+    assert estimated.cost is None
+    assert "no price known for model tiny" in estimated.lines()[-1]
 
 
 def test_a_growing_session_sends_its_turns_again(tmp_path: Path) -> None:
@@ -216,15 +222,17 @@ def test_the_estimate_has_a_cost_where_the_price_is_known(tmp_path: Path) -> Non
     (tmp_path / "prices.toml").write_text(PRICED)
     table = "pattern = 'cached'\nprompt_tokens = 100\noutput_tokens = 20\ncache = {system_tokens = 900}\n"
 
-    told = settled(tmp_path, f"{TEN}{table}[guard]\nprices = 'prices.toml'\n").estimate
+    estimated = settled(tmp_path, f"{TEN}{table}[guard]\nprices = 'prices.toml'\n").estimate
 
-    assert told.cost == pytest.approx((1000 * 1 + 9000 * 2 + 200 * 10) / 1e6)
-    assert "; up to 0.021 USD for those 10 calls" in told.lines()[0]
-    assert told.facts()["prices"] == "prices.toml", "no path of this machine"
+    assert estimated.cost == pytest.approx((1000 * 1 + 9000 * 2 + 200 * 10) / 1e6)
+    assert "; up to 0.021 USD for those 10 calls" in estimated.lines()[0]
+    assert estimated.facts()["prices"] == "prices.toml", "no path of this machine"
 
 
 def test_a_closed_loop_is_not_estimated(tmp_path: Path) -> None:
-    told = settled(tmp_path, "[arrival]\nprocess = 'closed'\n").estimate
+    estimated = settled(tmp_path, "[arrival]\nprocess = 'closed'\n").estimate
 
-    assert told.requests is None
-    assert told.lines() == ["plan: 10 users of a closed loop: how many requests they send depends on the target"]
+    assert estimated.requests is None
+    assert estimated.lines() == [
+        "plan: 10 users of a closed loop: how many requests they send depends on the target"
+    ]

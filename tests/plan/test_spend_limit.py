@@ -46,7 +46,7 @@ def test_no_limit_is_ever_exceeded(
     open_calls: list[tuple[int, Amount]] = []
     really = Amount()
     refused = False
-    for number, ((needed, real), (cost, real_cost), close, told) in enumerate(calls):
+    for number, ((needed, real), (cost, real_cost), close, known) in enumerate(calls):
         taken = allowance.take(number, Amount(1, needed, Fraction(cost)))
         assert not (refused and taken), "after a refusal nothing is sent any more"
         refused = refused or not taken
@@ -56,7 +56,7 @@ def test_no_limit_is_ever_exceeded(
             open_calls.append((number, used_by_it))
         if close < len(open_calls):
             key, used_by_it = open_calls.pop(close)
-            allowance.settle(key, used_by_it if told else None)
+            allowance.settle(key, used_by_it if known else None)
         for have, most in zip(really, limit, strict=True):
             assert most is None or (have or 0) <= most
         for counted, have in zip(allowance.taken, really, strict=True):
@@ -145,11 +145,11 @@ def test_what_an_ended_call_has_used() -> None:
     (Amount(None, None, Fraction(500, 10**6)), "max_cost"),
 ])  # fmt: skip
 def test_the_limit_that_stopped_the_run_is_named_once(limit: Amount, name: str) -> None:
-    heard: list[str] = []
-    guard = Guard(Allowance(limit, heard.append), Sizing(frame=47), {"m": PRICE})
+    refusals: list[str] = []
+    guard = Guard(Allowance(limit, refusals.append), Sizing(frame=47), {"m": PRICE})
     call = Call(Prompt.of("x"), 10)  # 47 + 16 + 1 + 10 = 74 tokens
 
     assert guard.admits([call, call], "m")
     assert [guard.take(i, call, "m") for i in range(5)] == [True, True, False, False, False]
     assert not guard.admits([call], "m")
-    assert heard == [name]
+    assert refusals == [name]

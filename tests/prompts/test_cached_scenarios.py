@@ -33,7 +33,7 @@ WORDS_PER_TOKEN = 0.58
 Seen = list[tuple[Lookup, str]]  # what the cache did, and what the worker had expected
 
 
-class Rehearsed:
+class Replayed:
     """A scenario from its first arrival to its last answer, on a clock that costs nothing."""
 
     def __init__(self, scenario: Scenario, duration_s: float) -> None:
@@ -53,7 +53,7 @@ class Rehearsed:
         schedule = plan(scenario.arrival, scenario.traffic, duration_s, scenario.seed)
         until = round(duration_s * S)
         for planned in schedule.slice(0, until):
-            self.at(planned.at_ns, lambda now, p=planned: self.ask(p, 0, (), now))
+            self.at(planned.at_ns, lambda now, p=planned: self.send(p, 0, (), now))
         while self.events:
             now, _, what = heapq.heappop(self.events)
             if now < until:
@@ -62,7 +62,7 @@ class Rehearsed:
     def at(self, when: int, what: Any) -> None:
         heapq.heappush(self.events, (when, next(self.order), what))
 
-    def ask(self, planned: Planned, turn: int, history: tuple[tuple[str, str], ...], now: int) -> None:
+    def send(self, planned: Planned, turn: int, history: tuple[tuple[str, str], ...], now: int) -> None:
         prompts = self.maker.make(planned, turn, history)
         for leg, prompt in enumerate(prompts):
             key = (planned.request_id + turn, leg, 0)
@@ -73,9 +73,9 @@ class Rehearsed:
                 now + BEGINS_NS, lambda at, f=found, k=key: (self.cache.begin(f, at), self.book.begun(k, at))
             )
         if turn + 1 < planned.turns:
-            said = (*history, (prompts[0].messages[-1].parts[0].text, "so it is"))
+            conversation = (*history, (prompts[0].messages[-1].parts[0].text, "so it is"))
             pause = ENDS_NS + round(self.traffic.session.think_s * S)
-            self.at(now + pause, lambda at: self.ask(planned, turn + 1, said, at))
+            self.at(now + pause, lambda at: self.send(planned, turn + 1, conversation, at))
 
     def look_up(self, prompt: Prompt, now: int) -> Lookup:
         call = Call(prompt, 10)
@@ -85,9 +85,9 @@ class Rehearsed:
         return self.cache.lookup(block_prompt(body, self.block_tokens), now)
 
 
-def rehearsed(name: str, duration_s: float | None = None) -> Seen:
+def replayed(name: str, duration_s: float | None = None) -> Seen:
     scenario = load(name)
-    return Rehearsed(scenario, duration_s or scenario.stages.duration_s).seen
+    return Replayed(scenario, duration_s or scenario.stages.duration_s).seen
 
 
 def read(seen: Seen) -> list[bool]:
@@ -116,7 +116,7 @@ SHOWS: dict[str, Any] = {
 @pytest.mark.parametrize("name", SHOWS)
 @pytest.mark.parametrize("whole", [False, True], ids=["two seconds", "whole"])
 def test_a_scenario_shows_what_it_is_there_for(name: str, whole: bool) -> None:
-    seen = rehearsed(name, None if whole else SHORT_S)
+    seen = replayed(name, None if whole else SHORT_S)
 
     assert len(seen) >= 5
     assert SHOWS[name](seen)
@@ -124,7 +124,7 @@ def test_a_scenario_shows_what_it_is_there_for(name: str, whole: bool) -> None:
 
 def test_sparse_traffic_reads_as_rarely_as_the_formula_says_and_marks_of_an_hour_keep_it() -> None:
     """The first call of each prefix is no fair sample of either."""
-    sparse, kept = rehearsed("cache_sparse"), rehearsed("cached_1h")
+    sparse, kept = replayed("cache_sparse"), replayed("cached_1h")
     again = [
         [hit for hit, (found, _) in zip(read(s), s, strict=True) if found.reason != COLD]
         for s in (sparse, kept)
@@ -140,8 +140,8 @@ def test_sparse_traffic_reads_as_rarely_as_the_formula_says_and_marks_of_an_hour
     "name", [name for name in SHOWS if name not in {"cached_prewarmed", "cache_below_minimum"}]
 )
 def test_a_worker_that_is_alone_knows_of_every_call_whether_it_reads(name: str) -> None:
-    """But for an entry that expires within 0.3 s: few of all. `unknown` is said of races only."""
-    seen = rehearsed(name, 20.0 if name != "cache_race" else SHORT_S)
+    """But for an entry that expires within 0.3 s: few of all. `unknown` is expected of races only."""
+    seen = replayed(name, 20.0 if name != "cache_race" else SHORT_S)
     agree = Counter((expected == WARM) == (found.reason == HIT) for found, expected in seen)
 
     assert agree[True] / len(seen) > 0.97
@@ -149,7 +149,7 @@ def test_a_worker_that_is_alone_knows_of_every_call_whether_it_reads(name: str) 
 
 
 def test_a_race_needs_legs_at_once() -> None:
-    seen = rehearsed("cache_race", SHORT_S)
+    seen = replayed("cache_race", SHORT_S)
 
     assert len(seen) == 8 * 4
     assert Counter(found.reason for found, _ in seen) == {"cold": 4, "race": 7 * 4}
@@ -158,7 +158,7 @@ def test_a_race_needs_legs_at_once() -> None:
 
 def test_sessions_grow() -> None:
     scenario = load("sessions")
-    run = Rehearsed(scenario, 10.0)
+    run = Replayed(scenario, 10.0)
 
     totals = [found.input_tokens for found, _ in run.seen]
     assert max(totals) > 2 * min(totals)

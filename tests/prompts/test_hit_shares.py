@@ -237,8 +237,8 @@ def test_row_16_hit_shares_of_poisson_calls(
         known += (found.cache_read > 0) == (note.cache_expected == WARM)
 
     missing = exp(-load)
-    truth = (1 - missing) / (1 + missing * load * delay) if sliding else load / (1 + load)
-    assert hits / count == pytest.approx(truth, abs=tolerance)
+    exact = (1 - missing) / (1 + missing * load * delay) if sliding else load / (1 + load)
+    assert hits / count == pytest.approx(exact, abs=tolerance)
     if sliding and not delay:
         assert known == count  # the book knew it of every call
 

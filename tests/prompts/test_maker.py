@@ -21,7 +21,7 @@ from tailgauge.worker.cache_tracker import rendered
 
 FULL = {"tools": 3, "tools_tokens": 300, "system_tokens": 200, "few_shot": 2, "few_shot_tokens": 40}
 EVERYWHERE = ("tools", "system", "few_shot", "last")
-LAST_WORDS = 4 * 9  # bytes of the words that two texts may have in common by chance
+LAST_BYTES = 4 * 9  # bytes of the words that two texts may have in common by chance
 
 
 def maker(
@@ -124,9 +124,9 @@ class TestPrefix:
 
         if first.prefix == second.prefix:
             assert shared(first) == shared(second)
-            assert 0 <= common - len(shared(first)) <= LAST_WORDS
+            assert 0 <= common - len(shared(first)) <= LAST_BYTES
         else:
-            assert common <= LAST_WORDS
+            assert common <= LAST_BYTES
 
     @given(CACHES, st.sampled_from(["none", "front", "marked", "cold"]))
     def test_there_is_one_mark_for_each_breakpoint_and_never_more_than_four(self, cache, kind):
@@ -250,8 +250,8 @@ class TestSession:
             maker({**FULL, "breakpoints": ("system", "last")}).make(planned(3, turns=5), 2, self.HISTORY)
         )
 
-        said = [(m.role, m.parts[0].text) for m in prompt.messages[prompt.shared : -1]]
-        assert said == [(USER, "one?"), (ASSISTANT, "yes"), (USER, "two?"), (ASSISTANT, "no")]
+        piece = [(m.role, m.parts[0].text) for m in prompt.messages[prompt.shared : -1]]
+        assert piece == [(USER, "one?"), (ASSISTANT, "yes"), (USER, "two?"), (ASSISTANT, "no")]
         assert ttls(prompt).count("5m") == 2
         assert ttls(prompt)[-1] == "5m"
 

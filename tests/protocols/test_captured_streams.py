@@ -23,7 +23,7 @@ def sse(*trees) -> bytes:
     return b"".join(out)
 
 
-def told(stream: bytes, on_event, step: int | None = None) -> dict:
+def decoded(stream: bytes, on_event, step: int | None = None) -> dict:
     """What a decoder makes of a stream that comes in pieces of `step` bytes."""
     decoder = StreamDecoder(on_event)
     step = step or max(1, len(stream))
@@ -89,7 +89,7 @@ SEEN = {
 def test_a_captured_stream_means_the_same_in_any_pieces(name, step):
     on_event = Anthropic.on_event if "messages" in name else OpenAI.on_event
 
-    assert told((CAPTURES / f"{name}.sse").read_bytes(), on_event, step) == SEEN[name]
+    assert decoded((CAPTURES / f"{name}.sse").read_bytes(), on_event, step) == SEEN[name]
 
 
 def test_every_capture_is_looked_at():
@@ -157,13 +157,13 @@ ANTHROPIC = {
 
 @pytest.mark.parametrize(("trees", "differs"), ANTHROPIC.values(), ids=ANTHROPIC)
 def test_an_anthropic_stream_of(trees, differs):
-    assert told(sse(*trees), Anthropic.on_event) == expected(**differs)
+    assert decoded(sse(*trees), Anthropic.on_event) == expected(**differs)
 
 
 def test_the_name_of_an_anthropic_event_counts_where_its_data_has_no_type():
     stream = b'event: error\ndata: {"code":500,"message":"full"}\n\nevent: message_stop\ndata: {}\n\n'
 
-    assert told(stream, Anthropic.on_event) == expected(error="500")
+    assert decoded(stream, Anthropic.on_event) == expected(error="500")
 
 
 # --- openai -----------------------------------------------------------------------------------------------------
@@ -228,11 +228,11 @@ OPENAI = {
 def test_an_openai_stream_with(trees, end, differs):
     stream = b"".join(b"data: " + json.dumps(tree).encode() + b"\n\n" for tree in trees) + end
 
-    assert told(stream, OpenAI.on_event) == expected(**differs)
+    assert decoded(stream, OpenAI.on_event) == expected(**differs)
 
 
 def test_an_openai_event_named_error_is_one_whatever_its_data():
-    assert told(b'event: error\ndata: {"message":"boom"}\n\n', OpenAI.on_event)["error"] == "error"
+    assert decoded(b'event: error\ndata: {"message":"boom"}\n\n', OpenAI.on_event)["error"] == "error"
 
 
 def test_invalid_utf8_in_a_stream_is_an_error_of_that_event_only():
@@ -241,6 +241,6 @@ def test_invalid_utf8_in_a_stream_is_an_error_of_that_event_only():
         b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
     )
 
-    assert told(stream, OpenAI.on_event) == expected(
+    assert decoded(stream, OpenAI.on_event) == expected(
         text(1), error="malformed_event", finished=False, stopped=False
     )

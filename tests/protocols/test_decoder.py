@@ -357,7 +357,7 @@ def test_an_error_with_status_200_keeps_its_name():
         assert decoder.error == ("overloaded_error", "later")
 
 
-def test_results_of_a_batch_are_told_without_their_messages_and_their_usage_is_added_up():
+def test_results_of_a_batch_are_kept_without_their_messages_and_their_usage_is_added_up():
     def line(name, **result):
         return json.dumps({"custom_id": name, "result": result}).encode()
 
@@ -374,11 +374,11 @@ def test_results_of_a_batch_are_told_without_their_messages_and_their_usage_is_a
     )  # fmt: skip
 
     assert decoder.usage == {"input_tokens": 6, "output_tokens": 8}
-    told = [json.loads(one) for one in decoder.text.splitlines()]
-    assert [(one["custom_id"], one["result"]["type"]) for one in told] == [
+    results = [json.loads(one) for one in decoder.text.splitlines()]
+    assert [(one["custom_id"], one["result"]["type"]) for one in results] == [
         ("b", "succeeded"),
         ("a", "errored"),
         ("c", "succeeded"),
     ]
-    assert told[1]["result"]["error"] == error
+    assert results[1]["result"]["error"] == error
     assert "much" not in decoder.text

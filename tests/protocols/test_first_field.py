@@ -1,4 +1,4 @@
-"""The first usable field: told exactly when it is complete, whatever the pieces, and never for what is no JSON."""
+"""The first usable field: found exactly when it is complete, whatever the pieces, and never for what is no JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TEXT, TOOL = 0, 2
 
 
 def first_at(text: str, kind: int = TEXT, size: int = 1) -> str | None:
-    """What had come when the field was told, in pieces of `size` characters."""
+    """What had come when the field was found, in pieces of `size` characters."""
     field = FirstField()
     for end in range(size, len(text) + size, size):
         if field.feed(kind, text[end - size : end]):
@@ -42,7 +42,7 @@ def first_at(text: str, kind: int = TEXT, size: int = 1) -> str | None:
         ("   ", None),
     ],
 )
-def test_a_field_is_told_when_its_value_is_complete(answer, expected):
+def test_a_field_is_found_when_its_value_is_complete(answer, expected):
     assert first_at(answer) == expected
 
 
@@ -50,19 +50,19 @@ SCALARS = st.text(max_size=8) | st.integers() | st.booleans() | st.none()
 
 
 @given(st.dictionaries(st.text(max_size=5), SCALARS, min_size=1, max_size=4), st.integers(1, 7))
-def test_it_is_told_once_its_value_is_certain_and_not_a_piece_later(tree, size):
+def test_it_is_found_once_its_value_is_certain_and_not_a_piece_later(tree, size):
     answer = json.dumps(tree)
     key, value = next(iter(tree.items()))
     needed = len(json.dumps({key: value})) - (
         1 if isinstance(value, str) else 0
     )  # others end with what follows
-    told = first_at(answer, size=size)
+    found = first_at(answer, size=size)
 
-    assert told is not None
+    assert found is not None
     if isinstance(value, str):
-        assert needed <= len(told) < needed + size
+        assert needed <= len(found) < needed + size
     else:  # true and null are certain at their last letter, but are looked for when a value can have ended
-        assert needed - 1 <= len(told) < needed + size
+        assert needed - 1 <= len(found) < needed + size
 
 
 def test_prose_before_a_tool_call_is_passed_over():

@@ -124,9 +124,9 @@ USAGES = {
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("case", USAGES)
 def test_a_count_that_cannot_be_is_null_and_named(protocol, case):
-    said, expected = USAGES[case]
+    given, expected = USAGES[case]
     name = {"openai": "completion_tokens", "anthropic": "output_tokens"}[protocol]
-    body = f'{{"type": "message_delta", "delta": {{"stop_reason": "x"}}, "choices": [], "usage": {{"{name}": {said}}}}}'
+    body = f'{{"type": "message_delta", "delta": {{"stop_reason": "x"}}, "choices": [], "usage": {{"{name}": {given}}}}}'
     decoder = fed(StreamDecoder(PROTOCOLS[protocol]), word(protocol, "a"), f"data: {body}\n\n".encode())
 
     assert decoder.error == ("malformed_usage", expected)
@@ -155,15 +155,15 @@ def test_what_is_not_the_protocol_is_named_short_and_no_error_of_ours(protocol, 
 
 
 def test_of_keys_that_come_twice_the_last_stands():
-    twice = b'{"choices": [], "usage": {"prompt_tokens": 1, "prompt_tokens": 7, "completion_tokens": 2}, "usage": null, "usage": {"completion_tokens": 3}}'
-    decoder = fed(StreamDecoder(OpenAI.on_event), b"data: %b\n\n" % twice)
+    repeated = b'{"choices": [], "usage": {"prompt_tokens": 1, "prompt_tokens": 7, "completion_tokens": 2}, "usage": null, "usage": {"completion_tokens": 3}}'
+    decoder = fed(StreamDecoder(OpenAI.on_event), b"data: %b\n\n" % repeated)
 
     assert (decoder.error, decoder.usage) == (None, {"output_tokens": 3})
 
 
 @pytest.mark.parametrize("name", VIOLATIONS)
-def test_a_target_cannot_speak_of_itself_in_our_words(name):
-    assert error_of({"error": {"type": name}})[0] == quoted(name) == f"said {name}"
+def test_a_target_cannot_use_our_names_for_its_errors(name):
+    assert error_of({"error": {"type": name}})[0] == quoted(name) == f"target: {name}"
 
 
 def test_content_with_scripts_and_control_characters_is_content():

@@ -29,15 +29,15 @@ def refused(target, **other) -> str:
         ({"headers": {"x-a": "a\r\nb: c"}}, "x-a: not a header"),
         ({"headers": {"x a": "b"}}, "x a: not a header"),
         ({"text": "choices/0"}, "target.sse.text: must be a JSON pointer"),
-        ({"path": "ask"}, "target.sse.path"),
+        ({"path": "chat"}, "target.sse.path"),
         ({"token_evnt": "x"}, "target.sse.token_evnt: unknown key; did you mean token_event?"),
     ],
 )  # fmt: skip
 def test_a_bad_description_is_refused_with_what_was_expected(sse, complaint):
-    said = refused({"protocol": "sse", "url": URL, "sse": sse})
+    error_text = refused({"protocol": "sse", "url": URL, "sse": sse})
 
-    assert said.startswith("f.toml: target.sse")
-    assert complaint in said
+    assert error_text.startswith("f.toml: target.sse")
+    assert complaint in error_text
 
 
 def test_a_description_that_no_protocol_reads_is_refused():
@@ -57,9 +57,9 @@ def test_a_description_that_no_protocol_reads_is_refused():
     ],
 )
 def test_what_a_protocol_has_no_words_for_is_refused(traffic, key):
-    said = refused({"protocol": "sse", "url": URL}, traffic={"main": traffic})
+    error_text = refused({"protocol": "sse", "url": URL}, traffic={"main": traffic})
 
-    assert said.startswith(
+    assert error_text.startswith(
         f"f.toml: traffic.main.{key}: expected target.protocol 'anthropic' or 'openai', got 'sse'"
     )
 

@@ -15,7 +15,7 @@ SLO = {"metric": "tpot", "max_ms": 1}
 URL_SHAPE = "must be `simulated` or http(s)://HOST[:PORT][/PATH] without a query"
 URL_PORT = "must name a host and, if any, a port between 1 and 65535"
 NAME_SHAPE = "must be lower-case letters, digits, - and _, at most 48 of them"
-# tree -> the key that is named, and what is said of it
+# tree -> the key that is named, and what is error_text of it
 REFUSED = [
     ({"trafic": {}}, "trafic", "unknown key; did you mean traffic?"),
     ({"xyzzy": 1}, "xyzzy", "unknown key. Expected one of: name, description, seed, clock, target,"),
@@ -105,12 +105,12 @@ def refusal(tree: dict) -> str:
     return str(raised.value)
 
 
-@pytest.mark.parametrize(("tree", "key", "said"), REFUSED, ids=[f"{k}={t}"[:60] for t, k, _ in REFUSED])
-def test_what_cannot_be_is_refused_with_file_key_and_expectation(tree, key, said):
+@pytest.mark.parametrize(("tree", "key", "error_text"), REFUSED, ids=[f"{k}={t}"[:60] for t, k, _ in REFUSED])
+def test_what_cannot_be_is_refused_with_file_key_and_expectation(tree, key, error_text):
     message = refusal(tree)
 
     assert message.startswith(f"my.toml: {key}: ")
-    assert said in message
+    assert error_text in message
 
 
 def test_a_refused_scenario_is_a_usage_error():
@@ -145,7 +145,7 @@ def test_a_url_is_kept_without_its_last_slash(url, kept):
     assert parse({"name": "n", "target": {"url": url}}, "my.toml").target.url == kept
 
 
-def test_several_errors_are_told_at_once():
+def test_several_errors_are_reported_at_once():
     lines = refusal({"seed": -1, "trafic": {}, "arrival": {"rate_per_s": 0}}).splitlines()
 
     assert {line.split(": ")[1] for line in lines} == {"seed", "trafic", "arrival.rate_per_s"}

@@ -95,7 +95,7 @@ def test_usage_counts_each_token_of_a_row_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "error_text"),
     [
         (GOOD.replace("2026-01-01", '"2026-01-01"'), "price 1 (m): since: expected a date as 2026-11-01, without quotes"),
         (GOOD.replace("2026-01-01", "2026-01-01T00:00:00"), "price 1 (m): since: expected a date"),
@@ -120,7 +120,9 @@ def test_usage_counts_each_token_of_a_row_once() -> None:
         ("\udcff", "not UTF-8 text (byte 0)"),
     ],
 )  # fmt: skip
-def test_a_wrong_price_file_is_told_by_file_entry_and_key(tmp_path: Path, text: str, said: str) -> None:
+def test_a_wrong_price_file_is_refused_by_file_entry_and_key(
+    tmp_path: Path, text: str, error_text: str
+) -> None:
     path = tmp_path / "mine.toml"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
 
@@ -129,7 +131,7 @@ def test_a_wrong_price_file_is_told_by_file_entry_and_key(tmp_path: Path, text: 
 
     assert raised.value.exit_code == Exit.USAGE
     assert str(raised.value).startswith(f"{path}: ")
-    assert said in str(raised.value)
+    assert error_text in str(raised.value)
 
 
 def test_a_price_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -74,23 +74,23 @@ def replay(folder, name="t.csv", **options):
     return planned(folder, Arrival(process="trace", trace=Trace(file=name, **options)))
 
 
-@pytest.mark.parametrize(("text", "said"), TRACES, ids=[said[:60] for _, said in TRACES])
-def test_a_trace_that_cannot_be_used_is_refused_with_file_line_and_column(tmp_path, text, said):
+@pytest.mark.parametrize(("text", "error_text"), TRACES, ids=[error_text[:60] for _, error_text in TRACES])
+def test_a_trace_that_cannot_be_used_is_refused_with_file_line_and_column(tmp_path, text, error_text):
     (tmp_path / "t.csv").write_text(text, encoding="utf-8")
     with pytest.raises(ScenarioError) as caught:
         replay(tmp_path)
 
-    assert str(caught.value).startswith(f"{tmp_path}/{said}")
+    assert str(caught.value).startswith(f"{tmp_path}/{error_text}")
     assert caught.value.exit_code == Exit.USAGE
 
 
-@pytest.mark.parametrize(("text", "said"), PROMPTS, ids=[said[:60] for _, said in PROMPTS])
-def test_a_prompt_file_that_cannot_be_used_is_refused_with_file_line_and_key(tmp_path, text, said):
+@pytest.mark.parametrize(("text", "error_text"), PROMPTS, ids=[error_text[:60] for _, error_text in PROMPTS])
+def test_a_prompt_file_that_cannot_be_used_is_refused_with_file_line_and_key(tmp_path, text, error_text):
     (tmp_path / "p.jsonl").write_text(text, encoding="utf-8")
     with pytest.raises(ScenarioError) as caught:
         planned(tmp_path, prompt_file="p.jsonl")
 
-    assert str(caught.value).startswith(f"{tmp_path}/{said}")
+    assert str(caught.value).startswith(f"{tmp_path}/{error_text}")
     assert caught.value.exit_code == Exit.USAGE
 
 
@@ -128,7 +128,7 @@ def test_windows_line_ends_a_byte_order_mark_and_blank_lines_do_no_harm(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("arrival", "said"),
+    ("arrival", "error_text"),
     [
         ({"process": "trace"}, "trace.file: expected the path of a trace"),
         ({"process": "trace", "trace": {"file": "a", "speed_up": 0.0}}, "expected a number > 0"),
@@ -150,9 +150,9 @@ def test_windows_line_ends_a_byte_order_mark_and_blank_lines_do_no_harm(tmp_path
         ({"shape": {"kind": "piecewise", "points": [[0, 0], [1, 0]]}}, "points: every rate is 0"),
     ],
 )  # fmt: skip
-def test_an_arrival_that_cannot_be_is_refused_in_the_scenario(arrival, said):
+def test_an_arrival_that_cannot_be_is_refused_in_the_scenario(arrival, error_text):
     with pytest.raises(ScenarioError) as caught:
         parse({"name": "x", "arrival": arrival}, "my.toml")
 
     assert str(caught.value).startswith("my.toml: arrival")
-    assert said in str(caught.value)
+    assert error_text in str(caught.value)

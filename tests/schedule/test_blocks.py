@@ -1,4 +1,4 @@
-"""Tables that take turns: every block is one arm's, both of a pair differ, other tables are left alone."""
+"""Two tables in alternating blocks: every block is of one, both of a pair differ, other tables are left alone."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def planned(asked, seed=1):
     )
 
 
-def test_each_block_is_one_arm_s_and_each_pair_has_both(tmp_path):
+def test_each_block_is_of_one_variant_and_each_pair_has_both(tmp_path):
     asked = load(tmp_path, "[crossover]\na = 'a'\nb = 'b'\nblock_s = 10\nwashout_s = 1")
     firsts = set()
     for seed in range(6):
@@ -36,10 +36,10 @@ def test_each_block_is_one_arm_s_and_each_pair_has_both(tmp_path):
         names = np.array(schedule.names)[schedule.traffic]
         block = np.floor(schedule.at_ns / 1e9 / 10).astype(int) - 1
         assert set(names[block < 0]) == {"a", "other"}
-        arms = [set(names[block == i]) - {"other"} for i in range(12)]
-        assert all(len(arm) == 1 for arm in arms)
-        assert all(arms[2 * i] | arms[2 * i + 1] == {"a", "b"} for i in range(6))
-        firsts |= {(seed, *arms[2 * i]) for i in range(6)}
+        variants = [set(names[block == i]) - {"other"} for i in range(12)]
+        assert all(len(variant) == 1 for variant in variants)
+        assert all(variants[2 * i] | variants[2 * i + 1] == {"a", "b"} for i in range(6))
+        firsts |= {(seed, *variants[2 * i]) for i in range(6)}
         assert 0.2 < (names == "other").mean() < 0.47
     assert {name for _, name in firsts} == {"a", "b"}
 
@@ -54,13 +54,13 @@ def test_without_turns_the_plan_is_what_it_was_and_with_them_times_stay(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("tail", "arrival", "said"),
+    ("tail", "arrival", "error_text"),
     [
         ("a = 'a'\nb = 'a'", None, "two traffic tables"), ("a = 'a'\nb = 'c'", None, "there is no traffic.c"),
         ("a = 'a'\nb = 'b'\nblock_s = 5", None, "washout_s must be shorter"),
         ("a = 'a'\nb = 'b'", 'process = "closed"', "closed loop"),
     ],
 )  # fmt: skip
-def test_impossible_turns_are_refused(tmp_path, tail, arrival, said):
-    with pytest.raises(ScenarioError, match=said):
+def test_impossible_turns_are_refused(tmp_path, tail, arrival, error_text):
+    with pytest.raises(ScenarioError, match=error_text):
         load(tmp_path, f"[crossover]\n{tail}", *([arrival] if arrival else []))

@@ -45,7 +45,7 @@ def test_over_long_windows_the_index_of_dispersion_is_the_square_of_the_cv(proce
     at_s = times(process, 100, windows * per_window / 100, cv=cv)
     found = dispersion(at_s, per_window / 100, windows)
 
-    # Of a finite window the truth itself is off by about cv^4 / window; the rest is the error of a variance.
+    # Of a finite window the exact value is off by about cv^4 / window; the rest is the error of a variance.
     assert abs(found / cv**2 - 1) < max(0.03, 4 * math.sqrt(2 / windows)) + max(cv**2, 1 / cv**2) / per_window
 
 
@@ -105,11 +105,11 @@ class TestBursts:
         on = q / (p + q)
         high = 20 / (on + (1 - on) * off_share)
         relaxed = 1 - (1 - math.exp(-(p + q) * window_s)) / ((p + q) * window_s)
-        truth = 1 + 2 * (high * (1 - off_share)) ** 2 * on * (1 - on) / ((p + q) * 20) * relaxed
+        exact = 1 + 2 * (high * (1 - off_share)) ** 2 * on * (1 - on) / ((p + q) * 20) * relaxed
         at_s = times("on_off", 20, window_s * windows, on_off=burst)
 
-        assert truth > 20
-        assert dispersion(at_s, window_s, windows) == pytest.approx(truth, rel=4 * math.sqrt(2 / windows))
+        assert exact > 20
+        assert dispersion(at_s, window_s, windows) == pytest.approx(exact, rel=4 * math.sqrt(2 / windows))
 
     def test_nothing_comes_between_bursts_and_the_bursts_have_their_length(self):
         at_s = times("on_off", 250, 8000, on_off=self.BURST)  # 1,000 a second within a burst
@@ -133,9 +133,9 @@ class TestBursts:
 def test_every_purpose_has_a_stream_of_its_own():
     """The first gap and the bursts are drawn apart from the times: another cv moves no burst."""
     short, long = (times("on_off", rate, 400, on_off=OnOff(on_s=1, off_s=9)) for rate in (50, 500))
-    quiet = [set(np.floor(at_s).astype(int)) for at_s in (short, long)]
+    empty = [set(np.floor(at_s).astype(int)) for at_s in (short, long)]
 
-    assert len(quiet[0] - quiet[1]) == 0
+    assert len(empty[0] - empty[1]) == 0
 
 
 def test_over_twenty_million_arrivals_are_refused():

@@ -37,7 +37,7 @@ def trace(checkout):
     return find
 
 
-def told(path, kind):
+def rows_of(path, kind):
     """Rows of the file, read here a second time: seconds since the first, prompt, output."""
     text = path.read_text(encoding="utf-8")
     if kind == "mooncake":
@@ -62,7 +62,7 @@ def test_each_emitted_row_has_the_time_and_sizes_of_the_file(trace, name):
     path = trace(name)
     arrival = Arrival(process="trace", trace=Trace(file=str(path)))
     schedule = plan(arrival, {"chat": Traffic()}, 86_400 * 7, 1)
-    sent = [row for row in told(path, kind) if row[1] > 0 and row[2] > 0]
+    sent = [row for row in rows_of(path, kind) if row[1] > 0 and row[2] > 0]
     facts = schedule.trace
     late = schedule.at_ns / 1e9 - np.array([at for at, _, _ in sent])
 

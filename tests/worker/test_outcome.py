@@ -104,7 +104,7 @@ CASES = {
     "stale": (Seen(None, failure=("stale_connection", "closed")), Decoded(), Outcome("connect_error", "stale_connection", "closed")),
     "a head too large": (Seen(None, failure=("head_too_large", "over 65536 bytes")), Decoded(),
                          Outcome("client_error", "head_too_large", "over 65536 bytes")),
-    "a target that says one of our words": refused(500, "server_error", error("malformed_usage"), "said malformed_usage"),
+    "a target that says one of our words": refused(500, "server_error", error("malformed_usage"), "target: malformed_usage"),
     "no HTTP": (Seen(None, failure=("not_http", "SSH-2.0")), Decoded(), Outcome("client_error", "not_http", "SSH-2.0")),
     "400": refused(400, "client_error"),
     "401": refused(401, "client_error"),

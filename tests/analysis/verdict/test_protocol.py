@@ -7,7 +7,7 @@ from tailgauge_analysis.verdict.checks import violations
 
 OTHERS = {  # failures that are no violation
     "overloaded_error": "stream_error", "not_json": "client_error", "no_end_mark": "truncated", None: "timeout",
-    "said malformed_event": "server_error", "tcp": "connect_error",
+    "target: malformed_event": "server_error", "tcp": "connect_error",
 }  # fmt: skip
 
 

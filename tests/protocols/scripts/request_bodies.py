@@ -24,7 +24,7 @@ from tailgauge.protocols.custom_sse import SseSettings
 from tailgauge.protocols.table import Target
 from tailgauge.protocols.target import Capture, Endpoint
 
-WORDS = (
+PIECES = (
     "plain words",
     'quotes " and \\ and \n',
     "Zürich \u65e5\u672c \U0001f600",
@@ -56,11 +56,11 @@ def prompts() -> Iterator[Prompt]:
     for number, (system, tools, turns, ttl) in enumerate(
         product((0, 1, 2), (0, 2), (1, 3), (None, "5m", "1h"))
     ):
-        said = [WORDS[(number + k) % len(WORDS)] for k in range(turns)]
+        pieces = [PIECES[(number + k) % len(PIECES)] for k in range(turns)]
         yield Prompt(
             tuple(
                 Message((USER, ASSISTANT)[k % 2], (Part(text), Part(text, ttl)) if k else (Part(text, ttl),))
-                for k, text in enumerate(said)
+                for k, text in enumerate(pieces)
             ),
             tuple(Part(f"system {number}", ttl if k else None) for k in range(system)),
             tuple(Tool(f"tool_{k}", f"use {number}", SCHEMA, ttl if k else None) for k in range(tools)),

@@ -122,13 +122,13 @@ def decoded(module: Any, reads: list[bytes], seed: int, *, stencils: bool) -> di
             exchange.advance()
     exchange.on_end(None)
     first, chunks = decoder.take()
-    told = {
+    facts = {
         name: repr(value)
         for name, value in vars(decoder).items()
         if name not in {"_learner", "_stencil", "_splitter", "fresh", "_field", "skim", "_on_event"}
     }
-    told |= {name: repr(getattr(chunks, name)) for name in type(chunks).__slots__}
-    told |= {"first": first, "pending": decoder._splitter.pending, "text": repr(decoder.text)}
+    facts |= {name: repr(getattr(chunks, name)) for name in type(chunks).__slots__}
+    facts |= {"first": first, "pending": decoder._splitter.pending, "text": repr(decoder.text)}
     for name in (
         "reads",
         "body_bytes",
@@ -140,8 +140,8 @@ def decoded(module: Any, reads: list[bytes], seed: int, *, stencils: bool) -> di
         "_low",
         "_decoded",
     ):
-        told[name] = repr(getattr(exchange, name))
-    return {"told": told, "skimmed": skimmed[0], "chunks": decoder.chunks}
+        facts[name] = repr(getattr(exchange, name))
+    return {"facts": facts, "skimmed": skimmed[0], "chunks": decoder.chunks}
 
 
 def compared(module: Any) -> dict[str, Any]:
@@ -152,9 +152,9 @@ def compared(module: Any) -> dict[str, Any]:
         quick, full = (decoded(module, reads, seed, stencils=stencils) for stencils in (True, False))
         skimmed, chunks = skimmed + quick["skimmed"], chunks + quick["chunks"]
         different += [
-            [seed, name, str(quick["told"][name])[:300], str(value)[:300]]
-            for name, value in full["told"].items()
-            if quick["told"][name] != value
+            [seed, name, str(quick["facts"][name])[:300], str(value)[:300]]
+            for name, value in full["facts"].items()
+            if quick["facts"][name] != value
         ]
     return {"different": different[:3], "skimmed": skimmed, "chunks": chunks}
 
