@@ -116,7 +116,7 @@ def test_the_command_line_rehearses_in_one_worker(command, tmp_path):
         ["tailgauge", "run", "quickstart", "--dry-run", "--duration", "10", "--json", "--out", str(tmp_path)]
     )
 
-    assert (both.returncode, "leave out --workers" in both.stderr) == (2, True)
+    assert (both.returncode, "omit --workers" in both.stderr) == (2, True)
     told = json.loads(one.stdout)
     assert (told["verdict"], told["dry_run"]) == ("VALID", True)
     report = json.loads(Path(told["report"]["json"]).read_text())

@@ -186,8 +186,8 @@ def test_a_killed_worker_is_noticed_shown_counted_and_makes_the_run_invalid(star
     os.kill(victim["pid"], signal.SIGKILL)
     until(lambda: "worker 0 is gone" in _live(page)["run"]["reason"], timeout_s=9)
     shown = _live(page)
-    assert "begun by `tailgauge run`" in _post(f"{page}/swarm")
-    assert _post(f"{page}/stop", Origin="http://elsewhere.example") == "403 asked for by another page"
+    assert "`tailgauge run` starts its scenarios itself" in _post(f"{page}/swarm")
+    assert _post(f"{page}/stop", Origin="http://elsewhere.example") == "403 request from another site"
     done = running.finish()
 
     assert done.code == 3

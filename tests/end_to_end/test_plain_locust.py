@@ -69,4 +69,4 @@ def test_two_user_classes_are_refused_by_name(start: Start, tmp_path: Path) -> N
     done = start("-f", str(two), "--headless", "-t", "3s", program=LOCUST).finish(30)
 
     assert done.code == 2
-    assert "one user class is needed, there are 2 (One, Two)" in done.stderr
+    assert "expected one user class, got 2 (One, Two)" in done.stderr

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tailgauge import quantile_sketch
-from tailgauge.live.series import HELD, Live, RunView, WorkerView, chosen, document
+from tailgauge.live.series import MAX_POINTS, Live, RunView, WorkerView, chosen, document
 from tailgauge.master.progress import Progress
 
 
@@ -106,7 +106,7 @@ def test_a_long_run_keeps_its_counts_in_fewer_points():
 
     points = live.since(-1.0)
     widths = [b - a for a, b in zip([0.0, *points["at_s"]], points["at_s"], strict=False)]
-    assert HELD / 2 <= len(points["at_s"]) <= HELD
+    assert MAX_POINTS / 2 <= len(points["at_s"]) <= MAX_POINTS
     assert live.every_s == 4.0
     assert max(widths) <= 4.0
     assert points["at_s"][-1] > 4000 - live.every_s

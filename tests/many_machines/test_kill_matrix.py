@@ -328,7 +328,7 @@ def test_a_worker_without_the_token_is_refused_and_gets_nothing(site: Site) -> N
     assert len(run.facts["workers"]) == 1
     assert set(books.truth.request_id) == set(books.planned)
     assert "refused" in books.notes
-    assert "messages dropped because they had no mark of the run's token" in books.notes
+    assert "messages without a valid mark of the run's token were dropped" in books.notes
     assert stranger.folders() == []
     assert site.token not in stranger.said + site.said + run.path.joinpath("run.json").read_text()
     assert knocking.wait(20) == 0, host.said(cwd=site.folder)

@@ -80,7 +80,7 @@ def test_a_targets_words_are_told_without_their_power():
 
 def test_a_note_cannot_move_the_cursor():
     stream = io.StringIO()
-    Display(10, stream).say("note: preflight -1 ended as empty: \x1b[2J\x1b[Hgone\r\u202e\nVALID")
+    Display(10, stream).print_line("note: preflight -1 ended as empty: \x1b[2J\x1b[Hgone\r\u202e\nVALID")
 
     assert stream.getvalue() == "note: preflight -1 ended as empty: [2J[Hgone VALID\n"
 
@@ -151,7 +151,7 @@ def test_without_a_terminal_there_is_a_plain_line_every_five_seconds():
     display = Display(30, stream)
     for passed in (0.0, 0.3, 4.9, 5.0, 5.2, 31.0):
         display.show(Progress(passed, 30), draining=passed > 30)
-    display.say("note: something")
+    display.print_line("note: something")
     display.conclude(Progress(31.0, 30, 9, verdict="DEGRADED", reason="it stood"))
     lines = stream.getvalue().splitlines()
 
@@ -174,7 +174,7 @@ def test_on_a_terminal_there_is_a_bar_that_is_taken_away_at_the_end():
     stream = Terminal()
     display = Display(30, stream)
     display.show(Progress(15, 30, 100), draining=False)
-    display.say("note: something")
+    display.print_line("note: something")
     display.close()
 
     assert " 50% |" in stream.getvalue()

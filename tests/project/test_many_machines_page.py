@@ -16,7 +16,7 @@ def page(checkout) -> str:
 # Read, not imported: what imports Locust patches the process.
 NUMBERS = (
     ("locust_app/launch", "ANSWER_S", 1, "a worker waits {} s for the master"),
-    ("locust_app/launch", "ELSEWHERE_S", 1, "the master waits {} s for its workers"),
+    ("locust_app/launch", "REMOTE_S", 1, "the master waits {} s for its workers"),
     ("locust_app/launch", "PRINT_EVERY_S", 1, "prints every {} s how many are connected"),
     ("locust_app/launch", "MASTER_S", 1, "lost connection to the master for {} s"),
     ("locust_app/launch", "MASTER_S", 1, "after {} s of silence the workers close open requests"),

@@ -1,21 +1,22 @@
-"""Our messages on Locust's channel between the master of a run and its workers.
+"""Messages on Locust's channel between the master of a run and its workers.
 
-Rule: control, clock pings, one counter message a second, finished parts in pieces; never one message per request. Every
-message is sealed with the run's token, and what does not open is dropped, counted and told. Handlers run on greenlets of
-their own, because Locust's listener must not wait (it carries the heartbeats); only the clock's answer is immediate.
+Control, clock pings, one message with counters per second, finished parts in pieces; never a message per request. Every
+message is sealed with the run's token; invalid ones are dropped, counted and reported. Each handler runs on its own
+greenlet, because Locust's listener also carries the heartbeats and must not wait; only clock pings are answered at once.
 
-    worker -> master   hello     who I am, until welcome         master -> worker   welcome  known from now on
-                      ready     endpoint and recorder stand                       refused  why not (not sealed)
-                      tried     preflight's outcome, what was learnt              plan     what to run
-                      opened    how many connections are open                     try      do the preflight
-                      ping      t0                                                open     open them beforehand
-                      counters  once a second                                     go       start time, share
-                      guarded   a limit of the run is reached                     pong     t0, t1, t2
-                      part      a piece of a finished part                        slice    arrivals, a lease
-                      drained   final counts                                      got      how much of a part is here
-                      failed    why this worker cannot go on                      drain    stop and finish
-                                                                                  hurry    close what is open
-                                                                                  home     every row is here
+    worker -> master                              master -> worker
+    hello     identity, repeated until welcome     welcome    accepted
+    ready     endpoint and recorder are ready      refused    reason (not sealed)
+    tried     result of the preflight              plan       what to run
+    opened    connections are open                 try        do the preflight
+    ping      t0                                   open       open connections beforehand
+    counters  once a second                        go         start time, share of the limits
+    guarded   a limit of the run is reached        pong       t0, t1, t2
+    part      a piece of a finished part           slice      arrivals: a lease
+    drained   final counts                         got        how much of a part has arrived
+    failed    why this worker cannot continue      drain      stop and finish
+                                                   hurry      close open requests
+                                                   delivered  every row was transferred
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ FROM_WORKER = (
 FROM_MASTER = (
     "welcome", "refused", "plan", "try", "open", "go", "pong", "slice", "got", "drain", "hurry", "delivered",
 )  # fmt: skip
-REFUSED = "refused"  # for one that has no token or another one
+REFUSED = "refused"  # not sealed: the worker may have no token
 _IMMEDIATE = ("ping", "pong")
 _PREFIX = "tailgauge:"
 
@@ -45,9 +46,9 @@ Handler = Callable[[str, dict[str, Any]], None]
 
 
 class Link:
-    """Sends and hears messages through a Locust runner: master, worker, or local (which talks to itself).
+    """Sends and receives messages through a Locust runner: master, worker, or local (which is both).
 
-    `on_unsealed(node, kind)` is told of each message that did not open.
+    `on_unsealed(node, kind)` is called for each message without a valid mark.
     """
 
     def __init__(self, runner: Any, seal: Seal) -> None:
@@ -74,15 +75,15 @@ class Link:
         self._runner.register_message(_PREFIX + kind, listener)
 
     def send(self, kind: str, data: dict[str, Any], to: str | None = None) -> bool:
-        """To the master, or from the master to the worker `to`; whether the channel took it."""
-        told = data if kind == REFUSED else self._seal.close(kind, self._worker(to), data)
+        """Send to the master, or from the master to the worker `to`; whether the channel accepted it."""
+        sealed = data if kind == REFUSED else self._seal.close(kind, self._worker(to), data)
         try:
-            self._runner.send_message(_PREFIX + kind, told, client_id=to)
+            self._runner.send_message(_PREFIX + kind, sealed, client_id=to)
         except RPCError as error:
             log.warning("%s could not be sent: %s", kind, error)
             return False
         return True
 
     def _worker(self, node: str | None) -> str:
-        """The worker that a message is from or for; a worker's runner knows itself, and every message there is its own."""
+        """The worker that sends or receives a message; on a worker it is always itself."""
         return str(getattr(self._runner, "client_id", None) or node or "")

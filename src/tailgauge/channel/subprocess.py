@@ -1,6 +1,6 @@
-"""Child processes of the master: fresh interpreters, in a session of their own, that end when the master does.
+"""Child processes of the master: new interpreters in separate sessions that end with the master.
 
-Rule: Ctrl-C reaches the master only; a child learns of the master's death when its standard input ends (the lifeline).
+Ctrl-C reaches the master only; a child ends with its standard input (the lifeline).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tailgauge.sanitize import plain
 
 
 class Child:
-    """One child process; what it writes to standard error goes to `log`. `more`: variables for its environment."""
+    """One child process; its standard error goes to `log`. `more`: variables for its environment."""
 
     def __init__(
         self, arguments: Sequence[str], log: Path, *, with_keys: bool, more: Mapping[str, str] | None = None
@@ -36,7 +36,7 @@ class Child:
             )
 
     def first_line(self, timeout_s: float) -> str:
-        """The first line of its output; raises with its last words if it ends or stays silent."""
+        """The first line of its output; raises with the end of its log if it ends or prints nothing."""
         with gevent.Timeout(timeout_s, False):
             assert self.process.stdout is not None
             line = self.process.stdout.readline().decode("utf-8", "replace").strip()
@@ -53,11 +53,11 @@ class Child:
         )
 
     def running(self) -> bool:
-        """Whether the process still lives."""
+        """Whether the process runs."""
         return self.process.poll() is None
 
     def stop(self, patience_s: float) -> None:
-        """Cut the lifeline, wait, terminate, kill."""
+        """Close the lifeline, wait, terminate, kill."""
         for act in (self._cut, self.process.terminate, self.process.kill):
             if not self.running():
                 break

@@ -1,4 +1,4 @@
-"""`tailgauge endpoint`: settings as in a scenario, then the server until it is told to stop."""
+"""`tailgauge endpoint`: settings as in a scenario, then the server until it is stopped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TABLE = "simulated"
 
 
 def settings(sets: Sequence[str], profile: str | None, seed: int, options: Mapping[str, Any]) -> Settings:
-    """The endpoint's settings from `key=value` texts and the command's own options."""
+    """The endpoint's settings from `key=value` texts and the command's options."""
     pairs = [(_key(key), value) for key, value in map(scenarios.override, sets)]
     if profile is not None:
         pairs.append((f"{_TABLE}.profile", profile))
@@ -30,7 +30,7 @@ def settings(sets: Sequence[str], profile: str | None, seed: int, options: Mappi
     if variable and not os.environ.get(variable):
         raise UsageError(f"--api-key-env {variable}: that environment variable is not set")
     if bool(options["certfile"]) != bool(options["keyfile"]):
-        raise UsageError("--certfile and --keyfile belong together: give both or none")
+        raise UsageError("--certfile and --keyfile belong together: give both or neither")
     return replace(
         configure.settings(wanted, seed),
         embed_clock=options["embed_clock"],
@@ -41,7 +41,7 @@ def settings(sets: Sequence[str], profile: str | None, seed: int, options: Mappi
 
 
 def _key(given: str) -> str:
-    """The key in a scenario: with the table's name in front, which may be left out."""
+    """The key with its table's name, which may be omitted."""
     return given if given.partition(".")[0] == _TABLE else f"{_TABLE}.{given}"
 
 

@@ -1,7 +1,7 @@
-"""Loading what a command needs, without looking for garbage in it.
+"""Imports of a command without garbage collection.
 
-Rule: nothing that an import makes is garbage, and Python would search all of it again and again: a fifth of the time
-that Locust, an SDK or pandas take to load, and as much again when the interpreter ends.
+Imported objects are never garbage, but Python scans them again and again: a fifth of the time to load Locust, an SDK or
+pandas, and as much again at exit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Import in here. What stands then is not searched later either; what comes after it is, as ever."""
+    """Import inside. Objects that exist at the end are never scanned; later ones are, as usual."""
     gc.disable()
     try:
         yield

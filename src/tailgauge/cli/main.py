@@ -1,6 +1,6 @@
-"""The command line: arguments in, one line for each mistake, exit codes out.
+"""The commands: arguments in, results and one line per mistake out.
 
-Rule: this is the only place that prints results and exits. Heavy imports live inside the subcommands.
+Only this package prints results and exits. Heavy imports are inside the commands.
 """
 
 from __future__ import annotations
@@ -16,108 +16,101 @@ import click
 
 from tailgauge import __version__
 from tailgauge.address import parse
-from tailgauge.cli import exit_codes
+from tailgauge.cli import options
 from tailgauge.cli import run as run_command
 from tailgauge.cli.experiment import answer, calibrate, checkup
 from tailgauge.cli.lazy_import import loading
-from tailgauge.cli.types import Positive as _Positive
+from tailgauge.cli.options import Positive
 from tailgauge.errors import Exit, TailgaugeError, UsageError
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Commands(click.Group):
+    """Help lists the commands in the order in which they are added."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(self.commands)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tailgauge")
 def cli() -> None:
-    """Load-test streaming LLM endpoints, and know whether to trust the numbers."""
+    """Load-test streaming LLM endpoints and verify the measurement."""
 
 
-cli.add_command(calibrate)
-cli.add_command(checkup)
-
-
-@cli.command(epilog=exit_codes.RUN)
+@cli.command(epilog=options.RUN)
 @click.argument("scenarios", metavar="SCENARIO...", nargs=-1, required=True)
-@click.option("--target", metavar="URL", help="Send the traffic there instead of the scenario's target.url.")
+@click.option("--target", metavar="URL", help="Send the traffic to this URL.")
 @click.option(
     "--workers",
     type=click.IntRange(0, 256),
     metavar="N",
-    help="Worker processes on this machine (default: 1; with --expect-workers 0).",
+    help="Worker processes on this machine (default: 1).",
 )
 @click.option(
     "--expect-workers",
     type=click.IntRange(0, 10_000),
     default=0,
     metavar="N",
-    help="Wait for N workers that are started elsewhere by `tailgauge worker`; see docs/many-machines.md.",
+    help="Wait for N workers on other machines.",
 )
 @click.option(
     "--bind",
     metavar="HOST[:PORT]",
-    help="Where they find this process (default: 127.0.0.1:5557, which only this machine reaches).",
+    help="Address that remote workers connect to (default: 127.0.0.1:5557).",
 )
 @click.option(
     "--web",
     metavar="[HOST:]PORT",
-    help="Serve Locust's web page with the live view there (PORT alone: 127.0.0.1); see docs/live.md.",
+    help="Serve Locust's web page with the live view.",
 )
-@click.option("--metrics", is_flag=True, help="Add /metrics to that page, for Prometheus.")
+@click.option("--metrics", is_flag=True, help="Add /metrics for Prometheus to the web page.")
+@click.option("--duration", type=Positive(), metavar="SECONDS", help="Scale the run to this length.")
 @click.option(
-    "--duration", type=_Positive(), metavar="SECONDS", help="Length of the run; scales all its stages."
-)
-@click.option(
-    "--rate", type=_Positive(), metavar="PER_SECOND", help="Mean arrivals a second, over all workers."
+    "--rate", type=Positive(), metavar="PER_SECOND", help="Mean arrivals per second over all workers."
 )
 @click.option(
     "--set",
     "sets",
     multiple=True,
     metavar="TABLE.KEY=VALUE",
-    help="Override one value of the scenario; may be repeated.",
+    help="Override a value of the scenario (repeatable).",
 )
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Seed of arrivals, sizes and prompts.")
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), metavar="N", help="Seed of arrivals, sizes and prompts.")
 @click.option(
     "--clock",
     type=click.Choice(("kernel", "user")),
-    help="Who stamps what arrives: the kernel (the default, on Linux), or the worker at its read.",
+    help="Timestamp source: kernel or user space.",
 )
 @click.option(
     "--max-requests",
     type=click.IntRange(1),
     metavar="N",
-    help="Stop, cleanly, before more HTTP calls than this are made.",
+    help="Stop before this many HTTP calls.",
 )
 @click.option(
-    "--max-tokens", type=click.IntRange(1), metavar="N", help="The same for tokens, in and out together."
+    "--max-tokens", type=click.IntRange(1), metavar="N", help="Stop before this many input and output tokens."
 )
 @click.option(
     "--max-cost",
-    type=_Positive(),
+    type=Positive(),
     metavar="AMOUNT",
-    help="The same for the cost, in the price file's currency; see docs/prices.md.",
+    help="Stop before this cost in the price file's currency.",
 )
-@click.option(
-    "--dry-run",
-    is_flag=True,
-    help="Rehearse it on the simulated endpoint in virtual time: seconds instead of minutes, nothing is sent.",
-)
+@click.option("--dry-run", is_flag=True, help="Simulate the run in seconds; send nothing.")
 @click.option(
     "--certificate",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Certificate of this machine to cite (default: the one that `tailgauge calibrate` stored).",
+    help="Cite this calibration certificate (default: the stored one).",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     default=Path(),
+    metavar="DIR",
     help="Folder for runs/ and reports/ (default: here).",
 )
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print one JSON object a run, in one line, instead of the summary; no live display.",
-)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per run.")
 def run(
     scenarios: tuple[str, ...],
     target: str | None,
@@ -139,11 +132,12 @@ def run(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Run SCENARIO (a file, or the name of a packaged one) and report it.
+    """Run a scenario and report it.
 
-    Several are run one after the other, by the same workers: each has its run folder and its report.
+    SCENARIO is a file or the name of a packaged scenario. Several scenarios run one after the other on the same
+    workers; each has its own run folder and report.
     """
-    options = {
+    overrides = {
         "target.url": ("--target", target),
         "arrival.rate_per_s": ("--rate", rate),
         "seed": ("--seed", seed),
@@ -153,50 +147,114 @@ def run(
         "guard.max_cost": ("--max-cost", max_cost),
     }
     if dry_run and ((workers or 1) > 1 or expect_workers):
-        raise UsageError("--dry-run: a rehearsal is one worker: leave out --workers and --expect-workers")
+        raise UsageError("--dry-run: a dry run has one worker: omit --workers and --expect-workers")
     if dry_run and web:
-        raise UsageError("--web: a rehearsal takes seconds and has no page: leave it out")
+        raise UsageError("--web: a dry run has no web page: omit it")
     if dry_run and certificate:
-        raise UsageError("--certificate: a rehearsal sends nothing: leave it out")
-    children, elsewhere, address = run_command.hands(workers, expect_workers, bind)
+        raise UsageError("--certificate: a dry run sends nothing: omit it")
+    children, remote, address = run_command.worker_counts(workers, expect_workers, bind)
     page = run_command.page(web, metrics=metrics)
-    told: dict[str, Any] = {
+    shared: dict[str, Any] = {
         "out": out,
-        "workers": children + elsewhere,
+        "workers": children + remote,
         "sends": not dry_run,
         "certificate": certificate,
     }
-    settings = [run_command.settings_of(scenario, options, duration, sets, told) for scenario in scenarios]
+    settings = [run_command.settings_of(name, overrides, duration, sets, shared) for name in scenarios]
     if any(each.scenario.experiment for each in settings):
-        if elsewhere or page:
-            raise UsageError("--expect-workers, --web: an experiment makes runs of its own: leave them out")
-        sys.exit(answer(scenarios, settings, duration=duration, dry_run=dry_run, as_json=as_json, **told))
+        if remote or page:
+            raise UsageError("--expect-workers, --web: an experiment plans its own runs: omit them")
+        sys.exit(answer(scenarios, settings, duration=duration, dry_run=dry_run, as_json=as_json, **shared))
     if dry_run:
-        sys.exit(Exit.worst(run_command.rehearse(each, click.echo, as_json=as_json) for each in settings))
+        sys.exit(Exit.worst(run_command.dry_run(each, click.echo, as_json=as_json) for each in settings))
     run_command.check_reachable(settings, address)
     run_command.check_keys(settings)
     with loading():
         from tailgauge.locust_app.launch import Page, WorkerSetup
 
-    hands = WorkerSetup(children, elsewhere, address)
-    shown = Page(*page) if page else None
-    sys.exit(run_command.launch(settings, hands, shown, click.echo, _complain, as_json=as_json))
+    setup = WorkerSetup(children, remote, address)
+    sys.exit(
+        run_command.launch(
+            settings, setup, Page(*page) if page else None, click.echo, _print_error, as_json=as_json
+        )
+    )
 
 
-def _complain(text: str) -> None:
+def _print_error(text: str) -> None:
     click.echo(text, err=True)
+
+
+cli.add_command(checkup)
+
+
+@cli.command(epilog=options.COMPARE)
+@click.argument("run_dirs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="A B [A B]...")
+@click.option(
+    "--allow",
+    multiple=True,
+    metavar="NAME",
+    help="Permit a difference, for example traffic.chat.hedge (repeatable).",
+)
+@click.option(
+    "--threshold",
+    type=Positive(),
+    default=5,
+    show_default=True,
+    metavar="PERCENT",
+    help="Smallest change to report.",
+)
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar="NAME",
+    help="Compare this metric only (repeatable).",
+)
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown with every pair.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def compare(
+    run_dirs: tuple[Path, ...],
+    allow: tuple[str, ...],
+    threshold: float,
+    metrics: tuple[str, ...],
+    as_markdown: bool,
+    as_json: bool,
+) -> None:
+    """Compare two sets of runs.
+
+    Folders are given as A1 B1 A2 B2 ...: pairs of runs in alternating order, for example 20, the first of each pair
+    chosen at random; see docs/reports.md. --allow takes schema, hosts, versions, target, seed, or a key of the
+    scenario with everything below it.
+    """
+    with loading():
+        from tailgauge_analysis.compare import compare as comparison
+        from tailgauge_analysis.compare import text
+
+    if as_json and as_markdown:
+        raise UsageError("--json and --markdown: choose one")
+    result = comparison.compare(run_dirs, allow, threshold / 100, metrics)
+    if as_json:
+        click.echo(json.dumps(result.data, allow_nan=False))
+    else:
+        click.echo(text.markdown(result.data) if as_markdown else text.terminal(result.data))
+    sys.exit(result.exit_code)
 
 
 @cli.command()
 @click.argument("run_dirs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN_DIR...")
 @click.option(
-    "--out", type=click.Path(path_type=Path), default=Path(), help="Folder for reports/ (default: here)."
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    metavar="DIR",
+    help="Folder for reports/ (default: here).",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the summary.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> None:
-    """Make the report of a run folder, or of the part folders that its workers kept.
+    """Make the report of a run folder.
 
-    Exits as `tailgauge run` does for the same data.
+    Several folders are parts of one run: the master's, and those in which workers kept their rows. Exit codes are
+    those of `tailgauge run`.
     """
     with loading():
         from tailgauge_analysis.report.report import make
@@ -220,126 +278,83 @@ def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> None:
     sys.exit(made.exit_code)
 
 
-@cli.command(epilog=exit_codes.COMPARE)
-@click.argument("run_dirs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="A B [A B]...")
-@click.option(
-    "--allow",
-    multiple=True,
-    metavar="NAME",
-    help="What may differ: schema, hosts, versions, target, seed, or a key of the scenario with all below it, "
-    "as traffic.chat.hedge; may be repeated.",
-)
-@click.option(
-    "--threshold",
-    type=_Positive(),
-    default=5,
-    show_default=True,
-    metavar="PERCENT",
-    help="Smallest change worth naming.",
-)
-@click.option(
-    "--metric",
-    "metrics",
-    multiple=True,
-    metavar="NAME",
-    help="Compare this metric; may be repeated. Default: TTFT and end to end since scheduled, TPOT, joins, turnaround.",
-)
-@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown, with every pair.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def compare(
-    run_dirs: tuple[Path, ...],
-    allow: tuple[str, ...],
-    threshold: float,
-    metrics: tuple[str, ...],
-    as_markdown: bool,
-    as_json: bool,
-) -> None:
-    """Say whether arm B is better or worse than arm A, from runs in pairs.
-
-    The folders come as A1 B1 A2 B2 and so on: twenty pairs, run in turn, a coin saying which of a pair comes
-    first; see docs/reports.md.
-    """
-    with loading():
-        from tailgauge_analysis.compare import compare as comparison
-        from tailgauge_analysis.compare import text as words
-
-    if as_json and as_markdown:
-        raise UsageError("--json and --markdown: choose one")
-    made = comparison.compare(run_dirs, allow, threshold / 100, metrics)
-    if as_json:
-        click.echo(json.dumps(made.data, allow_nan=False))
-    else:
-        click.echo(words.markdown(made.data) if as_markdown else words.terminal(made.data))
-    sys.exit(made.exit_code)
-
-
 @cli.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address to listen on.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port; 0 takes a free one."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    metavar="PORT",
+    help="Port; 0 selects a free one.",
 )
 @click.option(
     "--set",
     "sets",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Setting of the endpoint, a key of a scenario's table [simulated], as limits.rpm=60; may be repeated.",
+    help="Set a key of [simulated], for example limits.rpm=60.",
 )
+@click.option("--profile", metavar="NAME", help="Simulate this model server, for example haiku.")
 @click.option(
-    "--profile",
-    metavar="NAME",
-    help="Which model server to imitate, as haiku or sonnet; see docs/simulator.md.",
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Seed of its delays.",
 )
+@click.option("--embed-clock", is_flag=True, help="Start each chunk's text with its send time (ns).")
+@click.option("--api-key-env", metavar="NAME", help="Require the key in this environment variable.")
 @click.option(
-    "--seed", type=click.IntRange(0, 2**63 - 1), default=1, show_default=True, help="Seed of its delays."
+    "--certfile",
+    type=click.Path(dir_okay=False),
+    metavar="PEM",
+    help="Serve TLS with this certificate chain.",
 )
-@click.option(
-    "--embed-clock",
-    is_flag=True,
-    help="Begin each chunk's text with the time it was sent at (19 digits, ns).",
-)
-@click.option(
-    "--api-key-env", metavar="NAME", help="Refuse requests without the key in this environment variable."
-)
-@click.option(
-    "--certfile", type=click.Path(dir_okay=False), help="Serve TLS with this certificate chain (PEM)."
-)
-@click.option("--keyfile", type=click.Path(dir_okay=False), help="Its private key (PEM).")
-@click.option("--lifeline", is_flag=True, help="End when standard input does.")
+@click.option("--keyfile", type=click.Path(dir_okay=False), metavar="PEM", help="Private key of --certfile.")
+@click.option("--lifeline", is_flag=True, help="Exit on end of input.")
 def endpoint(
-    host: str, port: int, profile: str | None, sets: tuple[str, ...], seed: int, **options: Any
+    host: str, port: int, profile: str | None, sets: tuple[str, ...], seed: int, **settings: Any
 ) -> None:
-    """Serve the simulated endpoint: Anthropic Messages and OpenAI chat completions over HTTP."""
+    """Start the simulated endpoint.
+
+    It serves Anthropic Messages and OpenAI chat completions over HTTP; see docs/simulator.md.
+    """
     with loading():
         from tailgauge.cli.endpoint import serve_command
 
-    serve_command(host, port, profile, sets, seed, options, lambda url: click.echo(f"listening on {url}"))
+    serve_command(host, port, profile, sets, seed, settings, lambda url: click.echo(f"listening on {url}"))
 
 
-@cli.command(epilog=exit_codes.WORKER)
-@click.option("--master", required=True, metavar="HOST:PORT", help="Where the master of the run listens.")
+@cli.command(epilog=options.WORKER)
+@click.option("--master", required=True, metavar="HOST:PORT", help="Address of the master.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     default=Path(),
-    help="Folder in which runs/ keeps the rows until the master has them (default: here).",
+    metavar="DIR",
+    help="Folder for rows until their transfer (default: here).",
 )
-@click.option("--lifeline", is_flag=True, help="End when standard input does.")
+@click.option("--lifeline", is_flag=True, help="Exit on end of input.")
 def worker(master: str, out: Path, lifeline: bool) -> None:
-    """Send traffic for the master at HOST:PORT until it lets go.
+    """Run as a worker of a master elsewhere.
 
-    Both need the same token in TAILGAUGE_TOKEN; see docs/many-machines.md.
+    Master and worker need the same TAILGAUGE_TOKEN; see docs/many-machines.md.
     """
     address, folder = parse(master, "--master"), run_command.folder_for(out)
-    gc.disable()  # a quarter of the time to load Locust and an SDK; Health gives it back after a run
+    gc.disable()  # saves a quarter of the time to load Locust and an SDK; Health enables it again after a run
     from tailgauge.locust_app.launch import work
 
     sys.exit(work(address, folder, lifeline=lifeline))
 
 
+cli.add_command(calibrate)
+
+
 def main() -> None:
-    """Entry point: every user's mistake is one line on standard error."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more would wait for small work at full speed
+    """Entry point: a mistake of the user is one line on standard error."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more threads spin at full speed between small tasks
     try:
         cli.main(prog_name="tailgauge", standalone_mode=False)
     except click.exceptions.Exit as error:
@@ -355,4 +370,4 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(Exit.INTERRUPTED)
     finally:
-        gc.freeze()  # else the interpreter's end searches all that stands: half a second after an SDK
+        gc.freeze()  # else the interpreter's exit scans all objects: half a second after an SDK

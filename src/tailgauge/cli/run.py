@@ -1,7 +1,4 @@
-"""`tailgauge run`: what its options ask for, and what is told of each run.
-
-Rule: no click here; what is to be printed goes to `echo`, once for standard output and once for standard error.
-"""
+"""`tailgauge run`: its options as settings, and the output of each run. No click here: output goes to `echo`."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ if TYPE_CHECKING:
     from tailgauge.locust_app.launch import Page, WorkerSetup
     from tailgauge.plan.resolve import Settings
 
-PORT = 5557  # where workers that are started elsewhere find their master, as Locust's do
+PORT = 5557  # of the master, as Locust's
 Echo = Callable[[str], None]
 
 
@@ -27,9 +24,9 @@ def settings_of(
     options: Mapping[str, tuple[str, Any]],
     duration: float | None,
     sets: Iterable[str],
-    told: dict[str, Any],
+    shared: dict[str, Any],
 ) -> Settings:
-    """The options as overrides of the scenario, each keeps its name for what is said of it; and what else is `told`."""
+    """The settings of a run: options are overrides of the scenario, and messages name the option."""
     from tailgauge.plan.resolve import resolve
     from tailgauge.scenario.model import override
 
@@ -37,25 +34,25 @@ def settings_of(
     named = [(key, option, value) for key, (option, value) in options.items() if value is not None]
     pairs += [(key, value) for key, _, value in named]
     spelt = {key: option for key, option, _ in named}
-    return resolve(scenario, pairs, duration_s=duration, spelt=spelt, **told)
+    return resolve(scenario, pairs, duration_s=duration, spelt=spelt, **shared)
 
 
-def hands(workers: int | None, elsewhere: int, bind: str | None) -> tuple[int, int, Address]:
-    """Children, workers from elsewhere, and where these find the master; UsageError where that is nobody."""
-    children = workers if workers is not None else 0 if elsewhere else 1
-    if bind is not None and not elsewhere:
-        raise UsageError("--bind: only workers that are started elsewhere need it: add --expect-workers N")
-    if not children and not elsewhere:
-        raise UsageError("--workers 0: somebody has to send the traffic: add --expect-workers N")
-    default = Address(LOOPBACK, PORT if elsewhere else 0)
-    return children, elsewhere, default if bind is None else parse(bind, "--bind", port=PORT)
+def worker_counts(workers: int | None, remote: int, bind: str | None) -> tuple[int, int, Address]:
+    """Local workers, remote workers, and the master's address; UsageError without any worker."""
+    children = workers if workers is not None else 0 if remote else 1
+    if bind is not None and not remote:
+        raise UsageError("--bind: only remote workers need it: add --expect-workers N")
+    if not children and not remote:
+        raise UsageError("--workers 0: no worker sends the traffic: add --expect-workers N")
+    default = Address(LOOPBACK, PORT if remote else 0)
+    return children, remote, default if bind is None else parse(bind, "--bind", port=PORT)
 
 
 def page(web: str | None, *, metrics: bool) -> tuple[Address, bool] | None:
-    """Where Locust's page is to be, and whether with /metrics; None where it is not asked for."""
+    """Address of Locust's page and whether it has /metrics; None without a page."""
     if web is None:
         if metrics:
-            raise UsageError("--metrics: it is a part of the web page: add --web PORT")
+            raise UsageError("--metrics: it needs the web page: add --web PORT")
         return None
     if web.isdigit():
         return parse(f"{LOOPBACK}:{web}", "--web"), metrics
@@ -63,63 +60,63 @@ def page(web: str | None, *, metrics: bool) -> tuple[Address, bool] | None:
 
 
 def check_reachable(settings: Iterable[Settings], bind: Address) -> None:
-    """A simulated endpoint is started on loopback: workers on other machines need one that they can reach."""
+    """The embedded simulated endpoint listens on loopback only; remote workers cannot reach it."""
     from tailgauge.protocols.protocol import SIMULATED
 
     for each in settings:
         targets = filter(None, (each.scenario.target, each.scenario.second_target))
         if not is_loopback(bind.host) and any(target.url == SIMULATED for target in targets):
             raise UsageError(
-                f"--bind {bind}: workers on other machines do not reach the endpoint that {each.scenario_file} simulates on "
-                "this one: start `tailgauge endpoint --host ADDRESS`, and name it with --target http://ADDRESS:8000"
+                f"--bind {bind}: remote workers cannot reach the simulated endpoint of {each.scenario_file}: "
+                "start `tailgauge endpoint --host ADDRESS` and add --target http://ADDRESS:8000"
             )
 
 
 def launch(
     settings: list[Settings],
-    hands: WorkerSetup,
+    setup: WorkerSetup,
     page: Page | None,
     echo: Echo,
-    complain: Echo,
+    print_error: Echo,
     *,
     as_json: bool,
 ) -> Exit:
-    """Run each and tell what came of it; returns the exit code of them all."""
+    """Run each scenario and print its result; returns the exit code of them all."""
     from tailgauge.locust_app.launch import Launch
 
     codes = []
-    for done in Launch(settings, hands, page, quiet=as_json).runs():
+    for done in Launch(settings, setup, page, shows_progress=not as_json).runs():
         codes.append(done.code)
         if done.failure is not None:
-            complain(f"tailgauge: {done.failure}")
+            print_error(f"tailgauge: {done.failure}")
         if as_json:
-            data = done.made.data if done.made else {}
-            if done.made and not data:
-                complain(f"tailgauge: {done.made.summary}")  # there is no report, and why
+            data = done.report.data if done.report else {}
+            if done.report and not data:
+                print_error(f"tailgauge: {done.report.summary}")  # why there is no report
             folder = {"run_id": done.run.run_id, "run_dir": str(done.run.folder.path)} if done.run else {}
             echo(json.dumps({**data, **folder, "exit_code": int(done.code)}))
-        elif done.made:
-            echo(done.made.summary)
-    if len(codes) < len(settings):  # a Ctrl-C between two of them
+        elif done.report:
+            echo(done.report.summary)
+    if len(codes) < len(settings):  # Ctrl-C between two runs
         codes.append(Exit.INTERRUPTED)
     return Exit.worst(codes)
 
 
-def rehearse(settings: Settings, echo: Echo, *, as_json: bool) -> Exit:
-    """Run in virtual time and report; returns the exit code."""
+def dry_run(settings: Settings, echo: Echo, *, as_json: bool) -> Exit:
+    """Simulate the run and report it; returns the exit code."""
     from tailgauge.dry_run import command
-    from tailgauge.locust_app.report_process import analyse
+    from tailgauge.locust_app.report_process import make_report
 
-    asked = (settings.scenario_file, settings.overrides, settings.out)
-    folder = command.rehearse(settings.scenario, settings.schedule, *asked)
-    made = analyse(folder, settings.out)
-    told = {"run_id": folder.path.name, "run_dir": str(folder.path), "exit_code": int(made.exit_code)}
-    echo(json.dumps({**made.data, **told}) if as_json else made.summary)
-    return made.exit_code
+    given = (settings.scenario_file, settings.overrides, settings.out)
+    folder = command.rehearse(settings.scenario, settings.schedule, *given)
+    report = make_report(folder, settings.out)
+    facts = {"run_id": folder.path.name, "run_dir": str(folder.path), "exit_code": int(report.exit_code)}
+    echo(json.dumps({**report.data, **facts}) if as_json else report.summary)
+    return report.exit_code
 
 
 def check_keys(settings: Iterable[Settings]) -> None:
-    """A missing key is told before anything starts."""
+    """Fail on a missing key before anything starts."""
     from tailgauge.protocols.api_keys import key_for
 
     for scenario in (each.scenario for each in settings):
@@ -128,7 +125,7 @@ def check_keys(settings: Iterable[Settings]) -> None:
 
 
 def folder_for(out: Path) -> Path:
-    """Where a worker keeps its rows; UsageError where it cannot, before any run waits for it."""
+    """The folder for a worker's rows; UsageError if it cannot be written, before any run waits for it."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):

@@ -1,7 +1,7 @@
-"""A run in Prometheus' words.
+"""Metrics of a run for Prometheus: the figures of the live page.
 
-Rule: what the live page shows, and nothing that the report would tell otherwise. A histogram's buckets are sums of
-sketch bins: a value within 1% of a bound may be counted on its other side. Counters begin anew with each run.
+Histogram buckets are sums of sketch bins: a value within 1% of a bound may be counted on its other side. Counters restart
+with each run.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from tailgauge.thresholds import WORST_FIRST
 
 BOUNDS_S = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 120.0)
 NAMES = {
-    "tailgauge_run": "The run that the figures are of",
+    "tailgauge_run": "Run of these figures",
     "tailgauge_run_seconds": "Time since the start of the run",
     "tailgauge_run_planned_seconds": "Length of the run by its scenario",
     "tailgauge_requests_sent": "Requests dispatched",
     "tailgauge_requests_dropped": "Requests dropped by the client at its in-flight cap",
-    "tailgauge_requests_ended": "Requests by how they ended",
+    "tailgauge_requests_ended": "Requests by outcome",
     "tailgauge_requests_in_flight": "Requests sent and not ended",
-    "tailgauge_attempts_ended": "Attempts (HTTP calls) by how they ended; rate_limited: answered with 429",
+    "tailgauge_attempts_ended": "Attempts (HTTP calls) by outcome; rate_limited: HTTP 429",
     "tailgauge_chunks": "Streamed content chunks",
     "tailgauge_ttft_seconds": "Time to first content since scheduled, of every attempt that had content",
-    "tailgauge_ttft_recent_seconds": "Quantiles of the same over the last 10 s; none without a first content",
-    "tailgauge_verdict": "1 for the verdict so far, 0 for the other two; none before the start",
+    "tailgauge_ttft_recent_seconds": "Quantiles of the last 10 s; absent without content",
+    "tailgauge_verdict": "1 for the live verdict, 0 for the others; absent before the start",
     "tailgauge_workers": "Workers by state",
-    "tailgauge_worker_cpu_cores": "CPU that a worker uses, 1 = one core, which is all it has",
-    "tailgauge_worker_clock_error_seconds": "Error bound of a worker's clock offset, where it is known",
+    "tailgauge_worker_cpu_cores": "CPU of a worker, 1 = one core, its maximum",
+    "tailgauge_worker_clock_error_seconds": "Error bound of a worker's clock offset",
 }
 
 
 def exposed(view: RunView | None, last: Point, accept: str) -> tuple[bytes, str]:
-    """Body and content type of an answer to a scrape that accepts these types."""
+    """Body and content type for a scrape that accepts these types."""
     registry = CollectorRegistry()
     registry.register(_Families(view, last))
     encode, content_type = choose_encoder(accept)
@@ -53,7 +53,7 @@ def exposed(view: RunView | None, last: Point, accept: str) -> tuple[bytes, str]
 
 
 class _Families(Collector):
-    """One moment of a run, as a registry wants it."""
+    """One moment of a run as a collector."""
 
     def __init__(self, view: RunView | None, last: Point) -> None:
         self._view, self._last = view, last
@@ -66,8 +66,8 @@ class _Families(Collector):
 def families(view: RunView, last: Point) -> Iterator[Metric]:
     """Every metric of a run."""
     progress = view.progress
-    told = {"run_id": view.run_id, "scenario": view.scenario, "state": view.state}
-    yield InfoMetricFamily("tailgauge_run", NAMES["tailgauge_run"], told)
+    labels = {"run_id": view.run_id, "scenario": view.scenario, "state": view.state}
+    yield InfoMetricFamily("tailgauge_run", NAMES["tailgauge_run"], labels)
     yield _gauge("tailgauge_run_seconds", max(0.0, progress.passed_s))
     yield _gauge("tailgauge_run_planned_seconds", progress.duration_s)
     yield _counter("tailgauge_requests_sent", progress.sent)
@@ -115,7 +115,7 @@ def _counters(name: str, label: str, values: Mapping[str, int]) -> Metric:
 
 
 def _histogram(name: str, bins: quantile_sketch.Bins) -> Metric:
-    """From bins of milliseconds; the sum is that of the bins' middles."""
+    """From bins of milliseconds; the sum uses the bins' middles."""
     below = [0] * (len(BOUNDS_S) + 1)
     total_s = 0.0
     for key, count in bins.items():

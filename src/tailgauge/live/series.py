@@ -1,8 +1,8 @@
-"""A run as it is watched: the master's view folded once a second into a series of bounded length.
+"""The live view of a run: the master's figures, folded once a second into a series of bounded length.
 
-Rule: pure. The counters are cumulative, so a point that is left out costs detail and no count: what happened between two
-points is the difference of their counters. When HELD points are there every second one is left out, and from then on
-points are twice as far apart. Live TTFT is of the last WINDOW_S seconds, or since the point before where that is longer:
+Counters are cumulative: dropping a point loses detail but no count. At MAX_POINTS every second point is dropped, and
+points are twice as far apart from then on. Live TTFT covers the last WINDOW_S seconds, or the time since the previous
+point if that is longer:
 
     bins of the window = bins now - bins then        (DDSketch bins, within 1%)
 """
@@ -20,16 +20,16 @@ from tailgauge.master.progress import Progress
 from tailgauge.rows.schema import RATE_LIMITED
 
 WINDOW_S = 10.0
-HELD = 1200
+MAX_POINTS = 1200
 WORKERS_SHOWN = 100
 NOTES_SHOWN = 20
-_WELL = ("running", "drained")
-_JITTER_S = 0.5  # a second's fold may come so much early or late
+_HEALTHY = ("running", "drained")
+_JITTER_S = 0.5  # a fold may be so much early or late
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """One worker as its master sees it. `cpu` 1 = one core; `clock_error_ms` is None where its offset is not known."""
+    """One worker. `cpu` 1 = one core; `clock_error_ms` is None if its offset is unknown."""
 
     worker: int
     name: str
@@ -44,7 +44,7 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A run as its master sees it now, with all or some of its workers."""
+    """A run as the master knows it now, with all or some of its workers."""
 
     run_id: str
     scenario: str
@@ -88,7 +88,7 @@ class Live:
     _recent: deque[tuple[float, quantile_sketch.Bins]] = field(default_factory=lambda: deque([(0.0, {})]))
 
     def fold(self, progress: Progress) -> None:
-        """The run as it is at `progress.passed_s`, which is later than at the fold before."""
+        """Add the state at `progress.passed_s`, which must be later than the last one."""
         p50_ms, p99_ms = self._ttft(progress.passed_s, progress.ttft)
         point = Point(
             at_s=round(progress.passed_s, 2),
@@ -104,7 +104,7 @@ class Live:
         self.last = point
         if not self.points or point.at_s - self.points[-1].at_s >= self.every_s - _JITTER_S:
             self.points.append(point)
-        if len(self.points) == HELD:
+        if len(self.points) == MAX_POINTS:
             self.points = self.points[1::2]
             self.every_s *= 2
 
@@ -137,13 +137,13 @@ def _rates(before: Point, point: Point) -> dict[str, float]:
 
 
 def document(view: RunView | None, live: Live, since_s: float) -> dict[str, Any]:
-    """What the page shows, as plain values; points after `since_s` only, and `run` None where there is none yet."""
+    """The page's data as plain values: points after `since_s`; `run` is None before the first run."""
     if view is None:
         return {"run": None}
     progress = view.progress
     run = {name: getattr(view, name) for name in ("run_id", "scenario", "scenario_file", "folder", "state")}
     run |= {"targets": list(view.targets), "notes": list(view.notes[-NOTES_SHOWN:])}
-    verdict = progress.verdict if live.points else None  # before its start a run has not done badly either
+    verdict = progress.verdict if live.points else None  # there is no verdict before the start
     run |= {"duration_s": progress.duration_s, "verdict": verdict, "reason": progress.reason}
     attempts = sum(progress.attempts.values())
     return {
@@ -158,8 +158,8 @@ def document(view: RunView | None, live: Live, since_s: float) -> dict[str, Any]
 
 
 def chosen(workers: Sequence[tuple[str, float]], most: int = WORKERS_SHOWN) -> list[int]:
-    """Which workers to tell of, by state and CPU: all, or of many those in trouble first, then the busiest."""
+    """Which workers to show, by state and CPU: all, or of many those with problems first, then the busiest."""
     places = range(len(workers))
     if len(workers) <= most:
         return list(places)
-    return sorted(sorted(places, key=lambda i: (workers[i][0] in _WELL, -workers[i][1]))[:most])
+    return sorted(sorted(places, key=lambda i: (workers[i][0] in _HEALTHY, -workers[i][1]))[:most])

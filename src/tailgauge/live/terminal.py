@@ -1,4 +1,4 @@
-"""The live display: a bar with time left on a terminal, a plain line every few seconds elsewhere."""
+"""The live display: a progress bar on a terminal, else a plain line every few seconds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def figures(progress: Progress) -> str:
 
 
 def verdict(progress: Progress) -> str:
-    """The verdict so far, with its first reason."""
+    """The live verdict with its first reason."""
     return f"{progress.verdict} so far" + (f": {progress.reason}" if progress.reason else "")
 
 
@@ -44,8 +44,8 @@ class Display:
                 total=duration_s, bar_format=layout, file=stream, dynamic_ncols=True, leave=False
             )
 
-    def say(self, text: str) -> None:
-        """A line of its own; a target's words in it cannot move the cursor."""
+    def print_line(self, text: str) -> None:
+        """Print a line without control characters, which a target's text may contain."""
         text = harmless(text).replace("\n", " ")
         if self._bar is not None:
             self._bar.write(text, file=self._stream)
@@ -54,7 +54,7 @@ class Display:
             self._stream.flush()
 
     def show(self, progress: Progress, *, draining: bool) -> None:
-        """The figures as they stand."""
+        """Show the current figures."""
         passed = min(max(0.0, progress.passed_s), self._duration_s)
         text = figures(progress) + ("  draining" if draining else "")
         if self._bar is not None:
@@ -63,15 +63,15 @@ class Display:
             self._bar.set_description_str(f"{left} left  {text}")
         elif progress.passed_s >= self._plain_at_s:
             self._plain_at_s += PLAIN_EVERY_S
-            self.say(f"{passed:5.0f} s of {self._duration_s:g} s  {text}")
+            self.print_line(f"{passed:5.0f} s of {self._duration_s:g} s  {text}")
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.close()
 
     def conclude(self, progress: Progress) -> None:
-        """The last line: how it stands once all is drained. The report has more to go by."""
+        """Print the last line, after the drain."""
         self.close()
         self._stream.write(f"drained  {figures(progress)}\n")
         self._stream.flush()

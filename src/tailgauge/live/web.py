@@ -1,7 +1,7 @@
-"""The live view on Locust's web page: a tab that leads to a page of its own, that page's figures, and /metrics.
+"""The live view on Locust's web page: a tab with its own page, the data of that page, and /metrics.
 
-Rule: the run is looked at once a second, however many watch, and nothing here changes it. The page is static; what comes
-from a target or a worker travels as JSON and is shown as text, and the page's policy lets no other script run.
+The run is sampled once a second, for any number of viewers, and never changed. The page is static; text of a target or
+worker travels as JSON and is shown as text, and the content security policy allows no other script.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 
 PAGE = Path(__file__).with_name("page")
 FILES = {"live.css": "text/css", "live.js": "text/javascript", "tab.js": "text/javascript"}
-EMPTY = (
-    "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"  # Plotly fills a style element that it adds empty
-)
+EMPTY = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"  # Plotly adds an empty style element and fills it later
 POLICY = (
     f"default-src 'none'; script-src 'self'; style-src 'self' {EMPTY}; connect-src 'self'; "
     "img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
@@ -45,7 +43,7 @@ TAB = (
 
 
 class Watcher:
-    """Looks at the master's run once a second: the one in progress, or the last one."""
+    """Samples the master's run once a second: the current one, or the last."""
 
     def __init__(self, current_run: Callable[[], Run | None]) -> None:
         self._current_run = current_run
@@ -55,15 +53,15 @@ class Watcher:
         self.live = Live()
 
     def follow(self) -> None:
-        """Forever, at each full second of the run: its workers speak about half a second away from that."""
+        """Sample forever at each full second of the run; counters of the workers arrive half a second apart from that."""
         while True:
             run = self._current_run()
             start_ns = (run.start_at_ns if run is not None else None) or 0
             gevent.sleep(1 - (monotonic_ns() - start_ns) % 1_000_000_000 / 1e9)
-            self.look()
+            self.sample()
 
-    def look(self) -> None:
-        """Once. A run that is over has been looked at once more."""
+    def sample(self) -> None:
+        """Sample once. A run that is over is sampled one last time."""
         run = self._current_run()
         if run is None or (run is self._run and self._over):
             return
@@ -76,11 +74,11 @@ class Watcher:
 
     @property
     def run_id(self) -> str | None:
-        """Of the run that was seen last."""
+        """Of the last sampled run."""
         return self._run.run_id if self._run is not None else None
 
     def view(self) -> RunView | None:
-        """That run with those of its workers that the page tells of."""
+        """That run with the workers that the page shows."""
         if self._run is None or self._progress is None:
             return None
         workers = list(self._run.workers)
@@ -88,7 +86,7 @@ class Watcher:
         return _view(self._run, self._progress, [workers[i] for i in places], len(workers))
 
     def exposed(self, accept: str) -> tuple[bytes, str]:
-        """That run with all of its workers, as a scrape that accepts these types wants it."""
+        """That run with all workers for a scrape that accepts these types."""
         from tailgauge.live.prometheus import exposed
 
         run, progress, point = self._run, self._progress, self.live.last
@@ -145,13 +143,13 @@ def _worker(worker: RunWorker, now_ns: int) -> WorkerView:
 
 
 def _cpu(worker: RunWorker) -> float | None:
-    """Cores that it uses; None where it has not said."""
+    """Cores in use; None before its first counters."""
     return worker.counters["watch"].get("cpu") if worker.counters else None
 
 
 def serve(environment: Any, at: Address, run: Callable[[], Run | None], *, metrics: bool) -> str:
-    """Locust's page with the tab, for a run that was begun elsewhere; returns its address. UsageError where it cannot be there."""
-    sys.argv[1:] = []  # Locust parses the command line for each view of its page: ours would end the process
+    """Serve Locust's page with the tab for a run of `tailgauge run`; returns its address, or UsageError."""
+    sys.argv[1:] = []  # Locust parses the command line for each page view: ours would end the process
     page = environment.create_web_ui(at.host, at.port, delayed_start=True)
     attach(environment, run, metrics=metrics)
     page.app.before_request(_refuse)
@@ -159,17 +157,17 @@ def serve(environment: Any, at: Address, run: Callable[[], Run | None], *, metri
     try:
         page.server.start()
     except OSError as error:
-        raise UsageError(f"--web {at}: nothing can listen there: {error.strerror}") from error
+        raise UsageError(f"--web {at}: cannot listen: {error.strerror}") from error
     return f"http://{at.host}:{page.server.server_port}"
 
 
 def _refuse() -> Response | tuple[str, int] | None:
-    """What would begin a run out of turn, or comes from a page of somebody else."""
+    """Refuse to start another run, and requests from other sites."""
     origin = request.headers.get("Origin")
     if request.method == "POST" and origin not in {None, _origin()}:
-        return "asked for by another page", 403
+        return "request from another site", 403
     if request.endpoint == "locust.swarm":
-        why = "this run was begun by `tailgauge run`, which begins its scenarios itself"
+        why = "`tailgauge run` starts its scenarios itself"
         return jsonify({"success": False, "message": why})
     return None
 
@@ -179,7 +177,7 @@ def _origin() -> str:
 
 
 def attach(environment: Any, run: Callable[[], Run | None], *, metrics: bool) -> None:
-    """Give Locust's page, which has not answered anything yet, the tab and what it leads to."""
+    """Add the tab and its pages to Locust's page, before its first answer."""
     watcher = Watcher(run)
     page = environment.web_ui
     options = environment.parsed_options
@@ -211,7 +209,7 @@ def _file(name: str) -> Response:
 
 
 def _plotly() -> Path:
-    """plotly.js as it lies in plotly's package, which is not imported for it: that would cost the master 30 MB."""
+    """plotly.js from plotly's package; importing the package would cost the master 30 MB."""
     spec = importlib.util.find_spec("plotly")
     assert spec is not None
     assert spec.submodule_search_locations is not None
@@ -219,12 +217,12 @@ def _plotly() -> Path:
 
 
 def _figures(watcher: Watcher) -> Response:
-    """Points after `since`, or all of them where the page has seen another run, or this one in finer steps."""
+    """Points after `since`, or all if the page shows another run or finer steps."""
     live = watcher.live
     known = request.args.get("run") == watcher.run_id and request.args.get("every") == str(live.every_s)
     since_s = request.args.get("since", -1.0, float) if known else -1.0
-    told = json.dumps(document(watcher.view(), live, since_s), separators=(",", ":"), allow_nan=False)
-    return Response(told, mimetype="application/json", headers={"Cache-Control": "no-store"})
+    body = json.dumps(document(watcher.view(), live, since_s), separators=(",", ":"), allow_nan=False)
+    return Response(body, mimetype="application/json", headers={"Cache-Control": "no-store"})
 
 
 def _metrics(watcher: Watcher) -> Response:
@@ -236,13 +234,13 @@ def _headers(response: Response) -> Response:
     response.headers["Content-Security-Policy"] = POLICY
     response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["Referrer-Policy"] = "no-referrer"
-    # Locust lets every origin read its answers; this one says who may read ours, and is left as it is.
+    # Locust allows every origin to read its answers; this header limits it to our own.
     response.headers["Access-Control-Allow-Origin"] = _origin()
     return response
 
 
 def _add_tab(response: Response) -> Response:
-    """Locust's own page can have one more tab, but not what it leads to: a script sees to that."""
+    """Locust's page accepts another tab but no content for it: a script adds that."""
     if request.endpoint == LOCUST_PAGE and response.mimetype == "text/html":
         response.set_data(response.get_data().replace(b"</body>", TAB + b"</body>"))
     return response

@@ -30,7 +30,7 @@ from tailgauge.clock import monotonic_ns
 from tailgauge.errors import Exit, TailgaugeError, TargetError, UsageError
 from tailgauge.live.terminal import Display
 from tailgauge.live.web import serve
-from tailgauge.locust_app.report_process import ReportOutput, analyse
+from tailgauge.locust_app.report_process import ReportOutput, make_report
 from tailgauge.locust_app.users import Master, attach_worker, refusal
 from tailgauge.master.run import Run
 from tailgauge.plan.resolve import Settings
@@ -39,24 +39,24 @@ from tailgauge.scenario.model import packaged
 log = logging.getLogger("tailgauge")
 HERE = Address(LOOPBACK, 0)
 CONNECT_S = 60.0
-ELSEWHERE_S = 600.0  # workers on other machines are started by hand
+REMOTE_S = 600.0  # workers on other machines are started by hand
 PRINT_EVERY_S = 10.0
-ANSWER_S = 120  # that a worker waits for a master that does not answer yet
-MASTER_S = 30  # a worker that hears nothing of the master for so long writes what it has and ends
-ANYWHERE = ("0.0.0.0", "[::]", "*")  # noqa: S104 - named, not bound
+ANSWER_S = 120  # a worker waits for the master
+MASTER_S = 30  # without a message of the master a worker writes its rows and ends
+ANYWHERE = ("0.0.0.0", "[::]", "*")  # noqa: S104 - compared, not bound
 TICK_S = 0.25
 STOP_S = 30.0
 
 
 def log_warnings() -> None:
-    """Warnings and errors only, one line each, on standard error."""
+    """Log warnings and errors to standard error, one line each."""
     logging.basicConfig(
         level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
 
 
 def user_classes(patterns: set[str] | None = None) -> list[Any]:
-    """Classes of the packaged locustfiles, through Locust's own loader; of all of them, or of some patterns."""
+    """Classes of the packaged locustfiles by Locust's loader: all, or those of some patterns."""
     found: list[Any] = []
     for path in sorted(packaged("locustfiles").glob("*.py")):
         if patterns is None or path.stem in patterns:
@@ -66,51 +66,52 @@ def user_classes(patterns: set[str] | None = None) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one scenario. Where its run did not begin, `failure` says why and there is no report."""
+    """Result of one scenario. If its run did not begin, `failure` says why and there is no report."""
 
     code: Exit
-    made: ReportOutput | None
+    report: ReportOutput | None
     run: Run | None
     failure: TailgaugeError | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSetup:
-    """Who sends the traffic: children of this process, and workers that are started elsewhere and come to `bind`."""
+    """Worker processes of this run: local children, and remote ones that connect to `bind`."""
 
     children: int
-    elsewhere: int = 0
+    remote: int = 0
     bind: Address = HERE
 
     @property
     def number(self) -> int:
-        """All of them."""
-        return self.children + self.elsewhere
+        """All workers."""
+        return self.children + self.remote
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Locust's web page with the live view on it; with /metrics where `metrics` is set."""
+    """Locust's web page with the live view, and /metrics if `metrics` is set."""
 
     at: Address
     metrics: bool
 
 
 class Launch:
-    """One `tailgauge run`: its processes, and a run of each scenario in turn, by the same workers."""
+    """One `tailgauge run`: its processes, and one run per scenario on the same workers."""
 
     def __init__(
-        self, scenarios: Sequence[Settings], setup: WorkerSetup, page: Page | None, *, quiet: bool
+        self, scenarios: Sequence[Settings], setup: WorkerSetup, page: Page | None, *, shows_progress: bool
     ) -> None:
-        self._scenarios, self._setup, self._page, self._quiet = scenarios, setup, page, quiet
-        self._token = given("a worker that is no child of this run" if setup.elsewhere else "") or fresh()
+        self._scenarios, self._setup, self._page = scenarios, setup, page
+        self._shows_progress = shows_progress
+        self._token = given("a remote worker" if setup.remote else "") or fresh()
         self._interrupts = 0
         self._children: list[Child] = []
         self._master: Master | None = None
         self._logs = Path(tempfile.mkdtemp(prefix="tailgauge-"))
 
     def runs(self) -> Iterator[Outcome]:
-        """Run the scenarios; yields what came of each as soon as it is known. After a Ctrl-C no other begins."""
+        """Run the scenarios; yields each result once it is known. After Ctrl-C no other run begins."""
         log_warnings()
         gevent.signal_handler(signal.SIGINT, self._on_interrupt)
         gevent.signal_handler(signal.SIGTERM, self._on_interrupt)
@@ -125,7 +126,7 @@ class Launch:
                     yield Outcome(error.exit_code, None, None, error)
                     continue
                 if settings is self._scenarios[-1]:
-                    self._end(runner)  # the report has the cores for itself
+                    self._end(runner)  # the report then has all cores
                 self._keep_logs(run)
                 yield self._conclude(run)
         finally:
@@ -154,18 +155,18 @@ class Launch:
         url = serve(environment, page.at, run, metrics=page.metrics)
         sys.stderr.write(f"tailgauge: live view on {url}/tailgauge\n")
         if not is_loopback(page.at.host):
-            sys.stderr.write("tailgauge: whoever reaches that page can watch this run, and stop it\n")
+            sys.stderr.write("tailgauge: anyone who reaches that page can watch and stop this run\n")
 
     def _one(self, runner: Any, settings: Settings) -> Run:
-        """A run from its plan to its drain."""
+        """One run from its plan to its drain."""
         assert self._master is not None
         display = Display(settings.scenario.stages.duration_s)
         workers = self._setup.number
         try:
             plural = "" if workers == 1 else "s"
-            display.say(f"tailgauge: {settings.scenario_file}, {workers} worker{plural}; starting")
+            display.print_line(f"tailgauge: {settings.scenario_file}, {workers} worker{plural}; starting")
             for line in settings.estimate.lines():
-                display.say(f"tailgauge: {line}")
+                display.print_line(f"tailgauge: {line}")
             self._master.settings, self._master.run = settings, None
             self._await_workers(runner, display)
             gevent.spawn(runner.start, workers, workers)
@@ -181,31 +182,31 @@ class Launch:
     def _await_workers(self, runner: Any, display: Display) -> None:
         assert self._master is not None
         self._await_stopped(runner)
-        patience_s = ELSEWHERE_S if self._setup.elsewhere else CONNECT_S
+        patience_s = REMOTE_S if self._setup.remote else CONNECT_S
         since, printed_s = monotonic_ns(), 0.0
-        while (there := self._present(runner)) < self._setup.number:
+        while (connected := self._connected(runner)) < self._setup.number:
             waited_s = (monotonic_ns() - since) / 1e9
             if self._interrupts:
                 raise TailgaugeError("interrupted before the run began")
             for child in self._children:
                 if not child.running():
-                    raise TailgaugeError(f"a worker process has ended: {child.log_tail()}")
+                    raise TailgaugeError(f"a worker process ended: {child.log_tail()}")
             if waited_s > patience_s:
                 raise TailgaugeError(
-                    f"{there} of {self._setup.number} workers came within {patience_s:.0f} s"
+                    f"{connected} of {self._setup.number} workers connected within {patience_s:.0f} s"
                     + "".join(
                         f"; {refusal(node, why)}" for node, why in list(self._master.refused.items())[:3]
                     )
                 )
-            if self._setup.elsewhere and waited_s >= printed_s:
-                display.say(
-                    f"tailgauge: {there} of {self._setup.number} workers are there; {self._how(runner)}"
+            if self._setup.remote and waited_s >= printed_s:
+                display.print_line(
+                    f"tailgauge: {connected} of {self._setup.number} workers connected; {self._how(runner)}"
                 )
                 printed_s += PRINT_EVERY_S
             gevent.sleep(0.02)
 
-    def _present(self, runner: Any) -> int:
-        """Workers that have said hello and that Locust can give a part of the run."""
+    def _connected(self, runner: Any) -> int:
+        """Workers that sent hello and that Locust can use."""
         assert self._master is not None
         ready = {client.id for client in runner.clients.ready}
         return sum(node in ready for node in self._master.roster)
@@ -213,7 +214,7 @@ class Launch:
     def _how(self, runner: Any) -> str:
         bind = self._setup.bind
         host = "THIS-MACHINE" if bind.host in ANYWHERE else bind.host
-        return f"on each of the other machines: tailgauge worker --master {host}:{runner.server.port}"
+        return f"on each other machine run: tailgauge worker --master {host}:{runner.server.port}"
 
     def _alive(self, runner: Any, node: str) -> bool:
         assert self._master is not None
@@ -225,7 +226,7 @@ class Launch:
         return not hello.get("child") or hello["pid"] not in pids or pids[hello["pid"]].running()
 
     def _await_stopped(self, runner: Any) -> None:
-        """Until Locust is done with the run before: it tells the workers to stop after the drain."""
+        """Wait until Locust has stopped the previous run: it stops the workers after the drain."""
         with gevent.Timeout(STOP_S, False):
             while runner.state not in {runners.STATE_INIT, runners.STATE_STOPPED}:
                 gevent.sleep(0.02)
@@ -237,12 +238,12 @@ class Launch:
             if run is None:
                 continue
             for note in run.notes[printed:]:
-                if note != str(run.failure):  # that one is told at the end
-                    display.say(f"note: {note}")
+                if note != str(run.failure):  # printed at the end
+                    display.print_line(f"note: {note}")
             printed = len(run.notes)
-            if run.start_at_ns is not None and not self._quiet:
+            if run.start_at_ns is not None and self._shows_progress:
                 display.show(run.snapshot(), draining=run.admitted.is_set())
-        if run.start_at_ns is not None and not self._quiet:
+        if run.start_at_ns is not None and self._shows_progress:
             display.conclude(run.snapshot())
         return run
 
@@ -253,11 +254,11 @@ class Launch:
             return
         if self._interrupts == 1:
             sys.stderr.write(
-                "\ntailgauge: no new requests; waiting for the open ones (Ctrl-C again to close them)\n"
+                "\ntailgauge: no new requests; waiting for open ones (Ctrl-C again closes them)\n"
             )
             run.cut_short("interrupted")
         elif self._interrupts == 2:
-            sys.stderr.write("\ntailgauge: closing the open requests\n")
+            sys.stderr.write("\ntailgauge: closing open requests\n")
             run.hurry()
 
     def _stop_children(self) -> None:
@@ -275,30 +276,30 @@ class Launch:
                 return Outcome(Exit.INTERRUPTED, None, run)
             failure = run.failure or TailgaugeError("the run did not begin")
             return Outcome(failure.exit_code, None, run, failure)
-        made = analyse(run.folder, run.settings.out)
+        report = make_report(run.folder, run.settings.out)
         if self._interrupts:
-            return Outcome(Exit.INTERRUPTED, made, run)
+            return Outcome(Exit.INTERRUPTED, report, run)
         if isinstance(run.failure, TargetError):
-            return Outcome(Exit.TARGET, made, run)
+            return Outcome(Exit.TARGET, report, run)
         if run.state == "failed" or run.failure is not None:
-            return Outcome(Exit.INVALID, made, run)
-        return Outcome(made.exit_code, made, run)
+            return Outcome(Exit.INVALID, report, run)
+        return Outcome(report.exit_code, report, run)
 
 
 def _master(environment: Any, bind: Address) -> Any:
-    """A master at `bind`; UsageError where it cannot be there. Locust itself would end the process."""
+    """A master at `bind`; UsageError if it cannot listen, where Locust would end the process."""
     logging.getLogger("locust.runners").setLevel(logging.CRITICAL)
     try:
         return environment.create_master_runner(bind.host, bind.port)
     except (SystemExit, RPCError, OSError) as error:
-        said = "the port is in use" if isinstance(error, SystemExit) else error
-        raise UsageError(f"--bind {bind}: the master cannot listen there: {said}") from error
+        reason = "the port is in use" if isinstance(error, SystemExit) else error
+        raise UsageError(f"--bind {bind}: the master cannot listen there: {reason}") from error
     finally:
         logging.getLogger("locust.runners").setLevel(logging.NOTSET)
 
 
 def work(master: Address, out: Path, *, lifeline: bool) -> Exit:
-    """`tailgauge worker`: serve a master until it lets go; returns the exit code."""
+    """`tailgauge worker`: work for a master until it ends the run; returns the exit code."""
     log_warnings()
     seal = Seal(given("a worker"))
     runners.CONNECT_RETRY_COUNT = ANSWER_S // runners.CONNECT_TIMEOUT
@@ -307,7 +308,7 @@ def work(master: Address, out: Path, *, lifeline: bool) -> Exit:
         runner = environment.create_worker_runner(master.host, master.port)
     except ConnectionError as error:
         raise TargetError(
-            f"--master {master}: no master of a run answers there. Is it started, is the port open?"
+            f"--master {master}: no master answers. Is it running, and is the port open?"
         ) from error
     worker = attach_worker(environment, seal, out, is_child=lifeline)
     ends: list[Exit] = []
@@ -319,43 +320,43 @@ def work(master: Address, out: Path, *, lifeline: bool) -> Exit:
                 log.warning("%s", reason)
             runner.quit()
 
-    def printed(reason: str) -> None:
-        if ends:  # twice: now
+    def stopped(reason: str) -> None:
+        if ends:  # a second signal ends it at once
             os._exit(Exit.INTERRUPTED)
         gevent.spawn(end, Exit.INTERRUPTED, reason, master_gone=False)
 
     def refused() -> None:
-        end(Exit.TARGET, f"the master of the run at {master} refused this worker: {worker.refused}")
+        end(Exit.TARGET, f"the master at {master} refused this worker: {worker.refused}")
 
     worker.on_refused = refused
-    gevent.signal_handler(signal.SIGTERM, printed, "this worker was told to end")
-    gevent.signal_handler(signal.SIGINT, printed, "this worker was interrupted")
+    gevent.signal_handler(signal.SIGTERM, stopped, "this worker was stopped")
+    gevent.signal_handler(signal.SIGINT, stopped, "this worker was interrupted")
     if lifeline:
-        gevent.spawn(_follow, lambda: end(Exit.INVALID, "the master of the run is gone"))
+        gevent.spawn(_follow, lambda: end(Exit.INVALID, "lost connection to the master"))
     else:
         gevent.spawn(
-            _listen, runner, lambda: end(Exit.INVALID, f"nothing was heard of the master for {MASTER_S} s")
+            _listen, runner, lambda: end(Exit.INVALID, f"lost connection to the master for {MASTER_S} s")
         )
     runner.greenlet.join()
     if worker.left:
         log.warning(
-            "rows that the master does not have are in %s; try: tailgauge report %s", worker.left, worker.left
+            "rows that were not transferred are in %s; run: tailgauge report %s", worker.left, worker.left
         )
     return ends[0] if ends else Exit.OK
 
 
 def _listen(runner: Any, end: Callable[[], None]) -> None:
-    """End when the master has been silent for long, as counted by looks: a worker that stood still itself waits on."""
-    heard, silent = None, 0
+    """End after a long silence of the master, counted in checks, so that a stall of this worker does not count."""
+    last, silent = None, 0
     while silent < MASTER_S:
         gevent.sleep(1)
-        silent = 0 if runner.last_heartbeat_timestamp != heard else silent + 1
-        heard = runner.last_heartbeat_timestamp
+        silent = 0 if runner.last_heartbeat_timestamp != last else silent + 1
+        last = runner.last_heartbeat_timestamp
     end()
 
 
 def _follow(end: Callable[[], None]) -> None:
-    """End when standard input does: the master that held the other end is gone."""
+    """End with standard input: the master at its other end is gone."""
     stdin = sys.stdin.fileno()
     while gevent.get_hub().threadpool.apply(os.read, (stdin, 1024)):
         continue

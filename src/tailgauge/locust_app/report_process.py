@@ -1,4 +1,4 @@
-"""The report is made by a child process: unpatched, and pandas never enters a process that keeps time."""
+"""The report is made by a child process without gevent's patches; pandas is never loaded into a process of a run."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tailgauge.rows.run_folder import RunFolder
 
 @dataclass(frozen=True, slots=True)
 class ReportOutput:
-    """What the child said: summary for the terminal, exit code, and the rest as JSON."""
+    """Output of the report process: summary for the terminal, exit code, the rest as JSON."""
 
     summary: str
     exit_code: Exit
     data: dict[str, Any]
 
 
-def analyse(folder: RunFolder, out: Path) -> ReportOutput:
-    """Make the report of a run folder; its failure is told, the rows stay."""
+def make_report(folder: RunFolder, out: Path) -> ReportOutput:
+    """Make the report of a run folder; if that fails, the summary says why."""
     command = [sys.executable, "-m", "tailgauge", "report", str(folder.path), "--out", str(out), "--json"]
     done = subprocess.run(
         command,
@@ -37,7 +37,7 @@ def analyse(folder: RunFolder, out: Path) -> ReportOutput:
     try:
         data = json.loads(done.stdout)
     except ValueError:
-        words = " | ".join(done.stderr.strip().splitlines()[-3:])
-        text = f"the report could not be made: {words}\nthe rows are in {folder.path}; try: tailgauge report {folder.path}"
+        errors = " | ".join(done.stderr.strip().splitlines()[-3:])
+        text = f"the report could not be made: {errors}\nthe rows are in {folder.path}; run: tailgauge report {folder.path}"
         return ReportOutput(text, Exit.INVALID, {})
     return ReportOutput(data.pop("summary"), Exit(data["exit_code"]), data)

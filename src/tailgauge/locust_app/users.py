@@ -1,7 +1,7 @@
-"""What Locust sees: placeholder users, our options, and the hooks by which it owns or works for a run.
+"""Locust's side: placeholder users, options, and the hooks that lead a run or work for one.
 
-Rule: the schedule drives the load, so a user here sends nothing and Locust's user count is ignored, with a notice.
-Its test_start begins a run of its own folder; its test_stopping waits for the drain, before workers are told to quit.
+The schedule drives the load: a user sends nothing, and Locust's user count is ignored with a warning. Each test_start
+begins a run with a new folder; test_stopping waits for the drain before Locust stops the workers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tailgauge.channel.messages import Link
 from tailgauge.clock import monotonic_ns
 from tailgauge.errors import Exit, TailgaugeError, UsageError
 from tailgauge.live import web
-from tailgauge.locust_app.report_process import analyse
+from tailgauge.locust_app.report_process import make_report
 from tailgauge.master.run import MESSAGES, Run
 from tailgauge.master.workers import LocustWorkers
 from tailgauge.plan.resolve import Settings, resolve
@@ -32,16 +32,16 @@ from tailgauge.scenario.model import override
 from tailgauge.worker.messages import Worker, prepare_process
 
 log = logging.getLogger("tailgauge")
-# A worker that imports an SDK on a busy machine is silent for longer than Locust's 3 s, and not lost. Our own messages tell
-# sooner of one that is, and Locust's cost the master as much as these: one in five seconds will do.
+# A worker that imports an SDK on a busy machine is silent for longer than Locust's 3 s without being lost. Our messages
+# reveal a loss sooner, and each heartbeat costs the master as much as one of them: one in 5 s is enough.
 runners.HEARTBEAT_INTERVAL = 5
 runners.HEARTBEAT_LIVENESS = 3
-MANY = 1_000  # refused workers that are kept in mind
-CUT_SHORT = "cut_short"  # Locust ended the run before its schedule did: -t, or Stop on the web page
+MAX_REFUSED = 1_000  # refused workers that are remembered
+CUT_SHORT = "cut_short"  # Locust ended the run early: -t, or Stop on the web page
 
 
 class Traffic(User):
-    """A placeholder: it marks a locustfile's pattern and its default scenario, and sends nothing itself."""
+    """A placeholder with a locustfile's pattern and default scenario; it sends nothing."""
 
     abstract = True
     scenario = ""  # default of --scenario
@@ -57,18 +57,18 @@ class EndedError(Exception):
 
 
 class Master:
-    """The master's hooks in one Locust process; `run` is the run in progress or the last one.
+    """The master's hooks in one Locust process; `run` is the current run or the last one.
 
-    One that `stays` lets the workers wait for another run.
+    With `stays` the workers wait for another run.
     """
 
     def __init__(self, environment: Any, settings: Settings, seal: Seal, *, stays: bool) -> None:
         self._environment, self.settings = environment, settings
         self._stays = stays
         self._link = link = Link(environment.runner, seal)
-        self.roster: dict[str, dict[str, Any]] = {}  # who has said hello, with the token of the run
-        self.refused: dict[str, str] = {}  # who may not take part, and why
-        self.unsealed = 0  # messages that were dropped because their mark did not hold
+        self.roster: dict[str, dict[str, Any]] = {}  # nodes that sent hello with the run's token
+        self.refused: dict[str, str] = {}  # node and reason
+        self.unsealed = 0  # messages dropped for a wrong mark
         self.is_alive: Callable[[str], bool] = self._is_known
         self.run: Run | None = None
         link.on_unsealed = self._on_unsealed
@@ -87,7 +87,7 @@ class Master:
         ours, theirs = (__version__, SCHEMA_VERSION), (data["version"], data["schema"])
         if theirs != ours:
             self._refuse(
-                node, f"it is tailgauge {theirs[0]}, the master of the run is {ours[0]}: install the same"
+                node, f"it has tailgauge {theirs[0]}, the master has {ours[0]}: install the same version"
             )
             return
         self.roster[node] = data
@@ -97,13 +97,11 @@ class Master:
 
     def _on_unsealed(self, node: str, kind: str) -> None:
         self.unsealed += 1
-        if (
-            kind == "hello" and node not in self.roster
-        ):  # else somebody speaks in a worker's name, who need not hear of it
-            self._refuse(node, f"its {TOKEN} is not that of this run")
+        if kind == "hello" and node not in self.roster:  # else an intruder uses a worker's name: no answer
+            self._refuse(node, f"its {TOKEN} differs from that of this run")
 
     def _refuse(self, node: str, why: str) -> None:
-        if node not in self.refused and len(self.refused) < MANY:
+        if node not in self.refused and len(self.refused) < MAX_REFUSED:
             self.refused[node] = why
             log.warning("%s", refusal(node, why))
             if self.run is not None and not self.run.over.is_set():
@@ -111,16 +109,12 @@ class Master:
         self._link.send("refused", {"why": why}, node)
 
     def workers(self) -> int:
-        """Those that Locust knows of and that were not refused."""
+        """Workers that Locust knows and that were not refused."""
         runner = self._environment.runner
         if not isinstance(runner, MasterRunner):
             return 1
-        there = (runner.clients.ready, runner.clients.running, runner.clients.spawning)
-        return sum(client.id not in self.refused for clients in there for client in clients)
-
-    def present(self) -> int:
-        """Those that have said hello and are there."""
-        return sum(self.is_alive(node) for node in self.roster)
+        known = (runner.clients.ready, runner.clients.running, runner.clients.spawning)
+        return sum(client.id not in self.refused for clients in known for client in clients)
 
     def _is_known(self, node: str) -> bool:
         runner = self._environment.runner
@@ -154,7 +148,7 @@ class Master:
         first = not run.finishing
         if first and self.unsealed:
             run.notes.append(
-                f"messages dropped because they had no mark of the run's token: {self.unsealed:,}"
+                f"messages without a valid mark of the run's token were dropped: {self.unsealed:,}"
             )
         run.look_for_workers()
         run.cut_short(CUT_SHORT)
@@ -164,7 +158,7 @@ class Master:
             self.on_end(run)
 
     def _forget(self, run: Run) -> None:
-        """Locust waits for the users of all that it has not missed yet; those of who is not there any more do not end."""
+        """Remove gone workers from Locust, which would wait for their users."""
         clients = getattr(self._environment.runner, "clients", {})
         gone = {m.node for m in run.workers if m.state == "lost" or m.has_left or run.workers.is_gone(m)}
         for node in gone | self.refused.keys():
@@ -173,7 +167,7 @@ class Master:
 
 
 def refusal(node: str, why: str) -> str:
-    """That a worker was refused; its name is whatever somebody sent."""
+    """The message for a refused worker; its name is untrusted."""
     return f"worker {node[:100]!a} was refused: {why}"
 
 
@@ -195,13 +189,11 @@ def attach_worker(environment: Any, seal: Seal, out: Path, *, is_child: bool = F
 
     link = Link(runner, seal)
     link.on_unsealed = lambda _, kind: log.warning(
-        "dropped a message %r: its mark is not of this run's token", kind
+        "dropped a message %r without a valid mark of the run's token", kind
     )
     worker = Worker(link, runner.client_id, out, on_ended, is_child=is_child)
     gevent.spawn(worker.hello)
-    environment.events.test_stopping.add_listener(
-        lambda **_: worker.finish("the run was ended without a drain")
-    )
+    environment.events.test_stopping.add_listener(lambda **_: worker.finish("the run ended without a drain"))
     return worker
 
 
@@ -210,22 +202,18 @@ def attach_worker(environment: Any, seal: Seal, out: Path, *, is_child: bool = F
 
 @events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]
 def _options(parser: Any) -> None:
-    parser.set_defaults(
-        master_bind_host=LOOPBACK
-    )  # other machines reach a master only where that was asked for
+    parser.set_defaults(master_bind_host=LOOPBACK)  # other machines reach the master only on request
     group = parser.add_argument_group("Tailgauge options")
     group.add_argument(
         "--scenario",
         default="",
-        help="Scenario file, or the name of a packaged one; decides traffic and target",
+        help="Scenario file or name of a packaged scenario",
     )
     group.add_argument("--set", dest="tailgauge_set", action="append", default=[], metavar="TABLE.KEY=VALUE",
-                       help="Override one value of the scenario; may be repeated")  # fmt: skip
-    group.add_argument(
-        "--out", dest="tailgauge_out", default=".", help="Folder in which runs/ and reports/ are made"
-    )
+                       help="Override a value of the scenario (repeatable)")  # fmt: skip
+    group.add_argument("--out", dest="tailgauge_out", default=".", help="Folder for runs/ and reports/")
     group.add_argument("--metrics", dest="tailgauge_metrics", action="store_true",
-                       help="Add /metrics to the web page, for Prometheus")  # fmt: skip
+                       help="Add /metrics for Prometheus to the web page")  # fmt: skip
 
 
 @events.init.add_listener  # type: ignore[untyped-decorator]
@@ -254,7 +242,7 @@ def _init(environment: Any, **_: Any) -> None:
 
 
 def _needs_token(environment: Any) -> str:
-    """What a token is needed for: a master that other machines can reach."""
+    """The option that needs a token: a master that other machines can reach."""
     host = getattr(environment.parsed_options, "master_bind_host", LOOPBACK)
     if isinstance(environment.runner, MasterRunner) and not is_loopback(host):
         return f"--master-bind-host {host}"
@@ -262,17 +250,17 @@ def _needs_token(environment: Any) -> str:
 
 
 def _metrics(environment: Any) -> bool:
-    """Whether /metrics was asked for; UsageError where nobody could scrape it."""
+    """Whether /metrics is on; UsageError if it could not be scraped."""
     options = environment.parsed_options
     if options.tailgauge_metrics and environment.web_ui is None:
-        raise UsageError("--metrics: it is a part of the web page: leave out --headless")
+        raise UsageError("--metrics: it needs the web page: omit --headless")
     if options.tailgauge_metrics and options.web_login:
-        raise UsageError("--metrics: Prometheus cannot log in: leave out --web-login")
+        raise UsageError("--metrics: Prometheus cannot log in: omit --web-login")
     return bool(options.tailgauge_metrics)
 
 
 def _end_refused(runner: Any, worker: Worker) -> None:
-    log.error("the master of the run refused this worker: %s", worker.refused)
+    log.error("the master refused this worker: %s", worker.refused)
     runner.environment.process_exit_code = int(Exit.TARGET)
     runner.quit()
 
@@ -287,7 +275,7 @@ def _settings(environment: Any) -> Settings:
     if len(environment.user_classes) != 1 or not classes:
         names = ", ".join(c.__name__ for c in environment.user_classes)
         raise TailgaugeError(
-            f"one user class is needed, there are {len(environment.user_classes)} ({names}): name one, as in `locust -f FILE CLASS`"
+            f"expected one user class, got {len(environment.user_classes)} ({names}): name one, as in `locust -f FILE CLASS`"
         )
     pairs = [override(text) for text in options.tailgauge_set]
     spelt = {}
@@ -298,11 +286,11 @@ def _settings(environment: Any) -> Settings:
 
 
 def _conclude(environment: Any, run: Run) -> None:
-    """Report a run of plain Locust: the page's path to the log, the exit code to Locust."""
+    """Report a run of plain Locust: the summary goes to the log, the exit code to Locust."""
     if run.failure is not None:
         log.error("%s", run.failure)
         environment.process_exit_code = int(run.failure.exit_code)
         return
-    made = analyse(run.folder, run.settings.out)
-    log.warning("run folder %s\n%s", run.folder.path, made.summary)
-    environment.process_exit_code = int(made.exit_code)
+    report = make_report(run.folder, run.settings.out)
+    log.warning("run folder %s\n%s", run.folder.path, report.summary)
+    environment.process_exit_code = int(report.exit_code)

@@ -3,7 +3,7 @@
 const at = (id) => document.getElementById(id);
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const EVERY_MS = 1000;
-const known = { run: null, every: null, points: null, heard: null };
+const known = { run: null, every: null, points: null, receivedAt: null };
 
 const put = (element, text) => { if (element.textContent !== text) element.textContent = text; };
 const count = (n) => Math.round(n).toLocaleString("en-US");
@@ -19,14 +19,14 @@ const clock = (s) => {
 // --- figures --------------------------------------------------------------------------------------------------
 
 const TILES = [
-  ["TTFT p50", (told) => [ms(told.now.ttft_p50_ms), `last ${told.window_s} s, since scheduled`]],
-  ["TTFT p99", (told) => [ms(told.now.ttft_p99_ms), `last ${told.window_s} s, since scheduled`]],
-  ["Chunk rate", (told) => [rate(told.now.per_s.chunks ?? 0), `${count(told.now.chunks)} chunks`]],
-  ["In flight", (told) => [count(told.now.in_flight), "requests sent and not ended"]],
-  ["Sent", (told) => [count(told.now.sent), `${rate(told.now.per_s.sent ?? 0)} requests`]],
-  ["429s", (told) => [count(told.now.limited), `${share(told.now.limited, told.now.attempts)} of the attempts`], "limited"],
-  ["Failed", (told) => [count(told.now.failed), `${share(told.now.failed, told.now.sent)} of the requests, 429s apart`], "failed"],
-  ["Dropped", (told) => [count(told.now.dropped), "by the client, at its in-flight cap"], "dropped"],
+  ["TTFT p50", (data) => [ms(data.now.ttft_p50_ms), `last ${data.window_s} s, since scheduled`]],
+  ["TTFT p99", (data) => [ms(data.now.ttft_p99_ms), `last ${data.window_s} s, since scheduled`]],
+  ["Chunk rate", (data) => [rate(data.now.per_s.chunks ?? 0), `${count(data.now.chunks)} chunks`]],
+  ["In flight", (data) => [count(data.now.in_flight), "requests sent and not ended"]],
+  ["Sent", (data) => [count(data.now.sent), `${rate(data.now.per_s.sent ?? 0)} requests`]],
+  ["429s", (data) => [count(data.now.limited), `${share(data.now.limited, data.now.attempts)} of attempts`], "limited"],
+  ["Failed", (data) => [count(data.now.failed), `${share(data.now.failed, data.now.sent)} of requests, without 429s`], "failed"],
+  ["Dropped", (data) => [count(data.now.dropped), "by the client at its in-flight cap"], "dropped"],
 ];
 
 function make(name, parent, text) {
@@ -44,12 +44,12 @@ const tiles = TILES.map(([title, figure, amiss]) => {
   return { box, figure, amiss, number, about };
 });
 
-function showTiles(told) {
+function showTiles(data) {
   for (const { box, figure, amiss, number, about } of tiles) {
-    const [value, unit] = figure(told);
+    const [value, unit] = figure(data);
     put(number, value);
     put(about, unit);
-    box.classList.toggle("amiss", Boolean(amiss && told.now[amiss]));
+    box.classList.toggle("amiss", Boolean(amiss && data.now[amiss]));
   }
 }
 
@@ -80,10 +80,10 @@ const WORKER = [
 ];
 const AMISS = { 2: (w) => ["lost", "failed"].includes(w.state), 5: (w) => w.cpu >= 0.9 };
 
-function showWorkers(told) {
+function showWorkers(data) {
   const body = at("workers");
-  while (body.rows.length > told.workers.length) body.deleteRow(-1);
-  told.workers.forEach((worker, i) => {
+  while (body.rows.length > data.workers.length) body.deleteRow(-1);
+  data.workers.forEach((worker, i) => {
     const row = body.rows[i] ?? body.insertRow();
     WORKER.forEach((text, column) => {
       const cell = row.cells[column] ?? row.insertCell();
@@ -92,7 +92,7 @@ function showWorkers(told) {
       cell.classList.toggle("amiss", Boolean(AMISS[column]?.(worker)));
     });
   });
-  const left = told.workers_total - told.workers.length;
+  const left = data.workers_total - data.workers.length;
   at("workers-left").hidden = !left;
   put(at("workers-left"), `${count(left)} more, all of them at work and less busy than these.`);
 }
@@ -138,32 +138,32 @@ function draw() {
 
 // --- once a second --------------------------------------------------------------------------------------------
 
-function add(told) {
-  if (known.run !== told.run.run_id || known.every !== told.every_s) known.points = null;
-  known.run = told.run.run_id;
-  known.every = told.every_s;
-  if (known.points === null) { known.points = told.points; return; }
+function add(data) {
+  if (known.run !== data.run.run_id || known.every !== data.every_s) known.points = null;
+  known.run = data.run.run_id;
+  known.every = data.every_s;
+  if (known.points === null) { known.points = data.points; return; }
   const since = known.points.at_s.at(-1) ?? -1;
-  const fresh = told.points.at_s.findIndex((s) => s > since);
-  if (fresh >= 0) for (const [name, values] of Object.entries(told.points)) known.points[name].push(...values.slice(fresh));
+  const fresh = data.points.at_s.findIndex((s) => s > since);
+  if (fresh >= 0) for (const [name, values] of Object.entries(data.points)) known.points[name].push(...values.slice(fresh));
 }
 
-function show(told) {
-  known.heard = new Date();
+function show(data) {
+  known.receivedAt = new Date();
   at("stale").hidden = true;
-  if (told.run === null) return;
-  add(told);
-  showRun(told.run, told.now);
-  showTiles(told);
-  showWorkers(told);
-  showNotes(told.run.notes);
+  if (data.run === null) return;
+  add(data);
+  showRun(data.run, data.now);
+  showTiles(data);
+  showWorkers(data);
+  showNotes(data.run.notes);
   draw();
 }
 
 function fall_silent() {
-  const since = known.heard ? known.heard.toLocaleTimeString() : "never";
+  const since = known.receivedAt ? known.receivedAt.toLocaleTimeString() : "never";
   at("stale").hidden = false;
-  put(at("stale"), `Nothing comes from the run's master any more; last heard: ${since}. After its last run it ends, and this page stays as it was. The report is written then.`);
+  put(at("stale"), `No data from the master since ${since}. It ends after its last run; this page then stays as it is, and the report is written.`);
 }
 
 async function ask() {
@@ -175,7 +175,7 @@ async function ask() {
     show(await answer.json());
   } catch (error) {
     fall_silent();
-    console.warn("the live view was not told anything new:", error);
+    console.warn("no new data for the live view:", error);
   }
   setTimeout(ask, EVERY_MS);
 }
