@@ -75,7 +75,9 @@ def cli() -> None:
     metavar="TABLE.KEY=VALUE",
     help="Override a value of the scenario (repeatable).",
 )
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), metavar="N", help="Seed of arrivals, sizes and prompts.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**63 - 1), metavar="N", help="Seed of arrivals, sizes and prompts."
+)
 @click.option(
     "--clock",
     type=click.Choice(("kernel", "user")),
