@@ -267,6 +267,6 @@ def test_hidden_queueing_at_the_client_is_found(runs: Runs, blocked: Path) -> No
         assert delay["percentiles"][p]["value"] >= truth, p
     assert np.quantile(floor, 0.9) > 30
     assert "client_delay" in seen.reasons
-    assert "The client delay is" in seen.reasons["client_delay"]
-    assert "The client delay is" in seen.page
+    assert "Client delay is" in seen.reasons["client_delay"]
+    assert "Client delay is" in seen.page
     assert seen.report["verdict"]["status"] != "VALID"

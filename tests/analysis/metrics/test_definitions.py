@@ -73,7 +73,7 @@ def test_without_an_answer_there_is_nothing_to_restate(made):
     report = made(n=100, ended=dict.fromkeys(range(100), "server_error"))
 
     assert report.published["definitions"] == []
-    assert "In the words of other tools" not in report.html.read_text() + report.markdown.read_text()
+    assert "Metrics as other tools define them" not in report.html.read_text() + report.markdown.read_text()
 
 
 def test_every_difference_has_a_reason_and_stands_on_the_page(made):
