@@ -150,15 +150,7 @@ class Fold:
             return
         column = {
             name: table[name].to_numpy()
-            for name in (
-                "request_id",
-                "leg",
-                "attempt",
-                "chunk_index",
-                "arrived_at_ns",
-                "lag_ns",
-                "chars",
-            )
+            for name in ("request_id", "leg", "attempt", "chunk_index", "arrived_at_ns", "lag_ns", "chars")
         }
         kind = pc.fill_null(pc.index_in(table["kind"], pa.array(CHUNK_KINDS)), -1).to_numpy()
         place = slice(self._rows, self._rows + n)

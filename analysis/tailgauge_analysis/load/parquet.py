@@ -43,7 +43,7 @@ _MADE: dict[str, dict[str, tuple[tuple[str, ...], Callable[..., Any]]]] = {
             lambda read, arrived: pc.subtract(read.cast(pa.int64()), arrived),
         ),
         "exact": (("low_at_ns",), pc.is_null),
-    },
+    }
 }
 
 

@@ -51,10 +51,7 @@ def make(run_dirs: Sequence[Path], out: Path) -> FinishedReport:
     cases, tree = folder / "junit.xml", published(data)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        whole(
-            page,
-            html(data, figures(findings)),
-        )
+        whole(page, html(data, figures(findings)))
         whole(text, markdown(data))
         whole(values, json.dumps(tree, indent=1, allow_nan=False) + "\n")
         whole(cases, junit(data))

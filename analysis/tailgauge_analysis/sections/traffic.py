@@ -55,10 +55,7 @@ def _entry(requests: pd.DataFrame, attempts: pd.DataFrame, kinds: dict[str, int]
             "max": int(started.max()) if len(started) else 0,
             "per_request": float(started.mean()) if len(started) else None,
         },
-        "attempts": {
-            "total": len(attempts),
-            **{cause: int(causes.get(cause, 0)) for cause in schema.CAUSES},
-        },
+        "attempts": {"total": len(attempts), **{cause: int(causes.get(cause, 0)) for cause in schema.CAUSES}},
         "hedging": _hedging(requests, attempts),
         "chunks": kinds,
         "phases": _phases(attempts["phases"].dropna()),

@@ -1,6 +1,6 @@
 """Intervals for what is no quantile: the stationary bootstrap.
 
-Of a ratio of sums or a difference of means, from rows in order of time. Rows under load depend on
+Of a ratio of sums, from rows in order of time. Rows under load depend on
 their neighbours, so whole stretches are drawn again: each begins anywhere, goes on round the end, and its length is
 geometric with mean `block` (Politis and Romano 1994). A block should be several times as long as the dependence:
 `blocks` takes the square root of n or ten correlation times, whichever is longer.
@@ -84,17 +84,6 @@ def ratio(over: Floats, under: Floats, block: float | None = None, reps: int = R
     low, high = _ends(seen, centre, _apart(n, length))
     low = max(0.0, low) if over.min() >= 0 else low
     return low, min(1.0, high) if (over <= under).all() else high
-
-
-def difference(a: Floats, b: Floats, block: float | None = None, reps: int = REPS) -> tuple[float, float]:
-    """Interval of mean(a) - mean(b) of two series that have nothing to do with each other."""
-    rng = np.random.default_rng(SEED)
-    lengths = [blocks(values) if block is None else block for values in (a, b)]
-    seen = np.empty(reps)
-    for i in range(reps):
-        seen[i] = a[draw(len(a), lengths[0], rng)].mean() - b[draw(len(b), lengths[1], rng)].mean()
-    apart = max(_apart(len(a), lengths[0]), _apart(len(b), lengths[1]))
-    return _ends(seen, float(a.mean() - b.mean()), apart)
 
 
 def _fewer(values: Floats) -> Floats:

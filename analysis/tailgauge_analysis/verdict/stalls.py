@@ -68,12 +68,6 @@ class BadSeconds:
         """Share of bad seconds."""
         return self.bad / self.seconds if self.seconds else 0.0
 
-    @property
-    def worst(self) -> int:
-        """The worker with the most of them."""
-        workers = {spell.worker for spell in self.spells}
-        return max(workers, key=lambda w: sum(s.to_s - s.from_s for s in self.spells if s.worker == w))
-
 
 @dataclass(frozen=True, slots=True)
 class BlurredFigure:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tailgauge_analysis.stats.bootstrap import blocks, difference, draw, ratio
+from tailgauge_analysis.stats.bootstrap import blocks, draw, ratio
 
 
 def autoregressive(rng, n, phi):
@@ -42,14 +42,6 @@ def test_the_ratio_of_dependent_rows_is_covered(full_size):
 
     assert 0.89 * runs <= hits <= 0.99 * runs
     assert naive <= 0.75 * runs
-
-
-def test_a_difference_of_means():
-    rng = np.random.default_rng(3)
-    low, high = difference(rng.normal(11, 1, 800), rng.normal(10, 1, 800), reps=500)
-
-    assert low < 1 < high
-    assert high - low < 0.4
 
 
 def test_the_same_rows_give_the_same_interval():

@@ -1,0 +1,82 @@
+"""A metric is one row, an objective on it one more name, a number of the report two places: where it is made and shown."""
+
+import json
+
+import pytest
+
+METRICS = "analysis/tailgauge_analysis/metrics/metrics.py"
+SCENARIO_MODEL = "src/tailgauge/scenario/model.py"
+ROW = """    Metric(
+        "decode", "Decoding", NEITHER, REQUEST, True,
+        "last content - first content",
+        ("attempts.first_content_at_ns", "attempts.last_content_at_ns"),
+        "Time from the first content to the last.",
+        _between("first_content_at_ns", "last_content_at_ns"),
+    ),
+"""
+SCENARIO = """
+description = "Ten seconds of chat"
+[arrival]
+rate_per_s = 10.0
+[stages]
+duration_s = 20.0
+[traffic.chat]
+"""
+OBJECTIVE = """[slo.decode]
+metric = "decode"
+quantile = 0.5
+max_ms = 60000
+"""
+
+
+@pytest.fixture
+def reported(scratch):
+    """The folder of the report of a dry run on the copy."""
+
+    def report(scenario):
+        path = scratch.root / "run.toml"
+        path.write_text(scenario, encoding="utf-8")
+        ran = scratch.run("-m", "tailgauge", "run", str(path), "--dry-run", "--out", "out")
+        assert ran.returncode in {0, 5}, ran.stdout + ran.stderr
+        return next(scratch.root.glob("out/reports/*"))
+
+    return report
+
+
+def test_a_metric_is_one_row(scratch, reported):
+    scratch.insert(METRICS, "METRICS = (\n", ROW)
+    folder = reported(SCENARIO)
+    rows = json.loads((folder / "report.json").read_text())["latency"]
+
+    assert [row["n"] > 50 for row in rows if (row["metric"], row["group"]) == ("decode", "all")]
+    for name in ("report.html", "report.md"):
+        assert "Decoding" in (folder / name).read_text()
+    assert scratch.changed == {METRICS}
+
+
+def test_an_objective_on_it_is_one_more_name(scratch, reported):
+    scratch.insert(METRICS, "METRICS = (\n", ROW)
+    scratch.insert(SCENARIO_MODEL, '"ttft_sched", "ttft_sent", ', '"decode", ')
+    (objective,) = json.loads((reported(SCENARIO + OBJECTIVE) / "report.json").read_text())["slo"]
+
+    assert (objective["metric"], objective["status"]) == ("decode", "pass")
+    assert len(scratch.changed) == 2
+
+
+def test_a_number_of_the_report_is_made_in_one_file_and_shown_in_another(scratch, reported):
+    """Answers of a single chunk, on the page, in Markdown and in report.json."""
+    streams, shown = (
+        f"analysis/tailgauge_analysis/{name}.py" for name in ("metrics/streams", "sections/traffic")
+    )
+    scratch.insert(streams, "    answers: int\n", "    single_chunk: int\n")
+    scratch.insert(streams, "        answers=answers,\n", "        single_chunk=int((sizes == 0).sum()),\n")
+    row = '    rows.append(("Answers of one chunk", count(streams["single_chunk"])))\n'
+    scratch.insert(
+        shown, '    streams, good = contents["streams"], contents["goodput"]\n    rows = []\n', row
+    )
+    folder = reported(SCENARIO)
+
+    assert isinstance(json.loads((folder / "report.json").read_text())["streams"]["single_chunk"], int)
+    for name in ("report.html", "report.md"):
+        assert "Answers of one chunk" in (folder / name).read_text()
+    assert len(scratch.changed) <= 3
