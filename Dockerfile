@@ -1,6 +1,6 @@
 # One image for every role: its entry point is `tailgauge`, and `endpoint`, `run`, `worker` and `report` are its commands.
 # The first stage builds the wheel and installs it with the versions of constraints.txt.
-# The second takes the installed environment alone: no source, no pip, no compiler, no root.
+# The second copies only the installed environment: no source, no pip, no compiler, no root.
 
 FROM python:3.11.14-slim-bookworm AS build
 WORKDIR /build

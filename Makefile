@@ -6,10 +6,10 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
 .PHONY: help install quickstart test pytest verify coverage lint types imports docs example docs-check bench bench-quick bench-large chaos soak scale clean
 
-help:              ## this list
+help:              ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## +/\t/' | expand -t 14
 
-install: .venv/installed   ## build .venv with .venv/bin/tailgauge in it
+install: .venv/installed   ## build .venv
 
 .venv/installed: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo 'make: $(PYTHON) not found; set another one: make PYTHON=python3.12 install' >&2; exit 1; }
@@ -20,10 +20,10 @@ install: .venv/installed   ## build .venv with .venv/bin/tailgauge in it
 	$(PIP) install -c constraints.txt --build-constraint constraints.txt --group dev -e '.[engine]'
 	@touch $@
 
-quickstart: install        ## 30 s of traffic against the simulated endpoint, and its report
+quickstart: install        ## run 30 s of traffic against the simulated endpoint and report it
 	$(BIN)/tailgauge run scenarios/quickstart.toml --workers 2
 
-test: install lint types imports docs-check pytest   ## every check and test, as .ci/run does
+test: install lint types imports docs-check pytest   ## run every check and test
 
 # Most tests share the cores; those that compare times come after them, one at a time. They start hundreds of processes:
 # what is compiled is kept, also where the environment says otherwise.
@@ -31,7 +31,7 @@ TOGETHER = -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not alone"
 ALONE = -m pytest -m alone
 export PYTHONDONTWRITEBYTECODE =
 
-pytest: install            ## the tests alone
+pytest: install            ## run the tests only
 	@status=0; $(BIN)/python $(TOGETHER) || status=1; $(BIN)/python $(ALONE) || status=1; exit $$status
 
 # Measuring slows every process, so a test may miss its time here: only the floor in pyproject.toml decides. What is left
@@ -41,11 +41,11 @@ COVERAGE = rm -rf build/coverage; mkdir -p build/coverage; \
   $(BIN)/coverage combine -q && $(BIN)/coverage html -q; \
   $(BIN)/coverage report >build/coverage/report.txt || status=1; tail -n 2 build/coverage/report.txt; exit $$status
 
-coverage: install          ## the share of lines that the tests run, in all their processes
+coverage: install          ## measure the share of lines that the tests run
 	@status=0; $(COVERAGE)
 
 verify: SHARD ?= 1/1
-verify: install            ## the tests at full size, then coverage; SHARD=1/2 and SHARD=2/2 run half of it each
+verify: install            ## run the tests at full size, then coverage (SHARD=1/2, SHARD=2/2: half)
 	$(if $(filter 1/1 1/2 2/2,$(SHARD)),,$(error SHARD is 1/2 or 2/2))
 	@export PYTEST_ADDOPTS="-o faulthandler_timeout=1500"; status=0; \
 	  [ $(SHARD) = 2/2 ] || TAILGAUGE_FULL=1 $(BIN)/python $(TOGETHER) || status=1; \
@@ -53,48 +53,48 @@ verify: install            ## the tests at full size, then coverage; SHARD=1/2 a
 	  TAILGAUGE_FULL=1 $(BIN)/python $(ALONE) || status=1; \
 	  $(COVERAGE)
 
-lint: install              ## ruff: format and rules
+lint: install              ## run ruff: format and rules
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 
-types: install             ## mypy --strict
+types: install             ## run mypy --strict
 	$(BIN)/mypy --num-workers auto
 	$(BIN)/mypy docs/generate.py docs/example.py
 	$(BIN)/mypy locustfiles
 	$(BIN)/mypy bench
 
-imports: install           ## import-linter: which room may import which
+imports: install           ## run import-linter: which folder may import which
 	$(BIN)/lint-imports --no-logo
 
-docs: install              ## write the generated pages anew
+docs: install              ## write the generated parts of the docs
 	$(BIN)/python docs/generate.py
 
-example: install           ## make the report in reports/example anew
+example: install           ## remake the report in reports/example
 	$(BIN)/python docs/example.py
 
 docs-check: install
 	$(BIN)/python docs/generate.py --check
 
-bench: install             ## our client beside a native one (20 minutes), into docs/benchmarks.md; then the report of 10 million chunk rows
+bench: install             ## measure the client beside a native one, update docs/benchmarks.md (20 minutes)
 	$(BIN)/python bench/client.py --write
 	$(BIN)/python bench/analysis.py --rows 10M
 
-bench-quick: install       ## our client beside a native one, within 3 minutes
+bench-quick: install       ## measure the client beside a native one (3 minutes)
 	$(BIN)/python bench/client.py --quick
 
-bench-large: install       ## the report of 10 and of 100 million chunk rows, held to its bars
+bench-large: install       ## report 10 and 100 million chunk rows, within the targets
 	$(BIN)/python bench/analysis.py --rows 10M 100M --check
 
-chaos: install             ## what may happen to a run over many machines, each in a run of its own, on hosts made for it (10 minutes)
+chaos: install             ## test failures of runs over many machines (10 minutes, root)
 	TAILGAUGE_FULL=1 TAILGAUGE_CHAOS=1 $(BIN)/python -m pytest tests/many_machines
 
 soak: MINUTES ?= 30
-soak: install              ## 2,000 chunks/s on 2 workers for MINUTES (30): nothing may grow
+soak: install              ## run 2,000 chunks/s for MINUTES (30) and check for growth
 	$(BIN)/python bench/soak.py --minutes $(MINUTES)
 
-scale: install             ## what 2 to 64 workers cost the master (15 minutes), into docs/decisions
+scale: install             ## measure the cost of 2 to 64 workers for the master (15 minutes)
 	$(BIN)/python bench/scale.py --write
 
-clean:             ## remove .venv, caches and build outputs; runs/ and reports/ stay
+clean:             ## remove .venv, caches and build outputs
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

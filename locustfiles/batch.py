@@ -7,6 +7,6 @@ from tailgauge.locust_app.users import Traffic
 
 
 class Batch(Traffic):
-    """The scenario decides sizes and patience; this is its default."""
+    """Default scenario; it sets sizes and deadlines."""
 
     scenario = "batch"

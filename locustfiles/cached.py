@@ -7,6 +7,6 @@ from tailgauge.locust_app.users import Traffic
 
 
 class Cached(Traffic):
-    """The scenario decides prefixes, marks and target; this is its default."""
+    """Default scenario; it sets prefixes, marks and target."""
 
     scenario = "cached"

@@ -7,6 +7,6 @@ from tailgauge.locust_app.users import Traffic
 
 
 class FanOut(Traffic):
-    """The scenario decides legs, join and bounds; this is its default."""
+    """Default scenario; it sets legs, join and limits."""
 
     scenario = "fan_out"

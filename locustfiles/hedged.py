@@ -1,4 +1,4 @@
-"""Hedging: a second copy of a call whose first content is late.
+"""Hedging: a second copy of a call without content.
 
 locust -f locustfiles/hedged.py --headless -u 1 -t 20s --scenario scenarios/hedged_adaptive.toml
 """
@@ -7,6 +7,6 @@ from tailgauge.locust_app.users import Traffic
 
 
 class Hedged(Traffic):
-    """The scenario decides policy, delay and budget; this is its default."""
+    """Default scenario; it sets policy, delay and budget."""
 
     scenario = "hedged"

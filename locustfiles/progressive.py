@@ -1,4 +1,4 @@
-"""A fast model's short answer beside the large model's long one.
+"""A short answer of a fast model, then the long one of a large model.
 
 locust -f locustfiles/progressive.py --headless -u 1 -t 20s --scenario scenarios/progressive.toml
 """
@@ -7,6 +7,6 @@ from tailgauge.locust_app.users import Traffic
 
 
 class Progressive(Traffic):
-    """The scenario decides models, sizes and targets; this is its default."""
+    """Default scenario; it sets models, sizes and targets."""
 
     scenario = "progressive"

@@ -1,4 +1,4 @@
-"""Streaming chat: one streamed call a request.
+"""Streaming chat: one streamed call per request.
 
 locust -f locustfiles/streaming.py --headless -u 1 -t 20s --scenario scenarios/quickstart.toml
 """
@@ -7,6 +7,6 @@ from tailgauge.locust_app.users import Traffic
 
 
 class Streaming(Traffic):
-    """The scenario decides rate, sizes and target; this is its default."""
+    """Default scenario; it sets rate, sizes and target."""
 
     scenario = "streaming"

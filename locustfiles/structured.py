@@ -1,4 +1,4 @@
-"""Structured output: an answer with fields, in one call or in two.
+"""Structured output: JSON by a schema, in one call or two.
 
 locust -f locustfiles/structured.py --headless -u 1 -t 20s --scenario scenarios/structured_two_calls.toml
 """
@@ -7,6 +7,6 @@ from tailgauge.locust_app.users import Traffic
 
 
 class Structured(Traffic):
-    """The scenario decides how many calls and how large; this is its default."""
+    """Default scenario; it sets number and size of calls."""
 
     scenario = "structured"
