@@ -1,5 +1,6 @@
 """The packaged scenarios: each loads, has a description, can be planned, and is documented."""
 
+import re
 import tomllib
 
 import pytest
@@ -43,3 +44,12 @@ class TestPackagedScenario:
 
 def test_there_is_a_quickstart(checkout):
     assert "quickstart" in {path.stem for path in PACKAGED}
+
+
+def test_the_readme_names_every_packaged_scenario_and_no_other(checkout):
+    readme = (checkout / "README.md").read_text(encoding="utf-8")
+    table = readme.partition("| | packaged scenarios |")[2].partition("\n\n")[0]
+    listed, packaged_names = set(re.findall(r"`(\w+)`", table)), {path.stem for path in PACKAGED}
+
+    assert listed - packaged_names == set()
+    assert [name for name in sorted(packaged_names - listed) if name not in readme] == []
