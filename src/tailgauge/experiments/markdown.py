@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
@@ -13,6 +14,8 @@ from tailgauge_analysis.text.formatting import markdown_safe as safe
 from tailgauge_analysis.text.formatting import plain, plural
 
 COLUMNS = 100
+LABEL = 10  # width of the left column
+SENTENCES = re.compile(r"(?<=\.) ")
 BETWEEN = "  "
 LONGEST_WORD = 40  # that is not broken
 DRY_RUN = "Dry run on the simulated endpoint: nothing was sent."
@@ -33,12 +36,12 @@ def markdown(report: AnswerReport) -> str:
 
 
 def terminal(report: AnswerReport, page: Path) -> str:
-    """What a user reads first."""
-    verdict = f"{report.verdict} dry run" if report.dry_run else report.verdict
-    lines = [f"{verdict}  {report.run_id}", *_wrapped(report.sentence)]
-    lines += [line for text in report.remarks for line in _wrapped(f"  - {text}")]
-    lines += _columns(report.table)
-    return "\n".join([*lines, f"report: {page}"])
+    """What a user reads first: the answer, a sentence per line, then the remarks and the table."""
+    sentences = [*SENTENCES.split(report.sentence), *report.remarks]
+    measured = f"{report.verdict} (dry run: nothing was sent)" if report.dry_run else report.verdict
+    return "\n".join([
+        *_labelled(report.kind, *sentences), "", *_columns(report.table), "", *_labelled("measured", measured), f"report    {page}",
+    ])  # fmt: skip
 
 
 def how(report: AnswerReport) -> list[str]:
@@ -127,8 +130,15 @@ def _line(widths: Iterable[int]) -> int:
     return sum(each) + len(BETWEEN) * (len(each) - 1)
 
 
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(
-        plain(text), COLUMNS, subsequent_indent="    " if text.startswith(" ") else "",
-        break_on_hyphens=False, break_long_words=False,
-    )  # fmt: skip
+def _labelled(label: str, *texts: str) -> list[str]:
+    """Each text wrapped in a column right of the label."""
+    indent = " " * LABEL
+    lines = [
+        line
+        for text in texts
+        for line in textwrap.wrap(
+            plain(text), COLUMNS, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False,
+            break_long_words=False,
+        )
+    ]  # fmt: skip
+    return [label.ljust(LABEL) + lines[0][LABEL:], *lines[1:]] if lines else [label]

@@ -105,7 +105,7 @@ def test_the_answer_says_what_to_change_first():
     assert found.exit_code == Exit.SLO_FAILED
     assert found.facts["findings"] == ["unstable", "tail"]
     assert found.sentence == (
-        "2 problems found, the largest gain first: the prompt prefix changes from call to call; it takes "
+        "2 problems found, the largest gain first: the prompt prefix changes from call to call, gain "
         "30.0% (15.0% – 60.0%) of the cost. Move what changes (dates, names, numbers) behind the last mark."
     )
     assert len(found.table.rows) == 2

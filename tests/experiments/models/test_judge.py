@@ -30,7 +30,7 @@ def test_the_cheapest_that_meets_the_objectives_is_named_with_what_it_saves():
         "large and small meet every objective. small costs least: 2,000 units per 1,000 requests"
     )
     assert "60.0% less than large." in answer.sentence
-    assert "late does not (late: p95 of end to end since scheduled" in answer.sentence
+    assert "late does not: p95 of end to end since scheduled" in answer.sentence
     assert answer.exit_code == Exit.OK
 
 

@@ -47,8 +47,8 @@ def _sentence(checks: Sequence[Judged], found: Sequence[Judged], lost: Sequence[
         return f"No problem found in {answered}."
     first = found[0]
     many = "1 problem found:" if len(found) == 1 else f"{len(found)} problems found, the largest gain first:"
-    gain = first.check.evidence if not _has_gain(first) else f"it takes {_gain(first)}"
-    return f"{many} {first.spec.problem}; {gain}. {sentence(first.spec.change)}."
+    gain = f", gain {_gain(first)}" if _has_gain(first) else f": {first.check.evidence}"
+    return f"{many} {first.spec.problem}{gain}. {sentence(first.spec.change)}."
 
 
 def _has_gain(one: Judged) -> bool:

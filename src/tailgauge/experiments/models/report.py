@@ -43,7 +43,7 @@ def answer(found: Sequence[ModelResult], remarks: Sequence[str]) -> Answer:
 
 
 def _sentence(found: Sequence[ModelResult], best: ModelResult | None) -> str:
-    by = {word: [one.name for one in found if one.outcome == word] for word in (PASS, FAIL, INCONCLUSIVE)}
+    by = {word: [one.name for one in found if one.outcome == word] for word in (PASS, INCONCLUSIVE)}
     meets = "meets" if len(by[PASS]) == 1 else "meet"
     parts = [
         f"{listed(by[PASS], None)} {meets} every objective."
@@ -56,10 +56,10 @@ def _sentence(found: Sequence[ModelResult], best: ModelResult | None) -> str:
         parts.append(
             f"{costs} {', '.join([f'{_cost(best.per_1000)} {best.unit} per 1,000 requests', *map(_less, others)])}."
         )
-    if by[FAIL]:
-        parts.append(
-            f"{listed(by[FAIL], None)} {'does' if len(by[FAIL]) == 1 else 'do'} not ({_why(found)})."
-        )
+    for one in found:
+        missed = next((objective for objective in one.objectives if objective.outcome == FAIL), None)
+        if missed is not None:
+            parts.append(f"{one.name} does not: {_text(missed)}.")
     if by[INCONCLUSIVE]:
         parts.append(f"Inconclusive: {listed(by[INCONCLUSIVE], None)}.")
     return " ".join(parts)
@@ -87,20 +87,10 @@ def _signed(value: float) -> str:
     return share(value) if value >= 0 else f"−{share(-value)}"
 
 
-def _why(found: Sequence[ModelResult]) -> str:
-    """The first objective that each missed."""
-    out = []
-    for one in found:
-        missed = [objective for objective in one.objectives if objective.outcome == FAIL]
-        if missed:
-            out.append(f"{one.name}: {_text(missed[0])}")
-    return "; ".join(out)
-
-
 def _text(one: Objective) -> str:
     q = one.quantile
     return (
-        f"{percentile(one.p)} of {_title(one.metric)} {ms_or_failed(q.value)} ms ({ms_or_failed(q.low)} – {ms_or_failed(q.high)}), at most {ms(one.max_ms)}"
+        f"{percentile(one.p)} of {_title(one.metric)} {ms_or_failed(q.value)} ms ({ms_or_failed(q.low)} – {ms_or_failed(q.high)}), allowed {ms(one.max_ms)}"
     )  # fmt: skip
 
 
@@ -130,7 +120,7 @@ def _row(one: ModelResult) -> tuple[str, ...]:
         one.name, f"{one.blocks}", f"{one.requests:,}", share(one.answered / one.requests if one.requests else None),
         *(ms_or_failed(q.value) for q in one.took), *(f"{ms_or_failed(o.quantile.value)} ({ms_or_failed(o.quantile.low)} – {ms_or_failed(o.quantile.high)}): {o.outcome}" for o in one.objectives),
         one.outcome, NONE if cost is None else figures(cost[0]), NONE if cost is None else f"{figures(cost[1])} – {figures(cost[2])}",
-        NONE if dearer is None else f"{math.exp(dearer.mean):.3g} times",
+        NONE if dearer is None else f"{math.exp(dearer.mean):.3g}x",
         NONE if dearer is None or dearer.low is None or dearer.high is None else f"{math.exp(dearer.low):.3g} – {math.exp(dearer.high):.3g}",
     )  # fmt: skip
 
