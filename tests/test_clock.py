@@ -82,6 +82,6 @@ def test_a_label_is_utc_with_milliseconds():
 
 def test_processes_of_one_kernel_share_its_identity(command):
     program = "from tailgauge.clock import boot_id; print(boot_id())"
-    said = command(["python", "-c", program], 20).stdout.strip()
+    measured = command(["python", "-c", program], 20).stdout.strip()
 
-    assert said == clock.boot_id()
+    assert measured == clock.boot_id()

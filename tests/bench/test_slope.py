@@ -18,7 +18,7 @@ def test_a_straight_line_is_recovered_exactly():
     assert (found.low, found.high) == (pytest.approx(found.change), pytest.approx(found.change))
 
 
-def test_the_interval_holds_the_truth_as_often_as_it_says():
+def test_the_interval_covers_the_planted_slope_as_often_as_promised():
     import slope
 
     held = [(f := slope.growth(*drawn(0.002, 1.0, seed=n))).low <= 0.002 * 895 <= f.high for n in range(400)]

@@ -48,7 +48,7 @@ def malicious(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[],
 
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
-    """`endpoint("--api-key-env=X")` starts a simulated endpoint of its own and returns its address."""
+    """`endpoint("--api-key-env=X")` starts a simulated endpoint and returns its address."""
     folder = tmp_path_factory.mktemp("endpoint")
     with ExitStack() as stack:
 

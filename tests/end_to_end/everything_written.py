@@ -60,13 +60,13 @@ class Processes:
                     self._note(process)
 
     def _note(self, process: psutil.Process) -> None:
-        words = process.cmdline()
-        seen = (process.pid, " ".join(words))
+        text = process.cmdline()
+        seen = (process.pid, " ".join(text))
         if seen not in self.lines:
-            said = "\0".join(f"{name}={value}" for name, value in process.environ().items())
-            role = next((word for word in words if word in {"run", "worker", "endpoint", "report"}), "other")
+            output = "\0".join(f"{name}={value}" for name, value in process.environ().items())
+            role = next((word for word in text if word in {"run", "worker", "endpoint", "report"}), "other")
             self.lines.add(seen)
-            self.environments.setdefault(role, []).append(said)
+            self.environments.setdefault(role, []).append(output)
 
     def end(self) -> None:
         """Look no more."""

@@ -31,7 +31,7 @@ Sent = Iterator[bytes | float]
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """A request as it came: its protocol, and the key that it brought."""
 
     protocol: str
@@ -62,7 +62,7 @@ class Asked:
 
     def closing(self, reason: str = "stop", usage: Any = None) -> bytes:
         """The end of an answer, with a `usage` of any kind, given as JSON text."""
-        told = usage or (
+        summary = usage or (
             '{"output_tokens": 2}'
             if self.protocol == "anthropic"
             else '{"prompt_tokens": 32, "completion_tokens": 2}'
@@ -78,8 +78,8 @@ class Asked:
         else:
             last = {"type": "message_delta", "delta": {"stop_reason": reason}, "usage": 0}
             end = self.event(type="message_stop")
-        told = json.dumps(last).replace('"usage": 0', f'"usage": {told}')
-        return chunk(b"data: %b\n\n" % told.encode()) + end + END
+        summary = json.dumps(last).replace('"usage": 0', f'"usage": {summary}')
+        return chunk(b"data: %b\n\n" % summary.encode()) + end + END
 
     def count(self, value: str) -> str:
         """A usage whose output tokens are this JSON text."""
@@ -91,12 +91,12 @@ def chunk(data: bytes) -> bytes:
 
 
 def whole(status: int, body: bytes, *headers: bytes, kind: bytes = b"application/json") -> bytes:
-    told = b"".join(header + b"\r\n" for header in headers)
+    summary = b"".join(header + b"\r\n" for header in headers)
     return b"HTTP/1.1 %d No\r\ncontent-type: %b\r\ncontent-length: %d\r\n%b\r\n%b" % (
         status,
         kind,
         len(body),
-        told,
+        summary,
         body,
     )
 
@@ -108,20 +108,20 @@ def error(text: str, kind: str = "bad") -> bytes:
 # --- behaviours, by name ----------------------------------------------------------------------------------------
 
 
-def fair(asked: Asked) -> Sent:
+def fair(asked: Request) -> Sent:
     yield CHUNKED + asked.opening()
-    for text in ("two ", "words"):
+    for text in ("two ", "text"):
         yield 0.01
         yield asked.word(text)
     yield asked.closing()
 
 
 def forever(
-    first: bytes, again: bytes | Callable[[Asked], bytes], every_s: float = 0
-) -> Callable[[Asked], Sent]:
+    first: bytes, again: bytes | Callable[[Request], bytes], every_s: float = 0
+) -> Callable[[Request], Sent]:
     """`first`, then `again` and again."""
 
-    def sent(asked: Asked) -> Sent:
+    def sent(asked: Request) -> Sent:
         yield first
         more = again if isinstance(again, bytes) else again(asked)
         while True:
@@ -132,21 +132,21 @@ def forever(
     return sent
 
 
-def once(answer: Callable[[Asked], bytes] | bytes) -> Callable[[Asked], Sent]:
+def once(answer: Callable[[Request], bytes] | bytes) -> Callable[[Request], Sent]:
     """One answer, whole."""
 
-    def sent(asked: Asked) -> Sent:
+    def sent(asked: Request) -> Sent:
         yield answer if isinstance(answer, bytes) else answer(asked)
 
     return sent
 
 
-def told(usage: Callable[[Asked], str]) -> Callable[[Asked], Sent]:
+def summary(usage: Callable[[Request], str]) -> Callable[[Request], Sent]:
     """A fair answer, but for its usage."""
     return once(lambda asked: CHUNKED + asked.opening() + asked.word("a") + asked.closing(usage=usage(asked)))
 
 
-def within(data: bytes) -> Callable[[Asked], Sent]:
+def within(data: bytes) -> Callable[[Request], Sent]:
     """A fair answer with this event in it."""
     return once(
         lambda asked: (
@@ -155,7 +155,7 @@ def within(data: bytes) -> Callable[[Asked], Sent]:
     )
 
 
-def script(asked: Asked) -> Sent:
+def script(asked: Request) -> Sent:
     """A script wherever a text may stand in an answer that is fair otherwise."""
     names = ("anthropic-ratelimit-requests-remaining", "x-ratelimit-remaining-tokens", "request-id", "x-request-id",
              "retry-after", "server", "keep-alive", "x-ratelimit-" + "z" * 9000)  # fmt: skip
@@ -171,15 +171,15 @@ def script(asked: Asked) -> Sent:
     )
 
 
-def script_error(status: int) -> Callable[[Asked], Sent]:
+def script_error(status: int) -> Callable[[Request], Sent]:
     return once(whole(status, error(EVIL, EVIL), b"request-id: " + EVIL_BYTES, b"retry-after: " + EVIL_BYTES))
 
 
-def script_event(asked: Asked) -> Sent:
+def script_event(asked: Request) -> Sent:
     yield CHUNKED + asked.opening() + chunk(b"event: error\ndata: " + error(EVIL, EVIL) + b"\n\n") + END
 
 
-def echo(asked: Asked) -> Sent:
+def echo(asked: Request) -> Sent:
     """The key, wherever a text may stand."""
     key = asked.key.encode()
     yield (
@@ -195,13 +195,13 @@ def echo(asked: Asked) -> Sent:
     )
 
 
-def echo_error(asked: Asked) -> Sent:
+def echo_error(asked: Request) -> Sent:
     """The key in an error, with a script, and cut in the middle by any limit of length."""
     text = f"{EVIL} {asked.key} " * 40
     yield whole(401, error(text, asked.key), b"request-id: " + asked.key.encode())
 
 
-def echo_event(asked: Asked) -> Sent:
+def echo_event(asked: Request) -> Sent:
     text = "x" * 1990 + asked.key
     yield CHUNKED + asked.opening() + chunk(b"data: " + error(text, asked.key) + b"\n\n") + END
 
@@ -225,10 +225,10 @@ def deep(depth: int = 10_000) -> bytes:
     )
 
 
-def late(first: bytes, pause_s: float) -> Callable[[Asked], Sent]:
+def late(first: bytes, pause_s: float) -> Callable[[Request], Sent]:
     """A head, byte by byte."""
 
-    def sent(_: Asked) -> Sent:
+    def sent(_: Request) -> Sent:
         for number in itertools.count():
             yield first[number : number + 1] or b"a"
             yield pause_s
@@ -236,14 +236,14 @@ def late(first: bytes, pause_s: float) -> Callable[[Asked], Sent]:
     return sent
 
 
-def noise(_: Asked) -> Sent:
+def noise(_: Request) -> Sent:
     while True:
         yield random.Random(1).randbytes(65_536)
 
 
 BOMB, BOMB_CHARSET = bomb(31), bomb(15)
-TWICE = b'{"type":"ping","type":"ping","choices":[],"choices":[],"usage":null,"usage":null,"usage":{"output_tokens":1}}'
-BEHAVIOURS: dict[str, Callable[[Asked], Sent]] = {
+DUPLICATED = b'{"type":"ping","type":"ping","choices":[],"choices":[],"usage":null,"usage":null,"usage":{"output_tokens":1}}'
+BEHAVIOURS: dict[str, Callable[[Request], Sent]] = {
     # heads
     "big_header": forever(HEAD + b"x-big: ", FLOOD),
     "many_headers": forever(HEAD, b"x-a: b\r\n" * 1000),
@@ -258,8 +258,8 @@ BEHAVIOURS: dict[str, Callable[[Asked], Sent]] = {
     "endless_line": forever(HEAD + b"\r\ndata: ", FLOOD),
     "endless_event": forever(HEAD + b"\r\n", b"data: x\n" * 8000),
     "endless_comments": forever(HEAD + b"\r\n", b": keep-alive\n\n" * 4000),
-    "endless_words": forever(CHUNKED, lambda asked: asked.opening() + asked.word("a") * 500),
-    "endless_long_words": forever(CHUNKED, lambda asked: asked.opening() + asked.word("a" * 60_000)),
+    "endless_text": forever(CHUNKED, lambda asked: asked.opening() + asked.word("a") * 500),
+    "endless_long_lines": forever(CHUNKED, lambda asked: asked.opening() + asked.word("a" * 60_000)),
     "endless_trickle": forever(CHUNKED, lambda asked: asked.word("a"), 0.02),
     "endless_pings": forever(CHUNKED, chunk(b': x\n\nevent: ping\ndata: {"type": "ping"}\n\n'), 0.02),
     "endless_bad_events": forever(CHUNKED, chunk(b"data: {\n\n" * 5000)),
@@ -275,15 +275,15 @@ BEHAVIOURS: dict[str, Callable[[Asked], Sent]] = {
     # values that cannot be
     "not_utf8": once(lambda asked: CHUNKED + asked.opening() + asked.word("?").replace(b"?", b"\xff") + asked.closing()),
     "half_characters": once(lambda asked: CHUNKED + asked.opening("\ud800") + asked.word("\udfff") + asked.closing("\ud800")),
-    "negative": told(lambda asked: asked.count("-5")),
-    "absurd": told(lambda asked: asked.count("1" + "0" * 30)),
-    "very_long": told(lambda asked: asked.count("9" * 100_000)),
-    "text": told(lambda asked: asked.count('"' + "9" * 100_000 + '"')),
-    "not_a_number": told(lambda asked: asked.count("NaN")),
-    "infinite": told(lambda asked: asked.count("1e999")),
-    "usage_is_a_list": told(lambda _: "[[1]]"),
+    "negative": summary(lambda asked: asked.count("-5")),
+    "absurd": summary(lambda asked: asked.count("1" + "0" * 30)),
+    "very_long": summary(lambda asked: asked.count("9" * 100_000)),
+    "text": summary(lambda asked: asked.count('"' + "9" * 100_000 + '"')),
+    "not_a_number": summary(lambda asked: asked.count("NaN")),
+    "infinite": summary(lambda asked: asked.count("1e999")),
+    "usage_is_a_list": summary(lambda _: "[[1]]"),
     "deep": within(deep()),
-    "twice": within(TWICE),
+    "duplicated": within(DUPLICATED),
     "long_event": within(b'{"type":"ping","x":"' + FLOOD * 300 + b'"}'),
     "array": within(b"[1]"),
     "page": once(whole(200, EVIL.encode(), kind=b"text/html")),

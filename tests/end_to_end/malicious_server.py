@@ -4,7 +4,7 @@ Rule: `python malicious_server.py PORT_FILE` serves until its standard input end
 
 The path chooses: `/NAME/...` always shows that behaviour, `/mix/...` all of them in turn, with a fair answer in between.
 The first two requests of a path are answered fairly, for the preflight, unless it begins with `/now/`. Which protocol is
-spoken is told by its end.
+spoken shows at its end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from end_to_end.malicious_answers import BEHAVIOURS, Asked, fair
+from end_to_end.malicious_answers import BEHAVIOURS, Request, fair
 
 FIRST = 2  # requests of each path and protocol that are answered fairly
 MIX = [name for each in BEHAVIOURS for name in (each, "fair")]
@@ -63,7 +63,7 @@ class Server:
         path, headers = first.split()[1], dict(line.split(": ", 1) for line in lines)
         headers = {name.lower(): value for name, value in headers.items()}
         key = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
-        asked = Asked("openai" if path.endswith("/chat/completions") else "anthropic", key)
+        asked = Request("openai" if path.endswith("/chat/completions") else "anthropic", key)
         name = self._choose(path)
         note = {
             "behaviour": name,

@@ -32,9 +32,9 @@ class Target:
 
     def end(self) -> list[dict[str, Any]]:
         """End it; what it did, one entry a request."""
-        said, _ = self._child.communicate(timeout=30)
-        told: list[dict[str, Any]] = json.loads(said)
-        return told
+        output, _ = self._child.communicate(timeout=30)
+        summary: list[dict[str, Any]] = json.loads(output)
+        return summary
 
     def kill(self) -> None:
         """End it in any case."""

@@ -81,7 +81,7 @@ print(json.dumps(told))
 
 
 @pytest.fixture(scope="module")
-def told(
+def summary(
     tmp_path_factory: pytest.TempPathFactory, command: Callable[..., subprocess.CompletedProcess[str]]
 ) -> dict[str, tuple[int, str]]:
     """Exit code and message of each case."""
@@ -94,12 +94,12 @@ def told(
 
 
 @pytest.mark.parametrize("case", WRONG_USAGE)
-def test_wrong_usage_exits_2_with_one_clear_line(told: dict[str, tuple[int, str]], case: str) -> None:
-    code, said = told[case]
+def test_wrong_usage_exits_2_with_one_clear_line(summary: dict[str, tuple[int, str]], case: str) -> None:
+    code, output = summary[case]
 
     assert code == 2
-    assert WRONG_USAGE[case][1] in said
-    assert "Traceback" not in said
+    assert WRONG_USAGE[case][1] in output
+    assert "Traceback" not in output
 
 
 def test_so_it_does_as_a_command(start: Start) -> None:
@@ -193,10 +193,10 @@ class Tried:
     """One command with a scenario for each target, the last of which can be used."""
 
     done: Finished
-    told: dict[str, dict[str, Any]]
+    summary: dict[str, dict[str, Any]]
 
     def run(self, name: str) -> RunData:
-        return RunData(Path(self.told[name]["run_dir"]))
+        return RunData(Path(self.summary[name]["run_dir"]))
 
 
 @pytest.fixture(scope="module")
@@ -217,12 +217,12 @@ def tried(plain_web_server: str, guarded: Guarded, tmp_path_factory: pytest.Temp
     out, keys = folder / "out", {"MY_KEY": "right-key-123", "OTHER": "wrong-key-456"}
     line = [TAILGAUGE, "run", *map(str, files), "--json", f"--out={out}"]
     done = Running(line, out, keys, folder).finish(120)
-    told = [json.loads(text) for text in done.stdout.splitlines()]
-    return Tried(done, dict(zip(targets, told, strict=True)))
+    summary = [json.loads(text) for text in done.stdout.splitlines()]
+    return Tried(done, dict(zip(targets, summary, strict=True)))
 
 
 def test_a_target_that_cannot_be_used_exits_4_and_the_next_scenario_is_run(tried: Tried) -> None:
-    *refused, went = tried.told.values()
+    *refused, went = tried.summary.values()
 
     assert [one["exit_code"] for one in refused] == [4] * 5
     assert went["exit_code"] in {0, 3}
@@ -231,17 +231,17 @@ def test_a_target_that_cannot_be_used_exits_4_and_the_next_scenario_is_run(tried
     assert "Traceback" not in tried.done.stderr
 
 
-def test_why_each_cannot_be_used_is_said(tried: Tried) -> None:
-    said = tried.done.stderr
+def test_each_file_is_refused_with_its_reason(tried: Tried) -> None:
+    output = tried.done.stderr
 
-    assert "Connection refused. Is it running" in said
-    assert said.count("answered HTTP 501") == said.count("is this the right URL and protocol?") == 2
-    assert "answered HTTP 401" in said
-    assert "certificate not trusted" in said
-    assert "target.ca_file" in said
+    assert "Connection refused. Is it running" in output
+    assert output.count("answered HTTP 501") == output.count("is this the right URL and protocol?") == 2
+    assert "answered HTTP 401" in output
+    assert "certificate not trusted" in output
+    assert "target.ca_file" in output
 
 
-def test_no_key_is_said_aloud(tried: Tried) -> None:
+def test_no_key_is_printed(tried: Tried) -> None:
     for key in ("right-key-123", "wrong-key-456"):
         assert key not in tried.done.stderr + tried.done.stdout
 
@@ -267,6 +267,6 @@ def test_a_host_without_an_address_exits_4(start: Start) -> None:
 
 
 def test_no_key_for_the_provider_exits_4_before_anything_starts(start: Start) -> None:
-    said = unusable(start, "--target=https://api.anthropic.com", env={"ANTHROPIC_API_KEY": ""})
+    output = unusable(start, "--target=https://api.anthropic.com", env={"ANTHROPIC_API_KEY": ""})
 
-    assert "the environment variable ANTHROPIC_API_KEY is not set" in said
+    assert "the environment variable ANTHROPIC_API_KEY is not set" in output

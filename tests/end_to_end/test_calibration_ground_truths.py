@@ -22,7 +22,7 @@ from starting.command import Start
 
 BIAS_MS, CI_MS, P99_MS = 0.5, 1.0, 5.0
 LATE_MS = 2.0
-LAWS = {
+DISTRIBUTIONS = {
     "constant": (),
     "exponential": ("simulated.ttft_exponential=true",),
     "lognormal": ("simulated.ttft_sigma=0.5",),
@@ -30,7 +30,7 @@ LAWS = {
 CHUNKS = 5
 
 
-def distance(told: np.ndarray, true: np.ndarray) -> float:
+def distance(reported: np.ndarray, logged: np.ndarray) -> float:
     """Kolmogorov-Smirnov distance of two samples in ms, each value of one moved by BIAS_MS in its favour."""
 
     def excess(early: np.ndarray, late: np.ndarray) -> float:
@@ -39,37 +39,42 @@ def distance(told: np.ndarray, true: np.ndarray) -> float:
         shares = (np.searchsorted(one, at, "right") / len(one) for one in (early, late))
         return float(np.max(np.subtract(*shares)))
 
-    return max(0.0, excess(told, true), excess(true, told))
+    return max(0.0, excess(reported, logged), excess(logged, reported))
 
 
-def close(told: np.ndarray, true: np.ndarray, what: str) -> None:
-    bias = np.median(told) - np.median(true)
-    tail = np.quantile(told, 0.99) - np.quantile(true, 0.99)
-    apart = distance(told, true)
-    print(f"{what}: n {len(told)}, median off {bias:+.3f} ms, p99 off {tail:+.3f} ms, distance {apart:.4f}")
+def close(reported: np.ndarray, logged: np.ndarray, what: str) -> None:
+    bias = np.median(reported) - np.median(logged)
+    tail = np.quantile(reported, 0.99) - np.quantile(logged, 0.99)
+    apart = distance(reported, logged)
+    print(
+        f"{what}: n {len(reported)}, median off {bias:+.3f} ms, p99 off {tail:+.3f} ms, distance {apart:.4f}"
+    )
     assert abs(bias) <= BIAS_MS + CI_MS
     assert abs(tail) <= P99_MS
-    assert apart <= 1.63 / np.sqrt(len(told)) + 0.01
+    assert apart <= 1.63 / np.sqrt(len(reported)) + 0.01
 
 
 def gaps(run: RunData) -> tuple[np.ndarray, np.ndarray]:
     """Chunk gaps between exactly stamped neighbours, as reported and as written, in ms."""
-    truth = run.table("target").explode("chunk_sent_at_ns")
-    truth["chunk_index"] = truth.groupby("request_id").cumcount()
+    server_log = run.table("target").explode("chunk_sent_at_ns")
+    server_log["chunk_index"] = server_log.groupby("request_id").cumcount()
     keys = ["request_id", "leg", "attempt", "chunk_index"]
-    both = run.table("chunks").merge(truth[[*keys, "chunk_sent_at_ns"]], on=keys).sort_values(keys)
+    both = run.table("chunks").merge(server_log[[*keys, "chunk_sent_at_ns"]], on=keys).sort_values(keys)
     follows = (both.chunk_index > 0) & both.low_at_ns.isna() & both.low_at_ns.shift().isna()
-    told, true = both.arrived_at_ns.diff()[follows], both.chunk_sent_at_ns.astype("int64").diff()[follows]
-    return told.to_numpy(float) / 1e6, true.to_numpy(float) / 1e6
+    reported, logged = (
+        both.arrived_at_ns.diff()[follows],
+        both.chunk_sent_at_ns.astype("int64").diff()[follows],
+    )
+    return reported.to_numpy(float) / 1e6, logged.to_numpy(float) / 1e6
 
 
 def per_token(run: RunData) -> tuple[np.ndarray, np.ndarray]:
     attempts = run.table("attempts").query("stage != 'preflight' and ended == 'ok'")
-    truth = run.table("target")[["request_id", "chunk_sent_at_ns"]]
-    rows = attempts.merge(truth, on="request_id", validate="one_to_one")
+    server_log = run.table("target")[["request_id", "chunk_sent_at_ns"]]
+    rows = attempts.merge(server_log, on="request_id", validate="one_to_one")
     written = rows.chunk_sent_at_ns.map(lambda sent: (sent[-1] - sent[0]) / (len(sent) - 1))
-    told = (rows.last_content_at_ns - rows.first_content_at_ns) / (rows.output_tokens - 1)
-    return told.to_numpy(float) / 1e6, written.to_numpy(float) / 1e6
+    reported = (rows.last_content_at_ns - rows.first_content_at_ns) / (rows.output_tokens - 1)
+    return reported.to_numpy(float) / 1e6, written.to_numpy(float) / 1e6
 
 
 def waits_ms(run: RunData, due_ns: np.ndarray) -> np.ndarray:
@@ -85,7 +90,7 @@ def waits_ms(run: RunData, due_ns: np.ndarray) -> np.ndarray:
     return np.array(waits) / 1e6
 
 
-def punctual(run: RunData, *, quiet: bool) -> None:
+def punctual(run: RunData, *, idle: bool) -> None:
     """Sent at most 2 ms late at p99 and never in bunches, but for what arrivals at random wait for each other.
 
     Unless `quiet`, but for the time without a core, too.
@@ -93,7 +98,7 @@ def punctual(run: RunData, *, quiet: bool) -> None:
     attempts = run.table("attempts").query("stage != 'preflight'").sort_values("scheduled_at_ns")
     late = (attempts.sent_at_ns - attempts.scheduled_at_ns).to_numpy() / 1e6
     health = run.table("health")
-    waited_ms = 0.0 if quiet else health.core_wait_ns.max() / 1e6
+    waited_ms = 0.0 if idle else health.core_wait_ns.max() / 1e6
     gaps, planned = np.diff(attempts.sent_at_ns), np.diff(attempts.scheduled_at_ns)
     wide = planned > 0.99 * planned.mean()  # two that were to come at once are no bunch
     bunched = ((gaps < planned / 5) & wide).mean()
@@ -108,12 +113,12 @@ def punctual(run: RunData, *, quiet: bool) -> None:
 
 
 def test_known_times_come_out_as_they_were(start: Start, full_size: bool) -> None:
-    names = LAWS if full_size else ("exponential",)
+    names = DISTRIBUTIONS if full_size else ("exponential",)
     rate, seconds = (100, 60) if full_size else (100, 4)
     for name in names:
         texts = (
             "arrival.process=constant", "simulated.ttft_ms=80", "simulated.chunk_gap_ms=20", "stages.warmup_s=0",
-            f"traffic.chat.output_tokens={CHUNKS}", "target.preopened=100", *LAWS[name],
+            f"traffic.chat.output_tokens={CHUNKS}", "target.preopened=100", *DISTRIBUTIONS[name],
         )  # fmt: skip
         sets = [f"--set={text}" for text in texts]
         run = (
@@ -125,11 +130,11 @@ def test_known_times_come_out_as_they_were(start: Start, full_size: bool) -> Non
         assert assert_conserved(run)["ended"] == pytest.approx({"ok": rate * seconds})
         firsts = Firsts.of(run)
         print(name, firsts)
-        assert (firsts.told >= firsts.true).mean() > 0.999, "nothing arrives before it was written"
-        close(firsts.told[firsts.exact], firsts.true[firsts.exact], f"{name}: TTFT")
+        assert (firsts.reported >= firsts.logged).mean() > 0.999, "nothing arrives before it was written"
+        close(firsts.reported[firsts.exact], firsts.logged[firsts.exact], f"{name}: TTFT")
         close(*gaps(run), f"{name}: chunk gap")
         close(*per_token(run), f"{name}: time per output token")
-        punctual(run, quiet=False)
+        punctual(run, idle=False)
 
 
 def test_the_distance_sees_what_is_wrong_and_forgives_what_is_allowed() -> None:
@@ -142,7 +147,7 @@ def test_the_distance_sees_what_is_wrong_and_forgives_what_is_allowed() -> None:
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="the ground-truth server is built with cc")
 @pytest.mark.parametrize("process", ["constant", "poisson"])
-def test_500_requests_a_second_leave_one_core_at_their_times(
+def test_500_requests_per_second_leave_one_core_at_their_times(
     start: Start, full_size: bool, checkout: Path, tmp_path: Path, process: str
 ) -> None:
     """Against the native server, each on a core of its own."""
@@ -190,4 +195,4 @@ def test_500_requests_a_second_leave_one_core_at_their_times(
         server.communicate(timeout=10)
     assert assert_conserved(run)["client_drop"] == 0
     assert done.code in {0, 3}
-    punctual(run, quiet=True)
+    punctual(run, idle=True)

@@ -13,17 +13,17 @@ PLANTED = (
 )
 
 
-def test_a_rehearsal_with_a_finding_says_it_everywhere_and_exits_with_1(command, tmp_path):
+def test_a_dry_run_with_a_finding_reports_it_everywhere_and_exits_with_1(command, tmp_path):
     done = command(["tailgauge", "checkup", "--dry-run", "--quick", "--json", *PLANTED, "--out", tmp_path])
     assert done.returncode == Exit.SLO_FAILED, done.stderr
-    told = json.loads(done.stdout)
-    files = {kind: Path(path).read_text(encoding="utf-8") for kind, path in told["report"].items()}
+    summary = json.loads(done.stdout)
+    files = {kind: Path(path).read_text(encoding="utf-8") for kind, path in summary["report"].items()}
 
-    assert told["facts"]["findings"] == ["cancel_ignored"]
-    assert told["sentence"].startswith(
+    assert summary["facts"]["findings"] == ["cancel_ignored"]
+    assert summary["sentence"].startswith(
         "1 problem found: the endpoint keeps generating after its client has left"
     )
     assert set(files) == {"html", "markdown", "json", "junit"}
     assert all("the endpoint keeps generating after its client has left" in text for text in files.values())
     assert 'failures="1"' in files["junit"]
-    assert "Skipped by experiment.checkup.skip: cached, fan_out, loaded." in told["remarks"]
+    assert "Skipped by experiment.checkup.skip: cached, fan_out, loaded." in summary["remarks"]

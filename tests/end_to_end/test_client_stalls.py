@@ -1,6 +1,6 @@
-"""A client that is held up or asked for too much: what it reports of the target stays true, and it says what happened.
+"""A client that is stalled or overloaded: its numbers of the target stay right, and the report names the cause.
 
-The truth is the simulated endpoint's own CLOCK_MONOTONIC, taken right before each write; on one machine it is the
+The ground truth is the CLOCK_MONOTONIC of the simulated endpoint, taken right before each write; on one machine it is the
 worker's clock too. A first chunk is exact, or it is known to lie in an interval.
 """
 
@@ -60,20 +60,20 @@ def test_a_hidden_stall_moves_no_exact_stamp_and_is_named(start: Start, full_siz
     assert firsts.error_ms < CLOSE_MS
     assert (~firsts.exact).sum() > seconds, "reads after a stall hold several chunks"
     assert firsts.contained >= 0.99
-    _assert_chunks_true(done.run)
+    _assert_chunks_match(done.run)
     verdict = report(done)["verdict"]
     assert verdict["status"] in {"DEGRADED", "INVALID"}
     assert "event loop" in json.dumps(verdict), "the cause is named"
     assert {"exact", "client_delay"} <= checks(done)
 
 
-def _assert_chunks_true(run: RunData) -> None:
+def _assert_chunks_match(run: RunData) -> None:
     """Not only the first ones."""
-    truth = run.table("target").explode("chunk_sent_at_ns")
-    truth["chunk_index"] = truth.groupby("request_id").cumcount()
-    truth["written_ns"] = truth.chunk_sent_at_ns.astype("int64")
+    server_log = run.table("target").explode("chunk_sent_at_ns")
+    server_log["chunk_index"] = server_log.groupby("request_id").cumcount()
+    server_log["written_ns"] = server_log.chunk_sent_at_ns.astype("int64")
     keys = ["request_id", "leg", "attempt", "chunk_index"]
-    chunks = run.table("chunks").merge(truth[[*keys, "written_ns"]], on=keys, validate="one_to_one")
+    chunks = run.table("chunks").merge(server_log[[*keys, "written_ns"]], on=keys, validate="one_to_one")
     exact, interval = chunks[chunks.low_at_ns.isna()], chunks[chunks.low_at_ns.notna()]
     assert (chunks.arrived_at_ns >= chunks.written_ns).mean() > 0.999, "nothing arrives before it was written"
     assert len(exact) > 500
@@ -93,11 +93,11 @@ def test_without_the_stall_the_same_run_is_valid(start: Start) -> None:
         firsts = Firsts.of(done.run)
         assert firsts.exact.mean() > 0.9
         assert firsts.contained == 1.0
-        told, opened = (
+        summary, opened = (
             report(done)["stamps"],
             done.run.table("attempts").query("stage == 'steady'").connection_is_new,
         )
-        assert (told["new_connections"], told["connected"]) == (opened.sum(), len(opened))
+        assert (summary["new_connections"], summary["connected"]) == (opened.sum(), len(opened))
         verdict = report(done)["verdict"]
         if verdict["status"] == "VALID":
             assert firsts.error_ms < CLOSE_MS
@@ -138,7 +138,7 @@ def test_a_worker_that_is_asked_for_three_times_what_it_can_do_says_so(start: St
     done_of_it = counts["ended"]["ok"] / (rate * seconds)
     assert done_of_it < 0.5, "it was asked for far more than it could do"
     assert counts["client_drop"] > 0.1 * counts["scheduled"], "what found no place is counted"
-    assert np.quantile(since_scheduled, 0.9) > 2 * np.quantile(firsts.true, 0.9), "the user's wait shows"
+    assert np.quantile(since_scheduled, 0.9) > 2 * np.quantile(firsts.logged, 0.9), "the user's wait shows"
     assert firsts.exact.sum() > 2 * seconds
     assert firsts.error_ms < CLOSE_MS
     assert firsts.contained >= 0.99

@@ -1,4 +1,4 @@
-"""Clients that leave an endpoint of one's own: whether it goes on is told by its own count of tokens."""
+"""Clients that leave a self-hosted endpoint: its token counters show whether it goes on generating."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def test_what_the_engine_counts_says_whether_it_goes_on(
     rows = run.table("attempts")
     rows = rows[rows.stage != "preflight"]
     whole, left = rows[rows.ended == "ok"], rows[rows.ended == "cancelled"]
-    told = run.facts["engine_tokens"]
-    made, shown = told["after"] - told["before"], whole.output_tokens.sum() + left.chunks.sum()
+    summary = run.facts["engine_tokens"]
+    made, shown = summary["after"] - summary["before"], whole.output_tokens.sum() + left.chunks.sum()
     found = by_engine(load([run.path]), 0.1)
 
-    assert told["engine"] == "vLLM"
+    assert summary["engine"] == "vLLM"
     assert len(whole) + len(left) == len(rows)
     assert len(left) > 15
     assert found is not None
@@ -70,13 +70,13 @@ def test_the_checkup_of_an_endpoint_that_goes_on_says_so(
     start: Start, endpoint: Callable[..., str], tmp_path: Path, full_size: bool
 ) -> None:
     if not full_size:
-        pytest.skip("make verify: the same with rehearsal and answer")
+        pytest.skip("make verify: the same with dry run and answer")
     url = endpoint(PROFILE, "--set=simulated.engine.cancel_mode=never")
     path = tmp_path / "left.toml"
     path.write_text(CHECKUP + LEFT.format(url=url).partition("[traffic.chat.cancel]")[0])
     done = start("run", str(path), "--json").finish(180)
-    told = json.loads(done.stdout)
+    summary = json.loads(done.stdout)
 
-    assert told["facts"]["findings"] == ["cancel_ignored"], done.stderr
-    assert any("vLLM counts" in cell for row in told["table"]["rows"] for cell in row)
-    assert told["exit_code"] == done.code == 1
+    assert summary["facts"]["findings"] == ["cancel_ignored"], done.stderr
+    assert any("vLLM counts" in cell for row in summary["table"]["rows"] for cell in row)
+    assert summary["exit_code"] == done.code == 1

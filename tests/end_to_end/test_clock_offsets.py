@@ -1,6 +1,6 @@
 """A worker whose clock is not its master's: the offset is measured, and its rows come to lie on the clock of the run.
 
-Both clocks are of one kernel, so that the truth is known: the one worker's clock is set forward in its own process, and
+Both clocks are of one kernel, so that the true offset is known: the one worker's clock is set forward in its own process, and
 its kernel seems another one.
 """
 
@@ -67,6 +67,9 @@ def test_row_30_a_worker_that_is_50_ms_ahead_is_put_in_its_place(
     assert len(both) > 50
     there = both["received_at_ns"] - both["sent_at_ns"]
     back = both["first_content_at_ns"] - both["first_chunk_sent_at_ns"]
-    for way in (there, back):  # nothing arrives before it was sent, but for what the offset may be wrong by
-        assert way.min() >= -found["error_ns"]
-        assert np.median(way) < 20_000_000
+    for direction in (
+        there,
+        back,
+    ):  # nothing arrives before it was sent, but for what the offset may be wrong by
+        assert direction.min() >= -found["error_ns"]
+        assert np.median(direction) < 20_000_000

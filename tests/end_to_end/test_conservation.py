@@ -72,19 +72,19 @@ def test_every_worker_count_sends_exactly_the_schedule(
     done = by(workers)
     run = done.run_of("schedule")
 
-    told = json.loads(done.stdout.splitlines()[0])
-    assert told["exit_code"] in {0, 3}, done.stderr  # the verdict depends on the machine
+    summary = json.loads(done.stdout.splitlines()[0])
+    assert summary["exit_code"] in {0, 3}, done.stderr  # the verdict depends on the machine
     counts = assert_conserved(run)
     assert run.facts["state"] == "complete"
     assert scheduled(run) == planned()
     assert (counts["client_drop"], counts["not_reached"], counts["lost"]) == (0, 0, 0)
     assert len(run.facts["workers"]) == workers
-    truth, attempts = run.table("target"), run.table("attempts")
-    assert sorted(truth.request_id) == sorted(attempts.request_id)
-    assert truth.client_request_id.is_unique
-    ok = attempts[attempts.ended == "ok"].merge(truth, on="request_id", suffixes=("", "_truth"))
-    assert (ok.output_tokens == ok.output_tokens_truth).all()
-    assert (ok.input_tokens == ok.input_tokens_truth).all()
+    server_log, attempts = run.table("target"), run.table("attempts")
+    assert sorted(server_log.request_id) == sorted(attempts.request_id)
+    assert server_log.client_request_id.is_unique
+    ok = attempts[attempts.ended == "ok"].merge(server_log, on="request_id", suffixes=("", "_logged"))
+    assert (ok.output_tokens == ok.output_tokens_logged).all()
+    assert (ok.input_tokens == ok.input_tokens_logged).all()
     assert_health_rows_add_up(run)
 
 
@@ -115,10 +115,10 @@ def assert_health_rows_add_up(run: RunData) -> None:
     assert (last.chunks.sum(), last.chunk_intervals.sum()) == (len(chunks), chunks.low_at_ns.notna().sum())
     assert last.pool_waits.sum() == attempts.connection_is_new.sum()
     seconds = pd.concat(files)
-    told = seconds[seconds.receive_lag_p50_ns.notna()]
-    assert len(told) >= len(files)
-    assert (told.receive_lag_p50_ns <= told.receive_lag_p99_ns).all()
-    assert (told.receive_lag_p99_ns <= told.receive_lag_max_ns).all()
+    summary = seconds[seconds.receive_lag_p50_ns.notna()]
+    assert len(summary) >= len(files)
+    assert (summary.receive_lag_p50_ns <= summary.receive_lag_p99_ns).all()
+    assert (summary.receive_lag_p99_ns <= summary.receive_lag_max_ns).all()
     assert (seconds.dispatch_late_p99_ns.dropna() <= seconds.dispatch_late_max_ns.max()).all()
     assert (seconds.core_wait_ns.dropna() >= 0).all()
 
@@ -164,8 +164,8 @@ def test_a_second_ctrl_c_closes_the_open_requests(start: Start) -> None:
 
 
 def _live(page: str) -> dict[str, Any]:
-    told: dict[str, Any] = json.load(urllib.request.urlopen(f"{page}/tailgauge/live.json", timeout=5))
-    return told
+    summary: dict[str, Any] = json.load(urllib.request.urlopen(f"{page}/tailgauge/live.json", timeout=5))
+    return summary
 
 
 def _post(url: str, **headers: str) -> str:

@@ -28,7 +28,7 @@ SHORT_SETTINGS = {"bursts": ("arrival.on_off.on_s=0.5", "arrival.on_off.off_s=0.
 
 
 @dataclass(frozen=True)
-class Seen(RunRows):
+class Result(RunRows):
     """What a run left, without its preflight."""
 
     @cached_property
@@ -52,18 +52,18 @@ class Seen(RunRows):
         return set(done.legs)
 
 
-def plain(seen: Seen) -> bool:
+def plain(seen: Result) -> bool:
     """One call a request, and nothing besides."""
     return set(seen.attempts.cause) == {"primary"} and seen.legs == {1}
 
 
-def cv_of_gaps(seen: Seen) -> float:
+def cv_of_gaps(seen: Result) -> float:
     gaps = seen.requests.scheduled_at_ns.sort_values().diff().dropna()
     return float(gaps.std() / gaps.mean())
 
 
-def most_at_once(seen: Seen) -> int:
-    """Calls of one request in flight at the same time, by when they were handed over and had ended."""
+def most_at_once(seen: Result) -> int:
+    """Calls of one request in flight at the same time, by when they were dispatched and had ended."""
     most = 0
     for _, calls in seen.attempts.groupby("request_id"):
         starts = calls.assign(at=calls.dispatched_at_ns, step=1)
@@ -72,7 +72,7 @@ def most_at_once(seen: Seen) -> int:
     return most
 
 
-MARKS: dict[str, Callable[[Seen], bool]] = {
+MARKS: dict[str, Callable[[Result], bool]] = {
     # arrivals
     "quickstart": plain,
     "streaming": plain,
@@ -152,9 +152,9 @@ def _run(names: Sequence[str], out: Path, full_size: bool) -> list[Any]:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_scenario_shows_what_it_is_about(runs: dict[str, Any], name: str) -> None:
     future, number = runs[name]
-    facts, said = future.result()[number]
-    assert facts["exit_code"] in TOOK_PLACE, said
-    seen = Seen(RunData(Path(facts["run_dir"])))
+    facts, output = future.result()[number]
+    assert facts["exit_code"] in TOOK_PLACE, output
+    seen = Result(RunData(Path(facts["run_dir"])))
 
     assert seen.run.facts["scenario"]["name"] == name
     assert_conserved(seen.run)

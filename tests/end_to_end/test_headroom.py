@@ -1,4 +1,4 @@
-"""Headroom as a user types it: a rehearsal, then real runs, and one answer in every file; and its end by Ctrl-C."""
+"""Headroom as a user types it: a dry run, then real runs, and one answer in every file; and its end by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ ONE_RUN = ("--set=experiment.headroom.no_429=true", "--set=experiment.headroom.n
 
 def test_a_quiet_run_answers_in_every_file(start: Start, full_size: bool) -> None:
     if not full_size:
-        pytest.skip("make verify: some 15 s of a core; the course itself is tested in virtual time")
+        pytest.skip("make verify: some 15 s of a core; dry runs test the plan itself")
     done = start("run", "headroom", *ONE_RUN, "--set=experiment.headroom.step_s=5", "--json").finish(120)
-    told = json.loads(done.stdout)
+    summary = json.loads(done.stdout)
     run = RunData(next((done.out / "runs").iterdir()))
 
-    assert done.code == told["exit_code"] == 0, done.stderr
+    assert done.code == summary["exit_code"] == 0, done.stderr
     assert "dry run first" in done.stderr
-    assert [one["verdict"] != "INVALID" for one in told["runs"]] == [True]
+    assert [one["verdict"] != "INVALID" for one in summary["runs"]] == [True]
     assert_conserved(run)
-    assert not told["dry_run"]
-    assert told["facts"]["low_per_s"] < told["facts"]["high_per_s"] <= 10.2  # requests/s, of 600 a minute
-    assert told["sentence"].startswith("Between ")
+    assert not summary["dry_run"]
+    assert (
+        summary["facts"]["low_per_s"] < summary["facts"]["high_per_s"] <= 10.2
+    )  # requests/s, of 600 a minute
+    assert summary["sentence"].startswith("Between ")
     for kind in ("html", "markdown", "json"):
-        assert "without a single 429" in Path(told["report"][kind]).read_text(encoding="utf-8")
-    assert 'errors="0"' in Path(told["report"]["junit"]).read_text(encoding="utf-8")
+        assert "without a single 429" in Path(summary["report"][kind]).read_text(encoding="utf-8")
+    assert 'errors="0"' in Path(summary["report"]["junit"]).read_text(encoding="utf-8")
 
 
 def test_ctrl_c_ends_the_run_and_the_experiment(start: Start, full_size: bool) -> None:

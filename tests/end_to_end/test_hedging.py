@@ -43,7 +43,7 @@ FROM = {
 
 
 @dataclass(frozen=True)
-class Seen(RunRows):
+class Result(RunRows):
     """What a run left: attempts in the order in which they were begun, all of one worker."""
 
     @cached_property
@@ -65,17 +65,17 @@ class Seen(RunRows):
         return int(health.loop_lag_max_ns.max() + health.receive_lag_max_ns.max())
 
     @cached_property
-    def truth(self) -> pd.DataFrame:
+    def server_log(self) -> pd.DataFrame:
         """The endpoint's rows by the name that each call gave itself."""
         return self.run.table("target").set_index("client_request_id")
 
-    def truth_of(self, rows: pd.DataFrame) -> pd.DataFrame:
+    def server_log_of(self, rows: pd.DataFrame) -> pd.DataFrame:
         run_id = self.run.facts["run_id"]
         names = [f"{run_id}/{r.request_id}/{r.leg}/{r.attempt}" for r in rows.itertuples()]
-        return self.truth.reindex(names)
+        return self.server_log.reindex(names)
 
 
-Runs = dict[str, Callable[[], Seen]]
+Runs = dict[str, Callable[[], Result]]
 
 
 @pytest.fixture(scope="module")
@@ -90,19 +90,19 @@ def runs(tmp_path_factory: pytest.TempPathFactory, full_size: bool) -> Iterator[
         yield {name: partial(_of, begun[names], name) for names in COMMANDS for name in names}
 
 
-def _of(command: Future[dict[str, Seen]], name: str) -> Seen:
+def _of(command: Future[dict[str, Result]], name: str) -> Result:
     return command.result()[name]
 
 
-def _run(names: Sequence[str], line: list[str], folder: Path) -> dict[str, Seen]:
+def _run(names: Sequence[str], line: list[str], folder: Path) -> dict[str, Result]:
     files = [variant(folder, *FROM[name], name=name) for name in names]
     reports, stderr = run_scenarios(files, *line, "--seed=3", out=folder / names[0], timeout_s=200)
     assert [report["exit_code"] in TOOK_PLACE for report in reports] == [True] * len(names), stderr
-    return {name: Seen(RunData(Path(one["run_dir"]))) for name, one in zip(names, reports, strict=True)}
+    return {name: Result(RunData(Path(one["run_dir"]))) for name, one in zip(names, reports, strict=True)}
 
 
 @pytest.fixture(params=["next_step", "never"])
-def hedged(request: pytest.FixtureRequest, runs: Runs) -> Seen:
+def hedged(request: pytest.FixtureRequest, runs: Runs) -> Result:
     return runs[request.param]()
 
 
@@ -112,20 +112,20 @@ def test_the_books_balance(runs: Runs, name: str) -> None:
 
 
 class TestHedges:
-    def test_the_run_is_one_in_which_the_rules_had_to_hold_them(self, hedged: Seen) -> None:
+    def test_the_run_is_one_in_which_the_rules_had_to_hold_them(self, hedged: Result) -> None:
         assert len(hedged.hedges) >= BURST
         assert {"pushback", "budget", "retry"} <= set(hedged.requests.hedge_held.dropna())
         assert hedged.attempts.ended.isin(REFUSED).any()
         assert hedged.attempts[hedged.attempts.cause == "retry"].ended.eq("ok").any()
 
-    def test_none_follows_a_refusal_of_its_own_call(self, hedged: Seen) -> None:
+    def test_none_follows_a_refusal_of_its_own_call(self, hedged: Result) -> None:
         refused = hedged.attempts[hedged.attempts.ended.isin(REFUSED)]
         first = refused.groupby(["request_id", "leg"]).ended_at_ns.min().rename("refused_at_ns")
         late = hedged.hedges.join(first, on=["request_id", "leg"])
 
         assert late[late.dispatched_at_ns > late.refused_at_ns + hedged.lag_ns].empty
 
-    def test_none_stands_beside_a_retry(self, hedged: Seen) -> None:
+    def test_none_stands_beside_a_retry(self, hedged: Result) -> None:
         causes = hedged.attempts.groupby(["request_id", "leg"]).cause.agg(set)
 
         assert not causes.map({"hedge", "retry"}.issubset).any()
@@ -134,19 +134,19 @@ class TestHedges:
             == 1
         )
 
-    def test_none_is_sent_while_the_target_said_not_to_come_back(self, hedged: Seen) -> None:
-        told = hedged.attempts.dropna(subset=["retry_after_s"])
+    def test_none_is_sent_while_the_target_said_not_to_come_back(self, hedged: Result) -> None:
+        summary = hedged.attempts.dropna(subset=["retry_after_s"])
         begun = hedged.hedges.dispatched_at_ns
         closed = [
             (row.ended_at_ns + hedged.lag_ns, row.ended_at_ns + round(row.retry_after_s * 1e9))
-            for row in told.itertuples()
+            for row in summary.itertuples()
         ]
 
         assert len(closed) > 0
         assert [at for at in begun if any(known < at < back for known, back in closed)] == []
         assert (begun > min(known for known, _ in closed)).any()  # and after such a time they go on
 
-    def test_the_budget_is_never_exceeded(self, hedged: Seen) -> None:
+    def test_the_budget_is_never_exceeded(self, hedged: Result) -> None:
         """The bucket, replayed: a call that is no copy puts its share in, a copy takes a whole token out."""
         level = lowest = float(BURST)
         calls = hedges = 0
@@ -162,7 +162,7 @@ class TestHedges:
 
 
 class TestLosers:
-    def test_the_first_content_wins_and_the_other_is_closed(self, hedged: Seen) -> None:
+    def test_the_first_content_wins_and_the_other_is_closed(self, hedged: Result) -> None:
         """Also when the winner is the copy that was sent later."""
         winner = hedged.attempts.request_id.map(hedged.requests.set_index("request_id").winner)
         won = hedged.attempts[hedged.attempts.attempt == winner].set_index("request_id")
@@ -179,7 +179,7 @@ class TestLosers:
         done = hedged.requests[hedged.requests.ended == "ok"]
         assert set(done.request_id) == set(answered.request_id)
 
-    def test_no_other_socket_is_read_before_the_losers_is_closed(self, hedged: Seen) -> None:
+    def test_no_other_socket_is_read_before_the_losers_is_closed(self, hedged: Result) -> None:
         """Reads of the whole worker, by its own clock: none lies between the winner's first content and the closing."""
         chunks = hedged.run.table("chunks")
         lost = hedged.losers.set_index("request_id")
@@ -193,13 +193,13 @@ class TestLosers:
         assert (won.first_content_read_at_ns.to_numpy() <= lost.cancelled_at_ns.to_numpy()).all()
         assert set(between) == {0}
 
-    def test_the_endpoint_saw_each_of_them_leave(self, hedged: Seen) -> None:
-        truth = hedged.truth_of(hedged.losers)
-        stayed = hedged.truth_of(hedged.attempts[hedged.attempts.ended == "ok"])
+    def test_the_endpoint_saw_each_of_them_leave(self, hedged: Result) -> None:
+        server_log = hedged.server_log_of(hedged.losers)
+        stayed = hedged.server_log_of(hedged.attempts[hedged.attempts.ended == "ok"])
 
-        assert len(truth) > 0
-        assert truth.cancelled_at_ns.notna().all()
-        assert (truth.cancelled_at_ns.to_numpy() >= hedged.losers.cancelled_at_ns.to_numpy()).all()
+        assert len(server_log) > 0
+        assert server_log.cancelled_at_ns.notna().all()
+        assert (server_log.cancelled_at_ns.to_numpy() >= hedged.losers.cancelled_at_ns.to_numpy()).all()
         assert stayed.cancelled_at_ns.isna().all()
         assert (stayed.output_tokens == 20).all()
 
@@ -207,10 +207,10 @@ class TestLosers:
         wasted = {}
         for mode in ("next_step", "never"):
             seen = runs[mode]()
-            truth = seen.truth_of(seen.losers)
-            wasted[mode] = truth.tokens_after_cancel
+            server_log = seen.server_log_of(seen.losers)
+            wasted[mode] = server_log.tokens_after_cancel
             if mode == "never":
-                assert set(truth.billed_output_tokens) == {20}  # the whole answer, for nobody
+                assert set(server_log.billed_output_tokens) == {20}  # the whole answer, for nobody
 
         assert wasted["next_step"].max() <= 1  # the step that is under way
         assert (
@@ -222,12 +222,12 @@ class TestRetries:
     def test_a_polite_retry_is_never_early(self, runs: Runs) -> None:
         seen = runs["polite"]()
         retries = _with_cause(seen.attempts)
-        told = retries.ended_at_ns_before + (retries.retry_after_s_before * 1e9)
+        summary = retries.ended_at_ns_before + (retries.retry_after_s_before * 1e9)
 
         assert len(retries) > 0
         assert retries.retry_after_s_before.notna().all()
-        assert (retries.dispatched_at_ns >= told).all()
-        assert (retries.sent_at_ns >= told).all()
+        assert (retries.dispatched_at_ns >= summary).all()
+        assert (retries.sent_at_ns >= summary).all()
 
     def test_a_naive_client_sends_more_retries_than_calls(self, runs: Runs) -> None:
         polite, naive = (runs[name]().attempts.cause.value_counts() for name in ("polite", "naive"))
@@ -235,8 +235,8 @@ class TestRetries:
 
         assert polite["primary"] == naive["primary"]
         assert polite["retry"] < polite["primary"] / 2 < naive["primary"] < naive["retry"]
-        told = early.ended_at_ns_before + (early.retry_after_s_before * 1e9)
-        assert (early.dispatched_at_ns < told).mean() > 0.9
+        summary = early.ended_at_ns_before + (early.retry_after_s_before * 1e9)
+        assert (early.dispatched_at_ns < summary).mean() > 0.9
 
 
 def _with_cause(attempts: pd.DataFrame) -> pd.DataFrame:

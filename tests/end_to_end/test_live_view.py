@@ -82,8 +82,8 @@ class Page:
         return urllib.request.urlopen(self.url + path, timeout=10)
 
     def live(self) -> dict[str, Any]:
-        told: dict[str, Any] = json.load(self.get("/tailgauge/live.json"))
-        return told
+        summary: dict[str, Any] = json.load(self.get("/tailgauge/live.json"))
+        return summary
 
     def begin(self) -> None:
         """Start a run; Locust's page, opened before its state has changed, would not notice."""
@@ -143,10 +143,10 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 def watch(chromium: browser.Browser, page: Page) -> dict[str, Any]:
     """From Locust's page by the tab to the live view, in both widths and schemes."""
-    chromium.ask(
+    chromium.send(
         "Emulation.setDeviceMetricsOverride", width=1440, height=900, deviceScaleFactor=1, mobile=False
     )
-    chromium.ask("Page.navigate", url=page.url)
+    chromium.send("Page.navigate", url=page.url)
     seen = {"tab": chromium.run(TAB)}
     seen["led"] = chromium.run(THERE)
     for width in (1440, 390):
@@ -167,8 +167,8 @@ def shown(page: Page) -> dict[Any, Any]:
     """What the browser saw."""
     if "browser" not in page.seen:
         pytest.skip("chromium is not installed")
-    told: dict[Any, Any] = page.seen["browser"]
-    return told
+    summary: dict[Any, Any] = page.seen["browser"]
+    return summary
 
 
 def test_each_start_on_the_web_page_is_a_run_of_its_own(page: Page) -> None:
@@ -260,33 +260,33 @@ def test_the_tab_on_locusts_page_leads_to_the_live_view(shown: dict[Any, Any]) -
 def test_the_page_fits_and_is_drawn_and_axe_finds_no_fault(
     shown: dict[Any, Any], width: int, scheme: str
 ) -> None:
-    told = shown[width, scheme]
+    summary = shown[width, scheme]
 
-    assert told["wide"] == []
-    assert told["content"] <= width
-    assert (told["drawn"], told["dark"]) == (4, scheme == "dark")
-    assert told["lines"] >= 6
-    assert told["findings"] == []
+    assert summary["wide"] == []
+    assert summary["content"] <= width
+    assert (summary["drawn"], summary["dark"]) == (4, scheme == "dark")
+    assert summary["lines"] >= 6
+    assert summary["findings"] == []
     assert shown[width, "dark"]["ground"] != shown[width, "light"]["ground"]
 
 
 def test_the_page_shows_the_run(shown: dict[Any, Any]) -> None:
-    told = shown[390, "dark"]
+    summary = shown[390, "dark"]
 
-    assert told["verdict"] in {"VALID", "DEGRADED", "INVALID"}
-    assert told["tiles"]["TTFT p50"].endswith(" ms")
-    assert int(told["tiles"]["Sent"].replace(",", "")) > 0
-    assert (told["tiles"]["429s"], told["tiles"]["Dropped"]) == ("0", "0")
+    assert summary["verdict"] in {"VALID", "DEGRADED", "INVALID"}
+    assert summary["tiles"]["TTFT p50"].endswith(" ms")
+    assert int(summary["tiles"]["Sent"].replace(",", "")) > 0
+    assert (summary["tiles"]["429s"], summary["tiles"]["Dropped"]) == ("0", "0")
 
 
 def test_markup_in_a_name_is_shown_as_text_and_does_nothing(shown: dict[Any, Any]) -> None:
-    told = shown[1440, "light"]
+    summary = shown[1440, "light"]
 
-    ((name, _, state, *_),) = told["workers"]
+    ((name, _, state, *_),) = summary["workers"]
     assert name == f"0 · {HOSTILE}"
     assert state in {"running", "drained"}
-    assert told["planted"] == 0
-    assert told["title"].endswith("Tailgauge")
+    assert summary["planted"] == 0
+    assert summary["title"].endswith("Tailgauge")
 
 
 def test_the_browser_asked_this_machine_only_and_complained_of_one_thing(
@@ -294,6 +294,6 @@ def test_the_browser_asked_this_machine_only_and_complained_of_one_thing(
 ) -> None:
     """Plotly brings a style for maps along; the policy does not let it in, and no map is drawn."""
     assert {url for url in shown["requests"] if not url.startswith(page.url)} == set()
-    said = [json.dumps(told) for told in shown["complaints"]]
-    assert [text for text in said if "Applying inline style violates" not in text] == []
-    assert len(said) <= 3  # one a visit
+    output = [json.dumps(summary) for summary in shown["complaints"]]
+    assert [text for text in output if "Applying inline style violates" not in text] == []
+    assert len(output) <= 3  # one a visit

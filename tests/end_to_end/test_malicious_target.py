@@ -1,7 +1,7 @@
 """A target that means harm: the run ends in bounded time and memory, its verdict says so, and nothing of it comes alive.
 
 Rule: one run meets every behaviour of `malicious_answers`; a second one, of the same command, meets one before it begins. What the
-target did, and to whom, is told by the target itself.
+target did, and to whom, is in the log of the target itself.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ ENDS = {
     "slow_head": ("timeout", ""), "noise": ("client_error", TOO_BIG), "redirect": ("client_error", "not_json"),
     "endless_error": ("server_error", "too_large"), "endless_line": ("stream_error", "event_too_large"),
     "endless_event": ("stream_error", "event_too_large"), "endless_comments": ("stream_error", "too_large"),
-    "endless_words": ("stream_error", "too_many_events"), "endless_long_words": ("stream_error", "too_large"),
+    "endless_text": ("stream_error", "too_many_events"), "endless_long_lines": ("stream_error", "too_large"),
     "endless_trickle": ("timeout", ""), "endless_pings": ("timeout", ""), "endless_bad_events": BAD,
     "endless_chunk_line": ("stream_error", "framing"), "endless_trailers": ("stream_error", "framing"),
     "tiny_chunks": ("stream_error", "event_too_large"), "huge_chunk": ("stream_error", "too_large"),
@@ -72,7 +72,7 @@ ENDS = {
     "small_gzip": ("stream_error", PACKED), "not_utf8": BAD, "half_characters": ("ok", ""),
     **dict.fromkeys(("negative", "absurd", "text", "not_a_number", "infinite"), ("stream_error", "malformed_usage")),
     **dict.fromkeys(("very_long", "usage_is_a_list", "deep", "array"), BAD),
-    "twice": ("ok", ""), "long_event": ("stream_error", "event_too_large"), "page": ("client_error", "not_an_event_stream"),
+    "duplicated": ("ok", ""), "long_event": ("stream_error", "event_too_large"), "page": ("client_error", "not_an_event_stream"),
     "script": ("ok", ""), "script_400": ("client_error", MARK), "script_429": ("rate_limited", MARK), "script_500": ("server_error", MARK),
     "script_event": ("stream_error", MARK), "echo": ("ok", ""), "echo_error": ("client_error", "[redacted]"),
     "echo_event": ("stream_error", "[redacted]"),
@@ -83,7 +83,7 @@ FLOODS = {name for name in BEHAVIOURS if name.startswith("endless_")} | {"big_he
 
 
 @dataclass(frozen=True)
-class Seen:
+class Result:
     """The command, what it left, and what the target did."""
 
     done: Finished
@@ -122,7 +122,9 @@ class Seen:
 
 
 @pytest.fixture(scope="module")
-def seen(malicious: Callable[[], Target], tmp_path_factory: pytest.TempPathFactory, full_size: bool) -> Seen:
+def seen(
+    malicious: Callable[[], Target], tmp_path_factory: pytest.TempPathFactory, full_size: bool
+) -> Result:
     """A run against every behaviour, in each protocol where there is time, and one that cannot begin."""
     folder, target = tmp_path_factory.mktemp("malicious"), malicious()
     protocols = ("anthropic", "openai") if full_size else ("anthropic",)
@@ -138,10 +140,10 @@ def seen(malicious: Callable[[], Target], tmp_path_factory: pytest.TempPathFacto
     files = [str(folder / f"{name}.toml") for name in (*protocols, "unusable")]
     line = [TAILGAUGE, "run", *files, "--workers=1", "--out", str(folder / "out")]
     done = Running(line, folder / "out", {"MY_ENGINE": KEY, **channel.env}, folder).finish(200)
-    return Seen(done, target.end(), channel.sent, protocols)
+    return Result(done, target.end(), channel.sent, protocols)
 
 
-def test_every_behaviour_was_met_and_each_request_has_one_row(seen: Seen) -> None:
+def test_every_behaviour_was_met_and_each_request_has_one_row(seen: Result) -> None:
     for run in seen.runs:
         assert_conserved(run)
         assert run.facts["state"] == "complete"
@@ -152,16 +154,16 @@ def test_every_behaviour_was_met_and_each_request_has_one_row(seen: Seen) -> Non
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_each_ends_under_its_own_name(seen: Seen, name: str) -> None:
+def test_each_ends_under_its_own_name(seen: Result, name: str) -> None:
     rows = seen.attempts[seen.attempts.behaviour == name]
     ended, kind = ENDS[name]
-    told = {(row.ended, MARK if MARK in row.error_type else row.error_type) for row in rows.itertuples()}
+    summary = {(row.ended, MARK if MARK in row.error_type else row.error_type) for row in rows.itertuples()}
 
-    assert told
-    assert told <= {(ended, kind), *([("timeout", "")] if name in FLOODS | LARGE else [])}
+    assert summary
+    assert summary <= {(ended, kind), *([("timeout", "")] if name in FLOODS | LARGE else [])}
 
 
-def test_nothing_is_read_without_end(seen: Seen) -> None:
+def test_nothing_is_read_without_end(seen: Result) -> None:
     """Each flood ended because we hung up, at the latest at the deadline."""
     floods = seen.attempts[seen.attempts.behaviour.isin(FLOODS)]
 
@@ -171,7 +173,7 @@ def test_nothing_is_read_without_end(seen: Seen) -> None:
     assert (floods.body_bytes <= 257 << 20).all()
 
 
-def test_memory_stays_bounded(seen: Seen) -> None:
+def test_memory_stays_bounded(seen: Result) -> None:
     """Bombs of a gigabyte, floods at once: the worker holds what its bounds allow."""
     for run in seen.runs:
         rss = run.table("health").rss_bytes
@@ -179,7 +181,7 @@ def test_memory_stays_bounded(seen: Seen) -> None:
         assert rss.max() - rss.iloc[0] < 250e6
 
 
-def test_counts_that_cannot_be_are_null(seen: Seen) -> None:
+def test_counts_that_cannot_be_are_null(seen: Result) -> None:
     usage = seen.attempts[
         seen.attempts.behaviour.isin({"negative", "absurd", "text", "not_a_number", "infinite", "very_long"})
     ]
@@ -190,7 +192,7 @@ def test_counts_that_cannot_be_are_null(seen: Seen) -> None:
     assert (fair.output_tokens == 2).all()
 
 
-def test_the_verdict_names_it(seen: Seen) -> None:
+def test_the_verdict_names_it(seen: Result) -> None:
     for scenario in seen.scenarios:
         verdict = json.loads(seen.report(scenario, "report.json"))["verdict"]
         (reason,) = [one for one in verdict["reasons"] if one["check"] == "protocol"]
@@ -207,36 +209,36 @@ def test_the_verdict_names_it(seen: Seen) -> None:
             assert reason["text"].partition(":")[0] in " ".join(text.split())
 
 
-def test_a_target_that_cannot_be_used_is_named_in_its_own_words_without_their_power(seen: Seen) -> None:
+def test_a_target_that_cannot_be_used_is_named_in_its_own_words_without_their_power(seen: Result) -> None:
     assert seen.done.code == 4
     assert "Traceback" not in seen.done.stderr
     (line,) = [line for line in seen.done.stderr.splitlines() if "/now/echo_error answered HTTP 401" in line]
-    assert "evil" in line, "what it said is told"
+    assert "evil" in line, "what it sent is reported"
 
 
-def test_no_terminal_obeys_it(seen: Seen) -> None:
+def test_no_terminal_obeys_it(seen: Result) -> None:
     assert CONTROL.findall(seen.done.stdout) == []
     assert CONTROL.findall(seen.done.stderr) == []
 
 
-def test_no_file_for_people_or_programs_has_its_powers(seen: Seen) -> None:
+def test_no_file_for_people_or_programs_has_its_powers(seen: Result) -> None:
     for scenario in seen.scenarios:
-        page, text, told, cases = (
+        page, text, summary, cases = (
             seen.report(scenario, name) for name in ("report.html", "report.md", "report.json", "junit.xml")
         )
         ours = page.partition("plotly.js v")[0]
 
-        assert [CONTROL.findall(one) for one in (ours, text, told, cases)] == [[]] * 4
+        assert [CONTROL.findall(one) for one in (ours, text, summary, cases)] == [[]] * 4
         assert f"<script>window.{MARK}" not in ours + text
         assert f"&lt;script&gt;window.{MARK}" in ours
         assert "<img" not in ours + text
         assert not re.search(r"(?<!\\)\]\(", text)
-        assert json.loads(told)["errors"]
+        assert json.loads(summary)["errors"]
         assert ET.fromstring(cases).tag == "testsuite"  # noqa: S314 - what we wrote ourselves
         assert json.loads((seen.folder("runs", scenario) / "run.json").read_text())["verdict"]["verdict"]
 
 
-def test_no_key_that_it_repeats_is_written_or_said(seen: Seen) -> None:
+def test_no_key_that_it_repeats_is_written_or_said(seen: Result) -> None:
     echoed = seen.attempts[seen.attempts.behaviour == "echo"]
     texts = everything(seen.done)
 
@@ -249,7 +251,7 @@ def test_no_key_that_it_repeats_is_written_or_said(seen: Seen) -> None:
 
 
 @pytest.mark.skipif(browser.CHROMIUM is None, reason="chromium is not installed")
-def test_a_browser_shows_text_and_runs_none_of_it(seen: Seen, tmp_path: Path) -> None:
+def test_a_browser_shows_text_and_runs_none_of_it(seen: Result, tmp_path: Path) -> None:
     control = tmp_path / "control.html"
     control.write_text(
         f"<!doctype html><title>x</title><img src=x onerror=\"window.{MARK}=2;console.error('ran')\">"
@@ -257,8 +259,8 @@ def test_a_browser_shows_text_and_runs_none_of_it(seen: Seen, tmp_path: Path) ->
     with browser.Browser(tmp_path / "profile") as chromium:
         chromium.open(control.as_uri(), 1200)
         assert chromium.run(f"window.{MARK}") == 2, "a browser that would run it"
-        spoken = len(chromium.complaints())
-        assert spoken
+        reply = len(chromium.complaints())
+        assert reply
         for scenario in seen.scenarios:
             chromium.open((seen.folder("reports", scenario) / "report.html").as_uri(), 1200)
             chromium.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
@@ -273,7 +275,7 @@ def test_a_browser_shows_text_and_runs_none_of_it(seen: Seen, tmp_path: Path) ->
             )
             assert chromium.run("document.querySelectorAll('.plot .main-svg:first-child').length") > 0
         assert chromium.requests() == set()
-        assert len(chromium.complaints()) == spoken
+        assert len(chromium.complaints()) == reply
         chromium.run(PLANT)
         assert chromium.run(f"typeof window.{MARK}") == "undefined", (
             "not even a script that was in the page would run"

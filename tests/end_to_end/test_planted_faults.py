@@ -1,4 +1,4 @@
-"""What goes wrong on the way is said by the report: faults planted in real runs, and a run without them that says nothing.
+"""The report names what goes wrong on the way: faults planted in real runs, and a run without them that says nothing.
 
 Rule: what was planted is counted by the endpoint's own log or by the test; a time is asserted only where the plant is many
 times longer than what a busy machine adds.
@@ -58,7 +58,7 @@ http {{
 
 
 @dataclass(frozen=True)
-class Seen:
+class Result:
     """A run and what its report says."""
 
     run: RunData
@@ -79,10 +79,10 @@ class Seen:
     @cached_property
     def planted(self) -> dict[str, int]:
         """Calls of the run that met each kind of fault, by the endpoint's log."""
-        truth = self.run.table("target")
-        return dict(truth[truth.request_id >= 0].fault.value_counts())
+        server_log = self.run.table("target")
+        return dict(server_log[server_log.request_id >= 0].fault.value_counts())
 
-    def told(self, ended: str) -> int:
+    def summary(self, ended: str) -> int:
         return sum(error["attempts"] for error in self.report["errors"] if error["ended"] == ended)
 
 
@@ -110,7 +110,7 @@ def proxy(folder: Path, url: str, buffering: str) -> Iterator[str]:
         child.wait(10)
 
 
-def by_command(folder: Path) -> dict[str, Seen]:
+def by_command(folder: Path) -> dict[str, Result]:
     """A run for each target, one after the other. How the verdict judges a busy machine is not at stake here."""
     folder.mkdir()
     with contextlib.ExitStack() as stack:
@@ -125,12 +125,12 @@ def by_command(folder: Path) -> dict[str, Seen]:
         reports, _ = run_scenarios(files, *options, out=folder, timeout_s=180)
     runs = [Path(report["run_dir"]) for report in reports]
     return {
-        name: Seen(RunData(run), folder / "reports" / run.name)
+        name: Result(RunData(run), folder / "reports" / run.name)
         for name, run in zip(targets, runs, strict=True)
     }
 
 
-def by_locust(folder: Path) -> Seen:
+def by_locust(folder: Path) -> Result:
     """Of a locustfile that blocks its own hub for a third of the time."""
     sets = [item for text in (*LOAD, *(f"simulated.{text}" for text in PACE)) for item in ("--set", text)]
     line = ("-f", str(HERE / "stalling_locustfile.py"), "--headless", "-t", "60s", "--scenario", "streaming")
@@ -138,10 +138,10 @@ def by_locust(folder: Path) -> Seen:
     done = run_command([LOCUST, *line, *sets, "--out", str(folder)], 120, env=stalls)
     folders = [*folder.glob("runs/*"), *folder.glob("reports/*")]
     assert len(folders) == 2, done.stderr
-    return Seen(RunData(folders[0]), folders[1])
+    return Result(RunData(folders[0]), folders[1])
 
 
-Runs = dict[str, Callable[[], Seen]]
+Runs = dict[str, Callable[[], Result]]
 
 
 @pytest.fixture(scope="module")
@@ -157,13 +157,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         }
 
 
-def _of(command: Future[dict[str, Seen]], name: str) -> Seen:
+def _of(command: Future[dict[str, Result]], name: str) -> Result:
     return command.result()[name]
 
 
 @pytest.fixture(scope="module")
 def blocked(runs: Runs) -> Path:
-    """When the hub of that run stood still."""
+    """When the hub of that run was blocked."""
     return runs["blocked"]().folder.parents[1].with_suffix(".stalls")
 
 
@@ -230,7 +230,7 @@ def test_every_broken_stream_is_found_and_no_success(runs: Runs, fault: str) -> 
     requests = seen.report["conservation"]["ended"]
 
     assert planted > 3
-    assert seen.told(ended) == requests[ended] == planted
+    assert seen.summary(ended) == requests[ended] == planted
     assert {e["status"] for e in seen.report["errors"] if e["ended"] == ended} == {200}
     assert seen.page.count(ended) > 1
     assert requests["ok"] == len(rows) - sum(seen.planted[one] for one in ENDED)
@@ -250,7 +250,7 @@ def test_broken_streams_stand_in_the_denominator(runs: Runs) -> None:
 def test_hidden_queueing_at_the_client_is_found(runs: Runs, blocked: Path) -> None:
     """Requests wait in the client for a hub that is blocked: the target is quick, and the verdict says whose time it was.
 
-    Truth: what was due while the hub stood still cannot have been sent before it went on.
+    What was due while the hub was blocked cannot have been sent before it went on.
     """
     seen = runs["blocked"]()
     delay = next(row for row in seen.report["latency"] if row["metric"] == "client_delay")
@@ -260,11 +260,11 @@ def test_hidden_queueing_at_the_client_is_found(runs: Runs, blocked: Path) -> No
         held = (due >= began) & (due < ended)
         floor[held] = (ended - due[held]) / 1e6
 
-    assert (floor > 0).mean() > 0.15, "the hub stood still for a third of the time"
+    assert (floor > 0).mean() > 0.15, "the hub was blocked for a third of the time"
     assert delay["n"] == len(due)
     for p in ("p50", "p90", "p95"):
-        truth = np.quantile(floor, float(p[1:]) / 100, method="inverted_cdf")
-        assert delay["percentiles"][p]["value"] >= truth, p
+        server_log = np.quantile(floor, float(p[1:]) / 100, method="inverted_cdf")
+        assert delay["percentiles"][p]["value"] >= server_log, p
     assert np.quantile(floor, 0.9) > 30
     assert "client_delay" in seen.reasons
     assert "Client delay is" in seen.reasons["client_delay"]

@@ -1,4 +1,4 @@
-"""A whole run on an engine profile: every attempt has its row of truth."""
+"""A whole run on an engine profile: every attempt has its row in the server log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from starting.command import run_scenarios
 
 
-def test_a_run_on_a_profile_conserves_and_joins_the_truth(tmp_path: Path) -> None:
+def test_a_run_on_a_profile_conserves_requests_and_joins_the_server_log(tmp_path: Path) -> None:
     line = [
         "--rate=8", "--duration=3",
         "--set=simulated.profile=haiku", "--set=simulated.limits.rpm=6000", "--set=simulated.content.text_blocks=2",
@@ -25,13 +25,13 @@ def test_a_run_on_a_profile_conserves_and_joins_the_truth(tmp_path: Path) -> Non
         return [row for part in sorted((folder / table).glob("part-*.parquet")) for row in pq.read_table(part).to_pylist()]  # fmt: skip
 
     attempts = {(a["request_id"], a["leg"], a["attempt"]): a for a in rows("attempts")}
-    truth = {(t["request_id"], t["leg"], t["attempt"]): t for t in rows("target")}
+    server_log = {(t["request_id"], t["leg"], t["attempt"]): t for t in rows("target")}
     assert len(attempts) >= 10
-    assert attempts.keys() == truth.keys()
+    assert attempts.keys() == server_log.keys()
     ended = {"cut": "truncated", None: "ok"}
     for key, attempt in attempts.items():
-        told = truth[key]
-        assert attempt["ended"] == ended[told["fault"]]
-        assert attempt["chunks"] == len(told["chunk_sent_at_ns"])
-        assert attempt["first_content_at_ns"] >= told["chunk_sent_at_ns"][0]
+        summary = server_log[key]
+        assert attempt["ended"] == ended[summary["fault"]]
+        assert attempt["chunks"] == len(summary["chunk_sent_at_ns"])
+        assert attempt["first_content_at_ns"] >= summary["chunk_sent_at_ns"][0]
     assert {a["ended"] for a in attempts.values()} == {"ok", "truncated"}

@@ -43,7 +43,7 @@ RUNS = ("anthropic", "openai", "simulated")
 
 
 @dataclass(frozen=True)
-class Seen:
+class Result:
     """One command with a run for each of `RUNS`, and all that it said to anybody."""
 
     done: Finished
@@ -57,7 +57,7 @@ class Seen:
 
 
 @pytest.fixture(scope="module")
-def seen(malicious: Callable[[], Target], tmp_path_factory: pytest.TempPathFactory) -> Seen:
+def seen(malicious: Callable[[], Target], tmp_path_factory: pytest.TempPathFactory) -> Result:
     folder, target = tmp_path_factory.mktemp("secrets"), malicious()
     for name in RUNS:
         url = "simulated" if name == "simulated" else f"{target.url}/fair/{name}"
@@ -72,16 +72,16 @@ def seen(malicious: Callable[[], Target], tmp_path_factory: pytest.TempPathFacto
         done = running.finish(120)
     finally:
         processes.end()
-    return Seen(done, target.end(), channel.sent, processes)
+    return Result(done, target.end(), channel.sent, processes)
 
 
-def test_every_run_went_well(seen: Seen) -> None:
+def test_every_run_went_well(seen: Result) -> None:
     for name in RUNS:
         assert seen.run(name).requests().ended.eq("ok").all(), seen.done.stderr
 
 
 @pytest.mark.parametrize("name", ["anthropic", "openai"])
-def test_the_providers_keys_do_not_reach_another_target(seen: Seen, name: str) -> None:
+def test_the_providers_keys_do_not_reach_another_target(seen: Result, name: str) -> None:
     asked = [call["request"] for call in seen.asked if f"/fair/{name}/" in call["path"]]
 
     assert len(asked) > len(seen.run(name).requests())
@@ -89,27 +89,27 @@ def test_the_providers_keys_do_not_reach_another_target(seen: Seen, name: str) -
     assert all("unused" in text for text in asked)
 
 
-def test_no_secret_is_in_any_file_or_output(seen: Seen) -> None:
+def test_no_secret_is_in_any_file_or_output(seen: Result) -> None:
     texts = everything(seen.done)
 
     assert len(texts) > 20, "there is much to look at"
     assert [text[:200] for text in texts if CANARY in text] == []
 
 
-def test_no_secret_is_in_a_message_between_processes(seen: Seen) -> None:
+def test_no_secret_is_in_a_message_between_processes(seen: Result) -> None:
     for kind in (b"tailgauge:plan", b"tailgauge:tried", b"tailgauge:counters", b"tailgauge:drained"):
         assert seen.channel.count(kind) >= len(RUNS), "the messages were seen"
     assert CANARY.encode() not in seen.channel
 
 
-def test_no_secret_is_in_a_command_line(seen: Seen) -> None:
+def test_no_secret_is_in_a_command_line(seen: Result) -> None:
     assert set(seen.processes.environments) >= {"run", "worker", "endpoint", "report"}, "all were seen"
     assert [line for _, line in seen.processes.lines if CANARY in line] == []
 
 
 @pytest.mark.parametrize("role", ["endpoint", "report"])
-def test_a_child_that_sends_no_request_has_no_secret_in_its_environment(seen: Seen, role: str) -> None:
-    told = seen.processes.environments[role]
+def test_a_child_that_sends_no_request_has_no_secret_in_its_environment(seen: Result, role: str) -> None:
+    summary = seen.processes.environments[role]
 
-    assert all("PATH=" in text for text in told), "they were read"
-    assert [text for text in told if CANARY in text] == []
+    assert all("PATH=" in text for text in summary), "they were read"
+    assert [text for text in summary if CANARY in text] == []

@@ -47,7 +47,11 @@ def guarded(start: Start, tmp_path: Path) -> Finished:
 
 
 def test_a_limit_of_calls_ends_the_run_and_is_never_exceeded(guarded: Finished) -> None:
-    facts, attempts, truth = guarded.run.facts, guarded.run.table("attempts"), guarded.run.table("target")
+    facts, attempts, server_log = (
+        guarded.run.facts,
+        guarded.run.table("attempts"),
+        guarded.run.table("target"),
+    )
 
     # the run: short, clean, reported
     assert guarded.code in {0, 3}, guarded.stderr
@@ -62,8 +66,8 @@ def test_a_limit_of_calls_ends_the_run_and_is_never_exceeded(guarded: Finished) 
 
     # the limit: by the target's own books, hedges, preflight and written prefixes included
     sent = attempts[attempts.sent_at_ns.notna()]
-    assert LIMIT - 4 <= len(truth) <= LIMIT
-    assert len(sent) == len(truth)
+    assert LIMIT - 4 <= len(server_log) <= LIMIT
+    assert len(sent) == len(server_log)
     assert (sent.cause == "hedge").sum() > 10
     unsent = attempts[attempts.sent_at_ns.isna()]
     assert (unsent.ended == "cancelled").all()

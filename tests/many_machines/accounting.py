@@ -54,14 +54,14 @@ class Books:
     planned: dict[int, int]
     requests: pd.DataFrame  # rows without the preflight
     attempts: pd.DataFrame
-    truth: pd.DataFrame  # calls that reached the endpoint, without the preflight
+    server_log: pd.DataFrame  # calls that reached the endpoint, without the preflight
 
     @property
     def notes(self) -> str:
         """What the run says of itself, in one text."""
         return " | ".join(self.run.facts["notes"])
 
-    def member(self, number: int) -> dict[str, Any]:
+    def entry(self, number: int) -> dict[str, Any]:
         """A worker's entry in run.json."""
         (found,) = [w for w in self.run.facts["workers"] if w["worker"] == number]
         entry: dict[str, Any] = found
@@ -73,42 +73,44 @@ class Books:
         return rows.assign(second=rows.request_id.map(self.planned) / 1e9)
 
 
-def audit(run: RunData, truth: pd.DataFrame, *, whole: bool = True) -> Books:
+def audit(run: RunData, server_log: pd.DataFrame, *, whole: bool = True) -> Books:
     """Hold books, rows and log together. `whole`: nobody was lost, so that every chunk must be there too."""
     counts = assert_conserved(run)
     plan_of_run = planned(run)
     requests, attempts = rows_of(run, "requests"), rows_of(run, "attempts")
     requests, attempts = requests[requests.stage != "preflight"], attempts[attempts.stage != "preflight"]
-    truth = truth[truth.request_id >= 0]  # below are those of the preflight
-    sent_once(run, truth, plan_of_run)
+    server_log = server_log[server_log.request_id >= 0]  # below are those of the preflight
+    sent_once(run, server_log, plan_of_run)
 
     assert counts["scheduled"] == len(plan_of_run)
     assert set(requests.request_id) <= set(plan_of_run)
     assert len(plan_of_run) - len(requests) == counts["lost"] + counts["not_reached"]
-    told = sum(m["requests"] for w in run.facts["workers"] for m in w["missing"])
-    assert counts["lost"] <= told <= counts["lost"] + counts["not_reached"], "every missing second is stated"
-    unseen = set(truth.request_id) - set(requests.request_id)
+    summary = sum(m["requests"] for w in run.facts["workers"] for m in w["missing"])
+    assert counts["lost"] <= summary <= counts["lost"] + counts["not_reached"], (
+        "every missing second is stated"
+    )
+    unseen = set(server_log.request_id) - set(requests.request_id)
     assert len(unseen) <= counts["lost"], "what was sent has a row, or is counted as lost"
     answered = set(attempts[attempts.status.notna()].request_id)
-    assert answered <= set(truth.request_id)
+    assert answered <= set(server_log.request_id)
     chunks_agree(attempts, rows_of(run, "chunks"), whole=whole)
     frames = load([run.path])
     assert len(frames.requests[frames.requests.stage != "preflight"]) == len(requests)
-    return Books(run, counts, plan_of_run, requests, attempts, truth)
+    return Books(run, counts, plan_of_run, requests, attempts, server_log)
 
 
-def sent_once(run: RunData, truth: pd.DataFrame, plan_of_run: dict[int, int]) -> None:
+def sent_once(run: RunData, server_log: pd.DataFrame, plan_of_run: dict[int, int]) -> None:
     """Nothing reached the endpoint twice, or without having been planned."""
-    twice = [name for name, count in Counter(truth.request_id).items() if count > 1]
-    assert twice == [], f"{run.path.name}: sent twice"
-    assert truth.client_request_id.is_unique
-    assert set(truth.request_id) <= set(plan_of_run)
+    doubled = [name for name, count in Counter(server_log.request_id).items() if count > 1]
+    assert doubled == [], f"{run.path.name}: sent twice"
+    assert server_log.client_request_id.is_unique
+    assert set(server_log.request_id) <= set(plan_of_run)
 
 
 def chunks_agree(attempts: pd.DataFrame, chunks: pd.DataFrame, *, whole: bool) -> None:
     """Each attempt has as many chunk rows as it says; of a worker that was lost, at most."""
     keys = ["worker", "request_id", "leg", "attempt"]
     held = chunks.groupby(keys).size()
-    said = attempts.set_index(keys).chunks.astype("int64")
-    here = held.reindex(said.index).fillna(0).astype("int64")
-    assert (here == said).all() if whole else (here <= said).all()
+    output = attempts.set_index(keys).chunks.astype("int64")
+    here = held.reindex(output.index).fillna(0).astype("int64")
+    assert (here == output).all() if whole else (here <= output).all()

@@ -131,7 +131,7 @@ class Host:
         self.processes.append(process)
         return process
 
-    def said(self, number: int = -1, cwd: Path | None = None) -> str:
+    def output(self, number: int = -1, cwd: Path | None = None) -> str:
         """What a process of this host wrote to both its outputs."""
         assert cwd is not None
         stem = cwd / f"{self.name}-{range(len(self.processes))[number]}"

@@ -1,6 +1,6 @@
 """One run over many hosts as a test conducts it: endpoint, master, workers, each on its own host with its own folder.
 
-Rule: the workers have no folder in common with the master: over its own, each sees an empty one, so that rows come home
+Rule: the workers have no folder in common with the master: each sees an empty one instead, so that rows arrive
 over the wire or not at all. Whatever a test needs to know afterwards is in files.
 """
 
@@ -53,23 +53,23 @@ class Served:
     def _start(self) -> subprocess.Popen[str]:
         line = [TAILGAUGE, "endpoint", "--host=0.0.0.0", f"--port={SERVED}", "--lifeline", *self._sets]
         process = self.host.start(line, self._folder)
-        until(lambda: "listening" in self.host.said(cwd=self._folder), 30, "the endpoint did not start")
+        until(lambda: "listening" in self.host.output(cwd=self._folder), 30, "the endpoint did not start")
         return process
 
-    def truth(self, run_id: str) -> Any:
+    def server_log(self, run_id: str) -> Any:
         """What it says of a run, in pandas; over all its lives."""
         file = self._folder / f"truth-{len(self._kept)}-{run_id}.parquet"
         url = f"http://127.0.0.1:{SERVED}/tailgauge/server-log?run={run_id}"
         code = f"import urllib.request; urllib.request.urlretrieve({url!r}, {str(file)!r})"
         asked = self.host.start([sys.executable, "-c", code], self._folder)
-        assert asked.wait(60) == 0, self.host.said(cwd=self._folder)
+        assert asked.wait(60) == 0, self.host.output(cwd=self._folder)
         every = pd.concat([*self._kept, pq.read_table(file).to_pandas()], ignore_index=True)
         return every[every.client_request_id.str.startswith(f"{run_id}/")]
 
     def die(self, run_id: str) -> None:
         """Killed. Nothing reaches it between the last look into its log and its death, so that the log is complete."""
         self.host.cut("traffic")
-        self._kept = [self.truth(run_id)]
+        self._kept = [self.server_log(run_id)]
         self.process.kill()
         self.process.wait(10)
         self.host.mend("traffic")
@@ -124,9 +124,9 @@ class Remote:
         os.kill(self.pid, number)
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         """Its output."""
-        return self.host.said(self._number, self._folder)
+        return self.host.output(self._number, self._folder)
 
     def code(self, timeout_s: float) -> int:
         """Its exit code, once it has ended; SiteError where it does not."""
@@ -134,7 +134,7 @@ class Remote:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise SiteError(
-                f"{self.host.name} did not end within {timeout_s:.0f} s; it said: {self.said}"
+                f"{self.host.name} did not end within {timeout_s:.0f} s; it said: {self.output}"
             ) from None
 
     def folders(self) -> list[Path]:
@@ -200,7 +200,7 @@ class Site:
 
         def look() -> bool:
             if self.process.poll() is not None:
-                raise SiteError(f"the run did not begin: {self.said}")
+                raise SiteError(f"the run did not begin: {self.output}")
             for path in self.out.glob("runs/*/run.json"):
                 start = json.loads(path.read_text())["start_at_ns"]
                 if start and time.monotonic_ns() > start:
@@ -212,7 +212,7 @@ class Site:
             look,
             timeout_s,
             "the run did not start",
-            lambda: self.said + "".join(w.said for w in self.workers),
+            lambda: self.output + "".join(w.output for w in self.workers),
         )
         assert all(worker.pid for worker in self.workers if worker.process.poll() is None)
         return found[0]
@@ -235,12 +235,12 @@ class Site:
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise SiteError(f"the run did not end within {timeout_s:.0f} s: {self.said}") from None
+            raise SiteError(f"the run did not end within {timeout_s:.0f} s: {self.output}") from None
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         """The master's output."""
-        return self.master.said(self._master_number, self.folder)
+        return self.master.output(self._master_number, self.folder)
 
     def clear(self) -> None:
         """End what is left of the run; the endpoint stays."""
@@ -248,10 +248,10 @@ class Site:
             end(process)
 
 
-def until(done: Any, timeout_s: float, complaint: str, said: Any = lambda: "") -> None:
+def until(done: Any, timeout_s: float, complaint: str, output: Any = lambda: "") -> None:
     """Wait until `done()`; SiteError with what was said where that takes too long."""
     deadline = time.monotonic() + timeout_s
     while not done():
         if time.monotonic() > deadline:
-            raise SiteError(f"{complaint}: {said()}")
+            raise SiteError(f"{complaint}: {output()}")
         time.sleep(0.05)

@@ -25,7 +25,7 @@ FLUSH_S = 5.0  # rows younger than this may be lost with their process
 
 
 def audited(site: Site, run, *, whole: bool) -> Books:
-    return audit(run, site.endpoint.truth(run.facts["run_id"]), whole=whole)
+    return audit(run, site.endpoint.server_log(run.facts["run_id"]), whole=whole)
 
 
 def reported(*folders: Path, out: Path) -> tuple[int, dict]:
@@ -51,21 +51,21 @@ def test_a_killed_worker_costs_its_leases_and_no_more(site: Site) -> None:
     site.at(AT)
     victim.signal(signal.SIGKILL)
 
-    assert site.ended() == 3, site.said
+    assert site.ended() == 3, site.output
 
     books = audited(site, run, whole=False)
-    member = books.member(number)
-    assert (member["state"], books.member(1 - number)["state"]) == ("lost", "drained")
+    entry = books.entry(number)
+    assert (entry["state"], books.entry(1 - number)["state"]) == ("lost", "drained")
     assert f"worker {number} was lost" in books.notes
     assert run.facts["verdict"]["verdict"] == "INVALID"
-    assert 0 < books.counts["lost"] == sum(stretch["requests"] for stretch in member["missing"])
-    assert member["silent"][0]["from_s"] == pytest.approx(AT, abs=2.5)
-    assert member["missing"][0]["from_s"] >= AT - FLUSH_S, "everything up to the last part is there"
-    went_on(books, number, max(stretch["to_s"] for stretch in member["missing"]) + 0.001)
+    assert 0 < books.counts["lost"] == sum(stretch["requests"] for stretch in entry["missing"])
+    assert entry["silent"][0]["from_s"] == pytest.approx(AT, abs=2.5)
+    assert entry["missing"][0]["from_s"] >= AT - FLUSH_S, "everything up to the last part is there"
+    went_on(books, number, max(stretch["to_s"] for stretch in entry["missing"]) + 0.001)
     assert other.code(20) == 0
 
 
-def test_a_worker_that_stood_still_for_ten_seconds_sends_its_leases_late_and_loses_nothing(
+def test_a_worker_stalled_for_ten_seconds_sends_its_leases_late_and_loses_nothing(
     site: Site,
 ) -> None:
     run = site.run(24)
@@ -74,18 +74,18 @@ def test_a_worker_that_stood_still_for_ten_seconds_sends_its_leases_late_and_los
     site.at(AT)
     frozen.signal(signal.SIGSTOP)
     site.at(AT + LOST_S + 1)
-    assert f"worker {number} was lost" in site.said, "noticed within 5 s"
+    assert f"worker {number} was lost" in site.output, "noticed within 5 s"
     site.at(AT + 10)
     frozen.signal(signal.SIGCONT)
 
-    assert site.ended() in {0, 3}, site.said
+    assert site.ended() in {0, 3}, site.output
 
     books = audited(site, run, whole=True)
-    member = books.member(number)
-    assert member["state"] == "drained"
+    entry = books.entry(number)
+    assert entry["state"] == "drained"
     assert f"worker {number} reconnected" in books.notes
-    assert (books.counts["lost"], member["missing"]) == (0, [])
-    ((silent_from, silent_to),) = [(s["from_s"], s["to_s"]) for s in member["silent"]]
+    assert (books.counts["lost"], entry["missing"]) == (0, [])
+    ((silent_from, silent_to),) = [(s["from_s"], s["to_s"]) for s in entry["silent"]]
     assert silent_to - silent_from > 8
     mine = books.requests_of(number)
     assert len(mine[mine.second > AT + 12]) > 0, "it takes part again"
@@ -96,7 +96,7 @@ def test_a_worker_that_stood_still_for_ten_seconds_sends_its_leases_late_and_los
     assert [w.code(20) for w in site.workers] == [0, 0]
 
 
-def test_a_worker_that_stood_still_over_the_end_is_waited_for_and_what_it_did_not_send_is_told(
+def test_a_worker_stalled_over_the_end_is_waited_for_and_its_unsent_requests_are_reported(
     site: Site,
 ) -> None:
     run = site.run(11)
@@ -107,34 +107,34 @@ def test_a_worker_that_stood_still_over_the_end_is_waited_for_and_what_it_did_no
     site.at(16)
     frozen.signal(signal.SIGCONT)
 
-    assert site.ended() == 3, site.said
+    assert site.ended() == 3, site.output
 
     books = audited(site, run, whole=True)
-    member = books.member(number)
-    assert (member["state"], books.counts["lost"]) == ("drained", 0)
-    assert 0 < books.counts["not_reached"] == sum(stretch["requests"] for stretch in member["missing"])
+    entry = books.entry(number)
+    assert (entry["state"], books.counts["lost"]) == ("drained", 0)
+    assert 0 < books.counts["not_reached"] == sum(stretch["requests"] for stretch in entry["missing"])
     assert f"worker {number}" in json.dumps(run.facts["verdict"]).lower()
-    assert member["silent"][0]["to_s"] == pytest.approx(16, abs=2)
+    assert entry["silent"][0]["to_s"] == pytest.approx(16, abs=2)
     assert [w.code(20) for w in site.workers] == [0, 0]
 
 
-def test_a_worker_that_is_told_to_end_brings_its_rows_home_first(site: Site) -> None:
+def test_a_worker_that_has_to_end_transfers_its_rows_first(site: Site) -> None:
     run = site.run(18)
-    told = site.workers[0]
-    number = told.number(run)
+    summary = site.workers[0]
+    number = summary.number(run)
     site.at(AT)
-    told.signal(signal.SIGTERM)
+    summary.signal(signal.SIGTERM)
 
-    assert told.code(15) == 130, told.said
-    assert site.ended() == 3, site.said
+    assert summary.code(15) == 130, summary.output
+    assert site.ended() == 3, site.output
 
     books = audited(site, run, whole=True)
-    member = books.member(number)
+    entry = books.entry(number)
     assert books.counts["lost"] == 0
     assert len(books.requests_of(number)) > 50
-    assert told.folders() == []
-    assert 0 < books.counts["not_reached"] == sum(stretch["requests"] for stretch in member["missing"])
-    went_on(books, number, max(stretch["to_s"] for stretch in member["missing"]) + 0.001)
+    assert summary.folders() == []
+    assert 0 < books.counts["not_reached"] == sum(stretch["requests"] for stretch in entry["missing"])
+    went_on(books, number, max(stretch["to_s"] for stretch in entry["missing"]) + 0.001)
 
 
 def test_a_partition_of_ten_seconds_from_the_master_loses_nothing(site: Site) -> None:
@@ -146,12 +146,12 @@ def test_a_partition_of_ten_seconds_from_the_master_loses_nothing(site: Site) ->
     site.at(AT + 10)
     cut.host.mend("control")
 
-    assert site.ended() in {0, 3}, site.said
+    assert site.ended() in {0, 3}, site.output
 
     books = audited(site, run, whole=True)
-    member = books.member(number)
-    assert member["state"] == "drained"
-    assert (books.counts["lost"], member["missing"]) == (0, [])
+    entry = books.entry(number)
+    assert entry["state"] == "drained"
+    assert (books.counts["lost"], entry["missing"]) == (0, [])
     assert f"worker {number} was lost" in books.notes
     assert f"worker {number} reconnected" in books.notes
     mine = books.requests_of(number)
@@ -162,32 +162,32 @@ def test_a_partition_of_ten_seconds_from_the_master_loses_nothing(site: Site) ->
     assert [w.folders() for w in site.workers] == [[], []]
 
 
-def test_a_partition_for_good_is_told_and_the_rows_come_in_by_hand(site: Site, tmp_path: Path) -> None:
+def test_a_lasting_partition_is_reported_and_the_rows_come_in_by_hand(site: Site, tmp_path: Path) -> None:
     run = site.run(20)
     cut, other = site.workers
     number = cut.number(run)
     site.at(AT)
     cut.host.cut("control")
 
-    assert site.ended(75) == 3, site.said
+    assert site.ended(75) == 3, site.output
 
     books = audited(site, run, whole=False)
-    member = books.member(number)
-    assert member["state"] == "lost"
-    assert 0 < books.counts["lost"] == sum(stretch["requests"] for stretch in member["missing"])
+    entry = books.entry(number)
+    assert entry["state"] == "lost"
+    assert 0 < books.counts["lost"] == sum(stretch["requests"] for stretch in entry["missing"])
     assert f"rows of worker {number} were not transferred: they are in" in books.notes
-    went_on(books, number, max(stretch["to_s"] for stretch in member["missing"]) + 0.001)
+    went_on(books, number, max(stretch["to_s"] for stretch in entry["missing"]) + 0.001)
     assert (cut.code(60), other.code(20)) == (3, 0)
     cut.host.mend("control")
     (left,) = cut.folders()
-    assert str(left) in cut.said
+    assert str(left) in cut.output
 
     code, _ = reported(run.path, left, out=tmp_path / "both")
     assert code in {0, 3}
     both = load([run.path, left])
     rows = both.requests[both.requests.stage != "preflight"]
     assert rows.request_id.is_unique
-    assert set(books.truth.request_id) <= set(rows.request_id), (
+    assert set(books.server_log.request_id) <= set(rows.request_id), (
         "whatever was sent has a row in one of the folders"
     )
 
@@ -201,17 +201,17 @@ def test_workers_outlive_a_killed_master_with_readable_rows(site: Site, tmp_path
 
     left = [folder for worker in site.workers for folder in worker.folders()]
     assert len(left) == 2
-    assert all(str(folder) in worker.said for folder, worker in zip(left, site.workers, strict=True))
-    code, told = reported(run.path, *left, out=tmp_path / "all")
+    assert all(str(folder) in worker.output for folder, worker in zip(left, site.workers, strict=True))
+    code, summary = reported(run.path, *left, out=tmp_path / "all")
     assert code in {0, 3}
-    assert Path(told["report"]["html"]).exists()
+    assert Path(summary["report"]["html"]).exists()
     together = load([run.path, *left])
     rows = together.requests[together.requests.stage != "preflight"]
     assert rows.request_id.is_unique
-    truth = site.endpoint.truth(run.path.name)
-    truth = truth[truth.request_id >= 0]
-    sent_once(run, truth, planned(run))
-    assert set(truth.request_id) == set(rows[rows.ended != "client_drop"].request_id), (
+    server_log = site.endpoint.server_log(run.path.name)
+    server_log = server_log[server_log.request_id >= 0]
+    sent_once(run, server_log, planned(run))
+    assert set(server_log.request_id) == set(rows[rows.ended != "client_drop"].request_id), (
         "what was sent was recorded"
     )
     code, _ = reported(*left, out=tmp_path / "without")
@@ -225,7 +225,7 @@ def test_an_endpoint_that_dies_and_returns_is_data(site: Site) -> None:
     site.at(AT + 6)
     site.endpoint.back()
 
-    assert site.ended() in {0, 3}, site.said
+    assert site.ended() in {0, 3}, site.output
 
     books = audited(site, run, whole=True)
     assert run.facts["state"] == "complete"
@@ -252,14 +252,14 @@ def test_a_full_disk_on_a_worker_ends_the_run_cleanly(site: Site) -> None:
     full = site.workers[0]
     number = full.number(run)
 
-    assert site.ended() == 3, site.said
+    assert site.ended() == 3, site.output
 
     books = audited(site, run, whole=False)
     assert "No space left" in books.notes or "disk" in books.notes, books.notes
     assert f"worker {number}" in books.notes
     assert run.facts["verdict"]["verdict"] == "INVALID"
     assert full.code(20) in {0, 3}
-    assert "Traceback" not in full.said
+    assert "Traceback" not in full.output
 
 
 def test_a_worker_that_cannot_write_says_so_before_the_run_begins(site: Site) -> None:
@@ -268,9 +268,9 @@ def test_a_worker_that_cannot_write_says_so_before_the_run_begins(site: Site) ->
     site.begin(20, first={"mounts": [("--bind", closed, closed), ("-o", "remount,bind,ro", closed)]})
 
     read_only = site.workers[0]
-    assert read_only.code(60) == 2, read_only.said
-    assert str(closed) in read_only.said
-    assert "Traceback" not in read_only.said
+    assert read_only.code(60) == 2, read_only.output
+    assert str(closed) in read_only.output
+    assert "Traceback" not in read_only.output
     site.worker()
     run = site.started()
     assert site.ended() in {0, 3}
@@ -284,7 +284,7 @@ def test_two_ctrl_c_close_what_is_open_and_keep_it(site: Site) -> None:
     time.sleep(0.5)
     site.interrupt()
 
-    assert site.ended(40) == 130, site.said
+    assert site.ended(40) == 130, site.output
 
     books = audited(site, run, whole=True)
     assert run.facts["state"] == "interrupted"
@@ -298,16 +298,16 @@ def test_a_late_joiner_takes_a_share(site: Site) -> None:
     site.at(1)
     late = site.worker()
 
-    assert site.ended() in {0, 3}, site.said
+    assert site.ended() in {0, 3}, site.output
 
     books = audited(site, run, whole=True)
     number = late.number(run)
-    member = books.member(number)
-    assert set(books.truth.request_id) == set(books.planned)
-    assert member["late_s"] is not None
+    entry = books.entry(number)
+    assert set(books.server_log.request_id) == set(books.planned)
+    assert entry["late_s"] is not None
     mine = books.requests_of(number)
     assert len(mine) > 50
-    assert mine.second.min() >= member["late_s"] - 1
+    assert mine.second.min() >= entry["late_s"] - 1
     after = [at for at in books.planned.values() if at >= mine.second.min() * 1e9]
     assert 0.4 < len(mine) / len(after) < 0.6
     assert late.code(20) == 0
@@ -316,29 +316,29 @@ def test_a_late_joiner_takes_a_share(site: Site) -> None:
 def test_a_worker_without_the_token_is_refused_and_gets_nothing(site: Site) -> None:
     run = site.run(12, workers=1)
     stranger = site.worker(token="not the token of this run")
-    assert stranger.code(30) == 4, stranger.said
+    assert stranger.code(30) == 4, stranger.output
     victim = run.facts["workers"][0]["name"]
     address = site.address.split(":")
     host = site.network.host("stranger")
     knocking = host.start([sys.executable, INTRUDER, *address, "6", victim], site.folder)
 
-    assert site.ended() in {0, 3}, site.said
+    assert site.ended() in {0, 3}, site.output
 
     books = audited(site, run, whole=True)
     assert len(run.facts["workers"]) == 1
-    assert set(books.truth.request_id) == set(books.planned)
+    assert set(books.server_log.request_id) == set(books.planned)
     assert "refused" in books.notes
     assert "messages without a valid mark of the run's token were dropped" in books.notes
     assert stranger.folders() == []
-    assert site.token not in stranger.said + site.said + run.path.joinpath("run.json").read_text()
-    assert knocking.wait(20) == 0, host.said(cwd=site.folder)
-    heard = {
-        kind for kind in json.loads(host.said(cwd=site.folder))["kinds"] if kind.startswith("tailgauge:")
+    assert site.token not in stranger.output + site.output + run.path.joinpath("run.json").read_text()
+    assert knocking.wait(20) == 0, host.output(cwd=site.folder)
+    received = {
+        kind for kind in json.loads(host.output(cwd=site.folder))["kinds"] if kind.startswith("tailgauge:")
     }
-    assert heard == {"tailgauge:refused"}
+    assert received == {"tailgauge:refused"}
 
 
-def test_a_slow_worker_is_not_lost_and_its_lateness_is_told(site: Site) -> None:
+def test_a_slow_worker_is_not_lost_and_its_lateness_is_reported(site: Site) -> None:
     run = site.run(18)
     slow = site.workers[0]
     number = slow.number(run)
@@ -349,11 +349,11 @@ def test_a_slow_worker_is_not_lost_and_its_lateness_is_told(site: Site) -> None:
         slow.signal(signal.SIGCONT)
         time.sleep(0.3)
 
-    assert site.ended() in {0, 3}, site.said
+    assert site.ended() in {0, 3}, site.output
 
     books = audited(site, run, whole=True)
-    assert (books.counts["lost"], books.member(number)["silent"]) == (0, [])
-    assert len(books.truth) == books.counts["dispatched"]
+    assert (books.counts["lost"], books.entry(number)["silent"]) == (0, [])
+    assert len(books.server_log) == books.counts["dispatched"]
     assert len(books.requests_of(number)) > 100
     verdict = run.facts["verdict"]
     assert verdict["verdict"] != "VALID"

@@ -1,4 +1,4 @@
-"""The kill matrix in a short form: one run in which a worker is killed, one stands still, one comes late, and one lies.
+"""The kill matrix in a short form: one run in which a worker is killed, one is stopped, one joins late, and one forges messages.
 
 `make chaos` has a run for each of these, and for more; see test_kill_matrix.py.
 """
@@ -32,7 +32,7 @@ class Done:
     killed: int
     frozen: int
     late: int
-    heard: dict[str, Any]  # kinds of messages that somebody without the token was sent
+    received: dict[str, Any]  # kinds of messages that somebody without the token was sent
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +52,10 @@ def done(network: Network, endpoint: Served, tmp_path_factory: pytest.TempPathFa
     frozen.signal(signal.SIGCONT)
     late.pid  # noqa: B018 - asked while it lives
     code = site.ended(60)
-    books = audit(run, endpoint.truth(run.facts["run_id"]), whole=False)
-    assert knocking.wait(20) == 0, host.said(cwd=site.folder)
-    heard = json.loads(host.said(cwd=site.folder))["kinds"]
-    made = Done(site, books, code, *numbers, late.number(run), heard)
+    books = audit(run, endpoint.server_log(run.facts["run_id"]), whole=False)
+    assert knocking.wait(20) == 0, host.output(cwd=site.folder)
+    received = json.loads(host.output(cwd=site.folder))["kinds"]
+    made = Done(site, books, code, *numbers, late.number(run), received)
     for worker in site.workers:
         worker.process.wait(20)
     site.clear()
@@ -65,7 +65,7 @@ def done(network: Network, endpoint: Served, tmp_path_factory: pytest.TempPathFa
 def test_the_run_ends_by_itself_and_says_what_happened(done: Done) -> None:
     states = {w["worker"]: w["state"] for w in done.books.run.facts["workers"]}
 
-    assert done.code == 3, done.site.said
+    assert done.code == 3, done.site.output
     assert done.books.run.facts["state"] == "complete"
     assert done.books.run.facts["verdict"]["verdict"] == "INVALID"
     assert states == {done.killed: "lost", done.frozen: "drained", done.late: "drained"}
@@ -73,7 +73,7 @@ def test_the_run_ends_by_itself_and_says_what_happened(done: Done) -> None:
 
 
 def test_a_killed_worker_costs_what_it_held_and_its_later_share_goes_to_the_living(done: Done) -> None:
-    (stretch,) = done.books.member(done.killed)["missing"]
+    (stretch,) = done.books.entry(done.killed)["missing"]
     kept = set(done.books.requests.request_id)
     later = {name for name, at in done.books.planned.items() if at > stretch["to_s"] * 1e9 + 1_000_000}
 
@@ -84,43 +84,43 @@ def test_a_killed_worker_costs_what_it_held_and_its_later_share_goes_to_the_livi
     assert later <= kept
 
 
-def test_a_worker_that_stood_still_sends_late_what_it_held_and_takes_part_again(done: Done) -> None:
-    member, mine = done.books.member(done.frozen), done.books.requests_of(done.frozen)
+def test_a_stopped_worker_sends_its_requests_late_and_takes_part_again(done: Done) -> None:
+    entry, mine = done.books.entry(done.frozen), done.books.requests_of(done.frozen)
     late_s = (mine.dispatched_at_ns - mine.scheduled_at_ns) / 1e9
 
-    assert member["missing"] == []
-    assert len(mine) == member["leased"]
+    assert entry["missing"] == []
+    assert len(mine) == entry["leased"]
     assert f"worker {done.frozen} reconnected" in done.books.notes
     assert late_s[(mine.second > FROZEN_AT + 0.5) & (mine.second < FROZEN_AT + 2)].min() > FROZEN_S - 3
     assert late_s[mine.second < FROZEN_AT - 0.5].median() < 0.5
 
 
 def test_a_late_joiner_takes_a_share_from_then_on(done: Done) -> None:
-    member, mine = done.books.member(done.late), done.books.requests_of(done.late)
+    entry, mine = done.books.entry(done.late), done.books.requests_of(done.late)
 
-    assert member["late_s"] > 0
-    assert len(mine) == member["leased"]
-    assert mine.second.min() > member["late_s"]
-    if member["late_s"] < SECONDS - HELD_S:  # a slow machine starts it too late for one
+    assert entry["late_s"] > 0
+    assert len(mine) == entry["leased"]
+    assert mine.second.min() > entry["late_s"]
+    if entry["late_s"] < SECONDS - HELD_S:  # a slow machine starts it too late for one
         assert len(mine) > 50
 
 
-def test_who_has_no_token_is_told_so_and_nothing_else(done: Done) -> None:
-    ours = {kind for kind in done.heard if kind.startswith("tailgauge:")}
+def test_a_worker_without_the_token_is_refused_and_learns_nothing_else(done: Done) -> None:
+    ours = {kind for kind in done.received if kind.startswith("tailgauge:")}
 
     assert ours == {"tailgauge:refused"}
     assert "was refused" in done.books.notes
     assert "messages without a valid mark of the run's token were dropped" in done.books.notes
-    assert done.site.token not in done.site.said + (done.books.run.path / "run.json").read_text()
+    assert done.site.token not in done.site.output + (done.books.run.path / "run.json").read_text()
 
 
-def test_every_row_came_home_over_the_wire(done: Done) -> None:
+def test_every_row_was_transferred_over_the_wire(done: Done) -> None:
     rows = {w["worker"]: w["rows"] for w in done.books.run.facts["workers"] if w["worker"] != done.killed}
 
     assert {number: len(done.books.requests_of(number)) for number in rows} == {
-        number: said["requests"] - preflight(done, number) for number, said in rows.items()
+        number: output["requests"] - preflight(done, number) for number, output in rows.items()
     }
-    assert [w.folders() for w in done.site.workers[1:]] == [[], []], "what is home is kept nowhere else"
+    assert [w.folders() for w in done.site.workers[1:]] == [[], []], "transferred parts are kept nowhere else"
 
 
 def preflight(done: Done, number: int) -> int:

@@ -22,7 +22,7 @@ def begin(host: Host, cwd: Path, *line: str | Path) -> subprocess.Popen[str]:
     """A program on a host, as soon as it has said that it is ready."""
     process = host.start([sys.executable, *line], cwd)
     deadline = time.monotonic() + 20
-    while not host.said(cwd=cwd) and process.poll() is None and time.monotonic() < deadline:
+    while not host.output(cwd=cwd) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     return process
 
@@ -30,7 +30,7 @@ def begin(host: Host, cwd: Path, *line: str | Path) -> subprocess.Popen[str]:
 def probe(host: Host, cwd: Path, case: str, address: str, port: int) -> dict[str, float]:
     process = host.start([sys.executable, PROBE, case, address, str(port)], cwd)
     process.wait(30)
-    return json.loads(host.said(cwd=cwd).splitlines()[-1])
+    return json.loads(host.output(cwd=cwd).splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_one_packet_in_a_hundred_is_lost(pair, tmp_path):
     thrown = probe(a, tmp_path, "throw", b.address("traffic"), 7002)["thrown"]
 
     assert catching.wait(30) == 0
-    lost = thrown - json.loads(b.said(cwd=tmp_path).splitlines()[-1])["caught"]
+    lost = thrown - json.loads(b.output(cwd=tmp_path).splitlines()[-1])["caught"]
     assert 8 <= lost <= 100  # 40 of 4,000, give or take six
 
 

@@ -1,7 +1,7 @@
 """A real llama.cpp with a tiny model, started by the tests that ask for it.
 
 Rule: the engine is the witness. What it counts and times itself is taken from its `/metrics` page and its log, never
-through the code under test. Each test gets an engine of its own, with empty caches and counters at zero; it starts
+through the code under test. Each test gets its own engine, with empty caches and counters at zero; it starts
 in a fifth of a second. Times are compared with the engine's own, never with a number of milliseconds alone.
 """
 
@@ -148,7 +148,7 @@ def fresh_engine(tiny_model: Callable[[str], Path]) -> Callable[..., AbstractCon
 
 @contextmanager
 def serving(model: Callable[[str], Path], need: Need, log: Path) -> Iterator[Engine]:
-    """An engine of one's own, ended at the end."""
+    """A fresh engine, ended at the end."""
     line: list[str | Path] = [
         *(sys.executable, HERE / "serve_engine.py", model(need.shape)),
         *("--parallel", str(need.parallel), "--ctx", str(need.ctx), "--threads", str(need.threads)),
@@ -168,10 +168,10 @@ def _address(process: subprocess.Popen[bytes], log: Path) -> str:
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
         ready = selector.select(START_S)
-    words = process.stdout.readline().decode().split() if ready else []
-    if len(words) != 2 or words[0] != "LISTENING":
+    figures = process.stdout.readline().decode().split() if ready else []
+    if len(figures) != 2 or figures[0] != "LISTENING":
         pytest.fail(f"the engine did not start: {log.read_text(errors='replace')[-2000:]}")
-    return words[1]
+    return figures[1]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -1,6 +1,6 @@
 """The three decisions against a real engine: what they answer is what the engine's own counters and slots say.
 
-Rule: the truth is the engine's. Its tokens a second while it is busy make the rate that headroom has to find; its
+Rule: the ground truth is the engine's log. Its tokens a second while it is busy make the rate that headroom has to find; its
 `/metrics` pages hold as many calls and tokens as the rows of an experiment's runs; its slots make the cache that a
 checkup has to find out about. A rate is compared as a ratio, with a wide margin; everything else is counts and order.
 """
@@ -150,14 +150,16 @@ def answered(folder: Path, name: str, text: str, *options: str, timeout_s: float
     line = [TAILGAUGE, "run", str(path), *options, "--json", f"--out={folder}"]
     done = Running(line, folder, {}, folder).finish(timeout_s)
     assert done.stdout, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    assert told["exit_code"] == done.code
-    return told
+    summary: dict[str, Any] = json.loads(done.stdout)
+    assert summary["exit_code"] == done.code
+    return summary
 
 
-def attempts(folder: Path, told: dict[str, Any]) -> pd.DataFrame:
+def attempts(folder: Path, summary: dict[str, Any]) -> pd.DataFrame:
     """The calls of all runs of an experiment, the preflights' among them."""
-    names = [one["run_id"] for one in told["runs"]] if "runs" in told else [Path(told["run_dir"]).name]
+    names = (
+        [one["run_id"] for one in summary["runs"]] if "runs" in summary else [Path(summary["run_dir"]).name]
+    )
     tables = [RunData(folder / "runs" / name).table("attempts") for name in names]
     return pd.concat(tables, ignore_index=True)
 
@@ -188,12 +190,12 @@ def test_the_sustainable_rate_is_what_the_engines_own_tokens_a_second_make(engin
     if not full_size:
         pytest.skip("make verify: some four minutes of both cores")
     made = tokens_per_s(engine, tmp_path / "busy")
-    told = answered(tmp_path, "sustained", HEADROOM + SAME.format(url=engine.url), timeout_s=280)
-    truth = made / TOKENS
-    print(f"the engine: {made:.0f} tokens/s, {truth:.2f} requests/s; {told['sentence']}")
+    summary = answered(tmp_path, "sustained", HEADROOM + SAME.format(url=engine.url), timeout_s=280)
+    expected = made / TOKENS
+    print(f"the engine: {made:.0f} tokens/s, {expected:.2f} requests/s; {summary['sentence']}")
 
-    assert told["facts"]["binding"] == "capacity"
-    assert told["facts"]["sustained_per_s"] == pytest.approx(truth, rel=0.25)
+    assert summary["facts"]["binding"] == "capacity"
+    assert summary["facts"]["sustained_per_s"] == pytest.approx(expected, rel=0.25)
 
 
 @pytest.mark.parametrize("engine", [{"parallel": SLOTS}], indirect=True)
@@ -209,8 +211,8 @@ def test_hedges_reach_the_second_replica_and_both_count_what_the_rows_say(
             f"--set={name}.url={json.dumps(one.url)}"
             for name, one in zip(TABLES, engines.values(), strict=True)
         ]
-        told = answered(tmp_path, "replicas", text, *options, timeout_s=300)
-        rows = attempts(tmp_path, told)
+        summary = answered(tmp_path, "replicas", text, *options, timeout_s=300)
+        rows = attempts(tmp_path, summary)
         assert all(one.seconds_until_idle(10) < 10 for one in engines.values())
 
         assert set(rows[rows.cause == "hedge"].target) == {"second"}
@@ -233,18 +235,18 @@ def test_hedges_reach_the_second_replica_and_both_count_what_the_rows_say(
 def test_of_eight_calls_on_one_warm_prefix_most_miss_and_the_checkup_says_why(engine, tmp_path, full_size):
     if not full_size:
         pytest.skip("make verify: two and a half minutes of a core")
-    told = answered(tmp_path, "per_slot", CHECKUP.format(url=engine.url), timeout_s=400)
-    rows = attempts(tmp_path, told)
+    summary = answered(tmp_path, "per_slot", CHECKUP.format(url=engine.url), timeout_s=400)
+    rows = attempts(tmp_path, summary)
     fans = rows[(rows.traffic == "legs") & (rows.stage != "preflight") & (rows.ended == "ok")]
     prefix = fans.input_tokens + fans.cache_read_input_tokens
     missed = (fans.cache_read_input_tokens < prefix / 2).groupby(fans.request_id).sum()
-    print(f"{missed.tolist()} of 8 missed; {told['sentence']}")
+    print(f"{missed.tolist()} of 8 missed; {summary['sentence']}")
 
     assert missed.median() >= 5
-    assert {"per_slot", "early_headers"} <= set(told["facts"]["findings"])
-    assert told["exit_code"] == 1
-    assert any("the cache is kept per slot" in row[0] for row in told["table"]["rows"])
-    assert any("headers arrive long before the first content" in row[0] for row in told["table"]["rows"])
+    assert {"per_slot", "early_headers"} <= set(summary["facts"]["findings"])
+    assert summary["exit_code"] == 1
+    assert any("the cache is kept per slot" in row[0] for row in summary["table"]["rows"])
+    assert any("headers arrive long before the first content" in row[0] for row in summary["table"]["rows"])
 
 
 @pytest.mark.parametrize("engine", [{"parallel": SLOTS, "threads": 2, "shape": "large"}], indirect=True)
@@ -258,11 +260,11 @@ def test_a_gateway_that_keeps_to_itself_that_a_client_has_left_is_found(
         url = engine.url
         if not passes_it_on:
             url = stack.enter_context(reading_to_the_end(url))
-        told = answered(tmp_path, "leaving", LEAVING.format(url=url), timeout_s=200)
-        rows = attempts(tmp_path, told)
+        summary = answered(tmp_path, "leaving", LEAVING.format(url=url), timeout_s=200)
+        rows = attempts(tmp_path, summary)
         made = engine.counters()["tokens_predicted_total"]
     left, whole = rows[rows.ended == "cancelled"], rows[rows.ended == "ok"]
-    (check,) = (one for one in told["facts"]["checks"] if one["check"] == "cancel_ignored")
+    (check,) = (one for one in summary["facts"]["checks"] if one["check"] == "cancel_ignored")
     print(
         f"{made:.0f} tokens, {whole.output_tokens.sum():.0f} in {len(whole)} whole answers, {len(left)} left: {check}"
     )
@@ -270,7 +272,7 @@ def test_a_gateway_that_keeps_to_itself_that_a_client_has_left_is_found(
     assert "llama.cpp counts" in check["evidence"]
     if passes_it_on:
         assert made < whole.output_tokens.sum() + 40 * len(left)
-        assert (told["facts"]["findings"], told["exit_code"]) == ([], 0)
+        assert (summary["facts"]["findings"], summary["exit_code"]) == ([], 0)
     else:
         assert made == whole.output_tokens.sum() + 60 * len(left)
-        assert (told["facts"]["findings"], told["exit_code"]) == (["cancel_ignored"], 1)
+        assert (summary["facts"]["findings"], summary["exit_code"]) == (["cancel_ignored"], 1)

@@ -106,18 +106,18 @@ def test_latencies_of_single_requests_agree_with_the_engines_own(engine, run_aga
     )
     attempts = sorted(run.rows("attempts"), key=lambda row: row["sent_at_ns"])
     pairs = list(zip(attempts, engine.served(len(attempts)), strict=True))
-    seen, truth = zip(*[pair for pair in pairs if pair[0]["stage"] != "preflight"], strict=True)
-    assert [row["output_tokens"] for row in seen] == [served.predicted_tokens for served in truth]
+    seen, engine_log = zip(*[pair for pair in pairs if pair[0]["stage"] != "preflight"], strict=True)
+    assert [row["output_tokens"] for row in seen] == [served.predicted_tokens for served in engine_log]
 
     ttft_ms = statistics.median((row["first_content_at_ns"] - row["sent_at_ns"]) / 1e6 for row in seen)
-    prompt_ms = statistics.median(served.prompt_ms for served in truth)
+    prompt_ms = statistics.median(served.prompt_ms for served in engine_log)
     assert prompt_ms <= ttft_ms <= prompt_ms + 50
 
     tpot_ms = statistics.median(
         (row["last_content_at_ns"] - row["first_content_at_ns"]) / 1e6 / (row["output_tokens"] - 1)
         for row in seen
     )
-    assert tpot_ms == pytest.approx(statistics.median(served.ms_per_token for served in truth), rel=0.2)
+    assert tpot_ms == pytest.approx(statistics.median(served.ms_per_token for served in engine_log), rel=0.2)
 
 
 @pytest.mark.parametrize("engine", [{"ctx": 65536}], indirect=True)

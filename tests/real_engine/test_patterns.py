@@ -1,6 +1,6 @@
 """The packaged patterns against a real engine: what the rows say of them is what the engine did.
 
-Rule: one run a scenario, each with an engine of its own; several tests look at one run. Nothing here asserts a latency. An engine with one slot serves one call after the other, so what it computes and what it reads
+Rule: one run a scenario, each with its own engine; several tests look at one run. Nothing here asserts a latency. An engine with one slot serves one call after the other, so what it computes and what it reads
 from its cache can be counted exactly. The engine writes its counters at a call's end, `requests_processing` at once.
 """
 
@@ -66,7 +66,7 @@ SAMPLED = ["hedged", "fan_out"]
 
 
 @dataclass(frozen=True)
-class Seen(RunRows):
+class Result(RunRows):
     """What a run left, and what its engine tells of it."""
 
     counters: dict[str, float]  # the engine's, when it was idle again
@@ -86,7 +86,7 @@ class Seen(RunRows):
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory, fresh_engine: Any, full_size: bool) -> dict[str, Seen]:
+def runs(tmp_path_factory: pytest.TempPathFactory, fresh_engine: Any, full_size: bool) -> dict[str, Result]:
     """One command runs the scenarios one after the other, each against its own engine."""
     folder = tmp_path_factory.mktemp("patterns")
     with ExitStack() as stack:
@@ -110,18 +110,18 @@ def runs(tmp_path_factory: pytest.TempPathFactory, fresh_engine: Any, full_size:
                 samples[name].append((asked_at, time.monotonic_ns(), held))
             time.sleep(POLL_S)
         finished = running.finish(1)
-        told = [json.loads(text) for text in finished.stdout.splitlines()]
-        assert [one["exit_code"] in TOOK_PLACE for one in told] == [True] * len(PLANS), finished.stderr
+        summary = [json.loads(text) for text in finished.stdout.splitlines()]
+        assert [one["exit_code"] in TOOK_PLACE for one in summary] == [True] * len(PLANS), finished.stderr
         return {
             name: _seen(RunData(Path(one["run_dir"])), engines[name], samples[name])
-            for name, one in zip(PLANS, told, strict=True)
+            for name, one in zip(PLANS, summary, strict=True)
         }
 
 
-def _seen(run: RunData, engine: Any, samples: list[tuple[int, int, int]]) -> Seen:
+def _seen(run: RunData, engine: Any, samples: list[tuple[int, int, int]]) -> Result:
     assert engine.seconds_until_idle(10) < 10
     answered = int((run.table("attempts").ended == "ok").sum())
-    return Seen(run, engine.counters(), len(engine.served(answered)), samples)
+    return Result(run, engine.counters(), len(engine.served(answered)), samples)
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -232,12 +232,12 @@ def test_the_engine_stops_working_on_a_loser_while_its_winner_goes_on(runs):
     begun = rows.sent_at_ns.to_numpy()
     over = rows.cancelled_at_ns.fillna(rows.ended_at_ns).to_numpy()
     edges = [*begun, *over]
-    quiet = [
+    idle = [
         (int(((begun <= asked) & (over > asked)).sum()), held)
         for asked, answered, held in seen.samples
         if not any(asked - NOTICED_NS < edge <= answered for edge in edges)
     ]
 
-    assert [pair for pair in quiet if pair[0] != pair[1]] == []
-    assert sum(held > 0 for _, held in quiet) >= 3
+    assert [pair for pair in idle if pair[0] != pair[1]] == []
+    assert sum(held > 0 for _, held in idle) >= 3
     assert max(held for _, _, held in seen.samples) >= 2  # both copies, as long as there were two

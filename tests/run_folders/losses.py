@@ -1,6 +1,6 @@
 """Synthetic runs of which a part was lost: as the master, or the workers, leave them behind.
 
-Rule: the run is written whole first; then what never came home is moved into the worker's own folder, and run.json says
+Rule: the run is written whole first; then what was never transferred is moved into the worker's own folder, and run.json says
 what a master says that has only the rest.
 """
 
@@ -25,31 +25,31 @@ def change(folder: Path, change_run: Any) -> dict[str, Any]:
 
 
 def lose(
-    home: Path, worker: int, parts: tuple[int, ...], own: Path, *, ended: bool = False
+    master_folder: Path, worker: int, parts: tuple[int, ...], spool: Path, *, ended: bool = False
 ) -> tuple[int, float, float]:
-    """Worker `worker` was lost before these parts of it came home; they lie in `own`, with its record. `ended`: by itself.
+    """Worker `worker` was lost before these parts were transferred; they lie in `spool`, with its record. `ended`: by itself.
 
     Returns how many requests the master counts as lost, and from when to when they were due, in s.
     """
-    started = json.loads((home / "run.json").read_text())["start_at_ns"]
-    offset = json.loads((home / "run.json").read_text())["workers"][worker]["clock"]["offset_ns"]
-    gone = [pq.read_table(home / "requests" / f"part-{worker}-{n}.parquet") for n in parts]
+    started = json.loads((master_folder / "run.json").read_text())["start_at_ns"]
+    offset = json.loads((master_folder / "run.json").read_text())["workers"][worker]["clock"]["offset_ns"]
+    gone = [pq.read_table(master_folder / "requests" / f"part-{worker}-{n}.parquet") for n in parts]
     at_s = [(at + offset - started) / 1e9 for one in gone for at in one["scheduled_at_ns"].to_pylist()]
     for table in TABLES:
-        (own / table).mkdir(parents=True, exist_ok=True)
+        (spool / table).mkdir(parents=True, exist_ok=True)
         for n in parts:
-            part = home / table / f"part-{worker}-{n}.parquet"
+            part = master_folder / table / f"part-{worker}-{n}.parquet"
             if part.exists():
-                shutil.move(part, own / table / part.name)
-    (own / "workers").mkdir(exist_ok=True)
-    record = home / "workers" / f"{worker}.json"
-    said = json.loads(record.read_text())
+                shutil.move(part, spool / table / part.name)
+    (spool / "workers").mkdir(exist_ok=True)
+    record = master_folder / "workers" / f"{worker}.json"
+    written = json.loads(record.read_text())
     if not ended:  # what it wrote at its start
-        said |= {"state": "running", "rows": {"requests": 0}, "counts": {"leased": 0, "dispatched": 0}}
-    (own / "workers" / record.name).write_text(json.dumps(said))
+        written |= {"state": "running", "rows": {"requests": 0}, "counts": {"leased": 0, "dispatched": 0}}
+    (spool / "workers" / record.name).write_text(json.dumps(written))
     record.unlink()
 
-    def told(run: dict[str, Any]) -> None:
+    def count_lost(run: dict[str, Any]) -> None:
         missing = [{"from_s": min(at_s), "to_s": max(at_s), "requests": len(at_s)}]
         silent = [{"from_s": min(at_s) - 1, "to_s": None}]
         run["workers"][worker] |= {"state": "lost", "rows": None, "missing": missing, "silent": silent}
@@ -58,20 +58,20 @@ def lose(
         counted["dispatched"] -= len(at_s)
         counted["ended"]["ok"] -= len(at_s)
 
-    change(home, told)
+    change(master_folder, count_lost)
     return len(at_s), min(at_s), max(at_s)
 
 
-def orphan(home: Path, into: Path) -> list[Path]:
+def orphan(master_folder: Path, into: Path) -> list[Path]:
     """The run without its master: a folder for each worker, with its parts and its record."""
     folders = []
-    for record in sorted((home / "workers").glob("*.json")):
-        own = into / f"worker-{record.stem}"
+    for record in sorted((master_folder / "workers").glob("*.json")):
+        spool = into / f"worker-{record.stem}"
         for table in TABLES:
-            (own / table).mkdir(parents=True)
-            for part in (home / table).glob(f"part-{record.stem}-*.parquet"):
-                shutil.copy(part, own / table / part.name)
-        (own / "workers").mkdir()
-        shutil.copy(record, own / "workers" / record.name)
-        folders.append(own)
+            (spool / table).mkdir(parents=True)
+            for part in (master_folder / table).glob(f"part-{record.stem}-*.parquet"):
+                shutil.copy(part, spool / table / part.name)
+        (spool / "workers").mkdir()
+        shutil.copy(record, spool / "workers" / record.name)
+        folders.append(spool)
     return folders

@@ -18,21 +18,21 @@ def calls(
 ) -> pd.DataFrame:  # fmt: skip
     """`n` requests of one attempt; those of `refused` got a 429. `columns` are whole columns."""
     at = np.arange(n) * every_s if at_s is None else np.asarray(at_s, np.float64)
-    said = np.isin(np.arange(n), list(refused))
+    output = np.isin(np.arange(n), list(refused))
     sent = np.round(at * 1e9)
     frame = pd.DataFrame({
         "request_id": np.arange(n) * 65536, "leg": 0, "attempt": 0, "cause": "primary", "stage": "steady",
         "traffic": "chat", "scheduled_at_ns": sent, "dispatched_at_ns": sent, "sent_at_ns": sent,
         "headers_at_ns": sent + ROUND_TRIP_NS, "ended_at_ns": sent + ROUND_TRIP_NS,
-        "first_content_at_ns": np.where(said, np.nan, sent + ROUND_TRIP_NS),
-        "last_content_at_ns": np.where(said, np.nan, sent + ROUND_TRIP_NS),
-        "ended": np.where(said, "rate_limited", "ok"), "status": np.where(said, 429.0, 200.0),
+        "first_content_at_ns": np.where(output, np.nan, sent + ROUND_TRIP_NS),
+        "last_content_at_ns": np.where(output, np.nan, sent + ROUND_TRIP_NS),
+        "ended": np.where(output, "rate_limited", "ok"), "status": np.where(output, 429.0, 200.0),
         "error_type": pd.Series([None] * n, dtype="str"),
-        "error_body": pd.Series(np.where(said, message, None) if message is not None else [None] * n, dtype="str"),
-        "limit_kind": pd.Series(np.where(said, limit_kind, None) if limit_kind is not None else [None] * n, dtype="str"),
-        "retry_after_s": np.where(said, retry_after_s, np.nan), "target": "main", "asked_model": "tiny",
-        "input_tokens": np.where(said, np.nan, input_tokens), "cache_creation_input_tokens": np.nan,
-        "cache_read_input_tokens": np.nan, "output_tokens": np.where(said, np.nan, 4.0),
+        "error_body": pd.Series(np.where(output, message, None) if message is not None else [None] * n, dtype="str"),
+        "limit_kind": pd.Series(np.where(output, limit_kind, None) if limit_kind is not None else [None] * n, dtype="str"),
+        "retry_after_s": np.where(output, retry_after_s, np.nan), "target": "main", "asked_model": "tiny",
+        "input_tokens": np.where(output, np.nan, input_tokens), "cache_creation_input_tokens": np.nan,
+        "cache_read_input_tokens": np.nan, "output_tokens": np.where(output, np.nan, 4.0),
     })  # fmt: skip
     return frame.assign(**columns)
 

@@ -220,13 +220,13 @@ def _health(
         for t, w in zip(at, by, strict=True)
     ]
     cpu = np.broadcast_to(spec.cpu_share, n) if np.ndim(spec.cpu_share) == 0 else np.resize(spec.cpu_share, n)
-    told = {name: np.resize(np.asarray(values), n) for name, values in spec.health.items()}
+    given = {name: np.resize(np.asarray(values), n) for name, values in spec.health.items()}
     return {
         "at_ns": at * 10**9, "in_flight": np.array(open_at), "scheduled": np.array(handed), "client_drops": np.full(n, drops),
         "loop_lag_max_ns": np.full(n, int(spec.loop_lag_ms * MS)), "receive_lag_max_ns": np.full(n, 150_000),
         "dispatch_late_max_ns": np.full(n, 300_000), "cpu_share": np.asarray(cpu, float), "gc_pause_ns": np.zeros(n, int),
         "rss_bytes": np.full(n, 90_000_000), "clock_step_ns": np.full(n, spec.clock_step_ns),
-        "chunk_intervals": np.zeros(n, int), **told,
+        "chunk_intervals": np.zeros(n, int), **given,
     }, by  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""A headless Chromium that is told what to do over a pipe: width, light or dark, and what a page then says of itself.
+"""A headless Chromium driven over a pipe: width, light or dark, and what a page then says of itself.
 
 Rule: one browser, one page at a time, no network but 127.0.0.1; every answer is waited for within a bound.
 """
@@ -14,7 +14,7 @@ import subprocess
 import time
 
 CHROMIUM = shutil.which("chromium")
-QUIET = (
+FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     "--hide-scrollbars", "--remote-debugging-pipe",
@@ -42,18 +42,18 @@ class Browser:
         # Chromium reads from 3 and writes to 4, whatever numbers the pipes have here.
         line = f'exec "$0" "$@" 3<&{theirs_in} 4>&{theirs_out}'
         self.process = subprocess.Popen(
-            ["bash", "-c", line, CHROMIUM, *QUIET, f"--user-data-dir={profile}", "about:blank"],
+            ["bash", "-c", line, CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank"],
             pass_fds=(theirs_in, theirs_out), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         os.close(theirs_in)
         os.close(theirs_out)
 
     def __enter__(self):
-        (page,) = [t for t in self.ask("Target.getTargets")["targetInfos"] if t["type"] == "page"]
-        attached = self.ask("Target.attachToTarget", targetId=page["targetId"], flatten=True)
+        (page,) = [t for t in self.send("Target.getTargets")["targetInfos"] if t["type"] == "page"]
+        attached = self.send("Target.attachToTarget", targetId=page["targetId"], flatten=True)
         self.session = {"sessionId": attached["sessionId"]}
         for domain in ("Page", "Runtime", "Log", "Network"):
-            self.ask(f"{domain}.enable")
+            self.send(f"{domain}.enable")
         return self
 
     def __exit__(self, *_):
@@ -65,19 +65,19 @@ class Browser:
         os.close(self.to)
         os.close(self.come)
 
-    def ask(self, method, **parameters):
+    def send(self, method, **parameters):
         """Give an order and return its answer."""
         self.asked += 1
         order = {"id": self.asked, "method": method, "params": parameters, **self.session}
         self._write(json.dumps(order).encode() + b"\0")
-        while (told := self._read()).get("id") != self.asked:
-            self.events.append(told)
-        assert "error" not in told, told
-        return told["result"]
+        while (summary := self._read()).get("id") != self.asked:
+            self.events.append(summary)
+        assert "error" not in summary, summary
+        return summary["result"]
 
     def open(self, url, width):
         """Open a page as a window of that width, in the light, and wait until it stands."""
-        self.ask(
+        self.send(
             "Emulation.setDeviceMetricsOverride",
             width=width,
             height=HEIGHT,
@@ -85,19 +85,19 @@ class Browser:
             mobile=False,
         )
         self.scheme("light")
-        self.ask("Page.navigate", url=url)
+        self.send("Page.navigate", url=url)
         self.run(LOADED)
 
     def scheme(self, name):
         """Turn light or dark under the open page."""
-        self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])
+        self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])
         self.run("new Promise((drawn) => setTimeout(drawn, 100))")
 
     def run(self, script):
         """The value of a script in the page; a promise is waited for."""
-        told = self.ask("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
-        assert "exceptionDetails" not in told, told["exceptionDetails"]
-        return told["result"].get("value")
+        summary = self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in summary, summary["exceptionDetails"]
+        return summary["result"].get("value")
 
     def requests(self):
         """What pages asked for, but files and what stands in the page itself."""
@@ -110,8 +110,8 @@ class Browser:
 
     def complaints(self):
         """What stood on the console, and errors that nobody caught."""
-        said = {"Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"}
-        return [event["params"] for event in self.events if event.get("method") in said]
+        output = {"Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"}
+        return [event["params"] for event in self.events if event.get("method") in output]
 
     def _write(self, order):
         while order:
@@ -127,5 +127,5 @@ class Browser:
                 part = os.read(self.come, 1 << 20)
                 assert part, "the browser went away"
                 self.buffer += part
-        told, _, self.buffer = self.buffer.partition(b"\0")
-        return json.loads(told)
+        summary, _, self.buffer = self.buffer.partition(b"\0")
+        return json.loads(summary)

@@ -25,21 +25,23 @@ def main() -> None:
     socket.connect(f"tcp://{host}:{port}")
     kinds: dict[str, int] = {}
     deadline = time.monotonic() + seconds
-    say(socket, "client_ready", -1, ME)
+    report(socket, "client_ready", -1, ME)
     while time.monotonic() < deadline:
-        say(socket, "heartbeat", {"state": "running", "current_cpu_usage": 0, "current_memory_usage": 0}, ME)
+        report(
+            socket, "heartbeat", {"state": "running", "current_cpu_usage": 0, "current_memory_usage": 0}, ME
+        )
         for kind in LIES:
             for name in (ME, victim):
                 data = {"run": "none", "limit": "max_cost", "why": "a lie", "name": name}
-                say(socket, f"tailgauge:{kind}", data, name)
-                say(socket, f"tailgauge:{kind}", {"body": msgpack.dumps(data), "mark": FORGED}, name)
+                report(socket, f"tailgauge:{kind}", data, name)
+                report(socket, f"tailgauge:{kind}", {"body": msgpack.dumps(data), "mark": FORGED}, name)
         while socket.poll(500):
             kind, *_ = msgpack.loads(socket.recv(), strict_map_key=False)
             kinds[kind] = kinds.get(kind, 0) + 1
     print(json.dumps({"kinds": kinds}), flush=True)
 
 
-def say(socket: zmq.Socket, kind: str, data: object, name: str) -> None:
+def report(socket: zmq.Socket, kind: str, data: object, name: str) -> None:
     socket.send(msgpack.dumps((kind, data, name)))
 
 
