@@ -64,7 +64,7 @@ class Alert:
         elif over[1] is not None and over[1] <= limit:
             state, reason = NOT_FIRING, "the whole interval is within the limit"
         else:
-            state, reason = INCONCLUSIVE, "the limit lies inside the interval: run longer"
+            state, reason = INCONCLUSIVE, "the limit lies inside the interval; run longer"
         value, low, high = (v if v is not None and math.isfinite(v) else None for v in (value, low, high))
         return replace(self, state=state, value=value, low=low, high=high, n=n, why=why or reason)
 
@@ -87,7 +87,7 @@ def alerts(
         _quantile(Alert("ttft_p50", "TTFT p50", 2_000, ABOVE, MS), ttft, 0.5, none),
         _quantile(Alert("ttft_p95", "TTFT p95", 5_000, ABOVE, MS), ttft, 0.95, none),
         _slow_rate(Alert("rate_p50", "Tokens per second per user, p50", 20, BELOW, RATE), tpot),
-        _quantile(Alert("queue_p95", "Queue at the target p95", 2_000, ABOVE, MS), queue, 0.95, "no server log"),
+        _quantile(Alert("queue_p95", "Queue at the target p95", 2_000, ABOVE, MS), queue, 0.95, "no queue times in a server log"),
         _share(Alert("stream_errors", "Broken streams", 0.01, ABOVE, SHARE), broken),
         _share(Alert("cancels", "Abandoned by users", 0.10, ABOVE, SHARE), left),
         _cache_hits(Alert("cache_hits", "Tokens read from the cache", 0.20, BELOW, SHARE), cache),

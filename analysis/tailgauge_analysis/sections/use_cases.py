@@ -110,7 +110,7 @@ def _mlperf(whole: Sequence[Row], beyond: str) -> Json | None:
 
 def sentence(whole: Json) -> str:
     """Which use cases the run fits, at p99 or, where that is inconclusive for all, at p95 or p50."""
-    texts = ((PASS, "fits"), (FAIL, "is too slow for"), (INCONCLUSIVE, "is inconclusive for"))
+    texts = ((PASS, "fits"), (FAIL, "too slow for"), (INCONCLUSIVE, "inconclusive for"))
     for label in reversed(LABELS):
         by = {name: outcomes[label] for name, outcomes in whole["outcomes"].items()}
         if set(by.values()) != {INCONCLUSIVE}:
@@ -119,7 +119,7 @@ def sentence(whole: Json) -> str:
                 for outcome, text in texts
                 if outcome in by.values()
             ]
-            return f"{label} of everything offered {'; '.join(parts)}."
+            return f"{label} of everything offered: {'; '.join(parts)}."
     return "The run is too short to decide any use case."
 
 

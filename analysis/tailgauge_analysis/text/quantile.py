@@ -38,10 +38,10 @@ def _bound(value: float | None, beyond: str, absent: str) -> tuple[float | None,
 
 
 def with_interval(q: Json) -> str:
-    """`212 ms (95% interval 207 to 218)`."""
+    """`212 ms (95% CI 207 – 218)`."""
     if q["value_is"] != VALUE:
         return "falls among unanswered requests"
-    return f"{ms(q['value_ms'])} ms (95% interval {bound(q, 'low')} to {bound(q, 'high')})"
+    return f"{ms(q['value_ms'])} ms (95% CI {bound(q, 'low')} – {bound(q, 'high')})"
 
 
 def bound(q: Json, end: str) -> str:

@@ -301,7 +301,10 @@ def _cost(cost: Json | None, why: str) -> list[tuple[str, str]]:
         f"{_money(cost['saved'], unit)}, {_signed(part['value'])} of the input cost without a cache{between}"
     )
     facts = [
-        ("Cost", f"{_money(cost['total'], unit)}, of which input {_money(cost['input'], unit)}{unknown}"),
+        (
+            "Cost",
+            f"{_money(cost['total'], unit)}, {_money(cost['input'], unit, named=False)} of it for input{unknown}",
+        ),
         ("Saved by the cache", saved),
     ]
     for one in cost["break_even"]:
@@ -319,5 +322,6 @@ def _signed(value: float | None) -> str:
     return f"-{share(-value)}" if value is not None and value < 0 else share(value)
 
 
-def _money(value: float, unit: str) -> str:
-    return f"{value:,.0f} {UNIT}" if unit == UNIT else f"{value:,.4f} {unit}"
+def _money(value: float, unit: str, *, named: bool = True) -> str:
+    amount = f"{value:,.0f}" if unit == UNIT else f"{value:,.4f}"
+    return f"{amount} {unit}" if named else amount

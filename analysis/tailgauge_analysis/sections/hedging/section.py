@@ -470,7 +470,7 @@ def _slowness(slow: Json | None) -> str:
         for name in ("correlation", "correlation_low", "correlation_high")
     )
     return (
-        f"correlation {value} ({low} to {high}), n {count(slow['copies'])}; {share(slow['slow_share'])} of calls, and "
+        f"{value} (95% CI {low} to {high}, n {count(slow['copies'])}); {share(slow['slow_share'])} of calls, and "
         f"{share(slow['copy_slow_share'])} of hedges of slow calls, take longer than {ms(slow['slower_than_ms'])} ms; "
         f"both: {share(slow['both_slow'])}, {share(slow['product'])} if independent"
     )

@@ -60,7 +60,7 @@ def diagnose(before: Floats, whole: Floats, tokens: Floats) -> Diagnosis:
     """Of answers: ms to the first content, ms to the last, output tokens (NaN where unknown)."""
     n = len(whole)
     if not n:
-        return Diagnosis(UNKNOWN, 0, 0, sentence="No request was answered.")
+        return Diagnosis(UNKNOWN, 0, 0, sentence="No tail analysis: no request has a single streamed answer.")
     p50, p95 = (float(np.partition(whole, rank(n, p) - 1)[rank(n, p) - 1]) for p in (0.5, SLOW))
     slow = whole >= p95
     count = int(slow.sum())

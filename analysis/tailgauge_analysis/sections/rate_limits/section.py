@@ -316,7 +316,7 @@ def _number(facts: Json, key: str = "value") -> str:
 
 
 def _growth(grown: Json) -> str:
-    n = f", n {grown['calls']:,} calls" if grown["calls"] and grown["low"] is not None else ""
+    n = f", {grown['calls']:,} calls" if grown["calls"] and grown["low"] is not None else ""
     return f"{_factor(grown)}{n}"
 
 

@@ -332,4 +332,4 @@ def test_where_no_copy_was_slow_their_correlation_is_unknown():
         "correlation": None, "correlation_low": None, "correlation_high": None, "copies": 40,
     }  # fmt: skip
 
-    assert "correlation ? (? to ?), n 40" in section._slowness(slow)
+    assert "? (95% CI ? to ?, n 40)" in section._slowness(slow)
