@@ -10,18 +10,7 @@ import jsonschema
 import pytest
 
 from tailgauge.errors import Exit, UsageError
-from tailgauge.experiments.answer import (
-    Answer,
-    AnswerReport,
-    Case,
-    Curve,
-    Mark,
-    Picture,
-    Provenance,
-    RunRow,
-    Table,
-    answer_report,
-)  # fmt: skip
+from tailgauge.experiments.answer import Answer, AnswerReport, Case, Curve, Mark, Picture, RunRow, Table
 from tailgauge.experiments.conduct import conduct
 from tailgauge.experiments.course import Base, SpentError, Step
 from tailgauge.experiments.markdown import terminal
@@ -30,7 +19,7 @@ from tailgauge.experiments.write import write
 from tailgauge.scenario import model as scenarios
 
 TEXT = """
-description = "two levels"
+description = "two rates"
 [experiment]
 kind = "headroom"
 minutes = 1
@@ -48,7 +37,7 @@ rpm = 600
 
 
 @dataclass
-class Levels:
+class Doubling:
     """Doubles the rate while nothing is refused."""
 
     rates: tuple[float, ...] = (5.0, 20.0)
@@ -102,10 +91,10 @@ def base(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def done(base, tmp_path_factory):
-    return conduct(Levels(), base, DryRun(base.out), tmp_path_factory.mktemp("steps"), lambda _: None)
+    return conduct(Doubling(), base, DryRun(base.out), tmp_path_factory.mktemp("steps"), lambda _: None)
 
 
-def test_the_course_sees_its_steps_in_order_and_what_virtual_time_cannot_show_is_left_out(done):
+def test_the_course_sees_its_steps_in_order_and_what_a_dry_run_cannot_show_is_left_out(done):
     first, second = done.steps
 
     assert [one.step.name for one in done.steps] == ["5 requests/s", "20 requests/s"]
@@ -135,7 +124,7 @@ def test_a_step_that_cannot_be_is_refused_with_its_name(base, tmp_path):
 
 
 class Counting(DryRun):
-    """The virtual clock in the place of real runs, which are bounded."""
+    """Dry runs in the place of real runs, which are bounded."""
 
     sends = True
 
@@ -144,9 +133,9 @@ def test_where_the_guard_ends_the_course_answers_with_what_it_has(base, tmp_path
     path = tmp_path / "guarded.toml"
     path.write_text(TEXT + "[guard]\nmax_requests = 60\n", encoding="utf-8")
     guarded = Base(path, scenarios.load(str(path)), (), tmp_path)
-    levels = Levels((5.0, 5.0, 5.0))
-    levels.course = lambda: without_real_only(Levels.course(levels))
-    found = conduct(levels, guarded, Counting(tmp_path), tmp_path, lambda _: None)
+    doubling = Doubling((5.0, 5.0, 5.0))
+    doubling.course = lambda: without_real_only(Doubling.course(doubling))
+    found = conduct(doubling, guarded, Counting(tmp_path), tmp_path, lambda _: None)
 
     assert len(found.steps) < 3
     assert "guard.max_requests: used up" in found.answer.remarks[0]
@@ -163,9 +152,9 @@ class Interrupted(Counting):
 
 
 def test_after_ctrl_c_it_answers_with_the_runs_that_had_ended(base, tmp_path):
-    levels = Levels((5.0, 5.0))
-    levels.course = lambda: together(levels)
-    found = conduct(levels, base, Interrupted(tmp_path), tmp_path, lambda _: None)
+    doubling = Doubling((5.0, 5.0))
+    doubling.course = lambda: together(doubling)
+    found = conduct(doubling, base, Interrupted(tmp_path), tmp_path, lambda _: None)
 
     assert found.interrupted
     assert [one.step.name for one in found.steps] == ["5 requests/s"]
@@ -179,11 +168,11 @@ def test_ctrl_c_before_the_first_run_has_ended_leaves_nothing_to_answer_with(bas
             yield steps
 
     with pytest.raises(KeyboardInterrupt):
-        conduct(Levels(), base, AtOnce(tmp_path), tmp_path, lambda _: None)
+        conduct(Doubling(), base, AtOnce(tmp_path), tmp_path, lambda _: None)
 
 
-def together(levels):
-    results = yield [Step(f"{rate:g} requests/s", (), 20.0, n) for n, rate in enumerate(levels.rates)]
+def together(doubling):
+    results = yield [Step(f"{rate:g} requests/s", (), 20.0, n) for n, rate in enumerate(doubling.rates)]
     try:
         yield [Step("never run", (), 20.0, 9)]
     except SpentError as spent:
@@ -206,15 +195,23 @@ def without_real_only(course):
             return end.value
 
 
-def test_the_answer_says_the_same_in_every_file(done, tmp_path, checkout):
-    provenance = Provenance("20260101T000000Z-levels-0000", "levels", "", "simulated", "2026-01-01T00:00:00Z", "tailgauge run levels",
-                  True, ("plan: a minute",), "It took 2 runs.", "", done.left_out)  # fmt: skip
+def report_of(found, runs=()):
+    return AnswerReport(
+        schema_version=1, run_id="20260101T000000Z-levels-0000", verdict="VALID", runs=tuple(runs), kind=found.kind,
+        sentence=found.sentence, facts=found.facts, table=found.table, more=found.more, exit_code=int(found.exit_code),
+        remarks=found.remarks, cases=found.cases, smallest=found.smallest, dry_run=True, expected="",
+        planned=("plan: a minute",), took="2 runs.", left_out=(), scenario="levels", description="", target="simulated",
+        started_at="2026-01-01T00:00:00Z", command="tailgauge run levels",
+    )  # fmt: skip
+
+
+def test_the_answer_is_the_same_in_every_file(done, tmp_path, checkout):
     runs = [RunRow(one.step.name, one.run_id, one.verdict, one.reason) for one in done.steps]
-    made = write(done.answer, provenance, runs, tmp_path)
+    made = write(report_of(done.answer, runs), done.answer.pictures, tmp_path)
 
     values = json.loads(made.json.read_text())
     jsonschema.validate(values, json.loads((checkout / "docs" / "answer.schema.json").read_text("utf-8")))
-    assert set(values) == set({field.name for field in dataclasses.fields(AnswerReport)})
+    assert set(values) == {field.name for field in dataclasses.fields(AnswerReport)}
     assert values["sentence"] == done.answer.sentence
     for text in (made.summary, made.markdown.read_text(), made.html.read_text(), made.junit.read_text()):
         assert "5 requests/s are sustained, 20 are not." in text
@@ -223,15 +220,14 @@ def test_the_answer_says_the_same_in_every_file(done, tmp_path, checkout):
 
 
 def test_in_the_terminal_long_cells_are_wrapped_and_nothing_is_left_out():
-    said = " ".join(f"word{n}" for n in range(60))
-    table = Table("c", ("check", "evidence", "n"), (("short", said, "1"), ("second", "few", "2")))
+    long_text = " ".join(f"word{n}" for n in range(60))
+    table = Table("c", ("check", "evidence", "n"), (("short", long_text, "1"), ("second", "few", "2")))
     made = answer([], "")
     made = dataclasses.replace(made, table=table)
-    provenance = Provenance("i", "s", "", "t", "2026-01-01T00:00:00Z", "c", False, (), "", "", ())
-    text = terminal(answer_report(made, provenance, []), Path("p"))
+    text = terminal(report_of(made), Path("p"))
 
     assert max(map(len, text.splitlines())) <= 100
-    assert set(said.split()) <= set(text.split())
+    assert set(long_text.split()) <= set(text.split())
 
 
 def test_options_of_another_kind_are_refused(tmp_path):

@@ -1,22 +1,21 @@
 """The answer of an experiment, and its report.json: one sentence, tables, and the same as plain values.
 
-An experiment returns an `Answer`; with its runs and its circumstances it becomes an `AnswerReport`, from which the page,
-the Markdown, the JSON, JUnit and the terminal are rendered. Renderers add nothing.
+An experiment returns an `Answer`; with its runs it becomes an `AnswerReport`, from which the page, the Markdown, the JSON,
+JUnit and the terminal are rendered. Renderers add nothing.
 The sentence is for a decision: the answer first, with its interval. The table is for checking it: a row per thing tried
 or found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, with_config
 
 from tailgauge.errors import Exit
 from tailgauge.scenario.experiment import KINDS
-from tailgauge.thresholds import VALID, WORST_FIRST
+from tailgauge.thresholds import WORST_FIRST
 
 PASS, FAIL, INCONCLUSIVE = "pass", "fail", "inconclusive"
 SCHEMA_VERSION: Literal[1] = 1
@@ -102,23 +101,6 @@ class RunRow:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Provenance:
-    """How an answer came about."""
-
-    run_id: str
-    scenario: str
-    description: str
-    target: str
-    started_at: str
-    command: str
-    dry_run: bool
-    planned: tuple[str, ...]
-    took: str
-    expected: str
-    left_out: tuple[str, ...]
-
-
 @with_config(ConfigDict(use_attribute_docstrings=True))
 @dataclass(frozen=True, slots=True)
 class AnswerReport:
@@ -169,14 +151,3 @@ class AnswerReport:
     """UTC, ISO 8601"""
     command: str
     """repeats the experiment"""
-
-
-def answer_report(answer: Answer, provenance: Provenance, runs: Sequence[RunRow]) -> AnswerReport:
-    """The answer with its runs and circumstances."""
-    verdict = min((run.verdict for run in runs), key=WORST_FIRST.index, default=VALID)
-    return AnswerReport(
-        schema_version=SCHEMA_VERSION, verdict=verdict, runs=tuple(runs), kind=answer.kind, sentence=answer.sentence,
-        facts=answer.facts, table=answer.table, more=answer.more, exit_code=int(answer.exit_code), remarks=answer.remarks,
-        cases=answer.cases, smallest=answer.smallest,
-        **{field.name: getattr(provenance, field.name) for field in fields(provenance)},
-    )  # fmt: skip

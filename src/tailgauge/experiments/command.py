@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from tailgauge.clock import utc_now
 from tailgauge.errors import Exit, UsageError
-from tailgauge.experiments.answer import Answer, Provenance, RunRow
+from tailgauge.experiments.answer import SCHEMA_VERSION, Answer, AnswerReport, RunRow
 from tailgauge.experiments.conduct import INTERRUPTED, Conducted, Ledger, Progress, conduct
 from tailgauge.experiments.course import Base, Experiment
 from tailgauge.experiments.runners import DryRun, RealRun
@@ -24,6 +24,7 @@ from tailgauge.experiments.table import EXPERIMENTS
 from tailgauge.protocols.api_keys import key_for
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.run_folder import new_run_id
+from tailgauge.thresholds import VALID, WORST_FIRST
 from tailgauge_analysis.text.formatting import plural
 
 if TYPE_CHECKING:
@@ -48,15 +49,19 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
             planned, expected = _dry_run(base, folder, progress)
             runner = RealRun(base.out, base.workers, base.certificate, folder / "runs.log", progress)
             done = conduct(_experiment(base), base, runner, folder, progress)
-    provenance = Provenance(
-        run_id=run_id, scenario=base.scenario.name, description=base.scenario.description,
+    answer = _answer(done)
+    report = AnswerReport(
+        schema_version=SCHEMA_VERSION, run_id=run_id, kind=answer.kind, sentence=answer.sentence, facts=answer.facts,
+        table=answer.table, more=answer.more, exit_code=int(answer.exit_code),
+        verdict=min((one.verdict for one in done.steps), key=WORST_FIRST.index, default=VALID), remarks=answer.remarks,
+        cases=answer.cases, runs=tuple(RunRow(one.step.name, one.run_id, one.verdict, one.reason) for one in done.steps),
+        smallest=answer.smallest, dry_run=dry_run, expected=expected, planned=tuple(planned), took=_took(done.ledger),
+        left_out=done.left_out, scenario=base.scenario.name, description=base.scenario.description,
         target=base.scenario.target.url, started_at=started_at, command=_line(base, overrides, dry_run=dry_run),
-        dry_run=dry_run, planned=tuple(planned), took=_took(done.ledger), expected=expected, left_out=done.left_out,
     )  # fmt: skip
-    runs = [RunRow(one.step.name, one.run_id, one.verdict, one.reason) for one in done.steps]
     from tailgauge.experiments.write import write
 
-    return write(_answer(done), provenance, runs, base.out)
+    return write(report, answer.pictures, base.out)
 
 
 def _experiment(base: Base) -> Experiment:

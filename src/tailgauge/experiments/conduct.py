@@ -1,7 +1,7 @@
 """Runs an experiment's course: steps to files, files to runs, runs to results, until there is an answer.
 
-It knows no particular experiment. Time, calls, tokens and cost are bounded here: when one is used up, or at Ctrl-C, the
-course is told and answers with the results that it has.
+It knows no particular experiment. Time, calls, tokens and cost are bounded here: when one is used up, or at
+Ctrl-C, the course answers with the results that it has.
 """
 
 from __future__ import annotations

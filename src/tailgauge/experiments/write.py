@@ -19,17 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from tailgauge.errors import UsageError
-from tailgauge.experiments.answer import (
-    FAIL,
-    INCONCLUSIVE,
-    Answer,
-    AnswerReport,
-    Curve,
-    Picture,
-    Provenance,
-    RunRow,
-    answer_report,
-)  # fmt: skip
+from tailgauge.experiments.answer import FAIL, INCONCLUSIVE, AnswerReport, Curve, Picture
 from tailgauge.experiments.markdown import how, markdown, notes, runs_table, terminal
 from tailgauge.thresholds import INVALID
 from tailgauge_analysis.report.figures import BLUE, GREEN, GREY, ORANGE, Figure, _few, _figure
@@ -53,16 +43,15 @@ class Written:
     data: dict[str, Any]
 
 
-def write(answer: Answer, provenance: Provenance, runs: Sequence[RunRow], out: Path) -> Written:
+def write(report: AnswerReport, pictures: Sequence[Picture], out: Path) -> Written:
     """Write the files below `out`. Raises UsageError if that is not possible."""
-    report = answer_report(answer, provenance, runs)
     data = asdict(report)
     folder = out / "reports" / report.run_id
     page, text, values = (folder / f"report.{kind}" for kind in ("html", "md", "json"))
     cases = folder / "junit.xml"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        whole(page, html(report, [figure(picture) for picture in answer.pictures]))
+        whole(page, html(report, [figure(picture) for picture in pictures]))
         whole(text, markdown(report))
         whole(values, json.dumps(data, indent=1, allow_nan=False) + "\n")
         whole(cases, junit(report))

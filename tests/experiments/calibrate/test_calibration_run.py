@@ -30,7 +30,7 @@ def test_without_the_command_it_says_so(tmp_path: Path, monkeypatch: pytest.Monk
     assert "was not found" in str(authority(tmp_path))
 
 
-def test_what_the_command_says_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_message_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = tmp_path / "openssl"
     fake.write_text("#!/bin/sh\necho first >&2\necho cannot do that >&2\nexit 1\n")
     fake.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Endpoints and traffic with one disease each, for the tests of the checkup: profile `tiny` in virtual time."""
+"""Endpoints and traffic with one problem each, for the tests of the checkup: profile `tiny` in dry runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENGINE, CACHE, LIMITS, MARKED = (
 ONE_BY_ONE = {f"{LIMITS}.rpm": 600, f"{LIMITS}.burst": 5}  # 10 calls a second, 5 at once
 
 # What is planted, by the check that must find it.
-DISEASES: dict[str, dict[str, Any]] = {
+PROBLEMS: dict[str, dict[str, Any]] = {
     "first_content": {f"{ENGINE}.overhead_ms": 2600.0},
     "pace": {f"{ENGINE}.step_ms": 80.0, f"{ENGINE}.slots": 64},
     "tail": {"simulated.stragglers": {"slow_share": 0.2, "slow_factor": 10.0}, f"{ENGINE}.step_ms": 6.0, f"{ENGINE}.slots": 64},

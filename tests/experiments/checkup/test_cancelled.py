@@ -28,9 +28,9 @@ def frames(seed, *, after, goes_on=1.0, spread=0.0, others=0, calls=80, per_chun
         "stage": "steady", "sent_at_ns": 1.0, "ended": np.where(left, "cancelled", "ok"),
         "output_tokens": np.where(left, np.nan, whole), "chunks": np.where(left, shown, whole) // per_chunk,
     })  # fmt: skip
-    told = {"engine": "vLLM", "before": 1000, "after": 1000 + int(made.sum()) + others}
-    truth = float((made - shown)[left].sum() / whole[left].sum())  # of the whole answers
-    return SimpleNamespace(run={"engine_tokens": told}, attempts=attempts), truth
+    counts = {"engine": "vLLM", "before": 1000, "after": 1000 + int(made.sum()) + others}
+    expected = float((made - shown)[left].sum() / whole[left].sum())  # of the whole answers
+    return SimpleNamespace(run={"engine_tokens": counts}, attempts=attempts), expected
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.4])
@@ -44,9 +44,9 @@ def test_an_engine_that_stops_is_never_called_one_that_goes_on(spread):
 def test_one_that_goes_on_is_found_each_time_and_by_how_much(spread, per_chunk):
     covered = 0
     for seed in range(40):
-        run, truth = frames(seed, after=GOES_ON, spread=spread, per_chunk=per_chunk)
+        run, expected = frames(seed, after=GOES_ON, spread=spread, per_chunk=per_chunk)
         found = by_engine(run, 0.1)
-        covered += found.gain.low <= 0.1 * truth <= found.gain.high
+        covered += found.gain.low <= 0.1 * expected <= found.gain.high
 
         assert found.p_value < STRICT
         assert "vLLM counts" in found.evidence
@@ -54,14 +54,14 @@ def test_one_that_goes_on_is_found_each_time_and_by_how_much(spread, per_chunk):
 
 
 def test_the_share_of_what_was_left_is_recovered():
-    run, truth = frames(3, after=GOES_ON, goes_on=0.5, calls=400)
+    run, expected = frames(3, after=GOES_ON, goes_on=0.5, calls=400)
     found = by_engine(run, 1.0)
 
-    assert truth == pytest.approx(0.5 * 50 / 60, abs=0.1)
-    assert found.gain.value == pytest.approx(truth, rel=0.05)
+    assert expected == pytest.approx(0.5 * 50 / 60, abs=0.1)
+    assert found.gain.value == pytest.approx(expected, rel=0.05)
 
 
-def test_what_others_made_is_told_and_nothing_else():
+def test_what_others_generated_is_noted_and_gives_no_finding():
     found = by_engine(frames(1, after=STOPS, others=9000)[0], 0.1)
 
     assert found.p_value is None

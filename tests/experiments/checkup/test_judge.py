@@ -1,4 +1,4 @@
-"""The numbers of the checkup: tests of shares and medians, what fan-out adds, the family, and what is said."""
+"""The numbers of the checkup: tests of shares and medians, what fan-out adds, the family, and the sentence."""
 
 import numpy as np
 import pytest
@@ -46,22 +46,22 @@ def test_the_smallest_share_is_one_that_would_be_called_too_much():
     assert 1 - binomial_cdf(k - 1, 200, 0.05) < 0.002 <= 1 - binomial_cdf(k - 2, 200, 0.05)
 
 
-def test_what_is_just_borne_is_called_too_much_as_rarely_as_promised():
+def test_what_is_exactly_allowed_is_a_finding_as_rarely_as_promised():
     rng = np.random.default_rng(5)
     p_values = [of_share("tail", rng.random(150) < 0.05, 0.05, "").p_value for _ in range(400)]
 
     assert np.mean(np.array(p_values) < 0.05) < 0.08  # 4.3 sigma above 5% would be 0.1
 
 
-def test_two_medians_are_told_apart_by_more_than_what_is_borne():
+def test_two_medians_differ_by_more_than_what_is_allowed():
     rng = np.random.default_rng(7)
     pairs = [(rng.lognormal(4 + np.log(1.1), 0.5, 80), rng.lognormal(4, 0.5, 80)) for _ in range(40)]
     just = [medians(a, b, 1.1).p_value for a, b in pairs]
-    twice = medians(2 * pairs[0][0], pairs[0][1], 1.1)
+    doubled = medians(2 * pairs[0][0], pairs[0][1], 1.1)
 
     assert np.mean(np.array(just) < 0.05) < 0.2  # 4 sigma above 5%
-    assert twice.p_value < 0.001
-    assert twice.low < 2.2 < twice.high
+    assert doubled.p_value < 0.001
+    assert doubled.low < 2.2 < doubled.high
     assert medians(pairs[0][0][:9], pairs[0][1], 1.1) is None
 
 
@@ -69,11 +69,11 @@ def test_a_fan_out_is_held_against_the_slowest_of_as_many_single_calls():
     rng = np.random.default_rng(3)
     single, joins = rng.lognormal(4, 0.5, 300), rng.lognormal(4, 0.5, (60, 8)).max(axis=1)
     alike, measured = amplified(joins, single, 8)
-    twice, _ = amplified(2 * joins, single, 8)
+    doubled, _ = amplified(2 * joins, single, 8)
 
     assert alike.p_value > 0.5
-    assert twice.p_value < 0.001
-    assert twice.gain.low < 0.5 < twice.gain.high
+    assert doubled.p_value < 0.001
+    assert doubled.gain.low < 0.5 < doubled.gain.high
     assert len(measured) == 2
     assert amplified(joins[:5], single, 8)[0].p_value is None
 

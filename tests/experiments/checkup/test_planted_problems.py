@@ -1,9 +1,9 @@
-"""The checkup in virtual time: each planted disease is found, and nothing on a healthy endpoint."""
+"""The checkup in dry runs: each planted problem is found, and nothing on a healthy endpoint."""
 
 import json
 
 import pytest
-from experiments.checkup.planted import DISEASES, conducted, needed
+from experiments.checkup.planted import PROBLEMS, conducted, needed
 
 from tailgauge.errors import Exit, UsageError
 from tailgauge.experiments.checkup.checks import CHECKS
@@ -23,22 +23,22 @@ def base(folder, *pairs):
     return Base(path, scenarios.load(str(path), pairs), pairs, folder)
 
 
-def test_every_check_has_a_planted_disease():
-    assert set(DISEASES) == set(CHECKS) - REAL_ONLY
+def test_every_check_has_a_planted_problem():
+    assert set(PROBLEMS) == set(CHECKS) - REAL_ONLY
 
 
-@pytest.mark.parametrize("disease", DISEASES)
-def test_a_planted_disease_is_found(disease, tmp_path, full_size):
-    if not full_size and disease not in SHORT:
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_a_planted_problem_is_found(problem, tmp_path, full_size):
+    if not full_size and problem not in SHORT:
         pytest.skip("at full size")
     sizes = [(True, 1), (False, 1), (False, 2)] if full_size else [(True, 1)]
     for quick, seed in sizes:
-        probes = tuple(PROBES) if full_size else needed(disease)
-        done = conducted(DISEASES[disease], seed, tmp_path / f"{quick}{seed}", quick=quick, probes=probes)
+        probes = tuple(PROBES) if full_size else needed(problem)
+        done = conducted(PROBLEMS[problem], seed, tmp_path / f"{quick}{seed}", quick=quick, probes=probes)
         answer = done.answer
-        one = next(check for check in answer.facts["checks"] if check["check"] == disease)
+        one = next(check for check in answer.facts["checks"] if check["check"] == problem)
 
-        assert disease in answer.facts["findings"], one
+        assert problem in answer.facts["findings"], one
         assert answer.exit_code == Exit.SLO_FAILED
         assert one["p_adjusted"] < 0.05
         assert 0 <= one["gain_low"] <= one["gain"] <= one["gain_high"] <= 1
@@ -65,7 +65,7 @@ def test_nothing_is_found_on_a_healthy_endpoint(tmp_path, full_size):
 
 
 def test_the_larger_gain_comes_first(tmp_path):
-    planted = DISEASES["unstable"] | DISEASES["cancel_ignored"]
+    planted = PROBLEMS["unstable"] | PROBLEMS["cancel_ignored"]
     answer = conducted(planted, 1, tmp_path, quick=True, probes=("cached", "cancelled")).answer
 
     assert answer.facts["findings"] == ["unstable", "cancel_ignored"]

@@ -1,4 +1,4 @@
-"""Endpoints with a sustainable rate that is known, for the tests of headroom: profile `tiny` in virtual time."""
+"""Endpoints with a known sustainable rate, for the tests of headroom: profile `tiny` in dry runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMITS = {
     "input_tokens": {"itpm": 600 * PROMPT},
     "output_tokens": {"otpm": 600 * OUTPUT},
 }
-SLOW = {"slots": 4, "step_ms": 16.0}  # some 11 requests a second
+SLOW = {"slots": 4, "step_ms": 16.0}  # some 11 requests/s
 
 
 def tree(binding: str, seed: int, **headroom: Any) -> dict[str, Any]:

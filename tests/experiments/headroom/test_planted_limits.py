@@ -1,4 +1,4 @@
-"""Headroom in virtual time: planted sustainable rates are found again, with what binds; and what is said where nothing is."""
+"""Headroom in dry runs: planted sustainable rates are found, with what binds; and the answer if nothing is."""
 
 import json
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from tailgauge.experiments.headroom.plan import Headroom
 from tailgauge.scenario import model as scenarios
 
 BINDING = ("requests", "input_tokens", "output_tokens", "capacity")
-BURST, REFUSED = 60, 0.01  # calls that the bucket of `tiny` holds, and the share that is borne
+BURST, REFUSED = 60, 0.01  # calls that the bucket of `tiny` holds, and the allowed share
 SHORT = {"step_s": 15.0, "confirm": 2, "growth": 1.6}  # the sizes of `make test`
 WIDEST = 0.15
 
@@ -31,7 +31,7 @@ class Found:
     """What the experiments with one planted limit found."""
 
     answers: list
-    truth: float
+    expected: float
 
 
 @pytest.fixture(scope="module", params=BINDING)
@@ -49,20 +49,20 @@ def found(request, tmp_path_factory, full_size):
 
 def test_the_interval_holds_the_planted_rate_and_names_what_binds(found):
     binding, seen = found
-    contained = [one["low_per_s"] <= seen.truth <= one["high_per_s"] for one in seen.answers]
-    widths = [(one["high_per_s"] - one["low_per_s"]) / seen.truth for one in seen.answers]
+    contained = [one["low_per_s"] <= seen.expected <= one["high_per_s"] for one in seen.answers]
+    widths = [(one["high_per_s"] - one["low_per_s"]) / seen.expected for one in seen.answers]
 
     assert sum(contained) >= 0.9 * len(contained)
     assert max(widths) <= WIDEST
     assert [one["binding"] for one in seen.answers] == [binding] * len(seen.answers)
 
 
-def test_growth_to_the_first_429_is_told_with_an_interval(found):
+def test_growth_to_the_first_429_has_an_interval(found):
     binding, seen = found
     for one in seen.answers:
         grown = one["first_429"]
 
-        assert one["growth"] == pytest.approx(seen.truth / TODAY, rel=0.06)
+        assert one["growth"] == pytest.approx(seen.expected / TODAY, rel=0.06)
         assert 1 < grown["low"] <= grown["value"] <= grown["high"]
         if binding != "capacity":  # a full bucket carries a short trace beyond what is sustained
             assert grown["high"] * TODAY >= 0.9 * LIMIT
@@ -98,12 +98,12 @@ def test_without_the_cache_another_limit_binds_at_a_lower_rate(cached):
 
 def test_one_quiet_run_tells_a_wider_interval_and_meets_no_429(tmp_path):
     done = conducted(tree("requests", 4, no_429=True, step_s=100.0), tmp_path)
-    facts, truth = done.answer.facts, sustained_by_bucket(LIMIT, BURST, REFUSED)
+    facts, expected = done.answer.facts, sustained_by_bucket(LIMIT, BURST, REFUSED)
 
     assert done.ledger.runs == 1
     assert facts["binding"] == "requests"
-    assert facts["low_per_s"] <= truth <= facts["high_per_s"]
-    assert (facts["high_per_s"] - facts["low_per_s"]) / truth > WIDEST
+    assert facts["low_per_s"] <= expected <= facts["high_per_s"]
+    assert (facts["high_per_s"] - facts["low_per_s"]) / expected > WIDEST
     assert "without a single 429" in done.answer.sentence
     assert sum(one["refused"] for one in facts["limits"]) == 0
 
@@ -128,7 +128,7 @@ def test_where_nothing_refuses_the_answer_is_at_least_and_the_need_is_met(tmp_pa
     assert "At least" in answer.sentence
 
 
-def test_a_rate_that_is_too_high_already_is_said_and_the_need_is_not_met(tmp_path):
+def test_where_todays_rate_is_too_high_the_need_is_not_met(tmp_path):
     wanted = tree("requests", 6, need=2.0, **SHORT)
     wanted["arrival"]["rate_per_s"] = 14.0
     answer = conducted(wanted, tmp_path).answer
@@ -140,7 +140,7 @@ def test_a_rate_that_is_too_high_already_is_said_and_the_need_is_not_met(tmp_pat
     assert outcomes["growth to 2x today's traffic"] == "fail"
 
 
-def test_what_is_told_is_plain_and_every_tried_rate_has_its_row(cached):
+def test_facts_are_plain_and_every_tried_rate_has_its_row(cached):
     json.dumps(cached.facts, allow_nan=False)
 
     assert cached.sentence.count("\n") == 0

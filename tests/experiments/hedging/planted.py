@@ -19,7 +19,7 @@ RATE = 12.0  # requests/s that one slot answers, about
 LOADS = (0.25, 0.3, 0.35, 0.4, 0.5, 0.55, 0.6)
 OFF: Mapping[str, Any] = {"policy": "off"}
 ON: Mapping[str, Any] = {"policy": "fixed", "delay_ms": 150, "budget_share": 0.7}
-NEVER: Mapping[str, Any] = {**ON, "delay_ms": 100_000.0}  # equal arms: no copy is ever due
+NEVER: Mapping[str, Any] = {**ON, "delay_ms": 100_000.0}  # equal variants: no copy is ever due
 BOUND_MS = 1000.0
 ENGINE = {
     "slots": 1,
@@ -60,7 +60,7 @@ def conducted(wanted: Mapping[str, Any], folder: Path) -> Conducted:
 
 
 def waits(folder: Path, hedge: Mapping[str, Any], rate_per_s: float, calls: int) -> Any:
-    """End-to-end times of a long run with nothing taking turns, in ms; inf of what failed."""
+    """End-to-end times of a long run without blocks, in ms; inf of what failed."""
     wanted = plain(hedge, 77, rate_per_s)
     wanted["stages"] = {"duration_s": calls / rate_per_s, "warmup_s": 20.0}
     rows = by_dry_run.requests_of(wanted, folder)
@@ -75,7 +75,7 @@ def by_brute_force(folder: Path, rates: tuple[float, ...], calls: int) -> dict[s
     for rate in rates:
         off, on = (waits(folder / f"{rate}", hedge, rate, calls) for hedge in (OFF, ON))
         for name, p in (("p95", 0.95), ("p99", 0.99)):
-            ends = [np.quantile(arm, p, method="inverted_cdf") for arm in (off, on)]
+            ends = [np.quantile(variant, p, method="inverted_cdf") for variant in (off, on)]
             changes[name].append(float(np.log(ends[1] / ends[0])))
         changes["missed"].append(float((on > BOUND_MS).mean() - (off > BOUND_MS).mean()))
     return {name: _zero(rates, values) for name, values in changes.items()}

@@ -1,4 +1,4 @@
-"""The numbers of the hedging experiment: contrasts of blocks, the fit by load, and what is said of a crossover."""
+"""The numbers of the hedging experiment: contrasts of blocks, the fit by load, and the sentence about a crossover."""
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ def test_shares_are_those_of_all_requests():
     assert contrast.shares(off, on).value == pytest.approx(2 / 3 - 1 / 6)
 
 
-def test_failures_are_slowest_and_among_them_nothing_is_told():
+def test_failures_are_slowest_and_not_compared():
     rng = np.random.default_rng(3)
     off = blocks(rng)
     lost = tuple(np.where(np.arange(EACH) < 10, np.inf, one) for one in off)
@@ -75,7 +75,7 @@ def test_many_pairs_are_exchanged_by_drawing():
     assert len(contrast.quantiles(off, on, 0.95).exchanged) == contrast.DRAWN + 1
 
 
-def test_equal_arms_are_called_different_as_rarely_as_is_claimed():
+def test_equal_variants_are_called_different_as_rarely_as_is_claimed():
     found = []
     for seed in range(40):
         rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""The hedging experiment in virtual time: a planted crossover is found again, and equal arms are not called different."""
+"""The hedging experiment in dry runs: a planted crossover is found, and equal variants are not called different."""
 
 import json
 
@@ -25,14 +25,14 @@ SIZES = {"block_s": 10.0, "pairs": 12}
 SHORT = {**SIZES, "more_loads": 0}
 EQUAL = {"block_s": 4.0, "more_loads": 0}
 # Where long runs cross, in requests/s: by brute force at full size, which this is held to there.
-TRUTH = {"p95": 4.81, "missed": 4.92}
+EXPECTED = {"p95": 4.81, "missed": 4.92}
 NEAR = 0.35
 
 
 @pytest.fixture(scope="module")
-def truth(full_size, tmp_path_factory):
+def expected(full_size, tmp_path_factory):
     if not full_size:
-        return TRUTH
+        return EXPECTED
     return by_brute_force(tmp_path_factory.mktemp("long"), (4.0, 4.4, 4.8, 5.2, 5.6), 20_000)
 
 
@@ -44,13 +44,13 @@ def found(full_size, tmp_path_factory):
 
 
 @pytest.mark.parametrize(("measure", "name"), [("tail", "p95"), ("goodput", "missed")])
-def test_the_interval_holds_the_load_at_which_long_runs_cross(found, truth, measure, name):
+def test_the_interval_holds_the_load_at_which_long_runs_cross(found, expected, measure, name):
     ends = [
         (one.facts[measure]["helps_below_per_s"], one.facts[measure]["hurts_above_per_s"]) for one in found
     ]
-    contained = [low is not None and high is not None and low <= truth[name] <= high for low, high in ends]
+    contained = [low is not None and high is not None and low <= expected[name] <= high for low, high in ends]
 
-    assert truth[name] == pytest.approx(TRUTH[name], abs=NEAR)
+    assert expected[name] == pytest.approx(EXPECTED[name], abs=NEAR)
     assert sum(contained) >= 0.9 * len(contained)
 
 
@@ -66,7 +66,7 @@ def test_it_says_in_one_sentence_where_it_helps_where_it_hurts_what_it_costs_and
         json.dumps(one.facts, allow_nan=False)
 
 
-def test_equal_arms_are_hardly_ever_called_different(full_size, tmp_path_factory):
+def test_equal_variants_are_hardly_ever_called_different(full_size, tmp_path_factory):
     folder = tmp_path_factory.mktemp("equal")
     seeds, most, loads = (range(301, 341), 2, LOADS) if full_size else ((101, 102), 0, (0.4, 0.6))
     answers = [
@@ -108,7 +108,7 @@ def base(folder, **hedging):
     return Base(folder / "planted.toml", scenarios.parse(tree(ON, 1, **hedging), "planted"), (), folder)
 
 
-def test_off_and_on_take_turns_in_every_run_and_loads_come_in_random_order(tmp_path):
+def test_off_and_on_alternate_in_every_run_and_loads_come_in_random_order(tmp_path):
     steps = next(Hedging(base(tmp_path)).course())
     rates = [dict(step.overrides)["arrival.rate_per_s"] for step in steps]
 

@@ -1,4 +1,4 @@
-"""The model choice in virtual time: what meets the objectives is named, with what costs least; and what is refused."""
+"""The model choice in dry runs: the models that meet the objectives, the cheapest of them; and what is refused."""
 
 import json
 

@@ -145,7 +145,7 @@ def _holds(entry: Mapping[str, Any] | None) -> str:
     if entry["holds_to_per_s"] is None:
         return "no rate passed: this machine was too busy, or is too slow"
     text = (
-        f"holds up to {entry['holds_to_per_s']:,.0f} chunks/s per worker, with an error at p99 of at most "
+        f"valid up to {entry['holds_to_per_s']:,.0f} chunks/s per worker, with an error at p99 of at most "
         f"{entry['ttft_spread_ms']:.3g} ms (TTFT) and {entry['gap_spread_ms']:.3g} ms (gaps)"
     )
     if entry["disturbed"]:

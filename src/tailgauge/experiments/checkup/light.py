@@ -60,12 +60,12 @@ def light(reading: Reading, settings: Settings, *, streams: bool) -> ProbeResult
     """Of a run at today's rate; `streams`: whether the user's traffic does."""
     steady = reading.steady
     streamed, whole = (of(steady, name) for name in (STREAMED, WHOLE))
-    own = streamed if streams else whole
-    first, end = _ms(own, "first_at_ns"), _ms(own, "last_content_at_ns")
+    users = streamed if streams else whole
+    first, end = _ms(users, "first_at_ns"), _ms(users, "last_content_at_ns")
     checks = [
         _first_content(first, end, settings),
         _pace(streamed, settings),
-        _tail(own, end),
+        _tail(users, end),
         *_streaming(streamed, whole, settings.threshold, streams=streams),
         _coalesced(streamed),
         _stalled(streamed),
@@ -136,13 +136,13 @@ def _pace(streamed: Steady, settings: Settings) -> Check:
     return of_share("pace", each > limit, 0.5, text, gain)
 
 
-def _tail(own: Steady, end: Floats) -> Check:
+def _tail(users: Steady, end: Floats) -> Check:
     known = end[~np.isnan(end)]
     if not len(known):
         return inconclusive("tail", "no request was answered")
     limit = SLOW_TIMES * float(np.median(known))
     slow = known > limit
-    text = f"{share(float(slow.mean()))} of the requests take more than {ms(limit)} ms. {diagnosis(own).sentence}"
+    text = f"{share(float(slow.mean()))} of the requests take more than {ms(limit)} ms. {diagnosis(users).sentence}"
     return of_share("tail", slow, 0.05, text, saved(np.maximum(known - limit, 0), known))
 
 
