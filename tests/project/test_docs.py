@@ -122,6 +122,25 @@ def test_every_link_to_a_file_of_the_project_leads_somewhere(pages, checkout):
     assert [pair for pair in inside if not ((checkout / pair[0]).parent / pair[1]).exists()] == []
 
 
+def anchors(text: str) -> set[str]:
+    """Where a page can be linked to: its headings, spelt as GitHub does."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
+    return {
+        re.sub(r"[^\w\- ]", "", re.sub(r"&\w+;", "", h)).strip().lower().replace(" ", "-") for h in headings
+    }
+
+
+def test_every_link_to_a_heading_leads_somewhere(pages, checkout):
+    lost = []
+    for name, text in pages.items():
+        for path, anchor in re.findall(r"\]\(([^)#\s:]*)#([^)\s]+)\)", text):
+            target = (checkout / name).parent / path if path else checkout / name
+            if anchor not in anchors(target.read_text(encoding="utf-8")):
+                lost.append((name, f"{path}#{anchor}"))
+
+    assert lost == []
+
+
 def test_every_make_target_named_in_a_page_exists(pages, checkout):
     targets = set(
         re.findall(r"^([a-z-]+):", (checkout / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
