@@ -7,6 +7,7 @@ from outside, while they live.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from pathlib import Path
 
@@ -35,7 +36,10 @@ class Channel:
         self._sent = folder / "sent"
         self._sent.mkdir(parents=True)
         (folder / "sitecustomize.py").write_text(SITE)
-        self.env = {"PYTHONPATH": str(folder), "SPIED": str(self._sent)}
+        self.env = {
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH")))),
+            "SPIED": str(self._sent),
+        }
 
     @property
     def sent(self) -> bytes:

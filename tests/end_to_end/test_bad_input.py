@@ -235,7 +235,7 @@ def test_each_file_is_refused_with_its_reason(tried: Tried) -> None:
     output = tried.done.stderr
 
     assert "Connection refused. Is it running" in output
-    assert output.count("answered HTTP 501") == output.count("is this the right URL and protocol?") == 2
+    assert output.count("answered HTTP 501") == output.count("are URL and protocol right?") == 2
     assert "answered HTTP 401" in output
     assert "certificate not trusted" in output
     assert "target.ca_file" in output
