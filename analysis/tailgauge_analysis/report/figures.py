@@ -21,7 +21,7 @@ from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.timeline import Heat, Timeline, width
 from tailgauge_analysis.sections.cache.effect import EACH
 from tailgauge_analysis.sections.findings import Findings
-from tailgauge_analysis.sections.load.slopes import Fitted
+from tailgauge_analysis.sections.load.slopes import Regression
 from tailgauge_analysis.sections.rate_limits.section import kind_name
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.formatting import plain
@@ -307,7 +307,7 @@ def _heat(heat: Heat | None) -> Figure | None:
     return _figure("heat", "TTFT over time", caption, 340, plot)
 
 
-def _against(found: list[Fitted]) -> Figure | None:
+def _against(found: list[Regression]) -> Figure | None:
     shown = [one for one in found if len(one.x) > 1 and one.against in {slope.name for slope in one.slopes}]
     if not shown:
         return None
@@ -338,7 +338,7 @@ def _against(found: list[Fitted]) -> Figure | None:
     )
 
 
-def _line_of(one: Fitted, p: float, dash: str, named: bool) -> go.Scatter:
+def _line_of(one: Regression, p: float, dash: str, named: bool) -> go.Scatter:
     """A line of the slope at p, through the mean x and the p-quantile of what the slope leaves."""
     slope = next(s.value for s in one.slopes if (s.name, s.p) == (one.against, p))
     each = slope / (1000 if one.of == "ttft_sent" else 1)

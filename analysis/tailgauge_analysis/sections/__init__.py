@@ -1,1 +1,4 @@
-"""One section of the report a file or folder: it computes, and words its own answer. Must not know: formats."""
+"""One section of the report per file or folder. In: frames of one run. Out: findings, their part of report.json, their text.
+
+`findings.py` computes all of them once, in order. A section knows no format (HTML, Markdown, terminal) and no other run.
+"""

@@ -73,7 +73,7 @@ class Findings:
     cache: list[Cache]
     presets: Json | None
     alerts: list[alerts.Alert]
-    slopes: list[slopes.Fitted]
+    slopes: list[slopes.Regression]
     diagnosis: diagnosis.Diagnosis
     bad_seconds: list[stalls.BlurredFigure]
     clocks: Clocks

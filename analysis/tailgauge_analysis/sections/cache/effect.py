@@ -55,7 +55,7 @@ class Slope:
 
 
 @dataclass(frozen=True, slots=True)
-class Strata:
+class EqualLengthEffect:
     """Median TTFT of misses - of hits, in ms, among prompts of about the same length."""
 
     strata: int
@@ -67,13 +67,13 @@ class Strata:
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
+class CacheEffect:
     """What reading from the cache does to TTFT. `why`: the reason without slopes. TTFTs since sent, for the figure."""
 
     hits: int
     misses: int
     slopes: tuple[Slope, ...]
-    strata: Strata | None
+    strata: EqualLengthEffect | None
     why: str
     hit_ms: Floats
     miss_ms: Floats
@@ -83,7 +83,7 @@ SAVED, UNCACHED_TOKENS, CACHED_TOKENS = "saved_ms_per_1k", "uncached_ms_per_1k",
 IN_FLIGHT, CONNECTION = "ms_per_call_in_flight", "new_connection_ms"
 
 
-def worth(calls: pd.DataFrame) -> Worth:
+def worth(calls: pd.DataFrame) -> CacheEffect:
     """Of the answers among these calls."""
     of = calls[(calls["stage"] == schema.STEADY) & (calls["ended"] == schema.OK) & calls["began_ns"].notna()]
     of = of[of["reader_paused_ns"].isna()]
@@ -101,7 +101,7 @@ def worth(calls: pd.DataFrame) -> Worth:
     )
     why = "" if least >= EACH else f"needs {EACH} answers that read many tokens and {EACH} that read few"
     slopes = () if why else tuple(_slope(of, p, least) for p in PS)
-    return Worth(hits, answers - hits, slopes, _strata(of), why, *samples)
+    return CacheEffect(hits, answers - hits, slopes, _strata(of), why, *samples)
 
 
 def _smaller(values: Floats, size: float) -> int:
@@ -143,7 +143,7 @@ def _design(of: pd.DataFrame) -> tuple[list[str], Floats, Floats]:
     return list(effects), np.stack(list(x.values()), axis=1), combine
 
 
-def _strata(of: pd.DataFrame) -> Strata | None:
+def _strata(of: pd.DataFrame) -> EqualLengthEffect | None:
     """Strata are deciles of the prompts' length; those with few of either kind are left out."""
     if not len(of):
         return None
@@ -163,7 +163,7 @@ def _strata(of: pd.DataFrame) -> Strata | None:
     alpha = (1 - CONFIDENCE) / 2
     low, high = np.nanquantile(differences, (alpha, 1 - alpha))
     used = sizes[:, kept].sum(axis=1)
-    return Strata(len(kept), int(used[0]), int(used[1]), value, float(low), float(high))
+    return EqualLengthEffect(len(kept), int(used[0]), int(used[1]), value, float(low), float(high))
 
 
 def _medians(y: Floats, stratum: npt.NDArray[np.int64]) -> Floats:

@@ -77,7 +77,7 @@ class Cache:
     first_bytes: list[tuple[int, int]]
     expiry: shares.Expiry | None
     no_expiry: str
-    worth: effect.Worth
+    worth: effect.CacheEffect
     cost: Cost | None
     no_cost: str
 

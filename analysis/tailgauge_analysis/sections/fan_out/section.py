@@ -36,7 +36,7 @@ SHARED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Gain:
+class SpeedUp:
     """Mean sum of a request's legs over the mean of its slowest: what running them in parallel saves at most."""
 
     value: float
@@ -45,7 +45,7 @@ class Gain:
 
 
 @dataclass(frozen=True, slots=True)
-class Critical:
+class LastLegs:
     """Which legs requests waited for last, by leg number and by kind; `even` is each share if all legs were alike."""
 
     n: int
@@ -56,7 +56,7 @@ class Critical:
 
 
 @dataclass(frozen=True, slots=True)
-class Partial:
+class PartialFailures:
     """Legs without an answer, and what became of their requests."""
 
     legs: int
@@ -72,7 +72,7 @@ class Partial:
 
 
 @dataclass(frozen=True, slots=True)
-class Serial:
+class SequentialControl:
     """The same legs one after the other, in another traffic table of the run: its join over this one's."""
 
     traffic: str
@@ -99,13 +99,13 @@ class FanOut:
     not_predicted: str
     siblings: Siblings | None
     slower_than_ms: tuple[float, ...]
-    critical: Critical | None
+    critical: LastLegs | None
     spread: tuple[Quantile, ...]
     sums: tuple[Quantile, ...]
-    gain: Gain | None
+    gain: SpeedUp | None
     last_began: tuple[Quantile, ...]
-    partial: Partial
-    serial: Serial | None
+    partial: PartialFailures
+    serial: SequentialControl | None
 
 
 def fan_outs(scenario: Json, of_target: Steady) -> list[FanOut]:
@@ -121,7 +121,7 @@ def _joined(steady: Steady, traffic: str) -> latency.Row:
     return latency.row(BY_NAME["join_sched"], part, latency.OFFERED, PS)
 
 
-def _fan_out(one: Legs, joined: latency.Row, serial: Serial | None) -> FanOut:
+def _fan_out(one: Legs, joined: latency.Row, serial: SequentialControl | None) -> FanOut:
     whole = one.complete
     times = one.times_ms[whole]
     ordered = np.sort(times, axis=1)
@@ -185,7 +185,7 @@ def _slow(one: Legs, times: Floats) -> tuple[Mask, tuple[float, ...]]:
     return slow, tuple(limits)
 
 
-def _critical(one: Legs) -> Critical | None:
+def _critical(one: Legs) -> LastLegs | None:
     """Parallel: the leg that was over last before the join; one after the other: the longest."""
     ok = (one.requests["ended"] == schema.OK).to_numpy(np.bool_)
     times = (one.times_ms if one.is_sequential else one.ended_ms)[ok]
@@ -200,7 +200,7 @@ def _critical(one: Legs) -> Critical | None:
     by_kind = np.bincount(one.kinds)
     positions = np.bincount(last, minlength=len(one.kinds))[:MOST_POSITIONS]
     kinds = np.bincount(one.kinds[last], minlength=len(by_kind))
-    return Critical(
+    return LastLegs(
         n,
         1 / len(one.kinds),
         tuple(counted(int(k), n) for k in positions),
@@ -209,19 +209,19 @@ def _critical(one: Legs) -> Critical | None:
     )
 
 
-def _gain(times: Floats) -> Gain | None:
+def _gain(times: Floats) -> SpeedUp | None:
     whole, longest = times.sum(axis=1), times.max(axis=1)
     if longest.sum() <= 0:
         return None
-    return Gain(float(whole.sum() / longest.sum()), *ratio(whole, longest, reps=500))
+    return SpeedUp(float(whole.sum() / longest.sum()), *ratio(whole, longest, reps=500))
 
 
-def _partial(one: Legs) -> Partial:
+def _partial(one: Legs) -> PartialFailures:
     ok = (one.requests["ended"] == schema.OK).to_numpy(np.bool_)
     failed, answered = one.failed.any(axis=1), ~np.isnan(one.times_ms)
     known = answered | one.failed
     k, n = int(one.failed.sum()), int(known.sum())
-    return Partial(
+    return PartialFailures(
         legs=one.times_ms.size,
         failed=k,
         closed=int(one.closed.sum()),
@@ -236,7 +236,9 @@ def _partial(one: Legs) -> Partial:
     )
 
 
-def _serial(one: Legs, found: list[Legs], tables: Json, joined: dict[str, latency.Row]) -> Serial | None:
+def _serial(
+    one: Legs, found: list[Legs], tables: Json, joined: dict[str, latency.Row]
+) -> SequentialControl | None:
     """The sequential table with the same legs as this parallel one."""
     if one.is_sequential:
         return None
@@ -244,7 +246,7 @@ def _serial(one: Legs, found: list[Legs], tables: Json, joined: dict[str, latenc
     for other in found:
         if other.is_sequential and shape and _shape(table(tables, other.traffic)) == shape:
             pairs = zip(joined[other.traffic].quantiles, joined[one.traffic].quantiles, strict=True)
-            return Serial(other.traffic, tuple(quantile_ratio(a, b) for a, b in pairs))
+            return SequentialControl(other.traffic, tuple(quantile_ratio(a, b) for a, b in pairs))
     return None
 
 

@@ -79,7 +79,7 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Limited:
+class RefusedShares:
     """Attempts that got a 429 (rate_limited) or a 529 or 503 (overloaded)."""
 
     of_all: Proportion
@@ -88,7 +88,7 @@ class Limited:
 
 
 @dataclass(frozen=True, slots=True)
-class Versus:
+class ControlComparison:
     """A variant beside its control: quantiles of the variant over those of the control, by metric, and which of their
     intervals are of both together; the share of 429s and 529s minus the control's.
     """
@@ -108,7 +108,7 @@ class Variant:
     is_control: bool
     requests: int
     latency: tuple[latency.Row, ...]
-    limited: Limited
+    limited: RefusedShares
     legs: int
     hedged: Proportion
     won: Proportion
@@ -122,7 +122,7 @@ class Variant:
     waste: waste.Waste | None
     cost: Cost | None
     slowness: Slowness | None
-    versus: Versus | None
+    versus: ControlComparison | None
 
 
 def variants(frames: Frames, of_target: Steady) -> list[Variant]:
@@ -182,10 +182,10 @@ class _Table:
         self.is_copy = ~first.to_numpy(np.bool_)
         self.firsts = attempts[first].drop_duplicates(KEYS)
 
-    def limited(self) -> Limited:
+    def limited(self) -> RefusedShares:
         """Attempts that were refused."""
         refused = self.attempts["ended"].isin((schema.RATE_LIMITED, schema.OVERLOADED)).to_numpy(np.bool_)
-        return Limited(
+        return RefusedShares(
             proportion(refused), proportion(refused[~self.is_copy]), proportion(refused[self.is_copy])
         )
 
@@ -250,7 +250,7 @@ def _cost(one: _Table, found: Copies, prices: Tariff) -> Cost:
     )  # fmt: skip
 
 
-def _versus(variant: _Table, control: _Table) -> Versus:
+def _versus(variant: _Table, control: _Table) -> ControlComparison:
     by = {row.metric.name: row.quantiles for row in control.latency}
     ratios: dict[str, tuple[Ratio, ...]] = {}
     paired: dict[str, tuple[bool, ...]] = {}
@@ -265,7 +265,7 @@ def _versus(variant: _Table, control: _Table) -> Versus:
             _within(quantile_ratio(a, b), end) for (a, b), end in zip(pairs, ends, strict=True)
         )
         paired[name] = tuple(end is not None for end in ends)
-    return Versus(
+    return ControlComparison(
         control.name, ratios, paired, difference(variant.limited().of_all, control.limited().of_all)
     )
 

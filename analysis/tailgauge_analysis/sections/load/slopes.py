@@ -57,7 +57,7 @@ class Slope:
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class Regression:
     """One regression. `left_out`: columns without variation. `why`: the reason without slopes. Points for the figure: x, y in ms."""
 
     of: str
@@ -70,7 +70,7 @@ class Fitted:
     y: Floats
 
 
-def fitted(run: pd.DataFrame, stage: pd.DataFrame, unsure_calls: float = 0.0) -> list[Fitted]:
+def fitted(run: pd.DataFrame, stage: pd.DataFrame, unsure_calls: float = 0.0) -> list[Regression]:
     """Of TTFT and of TPOT; `run` are all attempts, `stage` those of the steady stage. `unsure_calls`: within how many the
     calls in flight over all workers are known.
     """
@@ -88,7 +88,7 @@ def _prompt(of: pd.DataFrame) -> tuple[Floats, Floats]:
     return rest + created, read
 
 
-def _ttft(run: pd.DataFrame, good: pd.DataFrame, unsure_calls: float) -> Fitted:
+def _ttft(run: pd.DataFrame, good: pd.DataFrame, unsure_calls: float) -> Regression:
     of = _evenly(good)
     sent = of["sent_at_ns"].to_numpy(np.float64)
     uncached, cached = _prompt(of)
@@ -100,7 +100,7 @@ def _ttft(run: pd.DataFrame, good: pd.DataFrame, unsure_calls: float) -> Fitted:
     return regress("ttft_sent", columns, y, UNCACHED, {IN_FLIGHT: 2 * unsure_calls})
 
 
-def _tpot(run: pd.DataFrame, streamed: pd.DataFrame) -> Fitted:
+def _tpot(run: pd.DataFrame, streamed: pd.DataFrame) -> Regression:
     of = _evenly(streamed)
     first, last = (of[f"{name}_content_at_ns"].to_numpy(np.float64) for name in ("first", "last"))
     tokens = of["output_tokens"].to_numpy(np.float64)
@@ -116,7 +116,7 @@ def _evenly(rows: pd.DataFrame) -> pd.DataFrame:
 
 def regress(
     of: str, columns: Mapping[str, Floats], y: Floats, against: str, unsure: Mapping[str, float] | None = None
-) -> Fitted:
+) -> Regression:
     """The slopes of y on those columns that vary enough, and more than by what they are `unsure`."""
     blur = unsure or {}
     varied = {n: values for n, values in columns.items() if len(y) and _varies(n, values, blur.get(n, 0.0))}
@@ -128,10 +128,10 @@ def regress(
     few = np.unique(np.linspace(0, max(0, len(y) - 1), min(POINTS, len(y))).astype(int))
     points = columns[against][few], y[few]
     if not varied:
-        return Fitted(of, len(y), (), left_out, _why(len(y)), against, *points)
+        return Regression(of, len(y), (), left_out, _why(len(y)), against, *points)
     x = np.stack(list(kept.values()), axis=1)
     slopes = [slope for p in PS for slope in _slopes(x, y, p, list(kept), columns)]
-    return Fitted(of, len(y), tuple(slopes), left_out, "", against, *points)
+    return Regression(of, len(y), tuple(slopes), left_out, "", against, *points)
 
 
 def _why(n: int) -> str:
@@ -164,7 +164,7 @@ def _slopes(x: Floats, y: Floats, p: float, names: list[str], columns: Mapping[s
     ]  # fmt: skip
 
 
-def to_json(found: list[Fitted]) -> Json:
+def to_json(found: list[Regression]) -> Json:
     """`slopes` of report.json."""
     return {
         one.of: {

@@ -191,7 +191,8 @@ def _facts(limits: Json) -> list[tuple[str, str]]:
         rows.append(("Acceleration limit", _acceleration(limits["acceleration"])))
     rows += _retry_after(limits["retry_after"])
     rows += [
-        (f"Retries, {plain(one['traffic'], 60)}", _amplification(one)) for one in limits["amplification"]
+        (f"Retry amplification, {plain(one['traffic'], 60)}", _amplification(one))
+        for one in limits["amplification"]
     ]
     if (capped := _capped_burst(limits)) is not None:
         rows.append(("Per-minute limit, but burst is capped", capped))
