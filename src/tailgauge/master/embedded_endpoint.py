@@ -9,7 +9,7 @@ from typing import Any
 
 from tailgauge.channel.subprocess import Child
 from tailgauge.errors import TailgaugeError
-from tailgauge.master.http_get import direct_opener
+from tailgauge.master.http_get import http_client
 from tailgauge.rows.run_folder import RunFolder
 from tailgauge.scenario.model import Scenario
 
@@ -45,7 +45,7 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 def fetch_server_log(url: str, run_id: str, folder: RunFolder, authority: str | None = None) -> list[str]:
     """Write the endpoint's server log into the run folder; returns notes on problems. `authority`: PEM to trust."""
     try:
-        with direct_opener(authority).open(
+        with http_client(authority).open(
             f"{url}/tailgauge/server-log?run={run_id}&settled", timeout=FETCH_S
         ) as answer:
             body = answer.read()

@@ -19,7 +19,7 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 from tailgauge.clock import monotonic_ns
-from tailgauge.master.http_get import direct_opener
+from tailgauge.master.http_get import http_client
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.protocols.table import PROVIDERS, Target
 from tailgauge.scenario.model import Scenario
@@ -119,7 +119,7 @@ def read(target: Target) -> TokenCount | None:
     """The counters now; None without a page of a known engine."""
     parts = urlsplit(target.url)
     try:
-        get = direct_opener(target.ca_file, _NoRedirect())
+        get = http_client(target.ca_file, _NoRedirect())
         with get.open(f"{parts.scheme}://{parts.netloc}/metrics", timeout=ANSWER_S) as answer:
             page = _bounded(answer)
     except (OSError, HTTPException, ValueError):  # many engines have no such page

@@ -6,7 +6,7 @@ import ssl
 import urllib.request
 
 
-def direct_opener(authority: str | None, *more: urllib.request.BaseHandler) -> urllib.request.OpenerDirector:
+def http_client(authority: str | None, *more: urllib.request.BaseHandler) -> urllib.request.OpenerDirector:
     """An opener; `authority` is a PEM file, None for the system's. Raises OSError if the file cannot be used."""
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({}), *more]
     if authority is not None:

@@ -1,7 +1,7 @@
-"""Whether a limit of the run still has room for a request, asked before it begins.
+"""Whether the limits of a run allow another request to begin.
 
-Rule: the guard itself decides over every call; this only keeps a request from beginning whose first calls could not be
-sent. Prompts of our own words are sized by what the preflight counted, all others by their bytes.
+The guard decides about each call; this only stops a request whose first calls could not be sent. Generated prompts are
+sized by the preflight's token counts, all others by their bytes.
 """
 
 from __future__ import annotations
@@ -29,20 +29,24 @@ def guard_for(
     prices: Mapping[str, Price],
     on_refused: Callable[[str], None],
 ) -> Guard:
-    """The guard of one worker, for its share of the limits."""
+    """The guard of one worker for its share of the limits."""
     return Guard(Allowance(limit, on_refused), sizing(scenario, learnt), prices)
 
 
 def sizing(scenario: Scenario, learnt: Learnt) -> Sizing:
-    """How prompts are sized: with a margin over what was measured, where it holds for all of them."""
-    if not learnt.known or len(scenario.models()) > 1 or not all(map(_own_words, scenario.traffic.values())):
+    """How prompts are sized: by the measured size with a margin, if that holds for all of them."""
+    if (
+        not learnt.known
+        or len(scenario.models()) > 1
+        or not all(map(_is_generated, scenario.traffic.values()))
+    ):
         return Sizing()
     per_byte = min(1.0, MARGIN * learnt.tokens_per_word / _WORD_BYTES)
     return Sizing(per_byte, max(FRAME_TOKENS, 2 * learnt.overhead_tokens))
 
 
-def _own_words(traffic: Traffic) -> bool:
-    """Whether all that is sent is words of our list: no files, no answers of the model, no tool definitions."""
+def _is_generated(traffic: Traffic) -> bool:
+    """Whether prompts consist of generated words only: no files, no answers of the model, no tool definitions."""
     grows = traffic.session.grow and traffic.session.turns_mean > 1
     repeats = pattern_of(traffic).resends_answers
     tools = traffic.tools or (traffic.cache.tools if traffic.cache else 0)
@@ -50,7 +54,7 @@ def _own_words(traffic: Traffic) -> bool:
 
 
 def begins(scenario: Scenario, guard: Guard) -> Callable[[Turn], bool]:
-    """Whether there is room for the calls with which a request begins."""
+    """Whether the limits allow the first calls of a request."""
 
     patterns = {name: pattern_of(traffic) for name, traffic in scenario.traffic.items()}
 

@@ -1,7 +1,7 @@
-"""The row of a finished call: what the exchange and its decoder saw, under the names of the record.
+"""The row of a finished call, copied from its exchange and decoder.
 
-Rule: only copies; nothing is computed here that the analysis could compute. What a target wrote is bounded and without
-secrets before it is in a row: a target that repeats its key repeats it to nobody.
+Nothing is computed here that the analysis could compute. A target's text is bounded and redacted before it is in a row,
+even where the target repeats its key.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def fill(
     result: Outcome,
     clean: Redaction | None = None,
 ) -> None:
-    """Complete the row of an attempt that has ended; `clean` takes secrets out of what the target wrote."""
+    """Complete the row of an ended attempt; `clean` redacts the target's text."""
     clean = clean or Redaction()
     _outcome(row, exchange, result)
     row.rate_limit_headers = rate_limit_headers(exchange, clean)
@@ -40,10 +40,10 @@ def fill(
     _stream(row, decoder)
     _stamps(row, decoder)
     row.phases = _phases(exchange, decoder, clean)
-    said = decoder.stop_reason, decoder.model, _server_id(exchange, decoder)
-    known = clean.each([text or "" for text in said])
+    texts = decoder.stop_reason, decoder.model, _server_id(exchange, decoder)
+    redacted = clean.each([text or "" for text in texts])
     row.stop_reason, row.model, row.server_request_id = (
-        text and cleaned for text, cleaned in zip(said, known, strict=True)
+        text and cleaned for text, cleaned in zip(texts, redacted, strict=True)
     )
 
 
@@ -98,7 +98,7 @@ def _stamps(row: AttemptRow, decoder: StreamDecoder) -> None:
 
 
 def _phases(exchange: Exchange, decoder: StreamDecoder, clean: Redaction) -> str | None:
-    """When each phase began, since sent; and what Server-Timing says how long it took, as `NAME;dur`."""
+    """Begin of each phase since sent, and durations of Server-Timing as `NAME;dur`."""
     sent = exchange.sent_at_ns
     found = {} if sent is None else {name: at - sent for name, at in decoder.phases.items()}
     for name, value in exchange.headers:

@@ -1,7 +1,7 @@
-"""Runs one HTTP call from dispatch to its row.
+"""HTTP calls from dispatch to row.
 
-Rule: a call's greenlet sleeps between its sending and its end. What it reports on the way (headers, first content)
-is posted from the hub's callbacks, so the pattern hears of it without a further switch.
+A call's greenlet sleeps between sending and end. Events in between (headers, first content) are posted from the hub's
+callbacks, so the pattern receives them without another switch.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _SLICE_NS = 500_000  # of decoding, before what has arrived meanwhile is read
 Key = tuple[int, int, int]  # request, leg, attempt
 
 
-class Book(Protocol):
-    """Who keeps what this worker knows of the target's prompt cache; see `cachebook`."""
+class CacheTracker(Protocol):
+    """Tracker of the target's prompt cache; see `cache_tracker`."""
 
     def sent(self, call: Call, key: Key, now_ns: int, traffic: str = "") -> Any:
-        """A call goes out: what is known of its prefix, as a dataclass with the names of columns, or None."""
+        """A call is sent: what is known of its prefix, as a dataclass of columns, or None."""
 
     def begun(self, key: Key, now_ns: int) -> None:
         """Its answer has begun."""
@@ -74,7 +74,7 @@ class _Open:
 
 
 class Attempts:
-    """All calls of one worker; `open` holds those in flight. `endpoints` by the names of `call`: main, second."""
+    """All calls of one worker; `open`: those in flight. `endpoints` by target: main, second."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Attempts:
         recorder: Recorder,
         counters: Counters,
         deadline_s: float,
-        book: Book | None = None,
+        cache: CacheTracker | None = None,
     ) -> None:
         self.guard: Guard | None = None  # from the start of the run on
         self._run_id = run_id
@@ -91,14 +91,14 @@ class Attempts:
         self._recorder = recorder
         self._counters = counters
         self._deadline_s = deadline_s
-        self._book = book
+        self._cache = cache
         self._held = HeldBytes()
         self._clean = Redaction()
         self.last_row: AttemptRow | None = None
         self.open: dict[Key, _Open] = {}
 
     def warm_up(self) -> None:
-        """Build one request through each SDK without sending it: what it loads at first use does not fall into the run."""
+        """Build one request with each SDK without sending it, so that its first use is not in the run."""
         for endpoint in self._endpoints.values():
             exchange = Exchange()
             exchange.abort("cancelled")
@@ -110,7 +110,7 @@ class Attempts:
                 raise AssertionError("an aborted exchange was sent")
 
     def start(self, origin: RequestRef, send: Send, attempt: int, post: Callable[[Event], None]) -> Exchange:
-        """Start a call on its own greenlet; `post` hears its headers, what it waits for of the content, and its end."""
+        """Start a call on a greenlet; `post` receives its headers, awaited content, and end."""
         call = send.call
         endpoint = self._endpoints[call.target]
         decoder = endpoint.decoder(call)
@@ -128,12 +128,12 @@ class Attempts:
         exchange.on_decoded = self._counters.second.reads
         self.open[started.key] = started
         if self.guard is not None and not self.guard.take(started.key, call, endpoint.model):
-            exchange.abort(CANCELLED)  # it is told as any other call, and never sent
+            exchange.abort(CANCELLED)  # recorded like any other call, and never sent
         gevent.spawn(self._run, started)
         return exchange
 
     def decode_open(self) -> None:
-        """Decode what the open calls have received, in slices, so that no later moment has to do it at once."""
+        """Decode what open calls have received, in slices, so that it never accumulates."""
         began_ns = monotonic_ns()
         for one in list(self.open.values()):
             one.exchange.advance()
@@ -143,7 +143,7 @@ class Attempts:
                 began_ns = monotonic_ns()
 
     def record_open(self) -> None:
-        """Hand the chunks of open calls to the recorder: a crash loses seconds of a long call, not all of it."""
+        """Pass chunks of open calls to the recorder: a crash then loses only seconds of a long call."""
         self.decode_open()
         for key, one in list(self.open.items()):
             self._recorder.chunks(*key, *one.decoder.take())
@@ -154,7 +154,7 @@ class Attempts:
             one.exchange.abort(reason)
 
     def _note_reads(self, one: _Open) -> None:
-        """Count what was decoded since the last look."""
+        """Count what was decoded since the last call."""
         counters, exchange, decoder = self._counters, one.exchange, one.decoder
         counters.receive_lag_max_ns = max(counters.receive_lag_max_ns, exchange.receive_lag_recent_ns)
         exchange.receive_lag_recent_ns = 0
@@ -179,8 +179,8 @@ class Attempts:
     def _on_content(self, one: _Open) -> None:
         exchange, decoder = one.exchange, one.decoder
         at_ns = decoder.first_content.at if decoder.first_content else monotonic_ns()
-        if self._book is not None:
-            self._book.begun(one.key, at_ns)
+        if self._cache is not None:
+            self._cache.begun(one.key, at_ns)
         if one.origin.stage != PREFLIGHT:
             self._note_first(one, at_ns)
         one.post(FirstContent(one.send.leg, one.attempt, at_ns, exchange.left_at_ns or at_ns))
@@ -207,10 +207,10 @@ class Attempts:
         if one.origin.stage != PREFLIGHT:
             self._counters.end_attempt(result.ended)
         ended_at_ns = exchange.ended_at_ns or monotonic_ns()
-        if self._book is not None:
+        if self._cache is not None:
             if result.ended in {OK, EMPTY}:
-                self._book.begun(key, ended_at_ns)  # an answer without content has begun too
-            self._book.ended(key, ended_at_ns)
+                self._cache.begun(key, ended_at_ns)  # an answer without content has begun too
+            self._cache.ended(key, ended_at_ns)
         retry = should_retry(exchange)
         one.post(
             Ended(
@@ -219,16 +219,16 @@ class Attempts:
         )
 
     def _note(self, row: AttemptRow, one: _Open) -> None:
-        """What this worker knows of the target's prompt cache, as the call goes out."""
-        if self._book is None:
+        """Add what is known of the target's prompt cache when the call is sent."""
+        if self._cache is None:
             return
-        note = self._book.sent(one.send.call, one.key, row.dispatched_at_ns, one.origin.traffic)
+        note = self._cache.sent(one.send.call, one.key, row.dispatched_at_ns, one.origin.traffic)
         if note is not None:
             for field in fields(note):
                 setattr(row, field.name, getattr(note, field.name))
 
     def _call(self, one: _Open) -> Exception | None:
-        """The call itself, until its end; returns an error that is none of the target's."""
+        """The call until its end; returns an error that is not the target's."""
         exchange = one.exchange
         deadline = get_hub().loop.timer(self._deadline_s)
         deadline.start(exchange.abort, "timeout")
@@ -236,7 +236,7 @@ class Attempts:
         try:
             with watched_by(exchange), one.endpoint.send(one.send.call, call_id):
                 exchange.wait_end()
-        except Exception as error:  # noqa: BLE001 - what the SDK raises is told by the exchange; the rest is a bug
+        except Exception as error:  # noqa: BLE001 - the exchange reports what the SDK raises; the rest is a bug
             if not exchange.done:
                 exchange.fail("not_sent", repr(error))
                 return error

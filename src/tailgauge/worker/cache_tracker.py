@@ -1,19 +1,18 @@
-"""What one worker knows of the target's prompt cache, from the calls that it sent itself.
+"""A worker's model of the target's prompt cache, from its own calls.
 
-Rule: pure: times are passed in. `sent` before a call goes out, `begun` when its response begins: only then can others
-read what it writes. `ended` if it never began; it may always be called.
+Pure: times are arguments. Call `sent` before a call is sent, `begun` when its response begins (only then others can read
+what it writes), and `ended` at its end, also if it never began.
 
-    entry     the prompt up to a mark; without marks (engines that cache by themselves) up to the shared prefix's end
-              and up to its own end
-    readable  an entry of an answered call, at a mark or up to `lookback` blocks before one, used within its ttl
-    warm      something of the prompt is readable
-    cold      nothing can be: this worker is alone, and never saw it or saw it expire; or the first bytes are the
-              request's own
-    unknown   anything else: another worker may have sent it, or a call of this one that writes it is on its way
+    entry     the prompt up to a cache mark; without marks (engines with automatic caching) up to the end of the shared
+              prefix and up to the prompt's end
+    readable  an entry of an answered call, at a mark or up to `lookback` blocks before one, used within its TTL
+    warm      part of the prompt is readable
+    cold      nothing is: this is the only worker, and it never sent the prompt or the entry expired; or the first bytes
+              are unique to the request
+    unknown   otherwise: another worker may have sent it, or a call that writes it is in flight
 
-Entries are scoped by target and model, those of messages also by thinking, tool choice and schema: a change of these is
-another entry. Memory is bounded: the 65,536 entries used last and the last text of 256 prefixes. Once something was
-forgotten, never seen is no longer known, and counts as `unknown`.
+Entries are scoped by target and model, those of messages also by thinking, tool choice and schema. Memory is bounded: the
+65,536 entries used last and the last text of 256 prefixes. After the first eviction an unseen entry is `unknown`.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ _Shared = tuple[tuple[Tool, ...], tuple[Part, ...], tuple[Message, ...]]
 
 @dataclass(frozen=True, slots=True)
 class CacheNote:
-    """What is known of a call's prefix when it is sent; the names are those of the columns."""
+    """Columns about a call's prefix when it is sent."""
 
     prefix: int
     prefix_hash: str
     cache_expected: str
-    cache_since_use_ns: int | None  # of the longest part that is readable, or else was ever seen
+    cache_since_use_ns: int | None  # of the longest part that is readable, else of the longest ever seen
     cache_writers: int
     cache_marks: int
     cache_ttl: str | None
@@ -69,9 +68,9 @@ class _Entry:
 
 
 class CacheBook:
-    """`alone`: this worker is the run's only one. `ttl_s`: life of an entry by the mark's ttl.
+    """`alone`: the run has one worker. `ttl_s`: lifetime of an entry by the mark's TTL.
 
-    `models`: what each target is asked for where a call names no model.
+    `models`: default model of each target.
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class CacheBook:
         self._forgot = False
 
     def sent(self, call: Call, key: CallKey, now_ns: int, traffic: str = "") -> CacheNote | None:
-        """What to expect of the call that goes out now; None where its prompt has no prefix.
+        """Expectation of a call that is sent now; None if its prompt has no prefix.
 
         `traffic` names the table that numbers the prefixes.
         """
@@ -126,7 +125,7 @@ class CacheBook:
         )
 
     def begun(self, key: CallKey, now_ns: int) -> None:
-        """The response begins: what it writes and what it reads is in use. A second call changes nothing."""
+        """The response begins: entries that it writes or reads are in use. A second call does nothing."""
         if key not in self._open:
             return
         written, read = self._open[key]
@@ -141,7 +140,7 @@ class CacheBook:
             self._entries.popitem(last=False)
             self._forgot = True
 
-    def ended(self, key: CallKey, now_ns: int) -> None:  # noqa: ARG002 - told like the other events
+    def ended(self, key: CallKey, now_ns: int) -> None:  # noqa: ARG002 - same signature as the other events
         """The call is over; if its response never began, it wrote nothing."""
         written, _ = self._open.pop(key, ((), None))
         for entry_key, _ in written:
@@ -149,12 +148,12 @@ class CacheBook:
             if not self._writers[entry_key]:
                 del self._writers[entry_key]
 
-    def _expected(self, readable: bool, writers: int, own: bool) -> str:
+    def _expected(self, readable: bool, writers: int, unique: bool) -> str:
         if readable:
             return WARM
-        if writers:  # its response may begin there before this call is looked at, and here only later
+        if writers:  # the writing call's response may have begun at the target before this call arrives
             return UNKNOWN
-        return COLD if own or (self._alone and not self._forgot) else UNKNOWN
+        return COLD if unique or (self._alone and not self._forgot) else UNKNOWN
 
     def _readable(self, spots: list[_Spot], marks: list[int], now_ns: int) -> int | None:
         """The longest entry that can be read."""
@@ -168,12 +167,12 @@ class CacheBook:
         return None
 
     def _known(self, spots: list[_Spot], written: list[int]) -> int | None:
-        """The longest entry that was ever seen."""
+        """The longest entry ever seen."""
         last = written[-1] if written else -1
         return next((i for i in range(last, -1, -1) if spots[i].key in self._entries), None)
 
     def _difference(self, number: tuple[str, int], prompt: Prompt) -> int | None:
-        """First byte in which the shared part is not that of the last call with this number."""
+        """First byte in which the shared part differs from the last call with this number."""
         shared: _Shared = (prompt.tools, prompt.system, prompt.messages[: prompt.shared])
         last = self._texts.get(number)
         self._texts[number] = shared
@@ -209,7 +208,7 @@ def _block(*texts: str) -> bytes:
 def _spots(call: Call, model: str | None, params: str) -> list[_Spot]:
     """Every block's end."""
     prompt, shared = call.prompt, call.prompt.messages[: call.prompt.shared]
-    # A prefix that many calls share is hashed once; one that is the request's own would only fill the memory.
+    # A shared prefix is hashed once; a unique one would only fill the memory.
     digest = _digests.__wrapped__ if prompt.unique else _digests
     before, known = digest(prompt.tools, prompt.system, shared)
     hashed, ends = before.copy(), list(known)
@@ -227,7 +226,7 @@ def _spots(call: Call, model: str | None, params: str) -> list[_Spot]:
 def _digests(
     tools: tuple[Tool, ...], system: tuple[Part, ...], messages: tuple[Message, ...]
 ) -> tuple[Any, tuple[tuple[str, str | None], ...]]:
-    """The hash of a prefix, to go on with, and what it was at each block's end."""
+    """The hash state after a prefix, and the digest at each block's end."""
     hashed, ends = sha256(), []
     for raw, ttl in _blocks(tools, system, messages):
         hashed.update(raw)

@@ -27,7 +27,7 @@ ClockFacts = dict[str, int | None]
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """What one ping said, and when it came back by the worker's clock."""
+    """The offset from one ping, and when its answer arrived on the worker's clock."""
 
     at_ns: int
     offset: Offset
@@ -72,7 +72,7 @@ def _drift_ppb(kept: Sequence[Ping]) -> int | None:
 
 
 class MasterClock:
-    """The master's clock as seen from here; `send` sends a ping with its time, `its_boot_id` names the master's kernel."""
+    """The master's clock from the worker's side; `send` sends a ping, `its_boot_id` identifies the master's kernel."""
 
     def __init__(self, send: Callable[[int], object], its_boot_id: str) -> None:
         self._send, self._its_boot_id = send, its_boot_id
@@ -80,7 +80,7 @@ class MasterClock:
         self._answered = Event()
 
     def ping(self) -> None:
-        """Ask for the master's time."""
+        """Request the master's time."""
         self._send(monotonic_ns())
 
     def answer(self, t0: int, t1: int, t2: int) -> None:
@@ -90,7 +90,7 @@ class MasterClock:
         self._answered.set()
 
     def measure(self) -> None:
-        """Pings one after the other; a master that did answer and no longer does is gone."""
+        """Send pings one after the other; stop if the master no longer answers."""
         for _ in range(WINDOW):
             self._answered.clear()
             self.ping()
@@ -99,13 +99,13 @@ class MasterClock:
 
     @property
     def is_same_clock(self) -> bool:
-        """Whether master and worker run on one kernel, which has one clock."""
+        """Whether master and worker run on one kernel and so share one clock."""
         if not boot_id() or boot_id() != self._its_boot_id:
             return False
         return all(abs(p.offset.offset_ns) <= p.offset.error_ns for p in tightest(self._pings[:WINDOW]))
 
     def offset(self) -> ClockFacts:
-        """Offset to the master's clock; exactly 0 where both have one, null where no ping came back."""
+        """Offset to the master's clock: 0 on one kernel, null without an answered ping."""
         if self.is_same_clock:
             return asdict(RunOffset(0, 0, None))
         if not self._pings:

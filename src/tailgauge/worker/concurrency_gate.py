@@ -1,6 +1,6 @@
-"""Gates: places that all requests of one traffic table in one worker share, as a bound on concurrent calls.
+"""Gates: limits on concurrent calls of one traffic table in one worker, first come, first served.
 
-Rule: first come, first served. What a request holds or waits for is gone with it; nobody waits for the dead.
+A request that ends releases its places and leaves every queue.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from tailgauge.patterns.events import Event, Taken
 
 
 class Holder(Protocol):
-    """Who takes places: a request at work."""
+    """A request that takes places."""
 
     def post(self, event: Event) -> None:
-        """Hear of a place."""
+        """Receive a place."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class Gates:
         self._gates: dict[str, _Gate] = {}
 
     def take(self, name: str, limit: int, who: Holder, leg: int) -> bool:
-        """True: a place is taken. False: `who` waits in line and hears `Taken`."""
+        """True: a place is taken. False: `who` is queued and receives `Taken`."""
         gate = self._gates.setdefault(name, _Gate())
         if gate.waiting or gate.taken >= limit:
             gate.waiting.append((who, leg, limit))
@@ -56,15 +56,15 @@ class Gates:
         return True
 
     def give(self, name: str, who: Holder) -> None:
-        """A place back. A `ValueError` for one that was never taken."""
+        """Return a place; `ValueError` if it was not taken."""
         gate = self._gates.get(name)
         if gate is None or who not in gate.held:
-            raise ValueError(f"gate {name!r}: a place is given back that was not taken")
+            raise ValueError(f"gate {name!r}: a place is returned that was not taken")
         gate.free(who, 1)
         self._grant(gate)
 
     def leave(self, who: Holder) -> None:
-        """Give back all that `who` holds, and leave every line."""
+        """Return all places of `who`, and leave every queue."""
         for gate in self._gates.values():
             if any(waiter is who for waiter, _, _ in gate.waiting):
                 gate.waiting = deque(entry for entry in gate.waiting if entry[0] is not who)
@@ -74,7 +74,7 @@ class Gates:
 
     def _grant(self, gate: _Gate) -> None:
         if gate.granting:
-            return  # who was just let in gave its place back at once: the loop below goes on
+            return  # a holder returned its place inside the loop below, which continues
         gate.granting = True
         try:
             while gate.waiting and gate.taken < gate.waiting[0][2]:

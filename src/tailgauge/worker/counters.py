@@ -1,6 +1,6 @@
-"""What a worker counts as it goes: for its health rows, the live display, and the conservation of requests.
+"""A worker's counters, for health rows, the live view and the conservation of requests.
 
-Rule: numbers only grow, from the start of the run; preflight is not counted.
+They only grow, from the start of the run; the preflight is not counted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Quantiles = tuple[int | None, int | None, int]  # p50, p99, largest
 
 
 class Second:
-    """The current second."""
+    """Timestamps of the current second, kept as arrays and evaluated once at its end."""
 
     def __init__(self) -> None:
         self._arrived: list[array[int]] = []
@@ -32,7 +32,7 @@ class Second:
         self._read_at.append(read_at)
 
     def dispatched(self, late_ns: int) -> None:
-        """A request was dispatched, so late."""
+        """A request was dispatched `late_ns` after its scheduled time."""
         self._late.append(late_ns)
 
     def close(self) -> tuple[Quantiles, Quantiles]:
@@ -61,7 +61,7 @@ def _quantiles(values: npt.NDArray[np.int64]) -> Quantiles:
 class Counters:
     """scheduled = dispatched + client_drop + not_reached; dispatched = ended + censored, once drained."""
 
-    leased: int = 0  # arrivals handed to this worker
+    leased: int = 0  # arrivals
     dispatched: int = 0
     client_drop: int = 0
     not_reached: int = 0
@@ -96,7 +96,7 @@ class Counters:
         return sum(self.ended.values())
 
     def as_message(self) -> dict[str, Any]:
-        """Plain values for the link and for run.json."""
+        """Plain values for the channel and run.json."""
         return {
             "leased": self.leased,
             "dispatched": self.dispatched,

@@ -1,8 +1,8 @@
-"""Walks the schedule: each arrival at its absolute time, whatever became of those before it.
+"""Dispatches arrivals at their absolute times, whatever happened to earlier ones (open loop).
 
-Rule: an arrival that is late keeps its scheduled time; at the in-flight cap it is recorded as client_drop and never
-queued. A slice once handed out is this worker's alone; without a next slice the worker idles. What follows a request
-(`turns`) is scheduled when it has ended, and is an arrival like any other from then on.
+A late arrival keeps its scheduled time; at the in-flight cap it is recorded as client_drop and never queued. Without
+another slice the worker idles. The next turn of a session is scheduled when the previous one has ended, and is an arrival
+like any other from then on.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
     from tailgauge.rows.recorder import Recorder
     from tailgauge.scenario.model import Scenario
 
-AT_ONCE = 20  # prompts made, or late arrivals sent, before the open streams get their turn
+AT_ONCE = 20  # prompts made, or late arrivals sent, before open streams are read
 CLOSING_S = 5.0  # beyond the connect time-out: an abort does not interrupt a connect in progress
-_LOOK_S = 0.02  # between two looks at what is still open
+_POLL_S = 0.02  # between checks for open requests
 
 
 @dataclass(frozen=True, slots=True)
 class TrafficRuntime:
-    """A traffic table at work in this worker: its pattern, and what its requests share."""
+    """A traffic table in this worker: its pattern and the gates of its requests."""
 
     pattern: Pattern
     gates: Gates
 
 
 class Dispatcher:
-    """One worker's share of the schedule, as it comes in. `makers` make the prompts of each traffic table."""
+    """Dispatches one worker's leases. `makers` make the prompts of each traffic table."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Dispatcher:
         }
         self._until_ns = int(scenario.stages.duration_s * 1e9)
         self._waiting: list[Turn] = []
-        self._coming: list[Turn] = []  # later turns whose prompts are still to be made
+        self._coming: list[Turn] = []  # later turns without prompts yet
         self._open: set[Drive] = set()
         self._timer = WaitTimer()
         self._more, self._to_make = Signal(), Signal()
@@ -78,7 +78,7 @@ class Dispatcher:
         self.admits: Callable[[Turn], bool] = lambda _: True  # False: a limit of the run is reached
 
     def lease(self, rows: Iterable[Sequence[Any]]) -> None:
-        """Take arrivals of a slice (see `arrivals.Planned`); makes their prompts."""
+        """Take arrivals of a slice (`schedule.Planned`) and make their prompts."""
         planned = [Planned(*row) for row in rows]
         self._counters.leased += requests_in(planned)
         if self._stopped:
@@ -107,10 +107,10 @@ class Dispatcher:
                 yield_to_hub()
 
     def stop(self) -> None:
-        """Admit no more; what was leased and not reached is counted."""
+        """Admit no more; count leased arrivals that were not reached."""
         if not self._stopped:
             self._stopped = True
-            counters = self._counters  # a slice may be half taken: what waits is not all of it
+            counters = self._counters  # a slice may be half taken, so the queue is not all of it
             counters.not_reached = counters.leased - counters.dispatched - counters.client_drop
             self._more.set()
             self._to_make.set()
@@ -119,17 +119,17 @@ class Dispatcher:
     def drain(self, seconds: float) -> None:
         """Wait for open requests, then close the rest as censored."""
         if not self._hurried:
-            self._look_until(monotonic_ns() + int(seconds * 1e9))
+            self._wait_until_closed(monotonic_ns() + int(seconds * 1e9))
         patience = monotonic_ns() + int((self._scenario.limits.connect_timeout_s + CLOSING_S) * 1e9)
         while self._is_open and monotonic_ns() < patience:
-            self._censor()  # again and again: a greenlet may only now open its call
-            gevent.sleep(_LOOK_S)
+            self._censor()  # repeatedly: a greenlet may open its call late
+            gevent.sleep(_POLL_S)
         for drive in list(self._open):
             drive.give_up()
         self._timer.close()
 
     def hurry(self) -> None:
-        """Admit no more and close what is open now: the user does not want to wait."""
+        """Admit no more and close open requests now."""
         self._hurried = True
         self.stop()
         self._censor()
@@ -148,7 +148,7 @@ class Dispatcher:
             counters.client_drop += 1
             self._recorder.request(request_row(self._scenario, turn, stage, scheduled, None, CLIENT_DROP))
             self._follow(turn, CLIENT_DROP, monotonic_ns(), None)
-            yield_to_hub()  # a storm of drops must not keep the open streams from being read
+            yield_to_hub()  # many drops in a row must not delay reading open streams
             return
         counters.dispatched += 1
         counters.in_flight += 1
@@ -183,11 +183,11 @@ class Dispatcher:
             return
         counters.end(ended)
         self._follow(turn, ended, ended_at, drive.done.text)
-        tell = (turn.planned.traffic, ended, (ended_at - scheduled) / 1e6)
+        outcome = (turn.planned.traffic, ended, (ended_at - scheduled) / 1e6)
         if getcurrent() is get_hub():
-            gevent.spawn(self._on_ended, *tell)  # a listener of Locust's may wait, the hub must not
+            gevent.spawn(self._on_ended, *outcome)  # a listener of Locust's may wait, the hub must not
         else:
-            self._on_ended(*tell)
+            self._on_ended(*outcome)
 
     def _ended(self, turn: Turn, stage: str, scheduled: int, dispatched: int, drive: Drive) -> int:
         """Write the row; returns when the request ended."""
@@ -205,7 +205,7 @@ class Dispatcher:
     # --- what follows it --------------------------------------------------------------------------------------
 
     def _follow(self, turn: Turn, ended: str, ended_at: int, answer: str | None) -> None:
-        """Plan the turn after this one; what would be due after the end of the run is never sent."""
+        """Plan the next turn of the session, unless it is due after the end of the run."""
         if self._stopped:
             return
         traffic = self._scenario.traffic[turn.planned.traffic]
@@ -219,7 +219,7 @@ class Dispatcher:
         self._to_make.set()
 
     def _make_coming(self) -> None:
-        """Make the prompts of later turns, away from the callbacks in which those before them ended."""
+        """Make the prompts of later turns outside the callbacks in which earlier turns ended."""
         while not self._stopped:
             coming, self._coming = self._coming, []
             self._make(coming)
@@ -228,7 +228,7 @@ class Dispatcher:
                 self._to_make.wait()
 
     def _make(self, turns: list[Turn]) -> None:
-        """Prompts, in small portions; each turn may be sent from then on."""
+        """Make prompts in small portions; each turn may be sent from then on."""
         for number, turn in enumerate(turns):
             turn.prompts = self._makers[turn.asked.traffic].make(turn.asked, turn.number, turn.history)
             heapq.heappush(self._waiting, turn)
@@ -246,14 +246,14 @@ class Dispatcher:
     def _is_open(self) -> bool:
         return bool(self._open or self._attempts.open)
 
-    def _look_until(self, deadline_ns: int) -> None:
+    def _wait_until_closed(self, deadline_ns: int) -> None:
         while self._is_open and monotonic_ns() < deadline_ns:
-            gevent.sleep(_LOOK_S)
+            gevent.sleep(_POLL_S)
 
     def _censor(self) -> None:
         drives = list(self._open)
         for drive in drives:
-            drive.send_no_more()  # all of them first: the end of one gives its place in a gate to another
+            drive.send_no_more()  # all of them first: an ending request frees a gate for another
         for drive in drives:
             drive.censor()
         self._attempts.abort_open(CENSORED)

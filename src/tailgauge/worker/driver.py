@@ -1,8 +1,8 @@
-"""Drives one request's pattern where its events happen: in the callback that read them, or on a virtual clock.
+"""Drives one request's pattern where its events happen: in the callback that read them, or on a simulated clock.
 
-Rule: nothing of a particular pattern is known here, and nothing here waits. A step is carried out before the callback
-that caused it returns: a hedge's loser is closed before any other socket is read. What happens meanwhile (closing a
-call decodes what it had received) waits in line, because a pattern is never entered twice.
+Knows no particular pattern, and never waits. A step is carried out before the callback that caused it returns: a hedge's
+loser is closed before any other socket is read. Events meanwhile (closing a call decodes what it had received) are queued,
+because a pattern is never reentered.
 """
 
 from __future__ import annotations
@@ -38,56 +38,56 @@ if TYPE_CHECKING:
 
 
 class Timer(Protocol):
-    """A call that is still to come."""
+    """A pending callback."""
 
     def cancel(self) -> None:
-        """It does not come. Only once."""
+        """Cancel it, once."""
 
 
 class Timing(Protocol):
-    """Time, as a driver sees it."""
+    """The clock of a driver: real or simulated."""
 
     def now_ns(self) -> int:
-        """The clock."""
+        """Current time."""
 
     def call_at(self, at_ns: int, call: Callable[[], None]) -> Timer:
-        """Call at a time; it may come a little early."""
+        """Call at a time; may be slightly early."""
 
 
 @cache
 def hub_time() -> Timing:
-    """Real time; its greenlets are loaded where it is asked for, virtual time does without them."""
+    """Real time; imported on use, because dry runs need no gevent."""
     from tailgauge.worker.timers import HubTime
 
     return HubTime()
 
 
 class Closable(Protocol):
-    """A call, as a driver sees it."""
+    """The driver's interface of a call."""
 
     @property
     def aborted_at_ns(self) -> int | None:
-        """When we closed it."""
+        """Time when we closed it."""
 
     def abort(self, reason: str) -> None:
-        """Close it, unless it is over; `reason` becomes its class."""
+        """Close it unless it has ended; `reason` becomes its class."""
 
 
 class Starts(Protocol):
-    """Who makes the calls."""
+    """The maker of calls."""
 
     def start(
         self, origin: RequestRef, send: Send, attempt: int, post: Callable[[Event], None], /
     ) -> Closable:
-        """Start a call; `post` hears its headers, its first content and its end."""
+        """Start a call; `post` receives its headers, first content and end."""
 
 
 class _CensoredError(Exception):
-    """The drain is over, and the pattern has no call left to hear of."""
+    """The drain has ended, and the pattern has no open call."""
 
 
 class Drive:
-    """One request at work. `done` is how it ended, `bug` what its pattern raised. Without `timing`, in real time."""
+    """One running request. `done`: its end; `bug`: an error of its pattern. Without `timing`, in real time."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Drive:
         self._until_ns: int | None = None  # what a wait ends with, if nothing happens
         self._timer: Timer | None = None
         self._timer_ns: int | None = None
-        self._unended = 0  # calls whose end the pattern has not heard
+        self._unended = 0  # calls whose end the pattern has not received
         self._running = self._closing = False
 
     @property
@@ -121,14 +121,14 @@ class Drive:
         self._run(begin=True)
 
     def post(self, event: Event) -> None:
-        """Something happened: the pattern hears of it now, or as soon as it listens."""
+        """Pass an event to the pattern, now or as soon as it waits."""
         if self.done is None:
             self._events.append(event)
             if not self._running:
                 self._run()
 
     def send_no_more(self) -> None:
-        """The next call that it would send ends it, as censored."""
+        """End it as censored instead of its next call."""
         self._closing = True
 
     def censor(self) -> None:
@@ -170,7 +170,7 @@ class Drive:
         self._end(done)
 
     def _next(self) -> Event | None:
-        """What the pattern hears next, or None: it waits."""
+        """The pattern's next event; None: it waits."""
         if self._events:
             self._until_ns = None
             event = self._events.popleft()
@@ -230,7 +230,7 @@ class Drive:
             self._timer = self._timer_ns = None
 
     def _on_timer(self) -> None:
-        """The loop's clock is coarse: it may fire early, and then the rest is waited for."""
+        """The loop's clock is coarse: after an early call, wait for the rest."""
         self._cancel_timer()
         if self.done is None and not self._running:
             self._run()

@@ -1,8 +1,7 @@
-"""One row a second of the worker's own state: could it have been the bottleneck?
+"""Health rows, one per second: could the worker have been the bottleneck? And its part of the live verdict.
 
-Rule: what is measured here explains a number, it never changes one. Garbage is collected in small
-portions: what is young and still there, some hundred microseconds at a time. The older generations, whose pauses reach
-tens of milliseconds, are left alone but for a look now and then. Whoever collects, the time is counted.
+These figures explain results and never change them. Garbage collection is split: young objects in steps of some hundred
+microseconds, older generations (pauses of tens of milliseconds) rarely. All collection time is counted.
 """
 
 from __future__ import annotations
@@ -24,14 +23,16 @@ from tailgauge.transport.losses import HAS_TCP_INFO, Losses
 from tailgauge.worker.counters import Counters
 
 _PROBE_S = 0.05
-_SCHEDULED = Path("/proc/self/schedstat")  # of the main thread: time on a core, time waiting for one, turns
-_YOUNG = 300  # new objects that are still there, after which the collector looks at them
-_NEVER = 1 << 30  # of its looks, before it would by itself look at those that it left
+_SCHEDULED = Path(
+    "/proc/self/schedstat"
+)  # of the main thread: time on a core, time waiting for one, switches
+_YOUNG = 300  # surviving new objects that trigger a collection of the youngest generation
+_NEVER = 1 << 30  # collections before the next generation's turn
 _OLDER_EVERY = 15  # seconds between collections of the middle generation
 
 
 class Transport(Protocol):
-    """What a connection pool tells of itself."""
+    """Figures of a connection pool."""
 
     @property
     def losses(self) -> Losses:
@@ -46,7 +47,7 @@ class Health:
 
     def __init__(self, counters: Counters, transports: Sequence[Transport] = ()) -> None:
         self._counters, self._transports = counters, transports
-        counters.second.close()  # what came before is not of this run
+        counters.second.close()  # drop what came before this run
         self._process = psutil.Process()
         self._lag_max_ns = 0
         self._rows = 0
@@ -58,7 +59,7 @@ class Health:
         self._probe = gevent.spawn(self._watch_loop)
 
     def freeze(self) -> None:
-        """From here on, look for garbage among what is young only."""
+        """Collect only young objects from now on."""
         gc.collect()
         gc.freeze()
         self._thresholds = gc.get_threshold()
@@ -134,7 +135,7 @@ class Health:
 
 
 def _core_wait_ns() -> int | None:
-    """How long the main thread has waited for a core in its life; None where the system does not tell."""
+    """Time that the main thread has waited for a core; None if the system does not report it."""
     try:
         return int(_SCHEDULED.read_text().split()[1])
     except (OSError, IndexError, ValueError):

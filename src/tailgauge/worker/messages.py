@@ -1,7 +1,7 @@
-"""A worker's ear: takes the master's messages and hands each to the task of its run.
+"""A worker process: receives the master's messages and passes each to the task of its run.
 
-Rule: everything a worker knows comes in messages; those of an earlier run are for no one. It says hello until the master
-welcomes or refuses it, and takes part in whatever run comes then.
+It sends hello until the master accepts or refuses it, and then takes part in each run. Messages of an earlier run are
+ignored.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from tailgauge.worker.run import Task
 log = logging.getLogger("tailgauge")
 SWITCH_S = 0.0005  # a thread that builds a Parquet part gives the interpreter back to the hub within this
 HELLO_S = 1.0
-CHATTY = ("httpx2", "httpcore2", *SDKS)  # they log a line a request
+CHATTY = ("httpx2", "httpcore2", *SDKS)  # they log each request
 FAILURES = (TailgaugeError, RecorderError, OSError)
 
 
 def prepare_process() -> None:
-    """As many open files as the system permits (each stream is one), and short turns for writer threads."""
+    """Permit as many open files (one per stream) as the system allows, and short turns of writer threads."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     sys.setswitchinterval(SWITCH_S)
@@ -44,15 +44,15 @@ def prepare_process() -> None:
 
 
 class Worker:
-    """One worker process; takes part in one run at a time. `out`: where it keeps rows until the master has them."""
+    """One worker process, in one run at a time. `out`: folder of rows that the master does not have yet."""
 
     def __init__(self, link: Link, name: str, out: Path, on_ended: Any, *, is_child: bool = False) -> None:
         self._link, self._name, self._out, self._on_ended = link, name, out, on_ended
         self._is_child = is_child
         self._task: Task | None = None
         self._welcome = False
-        self.refused: str | None = None  # why the master wants nothing of this worker
-        self.left = ""  # the folder in which rows stay that the master does not have
+        self.refused: str | None = None  # the master's reason
+        self.left = ""  # folder with rows that were not transferred
         self.on_refused: Callable[[], None] = lambda: None
         self._holder = hold_kernel_stamps()
         for kind, handler in (("welcome", self._welcomed), ("refused", self._refused), ("plan", self._plan),
@@ -62,19 +62,19 @@ class Worker:
             link.subscribe(kind, handler)
 
     def hello(self) -> None:
-        """Tell the master that this worker is there, until it answers."""
-        told = {"name": self._name, "host": platform.node(), "pid": os.getpid(), "boot_id": boot_id()}
-        told |= {"version": __version__, "schema": SCHEMA_VERSION, "child": self._is_child}
+        """Send hello until the master answers."""
+        hello = {"name": self._name, "host": platform.node(), "pid": os.getpid(), "boot_id": boot_id()}
+        hello |= {"version": __version__, "schema": SCHEMA_VERSION, "child": self._is_child}
         while not self._welcome and self.refused is None:
-            self._link.send("hello", told)
+            self._link.send("hello", hello)
             gevent.sleep(HELLO_S)
 
     def finish(self, reason: str, *, master_gone: bool = True) -> bool:
-        """End the run in progress, if there is one, before its time. What was recorded goes home, or stays readable."""
+        """End a run in progress early. Rows are transferred, or stay readable on this machine."""
         task = self._task
         if task is None or task.finished.is_set():
             return False
-        log.warning("%s: closing what is open and writing what was recorded", reason)
+        log.warning("%s: closing open requests and writing rows", reason)
         task.leave(reason, master_gone=master_gone)
         self.left = "" if task.is_delivered else str(task.folder.path)
         return True
@@ -83,7 +83,7 @@ class Worker:
         self._welcome = True
 
     def _refused(self, _: str, data: dict[str, Any]) -> None:
-        if not self._welcome:  # anybody can say this: one that was welcomed does not listen
+        if not self._welcome:  # not sealed: ignored once accepted
             self.refused = data["why"]
             self.on_refused()
 
@@ -95,12 +95,12 @@ class Worker:
             if isinstance(error, FAILURES):
                 log.warning("this worker cannot take part: %s", error)
             else:
-                log.exception("the plan could not be taken")
-            told = {"why": str(error), "target": isinstance(error, TargetError)}
-            self._link.send("failed", {"run": data["run"]["run_id"], **told})
+                log.exception("the plan could not be started")
+            reason = {"why": str(error), "target": isinstance(error, TargetError)}
+            self._link.send("failed", {"run": data["run"]["run_id"], **reason})
 
     def _mine(self, data: dict[str, Any]) -> Task | None:
-        """The task that a message is about; late messages of an earlier run are for no one."""
+        """The task of a message; None for a message of an earlier run."""
         return self._task if self._task is not None and self._task.run_id == data["run"] else None
 
     def _try(self, _: str, data: dict[str, Any]) -> None:

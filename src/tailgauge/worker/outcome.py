@@ -1,9 +1,8 @@
-"""How an attempt ended, told from what the exchange and its decoder saw.
+"""The outcome of an attempt, from its exchange and decoder.
 
-Rule: no failure is an exception here. The first of these that holds is the class: we ended it; no response came; the
-status says so; the body is not the protocol; an error came inside the stream; the end mark is missing; empty; ok.
-What the target did against its protocol is the error's type, under the names of `breaches`. A text is cut only after the
-secrets in it are gone.
+No failure is an exception here. The first that holds is the class: we ended it; no response; the status; the body is not
+the protocol; an error inside the stream; no end mark; empty; ok. A protocol violation is the error's type, by the names of
+`protocol_violations`. Texts are cut only after redaction.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Outcome:
 
 
 def outcome(exchange: Exchange, decoder: StreamDecoder, clean: Redaction | None = None) -> Outcome:
-    """Outcome of a finished exchange; `clean` takes secrets out of what the target wrote."""
+    """Outcome of a finished exchange; `clean` redacts the target's text."""
     found = _outcome(exchange, decoder)
     if found.error_type is None:
         return found
@@ -75,10 +74,10 @@ def _streamed(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
         page = _text(exchange.plain_body) or f"content-type {kind.decode('latin-1')!r}"
         return Outcome(schema.CLIENT_ERROR, NOT_AN_EVENT_STREAM, page)
     if decoder.error:
-        said, text = decoder.error
+        kind_of_error, text = decoder.error
         if decoder.streams:
-            return Outcome(schema.STREAM_ERROR, said, text)
-        return Outcome(schema.CLIENT_ERROR, said, _text(exchange.plain_body) or text)
+            return Outcome(schema.STREAM_ERROR, kind_of_error, text)
+        return Outcome(schema.CLIENT_ERROR, kind_of_error, _text(exchange.plain_body) or text)
     if cut in VIOLATIONS:
         return Outcome(schema.STREAM_ERROR, cut, exchange.cut_text)
     if not decoder.finished or cut:
@@ -98,7 +97,7 @@ def _refused(exchange: Exchange) -> Outcome:
 
 
 def _error_type(exchange: Exchange) -> str:
-    """What the target calls its error; or what is wrong with how it says so."""
+    """The target's name of its error, or the violation in its body."""
     if exchange.cut in VIOLATIONS:
         return str(exchange.cut)
     if exchange.header(b"content-encoding").lower() not in {b"", b"identity"}:
@@ -114,7 +113,7 @@ def _text(body: bytes) -> str:
 
 
 def _limit_kind(exchange: Exchange) -> str:
-    """Which bucket of a 429 is empty, as far as its headers tell."""
+    """The empty bucket of a 429 by its headers."""
     for kind in _LIMITS:
         if exchange.header(f"anthropic-ratelimit-{kind}-remaining".encode()) == b"0":
             return kind.replace("-", "_")
@@ -134,12 +133,12 @@ def rate_limit_headers(exchange: Exchange, clean: Redaction | None = None) -> st
 
 
 def should_retry(exchange: Exchange) -> bool | None:
-    """What the target says of another try (x-should-retry), None where it says nothing."""
+    """The target's x-should-retry header; None without it."""
     return {b"true": True, b"false": False}.get(exchange.header(b"x-should-retry").strip().lower())
 
 
 def retry_after_s(exchange: Exchange) -> float | None:
-    """The retry-after header in seconds; it may be a number or a date."""
+    """The retry-after header, a number or a date, in seconds."""
     text = exchange.header(b"retry-after").decode("latin-1")
     if not text:
         return None

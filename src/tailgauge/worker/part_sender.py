@@ -1,8 +1,7 @@
-"""A worker's finished parts on their way to the master, where the two share no folder.
+"""Transfer of a worker's finished parts to the master, if they share no folder.
 
-Rule: pure but for reading the files: no socket, no greenlet, and no work per request. Parts go in the order written, one
-at a time, in pieces. A piece is acknowledged by how much of its part the master has; what is not acknowledged is sent
-again. Nothing is deleted here: a part stays where it was written until the master has the whole run.
+No sockets, no greenlets, no work per request. Parts are sent in the order written, one at a time, in pieces. The master
+acknowledges how much of a part it has; the rest is sent again. Nothing is deleted before the master has the whole run.
 """
 
 from __future__ import annotations
@@ -17,11 +16,9 @@ from typing import Any
 from tailgauge.clock import monotonic_ns
 from tailgauge.rows.parquet import PIECE
 
-WINDOW = 4  # messages that are under way without an answer, at most
-SILENCE_NS = 5_000_000_000  # without progress for so long, the last acknowledged place is sent again
-_PROBE = (
-    1024  # bytes of that: a master that is away for an hour finds no hundred megabytes when it comes back
-)
+WINDOW = 4  # unacknowledged messages, at most
+SILENCE_NS = 5_000_000_000  # without progress for so long, resume from the last acknowledged byte
+_PROBE = 1024  # bytes sent then: a master that was away must not find a backlog
 
 Send = Callable[[dict[str, Any]], None]
 Read = Callable[[Path, int, int], bytes]
@@ -33,30 +30,30 @@ class _Part:
     path: Path
     size: int
     sha256: str
-    sent: int = 0  # bytes handed to `send`
+    sent: int = 0  # bytes passed to `send`
     acknowledged: int = 0  # bytes that the master has
-    told: int = 0  # what the master said last: less than that, if it had to forget
+    reported: int = 0  # the master's last answer: less if it had to drop the part
 
 
 class PartSender:
     """Parts of one worker that the master does not have yet.
 
-    `send` takes one message, to which the caller adds run and worker; what it loses or fails to send is sent again.
-    `refused` says why the master (or the disk) did not take a part: the first such reason, None without any.
+    `send` takes one message, to which the caller adds run and worker; lost messages are sent again.
+    `refused`: the first reason why the master (or the disk) refused a part.
     """
 
     def __init__(
         self, send: Send, read: Read | None = None, now_ns: Callable[[], int] = monotonic_ns
     ) -> None:
         self._send, self._read, self._now_ns = send, read or read_piece, now_ns
-        self._parts: deque[_Part] = deque()  # the first is under way; any thread appends, the hub takes away
+        self._parts: deque[_Part] = deque()  # the first is in transfer; any thread appends, the hub removes
         self._kept: list[_Part] = []  # refused
         self._moved_at_ns = 0  # the last progress, or the first piece sent after it
         self._probing = self._pumping = False
         self.refused: str | None = None
 
     def add(self, table: str, path: Path) -> None:
-        """Ship a finished part, once; from any thread. Its checksum is made here, on the caller's."""
+        """Add a finished part, from any thread; the checksum is computed on that thread."""
         try:
             size, sha256 = _sum(path)
         except OSError as error:
@@ -75,12 +72,12 @@ class PartSender:
 
     @property
     def unshipped(self) -> list[str]:
-        """Parts that the master does not have, as `<table>/<name>`: refused ones first, then those that wait."""
+        """Parts that the master does not have, as `<table>/<name>`: refused ones first."""
         return [f"{part.table}/{part.path.name}" for part in (*self._kept, *tuple(self._parts))]
 
     def pump(self) -> None:
-        """Send what the window permits; at least once a second, on the hub. What `send` raises comes through."""
-        if self._pumping:  # `send` let another greenlet run, and it came here
+        """Send what the window allows; call at least once a second, on the hub. Errors of `send` are raised."""
+        if self._pumping:  # `send` switched to a greenlet that calls this
             return
         self._pumping = True
         try:
@@ -90,7 +87,7 @@ class PartSender:
             self._pumping = False
 
     def got(self, data: dict[str, Any]) -> None:
-        """The master's answer to a piece; sends what it makes room for. Answers about other parts are late ones."""
+        """The master's answer to a piece; sends more. Answers about other parts are late and ignored."""
         part = self._parts[0] if self._parts else None
         if part is None or (data["table"], data["name"]) != (part.table, part.path.name):
             return
@@ -104,7 +101,7 @@ class PartSender:
         self.pump()
 
     def _reached(self, part: _Part, upto: int) -> None:
-        part.told = upto
+        part.reported = upto
         if upto > part.acknowledged:
             part.acknowledged, part.sent = upto, max(part.sent, upto)
             self._moved_at_ns, self._probing = self._now_ns(), False
@@ -130,17 +127,17 @@ class PartSender:
         return None
 
     def _go_back_after_silence(self, part: _Part) -> None:
-        """Forget what was sent and not acknowledged, and what the master had and has no more."""
+        """Forget unacknowledged bytes, and those that the master had and dropped."""
         if part.sent > 0 and self._now_ns() - self._moved_at_ns >= SILENCE_NS:
-            part.acknowledged = part.sent = part.told if part.told < part.size else 0
+            part.acknowledged = part.sent = part.reported if part.reported < part.size else 0
             self._probing = True
 
     def _piece(self, part: _Part, begin: int, most: int) -> bytes | None:
-        """Bytes of the part from `begin` on; None, and the part is kept, where the file is not what it was."""
+        """Bytes of the part from `begin` on; None if the file has changed, which refuses the part."""
         wanted = min(most, part.size - begin)
         try:
             data = self._read(part.path, begin, wanted)
-            why = "it is shorter than it was when it was written"
+            why = "it is shorter than when it was written"
         except OSError as error:
             data, why = b"", f"it cannot be read: {error.strerror}"
         if len(data) == wanted:

@@ -1,6 +1,6 @@
-"""The preflight in a worker: its calls one after the other, what they told, what they used.
+"""The preflight in a worker: its calls one after the other, their results and usage.
 
-Rule: outside every statistic. A call that the run needs and that fails ends it; the others are told.
+Excluded from all statistics. A failed call that the run needs ends the run; other failures are reported.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What came of the preflight; `learnt` is for the prompts, `spent` for the guards."""
+    """Result of the preflight: `learnt` for the prompts, `spent` for the guards."""
 
     calls: list[dict[str, Any]]
     learnt: Learnt
     spent: Amount
 
     def as_message(self) -> dict[str, Any]:
-        """Plain values for the link."""
+        """Plain values for the channel."""
         return {"calls": self.calls, "learnt": list(self.learnt), "spent": self.spent.plain()}
 
 

@@ -1,4 +1,4 @@
-"""The row of a request: what was asked of it; how it went is filled in at its end."""
+"""The row of a request, begun with its plan and completed at its end."""
 
 from __future__ import annotations
 

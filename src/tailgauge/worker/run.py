@@ -1,7 +1,6 @@
 """One run in one worker, from the plan to `drained`.
 
-Rule: what this worker did is in its own files before it says that it has drained. A failure to record is told to the
-master at once, and ends the run.
+All rows are in files before the worker reports `drained`. A failure to record is reported at once and ends the run.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ from tailgauge.worker.part_sender import PartSender
 from tailgauge.worker.preflight_calls import try_out
 
 log = logging.getLogger("tailgauge")
-FLUSH_EVERY = 4  # seconds; a part at least every 5 s, the writing included; times the pace in a crowd
-PARTING_S = 10.0  # that a worker which is told to end takes to bring its rows home
-_LOOK_S = 0.05  # between two looks at what is still on its way to the master
+FLUSH_EVERY = 4  # seconds between parts, writing included at most 5 s; multiplied by the pace
+PARTING_S = 10.0  # a stopped worker takes to transfer its rows
+_POLL_S = 0.05  # between checks of a transfer
 
 
 class Task:
@@ -61,8 +60,8 @@ class Task:
         self.folder = _folder(plan, out)
         self.folder.create()
         self.counters = Counters()
-        self.outbox = None if self._shared else PartSender(self._ship_slice)
-        on_part = self.outbox.add if self.outbox is not None else None
+        self.part_sender = None if self._shared else PartSender(self._send_piece)
+        on_part = self.part_sender.add if self.part_sender is not None else None
         self.recorder = Recorder(self.folder, self.number, on_part, compacts=self._shared)
         target, limits = self.scenario.target, self.scenario.limits
         self._transports: list[Stopwatch] = []
@@ -72,7 +71,12 @@ class Task:
             url = plan["run"]["second_target"]["url"]
             endpoints[SECOND] = self._endpoint(url, self.scenario.second_target)
         self.attempts = Attempts(
-            self.run_id, endpoints, self.recorder, self.counters, limits.attempt_deadline_s, self._book()
+            self.run_id,
+            endpoints,
+            self.recorder,
+            self.counters,
+            limits.attempt_deadline_s,
+            self._cache_tracker(),
         )
         self._prices = {model: Price.of_plain(price) for model, price in plan["prices"].items()}
         self._makers: dict[str, Maker] = {}
@@ -85,11 +89,11 @@ class Task:
         self.finished = Event()
         self._delivered = Event()
         self._draining = False
-        self._closing = False  # nothing is recorded any more
+        self._closing = False  # nothing more is recorded
         self.master_gone = False
         self._state = "running"
         self._why: str | None = None
-        self._walker: Any = None
+        self._dispatching: Any = None
         self._reporter: Any = None
         self._health: Health | None = None
         self._watch: Watch | None = None
@@ -97,7 +101,7 @@ class Task:
         self._cpu_s: dict[str, float] = {}
 
     def _endpoint(self, url: str, target: Target) -> Endpoint:
-        """A target at its address, with a pool of connections of its own."""
+        """A target at its address with a separate connection pool."""
         limits = self.scenario.limits
         transport = Stopwatch(
             idle_connections=target.connections,
@@ -110,8 +114,8 @@ class Task:
         self._urls.append(url)
         return Endpoint(url, target, transport)
 
-    def _book(self) -> CacheBook | None:
-        """What this worker will know of the prompt cache, where something is cached."""
+    def _cache_tracker(self) -> CacheBook | None:
+        """A tracker of the prompt cache, if any traffic uses it."""
         if all(traffic.cache is None for traffic in self.scenario.traffic.values()):
             return None
         second = self.scenario.second_target or self.scenario.target
@@ -125,25 +129,25 @@ class Task:
     # --- from plan to go --------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Measure the clock against the master's, write who this is, and say that all stands."""
+        """Measure the clock offset, write this worker's record, and report ready."""
         self.recorder.warm_up()
         self.attempts.warm_up()
         self.clock.measure()
         self._write_record()
         self._clock_now = self.clock.offset()
-        told = {"clock": self._clock_now, "shared": self._shared, "folder": str(self.folder.path)}
-        self._link.send("ready", self._tagged(told))
+        facts = {"clock": self._clock_now, "shared": self._shared, "folder": str(self.folder.path)}
+        self._link.send("ready", self._tagged(facts))
 
     @property
     def _shared(self) -> bool:
-        """Whether this worker writes into the master's own folder; else its parts are shipped there."""
+        """Whether this worker writes into the master's run folder; else it transfers its parts."""
         return str(self.folder.path) == str(self._plan["folder"])
 
-    def _tagged(self, what: dict[str, Any]) -> dict[str, Any]:
-        return {"run": self.run_id, "worker": self.number, **what}
+    def _tagged(self, data: dict[str, Any]) -> dict[str, Any]:
+        return {"run": self.run_id, "worker": self.number, **data}
 
     def _learn(self, learnt: Learnt) -> dict[str, Maker]:
-        """Prompts are made by what the target counts, from now on."""
+        """From now on size prompts by the tokens that the target counts."""
         seed, marks = self.scenario.seed, CACHE_MARKS in PROTOCOLS[self.scenario.target.protocol].offers
         words, overhead = 1 / learnt.tokens_per_word, learnt.overhead_tokens
         for name, traffic in self.scenario.traffic.items():
@@ -151,26 +155,26 @@ class Task:
         return self._makers
 
     def preflight(self) -> None:
-        """Real calls before the run; tells the master what came of them."""
+        """Make the calls before the run and report their results."""
         tried = try_out(self.scenario, self.attempts, self.recorder, self._prices, self._learn)
         self._link.send("tried", self._tagged(tried.as_message()))
 
     def preopen(self) -> None:
-        """Open connections before the run, as many as the scenario says; tells the master of those that failed."""
+        """Open the scenario's number of connections before the run and report failures."""
         targets = (self.scenario.target, self.scenario.second_target)
         missing = []
         for transport, url, target in zip(self._transports, self._urls, targets, strict=False):
             if target is not None and target.preopened:
                 opened, why = transport.preopen(url, target.preopened)
                 if why or opened < target.preopened:
-                    why = why or "the target closed the others at once"
+                    why = why or "the target closed the others"
                     missing.append(
                         f"{opened:,} of {target.preopened:,} connections to {url} are open ({why})"
                     )
         self._link.send("opened", self._tagged({"missing": missing}))
 
     def go(self, data: dict[str, Any]) -> None:
-        """Begin: the start is an absolute time on the master's clock; with it comes what the preflight learnt."""
+        """Begin at an absolute time of the master's clock, with the results of the preflight."""
         learnt, limit = Learnt(*data["learnt"]), Amount.of_plain(data["limit"])
         self._learn(learnt)
         self._guard(limit, learnt)
@@ -182,7 +186,7 @@ class Task:
         self._watch = self._watching(start_at_ns)
         self._health.freeze()
         gevent.spawn_later(max(0.0, (start_at_ns - monotonic_ns()) / 1e9), self._note_cpu, "at_start")
-        self._walker = gevent.spawn(self.dispatcher.run, start_at_ns)
+        self._dispatching = gevent.spawn(self.dispatcher.run, start_at_ns)
         self._reporter = gevent.spawn(self._report)
 
     def _guard(self, limit: Amount, learnt: Learnt) -> None:
@@ -204,7 +208,7 @@ class Task:
     # --- while it runs ----------------------------------------------------------------------------------------
 
     def _report(self) -> None:
-        """Once a second until the end, that of the drain: what falls silent is taken for lost."""
+        """Every second until the end of the drain: a silent worker counts as lost."""
         second, due, pace = 0, monotonic_ns(), self._plan["pace"]
         while not self.finished.is_set():
             due += 1_000_000_000
@@ -218,8 +222,8 @@ class Task:
                     self._tick(flush=second % (FLUSH_EVERY * pace) == 0)
                 except RecorderError as error:
                     self._fail(str(error))
-            if self.outbox is not None:
-                self.outbox.pump()
+            if self.part_sender is not None:
+                self.part_sender.pump()
             if second % pace == 0:
                 self._link.send("counters", self._tagged(self._counters_message()))
 
@@ -255,17 +259,17 @@ class Task:
             "ttft": quantile_sketch.packed(counters.ttft),
             "watch": self._watch.summary() if self._watch is not None else {},
             "clock": self._clock_now,
-            "unshipped": self.outbox.waiting if self.outbox is not None else 0,
+            "unshipped": self.part_sender.waiting if self.part_sender is not None else 0,
         }
 
     def got(self, data: dict[str, Any]) -> None:
-        """The master says how much of a part it has."""
-        if self.outbox is not None:
-            self.outbox.got(data)
-            self.outbox.pump()
+        """The master acknowledges a part of a part."""
+        if self.part_sender is not None:
+            self.part_sender.got(data)
+            self.part_sender.pump()
 
     def delivered(self) -> None:
-        """The master has every row: this worker's own copy has served its time. Another one may share the folder."""
+        """The master has every row: delete this worker's copy. Other workers may share the folder."""
         if self.finished.is_set() and not self._shared:
             self._delivered.set()
             for path in [
@@ -275,12 +279,12 @@ class Task:
                 path.unlink(missing_ok=True)
             folders = [path for path in self.folder.path.iterdir() if path.is_dir()]
             for folder in (*folders, self.folder.path, self.folder.path.parent):
-                with contextlib.suppress(OSError):  # not empty: somebody else's
+                with contextlib.suppress(OSError):  # not empty: of another worker
                     folder.rmdir()
 
     def _on_bug(self, error: BaseException) -> None:
         if not isinstance(error, gevent.GreenletExit):
-            self._fail(f"an error in the harness itself: {error!r}")
+            self._fail(f"internal error: {error!r}")
 
     def _fail(self, why: str) -> None:
         if self._state == "running":
@@ -291,7 +295,7 @@ class Task:
     # --- the end ----------------------------------------------------------------------------------------------
 
     def drain(self, seconds: float) -> None:
-        """Admit no more, wait for what is open, write everything, say so. A second call changes nothing."""
+        """Admit no more, wait for open requests, write everything, report. A second call does nothing."""
         if self._draining:
             return
         self._draining = True
@@ -311,7 +315,7 @@ class Task:
         for transport in self._transports:
             transport.close()
         self._note_cpu("at_end")
-        self._ship()
+        self._transfer_parts()
         self.finished.set()
         if self._reporter is not None:
             self._reporter.kill()
@@ -319,7 +323,7 @@ class Task:
         self._link.send("drained", self._tagged({**self._counters_message(), "record": self._record()}))
 
     def leave(self, reason: str, *, master_gone: bool) -> None:
-        """End now: open requests are closed, and what was recorded goes home if the master is there and takes it soon."""
+        """End now: close open requests, and transfer the rows if the master accepts them soon."""
         self._why = reason
         self.master_gone = master_gone
         give_up = gevent.spawn_later(PARTING_S, setattr, self, "master_gone", True)
@@ -334,17 +338,17 @@ class Task:
         """Whether the master has every row."""
         return self._delivered.is_set() or (self._shared and not self.master_gone)
 
-    def _ship_slice(self, data: dict[str, Any]) -> None:
+    def _send_piece(self, data: dict[str, Any]) -> None:
         self._link.send("part", self._tagged(data))
 
-    def _ship(self) -> None:
-        """Until the master has every part that it takes, or is gone."""
-        while self.outbox is not None and self.outbox.waiting and not self.master_gone:
-            self.outbox.pump()
-            gevent.sleep(_LOOK_S)
-        if self.outbox is not None and self.outbox.refused is not None:
+    def _transfer_parts(self) -> None:
+        """Wait until the master has every part that it accepts, or is gone."""
+        while self.part_sender is not None and self.part_sender.waiting and not self.master_gone:
+            self.part_sender.pump()
+            gevent.sleep(_POLL_S)
+        if self.part_sender is not None and self.part_sender.refused is not None:
             log.warning(
-                "the master did not take %s: %s", ", ".join(self.outbox.unshipped), self.outbox.refused
+                "the master refused %s: %s", ", ".join(self.part_sender.unshipped), self.part_sender.refused
             )
 
     def _record(self) -> dict[str, Any]:
@@ -362,8 +366,8 @@ class Task:
             "rows": dict(self.recorder.written),
             "unwritten": dict(self.recorder.unwritten),
             "shared": self._shared,
-            "unshipped": self.outbox.unshipped if self.outbox is not None else [],
-            "refused": self.outbox.refused if self.outbox is not None else None,
+            "unshipped": self.part_sender.unshipped if self.part_sender is not None else [],
+            "refused": self.part_sender.refused if self.part_sender is not None else None,
             "folder": str(self.folder.path),
             "cpu_s": {**self._cpu_s, "writer": self.recorder.cpu_s},
         }
@@ -378,11 +382,11 @@ class Task:
 
 
 def _folder(plan: dict[str, Any], out: Path) -> RunFolder:
-    """The master's own run folder where this worker sees it, else one of the same name in `out`."""
+    """The master's run folder if this worker can see it, else one of the same name in `out`."""
     shared = RunFolder(Path(plan["folder"]))
     try:
         if shared.mark.read_text() == plan["mark"]:
             return shared
     except OSError as error:
-        log.info("the master's run folder is not here (%s): parts are kept until it has them", error.strerror)
+        log.info("the master's run folder is not on this machine (%s): parts are transferred", error.strerror)
     return RunFolder((out / "runs" / Path(plan["run"]["run_id"]).name).resolve())

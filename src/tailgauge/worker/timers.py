@@ -1,7 +1,7 @@
-"""Wait until an absolute time, precisely and without burning the CPU.
+"""Timers of the hub: precise waits, callbacks, and a short yield.
 
-Rule: gevent's timers are 0.6 to 1.1 ms late; on Linux a timerfd in the hub's own poll set is late by some 0.1 ms.
-Elsewhere: sleep to 2 ms before the time, then yield until it.
+gevent's timers are 0.6 to 1.1 ms late; on Linux a timerfd in the hub's poll set is late by about 0.1 ms. Elsewhere: sleep
+until 2 ms before the time, then yield until it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tailgauge.clock import monotonic_ns
 _CLOCK_MONOTONIC, _ABSOLUTE, _NONBLOCK = 1, 1, 0o4000
 _EARLY_NS = 2_000_000
 _SOON_S = 1e-6  # a timer: the hub looks at its sockets before it is due
-TIMER = sys.platform == "linux"  # the kernel has one that a poll set can wait for
+TIMER = sys.platform == "linux"  # timerfd, which a poll set can wait for
 
 
 class _Timespec(ctypes.Structure):
@@ -33,7 +33,7 @@ class _Itimerspec(ctypes.Structure):
 
 
 class WaitTimer:
-    """One waiter at a time; `ring` ends the wait early."""
+    """Waits for an absolute time, one waiter at a time; `wake` ends the wait early."""
 
     def __init__(self) -> None:
         self._event = Event()
@@ -47,7 +47,7 @@ class WaitTimer:
             self._watcher.start(self._on_due)
 
     def wait_until(self, at_ns: int) -> None:
-        """Return at `at_ns` of the monotonic clock, at once if it has passed, or when `ring` is called."""
+        """Return at `at_ns` of the monotonic clock, at once if it has passed, or when `wake` is called."""
         if at_ns <= monotonic_ns():
             gevent.sleep(0)
             return
@@ -66,7 +66,7 @@ class WaitTimer:
         self._event.set()
 
     def close(self) -> None:
-        """Give the timer back."""
+        """Release the timer."""
         if self._libc is not None:
             self._watcher.stop()
             self._watcher.close()
@@ -93,7 +93,7 @@ class HubTimer:
 
 
 class HubTime:
-    """See `timing.Timing`."""
+    """Real time for a driver: see `driver.Timing`."""
 
     def now_ns(self) -> int:
         """The monotonic clock."""
@@ -105,5 +105,8 @@ class HubTime:
 
 
 def yield_to_hub() -> None:
-    """Return once the hub has read what was there; at most about 1 ms later than it could."""
+    """Let the hub read its sockets first; returns at most about 1 ms later than it could.
+
+    `gevent.sleep(0)` is not enough: the hub runs up to 50 such calls before it reads a socket.
+    """
     gevent.sleep(_SOON_S)
