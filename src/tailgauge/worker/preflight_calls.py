@@ -47,7 +47,7 @@ def try_out(
     makers: Callable[[Learnt], Mapping[str, Maker]],
 ) -> Tried:
     """Every preflight call, then one for each prefix that is to be written before the run; `makers` use what was learnt."""
-    told: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     counted: dict[int, int] = {}
     spent = Amount()
 
@@ -61,16 +61,16 @@ def try_out(
             counted[one.words] = total
         facts = {k: getattr(row, k) for k in ("request_id", "target", "ended", "status", "error_type")}
         facts |= {"message": row.error_body, "model": one.model, "needed": one.needed}
-        told.append({**facts, "words": one.words, "input_tokens": total})
+        results.append({**facts, "words": one.words, "input_tokens": total})
         return row.ended in USABLE or not one.needed
 
     first = preflight_calls(scenario)
     if not all(map(run, first)):
-        return Tried(told, Learnt(), spent)
+        return Tried(results, Learnt(), spent)
     learnt = learn(counted)
     for one in writes(scenario, makers(learnt), -1 - len(first)):
         run(one)
-    return Tried(told, learnt, spent)
+    return Tried(results, learnt, spent)
 
 
 def prompt_tokens(row: AttemptRow) -> int | None:
@@ -84,11 +84,11 @@ def call_once(attempts: Attempts, recorder: Recorder, one: PreflightCall) -> Att
     """Send a call, wait for its end and write its request; returns the row of the call."""
     now, over = monotonic_ns(), Signal()
 
-    def hear(event: Event) -> None:
+    def receive(event: Event) -> None:
         if isinstance(event, Ended):
             over.set()
 
-    attempts.start(RequestRef(one.request_id, PREFLIGHT, one.traffic, now), Send(one.call), 0, hear)
+    attempts.start(RequestRef(one.request_id, PREFLIGHT, one.traffic, now), Send(one.call), 0, receive)
     over.wait()
     row = attempts.last_row
     assert row is not None
