@@ -115,3 +115,12 @@ def test_its_keys_are_refused_with_another_pattern(with_echo):
 
     assert ran.returncode == 2
     assert "has no meaning with pattern = 'streaming'" in ran.stderr
+
+
+def test_it_runs_against_the_simulated_endpoint(with_echo):
+    shorter = ["--set", "stages.duration_s=3", "--set", "simulated.ttft_ms=20"]
+    ran = with_echo.run("-m", "tailgauge", "run", "echo", *shorter, "--out", "out")
+
+    assert ran.returncode == 0, ran.stderr
+    run = json.loads(next(with_echo.root.glob("out/runs/*/run.json")).read_text())
+    assert run["conservation"]["ended"] == {"ok": run["conservation"]["dispatched"]}

@@ -135,7 +135,9 @@ class Launch:
 
     def _start(self) -> Any:
         first = next(iter(self._scenarios[0].scenario.traffic.values()))
-        environment = Environment(user_classes=user_classes({first.pattern}), events=locust.events)
+        # Locust starts nothing without a user; any placeholder does for a pattern without a locustfile.
+        users = user_classes({first.pattern}) or user_classes()[:1]
+        environment = Environment(user_classes=users, events=locust.events)
         runner = _master(environment, self._setup.bind)
         self._master = Master(environment, self._scenarios[0], Seal(self._token), stays=True)
         self._master.is_alive = lambda node: self._alive(runner, node)
