@@ -54,8 +54,8 @@ def test_what_is_cited_is_what_was_measured_of_the_transport(tmp_path: Path) -> 
     cited = certificate.cite(stored(tmp_path, tree), PLAIN)
 
     assert (cited["id"], cited["why"], cited["transport"]) == (tree["id"], None, "plain")
-    assert {name: cited[name] for name in certificate.CITED} == {
-        name: ENTRY[name] for name in certificate.CITED
+    assert {name: cited[name] for name in certificate.Figures.model_fields} == {
+        name: ENTRY[name] for name in certificate.Figures.model_fields
     }
 
 
@@ -148,7 +148,7 @@ def test_one_that_lacks_a_part_is_refused_and_not_an_error(tmp_path: Path, lacki
     tree = made()
     del tree[lacking]
 
-    assert refusal(stored(tmp_path, sealed(tree))).startswith("it lacks what a certificate says (")
+    assert refusal(stored(tmp_path, sealed(tree))).startswith("it lacks what a certificate has (")
 
 
 def test_a_figure_that_is_no_number_is_refused(tmp_path: Path) -> None:

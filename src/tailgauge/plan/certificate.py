@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import platform
 import secrets
@@ -20,7 +19,9 @@ from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from tailgauge import __version__
 from tailgauge.errors import UsageError
@@ -28,16 +29,11 @@ from tailgauge.protocols.table import SDKS
 from tailgauge.rows.run_folder import write_json
 
 VERSION = 1
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
 MAX_AGE = timedelta(days=30)
 PLAIN, TLS = "plain", "tls"
 NEW = "run `tailgauge calibrate` for a new one"
-# What a run cites of a transport: figures and their units, as in the certificate.
-CITED = (
-    "holds_to_per_s", "failed_at_per_s", "ttft_bias_ms", "ttft_spread_ms", "gap_bias_ms", "gap_spread_ms",
-    "cpu_us_per_chunk",
-)  # fmt: skip
 PACKAGES = ("locust", "gevent", "greenlet", *SDKS, "httpx2", "pyarrow", "numpy")
-_MACHINE = ("host", "system", "machine", "cpu_model", "cpu_count")
 
 
 class RefusedError(Exception):
@@ -87,7 +83,7 @@ def make(facts: Mapping[str, Any]) -> dict[str, Any]:
     body = {
         "certificate_version": VERSION,
         "id": f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}",
-        "made_at": f"{now:%Y-%m-%dT%H:%M:%SZ}",
+        "made_at": now.strftime(_TIME),
         "machine": machine(),
         "versions": installed_versions(),
         **facts,
@@ -115,6 +111,30 @@ def writable(path: Path) -> None:
         raise UsageError(f"{path}: a folder, not a file")
 
 
+class Figures(BaseModel):
+    """What a run cites of a transport; an interval, a rate or a cost that was not measured is None."""
+
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
+    holds_to_per_s: float | None
+    failed_at_per_s: float | None
+    ttft_bias_ms: float | None
+    ttft_spread_ms: float | None
+    gap_bias_ms: float | None
+    gap_spread_ms: float | None
+    cpu_us_per_chunk: float | None
+
+
+class _Certificate(BaseModel):
+    id: str
+    made_at: Annotated[
+        datetime, BeforeValidator(lambda text: datetime.strptime(text, _TIME).replace(tzinfo=UTC))
+    ]
+    clock: str
+    machine: dict[str, Any]
+    versions: dict[str, Any]
+    transports: dict[str, Figures | None]
+
+
 def read(path: Path) -> dict[str, Any]:
     """The certificate in a file. Raises RefusedError where there is none, or it is not whole."""
     try:
@@ -134,15 +154,42 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def cite(path: Path, needs: Needs, now: datetime | None = None) -> dict[str, Any]:
-    """What run.json says of the certificate in a file; raises RefusedError where it does not hold for this run."""
-    held = read(path)
+    """The entry of run.json for the certificate in a file; raises RefusedError where it does not hold for this run."""
+    tree = read(path)
     try:
-        made = datetime.strptime(held["made_at"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-        _same_machine(held["machine"])
-        _fresh(held["versions"], made, now or datetime.now(UTC))
-        return _cited(held, needs)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise RefusedError(f"it lacks what a certificate says ({error})") from error
+        found = _Certificate.model_validate(tree)
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"]))
+        raise RefusedError(f"it lacks what a certificate has ({where})") from None
+    _current(found, now or datetime.now(UTC))
+    if found.clock != needs.clock:
+        raise RefusedError(f"it is of the {found.clock} clock, and this run has the {needs.clock} clock")
+    transport = TLS if needs.tls else PLAIN
+    figures = found.transports.get(transport)
+    if figures is None:
+        raise RefusedError(f"it does not cover {'TLS' if needs.tls else 'connections without TLS'}")
+    if figures.holds_to_per_s is None:
+        raise RefusedError("no rate passed its criteria on this machine")
+    about = {"id": found.id, "why": None, "made_at": tree["made_at"], "host": found.machine["host"]}
+    return {**about, "transport": transport, **figures.model_dump()}
+
+
+def _current(found: _Certificate, now: datetime) -> None:
+    """Refuse a certificate of another machine, of long ago, or of other versions."""
+    for name, here in machine().items():
+        if found.machine.get(name) != here:
+            what = name.replace("_", " ")
+            raise RefusedError(f"it is of another machine: {what} {found.machine.get(name)!r}, here {here!r}")
+    age = now - found.made_at
+    if age > MAX_AGE:
+        raise RefusedError(
+            f"it is stale: made on {found.made_at:%Y-%m-%d}, more than {MAX_AGE.days} days ago"
+        )
+    if -age > timedelta(days=1):
+        raise RefusedError(f"it is dated {found.made_at:%Y-%m-%d}, in the future")
+    for name, version in installed_versions().items():
+        if found.versions.get(name) != version:
+            raise RefusedError(f"it is stale: made with {name} {found.versions.get(name)}, here {version}")
 
 
 def cited(path: Path | None, needs: Needs) -> dict[str, Any]:
@@ -153,47 +200,6 @@ def cited(path: Path | None, needs: Needs) -> dict[str, Any]:
         if path is not None:
             raise UsageError(f"--certificate {path}: {why}. Leave it out, or {NEW}") from why
         return {"id": None, "why": str(why)}
-
-
-def _same_machine(made_on: Mapping[str, Any]) -> None:
-    here = machine()
-    for name in _MACHINE:
-        if made_on[name] != here[name]:
-            what = name.replace("_", " ")
-            raise RefusedError(f"it is of another machine: {what} {made_on[name]!r}, here {here[name]!r}")
-
-
-def _fresh(versions: Mapping[str, Any], made: datetime, now: datetime) -> None:
-    if now - made > MAX_AGE:
-        raise RefusedError(f"it is stale: made on {made:%Y-%m-%d}, more than {MAX_AGE.days} days ago")
-    if made - now > timedelta(days=1):
-        raise RefusedError(f"it is dated {made:%Y-%m-%d}, in the future")
-    for name, version in installed_versions().items():
-        if versions[name] != version:
-            raise RefusedError(f"it is stale: made with {name} {versions[name]}, here {version}")
-
-
-def _cited(held: Mapping[str, Any], needs: Needs) -> dict[str, Any]:
-    if held["clock"] != needs.clock:
-        raise RefusedError(f"it is of the {held['clock']} clock, and this run has the {needs.clock} clock")
-    transport = TLS if needs.tls else PLAIN
-    found = held["transports"].get(transport)
-    if found is None:
-        raise RefusedError(f"it does not cover {'TLS' if needs.tls else 'connections without TLS'}")
-    if found["holds_to_per_s"] is None:
-        raise RefusedError("no rate passed its criteria on this machine")
-    figures = {name: found[name] for name in CITED}
-    for name, value in figures.items():
-        if value is not None and (not isinstance(value, int | float) or not math.isfinite(value)):
-            raise ValueError(name)
-    return {
-        "id": held["id"],
-        "why": None,
-        "made_at": held["made_at"],
-        "host": held["machine"]["host"],
-        "transport": transport,
-        **figures,
-    }
 
 
 def _digest(body: Mapping[str, Any]) -> str:
