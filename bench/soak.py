@@ -43,8 +43,8 @@ YOUNG_S = 10.0  # a worker writes a part at least every 5 s
 MOST_BYTES = 256 * MIB  # of a compacted part
 LOG_STAMPS = 20_000  # ten seconds
 ENDPOINT = (
-    "from tailgauge.simulator.truth import TruthLog; "
-    f"TruthLog.__init__.__defaults__ = ({LOG_STAMPS},); from tailgauge.cli.main import main; main()"
+    "from tailgauge.simulator.http.server_log import ServerLog; "
+    f"ServerLog.__init__.__defaults__ = ({LOG_STAMPS},); from tailgauge.cli.main import main; main()"
 )
 REPORT_S = 300.0
 

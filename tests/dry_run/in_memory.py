@@ -1,27 +1,25 @@
-"""Rehearsals whose rows stay in memory."""
+"""Dry runs whose rows stay in memory."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from random import Random
 
-from tailgauge.dry_run.requests import Rehearsal
+from tailgauge.dry_run.requests import DryRun
 from tailgauge.scenario.model import parse
 from tailgauge.schedule.schedule import plan
-from tailgauge.simulator.engine.config import EngineConfig, FluidLaw
-from tailgauge.simulator.latency import Latency
-from tailgauge.simulator.settings import Settings
-from tailgauge.simulator.stragglers import prompt_key
+from tailgauge.simulator.behaviours.stragglers import prompt_key
+from tailgauge.simulator.engine.config import EngineConfig, FluidTime
 
 UNBOUNDED = {"in_flight_per_worker": 60_000, "attempt_deadline_s": 1e6, "drain_s": 1e6}
 OPEN_BUDGET = {"budget_share": 1.0, "budget_burst": 1e6, "throttle_tokens": 0.0}
 
 
 class Kept:
-    """The rows of one rehearsal."""
+    """The rows of one dry run."""
 
     def __init__(self):
-        self.requests, self.attempts, self.truths, self.chunks_of = [], [], [], {}
+        self.requests, self.attempts, self.server_rows, self.chunks_of = [], [], [], {}
 
     def request(self, row):
         self.requests.append(row)
@@ -29,8 +27,8 @@ class Kept:
     def attempt(self, row):
         self.attempts.append(row)
 
-    def truth(self, row):
-        self.truths.append(row)
+    def server_log(self, row):
+        self.server_rows.append(row)
 
     def chunks(self, key, chunks):
         self.chunks_of[key] = chunks
@@ -53,7 +51,7 @@ class Kept:
 
 
 def scenario_of(tree):
-    return parse({"name": "rehearsed", **tree}, "test")
+    return parse({"name": "dry-run", **tree}, "test")
 
 
 def plan_of(scenario):
@@ -69,19 +67,17 @@ def plan_of(scenario):
 
 
 def run_in_memory(tree, **more):
-    """Rehearse a scenario; returns its rows, with the rehearsal itself."""
+    """The rows of a scenario's dry run, with the run itself."""
     scenario = scenario_of(tree)
     kept = Kept()
-    kept.run = Rehearsal(scenario, plan_of(scenario), kept, **more)
+    kept.run = DryRun(scenario, plan_of(scenario), kept, **more)
     kept.run.run()
     return kept
 
 
-def queueing(law=None, seed=1, **more):
-    """Settings of an endpoint as queueing theory has it: a call's answer comes whole, at the end of its work."""
-    config = {name: more.pop(name) for name in list(more) if name in EngineConfig.__dataclass_fields__}
-    latency = Latency(0, 0, 0, 0, 1, seed)
-    return Settings(latency, engine=EngineConfig(law or FluidLaw(0.0), **config), **more)
+def queueing(**config):
+    """An engine as queueing theory has it: a call's answer comes whole, at the end of its work."""
+    return EngineConfig(FluidTime(0.0), **config)
 
 
 def exponential_ms(mean_ms, seed=1, *, shared=False):

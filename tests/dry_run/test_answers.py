@@ -1,4 +1,4 @@
-"""What a call meets in virtual time: faults, contents, cancellation, by a law and by an engine alike."""
+"""What a call meets in a dry run: faults, contents, cancellation, by the latency model and by an engine alike."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import pytest
 from dry_run.in_memory import run_in_memory
 
 MS = 1_000_000
-LAW = {"ttft_ms": 200.0, "chunk_gap_ms": 10.0}
+MODEL = {"ttft_ms": 200.0, "chunk_gap_ms": 10.0}
 ENGINE = {"profile": "llama3-8b-h100"}
 
 
 def one_call(simulated, target=None, **traffic):
-    """The only call of a rehearsal, with its truth and its chunks."""
+    """The only call of a dry run, with its row of the server log and its chunks."""
     tree = {
         "arrival": {"process": "constant", "rate_per_s": 1.0},
         "stages": {"duration_s": 1.0},
@@ -20,34 +20,34 @@ def one_call(simulated, target=None, **traffic):
         "traffic": {"main": {"output_tokens": 20, **traffic}},
     }
     kept = run_in_memory(tree)
-    (attempt,), (truth,) = kept.attempts, kept.truths
-    return attempt, truth, kept.chunks_of.get((attempt.request_id, 0, 0))
+    (attempt,), (log,) = kept.attempts, kept.server_rows
+    return attempt, log, kept.chunks_of.get((attempt.request_id, 0, 0))
 
 
 def fault(kind, **more):
     return {"faults": {"one": {"kind": kind, "share": 1.0, **more}}}
 
 
-@pytest.fixture(params=[LAW, ENGINE], ids=["law", "engine"])
+@pytest.fixture(params=[MODEL, ENGINE], ids=["model", "engine"])
 def simulated(request):
     return request.param
 
 
-def test_the_law_s_times_are_exact():
-    row, truth, chunks = one_call(LAW)
+def test_the_times_of_the_latency_model_are_exact():
+    row, log, chunks = one_call(MODEL)
 
     assert row.first_content_at_ns - row.sent_at_ns == 200 * MS
     assert [at - row.sent_at_ns for at in chunks.arrived] == [(200 + 10 * i) * MS for i in range(20)]
-    assert row.stopped_at_ns == row.ended_at_ns == row.last_content_at_ns == truth.ended_at_ns
+    assert row.stopped_at_ns == row.ended_at_ns == row.last_content_at_ns == log.ended_at_ns
 
 
 @pytest.mark.parametrize(
     ("status", "ended"), [(429, "rate_limited"), (500, "server_error"), (529, "overloaded")]
 )
 def test_an_error_instead_of_a_stream(simulated, status, ended):
-    row, truth, _ = one_call({**simulated, **fault("status", status=status, retry_after_s=7)})
+    row, log, _ = one_call({**simulated, **fault("status", status=status, retry_after_s=7)})
 
-    assert (row.ended, row.status, truth.status, truth.fault) == (ended, status, status, "status")
+    assert (row.ended, row.status, log.status, log.fault) == (ended, status, status, "status")
     assert (row.retry_after_s, row.ended_at_ns) == (7.0, row.sent_at_ns)
     assert row.error_type
     assert row.error_body
@@ -63,12 +63,12 @@ def test_an_error_instead_of_a_stream(simulated, status, ended):
 )
 @pytest.mark.parametrize("at_chunk", [0, 5, 50])
 def test_a_stream_that_breaks_off(simulated, kind, ended, error, at_chunk):
-    row, truth, chunks = one_call({**simulated, **fault(kind, at_chunk=at_chunk)})
+    row, log, chunks = one_call({**simulated, **fault(kind, at_chunk=at_chunk)})
 
     arrived = min(at_chunk, 20)
     assert (row.ended, row.error_type, row.status, row.stopped_at_ns) == (ended, error, 200, None)
-    assert row.chunks == len(truth.chunk_sent_at_ns) == (len(chunks) if chunks else 0) == arrived
-    assert truth.ended_at_ns is None
+    assert row.chunks == len(log.chunk_sent_at_ns) == (len(chunks) if chunks else 0) == arrived
+    assert log.ended_at_ns is None
     assert row.ended_at_ns == (chunks.arrived[-1] if chunks else row.headers_at_ns)
 
 
@@ -100,10 +100,10 @@ def test_early_headers_are_no_content(simulated):
 
 def test_an_answer_in_one_piece(simulated):
     streamed, _, _ = one_call(simulated)
-    row, truth, chunks = one_call(simulated, stream=False)
+    row, log, chunks = one_call(simulated, stream=False)
 
     assert (row.ended, row.streamed, row.chunks, row.output_tokens) == ("ok", False, 1, 20)
-    assert row.headers_at_ns == row.ended_at_ns == chunks.arrived[0] == truth.chunk_sent_at_ns[0]
+    assert row.headers_at_ns == row.ended_at_ns == chunks.arrived[0] == log.chunk_sent_at_ns[0]
     assert row.ended_at_ns == pytest.approx(streamed.ended_at_ns, abs=MS)
 
 
@@ -128,19 +128,19 @@ def test_several_tokens_in_a_chunk(simulated):
 
 
 def test_a_user_who_leaves_after_so_many_chunks(simulated):
-    row, truth, chunks = one_call(simulated, cancel={"share": 1.0, "after_chunks": 5})
+    row, log, chunks = one_call(simulated, cancel={"share": 1.0, "after_chunks": 5})
 
-    assert (row.ended, row.chunks, len(chunks), truth.output_tokens) == ("cancelled", 5, 5, 5)
-    assert row.cancelled_at_ns == truth.cancelled_at_ns == chunks.arrived[-1]
-    assert truth.tokens_after_cancel == 0
+    assert (row.ended, row.chunks, len(chunks), log.output_tokens) == ("cancelled", 5, 5, 5)
+    assert row.cancelled_at_ns == log.cancelled_at_ns == chunks.arrived[-1]
+    assert log.tokens_after_cancel == 0
     assert (row.input_tokens, row.output_tokens, row.stop_reason) == (200, 1, None)  # of the first event
 
 
 def test_an_engine_that_does_not_stop_wastes_the_rest():
     never = {**ENGINE, "engine": {"cancel_mode": "never"}}
-    row, truth, _ = one_call(never, cancel={"share": 1.0, "after_chunks": 5})
+    row, log, _ = one_call(never, cancel={"share": 1.0, "after_chunks": 5})
 
-    assert (row.chunks, truth.output_tokens, truth.tokens_after_cancel) == (5, 5, 15)
+    assert (row.chunks, log.output_tokens, log.tokens_after_cancel) == (5, 5, 15)
 
 
 def test_a_full_engine_refuses():
@@ -153,14 +153,14 @@ def test_a_full_engine_refuses():
     ended = [row.ended for row in kept.attempts]
 
     assert ended.count("overloaded") > 50
-    assert {row.status for row in kept.truths} == {200, 529}
+    assert {row.status for row in kept.server_rows} == {200, 529}
 
 
 def test_the_other_protocol_says_things_its_own_way():
     limits = {"limits": {"rpm": 600}}
-    row, truth, _ = one_call({**LAW, **limits}, {"protocol": "openai"})
-    other, _, _ = one_call({**LAW, **limits})
+    row, log, _ = one_call({**MODEL, **limits}, {"protocol": "openai"})
+    other, _, _ = one_call({**MODEL, **limits})
 
-    assert (row.protocol, truth.protocol, row.stop_reason) == ("openai", "openai", "length")
+    assert (row.protocol, log.protocol, row.stop_reason) == ("openai", "openai", "length")
     assert "x-ratelimit-remaining-requests" in row.rate_limit_headers
     assert "anthropic-ratelimit-requests-remaining" in other.rate_limit_headers

@@ -57,16 +57,16 @@ def test_what_becomes_readable_late_is_written_by_later_legs_too():
     assert writes_and_reads(run_in_memory(fanned(at_once=1, visibility_delay_s=0.25)))[0] == (4, 1)
 
 
-def test_the_truth_and_the_usage_agree_and_the_client_knows_of_the_race():
+def test_the_server_log_and_the_usage_agree_and_the_client_knows_of_the_race():
     kept = run_in_memory(fanned())
-    truths = {row.client_request_id: row for row in kept.truths}
+    logged = {row.client_request_id: row for row in kept.server_rows}
 
     for row in kept.attempts:
-        truth = truths[f"virtual/{row.request_id}/{row.leg}/{row.attempt}"]
-        assert (truth.cache_read_tokens, truth.cache_created_tokens) == (
+        log = logged[f"dry_run/{row.request_id}/{row.leg}/{row.attempt}"]
+        assert (log.cache_read_tokens, log.cache_created_tokens) == (
             row.cache_read_input_tokens,
             row.cache_creation_input_tokens,
         )
     first = kept.by_request()[0]
     assert [row.cache_writers for row in first] == list(range(LEGS))
-    assert {truths[f"virtual/0/{leg}/0"].cache_reason for leg in range(1, LEGS)} == {"race"}
+    assert {logged[f"dry_run/0/{leg}/0"].cache_reason for leg in range(1, LEGS)} == {"race"}

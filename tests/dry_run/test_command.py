@@ -1,4 +1,4 @@
-"""A rehearsal as a run folder, and what is refused or told before."""
+"""A dry run as a run folder, and what is refused or noted before."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from dry_run.in_memory import plan_of, scenario_of
 
-from tailgauge.dry_run import command as rehearsal
+from tailgauge.dry_run import command as dry_run
 from tailgauge.dry_run import store
 from tailgauge.errors import UsageError
 from tailgauge.rows.chunk_encoding import plain
@@ -22,9 +22,9 @@ TREE = {
 }
 
 
-def rehearsed(tree, out):
+def made_of(tree, out):
     scenario = scenario_of(tree)
-    folder = rehearsal.rehearse(scenario, plan_of(scenario), "test.toml", (), out)
+    folder = dry_run.dry_run(scenario, plan_of(scenario), "test.toml", (), out)
     return folder, json.loads(folder.run_json.read_text())
 
 
@@ -35,22 +35,22 @@ def table(folder, name):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return rehearsed(TREE, tmp_path_factory.mktemp("out"))
+    return made_of(TREE, tmp_path_factory.mktemp("out"))
 
 
 def test_the_folder_has_the_tables_of_any_run(folder):
-    made, told = folder
+    made, run_json = folder
 
-    assert told["dry_run"] is True
-    assert told["notes"][0] == rehearsal.NOTE
+    assert run_json["dry_run"] is True
+    assert run_json["notes"][0] == dry_run.NOTE
     for name in ("requests", "attempts", "chunks", "target"):
         assert table(made, name).column_names == [column.name for column in columns(name)]
-    assert set(table(made, "attempts")["stamps"].to_pylist()) == {"virtual"}
+    assert set(table(made, "attempts")["stamps"].to_pylist()) == {"dry_run"}
 
 
 def test_the_books_add_up_to_the_rows(folder):
-    made, told = folder
-    counted, (worker,) = told["conservation"], told["workers"]
+    made, run_json = folder
+    counted, (worker,) = run_json["conservation"], run_json["workers"]
     ended = table(made, "requests")["ended"].to_pylist()
 
     assert counted["scheduled"] == counted["dispatched"] == len(ended)
@@ -66,7 +66,7 @@ def test_the_books_add_up_to_the_rows(folder):
 
 def test_a_part_is_written_whenever_enough_rows_wait_and_nothing_changes(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(store, "ROWS_AT_ONCE", 1000)
-    again, _ = rehearsed(TREE, tmp_path)
+    again, _ = made_of(TREE, tmp_path)
 
     for name in ("requests", "attempts", "chunks", "target"):
         whole, single = table(again, name), table(folder[0], name)
@@ -75,7 +75,7 @@ def test_a_part_is_written_whenever_enough_rows_wait_and_nothing_changes(folder,
         assert whole.to_pylist() == single.to_pylist()
 
 
-def test_the_folder_is_reported_as_a_rehearsal(folder, tmp_path):
+def test_the_folder_is_reported_as_a_dry_run(folder, tmp_path):
     from tailgauge_analysis.report.report import make
 
     made = make([folder[0].path], tmp_path)
@@ -85,7 +85,7 @@ def test_the_folder_is_reported_as_a_rehearsal(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"traffic": {"main": {"pattern": "batch"}}}, "message batches"),
         ({"traffic": {"main": {"reader": {"bytes_per_s": 1000.0}}}}, "slow reader"),
@@ -96,33 +96,33 @@ def test_the_folder_is_reported_as_a_rehearsal(folder, tmp_path):
         ),
     ],
 )
-def test_what_virtual_time_cannot_show_is_refused_before_anything_is_written(changes, says, tmp_path):
-    with pytest.raises(UsageError, match=says):
-        rehearsed({**TREE, **changes}, tmp_path)
+def test_what_a_dry_run_cannot_show_is_refused_before_anything_is_written(changes, message, tmp_path):
+    with pytest.raises(UsageError, match=message):
+        made_of({**TREE, **changes}, tmp_path)
 
     assert not list(Path(tmp_path).iterdir())
 
 
-def test_a_target_that_is_not_simulated_is_told_and_not_asked(tmp_path):
-    _, told = rehearsed({**TREE, "target": {"url": "https://api.example.org"}}, tmp_path)
+def test_a_target_that_is_not_simulated_is_noted_and_not_called(tmp_path):
+    _, run_json = made_of({**TREE, "target": {"url": "https://api.example.org"}}, tmp_path)
 
-    assert any("https://api.example.org" in note and "not asked" in note for note in told["notes"])
-    assert told["target"]["simulated"] is True
+    assert any("https://api.example.org" in note and "not called" in note for note in run_json["notes"])
+    assert run_json["target"]["simulated"] is True
 
 
-def test_the_command_line_rehearses_in_one_worker(command, tmp_path):
+def test_the_command_line_dry_runs_in_one_worker(command, tmp_path):
     both = command(["tailgauge", "run", "quickstart", "--dry-run", "--workers", "2", "--out", str(tmp_path)])
     one = command(
         ["tailgauge", "run", "quickstart", "--dry-run", "--duration", "10", "--json", "--out", str(tmp_path)]
     )
 
     assert (both.returncode, "omit --workers" in both.stderr) == (2, True)
-    told = json.loads(one.stdout)
-    assert (told["verdict"], told["dry_run"]) == ("VALID", True)
-    report = json.loads(Path(told["report"]["json"]).read_text())
+    run_json = json.loads(one.stdout)
+    assert (run_json["verdict"], run_json["dry_run"]) == ("VALID", True)
+    report = json.loads(Path(run_json["report"]["json"]).read_text())
     assert (report["verdict"]["status"], report["run"]["dry_run"]) == ("VALID", True)
     assert report["run"]["reproduce"].startswith(
         "tailgauge run quickstart.toml --dry-run --set 'stages={duration_s = 10.0"
     )
-    assert Path(told["report"]["junit"]).read_text().startswith("<?xml")
-    assert json.loads((Path(told["run_dir"]) / "run.json").read_text())["dry_run"] is True
+    assert Path(run_json["report"]["junit"]).read_text().startswith("<?xml")
+    assert json.loads((Path(run_json["run_dir"]) / "run.json").read_text())["dry_run"] is True

@@ -1,4 +1,4 @@
-"""Rows 10 to 12 of the method, and the load under which hedging collapses: real policies against queueing's servers."""
+"""Rows 10 to 12 of the method, and the load under which hedging collapses: real policies against the servers of queueing theory."""
 
 import math
 from random import Random
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from dry_run.in_memory import OPEN_BUDGET, exponential_ms, flow, queueing, run_in_memory
 
-from tailgauge.simulator.stragglers import StragglerSettings, prompt_key
+from tailgauge.simulator.behaviours.stragglers import prompt_key
 
 MEAN_S = 0.1
 BATCHES = 20
@@ -30,10 +30,10 @@ def hedges(kept):
     return [row for row in kept.attempts if row.cause == "hedge"]
 
 
-def off(values, truth, statistic):
-    """Distance to the truth, and four standard errors of the measured value."""
+def off(values, expected, statistic):
+    """Distance to the expected, and four standard errors of the measured value."""
     batches = [statistic(batch) for batch in np.array_split(np.asarray(values), BATCHES)]
-    return abs(statistic(np.asarray(values)) - truth), 4 * np.std(batches, ddof=1) / math.sqrt(BATCHES)
+    return abs(statistic(np.asarray(values)) - expected), 4 * np.std(batches, ddof=1) / math.sqrt(BATCHES)
 
 
 def p99(values):
@@ -45,14 +45,14 @@ def test_row_10_hedged_exponential(n, delay_in_means):
     delay_s, count = delay_in_means * MEAN_S, n(200_000)
     policy = "fixed" if delay_s else "immediate"
     kept = run_in_memory(
-        flow(count, 200.0, **hedged(policy, delay_s)), settings=queueing(), work_ms=exponential_ms(100)
+        flow(count, 200.0, **hedged(policy, delay_s)), engine=queueing(), work_ms=exponential_ms(100)
     )
     count = len(kept.requests)
 
     times = kept.latencies_s(0)
-    truth = (delay_s + math.log(100) * MEAN_S) / 2
-    distance, error = off(times, truth, p99)
-    assert distance <= max(0.02 * truth, error)
+    expected = (delay_s + math.log(100) * MEAN_S) / 2
+    distance, error = off(times, expected, p99)
+    assert distance <= max(0.02 * expected, error)
     extra = math.exp(-delay_in_means)
     sent = len(hedges(kept))
     assert abs(sent / count - extra) <= max(0.003, 4 * math.sqrt(extra * (1 - extra) / count))
@@ -68,11 +68,11 @@ def test_row_11_bimodal(n, independent):
     def work_ms(key):
         return slow_ms if Random(key if independent else prompt_key(key)).random() < q else fast_ms
 
-    kept = run_in_memory(flow(n(300_000), 50.0, **hedged("fixed", 0.2)), settings=queueing(), work_ms=work_ms)
+    kept = run_in_memory(flow(n(300_000), 50.0, **hedged("fixed", 0.2)), engine=queueing(), work_ms=work_ms)
 
     slow = [time > 1.0 for time in kept.latencies_s(0)]
-    truth = q * q if independent else q
-    assert abs(mean(slow) - truth) <= 4 * math.sqrt(truth * (1 - truth) / len(slow))
+    expected = q * q if independent else q
+    assert abs(mean(slow) - expected) <= 4 * math.sqrt(expected * (1 - expected) / len(slow))
 
 
 def duplication_ratio(rho, count):
@@ -81,9 +81,7 @@ def duplication_ratio(rho, count):
     for policy in ("off", "immediate"):
         servers = queueing(replicas=20, slots=1, router="random", cancel_mode="never")
         rate = rho * 20 / MEAN_S
-        kept = run_in_memory(
-            flow(count, rate, **hedged(policy)), settings=servers, work_ms=exponential_ms(100)
-        )
+        kept = run_in_memory(flow(count, rate, **hedged(policy)), engine=servers, work_ms=exponential_ms(100))
         means.append(mean(kept.latencies_s()))
     return means[1] / means[0]
 
@@ -98,14 +96,13 @@ def test_row_12_full_duplication_helps_below_a_third_of_the_load_and_hurts_above
 def collapse(cancel_mode, policy, count):
     """p99 and share of hedges at 20 servers and 0.6 of their load; 3% of (prompt, server) pairs ten times slower."""
     unloaded_p95_s = 0.3
-    size = {"size_sigma": 0.5, "slow_share": 0.03, "slow_factor": 10.0, "seed": 1}
-    servers = queueing(
-        replicas=20, slots=1, router="random", cancel_mode=cancel_mode, stragglers=StragglerSettings(**size)
-    )
+    slow = {"size_sigma": 0.5, "slow_share": 0.03, "slow_factor": 10.0}
+    servers = queueing(replicas=20, slots=1, router="random", cancel_mode=cancel_mode)
     mean_work_s = MEAN_S * math.exp(0.125) * (1 + 0.03 * 9)
     kept = run_in_memory(
-        flow(count, 0.6 * 20 / mean_work_s, **hedged(policy, unloaded_p95_s)),
-        settings=servers,
+        flow(count, 0.6 * 20 / mean_work_s, **hedged(policy, unloaded_p95_s))
+        | {"simulated": {"stragglers": slow}},
+        engine=servers,
         work_ms=lambda _: MEAN_S * 1e3,
     )
     return p99(kept.latencies_s(0.2)), len(hedges(kept)) / len(kept.requests)

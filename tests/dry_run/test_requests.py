@@ -1,4 +1,4 @@
-"""A rehearsal's requests: those of the plan, each to its end, and the same ones every time."""
+"""The requests of a dry run: those of the plan, each to its end, and the same ones every time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BUSY = {
 
 def rows_of(kept):
     return [
-        [asdict(row) for row in rows] for rows in (kept.requests, kept.attempts, kept.truths)
+        [asdict(row) for row in rows] for rows in (kept.requests, kept.attempts, kept.server_rows)
     ], kept.chunks_of
 
 
@@ -70,26 +70,26 @@ def test_every_request_is_counted_once_and_its_calls_are_its_rows(busy):
     assert counters.ended == {name: ended.count(name) for name in set(ended)}
     assert len(set(ended)) > 1  # some were refused for good
     assert all(len(calls[row.request_id]) == row.attempts for row in busy.requests)
-    assert len(busy.truths) == len(busy.attempts)
+    assert len(busy.server_rows) == len(busy.attempts)
     assert {"primary", "retry", "hedge"} == {row.cause for row in busy.attempts}
 
 
-def test_the_truth_says_what_the_client_saw(busy):
-    truths = {(row.request_id, row.leg, row.attempt): row for row in busy.truths}
+def test_the_server_log_agrees_with_what_the_client_received(busy):
+    logged = {(row.request_id, row.leg, row.attempt): row for row in busy.server_rows}
 
     for row in busy.attempts:
         key = (row.request_id, row.leg, row.attempt)
-        truth, chunks = truths[key], busy.chunks_of.get(key)
-        assert truth.received_at_ns == row.sent_at_ns
-        assert truth.cancelled_at_ns == row.cancelled_at_ns
-        assert truth.chunk_sent_at_ns == (list(chunks.arrived) if chunks else [])
-        assert row.chunks == len(truth.chunk_sent_at_ns)
+        log, chunks = logged[key], busy.chunks_of.get(key)
+        assert log.received_at_ns == row.sent_at_ns
+        assert log.cancelled_at_ns == row.cancelled_at_ns
+        assert log.chunk_sent_at_ns == (list(chunks.arrived) if chunks else [])
+        assert row.chunks == len(log.chunk_sent_at_ns)
         if row.ended == "ok":
-            assert (row.status, truth.ended_at_ns) == (200, row.ended_at_ns)
-            assert truth.output_tokens == row.output_tokens == sum(chunks.chars) // 4
-            assert row.input_tokens == truth.input_tokens
+            assert (row.status, log.ended_at_ns) == (200, row.ended_at_ns)
+            assert log.output_tokens == row.output_tokens == sum(chunks.chars) // 4
+            assert row.input_tokens == log.input_tokens
         elif row.status == 429:
-            assert (truth.status, truth.limit_kind, row.retry_after_s > 0) == (429, "requests", True)
+            assert (log.status, log.limit_kind, row.retry_after_s > 0) == (429, "requests", True)
 
 
 def test_no_request_holds_a_gate_for_more_than_its_places(busy):

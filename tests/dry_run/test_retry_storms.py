@@ -1,4 +1,4 @@
-"""Retries against the simulated limits: the polite policy keeps to what it is told, the naive one makes a storm."""
+"""Retries against the simulated limits: the polite policy keeps to the time it is given, the naive one makes a storm."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import math
 import pytest
 from dry_run.in_memory import UNBOUNDED, exponential_ms, flow, queueing, run_in_memory
 
-from tailgauge.simulator.stragglers import StragglerSettings, brownout
+from tailgauge.scenario.simulated import StragglersTable
+from tailgauge.simulator.behaviours.stragglers import Stragglers
 
 OUTAGE_S, CYCLE_S = 20, 120
 
@@ -97,33 +98,31 @@ def test_no_copy_is_sent_of_a_call_that_was_refused_nor_while_the_target_asks_fo
 
 @pytest.fixture(scope="module")
 def outage():
-    """Stragglers with one outage of 20 s, early in the first two minutes, and when it ends."""
+    """A table and a seed with one outage of 20 s, early in the first two minutes, and when it ends."""
+    table = {"brownout_factor": 50.0, "brownout_on_s": OUTAGE_S, "brownout_off_s": CYCLE_S - OUTAGE_S}
     for seed in range(100):
-        settings = StragglerSettings(
-            brownout_factor=50.0, brownout_on_s=OUTAGE_S, brownout_off_s=CYCLE_S - OUTAGE_S, seed=seed
-        )
-        bad = [s for s in range(CYCLE_S) if brownout(settings, 0, s * 10**9) > 1]
+        stragglers = Stragglers(StragglersTable(**table), seed)
+        bad = [s for s in range(CYCLE_S) if stragglers.brownout(0, s * 10**9) > 1]
         if 10 <= bad[0] <= 20:
-            return settings, bad[-1] + 1
+            return table, seed, bad[-1] + 1
     raise AssertionError("no seed puts the outage there")
 
 
 def goodput(outage, policy):
     """Share of the calls that went well, of those scheduled from 40 s after the outage to the end."""
-    settings, end_s = outage
+    table, seed, end_s = outage
     tree = flow(8 * (CYCLE_S - 10), 8.0, retry={"policy": policy, "max_retries": 10, "naive_wait_s": 0.1})
     tree["limits"] = {**UNBOUNDED, "attempt_deadline_s": 2.0, "drain_s": 30.0}
-    servers = queueing(slots=1, queue_cap=40, cancel_mode="never", stragglers=settings)
-    kept = run_in_memory(tree, settings=servers, work_ms=exponential_ms(100))  # 0.8 of the load
+    tree |= {"simulated": {"stragglers": table}, "seed": seed}
+    servers = queueing(slots=1, queue_cap=40, cancel_mode="never")
+    kept = run_in_memory(tree, engine=servers, work_ms=exponential_ms(100))  # 0.8 of the load
     later = [row for row in kept.requests if row.scheduled_at_ns > (end_s + 40) * 10**9]
     return sum(row.ended == "ok" for row in later) / len(later)
 
 
 def test_naive_retries_keep_an_outage_alive_after_its_end_and_others_do_not(outage):
-    """Clients that give up and ask again make a server work on what nobody waits for: it never catches up."""
-    never_slow = StragglerSettings()
-
+    """Clients that give up and try again make a server work on what nobody waits for: it never catches up."""
     assert goodput(outage, "naive") < 0.3
-    assert goodput((never_slow, outage[1]), "naive") > 0.95
+    assert goodput(({}, *outage[1:]), "naive") > 0.95
     assert goodput(outage, "none") > 0.9
     assert goodput(outage, "polite") > 0.9

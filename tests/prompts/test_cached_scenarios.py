@@ -20,9 +20,8 @@ from tailgauge.protocols import anthropic, openai
 from tailgauge.rows.schema import COLD, UNKNOWN, WARM
 from tailgauge.scenario.model import Scenario, load
 from tailgauge.schedule.schedule import Planned, plan
-from tailgauge.simulator.cache_markers import block_prompt, marked_prompt
-from tailgauge.simulator.configure import settings
-from tailgauge.simulator.prefix_cache import HIT, RACE, Lookup, PrefixCache
+from tailgauge.simulator.behaviours.prefix_cache import HIT, RACE, Lookup, PrefixCache
+from tailgauge.simulator.protocols.prefix import block_prompt, marked_prompt
 from tailgauge.worker.cache_tracker import CacheBook
 
 S = 1_000_000_000
@@ -40,7 +39,7 @@ class Replayed:
         ((name, self.traffic),) = scenario.traffic.items()
         self.anthropic = scenario.target.protocol == "anthropic"
         simulated = scenario.simulated.cache
-        self.cache = PrefixCache(settings(scenario.simulated, scenario.seed).cache)
+        self.cache = PrefixCache(simulated, scenario.seed)
         self.block_tokens = simulated.block_tokens
         self.book = CacheBook(True, {"5m": simulated.ttl_5m_s, "1h": simulated.ttl_1h_s})
         self.maker = Maker(scenario.seed, self.traffic, name, WORDS_PER_TOKEN, marks=self.anthropic)

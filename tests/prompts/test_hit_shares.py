@@ -17,18 +17,18 @@ from tailgauge.patterns.table import Traffic
 from tailgauge.prompts import Maker
 from tailgauge.protocols import anthropic, openai
 from tailgauge.rows.schema import COLD, TURNS, UNKNOWN, WARM
+from tailgauge.scenario.simulated import CacheTable
 from tailgauge.schedule.schedule import Planned
-from tailgauge.simulator import tokens
-from tailgauge.simulator.cache_markers import block_prompt, marked_prompt
-from tailgauge.simulator.prefix_cache import (
+from tailgauge.simulator.behaviours import tokens
+from tailgauge.simulator.behaviours.prefix_cache import (
     BELOW_MINIMUM,
     EXPIRED,
     HIT,
     RACE,
-    CacheSettings,
     Lookup,
     PrefixCache,
 )
+from tailgauge.simulator.protocols.prefix import block_prompt, marked_prompt
 from tailgauge.worker.cache_tracker import CacheBook, CacheNote
 
 S = 1_000_000_000
@@ -42,8 +42,8 @@ class Target:
     """The simulated cache and one worker that is alone with it."""
 
     def __init__(self, **settings: object) -> None:
-        chosen = CacheSettings(**{"mode": "marked", "minimum_tokens": 0, "ttl_5m_s": TTL_S, **settings})  # type: ignore[arg-type]
-        self.cache, self.mode = PrefixCache(chosen), chosen.mode
+        chosen = CacheTable(**{"mode": "marked", "minimum_tokens": 0, "ttl_5m_s": TTL_S, **settings})  # type: ignore[arg-type]
+        self.cache, self.mode = PrefixCache(chosen, 0), chosen.mode
         self.book = CacheBook(alone=True, ttl_s={"5m": chosen.ttl_5m_s, "1h": chosen.ttl_1h_s})
         self.count = 0
 

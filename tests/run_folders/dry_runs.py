@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 from dry_run.in_memory import UNBOUNDED, plan_of, run_in_memory, scenario_of
 
-from tailgauge.dry_run.command import rehearse
+from tailgauge.dry_run.command import dry_run
 from tailgauge.plan.resolve import resolve
 from tailgauge.rows.schema import columns
 from tailgauge_analysis.load import frames, parquet
@@ -27,15 +27,13 @@ LEVELS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99_9": 0.999}
 def dry_run_folder(tree: dict[str, Any], out: Path) -> Path:
     """The run folder of a dry run of this scenario."""
     scenario = scenario_of(tree)
-    return rehearse(scenario, plan_of(scenario), "test.toml", (), out).path
+    return dry_run(scenario, plan_of(scenario), "test.toml", (), out).path
 
 
 def dry_run_of(scenario: str, pairs: Sequence[tuple[str, Any]], out: Path) -> Path:
     """The run folder of a dry run of a packaged scenario or a file, with some keys set otherwise."""
     settings = resolve(scenario, pairs, out, workers=1, sends=False, certificate=None)
-    return rehearse(
-        settings.scenario, settings.schedule, settings.scenario_file, settings.overrides, out
-    ).path
+    return dry_run(settings.scenario, settings.schedule, settings.scenario_file, settings.overrides, out).path
 
 
 @dataclass
@@ -71,7 +69,7 @@ def dry_run_frames(tree: dict[str, Any], *, without_headers: bool = False) -> Dr
     run = {"dry_run": True, "start_at_ns": 0, "started_at": None, "scenario": scenario}
     nothing = pd.DataFrame()
     read = Frames(run, requests, attempts, nothing, nothing, nothing, {}, ())
-    return DryRunFrames(read, pd.DataFrame([asdict(row) for row in kept.truths]))
+    return DryRunFrames(read, pd.DataFrame([asdict(row) for row in kept.server_rows]))
 
 
 def _table(name: str, rows: list[Any]) -> pa.Table:

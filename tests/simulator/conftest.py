@@ -16,18 +16,16 @@ import pytest
 
 PROGRAM = """
 import json, sys
-from tailgauge.simulator.latency import Latency
-from tailgauge.simulator.server import serve
-from tailgauge.simulator.settings import Settings
-latency, settings = json.loads(sys.argv[1])
+from tailgauge.scenario.simulated import Simulated
+from tailgauge.simulator.http.options import ServerOptions
+from tailgauge.simulator.http.server import serve
+table, options = json.loads(sys.argv[1])
 serve(
-    Settings(Latency(**latency), **settings), "127.0.0.1", 0,
+    Simulated(**table), 1, ServerOptions(**options), "127.0.0.1", 0,
     on_listening=lambda url: print(url, flush=True), lifeline=True,
 )
 """
-QUICK = {
-    "ttft_ms": 2.0, "ttft_sigma": 0.0, "chunk_gap_ms": 0.5, "chunk_gap_sigma": 0.0, "tokens_per_chunk": 1, "seed": 1,
-}  # fmt: skip
+QUICK = {"ttft_ms": 2.0, "chunk_gap_ms": 0.5}
 
 
 class Endpoint:
@@ -48,8 +46,8 @@ Start = Callable[..., Endpoint]
 
 
 @contextmanager
-def running(latency: dict[str, Any], settings: dict[str, Any]) -> Iterator[Endpoint]:
-    command = [sys.executable, "-c", PROGRAM, json.dumps([QUICK | latency, settings])]
+def running(table: dict[str, Any], options: dict[str, Any]) -> Iterator[Endpoint]:
+    command = [sys.executable, "-c", PROGRAM, json.dumps([QUICK | table, options])]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         try:
@@ -61,9 +59,9 @@ def running(latency: dict[str, Any], settings: dict[str, Any]) -> Iterator[Endpo
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Start an endpoint with some values other than the quick ones."""
+    """Start an endpoint with some values of `[simulated]` other than the quick ones, and options of the server."""
     with ExitStack() as stack:
-        yield lambda latency=None, **settings: stack.enter_context(running(latency or {}, settings))
+        yield lambda table=None, **options: stack.enter_context(running(table or {}, options))
 
 
 @pytest.fixture(scope="session")

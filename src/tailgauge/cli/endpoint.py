@@ -4,39 +4,41 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tailgauge.errors import UsageError
 from tailgauge.scenario import model as scenarios
-from tailgauge.simulator import configure
-from tailgauge.simulator.server import serve
-from tailgauge.simulator.settings import Settings
+from tailgauge.scenario.simulated import Simulated
+from tailgauge.simulator.engine.config import engine_of
+from tailgauge.simulator.http.options import ServerOptions
+from tailgauge.simulator.http.server import serve
 
 _TABLE = "simulated"
 
 
-def settings(sets: Sequence[str], profile: str | None, seed: int, options: Mapping[str, Any]) -> Settings:
-    """The endpoint's settings from `key=value` texts and the command's options."""
+def settings(
+    sets: Sequence[str], profile: str | None, options: Mapping[str, Any]
+) -> tuple[Simulated, ServerOptions]:
+    """The table `[simulated]` from `key=value` texts, and the server's options from those of the command."""
     pairs = [(_key(key), value) for key, value in map(scenarios.override, sets)]
     if profile is not None:
         pairs.append((f"{_TABLE}.profile", profile))
     tree: dict[str, Any] = {"name": "endpoint"}
     for key, value in pairs:
         scenarios.put(tree, key, value)
-    wanted = scenarios.parse(tree, "--set", {key: f"--set {key}" for key, _ in pairs}).simulated
+    table = scenarios.parse(tree, "--set", {key: f"--set {key}" for key, _ in pairs}).simulated
+    engine_of(table)  # refuse an impossible one before anything starts
     variable = options["api_key_env"]
     if variable and not os.environ.get(variable):
         raise UsageError(f"--api-key-env {variable}: that environment variable is not set")
     if bool(options["certfile"]) != bool(options["keyfile"]):
         raise UsageError("--certfile and --keyfile belong together: give both or neither")
-    return replace(
-        configure.settings(wanted, seed),
-        embed_clock=options["embed_clock"],
+    return table, ServerOptions(
         api_key=os.environ[variable] if variable else None,
         certfile=_path(options["certfile"]),
         keyfile=_path(options["keyfile"]),
+        embed_clock=bool(options["embed_clock"]),
     )
 
 
@@ -59,8 +61,11 @@ def serve_command(
     on_listening: Callable[[str], None],
 ) -> None:
     """Serve until stopped."""
+    table, server_options = settings(sets, profile, options)
     serve(
-        settings(sets, profile, seed, options),
+        table,
+        seed,
+        server_options,
         host,
         port,
         on_listening=on_listening,

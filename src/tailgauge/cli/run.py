@@ -108,7 +108,7 @@ def dry_run(settings: Settings, echo: Echo, *, as_json: bool) -> Exit:
     from tailgauge.locust_app.report_process import make_report
 
     given = (settings.scenario_file, settings.overrides, settings.out)
-    folder = command.rehearse(settings.scenario, settings.schedule, *given)
+    folder = command.dry_run(settings.scenario, settings.schedule, *given)
     report = make_report(folder, settings.out)
     facts = {"run_id": folder.path.name, "run_dir": str(folder.path), "exit_code": int(report.exit_code)}
     echo(json.dumps({**report.data, **facts}) if as_json else report.summary)

@@ -1,7 +1,7 @@
-"""The calls of a rehearsal, from their start to their rows.
+"""The calls of a dry run, from their start to their rows.
 
-Rule: how a call ended is told by the rules of the real one. Its rows are written when both sides are through with it: the
-endpoint may work on when the client has left.
+How a call ended is decided by the rules of a real one. Its rows are written when both sides are through with it: the endpoint
+may work on when the client has left.
 """
 
 from __future__ import annotations
@@ -11,41 +11,41 @@ from dataclasses import fields
 from typing import Any, cast
 
 from tailgauge.dry_run import rows
-from tailgauge.dry_run.event_queue import Agenda
-from tailgauge.dry_run.service import Service
+from tailgauge.dry_run.delivery import Delivery
+from tailgauge.dry_run.endpoint import DryEndpoint
+from tailgauge.dry_run.event_queue import EventQueue
 from tailgauge.dry_run.store import Rows
-from tailgauge.dry_run.target import VirtualTarget
 from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Headers, Send
 from tailgauge.protocols.table import Target
 from tailgauge.rows import schema
 from tailgauge.rows.schema import AttemptRow
-from tailgauge.simulator.ask import Refused
-from tailgauge.simulator.exchange import Exchange
-from tailgauge.simulator.faults import ERROR_EVENT, ends_stream
+from tailgauge.simulator.behaviours.faults import CUT, END_MARK, ERROR_EVENT
+from tailgauge.simulator.core.exchange import Exchange
+from tailgauge.simulator.protocols.request import Refused
 from tailgauge.worker.cache_tracker import CacheBook
 from tailgauge.worker.outcome import Outcome, outcome, rate_limit_headers, retry_after_s
 from tailgauge.worker.request_row import RequestRef
 
 
 class Attempts:
-    """All calls of a rehearsal; `open` holds those whose client waits. `targets` by the names of `call`."""
+    """All calls of a dry run; `open` holds those whose client waits. `targets` by the names of `call`."""
 
     def __init__(
         self,
         targets: Mapping[str, Target],
-        endpoint: VirtualTarget,
-        agenda: Agenda,
+        endpoint: DryEndpoint,
+        queue: EventQueue,
         store: Rows,
         deadline_s: float,
         book: CacheBook | None = None,
     ) -> None:
-        self.targets, self.endpoint, self.agenda = targets, endpoint, agenda
+        self.targets, self.endpoint, self.queue = targets, endpoint, queue
         self.store, self.book = store, book
         self.deadline_ns = round(deadline_s * 1e9)
         self.open: dict[tuple[int, int, int], Attempt] = {}
 
     def start(self, origin: RequestRef, send: Send, number: int, post: Callable[[Event], None]) -> Attempt:
-        """Start a call; `post` hears its headers, its content and its end."""
+        """Start a call; `post` receives its headers, its content and its end."""
         attempt = Attempt(self, origin, send, number, post)
         attempt.begin()
         return attempt
@@ -57,17 +57,17 @@ class Attempts:
 
 
 class Attempt:
-    """One call: what its client knows of it. A `service.Client` and the driver's `Closable`."""
+    """One call: what its client knows of it. A `delivery.Client` and the driver's `Closable`."""
 
     def __init__(
-        self, home: Attempts, origin: RequestRef, send: Send, number: int, post: Callable[[Event], None]
+        self, attempts: Attempts, origin: RequestRef, send: Send, number: int, post: Callable[[Event], None]
     ) -> None:
-        self._home, self._send, self._post = home, send, post
+        self._attempts, self._send, self._post = attempts, send, post
         self._leg, self._number = send.leg, number
         self._key = (origin.request_id, send.leg, number)
-        target, now_ns = home.targets[send.call.target], home.agenda.now_ns()
-        self._exchange: Exchange = home.endpoint.exchange(self._key, target.protocol)
-        self._service: Service | None = None
+        target, now_ns = attempts.targets[send.call.target], attempts.queue.now_ns()
+        self._exchange: Exchange = attempts.endpoint.exchange(self._key, target.protocol)
+        self._delivery: Delivery | None = None
         self._model = send.call.model or target.model
         self._timer: Any = None
         self._ended = self._written = False
@@ -93,31 +93,31 @@ class Attempt:
 
     def begin(self) -> None:
         """Send it."""
-        home, row, now_ns = self._home, self._row, self._home.agenda.now_ns()
-        home.open[self._key] = self
-        if home.book is not None:
-            note = home.book.sent(self._send.call, self._key, now_ns, row.traffic)
+        attempts, row, now_ns = self._attempts, self._row, self._attempts.queue.now_ns()
+        attempts.open[self._key] = self
+        if attempts.book is not None:
+            note = attempts.book.sent(self._send.call, self._key, now_ns, row.traffic)
             for field in fields(note) if note is not None else ():
                 setattr(row, field.name, getattr(note, field.name))
         try:
-            self._service = home.endpoint.serve(self._exchange, self._send.call, self._model, self)
+            self._delivery = attempts.endpoint.serve(self._exchange, self._send.call, self._model, self)
         except Refused as refused:
             self._is_over = True
             self._refuse(refused)
             return
-        self._timer = home.agenda.call_at(now_ns + home.deadline_ns, self._time_out)
+        self._timer = attempts.queue.call_at(now_ns + attempts.deadline_ns, self._time_out)
 
     def abort(self, reason: str) -> None:
         """Close it; of a call that is over nothing changes."""
         if self._ended:
             return
-        self.aborted_at_ns = self._row.cancelled_at_ns = self._home.agenda.now_ns()
+        self.aborted_at_ns = self._row.cancelled_at_ns = self._attempts.queue.now_ns()
         self._end(Outcome(reason))
-        if self._service is not None:
-            self._service.leave()
+        if self._delivery is not None:
+            self._delivery.leave()
             self._write()
 
-    # --- what the endpoint tells ------------------------------------------------------------------------------
+    # --- what arrives from the endpoint ------------------------------------------------------------------------------
 
     def on_headers(self) -> None:
         """The response has begun."""
@@ -125,32 +125,31 @@ class Attempt:
 
     def on_content(self) -> None:
         """The first content is there."""
-        now_ns = self._home.agenda.now_ns()
-        if self._home.book is not None:
-            self._home.book.begun(self._key, now_ns)
+        now_ns = self._attempts.queue.now_ns()
+        if self._attempts.book is not None:
+            self._attempts.book.begun(self._key, now_ns)
         sent_ns = self._row.dispatched_at_ns
         self._post(FirstContent(self._leg, self._number, now_ns, sent_ns))
 
     def on_watched(self) -> None:
         """The chunk that the call watches for is there."""
-        self._post(Chunks(self._leg, self._number, self._home.agenda.now_ns()))
+        self._post(Chunks(self._leg, self._number, self._attempts.queue.now_ns()))
 
     def on_end(self) -> None:
         """The response is over."""
         exchange, fault = self._exchange, self._exchange.fault
-        if fault is None or not ends_stream(fault):
-            content = bool(exchange.ask.max_tokens)
+        if fault.ending == END_MARK:
+            content = bool(exchange.request.max_tokens)
             self._end(Outcome(schema.OK if content else schema.EMPTY), finished=True)
-        elif fault.kind == ERROR_EVENT:
+        elif fault.ending == ERROR_EVENT:
             refused = exchange.failure(fault.status)
-            if exchange.ask.stream:
-                said = self._said(refused, 500)
-                self._end(Outcome(schema.STREAM_ERROR, said.error_type, refused.message))
+            if exchange.request.stream:
+                error = self._error_of(refused, 500)
+                self._end(Outcome(schema.STREAM_ERROR, error.error_type, refused.message))
             else:
-                exchange.row.status = refused.status
                 self._refuse(refused)
-        elif exchange.ask.stream:
-            self._end(Outcome(schema.TRUNCATED, "no_end_mark" if fault.kind == "cut" else "reset"))
+        elif exchange.request.stream:
+            self._end(Outcome(schema.TRUNCATED, "no_end_mark" if fault.ending == CUT else "reset"))
         else:
             self._end(Outcome(schema.CONNECT_ERROR, "reset", "the connection was lost"))
 
@@ -166,7 +165,7 @@ class Attempt:
         self.abort(schema.TIMEOUT)
 
     def _headers(self, status: int) -> None:
-        row, now_ns = self._row, self._home.agenda.now_ns()
+        row, now_ns = self._row, self._attempts.queue.now_ns()
         row.status, row.headers_at_ns, row.first_byte_at_ns = status, now_ns, now_ns
         response = _Response(status, self._exchange.headers)
         row.rate_limit_headers = rate_limit_headers(cast("Any", response))
@@ -175,21 +174,21 @@ class Attempt:
 
     def _refuse(self, refused: Refused) -> None:
         self._headers(refused.status)
-        self._end(self._said(refused, refused.status))
+        self._end(self._error_of(refused, refused.status))
 
-    def _said(self, refused: Refused, status: int) -> Outcome:
+    def _error_of(self, refused: Refused, status: int) -> Outcome:
         """What a client makes of an error body."""
-        body = self._exchange.wire.refusal(refused, "")
+        body = self._exchange.wire.error_body(refused, "")
         return outcome(cast("Any", _Response(status, self._exchange.headers, body)), cast("Any", None))
 
     def _end(self, result: Outcome, *, finished: bool = False) -> None:
-        home, row, now_ns = self._home, self._row, self._home.agenda.now_ns()
+        attempts, row, now_ns = self._attempts, self._row, self._attempts.queue.now_ns()
         self._ended = True
         if self._timer is not None:
             self._timer.cancel()
-        del home.open[self._key]
-        if home.book is not None:
-            home.book.ended(self._key, now_ns)
+        del attempts.open[self._key]
+        if attempts.book is not None:
+            attempts.book.ended(self._key, now_ns)
         row.ended = result.ended
         row.ended_at_ns = None if result.ended == schema.CENSORED else now_ns
         row.error_type, row.error_body, row.limit_kind = (
@@ -207,13 +206,13 @@ class Attempt:
         if self._written or not (self._ended and self._is_over):
             return
         self._written = True
-        store, service, exchange = self._home.store, self._service, self._exchange
-        if service is not None:
-            chunks = rows.fill(self._row, exchange, service, self._until_ns, finished=self._finished)
+        store, delivery, exchange = self._attempts.store, self._delivery, self._exchange
+        if delivery is not None:
+            chunks = rows.fill(self._row, exchange, delivery, self._until_ns, finished=self._finished)
             store.chunks(self._key, chunks)
-            rows.complete(exchange.row, service)
+            delivery.log_chunks()
         store.attempt(self._row)
-        store.truth(exchange.row)
+        store.server_log(exchange.row)
 
 
 class _Response:

@@ -1,6 +1,6 @@
-"""`tailgauge run --dry-run`: a rehearsal from a scenario to a run folder like any other.
+"""`tailgauge run --dry-run`: from a scenario to a run folder like any other.
 
-Rule: what virtual time cannot show is refused before anything is written; what it leaves out is told in the notes.
+What a dry run cannot show is refused before anything is written; what it leaves out stands in the notes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tailgauge.clock import utc_now
-from tailgauge.dry_run.requests import Rehearsal
+from tailgauge.dry_run.requests import DryRun
 from tailgauge.dry_run.rows import STAMPS
 from tailgauge.dry_run.store import Store
 from tailgauge.errors import UsageError
@@ -29,13 +29,13 @@ from tailgauge.schedule.sessions import loop
 
 MAX_CHUNKS = 20_000_000  # about a gigabyte of memory for the report
 
-NOTE = "a rehearsal in virtual time on the simulated endpoint: nothing was sent, and no client was measured"
+NOTE = "a dry run on the simulated endpoint: nothing was sent, and no client was measured"
 
 
-def rehearse(
+def dry_run(
     scenario: Scenario, schedule: Schedule, scenario_file: str, overrides: tuple[str, ...], out: Path
 ) -> RunFolder:
-    """Run the scenario in virtual time; returns the run folder, ready for its report."""
+    """Run the scenario on a virtual clock; returns the run folder, ready for its report."""
     _possible(scenario, schedule)
     run_id = new_run_id(scenario.name)
     folder = RunFolder((out / "runs" / run_id).resolve())
@@ -44,22 +44,20 @@ def rehearse(
     notes = [*_notes(scenario), *schedule.notes]
     write_json(folder.run_json, run_json.frame(facts, "running", notes, []))
     store = Store(folder)
-    rehearsal = Rehearsal(scenario, schedule, store)
+    run = DryRun(scenario, schedule, store)
     try:
-        rehearsal.run()
+        run.run()
         store.close()
     except OSError as error:
         raise UsageError(f"{folder.path}: cannot be written: {error.strerror}") from error
-    _conclude(folder, facts, notes, rehearsal, store)
+    _conclude(folder, facts, notes, run, store)
     return folder
 
 
-def _conclude(
-    folder: RunFolder, facts: dict[str, Any], notes: list[str], rehearsal: Rehearsal, store: Store
-) -> None:
-    counts = rehearsal.counters.as_message()
-    leased = rehearsal.counters.leased
-    facts = facts | {"start_at_ns": rehearsal.start_ns}
+def _conclude(folder: RunFolder, facts: dict[str, Any], notes: list[str], run: DryRun, store: Store) -> None:
+    counts = run.counters.as_message()
+    leased = run.counters.leased
+    facts = facts | {"start_at_ns": run.start_ns}
     worker = {
         "worker": 0,
         "name": STAMPS,
@@ -73,8 +71,8 @@ def _conclude(
         "rows": dict(store.written),
     }
     whole = run_json.frame(facts, "complete", notes, []) | {
-        "admission_end_at_ns": rehearsal.end_ns,
-        "ended_at_ns": max(rehearsal.last_ns, rehearsal.end_ns),
+        "admission_end_at_ns": run.end_ns,
+        "ended_at_ns": max(run.last_ns, run.end_ns),
         "conservation": conserve(leased, [Share(leased, counts)]),
         "workers": [{**worker, "leased": leased}],
     }
@@ -100,18 +98,16 @@ def _facts(scenario: Scenario, scenario_file: str, overrides: tuple[str, ...]) -
 
 
 def _possible(scenario: Scenario, schedule: Schedule) -> None:
-    """Refuse what virtual time cannot show."""
+    """Refuse what a dry run cannot show."""
     for name, traffic in scenario.traffic.items():
         if why := PATTERNS[traffic.pattern].no_dry_run:
-            raise UsageError(f"--dry-run: traffic.{name}: {why}: run it without --dry-run")
+            raise UsageError(f"--dry-run: traffic.{name}: {why}: leave out --dry-run")
         if traffic.reader.bytes_per_s is not None:
             raise UsageError(
-                f"--dry-run: traffic.{name}.reader: there are no sockets in virtual time that a slow reader could fill: run it without --dry-run"
+                f"--dry-run: traffic.{name}.reader: a slow reader needs real sockets: leave out --dry-run"
             )
     if scenario.simulated.proxy != ProxyTable():
-        raise UsageError(
-            "--dry-run: simulated.proxy: a proxy holds bytes back, and a rehearsal has none: run it without --dry-run"
-        )
+        raise UsageError("--dry-run: simulated.proxy: a proxy holds real bytes back: leave out --dry-run")
     outputs = float((schedule.output_tokens * schedule.turns).sum())
     per_chunk = scenario.simulated.tokens_per_chunk
     if outputs / per_chunk > MAX_CHUNKS:
@@ -122,15 +118,15 @@ def _possible(scenario: Scenario, schedule: Schedule) -> None:
 
 
 def _notes(scenario: Scenario) -> list[str]:
-    """What the reader must know."""
+    """What a reader of the report must know."""
     notes = [NOTE]
     for table, target in (("target", scenario.target), ("second_target", scenario.second_target)):
         if target is not None and target.url != SIMULATED:
             notes.append(
-                f"{table}.url is {target.url}, and was not asked: the table [simulated] stood in for it"
+                f"{table}.url is {target.url}, and was not called: the table [simulated] replaced it"
             )
     if scenario.guard.model_dump(exclude_none=True):
-        notes.append("the table [guard] was not in force: a rehearsal costs nothing")
+        notes.append("the table [guard] was not in force: a dry run costs nothing")
     for name, traffic in scenario.traffic.items():
         if note := PATTERNS[traffic.pattern].dry_run_note:
             notes.append(f"traffic.{name}: {note}")

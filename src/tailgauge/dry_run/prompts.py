@@ -1,6 +1,6 @@
-"""Prompts of a rehearsal: the real ones where a cache, a tool or a conversation looks at their words, else of that size.
+"""Prompts of a dry run: the real ones where a cache, a tool or a conversation looks at their text, else of that size.
 
-Rule: a filler has exactly the tokens asked for and costs nothing to make, so that a million requests stay possible.
+A sized prompt has exactly the wanted tokens and costs nothing to make, so that a million requests stay possible.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from tailgauge.prompts import Maker, prompt
 from tailgauge.protocols.table import PROTOCOLS
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.schedule import Planned, Schedule
-from tailgauge.simulator import tokens
+from tailgauge.simulator.behaviours import tokens
 
 _SAMPLE_WORDS = 1000
 
 
-class Makes(Protocol):
-    """Who makes prompts; see `prompts.Maker.make`."""
+class PromptMaker(Protocol):
+    """A maker of prompts; see `prompts.Maker.make`."""
 
     def make(
         self, planned: Planned, turn: int = 0, history: Sequence[tuple[str, str]] = ()
@@ -32,8 +32,8 @@ class Makes(Protocol):
         """One prompt for each prefix that is to be written before the run."""
 
 
-class Filler:
-    """Prompts of the asked size."""
+class SizedPrompts:
+    """Prompts of the wanted size."""
 
     def __init__(self, traffic: Traffic) -> None:
         self._sizes = pattern_of(traffic).prompt_sizes
@@ -45,15 +45,15 @@ class Filler:
         history: Sequence[tuple[str, str]] = (),  # noqa: ARG002
     ) -> tuple[Prompt, ...]:
         """One prompt a leg."""
-        return tuple(map(_filler, self._sizes(planned.prompt_tokens)))
+        return tuple(map(_sized, self._sizes(planned.prompt_tokens)))
 
     def pre_warm(self) -> Iterator[Prompt]:
         """Nothing: without a prefix there is nothing to write."""
         return iter(())
 
 
-def makers_of(scenario: Scenario, schedule: Schedule) -> Mapping[str, Makes]:
-    """Who makes the prompts of each traffic table."""
+def makers_of(scenario: Scenario, schedule: Schedule) -> Mapping[str, PromptMaker]:
+    """The maker of the prompts of each traffic table."""
     words_per_token = _SAMPLE_WORDS / tokens.count(prompt(scenario.seed, 0, _SAMPLE_WORDS))
     marks = CACHE_MARKS in PROTOCOLS[scenario.target.protocol].offers
     read = scenario.simulated.cache.mode != "off" or schedule.blocks is not None
@@ -63,11 +63,11 @@ def makers_of(scenario: Scenario, schedule: Schedule) -> Mapping[str, Makes]:
         return read or bool(traffic.cache or traffic.tools or traffic.prompt_file) or grows
 
     return {
-        name: Maker(scenario.seed, traffic, name, words_per_token, marks=marks) if real(traffic) else Filler(traffic)
+        name: Maker(scenario.seed, traffic, name, words_per_token, marks=marks) if real(traffic) else SizedPrompts(traffic)
         for name, traffic in scenario.traffic.items()
     }  # fmt: skip
 
 
 @lru_cache(maxsize=4096)
-def _filler(size: int) -> Prompt:
+def _sized(size: int) -> Prompt:
     return Prompt.of("x" * (size * tokens.BYTES_PER_TOKEN))

@@ -1,7 +1,7 @@
-"""The requests of a rehearsal: arrivals at their times, what follows each, and the end of the run.
+"""The requests of a dry run: arrivals at their times, what follows each, and the end of the run.
 
-Rule: as a worker does it, with its own driver, gates, policies and rows; only time is another. A rehearsal is one worker
-without a client: a request is dispatched when it is scheduled, and sent when it is dispatched.
+The driver, gates, policies and rows are those of a worker; only the clock differs. A dry run is one worker without a client: a
+request is dispatched when it is scheduled, and sent when it is dispatched.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from functools import partial
 
 from tailgauge.call import MAIN, SECOND
 from tailgauge.dry_run.attempts import Attempts
-from tailgauge.dry_run.event_queue import Agenda
-from tailgauge.dry_run.prompts import Makes, makers_of
+from tailgauge.dry_run.endpoint import DryEndpoint
+from tailgauge.dry_run.event_queue import EventQueue
+from tailgauge.dry_run.prompts import PromptMaker, makers_of
 from tailgauge.dry_run.store import Rows
-from tailgauge.dry_run.target import VirtualTarget
 from tailgauge.patterns.events import Request, Send
 from tailgauge.patterns.pattern import Pattern
 from tailgauge.patterns.table import pattern_of
@@ -24,23 +24,22 @@ from tailgauge.rows.schema import CENSORED, CLIENT_DROP, PREFLIGHT
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.schedule import Planned, Schedule
 from tailgauge.schedule.sessions import Turn, conversation, draw, following
-from tailgauge.simulator.configure import settings as endpoint_settings
-from tailgauge.simulator.settings import Settings
+from tailgauge.simulator.engine.config import EngineConfig
 from tailgauge.worker.cache_tracker import CacheBook
 from tailgauge.worker.concurrency_gate import Gates
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.driver import Drive
 from tailgauge.worker.request_row import RequestRef, request_row
 
-_BEGIN_NS = 1_000_000_000  # of virtual time: 0 would look like a time that never was
+_BEGIN_NS = 1_000_000_000  # 0 would look like a time that never was
 _LEAD_NS = 1_500_000_000  # from the last pre-warming call to the start, about as in a real run
 _COLLECT_EVERY = (
-    100_000  # objects: a rehearsal makes millions that live for a while, and little garbage in cycles
+    100_000  # objects: a dry run makes millions that live for a while, and little garbage in cycles
 )
 
 
-class Rehearsal:
-    """One run on a virtual clock. `settings` and `work_ms` replace the scenario's endpoint."""
+class DryRun:
+    """One run on the clock of an event queue. `engine` and `work_ms` replace the engine of the scenario's endpoint."""
 
     def __init__(
         self,
@@ -48,20 +47,21 @@ class Rehearsal:
         schedule: Schedule,
         store: Rows,
         *,
-        settings: Settings | None = None,
+        engine: EngineConfig | None = None,
         work_ms: Callable[[str], float] | None = None,
     ) -> None:
         self.scenario, self._schedule, self._store = scenario, schedule, store
-        self.counters, self.agenda = Counters(), Agenda(_BEGIN_NS)
+        self.counters, self.queue = Counters(), EventQueue(_BEGIN_NS)
         watched = any(traffic.cancel.after_chunks is not None for traffic in scenario.traffic.values())
-        wanted = endpoint_settings(scenario.simulated, scenario.seed) if settings is None else settings
-        self.target = VirtualTarget(wanted, self.agenda, watched=watched, work_ms=work_ms)
+        self.endpoint = DryEndpoint(
+            scenario.simulated, scenario.seed, self.queue, watched=watched, engine=engine, work_ms=work_ms
+        )
         targets = {MAIN: scenario.target, SECOND: scenario.second_target or scenario.target}
         deadline_s = scenario.limits.attempt_deadline_s
-        self.attempts = Attempts(targets, self.target, self.agenda, store, deadline_s, _book(scenario))
-        self._makers: Mapping[str, Makes] = makers_of(scenario, schedule)
+        self.attempts = Attempts(targets, self.endpoint, self.queue, store, deadline_s, _book(scenario))
+        self._makers: Mapping[str, PromptMaker] = makers_of(scenario, schedule)
         self._kinds: dict[str, tuple[Pattern, Gates]] = {
-            name: (pattern_of(traffic), Gates(self.agenda.now_ns))
+            name: (pattern_of(traffic), Gates(self.queue.now_ns))
             for name, traffic in scenario.traffic.items()
         }
         self._duration_ns = int(scenario.stages.duration_s * 1e9)
@@ -82,8 +82,8 @@ class Rehearsal:
             self._pre_warm()
             self._arrivals = self._schedule.slice(0, self._duration_ns)
             self._expect()
-            self.agenda.call_at(self.end_ns + round(self.scenario.limits.drain_s * 1e9), self._censor)
-            self.agenda.run(self.target)
+            self.queue.call_at(self.end_ns + round(self.scenario.limits.drain_s * 1e9), self._censor)
+            self.queue.run(self.endpoint)
             counters = self.counters
             counters.not_reached = counters.leased - counters.dispatched - counters.client_drop
         finally:
@@ -91,13 +91,13 @@ class Rehearsal:
 
     def _pre_warm(self) -> None:
         """Write the prefixes that are to be there before the run, most popular first."""
-        for one in writes(self.scenario, self._makers, -1):
-            origin = RequestRef(one.request_id, PREFLIGHT, one.traffic, self.agenda.now_ns())
-            self.attempts.start(origin, Send(one.call), 0, lambda _: None)
-            self.agenda.run(self.target)
-        if self.agenda.now_ns() > _BEGIN_NS:
-            self.agenda.pass_to(self.agenda.now_ns() + _LEAD_NS)
-        self.start_ns = self.agenda.now_ns()
+        for written in writes(self.scenario, self._makers, -1):
+            origin = RequestRef(written.request_id, PREFLIGHT, written.traffic, self.queue.now_ns())
+            self.attempts.start(origin, Send(written.call), 0, lambda _: None)
+            self.queue.run(self.endpoint)
+        if self.queue.now_ns() > _BEGIN_NS:
+            self.queue.pass_to(self.queue.now_ns() + _LEAD_NS)
+        self.start_ns = self.queue.now_ns()
 
     # --- one request ------------------------------------------------------------------------------------------
 
@@ -106,14 +106,14 @@ class Rehearsal:
         planned = next(self._arrivals, None)
         if planned is not None:
             self.counters.leased += planned.turns
-            self.agenda.call_at(self.start_ns + planned.at_ns, partial(self._arrive, planned))
+            self.queue.call_at(self.start_ns + planned.at_ns, partial(self._arrive, planned))
 
     def _arrive(self, planned: Planned) -> None:
         self._expect()
         self._dispatch(Turn.first(planned))
 
     def _dispatch(self, turn: Turn) -> None:
-        scenario, counters, now_ns = self.scenario, self.counters, self.agenda.now_ns()
+        scenario, counters, now_ns = self.scenario, self.counters, self.queue.now_ns()
         scheduled = self.start_ns + turn.at_ns
         stage = scenario.stages.stage_at(turn.at_ns / 1e9)
         counters.leased += turn.is_closed
@@ -137,13 +137,13 @@ class Rehearsal:
             self.attempts,
             gates,
             partial(self._over, turn, stage, now_ns),
-            self.agenda,
+            self.queue,
         )
         self._open[drive] = None
         drive.begin()
 
     def _over(self, turn: Turn, stage: str, dispatched: int, drive: Drive) -> None:
-        done, now_ns, counters = drive.done, self.agenda.now_ns(), self.counters
+        done, now_ns, counters = drive.done, self.queue.now_ns(), self.counters
         assert done is not None
         if drive.bug is not None:
             raise drive.bug
@@ -163,14 +163,14 @@ class Rehearsal:
 
     def _follow(self, turn: Turn, ended: str, answer: str | None) -> None:
         """Plan the turn after this one; what would be due after the end of the run is never sent."""
-        scenario, since_ns = self.scenario, self.agenda.now_ns() - self.start_ns
+        scenario, since_ns = self.scenario, self.queue.now_ns() - self.start_ns
         traffic = scenario.traffic[turn.planned.traffic]
         coming = following(turn, ended, since_ns, scenario.seed, scenario.arrival, traffic)
         if coming is None or coming.at_ns >= self._duration_ns:
             return
         if traffic.session.grow and not turn.is_closed:
             coming.history = conversation(turn, answer)
-        self.agenda.call_at(self.start_ns + coming.at_ns, partial(self._dispatch, coming))
+        self.queue.call_at(self.start_ns + coming.at_ns, partial(self._dispatch, coming))
 
     # --- the end ----------------------------------------------------------------------------------------------
 

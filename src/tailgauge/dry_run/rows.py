@@ -1,29 +1,27 @@
-"""The row of a call in virtual time: what its client saw, under the names of the record.
+"""The row of a call in a dry run: what its client received, under the names of the record.
 
-Rule: what only a socket has (reads, bytes, connections, kernel stamps) is null or 0, and `stamps` is `virtual`. Times
-are exact.
+What only a socket has (reads, bytes, connections, kernel stamps) is null or 0, and `stamps` is `dry_run`. Times are exact.
 """
 
 from __future__ import annotations
 
 from array import array
 
-from tailgauge.dry_run.service import Service
+from tailgauge.dry_run.delivery import Delivery
 from tailgauge.protocols.decoder import KIND_CODE
 from tailgauge.rows.chunks import Chunks
-from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON, AttemptRow, ServerLogRow
-from tailgauge.simulator import tokens
-from tailgauge.simulator.ask import Prompted
-from tailgauge.simulator.exchange import Exchange
-from tailgauge.simulator.script import whole_contents
+from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON, AttemptRow
+from tailgauge.simulator.behaviours import tokens
+from tailgauge.simulator.behaviours.content import whole_contents
+from tailgauge.simulator.core.exchange import Exchange
 
-STAMPS = "virtual"
+STAMPS = "dry_run"
 _OPENAI_REASONS = {"max_tokens": "length", "tool_use": "tool_calls"}
 
 
-def fill(row: AttemptRow, exchange: Exchange, service: Service, until_ns: int, *, finished: bool) -> Chunks:
+def fill(row: AttemptRow, exchange: Exchange, delivery: Delivery, until_ns: int, *, finished: bool) -> Chunks:
     """What had arrived until then; `finished`: with the end mark. Returns the chunks."""
-    times, sizes, kinds = service.chunks(until_ns)
+    times, sizes, kinds = delivery.chunks(until_ns)
     row.chunks = len(times)
     if times:
         row.first_content_at_ns = row.first_content_read_at_ns = times[0]
@@ -32,9 +30,9 @@ def fill(row: AttemptRow, exchange: Exchange, service: Service, until_ns: int, *
         row.first_text_at_ns, row.first_thinking_at_ns = first.get(TEXT), first.get(THINKING)
         row.first_tool_json_at_ns = first.get(TOOL_JSON)
     if row.headers_at_ns is not None and row.status == 200:
-        row.model = exchange.ask.model
+        row.model = exchange.request.model
         row.server_request_id = f"req_{exchange.reply.id}"
-        row.first_event_at_ns = row.headers_at_ns if exchange.ask.stream else None
+        row.first_event_at_ns = row.headers_at_ns if exchange.request.stream else None
         _usage(row, exchange, finished=finished)
     if finished:
         _finish(row, exchange, until_ns)
@@ -50,40 +48,32 @@ def chunks_of(times: list[int], sizes: list[int], kinds: list[str]) -> Chunks:
     )  # fmt: skip
 
 
-def complete(row: ServerLogRow, service: Service) -> None:
-    """What the endpoint's own row says of the chunks."""
-    until_ns = row.cancelled_at_ns if row.cancelled_at_ns is not None else 1 << 62
-    row.chunk_sent_at_ns, _, _ = service.chunks(until_ns)
-    row.output_tokens = service.tokens(until_ns)
-
-
 def text_of(exchange: Exchange) -> str:
-    """What the whole answer says, its thinking left out."""
+    """The text of the whole answer, its thinking left out."""
     plan = exchange.reply.plan
     if plan is None:
-        return tokens.text(exchange.ask.max_tokens).decode()
-    said = whole_contents(plan, exchange.content)
-    return "".join(text for text, block in zip(said, plan.blocks, strict=True) if block.kind != THINKING)
+        return tokens.text(exchange.request.max_tokens).decode()
+    contents = whole_contents(plan, exchange.endpoint.table.content.tool_pair_tokens)
+    return "".join(text for text, block in zip(contents, plan.blocks, strict=True) if block.kind != THINKING)
 
 
 def _usage(row: AttemptRow, exchange: Exchange, *, finished: bool) -> None:
-    """The Messages stream tells of the prompt in its first event, with a placeholder for the output."""
-    if not finished and (row.protocol == "openai" or not exchange.ask.stream):
+    """The Messages stream has the prompt's usage in its first event, with a placeholder for the output."""
+    if not finished and (row.protocol == "openai" or not exchange.request.stream):
         return
-    prompted = exchange.reply.prompted or Prompted(exchange.ask.input_tokens, 0, 0, 0)
-    row.input_tokens, row.cache_read_input_tokens = prompted.input_tokens, prompted.read
-    row.cache_creation_input_tokens = prompted.creation_5m + prompted.creation_1h
-    if exchange.reply.prompted is not None and row.protocol != "openai":
-        row.cache_creation_5m_input_tokens = prompted.creation_5m
-        row.cache_creation_1h_input_tokens = prompted.creation_1h
-    row.output_tokens = exchange.ask.max_tokens if finished else 1
+    prompt = exchange.prompt_tokens
+    row.input_tokens, row.cache_read_input_tokens = prompt.input_tokens, prompt.read
+    row.cache_creation_input_tokens = prompt.creation_5m + prompt.creation_1h
+    if exchange.reply.prompt is not None and row.protocol != "openai":
+        row.cache_creation_5m_input_tokens = prompt.creation_5m
+        row.cache_creation_1h_input_tokens = prompt.creation_1h
+    row.output_tokens = exchange.request.max_tokens if finished else 1
 
 
 def _finish(row: AttemptRow, exchange: Exchange, at_ns: int) -> None:
-    plan = exchange.reply.plan
-    reason = "max_tokens" if plan is None else plan.stop_reason
+    plan, reason = exchange.reply.plan, exchange.reply.stop_reason
     row.stop_reason = _OPENAI_REASONS[reason] if row.protocol == "openai" else reason
-    row.stopped_at_ns = at_ns if exchange.ask.stream else None
+    row.stopped_at_ns = at_ns if exchange.request.stream else None
     if plan is not None and plan.thinking_tokens:
         row.thinking_tokens = plan.thinking_tokens
     if row.first_tool_json_at_ns is not None:

@@ -1,6 +1,6 @@
-"""The rows of a rehearsal on their way to Parquet parts.
+"""The rows of a dry run on their way to Parquet parts.
 
-Rule: memory is bounded: when enough rows wait, a part is written, there and then; nobody keeps time here.
+Memory is bounded: when enough rows wait, a part is written at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _OF_WORKER = ("requests", "attempts", "chunks", "health")
 
 
 class Rows(Protocol):
-    """Who takes the rows."""
+    """Where the rows go."""
 
     def request(self, row: RequestRow) -> None:
         """A request has ended."""
@@ -25,8 +25,8 @@ class Rows(Protocol):
     def attempt(self, row: AttemptRow) -> None:
         """A call is through, on both sides."""
 
-    def truth(self, row: ServerLogRow) -> None:
-        """The endpoint's own row of it."""
+    def server_log(self, row: ServerLogRow) -> None:
+        """The endpoint's row of it."""
 
     def chunks(self, key: tuple[int, int, int], chunks: Chunks) -> None:
         """Its chunks."""
@@ -51,8 +51,8 @@ class Store:
         """Append an attempt row."""
         self._append("attempts", row)
 
-    def truth(self, row: ServerLogRow) -> None:
-        """Append a row of the endpoint's truth."""
+    def server_log(self, row: ServerLogRow) -> None:
+        """Append a row of the server log."""
         self._append("target", row)
 
     def chunks(self, key: tuple[int, int, int], chunks: Chunks) -> None:

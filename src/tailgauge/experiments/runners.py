@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import psutil
 
-from tailgauge.dry_run.command import rehearse
+from tailgauge.dry_run.command import dry_run
 from tailgauge.errors import Exit, TailgaugeError, TargetError
 from tailgauge.experiments.course import Prepared
 from tailgauge.protocols.protocol import SIMULATED
@@ -50,7 +50,7 @@ class DryRun:
         """Run each."""
         for one in steps:
             settings = one.settings
-            yield rehearse(
+            yield dry_run(
                 settings.scenario, settings.schedule, settings.scenario_file, settings.overrides, self._out
             ).path
 

@@ -1,7 +1,6 @@
-"""The table `[simulated]` of a scenario: how the simulated endpoint behaves, and which behaviours are on.
+"""The table `[simulated]` of a scenario: how the simulated endpoint behaves.
 
-Rule: values, bounds and meanings only, no behaviour: `simulator.configure` turns them into the endpoint's settings.
-Every behaviour is off by default, so that a scenario switches on what it is about.
+Every behaviour is off by default. The simulator takes these tables as they are.
 """
 
 from __future__ import annotations
@@ -14,6 +13,11 @@ from pydantic import Field, model_validator
 from tailgauge.table import Count, NonNegative, Positive, Share, Sigma, Table
 
 FIXED = "fixed"
+Router = Literal["random", "least_loaded", "prefix_affinity", "hash"]
+Reservation = Literal["growth", "full"]
+DraftDistribution = Literal["none", "fixed", "binomial", "geometric"]
+CancelMode = Literal["immediate", "next_step", "after_ms", "never"]
+FaultKind = Literal["status", "error_event", "cut", "reset", "stall", "slow_headers", "early_headers"]
 ProfileName = Literal[
     "fixed", "tiny", "haiku", "sonnet", "opus", "llama3-8b-h100", "llama2-70b-h100-tp8",
     "llama2-70b-h100-tp4", "llama2-70b-a100-tp8",
@@ -26,9 +30,7 @@ class EngineTable(Table):
     replicas: Annotated[int, Field(ge=1, le=1000)] | None = Field(
         None, description="model servers behind the router"
     )
-    router: Literal["random", "least_loaded", "prefix_affinity", "hash"] | None = Field(
-        None, description="which replica a call goes to"
-    )
+    router: Router | None = Field(None, description="how the replica of a call is chosen")
     slots: Count | None = Field(None, description="concurrent calls per replica")
     queue_cap: Annotated[int, Field(ge=0, le=1_000_000)] | None = Field(
         None, description="queue length per replica; further calls are rejected as overloaded"
@@ -37,7 +39,7 @@ class EngineTable(Table):
     prefill_first: bool | None = Field(None, description="whole prompts before any decoding")
     kv_blocks: Count | None = Field(None, description="KV memory per replica, in blocks")
     block_tokens: Annotated[int, Field(ge=1, le=4096)] | None = Field(None, description="tokens of a block")
-    reservation: Literal["growth", "full"] | None = Field(
+    reservation: Reservation | None = Field(
         None, description="blocks are allocated as the context grows, or all at admission"
     )
     step_ms: Positive | None = Field(None, description="fixed part of a step's duration")
@@ -45,14 +47,14 @@ class EngineTable(Table):
         None, description="median delay before a call reaches its replica"
     )
     overhead_sigma: Sigma | None = Field(None, description="sigma of that delay's logarithm")
-    draft_law: Literal["none", "fixed", "binomial", "geometric"] | None = Field(
+    draft_distribution: DraftDistribution | None = Field(
         None, description="distribution of tokens per step with speculative decoding"
     )
     draft_tokens: Annotated[int, Field(ge=0, le=64)] | None = Field(
         None, description="drafted tokens per step"
     )
     draft_accept: Share | None = Field(None, description="probability that a drafted token is accepted")
-    cancel_mode: Literal["immediate", "next_step", "after_ms", "never"] | None = Field(
+    cancel_mode: CancelMode | None = Field(
         None, description="when the engine stops a cancelled call"
     )
     cancel_after_ms: NonNegative | None = Field(None, description="delay of the stop with `after_ms`")
@@ -131,7 +133,7 @@ class StragglersTable(Table):
 class FaultTable(Table):
     """One kind of fault; a call has at most one."""
 
-    kind: Literal["status", "error_event", "cut", "reset", "stall", "slow_headers", "early_headers"] = Field(
+    kind: FaultKind = Field(
         description="an error instead of a stream, an error within, an end without the end mark, ..."
     )
     share: Share = Field(description="share of the calls with this fault")

@@ -1,5 +1,5 @@
 """The simulated endpoint: a streaming LLM server that knows when it sent each chunk.
 
-Rule: what it decides (latency, wire formats, token counts, refusals) is computed without I/O; `server`, `routes` and
-`delivery` are the only files that touch sockets. Nothing here imports a client, Locust or the analysis.
+`core` decides what an answer consists of and when each part is due, without I/O. `http` sends it in real time, and
+`tailgauge.dry_run` on a virtual clock. Must not know: clients, Locust, the analysis.
 """

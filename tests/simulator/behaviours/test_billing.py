@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import pytest
 
-from tailgauge.simulator.billing import BillSettings, Usage, billed_output, cost
+from tailgauge.scenario.simulated import BillingTable
+from tailgauge.simulator.behaviours.billing import Billing, PromptTokens
 
 
 @pytest.mark.parametrize(
@@ -16,12 +15,10 @@ from tailgauge.simulator.billing import BillSettings, Usage, billed_output, cost
 def test_only_a_cancelled_call_may_be_billed_for_what_it_never_made(
     bill: str, cancelled: bool, tokens: int
 ) -> None:
-    assert billed_output(BillSettings(bill_cancelled=bill), 30, 100, cancelled=cancelled) == tokens
+    assert Billing(BillingTable(bill_cancelled=bill)).billed_output(30, 100, cancelled=cancelled) == tokens
 
 
 def test_each_kind_of_token_has_its_price() -> None:
-    rates = BillSettings(
-        read=Fraction(1, 20), write_5m=Fraction(5, 4), write_1h=Fraction(2), output=Fraction(5)
-    )
+    prices = Billing(BillingTable(read=0.05, write_5m=1.25, write_1h=2.0, output=5.0))
 
-    assert cost(rates, Usage(1000, 2000, 400, 100, 10)) == 1000 + 100 + 500 + 200 + 50
+    assert prices.cost(PromptTokens(1000, 2000, 400, 100), 10) == 1000 + 100 + 500 + 200 + 50

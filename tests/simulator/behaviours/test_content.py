@@ -9,30 +9,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailgauge.simulator.content import (
+from tailgauge.scenario.simulated import ContentTable
+from tailgauge.simulator.behaviours.content import (
     JSON_DELTA,
     SIGNATURE_DELTA,
     TEXT_DELTA,
     THINKING_DELTA,
     Chunk,
-    ContentSettings,
     plan,
     tool_json,
     tool_pairs,
+    whole_contents,
 )
-from tailgauge.simulator.script import whole_contents
 
-FULL = ContentSettings(thinking_share=0.5, tool_share=0.3, text_blocks=2)
+FULL = ContentTable(thinking_share=0.5, tool_share=0.3, text_blocks=2)
 
 
-def kinds(settings: ContentSettings, *, tools: bool, thinking: bool) -> list[tuple[str, int]]:
+def kinds(settings: ContentTable, *, tools: bool, thinking: bool) -> list[tuple[str, int]]:
     return [
         (block.kind, block.tokens) for block in plan(settings, 100, 4, tools=tools, thinking=thinking).blocks
     ]
 
 
 def test_by_default_an_answer_is_one_text_whatever_the_request_gives() -> None:
-    found = plan(ContentSettings(), 10, 4, tools=True, thinking=True)
+    found = plan(ContentTable(), 10, 4, tools=True, thinking=True)
 
     assert [block.kind for block in found.blocks] == ["text"]
     assert found.blocks[0].chunks == (
@@ -76,7 +76,7 @@ def test_shown_thinking_streams_and_ends_with_its_signature() -> None:
 
 def test_omitted_thinking_is_a_silence_and_one_signature() -> None:
     found = plan(
-        ContentSettings(thinking_share=0.5, thinking_display="omitted"), 20, 4, tools=False, thinking=True
+        ContentTable(thinking_share=0.5, thinking_display="omitted"), 20, 4, tools=False, thinking=True
     )
 
     assert found.blocks[0].chunks == (Chunk(SIGNATURE_DELTA, 10, 10),)
@@ -85,7 +85,7 @@ def test_omitted_thinking_is_a_silence_and_one_signature() -> None:
 
 
 def test_a_tool_call_comes_in_bursts_of_one_key_and_value() -> None:
-    settings = ContentSettings(tool_share=1.0, tool_pair_tokens=10)
+    settings = ContentTable(tool_share=1.0, tool_pair_tokens=10)
     chunks = plan(settings, 25, 4, tools=True, thinking=False).blocks[0].chunks
 
     assert {one.delta for one in chunks} == {JSON_DELTA}
@@ -115,12 +115,13 @@ SHARES = st.floats(0, 1)
 
 @given(
     st.builds(
-        ContentSettings, SHARES, st.sampled_from(["shown", "omitted"]), SHARES, st.integers(0, 40), st.integers(0, 5)
+        ContentTable, thinking_share=SHARES, thinking_display=st.sampled_from(["shown", "omitted"]),
+        tool_share=SHARES, tool_pair_tokens=st.integers(3, 40), text_blocks=st.integers(1, 5),
     ),
     st.integers(1, 500), st.integers(1, 20), st.booleans(), st.booleans(),
 )  # fmt: skip
 def test_tokens_are_conserved_and_made_in_order(
-    settings: ContentSettings, size: int, per_chunk: int, tools: bool, thinking: bool
+    settings: ContentTable, size: int, per_chunk: int, tools: bool, thinking: bool
 ) -> None:
     found = plan(settings, size, per_chunk, tools=tools, thinking=thinking)
     chunks = [chunk for block in found.blocks for chunk in block.chunks]
@@ -140,11 +141,11 @@ def test_tokens_are_conserved_and_made_in_order(
 @pytest.mark.parametrize("tokens_asked", [3, 7, 40])
 def test_a_request_with_a_schema_gets_one_text_that_is_a_json_object(tokens_asked: int) -> None:
     answer = plan(FULL, tokens_asked, 2, tools=False, thinking=False, schema=True)
-    [said] = whole_contents(answer, FULL)
+    [content] = whole_contents(answer, FULL.tool_pair_tokens)
 
     assert [(block.kind, block.tokens) for block in answer.blocks] == [("text", tokens_asked)]
-    assert all(json.loads(said).values())
-    assert len(said) == 4 * tokens_asked
+    assert all(json.loads(content).values())
+    assert len(content) == 4 * tokens_asked
     assert [chunk.after for chunk in answer.blocks[0].chunks][:2] == [
         2,
         min(4, tokens_asked),
@@ -152,6 +153,8 @@ def test_a_request_with_a_schema_gets_one_text_that_is_a_json_object(tokens_aske
 
 
 def test_an_answer_too_short_for_a_field_is_text() -> None:
-    said = whole_contents(plan(FULL, 2, 2, tools=False, thinking=False, schema=True), FULL)
+    contents = whole_contents(
+        plan(FULL, 2, 2, tools=False, thinking=False, schema=True), FULL.tool_pair_tokens
+    )
 
-    assert "{" not in "".join(said)
+    assert "{" not in "".join(contents)

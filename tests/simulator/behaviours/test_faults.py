@@ -1,90 +1,83 @@
-"""Which calls meet a fault, and what is left of their chunks."""
+"""Which calls meet a fault, and what each kind does to an answer."""
 
 from __future__ import annotations
 
 from collections import Counter
+from typing import get_args
 
 import pytest
 
-from tailgauge.simulator.faults import (
+from tailgauge.scenario.simulated import FaultKind, FaultTable
+from tailgauge.simulator.behaviours.faults import (
     CUT,
-    EARLY_HEADERS,
+    END_MARK,
     ERROR_EVENT,
+    FAULTS,
+    NO_FAULT,
     RESET,
-    SLOW_HEADERS,
-    STALL,
-    STATUS,
-    Fault,
-    FaultSettings,
-    due_with,
-    end_delay_ns,
-    ends_stream,
-    fault_of,
-    pings_ns,
+    Faults,
 )
 
 S = 1_000_000_000
-DUE = [100, 200, 300]
 
 
-def test_by_default_no_call_meets_a_fault_and_no_ping_is_sent() -> None:
-    assert fault_of(FaultSettings(), "7/0/0") is None
-    assert due_with(None, DUE) == DUE
-    assert not ends_stream(None)
-    assert end_delay_ns(None, 3) == 0
-    assert pings_ns(FaultSettings(), 0, 10**12) == []
+def test_without_faults_every_answer_is_whole() -> None:
+    assert Faults((), 1).draw("7/0/0") is NO_FAULT
+    assert NO_FAULT.ending == END_MARK
+    assert (NO_FAULT.chunk_delay_ns(3), NO_FAULT.end_delay_ns(3), NO_FAULT.breaks_at(3)) == (0, 0, False)
+
+
+def test_every_kind_of_the_scenario_is_a_row() -> None:
+    assert set(FAULTS) == set(get_args(FaultKind))
 
 
 def test_faults_come_in_their_shares_and_a_call_meets_the_same_one_again() -> None:
-    faults = (
-        Fault(STATUS, 0.1, status=429, retry_after_s=3),
-        Fault(STATUS, 0.05),
-        Fault(CUT, 0.2, at_chunk=5),
+    tables = (
+        FaultTable(kind="status", share=0.1, status=429, retry_after_s=3),
+        FaultTable(kind="status", share=0.05),
+        FaultTable(kind="cut", share=0.2, at_chunk=5),
     )
-    settings = FaultSettings(faults, seed=4)
+    faults = Faults(tables, 4)
     keys = [f"{i}/0/0" for i in range(10_000)]
-    met = Counter(fault_of(settings, key) for key in keys)
+    met = Counter((fault.kind, fault.status) for fault in map(faults.draw, keys))
 
-    for fault in faults:
-        assert met[fault] / len(keys) == pytest.approx(fault.share, abs=0.016)
-    assert [fault_of(settings, key) for key in keys[:50]] == [fault_of(settings, key) for key in keys[:50]]
-    assert met != Counter(fault_of(FaultSettings(faults, seed=5), key) for key in keys)
+    for table in tables:
+        assert met[table.kind, table.status] / len(keys) == pytest.approx(table.share, abs=0.016)
+    assert [faults.draw(key) for key in keys[:50]] == [faults.draw(key) for key in keys[:50]]
+    assert met != Counter((fault.kind, fault.status) for fault in map(Faults(tables, 5).draw, keys))
 
 
 def test_a_share_of_one_is_every_call() -> None:
-    settings = FaultSettings((Fault(CUT, 0.3), Fault(RESET, 0.7)))
+    faults = Faults((FaultTable(kind="cut", share=0.3), FaultTable(kind="reset", share=0.7)), 0)
 
-    assert None not in {fault_of(settings, str(i)) for i in range(1000)}
-
-
-@pytest.mark.parametrize("shares", [(0.6, 0.6), (-0.1, 0.2)])
-def test_shares_that_are_no_parts_of_a_whole_are_refused(shares: tuple[float, float]) -> None:
-    with pytest.raises(ValueError, match="shares"):
-        FaultSettings(tuple(Fault(CUT, share) for share in shares))
+    assert {faults.draw(str(i)).ending for i in range(1000)} == {CUT, RESET}
 
 
 @pytest.mark.parametrize(
-    ("fault", "due", "ends", "end_delay"),
+    ("table", "delays", "headers_s", "end_s", "breaks_after", "ending"),
     [
-        (Fault(STATUS, 1), [], False, 0),
-        (Fault(ERROR_EVENT, 1, at_chunk=2), [100, 200], True, 0),
-        (Fault(CUT, 1), [], True, 0),
-        (Fault(RESET, 1, at_chunk=9), DUE, True, 0),
-        (Fault(STALL, 1, at_chunk=1, seconds=2), [100, 2 * S + 200, 2 * S + 300], False, 0),
-        (Fault(STALL, 1, at_chunk=3, seconds=2), DUE, False, 2 * S),
-        (Fault(SLOW_HEADERS, 1, at_chunk=2, seconds=1), [S + 100, S + 200, S + 300], False, 0),
-        (Fault(EARLY_HEADERS, 1), DUE, False, 0),
+        (FaultTable(kind="error_event", share=1, at_chunk=2), [0, 0, 0], 0, 0, 2, ERROR_EVENT),
+        (FaultTable(kind="cut", share=1), [0, 0, 0], 0, 0, 0, CUT),
+        (FaultTable(kind="reset", share=1, at_chunk=9), [0, 0, 0], 0, 0, 9, RESET),
+        (FaultTable(kind="stall", share=1, at_chunk=1, seconds=2), [0, 2, 2], 0, 0, None, END_MARK),
+        (FaultTable(kind="stall", share=1, at_chunk=3, seconds=2), [0, 0, 0], 0, 2, None, END_MARK),
+        (FaultTable(kind="slow_headers", share=1, at_chunk=2, seconds=1), [1, 1, 1], 1, 0, None, END_MARK),
+        (FaultTable(kind="early_headers", share=1), [0, 0, 0], 0, 0, None, END_MARK),
     ],
-    ids=lambda one: one.kind if isinstance(one, Fault) else "",
+    ids=lambda one: one.kind if isinstance(one, FaultTable) else "",
 )
-def test_what_a_fault_does_to_three_chunks(fault: Fault, due: list[int], ends: bool, end_delay: int) -> None:
-    assert due_with(fault, DUE) == due
-    assert ends_stream(fault) == ends
-    assert end_delay_ns(fault, 3) == end_delay
+def test_what_a_fault_does_to_an_answer_of_three_chunks(
+    table: FaultTable, delays: list[int], headers_s: int, end_s: int, breaks_after: int | None, ending: str
+) -> None:
+    fault = Faults((table,), 0).draw("any")
+
+    assert [fault.chunk_delay_ns(i) // S for i in range(3)] == delays
+    assert (fault.headers_delay_ns // S, fault.end_delay_ns(3) // S) == (headers_s, end_s)
+    assert (fault.breaks_after, fault.ending) == (breaks_after, ending)
+    assert fault.headers_at_once == (table.kind == "early_headers")
 
 
-def test_pings_keep_to_their_grid_within_the_stream() -> None:
-    settings = FaultSettings(ping_every_s=0.5)
+def test_a_status_takes_the_place_of_the_answer() -> None:
+    fault = Faults((FaultTable(kind="status", share=1, status=500, retry_after_s=7),), 0).draw("any")
 
-    assert pings_ns(settings, S, 3 * S) == [1_500_000_000, 2 * S, 2_500_000_000]
-    assert pings_ns(settings, S, S + 1) == []
+    assert (fault.refuses, fault.status, fault.retry_after_s) == (True, 500, 7)

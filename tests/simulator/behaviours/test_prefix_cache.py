@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailgauge.simulator.cache_markers import Breakpoint, Position, Prompt
-from tailgauge.simulator.prefix_cache import (
+from tailgauge.scenario.simulated import CacheTable
+from tailgauge.simulator.behaviours.prefix_cache import (
     BELOW_MINIMUM,
     COLD,
     EVICTED,
@@ -18,14 +18,16 @@ from tailgauge.simulator.prefix_cache import (
     OFF,
     RACE,
     ROUTE_MISS,
-    CacheSettings,
+    Breakpoint,
     Lookup,
+    Position,
     PrefixCache,
+    Prompt,
 )
 
 S = 1_000_000_000
-MARKED = CacheSettings("marked", minimum_tokens=100)
-AUTOMATIC = CacheSettings("automatic", minimum_tokens=0)
+MARKED = CacheTable(mode="marked", minimum_tokens=100)
+AUTOMATIC = CacheTable(mode="automatic", minimum_tokens=0)
 
 
 def prompt(
@@ -37,7 +39,7 @@ def prompt(
         words, total = f"{words}/{word}", total + size
         positions.append(Position(words.encode(), total))
     points = tuple(Breakpoint(p, ttl) for p, ttl in sorted((marks or {}).items()))
-    return Prompt(model, tuple(positions), total + rest, points)
+    return Prompt(tuple(positions), total + rest, points)
 
 
 def call(cache: PrefixCache, one: Prompt, at_s: float, **more: object) -> Lookup:
@@ -55,13 +57,13 @@ SYSTEM = prompt(("system", 900), ("question", 50), marks={0: "5m"})
 
 
 def test_switched_off_all_is_input() -> None:
-    cache = PrefixCache(CacheSettings())
+    cache = PrefixCache(CacheTable(), 0)
 
     assert [counts(call(cache, SYSTEM, at)) for at in (0, 1)] == [(0, 0, 950, OFF)] * 2
 
 
 def test_the_first_call_writes_and_the_next_one_reads() -> None:
-    cache = PrefixCache(MARKED)
+    cache = PrefixCache(MARKED, 0)
     other = prompt(("system", 900), ("other question", 70), marks={0: "5m"})
 
     assert counts(call(cache, SYSTEM, 0)) == (0, 900, 50, COLD)
@@ -69,7 +71,7 @@ def test_the_first_call_writes_and_the_next_one_reads() -> None:
 
 
 def test_a_conversation_reads_its_past_and_writes_its_last_turn() -> None:
-    cache = PrefixCache(MARKED)
+    cache = PrefixCache(MARKED, 0)
     turns = [(f"turn {i}", 200) for i in range(5)]
     found = [counts(call(cache, prompt(*turns[: n + 1], marks={n: "5m"}), n)) for n in range(5)]
 
@@ -78,7 +80,7 @@ def test_a_conversation_reads_its_past_and_writes_its_last_turn() -> None:
 
 def test_writes_are_split_by_their_ttl() -> None:
     one = prompt(("tools", 300), ("system", 200), ("turn", 120), ("tail", 30), marks={0: "1h", 2: "5m"})
-    cache = PrefixCache(MARKED)
+    cache = PrefixCache(MARKED, 0)
     first, again, later = call(cache, one, 0), call(cache, one, 1), call(cache, one, 400)
 
     assert (first.creation_1h, first.creation_5m, first.input_tokens) == (300, 320, 30)
@@ -90,7 +92,7 @@ def test_writes_are_split_by_their_ttl() -> None:
     ("gap_s", "reason"), [(299.999, HIT), (300, EXPIRED), (301, EXPIRED)], ids=["within", "at", "after"]
 )
 def test_an_entry_lives_for_its_ttl(gap_s: float, reason: str) -> None:
-    cache = PrefixCache(MARKED)
+    cache = PrefixCache(MARKED, 0)
     call(cache, SYSTEM, 0)
 
     assert call(cache, SYSTEM, gap_s).reason == reason
@@ -98,14 +100,14 @@ def test_an_entry_lives_for_its_ttl(gap_s: float, reason: str) -> None:
 
 @pytest.mark.parametrize(("sliding", "reasons"), [(True, [HIT, HIT, HIT]), (False, [HIT, EXPIRED, HIT])])
 def test_use_refreshes_a_sliding_ttl_only(sliding: bool, reasons: list[str]) -> None:
-    cache = PrefixCache(CacheSettings("marked", minimum_tokens=100, sliding=sliding))
+    cache = PrefixCache(CacheTable(mode="marked", minimum_tokens=100, sliding=sliding), 0)
     call(cache, SYSTEM, 0)
 
     assert [call(cache, SYSTEM, at).reason for at in (200, 400, 600)] == reasons
 
 
 def test_the_prefix_of_what_is_read_is_refreshed_too() -> None:
-    cache = PrefixCache(MARKED)
+    cache = PrefixCache(MARKED, 0)
     long = prompt(("system", 500), ("turn", 200), marks={0: "5m", 1: "5m"})
     for at in (0, 200, 400):
         call(cache, long, at)
@@ -114,38 +116,39 @@ def test_the_prefix_of_what_is_read_is_refreshed_too() -> None:
 
 
 def test_peek_refreshes_nothing() -> None:
-    cache = PrefixCache(MARKED)
+    cache = PrefixCache(MARKED, 0)
     call(cache, SYSTEM, 0)
 
     assert [cache.peek(SYSTEM, at * S).reason for at in (200, 299, 301)] == [HIT, HIT, EXPIRED]
 
 
-def test_below_the_minimum_nothing_is_cached_and_nothing_is_said() -> None:
-    settings = CacheSettings("marked", minimum_tokens=1024, minimums=(("opus-*", 4096), ("haiku", 950)))
-    for model, found in (("sonnet", (0, 0, 950, BELOW_MINIMUM)), ("opus-4", (0, 0, 950, BELOW_MINIMUM))):
-        one = prompt(("system", 950), marks={0: "5m"}, model=model)
-        cache = PrefixCache(settings)
-        assert [counts(call(cache, one, at)) for at in (0, 1)] == [found] * 2
-    cache, one = PrefixCache(settings), prompt(("system", 950), marks={0: "5m"}, model="haiku")
-    assert [counts(call(cache, one, at)) for at in (0, 1)] == [(0, 950, 0, COLD), (950, 0, 0, HIT)]
+@pytest.mark.parametrize(
+    ("minimum", "found"),
+    [(951, [(0, 0, 950, BELOW_MINIMUM)] * 2), (950, [(0, 950, 0, COLD), (950, 0, 0, HIT)])],
+)
+def test_below_the_minimum_nothing_is_cached(minimum: int, found: list[tuple[int, int, int, str]]) -> None:
+    cache = PrefixCache(CacheTable(mode="marked", minimum_tokens=minimum), 0)
+    one = prompt(("system", 950), marks={0: "5m"})
+
+    assert [counts(call(cache, one, at)) for at in (0, 1)] == found
 
 
 def test_a_mark_below_the_minimum_takes_nothing_from_a_later_one() -> None:
-    cache = PrefixCache(MARKED)
+    cache = PrefixCache(MARKED, 0)
     one = prompt(("tools", 60), ("system", 60), marks={0: "1h", 1: "5m"})
 
     assert (call(cache, one, 0).creation_1h, call(cache, one, 1).cache_read) == (0, 120)
 
 
 def test_without_a_mark_nothing_is_cached() -> None:
-    cache = PrefixCache(MARKED)
+    cache = PrefixCache(MARKED, 0)
 
     assert [counts(call(cache, prompt(("a", 500)), at)) for at in (0, 1)] == [(0, 0, 500, NO_MARKER)] * 2
 
 
 @pytest.mark.parametrize(("added", "reason"), [(19, HIT), (20, LOOKBACK)])
 def test_twenty_positions_are_looked_at_from_the_mark_backwards(added: int, reason: str) -> None:
-    cache = PrefixCache(MARKED)
+    cache = PrefixCache(MARKED, 0)
     start = [("start", 500)]
     call(cache, prompt(*start, marks={0: "5m"}), 0)
     tail = [(f"block {i}", 10) for i in range(added)]
@@ -155,7 +158,7 @@ def test_twenty_positions_are_looked_at_from_the_mark_backwards(added: int, reas
 
 
 def test_a_mark_in_between_carries_the_lookback_further() -> None:
-    cache = PrefixCache(MARKED)
+    cache = PrefixCache(MARKED, 0)
     call(cache, prompt(("start", 500), marks={0: "5m"}), 0)
     tail = [(f"block {i}", 10) for i in range(30)]
     found = call(cache, prompt(("start", 500), *tail, marks={15: "5m", 30: "5m"}), 1)
@@ -164,7 +167,7 @@ def test_a_mark_in_between_carries_the_lookback_further() -> None:
 
 
 def test_a_write_is_visible_when_its_response_begins() -> None:
-    cache = PrefixCache(MARKED)
+    cache = PrefixCache(MARKED, 0)
     first = cache.lookup(SYSTEM, 0)
     assert cache.lookup(SYSTEM, 1).reason == RACE
     cache.begin(first, 5 * S)
@@ -174,14 +177,14 @@ def test_a_write_is_visible_when_its_response_begins() -> None:
 
 
 def test_a_delay_postpones_what_others_see() -> None:
-    cache = PrefixCache(CacheSettings("marked", minimum_tokens=100, visibility_delay_s=2))
+    cache = PrefixCache(CacheTable(mode="marked", minimum_tokens=100, visibility_delay_s=2.0), 0)
     call(cache, SYSTEM, 10)
 
     assert [cache.peek(SYSTEM, at * S).reason for at in (11, 12)] == [RACE, HIT]
 
 
 def test_a_call_that_never_begins_writes_nothing() -> None:
-    cache = PrefixCache(MARKED)
+    cache = PrefixCache(MARKED, 0)
     found = cache.lookup(SYSTEM, 0)
     cache.abandon(found)
     cache.begin(found, 1)
@@ -190,14 +193,14 @@ def test_a_call_that_never_begins_writes_nothing() -> None:
 
 
 def test_abandoning_a_call_that_has_begun_changes_nothing() -> None:
-    cache = PrefixCache(MARKED)
+    cache = PrefixCache(MARKED, 0)
     cache.abandon(call(cache, SYSTEM, 0))
 
     assert cache.peek(SYSTEM, 1).reason == HIT
 
 
 def test_the_least_recently_used_goes_first_for_want_of_room() -> None:
-    cache = PrefixCache(CacheSettings("marked", minimum_tokens=100, capacity_tokens=1000))
+    cache = PrefixCache(CacheTable(mode="marked", minimum_tokens=100, capacity_tokens=1000), 0)
     a, b, c = (prompt((letter, 400), marks={0: "5m"}) for letter in "abc")
     for one, at in ((a, 0), (b, 1), (a, 2), (c, 3)):
         call(cache, one, at)
@@ -206,15 +209,15 @@ def test_the_least_recently_used_goes_first_for_want_of_room() -> None:
 
 
 def test_replicas_know_their_own_calls_only() -> None:
-    settings = CacheSettings("marked", minimum_tokens=100, per_replica=True)
-    alone, shared = PrefixCache(settings), PrefixCache(MARKED)
+    settings = CacheTable(mode="marked", minimum_tokens=100, per_replica=True)
+    alone, shared = PrefixCache(settings, 0), PrefixCache(MARKED, 0)
 
     assert [call(alone, SYSTEM, at, replica=at % 2).reason for at in range(4)] == [COLD, COLD, HIT, HIT]
     assert [call(shared, SYSTEM, at, replica=at % 2).reason for at in range(4)] == [COLD, HIT, HIT, HIT]
 
 
 def test_a_share_of_calls_is_routed_away_by_its_key() -> None:
-    cache = PrefixCache(CacheSettings("marked", minimum_tokens=100, route_miss_prob=0.4, seed=3))
+    cache = PrefixCache(CacheTable(mode="marked", minimum_tokens=100, route_miss_prob=0.4), 3)
     keys = [f"{i}/0/0" for i in range(1, 2000)]
     found = [call(cache, SYSTEM, i * 0.001, call_key=key) for i, key in enumerate(keys)]
     missed = [one for one in found if one.reason == ROUTE_MISS]
@@ -228,7 +231,7 @@ def test_a_share_of_calls_is_routed_away_by_its_key() -> None:
 
 
 def test_models_do_not_share_entries() -> None:
-    cache = PrefixCache(MARKED)
+    cache = PrefixCache(MARKED, 0)
     call(cache, prompt(("a", 500), marks={0: "5m"}), 0)
 
     assert call(cache, prompt(("a", 500), marks={0: "5m"}, model="n"), 1).reason == COLD
@@ -253,14 +256,14 @@ def blocks(words: str, rest: int = 0) -> Prompt:
 def test_automatic_blocks_are_read_as_far_as_they_agree(
     second: Prompt, found: tuple[int, int, int, str]
 ) -> None:
-    cache = PrefixCache(AUTOMATIC)
+    cache = PrefixCache(AUTOMATIC, 0)
     call(cache, blocks("abc", rest=9), 0)
 
     assert counts(call(cache, second, 1)) == found
 
 
 def test_automatic_blocks_have_a_minimum_and_a_race() -> None:
-    cache = PrefixCache(CacheSettings("automatic", minimum_tokens=32))
+    cache = PrefixCache(CacheTable(mode="automatic", minimum_tokens=32), 0)
     first = cache.lookup(blocks("abcd"), 0)
     assert cache.peek(blocks("abcd"), 0).reason == RACE
     cache.begin(first, 1)
@@ -270,7 +273,7 @@ def test_automatic_blocks_have_a_minimum_and_a_race() -> None:
 
 
 def test_the_ends_of_prompts_go_first_for_want_of_room() -> None:
-    cache = PrefixCache(CacheSettings("automatic", minimum_tokens=0, capacity_tokens=64))
+    cache = PrefixCache(CacheTable(mode="automatic", minimum_tokens=0, capacity_tokens=64), 0)
     call(cache, blocks("abcd"), 0)
     call(cache, blocks("xy"), 1)
 
@@ -292,7 +295,7 @@ def test_the_ends_of_prompts_go_first_for_want_of_room() -> None:
     st.integers(50, 2000),
 )
 def test_the_counts_add_up_and_memory_is_bounded(calls: list[tuple], mode: str, capacity: int) -> None:
-    cache = PrefixCache(CacheSettings(mode, minimum_tokens=40, capacity_tokens=capacity))
+    cache = PrefixCache(CacheTable(mode=mode, minimum_tokens=40, capacity_tokens=capacity), 0)
     now = 0
     for which, length, marks, gap, begins in calls:
         now += gap * S

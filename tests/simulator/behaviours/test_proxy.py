@@ -6,38 +6,49 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailgauge.simulator.proxy import Buffer, Flush, ProxySettings, flushes
+from tailgauge.scenario.simulated import ProxyTable
+from tailgauge.simulator.behaviours.proxy import Buffer, Flush
 
 MS = 1_000_000
 WRITES = [(0, 30), (10 * MS, 30), (20 * MS, 30), (45 * MS, 30)]
 END = 50 * MS
 
 
+def flushes(table: ProxyTable, writes: list[tuple[int, int]], ended_ns: int) -> list[Flush]:
+    """Groups of a response's writes, (time, bytes) in order of time, that ends at `ended_ns`."""
+    buffer = Buffer(table)
+    groups = [flush for at_ns, size in writes for flush in buffer.write(at_ns, size)]
+    return groups + buffer.end(ended_ns)
+
+
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        (ProxySettings(), [(0, 0, 1), (10, 1, 2), (20, 2, 3), (45, 3, 4)]),
-        (ProxySettings(buffer_bytes=60), [(10, 0, 2), (45, 2, 4)]),
-        (ProxySettings(buffer_bytes=61), [(20, 0, 3), (50, 3, 4)]),
-        (ProxySettings(buffer_bytes=1), [(0, 0, 1), (10, 1, 2), (20, 2, 3), (45, 3, 4)]),
-        (ProxySettings(buffer_ms=15), [(15, 0, 2), (35, 2, 3), (50, 3, 4)]),
-        (ProxySettings(buffer_ms=20), [(20, 0, 2), (40, 2, 3), (50, 3, 4)]),
-        (ProxySettings(buffer_bytes=60, buffer_ms=5), [(5, 0, 1), (15, 1, 2), (25, 2, 3), (50, 3, 4)]),
-        (ProxySettings(buffer_bytes=60, buffer_ms=15), [(10, 0, 2), (35, 2, 3), (50, 3, 4)]),
-        (ProxySettings(buffer_all=True), [(50, 0, 4)]),
-        (ProxySettings(buffer_all=True, buffer_bytes=10, buffer_ms=5), [(50, 0, 4)]),
+        (ProxyTable(), [(0, 0, 1), (10, 1, 2), (20, 2, 3), (45, 3, 4)]),
+        (ProxyTable(buffer_bytes=60), [(10, 0, 2), (45, 2, 4)]),
+        (ProxyTable(buffer_bytes=61), [(20, 0, 3), (50, 3, 4)]),
+        (ProxyTable(buffer_bytes=1), [(0, 0, 1), (10, 1, 2), (20, 2, 3), (45, 3, 4)]),
+        (ProxyTable(buffer_ms=15.0), [(15, 0, 2), (35, 2, 3), (50, 3, 4)]),
+        (ProxyTable(buffer_ms=20.0), [(20, 0, 2), (40, 2, 3), (50, 3, 4)]),
+        (ProxyTable(buffer_bytes=60, buffer_ms=5.0), [(5, 0, 1), (15, 1, 2), (25, 2, 3), (50, 3, 4)]),
+        (ProxyTable(buffer_bytes=60, buffer_ms=15.0), [(10, 0, 2), (35, 2, 3), (50, 3, 4)]),
+        (ProxyTable(buffer_all=True), [(50, 0, 4)]),
+        (ProxyTable(buffer_all=True, buffer_bytes=10, buffer_ms=5.0), [(50, 0, 4)]),
     ],
 )
-def test_groups_of_four_writes(settings: ProxySettings, expected: list[tuple[int, int, int]]) -> None:
+def test_groups_of_four_writes(settings: ProxyTable, expected: list[tuple[int, int, int]]) -> None:
     assert flushes(settings, WRITES, END) == [Flush(at * MS, first, behind) for at, first, behind in expected]
 
 
 def test_an_empty_response_has_no_group() -> None:
-    assert flushes(ProxySettings(buffer_all=True), [], END) == []
+    assert flushes(ProxyTable(buffer_all=True), [], END) == []
 
 
 SETTINGS = st.builds(
-    ProxySettings, st.integers(0, 300), st.sampled_from([0.0, 0.5, 7.0, 1000.0]), st.booleans()
+    ProxyTable,
+    buffer_bytes=st.integers(0, 300),
+    buffer_ms=st.sampled_from([0.0, 0.5, 7.0, 1000.0]),
+    buffer_all=st.booleans(),
 )
 GAPS = st.lists(st.tuples(st.integers(0, 20 * MS), st.integers(1, 100)), max_size=50)
 
@@ -52,7 +63,7 @@ def timed(gaps: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 @given(SETTINGS, GAPS)
 def test_every_write_leaves_once_in_order_and_not_before_its_time(
-    settings: ProxySettings, gaps: list[tuple[int, int]]
+    settings: ProxyTable, gaps: list[tuple[int, int]]
 ) -> None:
     writes = timed(gaps)
     end = (writes[-1][0] if writes else 0) + 3 * MS
@@ -71,7 +82,7 @@ def test_every_write_leaves_once_in_order_and_not_before_its_time(
 
 @given(SETTINGS, GAPS)
 def test_in_real_time_with_a_timer_the_groups_are_the_same(
-    settings: ProxySettings, gaps: list[tuple[int, int]]
+    settings: ProxyTable, gaps: list[tuple[int, int]]
 ) -> None:
     """The timer fires between the writes, and sometimes earlier than it should."""
     writes = timed(gaps)

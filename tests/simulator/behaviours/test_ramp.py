@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailgauge.simulator.ramp import Ramp, RampSettings
+from tailgauge.simulator.behaviours.ramp import Ramp
 
 S = 1_000_000_000
 
@@ -22,16 +22,16 @@ def refused(ramp: Ramp, rate_per_s: int, since_s: int, seconds: int) -> int:
 
 
 def test_switched_off_everything_passes() -> None:
-    assert refused(Ramp(RampSettings()), 1000, 0, 10) == 0
+    assert refused(Ramp(), 1000, 0, 10) == 0
 
 
 def test_below_the_floor_everything_passes() -> None:
-    assert refused(Ramp(RampSettings(growth=1.5, floor=100)), 100, 0, 1) == 0
+    assert refused(Ramp(growth=1.5, floor=100), 100, 0, 1) == 0
 
 
 @pytest.mark.parametrize(("factor", "refuses"), [(1, False), (2, False), (3, True), (10, True)])
 def test_a_step_in_the_rate_passes_up_to_the_growth(factor: int, refuses: bool) -> None:
-    ramp = Ramp(RampSettings(growth=2, window_s=60, floor=600))
+    ramp = Ramp(growth=2, window_s=60, floor=600)
     assert refused(ramp, 10, 0, 180) == 0
 
     assert (refused(ramp, 10 * factor, 180, 60) > 0) == refuses
@@ -39,7 +39,7 @@ def test_a_step_in_the_rate_passes_up_to_the_growth(factor: int, refuses: bool) 
 
 def test_a_tenfold_step_is_let_in_little_by_little() -> None:
     """Twice as much in the first window, four times in the second, and so on."""
-    ramp = Ramp(RampSettings(growth=2, window_s=10, floor=100))
+    ramp = Ramp(growth=2, window_s=10, floor=100)
     refused(ramp, 10, 0, 30)
     shares = [refused(ramp, 100, 30 + 10 * i, 10) / 1000 for i in range(5)]
 
@@ -50,7 +50,7 @@ def test_a_tenfold_step_is_let_in_little_by_little() -> None:
 
 @pytest.mark.parametrize("later_s", [0, 7, 31, 59, 61, 100])
 def test_the_wait_is_enough_where_nobody_else_comes(later_s: int) -> None:
-    ramp = Ramp(RampSettings(growth=2, window_s=60, floor=50))
+    ramp = Ramp(growth=2, window_s=60, floor=50)
     refused(ramp, 20, 0, 30)
     now_ns = (30 + later_s) * S
     wait_ns = ramp.wait_ns(now_ns)
@@ -61,12 +61,7 @@ def test_the_wait_is_enough_where_nobody_else_comes(later_s: int) -> None:
 
 
 def test_after_two_idle_windows_only_the_floor_is_left() -> None:
-    ramp = Ramp(RampSettings(growth=2, window_s=10, floor=5))
+    ramp = Ramp(growth=2, window_s=10, floor=5)
     refused(ramp, 10, 0, 60)
 
     assert refused(ramp, 100, 100, 1) == 95
-
-
-def test_a_limit_that_would_refuse_for_ever_is_refused() -> None:
-    with pytest.raises(ValueError, match="floor"):
-        Ramp(RampSettings(growth=2, floor=0))

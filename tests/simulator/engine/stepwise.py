@@ -1,6 +1,6 @@
 """Continuous batching once more, written plainly: one step after the other, every token in Python.
 
-Rule: an independent oracle for the engine's planned steps. It knows no plans, no ledger and no numpy; where the two
+An independent oracle for the engine's planned steps. It knows no plans, no ledger and no numpy; where the two
 disagree one of them is wrong. Arrivals are (time in ns, prompt, output), in order; no overhead, no drafting, growth of
 memory by blocks.
 """
@@ -82,13 +82,13 @@ def _chunks(config, prefilling, decoding):
 
 
 def _step(config, now, decoding, chunks):
-    law, prefill = config.law, config.law.prefill
+    timing, prefill = config.timing, config.timing.prefill
     tokens = sum(n for _, n in chunks)
     knee = min(tokens, prefill.knee_tokens)
-    ms = law.step_ms + law.sequence_ms * len(decoding)
+    ms = timing.step_ms + timing.sequence_ms * len(decoding)
     if tokens:
         ms += prefill.base_ms + prefill.ms_per_token * knee + prefill.ms_per_token_beyond * (tokens - knee)
-    end = now + round(ms * 1e6 + law.context_ms * 1e3 * sum(map(_context, decoding)))
+    end = now + round(ms * 1e6 + timing.context_ms * 1e3 * sum(map(_context, decoding)))
     for call in decoding:
         call["times"].append(end)
     for call, n in chunks:

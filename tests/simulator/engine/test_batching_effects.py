@@ -4,17 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from simulator.engine.measuring import alike, gaps_ms, poisson_ns, tpot_ms, ttft_ms
+from simulator.engine.measuring import Demands, alike, gaps_ms, poisson_ns, run, tpot_ms, ttft_ms
 
-from tailgauge.simulator import virtual
-from tailgauge.simulator.engine.config import Drafting, EngineConfig, Prefill, StepLaw
-from tailgauge.simulator.engine.hooks import Hooks
-from tailgauge.simulator.virtual import Demands
+from tailgauge.simulator.engine.config import EngineConfig, Prefill, StepTime
+from tailgauge.simulator.engine.job import Hooks
 
 STEP_MS, SEQUENCE_MS, CONTEXT_MS, PREFILL_MS = 20.0, 0.5, 0.5, 0.1
-LAW = StepLaw(STEP_MS, SEQUENCE_MS, CONTEXT_MS, Prefill(PREFILL_MS))
-CONFIG = EngineConfig(LAW, slots=32, token_budget=4096)
-FLAT = replace(CONFIG, law=StepLaw(STEP_MS))
+TIMING = StepTime(STEP_MS, SEQUENCE_MS, CONTEXT_MS, Prefill(PREFILL_MS))
+CONFIG = EngineConfig(TIMING, slots=32, token_budget=4096)
+FLAT = replace(CONFIG, timing=StepTime(STEP_MS))
 SECOND_NS = 1_000_000_000
 MINUTE_NS = 60 * SECOND_NS
 
@@ -33,7 +31,7 @@ def alone(config, prompts, hooks=None, outputs=20):
     """Calls so far apart that each is alone."""
     n = len(prompts)
     demands = Demands(np.array(prompts), np.full(n, outputs))
-    return virtual.run(config, np.arange(n) * MINUTE_NS, demands, 1, hooks=hooks or Hooks())
+    return run(config, np.arange(n) * MINUTE_NS, demands, 1, hooks=hooks or Hooks())
 
 
 @pytest.mark.parametrize("cached", [0, 400])
@@ -50,24 +48,23 @@ def test_without_prefill_time_ttft_is_flat():
 
 
 def test_a_prompt_that_is_cached_whole_still_computes_its_last_token():
-    rows = alone(CONFIG, [1000], Cached(1000))
+    measured = alone(CONFIG, [1000], Cached(1000))
 
-    assert ttft_ms(rows) == pytest.approx([STEP_MS + PREFILL_MS])
-    assert rows.column("cache_read_input_tokens").tolist() == [1000]
-    assert rows.column("input_tokens").tolist() == [0]
+    assert ttft_ms(measured) == pytest.approx([STEP_MS + PREFILL_MS])
+    assert measured.column(lambda call: call.cached_tokens).tolist() == [1000]
 
 
 def together(config, calls, prompt=100, output=101):
     """Calls that are there from the start, with one step's prompts; their TPOT in the middle of the batch."""
     at = np.arange(calls)
-    return virtual.run(config, at, alike(calls, prompt, output), 1)
+    return run(config, at, alike(calls, prompt, output), 1)
 
 
 @pytest.mark.parametrize("batch", [1, 8, 32])
 def test_tpot_rises_with_the_batch(batch):
-    law = replace(LAW, context_ms=0.0)
+    timing = replace(TIMING, context_ms=0.0)
 
-    steps = gaps_ms(together(replace(CONFIG, law=law), batch))[5:-5]
+    steps = gaps_ms(together(replace(CONFIG, timing=timing), batch))[5:-5]
 
     assert steps == pytest.approx(STEP_MS + SEQUENCE_MS * batch)
 
@@ -88,7 +85,7 @@ def test_with_a_flat_step_neither_batch_nor_context_moves_tpot(batch, prompt):
 def longest_gap_ms(config, second_prompt):
     """Largest chunk gap of a stream beside which another prompt arrives."""
     at, demands = np.array([0, SECOND_NS]), Demands(np.array([50, second_prompt]), np.array([200, 10]))
-    return gaps_ms(virtual.run(config, at, demands, 1)).max()
+    return gaps_ms(run(config, at, demands, 1)).max()
 
 
 def test_a_long_prompt_stalls_the_decodes_where_whole_prompts_come_first():
@@ -111,9 +108,9 @@ def test_without_a_long_prompt_nothing_stalls(prefill_first):
 
 
 def under_load(rate_per_s, *, slots, n=3000):
-    config = EngineConfig(StepLaw(STEP_MS, SEQUENCE_MS, 0.0, Prefill(0.001)), slots=slots)
-    rows = virtual.run(config, poisson_ns(rate_per_s, n, 3), alike(n, 100, 50), 3, chunks=False)
-    return np.quantile(ttft_ms(rows)[n // 2 :], 0.5), np.quantile(tpot_ms(rows)[n // 2 :], 0.99)
+    config = EngineConfig(StepTime(STEP_MS, SEQUENCE_MS, 0.0, Prefill(0.001)), slots=slots)
+    measured = run(config, poisson_ns(rate_per_s, n, 3), alike(n, 100, 50), 3)
+    return np.quantile(ttft_ms(measured)[n // 2 :], 0.5), np.quantile(tpot_ms(measured)[n // 2 :], 0.99)
 
 
 def test_past_capacity_ttft_blows_up_and_tpot_stays_flat():
@@ -151,28 +148,28 @@ def test_kv_cliff_is_gone_without_a_memory_limit():
 
 
 def test_full_reservation_waits_instead_of_preempting():
-    rows = kv_run(200, "full")
+    measured = kv_run(200, "full")
 
-    assert tpot_ms(rows).max() < 1.5 * tpot_ms(kv_run(320)).max()
-    assert ttft_ms(rows).max() > 1_000  # ten fit, six wait for the first ones to end
+    assert tpot_ms(measured).max() < 1.5 * tpot_ms(kv_run(320)).max()
+    assert ttft_ms(measured).max() > 1_000  # ten fit, six wait for the first ones to end
 
 
 @pytest.mark.parametrize(
-    ("law", "mean"), [("binomial", 1 + 4 * 0.6), ("geometric", 1 + 0.6 + 0.6**2 + 0.6**3 + 0.6**4)]
+    ("distribution", "mean"), [("binomial", 1 + 4 * 0.6), ("geometric", 1 + 0.6 + 0.6**2 + 0.6**3 + 0.6**4)]
 )
-def test_drafts_coalesce_several_tokens_into_a_chunk(law, mean):
-    config = replace(FLAT, drafting=Drafting(law, 4, 0.6))
+def test_drafts_coalesce_several_tokens_into_a_chunk(distribution, mean):
+    config = replace(FLAT, draft_distribution=distribution, draft_tokens=4, draft_accept=0.6)
 
-    rows = alone(config, [100] * 20, outputs=500)
+    measured = alone(config, [100] * 20, outputs=500)
 
-    coalescing = rows.column("output_tokens").sum() / rows.column("chunks").sum()
+    coalescing = measured.tokens.sum() / measured.chunks.sum()
     assert coalescing == pytest.approx(mean, rel=0.05)
-    assert rows.column("output_tokens").tolist() == [500] * 20
-    assert gaps_ms(rows) == pytest.approx(STEP_MS)  # a chunk a step, as before
-    assert tpot_ms(rows) == pytest.approx(STEP_MS / mean, rel=0.15)
+    assert measured.tokens.tolist() == [500] * 20
+    assert gaps_ms(measured) == pytest.approx(STEP_MS)  # a chunk a step, as before
+    assert tpot_ms(measured) == pytest.approx(STEP_MS / mean, rel=0.15)
 
 
 def test_without_drafts_a_chunk_is_a_token():
-    rows = alone(FLAT, [100], outputs=500)
+    measured = alone(FLAT, [100], outputs=500)
 
-    assert rows.column("chunks").tolist() == [500]
+    assert measured.chunks.tolist() == [500]

@@ -1,28 +1,19 @@
 """Whatever comes, in whatever order: nothing is lost, nothing leaks, and the driver's grain does not matter."""
 
 from itertools import pairwise
+from typing import get_args
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailgauge.simulator.engine.config import (
-    CANCEL_MODES,
-    DRAFTING_LAWS,
-    ROUTERS,
-    Drafting,
-    EngineConfig,
-    FluidLaw,
-    Prefill,
-    StepLaw,
-)
-from tailgauge.simulator.engine.emission import ENDINGS
+from tailgauge.scenario.simulated import CancelMode, DraftDistribution, Router
+from tailgauge.simulator.engine.config import EngineConfig, FluidTime, Prefill, StepTime
 from tailgauge.simulator.engine.engine import Engine
-from tailgauge.simulator.engine.hooks import Hooks
-from tailgauge.simulator.engine.job import Job
+from tailgauge.simulator.engine.job import ENDINGS, Hooks, Job
 
 MS = 1_000_000
 EVER = 2**62
-STEPS = StepLaw(5.0, 0.25, 0.5, Prefill(0.0625, 100, 0.125, base_ms=1.0))
+STEPS = StepTime(5.0, 0.25, 0.5, Prefill(0.0625, 100, 0.125, base_ms=1.0))
 # Gap before it, prompt, output, prefix, cancelled so long after (None: never).
 CALL = st.tuples(
     st.integers(0, 60 * MS),
@@ -34,7 +25,7 @@ CALL = st.tuples(
 
 
 class Uneven(Hooks):
-    """Every third call is slow, every fourth is cached in part; counts who was told what."""
+    """Every third call is slow, every fourth is cached in part; counts what it was called for."""
 
     def __init__(self):
         self.open = {}
@@ -56,20 +47,22 @@ class Uneven(Hooks):
 @st.composite
 def configs(draw):
     return EngineConfig(
-        draw(st.sampled_from([STEPS, STEPS, STEPS, FluidLaw(), FluidLaw(0.5)])),
+        draw(st.sampled_from([STEPS, STEPS, STEPS, FluidTime(), FluidTime(0.5)])),
         replicas=draw(st.integers(1, 3)),
-        router=draw(st.sampled_from(ROUTERS)),
+        router=draw(st.sampled_from(get_args(Router))),
         slots=draw(st.integers(1, 5)),
         queue_cap=draw(st.sampled_from([None, 0, 3])),
         token_budget=draw(st.sampled_from([8, 64, 500])),
         prefill_first=draw(st.booleans()),
         kv_blocks=draw(st.sampled_from([None, 21, 40])),
         reservation=draw(st.sampled_from(["growth", "growth", "full"])),
-        drafting=Drafting(draw(st.sampled_from(DRAFTING_LAWS)), 3, 0.6),
+        draft_distribution=draw(st.sampled_from(get_args(DraftDistribution))),
+        draft_tokens=3,
+        draft_accept=0.6,
         overhead_ms=draw(st.sampled_from([0.0, 8.0])),
         overhead_sigma=0.5,
-        cancel_mode=draw(st.sampled_from(CANCEL_MODES)),
-        cancel_after_ns=draw(st.sampled_from([0, 30 * MS])),
+        cancel_mode=draw(st.sampled_from(get_args(CancelMode))),
+        cancel_after_ms=draw(st.sampled_from([0.0, 30.0])),
     )
 
 

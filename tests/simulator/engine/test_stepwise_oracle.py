@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulator.engine import stepwise
 
-from tailgauge.simulator.engine.config import EngineConfig, Prefill, StepLaw
+from tailgauge.simulator.engine.config import EngineConfig, Prefill, StepTime
 from tailgauge.simulator.engine.engine import Engine
 from tailgauge.simulator.engine.job import Job
 
-LAW = StepLaw(5.0, 0.25, 0.5, Prefill(0.0625, 100, 0.125, base_ms=1.0))
+LAW = StepTime(5.0, 0.25, 0.5, Prefill(0.0625, 100, 0.125, base_ms=1.0))
 CALL = st.tuples(st.integers(0, 60_000_001), st.integers(1, 300), st.integers(1, 60))
 
 

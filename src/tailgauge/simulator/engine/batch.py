@@ -1,12 +1,12 @@
 """Continuous batching on one replica: sequences join and leave between steps.
 
-Rule: the replica plans up to the next moment at which anything can change (a call ends, memory runs out, a prompt is in
+The replica plans up to the next moment at which anything can change (a call ends, memory runs out, a prompt is in
 work) and its plan is final unless a call enters or leaves: then it is cut at the end of the step in progress. A step's
 length depends on who is in it and on their context only, so cutting a plan, or looking at it step by step, never moves
 a time. Calls are admitted in the order of arrival and wait at the first that does not fit.
 
 Source: iteration-level scheduling (Orca, OSDI 2022), blocks, growth and preemption by recompute (vLLM, SOSP 2023),
-chunked prefill (Sarathi-Serve, OSDI 2024); step law in `config`.
+chunked prefill (Sarathi-Serve, OSDI 2024); times of a step in `config`.
 """
 
 from __future__ import annotations
@@ -19,26 +19,24 @@ from math import ceil
 import numpy as np
 
 from tailgauge.simulator.engine import draws
-from tailgauge.simulator.engine import emission as events
-from tailgauge.simulator.engine.config import EngineConfig, StepLaw
-from tailgauge.simulator.engine.emission import Emission
-from tailgauge.simulator.engine.hooks import Hooks
-from tailgauge.simulator.engine.job import NO_INTS, Call
-from tailgauge.simulator.engine.ledger import Ledger
+from tailgauge.simulator.engine import job as events
+from tailgauge.simulator.engine.config import EngineConfig, StepTime
+from tailgauge.simulator.engine.job import NO_INTS, Call, Emission, Hooks, Ints
 from tailgauge.simulator.engine.memory import Memory
 
 _LONGEST_PLAN = 256  # steps; a plan that an arrival cuts was computed in vain
+_STEPS = 4096  # that the arrays of a ledger hold at first
 _FEW = 6  # steps below which Python is faster than numpy
 
 
 class Batch:
-    """One replica under a `StepLaw`. `due_ns` is the end of its plan, None while it has nothing to do."""
+    """One replica under a `StepTime`. `due_ns` is the end of its plan, None while it has nothing to do."""
 
     def __init__(
         self, index: int, config: EngineConfig, seed: int, hooks: Hooks, left: Callable[[Call], None]
     ) -> None:
-        assert isinstance(config.law, StepLaw)
-        self.index, self._config, self._law = index, config, config.law
+        assert isinstance(config.timing, StepTime)
+        self.index, self._config, self._timing = index, config, config.timing
         self._seed, self._hooks, self._left = seed, hooks, left
         self.due_ns: int | None = None
         self.waiting: deque[Call] = deque()
@@ -52,7 +50,7 @@ class Batch:
         self._context = 0  # tokens held by the decoding calls before `_step`
         self._step = 0  # number of the first decode step of the plan
         self._run = 0  # decode steps in the plan
-        self._told = 0  # first decode step whose tokens were not told
+        self._emitted = 0  # first decode step whose tokens were not emitted
         self._chunks: list[tuple[Call, int]] = []  # prompt tokens of the plan's only step
         self._stopping: list[Call] = []  # cancelled, but still in the step in progress
 
@@ -98,24 +96,24 @@ class Batch:
         else:
             self._stopping.append(call)
 
-    def next_told_ns(self) -> int | None:
+    def next_token_ns(self) -> int | None:
         """When the next step ends, for a driver that wants each token."""
-        return int(self._ledger.ends[self._told - self._ledger.base]) if self._run else self.due_ns
+        return int(self._ledger.ends[self._emitted - self._ledger.base]) if self._run else self.due_ns
 
-    def tell_tokens(self, until_ns: int, out: list[Emission]) -> None:
+    def emit_tokens(self, until_ns: int, out: list[Emission]) -> None:
         """Emit the tokens of the plan's steps that ended by `until_ns`."""
-        while self._told < self._step + self._run:
-            end_ns = int(self._ledger.ends[self._told - self._ledger.base])
+        while self._emitted < self._step + self._run:
+            end_ns = int(self._ledger.ends[self._emitted - self._ledger.base])
             if end_ns > until_ns:
                 return
-            told = ((call, call.tokens_at(self._told)) for call in self._decoding.values())
-            out.extend(Emission(events.TOKENS, call, end_ns, tokens) for call, tokens in told if tokens)
-            self._told += 1
+            steps = ((call, call.tokens_at(self._emitted)) for call in self._decoding.values())
+            out.extend(Emission(events.TOKENS, call, end_ns, tokens) for call, tokens in steps if tokens)
+            self._emitted += 1
 
     @property
     def kv_used_share(self) -> float:
-        """Of the memory blocks, those in use after the steps told so far."""
-        passed = max(0, self._told - self._step)
+        """Of the memory blocks, those in use after the steps emitted so far."""
+        passed = max(0, self._emitted - self._step)
         at = self._step - self._ledger.base
         grown = int(self._ledger.blocks[at : at + passed].sum()) if self.memory.grows else 0
         return self.memory.share(grown)
@@ -157,7 +155,7 @@ class Batch:
             call = self.waiting[0]
             if not len(call.counts):
                 call.slowdown = self._hooks.slowdown(call.job, self.index, now_ns)
-                draws.draw(call, self._config.drafting, self._seed)
+                draws.draw(call, self._config, self._seed)
             held = call.job.prompt_tokens + call.tokens_before(call.next)
             context = held + int(call.counts[call.next])
             blocks = self.memory.at_admission(call.job, context)
@@ -227,9 +225,9 @@ class Batch:
 
     def _step_ns(self, decoding: int, prompt: int) -> tuple[float, float]:
         """A step's length: a fixed part, and what each token of context adds."""
-        law = self._law
-        fixed_ms = law.step_ms + law.sequence_ms * decoding + law.prefill.ms(prompt)
-        return fixed_ms * 1e6, law.context_ms * 1e3
+        timing = self._timing
+        fixed_ms = timing.step_ms + timing.sequence_ms * decoding + timing.prefill.ms(prompt)
+        return fixed_ms * 1e6, timing.context_ms * 1e3
 
     def _soonest_end(self) -> int:
         """The last step of the call that ends first; entries of calls that left or began anew are stale."""
@@ -314,3 +312,57 @@ class Batch:
         call.ended_ns = now_ns
         out.append(Emission(kind, call, now_ns, call.tokens))
         self._left(call)
+
+
+class Ledger:
+    """The decode steps of a replica: when each ended, how many tokens and memory blocks it adds.
+
+    A call writes all its future steps when it begins to decode and takes back what is left when it leaves early. So the
+    context of any later step is a running sum, many steps are computed at once, and a call's chunk times are a slice.
+    Steps are numbered for ever; the arrays hold those from `base` on. `block_tokens` 0: memory does not grow.
+    """
+
+    def __init__(self, block_tokens: int) -> None:
+        self.base = 0
+        self.ends: Ints = np.zeros(_STEPS, np.int64)
+        self.growth: Ints = np.zeros(_STEPS, np.int64)
+        self.blocks: Ints = np.zeros(_STEPS, np.int64)
+        self._block_tokens = block_tokens
+
+    def lacks(self, last_step: int) -> bool:
+        """Whether a step lies behind the arrays."""
+        return last_step - self.base >= len(self.ends)
+
+    def move(self, oldest: int, last_step: int) -> None:
+        """Forget the steps before `oldest` and extend the arrays to `last_step`."""
+        size = max(_STEPS, 2 * (last_step - oldest + 1))
+        skip = oldest - self.base
+        self.ends, self.growth, self.blocks = (
+            _shifted(array, skip, size) for array in (self.ends, self.growth, self.blocks)
+        )
+        self.base = oldest
+
+    def add(self, call: Call, step: int, index: int, context: int, sign: int) -> None:
+        """Add (1) or take back (-1) a call's steps from `step` on, which emit `counts[index:]` on top of `context`."""
+        at = step - self.base
+        count = len(call.counts) - index
+        if call.plain:
+            self.growth[at : at + count] += sign
+            if self._block_tokens:
+                # A token needs a new block where the tokens before it fill theirs.
+                self.blocks[at + -context % self._block_tokens : at + count : self._block_tokens] += sign
+            return
+        tokens = call.counts[index:]
+        self.growth[at : at + count] += sign * tokens
+        if self._block_tokens:
+            after = context + np.cumsum(tokens)
+            self.blocks[at : at + count] += sign * (
+                -(-after // self._block_tokens) + -(after - tokens) // self._block_tokens
+            )
+
+
+def _shifted(array: Ints, skip: int, size: int) -> Ints:
+    moved: Ints = np.zeros(size, np.int64)
+    kept = array[skip : skip + size]
+    moved[: len(kept)] = kept
+    return moved

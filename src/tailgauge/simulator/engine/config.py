@@ -1,19 +1,25 @@
-"""How an engine is built: laws of time, memory, slots, routing. Plain frozen values.
+"""How an engine is built: times, memory, slots, routing; and engines by name.
 
-Rule: a number that shapes a latency stands here or in `profiles`, nowhere else. Milliseconds, because people read and
-write these; what happens is in integers of nanoseconds. What is None or 0 by default is switched off.
-
-Source of the step law: METHOD 9, fitted to measurements of Splitwise (Patel et al., ISCA 2024).
+A number that shapes a latency stands here only. Milliseconds, because people read and write these; what happens is in
+integers of nanoseconds. What is None or 0 by default is switched off. docs/simulator.md gives each profile's source: the
+Splitwise rows are fits to measurements (Patel et al., ISCA 2024); the provider-like ones imitate what callers of a hosted
+model see (TTFT at light load, speed of the text), not how it is built.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-ROUTERS = ("random", "least_loaded", "prefix_affinity", "hash")
-CANCEL_MODES = ("immediate", "next_step", "after_ns", "never")
-RESERVATIONS = ("growth", "full")
-DRAFTING_LAWS = ("none", "fixed", "binomial", "geometric")
+from tailgauge.errors import ScenarioError
+from tailgauge.scenario.simulated import (
+    FIXED,
+    CancelMode,
+    DraftDistribution,
+    EngineTable,
+    Reservation,
+    Router,
+    Simulated,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +40,7 @@ class Prefill:
 
 
 @dataclass(frozen=True, slots=True)
-class StepLaw:
+class StepTime:
     """step = step_ms + sequence_ms*B + context_ms*sum(context)/1000 + prefill(prompt tokens of the step).
 
     B counts the sequences that decode, the context is the tokens that they hold before the step.
@@ -47,10 +53,10 @@ class StepLaw:
 
 
 @dataclass(frozen=True, slots=True)
-class FluidLaw:
-    """Queueing theory's server: a call brings `work_ms`, n calls in service each progress at 1 / (1 + slowdown*(n-1)).
+class FluidTime:
+    """The server of queueing theory: a call brings `work_ms`, n calls in service each progress at 1 / (1 + slowdown*(n-1)).
 
-    Slowdown 0 gives every slot a server of its own (one slot M/G/1, c slots M/G/c, no limit M/G/inf); 1 shares a single
+    Slowdown 0 makes each slot a server (one slot M/G/1, c slots M/G/c, no limit M/G/inf); 1 shares a single
     server (processor sharing); between, each neighbour costs a share. A call's answer is one chunk at its end.
     """
 
@@ -58,26 +64,12 @@ class FluidLaw:
 
 
 @dataclass(frozen=True, slots=True)
-class Drafting:
-    """Tokens that a step emits of one sequence.
-
-    none: 1. fixed: 1 + draft_tokens, the first chunk too. binomial: 1 + Binomial(draft_tokens, accept).
-    geometric: 1 + the drafts accepted before the first refusal, each with probability `accept` (speculative decoding).
-    The prefill of the last two yields one token, as no draft stands behind it.
-    """
-
-    law: str = "none"
-    draft_tokens: int = 0
-    accept: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """An engine: its replicas and everything that they have in common."""
 
-    law: StepLaw | FluidLaw
+    timing: StepTime | FluidTime
     replicas: int = 1
-    router: str = "least_loaded"
+    router: Router = "least_loaded"
     affinity_slack: int = 8  # calls that a prefix's own replica may have more than the least loaded one
     slots: int | None = None  # sequences in service at once, on each replica; None: no limit
     queue_cap: int | None = None  # calls that each replica takes beyond its slots; one more is refused
@@ -85,31 +77,100 @@ class EngineConfig:
     prefill_first: bool = False  # whole prompts before any decode, which stalls; else chunked prefill
     kv_blocks: int | None = None  # memory of each replica; None: no limit
     block_tokens: int = 16
-    reservation: str = "growth"  # blocks as the context grows, or at admission for the longest answer
-    drafting: Drafting = field(default_factory=Drafting)
+    reservation: Reservation = "growth"  # blocks as the context grows, or at admission for the longest answer
+    # Tokens that a step emits of one sequence. none: 1. fixed: 1 + draft_tokens, the first chunk too. binomial: 1 +
+    # Binomial(draft_tokens, draft_accept). geometric: 1 + the drafts accepted before the first refusal (speculative
+    # decoding). The prefill of the last two yields one token, as no draft follows it.
+    draft_distribution: DraftDistribution = "none"
+    draft_tokens: int = 0
+    draft_accept: float = 0.0
     overhead_ms: float = 0.0  # median delay before a call reaches its replica: gateway, checks, tokeniser
     overhead_sigma: float = 0.0  # of its logarithm
-    cancel_mode: str = "immediate"
-    cancel_after_ns: int = 0
+    cancel_mode: CancelMode = "immediate"
+    cancel_after_ms: float = 0.0
+
+    @property
+    def drafts(self) -> bool:
+        """Whether a step may yield several tokens of a sequence."""
+        return self.draft_distribution != "none"
 
     def __post_init__(self) -> None:
-        """Say at once which value cannot be."""
-        for name, allowed in _CHOICES:
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}")
-        if self.drafting.law not in DRAFTING_LAWS:
-            raise ValueError(f"drafting.law must be one of {', '.join(DRAFTING_LAWS)}")
-        for name in ("replicas", "slots", "token_budget", "kv_blocks", "block_tokens"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1")
+        """Refuse what only a whole engine can: each value was checked by itself in the scenario."""
         if self.queue_cap is not None and self.slots is None:
             raise ValueError("queue_cap counts calls beyond the slots, and there is no limit of slots")
-        if isinstance(self.law, StepLaw):
-            if self.law.step_ms <= 0:
-                raise ValueError("law.step_ms must be above 0: time would stand still")
+        if isinstance(self.timing, StepTime):
+            if self.timing.step_ms <= 0:
+                raise ValueError("step_ms must be above 0: time would not advance")
             if self.slots is not None and self.token_budget <= self.slots and not self.prefill_first:
-                raise ValueError("token_budget must be above slots: decodes would leave no room for a prompt")
+                raise ValueError(
+                    "token_budget must be above slots: decodes would leave no budget for a prompt"
+                )
 
 
-_CHOICES = (("router", ROUTERS), ("reservation", RESERVATIONS), ("cancel_mode", CANCEL_MODES))
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """An engine, the length of its answers where the caller does not say, and how soon an empty limit is full again
+    where its burst is not given.
+    """
+
+    engine: EngineConfig
+    answer_tokens: int = 200
+    refill_s: int = 60
+
+
+def _measured(
+    step_ms: float, sequence_ms: float, context_ms: float, prefill: Prefill, kv_tokens: int
+) -> Profile:
+    timing = StepTime(step_ms, sequence_ms, context_ms, prefill)
+    return Profile(EngineConfig(timing, slots=64, token_budget=2048, kv_blocks=kv_tokens // 16))
+
+
+def _hosted(
+    overhead_ms: float, sigma: float, step_ms: float, sequence_ms: float, prefill_ms: float
+) -> Profile:
+    timing = StepTime(step_ms, sequence_ms, sequence_ms, Prefill(prefill_ms))
+    return Profile(
+        EngineConfig(
+            timing, replicas=8, slots=64, token_budget=4096, overhead_ms=overhead_ms, overhead_sigma=sigma
+        )
+    )
+
+
+def _tiny() -> Profile:
+    timing = StepTime(1.4, 0.006, 0.006, Prefill(0.008))
+    engine = EngineConfig(timing, slots=8, overhead_ms=56.0, overhead_sigma=0.51)
+    return Profile(engine, answer_tokens=20, refill_s=6)
+
+
+PROFILES: dict[str, Profile] = {
+    "llama2-70b-h100-tp8": _measured(29.9, 0.206, 0.174, Prefill(0.0459, 1814, 0.1168), 1_360_000),
+    "llama2-70b-h100-tp4": _measured(28.7, 0.274, 0.120, Prefill(0.0682, 1394, 0.1229), 460_000),
+    "llama2-70b-a100-tp8": _measured(44.0, 0.200, 0.349, Prefill(0.1023, 1844, 0.2005), 1_360_000),
+    "llama3-8b-h100": _measured(10.0, 0.050, 0.030, Prefill(0.2, base_ms=20.0), 437_000),
+    "haiku": _hosted(245.0, 0.48, 6.0, 0.03, 0.03),
+    "sonnet": _hosted(560.0, 0.51, 14.0, 0.06, 0.08),
+    "opus": _hosted(1320.0, 0.456, 25.0, 0.10, 0.10),
+    "tiny": _tiny(),
+}
+
+
+def engine_of(table: Simulated) -> EngineConfig | None:
+    """The engine of a profile with the scenario's values in the place of its own; None for the profile `fixed`."""
+    if table.profile == FIXED:
+        return None
+    engine = PROFILES[table.profile].engine
+    given = {
+        name: value for name in EngineTable.model_fields if (value := getattr(table.engine, name)) is not None
+    }
+    if "step_ms" in given:
+        assert isinstance(engine.timing, StepTime)
+        given["timing"] = replace(engine.timing, step_ms=given.pop("step_ms"))
+    try:
+        return replace(engine, **given)
+    except ValueError as error:
+        raise ScenarioError(f"simulated.engine with the profile {table.profile}: {error}") from None
+
+
+def refill_s(table: Simulated) -> int:
+    """How soon an empty limit is full again where its burst is not given."""
+    return PROFILES[table.profile].refill_s if table.profile in PROFILES else 60

@@ -1,6 +1,6 @@
 """Random numbers of one call.
 
-Rule: a draw depends on the seed, the call's key and its purpose, never on the order in which calls come: taking one
+A draw depends on the seed, the call's key and its purpose, never on the order in which calls come: taking one
 call out leaves the others as they were, and a copy with another key draws anew.
 """
 
@@ -12,7 +12,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from tailgauge.simulator.engine.config import Drafting
+from tailgauge.simulator.engine.config import EngineConfig
 from tailgauge.simulator.engine.job import Call, Ints
 
 _NORMAL = NormalDist()
@@ -32,15 +32,12 @@ def lognormal(median: float, sigma: float, seed: int, key: object, purpose: str)
     return median * math.exp(sigma * _NORMAL.inv_cdf(uniform(seed, key, purpose)))
 
 
-def counts(drafting: Drafting, tokens: int, slowdown: float, seed: int, key: object) -> Ints:
+def counts(config: EngineConfig, tokens: int, slowdown: float, seed: int, key: object) -> Ints:
     """Tokens of each step of a call, the prefill's first; their sum is `tokens`, the last step may be short.
 
     Under a slowdown S token group i comes S*i steps after the first: the steps between carry none.
     """
-    if drafting.law == "none":
-        drawn = _all_ones(tokens)
-    else:
-        drawn = _cut(_accepted(drafting, tokens, seed, key), tokens)
+    drawn = _cut(_accepted(config, tokens, seed, key), tokens) if config.drafts else _all_ones(tokens)
     if slowdown == 1.0:
         return drawn
     steps = np.ceil(np.arange(len(drawn)) * slowdown - 1e-9).astype(np.int64)
@@ -49,22 +46,22 @@ def counts(drafting: Drafting, tokens: int, slowdown: float, seed: int, key: obj
     return spread
 
 
-def draw(call: Call, drafting: Drafting, seed: int) -> None:
+def draw(call: Call, config: EngineConfig, seed: int) -> None:
     """Give a call the steps of its answer."""
-    call.counts = counts(drafting, call.job.output_tokens, call.slowdown, seed, call.job.key)
-    call.plain = drafting.law == "none" and call.slowdown == 1.0
+    call.counts = counts(config, call.job.output_tokens, call.slowdown, seed, call.job.key)
+    call.plain = not config.drafts and call.slowdown == 1.0
 
 
-def _accepted(drafting: Drafting, tokens: int, seed: int, key: object) -> Ints:
-    if drafting.law == "fixed":
-        return np.full(tokens, 1 + drafting.draft_tokens, np.int64)
+def _accepted(config: EngineConfig, tokens: int, seed: int, key: object) -> Ints:
+    if config.draft_distribution == "fixed":
+        return np.full(tokens, 1 + config.draft_tokens, np.int64)
     rng = np.random.Generator(np.random.Philox(key=_digest(seed, key, "drafts")))
-    if drafting.law == "binomial":
-        accepted = rng.binomial(drafting.draft_tokens, drafting.accept, tokens)
+    if config.draft_distribution == "binomial":
+        accepted = rng.binomial(config.draft_tokens, config.draft_accept, tokens)
     else:
-        refused_at = rng.geometric(1.0 - drafting.accept, tokens) if drafting.accept < 1 else None
-        accepted = np.full(tokens, drafting.draft_tokens) if refused_at is None else refused_at - 1
-    emitted: Ints = 1 + np.minimum(accepted, drafting.draft_tokens).astype(np.int64)
+        refused_at = rng.geometric(1.0 - config.draft_accept, tokens) if config.draft_accept < 1 else None
+        accepted = np.full(tokens, config.draft_tokens) if refused_at is None else refused_at - 1
+    emitted: Ints = 1 + np.minimum(accepted, config.draft_tokens).astype(np.int64)
     emitted[0] = 1
     return emitted
 

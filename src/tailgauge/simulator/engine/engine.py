@@ -1,8 +1,8 @@
 """The engine: calls in, events out, time as an argument.
 
-Rule: `advance`, `submit` and `cancel` first let everything happen that was due by their time, in the order of time, so
-a driver that comes late gets the same times as one that comes at each `next_due_ns()`. With `tokens=False` the driver is
-told of no single decode step: cheaper, and the times are the same; a call's own chunk times are filled in at its end.
+`advance`, `submit` and `cancel` first let everything happen that was due by their time, in the order of time, so
+a driver that comes late gets the same times as one that comes at each `next_due_ns()`. With `tokens=False` no single
+decode step is emitted: cheaper, and the times are the same; a call's own chunk times are filled in at its end.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from tailgauge.simulator.engine import draws
-from tailgauge.simulator.engine import emission as events
+from tailgauge.simulator.engine import job as events
 from tailgauge.simulator.engine.batch import Batch
-from tailgauge.simulator.engine.config import EngineConfig, FluidLaw
-from tailgauge.simulator.engine.emission import Emission
+from tailgauge.simulator.engine.config import EngineConfig, FluidTime
 from tailgauge.simulator.engine.fluid import Fluid
-from tailgauge.simulator.engine.hooks import NO_HOOKS, Hooks
-from tailgauge.simulator.engine.job import Call, Job
+from tailgauge.simulator.engine.job import NO_HOOKS, Call, Emission, Hooks, Job
 from tailgauge.simulator.engine.router import Router
 
 
@@ -30,7 +28,7 @@ class Gauge(NamedTuple):
     kv_used_share: float
 
 
-_REPLICA, _ENTER, _STOP = range(3)  # kinds of entry on the agenda
+_REPLICA, _ENTER, _STOP = range(3)  # kinds of entry in the queue
 
 
 class Engine:
@@ -41,7 +39,7 @@ class Engine:
     ) -> None:
         self.config = config
         self._seed, self._tokens, self._hooks = seed, tokens, hooks
-        kind = Fluid if isinstance(config.law, FluidLaw) else Batch
+        kind = Fluid if isinstance(config.timing, FluidTime) else Batch
         self._replicas: list[Batch | Fluid] = [
             kind(index, config, seed, hooks, self._left) for index in range(config.replicas)
         ]
@@ -52,7 +50,7 @@ class Engine:
         self._submitted = 0
         self._planned = 0
         # Time, order of planning, kind of entry, call or replica. A replica's entry is stale once it planned anew.
-        self._agenda: list[tuple[int, int, int, Any]] = []
+        self._queue: list[tuple[int, int, int, Any]] = []
         self._out: list[Emission] = []
 
     def submit(self, job: Job, now_ns: int) -> bool:
@@ -85,26 +83,26 @@ class Engine:
             return
         call.cancelled_ns = now_ns
         mode = self.config.cancel_mode
-        if mode == "after_ns":
-            self._note(now_ns + self.config.cancel_after_ns, _STOP, call)
+        if mode == "after_ms":
+            self._note(now_ns + round(self.config.cancel_after_ms * 1e6), _STOP, call)
         elif mode != "never":
             self._stop(call, now_ns)
 
     def next_due_ns(self) -> int | None:
         """When the next thing happens by itself; None: nothing until a call is submitted."""
-        agenda = self._agenda
-        while agenda and _is_stale(agenda[0]):
-            heappop(agenda)
-        if not agenda:
+        queue = self._queue
+        while queue and _is_stale(queue[0]):
+            heappop(queue)
+        if not queue:
             return None
-        due_ns = agenda[0][0]
+        due_ns = queue[0][0]
         if self._tokens:
-            told = (replica.next_told_ns() for replica in self._replicas)
-            due_ns = min([due_ns, *(at_ns for at_ns in told if at_ns is not None)])
+            tokens = (replica.next_token_ns() for replica in self._replicas)
+            due_ns = min([due_ns, *(at_ns for at_ns in tokens if at_ns is not None)])
         return due_ns
 
     def advance(self, now_ns: int) -> list[Emission]:
-        """Everything that happened up to now and was not told yet, in the order of time."""
+        """Everything that happened up to now and was not emitted yet, in the order of time."""
         self._let_happen(now_ns)
         out = self._out[:]
         self._out.clear()
@@ -123,8 +121,8 @@ class Engine:
             raise ValueError(f"a call with the key {job.key!r} is still open")
         if job.prompt_tokens < 1 or job.output_tokens < 1:
             raise ValueError("a call has at least one prompt token and one output token")
-        if job.work_ms is None and isinstance(self.config.law, FluidLaw):
-            raise ValueError("a fluid law needs the job's work_ms")
+        if job.work_ms is None and isinstance(self.config.timing, FluidTime):
+            raise ValueError("a FluidTime needs the job's work_ms")
 
     def _is_full(self, index: int) -> bool:
         config = self.config
@@ -134,15 +132,15 @@ class Engine:
         return self._loads[index] >= config.slots + config.queue_cap
 
     def _let_happen(self, now_ns: int) -> None:
-        agenda, out = self._agenda, self._out
-        while agenda and agenda[0][0] <= now_ns:
-            entry = heappop(agenda)
+        queue, out = self._queue, self._out
+        while queue and queue[0][0] <= now_ns:
+            entry = heappop(queue)
             if _is_stale(entry):
                 continue
             due_ns, _, kind, subject = entry
             if kind == _REPLICA:
                 if self._tokens:
-                    subject.tell_tokens(due_ns, out)
+                    subject.emit_tokens(due_ns, out)
                 subject.happen(out)
                 self._plan(subject)
             elif kind == _ENTER:
@@ -151,7 +149,7 @@ class Engine:
                 self._stop(subject, due_ns)
         if self._tokens:
             for replica in self._replicas:
-                replica.tell_tokens(now_ns, out)
+                replica.emit_tokens(now_ns, out)
 
     def _enter(self, call: Call, now_ns: int) -> None:
         replica = self._replicas[call.replica]
@@ -171,7 +169,7 @@ class Engine:
             self._left(call)
             return
         if self._tokens:
-            replica.tell_tokens(now_ns, self._out)
+            replica.emit_tokens(now_ns, self._out)
         replica.stop(call, now_ns, self._out, at_once=self.config.cancel_mode == "immediate")
         self._plan(replica)
 
@@ -188,7 +186,7 @@ class Engine:
 
     def _note(self, due_ns: int, kind: int, subject: Call | Batch | Fluid) -> None:
         self._planned += 1
-        heappush(self._agenda, (due_ns, self._planned, kind, subject))
+        heappush(self._queue, (due_ns, self._planned, kind, subject))
 
 
 def _is_stale(entry: tuple[int, int, int, Any]) -> bool:

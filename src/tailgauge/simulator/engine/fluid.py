@@ -1,6 +1,6 @@
-"""Queueing theory's server: calls progress side by side, without steps.
+"""The server of queueing theory: calls progress side by side, without steps.
 
-Rule: all n calls in service have the same rate 1 / (1 + slowdown*(n-1)), so one clock serves them all: it advances at
+All n calls in service have the same rate 1 / (1 + slowdown*(n-1)), so one clock serves them all: it advances at
 that rate, a call leaves when the clock reaches its entry plus its work. Events are rounded up to whole nanoseconds.
 
 Source: the attained-service form of processor sharing (Kleinrock, Queueing Systems II, 4.4); slots 1, c and no limit
@@ -16,16 +16,14 @@ from math import ceil
 
 import numpy as np
 
-from tailgauge.simulator.engine import emission as events
-from tailgauge.simulator.engine.config import EngineConfig, FluidLaw
-from tailgauge.simulator.engine.emission import Emission
-from tailgauge.simulator.engine.hooks import Hooks
-from tailgauge.simulator.engine.job import Call
+from tailgauge.simulator.engine import job as events
+from tailgauge.simulator.engine.config import EngineConfig, FluidTime
+from tailgauge.simulator.engine.job import Call, Emission, Hooks
 from tailgauge.simulator.engine.memory import Memory
 
 
 class Fluid:
-    """One replica under a `FluidLaw`. `due_ns` is when the next call ends, None while there is none."""
+    """One replica under a `FluidTime`. `due_ns` is when the next call ends, None while there is none."""
 
     kv_used_share = 0.0  # memory is not modelled
 
@@ -37,8 +35,8 @@ class Fluid:
         hooks: Hooks,
         left: Callable[[Call], None],
     ) -> None:
-        assert isinstance(config.law, FluidLaw)
-        self.index, self._law, self._hooks, self._left = index, config.law, hooks, left
+        assert isinstance(config.timing, FluidTime)
+        self.index, self._timing, self._hooks, self._left = index, config.timing, hooks, left
         self.due_ns: int | None = None
         self.waiting: deque[Call] = deque()
         self.running: dict[int, Call] = {}
@@ -52,14 +50,14 @@ class Fluid:
         """A call arrives; it starts at once where a slot is free."""
         self.waiting.append(call)
         if len(self.running) < self._slots:
-            self._turn(now_ns)
+            self._advance(now_ns)
             self._admit(now_ns, out)
 
     def happen(self, out: list[Emission]) -> None:
         """The next call ends."""
         assert self.due_ns is not None
         now_ns = self.due_ns
-        self._turn(now_ns)
+        self._advance(now_ns)
         end, number = heappop(self._ends)
         self._clock_ns = max(self._clock_ns, end)
         call = self.running[number]
@@ -73,7 +71,7 @@ class Fluid:
     def stop(self, call: Call, now_ns: int, out: list[Emission], *, at_once: bool) -> None:  # noqa: ARG002
         """Cancel a call; there are no steps, so it always leaves now."""
         if call.running:
-            self._turn(now_ns)
+            self._advance(now_ns)
             self._end(call, now_ns, events.CANCELLED, out)
         else:
             self.waiting.remove(call)
@@ -81,12 +79,12 @@ class Fluid:
             out.append(Emission(events.CANCELLED, call, now_ns))
             self._left(call)
 
-    def next_told_ns(self) -> int | None:
+    def next_token_ns(self) -> int | None:
         """When a token is due."""
         return self.due_ns
 
-    def tell_tokens(self, until_ns: int, out: list[Emission]) -> None:
-        """An answer is one chunk, told when it ends."""
+    def emit_tokens(self, until_ns: int, out: list[Emission]) -> None:
+        """An answer is one chunk, emitted when it ends."""
 
     def _admit(self, now_ns: int, out: list[Emission]) -> None:
         while self.waiting and len(self.running) < self._slots:
@@ -103,14 +101,14 @@ class Fluid:
             out.append(Emission(events.PREFILL_STARTED, call, now_ns))
         self._plan()
 
-    def _turn(self, now_ns: int) -> None:
+    def _advance(self, now_ns: int) -> None:
         """Advance the clock to now."""
         self._clock_ns += (now_ns - self._at_ns) / self._pace()
         self._at_ns = now_ns
 
     def _pace(self) -> float:
         """Time that a unit of work takes."""
-        return 1.0 + self._law.slowdown * max(0, len(self.running) - 1)
+        return 1.0 + self._timing.slowdown * max(0, len(self.running) - 1)
 
     def _plan(self) -> None:
         while self._ends and self._ends[0][1] not in self.running:

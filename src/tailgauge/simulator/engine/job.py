@@ -1,13 +1,13 @@
-"""A call as its caller describes it, and what becomes of it.
+"""What goes into an engine and what comes out: a job, the call that becomes of it, emissions, and hooks.
 
-Rule: a `Job` is never written by the engine, a `Call` is written by the engine only; drivers read both.
+A `Job` is never written by the engine, a `Call` is written by the engine only; drivers read both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ class Job:
     key: int | str
     prompt_tokens: int = 1
     output_tokens: int = 1
-    work_ms: float | None = None  # service requirement, for a fluid law only
+    work_ms: float | None = None  # service requirement, for a `FluidTime` only
     prefix_key: Hashable = None
     session_key: Hashable = None
 
@@ -109,3 +109,55 @@ class Call:
         if self.cancelled_ns is None:
             return 0
         return int(self.chunk_tokens[self.chunk_times_ns > self.cancelled_ns].sum())
+
+
+# --- what happens, of one replica in the order of time ----------------------------------------------------------
+
+ADMITTED = "admitted"
+PREFILL_STARTED = "prefill_started"
+FIRST_TOKEN = "first_token"  # noqa: S105 - the prefill ended; with the tokens of the first chunk
+TOKENS = "tokens"
+FINISHED = "finished"
+PREEMPTED = "preempted"  # lost its memory, waits again; its tokens so far stay
+REFUSED = "refused"  # at the door: the queue is full, or the call can never fit
+CANCELLED = "cancelled"  # ended by a cancellation
+ENDINGS = (FINISHED, CANCELLED, REFUSED)
+
+
+class Emission(NamedTuple):
+    """One thing that happened to one call."""
+
+    kind: str
+    call: Call
+    at_ns: int
+    tokens: int = 0  # of the chunk; of an ending, of the whole call
+
+    @property
+    def job(self) -> Job:
+        """The call as its caller described it."""
+        return self.call.job
+
+
+class Hooks:
+    """Where other behaviours plug in; by default nothing is cached and nobody slow.
+
+    Called in the order of time over all replicas. A hook's answer depends on its arguments and on earlier calls of hooks
+    only, or runs do not repeat.
+    """
+
+    def cached_tokens(self, job: Job, replica: int, now_ns: int) -> int:  # noqa: ARG002 - the names are the interface
+        """Prompt tokens that the replica need not compute; called again when a preempted call is admitted again."""
+        return 0
+
+    def slowdown(self, job: Job, replica: int, now_ns: int) -> float:  # noqa: ARG002
+        """Factor on the call's work on this replica (S; times X, its size, which copies of a call have in common)."""
+        return 1.0
+
+    def first_token(self, job: Job, replica: int, now_ns: int) -> None:
+        """Its prefill is complete: what it wrote may become visible."""
+
+    def ended(self, job: Job, replica: int, now_ns: int, tokens: int) -> None:
+        """It finished or was cancelled after `tokens` tokens; of admitted calls only."""
+
+
+NO_HOOKS = Hooks()

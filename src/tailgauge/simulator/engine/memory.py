@@ -1,6 +1,6 @@
 """KV memory of a replica, in blocks.
 
-Rule: a call holds ceil(context / block) blocks, or with full reservation those of its longest context from the start.
+A call holds ceil(context / block) blocks, or with full reservation those of its longest context from the start.
 Blocks that a prefix cache shares between calls are counted for each of them: this memory is never overcommitted.
 """
 

@@ -1,6 +1,6 @@
 """Which replica serves a call.
 
-Rule: pure choice from the loads (calls running, waiting and under way, by replica); ties go to the first replica.
+A choice from the loads (calls running, waiting and under way, by replica); ties go to the first replica.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _MAX_PREFIXES = 100_000  # remembered; the one unused for longest goes
 
 
 class Router:
-    """One of `config.ROUTERS`."""
+    """One of the four routers of the scenario."""
 
     def __init__(self, config: EngineConfig, seed: int) -> None:
         self._seed, self._slack = seed, config.affinity_slack
-        self._homes: OrderedDict[Hashable, int] = OrderedDict()
+        self._replica_of: OrderedDict[Hashable, int] = OrderedDict()
         self._choose = {
             "random": self._random,
             "least_loaded": _least_loaded,
@@ -46,14 +46,14 @@ class Router:
         least = _least_loaded(job, loads)
         if job.prefix_key is None:
             return least
-        home = self._homes.get(job.prefix_key, least)
-        if loads[home] > loads[least] + self._slack:
-            home = least
-        self._homes[job.prefix_key] = home
-        self._homes.move_to_end(job.prefix_key)
-        if len(self._homes) > _MAX_PREFIXES:
-            self._homes.popitem(last=False)
-        return home
+        replica = self._replica_of.get(job.prefix_key, least)
+        if loads[replica] > loads[least] + self._slack:
+            replica = least
+        self._replica_of[job.prefix_key] = replica
+        self._replica_of.move_to_end(job.prefix_key)
+        if len(self._replica_of) > _MAX_PREFIXES:
+            self._replica_of.popitem(last=False)
+        return replica
 
 
 def _least_loaded(job: Job, loads: Sequence[int]) -> int:  # noqa: ARG001 - the routers' common signature

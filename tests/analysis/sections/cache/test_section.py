@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 from run_folders.dry_runs import dry_run_folder
 
-from tailgauge.simulator import billing
+from tailgauge.scenario.simulated import BillingTable
+from tailgauge.simulator.behaviours import billing
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.report.report import make
 from tailgauge_analysis.sections.cache.calls import calls, settings
@@ -140,13 +141,13 @@ def test_row_29_the_cost_is_that_of_the_server_log_exactly(planted):
     log = pd.concat(map(pd.read_parquet, (planted / "target").glob("*.parquet")))
     attempts = frames.attempts[frames.attempts["cache_read_input_tokens"].notna()]
     rows = log.merge(attempts[[*KEYS, "traffic"]], on=KEYS, validate="one_to_one")
-    bill = dict.fromkeys(PLANTED, Fraction(0))
+    prices, bill = billing.Billing(BillingTable()), dict.fromkeys(PLANTED, Fraction(0))
     for row in rows.itertuples():
         five, hour = (
             (row.cache_created_tokens, 0) if row.traffic == "sparse" else (0, row.cache_created_tokens)
         )
-        used = (row.input_tokens, row.cache_read_tokens, five, hour, row.billed_output_tokens)
-        bill[row.traffic] += billing.cost(billing.BillSettings(), billing.Usage(*map(int, used)))
+        used = (row.input_tokens, row.cache_read_tokens, five, hour)
+        bill[row.traffic] += prices.cost(billing.PromptTokens(*map(int, used)), int(row.billed_output_tokens))
 
     costs = {one.traffic: one.cost for one in cache(frames)}
     assert {name: cost.total for name, cost in costs.items()} == bill

@@ -1,0 +1,146 @@
+"""The driver of an answer in a dry run: puts what is due into the event queue, and tells the client when it is there.
+
+There is no network: what the endpoint sends has arrived. A client that has left receives nothing more; the endpoint may go on.
+Only what the client waits for is an event of the queue, not each chunk.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from tailgauge.dry_run.event_queue import EventQueue
+from tailgauge.simulator.behaviours.faults import END_MARK
+from tailgauge.simulator.core.answer import Answer
+
+
+class Client(Protocol):
+    """Who waits for the answer; each method is called at its time."""
+
+    def on_headers(self) -> None:
+        """The response has begun, with status 200."""
+
+    def on_content(self) -> None:
+        """The first content is there."""
+
+    def on_watched(self) -> None:
+        """The chunk that the call watches for is there."""
+
+    def on_end(self) -> None:
+        """The response is over; the answer's `ending` is how."""
+
+    def on_over(self) -> None:
+        """Nothing more happens to the call, at the endpoint neither; it may come before `on_end` and before a `leave`."""
+
+
+class Delivery:
+    """One answer on its way. `watch`: number of the chunk that the client waits for, 0 for none."""
+
+    def __init__(self, answer: Answer, client: Client, queue: EventQueue, watch: int) -> None:
+        self.answer, self._client, self._queue, self._watch = answer, client, queue, watch
+        self._planned = self._contents = 0  # chunks looked at, and those of content among them
+        self._begins = self._ends = self._opened = self._left = self._ended = False
+        self._starting = True  # the caller is not ready yet: nothing happens at once
+        answer.on_change, answer.on_over = self._plan, client.on_over
+        if answer.headers_at_once:
+            self._open()
+        self._plan()
+        self._starting = False
+
+    def leave(self) -> None:
+        """The client has gone."""
+        self._left = True
+        now_ns = self._queue.now_ns()
+        self.answer.leave(now_ns, bisect_right(self.answer.due_ns, now_ns))
+
+    def chunks(self, until_ns: int) -> tuple[list[int], list[int], list[str]]:
+        """Times, tokens and kinds of the content that was there by then."""
+        answer = self.answer
+        times = answer.due_ns[: bisect_right(answer.due_ns, until_ns)]
+        sizes = [answer.tokens_in(i + 1) - answer.tokens_in(i) for i in range(len(times))]
+        rows = [
+            (at_ns, size, kind)
+            for at_ns, size, kind in zip(times, sizes, answer.kinds(len(times)), strict=True)
+            if kind is not None
+        ]
+        return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
+
+    def log_chunks(self) -> None:
+        """Complete the endpoint's row: nothing more happens to the call."""
+        left_ns = self.answer.exchange.row.cancelled_at_ns
+        due_ns = self.answer.due_ns
+        self.answer.log_chunks(due_ns if left_ns is None else due_ns[: bisect_right(due_ns, left_ns)])
+
+    def _plan(self) -> None:
+        """More of the answer is known."""
+        answer = self.answer
+        if self._left or self._ended or answer.opens_ns is None:
+            return
+        if not self._begins:
+            self._begins = True
+            self._then(answer.opens_ns, self._begin)
+            if answer.counts_sent:
+                for index, at_ns in enumerate(answer.due_ns):
+                    self._then(at_ns, partial(self._sent, index))
+        self._plan_contents()
+        if answer.complete and not self._ends:
+            self._ends = True
+            last_ns = max([answer.opens_ns, *answer.due_ns[-1:]])
+            self._then(answer.end_ns(last_ns), self._end)
+
+    def _plan_contents(self) -> None:
+        """The first content, and the chunk that the client waits for."""
+        answer = self.answer
+        for index in range(self._planned, len(answer.due_ns)):
+            if self._contents and self._contents >= self._watch:
+                break
+            if answer.is_content(index):
+                self._contents += 1
+                if self._contents == 1:
+                    self._then(answer.due_ns[index], self._content)
+                if self._contents == self._watch:
+                    self._then(answer.due_ns[index], self._watched)
+        self._planned = len(answer.due_ns)
+
+    def _then(self, at_ns: int, call: Callable[[], None]) -> None:
+        """At a time, or at once where it is now."""
+        if at_ns > self._queue.now_ns() or self._starting:
+            self._queue.call_at(at_ns, call)
+        else:
+            call()
+
+    def _begin(self) -> None:
+        if not self._left:
+            self.answer.opened(self._queue.now_ns())
+            if self.answer.streams:
+                self._open()
+
+    def _open(self) -> None:
+        if not self._opened:
+            self._opened = True
+            self.answer.send_headers(self._queue.now_ns())
+            self._client.on_headers()
+
+    def _sent(self, index: int) -> None:
+        if not self._left:
+            self.answer.sent(index, self._queue.now_ns())
+
+    def _content(self) -> None:
+        if not self._left and not self._ended:
+            self._open()
+            self._client.on_content()
+
+    def _watched(self) -> None:
+        if not self._left and not self._ended:
+            self._client.on_watched()
+
+    def _end(self) -> None:
+        if self._left or self._ended:
+            return
+        if self.answer.streams or self.answer.ending == END_MARK:
+            self._open()
+        self._ended = True
+        self.answer.finish(self._queue.now_ns(), len(self.answer.due_ns))
+        self._client.on_end()

@@ -1,0 +1,102 @@
+"""Faults: which one a call meets, and what it does to the answer.
+
+A call meets one fault at most, drawn from the seed and its key. A fault is a row of `FAULTS`: its settings in, its effects
+out. The core applies the effects, in real time and in dry runs alike. `at_chunk` is the number of chunks that leave
+unharmed; a shorter answer meets its fault after its last chunk, before the end mark.
+
+Sources: docs of the provider on errors within a stream (2026-08). Measured: both SDKs take a body that ends without its end
+mark for a success.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from random import Random
+
+from tailgauge.scenario.simulated import FaultTable
+
+END_MARK, ERROR_EVENT, CUT, RESET = ENDINGS = ("end_mark", "error_event", "cut", "reset")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What happens to one answer. By default: nothing."""
+
+    kind: str | None = None
+    status: int = 529  # of a refusal, and of an error event
+    retry_after_s: int | None = None
+    refuses: bool = False  # an error in place of an answer
+    headers_at_once: bool = False
+    headers_delay_ns: int = 0
+    delay_ns: int = 0  # of each chunk from number `delay_from` on, and of an answer in one piece
+    delay_from: int = 0
+    breaks_after: int | None = None  # chunks that leave; then the stream ends with `ending`
+    ending: str = END_MARK
+
+    def chunk_delay_ns(self, index: int) -> int:
+        """How much later a chunk leaves."""
+        return self.delay_ns if index >= self.delay_from else 0
+
+    def end_delay_ns(self, chunks: int) -> int:
+        """How much later than its last chunk the end mark comes: a stall after the last of `chunks` chunks."""
+        return self.delay_ns - self.headers_delay_ns if self.delay_from >= chunks else 0
+
+    def breaks_at(self, chunks: int) -> bool:
+        """Whether the stream breaks off after so many chunks."""
+        return self.breaks_after is not None and chunks >= self.breaks_after
+
+
+NO_FAULT = Fault()
+
+
+FAULTS: Mapping[str, Callable[[FaultTable], Fault]] = {
+    # An error in place of a stream.
+    "status": lambda table: Fault(refuses=True),  # noqa: ARG005 - a row's argument
+    # HTTP 200, then an `error` event and no end mark.
+    "error_event": lambda table: Fault(breaks_after=table.at_chunk, ending=ERROR_EVENT),
+    # The body ends cleanly without the end mark.
+    "cut": lambda table: Fault(breaks_after=table.at_chunk, ending=CUT),
+    # The connection is reset.
+    "reset": lambda table: Fault(breaks_after=table.at_chunk, ending=RESET),
+    # Nothing for a while, then the rest, each chunk as much later.
+    "stall": lambda table: Fault(delay_ns=_seconds_ns(table), delay_from=table.at_chunk),
+    # The headers, and all after them, later.
+    "slow_headers": lambda table: Fault(headers_delay_ns=_seconds_ns(table), delay_ns=_seconds_ns(table)),
+    # The headers at once, however long the first chunk takes.
+    "early_headers": lambda table: Fault(headers_at_once=True),  # noqa: ARG005
+}
+
+
+def _seconds_ns(table: FaultTable) -> int:
+    return round(table.seconds * 1e9)
+
+
+class Faults:
+    """The faults of an endpoint, drawn for each call by its key."""
+
+    def __init__(self, tables: Iterable[FaultTable], seed: int) -> None:
+        self._seed = seed
+        self._faults = [
+            (
+                table.share,
+                replace(
+                    FAULTS[table.kind](table),
+                    kind=table.kind,
+                    status=table.status,
+                    retry_after_s=table.retry_after_s,
+                ),
+            )
+            for table in tables
+        ]
+
+    def draw(self, call_key: str) -> Fault:
+        """The fault that a call meets."""
+        if not self._faults:
+            return NO_FAULT
+        left = Random(f"{self._seed}/fault/{call_key}".encode("utf-8", "surrogateescape")).random()
+        for share, fault in self._faults:
+            left -= share
+            if left < 0:
+                return fault
+        return NO_FAULT

@@ -1,0 +1,187 @@
+"""Rate limits: who is refused with a 429, why, and when to come back.
+
+Token buckets with the time passed in; a refused request costs nothing.
+
+    requests       1 a request
+    input tokens   input + cache creation; cache reads only where `reads_count`. Estimated at the start, corrected later
+    output tokens  `actual`: each token as it is produced, and a request is refused while the bucket is empty
+                   `reserve`: max_tokens at the start, corrected at the end
+    ramp           growth too fast (see ramp)
+    spend          a budget in prices of one input token; when it is spent there is no retry-after
+
+retry-after = ceil((cost - level) / rate) seconds of the limit that is last to allow the request: whoever waits as long
+and meets no other traffic is admitted.
+
+Sources: Anthropic's rate-limit page and error codes (2026-08): one bucket per kind, `actual`; older copies of the page
+describe `reserve`. How far a limit per minute is enforced on shorter times is not documented ("60 requests per minute may
+be enforced as 1 per second"), so the burst is a setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from tailgauge.scenario.simulated import LimitsTable
+from tailgauge.simulator.behaviours.billing import exact
+from tailgauge.simulator.behaviours.ramp import Ramp
+from tailgauge.simulator.behaviours.token_bucket import NS_PER_S, Bucket
+
+REQUESTS, INPUT_TOKENS, OUTPUT_TOKENS, RAMP, SPEND = (
+    "requests",
+    "input_tokens",
+    "output_tokens",
+    "ramp",
+    "spend",
+)
+RAMP_CODE, SPEND_CODE = "ramp_limit_exceeded", "enforced_spend_limit_reached"
+MINUTE_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What an admitted request was charged at its start; later corrections refer to it."""
+
+    input_tokens: int = 0
+    reserved_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Admitted with a charge, or refused by the limit `kind`."""
+
+    charge: Charge | None = None
+    kind: str | None = None
+    retry_after_s: int | None = None  # None on a refusal: waiting does not help
+    error_code: str | None = None
+    message: str = ""
+
+    @property
+    def admitted(self) -> bool:
+        """Whether the request may go on."""
+        return self.charge is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One limit as it stands, for the response headers."""
+
+    kind: str
+    limit: int  # per minute
+    remaining: int  # limit - what is missing in the bucket, whole tokens, at least 0
+    full_in_ns: int
+
+
+class Limits:
+    """The limits of an endpoint, one bucket a kind. Without a burst a bucket holds what comes back in `refill_s`."""
+
+    def __init__(self, table: LimitsTable, now_ns: int, refill_s: int = MINUTE_S) -> None:
+        kinds = (
+            (REQUESTS, table.rpm, table.burst),
+            (INPUT_TOKENS, table.itpm, table.itpm_burst),
+            (OUTPUT_TOKENS, table.otpm, table.otpm_burst),
+        )
+        self._per_minute = {kind: limit for kind, limit, _ in kinds if limit is not None}
+        self._buckets = {
+            kind: Bucket.per_minute(limit, burst or max(1, limit * refill_s // MINUTE_S), now_ns)
+            for kind, limit, burst in kinds
+            if limit is not None
+        }
+        self._ramp = Ramp(table.ramp_growth, table.ramp_window_s, table.ramp_floor)
+        self._reserves, self._reads_count = table.otpm_mode == "reserve", table.reads_count
+        self._budget = None if table.spend is None else exact(table.spend)
+        self._spent: Fraction | int = 0
+        self.any = bool(self._buckets or table.ramp_growth)  # the spend limit has no headers and no level
+
+    def admit(self, model: str, input_tokens: int, max_tokens: int, now_ns: int) -> Decision:
+        """Whether a request may start; `input_tokens` is what the endpoint estimates that will count."""
+        if self._budget is not None and self._spent >= self._budget:
+            return Decision(None, SPEND, None, SPEND_CODE, "You have reached your specified usage limits.")
+        if not self.any:
+            return Decision(Charge())
+        waits = self._waits_s(input_tokens, max_tokens, now_ns)
+        if not waits:
+            reserved = max_tokens if self._reserves else 0
+            for kind, cost in ((REQUESTS, 1), (INPUT_TOKENS, input_tokens), (OUTPUT_TOKENS, reserved)):
+                self._force(kind, cost, now_ns)
+            self._ramp.admit(now_ns)
+            return Decision(Charge(input_tokens, reserved))
+        kind = max(waits, key=lambda k: waits[k])
+        code = RAMP_CODE if kind == RAMP else None
+        return Decision(None, kind, waits[kind], code, self._message(kind, model))
+
+    def correct(self, charge: Charge, input_tokens: int, cache_read_tokens: int, now_ns: int) -> None:
+        """Replace the estimate by what was counted: `input_tokens` with cache creation, without cache reads."""
+        counted = input_tokens + (cache_read_tokens if self._reads_count else 0)
+        self._force(INPUT_TOKENS, counted - charge.input_tokens, now_ns)
+
+    def produce(self, tokens: int, now_ns: int) -> None:
+        """Tokens of output that were just produced. Nothing happens in the mode `reserve`."""
+        if not self._reserves:
+            self._force(OUTPUT_TOKENS, tokens, now_ns)
+
+    def end(self, charge: Charge, output_tokens: int, now_ns: int) -> None:
+        """The call is over: give back what was reserved and not produced."""
+        if self._reserves:
+            self._force(OUTPUT_TOKENS, output_tokens - charge.reserved_tokens, now_ns)
+
+    def spend(self, cost: Fraction | int) -> None:
+        """What a call cost, in prices of one input token."""
+        self._spent += cost
+
+    @property
+    def counts_output(self) -> bool:
+        """Whether output counts as it is produced."""
+        return OUTPUT_TOKENS in self._buckets and not self._reserves
+
+    @property
+    def counts_spend(self) -> bool:
+        """Whether there is a budget."""
+        return self._budget is not None
+
+    def readings(self, now_ns: int) -> tuple[Reading, ...]:
+        """The limits that are on, in the order of the table above."""
+        return tuple(
+            _reading(kind, self._per_minute[kind], bucket, now_ns) for kind, bucket in self._buckets.items()
+        )
+
+    def _waits_s(self, input_tokens: int, max_tokens: int, now_ns: int) -> dict[str, int]:
+        """Seconds to wait by kind of limit, for those that refuse."""
+        costs = {
+            REQUESTS: 1,
+            INPUT_TOKENS: input_tokens,
+            OUTPUT_TOKENS: max_tokens if self._reserves else 1,
+        }
+        waits = {RAMP: self._ramp.wait_ns(now_ns)}
+        for kind, bucket in self._buckets.items():
+            wait_ns = bucket.wait_ns(costs[kind], now_ns)
+            # More than the bucket ever holds: no wait is enough, and the full bucket is the most that can be hoped for.
+            waits[kind] = max(1, bucket.full_at_ns(now_ns) - now_ns) if wait_ns is None else wait_ns
+        return {kind: -(-ns // NS_PER_S) for kind, ns in waits.items() if ns > 0}
+
+    def _force(self, kind: str, cost: int, now_ns: int) -> None:
+        if kind in self._buckets:
+            self._buckets[kind].force(cost, now_ns)
+
+    def _message(self, kind: str, model: str) -> str:
+        if kind == RAMP:
+            return f"Traffic to {model} grew too fast. Increase it gradually (acceleration limit)."
+        limit = self._per_minute[kind]
+        return f"This request would exceed the rate limit of {limit:,} {kind.replace('_', ' ')} per minute (model: {model})."
+
+
+def tightest_tokens(readings: Sequence[Reading]) -> Mapping[str, Reading]:
+    """Readings by the names of the headers; `tokens` is the limit of input or output with the smaller share remaining."""
+    named = {reading.kind: reading for reading in readings}
+    tokens = [named[kind] for kind in (INPUT_TOKENS, OUTPUT_TOKENS) if kind in named]
+    if tokens:
+        named["tokens"] = min(tokens, key=lambda one: one.remaining / one.limit)
+    return named
+
+
+def _reading(kind: str, limit: int, bucket: Bucket, now_ns: int) -> Reading:
+    # With a burst below the limit the header still counts from the limit, so that reset - now = (limit - remaining) / rate.
+    missing = bucket.burst - bucket.level(now_ns)
+    remaining = max(0, int((limit - missing) // 1))
+    return Reading(kind, limit, remaining, max(0, bucket.full_at_ns(now_ns) - now_ns))

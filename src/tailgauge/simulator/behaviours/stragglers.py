@@ -1,0 +1,66 @@
+"""Why one call is slower than another: its own size, the replica's slowdown for it, the replica's brownouts.
+
+The same seed, prompt and replica give the same number, in whatever order they are drawn.
+
+    service time = what the engine plans * X * S * B
+    X  size of the prompt's work: the same for every copy of it; lognormal with median 1
+    S  slowdown of this prompt on this replica: a hedge sent to another replica draws anew, a retry on the same one does not
+    B  brownout: a factor while the replica is in one. Each cycle of `off_s + on_s` holds exactly one, at a place drawn
+       for the cycle, so the share of time is on / (on + off) and the state at any time is known without a history
+
+Sources: S&X against independent runtimes: Gardner et al.; a few percent of ten times slower calls: Dean & Barroso,
+"The Tail at Scale". Copies that share X are why hedging gains less than the independent formula promises.
+"""
+
+from __future__ import annotations
+
+from math import exp
+from random import Random
+
+from tailgauge.scenario.simulated import StragglersTable
+
+
+class Stragglers:
+    """The slowness of an endpoint; every factor is 1 by default."""
+
+    def __init__(self, table: StragglersTable, seed: int) -> None:
+        self._table, self._seed = table, seed
+        self._on_ns, self._off_ns = round(table.brownout_on_s * 1e9), round(table.brownout_off_s * 1e9)
+
+    def factor(self, draw_key: str, replica: int, now_ns: int) -> float:
+        """All three for a call that starts now."""
+        prompt = prompt_key(draw_key)
+        return self.size(prompt) * self.slowdown(prompt, replica) * self.brownout(replica, now_ns)
+
+    def size(self, prompt: str) -> float:
+        """X of a prompt."""
+        if not self._table.size_sigma:
+            return 1.0
+        return exp(self._table.size_sigma * self._random("size", prompt).gauss())
+
+    def slowdown(self, prompt: str, replica: int) -> float:
+        """S of a prompt on a replica."""
+        table = self._table
+        if table.pareto_alpha:
+            return self._random("slow", prompt, replica).paretovariate(table.pareto_alpha)
+        if table.slow_share and self._random("slow", prompt, replica).random() < table.slow_share:
+            return table.slow_factor
+        return 1.0
+
+    def brownout(self, replica: int, now_ns: int) -> float:
+        """B of a replica at a time."""
+        if self._table.brownout_factor == 1.0:
+            return 1.0
+        cycle, into_ns = divmod(now_ns, self._on_ns + self._off_ns)
+        start_ns = round(self._random("brownout", replica, cycle).random() * self._off_ns)
+        return self._table.brownout_factor if start_ns <= into_ns < start_ns + self._on_ns else 1.0
+
+    def _random(self, *what: object) -> Random:
+        # Seeded with bytes it does not depend on the process; a header may hold bytes that are no text.
+        return Random("/".join(map(str, (self._seed, *what))).encode("utf-8", "surrogateescape"))
+
+
+def prompt_key(draw_key: str) -> str:
+    """What the copies of a call have in common: `request/leg` of `request/leg/attempt`."""
+    prompt, slash, _ = draw_key.rpartition("/")
+    return prompt if slash else draw_key

@@ -1,0 +1,142 @@
+"""What all calls of an endpoint share: limits, prefix cache, prices, meters, the engine and what plugs into it.
+
+State that outlives a call stands here. The endpoint keeps no time and moves by itself only through `advance`, which its
+driver calls when something is due in the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from tailgauge.scenario.simulated import ContentTable, Simulated
+from tailgauge.simulator.behaviours.billing import Billing
+from tailgauge.simulator.behaviours.faults import Faults
+from tailgauge.simulator.behaviours.limits import Limits
+from tailgauge.simulator.behaviours.prefix_cache import PrefixCache
+from tailgauge.simulator.behaviours.stragglers import Stragglers
+from tailgauge.simulator.core.meters import Meters
+from tailgauge.simulator.engine.config import EngineConfig, engine_of, refill_s
+from tailgauge.simulator.engine.engine import Engine
+from tailgauge.simulator.engine.job import ENDINGS, Emission, Hooks, Job
+from tailgauge.simulator.protocols.wire import Wire
+
+
+class Driver(Protocol):
+    """Who keeps the time of an endpoint: an event loop, or the event queue of a dry run."""
+
+    def now_ns(self) -> int:
+        """The time of everything that happens here."""
+
+    def wall_ns(self) -> int:
+        """Nanoseconds since 1970, for headers with a date."""
+
+    def engine_changed(self) -> None:
+        """A call was submitted or cancelled: call `advance` soon, if not from here."""
+
+
+class Resident(Protocol):
+    """A call in the engine, as its hooks see it."""
+
+    def look_up(self, replica: int, now_ns: int) -> int:
+        """Prompt tokens that need not be computed."""
+
+    def first_token(self, now_ns: int) -> None:
+        """Its prefill is complete."""
+
+    def receive(self, emission: Emission) -> None:
+        """What the engine did with it."""
+
+
+class Endpoint(Hooks):
+    """One endpoint. `engine` and `work_ms`, the work of a call by its key, replace the profile's: queueing theory's server.
+
+    `watched`: somebody waits for single chunks. Without that, and where nothing depends on single tokens, `every_token` is
+    False: the engine emits the first token and the end only, which is cheaper and has the same times.
+    """
+
+    def __init__(
+        self,
+        table: Simulated,
+        seed: int,
+        driver: Driver,
+        *,
+        watched: bool = True,
+        engine: EngineConfig | None = None,
+        work_ms: Callable[[str], float] | None = None,
+    ) -> None:
+        self.table, self.seed, self.driver, self.work_ms = table, seed, driver, work_ms
+        self.meters = Meters()
+        self.limits = Limits(table.limits, driver.now_ns(), refill_s(table))
+        self.cache = PrefixCache(table.cache, seed)
+        self.faults = Faults(table.faults.values(), seed)
+        self.stragglers = Stragglers(table.stragglers, seed)
+        self.billing = Billing(table.billing)
+        config = engine_of(table) if engine is None else engine
+        self.plans = (config is not None and config.drafts) or table.content != ContentTable()
+        self.every_token = watched or self._depends_on_tokens()
+        self.engine = None if config is None else Engine(config, seed, self, tokens=self.every_token)
+        self._residents: dict[int | str, Resident] = {}
+
+    def _depends_on_tokens(self) -> bool:
+        table = self.table
+        counted = table.limits.otpm is not None and table.limits.otpm_mode == "actual"
+        return self.plans or counted or bool(table.faults) or table.tokens_per_chunk > 1
+
+    def limit_headers(self, wire: Wire, now_ns: int) -> dict[str, str]:
+        """The rate-limit headers of any response."""
+        if not self.limits.any:
+            return {}
+        return wire.limit_headers(self.limits.readings(now_ns), self.driver.wall_ns())
+
+    # --- the engine -------------------------------------------------------------------------------------------
+
+    def is_open(self, key: int | str) -> bool:
+        """Whether a call of that key is in the engine."""
+        return key in self._residents
+
+    def submit(self, job: Job, resident: Resident) -> bool:
+        """Hand a call over to the engine; False: refused."""
+        assert self.engine is not None
+        self._residents[job.key] = resident
+        taken = self.engine.submit(job, self.driver.now_ns())
+        if not taken:
+            del self._residents[job.key]
+        self.driver.engine_changed()
+        return taken
+
+    def cancel(self, job: Job) -> None:
+        """Nobody waits for a call; the engine stops it by its mode. One that has ended is left alone."""
+        assert self.engine is not None
+        if job.key in self._residents:
+            self.engine.cancel(job, self.driver.now_ns())
+            self.driver.engine_changed()
+
+    def advance(self, now_ns: int) -> None:
+        """Let everything happen that is due in the engine, once: what follows from it is the next round's."""
+        assert self.engine is not None
+        for emission in self.engine.advance(now_ns):
+            key = emission.call.job.key
+            resident = self._residents.get(key)
+            if resident is None:  # refused at the door
+                continue
+            if emission.kind in ENDINGS:
+                del self._residents[key]
+            resident.receive(emission)
+
+    def kv_used_share(self) -> float:
+        """Of the engine's memory, what is in use now."""
+        gauges = [] if self.engine is None else self.engine.gauges()
+        return sum(gauge.kv_used_share for gauge in gauges) / max(1, len(gauges))
+
+    def cached_tokens(self, job: Job, replica: int, now_ns: int) -> int:
+        """A hook: what the cache reads, at admission."""
+        return self._residents[job.key].look_up(replica, now_ns)
+
+    def slowdown(self, job: Job, replica: int, now_ns: int) -> float:
+        """A hook: how much slower this call is here and now."""
+        return self.stragglers.factor(str(job.key), replica, now_ns)
+
+    def first_token(self, job: Job, replica: int, now_ns: int) -> None:  # noqa: ARG002 - the names are the interface
+        """A hook: what the call writes becomes visible."""
+        self._residents[job.key].first_token(now_ns)

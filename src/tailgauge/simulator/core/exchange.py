@@ -1,0 +1,179 @@
+"""One call's account: what it requested, what it was allowed, what the cache did, what it owes, and its server-log row.
+
+No waiting and no sockets; every method takes the time at which it happened. Each method changes what the endpoint shares and
+the row together, so that they cannot disagree.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from typing import Any
+
+from tailgauge.rows.schema import ServerLogRow
+from tailgauge.simulator.behaviours import content
+from tailgauge.simulator.behaviours.billing import PromptTokens
+from tailgauge.simulator.behaviours.faults import NO_FAULT
+from tailgauge.simulator.behaviours.latency import draw_key
+from tailgauge.simulator.behaviours.limits import Charge
+from tailgauge.simulator.behaviours.prefix_cache import Lookup, Prompt
+from tailgauge.simulator.core.endpoint import Endpoint
+from tailgauge.simulator.core.meters import ABORT, ERROR, LENGTH, STOP, CallMeter
+from tailgauge.simulator.protocols.prefix import block_prompt, marked_prompt
+from tailgauge.simulator.protocols.request import CallRequest, Refused, Reply
+from tailgauge.simulator.protocols.wire import Wire
+
+_OK_STATUS, _LIMIT_STATUS = 200, 429
+_MESSAGES = {429: "Too many requests", 503: "The server is overloaded", 529: "Overloaded"}
+
+
+class Exchange:
+    """A call that is being answered; `request` and `reply` are there once `accept` has been called."""
+
+    request: CallRequest
+    reply: Reply
+
+    def __init__(self, endpoint: Endpoint, row: ServerLogRow, wire: Wire, number: int) -> None:
+        self.endpoint, self.row, self.wire, self.number = endpoint, row, wire, number
+        self.key = draw_key(row.client_request_id, number)
+        self.fault = NO_FAULT
+        self.headers: dict[str, str] = {}
+        self.prefix_key: bytes | None = None
+        self._prompt: Prompt | None = None
+        self._charge = Charge()
+        self._lookup: Lookup | None = None
+        self._admitted = self._settled = False
+        self._generated = 0
+        self._meter: CallMeter | None = None
+
+    def accept(self, request: CallRequest, body: dict[str, Any]) -> None:
+        """Take a request; of its body only what the prefix cache looks at is read."""
+        table = self.endpoint.table
+        self.request = request
+        self.row.input_tokens = request.input_tokens
+        plan = None
+        if (self.endpoint.plans or request.schema) and request.max_tokens:
+            contents = table.content
+            if request.thinking_omitted:
+                contents = contents.model_copy(update={"thinking_display": "omitted"})
+            plan = content.plan(
+                contents, request.max_tokens, table.tokens_per_chunk,
+                tools=request.tool is not None, thinking=request.thinking, schema=request.schema,
+            )  # fmt: skip
+        self.reply = Reply(request, f"{self.number:024d}", int(time.time()), plan)
+        if table.cache.mode == "marked":
+            self._prompt = marked_prompt(body)
+        elif table.cache.mode == "automatic":
+            self._prompt = block_prompt(body, table.cache.block_tokens)
+        if self._prompt is not None and self._prompt.positions:
+            self.prefix_key = self._prompt.positions[0].key
+
+    def admit(self, now_ns: int) -> None:
+        """Apply the limits, then draw the fault; raises `Refused`."""
+        endpoint, request = self.endpoint, self.request
+        decision = endpoint.limits.admit(request.model, self._estimate(now_ns), request.max_tokens, now_ns)
+        if endpoint.limits.any:
+            self.headers |= endpoint.limit_headers(self.wire, now_ns)
+            levels = {reading.kind: reading.remaining for reading in endpoint.limits.readings(now_ns)}
+            self.row.bucket_levels = json.dumps(levels)
+        if decision.charge is None:
+            self.row.limit_kind = decision.kind
+            if decision.retry_after_s is not None:
+                self.headers["retry-after"] = str(decision.retry_after_s)
+            raise Refused(_LIMIT_STATUS, decision.message, error_code=decision.error_code)
+        self._charge = decision.charge
+        self.fault = endpoint.faults.draw(self.key)
+        self.row.fault = self.fault.kind
+        if self.fault.refuses:
+            self.refuse(self.fault.status, now_ns)
+        self._meter = endpoint.meters.received(self.row.received_at_ns, request.input_tokens)
+
+    def refuse(self, status: int, now_ns: int) -> None:
+        """Answer by an error after all, and give back what was charged."""
+        self.end(0, now_ns)
+        if self.fault.retry_after_s is not None:
+            self.headers["retry-after"] = str(self.fault.retry_after_s)
+        raise self.failure(status)
+
+    def failure(self, status: int) -> Refused:
+        """The error of a status, with this provider's status for an overload."""
+        if status in {503, 529}:
+            status = self.wire.OVERLOADED_STATUS
+        return Refused(status, _MESSAGES.get(status, "Internal server error"))
+
+    def look_up(self, replica: int, now_ns: int) -> int:
+        """At admission: what the cache reads; called again, the first answer stands."""
+        self._admitted = True
+        if self._prompt is None:
+            return 0
+        if self._lookup is None:
+            endpoint = self.endpoint
+            self._lookup = found = endpoint.cache.lookup(self._prompt, now_ns, self.key, replica)
+            read, written = found.cache_read, found.cache_creation
+            rest = max(0, self.request.input_tokens - read - written)
+            self.reply = replace(
+                self.reply, prompt=PromptTokens(rest, read, found.creation_5m, found.creation_1h)
+            )
+            self.row.cache_reason, self.row.input_tokens = found.reason, rest
+            self.row.cache_read_tokens, self.row.cache_created_tokens = read, written
+            endpoint.limits.correct(self._charge, rest + written, read, now_ns)
+            endpoint.meters.prefix_cache(self._prompt.total_tokens, read)
+        return self._lookup.cache_read
+
+    def serve(self) -> None:
+        """The engine works on it."""
+        if self._meter is not None:
+            self._meter.admitted()
+
+    def begin(self, now_ns: int) -> None:
+        """The first token is there: others may read what the call writes."""
+        if self._meter is not None:
+            self._meter.first_token(now_ns)
+        if self._lookup is not None:
+            self.endpoint.cache.begin(self._lookup, now_ns)
+
+    def produce(self, tokens: int, now_ns: int) -> None:
+        """Tokens of the answer have been made."""
+        self.endpoint.limits.produce(tokens, now_ns)
+
+    def end(self, generated: int, now_ns: int, *, cancelled: bool = False) -> None:
+        """No more tokens: settle limits, cache and bill. Only the first time counts."""
+        if self._settled:
+            return
+        self._settled, self._generated = True, generated
+        limits, billing = self.endpoint.limits, self.endpoint.billing
+        if self._lookup is not None:
+            self.endpoint.cache.abandon(self._lookup)
+        limits.end(self._charge, generated, now_ns)
+        if not self._admitted:
+            limits.correct(self._charge, 0, 0, now_ns)
+            if not cancelled:
+                return
+        billed = billing.billed_output(generated, self.request.max_tokens, cancelled=cancelled)
+        self.row.billed_output_tokens = billed
+        if limits.counts_spend:
+            prompt = self.prompt_tokens if self._admitted else PromptTokens(0)
+            limits.spend(billing.cost(prompt, billed))
+
+    def close(self, now_ns: int) -> None:
+        """Nothing more can happen to it: the meters let go of it."""
+        if self._meter is not None:
+            row = self.row
+            reason = LENGTH if self.reply.stop_reason == "max_tokens" else STOP
+            if row.ended_at_ns is None or row.status != _OK_STATUS:
+                reason = ABORT if row.cancelled_at_ns is not None else ERROR
+            made = max(row.output_tokens, self._generated)  # an engine counts what nobody reads, too
+            self._meter.finished(now_ns, reason, made, row.chunk_sent_at_ns)
+
+    @property
+    def prompt_tokens(self) -> PromptTokens:
+        """The prompt's tokens by price, as far as it was looked up."""
+        return self.reply.prompt or PromptTokens(self.request.input_tokens)
+
+    def _estimate(self, now_ns: int) -> int:
+        """Input tokens that will count, as far as can be known before the call is admitted."""
+        if self._prompt is None:
+            return self.request.input_tokens
+        found = self.endpoint.cache.peek(self._prompt, now_ns, self.key)
+        return max(0, self.request.input_tokens - found.cache_read)

@@ -1,0 +1,110 @@
+"""What an inference server counts about its calls: counters, gauges and histograms, as vLLM has them.
+
+Plain numbers, changed by method calls that are given the time. A call is waiting, then running, then gone, each at most once, and may be gone from any state: no gauge can be left behind.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+STOP, LENGTH, ABORT, ERROR = REASONS = ("stop", "length", "abort", "error")
+
+# vLLM's own bounds, so that a dashboard made for it shows the same resolution.
+TTFT_BOUNDS_S = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
+    640.0, 2560.0,
+)  # fmt: skip
+GAP_BOUNDS_S = (
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+)  # fmt: skip
+E2E_BOUNDS_S = (
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0,
+    7680.0,
+)  # fmt: skip
+
+_WAITING, _RUNNING, _GONE = range(3)
+
+
+class Histogram:
+    """Counts of values by upper bounds; a value on a bound is below it, and the last count has no bound."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, values: Iterable[float]) -> None:
+        """Count values."""
+        for value in values:
+            self.counts[bisect_left(self.bounds, value)] += 1
+            self.total += value
+
+
+class Meters:
+    """All of an endpoint's numbers. Who renders them sets `kv_cache_usage` before."""
+
+    def __init__(self) -> None:
+        self.waiting = self.running = 0
+        self.prompt_tokens = self.generation_tokens = 0
+        self.finished = dict.fromkeys(REASONS, 0)
+        self.prefix_cache_queries = self.prefix_cache_hits = 0  # tokens, as vLLM counts them
+        self.preemptions = 0
+        self.kv_cache_usage = 0.0  # share, 0 to 1
+        self.ttft_s, self.gap_s, self.e2e_s = (
+            Histogram(bounds) for bounds in (TTFT_BOUNDS_S, GAP_BOUNDS_S, E2E_BOUNDS_S)
+        )
+
+    def received(self, now_ns: int, prompt_tokens: int) -> CallMeter:
+        """A call that will be answered has come; it waits."""
+        self.waiting += 1
+        return CallMeter(self, now_ns, prompt_tokens)
+
+    def prefix_cache(self, queried_tokens: int, hit_tokens: int) -> None:
+        """A prompt was looked up in the prefix cache."""
+        self.prefix_cache_queries += queried_tokens
+        self.prefix_cache_hits += hit_tokens
+
+
+class CallMeter:
+    """One call on its way through the meters."""
+
+    __slots__ = ("_meters", "_prompt_tokens", "_received_ns", "_state", "_ttft_known")
+
+    def __init__(self, meters: Meters, received_ns: int, prompt_tokens: int) -> None:
+        self._meters = meters
+        self._received_ns = received_ns
+        self._prompt_tokens = prompt_tokens
+        self._state = _WAITING
+        self._ttft_known = False
+
+    def admitted(self) -> None:
+        """The engine has taken it up."""
+        if self._state == _WAITING:
+            self._state = _RUNNING
+            self._meters.waiting -= 1
+            self._meters.running += 1
+
+    def first_token(self, now_ns: int) -> None:
+        """The prompt has been read and the first token made."""
+        self.admitted()
+        if self._state == _RUNNING and not self._ttft_known:
+            self._ttft_known = True
+            self._meters.prompt_tokens += self._prompt_tokens
+            self._meters.ttft_s.observe([(now_ns - self._received_ns) / 1e9])
+
+    def finished(self, now_ns: int, reason: str, output_tokens: int, sent_at_ns: Sequence[int] = ()) -> None:
+        """It is over; `sent_at_ns` are the times of its chunks, whose gaps count where there are any."""
+        meters = self._meters
+        if self._state == _GONE:
+            return
+        if self._state == _WAITING:
+            meters.waiting -= 1
+        else:
+            meters.running -= 1
+        self._state = _GONE
+        meters.finished[reason] += 1
+        meters.generation_tokens += output_tokens
+        meters.gap_s.observe((later - earlier) / 1e9 for earlier, later in pairwise(sent_at_ns))
+        meters.e2e_s.observe([(now_ns - self._received_ns) / 1e9])

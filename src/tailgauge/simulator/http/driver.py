@@ -1,0 +1,91 @@
+"""The event loop as the driver of the core: one timer for the engine, and waits for single calls.
+
+The timer is at the engine's next due time: no task, future or timer per call. Whatever a step emits is handed out in one go,
+and written at once by the streams that it wakes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from time import monotonic_ns
+
+from tailgauge.scenario.simulated import Simulated
+from tailgauge.simulator.core.answer import Answer
+from tailgauge.simulator.core.endpoint import Endpoint
+
+
+class LoopDriver:
+    """The clock of an endpoint, which lives in one event loop."""
+
+    def __init__(self, table: Simulated, seed: int) -> None:
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns: int | None = None
+        self._advancing = self._again = False
+        self.core = Endpoint(table, seed, self)
+
+    def now_ns(self) -> int:
+        """The monotonic clock, which is the loop's."""
+        return monotonic_ns()
+
+    def wall_ns(self) -> int:
+        """The wall clock."""
+        return time.time_ns()
+
+    def engine_changed(self) -> None:
+        """One round, never two: when the engine is behind, sockets get their turn between its steps."""
+        if self._advancing:
+            self._again = True  # an answer took or cancelled a call: what that brings is the next round's
+            return
+        self._advancing = True
+        try:
+            self.core.advance(monotonic_ns())
+        finally:
+            self._advancing = False
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._again:
+            self._again = False
+            loop.call_soon(self.engine_changed)
+        assert self.core.engine is not None
+        due_ns = self.core.engine.next_due_ns()
+        if due_ns == self._timer_ns:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ns = due_ns
+        self._timer = None if due_ns is None else loop.call_at(due_ns / 1e9, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = self._timer_ns = None
+        self.engine_changed()
+
+
+async def sleep_until(due_ns: int) -> None:
+    """Return at `due_ns` of CLOCK_MONOTONIC, which is the loop's own clock."""
+    loop = asyncio.get_running_loop()
+    woken = loop.create_future()
+    timer = loop.call_at(due_ns / 1e9, woken.set_result, None)
+    try:
+        await woken
+    finally:
+        timer.cancel()
+
+
+async def wait_open(answer: Answer) -> None:
+    """Return when the headers of an answer are due, of one in one piece all of it; report it as opened."""
+    if answer.opens_ns is None:
+        known = asyncio.get_running_loop().create_future()
+
+        def look() -> None:
+            if answer.opens_ns is not None and not known.done():
+                known.set_result(None)
+
+        answer.on_change = look
+        await known
+    assert answer.opens_ns is not None
+    if answer.opens_ns > monotonic_ns():
+        await sleep_until(answer.opens_ns)
+    answer.opened(monotonic_ns())

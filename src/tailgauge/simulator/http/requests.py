@@ -1,0 +1,56 @@
+"""What every route does: check the key, read the body, answer an error in its provider's shape."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from tailgauge.simulator.protocols.request import MAX_BODY_BYTES, Refused
+from tailgauge.simulator.protocols.wire import Wire
+
+_SLOW = "The request body did not finish arriving in time"
+
+
+def admit(api_key: str | None, request: web.Request) -> None:
+    """Refuse a caller without the key, if there is one; either provider's header will do."""
+    if api_key is None:
+        return
+    bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+    for given in (request.headers.get("x-api-key", ""), bearer):
+        if hmac.compare_digest(given.encode("utf-8", "surrogateescape"), api_key.encode()):
+            return
+    raise Refused(401, "invalid API key")
+
+
+async def read_body(request: web.Request, timeout_s: float) -> bytes:
+    """The body, or `Refused`: too large, too slow, or not in the transfer coding that its headers promise."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await request.read()
+    except TimeoutError:
+        # 400, not 408, which clients send again: the provider's own SDK files this error under 400.
+        raise Refused(400, _SLOW, error_code="request_body_timeout") from None
+    except web.HTTPRequestEntityTooLarge:
+        raise Refused(413, f"Request exceeds the maximum size of {MAX_BODY_BYTES} bytes") from None
+    except web.RequestPayloadError as error:
+        if request.transport is None or request.transport.is_closing():
+            raise ConnectionResetError("the client left inside its body") from None
+        raise Refused(400, f"The request body cannot be read: {error}") from None
+
+
+def error_response(
+    wire: Wire, refused: Refused, number: int, more_headers: Mapping[str, str] | None = None
+) -> web.Response:
+    """The response to a call that cannot be answered."""
+    headers = id_header(wire, number)
+    content = wire.error_body(refused, headers[wire.REQUEST_ID_HEADER])
+    headers |= more_headers or {}
+    return web.Response(status=refused.status, body=content, content_type="application/json", headers=headers)
+
+
+def id_header(wire: Wire, number: int) -> dict[str, str]:
+    """The server's own id of a call."""
+    return {wire.REQUEST_ID_HEADER: f"req_{number:024d}"}

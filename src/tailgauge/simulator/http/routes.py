@@ -1,0 +1,216 @@
+"""What the endpoint answers, path by path, and a call from its body to its row in the server log.
+
+The order in which things happen to a call: body, limits, faults before the answer, the engine or the latency model, then the
+stream or the answer in one piece. A call that cannot be answered is answered by an error in its provider's shape, and has a
+row in the server log too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from itertools import count
+from time import monotonic_ns
+from typing import Any
+
+from aiohttp import web
+
+from tailgauge.rows.schema import ServerLogRow
+from tailgauge.scenario.simulated import Simulated
+from tailgauge.simulator.behaviours import tokens
+from tailgauge.simulator.behaviours.content import whole_contents
+from tailgauge.simulator.behaviours.faults import CUT, ERROR_EVENT, RESET
+from tailgauge.simulator.core.answer import Answer, answer_to
+from tailgauge.simulator.core.endpoint import Endpoint
+from tailgauge.simulator.core.exchange import Exchange
+from tailgauge.simulator.http import api
+from tailgauge.simulator.http.driver import LoopDriver, wait_open
+from tailgauge.simulator.http.options import ServerOptions
+from tailgauge.simulator.http.requests import admit, error_response, id_header, read_body
+from tailgauge.simulator.http.server_log import ServerLog, to_parquet
+from tailgauge.simulator.http.stream import Stream, reset
+from tailgauge.simulator.protocols.checks import decode
+from tailgauge.simulator.protocols.request import MAX_BODY_BYTES, Refused
+from tailgauge.simulator.protocols.wire import WIRES, Wire, version_of, wire_of_path
+
+SETTLED_S = 5.0
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def application(table: Simulated, seed: int, options: ServerOptions) -> web.Application:
+    """The routes of one endpoint, with an empty server log."""
+    server = Server(table, seed, options)
+    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[server.shape_errors])
+    for wire in WIRES:
+        app.router.add_post(wire.PATH, server.answering(wire))
+    api.Api(server.core, options, server.numbers).add_to(app)
+    app.router.add_get("/healthz", server.health)
+    app.router.add_get("/tailgauge/server-log", server.server_log)
+    return app
+
+
+class Server:
+    """The handlers and what they share."""
+
+    def __init__(self, table: Simulated, seed: int, options: ServerOptions) -> None:
+        self._options = options
+        self._log = ServerLog()
+        self._closed = asyncio.Event()  # a row has been closed
+        self.numbers = count(1)
+        self.core: Endpoint = LoopDriver(table, seed).core
+
+    def answering(self, wire: Wire) -> Handler:
+        """The handler of a protocol's calls."""
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            number = next(self.numbers)
+            try:
+                raw: bytes | Refused = await read_body(request, self._options.body_timeout_s)
+            except Refused as refused:
+                raw = refused
+            row = self._log.open(request.headers.get("x-client-request-id", ""), wire.NAME, monotonic_ns())
+            call = _Call(request, Exchange(self.core, row, wire, number), self._options)
+            try:
+                admit(self._options.api_key, request)
+                return await call.answer(raw)
+            except Refused as refused:
+                row.status = refused.status
+                return await call.refuse(refused)
+            except BaseException:
+                call.leave(monotonic_ns())
+                raise
+            finally:
+                call.when_over(lambda: self._close(row))
+
+        return answer
+
+    async def health(self, request: web.Request) -> web.StreamResponse:  # noqa: ARG002
+        """The server answers."""
+        return web.json_response({"status": "ok"})
+
+    async def server_log(self, request: web.Request) -> web.StreamResponse:
+        """The server log of a run, or all of it, as Parquet; with `settled`, when its calls are over, if that is soon."""
+        run = request.query.get("run", "")
+        if "settled" in request.query:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SETTLED_S):
+                    await self._settled(run)
+        rows = self._log.rows(run)
+        headers = {
+            "x-tailgauge-server-log-dropped": str(self._log.dropped),
+            "x-tailgauge-server-log-open": str(self._log.open_calls(run)),
+        }
+        body = await asyncio.to_thread(to_parquet, rows)  # streams go on meanwhile
+        return web.Response(body=body, content_type="application/vnd.apache.parquet", headers=headers)
+
+    async def _settled(self, run: str) -> None:
+        while self._log.open_calls(run):
+            self._closed.clear()
+            await self._closed.wait()
+
+    def _close(self, row: ServerLogRow) -> None:
+        self._log.close(row)
+        self._closed.set()
+
+    @property
+    def shape_errors(self) -> Any:
+        """Middleware: errors of the routing itself, unknown paths and methods, in the provider's shape."""
+
+        @web.middleware
+        async def shape(request: web.Request, handler: Handler) -> web.StreamResponse:
+            try:
+                return await handler(request)
+            except web.HTTPException as error:
+                refused = Refused(error.status, f"{error.reason}: {request.method} {request.path}")
+                response = error_response(wire_of_path(request.path), refused, next(self.numbers))
+                if "Allow" in error.headers:
+                    response.headers["Allow"] = error.headers["Allow"]
+                return response
+
+        return shape
+
+
+class _Call:
+    """A call being answered."""
+
+    def __init__(self, request: web.Request, exchange: Exchange, options: ServerOptions) -> None:
+        self._request, self._exchange, self._options = request, exchange, options
+        self._answer: Answer | None = None
+        self._stream: Stream | None = None
+
+    async def answer(self, raw: bytes | Refused) -> web.StreamResponse:
+        """Answer its body, or raise `Refused`, as where the body could not be read."""
+        if isinstance(raw, Refused):
+            raise raw
+        exchange, wire = self._exchange, self._exchange.wire
+        body = decode(raw)
+        wanted = wire.parse(body, version_of(wire, self._request.headers))
+        api.check_model(self._options.models, wanted.model)
+        exchange.accept(wanted, body)
+        exchange.admit(monotonic_ns())
+        self._answer = answer = answer_to(exchange)
+        if not answer.streams:
+            return await self._whole(answer)
+        self._stream = Stream(self._request, answer, self._headers(), embed_clock=self._options.embed_clock)
+        return await self._stream.run()
+
+    async def refuse(self, refused: Refused) -> web.StreamResponse:
+        """Send an error before any answer."""
+        exchange, row = self._exchange, self._exchange.row
+        limits = exchange.headers or exchange.endpoint.limit_headers(exchange.wire, monotonic_ns())
+        response = error_response(exchange.wire, refused, exchange.number, limits)
+        await response.prepare(self._request)
+        row.headers_at_ns = now_ns = monotonic_ns()
+        await response.write_eof()
+        row.ended_at_ns = now_ns
+        return response
+
+    def leave(self, now_ns: int) -> None:
+        """The client has left."""
+        if self._answer is None:
+            self._exchange.row.cancelled_at_ns = now_ns
+        else:
+            self._answer.leave(now_ns, 0 if self._stream is None else self._stream.chunks)
+
+    def when_over(self, close: Callable[[], None]) -> None:
+        """Close the row when nothing more can happen to the call: an engine may work on when the client has long left."""
+
+        def close_both() -> None:
+            self._exchange.close(monotonic_ns())
+            close()
+
+        if self._answer is None or self._answer.over:
+            close_both()
+        else:
+            self._answer.on_over = close_both
+
+    def _headers(self) -> dict[str, str]:
+        exchange = self._exchange
+        return id_header(exchange.wire, exchange.number) | exchange.headers
+
+    async def _whole(self, answer: Answer) -> web.StreamResponse:
+        """An answer in one piece: of a fault within a stream it takes what can be seen of it."""
+        await wait_open(answer)
+        response = self._response(answer)
+        if answer.ending in {CUT, RESET}:
+            reset(self._request)
+            answer.finish(monotonic_ns(), 0)
+            return response
+        await response.prepare(self._request)
+        now_ns = monotonic_ns()  # beside the write, not after the handler's return
+        await response.write_eof()
+        answer.finish(now_ns, 1)
+        return response
+
+    def _response(self, answer: Answer) -> web.Response:
+        exchange, reply, wire = self._exchange, self._exchange.reply, self._exchange.wire
+        if answer.ending == ERROR_EVENT:
+            failure = exchange.failure(answer.fault.status)
+            return error_response(wire, failure, exchange.number, exchange.headers)
+        if reply.plan is None:
+            contents = [tokens.text(reply.request.max_tokens).decode()]
+        else:
+            contents = whole_contents(reply.plan, exchange.endpoint.table.content.tool_pair_tokens)
+        body = wire.whole(reply, contents)
+        return web.Response(body=body, content_type="application/json", headers=self._headers())

@@ -1,0 +1,219 @@
+"""One streamed answer on its socket, from its headers to its end mark, or to the fault that ends it before.
+
+This file writes; what and when come from the answer. The server log takes the clock beside each write. Due times are
+absolute, so lateness never adds up: a late chunk leaves at once and the next one is due when it always was. Callbacks of the
+loop's timers, and of the engine's, write straight to the socket: no task, no future and no coroutine per chunk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from time import monotonic_ns
+from typing import Protocol
+
+from aiohttp import HttpVersion11, web
+
+from tailgauge.simulator.behaviours.faults import END_MARK, ERROR_EVENT, RESET
+from tailgauge.simulator.behaviours.proxy import passes
+from tailgauge.simulator.core.answer import Answer
+from tailgauge.simulator.http.driver import sleep_until, wait_open
+from tailgauge.simulator.http.proxy_writer import ProxyWriter
+from tailgauge.simulator.protocols.frames import Frames, framed, frames_of
+
+_HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+_NO_LINGER = struct.pack("ii", 1, 0)  # on, 0 seconds: what is unsent is thrown away and the peer gets a reset
+_FULL_BYTES = 256 * 1024  # a client that does not read: wait instead of filling our memory
+_FULL_WAIT_S = 0.002
+_EARLY_NS = 1000  # the loop's timers are floats of seconds and may fire that early
+_BURST = 64  # chunks written in one go at most, then other streams get their turn
+
+
+class Writer(Protocol):
+    """Where bytes leave: a transport, or a proxy in front of it."""
+
+    def write(self, data: bytes, /) -> None:
+        """Take bytes to send."""
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes taken and not yet sent."""
+
+    def is_closing(self) -> bool:
+        """Whether the client is gone."""
+
+
+class EventStream(web.StreamResponse):
+    """A streamed response whose headers leave with its first event, or at once where `early`."""
+
+    def __init__(self, headers: dict[str, str], *, early: bool) -> None:
+        super().__init__(headers=headers)
+        self._send_headers_immediately = early
+
+    def send_headers(self) -> None:
+        """Let the headers leave now, if they have not."""
+        assert self._payload_writer is not None
+        self._payload_writer.send_headers()
+
+
+class ChunkWriter:
+    """Writes an answer's chunks when they are due; `sent_at_ns` takes the clock just before each write."""
+
+    def __init__(self, writer: Writer, frames: Frames, answer: Answer, sent_at_ns: list[int]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._writer, self._frames, self._answer, self._sent_at_ns = writer, frames, answer, sent_at_ns
+        self._done: asyncio.Future[None] = self._loop.create_future()
+        self._timer: asyncio.TimerHandle | None = None
+        self._running = False
+
+    async def run(self) -> None:
+        """Write every chunk; what is due at once now. Cancelled, it writes no more."""
+        self._running = True
+        self._write_due()
+        try:
+            await self._done
+        finally:
+            self._running = False
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def wake(self) -> None:
+        """There are more due times, or there will be no more."""
+        if self._running and self._timer is None:
+            self._write_due()
+
+    def _write_due(self) -> None:
+        self._timer = None
+        writer, answer, sent_at_ns = self._writer, self._answer, self._sent_at_ns
+        due_ns = answer.due_ns
+        for _ in range(_BURST):
+            index = len(sent_at_ns)
+            if index == len(due_ns):
+                if answer.complete and not self._done.done():
+                    self._done.set_result(None)
+                return
+            if writer.is_closing():
+                return  # the client left; the server cancels `run` when the loop gets there
+            now_ns = monotonic_ns()
+            if due_ns[index] > now_ns + _EARLY_NS:
+                break
+            if writer.get_write_buffer_size() > _FULL_BYTES:
+                self._timer = self._loop.call_later(_FULL_WAIT_S, self._write_due)
+                return
+            writer.write(self._frames.frame(index, now_ns))
+            sent_at_ns.append(now_ns)
+            if answer.counts_sent:
+                answer.sent(index, now_ns)
+        if len(sent_at_ns) < len(due_ns):
+            self._timer = self._loop.call_at(due_ns[len(sent_at_ns)] / 1e9, self._write_due)
+        else:
+            self._write_due()
+
+
+class Stream:
+    """The parts of one streamed answer; `chunks` have left when it is over."""
+
+    def __init__(
+        self, request: web.Request, answer: Answer, headers: dict[str, str], *, embed_clock: bool
+    ) -> None:
+        exchange, self.chunks = answer.exchange, 0
+        self._request, self._answer, self._exchange = request, answer, exchange
+        self._table, self._wire = exchange.endpoint.table, exchange.wire
+        self._response = EventStream(_HEADERS | headers, early=answer.headers_at_once)
+        self._chunked = request.version >= HttpVersion11
+        self._frames = frames_of(
+            self._wire, exchange.reply, answer.pieces, self._table.content.tool_pair_tokens,
+            embed_clock=embed_clock, chunked=self._chunked,
+        )  # fmt: skip
+        self._pinger: asyncio.TimerHandle | None = None
+        self._proxy: ProxyWriter | None = None
+
+    async def run(self) -> web.StreamResponse:
+        """Write it all; raises `ConnectionResetError` where the client has left."""
+        answer, row = self._answer, self._exchange.row
+        try:
+            if answer.headers_at_once:
+                answer.send_headers(monotonic_ns())
+            await self._response.prepare(self._request)
+            await wait_open(answer)
+            writer = await self._open()
+            chunks = ChunkWriter(writer, self._frames, answer, row.chunk_sent_at_ns)
+            answer.on_change = chunks.wake
+            await chunks.run()
+            await self._end(writer)
+        finally:
+            self._stop_pings()
+            if self._proxy is not None:
+                self._proxy.drop()
+            self.chunks = len(row.chunk_sent_at_ns)
+            answer.log_chunks(row.chunk_sent_at_ns)
+        return self._response
+
+    async def _open(self) -> Writer:
+        """Write the events before the content; returns where all others go."""
+        transport = self._request.transport
+        # The transport is gone where the client left between the last await and here.
+        if transport is None:
+            raise ConnectionResetError("the client left")
+        opening = self._wire.opening(self._exchange.reply)  # which the cache has completed
+        writer: Writer = transport
+        if passes(self._table.proxy):
+            await self._response.write(opening)
+        else:
+            writer = self._proxy = ProxyWriter(transport, self._table.proxy, self._response.send_headers)
+            writer.write(framed(opening, self._chunked))
+        every_s = self._table.ping_every_s
+        if every_s and self._wire.ping():
+            self._ping_later(writer, asyncio.get_running_loop().time() + every_s)
+        return writer
+
+    def _ping_later(self, writer: Writer, due_s: float) -> None:
+        def ping() -> None:
+            writer.write(framed(self._wire.ping(), self._chunked))
+            self._ping_later(writer, due_s + self._table.ping_every_s)
+
+        if not writer.is_closing():
+            self._pinger = asyncio.get_running_loop().call_at(due_s, ping)
+
+    async def _end(self, writer: Writer) -> None:
+        """The end mark when it is due, or what a fault puts in its place."""
+        answer, sent_at_ns = self._answer, self._exchange.row.chunk_sent_at_ns
+        chunks = len(sent_at_ns)
+        if answer.ending == END_MARK and sent_at_ns and answer.end_ns(0):
+            await sleep_until(answer.end_ns(sent_at_ns[-1]))
+        ended_at_ns = monotonic_ns()
+        self._stop_pings()
+        if answer.ending == RESET:
+            reset(self._request)
+        else:
+            last = b""
+            if answer.ending == END_MARK:
+                last = self._wire.closing(self._exchange.reply)
+            elif answer.ending == ERROR_EVENT:
+                last = self._wire.error_event(self._exchange.failure(answer.fault.status))
+            await self._write_end(writer, last)
+        answer.finish(ended_at_ns, chunks)
+
+    async def _write_end(self, writer: Writer, last: bytes) -> None:
+        """The last events and the end of the body."""
+        if self._proxy is None:
+            await self._response.write_eof(last)
+            return
+        if last:
+            writer.write(framed(last, self._chunked))
+        self._proxy.end()
+        await self._response.write_eof()
+
+    def _stop_pings(self) -> None:
+        if self._pinger is not None:
+            self._pinger.cancel()
+            self._pinger = None
+
+
+def reset(request: web.Request) -> None:
+    """Throw the connection away, so that the client gets a reset."""
+    transport = request.transport
+    if transport is not None:
+        connection = transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        transport.abort()

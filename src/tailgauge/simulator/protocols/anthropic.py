@@ -1,0 +1,411 @@
+"""The Anthropic Messages protocol, from the server's side.
+
+An event is `event:` and `data:` lines and an empty line. What the provider refuses is a table from field to check. Absent
+and null mean the same, except for the removed sampling fields, whose mere presence is an error.
+
+    version       2026-10-21 refuses temperature, top_p and top_k; 2023-06-01 takes them. No version: the newer one.
+    max_tokens 0  fills the cache and answers nothing: not streamed, no forced tool, no output format
+    limits        anthropic-ratelimit-{requests,tokens,input-tokens,output-tokens}-{limit,remaining,reset}
+                  `remaining` of tokens is rounded to the nearest 1,000; `reset` is the RFC 3339 instant of the FULL refill,
+                  whole seconds, rounded up; `tokens` repeats the more restrictive of input and output
+
+Sources: Anthropic's notes on version 2026-10-21 (a document in an assistant's message and citations on a user's text are
+refused), its error page (prefill), thinking page (budget of at least 1,024, below max_tokens), prompt-caching page
+(pre-warm); the SDK's own parameter types (2.11). Its rate-limit page (2026-08), checked on a recorded response: limit
+16000, remaining 12000, reset 15 s later = 4000 / (16000 / 60).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from tailgauge.rows.schema import TEXT, THINKING
+from tailgauge.simulator.behaviours.billing import PromptTokens
+from tailgauge.simulator.behaviours.content import JSON_DELTA, SIGNATURE_DELTA, TEXT_DELTA, THINKING_DELTA
+from tailgauge.simulator.behaviours.limits import REQUESTS, Reading, tightest_tokens
+from tailgauge.simulator.protocols import checks
+from tailgauge.simulator.protocols.checks import content_tokens, invalid, json_tokens, require
+from tailgauge.simulator.protocols.request import CallRequest, Refused, Reply
+
+NAME = "anthropic"
+PATH = "/v1/messages"
+VERSION_HEADER = "anthropic-version"
+REQUEST_ID_HEADER = "request-id"
+OVERLOADED_STATUS = 529
+SIGNATURES = True
+
+VERSIONS = ("2023-06-01", "2026-10-21")
+WITH_SAMPLING = "2023-06-01"
+MIN_THINKING_BUDGET = 1024
+
+_SAMPLING = {"temperature": (0, 1), "top_p": (0, 1), "top_k": (0, 1_000_000)}
+_MAX_STOP_SEQUENCES = 8192
+_CALL: checks.Fields = {"id": str, "name": str, "input": dict}
+_SERVER_RESULTS = (
+    "web_search_tool_result", "web_fetch_tool_result", "code_execution_tool_result",
+    "bash_code_execution_tool_result", "text_editor_code_execution_tool_result", "tool_search_tool_result",
+)  # fmt: skip
+_BLOCKS: Mapping[str, checks.Kinds] = {
+    "user": {
+        **checks.TEXT_BLOCK,
+        "image": {"source": dict},
+        "document": {"source": dict},
+        "search_result": {"source": str, "title": str, "content": list},
+        "tool_result": {"tool_use_id": str},
+        "container_upload": {"file_id": str},
+    },
+    "assistant": {
+        **checks.TEXT_BLOCK,
+        "thinking": {"thinking": str, "signature": str},
+        "redacted_thinking": {"data": str},
+        "tool_use": _CALL,
+        "server_tool_use": _CALL,
+        **{kind: {"tool_use_id": str} for kind in _SERVER_RESULTS},
+    },
+}
+_CARRIER = {TEXT_DELTA: "text", THINKING_DELTA: "thinking", JSON_DELTA: "partial_json"}
+_SIGNATURE = "c2ltdWxhdGVkIHRoaW5raW5nLCBzaWduZWQgYnkgbm9ib2R5"
+
+_ERROR_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "invalid_request_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+
+
+def parse(body: dict[str, Any], version: str = "") -> CallRequest:
+    """Check a Messages body under a version of the API; `max_tokens` is required, and 0 fills the cache only."""
+    model = checks.model(body)
+    max_tokens = checks.max_tokens(body.get("max_tokens"), "max_tokens", least=0)
+    stream = checks.flag(body, "stream", "stream")
+    input_tokens = prompt_tokens(body, version)
+    _check_length(body, max_tokens)
+    return CallRequest(model, max_tokens, input_tokens, stream, **wants(body))
+
+
+def wants(body: dict[str, Any]) -> dict[str, Any]:
+    """What the answer may consist of, as fields of a `CallRequest`; the body was checked."""
+    thinking, tools = body.get("thinking") or {}, body.get("tools")
+    output_format = (body.get("output_config") or {}).get("format") or {}
+    return {
+        "tool": tools[0]["name"] if tools else None,
+        "thinking": thinking.get("type") in {"enabled", "adaptive"},
+        "thinking_omitted": thinking.get("display") == "omitted",
+        "schema": output_format.get("type") == "json_schema",
+    }
+
+
+def prompt_tokens(body: dict[str, Any], version: str = "") -> int:
+    """Check what makes up the prompt and count it: all of a `count_tokens` call."""
+    conversation = checks.messages(body, tuple(_BLOCKS))
+    system = body.get("system")
+    count = content_tokens(system, "system", checks.TEXT_BLOCK) if system else 0
+    for i, message in enumerate(conversation):
+        param = f"messages.{i}.content"
+        count += content_tokens(message.get("content"), param, _BLOCKS[message["role"]])
+        _refuse_citations(message, param)
+    _check(body, version)
+    return count + sum(map(json_tokens, body.get("tools") or []))
+
+
+def _refuse_citations(message: dict[str, Any], param: str) -> None:
+    if message["role"] != "user" or isinstance(message["content"], str):
+        return
+    for i, block in enumerate(message["content"]):
+        if block["type"] == "text" and block.get("citations"):
+            raise invalid(f"{param}.{i}.citations", "not permitted on a user's text")
+
+
+def error_body(refused: Refused, request_id: str) -> bytes:
+    """The error body."""
+    return _json(_error(refused) | {"request_id": request_id})
+
+
+def error_event(refused: Refused) -> bytes:
+    """The event of an error within a stream."""
+    return _event(_error(refused))
+
+
+def ping() -> bytes:
+    """The event that keeps a silent stream alive."""
+    return _event({"type": "ping"})
+
+
+def opening(reply: Reply) -> bytes:
+    """The events before the first delta."""
+    message = _message(reply, [], None, output_tokens=1)
+    return _event({"type": "message_start", "message": message}) + _block_start(reply, 0)
+
+
+def around_text(reply: Reply) -> tuple[bytes, bytes]:  # noqa: ARG001 - the same for every reply; not so in OpenAI
+    """The bytes of a text delta before and behind its text."""
+    return _around(0, {"type": "text_delta", "text": "|"})
+
+
+def delta(reply: Reply, block: int, kind: str) -> tuple[bytes, bytes]:  # noqa: ARG001 - the interface
+    """The bytes of any delta before and behind what it carries; a signature is carried already."""
+    if kind == SIGNATURE_DELTA:
+        signed = {"type": kind, "signature": _SIGNATURE}
+        return _event({"type": "content_block_delta", "index": block, "delta": signed}), b""
+    return _around(block, {"type": kind, _CARRIER[kind]: "|"})
+
+
+def between(reply: Reply, block: int) -> bytes:
+    """The end of the block before, and the start of this one."""
+    return _event({"type": "content_block_stop", "index": block - 1}) + _block_start(reply, block)
+
+
+def closing(reply: Reply) -> bytes:
+    """The events after the last delta."""
+    plan = reply.plan
+    last = 0 if plan is None else len(plan.blocks) - 1
+    ended = {
+        "type": "message_delta",
+        "delta": {"stop_reason": reply.stop_reason, "stop_sequence": None},
+        "usage": _usage(reply, reply.request.max_tokens, cumulative=True),
+    }
+    return (
+        _event({"type": "content_block_stop", "index": last})
+        + _event(ended)
+        + _event({"type": "message_stop"})
+    )
+
+
+def whole(reply: Reply, contents: Sequence[str]) -> bytes:
+    """The body of an answer that is not streamed, with the content of each of its blocks."""
+    if not reply.request.max_tokens:
+        return _json(_message(reply, [], "max_tokens", 0))
+    blocks = [_block(reply, number, content) for number, content in enumerate(contents)]
+    return _json(_message(reply, blocks, reply.stop_reason, reply.request.max_tokens))
+
+
+def limit_headers(readings: Sequence[Reading], wall_ns: int) -> dict[str, str]:
+    """Rate-limit headers of a response at `wall_ns`, nanoseconds since 1970 UTC. No limit, no header."""
+    headers = {}
+    for name, reading in tightest_tokens(readings).items():
+        remaining = reading.remaining
+        if reading.kind != REQUESTS:
+            remaining = (remaining + 500) // 1000 * 1000
+        prefix = f"anthropic-ratelimit-{name.replace('_', '-')}"
+        seconds = -(-(wall_ns + reading.full_in_ns) // 1_000_000_000)
+        headers[f"{prefix}-limit"] = str(reading.limit)
+        headers[f"{prefix}-remaining"] = str(remaining)
+        headers[f"{prefix}-reset"] = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return headers
+
+
+def _error(refused: Refused) -> dict[str, Any]:
+    error: dict[str, Any] = {
+        "type": _ERROR_TYPES.get(refused.status, "api_error"),
+        "message": refused.message,
+    }
+    if refused.error_code is not None:
+        error["details"] = {"error_code": refused.error_code}
+    return {"type": "error", "error": error}
+
+
+def _around(block: int, delta: dict[str, str]) -> tuple[bytes, bytes]:
+    before, _, behind = _event({"type": "content_block_delta", "index": block, "delta": delta}).partition(
+        b"|"
+    )
+    return before, behind
+
+
+def _block_start(reply: Reply, number: int) -> bytes:
+    block = _block(reply, number, "", starting=True)
+    return _event({"type": "content_block_start", "index": number, "content_block": block})
+
+
+def _block(reply: Reply, number: int, content: str, *, starting: bool = False) -> dict[str, Any]:
+    """A content block with all its content, or as it starts."""
+    kind = TEXT if reply.plan is None else reply.plan.blocks[number].kind
+    if kind == TEXT:
+        return {"type": "text", "text": content}
+    if kind == THINKING:
+        return {"type": "thinking", "thinking": content, "signature": "" if starting else _SIGNATURE}
+    given = json.loads(content) if content else {}
+    return {"type": "tool_use", "id": f"toolu_{reply.id}", "name": reply.request.tool or "", "input": given}
+
+
+def _message(
+    reply: Reply, content: list[dict[str, Any]], stop_reason: str | None, output_tokens: int
+) -> dict[str, Any]:
+    return {
+        "id": f"msg_{reply.id}",
+        "type": "message",
+        "role": "assistant",
+        "model": reply.request.model,
+        "content": content,
+        "stop_reason": stop_reason,
+        "stop_sequence": None,
+        "usage": _usage(reply, output_tokens),
+    }
+
+
+def _usage(reply: Reply, output_tokens: int, *, cumulative: bool = False) -> dict[str, Any]:
+    """`cumulative`: of the end of the stream, without the lifetime of what was written to the cache."""
+    prompted = reply.prompt or PromptTokens(reply.request.input_tokens)
+    usage: dict[str, Any] = {
+        "input_tokens": prompted.input_tokens,
+        "cache_creation_input_tokens": prompted.creation_5m + prompted.creation_1h,
+        "cache_read_input_tokens": prompted.read,
+        "output_tokens": output_tokens,
+    }
+    if reply.prompt is not None and not cumulative:
+        usage["cache_creation"] = {
+            "ephemeral_5m_input_tokens": prompted.creation_5m,
+            "ephemeral_1h_input_tokens": prompted.creation_1h,
+        }
+    if reply.plan is not None and reply.plan.thinking_tokens and output_tokens == reply.request.max_tokens:
+        usage["output_tokens_details"] = {"thinking_tokens": reply.plan.thinking_tokens}
+    return usage
+
+
+def _event(data: dict[str, Any]) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (data["type"].encode(), _json(data))
+
+
+def _json(value: object) -> bytes:
+    # As UTF-8, not as escapes: a client must cope with a chunk that ends inside a character. An error may quote half of a
+    # surrogate pair, which has no UTF-8.
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+
+
+# --- what the provider refuses ---------------------------------------------------------------------------------
+
+
+def _check(body: dict[str, Any], version: str) -> None:
+    """Raise `Refused` where a field is not as it must be."""
+    _sampling(body, version)
+    for field, rule in _RULES.items():
+        if body.get(field) is not None:
+            rule(body, body[field])
+    if body["messages"][-1]["role"] == "assistant":
+        raise Refused(
+            400,
+            "messages: This model does not support assistant message prefill. "
+            "The conversation must end with a user message.",
+            "messages",
+        )
+
+
+def _check_length(body: dict[str, Any], max_tokens: int) -> None:
+    """What depends on `max_tokens`: the thinking budget, and what a pre-warming call may not ask for."""
+    thinking = body.get("thinking") or {}
+    if thinking.get("type") == "enabled" and thinking["budget_tokens"] >= max_tokens:
+        raise invalid("thinking.budget_tokens", "must be less than max_tokens")
+    if max_tokens > 0:
+        return
+    if body.get("stream"):
+        raise invalid("max_tokens", "0 is not allowed when stream is true")
+    if (body.get("tool_choice") or {}).get("type") in {"any", "tool"}:
+        raise invalid("max_tokens", "0 is not allowed with a forced tool_choice")
+    if (body.get("output_config") or {}).get("format") is not None:
+        raise invalid("max_tokens", "0 is not allowed with an output format")
+
+
+def _sampling(body: dict[str, Any], version: str) -> None:
+    if version and version not in VERSIONS:
+        raise invalid("anthropic-version", f"must be one of {', '.join(VERSIONS)}")
+    for field, (least, most) in _SAMPLING.items():
+        if field not in body:
+            continue
+        if version != WITH_SAMPLING:
+            raise invalid(field, f"not permitted in API version {VERSIONS[-1]}")
+        checks.number(body, field, least, most)
+
+
+def _thinking(_: dict[str, Any], value: object) -> None:
+    require(value, "thinking", {"type": str})
+    assert isinstance(value, dict)
+    kind = checks.one_of(value, "type", "thinking.type", ("adaptive", "enabled", "disabled", "between_tools"))
+    checks.one_of(value, "display", "thinking.display", ("summarized", "omitted"))
+    if kind != "enabled":
+        return
+    budget = value.get("budget_tokens")
+    if not isinstance(budget, int) or isinstance(budget, bool) or budget < MIN_THINKING_BUDGET:
+        raise invalid(
+            "thinking.budget_tokens", f"a whole number of at least {MIN_THINKING_BUDGET} is required"
+        )
+
+
+def _tools(_: dict[str, Any], value: object) -> None:
+    if not isinstance(value, list):
+        raise invalid("tools", "must be a list of objects")
+    for i, tool in enumerate(value):
+        require(
+            tool, f"tools.{i}", {"name": str} if _of_provider(tool) else {"name": str, "input_schema": dict}
+        )
+    for name, times in Counter(tool["name"] for tool in value).items():
+        if times > 1:
+            raise invalid("tools", f"names must be unique, {name[:64]!r} is there {times} times")
+
+
+def _of_provider(tool: object) -> bool:
+    """A tool that the provider defines has a dated type in place of a schema."""
+    return isinstance(tool, dict) and isinstance(tool.get("type"), str) and tool["type"] != "custom"
+
+
+def _tool_choice(body: dict[str, Any], value: object) -> None:
+    require(value, "tool_choice", {"type": str})
+    assert isinstance(value, dict)
+    kind = checks.one_of(value, "type", "tool_choice.type", ("auto", "any", "tool", "none"))
+    checks.flag(value, "disable_parallel_tool_use", "tool_choice.disable_parallel_tool_use")
+    names = [tool["name"] for tool in body.get("tools") or []]
+    if not names and kind != "none":
+        raise invalid("tool_choice", "may only be specified while providing tools")
+    if kind == "tool" and value.get("name") not in names:
+        raise invalid("tool_choice.name", "must be the name of one of the tools")
+
+
+def _output_config(_: dict[str, Any], value: object) -> None:
+    require(value, "output_config", {})
+    assert isinstance(value, dict)
+    checks.one_of(value, "effort", "output_config.effort", ("low", "medium", "high", "xhigh", "max"))
+    if value.get("format") is not None:
+        require(value["format"], "output_config.format", {"type": str, "schema": dict})
+        checks.one_of(value["format"], "type", "output_config.format.type", ("json_schema",))
+
+
+def _metadata(_: dict[str, Any], value: object) -> None:
+    require(value, "metadata", {})
+    assert isinstance(value, dict)
+    if not isinstance(value.get("user_id", ""), str | None):
+        raise invalid("metadata.user_id", "must be a text")
+
+
+def _stop_sequences(_: dict[str, Any], value: object) -> None:
+    checks.texts(value, "stop_sequences", _MAX_STOP_SEQUENCES)
+
+
+def _service_tier(body: dict[str, Any], _: object) -> None:
+    checks.one_of(body, "service_tier", "service_tier", ("auto", "standard_only"))
+
+
+def _speed(body: dict[str, Any], _: object) -> None:
+    checks.one_of(body, "speed", "speed", ("standard", "fast"))
+
+
+_RULES: Mapping[str, Callable[[dict[str, Any], Any], None]] = {
+    "thinking": _thinking,
+    "tools": _tools,
+    "tool_choice": _tool_choice,  # after the tools it names
+    "output_config": _output_config,
+    "metadata": _metadata,
+    "stop_sequences": _stop_sequences,
+    "service_tier": _service_tier,
+    "speed": _speed,
+}

@@ -1,0 +1,355 @@
+"""The OpenAI chat completions protocol, from the server's side.
+
+An event is a `data:` line and an empty line; the stream opens with the role, then an empty content, and ends with `[DONE]`.
+What the provider refuses is a table from field to check; absent and null mean the same. This endpoint answers with one
+choice: `n` above 1 is refused, which the provider itself would take.
+
+    limits    x-ratelimit-{limit,remaining,reset}-{requests,tokens}
+              `reset` is a duration as Go writes it: 120ms, 1.5s, 6m0s
+
+Sources: the openai SDK's own parameter types (3.52), OpenAI's API reference for the ranges, its rate-limit guide.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
+from tailgauge.simulator.behaviours.content import JSON_DELTA, TEXT_DELTA
+from tailgauge.simulator.behaviours.limits import Reading, tightest_tokens
+from tailgauge.simulator.protocols import checks
+from tailgauge.simulator.protocols.checks import content_tokens, invalid, json_tokens, require
+from tailgauge.simulator.protocols.request import CallRequest, Refused, Reply
+
+NAME = "openai"
+PATH = "/v1/chat/completions"
+VERSION_HEADER = ""  # this protocol has no versions
+REQUEST_ID_HEADER = "x-request-id"
+OVERLOADED_STATUS = 503
+SIGNATURES = False
+
+_BLOCKS: Mapping[str, checks.Kinds] = {
+    "developer": checks.TEXT_BLOCK,
+    "system": checks.TEXT_BLOCK,
+    "user": {
+        **checks.TEXT_BLOCK,
+        "image_url": {"image_url": dict},
+        "input_audio": {"input_audio": dict},
+        "file": {"file": dict},
+    },
+    "assistant": {**checks.TEXT_BLOCK, "refusal": {"refusal": str}},
+    "tool": checks.TEXT_BLOCK,
+    "function": checks.TEXT_BLOCK,
+}
+
+_FORMATS = ("text", "json_object", "json_schema")
+_CHOICES = ("none", "auto", "required")
+_RANGES = {
+    "temperature": (0, 2), "top_p": (0, 1), "presence_penalty": (-2, 2), "frequency_penalty": (-2, 2),
+}  # fmt: skip
+_DEFAULT_MAX_TOKENS = 16
+_ERROR_CODES = {
+    401: "invalid_api_key",
+    404: "unknown_url",
+    405: "method_not_supported",
+    413: "request_too_large",
+    429: "rate_limit_exceeded",
+}
+_ERROR_TYPES = {429: "rate_limit_error", 500: "server_error", 503: "server_error"}
+
+
+def parse(body: dict[str, Any], version: str = "") -> CallRequest:  # noqa: ARG001 - this protocol has no versions
+    """Check a chat completions body; the answer's length is optional, under its new name or its old one."""
+    model = checks.model(body)
+    stream = checks.flag(body, "stream", "stream")
+    max_tokens = _max_tokens(body, _DEFAULT_MAX_TOKENS)
+    input_tokens = 0
+    for i, message in enumerate(checks.messages(body, tuple(_BLOCKS))):
+        _check_role(message, f"messages.{i}")
+        content, role = message.get("content"), message["role"]
+        if content is not None or role != "assistant":  # an assistant may send nothing but tool calls
+            input_tokens += content_tokens(content, f"messages.{i}.content", _BLOCKS[role])
+    _check(body)
+    options = body.get("stream_options") or {}
+    input_tokens += sum(map(json_tokens, body.get("tools") or []))
+    usage = bool(options.get("include_usage"))
+    return CallRequest(model, max_tokens, input_tokens, stream, include_usage=usage, **wants(body))
+
+
+def wants(body: dict[str, Any]) -> dict[str, Any]:
+    """What the answer may consist of, as fields of a `CallRequest`; the body was checked."""
+    tools, response_format = body.get("tools"), body.get("response_format") or {}
+    return {
+        "tool": tools[0].get("function", {}).get("name", "") if tools else None,
+        "thinking": bool(body.get("reasoning_effort")),
+        "schema": response_format.get("type") == "json_schema",
+    }
+
+
+def error_body(refused: Refused, request_id: str) -> bytes:  # noqa: ARG001 - this protocol names it in the header only
+    """The error body."""
+    return _json(_error(refused))
+
+
+def error_event(refused: Refused) -> bytes:
+    """The event of an error within a stream."""
+    return _event(_error(refused))
+
+
+def ping() -> bytes:
+    """Nothing: this protocol has no such event."""
+    return b""
+
+
+def opening(reply: Reply) -> bytes:
+    """The role, with an empty content: it is no content chunk."""
+    opened = _event(_choice(reply, {"role": "assistant", "content": ""}))
+    return opened if reply.plan is None else opened + _tool_start(reply, 0)
+
+
+def around_text(reply: Reply) -> tuple[bytes, bytes]:
+    """The bytes of a content chunk before and behind its text."""
+    return _around(reply, {"content": "|"})
+
+
+def delta(reply: Reply, block: int, kind: str) -> tuple[bytes, bytes]:  # noqa: ARG001 - the interface
+    """The bytes of any delta before and behind what it carries; there are no signatures."""
+    if kind == JSON_DELTA:
+        return _around(reply, {"tool_calls": [{"index": 0, "function": {"arguments": "|"}}]})
+    return _around(reply, {"content" if kind == TEXT_DELTA else "reasoning_content": "|"})
+
+
+def between(reply: Reply, block: int) -> bytes:
+    """Blocks have no marks between them; a tool call begins with its name."""
+    return _tool_start(reply, block)
+
+
+def closing(reply: Reply) -> bytes:
+    """The finish reason, the usage where asked for, and the end mark."""
+    events = _event(_choice(reply, {}, _finish_reason(reply)))
+    if reply.request.include_usage:
+        events += _event(_chunk(reply, []) | {"usage": _usage(reply)})
+    return events + b"data: [DONE]\n\n"
+
+
+def whole(reply: Reply, contents: Sequence[str]) -> bytes:
+    """The body of an answer that is not streamed, with the content of each of its blocks."""
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(contents), "refusal": None}
+    if reply.plan is not None:
+        contents_by_kind = [
+            (block.kind, text) for block, text in zip(reply.plan.blocks, contents, strict=True)
+        ]
+        message["content"] = "".join(text for kind, text in contents_by_kind if kind == TEXT) or None
+        thoughts = "".join(text for kind, text in contents_by_kind if kind == THINKING)
+        if thoughts:
+            message["reasoning_content"] = thoughts
+        calls = [_call(reply, text) for kind, text in contents_by_kind if kind == TOOL_JSON]
+        if calls:
+            message["tool_calls"] = calls
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish_reason(reply)}
+    return _json(_chunk(reply, [choice]) | {"object": "chat.completion", "usage": _usage(reply)})
+
+
+def limit_headers(readings: Sequence[Reading], wall_ns: int) -> dict[str, str]:  # noqa: ARG001 - durations need no date
+    """Rate-limit headers of a response; the tokens are those of the more restrictive limit."""
+    headers = {}
+    for name, reading in tightest_tokens(readings).items():
+        if name in {"requests", "tokens"}:
+            headers[f"x-ratelimit-limit-{name}"] = str(reading.limit)
+            headers[f"x-ratelimit-remaining-{name}"] = str(reading.remaining)
+            headers[f"x-ratelimit-reset-{name}"] = duration(reading.full_in_ns)
+    return headers
+
+
+def duration(ns: int) -> str:
+    """Text of a duration, to the millisecond, rounded up: 0s, 120ms, 1.5s, 6m0s, 1h0m0s."""
+    ms = -(-ns // 1_000_000)
+    if 0 < ms < 1000:
+        return f"{ms}ms"
+    minutes, rest_ms = divmod(ms, 60_000)
+    hours, minutes = divmod(minutes, 60)
+    seconds = f"{rest_ms // 1000}.{rest_ms % 1000:03d}".rstrip("0").rstrip(".") + "s"
+    if hours:
+        return f"{hours}h{minutes}m{seconds}"
+    return f"{minutes}m{seconds}" if minutes else seconds
+
+
+def _error(refused: Refused) -> dict[str, Any]:
+    code = refused.error_code or _ERROR_CODES.get(refused.status)
+    if refused.status == 404 and refused.param == "model":
+        code = "model_not_found"
+    error = {
+        "message": refused.message,
+        "type": _ERROR_TYPES.get(refused.status, "invalid_request_error"),
+        "param": refused.param,
+        "code": code,
+    }
+    return {"error": error}
+
+
+def _around(reply: Reply, delta: dict[str, Any]) -> tuple[bytes, bytes]:
+    # The model's name stands before the delta and may hold anything, so cut at the last mark, not at the first.
+    before, _, behind = _event(_choice(reply, delta)).rpartition(b"|")
+    return before, behind
+
+
+def _tool_start(reply: Reply, block: int) -> bytes:
+    assert reply.plan is not None
+    if reply.plan.blocks[block].kind != TOOL_JSON:
+        return b""
+    return _event(_choice(reply, {"tool_calls": [{"index": 0, **_call(reply, "")}]}))
+
+
+def _call(reply: Reply, arguments: str) -> dict[str, Any]:
+    return {
+        "id": f"call_{reply.id}",
+        "type": "function",
+        "function": {"name": reply.request.tool or "", "arguments": arguments},
+    }
+
+
+def _finish_reason(reply: Reply) -> str:
+    return "tool_calls" if reply.stop_reason == "tool_use" else "length"
+
+
+def _choice(reply: Reply, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+    chunk = _chunk(reply, [choice])
+    # The provider sends `usage: null` in every chunk of a stream that will end with one.
+    return chunk | {"usage": None} if reply.request.include_usage else chunk
+
+
+def _chunk(reply: Reply, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "id": f"chatcmpl-{reply.id}",
+        "object": "chat.completion.chunk",
+        "created": reply.created_s,
+        "model": reply.request.model,
+        "choices": choices,
+    }
+
+
+def _usage(reply: Reply) -> dict[str, Any]:
+    request = reply.request
+    usage: dict[str, Any] = {
+        "prompt_tokens": request.input_tokens,
+        "completion_tokens": request.max_tokens,
+        "total_tokens": request.input_tokens + request.max_tokens,
+    }
+    if reply.prompt is not None:
+        usage["prompt_tokens_details"] = {"cached_tokens": reply.prompt.read}
+    if reply.plan is not None and reply.plan.thinking_tokens:
+        usage["completion_tokens_details"] = {"reasoning_tokens": reply.plan.thinking_tokens}
+    return usage
+
+
+def _event(data: dict[str, Any]) -> bytes:
+    return b"data: %b\n\n" % _json(data)
+
+
+def _json(value: object) -> bytes:
+    # As UTF-8, not as escapes: a client must cope with a chunk that ends inside a character. An error may quote half of a
+    # surrogate pair, which has no UTF-8.
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+
+
+# --- what the provider refuses ---------------------------------------------------------------------------------
+
+
+def _check(body: dict[str, Any]) -> None:
+    """Raise `Refused` where a field is not as it must be."""
+    for field, (least, most) in _RANGES.items():
+        checks.number(body, field, least, most)
+    for field, rule in _RULES.items():
+        if body.get(field) is not None:
+            rule(body, body[field])
+
+
+def _max_tokens(body: dict[str, Any], default: int) -> int:
+    """The answer's length, under its new name or its old one; both at once must not contradict each other."""
+    old, new = body.get("max_tokens"), body.get("max_completion_tokens")
+    if new is None:
+        return default if old is None else checks.max_tokens(old, "max_tokens")
+    asked = checks.max_tokens(new, "max_completion_tokens")
+    if old is not None and checks.max_tokens(old, "max_tokens") != asked:
+        raise invalid("max_tokens", "contradicts max_completion_tokens, give one of them")
+    return asked
+
+
+def _check_role(message: dict[str, Any], param: str) -> None:
+    """What a role needs beside its content."""
+    if message["role"] == "tool":
+        require(message, param, {"tool_call_id": str})
+    if message["role"] == "function":
+        require(message, param, {"name": str})
+    calls = message.get("tool_calls")
+    if calls is None:
+        return
+    if message["role"] != "assistant" or not isinstance(calls, list):
+        raise invalid(f"{param}.tool_calls", "must be a list, of an assistant's message")
+    for i, call in enumerate(calls):
+        require(call, f"{param}.tool_calls.{i}", {"id": str, "type": str})
+
+
+def _n(_: dict[str, Any], value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value != 1:
+        raise invalid("n", "this endpoint answers with one choice, only 1 is supported")
+
+
+def _tools(_: dict[str, Any], value: object) -> None:
+    if not isinstance(value, list):
+        raise invalid("tools", "must be a list of objects")
+    for i, tool in enumerate(value):
+        require(tool, f"tools.{i}", {"type": str})
+        kind = checks.one_of(tool, "type", f"tools.{i}.type", ("function", "custom"))
+        require(tool.get(kind), f"tools.{i}.{kind}", {"name": str})
+        require(tool[kind], f"tools.{i}.{kind}", {"parameters": dict} if "parameters" in tool[kind] else {})
+
+
+def _tool_choice(body: dict[str, Any], value: object) -> None:
+    if not body.get("tools") and value != "none":
+        raise invalid("tool_choice", "is only allowed when tools are specified")
+    if isinstance(value, str):
+        checks.one_of(body, "tool_choice", "tool_choice", _CHOICES)
+        return
+    require(value, "tool_choice", {"type": str})
+    assert isinstance(value, dict)
+    kind = checks.one_of(value, "type", "tool_choice.type", ("function", "custom", "allowed_tools"))
+    if kind == "allowed_tools":
+        require(value.get(kind), f"tool_choice.{kind}", {"mode": str, "tools": list})
+        return
+    require(value.get(kind), f"tool_choice.{kind}", {"name": str})
+    if value[kind]["name"] not in [tool[tool["type"]]["name"] for tool in body["tools"]]:
+        raise invalid(f"tool_choice.{kind}.name", "must be the name of one of the tools")
+
+
+def _response_format(_: dict[str, Any], value: object) -> None:
+    require(value, "response_format", {"type": str})
+    assert isinstance(value, dict)
+    if checks.one_of(value, "type", "response_format.type", _FORMATS) == "json_schema":
+        require(value.get("json_schema"), "response_format.json_schema", {"name": str})
+
+
+def _stop(_: dict[str, Any], value: object) -> None:
+    checks.texts([value] if isinstance(value, str) else value, "stop", 4)
+
+
+def _stream_options(body: dict[str, Any], value: object) -> None:
+    require(value, "stream_options", {})
+    assert isinstance(value, dict)
+    if not body.get("stream"):
+        raise invalid("stream_options", "only allowed when stream is true")
+    for name in ("include_usage", "include_obfuscation"):
+        checks.flag(value, name, f"stream_options.{name}")
+
+
+_RULES: Mapping[str, Callable[[dict[str, Any], Any], None]] = {
+    "n": _n,
+    "tools": _tools,
+    "tool_choice": _tool_choice,  # after the tools it names
+    "response_format": _response_format,
+    "stop": _stop,
+    "stream_options": _stream_options,
+}

@@ -1,0 +1,99 @@
+"""What a protocol's file offers, and the table of protocols.
+
+The rest of the simulator knows a protocol by these names only; a new one is a new file and one more entry of `WIRES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from typing import Any, Protocol
+
+from tailgauge.simulator.behaviours.limits import Reading
+from tailgauge.simulator.protocols import anthropic, openai
+from tailgauge.simulator.protocols.request import CallRequest, Refused, Reply
+
+
+class Wire(Protocol):
+    """One wire protocol; implemented by a module."""
+
+    @property
+    def NAME(self) -> str:  # noqa: N802 - the module's constant
+        """Its name in the records."""
+
+    @property
+    def PATH(self) -> str:  # noqa: N802
+        """The route that answers."""
+
+    @property
+    def VERSION_HEADER(self) -> str:  # noqa: N802
+        """The request header with the version of the API; empty where there are no versions."""
+
+    @property
+    def REQUEST_ID_HEADER(self) -> str:  # noqa: N802
+        """The response header with the server's own id of the call."""
+
+    @property
+    def OVERLOADED_STATUS(self) -> int:  # noqa: N802
+        """HTTP status of a call that is not taken because there are too many."""
+
+    @property
+    def SIGNATURES(self) -> bool:  # noqa: N802
+        """Whether thinking ends with a delta of its own, its signature."""
+
+    def parse(self, body: dict[str, Any], version: str = "", /) -> CallRequest:
+        """Check a body under the version of the API that the caller named, if any, or raise `Refused`."""
+
+    def limit_headers(self, readings: Sequence[Reading], wall_ns: int, /) -> dict[str, str]:
+        """The rate-limit headers of a response."""
+
+    def error_body(self, refused: Refused, request_id: str, /) -> bytes:
+        """The body of an error."""
+
+    def error_event(self, refused: Refused, /) -> bytes:
+        """The event of an error within a stream."""
+
+    def ping(self) -> bytes:
+        """The event that keeps a silent stream alive; empty where there is none."""
+
+    def opening(self, reply: Reply, /) -> bytes:
+        """The stream up to the first content."""
+
+    def around_text(self, reply: Reply, /) -> tuple[bytes, bytes]:
+        """A content chunk's bytes before and after its text, where the answer is one text."""
+
+    def delta(self, reply: Reply, block: int, kind: str, /) -> tuple[bytes, bytes]:
+        """A delta's bytes before and after what it carries."""
+
+    def between(self, reply: Reply, block: int, /) -> bytes:
+        """The events that open block number `block`, not the first, the end of the one before included."""
+
+    def closing(self, reply: Reply, /) -> bytes:
+        """The stream after the last content."""
+
+    def whole(self, reply: Reply, contents: Sequence[str], /) -> bytes:
+        """The body of an answer that is not streamed, with the content of each of its blocks."""
+
+
+WIRES: tuple[Wire, ...] = (anthropic, openai)  # errors of other paths have the shape of the first
+
+
+def wire_of_path(path: str) -> Wire:
+    """The protocol whose error shape fits a path."""
+
+    def shared(wire: Wire) -> int:
+        parts = zip(wire.PATH.split("/"), path.split("/"), strict=False)
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], parts))
+
+    return max(WIRES, key=shared)
+
+
+def wire_of_headers(headers: Mapping[str, str]) -> Wire:
+    """The protocol of a caller on a path that several have: the one whose version it names, else one without versions."""
+    named = (wire for wire in WIRES if wire.VERSION_HEADER and wire.VERSION_HEADER in headers)
+    return next(named, next(wire for wire in WIRES if not wire.VERSION_HEADER))
+
+
+def version_of(wire: Wire, headers: Mapping[str, str]) -> str:
+    """The version of the API that a caller names; empty for none."""
+    return headers.get(wire.VERSION_HEADER, "") if wire.VERSION_HEADER else ""

@@ -1,0 +1,139 @@
+"""Rows 16 to 18 of the ground truths: hit shares in closed form, break-even to the fraction, and races."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import exp
+
+import numpy as np
+import pytest
+
+from tailgauge.scenario.simulated import BillingTable, CacheTable
+from tailgauge.simulator.behaviours.billing import Billing, PromptTokens
+from tailgauge.simulator.behaviours.prefix_cache import Breakpoint, Lookup, Position, PrefixCache, Prompt
+
+S = 1_000_000_000
+TTL_S = 300.0
+PREFIX = Prompt((Position(b"prefix", 1000),), 1000, (Breakpoint(0, "5m"),))
+READ, WRITE_5M, WRITE_1H = Fraction(1, 10), Fraction(5, 4), Fraction(2)
+
+
+def cost_ratio(hit_share: Fraction, write: Fraction, read: Fraction) -> Fraction:
+    """Price of a cached prompt to that of the same prompt uncached."""
+    return (1 - hit_share) * write + hit_share * read
+
+
+def break_even_hit_share(write: Fraction, read: Fraction) -> Fraction:
+    """Share of tokens that must be read for the cache to pay."""
+    return (write - 1) / (write - read)
+
+
+def break_even_uses(write: Fraction, read: Fraction) -> Fraction:
+    """Uses of an entry, its write included, at which it has paid."""
+    return (write - read) / (1 - read)
+
+
+@pytest.fixture(scope="module")
+def size(full_size: bool) -> tuple[int, float]:
+    """Calls, and the tolerance of a hit share: four standard errors of either size."""
+    return (400_000, 0.003) if full_size else (30_000, 0.0115)
+
+
+def hit_share(settings: CacheTable, rate_per_s: float, count: int) -> float:
+    """Of Poisson calls with one prefix, each of whose responses begins at once."""
+    cache = PrefixCache(settings, 0)
+    gaps = np.random.Generator(np.random.Philox(16)).exponential(S / rate_per_s, count)
+    hits = 0
+    for now in np.cumsum(gaps).astype(np.int64).tolist():
+        found = cache.lookup(PREFIX, now)
+        cache.begin(found, now)
+        hits += found.cache_read > 0
+    return hits / count
+
+
+def settings(**more: object) -> CacheTable:
+    return CacheTable(mode="marked", minimum_tokens=0, ttl_5m_s=TTL_S, **more)
+
+
+@pytest.mark.parametrize("load", [0.2, 1.0, 3.0])  # calls per TTL
+def test_row_16_a_sliding_ttl(load: float, size: tuple[int, float]) -> None:
+    count, tolerance = size
+
+    assert hit_share(settings(), load / TTL_S, count) == pytest.approx(1 - exp(-load), abs=tolerance)
+
+
+@pytest.mark.parametrize("load", [0.2, 1.0, 3.0])
+def test_row_16_a_fixed_ttl(load: float, size: tuple[int, float]) -> None:
+    count, tolerance = size
+
+    found = hit_share(settings(sliding=False), load / TTL_S, count)
+    assert found == pytest.approx(load / (1 + load), abs=tolerance)
+
+
+@pytest.mark.parametrize(("load", "delay"), [(1.0, 0.1), (1.0, 1.0), (2.0, 0.5), (3.0, 2.0)])  # delay in TTLs
+def test_row_16_a_race(load: float, delay: float, size: tuple[int, float]) -> None:
+    count, tolerance = size
+    missing = exp(-load)
+
+    found = hit_share(settings(visibility_delay_s=delay * TTL_S), load / TTL_S, count)
+    assert found == pytest.approx((1 - missing) / (1 + missing * load * delay), abs=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("write", "share", "uses"),
+    [(WRITE_5M, Fraction(5, 23), Fraction(23, 18)), (WRITE_1H, Fraction(10, 19), Fraction(19, 9))],
+    ids=["5m", "1h"],
+)
+def test_row_17_break_even_is_exact(write: Fraction, share: Fraction, uses: Fraction) -> None:
+    """21.7% and 52.6% of the tokens; 1.28 and 2.11 uses, so the second and the third."""
+    assert break_even_hit_share(write, READ) == share
+    assert break_even_uses(write, READ) == uses
+    assert cost_ratio(share, write, READ) == 1
+    assert cost_ratio(1 - 1 / uses, write, READ) == 1
+
+
+@pytest.mark.parametrize(("ttl", "pays_at"), [("5m", 2), ("1h", 3)])
+def test_row_17_the_cache_itself_pays_at_that_use(ttl: str, pays_at: int) -> None:
+    prices, cache = Billing(BillingTable()), PrefixCache(CacheTable(mode="marked", minimum_tokens=0), 0)
+    prompt = Prompt(PREFIX.positions, 1000, (Breakpoint(0, ttl),))
+    paid, pays = Fraction(0), []
+    for use in range(1, 5):
+        paid += prices.cost(prompt_tokens(called(cache, prompt, use * S)), 0)
+        pays.append(paid < use * 1000)
+
+    assert pays == [use >= pays_at for use in range(1, 5)]
+
+
+def test_row_17_a_bill_at_the_break_even_share_is_the_uncached_one() -> None:
+    """5 of 23 tokens are read: 18 calls write and 5 read."""
+    prices = Billing(BillingTable())
+    bill = 18 * prices.cost(PromptTokens(0, 0, 1000), 0) + 5 * prices.cost(PromptTokens(0, 1000), 0)
+
+    assert bill == 23 * prices.cost(PromptTokens(1000), 0)
+
+
+@pytest.mark.parametrize("calls", [1, 2, 20])
+@pytest.mark.parametrize("mode", ["begins", "delay"])
+def test_row_18_simultaneous_cold_calls_each_write(calls: int, mode: str) -> None:
+    delay_s = 2.0 if mode == "delay" else 0.0
+    cache = PrefixCache(settings(visibility_delay_s=delay_s), 0)
+    found = [cache.lookup(PREFIX, 0) for _ in range(calls)]
+    for i, one in enumerate(found):
+        cache.begin(one, S + i)
+    during = [cache.peek(PREFIX, at) for at in (0, 2 * S)] if mode == "delay" else []
+    warm = [cache.lookup(PREFIX, round((1 + delay_s) * S) + i) for i in range(calls)]
+
+    assert [(one.cache_creation, one.cache_read) for one in found] == [(1000, 0)] * calls
+    assert [one.reason for one in found] == ["cold"] + ["race"] * (calls - 1)
+    assert [one.reason for one in during] == ["race"] * len(during)
+    assert [(one.cache_creation, one.cache_read) for one in warm] == [(0, 1000)] * calls
+
+
+def called(cache: PrefixCache, prompt: Prompt, now: int) -> Lookup:
+    found = cache.lookup(prompt, now)
+    cache.begin(found, now)
+    return found
+
+
+def prompt_tokens(found: Lookup) -> PromptTokens:
+    return PromptTokens(found.input_tokens, found.cache_read, found.creation_5m, found.creation_1h)

@@ -1,0 +1,102 @@
+"""The prefix cache over HTTP: usage to the token, races, and lives."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from simulator.http.conftest import Serve, named
+
+from tailgauge.simulator.behaviours.tokens import text
+
+ON = ("cache.mode=marked", "cache.minimum_tokens=16")
+
+
+def ask(ttl: str = "5m", words: int = 40, tail: int = 5) -> dict[str, Any]:
+    system = [
+        {"type": "text", "text": text(words).decode(), "cache_control": {"type": "ephemeral", "ttl": ttl}}
+    ]
+    return {
+        "model": "m",
+        "max_tokens": 3,
+        "system": system,
+        "messages": [{"role": "user", "content": text(tail).decode()}],
+    }
+
+
+@pytest.mark.parametrize("times", [(), ("profile=tiny",)])
+@pytest.mark.parametrize("ttl", ["5m", "1h"])
+def test_the_second_of_two_equal_calls_reads_what_the_first_wrote(
+    serve: Serve, times: tuple[str, ...], ttl: str
+) -> None:
+    endpoint = serve(*ON, *times)
+    first = endpoint.claude.messages.create(**ask(ttl), **named("a")).usage
+    with endpoint.claude.messages.stream(**ask(ttl), **named("b")) as stream:
+        second = stream.get_final_message().usage
+    split = first.cache_creation
+    written = (split.ephemeral_5m_input_tokens, split.ephemeral_1h_input_tokens)
+    assert written == ((40, 0) if ttl == "5m" else (0, 40))
+    assert (first.input_tokens, first.cache_creation_input_tokens, first.cache_read_input_tokens) == (
+        5,
+        40,
+        0,
+    )
+    assert (second.input_tokens, second.cache_creation_input_tokens, second.cache_read_input_tokens) == (
+        5,
+        0,
+        40,
+    )
+    rows = [endpoint.row(run) for run in ("a", "b")]
+    assert [(r["cache_reason"], r["cache_read_tokens"], r["cache_created_tokens"]) for r in rows] == [
+        ("cold", 0, 40),
+        ("hit", 40, 0),
+    ]
+
+
+def test_an_entry_ends_with_its_life(serve: Serve) -> None:
+    endpoint = serve(*ON, "cache.ttl_5m_s=1")
+    for run, reason in (("a", "cold"), ("b", "hit")):
+        endpoint.claude.messages.create(**ask(), **named(run))
+        assert endpoint.row(run)["cache_reason"] == reason
+    time.sleep(1.05)
+    endpoint.claude.messages.create(**ask(), **named("c"))
+    assert endpoint.row("c")["cache_reason"] == "expired"
+
+
+@pytest.mark.parametrize(
+    "times",
+    [("ttft_ms=400",), ("profile=tiny", "engine.overhead_ms=0", "engine.step_ms=400", "engine.replicas=5")],
+)
+def test_parallel_cold_calls_all_write(serve: Serve, times: tuple[str, ...]) -> None:
+    endpoint = serve(*ON, *times)
+    with ThreadPoolExecutor(5) as pool:
+        used = list(pool.map(lambda _: endpoint.claude.messages.create(**ask()).usage, range(5)))
+    assert [usage.cache_creation_input_tokens for usage in used] == [40] * 5
+    assert sorted(row["cache_reason"] for row in endpoint.truth()) == ["cold", "race", "race", "race", "race"]
+    assert endpoint.claude.messages.create(**ask()).usage.cache_read_input_tokens == 40
+
+
+def test_reads_do_not_count_as_input(serve: Serve) -> None:
+    endpoint = serve(*ON, "limits.itpm=600", "limits.itpm_burst=60")
+    for _ in range(3):  # 45, then 5 each
+        endpoint.claude.messages.create(**ask())
+    assert [row["status"] for row in endpoint.truth()] == [200] * 3
+
+
+def test_chat_reads_whole_blocks_and_says_so_in_its_own_way(serve: Serve) -> None:
+    endpoint = serve(
+        "cache.mode=automatic", "cache.block_tokens=16", "cache.minimum_tokens=16", "profile=tiny"
+    )
+    wanted: dict[str, Any] = {"model": "m", "max_tokens": 2, "messages": [{"role": "user", "content": text(40).decode()}]}  # fmt: skip
+    used = [endpoint.chat.chat.completions.create(**wanted).usage for _ in range(2)]
+    assert [one.prompt_tokens for one in used] == [40, 40]
+    assert [one.prompt_tokens_details.cached_tokens for one in used] == [0, 32]
+
+
+def test_a_call_without_an_answer_fills_the_cache(serve: Serve) -> None:
+    endpoint = serve(*ON, "profile=tiny")
+    warm = endpoint.claude.messages.create(**(ask() | {"max_tokens": 0}))
+    assert (warm.content, warm.usage.output_tokens) == ([], 0)
+    assert endpoint.claude.messages.create(**ask()).usage.cache_read_input_tokens == 40

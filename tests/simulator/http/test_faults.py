@@ -1,0 +1,149 @@
+"""Each fault as the official SDKs meet it, and as the truth tells it."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+import anthropic
+import httpx2
+import openai
+import pytest
+from simulator.http.conftest import HELLO, Serve, named
+
+ASK: dict[str, Any] = {"model": "m", "max_tokens": 20, "messages": HELLO}
+TIMES = [(), ("profile=tiny",)]
+
+
+def always(kind: str, **more: float) -> list[str]:
+    return [
+        f"faults.f.kind={kind}",
+        "faults.f.share=1.0",
+        *(f"faults.f.{key}={value}" for key, value in more.items()),
+    ]
+
+
+def texts(stream: Any) -> int:
+    return sum(event.type == "content_block_delta" for event in stream)
+
+
+def test_an_overload_has_each_providers_own_status(serve: Serve) -> None:
+    endpoint = serve(*always("status", status=529, retry_after_s=7))
+    with pytest.raises(anthropic.APIStatusError) as caught:
+        endpoint.claude.messages.create(**ASK, **named("r"))
+    assert (caught.value.status_code, caught.value.type) == (529, "overloaded_error")
+    assert type(caught.value).__name__ == "OverloadedError"
+    assert caught.value.response.headers["retry-after"] == "7"
+    with pytest.raises(openai.InternalServerError) as refused:
+        endpoint.chat.chat.completions.create(**ASK)
+    assert refused.value.status_code == 503
+    row = endpoint.row("r")
+    assert (row["status"], row["fault"], row["billed_output_tokens"]) == (529, "status", None)
+
+
+@pytest.mark.parametrize(
+    ("status", "error"), [(429, anthropic.RateLimitError), (500, anthropic.InternalServerError)]
+)
+def test_a_status_comes_before_the_stream(serve: Serve, status: int, error: type[Exception]) -> None:
+    endpoint = serve(*always("status", status=status))
+    with pytest.raises(error):
+        endpoint.claude.messages.create(**ASK, stream=True)
+
+
+@pytest.mark.parametrize("times", TIMES)
+def test_an_error_within_the_stream_is_raised_where_it_stands(serve: Serve, times: tuple[str, ...]) -> None:
+    endpoint = serve(*always("error_event", at_chunk=3), *times)
+    with (
+        pytest.raises(anthropic.APIStatusError) as caught,
+        endpoint.claude.messages.create(**ASK, **named("r"), stream=True) as stream,
+    ):
+        list(stream)
+    assert caught.value.type == "overloaded_error"
+    row = endpoint.row("r", "billed_output_tokens")
+    assert len(row["chunk_sent_at_ns"]) == row["output_tokens"] == 3
+    assert (row["ended_at_ns"], row["cancelled_at_ns"], row["fault"]) == (None, None, "error_event")
+    with pytest.raises(openai.APIError), endpoint.chat.chat.completions.create(**ASK, stream=True) as chunks:
+        list(chunks)
+
+
+@pytest.mark.parametrize("times", TIMES)
+def test_a_cut_stream_ends_without_its_end_mark(serve: Serve, times: tuple[str, ...]) -> None:
+    endpoint = serve(*always("cut", at_chunk=5), *times)
+    with endpoint.claude.messages.create(**ASK, **named("r"), stream=True) as stream:
+        events = list(stream)
+    assert texts(events) == 5
+    assert events[-1].type == "content_block_delta"
+    assert endpoint.row("r", "billed_output_tokens")["ended_at_ns"] is None
+
+
+@pytest.mark.parametrize("times", TIMES)
+def test_a_reset_connection_is_one(serve: Serve, times: tuple[str, ...]) -> None:
+    endpoint = serve(*always("reset", at_chunk=2), *times)
+    with (
+        pytest.raises((httpx2.ReadError, anthropic.APIConnectionError)),
+        endpoint.claude.messages.create(**ASK, **named("r"), stream=True) as stream,
+    ):
+        list(stream)
+    row = endpoint.row("r", "billed_output_tokens")
+    assert (row["output_tokens"], row["ended_at_ns"], row["fault"]) == (2, None, "reset")
+
+
+@pytest.mark.parametrize("times", TIMES)
+def test_a_stall_delays_all_that_follows(serve: Serve, times: tuple[str, ...]) -> None:
+    endpoint = serve(*always("stall", at_chunk=4, seconds=0.5), *times)
+    with endpoint.claude.messages.create(**ASK, **named("r"), stream=True) as stream:
+        assert texts(stream) == 20
+    sent = endpoint.row("r")["chunk_sent_at_ns"]
+    gaps = [later - earlier for earlier, later in pairwise(sent)]
+    assert gaps.index(max(gaps)) == 3
+    assert max(gaps) > 450_000_000
+    assert sorted(gaps)[-2] < 400_000_000
+
+
+def test_headers_are_slow_or_early(serve: Serve) -> None:
+    slow = serve(*always("slow_headers", seconds=0.4))
+    early = serve(*always("early_headers"), "ttft_ms=400")
+    rows = []
+    for endpoint in (slow, early):
+        before = time.monotonic_ns()
+        with endpoint.claude.messages.create(**ASK, **named("r"), stream=True) as stream:
+            opened_ns = time.monotonic_ns() - before
+            assert texts(stream) == 20
+        row = endpoint.row("r")
+        since = row["received_at_ns"]
+        rows.append((opened_ns, row["headers_at_ns"] - since, row["chunk_sent_at_ns"][0] - since))
+    (slow_open, slow_headers, slow_first), (early_open, early_headers, early_first) = rows
+    assert slow_first >= slow_headers > 400_000_000
+    assert slow_open > 400_000_000
+    assert early_first > 400_000_000 > 2 * early_headers
+    assert early_open < early_first
+
+
+def test_pings_fill_a_silence(serve: Serve) -> None:
+    endpoint = serve("ping_every_s=0.05", "chunk_gap_ms=30")
+    with endpoint.claude.messages.with_streaming_response.create(**ASK, stream=True) as response:
+        raw = response.read().decode()
+    assert raw.count("event: ping") >= 5
+    assert raw.count("text_delta") == 20
+    assert raw.index("message_start") < raw.index("event: ping")
+    assert raw.rstrip().endswith('{"type":"message_stop"}')
+
+
+def test_shares_of_calls_meet_their_faults_again(serve: Serve) -> None:
+    """Drawn from the seed and the call: another endpoint gives the same calls the same faults."""
+    met = []
+    for _ in range(2):
+        endpoint = serve(
+            "faults.f.kind=status", "faults.f.share=0.3", "faults.g.kind=cut", "faults.g.share=0.3"
+        )
+        for call in range(40):
+            with (
+                suppress(anthropic.OverloadedError),
+                endpoint.claude.messages.create(**ASK, **named("r", call), stream=True) as stream,
+            ):
+                list(stream)
+        met.append([row["fault"] for row in sorted(endpoint.truth("r"), key=lambda row: row["request_id"])])
+    assert met[0] == met[1]
+    assert min(met[0].count(kind) for kind in (None, "status", "cut")) >= 4

@@ -1,0 +1,67 @@
+"""Engine profiles in real time: their order and their queue."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from statistics import median
+
+import anthropic
+import pytest
+from simulator.http.conftest import HELLO, Serve, Served, named
+
+
+def ttft_ns(endpoint: Served, calls: int = 7, run: str = "r") -> float:
+    """Median of the endpoint's own times to the first chunk, of calls that come together."""
+
+    def call(number: int) -> None:
+        with endpoint.claude.messages.create(
+            model="m", max_tokens=2, messages=HELLO, stream=True, **named(run, number)
+        ) as stream:
+            list(stream)
+
+    with ThreadPoolExecutor(calls) as pool:
+        list(pool.map(call, range(calls)))
+    return median(row["chunk_sent_at_ns"][0] - row["received_at_ns"] for row in endpoint.truth(run))
+
+
+def test_bigger_models_begin_later(serve: Serve) -> None:
+    endpoints = [serve(f"profile={name}") for name in ("haiku", "sonnet", "opus")]
+    with ThreadPoolExecutor(3) as pool:
+        haiku, sonnet, opus = pool.map(ttft_ns, endpoints)
+    assert haiku < sonnet < opus
+
+
+def test_the_truth_tells_an_engines_stages_in_order(serve: Serve) -> None:
+    endpoint = serve("profile=tiny", "engine.replicas=3")
+    endpoint.claude.messages.create(model="m", max_tokens=9, messages=HELLO, **named("r"))
+    row = endpoint.row("r")
+    stages = (
+        "received_at_ns",
+        "admitted_at_ns",
+        "prefill_started_at_ns",
+        "prefill_ended_at_ns",
+        "ended_at_ns",
+    )
+    assert [row[stage] for stage in stages] == sorted(row[stage] for stage in stages)
+    assert row["prefill_started_at_ns"] < row["prefill_ended_at_ns"]
+    assert 0 <= row["replica"] < 3
+    assert row["planned_ttft_ns"] is None
+
+
+def test_a_full_queue_refuses(serve: Serve) -> None:
+    endpoint = serve(
+        "profile=tiny", "engine.slots=1", "engine.queue_cap=0", "engine.overhead_ms=0", "limits.itpm=60000"
+    )
+    with endpoint.claude.messages.create(model="m", max_tokens=2000, messages=HELLO, stream=True) as stream:
+        next(stream)
+        with pytest.raises(anthropic.APIStatusError) as caught:
+            endpoint.claude.messages.create(model="m", max_tokens=2, messages=HELLO, **named("r"))
+    assert caught.value.type == "overloaded_error"
+    assert caught.value.response.headers["anthropic-ratelimit-input-tokens-limit"] == "60000"
+    assert endpoint.row("r")["status"] == 529
+
+
+def test_slots_are_shared_so_that_a_crowd_takes_longer(serve: Serve) -> None:
+    endpoint = serve("profile=tiny", "engine.slots=2", "engine.overhead_ms=0", "engine.step_ms=10")
+    alone = min(ttft_ns(endpoint, 1, f"alone-{i}") for i in range(5))  # one may meet a busy machine
+    assert ttft_ns(endpoint, 16) > 1.5 * alone

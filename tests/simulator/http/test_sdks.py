@@ -1,0 +1,117 @@
+"""The official SDKs accept what the endpoint says, streamed and whole, answers and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from tailgauge.simulator.behaviours.tokens import text
+
+HELLO = [{"role": "user", "content": "hello world"}]  # 11 bytes: 3 tokens
+
+
+@pytest.fixture(scope="module")
+def claude(endpoint: Any) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=endpoint.url, api_key="unused", max_retries=0, timeout=10) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def chat(endpoint: Any) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{endpoint.url}/v1", api_key="unused", max_retries=0, timeout=10) as client:
+        yield client
+
+
+def test_anthropic_whole(claude: anthropic.Anthropic) -> None:
+    message = claude.messages.create(model="tiny", max_tokens=7, messages=HELLO, system="abcd")
+    assert message.content[0].text == text(7).decode()
+    assert (message.usage.input_tokens, message.usage.output_tokens) == (4, 7)
+    assert message.stop_reason == "max_tokens"
+
+
+def test_anthropic_streamed(claude: anthropic.Anthropic) -> None:
+    with claude.messages.create(model="tiny", max_tokens=7, messages=HELLO, stream=True) as stream:
+        events = list(stream)
+        assert stream.response.headers["request-id"].startswith("req_")
+    deltas = [e.delta.text for e in events if e.type == "content_block_delta"]
+    assert len(deltas) == 7
+    assert "".join(deltas) == text(7).decode()
+    assert [e.type for e in events if e.type != "content_block_delta"] == [
+        "message_start", "content_block_start", "content_block_stop", "message_delta", "message_stop",
+    ]  # fmt: skip
+
+
+def test_anthropic_streamed_and_added_up_by_the_sdk(claude: anthropic.Anthropic) -> None:
+    with claude.messages.stream(model="tiny", max_tokens=7, messages=HELLO) as stream:
+        message = stream.get_final_message()
+    assert message.content[0].text == text(7).decode()
+    assert (message.usage.input_tokens, message.usage.output_tokens) == (3, 7)
+
+
+def test_openai_whole(chat: openai.OpenAI) -> None:
+    answer = chat.chat.completions.create(model="tiny", max_completion_tokens=7, messages=HELLO)
+    assert answer.choices[0].message.content == text(7).decode()
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (3, 7)
+
+
+def test_openai_streamed_with_usage(chat: openai.OpenAI) -> None:
+    with chat.chat.completions.create(
+        model="tiny", max_tokens=7, messages=HELLO, stream=True, stream_options={"include_usage": True}
+    ) as stream:
+        chunks = list(stream)
+    contents = [c.choices[0].delta.content for c in chunks if c.choices]
+    assert contents[0] == ""
+    assert "".join(c for c in contents if c) == text(7).decode()
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "length"
+    assert chunks[-1].choices == []
+    assert (chunks[-1].usage.prompt_tokens, chunks[-1].usage.completion_tokens) == (3, 7)
+
+
+def test_openai_streamed_without_usage_sends_none(chat: openai.OpenAI) -> None:
+    with chat.chat.completions.create(model="tiny", messages=HELLO, stream=True) as stream:
+        chunks = list(stream)
+    assert all(c.usage is None for c in chunks)
+    assert sum(bool(c.choices[0].delta.content) for c in chunks) == 16
+
+
+def test_both_list_the_models(claude: anthropic.Anthropic, chat: openai.OpenAI) -> None:
+    assert [m.id for m in claude.models.list()] == ["tiny"]
+    assert [m.id for m in chat.models.list()] == ["tiny"]
+
+
+def test_a_bad_body_is_a_bad_request_error(claude: anthropic.Anthropic, chat: openai.OpenAI) -> None:
+    with pytest.raises(anthropic.BadRequestError, match="max_tokens") as caught:
+        claude.messages.create(model="tiny", max_tokens=-1, messages=HELLO)
+    assert caught.value.type == "invalid_request_error"
+    assert caught.value.request_id
+    with pytest.raises(openai.BadRequestError, match="messages") as refused:
+        chat.chat.completions.create(model="tiny", messages=[])
+    assert refused.value.param == "messages"
+
+
+def test_a_wrong_key_is_an_authentication_error_and_the_right_one_is_not(start: Any) -> None:
+    url = start(api_key="secret").url
+    for key, fits in (("wrong", False), ("secret", True)):
+        with (
+            anthropic.Anthropic(base_url=url, api_key=key, max_retries=0) as claude,
+            openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as chat,
+        ):
+            if fits:
+                assert (
+                    claude.messages.create(model="tiny", max_tokens=1, messages=HELLO).usage.output_tokens
+                    == 1
+                )
+                assert chat.models.list().data
+                continue
+            with pytest.raises(anthropic.AuthenticationError) as caught:
+                claude.messages.create(model="tiny", max_tokens=1, messages=HELLO)
+            assert caught.value.type == "authentication_error"
+            with pytest.raises(openai.AuthenticationError):
+                chat.chat.completions.create(model="tiny", messages=HELLO)
+            with pytest.raises(openai.AuthenticationError):
+                chat.models.list()

@@ -1,0 +1,264 @@
+"""The server as a client meets it: connections, times, ends. Times are compared within one run's own truth."""
+
+from __future__ import annotations
+
+import json
+import signal
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+BODY: dict[str, Any] = {"model": "tiny", "max_tokens": 5, "messages": [{"role": "user", "content": "abcd"}]}
+
+
+def ask(
+    connection: HTTPConnection, name: str = "", path: str = "/v1/messages", **fields: Any
+) -> HTTPResponse:
+    headers = {"content-type": "application/json"} | ({"x-client-request-id": name} if name else {})
+    connection.request("POST", path, json.dumps(BODY | fields), headers)
+    return connection.getresponse()
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[[Any], HTTPConnection]]:
+    """Connections to an endpoint, closed after the test."""
+    with ExitStack() as stack:
+        yield lambda endpoint: stack.enter_context(
+            closing(HTTPConnection("127.0.0.1", endpoint.port, timeout=10))
+        )
+
+
+def eventually(endpoint: Any, run: str, *columns: str) -> dict[str, Any]:
+    """The run's only row, once it is there and has these columns."""
+    for _ in range(200):
+        rows = endpoint.truth(run)
+        if rows and all(rows[0][column] is not None for column in columns):
+            break
+        time.sleep(0.02)
+    [row] = rows
+    return row
+
+
+@pytest.mark.parametrize("per_chunk", [1, 3])
+def test_the_truth_of_a_stream_joins_and_its_stamps_rise(start: Any, connect: Any, per_chunk: int) -> None:
+    endpoint = start({"tokens_per_chunk": per_chunk})
+    connection = connect(endpoint)
+    for protocol, path in (("anthropic", "/v1/messages"), ("openai", "/v1/chat/completions")):
+        before = time.monotonic_ns()
+        ask(connection, f"{protocol}/65537/2/1", path, stream=True, max_tokens=20).read()
+        after = time.monotonic_ns()
+        [row] = endpoint.truth(protocol)
+        assert (row["request_id"], row["leg"], row["attempt"], row["protocol"]) == (65537, 2, 1, protocol)
+        assert (row["status"], row["input_tokens"], row["output_tokens"]) == (200, 1, 20)
+        sent = row["chunk_sent_at_ns"]
+        assert len(sent) == -(-20 // per_chunk)
+        marks = [before, row["received_at_ns"], row["headers_at_ns"], *sent, row["ended_at_ns"], after]
+        assert marks == sorted(marks)
+        assert row["cancelled_at_ns"] is None
+
+
+def test_no_chunk_leaves_before_it_is_due(start: Any, connect: Any) -> None:
+    endpoint = start({"ttft_ms": 20.0, "chunk_gap_ms": 3.0})
+    ask(connect(endpoint), "r/1/0/0", stream=True, max_tokens=20).read()
+    [row] = endpoint.truth("r")
+    assert row["planned_ttft_ns"] == 20_000_000
+    due = [row["received_at_ns"] + 20_000_000 + i * 3_000_000 for i in range(20)]
+    # The loop's timers are floats of seconds: a microsecond is more than their rounding.
+    assert all(sent >= at - 1000 for sent, at in zip(row["chunk_sent_at_ns"], due, strict=True))
+
+
+def test_the_same_seed_plans_the_same_times_in_another_run_and_process(start: Any, connect: Any) -> None:
+    planned = []
+    for run in ("a", "b"):
+        endpoint = start({"ttft_sigma": 0.5})
+        connection = connect(endpoint)
+        for call in range(3):
+            ask(connection, f"{run}/{call}/0/0").read()
+        planned.append([row["planned_ttft_ns"] for row in endpoint.truth(run)])
+    assert planned[0] == planned[1]
+    assert len(set(planned[0])) == 3
+
+
+def test_a_whole_answer_has_one_stamp(endpoint: Any, connect: Any) -> None:
+    answer = json.loads(ask(connect(endpoint), "whole/1/0/0").read())
+    assert answer["usage"]["output_tokens"] == 5
+    [row] = endpoint.truth("whole")
+    assert len(row["chunk_sent_at_ns"]) == 1
+    assert row["output_tokens"] == 5
+
+
+def test_refused_calls_are_in_the_truth_too(endpoint: Any, connect: Any) -> None:
+    assert ask(connect(endpoint), "refused/1/0/0", max_tokens=-1).status == 400
+    [row] = endpoint.truth("refused")
+    assert (row["status"], row["chunk_sent_at_ns"], row["output_tokens"]) == (400, [], 0)
+
+
+@pytest.mark.parametrize("read_first", [False, True])
+def test_a_client_that_leaves_ends_its_call(start: Any, connect: Any, read_first: bool) -> None:
+    endpoint = start({"ttft_ms": 2.0 if read_first else 10_000.0, "chunk_gap_ms": 5.0})
+    connection = connect(endpoint)
+    if read_first:
+        response = ask(connection, "r/1/0/0", stream=True, max_tokens=100_000)
+        assert response.read(10)
+        response.close()
+    else:
+        connection.request("POST", "/v1/messages", json.dumps(BODY), {"x-client-request-id": "r/1/0/0"})
+        eventually(endpoint, "r", "received_at_ns")
+    connection.close()
+    row = eventually(endpoint, "r", "cancelled_at_ns")
+    sent = row["chunk_sent_at_ns"]
+    assert row["cancelled_at_ns"] > max(sent, default=row["received_at_ns"])
+    assert row["ended_at_ns"] is None
+    assert bool(sent) == read_first
+    assert row["output_tokens"] == len(sent)
+    time.sleep(0.05)
+    [later] = endpoint.truth("r")
+    assert later == row
+
+
+def test_one_connection_serves_many_calls(endpoint: Any, connect: Any) -> None:
+    connection = connect(endpoint)
+    ask(connection, stream=True).read()
+    local = connection.sock.getsockname()
+    for i in range(6):
+        path = ("/v1/messages", "/v1/chat/completions")[i % 2]
+        response = ask(connection, path=path, stream=i % 3 != 0, max_tokens=0 if i == 4 else 5)
+        assert response.status == (400 if i == 4 else 200)
+        assert response.read()
+    assert connection.sock.getsockname() == local
+
+
+def test_an_http_1_0_client_reads_the_stream_to_the_end_of_the_connection(
+    endpoint: Any, connect: Any
+) -> None:
+    connection = connect(endpoint)
+    connection._http_vsn, connection._http_vsn_str = 10, "HTTP/1.0"
+    body = ask(connection, stream=True).read()
+    assert body.startswith(b"event: message_start\n")
+    assert body.endswith(b'data: {"type":"message_stop"}\n\n')
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_headers_leave_with_the_first_event_unless_early(start: Any, connect: Any, early: bool) -> None:
+    faults = {"early": {"kind": "early_headers", "share": 1.0 if early else 0.0}}
+    endpoint = start({"ttft_ms": 500.0, "faults": faults})
+    response = ask(connect(endpoint), "r/1/0/0", stream=True)
+    headers_read_at_ns = time.monotonic_ns()
+    response.read()
+    [row] = endpoint.truth("r")
+    first = row["chunk_sent_at_ns"][0]
+    assert (row["headers_at_ns"] - row["received_at_ns"] < first - row["headers_at_ns"]) == early
+    assert not early or headers_read_at_ns < first
+
+
+def test_an_embedded_clock_is_the_stamp_of_the_server_log(start: Any, connect: Any) -> None:
+    endpoint = start(embed_clock=True)
+    body = ask(connect(endpoint), "r/1/0/0", stream=True).read().decode()
+    data = [json.loads(line[6:]) for line in body.split("\n") if line.startswith("data: ")]
+    stamps = [int(d["delta"]["text"][:19]) for d in data if d["type"] == "content_block_delta"]
+    [row] = endpoint.truth("r")
+    assert stamps == row["chunk_sent_at_ns"]
+    assert row["output_tokens"] == 5
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "kind"),
+    [
+        ("GET", "/nowhere", 404, "not_found_error"),
+        ("PUT", "/v1/messages", 405, "invalid_request_error"),
+        ("GET", "/v1/chat/completions", 405, "invalid_request_error"),
+        ("POST", "/healthz", 405, "invalid_request_error"),
+    ],
+)
+def test_unknown_paths_and_methods_are_answered_in_the_providers_shape(
+    endpoint: Any, connect: Any, method: str, path: str, status: int, kind: str
+) -> None:
+    connection = connect(endpoint)
+    connection.request(method, path)
+    response = connection.getresponse()
+    assert response.status == status
+    assert json.loads(response.read())["error"]["type"] == kind
+
+
+def test_a_head_request_has_no_body(endpoint: Any, connect: Any) -> None:
+    for path, status in (("/healthz", 200), ("/v1/messages", 405)):
+        connection = connect(endpoint)
+        connection.request("HEAD", path)
+        response = connection.getresponse()
+        assert (response.status, response.read()) == (status, b"")
+
+
+def test_a_body_over_32_mb_is_too_large(endpoint: Any, connect: Any) -> None:
+    message = {"role": "user", "content": "a" * (32 * 1024 * 1024)}
+    response = ask(connect(endpoint), messages=[message])
+    assert response.status == 413
+    assert json.loads(response.read())["error"]["type"] == "request_too_large"
+
+
+def test_tls_serves_the_same_stream(start: Any, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    cert.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+    issued.private_key_pem.write_to_path(key)
+    endpoint = start(certfile=str(cert), keyfile=str(key))
+    assert endpoint.url.startswith("https://")
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    connection = HTTPSConnection("127.0.0.1", endpoint.port, context=trusting, timeout=10)
+    for _ in range(2):
+        assert ask(connection, stream=True).read().count(b"text_delta") == 5
+    connection.close()
+
+
+def test_a_slow_reader_loses_nothing(start: Any, connect: Any) -> None:
+    endpoint = start({"chunk_gap_ms": 0.0})
+    response = ask(connect(endpoint), "r/1/0/0", stream=True, max_tokens=100_000)
+    time.sleep(0.3)  # the sockets' buffers fill up
+    assert response.read().count(b"text_delta") == 100_000
+    [row] = endpoint.truth("r")
+    assert len(row["chunk_sent_at_ns"]) == 100_000
+
+
+@pytest.mark.parametrize("how", ["stdin", "sigterm", "sigint"])
+def test_it_stops_with_open_streams_when_told_to(start: Any, connect: Any, how: str) -> None:
+    endpoint = start({"chunk_gap_ms": 100.0})
+    response = ask(connect(endpoint), stream=True, max_tokens=10_000)
+    assert response.read(10)
+    if how == "stdin":
+        assert endpoint.process.stdin is not None
+        endpoint.process.stdin.close()
+    else:
+        endpoint.process.send_signal(signal.SIGTERM if how == "sigterm" else signal.SIGINT)
+    assert endpoint.process.wait(5) == 0
+
+
+def test_a_taken_port_is_said_in_one_sentence(endpoint: Any) -> None:
+    program = (
+        "from tailgauge.errors import UsageError\n"
+        "from tailgauge.scenario.simulated import Simulated\n"
+        "from tailgauge.simulator.http.options import ServerOptions\n"
+        "from tailgauge.simulator.http.server import serve\n"
+        "try:\n"
+        f"    serve(Simulated(), 1, ServerOptions(), '127.0.0.1', {endpoint.port}, on_listening=print, lifeline=True)\n"
+        "except UsageError as error:\n"
+        "    print('said:', error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=True,
+    )
+    assert done.stdout.startswith(f"said: cannot listen on 127.0.0.1 port {endpoint.port}: ")

@@ -1,0 +1,116 @@
+"""Chunks leave in order, late ones at once, and none into a buffer that is full or a connection that is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic_ns
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tailgauge.simulator.behaviours.content import TextPieces
+from tailgauge.simulator.http.driver import sleep_until
+from tailgauge.simulator.http.stream import ChunkWriter
+from tailgauge.simulator.protocols.frames import TextFrames
+
+MS = 1_000_000
+
+
+class Wire(asyncio.Transport):
+    """Keeps what is written; `full` is what it says of its buffer, `closing` of its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+        self.full = 0
+        self.closing = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written.append(bytes(data))
+
+    def get_write_buffer_size(self) -> int:
+        return self.full
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+
+def frames(chunks: int) -> TextFrames:
+    return TextFrames((b"<", b">"), TextPieces(chunks, 1), embed_clock=False, chunked=False)
+
+
+def writer(wire: Wire, due_ns: list[int], sent_at_ns: list[int]) -> ChunkWriter:
+    answer: Any = SimpleNamespace(due_ns=due_ns, complete=True, counts_sent=False)
+    return ChunkWriter(wire, frames(len(due_ns)), answer, sent_at_ns)
+
+
+@pytest.mark.parametrize("late_ms", [0, 1_000_000])
+def test_every_chunk_is_written_once_and_in_order(late_ms: int) -> None:
+    async def deliver() -> None:
+        wire = Wire()
+        sent: list[int] = []
+        start = monotonic_ns() - late_ms * MS
+        due = [start + i * MS // 10 for i in range(300)]
+        await writer(wire, due, sent).run()
+        assert wire.written == [frames(300).frame(i, 0) for i in range(300)]
+        assert len(sent) == 300
+        assert sent == sorted(sent)
+        assert all(at >= planned - 1000 for at, planned in zip(sent[1:], due[1:], strict=True))
+
+    asyncio.run(deliver())
+
+
+def test_a_late_stream_lets_others_have_their_turn() -> None:
+    async def deliver() -> None:
+        late, other = Wire(), Wire()
+        running = [asyncio.create_task(writer(w, [0] * 1000, []).run()) for w in (late, other)]
+        await asyncio.sleep(0)
+        assert 0 < len(late.written) < 1000
+        assert 0 < len(other.written) < 1000
+        await asyncio.gather(*running)
+
+    asyncio.run(deliver())
+
+
+def test_nothing_is_written_while_the_buffer_is_full_and_all_of_it_afterwards() -> None:
+    async def deliver() -> None:
+        wire = Wire()
+        wire.full = 1_000_000
+        running = asyncio.create_task(writer(wire, [0, 0, 0], []).run())
+        await asyncio.sleep(0.01)
+        assert wire.written == []
+        wire.full = 0
+        await running
+        assert len(wire.written) == 3
+
+    asyncio.run(deliver())
+
+
+@pytest.mark.parametrize("how", ["closing", "cancelled"])
+def test_nothing_is_written_after_the_client_left(how: str) -> None:
+    async def deliver() -> None:
+        wire, now = Wire(), monotonic_ns()
+        running = asyncio.create_task(writer(wire, [now, now + 5 * MS, now + 10 * MS], []).run())
+        await asyncio.sleep(0)
+        if how == "closing":
+            wire.closing = True
+        else:
+            running.cancel()
+        await asyncio.sleep(0.03)
+        assert len(wire.written) == 1
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(deliver())
+
+
+def test_a_sleep_never_ends_before_its_time() -> None:
+    async def sleep() -> None:
+        for after_ns in (-MS, 0, MS, 3 * MS):
+            due = monotonic_ns() + after_ns
+            await sleep_until(due)
+            assert monotonic_ns() >= due - 1000
+
+    asyncio.run(sleep())

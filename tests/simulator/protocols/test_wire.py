@@ -1,0 +1,96 @@
+"""What each protocol's events and bodies say."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tailgauge.simulator.protocols import anthropic, openai
+from tailgauge.simulator.protocols.request import CallRequest, Refused, Reply
+from tailgauge.simulator.protocols.wire import wire_of_path
+
+REPLY = Reply(CallRequest("tiny", 7, 3, stream=True), "42", 1_700_000_000)
+WITH_USAGE = Reply(CallRequest("tiny", 7, 3, stream=True, include_usage=True), "42", 1_700_000_000)
+
+
+def events(raw: bytes) -> list[tuple[str | None, Any]]:
+    out = []
+    for event in raw.decode().split("\n\n")[:-1]:
+        lines = dict(line.split(": ", 1) for line in event.split("\n"))
+        data = lines["data"]
+        out.append((lines.get("event"), data if data == "[DONE]" else json.loads(data)))
+    return out
+
+
+def test_an_anthropic_stream_opens_with_the_message_and_its_block() -> None:
+    (start, message), (block_start, block) = events(anthropic.opening(REPLY))
+    assert (start, block_start) == ("message_start", "content_block_start")
+    assert message["message"]["usage"] == {
+        "input_tokens": 3, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 1,
+    }  # fmt: skip
+    assert block["content_block"] == {"type": "text", "text": ""}
+
+
+def test_an_anthropic_stream_closes_with_its_exact_usage() -> None:
+    names, datas = zip(*events(anthropic.closing(REPLY)), strict=True)
+    assert names == ("content_block_stop", "message_delta", "message_stop")
+    assert datas[1]["usage"]["output_tokens"] == 7
+    assert datas[1]["delta"]["stop_reason"] == "max_tokens"
+
+
+def test_every_anthropic_event_line_repeats_the_type() -> None:
+    before, behind = anthropic.around_text(REPLY)
+    for name, data in events(anthropic.opening(REPLY) + before + b"sea " + behind + anthropic.closing(REPLY)):
+        assert name == data["type"]
+
+
+def test_an_openai_stream_opens_with_the_role_and_no_content() -> None:
+    [(_, data)] = events(openai.opening(REPLY))
+    assert data["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert "usage" not in data
+
+
+def test_an_openai_stream_without_usage_ends_with_the_finish_and_the_mark() -> None:
+    (_, finish), (_, done) = events(openai.closing(REPLY))
+    assert finish["choices"][0]["finish_reason"] == "length"
+    assert done == "[DONE]"
+
+
+def test_an_openai_stream_with_usage_sends_it_in_a_chunk_without_choices() -> None:
+    [(_, opening)] = events(openai.opening(WITH_USAGE))
+    (_, finish), (_, usage), (_, done) = events(openai.closing(WITH_USAGE))
+    assert opening["usage"] is None
+    assert finish["usage"] is None
+    assert usage["choices"] == []
+    assert usage["usage"] == {"prompt_tokens": 3, "completion_tokens": 7, "total_tokens": 10}
+    assert done == "[DONE]"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, "invalid_request_error"),
+        (401, "authentication_error"),
+        (404, "not_found_error"),
+        (413, "request_too_large"),
+    ],
+)
+def test_an_anthropic_error_has_type_message_and_request_id(status: int, kind: str) -> None:
+    body = json.loads(anthropic.error_body(Refused(status, "no"), "req_1"))
+    assert body == {"type": "error", "error": {"type": kind, "message": "no"}, "request_id": "req_1"}
+
+
+@pytest.mark.parametrize(("status", "code"), [(400, None), (401, "invalid_api_key"), (404, "unknown_url")])
+def test_an_openai_error_has_type_param_and_code(status: int, code: str | None) -> None:
+    body = json.loads(openai.error_body(Refused(status, "no", "messages"), "req_1"))
+    expected = {"message": "no", "type": "invalid_request_error", "param": "messages", "code": code}
+    assert body == {"error": expected}
+
+
+@pytest.mark.parametrize(
+    ("path", "name"), [("/v1/chat/completions", "openai"), ("/v1/messages", "anthropic"), ("/", "anthropic")]
+)
+def test_a_path_has_its_providers_error_shape(path: str, name: str) -> None:
+    assert wire_of_path(path) is {"openai": openai, "anthropic": anthropic}[name]
