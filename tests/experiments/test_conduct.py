@@ -15,8 +15,10 @@ from tailgauge.experiments.conduct import conduct
 from tailgauge.experiments.course import Base, SpentError, Step
 from tailgauge.experiments.markdown import terminal
 from tailgauge.experiments.runners import DryRun
+from tailgauge.experiments.table import EXPERIMENTS
 from tailgauge.experiments.write import write
 from tailgauge.scenario import model as scenarios
+from tailgauge.scenario.experiment import KINDS
 
 TEXT = """
 description = "two rates"
@@ -228,6 +230,10 @@ def test_in_the_terminal_long_cells_are_wrapped_and_nothing_is_left_out():
 
     assert max(map(len, text.splitlines())) <= 100
     assert set(long_text.split()) <= set(text.split())
+
+
+def test_every_kind_has_its_row():
+    assert set(EXPERIMENTS) == set(KINDS)
 
 
 def test_options_of_another_kind_are_refused(tmp_path):

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, with_config
 
 from tailgauge.errors import Exit
-from tailgauge.scenario.experiment import KINDS
+from tailgauge.scenario.experiment import ExperimentKind
 from tailgauge.thresholds import WORST_FIRST
 
 PASS, FAIL, INCONCLUSIVE = "pass", "fail", "inconclusive"
@@ -79,7 +79,7 @@ class Picture:
 class Answer:
     """What an experiment found. `smallest` is the minimum detectable effect of an experiment like this one."""
 
-    kind: str
+    kind: ExperimentKind
     sentence: str
     table: Table
     facts: dict[str, Any]
@@ -110,7 +110,7 @@ class AnswerReport:
     """version of these keys"""
     run_id: str
     """of the experiment; its runs have their own"""
-    kind: Annotated[str, Field(json_schema_extra={"enum": list(KINDS)})]
+    kind: ExperimentKind
     """of experiment"""
     sentence: str
     """the answer"""

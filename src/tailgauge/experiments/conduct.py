@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,20 +95,22 @@ def conduct(
     return _Conductor(experiment, base, runner, folder, progress).conduct()
 
 
+@dataclass(slots=True)
 class _Conductor:
-    def __init__(
-        self, experiment: Experiment, base: Base, runner: Runner, folder: Path, progress: Progress
-    ) -> None:
-        self._experiment, self._base, self._runner = experiment, base, runner
-        self._folder, self._progress = folder, progress
-        self._ledger, self._results = Ledger(), list[StepResult]()
-        self._left_out: list[str] = []
-        self._number = 0
-        self._interrupted = False
-        self._began = time.monotonic()
+    experiment: Experiment
+    base: Base
+    runner: Runner
+    folder: Path
+    progress: Progress
+    ledger: Ledger = field(default_factory=Ledger)
+    results: list[StepResult] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    number: int = 0
+    interrupted: bool = False
+    began: float = field(default_factory=time.monotonic)
 
     def conduct(self) -> Conducted:
-        course = self._experiment.course()
+        course = self.experiment.course()
         steps = next(course)
         while True:
             try:
@@ -116,7 +118,7 @@ class _Conductor:
             except StopIteration as end:
                 answer: Answer = end.value
                 return Conducted(
-                    answer, tuple(self._results), self._ledger, tuple(self._left_out), self._interrupted
+                    answer, tuple(self.results), self.ledger, tuple(self.left_out), self.interrupted
                 )
 
     def _round(self, course: Course, steps: Sequence[Step]) -> Sequence[Step]:
@@ -124,57 +126,57 @@ class _Conductor:
         try:
             results = self._run(steps)
         except SpentError as spent:
-            self._progress(str(spent))
+            self.progress(str(spent))
             return course.throw(spent)
         return course.send(results)
 
     def _run(self, steps: Sequence[Step]) -> list[StepResult]:
         """The results of the steps; after Ctrl-C of those that had ended."""
-        if self._interrupted:
+        if self.interrupted:
             raise SpentError(INTERRUPTED)
-        shown = [step for step in steps if self._runner.sends or not step.real_only]
-        self._left_out += [step.name for step in steps if step not in shown]
+        shown = [step for step in steps if self.runner.sends or not step.real_only]
+        self.left_out += [step.name for step in steps if step not in shown]
         prepared, folders = self._prepare(shown), list[Path]()
         try:
-            with closing(self._runner.run(prepared)) as ended:
+            with closing(self.runner.run(prepared)) as ended:
                 for folder in ended:
                     folders.append(folder)
         except KeyboardInterrupt:
-            if not (self._runner.sends and (folders or self._results)):
+            if not (self.runner.sends and (folders or self.results)):
                 raise
-            self._interrupted = True
-            self._progress(f"{INTERRUPTED}: answering with the finished runs")
+            self.interrupted = True
+            self.progress(f"{INTERRUPTED}: answering with the finished runs")
         # Not before all have run: reading a run would take the cores from the next one.
         results = [
-            self._measure(one, folder) for one, folder in zip(prepared, folders, strict=not self._interrupted)
+            self._measure(one, folder) for one, folder in zip(prepared, folders, strict=not self.interrupted)
         ]
-        self._results += results
+        self.results += results
         return results
 
     def _measure(self, one: Prepared, folder: Path) -> StepResult:
         from tailgauge.experiments.reading import read
 
         reading = read(folder)
-        self._ledger.add(one, reading)
-        measured = self._experiment.measure(one.step, reading)
-        if not self._runner.sends:
-            self._progress(f"{one.step.name}: {reading.verdict}")
+        self.ledger.add(one, reading)
+        measured = self.experiment.measure(one.step, reading)
+        if not self.runner.sends:
+            self.progress(f"{one.step.name}: {reading.verdict}")
         return StepResult(one.step, reading.run_id, reading.verdict, reading.reason, measured)
 
     def _prepare(self, steps: Sequence[Step]) -> list[Prepared]:
-        sends = self._runner.sends
-        guard = self._ledger.left(self._base.scenario.guard) if sends else None
+        sends = self.runner.sends
+        guard = self.ledger.left(self.base.scenario.guard) if sends else None
         if sends:
             self._check_time(steps)
         prepared = []
         for step in steps:
-            self._number += 1
-            prepared.append(self._base.prepare(step, self._number, self._folder, sends=sends, guard=guard))
+            self.number += 1
+            prepared.append(self.base.prepare(step, self.number, self.folder, sends=sends, guard=guard))
         return prepared
 
     def _check_time(self, steps: Sequence[Step]) -> None:
-        passed = time.monotonic() - self._began
+        passed = time.monotonic() - self.began
         needed = sum(step.duration_s + RUN_S for step in steps)
-        minutes = self._base.table.minutes
-        if self._results and passed + needed > minutes * 60:
+        minutes = self.base.table.minutes
+        if self.results and passed + needed > minutes * 60:
             raise SpentError(f"experiment.minutes: {minutes:g} minutes leave no time for {steps[0].name}")

@@ -142,8 +142,7 @@ class Base:
             _set(tree, key, value)
         scenarios.parse(tree, f"{self.path}, step {number} ({step.name})")
         file = folder / f"{tree['name']}.toml"
-        lines = (f"{key} = {scenarios.as_toml(value)}" for key, value in tree.items())
-        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        file.write_text(scenarios.toml_file(tree), encoding="utf-8")
         typed = [(key, value) for key, value in self.pairs if key.partition(".")[0] in _TARGETS]
         settings = resolve(
             str(file), typed, self.out, workers=self.workers, sends=sends, certificate=self.certificate if sends else None

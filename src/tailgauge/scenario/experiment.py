@@ -6,13 +6,14 @@ A scenario with this table is a plain scenario besides: every run of the experim
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
 from tailgauge.table import NonNegative, Positive, Share, Table
 
-KINDS = ("headroom", "hedging", "models", "checkup")
+ExperimentKind = Literal["headroom", "hedging", "models", "checkup"]
+KINDS: tuple[ExperimentKind, ...] = get_args(ExperimentKind)
 
 
 class Headroom(Table):
@@ -141,7 +142,7 @@ class Checkup(Table):
 class Experiment(Table):
     """An experiment: several runs that answer one question."""
 
-    kind: Literal["headroom", "hedging", "models", "checkup"] = Field(description="the question")
+    kind: ExperimentKind = Field(description="the question")
     minutes: Annotated[float, Field(gt=0, le=1440)] = Field(
         15.0, description="time for the whole experiment; no run starts that would end later"
     )

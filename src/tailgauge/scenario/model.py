@@ -279,6 +279,11 @@ def as_toml(value: Any) -> str:
     return json.dumps(value) if isinstance(value, str | bool) else str(value)
 
 
+def toml_file(tree: Mapping[str, Any]) -> str:
+    """A scenario file."""
+    return "".join(f"{key} = {as_toml(value)}\n" for key, value in tree.items())
+
+
 def put(tree: dict[str, Any], dotted: str, value: Any) -> None:
     """Set one value in a tree of tables."""
     *tables, last = dotted.split(".")

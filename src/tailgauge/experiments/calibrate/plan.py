@@ -6,12 +6,12 @@ A rate is in chunks/s over one worker; the first second of each step does not co
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tailgauge.errors import UsageError
 from tailgauge.plan.certificate import PLAIN, TLS
+from tailgauge.scenario.model import toml_file
 
 CHUNKS = 40  # of an answer, one every GAP_MS after the first
 GAP_MS = 20.0
@@ -112,28 +112,16 @@ def scenario(steps: Steps, url: str, authority: str | None, clock: str) -> str:
         for i, rate in enumerate(steps.rates)
         for share in (i / len(steps.rates), (i + 1) / len(steps.rates))
     ]
-    trusted = [f"ca_file = {json.dumps(authority)}"] if authority else []
-    lines: Sequence[str] = [
-        'name = "calibrate"',
-        f"clock = {json.dumps(clock)}",
-        "[target]",
-        f"url = {json.dumps(url)}",
-        'protocol = "openai"',
-        f"connections = {IN_FLIGHT}",
-        *trusted,
-        "[arrival]",
-        'process = "poisson"',
-        f"rate_per_s = {mean / CHUNKS!r}",
-        *(["[arrival.shape]", 'kind = "piecewise"', f"points = {points!r}"] if len(steps.rates) > 1 else []),
-        "[stages]",
-        f"duration_s = {steps.duration_s!r}",
-        f"warmup_s = {SETTLE_S!r}",
-        "[traffic.chat]",
-        'pattern = "streaming"',
-        "prompt_tokens = 16",
-        f"output_tokens = {CHUNKS}",
-        "[limits]",
-        f"in_flight_per_worker = {IN_FLIGHT}",
-        "drain_s = 20",
-    ]
-    return "\n".join(lines) + "\n"
+    tree: dict[str, Any] = {
+        "name": "calibrate", "clock": clock,
+        "target": {"url": url, "protocol": "openai", "connections": IN_FLIGHT},
+        "arrival": {"process": "poisson", "rate_per_s": mean / CHUNKS},
+        "stages": {"duration_s": steps.duration_s, "warmup_s": SETTLE_S},
+        "traffic": {"chat": {"pattern": "streaming", "prompt_tokens": 16, "output_tokens": CHUNKS}},
+        "limits": {"in_flight_per_worker": IN_FLIGHT, "drain_s": 20},
+    }  # fmt: skip
+    if authority:
+        tree["target"]["ca_file"] = authority
+    if len(steps.rates) > 1:
+        tree["arrival"]["shape"] = {"kind": "piecewise", "points": points}
+    return toml_file(tree)
