@@ -11,21 +11,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics.latency import OFFERED, Row, row
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.stats.quantiles import Mask
 from tailgauge_analysis.text.formatting import plain
 
 PS = (0.5, 0.95, 0.99)
 METRICS = ("ttft_sched", "e2e_sched", "join_sched", "turnaround")
 MOST = 20
 TRAFFIC, NAME, TAG, SLOW = "traffic", "name", "tag", "slow reader"
-
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

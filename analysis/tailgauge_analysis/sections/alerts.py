@@ -20,15 +20,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from tailgauge.rows import schema
-from tailgauge_analysis.metrics.latency import OFFERED, Row
+from tailgauge_analysis.metrics.latency import Row, offered
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.sections.cache.section import Cache
 from tailgauge_analysis.sections.phases import QUEUE, Phases
 from tailgauge_analysis.stats.binomial import clopper_pearson
-from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile, effective_n
+from tailgauge_analysis.stats.quantiles import TOO_FEW, Mask, Quantile, effective_n
 from tailgauge_analysis.text.formatting import count, ms, share
 from tailgauge_analysis.text.json_values import Json
 
@@ -77,7 +76,7 @@ def alerts(
     of_target: Steady, latency: Sequence[Row], phases: Phases | None, cache: Sequence[Cache]
 ) -> list[Alert]:
     """All seven, in a fixed order."""
-    ttft, tpot = (_row(latency, name) for name in ("ttft_sched", "tpot"))
+    ttft, tpot = (offered(latency, name) for name in ("ttft_sched", "tpot"))
     queue = next((part.quantiles for part in phases.split if part.name == QUEUE), ()) if phases else ()
     ended = of_target.requests["ended"]
     sent = ended[~ended.isin(NOT_SENT)]
@@ -92,11 +91,6 @@ def alerts(
         _share(Alert("cancels", "Abandoned by users", 0.10, ABOVE, SHARE), left),
         _cache_hits(Alert("cache_hits", "Tokens read from the cache", 0.20, BELOW, SHARE), cache),
     ]  # fmt: skip
-
-
-def _row(rows: Sequence[Row], metric: str) -> tuple[Quantile, ...]:
-    found = [row for row in rows if (row.metric.name, row.view) == (metric, OFFERED) and row.n]
-    return found[0].quantiles if found else ()
 
 
 def _quantile(alert: Alert, of: Sequence[Quantile], p: float, none: str) -> Alert:
@@ -123,7 +117,7 @@ def _slow_rate(alert: Alert, tpot: Sequence[Quantile]) -> Alert:
     return alert.decided(value, low, high, q.n, unanswered)
 
 
-def _share(alert: Alert, yes: npt.NDArray[np.bool_]) -> Alert:
+def _share(alert: Alert, yes: Mask) -> Alert:
     n = len(yes)
     if not n:
         return alert.undetermined(UNKNOWN, 0, "nothing was sent")

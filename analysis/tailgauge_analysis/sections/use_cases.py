@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tailgauge_analysis.metrics.groups import SLOW, Group
-from tailgauge_analysis.metrics.latency import OFFERED, Row
+from tailgauge_analysis.metrics.latency import Row, offered
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, PASS, decide
 from tailgauge_analysis.stats.quantiles import Quantile
 from tailgauge_analysis.text.formatting import ms, percentile
@@ -77,8 +77,7 @@ def _segment(by: str, name: str, rows: Sequence[Row], beyond: str) -> Json:
 
 
 def _at(rows: Sequence[Row], metric: str) -> tuple[Quantile, ...]:
-    found = [row for row in rows if (row.metric.name, row.view) == (metric, OFFERED) and row.n]
-    return tuple(q for q in found[0].quantiles if q.p in PS) if found else ()
+    return tuple(q for q in offered(rows, metric) if q.p in PS)
 
 
 def _outcomes(bounds: Sequence[tuple[Sequence[Quantile], float]]) -> list[str]:

@@ -27,6 +27,7 @@ from tailgauge_analysis.stats.binomial import binomial_quantile
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 CONFIDENCE = 0.95
 STRETCH = 1_000_000  # values
@@ -97,7 +98,7 @@ def ranks(n: int, n_eff: int, p: float) -> tuple[int | None, int | None]:
     )
 
 
-def effective_n(exceeds: npt.NDArray[np.bool_], sizes: Ints | None = None) -> int:
+def effective_n(exceeds: Mask, sizes: Ints | None = None) -> int:
     """How many independent samples say as much about the share of `exceeds` as these do; at least 1."""
     n = len(exceeds)
     share = float(exceeds.mean()) if n else 0.0
@@ -114,7 +115,7 @@ def effective_n(exceeds: npt.NDArray[np.bool_], sizes: Ints | None = None) -> in
     return max(1, min(n, math.floor(share * (1 - share) / variance + 1e-6)))
 
 
-def _counts(exceeds: npt.NDArray[np.bool_], sizes: Ints) -> Ints:
+def _counts(exceeds: Mask, sizes: Ints) -> Ints:
     """How many of each group exceed, a stretch of groups at a time: the sums are made of 8 bytes a value."""
     ends = np.cumsum(sizes)
     cuts = np.unique(np.append(np.searchsorted(ends, np.arange(0, len(exceeds), STRETCH)), len(ends)))

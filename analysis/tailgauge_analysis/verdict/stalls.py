@@ -17,7 +17,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from tailgauge import thresholds
 from tailgauge_analysis.load.chunks import blocks
@@ -25,12 +24,11 @@ from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row, row
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.stats.quantiles import Floats, Ints
+from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
 from tailgauge_analysis.text.formatting import clock, count, ms, percentile, share
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import bound, quantile
 
-Mask = npt.NDArray[np.bool_]
 FIGURES = (("ttft_sent", OFFERED), ("chunk_gap", SUCCESSES))
 PS = (0.5, 0.99)
 _LAGS = ("loop_lag_max_ns", "receive_lag_max_ns", "dispatch_late_max_ns")

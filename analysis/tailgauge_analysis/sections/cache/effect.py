@@ -21,7 +21,7 @@ import pandas as pd
 from tailgauge.rows import schema
 from tailgauge_analysis.stats.bootstrap import SEED, blocks, draw
 from tailgauge_analysis.stats.quantile_regression import fit, independent, intervals
-from tailgauge_analysis.stats.quantiles import BEYOND, CONFIDENCE, UNRELIABLE, Floats
+from tailgauge_analysis.stats.quantiles import BEYOND, CONFIDENCE, UNRELIABLE, Floats, Mask
 
 PS = (0.5, 0.95)
 EACH = 10  # calls that read much, and that read little, from which an effect is estimated
@@ -30,8 +30,6 @@ STRATA = 10
 MOST = 2000  # calls that are used, evenly over the run
 REPS = 200
 ALIKE, ALIKE_TOKENS = 0.02, 50  # what differs by less, of the prompts' length or in tokens, counts as alike
-
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,18 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge_analysis.sections.cache.calls import CacheSettings
+from tailgauge_analysis.stats.quantiles import Mask
 
 SALTED, BELOW_MINIMUM, UNSTABLE, RACE = "salted", "below_minimum", "unstable", "race"
 EXPIRED, LOOKBACK, PARAMETER = "expired", "lookback", "parameter"
 FIRST, UNEXPLAINED = "first", "unexplained"
 MOST_BYTES = 5
 
-Mask = npt.NDArray[np.bool_]
 
 # Cause, evidence, what to do about it.
 CAUSES = (

@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.stats.quantiles import Floats, Ints
+from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
 from tailgauge_analysis.text.json_values import Json, table
 
-Mask = npt.NDArray[np.bool_]
 ANSWERED = (schema.OK, schema.EMPTY)
 CLOSED = (schema.CANCELLED, schema.CENSORED)
 ALL, SEQUENTIAL = "all", "sequential"

@@ -17,10 +17,10 @@ from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.sections.fan_out import predictions
 from tailgauge_analysis.sections.fan_out.legs import ALL, Legs, legs
-from tailgauge_analysis.sections.fan_out.siblings import FEWEST, Mask, Siblings, siblings, stretches
+from tailgauge_analysis.sections.fan_out.siblings import FEWEST, Siblings, siblings, stretches
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.proportions import Proportion, Ratio, counted, quantile_ratio
-from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Quantile, effective_n, quantiles, rank
+from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Mask, Quantile, effective_n, quantiles, rank
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
 from tailgauge_analysis.text.json_values import Json, table
 from tailgauge_analysis.text.quantile import VALUE, plain_values, quantile

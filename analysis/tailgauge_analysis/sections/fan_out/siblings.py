@@ -16,13 +16,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.proportions import Proportion, proportion
-from tailgauge_analysis.stats.quantiles import Floats, Ints
-
-Mask = npt.NDArray[np.bool_]
+from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
 
 STRETCH = 50  # requests within which legs change places
 FEWEST = 20  # slow legs, below which nothing is estimated

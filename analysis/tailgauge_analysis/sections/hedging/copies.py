@@ -22,15 +22,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge_analysis.stats.proportions import counted, proportion
-from tailgauge_analysis.stats.quantiles import Floats, rank
+from tailgauge_analysis.stats.quantiles import Floats, Mask, rank
 from tailgauge_analysis.stats.survival import Z, curve
 
-Mask = npt.NDArray[np.bool_]
 KEYS = ["request_id", "leg"]
 ANSWERED = (schema.OK, schema.EMPTY)
 CLOSED = (schema.CANCELLED, schema.CENSORED)

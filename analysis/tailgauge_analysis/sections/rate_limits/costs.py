@@ -17,15 +17,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge_analysis.load.rate_limit_headers import INPUT, OUTPUT, REQUESTS
 from tailgauge_analysis.sections.rate_limits.refusals import refused
-from tailgauge_analysis.stats.quantiles import Floats, Ints
+from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
 
-Mask = npt.NDArray[np.bool_]
 PIECES = 16  # of an answer
 MOST_PIECES = 1_000_000  # of all answers
 AT_START, PRODUCED, RESERVED = "at the start", "produced", "reserved"

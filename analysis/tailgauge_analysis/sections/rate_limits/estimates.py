@@ -31,9 +31,9 @@ from tailgauge_analysis.load.rate_limit_headers import (  # fmt: skip
     column,
     rounding,
 )
-from tailgauge_analysis.sections.rate_limits.costs import PRODUCED, Costs, Mask
+from tailgauge_analysis.sections.rate_limits.costs import PRODUCED, Costs
 from tailgauge_analysis.sections.rate_limits.token_bucket import Fit, bursts, envelope, lacking, stretch
-from tailgauge_analysis.stats.quantiles import Floats, Ints
+from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
 
 WINDOWS_S = (1, 10, 60)
 _CLOSE = 1e-3

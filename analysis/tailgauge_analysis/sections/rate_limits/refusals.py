@@ -15,7 +15,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tailgauge.rows import schema
@@ -33,7 +32,7 @@ from tailgauge_analysis.load.rate_limit_headers import (
 from tailgauge_analysis.metrics.timeline import width
 from tailgauge_analysis.stats.binomial import clopper_pearson
 from tailgauge_analysis.stats.proportions import Proportion, proportion
-from tailgauge_analysis.stats.quantiles import Floats, Ints
+from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
 
 RAMP, SPEND, UNKNOWN = "ramp", "spend", "unknown"
 ALL = (*KINDS, RAMP, SPEND, UNKNOWN)
@@ -59,9 +58,9 @@ _MESSAGES = (
 )
 
 
-def refused(attempts: pd.DataFrame) -> npt.NDArray[np.bool_]:
+def refused(attempts: pd.DataFrame) -> Mask:
     """Which attempts got a 429."""
-    found: npt.NDArray[np.bool_] = (attempts["ended"] == schema.RATE_LIMITED).to_numpy(np.bool_)
+    found: Mask = (attempts["ended"] == schema.RATE_LIMITED).to_numpy(np.bool_)
     return found
 
 

@@ -32,7 +32,7 @@ from tailgauge_analysis.sections.cache import misses
 from tailgauge_analysis.sections.cache.calls import CacheSettings, calls, settings
 from tailgauge_analysis.sections.cache.cost import RELATIVE
 from tailgauge_analysis.sections.cache.shares import fixed_hit, sliding_hit
-from tailgauge_analysis.stats.quantiles import Floats
+from tailgauge_analysis.stats.quantiles import Floats, Mask
 from tailgauge_analysis.text.formatting import share
 
 READ, WRITE, WRITE_HOUR, OUTPUT = (
@@ -94,7 +94,7 @@ def cost(found: pd.DataFrame) -> Floats:
     return spent
 
 
-def _lost(found: pd.DataFrame, met: misses.Mask) -> Gain:
+def _lost(found: pd.DataFrame, met: Mask) -> Gain:
     """What the calls that miss would have saved. Of a call that wrote nothing: at most what a warm one reads."""
     if not met.any():
         return NONE
