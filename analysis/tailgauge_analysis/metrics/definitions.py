@@ -62,26 +62,6 @@ class Answers:
     gaps: Floats
 
 
-@dataclass(frozen=True, slots=True)
-class Restated:
-    """A formula on this run. `percentiles` at PS, empty for a total; `ours` the same of our own metric."""
-
-    formula: Formula
-    n: int
-    mean: float | None
-    percentiles: tuple[float, ...]
-    ours: tuple[float | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Translation:
-    """One tool's numbers."""
-
-    tool: Tool
-    answers: int
-    rows: tuple[Restated, ...]
-
-
 def _tpot(answers: Answers, first: Floats) -> Floats:
     return (answers.last - first) / np.where(answers.tokens >= 2, answers.tokens - 1, np.nan)
 
@@ -186,8 +166,8 @@ AIPERF = Tool(
 TOOLS = (VLLM, AIPERF)
 
 
-def restate(of_target: Steady, ours: list[Row], streams: Streams) -> list[Translation]:
-    """Every tool's numbers; nothing where no streamed answer came."""
+def definitions(of_target: Steady, ours: list[Row], streams: Streams) -> list[Json]:
+    """The key `definitions` of report.json; empty without a streamed answer."""
     answers = _answers(of_target)
     if not len(answers.sent):
         return []
@@ -196,11 +176,16 @@ def restate(of_target: Steady, ours: list[Row], streams: Streams) -> list[Transl
         SYSTEM: streams.system_tokens_per_s,
         OK_RATE: ok / of_target.seconds if of_target.seconds else None,
     }
-    known = {row.metric.name: row for row in ours if row.view == SUCCESSES}
+    known = {
+        row.metric.name: {percentile(p): by_p.get(p) for p in PS}
+        for row in ours
+        if row.view == SUCCESSES and (by_p := {q.p: q.value for q in row.quantiles})
+    }
     return [
-        Translation(
-            tool, len(answers.sent), tuple(_restated(formula, answers, known, totals) for formula in tool.formulas)
-        )
+        {
+            "tool": tool.name, "source": tool.source, "read": tool.read, "answers": len(answers.sent),
+            "metrics": [_metric(formula, answers, known, totals) for formula in tool.formulas],
+        }
         for tool in TOOLS
     ]  # fmt: skip
 
@@ -219,44 +204,20 @@ def _answers(of_target: Steady) -> Answers:
     return Answers(sent, event, content, text, last, tokens, gaps)
 
 
-def _restated(
-    formula: Formula, answers: Answers, known: dict[str, Row], totals: dict[str, float | None]
-) -> Restated:
+def _metric(
+    formula: Formula, answers: Answers, known: dict[str, Json], totals: dict[str, float | None]
+) -> Json:
     values = formula.values(answers)
     missing = np.isnan(values)
     if missing.any() or values is answers.gaps:  # the quantiles below sort in place
         values = values[~missing]
-    scale = 1e-6 if formula.unit == MS else 1.0
+    scale, total = 1e-6 if formula.unit == MS else 1.0, formula.ours in totals
     mean = float(values.mean()) * scale if len(values) else None
-    if formula.ours in totals:
-        return Restated(formula, len(answers.sent), mean, (), (totals[formula.ours],))
-    row = known.get(formula.ours or "")
-    by_p = {q.p: q.value for q in row.quantiles} if row else {}
-    percentiles: tuple[float, ...] = ()
-    if len(values):
-        percentiles = tuple(float(q) * scale for q in np.quantile(values, PS, overwrite_input=True))
-    return Restated(formula, len(values), mean, percentiles, tuple(by_p.get(p) for p in PS) if row else ())
-
-
-def to_json(translations: list[Translation]) -> list[Json]:
-    """The key `definitions` of report.json."""
-    return [
-        {
-            "tool": one.tool.name, "source": one.tool.source, "read": one.tool.read, "answers": one.answers,
-            "metrics": [_row(row) for row in one.rows],
-        }
-        for one in translations
-    ]  # fmt: skip
-
-
-def _row(row: Restated) -> Json:
-    labels = [percentile(p) for p in PS]
-    formula = row.formula
-    total = formula.ours in {SYSTEM, OK_RATE}
+    quantiles = np.quantile(values, PS, overwrite_input=True) if len(values) and not total else ()
+    labels = map(percentile, PS)
     return {
         "name": formula.name, "ours": formula.ours, "formula": formula.formula, "why": formula.why, "unit": formula.unit,
-        "n": row.n, "mean": row.mean,
-        "percentiles": dict(zip(labels, row.percentiles, strict=True)) if row.percentiles else None,
-        "our_value": row.ours[0] if total else None,
-        "our_percentiles": dict(zip(labels, row.ours, strict=True)) if row.ours and not total else None,
+        "n": len(answers.sent) if total else len(values), "mean": mean,
+        "percentiles": {label: float(q) * scale for label, q in zip(labels, quantiles, strict=False)} or None,
+        "our_value": totals.get(formula.ours or ""), "our_percentiles": known.get(formula.ours or ""),
     }  # fmt: skip

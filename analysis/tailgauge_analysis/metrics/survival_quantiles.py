@@ -7,35 +7,28 @@ a run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
 
 import numpy as np
 
 from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics.answers import ONE_ANSWER
-from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
+from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.stats.survival import Wait, waits
+from tailgauge_analysis.text.formatting import percentile
+from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.text.quantile import VALUE, plain_values
 
 PS = (0.5, 0.95, 0.99)
 LEAST = 0.001
 ENDS = {"ttft_sched": "first_at_ns", "e2e_sched": "whole_at_ns"}
 
 
-@dataclass(frozen=True, slots=True)
-class SurvivalQuantiles:
-    """Quantiles of one metric in ms without abandonment; infinite if they fall among failures."""
-
-    metric: Metric
-    n: int
-    cut: int
-    waits: tuple[Wait, ...]
-
-
-def survival_quantiles(frames: Frames, of_target: Steady) -> list[SurvivalQuantiles]:
-    """The metrics of which enough waits were cut short to matter."""
+def survival_quantiles(frames: Frames, of_target: Steady, beyond: str) -> list[Json]:
+    """The key `survival_quantiles` of report.json: metrics of which enough waits were cut short to matter."""
     requests = of_target.requests[of_target.requests["answer"].isin(ONE_ANSWER)]
     begun = requests["ended"] != schema.CLIENT_DROP
     requests = requests[begun]
@@ -57,8 +50,17 @@ def survival_quantiles(frames: Frames, of_target: Steady) -> list[SurvivalQuanti
         cut = int((~seen & counted).sum())
         if len(times) and cut > LEAST * len(times):
             found = waits(times[counted] / 1e6, seen[counted], PS)
-            out.append(SurvivalQuantiles(BY_NAME[name], int(counted.sum()), cut, tuple(found)))
+            quantiles = [_quantile(wait, beyond) for wait in found]
+            facts = {"metric": name, "title": BY_NAME[name].title, "n": int(counted.sum()), "cut": cut}
+            out.append({**facts, "quantiles": quantiles})
     return out
+
+
+def _quantile(wait: Wait, beyond: str) -> Json:
+    failed = wait.value is not None and not math.isfinite(wait.value)
+    ends = plain_values({"value_ms": wait.value, "low_ms": wait.low, "high_ms": wait.high})
+    value_is = beyond if failed else VALUE if wait.value is not None else "cut short"
+    return {"p": wait.p, "label": percentile(wait.p), **ends, "value_is": value_is}
 
 
 def _first(steady: Steady) -> str:

@@ -5,18 +5,15 @@ Only finite numbers, strings, lists and tables; a number that is not known is nu
 
 from __future__ import annotations
 
-import math
 import shlex
 from dataclasses import asdict
 
 from tailgauge.rows import schema
 from tailgauge_analysis.compare.alternating import alternating_blocks
 from tailgauge_analysis.load.problems import UNFINISHED
-from tailgauge_analysis.metrics import definitions
 from tailgauge_analysis.metrics.groups import Group
 from tailgauge_analysis.metrics.latency import Row
 from tailgauge_analysis.metrics.slo import Outcome
-from tailgauge_analysis.metrics.survival_quantiles import SurvivalQuantiles
 from tailgauge_analysis.sections.cache import section as cache_section
 from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.findings import Findings, headline, remarks
@@ -24,10 +21,10 @@ from tailgauge_analysis.sections.hedging import section as hedging
 from tailgauge_analysis.sections.load import slopes
 from tailgauge_analysis.sections.rate_limits import section as rate_limits
 from tailgauge_analysis.stats.binomial import clopper_pearson
-from tailgauge_analysis.text.formatting import percentile, plain, plural
+from tailgauge_analysis.text.formatting import plain, plural
 from tailgauge_analysis.text.json_values import Json, number, table, text
-from tailgauge_analysis.text.quantile import VALUE, plain_values, quantile
-from tailgauge_analysis.verdict import certificate, clocks, losses, stalls
+from tailgauge_analysis.text.quantile import plain_values, quantile
+from tailgauge_analysis.verdict import certificate, clocks, losses
 from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.losses import Loss
 from tailgauge_analysis.verdict.verdict import applies
@@ -63,8 +60,8 @@ def contents(findings: Findings) -> Json:
         "crossover": alternating_blocks(run["scenario"], findings.of_target),
         "presets": findings.presets,
         "alerts": [asdict(alert) for alert in findings.alerts],
-        "definitions": definitions.to_json(findings.definitions),
-        "survival_quantiles": [_survival(one, findings.beyond) for one in findings.survival_quantiles],
+        "definitions": findings.definitions,
+        "survival_quantiles": findings.survival_quantiles,
         "goodput": plain_values(findings.goodput) if findings.goodput else None,
         "latency": [_latency(row, findings.beyond) for row in findings.latency],
         "by_traffic": {
@@ -83,8 +80,8 @@ def contents(findings: Findings) -> Json:
         "other_failures": findings.other_failures,
         "client": [plain_values(worker) for worker in findings.evidence.workers],
         "in_flight": plain_values(findings.evidence.in_flight) if findings.evidence.in_flight else None,
-        "bad_seconds": stalls.to_json(findings.evidence.bad, findings.bad_seconds, findings.beyond),
-        "server_log": _server_log(findings),
+        "bad_seconds": findings.bad_seconds,
+        "server_log": findings.server_log,
         "clocks": clocks.to_json(findings.clocks, findings.calls_between),
         "certificate": None if run["dry_run"] else certificate.to_json(findings.certified),
         "environment": _environment(findings),
@@ -162,28 +159,6 @@ def _outcomes(findings: Findings) -> list[Json]:
     return rows
 
 
-def _survival(one: SurvivalQuantiles, beyond: str) -> Json:
-    quantiles = []
-    for wait in one.waits:
-        ends = {"value_ms": wait.value, "low_ms": wait.low, "high_ms": wait.high}
-        failed = wait.value is not None and not math.isfinite(wait.value)
-        quantiles.append(
-            {
-                "p": wait.p,
-                "label": percentile(wait.p),
-                **plain_values(ends),
-                "value_is": beyond if failed else VALUE if wait.value is not None else "cut short",
-            }
-        )
-    return {
-        "metric": one.metric.name,
-        "title": one.metric.title,
-        "n": one.n,
-        "cut": one.cut,
-        "quantiles": quantiles,
-    }
-
-
 def _group(group: Group, beyond: str) -> Json:
     counted = group.requests - group.cancelled
     low, high = clopper_pearson(group.ok, counted)
@@ -221,15 +196,6 @@ def _stamps(findings: Findings) -> Json:
     for key, at in (("p50", 0), ("p99", 1), ("max", 2)):
         out[f"receive_lag_{key}_ms"] = facts.receive_lag_ms[at] if facts.receive_lag_ms else None
     return out
-
-
-def _server_log(findings: Findings) -> Json | None:
-    facts = findings.server_log
-    if facts is None:
-        return None
-    added = dict(zip(("added_p50_ms", "added_p99_ms", "added_max_ms"), facts.added_ms, strict=True))
-    counts = {"joined": facts.joined, "unknown_to_target": facts.unknown_to_target}
-    return {**counts, **added, "within_ms": facts.within_ms}
 
 
 def _environment(findings: Findings) -> Json:

@@ -128,7 +128,7 @@ def _tail(findings: Findings) -> Figure | None:
     ]
     plot.update_yaxes(
         type="log", title_text="share of offered requests that took longer", tickmode="array",
-        tickvals=[1 - p for p in steps], ticktext=[f"{100 * (1 - p):.4g}%" + (f" (p{100 * p:.6g})" if p else "") for p in steps],
+        tickvals=[1 - p for p in steps], ticktext=[_tail_label(p) for p in steps],
         range=[np.log10(min([*slowest, 0.5])) - 0.1, 0.05],
     )  # fmt: skip
     ticks = _log_ticks(min(shortest), max(longest))
@@ -185,6 +185,10 @@ def _gaps(findings: Findings) -> Figure | None:
     )
     caption += " The first bar holds every shorter gap." if least < low else ""
     return _figure("gaps", "Chunk gaps", caption, 320, plot)
+
+
+def _tail_label(p: float) -> str:
+    return f"{100 * (1 - p):.4g}%" + (f" (p{100 * p:.6g})" if p else "")
 
 
 def _log_ticks(low: float, high: float) -> dict[str, Any]:
@@ -409,7 +413,7 @@ def _fan_out(findings: Findings) -> Figure | None:
     steps = [p for p in (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999) if 1 - p >= 0.99 / one.complete]
     plot.update_yaxes(
         type="log", title_text="share of requests whose slowest leg took longer", tickmode="array",
-        tickvals=[1 - p for p in steps], ticktext=[f"{100 * (1 - p):.4g}%" + (f" (p{100 * p:.6g})" if p else "") for p in steps],
+        tickvals=[1 - p for p in steps], ticktext=[_tail_label(p) for p in steps],
         range=[np.log10(0.5 / one.complete), 0.05],
     )  # fmt: skip
     low, high = float(lines.at_ms[lines.at_ms > 0].min()), float(lines.at_ms.max())

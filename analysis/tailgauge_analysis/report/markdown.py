@@ -1,4 +1,4 @@
-"""report.md: the same numbers as the page, for reviews. `_rows` makes untrusted text harmless in every table."""
+"""report.md: the same numbers as the page, for reviews. `_table` makes untrusted text harmless."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from tailgauge_analysis.sections.phases import sentence
 from tailgauge_analysis.sections.rate_limits import section as rate_limits
 from tailgauge_analysis.text.formatting import count, markdown_safe, ms, share
 from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.text.quantile import bound, cell
+from tailgauge_analysis.text.quantile import VALUE, cell
 from tailgauge_analysis.verdict import losses, stalls
 from tailgauge_analysis.verdict.losses import Stretch
 
 PERCENTILES = ("p50 (ms)", "p95 (ms)", "p99 (ms)")
 WHOLE = ("e2e_sched", "join_sched", "turnaround")
+COUNTS = ("scheduled", "dispatched", "client_drop", "not_reached", "lost")
 
 
 def markdown(contents: Json) -> str:
@@ -29,22 +30,13 @@ def markdown(contents: Json) -> str:
     blocks = [
         f"# {markdown_safe(contents['scenario'])}",
         f"**{label(contents)}** {meaning(contents)}",
-        *[
-            f"- {markdown_safe(reason['text'])} {markdown_safe(reason['advice'])}"
-            for reason in contents["reasons"]
-        ],
-        *[f"- Client: {markdown_safe(text)}." for text in contents["explanations"]],
+        *(f"- {markdown_safe(one['text'])} {markdown_safe(one['advice'])}" for one in contents["reasons"]),
+        *(f"- Client: {markdown_safe(text)}." for text in contents["explanations"]),
         markdown_safe(contents["headline"]),
-        *[f"- {markdown_safe(text)}" for text in contents["remarks"]],
-        *[f"- **{one.title}.** {markdown_safe(one.text)}" for one in highlights(contents)],
-        "## Requests",
-        _conservation(contents["conservation"]),
-        _outcomes(contents["outcomes"]),
-        *[f"- {markdown_safe(text)}" for text in contents["conservation"]["broken"]],
-        *[f"- {markdown_safe(problem['text'])}" for problem in contents["problems"]],
-        "## Latency",
+        *(f"- {markdown_safe(text)}" for text in contents["remarks"]),
+        *(f"- **{one.title}.** {markdown_safe(one.text)}" for one in highlights(contents)),
+        *_requests(contents),
         *_latency(contents),
-        *_streaming(contents),
         *_stalls(contents["bad_seconds"]),
         *_groups(contents["groups"]),
         *_load(contents),
@@ -56,135 +48,149 @@ def markdown(contents: Json) -> str:
         *_cache(contents["cache"]),
         *_fan_out(contents["fan_out"]),
         *_hedging(contents["hedging"]),
-        "## Traffic",
-        _traffic(contents["traffic"]),
+        *_traffic(contents["traffic"]),
         *_failures(contents["failures"]),
         *_definitions(contents["definitions"]),
-        "## Environment",
         *_environment(contents),
     ]
     return "\n\n".join(block for block in blocks if block).replace("\n\n- ", "\n- ") + "\n"
 
 
-def _rows(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table; columns after the first are numbers and stand right."""
-    lines = [f"| {' | '.join(header)} |", f"|---|{'---:|' * (len(header) - 1)}"]
-    return "\n".join([*lines, *(f"| {' | '.join(markdown_safe(cell) for cell in row)} |" for row in rows)])
+def _table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table, empty without rows; columns after the first are numbers and stand right."""
+    lines = [f"| {' | '.join(markdown_safe(cell) for cell in row)} |" for row in rows]
+    head = [f"| {' | '.join(header)} |", f"|---|{'---:|' * (len(header) - 1)}"]
+    return "\n".join([*head, *lines]) if lines else ""
 
 
-def _conservation(c: Json) -> str:
-    rows = [
-        (name, count(c[name])) for name in ("scheduled", "dispatched", "client_drop", "not_reached", "lost")
-    ]
-    rows += [(f"ended: {name}", count(n)) for name, n in c["ended"].items()]
-    return _rows(("whole run", "requests"), [*rows, ("censored", count(c["censored"]))])
+def _titled(title: str, *blocks: str) -> list[str]:
+    """A section, if it has anything."""
+    return [f"## {title}", *blocks] if any(blocks) else []
 
 
-def _outcomes(outcomes: Sequence[Json]) -> str:
-    rows = [
+def _requests(contents: Json) -> list[str]:
+    c = contents["conservation"]
+    counts = [(name, count(c[name])) for name in COUNTS]
+    counts += [(f"ended: {name}", count(n)) for name, n in c["ended"].items()]
+    outcomes = [
         (
-            row["ended"],
-            count(row["requests"]),
-            share(row["share"]),
-            f"{share(row['low'])} – {share(row['high'])}",
+            one["ended"],
+            count(one["requests"]),
+            share(one["share"]),
+            f"{share(one['low'])} – {share(one['high'])}",
         )
-        for row in outcomes
+        for one in contents["outcomes"]
     ]
-    return _rows(("steady stage", "requests", "share", "95% interval"), rows) if rows else ""
+    texts = [*c["broken"], *(problem["text"] for problem in contents["problems"])]
+    return [
+        "## Requests",
+        _table(("whole run", "requests"), [*counts, ("censored", count(c["censored"]))]),
+        _table(("steady stage", "requests", "share", "95% interval"), outcomes),
+        *(f"- {markdown_safe(text)}" for text in texts),
+    ]
 
 
 def _latency(contents: Json) -> list[str]:
-    out = []
-    for view, title in (
-        (SUCCESSES, "Among successes"),
-        (OFFERED, "Of everything offered, failures counted as slowest"),
-    ):
+    views = ((SUCCESSES, "Among successes"), (OFFERED, "Of everything offered, failures counted as slowest"))
+    tables = []
+    for view, title in views:
         rows = latency_rows(contents, view)
-        if rows:
-            header = (title, *(f"{q['label']} (ms)" for q in rows[0]["quantiles"]), "n", "n_eff (p99)")
-            cells = [
-                (
-                    row["title"],
-                    *(_cell(q) for q in row["quantiles"]),
-                    count(row["n"]),
-                    count(at(row, "p99")["n_eff"]),
-                )
-                for row in rows
-            ]
-            out.append(_rows(header, cells))
-    return out or ["No request succeeded in the steady stage."]
-
-
-def _streaming(contents: Json) -> list[str]:
-    rows = traffic.streaming(contents)
-    return [_rows(("streaming", "steady stage"), rows)] if rows else []
+        labels = [f"{q['label']} (ms)" for q in rows[0]["quantiles"]] if rows else []
+        cells = [
+            (row["title"], *map(cell, row["quantiles"]), count(row["n"]), count(at(row, "p99")["n_eff"]))
+            for row in rows
+        ]
+        tables += [_table((title, *labels, "n", "n_eff (p99)"), cells)] if rows else []
+    streaming = _table(("streaming", "steady stage"), traffic.streaming(contents))
+    return ["## Latency", *(tables or ["No request succeeded in the steady stage."]), streaming]
 
 
 def _groups(groups: Sequence[Json]) -> list[str]:
-    if len(groups) < 2:
-        return []
     rows = []
     for group in groups:
         by = {row["metric"]: row["quantiles"] for row in group["latency"]}
-        first, whole = by.get("ttft_sched", ()), [by[name] for name in WHOLE if name in by]
-        cells = [_brief(qs) for qs in (first, whole[0] if whole else ())]
-        rows.append(
-            (f"{group['by']}: {group['name']}", count(group["requests"]), share(group["ok_share"]), *cells)
-        )
+        whole = next((by[name] for name in WHOLE if name in by), ())
+        cells = map(_values, (by.get("ttft_sched", ()), whole))
+        name = f"{group['by']}: {group['name']}"
+        rows.append((name, count(group["requests"]), share(group["ok_share"]), *cells))
     header = (
-        "group, failures counted as slowest",
-        "requests",
-        "ok",
-        "TTFT p50 / p95 / p99 (ms)",
+        "group, failures counted as slowest", "requests", "ok", "TTFT p50 / p95 / p99 (ms)",
         "whole answer, join or turnaround (ms)",
-    )
-    return ["## By kind of request", _rows(header, rows)]
+    )  # fmt: skip
+    return _titled("By kind of request", _table(header, rows)) if len(rows) > 1 else []
 
 
-def _brief(quantiles: Sequence[Json]) -> str:
-    return (
-        " / ".join(ms(q["value_ms"]) if q["value_is"] == "value" else q["value_is"] for q in quantiles) or "–"
-    )
+def _values(quantiles: Sequence[Json]) -> str:
+    texts = [ms(q["value_ms"]) if q["value_is"] == VALUE else q["value_is"] for q in quantiles]
+    return " / ".join(texts) or "–"
 
 
-def _traffic(tables: Json) -> str:
+def _load(contents: Json) -> list[str]:
+    fitted = contents["slopes"]
     rows = [
-        (name, one["pattern"], count(one["requests"]), f"{one['legs']['per_request'] or 0:.3g}", count(one["attempts"]["total"]), "; ".join(traffic.details(one)) or "–")
-        for name, one in tables.items()
-    ]  # fmt: skip
-    header = ("traffic, whole run", "pattern", "requests", "legs per request", "attempts", "details")
-    return _rows(header, rows) if rows else ""
+        (name, title, *map(slopes.cell, found), count(fitted[metric]["n"]))
+        for name, title, metric, found in slopes.rows(fitted)
+    ]
+    table = _table(("cost (95% CI)", "of", "p50", "p95", "n"), rows)
+    notes = map(markdown_safe, slopes.not_estimated(fitted))
+    return ["## Latency under load", markdown_safe(contents["diagnosis"]["sentence"]), table, *notes]
 
 
-def _cell(q: Json) -> str:
-    shown = ms(q["value_ms"]) if q["value_is"] == "value" else q["value_is"]
-    interval = f" ({bound(q, 'low')} – {bound(q, 'high')})" if "value" in {q["value_is"], q["low_is"]} else ""
-    return f"{shown}{interval}{' unreliable' if q['mark'] == 'unreliable' else ''}"
+def _phases(found: Json | None) -> list[str]:
+    tables = []
+    for key, title in (("split", "by the server log"), ("events", "phase"), ("timings", "Server-Timing")):
+        parts = found[key] if found else []
+        labels = [f"{q['label']} (ms)" for q in parts[0]["quantiles"]] if parts else []
+        rows = [
+            (one["name"], share(one["share"]), *map(cell, one["quantiles"]), count(one["n"])) for one in parts
+        ]
+        tables.append(_table((title, "share", *labels, "n"), rows))
+    return ["## Time breakdown", markdown_safe(sentence(found)), *tables] if any(tables) else []
 
 
 def _slos(slos: Sequence[Json]) -> list[str]:
     rows = [
         (slo["name"], f"{slo['metric']} {slo['quantile']['label'] if slo['quantile'] else ''}", ms(slo["max_ms"]),
-         _cell(slo["quantile"]) if slo["quantile"] else "–", slo["outcome"], slo["why"])
+         cell(slo["quantile"]) if slo["quantile"] else "–", slo["outcome"], slo["why"])
         for slo in slos
     ]  # fmt: skip
-    return (
-        [
-            "## Objectives",
-            _rows(("objective", "metric", "bound (ms)", "measured (ms)", "outcome", "why"), rows),
-        ]
-        if rows
-        else []
-    )
+    header = ("objective", "metric", "bound (ms)", "measured (ms)", "outcome", "why")
+    return _titled("Objectives", _table(header, rows))
+
+
+def _use_cases(contents: Json) -> list[str]:
+    found = contents["presets"]
+    return [
+        "## Fit by use case",
+        markdown_safe(found["sentence"]) if found else "",
+        markdown_safe(alerts.sentence(contents["alerts"])),
+        _table(("segment, failures slowest", *use_cases.header(found)), use_cases.rows(found))
+        if found
+        else "",
+        _table(("alert", "fires", "measured", "n", "state"), alerts.rows(contents["alerts"])),
+    ]
+
+
+def _stalls(bad: Json | None) -> list[str]:
+    if bad is None or not bad["spells"]:
+        return []
+    return [markdown_safe(stalls.sentence(bad)), _table(stalls.HEADER, stalls.rows(bad))]
+
+
+def _crossover(found: Json | None) -> list[str]:
+    if found is None:
+        return []
+    table = _table(("offered requests, ms", *alternating.HEADER), alternating.rows(found))
+    return _titled("A/B comparison in alternating blocks", markdown_safe(alternating.sentence(found)), table)
 
 
 def _rate_limits(limits: Json | None) -> list[str]:
     if limits is None:
         return []
     text = rate_limits.summary(limits)
-    tables = [_rows(header, rows) for _, header, rows in text["tables"]]
-    facts = [_rows(("rate limits", "value"), text["facts"])]
-    return ["## Rate limits", markdown_safe(limits["sentence"]), *facts, *tables, rate_limits.NOTE]
+    tables = (_table(header, rows) for _, header, rows in text["tables"])
+    facts = _table(("rate limits", "value"), text["facts"])
+    return ["## Rate limits", markdown_safe(limits["sentence"]), facts, *tables, rate_limits.NOTE]
 
 
 def _cache(cache: Json | None) -> list[str]:
@@ -193,23 +199,18 @@ def _cache(cache: Json | None) -> list[str]:
     blocks = ["## Prompt cache", markdown_safe(cache["sentence"])]
     for name, entry in cache["traffic"].items():
         text = cache_section.summary(entry)
-        blocks.append(_rows((f"cache, {markdown_safe(name)}", "value"), text["facts"]))
-        blocks += [_rows(header, rows) for _, header, rows in text["tables"]]
+        blocks.append(_table((f"cache, {markdown_safe(name)}", "value"), text["facts"]))
+        blocks += [_table(header, rows) for _, header, rows in text["tables"]]
     return [*blocks, cache_section.NOTE]
 
 
 def _fan_out(found: Json | None) -> list[str]:
-    if found is None:
-        return []
-    blocks = ["## Fan-out"]
-    for one in found["tables"]:
+    blocks = []
+    for one in found["tables"] if found else ():
         waits = [(name, *map(cell, qs), count(qs[0]["n"])) for name, qs in fan_out.waits(one)]
-        blocks += [
-            markdown_safe(one["sentence"]),
-            _rows((markdown_safe(one["traffic"]), *PERCENTILES, "n"), waits),
-        ]
-        blocks.append(_rows(("legs", "value"), fan_out.facts(one)))
-    return blocks
+        legs = _table((markdown_safe(one["traffic"]), *PERCENTILES, "n"), waits)
+        blocks += [markdown_safe(one["sentence"]), legs, _table(("legs", "value"), fan_out.facts(one))]
+    return _titled("Fan-out", *blocks)
 
 
 def _hedging(hedges: Json | None) -> list[str]:
@@ -223,103 +224,46 @@ def _hedging(hedges: Json | None) -> list[str]:
     return [
         "## Hedging",
         *(markdown_safe(one["sentence"]) for one in found if not one["is_control"]),
-        *([hedges["interference"]] if hedges["interference"] else []),
-        _rows(("since scheduled, failures slowest", *PERCENTILES, "n"), rows),
-        *(_rows((markdown_safe(one["traffic"]), "value"), hedging.facts(one)) for one in found),
+        hedges["interference"] or "",
+        _table(("since scheduled, failures slowest", *PERCENTILES, "n"), rows),
+        *(_table((markdown_safe(one["traffic"]), "value"), hedging.facts(one)) for one in found),
     ]
 
 
-def _load(contents: Json) -> list[str]:
-    fitted = contents["slopes"]
+def _traffic(tables: Json) -> list[str]:
     rows = [
-        (name, title, *map(slopes.cell, found), count(fitted[metric]["n"]))
-        for name, title, metric, found in slopes.rows(fitted)
-    ]
-    table = [_rows(("cost (95% CI)", "of", "p50", "p95", "n"), rows)] if rows else []
-    return [
-        "## Latency under load",
-        markdown_safe(contents["diagnosis"]["sentence"]),
-        *table,
-        *map(markdown_safe, slopes.not_estimated(fitted)),
-    ]
+        (name, one["pattern"], count(one["requests"]), f"{one['legs']['per_request'] or 0:.3g}",
+         count(one["attempts"]["total"]), "; ".join(traffic.details(one)) or "–")
+        for name, one in tables.items()
+    ]  # fmt: skip
+    header = ("traffic, whole run", "pattern", "requests", "legs per request", "attempts", "details")
+    return _titled("Traffic", _table(header, rows))
 
 
-def _stalls(bad: Json | None) -> list[str]:
-    if bad is None or not bad["spells"]:
-        return []
-    return [markdown_safe(stalls.sentence(bad)), _rows(stalls.HEADER, stalls.rows(bad))]
-
-
-def _crossover(found: Json | None) -> list[str]:
-    if found is None:
-        return []
-    table = (
-        [_rows(("of everything offered", *alternating.HEADER), alternating.rows(found))]
-        if found["rows"]
-        else []
-    )
-    return ["## A/B comparison in alternating blocks", markdown_safe(alternating.sentence(found)), *table]
-
-
-def _use_cases(contents: Json) -> list[str]:
-    found = contents["presets"]
-    blocks = ["## Fit by use case", markdown_safe(alerts.sentence(contents["alerts"]))]
-    if found is not None:
-        blocks.insert(1, markdown_safe(found["sentence"]))
-        blocks.append(_rows(("segment, failures slowest", *use_cases.header(found)), use_cases.rows(found)))
-    return [*blocks, _rows(("alert", "fires", "measured", "n", "state"), alerts.rows(contents["alerts"]))]
-
-
-def _phases(found: Json | None) -> list[str]:
-    out = ["## Time breakdown", markdown_safe(sentence(found))]
-    for table, title in (("split", "by the server log"), ("events", "phase"), ("timings", "Server-Timing")):
-        parts = found[table] if found else []
-        if parts:
-            header = (title, "share", *(f"{q['label']} (ms)" for q in parts[0]["quantiles"]), "n")
-            rows = [
-                (one["name"], share(one["share"]), *map(_cell, one["quantiles"]), count(one["n"]))
-                for one in parts
-            ]
-            out.append(_rows(header, rows))
-    return out if out[2:] else []
+def _failures(failures: Sequence[Json]) -> list[str]:
+    rows = [
+        (f["ended"], "–" if f["status"] is None else f["status"], f["error_type"] or "–", count(f["attempts"]), f["excerpt"])
+        for f in failures
+    ]  # fmt: skip
+    return _titled("Errors", _table(("class", "status", "type", "attempts", "first body"), rows))
 
 
 def _definitions(tools: Sequence[Json]) -> list[str]:
-    header = ("name there", "p50", "p99", "n", "here", "p50", "p99", "formula")
-    out = []
+    header = ("their metric", "p50", "p99", "n", "our metric", "p50", "p99", "formula")
+    tables = []
     for one in tools:
         rows = [
-            (
-                f"{one['tool']}: {row['name']} ({row['unit']})",
-                *_ends(row["percentiles"], row["mean"]),
-                count(row["n"]),
-                row["ours"] or "–",
-                *_ends(row["our_percentiles"], row["our_value"]),
-                row["formula"],
-            )
+            (f"{one['tool']}: {row['name']} ({row['unit']})", *_ends(row["percentiles"], row["mean"]), count(row["n"]),
+             row["ours"] or "–", *_ends(row["our_percentiles"], row["our_value"]), row["formula"])
             for row in one["metrics"]
-        ]
-        out.append(_rows(header, rows))
-    return ["## Metrics as other tools define them", *out] if out else []
+        ]  # fmt: skip
+        tables.append(_table(header, rows))
+    return _titled("Metrics as other tools define them", *tables)
 
 
 def _ends(percentiles: Json | None, total: float | None) -> tuple[str, str]:
     """p50 and p99, or the one number that a total has."""
     return (ms(percentiles["p50"]), ms(percentiles["p99"])) if percentiles else (ms(total), "–")
-
-
-def _failures(failures: Sequence[Json]) -> list[str]:
-    rows = [
-        (
-            f["ended"],
-            f["status"] if f["status"] is not None else "–",
-            f["error_type"] or "–",
-            count(f["attempts"]),
-            f["excerpt"],
-        )
-        for f in failures
-    ]
-    return ["## Errors", _rows(("class", "status", "type", "attempts", "first body"), rows)] if rows else []
 
 
 def _environment(contents: Json) -> list[str]:
@@ -328,7 +272,7 @@ def _environment(contents: Json) -> list[str]:
         ("run", contents["run_id"]), ("state", run["state"]), ("started", run["started_at"] or "unknown"),
         ("target", f"{run['target']['url'] or 'unknown'} ({run['target']['protocol'] or 'protocol unknown'})"),
         ("seed", "unknown" if environment["seed"] is None else environment["seed"]),
-        ("run it again", run["reproduce"] or "–"),
+        ("reproduce", run["reproduce"] or "–"),
         *(("version of " + key, value) for key, value in environment["versions"].items()),
     ]  # fmt: skip
     header = (
@@ -341,12 +285,11 @@ def _environment(contents: Json) -> list[str]:
         "missing",
         "rows lost",
     )
-    workers = [_rows(header, map(_worker, environment["workers"]))] if environment["workers"] else []
-    certificate = [markdown_safe(contents["certificate"]["text"])] if contents["certificate"] else []
     return [
-        *certificate,
-        _rows(("what", "value"), facts),
-        *workers,
+        "## Environment",
+        markdown_safe(contents["certificate"]["text"]) if contents["certificate"] else "",
+        _table(("what", "value"), facts),
+        _table(header, map(_worker, environment["workers"])),
         markdown_safe(contents["clocks"]["sentence"]),
     ]
 

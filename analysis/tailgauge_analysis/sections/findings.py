@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from tailgauge.errors import Exit
 from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
-from tailgauge_analysis.metrics import definitions, groups, latency, slo, streams, survival_quantiles
+from tailgauge_analysis.metrics import groups, latency, slo, streams
+from tailgauge_analysis.metrics.definitions import definitions
 from tailgauge_analysis.metrics.slo import Goodput
 from tailgauge_analysis.metrics.steady import Steady, steady
+from tailgauge_analysis.metrics.survival_quantiles import survival_quantiles
 from tailgauge_analysis.metrics.timeline import Timeline, timeline
 from tailgauge_analysis.sections import alerts, failures, phases, traffic, use_cases
 from tailgauge_analysis.sections.cache.section import Cache, cache
@@ -58,13 +60,13 @@ class Findings:
     traffic: dict[str, Json]
     streams: streams.Streams
     phases: phases.Phases | None
-    definitions: list[definitions.Translation]
+    definitions: list[Json]
     goodput: Goodput | None
-    survival_quantiles: list[survival_quantiles.SurvivalQuantiles]
+    survival_quantiles: list[Json]
     slos: list[slo.Outcome]
     failures: list[failures.Failure]
     other_failures: int
-    server_log: timestamps.ServerLogComparison | None
+    server_log: Json | None
     certified: certificate.Certified
     timeline: Timeline
     rate_limits: RateLimits | None
@@ -75,7 +77,7 @@ class Findings:
     alerts: list[alerts.Alert]
     slopes: list[slopes.Regression]
     diagnosis: diagnosis.Diagnosis
-    bad_seconds: list[stalls.BlurredFigure]
+    bad_seconds: Json | None
     clocks: Clocks
     calls_between: float
     exit_code: Exit
@@ -117,8 +119,8 @@ def find(frames: Frames) -> Findings:
         traffic=traffic.traffic(frames),
         streams=flow,
         phases=split,
-        definitions=definitions.restate(of_target, whole, flow),
-        survival_quantiles=survival_quantiles.survival_quantiles(frames, of_target),
+        definitions=definitions(of_target, whole, flow),
+        survival_quantiles=survival_quantiles(frames, of_target, beyond),
         goodput=slo.goodput_of(decided, of_target),
         slos=decided,
         failures=kinds,
@@ -134,7 +136,7 @@ def find(frames: Frames) -> Findings:
         alerts=alerts.alerts(of_target, whole, split, cached),
         slopes=slopes.fitted(frames.attempts, of_target.attempts, unsure),
         diagnosis=diagnosis.diagnosis(of_target),
-        bad_seconds=stalls.blurred_figures(of_target, evidence.bad),
+        bad_seconds=stalls.to_json(of_target, evidence.bad, beyond),
         clocks=apart,
         calls_between=unsure,
         exit_code=slo.exit_code(word, evidence.conservation.lost, decided),

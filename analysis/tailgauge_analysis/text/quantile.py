@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile
+from tailgauge_analysis.stats.quantiles import TOO_FEW, UNRELIABLE, Quantile
 from tailgauge_analysis.text.formatting import ms, percentile
 from tailgauge_analysis.text.json_values import Json
 
@@ -51,11 +51,10 @@ def bound(q: Json, end: str) -> str:
 
 
 def cell(q: Json) -> str:
-    """A quantile of the contents in a cell of a table: `212 (207 – 218)`."""
-    if q["value_is"] != VALUE:
-        return str(q["value_is"])
-    mark = f" {q['mark']}" if q["mark"] else ""
-    return f"{ms(q['value_ms'])} ({bound(q, 'low')} – {bound(q, 'high')}){mark}"
+    """A quantile in a cell of a table: `212 (207 – 218)`."""
+    text = ms(q["value_ms"]) if q["value_is"] == VALUE else str(q["value_is"])
+    interval = f" ({bound(q, 'low')} – {bound(q, 'high')})" if VALUE in {q["value_is"], q["low_is"]} else ""
+    return f"{text}{interval}{' unreliable' if q['mark'] == UNRELIABLE else ''}"
 
 
 def plain_values(tree: Any, beyond: str = "failed") -> Any:

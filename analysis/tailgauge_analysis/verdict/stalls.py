@@ -21,13 +21,13 @@ import numpy as np
 from tailgauge import thresholds
 from tailgauge_analysis.load.chunks import blocks
 from tailgauge_analysis.load.frames import Frames
-from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row, row
+from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, row
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
 from tailgauge_analysis.text.formatting import clock, count, ms, percentile, share
 from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.text.quantile import bound, quantile
+from tailgauge_analysis.text.quantile import cell, quantile
 
 FIGURES = (("ttft_sent", OFFERED), ("chunk_gap", SUCCESSES))
 PS = (0.5, 0.99)
@@ -65,14 +65,6 @@ class BadSeconds:
     def share(self) -> float:
         """Share of bad seconds."""
         return self.bad / self.seconds if self.seconds else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class BlurredFigure:
-    """A figure with everything, and without the times that bad seconds blurred."""
-
-    every: Row
-    sharp: Row
 
 
 def bad_seconds(frames: Frames, stage: Steady) -> BadSeconds:
@@ -115,17 +107,6 @@ def _spell(worker: int, begin_s: Floats, end_s: Floats, lags: Floats, rows: Ints
     return Spell(
         worker, float(begin_s[rows[0]]), float(end_s[rows[-1]]), float(worst.max()) / 1e6, _CAUSES[which]
     )
-
-
-def blurred_figures(stage: Steady, found: BadSeconds) -> list[BlurredFigure]:
-    """The figures that time ranges can move, with and without; empty if no second was bad."""
-    if not found.spells:
-        return []
-    clear = sharp(stage, found)
-    return [
-        BlurredFigure(row(BY_NAME[name], stage, view, PS), row(BY_NAME[name], clear, view, PS))
-        for name, view in FIGURES
-    ]
 
 
 def sharp(stage: Steady, found: BadSeconds) -> Steady:
@@ -175,25 +156,27 @@ def _blurred_gaps(stage: Steady, found: BadSeconds) -> Mask:
     return lost
 
 
-def to_json(found: BadSeconds, figures: list[BlurredFigure], beyond: str) -> Json | None:
+def to_json(stage: Steady, found: BadSeconds, beyond: str) -> Json | None:
     """The key `bad_seconds` of report.json; null if no worker left a health row."""
     if not found.seconds:
         return None
     longest = sorted(found.spells, key=lambda spell: spell.from_s - spell.to_s)[:MOST]
+    clear = sharp(stage, found) if found.spells else stage
     return {
         "seconds": round(found.seconds, 3), "bad": round(found.bad, 3), "share": found.share,
         "spells": [asdict(spell) for spell in sorted(longest, key=lambda spell: spell.from_s)],
-        "figures": [_figure(one, beyond) for one in figures],
+        "figures": [_figure(stage, clear, *figure, beyond) for figure in FIGURES] if found.spells else [],
     }  # fmt: skip
 
 
-def _figure(one: BlurredFigure, beyond: str) -> Json:
-    metric = one.every.metric
+def _figure(stage: Steady, clear: Steady, name: str, view: str, beyond: str) -> Json:
+    """A figure with everything, and without the times that bad seconds blurred."""
+    metric = BY_NAME[name]
+    every, without = (row(metric, one, view, PS) for one in (stage, clear))
     return {
-        "metric": metric.name, "title": metric.title, "view": one.every.view, "n": one.every.n,
-        "left_out": one.every.n - one.sharp.n,
-        "with": [quantile(q, beyond) for q in one.every.quantiles],
-        "without": [quantile(q, beyond) for q in one.sharp.quantiles],
+        "metric": name, "title": metric.title, "view": view, "n": every.n, "left_out": every.n - without.n,
+        "with": [quantile(q, beyond) for q in every.quantiles],
+        "without": [quantile(q, beyond) for q in without.quantiles],
     }  # fmt: skip
 
 
@@ -213,17 +196,9 @@ def rows(bad: Json) -> list[tuple[str, ...]]:
     return [
         (
             one["title"],
-            *(_cell(one[which][at]) for at in range(len(PS)) for which in ("with", "without")),
+            *(cell(one[which][at]) for at in range(len(PS)) for which in ("with", "without")),
             count(one["n"]),
             f"{count(one['left_out'])} ({share(one['left_out'] / one['n'] if one['n'] else 0.0)})",
         )
         for one in bad["figures"]
     ]
-
-
-def _cell(q: Json) -> str:
-    return (
-        f"{ms(q['value_ms'])} ({bound(q, 'low')} – {bound(q, 'high')})"
-        if q["value_is"] == "value"
-        else str(q["value_is"])
-    )

@@ -17,7 +17,10 @@ from tailgauge_analysis.load.dedup import CALL
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import rank
+from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.verdict.clocks import clocks
+
+LOG_PS = {"added_p50_ms": 0.5, "added_p99_ms": 0.99, "added_max_ms": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +61,8 @@ def stamps(frames: Frames, steady: Steady) -> Stamps:
     )
 
 
-LOG_PS = (0.5, 0.99, 1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class ServerLogComparison:
-    """Attempts of the steady stage that both sides have; `added_ms` at LOG_PS, within `within_ms`."""
-
-    joined: int
-    unknown_to_target: int
-    added_ms: tuple[float, ...]
-    within_ms: float
-
-
-def compare_server_log(frames: Frames) -> ServerLogComparison | None:
-    """Join both sides; None without a log."""
+def compare_server_log(frames: Frames) -> Json | None:
+    """The key `server_log` of report.json: attempts of the steady stage that both sides have; null without a log."""
     keys = list(CALL)
     log = frames.server_log.dropna(subset=keys).drop_duplicates(keys)
     ours = frames.attempts[
@@ -85,5 +75,6 @@ def compare_server_log(frames: Frames) -> ServerLogComparison | None:
     if not len(added):
         return None
     added.sort()
-    at_ps = tuple(float(added[rank(len(added), p) - 1]) for p in LOG_PS)
-    return ServerLogComparison(len(added), len(ours) - len(both), at_ps, clocks(frames).to_target_ns / 1e6)
+    at = {key: float(added[rank(len(added), p) - 1]) for key, p in LOG_PS.items()}
+    within_ms = clocks(frames).to_target_ns / 1e6
+    return {"joined": len(added), "unknown_to_target": len(ours) - len(both), **at, "within_ms": within_ms}
