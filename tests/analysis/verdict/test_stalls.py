@@ -7,13 +7,13 @@ import pandas as pd
 import pytest
 
 from tailgauge_analysis.load.frames import load
-from tailgauge_analysis.metrics.latency import SUCCESSES, sample
+from tailgauge_analysis.metrics.latency import SUCCESSES, row, sample
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady, steady
 from tailgauge_analysis.report.contents import contents
 from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.sections.findings import find
-from tailgauge_analysis.verdict.stalls import BadSeconds, Spell, bad_seconds, sharp
+from tailgauge_analysis.verdict.stalls import FIGURES, BadSeconds, Spell, bad_seconds, sharp
 
 N = 1000  # 20 s on two workers, from 1 s on steady: 38 seconds of workers
 MS = 1_000_000
@@ -83,26 +83,25 @@ def test_first_chunks_that_it_blurred_are_left_out_beside_the_headline(write):
     """Every hundredth first chunk is an interval, at 2.2 s, 4.2 s, ...; of these one falls into the fifth second."""
     folder = write(n=N, interval_every=100, ended={101: "rate_limited"}, **health([5]))
     result = find(load([folder]))
-    ttft, gap = result.bad_seconds
+    stages = result.of_target, sharp(result.of_target, result.evidence.bad)
+    ttft, gap = ([row(BY_NAME[name], one, view) for one in stages] for name, view in FIGURES)
+    data = contents(result)
 
-    assert (ttft.every.n, ttft.sharp.n) == (950, 949)
-    assert (ttft.every.without_answer, ttft.sharp.without_answer) == (1, 1)  # failures stay
-    assert (gap.every.n, gap.sharp.n) == (949 * 19, 949 * 19)
-    said = contents(result)
-    assert (
-        next(r for r in said["latency"] if r["metric"] == "ttft_sched")["n"] == 949
-    )  # nobody is left out of it
-    assert [one["left_out"] for one in said["bad_seconds"]["figures"]] == [1, 0]
-    assert "Workers were stalled for more than 50 ms in 5.3% of 38 seconds" in markdown(said)
+    assert [one.n for one in ttft] == [950, 949]
+    assert [one.without_answer for one in ttft] == [1, 1]  # failures stay
+    assert [one.n for one in gap] == [949 * 19, 949 * 19]
+    scheduled = next(r for r in data["latency"] if r["metric"] == "ttft_sched")
+    assert scheduled["n"] == 949  # every request stays
+    assert [one["left_out"] for one in data["bad_seconds"]["figures"]] == [1, 0]
+    assert "Workers were stalled for more than 50 ms in 5.3% of 38 seconds" in markdown(data)
 
 
 def test_a_run_without_bad_seconds_says_nothing_of_them(write):
     result = find(load([write(n=N, interval_every=110)]))
-    said = contents(result)
+    data = contents(result)
 
-    assert result.bad_seconds == []
-    assert (said["bad_seconds"]["bad"], said["bad_seconds"]["figures"]) == (0.0, [])
-    assert "were stalled" not in markdown(said)
+    assert (data["bad_seconds"]["bad"], data["bad_seconds"]["figures"]) == (0.0, [])
+    assert "were stalled" not in markdown(data)
 
 
 def stage(gaps_ms, *, last_is_interval=(), worker=0):
