@@ -43,6 +43,11 @@ FACTS = {  # model, day: five rates
 counts = st.integers(0, 10**12)
 
 
+def cost(model: str, day: date, usage: Usage) -> Fraction | None:
+    price = PACKAGED.price(model, day)
+    return None if price is None else price.cost(usage)
+
+
 @pytest.mark.parametrize(("model", "day"), FACTS)
 def test_the_packaged_rates_are_the_published_ones(model: str, day: date) -> None:
     rates = [Fraction(Decimal(text)) for text in FACTS[model, day].split()]
@@ -51,34 +56,34 @@ def test_the_packaged_rates_are_the_published_ones(model: str, day: date) -> Non
         usage = Usage(
             *[1_000 if i == place else 0 for i in range(5)]
         )  # short: the band of Haiku 5.5 is not met
-        assert PACKAGED.cost(model, day, usage) == rate / 1000
+        assert cost(model, day, usage) == rate / 1000
 
 
 def test_a_model_without_a_price_has_no_cost_rather_than_none_at_all() -> None:
-    assert PACKAGED.cost("tiny", TODAY, Usage(1000, output=1000)) is None
-    assert PACKAGED.cost("claude-opus-5-5", date(2026, 8, 1), Usage(1000)) is None, "before its first price"
-    assert PACKAGED.cost("claude-opus-5-5", TODAY, Usage()) == 0
+    assert cost("tiny", TODAY, Usage(1000, output=1000)) is None
+    assert cost("claude-opus-5-5", date(2026, 8, 1), Usage(1000)) is None, "before its first price"
+    assert cost("claude-opus-5-5", TODAY, Usage()) == 0
 
 
 def test_a_long_prompt_has_its_own_rates_for_the_whole_request() -> None:
-    short = PACKAGED.cost("claude-haiku-5-5", TODAY, Usage(40_000, read=60_000, output=100))
-    long = PACKAGED.cost("claude-haiku-5-5", TODAY, Usage(40_000, read=60_001, output=100))
+    short = cost("claude-haiku-5-5", TODAY, Usage(40_000, read=60_000, output=100))
+    long = cost("claude-haiku-5-5", TODAY, Usage(40_000, read=60_001, output=100))
 
     assert short == Fraction(40_000 * 10 + 60_000 * 1 + 100 * 50, 100_000_000)
     assert long == Fraction(40_000 * 50 + 60_001 * 5 + 100 * 250, 100_000_000)
 
 
-@given(st.lists(st.tuples(counts, counts, counts, counts, counts), max_size=20), st.booleans())
-def test_costs_of_calls_add_up_exactly_to_the_ledger(rows: list[tuple[int, ...]], batch: bool) -> None:
+@given(st.lists(st.tuples(counts, counts, counts, counts, counts), max_size=20))
+def test_costs_of_calls_add_up_exactly_to_the_ledger(rows: list[tuple[int, ...]]) -> None:
     """The ledger is kept in ten-billionths of the currency, as whole numbers: no rounding can hide in it."""
     model = "claude-sonnet-5-5"
     ledger = sum(
         n * unit for row in rows for n, unit in zip(row, (2000, 2500, 4000, 100, 10_000), strict=True)
     )
 
-    total = sum((PACKAGED.cost(model, TODAY, Usage(*row), batch=batch) or 0 for row in rows), Fraction(0))
+    total = sum((cost(model, TODAY, Usage(*row)) or 0 for row in rows), Fraction(0))
 
-    assert total == Fraction(ledger, 10**9 * (2 if batch else 1))
+    assert total == Fraction(ledger, 10**9)
 
 
 def test_usage_counts_each_token_of_a_row_once() -> None:

@@ -21,7 +21,6 @@ from tailgauge.errors import UsageError
 from tailgauge.table import Table
 
 RATES = ("input", "write_5m", "write_1h", "read", "output")
-BATCH_FACTOR = Fraction(1, 2)  # of every rate, for calls of a message batch
 PACKAGED = Path(__file__).with_name("prices.toml")
 MAX_RATE = 1_000_000
 _MILLION = 1_000_000
@@ -104,11 +103,6 @@ class Prices:
         known = self.entries.get(model) or self.entries.get(_DATED.sub("", model)) or ()
         in_force = [entry for entry in known if entry.since <= day]
         return in_force[-1] if in_force else None
-
-    def cost(self, model: str, day: date, usage: Usage, *, batch: bool = False) -> Fraction | None:
-        """Exact cost of one call in the file's currency; None where its price is not known."""
-        price = self.price(model, day)
-        return None if price is None else price.cost(usage) * (BATCH_FACTOR if batch else 1)
 
 
 class _Rates(Table):
