@@ -12,7 +12,7 @@ The delay of a copy runs from `Sent`, when the call was started; its first byte 
 
 `Legs` drives several from the request's one stream of events. A leg does not know that there are others. Steps that are
 answered at once pass through; of all waits the earliest is waited for; an event goes to the leg whose open call it
-belongs to, the rest (of calls that were closed) to nobody.
+belongs to, events of closed calls to none.
 """
 
 from __future__ import annotations

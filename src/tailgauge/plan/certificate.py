@@ -37,7 +37,7 @@ PACKAGES = ("locust", "gevent", "greenlet", *SDKS, "httpx2", "pyarrow", "numpy")
 
 
 class RefusedError(Exception):
-    """A certificate that no run may cite; says why."""
+    """A certificate that no run may cite, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ def _no_number(text: str) -> None:
 
 
 def _cpu_model() -> str:
-    """The processor's name; its architecture where the system does not say."""
+    """The processor's name; its architecture where the system has no name."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,7 +1,7 @@
 """Calls, tokens and cost of a run, estimated before the first request.
 
 Rather too much than too little: every answer is taken to be as long as it may be, nothing to come from a cache. Hedges,
-retries and the like are listed apart, as "up to", because nobody knows them beforehand.
+retries and the like are listed apart, as "up to", because they are not known beforehand.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _additional(traffic: Traffic, calls: int, requests: int, workers: int) -> fl
 
 
 def _cost(scenario: Scenario, name: str, one: _Sum, prices: Prices, day: date) -> Fraction:
-    """At the dearest model that the table asks, with the long-prompt band decided by its mean prompt."""
+    """At the dearest model of the table, with the long-prompt band decided by its mean prompt."""
     alone = scenario.model_copy(update={"traffic": {name: scenario.traffic[name]}})
     prompt = one.usage.prompt // max(1, one.calls)
     costs = []

@@ -49,7 +49,7 @@ class Learnt(NamedTuple):
     known: bool = False
 
     def facts(self) -> dict[str, Any]:
-        """For run.json; null where the target does not tell."""
+        """For run.json; null where the target does not report tokens."""
         known = self.known
         return {
             "tokens_per_word": self.tokens_per_word if known else None,

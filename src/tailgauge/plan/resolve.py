@@ -1,6 +1,6 @@
-"""What a user asked for, checked as a whole before anything starts: scenario, plan, files, prices.
+"""A run, checked as a whole before anything starts: scenario, plan, files, prices.
 
-It reads files and nothing else. No name is resolved and nobody is contacted: a run that cannot be is refused here,
+It reads files and nothing else. No name is resolved and no host is contacted: an impossible run is refused here,
 by the same checks for `tailgauge run` and for plain Locust.
 """
 
@@ -39,7 +39,7 @@ class Settings:
     schedule: Schedule
     prices: Prices
     estimate: Estimate
-    certificate: Mapping[str, Any] | None = None  # what run.json says of this machine's own error
+    certificate: Mapping[str, Any] | None = None  # entry of run.json for this machine's measurement error
 
     @property
     def limit(self) -> Amount:
@@ -67,7 +67,7 @@ def resolve(
     sends: bool = True,
     certificate: Path | None = None,
 ) -> Settings:
-    """Read and check everything; `pairs` are overrides by dotted key, `spelt` says how one was given if not by --set.
+    """Read and check everything; `pairs` are overrides by dotted key, `spelt`: how one was given if not by --set.
 
     `certificate`: a file that the user named; else the run cites what lies in the default place, if it holds.
     """
@@ -106,7 +106,7 @@ def resolve(
 
 
 def _remote_targets_named(scenario: Scenario, given: Iterable[str], path: Path) -> None:
-    """Load leaves this machine only for a target that somebody typed."""
+    """Load leaves this machine only for a target that the user named."""
     for table, target in (("target", scenario.target), ("second_target", scenario.second_target)):
         if target is None or target.is_local or {table, f"{table}.url"} & set(given):
             continue

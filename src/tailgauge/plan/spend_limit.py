@@ -111,7 +111,7 @@ def _marked_1h(prompt: Prompt) -> bool:
 
 
 def _dearest(price: Price, prompt_tokens: int, output_tokens: int, marked_1h: bool) -> Fraction:
-    """Whatever becomes of its input: read, new, or written for as long as its marks ask."""
+    """Whatever becomes of its input: read, new, or written with the longest life of its marks."""
     rates = [price.rates, *([price.long_rates] if price.rates_for(prompt_tokens) != price.rates else [])]
     of_input = max(
         rate
@@ -124,7 +124,7 @@ def _dearest(price: Price, prompt_tokens: int, output_tokens: int, marked_1h: bo
 
 
 def used(row: AttemptRow, price: Price | None) -> Amount | None:
-    """What an ended call has used; None where nobody knows."""
+    """What an ended call has used; None where it is not known."""
     if row.sent_at_ns is None or (row.status or 0) >= 400:
         return Amount(1)
     if row.ended not in {OK, EMPTY} or row.input_tokens is None or row.output_tokens is None:
@@ -175,7 +175,7 @@ class Allowance:
         return True
 
     def settle(self, key: Hashable, used: Amount | None) -> None:
-        """A call has ended: give back what it did not use. None: nobody knows, all stays taken."""
+        """A call has ended: give back what it did not use. None: not known, all stays taken."""
         held = self._held.pop(key, None)
         if held is not None and used is not None:
             self._taken = self._taken.plus(held, -1).plus(used)

@@ -32,7 +32,7 @@ class Maker:
     """Prompts of the traffic table `name`.
 
     `words_per_token` turns sizes into words; `overhead_tokens` is what the target counts for an empty question.
-    `marks` says whether the protocol has cache marks; without, none is set.
+    `marks`: whether the protocol has cache marks; without, none is set.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Maker:
         )
 
     def pre_warm(self) -> Iterator[Prompt]:
-        """One prompt for each prefix that writes it and asks nothing; most popular first."""
+        """One prompt for each prefix that writes it and has no question; most popular first."""
         for number in range(len(self._popularity)):
             shared = self._prefix(number)
             messages = (*shared.messages, Message(USER, (Part(_WARM_UP),)))
@@ -131,9 +131,9 @@ class Maker:
         return text(self._seed, use, self._words(tokens - self._overhead))
 
     def _of_blocks(self, blocks: Sequence[int], use: str, tokens: int) -> str:
-        """The trace's blocks, and words of the request's own where it asks for more.
+        """The trace's blocks, and more words where they are not enough.
 
-        Only the last block is ever cut, so that requests share exactly what the trace says.
+        Only the last block is ever cut, so that requests share exactly what they share in the trace.
         """
         full, rest = divmod(tokens, BLOCK_TOKENS)
         parts = [self._block(block) for block in blocks[:full]]

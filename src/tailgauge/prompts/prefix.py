@@ -41,7 +41,7 @@ class Prefix:
         return Prefix(tools, system, messages)
 
     def closing(self, phrase: str, place: str) -> Prefix:
-        """With `phrase` at the end of the block on which a mark at `place` stands: tools, system or few_shot."""
+        """With `phrase` at the end of the block with the mark at `place`: tools, system or few_shot."""
         if place == "tools":
             *tools, tool = self.tools
             return replace(self, tools=(*tools, replace(tool, description=f"{tool.description} {phrase}")))
@@ -80,7 +80,7 @@ def prefix(
 ) -> Prefix:
     """Prefix `number` of the traffic table `name`.
 
-    `offered` tools stand after those of the table; `size` turns tokens into words; without `marks` none is set.
+    `offered` tools come after those of the table; `size` turns tokens into words; without `marks` none is set.
     """
     use = f"prefix/{name}/{number}"
     in_prefix = cache.tools if cache else 0

@@ -1,6 +1,6 @@
 """A user-defined stream of server-sent events, as `target.sse` describes it; no SDK.
 
-All that is particular of an application stands in the scenario. The stream is truncated where its end mark is missing.
+The scenario holds all that is particular to an application. The stream is truncated where its end mark is missing.
 What the application does not report (usage, model) stays null.
 """
 

@@ -1,7 +1,7 @@
 """Folds a stream's events into what the attempt's rows need; a protocol supplies the meaning of one event.
 
 No clock is read here. Times are those of the read that completed an event. If something else came later in the
-same read, the event is only known to lie after the previous read, and its `low` says so.
+same read, the event is only known to lie after the previous read, and `low` is set.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Stamp:
 class StreamDecoder:
     """State of one stream: stamps of its landmarks, usage, errors, and the chunks not yet taken by the recorder.
 
-    With `on_whole` no stream is expected but one body: `whole` takes it. `watching` says that someone waits for what
+    With `on_whole` no stream is expected but one body: `whole` takes it. While `watching`, a pattern waits for what
     comes next: the first content, or the chunk with number `watch_chunks`.
     """
 
@@ -80,7 +80,7 @@ class StreamDecoder:
         self._kept: dict[int, list[str]] | None = {_TEXT: [], _TOOL: []} if keep_text else None
         self._tool: Any = None  # index of the first tool block
         self.watching = True
-        self.broken = False  # it is not followed any further; `error` says why
+        self.broken = False  # it is not followed any further; `error` has the reason
         self._splitter = Splitter()
         self._at = self._low = self._read_at = self._read_index = 0
         self.events = 0
@@ -156,7 +156,7 @@ class StreamDecoder:
         self.broken |= self._malformed >= MANY_MALFORMED
 
     def _give_up(self, kind: str, text: str) -> None:
-        """Follow it no further; the first error stands."""
+        """Follow it no further; the first error is kept."""
         self.error, self.broken = self.error or (kind, text), True
 
     def skim(
@@ -175,7 +175,7 @@ class StreamDecoder:
 
     @property
     def _is_plain(self) -> bool:
-        """Whether a content event is no more than a chunk now: nobody waits for it, and who answers has been said."""
+        """Whether a content event is no more than a chunk now: no pattern waits for it, and the model is known."""
         return not self.watching and self._field is None and self.model is not None
 
     def _add(
@@ -305,7 +305,7 @@ class StreamDecoder:
         self.stopped = self.stamp()
 
     def count(self, **counters: Any) -> None:
-        """Usage counters; the last non-null value of each stands. Values that cannot be are an error."""
+        """Usage counters; the last non-null value of each counts. Impossible values are an error."""
         for name, value in counters.items():
             if value is None:
                 continue
@@ -353,5 +353,5 @@ def error_of(tree: Any) -> tuple[str, str]:
 
 
 def _storable(text: str) -> str:
-    """`text` without lone surrogates, which JSON can say and UTF-8 cannot: no row could be written with one."""
+    """`text` without lone surrogates, which JSON can hold and UTF-8 cannot: a row with one cannot be written."""
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,7 +1,7 @@
 """A target as the traffic sees it: one protocol, one SDK client, one pool of connections.
 
 The SDK builds each kind of request, twice, under two ids. A template of its line, headers and order of the body makes
-the others, with another id and another body; it stands only if it gives the two byte for byte. Kinds whose template does
+the others, with another id and another body; it is used only if it gives the two byte for byte. Kinds whose template does
 not are built by the SDK every time.
 """
 

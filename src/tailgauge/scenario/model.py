@@ -178,7 +178,7 @@ class Scenario(Table):
         return None if c is None else ((c.a, c.b), c.block_s, self.stages.warmup)
 
     def models(self) -> tuple[tuple[str, str], ...]:
-        """Every target and model that the traffic asks, as (main or second, model), in order of first use."""
+        """Every target and model in use, as (main or second, model), in order of first use."""
         found: dict[tuple[str, str], None] = {}
         for traffic in self.traffic.values():
             for name, model in pattern_of(traffic).models():
@@ -216,7 +216,7 @@ def load(
 ) -> Scenario:
     """Read a scenario and apply `overrides` (dotted key, value) over it; the last one wins.
 
-    `spelt` tells how a key was given on the command line, where that was not by --set.
+    `spelt`: how a key was given on the command line, where not by --set.
     """
     path = find(argument)
     try:

@@ -45,7 +45,7 @@ class Usage(NamedTuple):
 
     @classmethod
     def of(cls, counts: Mapping[str, int | None]) -> Usage:
-        """From a row's columns; a cache write whose life the target does not tell counts as one of 5 minutes."""
+        """From a row's columns; a cache write of unknown life counts as one of 5 minutes."""
         hour = counts.get("cache_creation_1h_input_tokens") or 0
         written = counts.get("cache_creation_input_tokens") or 0
         short = counts.get("cache_creation_5m_input_tokens")

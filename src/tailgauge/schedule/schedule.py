@@ -124,7 +124,7 @@ def plan(
 
 
 def arrival_times(arrival: Arrival, duration_s: float, seed: int) -> Any:
-    """Times in seconds within [0, duration) of a process and its shape, at the mean rate asked for."""
+    """Times in seconds within [0, duration) of a process and its shape, at the mean rate of the scenario."""
     rate = arrival.rate or DEFAULT_RATE
     expected = rate * duration_s
     _bounded(expected)

@@ -62,7 +62,7 @@ def loop(arrival: Arrival, tables: Iterable[TrafficSettings]) -> str:
 
 
 def requests_in(rows: Iterable[Planned]) -> int:
-    """Requests that a slice of the plan stands for; a closed loop's are not planned, they count as they come."""
+    """Requests of a slice of the plan; those of a closed loop are not planned and count when they arrive."""
     return sum(row.turns for row in rows)
 
 
