@@ -41,8 +41,7 @@ LONG = (
     "tests/end_to_end",
     "tests/many_machines",
     "tests/real_engine",
-    "tests/simulator/realtime",
-    "tests/simulator/surface",
+    "tests/simulator/http",
     "tests/analysis/report/test_browser",
 )
 TESTS = Path(__file__).parent

@@ -1,0 +1,148 @@
+"""Where a module is tested: in the file or the folder of its name, or as the table here says."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+from project.import_walk import TESTS, modules, reached, reached_by_test
+
+# A module, or a folder for all its modules that have no test of their own -> the test that runs it.
+RUN_BY = {
+    "call": "patterns/test_several_calls.py",
+    "errors": "cli/test_exit_codes.py",
+    "protocol_violations": "protocols/test_malformed_streams.py",
+    "sanitize": "end_to_end/test_malicious_target.py",
+    "table": "scenario/test_model.py",
+    "thresholds": "master/test_live_verdict.py",
+    "channel": "end_to_end/test_headroom.py",
+    "cli": "end_to_end/test_bad_input.py",
+    "dry_run": "dry_run/test_answers.py",
+    "experiments": "end_to_end/test_headroom.py",
+    "experiments/answer": "experiments/test_conduct.py",
+    "experiments/calibrate": "experiments/calibrate/test_command.py",
+    "experiments/checkup": "experiments/checkup/test_planted_problems.py",
+    "experiments/headroom": "experiments/headroom/test_planted_limits.py",
+    "experiments/hedging": "experiments/hedging/test_plan.py",
+    "experiments/models": "experiments/models/test_plan.py",
+    "live": "end_to_end/test_live_view.py",
+    "live/terminal": "master/test_progress.py",
+    "locust_app": "end_to_end/test_plain_locust.py",
+    "master": "end_to_end/test_conservation.py",
+    "master/run_json": "master/test_progress.py",
+    "patterns": "patterns/test_several_calls.py",
+    "patterns/legs": "patterns/test_fan_out.py",
+    "patterns/policies": "patterns/test_hedge_policy.py",
+    "plan": "plan/test_resolve.py",
+    "prompts": "prompts/test_maker.py",
+    "protocols": "protocols/test_request_bodies.py",
+    "rows": "rows/test_recorder.py",
+    "scenario": "scenario/test_defaults.py",
+    "schedule": "schedule/test_schedule.py",
+    "schedule/prompt_file": "schedule/test_session_plan.py",
+    "schedule/text_file": "schedule/test_bad_files.py",
+    "simulator": "simulator/http/test_answers.py",
+    "simulator/engine": "simulator/engine/test_engine.py",
+    "transport": "transport/test_exchange.py",
+    "worker": "end_to_end/test_conservation.py",
+    "worker/request_row": "worker/test_sessions.py",
+    "analysis/compare": "analysis/compare/test_compare.py",
+    "analysis/load": "analysis/load/test_frames.py",
+    "analysis/load/old_names": "analysis/load/test_old_schemas.py",
+    "analysis/metrics": "analysis/metrics/test_metrics.py",
+    "analysis/metrics/groups": "analysis/sections/test_traffic.py",
+    "analysis/metrics/survival_quantiles": "analysis/stats/test_survival.py",
+    "analysis/metrics/timeline": "analysis/report/test_figures.py",
+    "analysis/report": "analysis/report/test_report.py",
+    "analysis/sections": "analysis/report/test_bad_runs.py",
+    "analysis/sections/cache": "analysis/sections/cache/test_section.py",
+    "analysis/sections/fan_out": "analysis/sections/fan_out/test_section.py",
+    "analysis/sections/hedging": "analysis/sections/hedging/test_section.py",
+    "analysis/sections/load": "analysis/sections/load/test_slopes.py",
+    "analysis/sections/rate_limits": "analysis/sections/rate_limits/test_buckets.py",
+    "analysis/stats": "analysis/sections/hedging/test_pairs.py",
+    "analysis/text": "analysis/report/test_published.py",
+    "analysis/verdict": "analysis/verdict/test_checks.py",
+}
+# Folders of tests that mirror no folder of the product.
+OTHERS = {
+    "bench",
+    "end_to_end",
+    "extension",
+    "many_machines",
+    "project",
+    "real_engine",
+    "run_folders",
+    "starting",
+}
+
+
+def place(module: str) -> str:
+    """Where its tests lie: `worker/dispatcher`, `analysis/stats/quantiles`."""
+    package, *parts = module.split(".")
+    return "/".join([*(["analysis"] if package == "tailgauge_analysis" else []), *parts])
+
+
+def has_own(module: str) -> bool:
+    path = TESTS / place(module)
+    return path.with_name(f"test_{path.name}.py").exists() or any(path.glob("test_*.py"))
+
+
+def entry(module: str) -> str | None:
+    """The key of the table that holds for it: its own, or the nearest folder's."""
+    name = place(module)
+    return next((key for key in (name, *map(str, Path(name).parents)) if key in RUN_BY), None)
+
+
+@pytest.fixture(scope="module")
+def without_own() -> list[str]:
+    files = {name: path for name, path in modules().items() if not path.name.startswith("__")}
+    assert len(files) > 200
+    return [name for name in files if not has_own(name)]
+
+
+def test_every_module_has_a_test_of_its_own_or_stands_in_the_table(without_own: list[str]) -> None:
+    assert [name for name in without_own if entry(name) is None] == []
+
+
+def test_the_table_has_nothing_besides(without_own: list[str]) -> None:
+    assert RUN_BY.keys() - {entry(name) for name in without_own} == set()
+
+
+def test_every_named_test_is_there() -> None:
+    assert [test for test in RUN_BY.values() if not (TESTS / test).exists()] == []
+
+
+def test_the_named_test_reaches_the_module_by_its_imports_or_by_the_command_line(
+    without_own: list[str],
+) -> None:
+    by_test = cache(lambda test: reached(reached_by_test(TESTS / test)))
+    named = [(name, RUN_BY[key]) for name in without_own if (key := entry(name))]
+
+    assert [(name, test) for name, test in named if name not in by_test(test)] == []
+
+
+def test_every_folder_of_tests_mirrors_the_product() -> None:
+    folders = {path.parent.relative_to(TESTS).as_posix() for path in TESTS.rglob("test_*.py")} - {"."}
+    product = set(map(place, modules()))
+
+    assert {folder for folder in folders - product if folder.partition("/")[0] not in OTHERS} == set()
+
+
+def test_the_lists_of_tests_that_run_alone_or_first_name_what_is_there() -> None:
+    tree = ast.parse((TESTS / "conftest.py").read_text(encoding="utf-8"))
+    lists = {
+        node.targets[0].id: ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and node.targets[0].id in {"ALONE", "LONG"}
+    }
+    named = [*lists["ALONE"], *(name.removeprefix("tests/") for name in lists["LONG"])]
+    files = [path.relative_to(TESTS).as_posix() for path in TESTS.rglob("test_*.py")]
+
+    assert [
+        name for name in named if not any(file.startswith(name.partition("::")[0]) for file in files)
+    ] == []
