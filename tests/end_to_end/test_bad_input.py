@@ -46,7 +46,7 @@ WRONG_USAGE = {
     ),
     "a rate in a closed loop": (
         ["streaming", "--set", "arrival.process=closed", "--rate", "5"],
-        "--rate: a closed loop has no rate of its own: set closed.users and closed.think_s",
+        "--rate: a closed loop has no rate: set closed.users and closed.think_s",
     ),
     "a cost without a price": (["streaming", "--max-cost", "5"], "no price is known for model 'tiny'"),
     "a limit below the preflight": (["streaming", "--max-requests", "2"], "guard.max_requests: expected at"),

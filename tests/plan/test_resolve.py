@@ -91,7 +91,7 @@ def test_a_closed_loop_refuses_a_rate_and_says_what_to_set(tmp_path: Path) -> No
         spelt={"arrival.rate_per_s": "--rate"},
     )
 
-    assert error_text == "--rate: a closed loop has no rate of its own: set closed.users and closed.think_s"
+    assert error_text == "--rate: a closed loop has no rate: set closed.users and closed.think_s"
 
 
 def test_a_duration_scales_every_stage_and_the_shape_with_them(tmp_path: Path) -> None:

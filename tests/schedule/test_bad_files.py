@@ -139,7 +139,7 @@ def test_windows_line_ends_a_byte_order_mark_and_blank_lines_do_no_harm(tmp_path
         ({"process": "poisson", "cv": 2.0}, "cv: has no meaning with process = 'poisson'"),
         ({"process": "gamma", "cv": 0.0}, "expected a number >= 0.001"),
         ({"process": "on_off", "on_off": {"on_s": 0}}, "expected a number > 0"),
-        ({"process": "closed", "rate_per_s": 5}, "a closed loop has no rate of its own"),
+        ({"process": "closed", "rate_per_s": 5}, "a closed loop has no rate"),
         ({"process": "closed", "closed": {"users": 0}}, "expected a number >= 1"),
         ({"shape": {"kind": "ramp", "at": 0.3}}, "at: has no meaning with kind = 'ramp'"),
         ({"shape": {"kind": "step", "width": 0.3}}, "width: has no meaning with kind = 'step'"),

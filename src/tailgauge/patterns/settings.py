@@ -88,7 +88,7 @@ class Cache(Table):
                 "volatile = 'marked' needs a mark after the tools, the system prompt or the examples"
             )
         if self.cold and (self.volatile != "none" or self.pre_warm):
-            raise ValueError("cold: nothing can be read anyway, so volatile and pre_warm have no meaning")
+            raise ValueError("cold: nothing can be read from a cache: leave out volatile and pre_warm")
         return self
 
     @property
@@ -229,11 +229,11 @@ class TrafficSettings(Table):
         cache, answer_differs = self.cache, self.thinking != "off" or self.tools > 0
         if answer_differs and cache is not None and cache.pre_warm and "few_shot" in cache.breakpoints:
             raise ValueError(
-                "cache.pre_warm: a mark at few_shot is another entry for answers that think or use tools, which the calls before the run do not: mark tools or system instead"
+                "cache.pre_warm: with thinking or tools a mark at few_shot is another cache entry, which the calls before the run do not write: mark tools or system instead"
             )
         if self.thinking == "enabled" and self.thinking_tokens >= self.output_tokens:
             raise ValueError(
-                f"thinking_tokens: {self.thinking_tokens} must be less than output_tokens ({self.output_tokens}), of which they are a part"
+                f"thinking_tokens: expected less than output_tokens ({self.output_tokens}), got {self.thinking_tokens}"
             )
         if self.hedge.policy != "off" and (self.fallback.after_s is not None or self.cancel.share > 0):
             raise ValueError("hedge: cannot be combined with fallback or cancel")

@@ -111,8 +111,8 @@ def _remote_targets_named(scenario: Scenario, given: Iterable[str], path: Path) 
         if target is None or target.is_local or {table, f"{table}.url"} & set(given):
             continue
         raise ScenarioError(
-            f"{path}: {table}.url: {target.url} is not on this machine, and load goes to another one only when it is "
-            f"named on the command line. Add {_HOW[table]}"
+            f"{path}: {table}.url: {target.url} is not on this machine. A remote target must be named on the "
+            f"command line: add {_HOW[table]}"
         )
 
 
@@ -128,8 +128,8 @@ def _priced(scenario: Scenario, prices: Prices) -> None:
     for _, model in scenario.models():
         if prices.price(model, utc_today()) is None:
             raise ScenarioError(
-                f"guard.max_cost: no price is known for model {model!r} in {prices.source}: name it there, or a price "
-                "file of your own in guard.prices, or use max_tokens (see docs/prices.md)"
+                f"guard.max_cost: no price is known for model {model!r} in {prices.source}: add it there, or name "
+                "another price file in guard.prices, or use max_tokens (see docs/prices.md)"
             )
 
 

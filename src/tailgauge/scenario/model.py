@@ -154,7 +154,7 @@ class Scenario(Table):
             if SECOND in used and self.second_target is None:
                 raise ValueError(f"traffic.{name}: names the second target, but there is no [second_target]")
             if self.arrival.process == CLOSED and traffic.session.turns_mean > 1:
-                raise ValueError(f"traffic.{name}.session: users of a closed loop have no sessions besides")
+                raise ValueError(f"traffic.{name}.session: a closed loop has no sessions")
             for target in filter(None, (self.target, self.second_target if SECOND in used else None)):
                 for key, need in pattern.needs():
                     if why := refusal(target, need):
@@ -168,7 +168,7 @@ class Scenario(Table):
                 if name not in self.traffic:
                     raise ValueError(f"crossover.{key}: there is no traffic.{name}")
             if self.arrival.process == CLOSED:
-                raise ValueError("crossover: users of a closed loop stay with their traffic table")
+                raise ValueError("crossover: not with a closed loop, whose users keep their traffic table")
         return self
 
     @property

@@ -119,9 +119,7 @@ class Arrival(Table):
     @model_validator(mode="after")
     def _consistent(self) -> Arrival:
         if self.process == CLOSED and self.rate_per_s is not None:
-            raise ValueError(
-                "rate_per_s: a closed loop has no rate of its own: set closed.users and closed.think_s"
-            )
+            raise ValueError("rate_per_s: a closed loop has no rate: set closed.users and closed.think_s")
         if self.process == TRACE and self.trace.file is None:
             raise ValueError('trace.file: expected the path of a trace, for process = "trace"')
         if self.process == TRACE and self.rate_per_s is not None and self.trace.speed_up != 1:

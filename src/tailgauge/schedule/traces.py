@@ -312,7 +312,7 @@ def _rate_per_s(recorded: Recorded, usable: int) -> float:
     span_ns = int(recorded.at_ns[-1]) + recorded.resolution_ns
     gaps = usable if recorded.resolution_ns else usable - 1
     if gaps <= 0 or span_ns <= 0:
-        raise ScenarioError("arrival.rate_per_s: the trace is too short to have a mean rate of its own")
+        raise ScenarioError("arrival.rate_per_s: the trace is too short for a mean rate")
     return gaps / span_ns * 1e9
 
 
