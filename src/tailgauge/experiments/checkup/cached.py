@@ -11,21 +11,8 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from tailgauge.experiments.checkup.judge import (
-    COLD,
-    NONE,
-    WARM,
-    Check,
-    Gain,
-    Popularity,
-    ProbeResult,
-    inconclusive,
-    medians,
-    of_share,
-    saved,
-    scaled,
-    times,
-)  # fmt: skip
+from tailgauge.experiments.checkup import judge
+from tailgauge.experiments.checkup.judge import COLD, NONE, WARM, Check, Gain, Popularity, ProbeResult
 from tailgauge.experiments.reading import Reading
 from tailgauge.rows import schema
 from tailgauge_analysis.sections.cache import misses
@@ -58,8 +45,10 @@ def cached(reading: Reading, popularity: Popularity) -> ProbeResult:
     hit = ((missed == "") & warm["hit"]).to_numpy(np.bool_)
     first = (warm["began_ns"] / 1e6).to_numpy(np.float64)[hit]
     cold = (found.loc[found["traffic"] == COLD, "began_ns"] / 1e6).to_numpy(np.float64)
-    ratio = medians(cold[~np.isnan(cold)], first[~np.isnan(first)], 1.0)
-    return ProbeResult(tuple(checks), tuple(times("first content cold / warm (medians)", ratio, len(warm))))
+    ratio = judge.medians(cold[~np.isnan(cold)], first[~np.isnan(first)], 1.0)
+    return ProbeResult(
+        tuple(checks), tuple(judge.times("first content cold / warm (medians)", ratio, len(warm)))
+    )
 
 
 def counted_calls(reading: Reading, known: CacheSettings, salted: set[str] | None = None) -> pd.DataFrame:
@@ -77,7 +66,7 @@ def of_cause(found: pd.DataFrame, cause: str, name: str = "") -> Check:
         met = met & (found["cache_marks"] > 0).to_numpy(np.bool_)  # no call was marked
     where = _places(found[met]) if cause == misses.UNSTABLE else ""
     text = f"{int(met.sum())} of {len(met)} calls, {share(float(met.mean())) if len(met) else '–'}{where}"
-    return of_share(name, met, ALLOWED[name], text, _lost(found, met))
+    return judge.of_share(name, met, ALLOWED[name], text, _lost(found, met))
 
 
 def _places(changed: pd.DataFrame) -> str:
@@ -101,7 +90,7 @@ def _lost(found: pd.DataFrame, met: Mask) -> Gain:
     wrote = (WRITE - READ) * found["short"] + (WRITE_HOUR - READ) * found["hour"]
     nothing = (found["created"] == 0) & (found["read"] == 0)
     lost = wrote.where(~nothing, (1 - READ) * found["uncached"]).to_numpy(np.float64) * met
-    return saved(lost, cost(found))
+    return judge.saved(lost, cost(found))
 
 
 def _unmarked(warm: pd.DataFrame) -> Check:
@@ -109,7 +98,7 @@ def _unmarked(warm: pd.DataFrame) -> Check:
     bare = (warm["cache_marks"].fillna(0) == 0) & (warm["read"] == 0) & (warm["created"] == 0)
     met = bare.to_numpy(np.bool_)
     text = f"{int(met.sum())} of {len(met)} calls have no mark, and read and write nothing"
-    return of_share("unmarked", met, 0.5, text, _lost(warm, met))
+    return judge.of_share("unmarked", met, 0.5, text, _lost(warm, met))
 
 
 def _lifetime(warm: pd.DataFrame, popularity: Popularity, known: CacheSettings) -> list[Check]:
@@ -123,7 +112,7 @@ def _lifetime(warm: pd.DataFrame, popularity: Popularity, known: CacheSettings) 
     gap = f"{gap_s:,.0f}" if gap_s >= 100 else f"{gap_s:.3g}"
     text = f"a prefix is used every {gap} s, its entry lives for {known.lives_s[popularity.ttl]:g} s"
     if not marked:
-        return [inconclusive("once", "no call has a mark, or nothing is cached"), measured]
+        return [judge.inconclusive("once", "no call has a mark, or nothing is cached"), measured]
     if gone <= ALLOWED[misses.EXPIRED]:
         return [Check("once", len(warm), 1.0, text), measured]
     text = f"{text}: {share(gone)} of the calls find it expired, {share(gone_hour)} with marks for an hour (Poisson arrivals)"
@@ -144,4 +133,4 @@ def _rewritten(warm: pd.DataFrame, gone: float) -> Gain:
     """What it costs to write these entries again instead of reading them."""
     again = ((WRITE - READ) * (warm["created"] + warm["read"])).to_numpy(np.float64)
     spent = cost(warm) + (WRITE - READ) * warm["read"].to_numpy(np.float64)
-    return scaled(saved(again, spent), gone)
+    return judge.scaled(judge.saved(again, spent), gone)

@@ -14,19 +14,8 @@ import math
 
 import numpy as np
 
-from tailgauge.experiments.checkup.judge import (
-    FEWEST,
-    Z_STRICT,
-    Check,
-    Gain,
-    ProbeResult,
-    Z,
-    inconclusive,
-    of_share,
-    p_above,
-    saved,
-    scaled,
-)  # fmt: skip
+from tailgauge.experiments.checkup import judge
+from tailgauge.experiments.checkup.judge import FEWEST, Z_STRICT, Check, Gain, ProbeResult, Z
 from tailgauge.experiments.reading import Reading
 from tailgauge.rows import schema
 from tailgauge_analysis.load.dedup import CALL
@@ -48,10 +37,10 @@ def cancelled(reading: Reading, left_share: float) -> ProbeResult:
     both = ours[_KEYS].merge(log, on=_KEYS)
     both = both[both["cancelled_at_ns"].notna()].sort_values("received_at_ns", kind="stable")
     if not len(log):
-        ignored = by_engine(reading.frames, left_share) or inconclusive(
+        ignored = by_engine(reading.frames, left_share) or judge.inconclusive(
             "cancel_ignored", _UNKNOWN.format("generates")
         )
-        return ProbeResult((ignored, inconclusive("cancel_billed", _UNKNOWN.format("bills"))))
+        return ProbeResult((ignored, judge.inconclusive("cancel_billed", _UNKNOWN.format("bills"))))
     requested = reading.frames.requests.drop_duplicates("request_id").set_index("request_id")[
         "asked_output_tokens"
     ]
@@ -69,14 +58,16 @@ def _ignored(whole: Floats, sent: Floats, after: Floats, left_share: float) -> C
     went_on = after >= WENT_ON * np.maximum(whole - sent, 1)
     part = share(float(after.sum() / max(1.0, (whole - sent).sum())))
     text = f"{count(float(after.sum()))} tokens generated after the client left, {part} of the rest of {len(after)} answers"
-    return of_share("cancel_ignored", went_on, 0.1, text, scaled(saved(after, whole), left_share))
+    return judge.of_share(
+        "cancel_ignored", went_on, 0.1, text, judge.scaled(judge.saved(after, whole), left_share)
+    )
 
 
 def _billed(whole: Floats, generated: Floats, billed: Floats, left_share: float) -> Check:
     more = billed > BILLED_TIMES * np.maximum(generated, 1)
     text = f"{count(float(billed.sum()))} tokens billed for {len(billed)} cancelled answers, {count(float(generated.sum()))} generated"
-    gain = scaled(saved(np.maximum(billed - generated, 0), whole), left_share)
-    return of_share("cancel_billed", more, 0.1, text, gain)
+    gain = judge.scaled(judge.saved(np.maximum(billed - generated, 0), whole), left_share)
+    return judge.of_share("cancel_billed", more, 0.1, text, gain)
 
 
 # --- by the engine's token count ------------------------------------------------------------------------------------
@@ -101,9 +92,11 @@ def by_engine(frames: Frames, left_share: float) -> Check | None:
     others = len(calls) - len(whole) - len(left) - int(calls["ended"].isin(NO_TOKENS).sum())
     n = len(left)
     if min(len(whole), n) < FEWEST:
-        return inconclusive(NAME, f"not enough data: {n} cancelled and {len(whole)} whole answers, {FEWEST} of each needed", n)  # fmt: skip
+        return judge.inconclusive(NAME, f"not enough data: {n} cancelled and {len(whole)} whole answers, {FEWEST} of each needed", n)  # fmt: skip
     if np.isnan(tokens).any() or others:
-        return inconclusive(NAME, "the engine's count cannot be used: some calls failed or have no usage", n)
+        return judge.inconclusive(
+            NAME, "the engine's count cannot be used: some calls failed or have no usage", n
+        )
     had = float(left["chunks"].sum()) * float(tokens.sum()) / max(1.0, float(whole["chunks"].sum()))
     after = counts["after"] - counts["before"] - float(tokens.sum()) - had
     full = n * float(tokens.mean())
@@ -113,13 +106,13 @@ def by_engine(frames: Frames, left_share: float) -> Check | None:
     error = max(LEAST_ERROR, spread / rest)
     part = after / rest
     if part > 1.25 + 3 * error:
-        return inconclusive(
+        return judge.inconclusive(
             NAME, f"{counts['engine']} counts more tokens than were requested: others use it too", n
         )
     if part < -0.25 - 3 * error:
-        return inconclusive(NAME, f"{counts['engine']} counts fewer tokens than its usage", n)
+        return judge.inconclusive(NAME, f"{counts['engine']} counts fewer tokens than its usage", n)
     gains = [min(1.0, max(0.0, (part + z * error) * rest / full)) * left_share for z in (0, -Z, Z)]
     text = COUNTED.format(counts["engine"], count(max(0.0, after)), share(max(0.0, part)), n)
     return Check(
-        NAME, n, p_above(part, ALLOWED, error), text, Gain(*gains), min(1.0, ALLOWED + Z_STRICT * error)
+        NAME, n, judge.p_above(part, ALLOWED, error), text, Gain(*gains), min(1.0, ALLOWED + Z_STRICT * error)
     )

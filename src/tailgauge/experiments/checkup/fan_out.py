@@ -9,23 +9,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from tailgauge.experiments.checkup import judge
 from tailgauge.experiments.checkup.cached import counted_calls, of_cause
-from tailgauge.experiments.checkup.judge import (
-    FEWEST,
-    REFUSED,
-    REPS,
-    Check,
-    Measured,
-    Medians,
-    ProbeResult,
-    failed,
-    inconclusive,
-    latencies,
-    medians_of,
-    of_medians,
-    of_share,
-    times,
-)  # fmt: skip
+from tailgauge.experiments.checkup.judge import FEWEST, REFUSED, REPS, Check, Measured, Medians, ProbeResult
 from tailgauge.experiments.reading import Reading
 from tailgauge_analysis.sections.cache import misses
 from tailgauge_analysis.sections.cache.calls import settings
@@ -45,37 +31,39 @@ def fan_out(reading: Reading) -> ProbeResult:
     calls = counted_calls(reading, settings(reading.frames.run))
     refused = reading.steady.sent["ended"].isin(REFUSED).to_numpy(np.bool_)
     text = f"{int(refused.sum())} of {len(refused)} calls were refused"
-    checks = (of_share("legs_refused", refused, 0.05, text), *_shared(calls))
+    checks = (judge.of_share("legs_refused", refused, 0.05, text), *_shared(calls))
     return ProbeResult(
-        checks, tuple(latencies("join of a fan-out", joins)), {"joins": joins}, failed(reading)
+        checks, tuple(judge.latencies("join of a fan-out", joins)), {"joins": joins}, judge.failed(reading)
     )
 
 
 def _shared(calls: pd.DataFrame) -> list[Check]:
     """Whether legs read the prefix that they share."""
     if not len(calls):
-        return [inconclusive(name, "this traffic has no shared prefix") for name in ("race", "per_slot")]
+        return [
+            judge.inconclusive(name, "this traffic has no shared prefix") for name in ("race", "per_slot")
+        ]
     return [of_cause(calls, misses.RACE), of_cause(calls, misses.UNEXPLAINED, "per_slot")]
 
 
 def amplified(joins: Floats, single: Floats, width: int) -> tuple[Check, list[Measured]]:
     """The joins compared with the slowest of `width` single calls."""
     if min(len(joins), len(single)) < FEWEST:
-        return inconclusive("fan_out", "too few requests with all their legs, or single calls"), []
+        return judge.inconclusive("fan_out", "too few requests with all their legs, or single calls"), []
     found = _against(joins, single, width)
     expected = float(np.median(joins)) / found.value
     text = (
         f"median join of {width} calls {ms(float(np.median(joins)))} ms, slowest of as many single calls {ms(expected)} ms: "
         f"{found.value:.2f}x ({found.low:.2f} to {found.high:.2f})"
     )
-    shown = times("join / slowest of as many single calls (medians)", found, len(joins))
+    shown = judge.times("join / slowest of as many single calls (medians)", found, len(joins))
     growth = Measured(
         "slowest of as many single calls / a single call (medians)",
         f"{expected / float(np.median(single)):.2f}x",
         "–",
         len(single),
     )
-    return of_medians("fan_out", len(joins), found, text), [growth, *shown]
+    return judge.of_medians("fan_out", len(joins), found, text), [growth, *shown]
 
 
 def _against(joins: Floats, single: Floats, width: int) -> Medians:
@@ -86,4 +74,4 @@ def _against(joins: Floats, single: Floats, width: int) -> Medians:
         return float(np.log(np.median(a) / np.median(slowest)))
 
     drawn = [log_ratio(rng.choice(joins, len(joins)), rng.choice(single, len(single))) for _ in range(REPS)]
-    return medians_of(log_ratio(joins, single), np.array(drawn), WORSE)
+    return judge.medians_of(log_ratio(joins, single), np.array(drawn), WORSE)

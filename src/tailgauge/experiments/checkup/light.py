@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from tailgauge.experiments.checkup import judge
 from tailgauge.experiments.checkup.judge import (
     NONE,
     REFUSED,
@@ -22,15 +23,7 @@ from tailgauge.experiments.checkup.judge import (
     Gain,
     Measured,
     ProbeResult,
-    failed,
-    inconclusive,
-    latencies,
-    medians,
-    of_medians,
-    of_share,
-    saved,
-    times,
-)  # fmt: skip
+)
 from tailgauge.experiments.reading import Reading
 from tailgauge.rows import schema
 from tailgauge.scenario.experiment import Checkup as Settings
@@ -77,18 +70,18 @@ def light(reading: Reading, settings: Settings, *, streams: bool) -> ProbeResult
     known = ~np.isnan(first)
     measured = [
         *_split(first, end), *_phases(reading),
-        *latencies("first content", first[known]), *latencies("whole answer", end[~np.isnan(end)]),
+        *judge.latencies("first content", first[known]), *judge.latencies("whole answer", end[~np.isnan(end)]),
         *_benefit(streamed, whole), *longest(steady),
     ]  # fmt: skip
     sent = _ms(streamed, "first_at_ns", since="sent_at_ns")
     alone = _ms(streamed, "last_content_at_ns", since="sent_at_ns")
     samples = {"first": sent[~np.isnan(sent)], "alone": alone[~np.isnan(alone)]}
-    return ProbeResult(tuple(checks), tuple(measured), samples, failed(reading))
+    return ProbeResult(tuple(checks), tuple(measured), samples, judge.failed(reading))
 
 
 def _split(first: Floats, end: Floats) -> list[Measured]:
     """The share of users' waiting time before the first content."""
-    before = saved(first, end)
+    before = judge.saved(first, end)
     ends = f"{share(before.low)} to {share(before.high)}"
     return [Measured("share of latency before the first content", share(before.value), ends, len(end))]
 
@@ -119,8 +112,8 @@ def _first_content(first: Floats, end: Floats, settings: Settings) -> Check:
     first, end = first[known], end[known]
     typical = ms(float(np.median(first))) if len(first) else "–"
     text = f"median time to first content {typical} ms, allowed {ms(settings.first_ms)} ms"
-    gain = saved(np.maximum(first - settings.first_ms, 0), end)
-    return of_share("first_content", first > settings.first_ms, 0.5, text, gain)
+    gain = judge.saved(np.maximum(first - settings.first_ms, 0), end)
+    return judge.of_share("first_content", first > settings.first_ms, 0.5, text, gain)
 
 
 def _pace(streamed: Steady, settings: Settings) -> Check:
@@ -132,18 +125,18 @@ def _pace(streamed: Steady, settings: Settings) -> Check:
     typical = float(np.median(each)) if len(each) else 0.0
     rate = f"{1000 / typical:.3g}" if typical > 0 else "–"
     text = f"half of the answers arrive at {rate} tokens/s or less, allowed {settings.tokens_per_s:g}"
-    gain = saved(np.maximum(each - limit, 0) * (tokens[known] - 1), end[known])
-    return of_share("pace", each > limit, 0.5, text, gain)
+    gain = judge.saved(np.maximum(each - limit, 0) * (tokens[known] - 1), end[known])
+    return judge.of_share("pace", each > limit, 0.5, text, gain)
 
 
 def _tail(users: Steady, end: Floats) -> Check:
     known = end[~np.isnan(end)]
     if not len(known):
-        return inconclusive("tail", "no request was answered")
+        return judge.inconclusive("tail", "no request was answered")
     limit = SLOW_TIMES * float(np.median(known))
     slow = known > limit
     text = f"{share(float(slow.mean()))} of the requests take more than {ms(limit)} ms. {diagnosis(users).sentence}"
-    return of_share("tail", slow, 0.05, text, saved(np.maximum(known - limit, 0), known))
+    return judge.of_share("tail", slow, 0.05, text, judge.saved(np.maximum(known - limit, 0), known))
 
 
 def _streaming(streamed: Steady, whole: Steady, threshold: float, *, streams: bool) -> list[Check]:
@@ -152,17 +145,17 @@ def _streaming(streamed: Steady, whole: Steady, threshold: float, *, streams: bo
         _ms(whole, "last_content_at_ns", since="sent_at_ns"),
     )
     first, at_once = first[~np.isnan(first)], at_once[~np.isnan(at_once)]
-    later = medians(at_once, first, 1 + threshold)
+    later = judge.medians(at_once, first, 1 + threshold)
     held = _held_back(streamed)
     if later is None:
-        return [inconclusive("not_streamed", "too few answers"), held]
+        return [judge.inconclusive("not_streamed", "too few answers"), held]
     text = (
         f"a whole answer takes {later.value:.2f}x the time to the first content of a streamed one "
         f"({later.low:.2f} to {later.high:.2f})"
     )
     if streams:
         return [Check("not_streamed", len(at_once), 1.0, f"answers are already streamed; {text}"), held]
-    return [of_medians("not_streamed", len(at_once), later, text), held]
+    return [judge.of_medians("not_streamed", len(at_once), later, text), held]
 
 
 def _held_back(streamed: Steady) -> Check:
@@ -175,14 +168,14 @@ def _held_back(streamed: Steady) -> Check:
     part = share(float(late.mean())) if len(late) else "–"
     text = f"{part} of the streamed answers arrive at once, at their end"
     text += "; how early they could begin is unknown" if late.any() else ""
-    return of_share("held_back", late, 0.5, text, UNKNOWN)
+    return judge.of_share("held_back", late, 0.5, text, UNKNOWN)
 
 
 def _benefit(streamed: Steady, whole: Steady) -> list[Measured]:
     first = _ms(streamed, "first_at_ns", since="sent_at_ns")
     at_once = _ms(whole, "last_content_at_ns", since="sent_at_ns")
-    found = medians(at_once[~np.isnan(at_once)], first[~np.isnan(first)], 1.0)
-    return times("whole answer not streamed / first content streamed (medians)", found, len(first))
+    found = judge.medians(at_once[~np.isnan(at_once)], first[~np.isnan(first)], 1.0)
+    return judge.times("whole answer not streamed / first content streamed (medians)", found, len(first))
 
 
 def _coalesced(streamed: Steady) -> Check:
@@ -195,7 +188,7 @@ def _coalesced(streamed: Steady) -> Check:
     typical = float(np.median(each)) if len(each) else 0.0
     pace = (end - _ms(streamed, "first_at_ns"))[known] / tokens[known]
     text = f"tokens per chunk of the median answer: {typical:.3g}"
-    return of_share("coalesced", each > LUMP, 0.5, text, saved((each - 1) * pace, end[known]))
+    return judge.of_share("coalesced", each > LUMP, 0.5, text, judge.saved((each - 1) * pace, end[known]))
 
 
 def _stalled(streamed: Steady) -> Check:
@@ -208,8 +201,12 @@ def _stalled(streamed: Steady) -> Check:
     stalled[stream[late]] = True
     np.add.at(lost, stream[late], gaps[late])
     text = f"{int(stalled.sum())} of {int(some.sum())} streams stall for more than a second"
-    return of_share(
-        "stalled", stalled[some], 0.01, text, saved(lost[some], _ms(streamed, "last_content_at_ns")[some])
+    return judge.of_share(
+        "stalled",
+        stalled[some],
+        0.01,
+        text,
+        judge.saved(lost[some], _ms(streamed, "last_content_at_ns")[some]),
     )
 
 
@@ -220,7 +217,7 @@ def _failed(steady: Steady) -> list[Check]:
         met = ended.isin(kinds).to_numpy(np.bool_)
         which = ", ".join(f"{n} {kind}" for kind, n in ended[met].value_counts().items())
         text = f"of {len(met)} calls: {which}" if which else f"none of {len(met)} calls"
-        out.append(of_share(name, met, 0.01, text))
+        out.append(judge.of_share(name, met, 0.01, text))
     return out
 
 
@@ -232,18 +229,18 @@ def _early_headers(attempts: pd.DataFrame) -> Check:
     early = headers[known] < EARLY * first[known]
     part = share(float(early.mean())) if len(early) else "–"
     text = f"{part} of the answers have their headers in the first half of the time to first content"
-    return of_share("early_headers", early, 0.1, text, NONE)
+    return judge.of_share("early_headers", early, 0.1, text, NONE)
 
 
 def _connections(reading: Reading, end: Floats) -> Check:
     if reading.frames.run.get("dry_run"):
-        return inconclusive("connections", "a dry run has no connections")
+        return judge.inconclusive("connections", "a dry run has no connections")
     sent = reading.steady.sent
     new = sent["connection_is_new"].to_numpy(np.bool_)
     spent = sent[["dns_ns", "connect_ns", "tls_ns"]].fillna(0).sum(axis=1).to_numpy(np.float64) / 1e6
     typical = float(np.nanmean(end)) if len(end) and not np.isnan(end).all() else 0.0
     text = f"{int(new.sum())} of {len(new)} calls opened a connection"
-    return of_share("connections", new, 0.2, text, saved(spent, np.full(len(spent), typical)))
+    return judge.of_share("connections", new, 0.2, text, judge.saved(spent, np.full(len(spent), typical)))
 
 
 def idle_cut(steady: Steady) -> Check:
@@ -258,7 +255,7 @@ def idle_cut(steady: Steady) -> Check:
         cut[:] = False
     text = f"{int(cut.sum())} of {len(cut)} calls break off"
     text += f" after {typical:.3g} s without content" if cut.any() else " after a silence of equal length"
-    return of_share(
+    return judge.of_share(
         "idle_cut", cut, 0.01, f"{text}; the longest silence that a call survives is {survived:.3g} s"
     )
 
@@ -266,11 +263,8 @@ def idle_cut(steady: Steady) -> Check:
 def longest(steady: Steady) -> list[Measured]:
     """The longest silence that a call survived."""
     known = int(steady.requests["first_at_ns"].notna().sum())
-    return (
-        [Measured("longest silence that a call survives", f"{_survived_s(steady):.3g} s", "–", known)]
-        if known
-        else []
-    )
+    survived = Measured("longest silence that a call survives", f"{_survived_s(steady):.3g} s", "–", known)
+    return [survived] if known else []
 
 
 def _before_the_end_s(attempts: pd.DataFrame) -> Floats:

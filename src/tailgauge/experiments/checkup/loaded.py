@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from tailgauge.experiments.checkup import judge
 from tailgauge.experiments.checkup.judge import (
     BURST_FROM,
     BURST_TO,
@@ -17,14 +18,7 @@ from tailgauge.experiments.checkup.judge import (
     Gain,
     Measured,
     ProbeResult,
-    failed,
-    inconclusive,
-    medians,
-    of_medians,
-    of_proportion,
-    of_share,
-    times,
-)  # fmt: skip
+)
 from tailgauge.experiments.reading import Reading
 from tailgauge.rows import schema
 from tailgauge_analysis.sections.rate_limits.retries import early_s
@@ -49,55 +43,57 @@ def loaded(reading: Reading) -> ProbeResult:
     burst = attempts[(when >= BURST_FROM) & (when < BURST_TO) & (attempts["cause"] == schema.PRIMARY)]
     refused = burst["ended"].isin(REFUSED).to_numpy(np.bool_)
     checks = (
-        of_share("burst", refused, 0.05, f"{int(refused.sum())} of {len(refused)} calls of the burst were refused"),
+        judge.of_share("burst", refused, 0.05, f"{int(refused.sum())} of {len(refused)} calls of the burst were refused"),
         _unrecovered(after, low_load),
         _no_retry_after(attempts),
         _early_retries(attempts),
     )  # fmt: skip
-    return ProbeResult(checks, tuple(_attempts_per_call(attempts)), {"low_load": low_load}, failed(reading))
+    return ProbeResult(
+        checks, tuple(_attempts_per_call(attempts)), {"low_load": low_load}, judge.failed(reading)
+    )
 
 
 def queueing(today: Floats, low_load: Floats, threshold: float) -> tuple[Check, list[Measured]]:
     """The first content at today's rate (light probe) compared with a quarter of it."""
-    found = medians(today, low_load, 1 + threshold)
+    found = judge.medians(today, low_load, 1 + threshold)
     if found is None:
-        return inconclusive("queueing", "too few answers at a quarter of today's rate"), []
+        return judge.inconclusive("queueing", "too few answers at a quarter of today's rate"), []
     text = (
         f"time to first content at today's rate is {found.value:.2f}x that at a quarter of it "
         f"({found.low:.2f} to {found.high:.2f})"
     )
-    shown = times("first content at today's rate / at a quarter (medians)", found, len(today))
-    return of_medians("queueing", len(today), found, text), shown
+    shown = judge.times("first content at today's rate / at a quarter (medians)", found, len(today))
+    return judge.of_medians("queueing", len(today), found, text), shown
 
 
 def _unrecovered(after: Floats, low_load: Floats) -> Check:
-    found = medians(after, low_load, SLOWER)
+    found = judge.medians(after, low_load, SLOWER)
     if found is None:
-        return inconclusive("unrecovered", "too few answers before or after the burst")
+        return judge.inconclusive("unrecovered", "too few answers before or after the burst")
     text = f"time to first content after the burst is {found.value:.2f}x that before ({found.low:.2f} to {found.high:.2f})"
-    return of_medians("unrecovered", len(after), found, text)
+    return judge.of_medians("unrecovered", len(after), found, text)
 
 
 def _no_retry_after(attempts: pd.DataFrame) -> Check:
     limited = attempts[attempts["ended"] == schema.RATE_LIMITED]
     if not len(limited):
-        return inconclusive("no_retry_after", "no 429")
+        return judge.inconclusive("no_retry_after", "no 429")
     silent = limited["retry_after_s"].isna().to_numpy(np.bool_)
     text = f"{int(silent.sum())} of {len(silent)} 429s have no retry-after"
-    return of_share("no_retry_after", silent, 0.1, text, _of_all(int(silent.sum()), len(attempts)))
+    return judge.of_share("no_retry_after", silent, 0.1, text, _of_all(int(silent.sum()), len(attempts)))
 
 
 def _early_retries(attempts: pd.DataFrame) -> Check:
     early = early_s(attempts)
     if not len(early):
-        return inconclusive("early_retries", "no retry after a 429 with retry-after")
+        return judge.inconclusive("early_retries", "no retry after a 429 with retry-after")
     text = f"{int((early > 0).sum())} of {len(early)} retries before retry-after had elapsed, {share(float((early > 0).mean()))}"
     gain = _of_all(int((early > 0).sum()), len(attempts))
-    return of_share("early_retries", early > 0, 0.1, text, gain)
+    return judge.of_share("early_retries", early > 0, 0.1, text, gain)
 
 
 def _of_all(k: int, n: int) -> Gain:
-    return of_proportion(counted(k, n))
+    return judge.of_proportion(counted(k, n))
 
 
 def _attempts_per_call(attempts: pd.DataFrame) -> list[Measured]:
