@@ -21,11 +21,9 @@ import numpy as np
 
 from tailgauge.channel.auth import Seal
 from tailgauge.master.part_receiver import PartReceiver
-from tailgauge.rows.chunks import Chunks
-from tailgauge.rows.health import HealthRow
 from tailgauge.rows.parquet import PIECE, chunk_table, row_table, write_part
 from tailgauge.rows.run_folder import RunFolder
-from tailgauge.rows.schema import AttemptRow, RequestRow
+from tailgauge.rows.schema import AttemptRow, Chunks, HealthRow, RequestRow
 from tailgauge.worker.part_sender import PartSender
 
 CHUNKS_PER_S, CHUNKS_OF_REQUEST, PART_S, TIMES = 20_000, 100, 4, 5

@@ -1,7 +1,4 @@
-"""Addresses that a user gives: HOST:PORT.
-
-Rule: text in, values out; no name is resolved.
-"""
+"""Addresses that a user gives: HOST:PORT. No name is resolved."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class Address(NamedTuple):
-    """Where something listens; port 0: a free one."""
+    """An address to listen on or connect to; port 0: a free one."""
 
     host: str
     port: int
@@ -24,7 +21,7 @@ class Address(NamedTuple):
 
 
 def parse(text: str, option: str, *, port: int | None = None) -> Address:
-    """HOST:PORT as the user typed it; with `port`, HOST alone will do. An IPv6 address stands in brackets."""
+    """Parse HOST:PORT; with `port` HOST alone is enough. IPv6 addresses need brackets."""
     host, colon, tail = text.rpartition(":")
     if (not colon or text.endswith("]")) and port is not None:
         host, tail = text, str(port)
@@ -37,7 +34,7 @@ def parse(text: str, option: str, *, port: int | None = None) -> Address:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens there: `localhost`, or a loopback address."""
+    """Whether only this machine can reach the host: `localhost`, or a loopback address."""
     bare = host.removeprefix("[").removesuffix("]")
     try:
         return bare == "localhost" or ipaddress.ip_address(bare).is_loopback

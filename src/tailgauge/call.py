@@ -83,7 +83,7 @@ class Call:
     thinking_tokens: int = 0  # budget, where enabled
     use_tool: bool = False  # the model must use one of the prompt's tools
     schema: str | None = None  # JSON Schema that the answer must follow, as JSON text
-    watch_field: bool = False  # stamp the first usable field of a JSON answer
+    watch_field: bool = False  # record the time of the first usable field of a JSON answer
     watch_chunks: int = 0  # post `Chunks` when so many content chunks have arrived; 0: never
     keep_text: bool = False  # `Ended.text` carries the answer
     bytes_per_s: float | None = None  # a slow reader

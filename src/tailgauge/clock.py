@@ -15,7 +15,7 @@ monotonic_ns = time.monotonic_ns
 
 
 def wall_minus_monotonic_ns(samples: int = 16) -> int:
-    """Wall minus monotonic clock, from the tightest of `samples` brackets (error well under 1 us)."""
+    """Wall minus monotonic clock, from the tightest of `samples` brackets (error below 1 us)."""
     best = (1 << 62, 0)
     for _ in range(samples):
         before, wall, after = monotonic_ns(), time.time_ns(), monotonic_ns()
@@ -46,7 +46,7 @@ def utc_now() -> str:
 
 
 def utc_today() -> date:
-    """Today in UTC, to look up what is in force on a day."""
+    """Today in UTC."""
     return datetime.now(UTC).date()
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong by a user's hand, and the exit codes.
+"""Errors that are shown to the user as one line, and the exit codes.
 
     TailgaugeError              shown as one line, never as a traceback
     ├── UsageError              wrong arguments, missing file, unwritable folder        exit 2
@@ -6,7 +6,7 @@
     ├── TargetError             the target could not be used (preflight, missing key)   exit 4
     └── RunDataError            a run folder that cannot be analysed                    exit 2
 
-A failed request is none of these: it is a row with its class. Only `cli.main` prints and exits.
+A failed request is none of these: it is a row with an outcome. Only the cli package prints and exits.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Exit(IntEnum):
 
     @classmethod
     def worst(cls, codes: Iterable[Exit]) -> Exit:
-        """The one to exit with, of several runs; of none, that they were interrupted."""
+        """The exit code of several runs; INTERRUPTED without any."""
         order = (cls.USAGE, cls.INTERRUPTED, cls.TARGET, cls.INVALID, cls.SLO_FAILED, cls.OK)
         return min(codes, key=order.index, default=cls.INTERRUPTED)
 
 
 class TailgaugeError(Exception):
-    """A user's mistake or an unusable surrounding, told in one sentence."""
+    """A user's mistake or an unusable environment, in one sentence."""
 
     exit_code = Exit.USAGE
 
@@ -43,7 +43,7 @@ class UsageError(TailgaugeError):
 
 
 class ScenarioError(UsageError):
-    """A scenario that cannot be run: names the file, the key, what was expected, the nearest valid name."""
+    """A scenario that cannot be run: file, key, expectation, nearest valid name."""
 
 
 class TargetError(TailgaugeError):

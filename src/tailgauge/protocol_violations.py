@@ -1,8 +1,7 @@
-"""What a target may do against its protocol: the names under which rows keep it (`error_type`), and what each means.
+"""Protocol violations of a target: their names in rows (`error_type`) and meanings.
 
-Rule: these names are ours alone; a target whose own error has one of them is quoted (`quoted`), so that a row with such a
-name always says what we saw. The bounds are far above what an honest answer needs: they keep a hostile one from taking a
-worker's memory or time.
+A target's error of the same name is quoted (`quoted`), so that these names always mean a violation that we detected. The
+limits are far above those of a regular answer and protect a worker's memory and time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A quantile sketch for live figures: DDSketch's logarithmic bins, 1% relative error, merged exactly by adding.
 
-Rule: for progress display and the adaptive hedge delay only. Reported percentiles are exact and come from the rows.
+For the live view and the adaptive hedge delay only. Reported percentiles are exact and come from the rows.
 Source: Masson, Rim, Lee, "DDSketch", VLDB 2019.
 """
 
@@ -14,13 +14,13 @@ import numpy as np
 _GAMMA = 1.01 / 0.99
 _LOG_GAMMA = math.log(_GAMMA)
 
-_ROW = np.dtype([("key", "<i2"), ("count", "<u4")])  # of a bin as it travels
+_ROW = np.dtype([("key", "<i2"), ("count", "<u4")])  # of a packed bin
 
 Bins = dict[int, int]
 
 
 def add(bins: Bins, value: float) -> None:
-    """Count a positive value; values at or below zero fall into the lowest bin used for 1 ns."""
+    """Count a value; values at or below zero go to the lowest bin, that of 1e-9."""
     key = math.ceil(math.log(max(value, 1e-9)) / _LOG_GAMMA)
     bins[key] = bins.get(key, 0) + 1
 
@@ -45,17 +45,17 @@ def quantile(bins: Bins, p: float) -> float | None:
 
 
 def middle(key: int) -> float:
-    """What a bin stands for: within 1% of everything counted in it."""
+    """The value of a bin, within 1% of everything counted in it."""
     return 2 * _GAMMA**key / (_GAMMA + 1)
 
 
 def packed(bins: Bins) -> bytes:
-    """The bins as they travel to the master."""
+    """The bins as bytes for the channel."""
     return np.fromiter(bins.items(), _ROW, len(bins)).tobytes()
 
 
 def total(many: Iterable[bytes]) -> Bins:
-    """The sum of packed bins: of a thousand workers' in a few milliseconds."""
+    """The sum of packed bins, in a few milliseconds for a thousand workers."""
     rows = np.frombuffer(b"".join(many), _ROW)
     if not len(rows):
         return {}

@@ -1,8 +1,8 @@
-"""Secrets of the environment: which variables hold one, and text without any of them.
+"""Redaction of secrets: which environment variables hold one, and text without them.
 
-Rule: a value is a secret by the name of its variable, or because that variable was named as the one with a key. What
-looks like a provider's key is taken for one. A secret is replaced before its text is cut to a length, and where somebody
-else has cut it before, its beginning is: no part of a key stays.
+A value is a secret by its variable's name, or because the variable was configured as the one with a key. Text that looks
+like a provider's key is redacted too. Redact before cutting a text; the beginning of a secret at the end of a text that was
+cut elsewhere is redacted as well.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import os
 import re
 
 MARK = "[redacted]"
-MIN_SECRET = 8  # characters; shorter values are words that may stand in any text
-MIN_BEGINNING = 6  # of a secret's first characters, where a text ends with them
-SHORT = 90  # characters; nobody cuts a text as short as that
+MIN_SECRET = 8  # characters; shorter values may occur in any text
+MIN_BEGINNING = 6  # first characters of a secret at the end of a text
+SHORT = 90  # characters; shorter texts were not cut
 _NAMES = re.compile(
     r"(?:^|_)KEYS?(?:$|_)|API_?KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|CUSTOM_HEADERS", re.IGNORECASE
 )
 _LOOKS = re.compile(r"\b(sk-[A-Za-z0-9_-]{8,}|Bearer\s+[A-Za-z0-9._~+/=-]{8,})")
-_named: set[str] = set()  # variables of any name that were named as one with a key
+_named: set[str] = set()  # variables configured as the one with a key
 
 
 def name_secret(variable: str) -> None:
-    """From now on the value of this variable is a secret of this process."""
+    """From now on the value of this variable is a secret."""
     _named.add(variable)
 
 
@@ -37,7 +37,7 @@ def environment(*, with_keys: bool) -> dict[str, str]:
 
 
 class Redaction:
-    """Takes the secrets out of texts: those that the environment held when it was made."""
+    """Removes the secrets that the environment held at its creation."""
 
     def __init__(self) -> None:
         values = {value.strip() for name, value in os.environ.items() if holds_secret(name)}
@@ -48,20 +48,20 @@ class Redaction:
     def __call__(self, text: str) -> str:
         """The text without secrets."""
         lower = text.lower()
-        if any(secret in lower for secret in self._lower):  # a look for each costs a tenth of the search
+        if any(secret in lower for secret in self._lower):  # this test costs a tenth of the search
             text = self._known.sub(MARK, text)
         text = self._without_beginning(text)
         return _LOOKS.sub(MARK, text) if "sk-" in text or "Bearer" in text else text
 
     def each(self, texts: list[str]) -> list[str]:
-        """Each text without secrets; at the price of one where they are short and hold none, as they mostly do."""
+        """Each text without secrets; as cheap as one text if all are short and clean, as usual."""
         whole = "\n".join(texts)
         if max(map(len, texts), default=0) < SHORT and self(whole) == whole:
             return texts
         return [self(text) for text in texts]
 
     def _without_beginning(self, text: str) -> str:
-        """The text without a secret's beginning at its end, where it was cut in the middle of one."""
+        """The text without the beginning of a secret at its end."""
         for secret in self._secrets:
             tail = text[1 - len(secret) :]
             at = tail.find(secret[:MIN_BEGINNING])

@@ -1,14 +1,13 @@
-"""Text of others, made harmless: what a target wrote, on its way to a terminal, a page or a file for people.
+"""Sanitizing of untrusted text, such as a target's, before it is shown on a terminal, in a page or in a file.
 
-Rule: rows keep what came; whoever shows it to a person passes it through `plain`. Escaping for HTML, Markdown or XML is
-the business of those that write it.
+Rows keep the original. Escaping for HTML, Markdown or XML happens where these are written.
 """
 
 from __future__ import annotations
 
 import re
 
-# C0 but tab and line feed, DEL, C1, and what turns the direction of writing or hides between letters.
+# C0 except tab and line feed, DEL, C1, direction marks and invisible characters.
 _CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]"
 )
@@ -20,6 +19,6 @@ def harmless(text: str) -> str:
 
 
 def plain(text: str, most: int = 2000) -> str:
-    """Foreign text without control and direction characters, on one line, cut to `most` characters."""
+    """Untrusted text without control and direction characters, on one line, cut to `most` characters."""
     line = " ".join(harmless(text).split())
     return line if len(line) <= most else line[: most - 1] + "…"

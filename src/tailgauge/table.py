@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 
 class Table(BaseModel):
-    """A frozen table that refuses unknown keys, other types and numbers that are none."""
+    """A frozen table that refuses unknown keys, wrong types, NaN and infinity."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 

@@ -1,7 +1,6 @@
-"""The words of the verdict, and the bounds beyond which a number is no longer to be trusted.
+"""Verdicts on a measurement and their thresholds, for the live verdict (counters) and the report (rows).
 
-Rule: one place for both who judge: the live display, from what the workers say, and the report, from the rows.
-Shares are of what the comment names; the report's gates say what is counted (docs/reports.md, "The verdict").
+Shares are of what the comment names; docs/reports.md defines what is counted.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ USER_LAG_NS = 5_000_000  # loop lag
 USER_CPU = 0.7  # of one core
 USER_SECONDS = 0.01  # of the seconds may be beyond them
 
-# A bad second: one in which the worker stood still for longer than two or three chunks take to come, and it showed.
+# A bad second: the worker was stalled for longer than two or three chunk gaps, with an effect on timestamps.
 STALL_NS = 50_000_000
 BAD_SECONDS = 0.10  # of the steady seconds, and never for one alone: DEGRADED above
 BAD_SECONDS_MOST = 0.50  # INVALID above
@@ -32,9 +31,9 @@ PLANNED_CPU = 0.7  # what a worker's core should be at
 
 
 def is_stall(loop_lag_ns: float, receive_lag_ns: float, dispatch_late_ns: float, *, blurred: bool) -> bool:
-    """Whether a second with these largest lags is a bad one; `blurred`: stamps taken in it are not exact.
+    """Whether a second with these largest lags is a bad one; `blurred`: some of its timestamps are not exact.
 
-    Who was late to read what the kernel had stamped exactly has moved nothing.
+    Reading late does not change exact kernel timestamps.
     """
     return dispatch_late_ns > STALL_NS or (blurred and max(loop_lag_ns, receive_lag_ns) > STALL_NS)
 
@@ -45,9 +44,7 @@ def delay_bound_ms(ttft_p50_ms: float) -> float:
 
 
 def by_bad_seconds(bad: float, seconds: float) -> str:
-    """The verdict that so many bad seconds force; one alone forces none."""
-    if (
-        bad <= 1.5 or bad <= BAD_SECONDS * seconds
-    ):  # a second that was stood through is a little longer than one
+    """The worst verdict that this share of bad seconds allows; a single one is ignored."""
+    if bad <= 1.5 or bad <= BAD_SECONDS * seconds:  # a stalled second lasts slightly longer than one
         return VALID
     return INVALID if bad > BAD_SECONDS_MOST * seconds else DEGRADED

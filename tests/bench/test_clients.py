@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tailgauge.rows.chunks import Chunks
 from tailgauge.rows.parquet import chunk_table, compact, write_part
+from tailgauge.rows.schema import Chunks
 
 MS = 1_000_000
 CHUNKS = 6

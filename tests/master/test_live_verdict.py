@@ -4,7 +4,7 @@ import pytest
 
 from tailgauge import quantile_sketch
 from tailgauge.master.live_verdict import WorkerSummary, live_verdict
-from tailgauge.rows.health import HealthRow
+from tailgauge.rows.schema import HealthRow
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.health import Watch

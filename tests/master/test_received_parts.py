@@ -67,7 +67,7 @@ FOOTERS = {
     "no rows": (
         lambda t: stored(t.slice(0, 0)), "it has no rows, or too many, or its footer contradicts itself"),
     "a row group beyond what is written": (
-        stored, "it has a row group as is never written"),
+        stored, "it has an impossible row group"),
     "too many rows": (
         lambda t: stored(t, row_group_size=2), "it has no rows, or too many, or its footer contradicts itself"),
     "text": (
@@ -91,7 +91,7 @@ def test_a_file_that_is_not_a_part_is_refused_although_its_checksum_is_right(
     data = made(health(spool))
     monkeypatch.setattr(parquet, "GROUP", 5)
     if case == "too many rows":
-        monkeypatch.setattr(parquet, "MOST_ROWS", 8)
+        monkeypatch.setattr(parquet, "MAX_ROWS", 8)
 
     answer = given_to(PartReceiver(master), pieces(data))[-1]
 

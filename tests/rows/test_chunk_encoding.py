@@ -11,8 +11,7 @@ import pytest
 
 from tailgauge.rows import parquet
 from tailgauge.rows.chunk_encoding import plain
-from tailgauge.rows.chunks import Chunks
-from tailgauge.rows.schema import CHUNK_KINDS
+from tailgauge.rows.schema import CHUNK_KINDS, Chunks
 
 COLUMNS = ("kind", "arrived_at_ns", "low_at_ns", "lag_ns", "read_index", "chars")
 # Quantiles of a real run of 200 streams, 20 ms from chunk to chunk: how far a gap is off, and our own lag.

@@ -33,8 +33,8 @@ def test_a_full_disk_is_told_with_its_room_and_what_to_do(on_small_disk):
     begin, _, rest = facts["fault"].partition(": ")
     assert begin.startswith("a part could not be written under /")
     assert rest.startswith("no space is left (the file system at /")
-    assert rest.endswith(" has 0.0 of 1 MB free): make room there or choose another --out")
-    assert facts["end"] == facts["fault"] + "; tried once more at the end, rows lost: 21"
+    assert rest.endswith(" has 0.0 of 1 MB free): free some space there or choose another --out")
+    assert facts["end"] == facts["fault"] + "; after a retry at the end: rows lost: 21"
 
 
 def test_what_a_full_disk_did_not_take_is_counted_and_what_it_took_is_whole(on_small_disk):
@@ -54,7 +54,7 @@ def test_a_disk_that_has_room_again_at_the_end_gets_every_row_once_and_in_order(
     assert facts["then"] == 21  # not before the end: load is on, and the run is over anyway
     assert facts["numbers"] == ALL
     assert (facts["written"], facts["unwritten"]) == (NONE | {"health": 30, "requests": 1}, NONE)
-    assert facts["end"] == facts["fault"] + "; tried once more at the end, no row is lost"
+    assert facts["end"] == facts["fault"] + "; after a retry at the end: no rows lost"
 
 
 def test_without_room_to_compact_the_parts_stay(on_small_disk):
@@ -63,7 +63,7 @@ def test_without_room_to_compact_the_parts_stay(on_small_disk):
     assert facts["numbers"] == ALL
     assert (facts["unwritten"], facts["left"]) == (NONE, [])
     assert facts["end"].startswith(
-        "health: the parts could not be compacted, all are there: no space is left "
+        "health: the parts could not be compacted; none is lost: no space is left "
     )
 
 
@@ -83,7 +83,7 @@ def test_a_folder_that_is_gone_is_told_as_such(seen):
 def test_a_disk_that_does_not_answer_holds_up_neither_the_hub_nor_the_end(seen):
     facts = seen["hung"]
 
-    assert " is slower than the recording: one part has taken more than " in facts["fault"]
+    assert " is too slow: one part takes more than " in facts["fault"]
     assert facts["turns"] >= 3  # the hub had its turns while the end was waited for
     assert facts["requests"] == 1  # written before
     assert facts["unwritten"] == NONE | {"health": 20}
@@ -93,7 +93,7 @@ def test_a_disk_that_does_not_answer_holds_up_neither_the_hub_nor_the_end(seen):
 def test_a_slow_part_ends_the_run_and_is_not_lost(seen):
     facts = seen["slow"]
 
-    assert " is slower than the recording: one part has taken more than " in facts["fault"]
+    assert " is too slow: one part takes more than " in facts["fault"]
     assert (facts["numbers"], facts["unwritten"]) == (ALL[:20], NONE)
 
 
@@ -101,7 +101,7 @@ def test_rows_in_memory_are_bounded_those_of_the_writer_included(seen):
     facts = seen["too_many_rows"]
 
     assert facts["before"] is None
-    assert facts["fault"].endswith(": 20 rows wait in memory: record to a faster one (--out)")
+    assert facts["fault"].endswith(": 20 rows wait in memory: choose a faster one (--out)")
     assert (facts["numbers"], facts["unwritten"]) == (ALL[:20], NONE)
 
 
@@ -125,7 +125,7 @@ def test_finished_parts_are_handed_on_in_their_order_by_the_writer_and_stay_apar
 def test_a_part_that_cannot_be_handed_on_is_told(seen):
     facts = seen["handing_on_fails"]
 
-    assert "part-3-0.parquet could not be handed on: KeyError" in facts["end"]
+    assert "part-3-0.parquet could not be passed on: KeyError" in facts["end"]
     assert (facts["numbers"], facts["unwritten"]) == (ALL[:10], NONE)
 
 

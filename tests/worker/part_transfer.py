@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tailgauge.master.part_receiver import PartReceiver
-from tailgauge.rows.health import HealthRow
 from tailgauge.rows.parquet import PIECE, row_table, write_part
 from tailgauge.rows.run_folder import RunFolder
-from tailgauge.rows.schema import AttemptRow, RequestRow
+from tailgauge.rows.schema import AttemptRow, HealthRow, RequestRow
 
 S = 1_000_000_000
 ROWS = {

@@ -9,8 +9,7 @@ from array import array
 
 from tailgauge.dry_run.delivery import Delivery
 from tailgauge.protocols.decoder import KIND_CODE
-from tailgauge.rows.chunks import Chunks
-from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON, AttemptRow
+from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON, AttemptRow, Chunks
 from tailgauge.simulator.behaviours import tokens
 from tailgauge.simulator.behaviours.content import whole_contents
 from tailgauge.simulator.core.exchange import Exchange

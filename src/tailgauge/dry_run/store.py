@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from tailgauge.rows.chunks import Chunks
 from tailgauge.rows.parquet import Segment, chunk_table, compact, row_table, write_part
 from tailgauge.rows.run_folder import RunFolder
-from tailgauge.rows.schema import AttemptRow, RequestRow, ServerLogRow
+from tailgauge.rows.schema import AttemptRow, Chunks, RequestRow, ServerLogRow
 
 ROWS_AT_ONCE = 300_000
 _OF_WORKER = ("requests", "attempts", "chunks", "health")

@@ -24,8 +24,7 @@ from tailgauge.protocol_violations import (
 from tailgauge.protocols.first_field import FirstField
 from tailgauge.protocols.sse_parser import MAX_EVENT, MAX_LINES, EventSizeError, Splitter
 from tailgauge.protocols.stencil import ContentOf, Learner, Stencil
-from tailgauge.rows.chunks import Chunks
-from tailgauge.rows.schema import CHUNK_KINDS, TEXT, THINKING, TOOL_JSON
+from tailgauge.rows.schema import CHUNK_KINDS, TEXT, THINKING, TOOL_JSON, Chunks
 
 KIND_CODE = {kind: code for code, kind in enumerate(CHUNK_KINDS)}
 _TEXT, _THINKING, _TOOL = KIND_CODE[TEXT], KIND_CODE[THINKING], KIND_CODE[TOOL_JSON]

@@ -1,7 +1,7 @@
-"""Times of chunks as they are stored: one time, then gaps; and what one read says, said once.
+"""Chunk times as stored: one time, then gaps; values that repeat within a read are stored once.
 
-Rule: whole numbers only, none is rounded. A stretch is rows of one attempt whose chunks follow each other. Its first row
-says when it arrived, the others how long after the row before, so that a file needs no other to be read.
+Integers only, without rounding. A run of rows of one attempt with consecutive chunks starts with an arrival time; each
+later row has the gap to the previous one, so that a file can be read without any other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ KEY = ("request_id", "leg", "attempt", "chunk_index")
 
 
 def goes_on(request_id: Ints, leg: Ints, attempt: Ints, chunk_index: Ints) -> Flags:
-    """Whether a row is of the attempt of the row before, and the next of its chunks."""
+    """Whether a row continues the attempt of the previous row with its next chunk."""
     same = np.zeros(len(request_id), np.bool_)
     same[1:] = np.diff(chunk_index) == 1
     for name in (request_id, leg, attempt):
@@ -27,11 +27,11 @@ def goes_on(request_id: Ints, leg: Ints, attempt: Ints, chunk_index: Ints) -> Fl
 
 
 def plain(rows: pa.Table) -> pa.Table:
-    """Chunks as they are stored, from the start of a row group on, with their times in every row; `low_at_ns` is null if exact.
+    """Stored chunks, from the start of a row group on, with full times in every row; `low_at_ns` is null if exact.
 
-    Columns that are not there stay away; of arrived_at_ns and gap_ns both are needed.
+    Needs arrived_at_ns and gap_ns; other columns may be absent.
     """
-    if not rows["arrived_at_ns"].null_count:  # every row begins a stretch, and says it all
+    if not rows["arrived_at_ns"].null_count:  # every row has its time
         return rows.drop_columns("gap_ns")
     begins = numbers(rows["arrived_at_ns"].is_valid())
     given, gaps = (_filled(rows[name]) for name in ("arrived_at_ns", "gap_ns"))
@@ -41,9 +41,9 @@ def plain(rows: pa.Table) -> pa.Table:
         lags = _repeated(_filled(rows["lag_ns"]), numbers(rows["lag_ns"].is_valid()))
         cells["lag_ns"] = pa.array(lags, pa.int64())
     if "low_at_ns" in rows.column_names and not (exact := numbers(rows["exact"])).all():
-        low, told = _filled(rows["low_at_ns"]), numbers(rows["low_at_ns"].is_valid())
+        low, given_low = _filled(rows["low_at_ns"]), numbers(rows["low_at_ns"].is_valid())
         before, _ = _arrivals_before(arrived, begins)
-        cells["low_at_ns"] = pa.array(np.where(told, low, before), pa.int64(), mask=exact)
+        cells["low_at_ns"] = pa.array(np.where(given_low, low, before), pa.int64(), mask=exact)
     kept = rows.drop_columns("gap_ns")
     return pa.Table.from_arrays(
         [cells.get(name, kept[name]) for name in kept.column_names], kept.column_names
@@ -51,7 +51,7 @@ def plain(rows: pa.Table) -> pa.Table:
 
 
 def brief(rows: pa.Table, target: pa.Schema, group: int) -> pa.Table:
-    """Plain chunks as they are stored: nothing is said that the row before says, but at every `group`-th row."""
+    """Chunks in stored form: values that follow from the previous row are null, except in every `group`-th row."""
     begins = ~goes_on(*(numbers(rows[name]) for name in KEY))
     begins[::group] = True  # a row group can be read alone
     arrived, lags = numbers(rows["arrived_at_ns"]), numbers(rows["lag_ns"])
@@ -75,12 +75,12 @@ def brief(rows: pa.Table, target: pa.Schema, group: int) -> pa.Table:
 
 
 def _filled(column: Any) -> Ints:
-    """Whole numbers, 0 where there is none."""
+    """Integers, with 0 for null."""
     return numbers(column.fill_null(pa.scalar(0, pa.int64())))
 
 
 def numbers(column: pa.ChunkedArray) -> Ints:
-    """A column of numbers or flags without nulls, in numpy. Read from its memory: pyarrow's own way would load pandas."""
+    """A column without nulls as numpy, from its buffer: pyarrow's conversion would load pandas."""
     whole = column.combine_chunks()
     is_flags = pa.types.is_boolean(whole.type)
     if is_flags:
@@ -92,20 +92,20 @@ def numbers(column: pa.ChunkedArray) -> Ints:
 
 
 def _arrivals(given: Ints, is_given: Flags, gaps: Ints) -> Ints:
-    """When each row arrived; `given` counts where `is_given` says so, as it must of the first row; elsewhere `gaps`."""
+    """Arrival of each row: `given` where `is_given` (always in the first row), else by `gaps`."""
     since = np.cumsum(np.where(is_given, 0, gaps))
     times: Ints = _repeated(given - since, is_given) + since
     return times
 
 
 def _repeated(values: Ints, is_given: Flags) -> Ints:
-    """Values, each until the next that is given; the first must be."""
+    """Each given value repeated until the next; the first must be given."""
     kept: Ints = values[np.flatnonzero(is_given)][np.cumsum(is_given) - 1]
     return kept
 
 
 def _arrivals_before(arrived: Ints, begins: Flags) -> tuple[Ints, Flags]:
-    """When the read before that of each row arrived, and whether a row of the same stretch says so."""
+    """Arrival of the previous read for each row, and whether it is known within the run of rows."""
     first = begins.copy()
     first[1:] |= np.diff(arrived) != 0
     before = np.concatenate((arrived[:1], arrived[:-1]))

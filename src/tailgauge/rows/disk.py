@@ -1,7 +1,4 @@
-"""What a file system can take, and what its user can do when it takes no more.
-
-Rule: questions to the system only; nothing is written here.
-"""
+"""Free space of a file system, and advice on files that could not be written."""
 
 from __future__ import annotations
 
@@ -11,22 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MEGABYTE = 1_000_000
-# What is wrong, and what to do about it, by the system's number of the error.
+# Problem and remedy by errno.
 _ADVICE = {
-    errno.ENOSPC: ("no space is left", "make room there or choose another --out"),
-    errno.EDQUOT: ("the disk quota is used up", "make room there or choose another --out"),
+    errno.ENOSPC: ("no space is left", "free some space there or choose another --out"),
+    errno.EDQUOT: ("the disk quota is used up", "free some space there or choose another --out"),
     errno.EROFS: ("the file system is read-only", "mount it for writing or choose another --out"),
-    errno.EACCES: ("permission is denied", "permit writing there or choose another --out"),
-    errno.EPERM: ("permission is denied", "permit writing there or choose another --out"),
-    errno.ENOENT: ("the folder is gone", "leave run folders alone while the run is on"),
-    errno.ENOTDIR: ("the folder is gone", "leave run folders alone while the run is on"),
+    errno.EACCES: ("permission is denied", "allow writing there or choose another --out"),
+    errno.EPERM: ("permission is denied", "allow writing there or choose another --out"),
+    errno.ENOENT: ("the folder is gone", "do not touch run folders during a run"),
+    errno.ENOTDIR: ("the folder is gone", "do not touch run folders during a run"),
     errno.EIO: ("the disk reports errors", "check it, and choose another --out"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class FreeSpace:
-    """What the file system of `path` has left: bytes, files (None where it does not count them); and its size."""
+    """Free bytes and files (None if not counted) of the file system of `path`, and its size."""
 
     path: Path
     free: int
@@ -40,29 +37,29 @@ class FreeSpace:
 
 
 def free_space(path: Path) -> FreeSpace | None:
-    """The file system of a path, or of its nearest folder that is there; None where the system does not say."""
+    """Free space at a path or its nearest existing folder; None if the system does not report it."""
     for there in (path, *path.parents):
         try:
-            seen = os.statvfs(there)
+            stats = os.statvfs(there)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError:
             return None
-        files = seen.f_favail if seen.f_files else None
-        return FreeSpace(there, seen.f_bavail * seen.f_frsize, files, seen.f_blocks * seen.f_frsize)
+        files = stats.f_favail if stats.f_files else None
+        return FreeSpace(there, stats.f_bavail * stats.f_frsize, files, stats.f_blocks * stats.f_frsize)
     return None
 
 
-def told(path: Path) -> str:
-    """What is left where `path` lies, in brackets for the end of a sentence; empty where the system does not say."""
+def _in_brackets(path: Path) -> str:
+    """Free space at `path` in brackets; empty if the system does not report it."""
     left = free_space(path)
     return f" ({left})" if left is not None else ""
 
 
 def advice(error: Exception, path: Path) -> str:
-    """One sentence on a file under `path` that could not be written: what is wrong, how much is free, what to do."""
+    """One sentence on a file under `path` that could not be written: problem, free space, remedy."""
     if not isinstance(error, OSError):
         return (str(error).strip().splitlines() or [type(error).__name__])[0]
-    said = error.strerror or str(error)
-    wrong, remedy = _ADVICE.get(error.errno or 0, (said, "check the disk, or choose another --out"))
-    return f"{wrong}{told(path)}: {remedy}"
+    text = error.strerror or str(error)
+    wrong, remedy = _ADVICE.get(error.errno or 0, (text, "check the disk, or choose another --out"))
+    return f"{wrong}{_in_brackets(path)}: {remedy}"

@@ -1,19 +1,19 @@
 """Rows as Arrow tables, and tables as Parquet parts.
 
-Rule: no thread, no greenlet and no buffer here: what is given is built and written at once. A part is written under
-another name and renamed when whole, so what is named `part-*` is readable, whatever kills the process.
+No threads, greenlets or buffers here. A part is written under another name and renamed when complete, so any `part-*` is
+readable, however the process ends.
 
-Chunks come by the million, and nearly all that they take is their two times. So rows of one attempt stand together, and
-these two are kept as what is new in them: the gap from the chunk before, and our own lag, once a read. Both are stored as
-streams of bytes: packed deltas would be widened, 32 at a time, by a single one that is far off. Parts wait for that until
-they are compacted: while load is on, the cheapest form is the best.
+Chunks are stored by attempt, with times as gaps and receive lags (see chunk_encoding), in byte streams: one outlier would
+widen 32 packed deltas. That happens at compaction; during load parts are written in the cheapest form.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Iterator
+from importlib.abc import MetaPathFinder
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -22,28 +22,48 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tailgauge.rows.arrow import settle
 from tailgauge.rows.chunk_encoding import KEY, brief, goes_on, numbers, plain
-from tailgauge.rows.chunks import Chunks
 from tailgauge.rows.run_folder import MARK
-from tailgauge.rows.schema import CHUNK_KINDS, SCHEMA_VERSION, columns
+from tailgauge.rows.schema import CHUNK_KINDS, SCHEMA_VERSION, Chunks, columns
 
 _TYPES = {
     "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_(),
     "string": pa.string(), "list<int64>": pa.list_(pa.int64()),
 }  # fmt: skip
 
-GROUP = 200_000  # rows that are put in order and stored together
+GROUP = 200_000  # rows that are sorted and stored together
 LARGEST = 256 * 2**20  # bytes of a transferred part
 PIECE = 128 * 1024  # bytes of it in one message
-MOST_ROWS = 10_000_000  # of such a part
-_FOOTER = 2**20  # bytes of its footer, at most: one of 70 columns and one row group has 12 kB
-_UNPACKED = 2**30  # bytes that one of its row groups may say that it has unpacked
+MAX_ROWS = 10_000_000  # of such a part
+_FOOTER = 2**20  # bytes of its footer, at most; 70 columns and one row group have 12 kB
+_UNPACKED = 2**30  # uncompressed bytes of one of its row groups, at most
 
 Segment = tuple[int, int, int, int, Chunks]  # request, leg, attempt, index of the first chunk, chunks
 
 
-settle()
+class _NoPandas(MetaPathFinder):
+    """Makes `import pandas` fail."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:  # noqa: ARG002 - the protocol's names
+        """Refuse pandas, know nothing of the rest."""
+        if fullname == "pandas":
+            raise ModuleNotFoundError("pandas is not loaded into processes that measure time")
+
+
+def hide_pandas() -> None:
+    """Let pyarrow look for pandas once, in vain: it does so at its first array and remembers the result.
+
+    Otherwise it would import 60,000 objects and block the process for 0.1 s in the middle of a run. (It looks again if it
+    has to guess a type: every array here names its type.)
+    """
+    if "pandas" not in sys.modules:
+        finder = _NoPandas()
+        sys.meta_path.insert(0, finder)
+        pa.array(np.zeros(1))
+        sys.meta_path.remove(finder)
+
+
+hide_pandas()
 
 
 def schema(table: str, **metadata: str) -> pa.Schema:
@@ -53,7 +73,7 @@ def schema(table: str, **metadata: str) -> pa.Schema:
 
 
 def encoding(kept: pa.Schema) -> dict[str, Any]:
-    """How every part is stored: zstd, dictionaries for text, deltas for integers but those that are differences already."""
+    """Encoding of parts: zstd, dictionaries for text, deltas for integers that are not differences already."""
     wide = [f.name for f in kept if pa.types.is_integer(f.type) and f.type != pa.int16()]
     text = [f.name for f in kept if pa.types.is_string(f.type)]
     deltas = dict.fromkeys(wide, "DELTA_BINARY_PACKED")
@@ -62,7 +82,7 @@ def encoding(kept: pa.Schema) -> dict[str, Any]:
 
 
 def write_part(path: Path, table: pa.Table) -> None:
-    """One part, renamed into place when whole."""
+    """Write one part, renamed into place when complete."""
     temporary = path.with_suffix(".tmp")
     with _removed_on_failure(temporary):
         pq.write_table(table, temporary, row_group_size=GROUP, **encoding(table.schema))
@@ -71,7 +91,7 @@ def write_part(path: Path, table: pa.Table) -> None:
 
 @contextlib.contextmanager
 def _removed_on_failure(temporary: Path) -> Iterator[None]:
-    """Half a file takes room on a full disk, and says nothing that the error does not say."""
+    """Remove an incomplete file, which takes space on a full disk."""
     try:
         yield
     except Exception:
@@ -81,9 +101,9 @@ def _removed_on_failure(temporary: Path) -> Iterator[None]:
 
 
 def compact(table: str, parts: list[Path], whole: Path) -> None:
-    """Fold parts into `whole`; its metadata names them, so that a kill before they are removed doubles nothing.
+    """Fold parts into `whole`, whose metadata names them, so that a kill before their removal duplicates nothing.
 
-    A stretch of rows at a time, in memory that does not grow with the run.
+    Memory does not grow with the run.
     """
     target = schema(table, replaces=",".join(p.name for p in parts))
     temporary = whole.with_suffix(".tmp")
@@ -99,27 +119,24 @@ def compact(table: str, parts: list[Path], whole: Path) -> None:
 
 
 def checked_rows(path: Path, table: str) -> int:
-    """Rows of a part that comes from elsewhere, by its footer. ValueError where it is not a part as written here.
-
-    The pages are not read: what they hold is told by those who read them.
-    """
+    """Rows of a transferred part by its footer; ValueError unless it is a part as written here. Pages are not read."""
     if not _has_plain_footer(path):
         raise ValueError("it is not a Parquet file, or has an enormous footer")
     try:
         footer = pq.read_metadata(path)
-        kept, told = footer.schema.to_arrow_schema(), footer.metadata or {}
+        kept, metadata = footer.schema.to_arrow_schema(), footer.metadata or {}
         groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
         rows, sizes = [group.num_rows for group in groups], [group.total_byte_size for group in groups]
     except Exception as error:
         raise ValueError("its footer cannot be read") from error
-    if told.get(f"{MARK}.schema_version".encode()) != str(SCHEMA_VERSION).encode():
+    if metadata.get(f"{MARK}.schema_version".encode()) != str(SCHEMA_VERSION).encode():
         raise ValueError(f"its schema version is not {SCHEMA_VERSION}")
     if not kept.equals(_expected(table)):
         raise ValueError(f"its columns are not those of {table}")
-    if sum(rows) != footer.num_rows or not 1 <= footer.num_rows <= MOST_ROWS:
+    if sum(rows) != footer.num_rows or not 1 <= footer.num_rows <= MAX_ROWS:
         raise ValueError("it has no rows, or too many, or its footer contradicts itself")
     if any(not 0 < count <= GROUP for count in rows) or any(not 0 < size <= _UNPACKED for size in sizes):
-        raise ValueError("it has a row group as is never written")
+        raise ValueError("it has an impossible row group")
     return int(footer.num_rows)
 
 
@@ -154,7 +171,7 @@ def _groups(parts: list[Path], target: pa.Schema) -> Iterator[pa.Table]:
 
 
 def by_attempt(rows: pa.Table) -> pa.Table:
-    """Chunks as they are stored, those of an attempt together and by number. Runs of rows are moved, not single ones."""
+    """Chunks in stored form, sorted by attempt and number. Runs of rows are moved, not single rows."""
     keys = [numbers(rows[name]) for name in KEY]
     begin = np.flatnonzero(~goes_on(*keys))
     size = np.diff(begin, append=rows.num_rows)
@@ -172,7 +189,7 @@ def row_table(name: str, rows: list[Any]) -> pa.Table:
 
 
 def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """An array; half a character, which a target's JSON can escape and no file can hold, stands there as its escape."""
+    """An array; lone surrogates, which a target's JSON may contain and no file can hold, are kept as escapes."""
     try:
         return pa.array(values, kind)
     except UnicodeEncodeError:
@@ -180,7 +197,7 @@ def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def chunk_table(segments: list[Segment]) -> pa.Table:
-    """Arrow table of chunk segments, those of an attempt together, every time in full; without an object a chunk."""
+    """Arrow table of chunk segments, sorted by attempt, with full times; without an object per chunk."""
     segments = sorted(segments, key=itemgetter(0, 1, 2, 3))
     sizes = [len(segment[4]) for segment in segments]
 

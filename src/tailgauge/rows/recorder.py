@@ -1,11 +1,10 @@
-"""Rows to Parquet parts, without ever holding up the hub.
+"""Rows to Parquet parts without blocking the hub.
 
-Rule: greenlets append; building and writing a part happens on an OS thread of the hub's pool (see parts). A failure to
-write is fatal for the run and is raised at the next `check`: rows are never dropped in silence.
+Greenlets append; parts are built and written on an OS thread of the hub's pool. A failure to write ends the run and is
+raised at the next `check`: rows are never dropped silently.
 
-What fails stays in memory, in its order, and is tried once more at `close`, when load is off and the disk may have room
-again; a row that is in a part is never written again. What is left then is `unwritten`. What waits is bounded, in rows
-and in time: a disk that is too slow ends the run before memory does.
+Rows that could not be written stay in memory in order and are retried once at `close`, when the disk may have space again;
+what then fails is `unwritten`. The backlog is bounded in rows and time: a slow disk ends the run before memory runs out.
 """
 
 from __future__ import annotations
@@ -22,18 +21,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from gevent import get_hub
 
-from tailgauge.rows.chunks import Chunks
 from tailgauge.rows.disk import advice
-from tailgauge.rows.health import HealthRow
 from tailgauge.rows.parquet import Segment, chunk_table, compact, row_table, write_part
 from tailgauge.rows.run_folder import RunFolder
-from tailgauge.rows.schema import AttemptRow, RequestRow
-from tailgauge.rows.write_batch import Batch
+from tailgauge.rows.schema import AttemptRow, Chunks, HealthRow, RequestRow
 
 MAX_WAITING_CHUNKS = 5_000_000  # some 40 bytes each
 MAX_WAITING_ROWS = 200_000  # of the other tables: some 2 kB each
 MAX_WRITING_S = 30.0  # for one part
-_NICE = 10  # of the writer's thread: where it shares a core with the hub's, the hub does not wait for it
+_NICE = 10  # of the writer's thread, so that the hub does not wait for it on a shared core
 
 OnPart = Callable[[str, Path], None]
 
@@ -42,11 +38,38 @@ class RecorderError(Exception):
     """Rows could not be written: disk full, folder gone, or writing slower than recording."""
 
 
-class Recorder:
-    """Buffers of one worker's rows and their way into parts.
+class Batch:
+    """Rows that were flushed together. `left`: rows of each table that are in no part yet.
 
-    `on_part(table, path)` is called on the writer's thread once a part is in place. Without `compacts` the parts stay as
-    they are: who ships them has them folded elsewhere.
+    Rows leave when they are in a part and stay otherwise: nothing is written twice or lost. One thread at a time takes
+    from a batch; any thread may count.
+    """
+
+    def __init__(self, rows: dict[str, list[Any]], segments: list[Segment], chunks: int) -> None:
+        self._rows, self._segments = rows, segments
+        self.left = {name: len(items) for name, items in rows.items()} | {"chunks": chunks}
+
+    def __len__(self) -> int:
+        return sum(self.left.values())
+
+    def table(self, name: str) -> pa.Table:
+        """The rows of a table as they go into a part."""
+        return chunk_table(self._segments) if name == "chunks" else row_table(name, self._rows[name])
+
+    def written(self, name: str) -> None:
+        """The rows of this table are in a part."""
+        if name == "chunks":
+            self._segments = []
+        else:
+            self._rows[name] = []
+        self.left[name] = 0
+
+
+class Recorder:
+    """Buffers one worker's rows and writes them as parts.
+
+    `on_part(table, path)` is called on the writer's thread for each finished part. Without `compacts` parts are not
+    compacted: transferred parts are folded by the master.
     """
 
     def __init__(
@@ -59,7 +82,7 @@ class Recorder:
         self._chunk_count = 0
         self._numbers = dict.fromkeys(("requests", "attempts", "chunks", "health"), 0)
         self._writing: Any = None
-        self._batches: list[Batch] = []  # what the writer has, or could not write
+        self._batches: list[Batch] = []  # being written, or failed
         self._moved_s = 0.0  # when the writer began, or finished its last part
         self.written = dict.fromkeys(self._numbers, 0)
         self.cpu_s = 0.0  # CPU time of the writer's threads
@@ -84,7 +107,7 @@ class Recorder:
             self._chunk_count += len(chunks)
 
     def warm_up(self) -> None:
-        """Build and write parts once, on the writer's thread and into memory: no first time falls into the run."""
+        """Build and write parts once into memory, on the writer's thread, so that first uses are not in the run."""
         get_hub().threadpool.apply(_write_once)
 
     @property
@@ -93,14 +116,14 @@ class Recorder:
         return sum(self._waiting())
 
     def _waiting(self) -> tuple[int, int]:
-        """The same, of chunks and of other tables."""
+        """The same, chunks and other tables separately."""
         chunks = self._chunk_count + sum(batch.left["chunks"] for batch in self._batches)
         rows = sum(len(items) for items in self._rows.values())
         return chunks, rows + sum(len(batch) - batch.left["chunks"] for batch in self._batches)
 
     @property
     def unwritten(self) -> dict[str, int]:
-        """Rows of each table that could not be written. Once closed: before, they may still be."""
+        """Rows of each table that could not be written; final once closed."""
         batches = self._batches if self._error is not None else []
         return {name: sum(batch.left[name] for batch in batches) for name in self._numbers}
 
@@ -118,18 +141,18 @@ class Recorder:
         if chunks > MAX_WAITING_CHUNKS or rows > MAX_WAITING_ROWS:
             why = f"{chunks + rows:,} rows wait in memory"
         elif self._is_stuck():
-            why = f"one part has taken more than {MAX_WRITING_S:.0f} s"
+            why = f"one part takes more than {MAX_WRITING_S:.0f} s"
         else:
             return None
         return RecorderError(
-            f"the disk under {self._folder.path} is slower than the recording: {why}: record to a faster one (--out)"
+            f"the disk under {self._folder.path} is too slow: {why}: choose a faster one (--out)"
         )
 
     def _is_stuck(self) -> bool:
         return self._writing is not None and time.monotonic() - self._moved_s > MAX_WRITING_S
 
     def flush(self, *, wait: bool = False) -> None:
-        """Hand all rows to a writer thread; if the last one is still at work, they stay for the next flush.
+        """Pass all rows to a writer thread; if the last one is busy, they stay for the next flush.
 
         After a failure they stay until `close`.
         """
@@ -138,40 +161,40 @@ class Recorder:
                 return
             self._finish_writing()
         if self._error is None:
-            self._hand_over()
+            self._start_writing()
         if wait:
             self._finish_writing()
 
     def close(self) -> None:
-        """Write what is left and what failed, then fold each table's parts into one file. Raises RecorderError.
+        """Write the rest, retry what failed, then compact each table's parts into one file. Raises RecorderError.
 
-        A part that is under way is given MAX_WRITING_S once more.
+        A part in progress gets MAX_WRITING_S once more.
         """
         self._moved_s = time.monotonic()
         self._finish_writing()
         if self._writing is None:
-            self._hand_over()
+            self._start_writing()
             self._finish_writing()
-        if self._writing is not None:  # stuck: what it has may still come, what waits behind it does not
+        if self._writing is not None:  # stuck: its rows may still be written, later ones will not
             self._batches = [*self._batches, self._taken()]
             self._error = self._error or self._too_slow()
         if self._error is not None:
             lost = sum(self.unwritten.values())
-            told = f"rows lost: {lost:,}" if lost else "no row is lost"
-            self._error = RecorderError(f"{self._error}; tried once more at the end, {told}")
+            result = f"rows lost: {lost:,}" if lost else "no rows lost"
+            self._error = RecorderError(f"{self._error}; after a retry at the end: {result}")
             raise self._error
         if self._compacts:
             get_hub().threadpool.apply(self._compact)
             self.check()
 
     def _taken(self) -> Batch:
-        """All rows that wait."""
+        """All buffered rows."""
         rows, segments, chunks = self._rows, self._segments, self._chunk_count
         self._rows = {name: [] for name in rows}
         self._segments, self._chunk_count = [], 0
         return Batch(rows, segments, chunks)
 
-    def _hand_over(self) -> None:
+    def _start_writing(self) -> None:
         self._batches = [batch for batch in (*self._batches, self._taken()) if len(batch)]
         if self._batches:
             self._moved_s = time.monotonic()
@@ -191,7 +214,7 @@ class Recorder:
 
     def _write(self, batches: list[Batch]) -> None:
         began_s = time.thread_time()
-        _step_back()
+        _lower_priority()
         for batch in batches:
             for name in ("requests", "attempts", "health", "chunks"):
                 if batch.left[name]:
@@ -202,7 +225,7 @@ class Recorder:
         path = self._folder.part(name, self._worker, self._numbers[name])
         try:
             write_part(path, batch.table(name))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the rows are not on disk, and the run must know
+        except Exception as error:  # noqa: BLE001 - any failure to write must end the run
             why = advice(error, self._folder.path)
             self._error = RecorderError(f"a part could not be written under {self._folder.path}: {why}")
             return
@@ -210,14 +233,14 @@ class Recorder:
         self.written[name] += batch.left[name]
         batch.written(name)
         self._moved_s = time.monotonic()
-        self._hand_on(name, path)
+        self._notify(name, path)
 
-    def _hand_on(self, name: str, path: Path) -> None:
+    def _notify(self, name: str, path: Path) -> None:
         try:
             if self._on_part is not None:
                 self._on_part(name, path)
-        except Exception as error:  # noqa: BLE001 - it is in its place, but the run must know
-            self._error = RecorderError(f"{path} could not be handed on: {error!r}")
+        except Exception as error:  # noqa: BLE001 - the part is written, but the run must know
+            self._error = RecorderError(f"{path} could not be passed on: {error!r}")
 
     def _compact(self) -> None:
         began_s = time.thread_time()
@@ -226,15 +249,14 @@ class Recorder:
             try:
                 if len(parts) > 1:
                     compact(name, parts, self._folder.part(name, self._worker, "all"))
-            except Exception as error:  # noqa: BLE001 - as above, but
-                # the parts are all still there and readable: nothing is lost, the folder is only less tidy
+            except Exception as error:  # noqa: BLE001 - all parts are still readable
                 why = advice(error, self._folder.path)
-                self._error = RecorderError(f"{name}: the parts could not be compacted, all are there: {why}")
+                self._error = RecorderError(f"{name}: the parts could not be compacted; none is lost: {why}")
         self.cpu_s += time.thread_time() - began_s
 
 
-def _step_back() -> None:
-    """Lower this thread's priority; elsewhere than on Linux it would be the whole process's."""
+def _lower_priority() -> None:
+    """Lower this thread's priority, on Linux only: elsewhere it would be that of the process."""
     if sys.platform == "linux" and os.getpriority(os.PRIO_PROCESS, 0) < _NICE:
         os.setpriority(os.PRIO_PROCESS, 0, _NICE)
 

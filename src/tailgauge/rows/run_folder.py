@@ -1,6 +1,6 @@
-"""The run folder: where what lies. runs/<run_id>/ with run.json, workers/<n>.json and a folder a table.
+"""The run folder: runs/<run_id>/ with run.json, workers/<n>.json and a folder per table.
 
-Rule: paths and JSON files only. A JSON file is replaced whole or not at all.
+Paths and JSON files only. A JSON file is replaced as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class RunFolder:
 
     @property
     def run_json(self) -> Path:
-        """What the master says of the run."""
+        """The master's record of the run."""
         return self.path / "run.json"
 
     @property
     def mark(self) -> Path:
-        """A file by which a worker recognises that it shares this folder with the master."""
+        """A file that shows a worker whether it shares this folder with the master."""
         return self.path / ".master"
 
     def worker_json(self, worker: int) -> Path:
-        """What a worker says of itself, so that its rows can be read without the master's word."""
+        """A worker's record, so that its rows can be read without run.json."""
         return self.path / "workers" / f"{worker}.json"
 
     def part(self, table: str, worker: int, number: int | str) -> Path:
@@ -52,7 +52,7 @@ class RunFolder:
         return self.path / table / f"part-{worker}-{number}.parquet"
 
     def create(self) -> None:
-        """Make the folder and its rooms. Raises UsageError where that is not possible."""
+        """Create the folder and its subfolders; UsageError if that fails."""
         try:
             for name in (*TABLES, "workers"):
                 (self.path / name).mkdir(parents=True, exist_ok=True)

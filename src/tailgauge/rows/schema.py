@@ -19,11 +19,10 @@ Schema history (docs/data-format.md repeats it; every version has a fixture that
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from array import array
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Annotated, get_type_hints
-
-from tailgauge.rows.health import HealthRow
 
 SCHEMA_VERSION = 5
 
@@ -310,6 +309,72 @@ class ChunkRow:
 
 
 @dataclass(slots=True)
+class Chunks:
+    """Content chunks as columns, in order of arrival; no object a chunk."""
+
+    kind: bytearray = field(default_factory=bytearray)
+    arrived: array[int] = field(default_factory=lambda: array("q"))
+    low: array[int] = field(default_factory=lambda: array("q"))  # 0 = exact
+    read_at: array[int] = field(default_factory=lambda: array("q"))
+    read_index: array[int] = field(default_factory=lambda: array("i"))
+    chars: array[int] = field(default_factory=lambda: array("i"))
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+@dataclass(slots=True)
+class HealthRow:
+    """One row per second and worker: client health, and counters since the start of the run."""
+
+    at_ns: Annotated[int, _c("int64", "end of the second")]
+    in_flight: Annotated[int, _c("int32", "attempts open")]
+    scheduled: Annotated[int, _c("int64", "arrivals leased to this worker so far")]
+    dispatched: Annotated[int, _c("int64", "requests started so far")]
+    ended: Annotated[int, _c("int64", "requests with a known outcome so far")]
+    client_drops: Annotated[int, _c("int64", "arrivals dropped at the in-flight cap so far")]
+    chunks: Annotated[int, _c("int64", "content chunks decoded so far")]
+    reads: Annotated[int, _c("int64", "socket reads so far")]
+    loop_lag_max_ns: Annotated[int, _c("int64", "largest delay of a 50 ms timer in the second")]
+    receive_lag_max_ns: Annotated[int, _c("int64", "largest receive lag in the second")]
+    dispatch_late_max_ns: Annotated[int, _c("int64", "largest dispatched_at - scheduled_at in the second")]
+    cpu_share: Annotated[float, _c("float64", "CPU time of the process over the second, 1 = one core")]
+    gc_pause_ns: Annotated[int, _c("int64", "time spent in Python's garbage collector in the second")]
+    rss_bytes: Annotated[int, _c("int64", "resident memory")]
+    queued_rows: Annotated[int, _c("int64", "rows not yet written to a part")]
+    clock_step_ns: Annotated[int, _c("int64", "change of wall minus monotonic clock in the second")]
+    first_chunks: Annotated[int | None, _c("int64", "first chunks so far, preflight excluded")] = None
+    first_intervals: Annotated[int | None, _c("int64", "of these, with an interval timestamp")] = None
+    chunk_intervals: Annotated[int | None, _c("int64", "chunks so far with an interval timestamp")] = None
+    receive_lag_p50_ns: Annotated[
+        int | None,
+        _c("int64", "median receive lag of the reads decoded in the second; null without reads"),
+    ] = None
+    receive_lag_p99_ns: Annotated[int | None, _c("int64", "99th percentile of the same")] = None
+    dispatch_late_p99_ns: Annotated[
+        int | None,
+        _c("int64", "99th percentile of the second's dispatch delays; null without requests"),
+    ] = None
+    pool_waits: Annotated[
+        int | None, _c("int64", "calls so far that waited for a connection to be opened")
+    ] = None
+    pool_wait_max_ns: Annotated[
+        int | None, _c("int64", "longest wait for a connection that ended in the second")
+    ] = None
+    retransmits: Annotated[
+        int | None,
+        _c("int64", "TCP segments retransmitted so far; null if the system does not report it"),
+    ] = None
+    out_of_order: Annotated[
+        int | None,
+        _c("int64", "TCP packets received out of order so far: earlier ones were late or lost"),
+    ] = None
+    core_wait_ns: Annotated[
+        int | None, _c("int64", "time of the second in which the main thread was runnable without a core")
+    ] = None
+
+
+@dataclass(slots=True)
 class ServerLogRow:
     """What the simulated endpoint really did, one row a call; joined by x-client-request-id."""
 
@@ -374,9 +439,9 @@ def columns(table: str) -> tuple[Column, ...]:
     row = TABLES[table]
     hints = get_type_hints(row, include_extras=True)
     out = []
-    for field in fields(row):
-        hint = hints[field.name]
+    for cell in fields(row):
+        hint = hints[cell.name]
         kind, meaning = hint.__metadata__[0]
         nullable = type(None) in getattr(hint.__origin__, "__args__", ())
-        out.append(Column(field.name, kind, nullable, meaning))
+        out.append(Column(cell.name, kind, nullable, meaning))
     return tuple(out)

@@ -1,18 +1,18 @@
-"""How much of an answer is taken: bounds of one response, and of all open ones together.
+"""Limits of one response, and of all open ones together.
 
-Rule: an honest answer meets none of them. Memory is bounded by the worker's share for all of its open answers, whatever
-their number; time by the attempt's deadline.
+A regular answer reaches none of them. They bound a worker's memory for any number of open answers; the attempt's deadline
+bounds time.
 """
 
 from __future__ import annotations
 
-MAX_KEPT = 65_536  # bytes that wait to be decoded: decoding them at once holds up nobody for long
-MAX_BODY = 256 << 20  # bytes of a stream, which is decoded as it comes
-MAX_WHOLE = 32 << 20  # bytes of an answer that was asked for at once
-MAX_ERROR_BODY = 1 << 20  # bytes of any other body: more is not read
+MAX_KEPT = 65_536  # undecoded bytes: decoding them at once is short
+MAX_BODY = 256 << 20  # bytes of a stream, which is decoded as it arrives
+MAX_WHOLE = 32 << 20  # bytes of a non-streamed answer
+MAX_ERROR_BODY = 1 << 20  # bytes of any other body
 ERROR_KEPT = 65_536  # of which these are kept
 MAX_HELD = 256 << 20  # bytes of all open answers of a worker
-FEW = 65_536  # an answer that holds no more is not the one to be given up
+FEW = 65_536  # an answer that holds no more is never dropped
 
 
 class HeldBytes:
@@ -24,6 +24,6 @@ class HeldBytes:
         self.bytes, self.most = 0, most
 
     def change(self, before: int, now: int) -> bool:
-        """One of them holds `now` bytes instead of `before`; whether that is too much of all."""
+        """One of them holds `now` bytes instead of `before`; returns whether it must be dropped."""
         self.bytes += now - before
         return self.bytes > self.most and now > FEW

@@ -1,8 +1,8 @@
-"""One connection to the target: connect, TLS, send, and reads stamped by the kernel.
+"""One connection to the target: resolve, connect, TLS, send, and reads with kernel timestamps.
 
-Rule: bytes are read in a libev io-watcher callback of the hub: one `recvmsg` a readiness, no greenlet switch. What
-arrived goes to the exchange in progress with two times: the kernel's (SO_TIMESTAMPNS, the arrival of the read's last
-byte) and ours. Elsewhere than on Linux there is one clock, ours, and the rows say so.
+Bytes are read in a libev io-watcher callback of the hub: one `recvmsg` per readiness, no greenlet switch. Each read goes
+to the current exchange with two times: the kernel's (SO_TIMESTAMPNS, the arrival of the read's last byte) and the read
+time. Without Linux there is only the read time, and the rows state that.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import gevent
 from gevent import get_hub
 from gevent.event import Event
 
@@ -36,13 +37,13 @@ Read = tuple[bytes, int, int]  # bytes, the time they arrived, the time they wer
 
 
 class Listener(Protocol):
-    """Who is told what arrives: the exchange in progress."""
+    """Receives what arrives: the current exchange."""
 
     def on_data(self, data: bytes, arrived_at_ns: int, read_at_ns: int) -> None:
-        """Bytes, the time they arrived, the time they were read."""
+        """Bytes, arrival time, read time."""
 
     def advance(self) -> int:
-        """Reads were kept, of which the last may end the response."""
+        """Decode kept reads; the last may end the response."""
 
     def on_end(self, error: str | None) -> None:
         """The peer closed (None) or the connection failed."""
@@ -57,29 +58,29 @@ class ConnectError(Exception):
 
 
 def _nobody() -> None:
-    """No one keeps this connection."""
+    """Default for `on_idle_end`."""
 
 
 def _unwatched(_: _socket.socket) -> None:
-    """No one asks what became of it."""
+    """Default for `on_close`."""
 
 
 class Connection:
-    """A connected socket with its watcher; at most one exchange at a time listens to it."""
+    """A connected socket with its watcher, for one exchange at a time."""
 
     def __init__(self, number: int, raw: _socket.socket, *, kernel_stamps: bool) -> None:
         self.number = number
         self.kernel_stamps = kernel_stamps
         self.dns_ns = self.connect_ns = self.tls_ns = 0
         self.listener: Listener | None = None
-        self.keep: Callable[[Read], None] | None = None  # takes the reads of a stream that nobody waits for
+        self.keep: Callable[[Read], None] | None = None  # takes reads of a stream that no one waits for
         self.on_idle_end: Callable[[], None] = _nobody
         self.on_close: Callable[[_socket.socket], None] = _unwatched
         self.closed = False
         self.used = False
         self.sending = False
         self.sent_at_ns: int | None = None  # first byte of the last request
-        self.emptied = True  # the last read left nothing in the socket
+        self.emptied = True  # the last read emptied the socket
         self.paused_ns = 0  # time in which `pause` kept it from reading
         self._paused_at_ns = 0
         self._read_size = READ_SIZE
@@ -95,21 +96,21 @@ class Connection:
         self._writable = Event()  # the socket buffer takes more, or the connection was closed
 
     def watched_by(self, losses: Losses) -> None:
-        """Have what TCP loses on it counted, to its end."""
+        """Count TCP losses of this connection."""
         losses.opened(self._raw)
         self.on_close = losses.closing
 
     def start(self) -> None:
-        """Begin to read. A connection without a listener that becomes readable has been closed by the peer."""
+        """Begin to read. Without a listener, readable means closed by the peer."""
         slow = self._on_readable_slow if self._is_slow else self._on_readable
         self._watcher.start(self._on_readable_tls if self._tls else slow)
 
     def listen(self, listener: Listener | None) -> None:
-        """Hand on to someone else from now on."""
+        """Pass reads to another listener from now on."""
         self.listener, self.keep = listener, None
 
     def pause(self, seconds: float, read_size: int) -> None:
-        """Do not read for a while, and at most `read_size` bytes at once afterwards; the kernel's buffer fills."""
+        """Do not read for a while, and then at most `read_size` bytes at once; the kernel's buffer fills."""
         if self.closed or self._paused_at_ns:
             return
         self._watcher.stop()
@@ -130,7 +131,7 @@ class Connection:
             self._resume.close()
 
     def send(self, data: bytes, timeout_s: float) -> None:
-        """Hand all of `data` to the kernel; waits only where the socket buffer is full."""
+        """Pass all of `data` to the kernel; waits only while the socket buffer is full."""
         self.sending, self.sent_at_ns = True, None
         if self._tls:
             self._tls.write(data)
@@ -143,7 +144,7 @@ class Connection:
                 self.sent_at_ns = self.sent_at_ns or began_ns
             except BlockingIOError:
                 if not self._wait_writable(timeout_s):
-                    raise TimeoutError("the target did not take the request in time") from None
+                    raise TimeoutError("the target did not accept the request in time") from None
         if self.closed:
             raise ConnectionResetError("the connection was closed while the request was sent")
         self.sending = False
@@ -160,7 +161,7 @@ class Connection:
                 self._writable_watcher.stop()
 
     def alive(self) -> bool:
-        """Whether an idle connection is still open, as far as the kernel knows: no end and no stray bytes wait."""
+        """Whether an idle connection is open, without an end or stray bytes in the socket."""
         if self.closed:
             return False
         try:
@@ -178,7 +179,7 @@ class Connection:
             self._end_pause()
             for watcher in filter(
                 None, (self._watcher, self._writable_watcher)
-            ):  # libev dies of a watcher without socket
+            ):  # libev aborts on a watcher without socket
                 watcher.stop()
                 watcher.close()
             self._writable.set()
@@ -186,14 +187,14 @@ class Connection:
             self._raw.close()
 
     def reset(self) -> None:
-        """Close with RST, so that the peer learns at its next look that nobody listens any more."""
+        """Close with RST, so that the peer notices at once."""
         if not self.closed:
             with contextlib.suppress(OSError):
                 self._raw.setsockopt(_socket.SOL_SOCKET, _socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.close()
 
     def handshake(self, context: ssl.SSLContext, host: str, timeout_s: float) -> None:
-        """TLS over memory buffers, so that the reads stay ours."""
+        """TLS over memory buffers, so that reads keep their timestamps."""
         started = monotonic_ns()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
         deadline = started + int(timeout_s * 1e9)
@@ -227,7 +228,7 @@ class Connection:
             data = data[self._raw.send(data) :]
 
     def _read(self) -> tuple[bytes, int, int] | None:
-        """What has arrived, when (the kernel's stamp of its last byte, else ours), and our own clock."""
+        """Bytes, arrival (kernel timestamp of the last byte, else the read time), read time."""
         try:
             data, ancillary, _, _ = self._recvmsg(self._read_size, ANCILLARY)
         except BlockingIOError:
@@ -246,7 +247,7 @@ class Connection:
         return data, seconds * 1_000_000_000 + nanoseconds - WALL.offset_ns, now
 
     def _on_readable(self) -> None:
-        """The path of almost every read: flat, because each call of a function costs as much as a fifth of the read."""
+        """The path of almost every read: inlined, because each function call costs a fifth of the read."""
         try:
             data, ancillary, _, _ = self._recvmsg(READ_SIZE, ANCILLARY)
         except BlockingIOError:
@@ -262,7 +263,7 @@ class Connection:
             seconds, nanoseconds = _TIMESPEC(ancillary[0][2])
             at = seconds * 1_000_000_000 + nanoseconds - WALL.offset_ns
         if (keep := self.keep) is None:
-            self._hand_on(data, at, now)
+            self._deliver(data, at, now)
         else:
             keep((data, at, now))
             if data[-4:] == LAST or len(data) < 4:  # `may_be_last`, without the call
@@ -270,7 +271,7 @@ class Connection:
 
     def _on_readable_slow(self) -> None:
         if (read := self._read()) is not None:
-            self._hand_on(*read)
+            self._deliver(*read)
 
     def _on_readable_tls(self) -> None:
         if (read := self._read()) is None:
@@ -282,13 +283,13 @@ class Connection:
             self._ended(f"TLS: {error.reason or error}")
             return
         if plain:
-            self._hand_on(plain, arrived, now)
+            self._deliver(plain, arrived, now)
         if ended and not self.closed:
             self._ended(None)
 
-    def _hand_on(self, data: bytes, arrived: int, now: int) -> None:
+    def _deliver(self, data: bytes, arrived: int, now: int) -> None:
         if self.listener is None:
-            self.close()  # bytes that nobody asked for: not a connection to trust with a request
+            self.close()  # unexpected bytes: do not reuse this connection
         elif self.keep is None:
             self.listener.on_data(data, arrived, now)
         else:
@@ -301,7 +302,7 @@ class Connection:
             self.listener.advance()
 
     def _decrypt(self, data: bytes) -> tuple[bytes, bool]:
-        """What the records say that are complete, and whether the peer has ended the stream."""
+        """Plain text of complete records, and whether the peer has ended the stream."""
         tls, incoming = self._tls, self._incoming
         assert tls is not None
         incoming.write(data)
@@ -316,7 +317,7 @@ class Connection:
             if not piece:
                 return b"".join(out), True
             if not out and not incoming.pending and not tls.pending():
-                return piece, False  # one whole record, as most reads are: no need to ask in vain for more
+                return piece, False  # one complete record, as in most reads: skip another attempt
             out.append(piece)
 
     def _ended(self, error: str | None) -> None:
@@ -341,6 +342,33 @@ def wait_for(raw: _socket.socket, events: int, timeout_s: float) -> bool:
         watcher.close()
 
 
+def resolve(host: str, port: int, timeout_s: float) -> tuple[list[Any], int]:
+    """Addresses of a host and the duration in ns, resolved on an OS thread; literal addresses take 0."""
+    started = monotonic_ns()
+    try:
+        return _socket.getaddrinfo(host, port, 0, _socket.SOCK_STREAM, 0, _socket.AI_NUMERICHOST), 0
+    except (_socket.gaierror, UnicodeError):
+        pool = get_hub().threadpool
+    try:
+        with gevent.Timeout(timeout_s):
+            found = pool.apply(_look_up, (host, port))
+    except gevent.Timeout:
+        raise ConnectError("timeout", f"no address for {host} in time") from None
+    if isinstance(found, str):
+        raise ConnectError("dns", f"no address for {host}: {found}")
+    return found, monotonic_ns() - started
+
+
+def _look_up(host: str, port: int) -> list[Any] | str:
+    """Addresses, or the error as text: an exception would be printed by the pool's thread."""
+    try:
+        return _socket.getaddrinfo(host, port, 0, _socket.SOCK_STREAM)
+    except _socket.gaierror as error:
+        return error.strerror or str(error)
+    except UnicodeError as error:
+        return str(error)
+
+
 def connect(
     number: int,
     addresses: list[Any],
@@ -351,7 +379,7 @@ def connect(
 ) -> Connection:
     """Connect to the first address that answers; `addresses` as from getaddrinfo, `receive_buffer` in bytes.
 
-    Reads are stamped by the kernel where it does so, unless `user_clock` asks for our own clock.
+    Reads have kernel timestamps where available, unless `user_clock` is set.
     """
     started = monotonic_ns()
     kernel_stamps = KERNEL_STAMPS and not user_clock
@@ -360,7 +388,7 @@ def connect(
         raw = _socket.socket(family, kind, proto)
         try:
             left = timeout_s - (monotonic_ns() - started) / 1e9
-            if receive_buffer is not None:  # before connecting: the window is agreed on then
+            if receive_buffer is not None:  # before connecting, which negotiates the window
                 raw.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVBUF, receive_buffer)
             _connect(raw, address, left, kernel_stamps=kernel_stamps)
         except ConnectError as error:
@@ -388,7 +416,7 @@ def _connect(raw: _socket.socket, address: Any, timeout_s: float, *, kernel_stam
 
 
 def hold_kernel_stamps() -> _socket.socket | None:
-    """A socket that keeps the kernel's stamping switched on: the first packets after the switch have no stamp."""
+    """A socket that keeps kernel timestamps enabled: the first packets after enabling them have none."""
     if not KERNEL_STAMPS:
         return None
     holder = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)

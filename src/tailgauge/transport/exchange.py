@@ -1,10 +1,10 @@
-"""One HTTP exchange and its stopwatch: what was sent, what came back, and when, by two clocks.
+"""One HTTP exchange and its times: request, response, arrival and read times.
 
-Rule: while someone waits for what comes next, as the first content, bytes are decoded as they come; from then on a read
-only appends its bytes and stamps, and `advance` decodes them later, away from the reading path.
+While someone waits for the next event, such as the first content, bytes are decoded as they arrive. After that a read only
+appends bytes and timestamps, and `advance` decodes them later, outside the reading path.
 
-A slow reader (`bytes_per_s`) reads as everyone until then, and leaves pauses after it. What waits in the kernel meanwhile
-is one piece to it, stamped at its end: an event of a read that did not empty the socket came after the last read that did.
+A slow reader (`bytes_per_s`) pauses between reads after the first content. Bytes that wait in the kernel get the timestamp
+of the last one: an event of a read that did not empty the socket came after the last read that did.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from operator import sub
+from typing import Protocol
 
 from gevent.event import Event
 
@@ -19,19 +20,44 @@ from tailgauge.clock import monotonic_ns
 from tailgauge.protocol_violations import COMPRESSED, FRAMING, HEAD_TOO_LARGE, NOT_HTTP, TOO_LARGE
 from tailgauge.transport import bounds
 from tailgauge.transport.connection import Connection, Read
-from tailgauge.transport.decoder import Decoder
 from tailgauge.transport.http1 import Body, ChunkedBody, Head, HeadSizeError, WireError
 
 SLOW_READ = 256  # bytes that a slow reader takes at once, at least
 SLOW_READ_S = 0.05  # or what it reads in this time
 
 
+class Decoder(Protocol):
+    """Turns a body's payload into content chunks; see tailgauge.protocols.decoder. Never raises for the peer's bytes."""
+
+    has_content: bool
+    watching: bool  # someone waits for the next event
+    broken: bool  # it takes no more payload
+    streams: bool  # false: `whole` takes the body
+
+    @property
+    def held(self) -> int:
+        """Bytes that it holds."""
+
+    def feed(
+        self, payload: bytes, low: int, arrived: int, read_at: int, read_index: int, *, at_rest: bool
+    ) -> None:
+        """Payload of one read with its times; `at_rest`: the read ends with it."""
+
+    def skim(
+        self, reads: Sequence[bytes], arrived: array[int], read_at: array[int], begin: int, read_index: int
+    ) -> int:
+        """Decode raw reads from number `begin` on as long as they are plain; returns how many."""
+
+    def whole(self, body: bytes, arrived: int, read_at: int, read_index: int) -> None:
+        """A non-streamed body, with the times of the read that completed it."""
+
+
 def _nothing() -> None:
-    """No one waits for this moment."""
+    """Default callback."""
 
 
 def _uncounted(arrived: array[int], read_at: array[int]) -> None:
-    """No one counts these reads."""
+    """Default callback for decoded reads."""
 
 
 class Exchange:
@@ -47,8 +73,8 @@ class Exchange:
         self.bytes_per_s = bytes_per_s
         self.on_headers: Callable[[], None] = _nothing
         self.on_content: Callable[[], None] = _nothing
-        self.on_watched: Callable[[], None] = _nothing  # what the decoder watched for is there
-        self.on_decoded: Callable[[array[int], array[int]], None] = _uncounted  # the stamps of some reads
+        self.on_watched: Callable[[], None] = _nothing  # the decoder has what it watched for
+        self.on_decoded: Callable[[array[int], array[int]], None] = _uncounted  # timestamps of decoded reads
         self.connection: Connection | None = None
         self.connection_is_new = False
         self.pool_wait_ns: int | None = None
@@ -58,17 +84,17 @@ class Exchange:
         self.ended_at_ns: int | None = None
         self.aborted_at_ns: int | None = None
         self.aborted: str | None = None  # why we closed it: cancelled, timeout, censored
-        self.failure: tuple[str, str] | None = None  # kind and message, where no whole response came
+        self.failure: tuple[str, str] | None = None  # kind and message, without a complete response
         self.cut: str | None = (
             None  # how the body ended before its end: the connection, or what was wrong with it
         )
-        self.cut_text: str | None = None  # and more of it
+        self.cut_text: str | None = None  # details
         self.status: int | None = None
         self.headers: list[tuple[bytes, bytes]] = []
         self.reads = 0
         self.body_bytes = 0
         self.receive_lag_max_ns = 0  # largest read_at - arrived_at, ever
-        self.receive_lag_recent_ns = 0  # the same since someone looked and set it back
+        self.receive_lag_recent_ns = 0  # the same since it was last reset
         self.user_stamps = False
         self.done = False
         self._stream: Decoder | None = (
@@ -84,7 +110,7 @@ class Exchange:
         self._held = 0  # bytes
         self._kept: list[Read] = []  # not yet decoded
         self._kept_bytes = 0
-        self._at_leisure = False  # the connection keeps what it reads, and says no more of it
+        self._at_leisure = False  # the connection only stores its reads
         self._low = 0
         self._last_read_at = 0
         self._decoded = 0
@@ -94,14 +120,14 @@ class Exchange:
     def begin(
         self, connection: Connection, *, is_new: bool, release: Callable[[Connection, bool], None]
     ) -> None:
-        """Listen to a connection; `release` gets it back with whether it may be used again."""
+        """Listen to a connection; `release` returns it, with whether it may be reused."""
         self.connection = connection
         self.connection_is_new = is_new
         self.user_stamps = not connection.kernel_stamps
         self._release = release
         connection.listen(self)
 
-    # --- told by the connection, in the hub -------------------------------------------------------------------
+    # --- called by the connection, in the hub -------------------------------------------------------------------
 
     def on_data(self, data: bytes, arrived_at_ns: int, read_at_ns: int) -> None:
         """Bytes of the response: the head first, then the body."""
@@ -117,14 +143,14 @@ class Exchange:
                 self._hold(len(data), self.bytes_per_s)
 
     def _keep_read(self, read: Read) -> None:
-        """Decode it later, but for a flood of them."""
+        """Decode it later, unless too much accumulates."""
         self._kept.append(read)
         self._kept_bytes += len(read[0])
         if self._kept_bytes > bounds.MAX_KEPT:
             self.advance()
 
     def _hold(self, size: int, bytes_per_s: float) -> None:
-        """Leave the pause that a slow reader makes after a read, once nobody waits for the first content."""
+        """Pause a slow reader after a read, once the first content has arrived."""
         stream = self._stream
         if self.connection is not None and (self._whole or (stream is not None and not stream.watching)):
             self.connection.pause(size / bytes_per_s, max(SLOW_READ, int(bytes_per_s * SLOW_READ_S)))
@@ -170,11 +196,11 @@ class Exchange:
         self._changed.set()
 
     def _choose(self) -> None:
-        """Who takes the body: the decoder, as a stream or whole, or nobody, where it is an error or packed."""
+        """Select the receiver of the body: the decoder (stream or whole), or none for errors and compressed bodies."""
         decoder, coding = self.decoder, self.header(b"content-encoding").lower()
         if decoder is None or self.status != 200:
             return
-        if coding not in {b"", b"identity"}:  # never unpacked: what it would become knows no bound
+        if coding not in {b"", b"identity"}:  # never decompressed: its size has no limit
             self.cut, self.cut_text = COMPRESSED, f"content-encoding {coding.decode('latin-1')[:100]}"
         elif not decoder.streams:
             self._whole = decoder
@@ -194,7 +220,7 @@ class Exchange:
         arrived, read_at = (array("q", of) for of in stamps)
         kept.clear()
         self._kept_bytes = 0
-        if not self.bytes_per_s:  # a pause is no lag of ours
+        if not self.bytes_per_s:  # a pause is not receive lag
             self.on_decoded(arrived, read_at)
         stream = self._stream
         watching = stream is not None and stream.watching
@@ -207,21 +233,21 @@ class Exchange:
                     self._decode(body, data[done], arrived[done], read_at[done])
                 done += skimmed or 1
         except WireError as error:
-            self._give_up(FRAMING, str(error))
+            self._drop(FRAMING, str(error))
             return len(data)
         if watching and stream is not None:
             self._notify(stream, had_content=had_content)
             self._relax(stream, body)
         if body.done and not self.done:
             self._complete()
-            # A slow reader is there until it has read what arrived.
+            # A slow reader ends when it has read everything.
             self._finish(keep=self._keep, at_ns=read_at[-1] if self.bytes_per_s else arrived[-1])
         elif not self.done:
             self._bound(stream)
         return len(data)
 
     def _bound(self, stream: Decoder | None) -> None:
-        """Give it up where it goes beyond its bounds, or beyond what all may hold together."""
+        """Drop the response if it exceeds its limits or those of all open responses."""
         held = min(self._plain_bytes, bounds.ERROR_KEPT) if self._whole is None else self._plain_bytes
         held = held if stream is None else stream.held
         too_much = self._all_held.change(self._held, held)
@@ -230,18 +256,18 @@ class Exchange:
         if stream is not None and stream.broken:
             self._close_and_finish()
         elif self.body_bytes > most:
-            self._give_up(TOO_LARGE, f"over {most >> 20} MiB")
+            self._drop(TOO_LARGE, f"over {most >> 20} MiB")
         elif too_much:
-            self._give_up(
+            self._drop(
                 TOO_LARGE, f"the open answers of this worker hold over {self._all_held.most >> 20} MiB"
             )
 
-    def _give_up(self, kind: str, text: str) -> None:
+    def _drop(self, kind: str, text: str) -> None:
         self.cut, self.cut_text = kind, text
         self._close_and_finish()
 
     def _relax(self, stream: Decoder, body: Body) -> None:
-        """From here on reads are only kept, until one may be the last."""
+        """From now on only store reads, until one may be the last."""
         connection = self.connection
         if stream.watching or self.bytes_per_s or not isinstance(body, ChunkedBody):
             return
@@ -250,14 +276,14 @@ class Exchange:
             connection.keep = self._keep_read
 
     def _notify(self, decoder: Decoder, *, had_content: bool) -> None:
-        """Tell of what was waited for. What is told may end the exchange."""
+        """Call the callbacks of awaited events, which may end the exchange."""
         if decoder.has_content and not had_content and not (self.done or self.aborted):
             self.on_content()
         if not decoder.watching and not (self.done or self.aborted):
             self.on_watched()
 
     def _complete(self) -> None:
-        """The body is whole: hand over one that is no stream, stamped at its last read."""
+        """The body is complete: decode one that is no stream, with the time of its last read."""
         if self._whole is not None:
             self._whole.whole(self.plain_body, self._low, self._last_read_at, max(0, self._decoded - 1))
             self._notify(self._whole, had_content=False)
@@ -266,7 +292,7 @@ class Exchange:
         emptied = not self.bytes_per_s or self.connection is None or self.connection.emptied
         payload = body.feed(piece)
         self.body_bytes += len(piece)
-        if not self.bytes_per_s:  # a pause is no lag of ours
+        if not self.bytes_per_s:  # a pause is not receive lag
             self._note_lag(read - at)
         if read == at:
             self.user_stamps = True
@@ -308,7 +334,7 @@ class Exchange:
     # --- the end ----------------------------------------------------------------------------------------------
 
     def abort(self, reason: str) -> None:
-        """Close now: the loser of a hedge, a deadline, the end of the drain. The first reason stands."""
+        """Close now: a hedge's loser, a deadline, the end of the drain. The first reason counts."""
         if self.done or self.aborted:
             return
         self.aborted, self.aborted_at_ns = reason, monotonic_ns()
@@ -338,7 +364,7 @@ class Exchange:
         if connection is not None and release is not None:
             connection.listen(None)
             release(connection, keep)
-        # Who was told of it knows it too: what is over must not wait for the garbage collector.
+        # Break reference cycles with the callbacks, so that no garbage collection is needed.
         self._release = None
         self.on_headers = self.on_content = self.on_watched = _nothing
         self._changed.set()
@@ -358,19 +384,19 @@ class Exchange:
             self._changed.wait()
 
     def header(self, name: bytes) -> bytes:
-        """Value of a response header, empty if it is not there; `name` in lower case."""
+        """Value of a response header, or empty; `name` in lower case."""
         return next((value for key, value in self.headers if key.lower() == name), b"")
 
     @property
     def left_at_ns(self) -> int | None:
-        """When the request's first byte left, also while the rest of it is still on its way out."""
+        """When the request's first byte was sent, also while the rest is still being sent."""
         if self.sent_at_ns is None and self.connection is not None:
             return self.connection.sent_at_ns
         return self.sent_at_ns
 
     @property
     def paused_ns(self) -> int | None:
-        """How long a slow reader did not read, None of any other."""
+        """Pauses of a slow reader; None for others."""
         if not self.bytes_per_s:
             return None
         return self.connection.paused_ns if self.connection else 0

@@ -1,8 +1,7 @@
-"""Idle connections, last in, first out, and when one may be trusted with the next request.
+"""The pool of idle connections, last in, first out.
 
-Rule: a request is never sent twice. A server that closes after a response without having said so would take the next
-request down with it, so a connection rests for a moment before it is used again: the close comes in that time and the
-watcher sees it. Where a server closes later than that, the rest grows.
+A request is never sent twice. A server that closes after a response without announcing it would break the next request, so
+a connection rests for a moment before reuse: the close arrives in that time. If a server closes later, the rest grows.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ MARGIN_S = 1.0
 
 @dataclass(slots=True, eq=False)
 class Idle:
-    """A connection at rest, since when, and until when its peer promised to keep it."""
+    """An idle connection, since when, and until when its peer promised to keep it."""
 
     connection: Connection
     since_ns: int
     until_ns: int
-    answered: bool  # false: opened beforehand, nothing was asked on it yet
+    answered: bool  # false: opened beforehand and not used yet
 
 
 @dataclass(slots=True)
@@ -47,7 +46,7 @@ class Pool:
         self._pools: dict[Origin, OriginPool] = {}
 
     def take(self, origin: Origin) -> Connection | None:
-        """The one released last that has rested and still lives; None if a new one is needed."""
+        """The last released connection that has rested and is alive; None if a new one is needed."""
         origin_pool = self._pools.get(origin)
         if origin_pool is None:
             return None
@@ -96,7 +95,7 @@ class Pool:
 
 
 def _kept_ns(hint: bytes) -> int:
-    """How long the peer says it keeps an idle connection, less a margin for the way; else a long time."""
+    """The peer's keep-alive time less a margin; else a long time."""
     for part in hint.split(b","):
         name, _, value = part.strip().partition(b"=")
         if name.lower() == b"timeout" and value.isdigit() and len(value) < 10:

@@ -1,7 +1,7 @@
-"""The transport under both official SDKs: they build the request and name its errors, this sends it and keeps time.
+"""The transport of both official SDKs: they build the request and name its errors, this sends and times it.
 
-Rule: one attempt, one call of `handle_request`. It never retries, never redirects, never unpacks, never reads a proxy
-from the environment. The exchange that an attempt watches travels in a context variable, because the SDKs have no place for it.
+One attempt is one call of `handle_request`: no retries, no redirects, no decompression, no proxy from the environment. The
+attempt's exchange is passed in a context variable, because the SDKs have no parameter for it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import gevent
 import httpx2
 
 from tailgauge.clock import monotonic_ns
-from tailgauge.transport.addresses import resolve
-from tailgauge.transport.connection import ConnectError, Connection, connect
+from tailgauge.transport.connection import ConnectError, Connection, connect, resolve
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.http1 import request_bytes
 from tailgauge.transport.losses import Losses
@@ -25,7 +24,7 @@ from tailgauge.transport.pool import Origin, Pool
 
 _CURRENT: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
 RESOLVE_AGAIN_NS = 30_000_000_000
-OPENED_AT_ONCE = 32  # connections that are opened beforehand at the same time: no storm of them
+OPENED_AT_ONCE = 32  # connections opened beforehand at the same time
 SLOW_BUFFER = 4096  # bytes, which the kernel doubles for its own use
 
 
@@ -40,7 +39,7 @@ def watched_by(exchange: Exchange) -> Iterator[None]:
 
 
 class NoAnswerError(Exception):
-    """No response's head came; `kind` is the error by which httpx2 calls that."""
+    """No response head arrived; `kind` is httpx2's error."""
 
     def __init__(self, kind: type[httpx2.TransportError], message: str) -> None:
         super().__init__(message)
@@ -48,7 +47,7 @@ class NoAnswerError(Exception):
 
 
 class _Received(httpx2.SyncByteStream):
-    """The body as the SDK may read it (it does so for errors): its end, and nothing of it."""
+    """The body for the SDK, which reads it for errors: empty, at its end."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
@@ -62,7 +61,7 @@ class _Received(httpx2.SyncByteStream):
 
 
 class Stopwatch(httpx2.BaseTransport):
-    """Sends requests over its own keep-alive pool and stamps what comes back."""
+    """Sends requests over a keep-alive pool and timestamps responses."""
 
     def __init__(
         self,
@@ -82,11 +81,11 @@ class Stopwatch(httpx2.BaseTransport):
         self._addresses: dict[tuple[str, int], tuple[int, list[Any]]] = {}
         self._numbers = 0
         self.losses = Losses()
-        self.waits = 0  # calls that waited for a connection to be opened
-        self.wait_max_ns = 0  # the longest of these waits since someone looked and set it back
+        self.waits = 0  # calls that waited for a new connection
+        self.wait_max_ns = 0  # the longest of these waits since it was last reset
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send one request; returns when the response's head is there. Raises httpx2's own errors for the SDK."""
+        """Send one request; returns when the response's head has arrived. Raises httpx2's errors for the SDK."""
         exchange = _CURRENT.get() or Exchange()
         body = request.read()
         data = request_bytes(request.method, request.url.raw_path, request.headers.raw, body)
@@ -94,13 +93,13 @@ class Stopwatch(httpx2.BaseTransport):
             self._send(exchange, origin_of(request.url), data)
         except NoAnswerError as error:
             raise error.kind(str(error), request=request) from None
-        # The SDK learns the status alone. It would unpack a gigabyte, go where a header points, and keep a cookie, which
-        # would bring all users back to the replica that set it.
+        # The SDK gets the status only: otherwise it would decompress a gigabyte, follow redirects, and keep a cookie, which
+        # would pin all users to one replica.
         return httpx2.Response(exchange.status or 0, stream=_Received(exchange), request=request)
 
     @contextlib.contextmanager
     def sent(self, origin: Origin, data: bytes) -> Iterator[None]:
-        """Send a request that is ready; enters when the response's head is there, or raises NoAnswerError."""
+        """Send a prepared request; enters when the response's head has arrived, or raises NoAnswerError."""
         exchange = _CURRENT.get() or Exchange()
         self._send(exchange, origin, data)
         try:
@@ -131,7 +130,7 @@ class Stopwatch(httpx2.BaseTransport):
         self._pool.close()
 
     def preopen(self, base_url: str, count: int) -> tuple[int, str | None]:
-        """Open connections until `count` are idle; returns how many are, and why the first of the others is not."""
+        """Open connections until `count` are idle; returns how many are, and the first failure."""
         origin = origin_of(httpx2.URL(base_url))
         missing = max(0, count - self._pool.resting(origin))
         left = iter(range(missing))
@@ -144,7 +143,7 @@ class Stopwatch(httpx2.BaseTransport):
                 except ConnectError as error:
                     failures.append(f"{error.kind}: {error}")
                     return
-                connection.used = True  # what the peer closes meanwhile is stale, as after a request
+                connection.used = True  # if the peer closes it meanwhile it is stale, as after a request
                 self._pool.give(origin, connection, b"", answered=False)
 
         gevent.joinall(
@@ -156,7 +155,7 @@ class Stopwatch(httpx2.BaseTransport):
         slow = (
             exchange.bytes_per_s is not None
         )  # a slow reader has a connection of its own, with a small buffer
-        asked_ns = monotonic_ns()
+        began_ns = monotonic_ns()
         connection = None if slow else self._pool.take(origin)
         is_new = connection is None
         if connection is None:
@@ -170,12 +169,12 @@ class Stopwatch(httpx2.BaseTransport):
             raise NoAnswerError(httpx2.ReadError, "ended before it was sent")
 
         def release(used: Connection, keep: bool) -> None:
-            if keep and not slow and not used.sending:  # else it was answered before it was sent whole
+            if keep and not slow and not used.sending:  # else it was answered before it was sent completely
                 self._pool.give(origin, used, exchange.header(b"keep-alive"))
             else:
                 used.close()
 
-        exchange.pool_wait_ns = monotonic_ns() - asked_ns
+        exchange.pool_wait_ns = monotonic_ns() - began_ns
         if is_new:
             self.waits += 1
             self.wait_max_ns = max(self.wait_max_ns, exchange.pool_wait_ns)
@@ -218,5 +217,5 @@ class Stopwatch(httpx2.BaseTransport):
 
 
 def origin_of(url: httpx2.URL) -> Origin:
-    """Where the requests to a URL go."""
+    """Scheme, host and port of a URL."""
     return url.scheme, url.host, url.port or (443 if url.scheme == "https" else 80)

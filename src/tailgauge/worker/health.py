@@ -17,7 +17,7 @@ import psutil
 
 from tailgauge import quantile_sketch
 from tailgauge.clock import WALL, monotonic_ns
-from tailgauge.rows.health import HealthRow
+from tailgauge.rows.schema import HealthRow
 from tailgauge.thresholds import USER_CPU, USER_LAG_NS, is_stall
 from tailgauge.transport.losses import HAS_TCP_INFO, Losses
 from tailgauge.worker.counters import Counters

@@ -15,10 +15,9 @@ import pyarrow.parquet as pq
 from starting.script import print_facts
 
 from tailgauge.rows import recorder as free_space
-from tailgauge.rows.chunks import Chunks
 from tailgauge.rows.recorder import Recorder, RecorderError
 from tailgauge.rows.run_folder import RunFolder
-from tailgauge.rows.schema import AttemptRow, HealthRow, RequestRow
+from tailgauge.rows.schema import AttemptRow, Chunks, HealthRow, RequestRow
 
 WORKER = 3
 REQUEST = RequestRow(1, "steady", "chat", "streaming", None, 5, None, None, "client_drop", 0, 0, 200, 50)

@@ -23,10 +23,9 @@ from starting.script import print_facts
 
 from tailgauge.rows import parquet
 from tailgauge.rows import recorder as free_space
-from tailgauge.rows.health import HealthRow
 from tailgauge.rows.recorder import Recorder, RecorderError
 from tailgauge.rows.run_folder import RunFolder
-from tailgauge.rows.schema import AttemptRow, RequestRow
+from tailgauge.rows.schema import AttemptRow, HealthRow, RequestRow
 
 WORKER = 3
 REQUEST = RequestRow(1, "steady", "chat", "streaming", None, 5, None, None, "client_drop", 0, 0, 200, 50)
@@ -259,7 +258,7 @@ def limits() -> Any:
         free_space.MAX_WRITING_S,
         free_space.MAX_WAITING_ROWS,
         free_space.MAX_WAITING_CHUNKS,
-        parquet.MOST_ROWS,
+        parquet.MAX_ROWS,
     ]
 
 

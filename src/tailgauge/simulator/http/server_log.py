@@ -76,9 +76,9 @@ def to_parquet(rows: Sequence[ServerLogRow]) -> bytes:
     import pyarrow as pa  # a third of a second, which the server's start need not wait for
     import pyarrow.parquet as pq
 
-    from tailgauge.rows.arrow import settle
+    from tailgauge.rows.parquet import hide_pandas
 
-    settle()
+    hide_pandas()
     kinds = {
         "string": pa.string(),
         "int16": pa.int16(),
