@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import anthropic
 import openai
-import pyarrow.parquet as pq
 import pytest
+from starting.simulator import SDK_OPTIONS, Served
 
 TAILGAUGE = str(Path(sys.executable).with_name("tailgauge"))
 FORKING = """
@@ -40,27 +36,13 @@ HELLO = [{"role": "user", "content": "hello world"}]
 Sdks = tuple[anthropic.Anthropic, openai.OpenAI]
 
 
-class Served:
-    """A running endpoint and its clients."""
+class ServedForked(Served):
+    """A running endpoint, and clients that all such endpoints share."""
 
     def __init__(self, url: str, sdks: Sdks) -> None:
-        self.url = url
+        super().__init__(url)
         self.claude = sdks[0].with_options(base_url=url)
         self.chat = sdks[1].with_options(base_url=f"{url}/v1")
-
-    def truth(self, run: str = "") -> list[dict[str, Any]]:
-        with urllib.request.urlopen(f"{self.url}/tailgauge/server-log?run={run}", timeout=10) as response:
-            return pq.read_table(io.BytesIO(response.read())).to_pylist()
-
-    def row(self, run: str, column: str | None = None) -> dict[str, Any]:
-        """The run's only row, once it has a value in that column."""
-        for _ in range(500):
-            rows = self.truth(run)
-            if rows and (column is None or rows[0][column] is not None):
-                break
-            time.sleep(0.02)
-        [row] = rows
-        return row
 
 
 class Nursery:
@@ -70,7 +52,7 @@ class Nursery:
         self._process, self._sdks = process, sdks
 
     @contextmanager
-    def served(self, *sets: str) -> Iterator[Served]:
+    def served(self, *sets: str) -> Iterator[ServedForked]:
         quick = () if any(one.startswith("profile=") for one in sets) else QUICK
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -78,17 +60,16 @@ class Nursery:
         self._process.stdin.flush()
         url, pid = self._process.stdout.readline().split()
         try:
-            yield Served(url, self._sdks)
+            yield ServedForked(url, self._sdks)
         finally:
             os.kill(int(pid), signal.SIGTERM)
 
 
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
-    options: dict[str, Any] = {"api_key": "x", "max_retries": 0, "timeout": 20}
     with (
-        anthropic.Anthropic(**options) as claude,
-        openai.OpenAI(**options) as chat,
+        anthropic.Anthropic(**SDK_OPTIONS) as claude,
+        openai.OpenAI(**SDK_OPTIONS) as chat,
         subprocess.Popen(
             [sys.executable, "-c", FORKING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as process,
@@ -99,7 +80,7 @@ def nursery() -> Iterator[Nursery]:
         process.wait(15)
 
 
-Serve = Callable[..., Served]
+Serve = Callable[..., ServedForked]
 
 
 @pytest.fixture

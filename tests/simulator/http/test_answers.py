@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from simulator.http.conftest import HELLO, Nursery, Serve, Served, named
+from simulator.http.conftest import HELLO, Nursery, Serve, ServedForked, named
 
 from tailgauge.simulator.behaviours.tokens import text
 
@@ -24,7 +24,7 @@ TIMES = {
 
 
 @pytest.fixture(scope="module", params=TIMES)
-def endpoint(request: Any, nursery: Nursery) -> Iterator[Served]:
+def endpoint(request: Any, nursery: Nursery) -> Iterator[ServedForked]:
     with nursery.served(*TIMES[request.param]) as running:
         yield running
 
@@ -33,7 +33,7 @@ def ask(tokens: int = 160, **more: Any) -> dict[str, Any]:
     return {"model": "m", "max_tokens": tokens, "messages": HELLO, **more}
 
 
-def test_the_stream_adds_up_to_the_whole_answer(endpoint: Served) -> None:
+def test_the_stream_adds_up_to_the_whole_answer(endpoint: ServedForked) -> None:
     wanted = ask(tools=TOOLS, thinking=THINKING)
     with endpoint.claude.messages.stream(**wanted) as stream:
         streamed = stream.get_final_message()
@@ -49,7 +49,7 @@ def test_the_stream_adds_up_to_the_whole_answer(endpoint: Served) -> None:
         assert message.usage.output_tokens_details.thinking_tokens == 40
 
 
-def test_blocks_open_and_close_in_order_and_a_tool_call_comes_in_bursts(endpoint: Served) -> None:
+def test_blocks_open_and_close_in_order_and_a_tool_call_comes_in_bursts(endpoint: ServedForked) -> None:
     with endpoint.claude.messages.create(**ask(tools=TOOLS), stream=True) as stream:
         events = list(stream)
     kinds = [kind for kind, _ in groupby(event.type for event in events)]
@@ -60,13 +60,13 @@ def test_blocks_open_and_close_in_order_and_a_tool_call_comes_in_bursts(endpoint
     assert len(json.dumps(json.loads("".join(pieces)), separators=(",", ":"))) == 4 * 80
 
 
-def test_without_tools_and_thinking_all_is_text(endpoint: Served) -> None:
+def test_without_tools_and_thinking_all_is_text(endpoint: ServedForked) -> None:
     message = endpoint.claude.messages.create(**ask())
     assert [block.type for block in message.content] == ["text", "text"]
     assert message.stop_reason == "max_tokens"
 
 
-def test_chat_streams_reasoning_text_and_a_tool_call(endpoint: Served) -> None:
+def test_chat_streams_reasoning_text_and_a_tool_call(endpoint: ServedForked) -> None:
     wanted = ask(tools=FUNCTIONS, reasoning_effort="low", stream_options={"include_usage": True}, stream=True)
     with endpoint.chat.chat.completions.create(**wanted) as stream:
         chunks = list(stream)
@@ -84,7 +84,7 @@ def test_chat_streams_reasoning_text_and_a_tool_call(endpoint: Served) -> None:
     assert whole.choices[0].message.tool_calls[0].function.name == "weather"
 
 
-def test_omitted_thinking_is_a_silence_and_a_signature(endpoint: Served) -> None:
+def test_omitted_thinking_is_a_silence_and_a_signature(endpoint: ServedForked) -> None:
     thinking = {"type": "adaptive", "display": "omitted"}
     with endpoint.claude.messages.stream(**ask(thinking=thinking)) as stream:
         message = stream.get_final_message()

@@ -74,7 +74,13 @@ def test_parallel_cold_calls_all_write(serve: Serve, times: tuple[str, ...]) -> 
     with ThreadPoolExecutor(5) as pool:
         used = list(pool.map(lambda _: endpoint.claude.messages.create(**ask()).usage, range(5)))
     assert [usage.cache_creation_input_tokens for usage in used] == [40] * 5
-    assert sorted(row["cache_reason"] for row in endpoint.truth()) == ["cold", "race", "race", "race", "race"]
+    assert sorted(row["cache_reason"] for row in endpoint.server_log()) == [
+        "cold",
+        "race",
+        "race",
+        "race",
+        "race",
+    ]
     assert endpoint.claude.messages.create(**ask()).usage.cache_read_input_tokens == 40
 
 
@@ -82,7 +88,7 @@ def test_reads_do_not_count_as_input(serve: Serve) -> None:
     endpoint = serve(*ON, "limits.itpm=600", "limits.itpm_burst=60")
     for _ in range(3):  # 45, then 5 each
         endpoint.claude.messages.create(**ask())
-    assert [row["status"] for row in endpoint.truth()] == [200] * 3
+    assert [row["status"] for row in endpoint.server_log()] == [200] * 3
 
 
 def test_chat_reads_whole_blocks_and_says_so_in_its_own_way(serve: Serve) -> None:

@@ -53,9 +53,9 @@ def test_a_settled_truth_waits_for_what_the_engine_goes_on_with(serve: Serve) ->
         model="m", max_tokens=TOKENS, messages=HELLO, stream=True, **named("r")
     )
     next(stream)
-    (early,) = endpoint.truth("r")
+    (early,) = endpoint.server_log("r")
     stream.close()
-    (settled,) = endpoint.truth("r&settled")
+    (settled,) = endpoint.server_log("r&settled")
 
     assert early["billed_output_tokens"] is None
     assert settled["billed_output_tokens"] == TOKENS

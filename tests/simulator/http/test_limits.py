@@ -27,7 +27,7 @@ def test_a_burst_admits_as_many_as_it_holds_and_says_when_to_come_back(serve: Se
     assert "requests per minute" in refused[0].message
     headers = refused[0].response.headers
     assert headers["anthropic-ratelimit-requests-limit"] == "60"
-    rows = endpoint.truth("r")
+    rows = endpoint.server_log("r")
     assert [row["status"] for row in rows] == [200] * 3 + [429] * 3
     assert {row["limit_kind"] for row in rows} == {None, "requests"}
     assert all(row["bucket_levels"] for row in rows)

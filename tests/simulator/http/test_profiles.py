@@ -7,10 +7,10 @@ from statistics import median
 
 import anthropic
 import pytest
-from simulator.http.conftest import HELLO, Serve, Served, named
+from simulator.http.conftest import HELLO, Serve, ServedForked, named
 
 
-def ttft_ns(endpoint: Served, calls: int = 7, run: str = "r") -> float:
+def ttft_ns(endpoint: ServedForked, calls: int = 7, run: str = "r") -> float:
     """Median of the endpoint's own times to the first chunk, of calls that come together."""
 
     def call(number: int) -> None:
@@ -21,7 +21,7 @@ def ttft_ns(endpoint: Served, calls: int = 7, run: str = "r") -> float:
 
     with ThreadPoolExecutor(calls) as pool:
         list(pool.map(call, range(calls)))
-    return median(row["chunk_sent_at_ns"][0] - row["received_at_ns"] for row in endpoint.truth(run))
+    return median(row["chunk_sent_at_ns"][0] - row["received_at_ns"] for row in endpoint.server_log(run))
 
 
 def test_bigger_models_begin_later(serve: Serve) -> None:

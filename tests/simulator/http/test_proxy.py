@@ -10,12 +10,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from simulator.http.conftest import HELLO, Serve, Served, named
+from simulator.http.conftest import HELLO, Serve, ServedForked, named
 
 GAPS = ("chunk_gap_ms=10",)
 
 
-def reads(endpoint: Served, run: str) -> tuple[list[tuple[int, int]], bytes]:
+def reads(endpoint: ServedForked, run: str) -> tuple[list[tuple[int, int]], bytes]:
     """(time, bytes) of each read of a stream that found something new, and all of it."""
     address = urlsplit(endpoint.url)
     connection = HTTPConnection(str(address.hostname), address.port, timeout=20)

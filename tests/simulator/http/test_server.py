@@ -40,7 +40,7 @@ def connect() -> Iterator[Callable[[Any], HTTPConnection]]:
 def eventually(endpoint: Any, run: str, *columns: str) -> dict[str, Any]:
     """The run's only row, once it is there and has these columns."""
     for _ in range(200):
-        rows = endpoint.truth(run)
+        rows = endpoint.server_log(run)
         if rows and all(rows[0][column] is not None for column in columns):
             break
         time.sleep(0.02)
@@ -56,7 +56,7 @@ def test_the_truth_of_a_stream_joins_and_its_stamps_rise(start: Any, connect: An
         before = time.monotonic_ns()
         ask(connection, f"{protocol}/65537/2/1", path, stream=True, max_tokens=20).read()
         after = time.monotonic_ns()
-        [row] = endpoint.truth(protocol)
+        [row] = endpoint.server_log(protocol)
         assert (row["request_id"], row["leg"], row["attempt"], row["protocol"]) == (65537, 2, 1, protocol)
         assert (row["status"], row["input_tokens"], row["output_tokens"]) == (200, 1, 20)
         sent = row["chunk_sent_at_ns"]
@@ -69,7 +69,7 @@ def test_the_truth_of_a_stream_joins_and_its_stamps_rise(start: Any, connect: An
 def test_no_chunk_leaves_before_it_is_due(start: Any, connect: Any) -> None:
     endpoint = start({"ttft_ms": 20.0, "chunk_gap_ms": 3.0})
     ask(connect(endpoint), "r/1/0/0", stream=True, max_tokens=20).read()
-    [row] = endpoint.truth("r")
+    [row] = endpoint.server_log("r")
     assert row["planned_ttft_ns"] == 20_000_000
     due = [row["received_at_ns"] + 20_000_000 + i * 3_000_000 for i in range(20)]
     # The loop's timers are floats of seconds: a microsecond is more than their rounding.
@@ -83,7 +83,7 @@ def test_the_same_seed_plans_the_same_times_in_another_run_and_process(start: An
         connection = connect(endpoint)
         for call in range(3):
             ask(connection, f"{run}/{call}/0/0").read()
-        planned.append([row["planned_ttft_ns"] for row in endpoint.truth(run)])
+        planned.append([row["planned_ttft_ns"] for row in endpoint.server_log(run)])
     assert planned[0] == planned[1]
     assert len(set(planned[0])) == 3
 
@@ -91,14 +91,14 @@ def test_the_same_seed_plans_the_same_times_in_another_run_and_process(start: An
 def test_a_whole_answer_has_one_stamp(endpoint: Any, connect: Any) -> None:
     answer = json.loads(ask(connect(endpoint), "whole/1/0/0").read())
     assert answer["usage"]["output_tokens"] == 5
-    [row] = endpoint.truth("whole")
+    [row] = endpoint.server_log("whole")
     assert len(row["chunk_sent_at_ns"]) == 1
     assert row["output_tokens"] == 5
 
 
 def test_refused_calls_are_in_the_truth_too(endpoint: Any, connect: Any) -> None:
     assert ask(connect(endpoint), "refused/1/0/0", max_tokens=-1).status == 400
-    [row] = endpoint.truth("refused")
+    [row] = endpoint.server_log("refused")
     assert (row["status"], row["chunk_sent_at_ns"], row["output_tokens"]) == (400, [], 0)
 
 
@@ -121,7 +121,7 @@ def test_a_client_that_leaves_ends_its_call(start: Any, connect: Any, read_first
     assert bool(sent) == read_first
     assert row["output_tokens"] == len(sent)
     time.sleep(0.05)
-    [later] = endpoint.truth("r")
+    [later] = endpoint.server_log("r")
     assert later == row
 
 
@@ -154,7 +154,7 @@ def test_headers_leave_with_the_first_event_unless_early(start: Any, connect: An
     response = ask(connect(endpoint), "r/1/0/0", stream=True)
     headers_read_at_ns = time.monotonic_ns()
     response.read()
-    [row] = endpoint.truth("r")
+    [row] = endpoint.server_log("r")
     first = row["chunk_sent_at_ns"][0]
     assert (row["headers_at_ns"] - row["received_at_ns"] < first - row["headers_at_ns"]) == early
     assert not early or headers_read_at_ns < first
@@ -165,7 +165,7 @@ def test_an_embedded_clock_is_the_stamp_of_the_server_log(start: Any, connect: A
     body = ask(connect(endpoint), "r/1/0/0", stream=True).read().decode()
     data = [json.loads(line[6:]) for line in body.split("\n") if line.startswith("data: ")]
     stamps = [int(d["delta"]["text"][:19]) for d in data if d["type"] == "content_block_delta"]
-    [row] = endpoint.truth("r")
+    [row] = endpoint.server_log("r")
     assert stamps == row["chunk_sent_at_ns"]
     assert row["output_tokens"] == 5
 
@@ -225,7 +225,7 @@ def test_a_slow_reader_loses_nothing(start: Any, connect: Any) -> None:
     response = ask(connect(endpoint), "r/1/0/0", stream=True, max_tokens=100_000)
     time.sleep(0.3)  # the sockets' buffers fill up
     assert response.read().count(b"text_delta") == 100_000
-    [row] = endpoint.truth("r")
+    [row] = endpoint.server_log("r")
     assert len(row["chunk_sent_at_ns"]) == 100_000
 
 
@@ -235,11 +235,11 @@ def test_it_stops_with_open_streams_when_told_to(start: Any, connect: Any, how: 
     response = ask(connect(endpoint), stream=True, max_tokens=10_000)
     assert response.read(10)
     if how == "stdin":
-        assert endpoint.process.stdin is not None
-        endpoint.process.stdin.close()
+        assert endpoint.child.stdin is not None
+        endpoint.child.stdin.close()
     else:
-        endpoint.process.send_signal(signal.SIGTERM if how == "sigterm" else signal.SIGINT)
-    assert endpoint.process.wait(5) == 0
+        endpoint.child.send_signal(signal.SIGTERM if how == "sigterm" else signal.SIGINT)
+    assert endpoint.child.wait(5) == 0
 
 
 def test_a_taken_port_is_said_in_one_sentence(endpoint: Any) -> None:
