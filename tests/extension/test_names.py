@@ -12,8 +12,6 @@ OTHERS = {
     "src/tailgauge/experiments/checkup/plan.py": "fan_out is a probe of a checkup",
     "analysis/tailgauge_analysis/sections/fan_out/section.py": "fan_out is a key of the scenario",
     "src/tailgauge/dry_run/rows.py": "the simulated endpoint's side",
-    "src/tailgauge/dry_run/target.py": "the simulated endpoint's side",
-    "src/tailgauge/simulator/behaviours.py": "the simulated endpoint's side",
 }
 
 

@@ -1,13 +1,12 @@
-"""A wire protocol is added in a file of its own and one row; no other file of the client's side knows its name."""
+"""A wire protocol is added in a file and one row on either side; no other file knows its name."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 TABLE = "src/tailgauge/protocols/table.py"
-PROTOCOL = '''"""Lines: an application that answers with plain lines of JSON in events of one name."""
+WIRES = "src/tailgauge/simulator/protocols/wire.py"
+CLIENT = '''"""Lines: an application that answers with plain lines of JSON in events of one name."""
 
 from __future__ import annotations
 
@@ -74,10 +73,87 @@ class JsonLines(WireProtocol):
         """Events with a piece and nothing else."""
         return (_TEXT, tree["piece"]) if set(tree) == {"piece"} else None
 '''
+SERVER = '''"""JSON lines, from the server's side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from tailgauge.simulator.behaviours.limits import Reading
+from tailgauge.simulator.behaviours.tokens import count
+from tailgauge.simulator.protocols.request import CallRequest, Refused, Reply
+
+NAME = "json_lines"
+PATH = "/generate"
+VERSION_HEADER = ""
+REQUEST_ID_HEADER = "x-lines-id"
+OVERLOADED_STATUS = 503
+SIGNATURES = False
+
+
+def parse(body: dict[str, Any], version: str = "") -> CallRequest:
+    """Every body with a model, an input and a limit."""
+    try:
+        return CallRequest(body["model"], body["limit"], count(body["input"]), stream=True)
+    except (KeyError, TypeError) as error:
+        raise Refused(400, f"bad body: {error}") from error
+
+
+def limit_headers(readings: Sequence[Reading], wall_ns: int) -> dict[str, str]:
+    """None."""
+    return {}
+
+
+def error_body(refused: Refused, request_id: str) -> bytes:
+    """The error."""
+    return json.dumps({"error": {"message": refused.message}}).encode()
+
+
+def error_event(refused: Refused) -> bytes:
+    """The error, as an event."""
+    return b"data: %b\\n\\n" % error_body(refused, "")
+
+
+def ping() -> bytes:
+    """None."""
+    return b""
+
+
+def opening(reply: Reply) -> bytes:
+    """The model."""
+    return b"data: %b\\n\\n" % json.dumps({"model": reply.request.model}).encode()
+
+
+def around_text(reply: Reply) -> tuple[bytes, bytes]:
+    """A piece."""
+    return b'data: {"piece": "', b'"}\\n\\n'
+
+
+def delta(reply: Reply, block: int, kind: str) -> tuple[bytes, bytes]:
+    """Only text."""
+    return around_text(reply)
+
+
+def between(reply: Reply, block: int) -> bytes:
+    """Nothing."""
+    return b""
+
+
+def closing(reply: Reply) -> bytes:
+    """The end, with the count."""
+    return b'data: {"over": true, "tokens": %d}\\n\\n' % reply.request.max_tokens
+
+
+def whole(reply: Reply, contents: Sequence[str]) -> bytes:
+    """Never requested."""
+    return b"{}"
+'''
 SCENARIO = """
+description = "A protocol of events with pieces"
 [target]
 protocol = "json_lines"
-url = "http://127.0.0.1:PORT"
 [arrival]
 process = "constant"
 rate_per_s = 10.0
@@ -87,71 +163,38 @@ warmup_s = 0.0
 [traffic.chat]
 prompt_tokens = 20
 output_tokens = 4
-"""
-APPLICATION = """
-import http.server, json, sys
-
-class Lines(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.0"
-
-    def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        self.send_response(200)
-        self.send_header("content-type", "text/event-stream")
-        self.end_headers()
-        events = [{"model": asked["model"]}, *[{"piece": f"word {n} "} for n in range(asked["limit"])]]
-        for event in [*events, {"over": True, "tokens": asked["limit"]}]:
-            self.wfile.write(b"data: %b\\n\\n" % json.dumps(event).encode())
-
-    def log_message(self, *_):
-        pass
-
-server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Lines)
-print(server.server_address[1], flush=True)
-server.serve_forever()
+[simulated]
+ttft_ms = 20.0
 """
 
 
 @pytest.fixture
 def with_lines(scratch):
-    """The copy with one more protocol."""
-    scratch.write("src/tailgauge/protocols/json_lines.py", PROTOCOL)
+    """The copy with one more protocol, on both sides."""
+    scratch.write("src/tailgauge/protocols/json_lines.py", CLIENT)
     openai = "from tailgauge.protocols.openai import OpenAI\n"
     scratch.insert(TABLE, openai, "from tailgauge.protocols.json_lines import JsonLines\n")
     scratch.insert(TABLE, "    CustomSse,\n", "    JsonLines,\n")
+    scratch.write("src/tailgauge/simulator/protocols/json_lines.py", SERVER)
+    scratch.insert(WIRES, "from tailgauge.simulator.protocols import anthropic", ", json_lines")
+    scratch.insert(WIRES, " = (anthropic, openai", ", json_lines")
+    scratch.write("scenarios/json_lines.toml", SCENARIO)
     return scratch
 
 
-@pytest.fixture
-def server(tmp_path):
-    """An application that speaks the new protocol; its port."""
-    path = tmp_path / "application.py"
-    path.write_text(APPLICATION)
-    process = subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    yield int(process.stdout.readline())
-    process.kill()
-    process.wait()
-    process.stdout.close()
-
-
-def test_a_protocol_touches_three_files_of_the_client(with_lines, server, tmp_path):
-    scenario = tmp_path / "lines.toml"
-    scenario.write_text(SCENARIO.replace("PORT", str(server)))
-
-    ran = with_lines.run("-m", "tailgauge", "run", str(scenario), "--out", "out")
+@pytest.mark.parametrize("options", [[], ["--dry-run"]], ids=["real", "dry run"])
+def test_a_protocol_touches_six_files_at_most(with_lines, options):
+    ran = with_lines.run("-m", "tailgauge", "run", "json_lines", *options, "--out", "out")
 
     assert ran.returncode in {0, 5}, ran.stderr
     run = json.loads(next(with_lines.root.glob("out/runs/*/run.json")).read_text())
+    assert run["target"]["protocol"] == "json_lines"
     assert run["conservation"]["ended"] == {"ok": 30}
-    assert len(with_lines.changed) <= 3
+    assert len(with_lines.changed) <= 6
 
 
-def test_what_it_does_not_offer_is_refused(with_lines, tmp_path):
-    scenario = tmp_path / "lines.toml"
-    scenario.write_text(SCENARIO.replace("PORT", "9"))
-
-    ran = with_lines.run("-m", "tailgauge", "run", str(scenario), "--set", "traffic.chat.tools=1")
+def test_what_it_does_not_offer_is_refused(with_lines):
+    ran = with_lines.run("-m", "tailgauge", "run", "json_lines", "--set", "traffic.chat.tools=1")
 
     assert ran.returncode == 2
     assert (
