@@ -9,7 +9,7 @@ def report(tmp_path_factory):
     """The report of a dry run of two variants, B with so many output tokens."""
     from tailgauge_analysis.report.report import make
 
-    def told(tokens, duration_s=250.0):
+    def crossover(tokens, duration_s=250.0):
         out = tmp_path_factory.mktemp("turns")
         path = out / "turns.toml"
         path.write_text(
@@ -21,35 +21,35 @@ def report(tmp_path_factory):
         )
         return make([dry_run_of(str(path), [], out)], out)
 
-    return told
+    return crossover
 
 
-def row(told, metric, label):
-    return next(r for r in told["rows"] if (r["metric"], r["label"]) == (metric, label))
+def row(crossover, metric, label):
+    return next(r for r in crossover["rows"] if (r["metric"], r["label"]) == (metric, label))
 
 
 def test_longer_answers_are_found_and_their_ttft_is_not_blamed(report):
     made = report(104)
-    told = made.published["crossover"]
-    whole, first = row(told, "e2e_sched", "p50"), row(told, "ttft_sched", "p50")
+    crossover = made.published["crossover"]
+    whole, first = row(crossover, "e2e_sched", "p50"), row(crossover, "ttft_sched", "p50")
 
-    assert (told["verdict"], told["pairs"]) == ("worse", 8)
-    assert told["verdict"] == whole["verdict"]
+    assert (crossover["verdict"], crossover["pairs"]) == ("worse", 8)
+    assert crossover["verdict"] == whole["verdict"]
     assert whole["low"] <= 700 / 215 - 1 <= whole["high"] or whole["change"] == pytest.approx(2.3, abs=0.3)
     assert first["verdict"] != "worse"
     assert first["low"] < 0 < first["high"]
     page, text = made.html.read_text(), made.markdown.read_text()
-    for words in ("A/B comparison in alternating blocks", "B (other) against A (plain): worse"):
-        assert words in page
-        assert words in text
+    for shown in ("A/B comparison in alternating blocks", "B (other) against A (plain): worse"):
+        assert shown in page
+        assert shown in text
 
 
 def test_equal_variants_do_not_differ_and_few_pairs_are_not_compared(report):
-    told = report(4).published["crossover"]
+    crossover = report(4).published["crossover"]
     few = report(4, duration_s=45.0).published["crossover"]
 
-    assert told["verdict"] not in {"worse", "better"}
-    assert not [r for r in told["rows"] if r["verdict"] in {"worse", "better"}]
+    assert crossover["verdict"] not in {"worse", "better"}
+    assert not [r for r in crossover["rows"] if r["verdict"] in {"worse", "better"}]
     assert (few["verdict"], few["pairs"]) == ("not comparable", 1)
     assert few["against"][0].startswith("1 pair of whole blocks")
 

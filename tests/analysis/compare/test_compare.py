@@ -128,13 +128,13 @@ def test_a_quantile_among_failures_of_one_variant_is_inconclusive(records):
 def test_two_single_runs_are_no_experiment(records):
     made = weighed(records, experiment(pairs=1))
     text = terminal(made.data)
-    own = row(made)["blocks"][0]["a"]
+    sides_of = row(made)["blocks"][0]["a"]
 
     assert (made.exit_code, made.data["verdict"]) == (3, "not comparable")
     assert "one run each" in text
     assert "cannot be distinguished from drift" in " ".join(text.split())
     assert row(made)["p_value"] is row(made)["low"] is row(made)["verdict"] is None
-    assert own["low_ms"] < own["value_ms"] < own["high_ms"]
+    assert sides_of["low_ms"] < sides_of["value_ms"] < sides_of["high_ms"]
 
 
 def test_fewer_than_six_pairs_are_shown_and_not_decided(records):
@@ -151,7 +151,7 @@ def changed(blocks, change):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "remark"),
     [
         (lambda i, _b: {"began": i // 2 + 99.0 * (i % 2), "ended": i // 2 + 99.0 * (i % 2) + 1}, "did not follow each other"),
         (lambda i, b: {"began": b.began - (i == 3)  * 60, "ended": b.ended - (i == 3) * 60}, "at the same time"),
@@ -160,16 +160,16 @@ def changed(blocks, change):
         (lambda _i, _b: {"dry_run": True, "seed": 1}, "repeats itself"),
     ],
 )  # fmt: skip
-def test_what_is_no_experiment_gets_no_verdict(records, change, said):
+def test_what_is_no_experiment_gets_no_verdict(records, change, remark):
     made = weighed(records, changed(experiment(), change))
 
     assert (made.exit_code, made.data["verdict"]) == (3, "not comparable")
-    assert said in made.data["against"][0]
+    assert remark in made.data["against"][0]
     assert row(made)["p_value"] is None
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "remark"),
     [
         (lambda _i, _b: {}, "20 or more"),
         (lambda _i, _b: {"verdict": "DEGRADED"}, "16 of 16 runs are DEGRADED"),
@@ -178,10 +178,10 @@ def test_what_is_no_experiment_gets_no_verdict(records, change, said):
         (lambda _i, _b: {"e2e_p99_s": 20.0}, "16 of 16 blocks are shorter than 5 times"),
     ],
 )
-def test_remarks_for_the_reader(records, change, said):
+def test_remarks_for_the_reader(records, change, remark):
     made = weighed(records, changed(experiment(), change))
 
-    assert any(said in text for text in made.data["remarks"])
+    assert any(remark in text for text in made.data["remarks"])
     assert made.data["verdict"] == "worse"
 
 
@@ -192,7 +192,7 @@ def test_dry_runs_need_no_order(records):
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "said", "allow"),
+    ("key", "value", "remark", "allow"),
     [
         ("schema_version", 2, "schema, schema_version: 1 in A, 2 and 1 in B", "schema"),
         ("master", {"host": "h2"}, "hosts, master.host: loadgen in A, h2 and loadgen in B", "hosts"),
@@ -200,12 +200,12 @@ def test_dry_runs_need_no_order(records):
         ("seed", 99, "seed, seed: 0 and 1 and 2 and more in A, 99 and 1 and 2 and more in B", "seed"),
     ],
 )
-def test_unlike_runs_are_refused_unread_unless_allowed(records, key, value, said, allow):
+def test_unlike_runs_are_refused_unread_unless_allowed(records, key, value, remark, allow):
     records[1][key] = value
     refused = weigh(records, lambda: pytest.fail("rows were read"), [VARIANT], 0.05, METRICS)
 
     assert (refused.exit_code, refused.data["verdict"], refused.data["rows"]) == (3, "not comparable", [])
-    assert f"{said}. To allow this difference: --allow {allow}" in refused.data["against"]
+    assert f"{remark}. To allow this difference: --allow {allow}" in refused.data["against"]
     assert weighed(records, experiment(), [VARIANT, allow]).data["verdict"] == "worse"
 
 
@@ -268,7 +268,7 @@ def test_a_block_holds_the_figures_of_its_run(two):
     assert (read.offered, read.answered, read.verdict) == (N, 1.0, "VALID")
 
 
-def test_wrong_arguments_are_told(two, synthetic, tmp_path):
+def test_wrong_arguments_are_refused(two, synthetic, tmp_path):
     (a, b), _ = two
     empty, newer = (synthetic.write(tmp_path / name, n=0, run_id=name) for name in ("empty", "newer"))
     tree = json.loads((newer / "run.json").read_text())

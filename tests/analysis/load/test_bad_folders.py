@@ -12,14 +12,14 @@ from tailgauge.cli import main
 from tailgauge.rows.schema import SCHEMA_VERSION
 
 
-class Asked:
-    """What the command line said: `asked("report", folder)`."""
+class Requested:
+    """What the command line message: `asked("report", folder)`."""
 
     def __init__(self, monkeypatch, capsys):
         self._monkeypatch, self._capsys = monkeypatch, capsys
 
-    def __call__(self, *words):
-        self._monkeypatch.setattr(sys, "argv", ["tailgauge", *map(str, words)])
+    def __call__(self, *arguments):
+        self._monkeypatch.setattr(sys, "argv", ["tailgauge", *map(str, arguments)])
         with pytest.raises(SystemExit) as left:
             main.main()
         out, err = self._capsys.readouterr()
@@ -28,31 +28,31 @@ class Asked:
 
 @pytest.fixture
 def asked(monkeypatch, capsys):
-    return Asked(monkeypatch, capsys)
+    return Requested(monkeypatch, capsys)
 
 
 @pytest.fixture(scope="module")
-def shelf(synthetic, tmp_path_factory):
+def layout_of(synthetic, tmp_path_factory):
     """Folders that cannot be reported or compared, and two sound runs `a` and `b`."""
-    shelf = tmp_path_factory.mktemp("shelf")
+    layout_of = tmp_path_factory.mktemp("layout_of")
     for name in ("a", "b", "newer", "other", "newer_part"):
-        synthetic.write(shelf / name, n=10, run_id=name)
-    shutil.copytree(shelf / "a", shelf / "out" / "runs" / "a")
-    run = json.loads((shelf / "newer" / "run.json").read_text())
-    (shelf / "newer" / "run.json").write_text(json.dumps({**run, "schema_version": SCHEMA_VERSION + 1}))
-    record = shelf / "other" / "workers" / "1.json"
+        synthetic.write(layout_of / name, n=10, run_id=name)
+    shutil.copytree(layout_of / "a", layout_of / "out" / "runs" / "a")
+    run = json.loads((layout_of / "newer" / "run.json").read_text())
+    (layout_of / "newer" / "run.json").write_text(json.dumps({**run, "schema_version": SCHEMA_VERSION + 1}))
+    record = layout_of / "other" / "workers" / "1.json"
     record.write_text(record.read_text().replace('"run_id": "other"', '"run_id": "another"'))
-    marked = pq.read_table(shelf / "newer_part" / "chunks" / "part-0-0.parquet")
+    marked = pq.read_table(layout_of / "newer_part" / "chunks" / "part-0-0.parquet")
     version = {"tailgauge.schema_version": str(SCHEMA_VERSION + 1)}
-    pq.write_table(marked.replace_schema_metadata(version), shelf / "newer_part/chunks/part-0-0.parquet")
-    (shelf / "file").write_text("x")
-    (shelf / "empty").mkdir()
-    (shelf / "bare" / "requests").mkdir(parents=True)
-    return shelf
+    pq.write_table(marked.replace_schema_metadata(version), layout_of / "newer_part/chunks/part-0-0.parquet")
+    (layout_of / "file").write_text("x")
+    (layout_of / "empty").mkdir()
+    (layout_of / "bare" / "requests").mkdir(parents=True)
+    return layout_of
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         ("report none", r"/none: no such run folder"),
         ("report file", r"/file: a file, not a run folder: give the folder that holds run\.json"),
@@ -74,12 +74,14 @@ def shelf(synthetic, tmp_path_factory):
         ("compare a b --metric x", r"--metric x: no such metric; choose from ttft_sched"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_is_refused_in_one_sentence(shelf, asked, words, said):
-    line = [word if word.startswith("--") or word == "x" else shelf / word for word in words.split()[1:]]
-    code, out, err = asked(words.split()[0], *line)
+def test_what_cannot_be_read_is_refused_in_one_sentence(layout_of, asked, arguments, message):
+    line = [
+        word if word.startswith("--") or word == "x" else layout_of / word for word in arguments.split()[1:]
+    ]
+    code, out, err = asked(arguments.split()[0], *line)
 
     assert code == 2
     assert out == ""
     assert err.startswith("tailgauge: ")
     assert err.count("\n") == 1
-    assert re.search(said, err), err
+    assert re.search(message, err), err

@@ -54,7 +54,7 @@ def by_hand(rows):
     return {key: np.diff(times).tolist() for key, times in found.items()}
 
 
-@pytest.fixture(params=["in order", "interleaved", "shuffled", "with holes", "twice"])
+@pytest.fixture(params=["in order", "interleaved", "shuffled", "with holes", "repeated"])
 def rows(request):
     rng = np.random.default_rng(7)
     rows = rows_of(11)
@@ -64,20 +64,20 @@ def rows(request):
         "interleaved": np.lexsort((np.arange(n), np.asarray(rows["chunk_index"]) // 5)),
         "shuffled": rng.permutation(n),
         "with holes": np.flatnonzero(rng.random(n) < 0.6),
-        "twice": np.concatenate((np.arange(n), np.arange(n // 2))),
+        "repeated": np.concatenate((np.arange(n), np.arange(n // 2))),
     }[request.param]
     return taken(rows, order)
 
 
 def test_the_order_of_the_rows_does_not_matter(rows, monkeypatch):
     monkeypatch.setattr(chunks, "BLOCK", 50)  # several blocks, as in a large run
-    found, truth = folded(rows), by_hand(rows)
+    found, expected = folded(rows), by_hand(rows)
 
     assert len(found) == len(rows["leg"])
-    keys = np.array(sorted(truth, reverse=True)).T
+    keys = np.array(sorted(expected, reverse=True)).T
     places = found.places(*keys)
     gaps = np.split(found.gaps_ns(places), np.cumsum(found.sizes[places] - 1)[:-1])
-    assert [g.tolist() for g in gaps] == [truth[tuple(map(int, key))] for key in keys.T]
+    assert [g.tolist() for g in gaps] == [expected[tuple(map(int, key))] for key in keys.T]
 
 
 def test_sums_are_those_of_the_rows(rows):

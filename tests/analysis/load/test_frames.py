@@ -30,7 +30,7 @@ def test_every_worker_is_mapped_to_the_clock_of_the_run(write):
 
 
 def test_row_30_an_offset_that_is_known_within_an_error_moves_rows_by_no_more(write):
-    """Workers 50 ms ahead and behind, measured with errors: intervals stay exact, times are off by as much as was told."""
+    """Workers 50 ms ahead and behind, measured with errors: intervals stay exact, times are off by the stated error."""
     folder = write(n=40, rate_per_s=10, offsets_ns=(0, -50_000_000, 50_000_000))
     run, wrong_by = json.loads((folder / "run.json").read_text()), (0, 90_000, -140_000)
     for worker, wrong in zip(run["workers"], wrong_by, strict=True):
@@ -46,21 +46,21 @@ def test_row_30_an_offset_that_is_known_within_an_error_moves_rows_by_no_more(wr
     assert [w["error_ns"] for w in frames.run["workers"]] == [150_000] * 3
 
 
-def test_the_truth_is_reduced_to_the_first_chunk(write):
+def test_the_server_log_is_reduced_to_the_first_chunk(write):
     frames = load([write(n=10, chunks=3)])
 
     first = frames.attempts.sort_values("request_id")["first_content_at_ns"]
-    truth = frames.server_log.sort_values("request_id")
-    assert (first.to_numpy() - truth["first_chunk_sent_at_ns"].to_numpy()).tolist() == [50_000] * 10
-    assert truth["chunks_sent"].tolist() == [3] * 10
+    log = frames.server_log.sort_values("request_id")
+    assert (first.to_numpy() - log["first_chunk_sent_at_ns"].to_numpy()).tolist() == [50_000] * 10
+    assert log["chunks_sent"].tolist() == [3] * 10
 
 
-def test_a_missing_folder_is_told_in_a_sentence(tmp_path):
+def test_a_missing_folder_is_refused_in_a_sentence(tmp_path):
     with pytest.raises(RunDataError, match="no such run folder"):
         load([tmp_path / "none"])
 
 
-def test_a_folder_that_is_no_run_is_told_in_a_sentence(tmp_path):
+def test_a_folder_that_is_no_run_is_refused_in_a_sentence(tmp_path):
     with pytest.raises(RunDataError, match="not a run folder"):
         load([tmp_path])
 

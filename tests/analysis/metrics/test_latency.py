@@ -137,7 +137,7 @@ def test_a_user_who_left_is_no_failure_and_still_counted(mixed, stage):
     assert s.requests["ended"].tolist() == ["ok", "ok", "ok", "cancelled", "server_error"]
 
 
-def test_slow_readers_are_left_out_of_what_is_said_of_the_target(mixed, tmp_path):
+def test_slow_readers_are_left_out_of_the_targets_figures(mixed, tmp_path):
     """Half of the requests are read slowly, sent late and stamped as intervals: none of that is the target's or the client's."""
     run = mixed()
     for i in range(100):
@@ -164,7 +164,7 @@ def test_a_run_of_slow_readers_alone_is_a_run(mixed, tmp_path):
     assert (found.verdict, found.exit_code) == (VALID, Exit.OK)
 
 
-def test_the_virtual_clock_has_no_client_that_could_be_late(mixed, tmp_path):
+def test_a_dry_run_has_no_client_that_could_be_late(mixed, tmp_path):
     run = mixed(run={"dry_run": True})
     for i in range(100):
         run.request(i * 100, [{"sent": 90, "first": 100, "stamps": "user"}])
@@ -175,7 +175,7 @@ def test_the_virtual_clock_has_no_client_that_could_be_late(mixed, tmp_path):
     assert "client_delay" in [reason.check for reason in find(load([real.write(tmp_path / "real")])).reasons]
 
 
-def test_the_virtual_clock_excuses_no_lost_row(mixed, tmp_path):
+def test_a_dry_run_excuses_no_lost_row(mixed, tmp_path):
     run = mixed(run={"dry_run": True})
     for i in range(100):
         run.request(i * 100, [{"first": 100}])

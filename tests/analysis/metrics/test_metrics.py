@@ -19,15 +19,15 @@ def values(stage, name, view=SUCCESSES):
 
 
 def test_constant_times_come_out_as_they_went_in(stage):
-    """METHOD row 21: m tokens a chunk every g ms give a chunk gap of g and TPOT = g (chunks - 1) / (n - 1)."""
+    """METHOD row 21: m tokens per chunk every g ms give a chunk gap of g and TPOT = g (chunks - 1) / (n - 1)."""
     s = stage(n=200, ttft_ms=200, delay_ms=0.5, gap_ms=30, chunks=10, tokens_per_chunk=4)
     expected = {
         "ttft_sched": 200.0, "ttft_sent": 199.5, "tpot": 30 * 9 / 39, "chunk_gap": 30.0, "chunk_gap_worst": 30.0,
         "e2e_sched": 470.0, "e2e_sent": 469.5, "client_delay": 0.5,
     }  # fmt: skip
 
-    for name, truth in expected.items():
-        assert values(s, name) == pytest.approx(truth), name
+    for name, by_hand in expected.items():
+        assert values(s, name) == pytest.approx(by_hand), name
     assert len(values(s, "ttft_sched")) == 150
     assert len(values(s, "chunk_gap")) == 150 * 9
 

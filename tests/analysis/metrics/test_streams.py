@@ -83,7 +83,7 @@ def test_bad_requests_that_come_together_widen_the_interval():
 
 
 def test_the_flow_of_a_run_of_known_answers(mixed, tmp_path):
-    """Ten answers of 20 tokens in 10 chunks, one in a bunch, one that stalls; ten tokens are outside the window."""
+    """Ten answers of 20 tokens in 10 chunks, one buffered, one that stalls; ten tokens are outside the window."""
     run = mixed(duration_s=10.0)
     for i in range(8):
         run.request(i * 1000, [{"first": 100, "gap": 50, "kinds": "x" * 10, "output_tokens": 20}])

@@ -68,7 +68,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module", params=["plain", "everything"])
 def page(request, synthetic, everything, tmp_path_factory):
-    """A run of one kind of traffic with errors, drops and objectives; and a rehearsal that has every section."""
+    """A run of one kind of traffic with errors, drops and objectives; and a dry run that has every section."""
     from tailgauge_analysis.report.report import make
 
     if request.param == "everything":
@@ -185,7 +185,7 @@ def test_the_keyboard_reaches_what_scrolls_or_opens_in_the_order_of_the_page(pag
     assert not [e for e in page.everything if e.tag not in {"summary", "a", "button"} and e["onclick"]]
 
 
-def test_nothing_that_is_hidden_from_a_reader_can_be_reached_or_is_said_by_looks_alone(page):
+def test_nothing_that_is_hidden_from_a_reader_can_be_reached_or_is_shown_by_looks_alone(page):
     for hidden in (e for e in page.everything if e["aria-hidden"] == "true"):
         assert not any(e["tabindex"] or e.tag in {"a", "button", "summary"} for e in hidden.all())
         if hidden.text:

@@ -17,7 +17,7 @@ from run_folders.dry_runs import dry_run_folder
 
 from tailgauge.errors import UsageError
 from tailgauge.rows.schema import columns
-from tailgauge_analysis.compare import text as words
+from tailgauge_analysis.compare import text as texts
 from tailgauge_analysis.compare.compare import compare
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.load.problems import DAMAGED
@@ -80,20 +80,20 @@ def copy(rich, tmp_path):
     return lambda name="copy": shutil.copytree(rich, tmp_path / name / rich.name)
 
 
-def told(*folders):
+def report_data(*folders):
     """Contents of the report, after looking for numbers that are none in all that would be written."""
     findings = find(load(folders))
     data = contents(findings)
     page = html(data, [])
     body = re.sub(r"<(pre|script|style)[^>]*>.*?</\1>", "", page, flags=re.DOTALL)
-    said, text = summary(data, "report.html"), markdown(data)
-    found = [hit for shown in (body, text, said) for hit in NO_NUMBER.findall(shown)]
+    expected, text = summary(data, "report.html"), markdown(data)
+    found = [hit for shown in (body, text, expected) for hit in NO_NUMBER.findall(shown)]
     assert found == []
     json.dumps(published(data), allow_nan=False)
     ET.fromstring(junit(data))  # noqa: S314 - our own
     assert "<script>alert" not in page + text
     assert "<img src" not in page + text
-    assert "\x1b" not in said + text
+    assert "\x1b" not in expected + text
     assert len(page) < 8_000_000
     return data
 
@@ -124,7 +124,7 @@ def test_every_kind_of_damage_to_a_part_is_named_with_its_file(write):
         part.write_bytes(whole[:length])
     parts[6].write_text("no table at all\n" * 50)
     pq.write_table(pa.table({"a": [1]}), parts[7])
-    data = told(folder)
+    data = report_data(folder)
 
     assert [p["text"].split()[0] for p in data["problems"]] == [f"requests/{p.name}" for p in parts[:8]]
     assert data["verdict"] == "INVALID"
@@ -151,7 +151,7 @@ def test_parts_of_another_run_are_noticed(write):
     folder, other = write(n=50), write("other", n=50, run_id="other")
     for table in ("requests", "attempts", "chunks"):
         shutil.copy(other / table / "part-0-0.parquet", folder / table / "part-7-0.parquet")
-    data = told(folder)
+    data = report_data(folder)
 
     assert data["verdict"] == "INVALID"
     assert "appear more than once" in reasons(data)["unique"]
@@ -180,7 +180,7 @@ def without(*names):
 
 
 @pytest.mark.parametrize(
-    ("made", "check", "said"),
+    ("made", "check", "expected"),
     [
         (limited, "measured", "none of 10 requests succeeded"),
         (killed, "conservation", "The number of scheduled requests is unknown"),
@@ -190,14 +190,14 @@ def without(*names):
         (without("health", "requests"), "lost", "30 requests of worker 0 have no row"),
     ],
 )  # fmt: skip
-def test_a_poor_run_is_reported_as_what_it_is(write, made, check, said):
-    data = told(made(write))
+def test_a_poor_run_is_reported_as_what_it_is(write, made, check, expected):
+    data = report_data(made(write))
 
     assert (data["verdict"], data["exit_code"]) == ("INVALID", 3)
-    assert said in reasons(data)[check]
+    assert expected in reasons(data)[check]
 
 
-def test_a_damaged_run_json_is_said_to_be_damaged_and_not_missing(write):
+def test_a_damaged_run_json_is_reported_as_damaged_and_not_missing(write):
     folder = write(n=10)
     whole = (folder / "run.json").read_text()
     for text in ("", "\xff", "[]", whole[: len(whole) // 2]):
@@ -206,7 +206,7 @@ def test_a_damaged_run_json_is_said_to_be_damaged_and_not_missing(write):
         assert problems[0].startswith("run.json ")
         assert problems[1].startswith("run.json is damaged: rebuilt from the records of 2 workers")
 
-    assert "run.json is damaged" in reasons(told(folder))["finished"]
+    assert "run.json is damaged" in reasons(report_data(folder))["finished"]
 
 
 def junk(place, shift):
@@ -224,21 +224,21 @@ def spoilt_run(run, shift):
         name: {key: junk(i, shift) for i, key in enumerate(value)} if isinstance(value, dict) else value
         for name, value in run["scenario"].items()
     }
-    told = (*run["workers"][0], "missing", "silent", "late_s", "unwritten")
-    worker = {key: junk(i, shift) for i, key in enumerate(told)}
+    report_data = (*run["workers"][0], "missing", "silent", "late_s", "unwritten")
+    worker = {key: junk(i, shift) for i, key in enumerate(report_data)}
     entry = {"ended": junk(0, shift), "message": junk(1, shift)}
     lists = {"workers": [{**worker, "worker": 0}], "notes": [junk(2, shift)], "preflight": [entry]}
     return {**run, **within, **lists, "scenario": scenario}
 
 
-def test_any_type_in_run_json_is_bearable(copy, full_size):
+def test_any_type_in_run_json_is_tolerated(copy, full_size):
     folder = copy()
     run = json.loads((folder / "run.json").read_text())
     for shift in range(len(JUNK)) if full_size else (0, 7):
         keys = {key: junk(i, shift) for i, key in enumerate(run) if key not in {"run_id", "schema_version"}}
         for values in ({**run, **keys}, spoilt_run(run, shift)):
             (folder / "run.json").write_text(json.dumps(values))
-            told(folder)
+            report_data(folder)
 
 
 WRONG = {
@@ -260,7 +260,7 @@ def spoilt(column, wrong, every):
 
 
 @pytest.mark.parametrize("every", [1, 3])
-def test_any_value_in_the_rows_is_bearable(copy, full_size, every):
+def test_any_value_in_the_rows_is_tolerated(copy, full_size, every):
     """Another wrong value in every column; those that place a row stay, or nothing would be left to report."""
     for shift in range(9) if full_size else (every, every + 4):
         folder = copy(str(shift))
@@ -278,7 +278,7 @@ def test_any_value_in_the_rows_is_bearable(copy, full_size, every):
                 return rows
 
             each_part(folder, table, wrong)
-        assert not [p for p in told(folder)["problems"] if "left out" in p["text"]]
+        assert not [p for p in report_data(folder)["problems"] if "left out" in p["text"]]
 
 
 @pytest.mark.parametrize("name", ["arrived_at_ns", "lag_ns"])
@@ -289,7 +289,7 @@ def test_chunks_whose_first_row_does_not_say_when_are_damage(copy, name):
         lambda rows: rows.set_column(rows.column_names.index(name), name, pa.nulls(len(rows), pa.int64())),
     )  # fmt: skip
 
-    texts = [problem["text"] for problem in told(folder)["problems"]]
+    texts = [problem["text"] for problem in report_data(folder)["problems"]]
     assert [text for text in texts if f"left out: column {name} has no value to begin with" in text]
 
 
@@ -314,7 +314,7 @@ def test_a_clock_that_went_back_is_found(write):
             pa.array([at + (i == 0) * 5 * 10**9 for i, at in enumerate(rows["sent_at_ns"].to_pylist())]),
         ),
     )  # fmt: skip
-    data = told(folder)
+    data = report_data(folder)
 
     assert reasons(data)["order"].startswith("2 attempts (2.0%) have times out of order")
     assert (
@@ -330,7 +330,7 @@ def test_a_comparison_with_a_poor_run_says_so(write):
         "dropped": {"ended": dict.fromkeys(range(100), "client_drop")},
     }.items():
         compared = compare([sound, write(name, n=100, run_id=name, **changes)])
-        shown = words.terminal(compared.data) + words.markdown(compared.data)
+        shown = texts.terminal(compared.data) + texts.markdown(compared.data)
 
         assert compared.exit_code == 3
         assert f"{name} is INVALID" in shown

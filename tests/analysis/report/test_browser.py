@@ -26,7 +26,7 @@ LAYOUT = """(() => {
     verdict: document.querySelector("#verdict")?.textContent,
   };
 })()"""
-FINDINGS = """axe.run(document, {{ resultTypes: ["violations"], {only} }}).then((told) => told.violations.map((rule) => ({{
+FINDINGS = """axe.run(document, {{ resultTypes: ["violations"], {only} }}).then((found) => found.violations.map((rule) => ({{
   rule: rule.id, impact: rule.impact, where: rule.nodes.slice(0, 5).map((node) => node.html.slice(0, 300)),
 }})))"""
 EVIL = """</script><script>fetch("http://evil.invalid/")</script><img src=x onerror="console.error('ran')">'\"><svg onload=alert(1)>"""
@@ -42,7 +42,7 @@ def pages(synthetic, everything, tmp_path_factory):
     ended = {**dict.fromkeys(range(300, 320), "rate_limited"), 350: "client_drop"}
     error = {"status": 429, "error_type": EVIL[:100], "error_body": EVIL + "x" * 2000}
     slo = {"ttft_p99": {"metric": "ttft_sched", "quantile": 0.99, "max_ms": 1000.0}}
-    stood = {"loop_lag_max_ns": [0, 0, 0, 80_000_000, 0], "chunk_intervals": range(26)}
+    stalled = {"loop_lag_max_ns": [0, 0, 0, 80_000_000, 0], "chunk_intervals": range(26)}
     run = synthetic.write(
         out / "run",
         model=EVIL,
@@ -52,7 +52,7 @@ def pages(synthetic, everything, tmp_path_factory):
         slo=slo,
         cpu_share=0.95,
         run_id="R" * 100,
-        health=stood,
+        health=stalled,
     )
     return {"hostile": make([run], out).html, "everything": everything}
 
@@ -63,7 +63,7 @@ def seen(browser, pages, tmp_path_factory):
     folder = tmp_path_factory.mktemp("browser")
     faulty = folder / "faulty.html"
     faulty.write_text(FAULTY)
-    told = {}
+    found = {}
     with browser.Browser(folder / "profile") as chromium:
 
         def look(only=""):
@@ -73,11 +73,11 @@ def seen(browser, pages, tmp_path_factory):
             for width in WIDTHS if run == "everything" else (390,):
                 chromium.open(path.as_uri(), width)
                 chromium.run(f"{AXE_SCRIPT}; 0")
-                told[run, width, "light"] = look()
+                found[run, width, "light"] = look()
                 if run == "everything":
                     chromium.scheme("dark")
-                    told[run, width, "dark"] = look(CONTRAST)
-        return told, chromium.requests(), chromium.complaints()
+                    found[run, width, "dark"] = look(CONTRAST)
+        return found, chromium.requests(), chromium.complaints()
 
 
 @pytest.mark.parametrize(("run", "width", "scheme"), LOOKS)

@@ -7,13 +7,13 @@ from run_folders.dry_runs import dry_run_report, exact
 
 OUTPUT = 24
 SIZES = {"prompt_tokens": 50, "output_tokens": OUTPUT}
-PRICE = 5  # an output token, in input tokens' worth
+PRICE = 5  # an output token in input-token equivalents
 LEGS = 4
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, full_size):
-    """A control, an arm that hedges, and fan-outs, at four replicas of which each is slow for a tenth of the prompts.
+    """A control, an variant that hedges, and fan-outs, at four replicas of which each is slow for a tenth of the prompts.
 
     A loser is stopped 40 ms after its client left, so that what it made is more than what it sent.
     """
@@ -39,7 +39,7 @@ def run(tmp_path_factory, full_size):
 
 
 @pytest.fixture(scope="module")
-def arm(run):
+def variant(run):
     (found,) = [one for one in run.report["hedging"]["variants"] if one["traffic"] == "late"]
     return found
 
@@ -62,28 +62,28 @@ def copy_won(pairs):
     return won
 
 
-def test_the_hedge_rate_and_the_winners_are_the_logs(arm, pairs, copy_won):
+def test_the_hedge_rate_and_the_winners_are_the_logs(variant, pairs, copy_won):
     first, copy = pairs
     hedged = copy["received_at_ns"].notna()
     answered = np.fmin(first["first_ns"], copy["first_ns"]).notna()
 
-    assert (arm["legs"], arm["hedged"]["k"]) == (len(first), hedged.sum())
-    assert (arm["won"]["k"], arm["won"]["n"]) == (copy_won.sum(), (hedged & answered).sum())
-    assert arm["no_winner"] == (hedged & ~answered).sum()
-    assert arm["extra_requests"] == pytest.approx(hedged.mean())
+    assert (variant["legs"], variant["hedged"]["k"]) == (len(first), hedged.sum())
+    assert (variant["won"]["k"], variant["won"]["n"]) == (copy_won.sum(), (hedged & answered).sum())
+    assert variant["no_winner"] == (hedged & ~answered).sum()
+    assert variant["extra_requests"] == pytest.approx(hedged.mean())
 
 
-def test_percentiles_of_the_logical_request_are_those_of_its_first_content(arm, pairs):
+def test_percentiles_of_the_logical_request_are_those_of_its_first_content(variant, pairs):
     first, copy = pairs
     times = (np.fmin(first["first_ns"], copy["first_ns"]) - first["scheduled_at_ns"]).fillna(np.inf)
-    (row,) = [one for one in arm["latency"] if one["metric"] == "ttft_sched"]
+    (row,) = [one for one in variant["latency"] if one["metric"] == "ttft_sched"]
 
     assert (row["n"], row["without_answer"]) == (len(times), np.isinf(times).sum())
     for q in row["quantiles"][:2]:
         assert q["value_ms"] == pytest.approx(exact(times, q["p"]), abs=1e-6)
 
 
-def test_the_wasted_tokens_and_their_bill_lie_in_their_intervals(run, arm, pairs, copy_won):
+def test_the_wasted_tokens_and_their_bill_lie_in_their_intervals(run, variant, pairs, copy_won):
     """The log is asked here, not the report's own reading of it."""
     first, copy = pairs
     decided = copy["received_at_ns"].notna() & np.fmin(first["first_ns"], copy["first_ns"]).notna()
@@ -91,7 +91,7 @@ def test_the_wasted_tokens_and_their_bill_lie_in_their_intervals(run, arm, pairs
     made = (losers["output_tokens"] + losers["tokens_after_cancel"].fillna(0)).sum()
     billed = losers["billed_output_tokens"].fillna(0).sum()
     served = losers["status"] == 200
-    waste, cost = arm["waste"], arm["cost"]
+    waste, cost = variant["waste"], variant["cost"]
 
     assert waste["losers"] == len(losers)
     assert waste["closed"] == losers["cancelled_at_ns"].notna().sum()
@@ -107,35 +107,36 @@ def test_the_wasted_tokens_and_their_bill_lie_in_their_intervals(run, arm, pairs
     assert waste["server_log"]["cancel_effectiveness"] == pytest.approx(effect)
 
 
-def test_what_the_answers_cost_is_the_bill_of_the_winners_exactly(arm, pairs, copy_won):
+def test_what_the_answers_cost_is_the_bill_of_the_winners_exactly(variant, pairs, copy_won):
     first, copy = pairs
     winners = copy.where(copy_won, first)
     winners = winners[winners["first_ns"].notna()]
 
     assert (
-        arm["cost"]["answered"] == (winners["input_tokens"] + PRICE * winners["billed_output_tokens"]).sum()
+        variant["cost"]["answered"]
+        == (winners["input_tokens"] + PRICE * winners["billed_output_tokens"]).sum()
     )
 
 
 @pytest.fixture(scope="module")
 def fan(run):
     """The table, and the log's legs as rows of requests: when each ended, NaN where it was refused or closed."""
-    (told,) = run.report["fan_out"]["tables"]
+    (section,) = run.report["fan_out"]["tables"]
     rows = run.steady("fan")
     times = (rows["ended_at_ns"] - rows["received_at_ns"]).where(
         (rows["status"] == 200) & rows["ended_at_ns"].notna()
     )
     legs = rows.assign(time=times).pivot(index="request_id", columns="leg", values="time")
-    return told, legs
+    return section, legs
 
 
 def test_joins_and_slowest_legs_are_the_logs(run, fan):
-    told, legs = fan
+    section, legs = fan
     whole, joined = legs.dropna(), legs.max(axis=1, skipna=False).fillna(np.inf)
 
-    assert (told["requests"], told["complete"], told["legs"]) == (len(legs), len(whole), LEGS)
+    assert (section["requests"], section["complete"], section["legs"]) == (len(legs), len(whole), LEGS)
     assert len(whole) > 100
-    for q in told["joined"]["quantiles"]:
+    for q in section["joined"]["quantiles"]:
         if q["value_is"] == "value":
             assert q["value_ms"] == pytest.approx(exact(joined, q["p"]), abs=1e-6)
     for key, values in (
@@ -144,31 +145,31 @@ def test_joins_and_slowest_legs_are_the_logs(run, fan):
         ("sums", whole.sum(axis=1)),
         ("one_less", np.sort(whole, axis=1)[:, -2]),
     ):
-        for q in told[key]:
+        for q in section[key]:
             if q["value_is"] == "value":
                 assert q["value_ms"] == pytest.approx(exact(values, q["p"]), abs=1e-6), key
-    assert told["gain"]["value"] == pytest.approx(whole.sum(axis=1).mean() / whole.max(axis=1).mean())
+    assert section["gain"]["value"] == pytest.approx(whole.sum(axis=1).mean() / whole.max(axis=1).mean())
 
 
 def test_the_critical_leg_and_the_failed_legs_are_the_logs(run, fan):
-    told, legs = fan
+    section, legs = fan
     whole, rows = legs.dropna(), run.steady("fan")
     ends = whole.to_numpy()
     alone = ends[(ends == ends.max(axis=1)[:, None]).sum(axis=1) == 1]  # where two are last, none is
     last = alone.argmax(axis=1)
 
-    assert [p["k"] for p in told["critical"]["positions"]] == np.bincount(last, minlength=LEGS).tolist()
-    assert told["critical"]["n"] == len(alone) > 0.95 * len(whole)
+    assert [p["k"] for p in section["critical"]["positions"]] == np.bincount(last, minlength=LEGS).tolist()
+    assert section["critical"]["n"] == len(alone) > 0.95 * len(whole)
     refused = rows["status"] != 200
-    assert told["partial"]["failed"] == refused.sum()
-    assert told["partial"]["requests_with_failed"] == rows[refused]["request_id"].nunique()
-    assert told["partial"]["closed"] == (rows["cancelled_at_ns"].notna()).sum()
+    assert section["partial"]["failed"] == refused.sum()
+    assert section["partial"]["requests_with_failed"] == rows[refused]["request_id"].nunique()
+    assert section["partial"]["closed"] == (rows["cancelled_at_ns"].notna()).sum()
 
 
 def test_slow_legs_and_their_closed_forms_are_the_logs(fan):
-    told, legs = fan
-    whole, found = legs.dropna(), told["siblings"]
-    slow = whole / 1e6 > told["slower_than_ms"][0] + 1e-9
+    section, legs = fan
+    whole, found = legs.dropna(), section["siblings"]
+    slow = whole / 1e6 > section["slower_than_ms"][0] + 1e-9
 
     assert found["slow_legs"] == slow.to_numpy().sum()
     assert found["any"]["value"] == pytest.approx(slow.any(axis=1).mean())

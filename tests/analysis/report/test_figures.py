@@ -31,11 +31,11 @@ def test_every_axis_that_is_labelled_has_a_unit(drawn):
         for key, axis in axes(plot).items():
             shared = key.startswith("x") and axis.get("matches") and not axis.get("title")
             title = axis.get("title", {}).get("text", "")
-            said = any(
+            has_unit = any(
                 word in title
                 for word in ("(", "share of", "per second", "per<br>second", "<br>per second", "in flight")
             )
-            assert shared or said, (name, key, title)
+            assert shared or has_unit, (name, key, title)
 
 
 def test_a_run_without_rows_has_no_figures(drawn):

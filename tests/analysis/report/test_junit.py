@@ -40,7 +40,7 @@ def test_an_invalid_run_is_an_error_with_its_reasons_and_a_degraded_one_passes(m
     assert degraded.find("testcase/system-out").text.startswith("DEGRADED")
 
 
-def test_foreign_text_is_no_markup_and_breaks_no_parser(made):
+def test_untrusted_text_is_no_markup_and_breaks_no_parser(made):
     evil = "</testcase><error/>\x00\ud800\ufffe & \"'"
     root = suite(made(n=100, slo={evil: SLO["slow"]}, scenario={"name": evil}))
 

@@ -42,8 +42,8 @@ def sound(synthetic, tmp_path_factory):
     return of(synthetic.write(tmp_path_factory.mktemp("sound") / "run", n=200, slo=SLO))
 
 
-def row(told, **wanted):
-    found = [r for r in told["latency"] if all(r[key] == value for key, value in wanted.items())]
+def row(report_json, **wanted):
+    found = [r for r in report_json["latency"] if all(r[key] == value for key, value in wanted.items())]
     assert len(found) == 1, (wanted, len(found))
     return found[0]
 
@@ -142,12 +142,12 @@ def test_each_traffic_table_is_a_group_of_its_own(mixed, checker, tmp_path):
         ("streaming", "rate_limits", {"simulated.limits.rpm": 60}),
     ],
 )  # fmt: skip
-def test_the_report_of_a_rehearsal_has_its_own_table_and_keeps_to_the_schema(
+def test_the_report_of_a_dry_run_has_a_table_and_keeps_to_the_schema(
     checker, tmp_path, scenario, key, settings
 ):
     pairs = [("target.url", "simulated"), ("stages.duration_s", 20.0), *settings.items()]
-    told = of(dry_run_of(scenario, pairs, tmp_path))
+    report_json = of(dry_run_of(scenario, pairs, tmp_path))
 
-    checker.validate(told)
-    assert told[key]
-    assert [name for name in ("hedging", "fan_out") if name != key and told[name] is not None] == []
+    checker.validate(report_json)
+    assert report_json[key]
+    assert [name for name in ("hedging", "fan_out") if name != key and report_json[name] is not None] == []

@@ -60,10 +60,10 @@ def test_without_one_success_there_is_nothing_to_measure(made):
 
 
 def test_the_keys_of_the_json_are_the_documented_ones(made):
-    told = made(n=100).published
+    report_json = made(n=100).published
 
-    assert tuple(told)[: len(STABLE)] == STABLE
-    assert set(told) == set(Report.__annotations__)
+    assert tuple(report_json)[: len(STABLE)] == STABLE
+    assert set(report_json) == set(Report.__annotations__)
 
 
 def test_the_same_data_makes_the_same_report(write, tmp_path):
@@ -176,13 +176,13 @@ def test_the_summary_fits_a_terminal(made):
     assert lines[-1] == f"report: {report.html}"
 
 
-def test_a_folder_that_cannot_be_written_is_told_in_a_sentence(write, tmp_path):
+def test_a_folder_that_cannot_be_written_is_refused_in_a_sentence(write, tmp_path):
     (tmp_path / "out").write_text("a file")
     with pytest.raises(UsageError, match="cannot be written"):
         make([write(n=10)], tmp_path / "out")
 
 
-def test_a_missing_folder_is_told_in_a_sentence(tmp_path):
+def test_a_missing_folder_is_refused_in_a_sentence(tmp_path):
     with pytest.raises(RunDataError, match="no such run folder"):
         make([tmp_path / "none"], tmp_path)
 

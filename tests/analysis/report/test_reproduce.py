@@ -26,10 +26,10 @@ def test_file_workers_and_overrides():
     "value", ["it's; rm -rf /", {"duration_s": 9.5, "cooldown_s": 0.0}, ["a b", True], "$HOME `x`"]
 )
 def test_a_shell_reads_every_override_back(value):
-    words = shlex.split(command(run(overrides=[spelled("a.b", value)], workers=[])))
+    line = shlex.split(command(run(overrides=[spelled("a.b", value)], workers=[])))
 
-    assert words[:4] == ["tailgauge", "run", "mine.toml", "--set"]
-    assert override(words[4]) == ("a.b", value)
+    assert line[:4] == ["tailgauge", "run", "mine.toml", "--set"]
+    assert override(line[4]) == ("a.b", value)
 
 
 def test_workers_elsewhere_are_named_and_not_counted():

@@ -87,27 +87,27 @@ def test_of_what_was_offered_failures_are_slower_than_any(run, group, metric, si
     assert row["n"] == len(values)
     assert row["mean"] is None
     for label, p in LEVELS.items():
-        truth, found = exact(values, p), row["percentiles"][label]
+        expected, found = exact(values, p), row["percentiles"][label]
         if len(values) < n_min(p):
             assert found["value_is"] == "n/a"
-        elif math.isinf(truth):
+        elif math.isinf(expected):
             assert (found["value"], found["beyond"], found["value_is"]) == (None, True, "failed")
         else:
-            assert (found["value"], found["beyond"]) == (pytest.approx(truth, abs=1e-6), False)
+            assert (found["value"], found["beyond"]) == (pytest.approx(expected, abs=1e-6), False)
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_intervals_hold_the_law_that_the_times_were_drawn_from(run, group):
-    """Lognormal times to the first chunk and between chunks; one answer in a hundred stands still once."""
+def test_intervals_hold_the_distribution_that_the_times_were_drawn_from(run, group):
+    """Lognormal times to the first chunk and between chunks; one answer in a hundred pauses once."""
     for metric, since, median, sigma, levels in (
         ("ttft", "sent", 200.0, 0.5, ("p50", "p90", "p95", "p99")),
         ("chunk_gap", None, 10.0, 0.3, ("p50", "p90", "p95")),
     ):
         row = run.latency(group, metric, since)
         for label in levels:
-            truth = median * math.exp(sigma * NormalDist().inv_cdf(LEVELS[label]))
+            expected = median * math.exp(sigma * NormalDist().inv_cdf(LEVELS[label]))
             found = row["percentiles"][label]
-            assert found["low"] * 0.995 <= truth <= (found["high"] or math.inf) * 1.005, (metric, label)
+            assert found["low"] * 0.995 <= expected <= (found["high"] or math.inf) * 1.005, (metric, label)
 
 
 def test_nothing_is_lost_and_every_failure_is_named(run):
@@ -150,7 +150,7 @@ def test_rates_and_goodput_are_those_of_the_log(run):
 
 @pytest.fixture(scope="module")
 def limited(tmp_path_factory, full_size):
-    """Retries, polite and naive, against a limit of 5 requests a second with a burst of 3."""
+    """Retries, polite and naive, against a limit of 5 requests per second with a burst of 3."""
     retry = {"max_retries": 3, "budget_share": 1.0, "budget_burst": 1000}
     sizes = {"prompt_tokens": 100, "output_tokens": 4}
     tree = {
@@ -168,17 +168,17 @@ def limited(tmp_path_factory, full_size):
 
 def test_429s_are_counted_as_the_endpoint_gave_them(limited):
     """Shares of the steady stage; seconds of the whole run."""
-    told, rows, log = limited.report["rate_limits"], limited.steady(), limited.log
-    refused, bins = rows[rows["status"] == 429], told["by_second"]
+    section, rows, log = limited.report["rate_limits"], limited.steady(), limited.log
+    refused, bins = rows[rows["status"] == 429], section["by_second"]
     last = rows.groupby("request_id")["status"].last()
 
-    assert (told["refused"], told["attempts"]) == (len(refused), len(rows))
-    assert told["share"] == pytest.approx(len(refused) / len(rows))
-    assert told["low"] <= told["share"] <= told["high"]
-    assert told["requests"] == rows["request_id"].nunique()
-    assert told["requests_refused"] == refused["request_id"].nunique()
-    assert told["requests_ended_refused"] == (last == 429).sum()
-    assert told["first_at_s"] == pytest.approx(log.loc[log["status"] == 429, "received_at_ns"].min() / 1e9)
+    assert (section["refused"], section["attempts"]) == (len(refused), len(rows))
+    assert section["share"] == pytest.approx(len(refused) / len(rows))
+    assert section["low"] <= section["share"] <= section["high"]
+    assert section["requests"] == rows["request_id"].nunique()
+    assert section["requests_refused"] == refused["request_id"].nunique()
+    assert section["requests_ended_refused"] == (last == 429).sum()
+    assert section["first_at_s"] == pytest.approx(log.loc[log["status"] == 429, "received_at_ns"].min() / 1e9)
     for name, calls in (("attempts", log), ("refused", log[log["status"] == 429])):
         at = np.floor(calls["received_at_ns"] / 1e9 / bins["width_s"]).astype(int)
         assert bins[name] == np.bincount(at, minlength=len(bins["at_s"])).tolist()
@@ -186,14 +186,14 @@ def test_429s_are_counted_as_the_endpoint_gave_them(limited):
 
 
 def test_the_bucket_and_what_was_left_in_it_are_the_endpoints(limited):
-    told = limited.report["rate_limits"]
-    (bucket,) = told["buckets"]
+    section = limited.report["rate_limits"]
+    (bucket,) = section["buckets"]
     left = [json.loads(text)["requests"] for text in limited.log["bucket_levels"]]
 
-    assert (told["binding"]["kind"], told["binding"]["bucket"]) == ("requests", 0)
-    for name, truth in (("rate", 5), ("burst", 3)):
-        assert bucket[name]["value"] == truth
-        assert bucket[name]["low"] - 1e-6 <= truth <= bucket[name]["high"] + 1e-6
+    assert (section["binding"]["kind"], section["binding"]["bucket"]) == ("requests", 0)
+    for name, expected in (("rate", 5), ("burst", 3)):
+        assert bucket[name]["value"] == expected
+        assert bucket[name]["low"] - 1e-6 <= expected <= bucket[name]["high"] + 1e-6
     assert bucket["remaining"]["least"] == min(left)
 
 

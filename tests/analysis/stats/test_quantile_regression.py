@@ -1,4 +1,4 @@
-"""Quantile regression against truths: samples of a known law, vertices found by trying all, and coverage."""
+"""Quantile regression against known values: samples of a known distribution, vertices found by trying all, and coverage."""
 
 from itertools import combinations
 
@@ -52,15 +52,15 @@ def test_the_unit_of_a_column_does_not_matter():
 
 
 @pytest.mark.parametrize("p", [0.5, 0.95])
-def test_intervals_cover_the_truth_about_as_often_as_they_say(p, full_size):
+def test_intervals_cover_the_value_about_as_often_as_they_say(p, full_size):
     """Nominal 95%; binomial noise of 40 (400) samples, and what a bootstrap of a tail lacks, are allowed for."""
     reps, n = (400, 2000) if full_size else (40, 400)
-    truth = [20 - 3 * np.log(1 - p), -15, 5 - 3 * np.log(1 - p)]
+    planted = [20 - 3 * np.log(1 - p), -15, 5 - 3 * np.log(1 - p)]
     combine = np.array([[0, 1, 0], [0, 0, 1], [0, 1, 1]], float)
     hits = np.zeros(3)
     for seed in range(reps):
         ends = intervals(*sample(n, 100 + seed), p, 100, combine)
-        hits += (ends[:, 0] <= truth) & (truth <= ends[:, 1])
+        hits += (ends[:, 0] <= planted) & (planted <= ends[:, 1])
 
     assert (hits / reps >= (0.9 if full_size and p == 0.5 else 0.8)).all(), hits / reps
     assert hits.sum() < 3 * reps  # an interval that always holds would be too wide

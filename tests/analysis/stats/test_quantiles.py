@@ -13,8 +13,8 @@ def one(values, p, sizes=None):
     return quantiles(np.asarray(values, float), (p,), sizes)[0]
 
 
-def covers(q, truth):
-    return (q.low is None or q.low <= truth) and (q.high is None or truth <= q.high)
+def covers(q, planted):
+    return (q.low is None or q.low <= planted) and (q.high is None or planted <= q.high)
 
 
 def mm1_sojourn(rng, n, rho):
@@ -60,9 +60,9 @@ def test_row_24_independent_values_are_covered_as_often_as_promised(full_size):
         values = rng.exponential(size=n)
         ordered = np.sort(values)
         for q in quantiles(values, tuple(hits)):
-            truth, (low, high) = -math.log(1 - q.p), ranks(n, n, q.p)
-            hits[q.p] += covers(q, truth)
-            plain[q.p] += ordered[low - 1] <= truth <= ordered[high - 1]
+            planted, (low, high) = -math.log(1 - q.p), ranks(n, n, q.p)
+            hits[q.p] += covers(q, planted)
+            plain[q.p] += ordered[low - 1] <= planted <= ordered[high - 1]
 
     slack = 0.0 if full_size else 0.015
     assert all(0.93 - slack <= k / reps <= 0.97 + slack for k in plain.values()), plain
@@ -71,14 +71,14 @@ def test_row_24_independent_values_are_covered_as_often_as_promised(full_size):
 
 def test_row_24_waiting_times_in_a_queue_are_covered_far_better_than_if_they_were_independent(full_size):
     """Nominal 95%, M/M/1 at half load, p99, n = 20,000; as if independent it is some 47%."""
-    rng, truth = np.random.default_rng(2), math.log(100) / (1 / 0.5 - 1)
+    rng, planted = np.random.default_rng(2), math.log(100) / (1 / 0.5 - 1)
     ours = naive = 0
     reps, (low, high) = 1000 if full_size else 100, ranks(20_000, 20_000, 0.99)
     for _ in range(reps):
         values = mm1_sojourn(rng, 20_000, 0.5)
-        ours += covers(one(values, 0.99), truth)
+        ours += covers(one(values, 0.99), planted)
         ordered = np.sort(values)
-        naive += ordered[low - 1] <= truth <= ordered[high - 1]
+        naive += ordered[low - 1] <= planted <= ordered[high - 1]
 
     assert ours >= 0.90 * reps
     assert naive <= (0.55 if full_size else 0.7) * reps

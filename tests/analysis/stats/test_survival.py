@@ -30,17 +30,17 @@ def test_without_cuts_it_is_the_plain_quantile():
 
 def test_waits_that_were_cut_short_do_not_shift_the_quantiles():
     """Half of the users leave at a random moment. Dropping them would show a p90 that is far too low."""
-    rng, truth = np.random.default_rng(2), math.log(10)
+    rng, planted = np.random.default_rng(2), math.log(10)
     covered, dropped = 0, []
     for _ in range(200):
         wait, patience = rng.exponential(size=1000), rng.exponential(size=1000)
         seen = wait <= patience
         found = waits(np.minimum(wait, patience), seen, (0.9,))[0]
-        covered += found.low <= truth and (found.high is None or truth <= found.high)
+        covered += found.low <= planted and (found.high is None or planted <= found.high)
         dropped.append(np.quantile(wait[seen], 0.9))
 
     assert 182 <= covered <= 199
-    assert np.mean(dropped) < 0.6 * truth
+    assert np.mean(dropped) < 0.6 * planted
 
 
 def test_what_nobody_waited_for_is_not_known():
@@ -73,5 +73,5 @@ def test_users_who_leave_do_not_make_the_target_look_fast(mixed, tmp_path):
     assert "End to end since scheduled without abandonment (Kaplan-Meier)" in report.html.read_text()
 
 
-def test_without_cuts_nothing_is_said_of_them(made):
+def test_without_cuts_there_is_no_row(made):
     assert made(n=200).data["survival_quantiles"] == []

@@ -14,8 +14,8 @@ def sojourn(rng, n, rho, backlog):
 
 
 def test_row_26_the_mean_of_a_queue_that_starts_with_a_backlog_is_recovered(full_size):
-    """The raw mean is several times the truth, what is left of it within 5% over the repetitions."""
-    rng, truth = np.random.default_rng(1), 0.7 / 0.3
+    """The raw mean is several times the planted, what is left of it within 5% over the repetitions."""
+    rng, planted = np.random.default_rng(1), 0.7 / 0.3
     raw, cut = [], []
     for _ in range(100 if full_size else 40):
         series = sojourn(rng, 20_000, 0.7, 400)
@@ -25,8 +25,8 @@ def test_row_26_the_mean_of_a_queue_that_starts_with_a_backlog_is_recovered(full
         raw.append(series.mean())
         cut.append(series[found.cut :].mean())
 
-    assert np.mean(raw) > 1.5 * truth
-    assert np.mean(cut) == pytest.approx(truth, rel=0.05)
+    assert np.mean(raw) > 1.5 * planted
+    assert np.mean(cut) == pytest.approx(planted, rel=0.05)
 
 
 def test_a_settled_series_has_no_material_warm_up():

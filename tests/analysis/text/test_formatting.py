@@ -1,4 +1,4 @@
-"""Numbers and foreign text as people read them."""
+"""Numbers and untrusted text as people read them."""
 
 import math
 
@@ -40,7 +40,7 @@ def test_the_rest():
     assert [percentile(0.99), percentile(0.999), percentile(0.5)] == ["p99", "p99.9", "p50"]
 
 
-def test_foreign_text_cannot_command_a_terminal_or_break_a_table():
+def test_untrusted_text_cannot_command_a_terminal_or_break_a_table():
     assert plain("a\x1b[2J\r\nb\u202e\x07 c") == "a[2J b c"
     assert plain("x" * 50, 10) == "x" * 9 + "…"
     assert safe("a | <b> `c`\n# d") == "a \\| &lt;b&gt; \\`c\\` \\# d"

@@ -28,7 +28,7 @@ def found(folder, cited):
     return find(load([folder]))
 
 
-def told(folder, cited):
+def cited_text(folder, cited):
     findings = found(folder, cited)
     return findings, contents.contents(findings)["certificate"]["text"]
 
@@ -51,7 +51,7 @@ def test_an_answer_of_one_chunk_counts(write):
 
 
 def test_a_run_within_the_certified_rate_says_its_error_and_is_valid(write):
-    findings, text = told(write(n=1000), CITED)
+    findings, text = cited_text(write(n=1000), CITED)
 
     assert findings.verdict == "VALID"
     assert findings.explanations == []
@@ -63,7 +63,7 @@ def test_a_run_within_the_certified_rate_says_its_error_and_is_valid(write):
 
 
 def test_beyond_what_is_certified_is_explained_and_changes_no_verdict(write):
-    findings, text = told(write(n=1000), {**CITED, "holds_to_per_s": 200.0, "failed_at_per_s": None})
+    findings, text = cited_text(write(n=1000), {**CITED, "holds_to_per_s": 200.0, "failed_at_per_s": None})
 
     assert findings.verdict == "VALID"
     assert len(findings.explanations) == 1
@@ -72,7 +72,7 @@ def test_beyond_what_is_certified_is_explained_and_changes_no_verdict(write):
 
 
 def test_where_the_client_was_seen_to_fail_the_run_is_degraded(write):
-    findings, _ = told(write(n=1000), {**CITED, "holds_to_per_s": 200.0, "failed_at_per_s": 400.0})
+    findings, _ = cited_text(write(n=1000), {**CITED, "holds_to_per_s": 200.0, "failed_at_per_s": 400.0})
 
     assert [(reason.check, reason.verdict) for reason in findings.reasons] == [("certificate", "DEGRADED")]
     assert "times were right up to 200 and wrong at 400 chunks/s" in findings.reasons[0].text
@@ -91,7 +91,7 @@ def test_just_below_where_it_failed_is_not_degraded(write):
 
 
 @pytest.mark.parametrize(
-    ("cited", "said"),
+    ("cited", "sentence"),
     [
         (None, "run.json names none"),
         ({}, "run.json names none"),
@@ -105,16 +105,16 @@ def test_just_below_where_it_failed_is_not_degraded(write):
         ([1], "run.json names none"),
     ],
 )
-def test_a_run_without_one_says_why_and_what_to_do_and_is_judged_as_before(write, cited, said):
-    findings, text = told(write(n=1000), cited)
+def test_a_run_without_one_says_why_and_what_to_do_and_is_judged_as_before(write, cited, sentence):
+    findings, text = cited_text(write(n=1000), cited)
 
     assert findings.verdict == "VALID"
-    assert text.startswith(f"This machine's own error is not certified: {said}")
+    assert text.startswith(f"This machine's own error is not certified: {sentence}")
     assert text.endswith("Run `tailgauge calibrate`.")
 
 
 def test_nothing_foreign_is_judged_by_it(write):
-    findings, _ = told(
+    findings, _ = cited_text(
         write(n=1000), {**CITED, "host": "host-b", "holds_to_per_s": 1.0, "failed_at_per_s": 2.0}
     )
 

@@ -76,7 +76,7 @@ def test_a_load_that_was_meant_to_change_need_not_settle(write):
     assert judged(write(n=N, ttft_ms=slower, scenario={"arrival": growing}))[:2] == (VALID, [])
 
 
-def test_the_warm_up_that_would_do_is_told(write):
+def test_the_warm_up_that_would_do_is_named(write):
     found = judged(write(n=N, ttft_ms=np.where(np.arange(N) < 200, 900.0, 200.0)))[2]
 
     assert "The first 3 s of the steady stage look like warm-up" in found.reasons[0].text

@@ -67,7 +67,7 @@ def test_a_check_falls_at_its_bound(write, check, word, changes):
         assert reason.advice.endswith(".")
 
 
-def test_bad_seconds_are_told_with_worker_time_and_lag(write):
+def test_bad_seconds_are_named_with_worker_time_and_lag(write):
     against = judged(write(n=N, chunks=1, **late(3)))
     (reason,) = against
 
@@ -129,7 +129,7 @@ def test_a_prompt_worker_sends_us_to_the_target_for_its_interval_stamps(write):
     assert reason.advice.startswith("The workers read promptly: look for a proxy")
 
 
-def test_a_rehearsal_has_no_client_to_ask(write):
+def test_a_dry_run_has_no_client(write):
     evidence = evidence_of(load([write(n=N, chunks=1, **late(19))]))
     evidence.frames.run["dry_run"] = True
 

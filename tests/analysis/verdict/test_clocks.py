@@ -40,9 +40,9 @@ def test_two_workers_compare_within_both_errors_and_one_with_the_target_within_i
     assert (found.between_ns, found.to_target_ns, found.unknown) == (40_200_000, 40_000_000, ())
     assert calls_between(frames, found) == pytest.approx(50 * 0.0402, rel=0.05)
     assert compare_server_log(frames)["within_ms"] == 40.0
-    told = to_json(found, 2.01)
-    assert (told["between_ms"], told["to_target_ms"]) == (40.2, 40.0)
-    assert "compare within ± 40.2 ms, attempts in flight over all workers within ± 2" in told["sentence"]
+    facts = to_json(found, 2.01)
+    assert (facts["between_ms"], facts["to_target_ms"]) == (40.2, 40.0)
+    assert "compare within ± 40.2 ms, attempts in flight over all workers within ± 2" in facts["sentence"]
 
 
 def test_one_worker_and_workers_on_the_master_s_clock_have_nothing_between(write):
@@ -80,7 +80,7 @@ NOTHING = dict.fromkeys((
 ), np.nan)  # fmt: skip
 
 
-def asked(*told, between_ns):
+def asked(*facts, between_ns):
     """Causes of calls over one text: (worker, sent in s, first content in s, read, written)."""
     rows = [
         {
@@ -91,7 +91,7 @@ def asked(*told, between_ns):
             "prefix": 0.0, "prefix_hash": "a", "params_hash": "p", "cache_expected": "unknown", "cache_writers": 0.0,
             "cache_marks": 1.0, "cache_ttl": "5m", "connection_is_new": False,
         }
-        for number, (worker, sent, began, read, created) in enumerate(told)
+        for number, (worker, sent, began, read, created) in enumerate(facts)
     ]  # fmt: skip
     known = settings({"target": {"simulated": False}, "scenario": {}, "started_at": "", "scenario_file": ""})
     found = calls(SimpleNamespace(attempts=pd.DataFrame(rows)), known, between_ns)
@@ -143,10 +143,10 @@ def test_a_bucket_s_level_is_held_against_headers_within_what_the_clocks_leave_o
     shifted = at + np.where(np.arange(40) % 2, 0.07, 0.0)
     order = np.argsort(shifted)
     seen = Costs(shifted[order], np.ones(40), np.ones(40), none, order)
-    told = HeaderReadings(100.0, 1, 100 - missing, missing, 0.0, at, np.arange(40), none, None, None)
+    facts = HeaderReadings(100.0, 1, 100 - missing, missing, 0.0, at, np.arange(40), none, None, None)
 
     def agreeing(costs, between_s):
-        found = level_series(costs, 1e-9, 100.0, told, 1, 2.0, between_s)
+        found = level_series(costs, 1e-9, 100.0, facts, 1, 2.0, between_s)
         return found.agreeing, found.compared
 
     assert agreeing(true, 0.0) == (40, 40)

@@ -23,7 +23,7 @@ def from_on(second, value):
 
 
 @pytest.fixture(scope="module")
-def told(synthetic, tmp_path_factory):
+def explained(synthetic, tmp_path_factory):
     """Sentences of a run with these columns in its health rows."""
     spec = {"n": 100, "rate_per_s": 20.0, "chunks": 1, "offsets_ns": (0,)}
     frames = load([synthetic.write(tmp_path_factory.mktemp("run"), **spec)])
@@ -42,7 +42,7 @@ def lag(lag_ms, **more):
 
 
 @pytest.mark.parametrize(
-    ("health", "said"),
+    ("health", "text"),
     [
         ({}, None),
         ({"cpu_share": at(3, 0.89, 0.2)}, None),
@@ -67,36 +67,36 @@ def lag(lag_ms, **more):
         ({"rss_bytes": from_on(4, 600_000_000)}, "used 600 MB more memory at the end of the stage"),
     ],
 )  # fmt: skip
-def test_what_was_hard_is_told(told, health, said):
-    sentences = told(**health)
+def test_difficulties_are_explained(explained, health, text):
+    sentences = explained(**health)
 
-    if said is None:
+    if text is None:
         assert sentences == []
     else:
-        assert any(one.startswith("worker 0 ") and said in one for one in sentences), sentences
+        assert any(one.startswith("worker 0 ") and text in one for one in sentences), sentences
 
 
 @pytest.mark.parametrize(
     ("silent", "froze"),
     [((0.5, 3.2), True), ((3.5, 6.0), False), ((0.2, 6.0), False), ((0.5, None), False)],
 )
-def test_a_worker_that_froze_blames_no_plug_in(told, silent, froze):
+def test_a_worker_that_froze_blames_no_plug_in(explained, silent, froze):
     """2.4 s late at 00:03, in a silence of about as long; in a longer one it was the network, which makes nothing late."""
     since, until = silent
-    sentences = told(silent=[{"from_s": since, "to_s": until}], **lag(2400.0))
+    sentences = explained(silent=[{"from_s": since, "to_s": until}], **lag(2400.0))
 
     assert ("the process or its machine was suspended" in sentences[0]) == froze
     assert ("the event loop was blocked" in sentences[0]) != froze
 
 
-def test_a_late_loop_on_a_full_core_blames_no_plug_in(told):
-    sentences = told(**lag(80.0, cpu_share=0.8))
+def test_a_late_loop_on_a_full_core_blames_no_plug_in(explained):
+    sentences = explained(**lag(80.0, cpu_share=0.8))
 
     assert len(sentences) == 1
     assert sentences[0].endswith("above 5 ms in 1 of 4 seconds")
 
 
-def test_rows_of_older_runs_explain_what_they_can(told):
+def test_rows_of_older_runs_explain_what_they_can(explained):
     later = ("pool_waits", "pool_wait_max_ns", "retransmits", "out_of_order", "core_wait_ns")
 
-    assert len(told(**lag(80.0, cpu_share=0.95), **dict.fromkeys(later, np.nan))) == 2
+    assert len(explained(**lag(80.0, cpu_share=0.95), **dict.fromkeys(later, np.nan))) == 2

@@ -36,9 +36,9 @@ def whole(written, tmp_path):
 
 @pytest.fixture
 def lost(whole, losing, tmp_path):
-    """Worker 1 was lost at 9 s, its last two parts of four lie in its own folder: `home, own, (n, from, to)`."""
-    own = tmp_path / "own"
-    return lambda **how: (whole, own, losing.lose(whole, 1, (2, 3), own, **how))
+    """Worker 1 was lost at 9 s, its last two parts of four lie in its worker_dir folder: `master_dir, worker_dir, (n, from, to)`."""
+    worker_dir = tmp_path / "worker_dir"
+    return lambda **how: (whole, worker_dir, losing.lose(whole, 1, (2, 3), worker_dir, **how))
 
 
 @dataclass
@@ -71,8 +71,8 @@ def books(c):
 
 
 def test_a_lost_worker_is_named_with_its_seconds(lost):
-    home, _, (n, since, until) = lost()
-    word, checks, found = judged(home)
+    master_dir, _, (n, since, until) = lost()
+    word, checks, found = judged(master_dir)
 
     assert (word, checks) == (INVALID, ["lost"])
     assert n == 40
@@ -84,21 +84,21 @@ def test_a_lost_worker_is_named_with_its_seconds(lost):
 
 
 def test_what_its_own_folder_has_is_found_and_nothing_is_broken_by_it(lost):
-    home, own, _ = lost()
-    for folders in ((home, own), (own, home)):
+    master_dir, worker_dir, _ = lost()
+    for folders in ((master_dir, worker_dir), (worker_dir, master_dir)):
         word, checks, found = judged(*folders)
         c = found.conservation
 
         assert books(c) == (0, 40, 0)
         assert (c.broken, c.duplicates, c.missing_rows) == ((), 0, 0)
-        assert (word, checks) == (DEGRADED, ["lost"])  # it was killed: it never said that this is all
+        assert (word, checks) == (DEGRADED, ["lost"])  # it was killed: it never by_check that this is all
         assert "Worker 1 was lost without a final report" in found.reasons[0].text
 
 
 def test_what_is_in_neither_folder_stays_lost(lost):
-    home, own, _ = lost()
-    (own / "requests" / "part-1-3.parquet").unlink()
-    word, _, found = judged(home, own)
+    master_dir, worker_dir, _ = lost()
+    (worker_dir / "requests" / "part-1-3.parquet").unlink()
+    word, _, found = judged(master_dir, worker_dir)
 
     assert word == INVALID
     assert books(found.conservation) == (20, 20, 0)
@@ -109,8 +109,8 @@ def test_what_is_in_neither_folder_stays_lost(lost):
 
 
 def test_a_lost_worker_that_ended_by_itself_is_believed(lost):
-    home, own, _ = lost(ended=True)
-    word, checks, found = judged(home, own)
+    master_dir, worker_dir, _ = lost(ended=True)
+    word, checks, found = judged(master_dir, worker_dir)
 
     assert (word, checks) == (VALID, [])
     assert books(found.conservation) == (0, 40, 0)
@@ -118,13 +118,13 @@ def test_a_lost_worker_that_ended_by_itself_is_believed(lost):
 
 
 def test_what_such_a_worker_held_and_did_not_send_is_not_reached(lost):
-    home, own, _ = lost(ended=True)
+    master_dir, worker_dir, _ = lost(ended=True)
     for table in ("requests", "attempts", "chunks"):
-        (own / table / "part-1-3.parquet").unlink()
-    record = json.loads((own / "workers" / "1.json").read_text())
+        (worker_dir / table / "part-1-3.parquet").unlink()
+    record = json.loads((worker_dir / "workers" / "1.json").read_text())
     record["rows"] |= {"requests": 60, "attempts": 60, "chunks": 120}
-    (own / "workers" / "1.json").write_text(json.dumps(record))
-    word, checks, found = judged(home, own)
+    (worker_dir / "workers" / "1.json").write_text(json.dumps(record))
+    word, checks, found = judged(master_dir, worker_dir)
 
     assert books(found.conservation) == (0, 20, 20)
     assert (word, checks) == (DEGRADED, ["lost"])
@@ -132,9 +132,9 @@ def test_what_such_a_worker_held_and_did_not_send_is_not_reached(lost):
 
 
 def test_the_rest_of_a_worker_that_says_it_wrote_more_is_lost(lost):
-    home, own, _ = lost(ended=True)
-    (own / "requests" / "part-1-3.parquet").unlink()
-    word, _, found = judged(home, own)
+    master_dir, worker_dir, _ = lost(ended=True)
+    (worker_dir / "requests" / "part-1-3.parquet").unlink()
+    word, _, found = judged(master_dir, worker_dir)
 
     assert word == INVALID
     assert found.conservation.lost == 20
@@ -143,19 +143,19 @@ def test_the_rest_of_a_worker_that_says_it_wrote_more_is_lost(lost):
 
 def test_rows_that_came_after_run_json_was_closed_count_too(lost):
     """A frozen worker that shares the master's folder wakes up after the end."""
-    home, own, _ = lost()
-    for part in own.glob("*/*.parquet"):
-        part.rename(home / part.relative_to(own))
-    found = judged(home)[2]
+    master_dir, worker_dir, _ = lost()
+    for part in worker_dir.glob("*/*.parquet"):
+        part.rename(master_dir / part.relative_to(worker_dir))
+    found = judged(master_dir)[2]
 
     assert books(found.conservation) == (0, 40, 0)
     assert found.conservation.broken == ()
 
 
 def test_every_page_says_what_is_missing_and_what_was_found(lost):
-    home, own, _ = lost()
-    (own / "requests" / "part-1-3.parquet").unlink()
-    found = find(load([home, own]))
+    master_dir, worker_dir, _ = lost()
+    (worker_dir / "requests" / "part-1-3.parquet").unlink()
+    found = find(load([master_dir, worker_dir]))
     data = contents(found)
     texts = html(data, []), markdown(data), summary(data, "report.html")
 
@@ -171,7 +171,7 @@ def test_every_page_says_what_is_missing_and_what_was_found(lost):
     assert "lost; silent from 00:09" in texts[1]
 
 
-def told(folder, number, **values):
+def change_worker(folder, number, **values):
     """Change an entry of run.json's workers."""
     run = json.loads((folder / "run.json").read_text())
     run["workers"][number] |= values
@@ -180,8 +180,8 @@ def told(folder, number, **values):
 
 def test_a_silence_with_nothing_missing_and_a_late_joiner_are_explanations(whole):
     folder = whole
-    told(folder, 1, silent=[{"from_s": 4.2, "to_s": 14.4}], missing=[])
-    told(folder, 2, late_s=6.0)
+    change_worker(folder, 1, silent=[{"from_s": 4.2, "to_s": 14.4}], missing=[])
+    change_worker(folder, 2, late_s=6.0)
     word, checks, found = judged(folder)
 
     assert (word, checks) == (VALID, [])
@@ -204,7 +204,7 @@ def test_a_share_that_was_left_out_is_less_than_was_planned(whole, losing):
         run["conservation"] |= {"scheduled": 270, "not_reached": 30}
 
     losing.change(folder, left_out)
-    told(folder, 1, silent=[{"from_s": 4.2, "to_s": 14.4}])
+    change_worker(folder, 1, silent=[{"from_s": 4.2, "to_s": 14.4}])
     word, checks, found = judged(folder)
 
     assert (word, checks) == (DEGRADED, ["lost"])
@@ -218,25 +218,27 @@ def test_rows_that_could_not_be_written_are_counted_and_make_a_run_invalid(whole
         (folder / table / "part-1-3.parquet").unlink()
     unwritten = {"requests": 20, "chunks": 40}
     rows = {"requests": 60, "attempts": 80, "chunks": 120}
-    told(folder, 1, state="failed", why="disk full", rows=rows, unwritten=unwritten)
+    change_worker(folder, 1, state="failed", why="disk full", rows=rows, unwritten=unwritten)
     word, checks, found = judged(folder)
 
     assert word == INVALID
     assert {"lost", "written"} <= set(checks)
     assert "conservation" not in checks
-    said = {reason.check: reason.text for reason in found.reasons}
-    assert said["written"] == (
+    by_check = {reason.check: reason.text for reason in found.reasons}
+    assert by_check["written"] == (
         "Rows recorded by worker 1 could not be written: 40 of chunks and 20 of requests (disk full)."
     )
-    assert said["lost"].startswith("Missing: worker 1 (disk full) did not finish; 20 requests have no row")
+    assert by_check["lost"].startswith(
+        "Missing: worker 1 (disk full) did not finish; 20 requests have no row"
+    )
     assert found.conservation.unwritten == unwritten
 
 
-def test_many_lost_workers_are_told_in_one_sentence(write):
+def test_many_lost_workers_are_named_in_one_sentence(write):
     folder = write(n=60, rate_per_s=12, chunks=1, parts=1, offsets_ns=(0,) * 6)
     for number in range(1, 6):
         span = {"from_s": 5.0, "to_s": 5.0, "requests": number}
-        told(folder, number, state="lost", leased=10 + number, missing=[span])
+        change_worker(folder, number, state="lost", leased=10 + number, missing=[span])
         (folder / "workers" / f"{number}.json").unlink()
     text = judged(folder)[2].reasons[0].text
 
@@ -310,14 +312,14 @@ def test_a_worker_whose_folder_is_not_given_is_named(whole, losing, tmp_path):
 
 def test_a_dead_master_s_plan_still_says_how_many_there_were(whole, losing, tmp_path):
     """run.json says running for ever; what was never handed out is not reached."""
-    home = whole
-    losing.change(home, lambda run: run.update(state="running", conservation={"scheduled": 300}))
-    folders = losing.orphan(home, tmp_path / "apart")
-    for part in home.glob("*/*.parquet"):
+    master_dir = whole
+    losing.change(master_dir, lambda run: run.update(state="running", conservation={"scheduled": 300}))
+    folders = losing.orphan(master_dir, tmp_path / "apart")
+    for part in master_dir.glob("*/*.parquet"):
         part.unlink()
-    for record in home.glob("workers/*"):
+    for record in master_dir.glob("workers/*"):
         record.unlink()
-    word, checks, found = judged(home, *folders)
+    word, checks, found = judged(master_dir, *folders)
 
     assert (word, checks) == (DEGRADED, ["finished"])
     assert books(found.conservation) == (0, 0, 60)
@@ -325,7 +327,7 @@ def test_a_dead_master_s_plan_still_says_how_many_there_were(whole, losing, tmp_
     assert "60 requests were not reached" in found.reasons[0].text
 
 
-# --- what is said of a worker -------------------------------------------------------------------------------------
+# --- what is by_check of a worker -------------------------------------------------------------------------------------
 
 JUNK = (
     None,
@@ -384,8 +386,8 @@ def test_a_worker_s_last_words_come_before_its_first():
         {"worker": 1, "state": "running", "rows": {"requests": 1}},
         {"worker": 1, "state": "failed", "rows": {"requests": 9}},
     )
-    for own in ([first, last], [last, first]):
-        (one,) = [w for w in entries([], own, master_ended=False) if w["worker"] == 1]
+    for worker_dir in ([first, last], [last, first]):
+        (one,) = [w for w in entries([], worker_dir, master_ended=False) if w["worker"] == 1]
         assert (one["recorded_state"], one["rows"]) == ("failed", {"requests": 9})
 
 

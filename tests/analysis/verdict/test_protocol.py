@@ -29,10 +29,10 @@ def test_the_verdict_names_the_first_three_kinds(mixed, tmp_path):
     for number, kind in enumerate(kinds):
         run.request(100 * number, [{"ended": "stream_error", "error_type": kind}], ended="stream_error")
     run.request(5000, [{"first": 100}])
-    (said,) = [one for one in find(load([run.write(tmp_path / "run")])).reasons if one.check == "protocol"]
+    (reason,) = [one for one in find(load([run.write(tmp_path / "run")])).reasons if one.check == "protocol"]
 
-    assert said.verdict == "DEGRADED"
-    assert said.text == (
+    assert reason.verdict == "DEGRADED"
+    assert reason.text == (
         "The target broke its protocol in 14 of 15 attempts: compressed although identity was requested (5), "
         "a broken chunked framing (4), too large to be held (3), 2 other kinds (2)."
     )

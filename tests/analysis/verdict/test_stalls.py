@@ -38,9 +38,9 @@ def seconds(synthetic, tmp_path_factory):
 
     def found(health, stamps="kernel"):
         rows = frames.health.sort_values(["worker", "at_ns"]).reset_index(drop=True)
-        told = {name: np.resize(values, len(rows)) for name, values in health.items()}
+        faked = {name: np.resize(values, len(rows)) for name, values in health.items()}
         run = frames.run | {"workers": [worker | {"stamps": stamps} for worker in frames.run["workers"]]}
-        return bad_seconds(replace(frames, run=run, health=rows.assign(**told)), stage)
+        return bad_seconds(replace(frames, run=run, health=rows.assign(**faked)), stage)
 
     return found
 
@@ -70,9 +70,9 @@ def test_older_rows_do_not_tell_of_intervals_so_there_may_have_been_some(seconds
 
 
 def test_seconds_in_a_row_are_one_spell_with_its_worst_lag(seconds):
-    told = health([5, 6, 9])
-    told["health"]["loop_lag_max_ns"][5] = 120 * MS
-    spells = seconds(**told).spells
+    faked = health([5, 6, 9])
+    faked["health"]["loop_lag_max_ns"][5] = 120 * MS
+    spells = seconds(**faked).spells
 
     assert [(s.worker, s.from_s, s.to_s, s.worst_ms) for s in spells[:2]] == [(0, 4, 6, 120), (0, 8, 9, 80)]
     assert [s.worker for s in spells] == [0, 0, 1, 1]
