@@ -12,7 +12,7 @@ from tailgauge.master.embedded_endpoint import flat
 from tailgauge.scenario.model import parse
 from tailgauge.scenario.simulated import FIXED, ProfileName, Simulated
 from tailgauge.simulator.engine.config import PROFILES, engine_of
-from tailgauge.simulator.http.options import ServerOptions
+from tailgauge.simulator.http.requests import ServerOptions
 
 OPTIONS = dict.fromkeys(("api_key_env", "certfile", "keyfile", "embed_clock"))
 EVERYTHING: dict[str, Any] = {

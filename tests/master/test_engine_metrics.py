@@ -20,8 +20,7 @@ from tailgauge.master.engine_metrics import (
 )
 from tailgauge.protocols.table import Target
 from tailgauge.scenario.model import Scenario
-from tailgauge.simulator.core.meters import Meters
-from tailgauge.simulator.http.metrics_page import render
+from tailgauge.simulator.core.metrics import Meters, render
 
 LLAMA = """# HELP llamacpp:tokens_predicted_total Number of generation tokens processed.
 # TYPE llamacpp:tokens_predicted_total counter

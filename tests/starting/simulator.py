@@ -23,7 +23,7 @@ PROGRAM = """
 import collections, gc, json, signal, sys
 from tailgauge.scenario.simulated import Simulated
 from tailgauge.simulator.http.batches import BatchSettings
-from tailgauge.simulator.http.options import ServerOptions
+from tailgauge.simulator.http.requests import ServerOptions
 from tailgauge.simulator.http.server import serve
 def census(*_):  # what the collector knows of since the start, by type
     gc.collect()

@@ -11,7 +11,7 @@ from tailgauge.errors import UsageError
 from tailgauge.scenario import model as scenarios
 from tailgauge.scenario.simulated import Simulated
 from tailgauge.simulator.engine.config import engine_of
-from tailgauge.simulator.http.options import ServerOptions
+from tailgauge.simulator.http.requests import ServerOptions
 from tailgauge.simulator.http.server import serve
 
 _TABLE = "simulated"

@@ -6,19 +6,22 @@ may work on when the client has left.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, cast
 
-from tailgauge.dry_run import rows
-from tailgauge.dry_run.delivery import Delivery
-from tailgauge.dry_run.endpoint import DryEndpoint
+from tailgauge.dry_run.driver import Delivery, DryEndpoint
 from tailgauge.dry_run.event_queue import EventQueue
 from tailgauge.dry_run.store import Rows
 from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Headers, Send
+from tailgauge.protocols.decoder import KIND_CODE
 from tailgauge.protocols.table import Target
 from tailgauge.rows import schema
-from tailgauge.rows.schema import AttemptRow
+from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON, AttemptRow
+from tailgauge.rows.schema import Chunks as ChunkColumns
+from tailgauge.simulator.behaviours import tokens
+from tailgauge.simulator.behaviours.content import whole_contents
 from tailgauge.simulator.behaviours.faults import CUT, END_MARK, ERROR_EVENT
 from tailgauge.simulator.core.exchange import Exchange
 from tailgauge.simulator.protocols.request import Refused
@@ -86,7 +89,7 @@ class Attempt:
             scheduled_at_ns=origin.scheduled_at_ns,
             dispatched_at_ns=now_ns,
             sent_at_ns=now_ns,
-            stamps=rows.STAMPS,
+            stamps=STAMPS,
             target=send.call.target,
             streamed=send.call.stream,
         )
@@ -197,7 +200,7 @@ class Attempt:
             result.limit_kind,
         )
         self._until_ns, self._finished = now_ns, finished
-        text = rows.text_of(self._exchange) if finished and self._send.call.keep_text else None
+        text = text_of(self._exchange) if finished and self._send.call.keep_text else None
         self._write()
         self._post(Ended(self._leg, self._number, now_ns, row.ended, row.retry_after_s, None, text))
 
@@ -208,7 +211,7 @@ class Attempt:
         self._written = True
         store, delivery, exchange = self._attempts.store, self._delivery, self._exchange
         if delivery is not None:
-            chunks = rows.fill(self._row, exchange, delivery, self._until_ns, finished=self._finished)
+            chunks = fill(self._row, exchange, delivery, self._until_ns, finished=self._finished)
             store.chunks(self._key, chunks)
             delivery.log_chunks()
         store.attempt(self._row)
@@ -227,3 +230,73 @@ class _Response:
     def header(self, name: bytes) -> bytes:
         """The first of that name, empty without one."""
         return next((value for key, value in self.headers if key == name), b"")
+
+
+# --- the row of a call: what only a socket has is null or 0 ----------------------------------------------------
+
+
+STAMPS = "dry_run"
+_OPENAI_REASONS = {"max_tokens": "length", "tool_use": "tool_calls"}
+
+
+def fill(
+    row: AttemptRow, exchange: Exchange, delivery: Delivery, until_ns: int, *, finished: bool
+) -> ChunkColumns:
+    """What had arrived until then; `finished`: with the end mark. Returns the chunks."""
+    times, sizes, kinds = delivery.chunks(until_ns)
+    row.chunks = len(times)
+    if times:
+        row.first_content_at_ns = row.first_content_read_at_ns = times[0]
+        row.last_content_at_ns = times[-1]
+        first = dict(zip(reversed(kinds), reversed(times), strict=True))
+        row.first_text_at_ns, row.first_thinking_at_ns = first.get(TEXT), first.get(THINKING)
+        row.first_tool_json_at_ns = first.get(TOOL_JSON)
+    if row.headers_at_ns is not None and row.status == 200:
+        row.model = exchange.request.model
+        row.server_request_id = f"req_{exchange.reply.id}"
+        row.first_event_at_ns = row.headers_at_ns if exchange.request.stream else None
+        _usage(row, exchange, finished=finished)
+    if finished:
+        _finish(row, exchange, until_ns)
+    return chunks_of(times, sizes, kinds)
+
+
+def chunks_of(times: list[int], sizes: list[int], kinds: list[str]) -> ChunkColumns:
+    """As a decoder would have collected them."""
+    arrived, n = array("q", times), len(times)
+    return ChunkColumns(
+        bytearray(map(KIND_CODE.__getitem__, kinds)), arrived, array("q", bytes(8 * n)), arrived,
+        array("i", range(n)), array("i", [size * tokens.BYTES_PER_TOKEN for size in sizes]),
+    )  # fmt: skip
+
+
+def text_of(exchange: Exchange) -> str:
+    """The text of the whole answer, its thinking left out."""
+    plan = exchange.reply.plan
+    if plan is None:
+        return tokens.text(exchange.request.max_tokens).decode()
+    contents = whole_contents(plan, exchange.endpoint.table.content.tool_pair_tokens)
+    return "".join(text for text, block in zip(contents, plan.blocks, strict=True) if block.kind != THINKING)
+
+
+def _usage(row: AttemptRow, exchange: Exchange, *, finished: bool) -> None:
+    """The Messages stream has the prompt's usage in its first event, with a placeholder for the output."""
+    if not finished and (row.protocol == "openai" or not exchange.request.stream):
+        return
+    prompt = exchange.prompt_tokens
+    row.input_tokens, row.cache_read_input_tokens = prompt.input_tokens, prompt.read
+    row.cache_creation_input_tokens = prompt.creation_5m + prompt.creation_1h
+    if exchange.reply.prompt is not None and row.protocol != "openai":
+        row.cache_creation_5m_input_tokens = prompt.creation_5m
+        row.cache_creation_1h_input_tokens = prompt.creation_1h
+    row.output_tokens = exchange.request.max_tokens if finished else 1
+
+
+def _finish(row: AttemptRow, exchange: Exchange, at_ns: int) -> None:
+    plan, reason = exchange.reply.plan, exchange.reply.stop_reason
+    row.stop_reason = _OPENAI_REASONS[reason] if row.protocol == "openai" else reason
+    row.stopped_at_ns = at_ns if exchange.request.stream else None
+    if plan is not None and plan.thinking_tokens:
+        row.thinking_tokens = plan.thinking_tokens
+    if row.first_tool_json_at_ns is not None:
+        row.tool_ready_at_ns = at_ns

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tailgauge.clock import utc_now
+from tailgauge.dry_run.attempts import STAMPS
 from tailgauge.dry_run.requests import DryRun
-from tailgauge.dry_run.rows import STAMPS
 from tailgauge.dry_run.store import Store
 from tailgauge.errors import UsageError
 from tailgauge.master import run_json
@@ -35,7 +35,7 @@ NOTE = "a dry run on the simulated endpoint: nothing was sent, and no client was
 def dry_run(
     scenario: Scenario, schedule: Schedule, scenario_file: str, overrides: tuple[str, ...], out: Path
 ) -> RunFolder:
-    """Run the scenario on a virtual clock; returns the run folder, ready for its report."""
+    """Run the scenario on a simulated clock; returns the run folder, ready for its report."""
     _possible(scenario, schedule)
     run_id = new_run_id(scenario.name)
     folder = RunFolder((out / "runs" / run_id).resolve())

@@ -12,7 +12,7 @@ from functools import partial
 
 from tailgauge.call import MAIN, SECOND
 from tailgauge.dry_run.attempts import Attempts
-from tailgauge.dry_run.endpoint import DryEndpoint
+from tailgauge.dry_run.driver import DryEndpoint
 from tailgauge.dry_run.event_queue import EventQueue
 from tailgauge.dry_run.prompts import PromptMaker, makers_of
 from tailgauge.dry_run.store import Rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailgauge.simulator.behaviours.ramp import Ramp
+from tailgauge.simulator.behaviours.limits import Ramp
 
 S = 1_000_000_000
 

@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from tailgauge.simulator.core.meters import ABORT, LENGTH, Meters
-from tailgauge.simulator.http.metrics_page import render
+from tailgauge.simulator.core.metrics import ABORT, LENGTH, Meters, render
 
 S = 1_000_000_000
 LABEL = r'[a-zA-Z_]\w*="(?:[^"\\\n]|\\["\\n])*"'

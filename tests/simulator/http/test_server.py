@@ -246,7 +246,7 @@ def test_a_taken_port_is_said_in_one_sentence(endpoint: Any) -> None:
     program = (
         "from tailgauge.errors import UsageError\n"
         "from tailgauge.scenario.simulated import Simulated\n"
-        "from tailgauge.simulator.http.options import ServerOptions\n"
+        "from tailgauge.simulator.http.requests import ServerOptions\n"
         "from tailgauge.simulator.http.server import serve\n"
         "try:\n"
         f"    serve(Simulated(), 1, ServerOptions(), '127.0.0.1', {endpoint.port}, on_listening=print, lifeline=True)\n"

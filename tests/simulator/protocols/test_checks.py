@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from tailgauge.simulator.protocols import anthropic, openai
-from tailgauge.simulator.protocols.checks import decode
-from tailgauge.simulator.protocols.request import CallRequest, Refused
+from tailgauge.simulator.protocols.request import CallRequest, Refused, decode
 from tailgauge.simulator.protocols.wire import WIRES, Wire
 
 USER = {"role": "user", "content": "abcdefgh"}

@@ -10,12 +10,12 @@ from functools import lru_cache
 
 BYTES_PER_TOKEN = 4
 
-WORDS = (
+_TEXT = (
     b"sea sky sun fog ice dew mud ash oak elm fir ivy bay fen owl elk fox hen bee ant cod eel ram cub jay emu yak koi cup "
     b"jar pan pot mug lid tin urn hat cap bag box net rug red tan old new big wee odd few wet dry hot icy shy sly map pen "
     b"ink key tea jam nut fig "
 )
-_CYCLE = len(WORDS) // BYTES_PER_TOKEN
+_CYCLE = len(_TEXT) // BYTES_PER_TOKEN
 
 
 def count(text: str) -> int:
@@ -25,10 +25,10 @@ def count(text: str) -> int:
 
 
 def text(tokens: int, start: int = 0) -> bytes:
-    """`tokens` words of the answer, from word `start` on; the list of words repeats without end."""
+    """`tokens` tokens of the answer, from token `start` on; the text repeats without end."""
     first = start % _CYCLE
     repeats = (first + tokens) // _CYCLE + 1
-    return (WORDS * repeats)[first * BYTES_PER_TOKEN : (first + tokens) * BYTES_PER_TOKEN]
+    return (_TEXT * repeats)[first * BYTES_PER_TOKEN : (first + tokens) * BYTES_PER_TOKEN]
 
 
 @lru_cache(maxsize=16)

@@ -15,7 +15,7 @@ from tailgauge.simulator.behaviours.faults import Faults
 from tailgauge.simulator.behaviours.limits import Limits
 from tailgauge.simulator.behaviours.prefix_cache import PrefixCache
 from tailgauge.simulator.behaviours.stragglers import Stragglers
-from tailgauge.simulator.core.meters import Meters
+from tailgauge.simulator.core.metrics import Meters
 from tailgauge.simulator.engine.config import EngineConfig, engine_of, refill_s
 from tailgauge.simulator.engine.engine import Engine
 from tailgauge.simulator.engine.job import ENDINGS, Emission, Hooks, Job

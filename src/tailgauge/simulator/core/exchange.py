@@ -19,7 +19,7 @@ from tailgauge.simulator.behaviours.latency import draw_key
 from tailgauge.simulator.behaviours.limits import Charge
 from tailgauge.simulator.behaviours.prefix_cache import Lookup, Prompt
 from tailgauge.simulator.core.endpoint import Endpoint
-from tailgauge.simulator.core.meters import ABORT, ERROR, LENGTH, STOP, CallMeter
+from tailgauge.simulator.core.metrics import ABORT, ERROR, LENGTH, STOP, CallMeter
 from tailgauge.simulator.protocols.prefix import block_prompt, marked_prompt
 from tailgauge.simulator.protocols.request import CallRequest, Refused, Reply
 from tailgauge.simulator.protocols.wire import Wire

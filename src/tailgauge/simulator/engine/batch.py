@@ -18,11 +18,9 @@ from math import ceil
 
 import numpy as np
 
-from tailgauge.simulator.engine import draws
 from tailgauge.simulator.engine import job as events
 from tailgauge.simulator.engine.config import EngineConfig, StepTime
-from tailgauge.simulator.engine.job import NO_INTS, Call, Emission, Hooks, Ints
-from tailgauge.simulator.engine.memory import Memory
+from tailgauge.simulator.engine.job import NO_INTS, Call, Emission, Hooks, Ints, Job, draw_steps
 
 _LONGEST_PLAN = 256  # steps; a plan that an arrival cuts was computed in vain
 _STEPS = 4096  # that the arrays of a ledger hold at first
@@ -155,7 +153,7 @@ class Batch:
             call = self.waiting[0]
             if not len(call.counts):
                 call.slowdown = self._hooks.slowdown(call.job, self.index, now_ns)
-                draws.draw(call, self._config, self._seed)
+                draw_steps(call, self._config, self._seed)
             held = call.job.prompt_tokens + call.tokens_before(call.next)
             context = held + int(call.counts[call.next])
             blocks = self.memory.at_admission(call.job, context)
@@ -366,3 +364,37 @@ def _shifted(array: Ints, skip: int, size: int) -> Ints:
     kept = array[skip : skip + size]
     moved[: len(kept)] = kept
     return moved
+
+
+class Memory:
+    """KV memory of a replica, in blocks; `total` None means that memory is not modelled.
+
+    A call holds ceil(context / block) blocks, or with full reservation those of its longest context from the start. Blocks
+    that a prefix cache shares between calls are counted for each of them: this memory is never overcommitted.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.total = config.kv_blocks
+        self.used = 0
+        self.grows = config.kv_blocks is not None and config.reservation == "growth"
+        self._block = config.block_tokens
+
+    def blocks(self, tokens: int) -> int:
+        """Blocks that hold so many tokens."""
+        return 0 if self.total is None else -(-tokens // self._block)
+
+    def holds(self, job: Job) -> bool:
+        """Whether the call would fit if it were alone; else it could never run."""
+        return self.total is None or self.blocks(job.prompt_tokens + job.output_tokens) <= self.total
+
+    def at_admission(self, job: Job, context: int) -> int:
+        """Blocks that a call needs to begin, with `context` tokens after its first one."""
+        return self.blocks(context if self.grows else job.prompt_tokens + job.output_tokens)
+
+    def fits(self, blocks: int) -> bool:
+        """Whether so many more blocks are free."""
+        return self.total is None or self.used + blocks <= self.total
+
+    def share(self, grown: int = 0) -> float:
+        """Of the blocks, those in use, with `grown` ones more."""
+        return (self.used + grown) / self.total if self.total else 0.0

@@ -7,17 +7,17 @@ decode step is emitted: cheaper, and the times are the same; a call's own chunk 
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
 from heapq import heappop, heappush
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from tailgauge.simulator.engine import draws
 from tailgauge.simulator.engine import job as events
 from tailgauge.simulator.engine.batch import Batch
 from tailgauge.simulator.engine.config import EngineConfig, FluidTime
 from tailgauge.simulator.engine.fluid import Fluid
-from tailgauge.simulator.engine.job import NO_HOOKS, Call, Emission, Hooks, Job
-from tailgauge.simulator.engine.router import Router
+from tailgauge.simulator.engine.job import NO_HOOKS, Call, Emission, Hooks, Job, lognormal, uniform
 
 
 class Gauge(NamedTuple):
@@ -45,7 +45,7 @@ class Engine:
         ]
         self._router = Router(config, seed)
         self._loads = [0] * config.replicas  # calls not ended, by replica
-        self._under_way = [0] * config.replicas  # of these, not yet there
+        self._travelling = [0] * config.replicas  # of these, not yet there
         self._open: dict[int | str, Call] = {}
         self._submitted = 0
         self._planned = 0
@@ -66,10 +66,10 @@ class Engine:
             return False
         self._open[job.key] = call
         self._loads[index] += 1
-        self._under_way[index] += 1
+        self._travelling[index] += 1
         median_ms, sigma = self.config.overhead_ms, self.config.overhead_sigma
         if median_ms:
-            delay_ms = draws.lognormal(median_ms, sigma, self._seed, job.key, "overhead")
+            delay_ms = lognormal(median_ms, sigma, self._seed, job.key, "overhead")
             self._note(now_ns + round(delay_ms * 1e6), _ENTER, call)
         else:
             self._enter(call, now_ns)
@@ -112,7 +112,7 @@ class Engine:
     def gauges(self) -> list[Gauge]:
         """Each replica as it stands; calls under way to it count as waiting."""
         return [
-            Gauge(len(r.running), len(r.waiting) + self._under_way[r.index], r.kv_used_share)
+            Gauge(len(r.running), len(r.waiting) + self._travelling[r.index], r.kv_used_share)
             for r in self._replicas
         ]
 
@@ -153,7 +153,7 @@ class Engine:
 
     def _enter(self, call: Call, now_ns: int) -> None:
         replica = self._replicas[call.replica]
-        self._under_way[call.replica] -= 1
+        self._travelling[call.replica] -= 1
         call.entered_ns = now_ns
         before_ns = replica.due_ns
         replica.enter(call, now_ns, self._out)
@@ -163,7 +163,7 @@ class Engine:
     def _stop(self, call: Call, now_ns: int) -> None:
         replica = self._replicas[call.replica]
         if call.entered_ns is None:
-            self._under_way[call.replica] -= 1
+            self._travelling[call.replica] -= 1
             call.ended_ns = now_ns
             self._out.append(Emission(events.CANCELLED, call, now_ns))
             self._left(call)
@@ -192,3 +192,54 @@ class Engine:
 def _is_stale(entry: tuple[int, int, int, Any]) -> bool:
     due_ns, _, kind, subject = entry
     return bool(subject.due_ns != due_ns if kind == _REPLICA else subject.ended_ns is not None)
+
+
+# --- which replica serves a call -------------------------------------------------------------------------------
+
+
+_MAX_PREFIXES = 100_000  # remembered; the one unused for longest goes
+
+
+class Router:
+    """One of the four routers of the scenario: a choice from the loads; ties go to the first replica."""
+
+    def __init__(self, config: EngineConfig, seed: int) -> None:
+        self._seed, self._slack = seed, config.affinity_slack
+        self._replica_of: OrderedDict[Hashable, int] = OrderedDict()
+        self._choose = {
+            "random": self._random,
+            "least_loaded": _least_loaded,
+            "prefix_affinity": self._prefix_affinity,
+            "hash": self._hash,
+        }[config.router]
+
+    def choose(self, job: Job, loads: Sequence[int]) -> int:
+        """Index of the replica."""
+        return 0 if len(loads) == 1 else self._choose(job, loads)
+
+    def _random(self, job: Job, loads: Sequence[int]) -> int:
+        return int(uniform(self._seed, job.key, "route") * len(loads))
+
+    def _hash(self, job: Job, loads: Sequence[int]) -> int:
+        """The same replica for all calls of a session, else of a prefix; a call without either is spread."""
+        keys = (job.session_key, job.prefix_key, job.key)
+        key = next(key for key in keys if key is not None)
+        return int(uniform(self._seed, key, "hash") * len(loads))
+
+    def _prefix_affinity(self, job: Job, loads: Sequence[int]) -> int:
+        """The replica that had the prefix last, unless it is much busier than the idlest, which then takes it over."""
+        least = _least_loaded(job, loads)
+        if job.prefix_key is None:
+            return least
+        replica = self._replica_of.get(job.prefix_key, least)
+        if loads[replica] > loads[least] + self._slack:
+            replica = least
+        self._replica_of[job.prefix_key] = replica
+        self._replica_of.move_to_end(job.prefix_key)
+        if len(self._replica_of) > _MAX_PREFIXES:
+            self._replica_of.popitem(last=False)
+        return replica
+
+
+def _least_loaded(job: Job, loads: Sequence[int]) -> int:  # noqa: ARG001 - the routers' common signature
+    return min(range(len(loads)), key=loads.__getitem__)

@@ -17,9 +17,9 @@ from math import ceil
 import numpy as np
 
 from tailgauge.simulator.engine import job as events
+from tailgauge.simulator.engine.batch import Memory
 from tailgauge.simulator.engine.config import EngineConfig, FluidTime
 from tailgauge.simulator.engine.job import Call, Emission, Hooks
-from tailgauge.simulator.engine.memory import Memory
 
 
 class Fluid:

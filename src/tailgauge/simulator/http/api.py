@@ -15,13 +15,27 @@ from aiohttp import web
 
 from tailgauge.simulator.behaviours import tokens
 from tailgauge.simulator.core.endpoint import Endpoint
-from tailgauge.simulator.http import batches, metrics_page
+from tailgauge.simulator.core.metrics import CONTENT_TYPE, render
+from tailgauge.simulator.http import batches
 from tailgauge.simulator.http.batches import Batch, BatchStore, Entry
-from tailgauge.simulator.http.options import ANY_MODEL, ServerOptions
-from tailgauge.simulator.http.requests import admit, error_response, id_header, read_body
+from tailgauge.simulator.http.requests import (
+    ANY_MODEL,
+    ServerOptions,
+    admit,
+    error_response,
+    id_header,
+    read_body,
+)
 from tailgauge.simulator.protocols import anthropic
-from tailgauge.simulator.protocols.checks import decode, invalid, model
-from tailgauge.simulator.protocols.request import MAX_OUTPUT_TOKENS, CallRequest, Refused, Reply
+from tailgauge.simulator.protocols.request import (
+    MAX_OUTPUT_TOKENS,
+    CallRequest,
+    Refused,
+    Reply,
+    decode,
+    invalid,
+    model,
+)
 from tailgauge.simulator.protocols.wire import version_of, wire_of_headers
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -92,8 +106,8 @@ class Api:
         """The meters; open to everyone, as vLLM's are."""
         meters = self._core.meters
         meters.kv_cache_usage = self._core.kv_used_share()
-        text = metrics_page.render(meters, self._options.models[0])
-        return web.Response(body=text.encode(), headers={"content-type": metrics_page.CONTENT_TYPE})
+        text = render(meters, self._options.models[0])
+        return web.Response(body=text.encode(), headers={"content-type": CONTENT_TYPE})
 
     async def models(self, request: web.Request) -> web.StreamResponse:
         """The list of models, in a shape that either provider's client reads."""

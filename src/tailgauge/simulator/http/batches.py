@@ -21,8 +21,7 @@ from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
-from tailgauge.simulator.protocols.checks import invalid
-from tailgauge.simulator.protocols.request import CallRequest, Refused
+from tailgauge.simulator.protocols.request import CallRequest, Refused, invalid
 
 Parse = Callable[[dict[str, Any]], CallRequest]
 
@@ -78,7 +77,7 @@ class Batch:
 
     @property
     def ended_s(self) -> float:
-        """When it has ended or will, as things stand."""
+        """When it has ended or will end, unless it is cancelled."""
         ended_s = min(self.created_s + self.turnaround_s, self.expires_s)
         return (
             ended_s if self.cancelled_s is None else min(ended_s, self.cancelled_s + self.settings.cancel_s)

@@ -1,15 +1,37 @@
-"""What every route does: check the key, read the body, answer an error in its provider's shape."""
+"""What every route shares: the options of the server, the check of the key, the body, an error in its provider's shape."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from aiohttp import web
 
+from tailgauge.simulator.http.batches import BatchSettings
 from tailgauge.simulator.protocols.request import MAX_BODY_BYTES, Refused
 from tailgauge.simulator.protocols.wire import Wire
+
+ANY_MODEL = ("tiny",)  # the default list of models: a call may name others
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Options of one server."""
+
+    api_key: str | None = None  # None: every caller is welcome
+    certfile: Path | None = None  # with keyfile: serve HTTPS
+    keyfile: Path | None = None
+    embed_clock: bool = False  # each text chunk starts with the clock of its write; see protocols.frames
+    models: tuple[str, ...] = ANY_MODEL  # what /v1/models lists
+    batches: BatchSettings = field(default_factory=BatchSettings)
+    body_timeout_s: float = 60.0  # from a request's headers to the end of its body
+    # Of an idle connection, longer than any client's, so that the client decides. aiohttp counts it from the connection's
+    # start, so it limits the arrival of the headers too.
+    keepalive_s: float = 300.0
+
 
 _SLOW = "The request body did not finish arriving in time"
 

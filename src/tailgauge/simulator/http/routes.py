@@ -26,12 +26,10 @@ from tailgauge.simulator.core.endpoint import Endpoint
 from tailgauge.simulator.core.exchange import Exchange
 from tailgauge.simulator.http import api
 from tailgauge.simulator.http.driver import LoopDriver, wait_open
-from tailgauge.simulator.http.options import ServerOptions
-from tailgauge.simulator.http.requests import admit, error_response, id_header, read_body
+from tailgauge.simulator.http.requests import ServerOptions, admit, error_response, id_header, read_body
 from tailgauge.simulator.http.server_log import ServerLog, to_parquet
 from tailgauge.simulator.http.stream import Stream, reset
-from tailgauge.simulator.protocols.checks import decode
-from tailgauge.simulator.protocols.request import MAX_BODY_BYTES, Refused
+from tailgauge.simulator.protocols.request import MAX_BODY_BYTES, Refused, decode
 from tailgauge.simulator.protocols.wire import WIRES, Wire, version_of, wire_of_path
 
 SETTLED_S = 5.0

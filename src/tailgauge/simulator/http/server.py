@@ -17,7 +17,7 @@ from aiohttp import web
 
 from tailgauge.errors import UsageError
 from tailgauge.scenario.simulated import Simulated
-from tailgauge.simulator.http.options import ServerOptions
+from tailgauge.simulator.http.requests import ServerOptions
 from tailgauge.simulator.http.routes import application
 
 _BACKLOG = 4096  # a burst of arrivals waits in the kernel; it caps this at net.core.somaxconn

@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections.abc import Callable, Iterable
 from time import monotonic_ns
 from typing import Protocol
 
 from aiohttp import HttpVersion11, web
 
+from tailgauge.scenario.simulated import ProxyTable
 from tailgauge.simulator.behaviours.faults import END_MARK, ERROR_EVENT, RESET
-from tailgauge.simulator.behaviours.proxy import passes
+from tailgauge.simulator.behaviours.proxy import Buffer, Flush, passes
 from tailgauge.simulator.core.answer import Answer
 from tailgauge.simulator.http.driver import sleep_until, wait_open
-from tailgauge.simulator.http.proxy_writer import ProxyWriter
 from tailgauge.simulator.protocols.frames import Frames, framed, frames_of
 
 _HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
@@ -217,3 +218,67 @@ def reset(request: web.Request) -> None:
         connection = transport.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         transport.abort()
+
+
+# --- a proxy in front ------------------------------------------------------------------------------------------
+
+
+class ProxyWriter:
+    """A writer in front of a transport: `behaviours.proxy` decides what leaves when, this keeps the bytes and the timer.
+
+    The headers leave with the first bytes, as those of a proxy that waits for its buffer do.
+    """
+
+    def __init__(
+        self, transport: asyncio.Transport, table: ProxyTable, before_first: Callable[[], None]
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport = transport
+        self._buffer = Buffer(table)
+        self._before_first: Callable[[], None] | None = before_first
+        self._held: list[bytes] = []
+        self._gone = 0  # writes that have left
+        self._timer: asyncio.TimerHandle | None = None
+
+    def write(self, data: bytes) -> None:
+        """Take bytes; they leave with others."""
+        self._held.append(data)
+        self._let_go(self._buffer.write(monotonic_ns(), len(data)))
+
+    def get_write_buffer_size(self) -> int:
+        """Of the connection: the proxy itself has room for everything."""
+        return self._transport.get_write_buffer_size()
+
+    def is_closing(self) -> bool:
+        """Whether the connection is gone."""
+        return self._transport.is_closing()
+
+    def end(self) -> None:
+        """The response is over: nothing stays."""
+        self._let_go(self._buffer.end(monotonic_ns()))
+
+    def drop(self) -> None:
+        """The response will not end: what is held is lost."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _due(self) -> None:
+        self._timer = None
+        # A timer may fire a microsecond early; what it came for is due.
+        self._let_go(self._buffer.due(max(monotonic_ns(), self._buffer.due_at_ns or 0)))
+
+    def _let_go(self, flushes: Iterable[Flush]) -> None:
+        for flush in flushes:
+            count = flush.behind - self._gone
+            data, self._gone = b"".join(self._held[:count]), flush.behind
+            del self._held[:count]
+            if self._transport.is_closing():
+                continue
+            if self._before_first is not None:
+                self._before_first()
+                self._before_first = None
+            self._transport.write(data)
+        due_ns = self._buffer.due_at_ns
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if due_ns is None else self._loop.call_at(due_ns / 1e9, self._due)

@@ -27,9 +27,16 @@ from tailgauge.rows.schema import TEXT, THINKING
 from tailgauge.simulator.behaviours.billing import PromptTokens
 from tailgauge.simulator.behaviours.content import JSON_DELTA, SIGNATURE_DELTA, TEXT_DELTA, THINKING_DELTA
 from tailgauge.simulator.behaviours.limits import REQUESTS, Reading, tightest_tokens
-from tailgauge.simulator.protocols import checks
-from tailgauge.simulator.protocols.checks import content_tokens, invalid, json_tokens, require
-from tailgauge.simulator.protocols.request import CallRequest, Refused, Reply
+from tailgauge.simulator.protocols import request as checks
+from tailgauge.simulator.protocols.request import (
+    CallRequest,
+    Refused,
+    Reply,
+    content_tokens,
+    invalid,
+    json_tokens,
+    require,
+)
 
 NAME = "anthropic"
 PATH = "/v1/messages"

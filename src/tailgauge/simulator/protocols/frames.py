@@ -49,12 +49,12 @@ class TextFrames:
     def frame(self, index: int, now_ns: int) -> bytes:
         """What is written for chunk `index` at `now_ns`."""
         if index == self._last:
-            (before, behind), words = self._last_around, self._last_text
+            (before, behind), content = self._last_around, self._last_text
         else:
-            (before, behind), words = self._around, self._texts[index % len(self._texts)]
+            (before, behind), content = self._around, self._texts[index % len(self._texts)]
         if self._stamp:
-            return before + self._stamp % now_ns + words + behind
-        return before + words + behind
+            return before + self._stamp % now_ns + content + behind
+        return before + content + behind
 
 
 class PlanFrames:

@@ -19,9 +19,16 @@ from typing import Any
 from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
 from tailgauge.simulator.behaviours.content import JSON_DELTA, TEXT_DELTA
 from tailgauge.simulator.behaviours.limits import Reading, tightest_tokens
-from tailgauge.simulator.protocols import checks
-from tailgauge.simulator.protocols.checks import content_tokens, invalid, json_tokens, require
-from tailgauge.simulator.protocols.request import CallRequest, Refused, Reply
+from tailgauge.simulator.protocols import request as checks
+from tailgauge.simulator.protocols.request import (
+    CallRequest,
+    Refused,
+    Reply,
+    content_tokens,
+    invalid,
+    json_tokens,
+    require,
+)
 
 NAME = "openai"
 PATH = "/v1/chat/completions"

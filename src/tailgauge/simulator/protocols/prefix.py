@@ -21,8 +21,7 @@ from typing import Any
 
 from tailgauge.simulator.behaviours import tokens
 from tailgauge.simulator.behaviours.prefix_cache import Breakpoint, Position, Prompt
-from tailgauge.simulator.protocols.checks import FIXED_TOKENS, invalid
-from tailgauge.simulator.protocols.request import Refused
+from tailgauge.simulator.protocols.request import FIXED_TOKENS, Refused, invalid
 
 MAX_BREAKPOINTS = 4
 TTLS = ("5m", "1h")
@@ -77,22 +76,22 @@ def marked_prompt(body: dict[str, Any]) -> Prompt:
 
 def block_prompt(body: dict[str, Any], block_tokens: int) -> Prompt:
     """The prompt of either protocol's body in whole blocks of `block_tokens` tokens; a last, partial one has no position."""
-    words = bytearray()
+    counted = bytearray()
     starts: list[tuple[int, str]] = []
     for block in _blocks(body):
         raw = _counted(block)
-        starts.append((len(words), f"{block.role} {len(raw)}"))
-        words += raw + b"\0" * (-len(raw) % tokens.BYTES_PER_TOKEN)  # each text begins on a token
+        starts.append((len(counted), f"{block.role} {len(raw)}"))
+        counted += raw + b"\0" * (-len(raw) % tokens.BYTES_PER_TOKEN)  # each text begins on a token
     size = block_tokens * tokens.BYTES_PER_TOKEN
     positions: list[Position] = []
     key, next_start = _hash(b"", body["model"], *_parameters(body, "system")), 0
-    for end in range(size, len(words) + 1, size):
+    for end in range(size, len(counted) + 1, size):
         first = next_start
         while next_start < len(starts) and starts[next_start][0] < end:
             next_start += 1
-        key = _hash(key, str(starts[first:next_start]), bytes(words[end - size : end]))
+        key = _hash(key, str(starts[first:next_start]), bytes(counted[end - size : end]))
         positions.append(Position(key, end // tokens.BYTES_PER_TOKEN))
-    return Prompt(tuple(positions), len(words) // tokens.BYTES_PER_TOKEN)
+    return Prompt(tuple(positions), len(counted) // tokens.BYTES_PER_TOKEN)
 
 
 def _counted(block: _Block) -> bytes:

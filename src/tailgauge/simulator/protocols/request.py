@@ -1,9 +1,17 @@
-"""A call as every protocol gives it: what was requested, what answers it, and why it is refused."""
+"""A call as every protocol gives it: what was requested, what answers it, why it is refused, and the checks of its body.
+
+tokens    text: one per 4 UTF-8 bytes; pictures and files: a fixed number; any other block: its JSON without the
+          `cache_control` mark, as in `prefix`
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from tailgauge.simulator.behaviours import tokens
 from tailgauge.simulator.behaviours.billing import PromptTokens
 from tailgauge.simulator.behaviours.content import Plan
 
@@ -50,3 +58,179 @@ class Refused(Exception):  # noqa: N818 - an answer, not an error of ours
     ) -> None:
         super().__init__(message)
         self.status, self.message, self.param, self.error_code = status, message, param, error_code
+
+
+# --- the checks that all protocols make of a body --------------------------------------------------------------
+
+
+Fields = Mapping[str, type]
+Kinds = Mapping[str, Fields]
+
+MAX_MESSAGES = 100_000
+_MAX_MODEL_CHARS = 256  # the OpenAI stream repeats the name in every chunk
+
+# A picture of a megapixel, a page or two of PDF, half a minute of sound: nobody looks inside.
+FIXED_TOKENS = {
+    "image": 1600, "image_url": 1600, "document": 3000, "file": 3000, "container_upload": 3000, "input_audio": 300,
+}  # fmt: skip
+
+TEXT_BLOCK: Kinds = {"text": {"text": str}}
+_SOURCES: Mapping[str, Mapping[str, Fields]] = {
+    "image": {
+        "base64": {"media_type": str, "data": str},
+        "url": {"url": str},
+        "file": {"file_id": str},
+    },
+    "document": {
+        "base64": {"media_type": str, "data": str},
+        "text": {"media_type": str, "data": str},
+        "content": {},
+        "url": {"url": str},
+        "file": {"file_id": str},
+    },
+}
+_TYPE_NAMES: Mapping[type, str] = {str: "a text", dict: "an object", list: "a list"}
+
+
+def invalid(param: str, expected: str) -> Refused:
+    """A 400 that names the field."""
+    return Refused(400, f"{param}: {expected}", param)
+
+
+def decode(raw: bytes) -> dict[str, Any]:
+    """The body as a JSON object."""
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, f"The request body is not valid JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise Refused(400, "The request body must be a JSON object")
+    return body
+
+
+def model(body: dict[str, Any]) -> str:
+    """The model's name; any will do."""
+    value = body.get("model")
+    if not isinstance(value, str) or not 0 < len(value) <= _MAX_MODEL_CHARS:
+        raise invalid("model", f"a name of 1 to {_MAX_MODEL_CHARS} characters is required")
+    if any("\ud800" <= char <= "\udfff" for char in value):
+        raise invalid("model", "half of a surrogate pair is no character")  # the stream repeats it as UTF-8
+    return value
+
+
+def flag(table: dict[str, Any], key: str, param: str) -> bool:
+    """An optional boolean, false where missing or null."""
+    value = table.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise invalid(param, "must be true or false")
+    return bool(value)
+
+
+def max_tokens(value: object, param: str, least: int = 1) -> int:
+    """How many tokens the answer has."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_OUTPUT_TOKENS:
+        raise invalid(param, f"a whole number from {least} to {MAX_OUTPUT_TOKENS} is required")
+    return value
+
+
+def messages(body: dict[str, Any], roles: Collection[str]) -> list[dict[str, Any]]:
+    """The conversation: objects, each with a role; what they say is not looked at."""
+    given = body.get("messages")
+    if not isinstance(given, list) or not given:
+        raise invalid("messages", "a list of at least one message is required")
+    if len(given) > MAX_MESSAGES:
+        raise invalid("messages", f"at most {MAX_MESSAGES} messages are allowed")
+    for i, message in enumerate(given):
+        if not isinstance(message, dict):
+            raise invalid(f"messages.{i}", "must be an object")
+        role = message.get("role")
+        if not isinstance(role, str) or role not in roles:
+            raise invalid(f"messages.{i}.role", f"must be one of {', '.join(roles)}")
+    return given
+
+
+def one_of(table: dict[str, Any], key: str, param: str, allowed: Collection[str]) -> str | None:
+    """An optional word of a closed list."""
+    value = table.get(key)
+    if value is not None and (not isinstance(value, str) or value not in allowed):
+        raise invalid(param, f"must be one of {', '.join(allowed)}")
+    return value
+
+
+def number(body: dict[str, Any], key: str, least: float, most: float) -> None:
+    """An optional number between two others."""
+    value = body.get(key)
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise invalid(key, f"must be a number from {least:g} to {most:g}")
+
+
+def texts(value: object, param: str, most: int) -> None:
+    """An optional list of texts, none of them empty."""
+    if value is None:
+        return
+    if not isinstance(value, list) or len(value) > most:
+        raise invalid(param, f"must be a list of at most {most} texts")
+    for i, text in enumerate(value):
+        if not isinstance(text, str) or not text:
+            raise invalid(f"{param}.{i}", "a text is required, and not an empty one")
+
+
+# --- content blocks --------------------------------------------------------------------------------------------
+
+
+def content_tokens(content: object, param: str, kinds: Kinds) -> int:
+    """Tokens of a text or of a list of blocks, all of them of these kinds."""
+    if isinstance(content, str) and content:
+        return tokens.count(content)
+    if not isinstance(content, list) or not content:
+        raise invalid(param, "a text or a list of content blocks is required, and not an empty one")
+    for i, block in enumerate(content):
+        _check(block, f"{param}.{i}", kinds)
+    return sum(map(block_tokens, content))
+
+
+def block_tokens(block: Mapping[str, Any]) -> int:
+    """Tokens of a block that was checked."""
+    if block["type"] == "text":
+        return tokens.count(block["text"])
+    fixed = FIXED_TOKENS.get(block["type"])
+    return json_tokens(block) if fixed is None else fixed
+
+
+def json_tokens(value: Mapping[str, Any]) -> int:
+    """Tokens of what is no text: of its JSON, without its mark."""
+    bare = {key: item for key, item in value.items() if key != "cache_control"}
+    return tokens.count(json.dumps(bare, separators=(",", ":"), ensure_ascii=False))
+
+
+def require(table: object, param: str, fields: Fields) -> None:
+    """`table` is an object that has these fields, each of its type."""
+    if not isinstance(table, dict):
+        raise invalid(param, "must be an object")
+    for name, kind in fields.items():
+        if not isinstance(table.get(name), kind):
+            raise invalid(f"{param}.{name}", f"{_TYPE_NAMES[kind]} is required")
+
+
+def _check(block: object, param: str, kinds: Kinds) -> None:
+    if not isinstance(block, dict) or not isinstance(block.get("type"), str):
+        raise invalid(param, "must be an object with a type")
+    kind = block["type"]
+    if kind not in kinds:
+        raise invalid(
+            f"{param}.type", f"{kind[:64]!r} is not allowed here; expected one of {', '.join(kinds)}"
+        )
+    require(block, param, kinds[kind])
+    if kind == "text" and not block["text"]:
+        raise invalid(f"{param}.text", "a text is required, and not an empty one")
+    if kind in _SOURCES and "source" in block:
+        _check_source(block["source"], f"{param}.source", _SOURCES[kind])
+
+
+def _check_source(source: Mapping[str, Any], param: str, kinds: Mapping[str, Fields]) -> None:
+    kind = source.get("type")
+    if not isinstance(kind, str) or kind not in kinds:
+        raise invalid(f"{param}.type", f"must be one of {', '.join(kinds)}")
+    require(source, param, kinds[kind])
