@@ -177,3 +177,12 @@ def test_the_readme_lists_every_exit_code(pages):
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", pages["README.md"], re.MULTILINE)}
 
     assert {int(code) for code in Exit} == listed
+
+
+def test_every_path_of_how_to_add_exists(pages, checkout):
+    """`<name>` stands for what is added; its folder is there."""
+    text = pages["CONTRIBUTING.md"].partition("## How to add")[2].partition("## Style")[0]
+    paths = re.findall(r"`((?:src|analysis|scenarios|locustfiles)/[\w.<>/-]*)`", text)
+
+    assert len(paths) > 20
+    assert [path for path in paths if not (checkout / path.partition("<")[0]).exists()] == []
