@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import tomllib
 from typing import get_args
 
 import click
@@ -186,3 +187,14 @@ def test_every_path_of_how_to_add_exists(pages, checkout):
 
     assert len(paths) > 20
     assert [path for path in paths if not (checkout / path.partition("<")[0]).exists()] == []
+
+
+def test_the_decision_on_folders_lists_those_of_the_import_contract(pages, checkout):
+    contracts = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+        "importlinter"
+    ]
+    layers = {one["id"]: one["layers"] for one in contracts["contracts"] if one["type"] == "layers"}
+    page = pages["docs/decisions/0010-folders.md"]
+
+    assert f"- Harness: `{' '.join(layers['harness'][:-1])}`" in page
+    assert f"- Analysis: `{' '.join(layers['analysis'])}`" in page
