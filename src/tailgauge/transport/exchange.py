@@ -160,7 +160,7 @@ class Exchange:
         if self._body is None:
             stale = self.connection is not None and self.connection.used and self.first_byte_at_ns is None
             kind = "stale_connection" if stale else "closed"
-            self._fail(kind, error or "the target closed the connection before it answered")
+            self.fail(kind, error or "the target closed the connection before it answered")
             return
         self.advance()
         if self.done:
@@ -177,7 +177,7 @@ class Exchange:
         try:
             started = self._head.feed(data)
         except WireError as error:
-            self._fail(HEAD_TOO_LARGE if isinstance(error, HeadSizeError) else NOT_HTTP, str(error))
+            self.fail(HEAD_TOO_LARGE if isinstance(error, HeadSizeError) else NOT_HTTP, str(error))
             return
         if started is None:
             self._low = arrived
@@ -344,9 +344,6 @@ class Exchange:
 
     def fail(self, kind: str, message: str) -> None:
         """No connection, or it broke before the response's head was complete."""
-        self._fail(kind, message)
-
-    def _fail(self, kind: str, message: str) -> None:
         self.failure = (kind, message)
         self._close_and_finish()
 

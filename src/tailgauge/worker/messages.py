@@ -18,7 +18,7 @@ from typing import Any
 import gevent
 
 from tailgauge import __version__
-from tailgauge.channel.messages import Link
+from tailgauge.channel.messages import Handler, Link
 from tailgauge.clock import boot_id
 from tailgauge.errors import TailgaugeError, TargetError
 from tailgauge.protocols.table import SDKS
@@ -32,6 +32,17 @@ SWITCH_S = 0.0005  # a thread that builds a Parquet part gives the interpreter b
 HELLO_S = 1.0
 CHATTY = ("httpx2", "httpcore2", *SDKS)  # they log each request
 FAILURES = (TailgaugeError, RecorderError, OSError)
+OF_A_RUN: dict[str, Callable[[Task, dict[str, Any]], object]] = {  # message -> what the task of its run does
+    "try": lambda task, _: task.preflight(),
+    "open": lambda task, _: task.preopen(),
+    "go": Task.go,
+    "slice": lambda task, data: task.dispatcher.lease(data["rows"]),
+    "got": Task.got,
+    "drain": lambda task, data: task.drain(data["seconds"]),
+    "hurry": lambda task, _: task.dispatcher.hurry(),
+    "delivered": lambda task, _: task.delivered(),
+    "pong": lambda task, data: task.clock.answer(data["t0"], data["t1"], data["t2"]),
+}
 
 
 def prepare_process() -> None:
@@ -55,11 +66,10 @@ class Worker:
         self.left = ""  # folder with rows that were not transferred
         self.on_refused: Callable[[], None] = lambda: None
         self._holder = hold_kernel_stamps()
-        for kind, handler in (("welcome", self._welcomed), ("refused", self._refused), ("plan", self._plan),
-                              ("try", self._try), ("open", self._open), ("go", self._go), ("slice", self._slice),
-                              ("got", self._got), ("drain", self._drain), ("hurry", self._hurry),
-                              ("delivered", self._on_delivered), ("pong", self._pong)):  # fmt: skip
+        for kind, handler in (("welcome", self._welcomed), ("refused", self._refused), ("plan", self._plan)):
             link.subscribe(kind, handler)
+        for kind, action in OF_A_RUN.items():
+            link.subscribe(kind, self._for_task(action))
 
     def hello(self) -> None:
         """Send hello until the master answers."""
@@ -99,42 +109,11 @@ class Worker:
             reason = {"why": str(error), "target": isinstance(error, TargetError)}
             self._link.send("failed", {"run": data["run"]["run_id"], **reason})
 
-    def _mine(self, data: dict[str, Any]) -> Task | None:
-        """The task of a message; None for a message of an earlier run."""
-        return self._task if self._task is not None and self._task.run_id == data["run"] else None
+    def _for_task(self, action: Callable[[Task, dict[str, Any]], object]) -> Handler:
+        """A handler that ignores messages of an earlier run."""
 
-    def _try(self, _: str, data: dict[str, Any]) -> None:
-        if task := self._mine(data):
-            task.preflight()
+        def handle(_: str, data: dict[str, Any]) -> None:
+            if self._task is not None and self._task.run_id == data["run"]:
+                action(self._task, data)
 
-    def _open(self, _: str, data: dict[str, Any]) -> None:
-        if task := self._mine(data):
-            task.preopen()
-
-    def _go(self, _: str, data: dict[str, Any]) -> None:
-        if task := self._mine(data):
-            task.go(data)
-
-    def _slice(self, _: str, data: dict[str, Any]) -> None:
-        if task := self._mine(data):
-            task.dispatcher.lease(data["rows"])
-
-    def _got(self, _: str, data: dict[str, Any]) -> None:
-        if task := self._mine(data):
-            task.got(data)
-
-    def _on_delivered(self, _: str, data: dict[str, Any]) -> None:
-        if task := self._mine(data):
-            task.delivered()
-
-    def _drain(self, _: str, data: dict[str, Any]) -> None:
-        if task := self._mine(data):
-            task.drain(data["seconds"])
-
-    def _hurry(self, _: str, data: dict[str, Any]) -> None:
-        if task := self._mine(data):
-            task.dispatcher.hurry()
-
-    def _pong(self, _: str, data: dict[str, Any]) -> None:
-        if task := self._mine(data):
-            task.clock.answer(data["t0"], data["t1"], data["t2"])
+        return handle
