@@ -10,11 +10,20 @@ import jsonschema
 import pytest
 
 from tailgauge.errors import Exit, UsageError
-from tailgauge.experiments.answer import Answer, AnswerReport, Case, Curve, Mark, Picture, RunRow, Table
+from tailgauge.experiments.answer import (
+    Answer,
+    AnswerReport,
+    AnswerTable,
+    Case,
+    Mark,
+    Picture,
+    PlotCurve,
+    RunRow,
+)
 from tailgauge.experiments.conduct import conduct
 from tailgauge.experiments.course import Base, SpentError, Step
 from tailgauge.experiments.markdown import terminal
-from tailgauge.experiments.runners import DryRun
+from tailgauge.experiments.runners import DryRunner
 from tailgauge.experiments.table import EXPERIMENTS
 from tailgauge.experiments.write import write
 from tailgauge.scenario import model as scenarios
@@ -71,14 +80,16 @@ def answer(results, remark):
     return Answer(
         kind="headroom",
         sentence="5 requests/s are sustained, 20 are not.",
-        table=Table("A level a row.", ("rate", "calls", "429"), rows),
+        table=AnswerTable("One row per rate.", ("rate", "calls", "429"), rows),
         facts={"levels": len(results)},
         exit_code=Exit.SLO_FAILED,
         smallest="a third",
         cases=(Case("20 requests/s", "fail", "429s"),),
         remarks=(remark,) if remark else (),
         pictures=(
-            Picture("a", "A", "b", "x", "y", (Curve("l", (1.0, 2.0), (3.0, 4.0)),), (Mark("m", 1.0, 2.0),)),
+            Picture(
+                "a", "A", "b", "x", "y", (PlotCurve("l", (1.0, 2.0), (3.0, 4.0)),), (Mark("m", 1.0, 2.0),)
+            ),
         ),
     )
 
@@ -93,7 +104,7 @@ def base(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def done(base, tmp_path_factory):
-    return conduct(Doubling(), base, DryRun(base.out), tmp_path_factory.mktemp("steps"), lambda _: None)
+    return conduct(Doubling(), base, DryRunner(base.out), tmp_path_factory.mktemp("steps"), lambda _: None)
 
 
 def test_the_course_sees_its_steps_in_order_and_what_a_dry_run_cannot_show_is_left_out(done):
@@ -125,7 +136,7 @@ def test_a_step_that_cannot_be_is_refused_with_its_name(base, tmp_path):
         base.prepare(step, 1, tmp_path, sends=False)
 
 
-class Counting(DryRun):
+class Counting(DryRunner):
     """Dry runs in the place of real runs, which are bounded."""
 
     sends = True
@@ -218,12 +229,12 @@ def test_the_answer_is_the_same_in_every_file(done, tmp_path, checkout):
     for text in (made.summary, made.markdown.read_text(), made.html.read_text(), made.junit.read_text()):
         assert "5 requests/s are sustained, 20 are not." in text
     assert 'failures="1"' in made.junit.read_text()
-    assert '<p class="lead">A level a row.</p>' in made.html.read_text()
+    assert '<p class="lead">One row per rate.</p>' in made.html.read_text()
 
 
 def test_in_the_terminal_long_cells_are_wrapped_and_nothing_is_left_out():
     long_text = " ".join(f"word{n}" for n in range(60))
-    table = Table("c", ("check", "evidence", "n"), (("short", long_text, "1"), ("second", "few", "2")))
+    table = AnswerTable("c", ("check", "evidence", "n"), (("short", long_text, "1"), ("second", "few", "2")))
     made = answer([], "")
     made = dataclasses.replace(made, table=table)
     text = terminal(report_of(made), Path("p"))

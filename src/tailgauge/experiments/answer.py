@@ -24,7 +24,7 @@ Verdict = Annotated[str, Field(json_schema_extra={"enum": list(WORST_FIRST)})]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class AnswerTable:
     """Cells as shown. `caption` states what a row is and how its numbers are computed."""
 
     caption: str
@@ -42,7 +42,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class PlotCurve:
     """Points, with their intervals if there are any; x ascending."""
 
     name: str
@@ -71,7 +71,7 @@ class Picture:
     caption: str
     x: str
     y: str
-    curves: tuple[Curve, ...]
+    curves: tuple[PlotCurve, ...]
     marks: tuple[Mark, ...] = ()
 
 
@@ -81,14 +81,14 @@ class Answer:
 
     kind: ExperimentKind
     sentence: str
-    table: Table
+    table: AnswerTable
     facts: dict[str, Any]
     exit_code: Exit
     smallest: str
     cases: tuple[Case, ...] = ()
     remarks: tuple[str, ...] = ()
     pictures: tuple[Picture, ...] = ()
-    more: tuple[Table, ...] = ()
+    more: tuple[AnswerTable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +116,9 @@ class AnswerReport:
     """the answer"""
     facts: dict[str, Any]
     """its numbers, unrounded; keys depend on the kind, see docs/experiments.md"""
-    table: Table
+    table: AnswerTable
     """the evidence"""
-    more: tuple[Table, ...]
+    more: tuple[AnswerTable, ...]
     """further tables"""
     exit_code: Annotated[int, Field(json_schema_extra={"enum": [0, 1, 3, 130]})]
     """see docs/cli.md"""

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from tailgauge.clock import utc_now
 from tailgauge.errors import Exit, UsageError
 from tailgauge.experiments.answer import SCHEMA_VERSION, Answer, AnswerReport, RunRow
-from tailgauge.experiments.conduct import INTERRUPTED, Conducted, Ledger, Progress, conduct
-from tailgauge.experiments.course import Base, Experiment
-from tailgauge.experiments.runners import DryRun, RealRun
+from tailgauge.experiments.conduct import INTERRUPTED, Conducted, Progress, StepLedger, conduct
+from tailgauge.experiments.course import Base, Planner
+from tailgauge.experiments.runners import DryRunner, RealRunner
 from tailgauge.experiments.table import EXPERIMENTS
 from tailgauge.protocols.api_keys import key_for
 from tailgauge.protocols.protocol import SIMULATED
@@ -43,11 +43,11 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
     with tempfile.TemporaryDirectory(prefix="tailgauge-experiment-") as name:
         folder = Path(name)
         if dry_run:
-            done = conduct(_experiment(base), base, DryRun(base.out), folder, progress)
+            done = conduct(_experiment(base), base, DryRunner(base.out), folder, progress)
             planned, expected = _plan(done.ledger, base), ""
         else:
             planned, expected = _dry_run(base, folder, progress)
-            runner = RealRun(base.out, base.workers, base.certificate, folder / "runs.log", progress)
+            runner = RealRunner(base.out, base.workers, base.certificate, folder / "runs.log", progress)
             done = conduct(_experiment(base), base, runner, folder, progress)
     answer = _answer(done)
     report = AnswerReport(
@@ -64,7 +64,7 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
     return write(report, answer.pictures, base.out)
 
 
-def _experiment(base: Base) -> Experiment:
+def _experiment(base: Base) -> Planner:
     return EXPERIMENTS[base.table.kind](base)
 
 
@@ -80,7 +80,7 @@ def _answer(done: Conducted) -> Answer:
 def _dry_run(base: Base, folder: Path, progress: Progress) -> tuple[list[str], str]:
     """Show what the experiment will take, and its expected answer; UsageError if that is more than its guard allows."""
     progress("dry run first")
-    done = conduct(_experiment(base), base, DryRun(folder), folder, lambda _: None)
+    done = conduct(_experiment(base), base, DryRunner(folder), folder, lambda _: None)
     lines = _plan(done.ledger, base)
     for line in lines:
         progress(line)
@@ -91,10 +91,10 @@ def _dry_run(base: Base, folder: Path, progress: Progress) -> tuple[list[str], s
     return lines, done.answer.sentence
 
 
-def _plan(ledger: Ledger, base: Base) -> list[str]:
+def _plan(ledger: StepLedger, base: Base) -> list[str]:
     target = base.scenario.target.url
     minutes = ledger.real_s(rests=target != SIMULATED) / 60
-    text = f"plan: about {minutes:.0f} minutes, {ledger.runs} runs, {ledger.calls:,} calls, {ledger.tokens:,} tokens"
+    text = f"plan: about {minutes:.0f} minutes, {plural(ledger.runs, 'run')}, {ledger.calls:,} calls, {ledger.tokens:,} tokens"
     if ledger.cost is None:
         text += "; the model has no known price"
     elif ledger.currency:
@@ -104,7 +104,7 @@ def _plan(ledger: Ledger, base: Base) -> list[str]:
     return [text, "plan: from a dry run on the simulated endpoint; [simulated] stands in for the target"]
 
 
-def _guarded(ledger: Ledger, base: Base) -> None:
+def _guarded(ledger: StepLedger, base: Base) -> None:
     guard = base.scenario.guard
     for key, limit, expected in (
         ("max_requests", guard.max_requests, ledger.calls),
@@ -118,7 +118,7 @@ def _guarded(ledger: Ledger, base: Base) -> None:
             )
 
 
-def _took(ledger: Ledger) -> str:
+def _took(ledger: StepLedger) -> str:
     return f"{plural(ledger.runs, 'run')}, {ledger.load_s:,.0f} s of load, {ledger.calls:,} calls, {ledger.tokens:,} tokens."
 
 

@@ -18,7 +18,7 @@ from tailgauge.experiments.course import (
     RUN_S,
     Base,
     Course,
-    Experiment,
+    Planner,
     Prepared,
     SpentError,
     Step,
@@ -28,14 +28,14 @@ from tailgauge.experiments.runners import Runner
 from tailgauge.scenario.model import Guard
 
 if TYPE_CHECKING:
-    from tailgauge.experiments.reading import Reading
+    from tailgauge.experiments.reading import RunReading
 
 Progress = Callable[[str], None]
 INTERRUPTED = "interrupted"
 
 
 @dataclass(slots=True)
-class Ledger:
+class StepLedger:
     """What the steps took. Calls and tokens are those of the rows; a call that was closed before its usage arrived counts
     without tokens. The cost is the plan's, an upper bound; None if a model has no price.
     """
@@ -48,7 +48,7 @@ class Ledger:
     cost: float | None = 0.0
     currency: str = ""
 
-    def add(self, one: Prepared, reading: Reading) -> None:
+    def add(self, one: Prepared, reading: RunReading) -> None:
         """Add a step."""
         estimate = one.settings.estimate
         self.runs += 1
@@ -80,14 +80,12 @@ class Conducted:
 
     answer: Answer
     steps: tuple[StepResult, ...]
-    ledger: Ledger
+    ledger: StepLedger
     left_out: tuple[str, ...]  # names of steps that a dry run cannot show
     interrupted: bool = False
 
 
-def conduct(
-    experiment: Experiment, base: Base, runner: Runner, folder: Path, progress: Progress
-) -> Conducted:
+def conduct(experiment: Planner, base: Base, runner: Runner, folder: Path, progress: Progress) -> Conducted:
     """Conduct it; step files are written into `folder`.
 
     KeyboardInterrupt ends it with the answer that the finished runs allow; it is raised if there are none, or in a dry run.
@@ -97,12 +95,12 @@ def conduct(
 
 @dataclass(slots=True)
 class _Conductor:
-    experiment: Experiment
+    experiment: Planner
     base: Base
     runner: Runner
     folder: Path
     progress: Progress
-    ledger: Ledger = field(default_factory=Ledger)
+    ledger: StepLedger = field(default_factory=StepLedger)
     results: list[StepResult] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     number: int = 0

@@ -22,7 +22,7 @@ from tailgauge.schedule.text_file import locate
 from tailgauge.thresholds import INVALID
 
 if TYPE_CHECKING:
-    from tailgauge.experiments.reading import Reading
+    from tailgauge.experiments.reading import RunReading
 
 RUN_S = 9.0  # of a real run beside its load: processes, connections, drain, report
 SEED_STEP = 7919  # between the seeds of two steps
@@ -67,7 +67,7 @@ Steps = Generator[Sequence[Step], Sequence[StepResult], None]
 Course = Generator[Sequence[Step], Sequence[StepResult], Answer]
 
 
-class Experiment(Protocol):
+class Planner(Protocol):
     """One kind of experiment, constructed from its scenario."""
 
     def course(self) -> Course:
@@ -76,7 +76,7 @@ class Experiment(Protocol):
         `SpentError` may be thrown in at a yield: the course then returns the answer that the results allow.
         """
 
-    def measure(self, step: Step, reading: Reading) -> Any:
+    def measure(self, step: Step, reading: RunReading) -> Any:
         """What the course needs of a run: a few numbers, no frames."""
 
 

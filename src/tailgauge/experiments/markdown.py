@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from tailgauge.experiments.answer import AnswerReport, Table
+from tailgauge.experiments.answer import AnswerReport, AnswerTable
 from tailgauge.thresholds import INVALID
 from tailgauge_analysis.text.formatting import markdown_safe as safe
 from tailgauge_analysis.text.formatting import plain, plural
@@ -65,23 +65,23 @@ def notes(report: AnswerReport) -> list[str]:
     return [*lines, *report.remarks]
 
 
-def _table(table: Table) -> str:
+def _table(table: AnswerTable) -> str:
     lines = [f"| {' | '.join(safe(cell) for cell in table.header)} |", f"|{'---|' * len(table.header)}"]
     lines += [f"| {' | '.join(safe(cell) for cell in row)} |" for row in table.rows]
     return f"{safe(table.caption)}\n\n" + "\n".join(lines)
 
 
-def runs_table(report: AnswerReport) -> Table:
+def runs_table(report: AnswerReport) -> AnswerTable:
     """The runs of the experiment as a table."""
     rows = tuple((run.name, run.run_id, run.verdict, run.reason) for run in report.runs)
-    return Table(
+    return AnswerTable(
         "Each run has its folder and its report.",
         ("run", "folder and report", "verdict", "first reason"),
         rows,
     )
 
 
-def _columns(table: Table) -> list[str]:
+def _columns(table: AnswerTable) -> list[str]:
     """The table in lines of at most 100 characters: cells wrap between words; columns that do not fit follow below the
     others, after the first one again.
     """

@@ -20,7 +20,7 @@ _TOKENS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class RunReading:
     """A run. `reason` is the first against it, empty of a VALID one; `tokens` are those of the usage."""
 
     frames: Frames
@@ -37,13 +37,13 @@ class Reading:
         return self.evidence.of_target
 
 
-def read(folder: Path) -> Reading:
+def read(folder: Path) -> RunReading:
     """Read a run folder; RunDataError where there is no run."""
     frames = load([folder])
     evidence = evidence_of(frames)
     against = reasons(CHECKS, evidence)
     attempts = evidence.frames.attempts
-    return Reading(
+    return RunReading(
         frames=evidence.frames,
         evidence=evidence,
         run_id=frames.run["run_id"],

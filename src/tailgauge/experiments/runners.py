@@ -38,7 +38,7 @@ class Runner(Protocol):
         """Run one after the other; yields each run folder once it is complete. Raises TailgaugeError if a run fails."""
 
 
-class DryRun:
+class DryRunner:
     """Dry runs; run folders below `out`."""
 
     sends = False
@@ -55,7 +55,7 @@ class DryRun:
             ).path
 
 
-class RealRun:
+class RealRunner:
     """Runs in child processes; their stderr goes to `log`, the verdict of each to `progress`."""
 
     sends = True

@@ -4,35 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from tailgauge.experiments.course import Base, Experiment
+from tailgauge.experiments.course import Base, Planner
 
 
-def _headroom(base: Base) -> Experiment:
-    from tailgauge.experiments.headroom.plan import Headroom
+def _headroom(base: Base) -> Planner:
+    from tailgauge.experiments.headroom.plan import HeadroomPlanner
 
-    return Headroom(base)
-
-
-def _hedging(base: Base) -> Experiment:
-    from tailgauge.experiments.hedging.plan import Hedging
-
-    return Hedging(base)
+    return HeadroomPlanner(base)
 
 
-def _models(base: Base) -> Experiment:
-    from tailgauge.experiments.models.plan import ModelChoice
+def _hedging(base: Base) -> Planner:
+    from tailgauge.experiments.hedging.plan import HedgingPlanner
 
-    return ModelChoice(base)
+    return HedgingPlanner(base)
 
 
-def _checkup(base: Base) -> Experiment:
-    from tailgauge.experiments.checkup.plan import Checkup
+def _models(base: Base) -> Planner:
+    from tailgauge.experiments.models.plan import ModelsPlanner
 
-    return Checkup(base)
+    return ModelsPlanner(base)
+
+
+def _checkup(base: Base) -> Planner:
+    from tailgauge.experiments.checkup.plan import CheckupPlanner
+
+    return CheckupPlanner(base)
 
 
 # Each raises UsageError if the scenario lacks what the experiment needs.
-EXPERIMENTS: Mapping[str, Callable[[Base], Experiment]] = {
+EXPERIMENTS: Mapping[str, Callable[[Base], Planner]] = {
     "headroom": _headroom,
     "hedging": _hedging,
     "models": _models,

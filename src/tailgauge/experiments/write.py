@@ -19,7 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from tailgauge.errors import UsageError
-from tailgauge.experiments.answer import FAIL, INCONCLUSIVE, AnswerReport, Curve, Picture
+from tailgauge.experiments.answer import FAIL, INCONCLUSIVE, AnswerReport, Picture, PlotCurve
 from tailgauge.experiments.markdown import how, markdown, notes, runs_table, terminal
 from tailgauge.thresholds import INVALID
 from tailgauge_analysis.report.figures import BLUE, GREEN, GREY, ORANGE, Figure, _few, _figure
@@ -122,7 +122,7 @@ def figure(picture: Picture) -> Figure:
     return _figure(picture.name, picture.title, picture.caption, HEIGHT, plot)
 
 
-def _trace(curve: Curve, colour: str) -> go.Scatter:
+def _trace(curve: PlotCurve, colour: str) -> go.Scatter:
     error = None
     if curve.low and curve.high:
         y = np.array(curve.y)

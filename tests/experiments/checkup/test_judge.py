@@ -9,8 +9,8 @@ from tailgauge.experiments.checkup.checks import CHECKS, COST, LATENCY, REQUESTS
 from tailgauge.experiments.checkup.fan_out import amplified
 from tailgauge.experiments.checkup.judge import (
     STREAMED,
-    Check,
     Gain,
+    ProbeCheck,
     findings,
     inconclusive,
     judged,
@@ -79,7 +79,7 @@ def test_a_fan_out_is_held_against_the_slowest_of_as_many_single_calls():
 
 
 def check(name, p_value, gain=0.1):
-    return Check(name, 50, p_value, f"{name} was seen", Gain(gain, gain / 2, min(1.0, gain * 2)))
+    return ProbeCheck(name, 50, p_value, f"{name} was seen", Gain(gain, gain / 2, min(1.0, gain * 2)))
 
 
 def test_all_checks_are_one_family_and_the_largest_gain_comes_first():

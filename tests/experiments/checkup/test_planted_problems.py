@@ -7,7 +7,7 @@ from experiments.checkup.planted import PROBLEMS, conducted, needed
 
 from tailgauge.errors import Exit, UsageError
 from tailgauge.experiments.checkup.checks import CHECKS
-from tailgauge.experiments.checkup.plan import PROBES, Checkup
+from tailgauge.experiments.checkup.plan import PROBES, CheckupPlanner
 from tailgauge.experiments.course import Base
 from tailgauge.scenario import model as scenarios
 
@@ -80,7 +80,7 @@ def test_the_larger_gain_comes_first(tmp_path):
 
 def test_a_checkup_fits_into_its_time(tmp_path):
     for pairs, most_s in (((("experiment.checkup.quick", True),), 180), ((), 600)):
-        steps = next(Checkup(base(tmp_path, *pairs)).course())
+        steps = next(CheckupPlanner(base(tmp_path, *pairs)).course())
 
         assert [step.name for step in steps] == [
             "light traffic", "cold against warm prefix", "fan-out of 8", "clients that leave", "load in steps",
@@ -102,7 +102,7 @@ def test_a_checkup_fits_into_its_time(tmp_path):
 )
 def test_what_cannot_be_is_refused(pairs, message, tmp_path):
     with pytest.raises(UsageError, match=message):
-        Checkup(base(tmp_path, *pairs))
+        CheckupPlanner(base(tmp_path, *pairs))
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_other_traffic_is_looked_at_too(name, tmp_path):
     pairs = (("experiment", {"kind": "checkup"}),)
     path = scenarios.find(name)
     whole = Base(path, scenarios.load(str(path), pairs), pairs, tmp_path)
-    steps = next(Checkup(whole).course())
+    steps = next(CheckupPlanner(whole).course())
     prepared = [whole.prepare(step, number, tmp_path, sends=False) for number, step in enumerate(steps)]
 
     assert prepared[0].step.name == "light traffic"
@@ -124,4 +124,4 @@ def test_a_stream_of_ones_own_is_refused(tmp_path):
     path = scenarios.find("custom_stream")
 
     with pytest.raises(UsageError, match=r"expected target\.protocol 'anthropic' or 'openai', got 'sse'"):
-        Checkup(Base(path, scenarios.load(str(path), pairs), pairs, tmp_path))
+        CheckupPlanner(Base(path, scenarios.load(str(path), pairs), pairs, tmp_path))

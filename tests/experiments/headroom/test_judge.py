@@ -15,7 +15,7 @@ from tailgauge.experiments.headroom.limits import (
     ceiling,
     lowest,
 )
-from tailgauge.experiments.headroom.search import Attempt, Plan, attempts, ends
+from tailgauge.experiments.headroom.search import NextRate, SearchPlan, attempts, ends
 from tailgauge.experiments.headroom.sustained import offered, sustained
 from tailgauge.scenario.experiment import Headroom
 from tailgauge_analysis.stats.proportions import counted
@@ -23,7 +23,7 @@ from tailgauge_analysis.stats.proportions import counted
 REFUSED = 0.01
 GAPS = np.random.default_rng(7).exponential(1.0, 40_000)
 KNOWN = Rate(10.0, 9.9, 10.1)
-PLAN = Plan(today=4.0, most=40.0, growth=1.25, precision=0.05, confirm=3, period_s=40.0)
+PLAN = SearchPlan(today=4.0, most=40.0, growth=1.25, precision=0.05, confirm=3, period_s=40.0)
 
 
 def at(rate, k=0, n=400, **given):
@@ -156,8 +156,8 @@ def next_rates(runs, known=None, ceiling=None, plan=PLAN):
 
 
 def test_the_search_begins_at_todays_rate_and_goes_up_by_steps():
-    assert next_rates([]) == [Attempt(4.0, 1, above=False)]
-    assert next_rates([at(4)]) == [Attempt(5.0, 1, above=False)]
+    assert next_rates([]) == [NextRate(4.0, 1, above=False)]
+    assert next_rates([at(4)]) == [NextRate(5.0, 1, above=False)]
 
 
 def test_towards_a_named_limit_it_goes_up_at_most_twice_in_a_minute():
@@ -178,28 +178,28 @@ def test_where_todays_rate_fails_it_goes_down_and_gives_up_in_the_end():
 def test_inconclusive_rates_count_by_what_they_lean_to_until_the_gap_is_narrow():
     (middle,) = next_rates([at(4, n=130), at(9, k=2, n=130)])
 
-    assert middle == Attempt(pytest.approx(6.0), 1, above=False)
+    assert middle == NextRate(pytest.approx(6.0), 1, above=False)
 
 
 def test_both_ends_are_run_until_they_are_decided_and_further_out_where_they_stay_inconclusive():
     close = [at(8.6, n=130), at(9, k=2, n=130)]
     decided = [*[at(8.6, n=130)] * 3, *[at(9, k=2, n=130)] * 3]
 
-    assert next_rates(close) == [Attempt(8.6, 2, above=False), Attempt(9, 2, above=False)]
-    assert next_rates(decided) == [Attempt(pytest.approx(9 * 1.05), 3, above=False)]
+    assert next_rates(close) == [NextRate(8.6, 2, above=False), NextRate(9, 2, above=False)]
+    assert next_rates(decided) == [NextRate(pytest.approx(9 * 1.05), 3, above=False)]
 
 
 def test_once_a_limit_is_known_both_sides_of_it_are_tried():
     below, above = next_rates([at(4), at(12, k=60)], KNOWN)
 
-    assert below == Attempt(pytest.approx(10 / 1.05), 3, above=False)
-    assert above == Attempt(pytest.approx(10.5), 3, above=True)
+    assert below == NextRate(pytest.approx(10 / 1.05), 3, above=False)
+    assert above == NextRate(pytest.approx(10.5), 3, above=True)
 
 
 def test_both_ends_are_confirmed_and_then_it_is_over():
     runs = [at(9.52)] * 3 + [at(10.5, k=30, emptied=True)]
 
-    assert next_rates(runs, KNOWN) == [Attempt(10.5, 2, above=True)]
+    assert next_rates(runs, KNOWN) == [NextRate(10.5, 2, above=True)]
     assert next_rates([*runs, *runs[-1:] * 2], KNOWN) == []
 
 
@@ -207,7 +207,7 @@ def test_a_side_that_contradicts_is_tried_further_out():
     runs = [at(4), *[at(9.52, k=40)] * 3, *[at(10.5, k=30, emptied=True)] * 3]
     (lower,) = next_rates(runs, KNOWN)
 
-    assert lower == Attempt(pytest.approx(9.52 / 1.05), 3, above=False)
+    assert lower == NextRate(pytest.approx(9.52 / 1.05), 3, above=False)
 
 
 def test_without_a_known_limit_it_halves_the_gap_until_it_is_narrow():
@@ -220,5 +220,5 @@ def test_without_a_known_limit_it_halves_the_gap_until_it_is_narrow():
 
 
 def test_where_nothing_fails_the_highest_rate_is_confirmed():
-    assert next_rates([at(40)]) == [Attempt(40, 2, above=False)]
+    assert next_rates([at(40)]) == [NextRate(40, 2, above=False)]
     assert next_rates([at(40)] * 3) == []

@@ -8,7 +8,7 @@ from experiments.headroom.planted import TODAY, conducted, tree
 from tailgauge.experiments.course import Base, SpentError, StepResult
 from tailgauge.experiments.headroom import measure
 from tailgauge.experiments.headroom.judge import Charges, Rate, RateResult
-from tailgauge.experiments.headroom.plan import Headroom
+from tailgauge.experiments.headroom.plan import HeadroomPlanner
 from tailgauge.scenario import model as scenarios
 from tailgauge_analysis.stats.proportions import counted
 
@@ -36,7 +36,7 @@ def rates(steps):
 
 
 def test_it_goes_up_from_today_and_confirms_both_sides_of_the_capacity(tmp_path):
-    course = Headroom(base(tmp_path, growth=2.0)).course()
+    course = HeadroomPlanner(base(tmp_path, growth=2.0)).course()
     today = next(course)
     steps = [today, course.send([ran(today[0])])]
     steps.append(course.send([ran(steps[-1][0])]))
@@ -59,7 +59,7 @@ def test_it_goes_up_from_today_and_confirms_both_sides_of_the_capacity(tmp_path)
 
 
 def test_a_run_that_is_invalid_is_run_once_more_and_then_left_out(tmp_path):
-    course = Headroom(base(tmp_path)).course()
+    course = HeadroomPlanner(base(tmp_path)).course()
     (first,) = next(course)
     (again,) = course.send([ran(first, "INVALID")])
     (once_more,) = course.send([ran(again)])
@@ -70,7 +70,7 @@ def test_a_run_that_is_invalid_is_run_once_more_and_then_left_out(tmp_path):
 
 
 def test_where_every_run_is_invalid_there_is_no_answer(tmp_path):
-    course = Headroom(base(tmp_path)).course()
+    course = HeadroomPlanner(base(tmp_path)).course()
     again = course.send([ran(step, "INVALID") for step in next(course)])
     with pytest.raises(StopIteration) as end:
         course.send([ran(step, "INVALID") for step in again])
@@ -80,7 +80,7 @@ def test_where_every_run_is_invalid_there_is_no_answer(tmp_path):
 
 
 def test_what_is_spent_ends_it_with_what_is_known_by_then(tmp_path):
-    course = Headroom(base(tmp_path)).course()
+    course = HeadroomPlanner(base(tmp_path)).course()
     steps = next(course)
     course.send([ran(step) for step in steps])
     with pytest.raises(StopIteration) as end:
@@ -98,7 +98,7 @@ def test_the_steps_fit_into_the_minutes_that_there_are(tmp_path):
     lengths = []
     for minutes in (15.0, 5.0, 120.0):
         wanted["experiment"]["minutes"] = minutes
-        course = Headroom(
+        course = HeadroomPlanner(
             Base(tmp_path / "planted.toml", scenarios.parse(wanted, "planted"), (), tmp_path)
         ).course()
         lengths.append(next(course)[0].duration_s / 1.1)

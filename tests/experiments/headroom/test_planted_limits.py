@@ -17,7 +17,7 @@ from experiments.headroom.planted import (
 
 from tailgauge.errors import Exit, UsageError
 from tailgauge.experiments.course import Base
-from tailgauge.experiments.headroom.plan import Headroom
+from tailgauge.experiments.headroom.plan import HeadroomPlanner
 from tailgauge.scenario import model as scenarios
 
 BINDING = ("requests", "input_tokens", "output_tokens", "capacity")
@@ -155,7 +155,7 @@ def test_a_closed_loop_has_no_rate_that_could_grow(tmp_path):
     base = Base(tmp_path / "closed.toml", scenarios.parse(wanted, "closed"), (), tmp_path)
 
     with pytest.raises(UsageError, match=r"closed.toml: arrival.process: .* expected an open process"):
-        Headroom(base)
+        HeadroomPlanner(base)
 
 
 def test_an_objective_may_be_what_is_met_first(tmp_path):

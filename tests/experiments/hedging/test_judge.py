@@ -6,7 +6,7 @@ import pytest
 from tailgauge.experiments.answer import INCONCLUSIVE
 from tailgauge.experiments.hedging import contrast, report
 from tailgauge.experiments.hedging.judge import (
-    Copies,
+    CopyStats,
     LoadResult,
     around,
     closer,
@@ -31,11 +31,11 @@ def load(rate, factor, seed=1, copies=None, **given):
         "bad_on": tuple((one > 400).astype(float) for one in on),
         **given,
     }
-    return LoadResult(rate, off, on, copies=copies or Copies(), washout_s=1.0, short=False, **values)
+    return LoadResult(rate, off, on, copies=copies or CopyStats(), washout_s=1.0, short=False, **values)
 
 
 def about(*remarks):
-    return report.Tested("Hedging after 250 ms", 10.0, remarks)
+    return report.TestedHedge("Hedging after 250 ms", 10.0, remarks)
 
 
 def test_the_difference_is_that_of_all_blocks_together():
@@ -100,7 +100,7 @@ def test_the_crossover_lies_between_the_last_gain_and_the_first_harm():
 
 def test_a_planted_crossover_is_found_and_told():
     factors = {2.0: 0.5, 3.0: 0.6, 4.0: 0.8, 5.0: 1.0, 6.0: 1.3, 7.0: 1.8, 8.0: 2.5}
-    copies = Copies(hedged=0.2, won=0.4, cost=(0.0, 60.0), unit="units", cancelled=0.0, refused=(0.0, 0.0))
+    copies = CopyStats(hedged=0.2, won=0.4, cost=(0.0, 60.0), unit="units", cancelled=0.0, refused=(0.0, 0.0))
     loads = [load(rate, factor, int(rate), copies) for rate, factor in factors.items()]
     answer = report.answer(about("A remark."), loads, {})
     tail = answer.facts["tail"]
@@ -130,7 +130,7 @@ def test_too_few_requests_for_a_p99_give_the_p95_and_say_so_and_fewer_give_nothi
     def short(each):
         one = load(2.0, 0.5, bad_off=(), bad_on=())
         cut = [tuple(values[:each] for values in variant) for variant in (one.off, one.on)]
-        return LoadResult(2.0, *cut, (), (), Copies(), 1.0, short=True)
+        return LoadResult(2.0, *cut, (), (), CopyStats(), 1.0, short=True)
 
     answer = report.answer(about(), [short(12)], {})
     assert answer.facts["quantile"] == 0.95
@@ -152,8 +152,8 @@ def test_too_few_requests_for_a_p99_give_the_p95_and_say_so_and_fewer_give_nothi
 def test_every_reason_is_named_where_the_rows_show_it(name, low, high):
     healthy = {"hedged": 0.1, "cancelled": 1.0, "refused": (0.0, 0.0), "correlation": (0.0, -0.1)}
     loads = [
-        load(2.0, 0.5, 1, Copies(**{**healthy, **low})),
-        load(8.0, 2.0, 2, Copies(**{**healthy, **high})),
+        load(2.0, 0.5, 1, CopyStats(**{**healthy, **low})),
+        load(8.0, 2.0, 2, CopyStats(**{**healthy, **high})),
     ]
 
     assert [one.name for one in report.causes(result(loads))] == [name]

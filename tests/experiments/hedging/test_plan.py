@@ -18,7 +18,7 @@ from tailgauge.errors import UsageError
 from tailgauge.experiments.course import Base, SpentError, StepResult
 from tailgauge.experiments.hedging.judge import OFF
 from tailgauge.experiments.hedging.judge import ON as HEDGING
-from tailgauge.experiments.hedging.plan import Hedging
+from tailgauge.experiments.hedging.plan import HedgingPlanner
 from tailgauge.scenario import model as scenarios
 
 SIZES = {"block_s": 10.0, "pairs": 12}
@@ -109,7 +109,7 @@ def base(folder, **hedging):
 
 
 def test_off_and_on_alternate_in_every_run_and_loads_come_in_random_order(tmp_path):
-    steps = next(Hedging(base(tmp_path)).course())
+    steps = next(HedgingPlanner(base(tmp_path)).course())
     rates = [dict(step.overrides)["arrival.rate_per_s"] for step in steps]
 
     assert sorted(rates) == pytest.approx([RATE * one for one in LOADS])
@@ -124,7 +124,7 @@ def test_off_and_on_alternate_in_every_run_and_loads_come_in_random_order(tmp_pa
 
 
 def test_a_load_that_is_invalid_is_run_once_more_and_without_any_there_is_no_answer(tmp_path):
-    course = Hedging(base(tmp_path, loads=(0.5,))).course()
+    course = HedgingPlanner(base(tmp_path, loads=(0.5,))).course()
     (first,) = next(course)
     (again,) = course.send([StepResult(first, "run", "INVALID", "", None)])
     with pytest.raises(StopIteration) as end:
@@ -135,7 +135,7 @@ def test_a_load_that_is_invalid_is_run_once_more_and_without_any_there_is_no_ans
 
 
 def test_where_time_ends_it_answers_with_what_it_has(tmp_path):
-    course = Hedging(base(tmp_path)).course()
+    course = HedgingPlanner(base(tmp_path)).course()
     next(course)
     with pytest.raises(StopIteration) as end:
         course.throw(SpentError("experiment.minutes: over"))
@@ -154,13 +154,13 @@ def test_where_time_ends_it_answers_with_what_it_has(tmp_path):
 def test_what_cannot_be_tried_is_refused(tmp_path, change, message):
     scenario = scenarios.parse({**tree(ON, 1), **change}, "planted")
     with pytest.raises(UsageError, match=message):
-        Hedging(Base(tmp_path / "planted.toml", scenario, (), tmp_path))
+        HedgingPlanner(Base(tmp_path / "planted.toml", scenario, (), tmp_path))
 
 
 def test_delays_need_a_policy_that_has_one(tmp_path):
     wanted = tree({"policy": "adaptive"}, 1, delays_ms=(10.0,))
     with pytest.raises(UsageError, match=r"delays_ms: policy = 'adaptive' takes no delay"):
-        Hedging(Base(tmp_path / "planted.toml", scenarios.parse(wanted, "planted"), (), tmp_path))
+        HedgingPlanner(Base(tmp_path / "planted.toml", scenarios.parse(wanted, "planted"), (), tmp_path))
 
 
 def test_the_bound_of_the_planted_objective_is_one_that_some_requests_miss(found):

@@ -7,7 +7,7 @@ from experiments import by_dry_run
 
 from tailgauge.errors import Exit, UsageError
 from tailgauge.experiments.course import Base, SpentError, StepResult
-from tailgauge.experiments.models.plan import ModelChoice
+from tailgauge.experiments.models.plan import ModelsPlanner
 from tailgauge.scenario import model as scenarios
 
 # `tiny` waits 56 ms in the median and then 30 ms; `haiku` 245 ms and then 120 ms; `opus` 1,320 ms and then 500 ms.
@@ -76,7 +76,7 @@ def test_every_model_has_a_row_and_plain_facts(answers):
 
 
 def test_all_models_of_a_round_have_the_same_arrivals_and_come_in_random_order(tmp_path):
-    steps = next(ModelChoice(base(tmp_path, tree(1))).course())
+    steps = next(ModelsPlanner(base(tmp_path, tree(1))).course())
     first, second = steps[:3], steps[3:]
 
     assert {step.seed for step in first} != {step.seed for step in second}
@@ -90,7 +90,7 @@ def test_all_models_of_a_round_have_the_same_arrivals_and_come_in_random_order(t
 
 
 def test_runs_that_do_not_count_and_time_that_ends_leave_no_answer(tmp_path):
-    course = ModelChoice(base(tmp_path, tree(1))).course()
+    course = ModelsPlanner(base(tmp_path, tree(1))).course()
     steps = next(course)
     course.send([StepResult(step, "run", "INVALID", "", None) for step in steps])
     with pytest.raises(StopIteration) as end:
@@ -119,4 +119,4 @@ def test_runs_that_do_not_count_and_time_that_ends_leave_no_answer(tmp_path):
 )
 def test_what_cannot_be_chosen_is_refused(tmp_path, change, message):
     with pytest.raises(UsageError, match=message):
-        ModelChoice(base(tmp_path, tree(1, **change)))
+        ModelsPlanner(base(tmp_path, tree(1, **change)))

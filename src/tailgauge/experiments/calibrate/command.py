@@ -16,7 +16,7 @@ from tailgauge.clock import monotonic_ns
 from tailgauge.errors import Exit
 from tailgauge.experiments.calibrate import judge
 from tailgauge.experiments.calibrate.calibration_run import authority, calibration_run
-from tailgauge.experiments.calibrate.plan import Plan
+from tailgauge.experiments.calibrate.plan import CalibrationPlan
 from tailgauge.plan import certificate
 from tailgauge.plan.certificate import PLAIN, TLS
 
@@ -37,7 +37,7 @@ def store(named: Path | None) -> Path:
     return path
 
 
-def calibrate(plan: Plan, path: Path, progress: Callable[[str], None]) -> dict[str, Any]:
+def calibrate(plan: CalibrationPlan, path: Path, progress: Callable[[str], None]) -> dict[str, Any]:
     """Measure, and store the certificate at `path`; returns it."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: children are stopped
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
@@ -63,7 +63,9 @@ def calibrate(plan: Plan, path: Path, progress: Callable[[str], None]) -> dict[s
     return result
 
 
-def _measure(plan: Plan, folder: Path, progress: Callable[[str], None]) -> tuple[Measured, dict[str, str]]:
+def _measure(
+    plan: CalibrationPlan, folder: Path, progress: Callable[[str], None]
+) -> tuple[Measured, dict[str, str]]:
     began = monotonic_ns()
     found: Measured = {}
     left_out: dict[str, str] = {}

@@ -68,7 +68,7 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CalibrationPlan:
     """What is tried, in this order, within `budget_s` seconds."""
 
     mode: str
@@ -80,7 +80,7 @@ class Plan:
     planned_per_s: float | None = None
 
 
-def plan(planned_per_s: float | None, clock: str, *, quick: bool) -> Plan:
+def plan(planned_per_s: float | None, clock: str, *, quick: bool) -> CalibrationPlan:
     """The default plan, or the short one; around a planned rate if it is given."""
     rates, step_s = (RATES[1:-1], 3.0) if quick else (RATES, 5.0)
     if planned_per_s is not None:
@@ -93,7 +93,7 @@ def plan(planned_per_s: float | None, clock: str, *, quick: bool) -> Plan:
         step_s = max(step_s, SETTLE_S + ENOUGH * CHUNKS / rates[0])
     mode = "planned" if planned_per_s is not None else "quick" if quick else "full"
     models = QUICK if quick else tuple(LATENCY_MODELS)
-    return Plan(
+    return CalibrationPlan(
         mode, Steps(rates, step_s), models, clock, 60.0 if quick else 300.0, planned_per_s=planned_per_s
     )
 

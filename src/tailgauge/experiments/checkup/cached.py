@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.experiments.checkup import judge
-from tailgauge.experiments.checkup.judge import COLD, NONE, WARM, Check, Gain, Popularity, ProbeResult
-from tailgauge.experiments.reading import Reading
+from tailgauge.experiments.checkup.judge import COLD, NONE, WARM, Gain, Popularity, ProbeCheck, ProbeResult
+from tailgauge.experiments.reading import RunReading
 from tailgauge.rows import schema
 from tailgauge_analysis.sections.cache import misses
 from tailgauge_analysis.sections.cache.calls import CacheSettings, calls, settings
@@ -32,7 +32,7 @@ ALLOWED = {
 ONCE = 0.5  # of the calls that miss even with a lifetime of an hour
 
 
-def cached(reading: Reading, popularity: Popularity) -> ProbeResult:
+def cached(reading: RunReading, popularity: Popularity) -> ProbeResult:
     """Of a run with the traffic as it is, and the same with a cold prefix."""
     known = settings(reading.frames.run)
     found = counted_calls(reading, known, salted={COLD})
@@ -51,14 +51,14 @@ def cached(reading: Reading, popularity: Popularity) -> ProbeResult:
     )
 
 
-def counted_calls(reading: Reading, known: CacheSettings, salted: set[str] | None = None) -> pd.DataFrame:
+def counted_calls(reading: RunReading, known: CacheSettings, salted: set[str] | None = None) -> pd.DataFrame:
     """Counted calls of the steady stage, with the cause of each miss."""
     found = calls(reading.frames, known)
     found["cause"] = misses.causes(found, known, salted or set())
     return found[found["counted"] & (found["stage"] == schema.STEADY)].reset_index(drop=True)
 
 
-def of_cause(found: pd.DataFrame, cause: str, name: str = "") -> Check:
+def of_cause(found: pd.DataFrame, cause: str, name: str = "") -> ProbeCheck:
     """Whether more calls than allowed miss for one cause; the check is called `name`, or as the cause."""
     name = name or cause
     met = (found["cause"] == cause).to_numpy(np.bool_)
@@ -93,7 +93,7 @@ def _lost(found: pd.DataFrame, met: Mask) -> Gain:
     return judge.saved(lost, cost(found))
 
 
-def _unmarked(warm: pd.DataFrame) -> Check:
+def _unmarked(warm: pd.DataFrame) -> ProbeCheck:
     """Prefixes without a mark that the target does not cache automatically."""
     bare = (warm["cache_marks"].fillna(0) == 0) & (warm["read"] == 0) & (warm["created"] == 0)
     met = bare.to_numpy(np.bool_)
@@ -101,7 +101,7 @@ def _unmarked(warm: pd.DataFrame) -> Check:
     return judge.of_share("unmarked", met, 0.5, text, _lost(warm, met))
 
 
-def _lifetime(warm: pd.DataFrame, popularity: Popularity, known: CacheSettings) -> list[Check]:
+def _lifetime(warm: pd.DataFrame, popularity: Popularity, known: CacheSettings) -> list[ProbeCheck]:
     """Whether entries live until they are used again: by the scenario's rates, because a probe is shorter than a cache
     lifetime; what expired within the probe is checked too.
     """
@@ -114,11 +114,11 @@ def _lifetime(warm: pd.DataFrame, popularity: Popularity, known: CacheSettings) 
     if not marked:
         return [judge.inconclusive("once", "no call has a mark, or nothing is cached"), measured]
     if gone <= ALLOWED[misses.EXPIRED]:
-        return [Check("once", len(warm), 1.0, text), measured]
+        return [ProbeCheck("once", len(warm), 1.0, text), measured]
     text = f"{text}: {share(gone)} of the calls find it expired, {share(gone_hour)} with marks for an hour (Poisson arrivals)"
     found = "once" if gone_hour > ONCE else "expired"
-    by_plan = Check(found, len(warm), 0.0, text, _rewritten(warm, gone))
-    other = Check("once", len(warm), 1.0, text) if found == "expired" else replace(measured, p_value=1.0)
+    by_plan = ProbeCheck(found, len(warm), 0.0, text, _rewritten(warm, gone))
+    other = ProbeCheck("once", len(warm), 1.0, text) if found == "expired" else replace(measured, p_value=1.0)
     return [by_plan, other]
 
 

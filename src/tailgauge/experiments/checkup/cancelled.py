@@ -15,8 +15,8 @@ import math
 import numpy as np
 
 from tailgauge.experiments.checkup import judge
-from tailgauge.experiments.checkup.judge import FEWEST, Z_STRICT, Check, Gain, ProbeResult, Z
-from tailgauge.experiments.reading import Reading
+from tailgauge.experiments.checkup.judge import FEWEST, Z_STRICT, Gain, ProbeCheck, ProbeResult, Z
+from tailgauge.experiments.reading import RunReading
 from tailgauge.rows import schema
 from tailgauge_analysis.load.dedup import CALL
 from tailgauge_analysis.load.frames import Frames
@@ -29,7 +29,7 @@ _KEYS = list(CALL)
 _UNKNOWN = "unknown what the target {} after a client left: compare its usage report with the tokens received"
 
 
-def cancelled(reading: Reading, left_share: float) -> ProbeResult:
+def cancelled(reading: RunReading, left_share: float) -> ProbeResult:
     """Of a run; gains are of all answers, of which users cancel `left_share`."""
     attempts = reading.steady.attempts
     ours = attempts[attempts["ended"] == schema.CANCELLED]
@@ -54,7 +54,7 @@ def cancelled(reading: Reading, left_share: float) -> ProbeResult:
     )
 
 
-def _ignored(whole: Floats, sent: Floats, after: Floats, left_share: float) -> Check:
+def _ignored(whole: Floats, sent: Floats, after: Floats, left_share: float) -> ProbeCheck:
     went_on = after >= WENT_ON * np.maximum(whole - sent, 1)
     part = share(float(after.sum() / max(1.0, (whole - sent).sum())))
     text = f"{count(float(after.sum()))} tokens generated after the client left, {part} of the rest of {len(after)} answers"
@@ -63,7 +63,7 @@ def _ignored(whole: Floats, sent: Floats, after: Floats, left_share: float) -> C
     )
 
 
-def _billed(whole: Floats, generated: Floats, billed: Floats, left_share: float) -> Check:
+def _billed(whole: Floats, generated: Floats, billed: Floats, left_share: float) -> ProbeCheck:
     more = billed > BILLED_TIMES * np.maximum(generated, 1)
     text = f"{count(float(billed.sum()))} tokens billed for {len(billed)} cancelled answers, {count(float(generated.sum()))} generated"
     gain = judge.scaled(judge.saved(np.maximum(billed - generated, 0), whole), left_share)
@@ -80,7 +80,7 @@ NO_TOKENS = (schema.RATE_LIMITED, schema.OVERLOADED, schema.CONNECT_ERROR)
 COUNTED = "{} counts {} tokens generated after the client left, {} of the rest of {:,} answers"
 
 
-def by_engine(frames: Frames, left_share: float) -> Check | None:
+def by_engine(frames: Frames, left_share: float) -> ProbeCheck | None:
     """The check; None if the engine's count is unknown."""
     counts = frames.run["engine_tokens"]
     if not counts:
@@ -113,6 +113,6 @@ def by_engine(frames: Frames, left_share: float) -> Check | None:
         return judge.inconclusive(NAME, f"{counts['engine']} counts fewer tokens than its usage", n)
     gains = [min(1.0, max(0.0, (part + z * error) * rest / full)) * left_share for z in (0, -Z, Z)]
     text = COUNTED.format(counts["engine"], count(max(0.0, after)), share(max(0.0, part)), n)
-    return Check(
+    return ProbeCheck(
         NAME, n, judge.p_above(part, ALLOWED, error), text, Gain(*gains), min(1.0, ALLOWED + Z_STRICT * error)
     )

@@ -11,8 +11,16 @@ import pandas as pd
 
 from tailgauge.experiments.checkup import judge
 from tailgauge.experiments.checkup.cached import counted_calls, of_cause
-from tailgauge.experiments.checkup.judge import FEWEST, REFUSED, REPS, Check, Measured, Medians, ProbeResult
-from tailgauge.experiments.reading import Reading
+from tailgauge.experiments.checkup.judge import (
+    FEWEST,
+    REFUSED,
+    REPS,
+    Measured,
+    Medians,
+    ProbeCheck,
+    ProbeResult,
+)
+from tailgauge.experiments.reading import RunReading
 from tailgauge_analysis.sections.cache import misses
 from tailgauge_analysis.sections.cache.calls import settings
 from tailgauge_analysis.sections.fan_out.legs import legs
@@ -24,7 +32,7 @@ DRAWS = 2000
 WORSE = 1.25  # times the prediction
 
 
-def fan_out(reading: Reading) -> ProbeResult:
+def fan_out(reading: RunReading) -> ProbeResult:
     """Of a run: the joins, and whether legs share their prefix."""
     found = legs(reading.frames.run["scenario"], reading.steady)
     joins = found[0].times_ms[found[0].complete].max(axis=1) if found else np.empty(0)
@@ -37,7 +45,7 @@ def fan_out(reading: Reading) -> ProbeResult:
     )
 
 
-def _shared(calls: pd.DataFrame) -> list[Check]:
+def _shared(calls: pd.DataFrame) -> list[ProbeCheck]:
     """Whether legs read the prefix that they share."""
     if not len(calls):
         return [
@@ -46,7 +54,7 @@ def _shared(calls: pd.DataFrame) -> list[Check]:
     return [of_cause(calls, misses.RACE), of_cause(calls, misses.UNEXPLAINED, "per_slot")]
 
 
-def amplified(joins: Floats, single: Floats, width: int) -> tuple[Check, list[Measured]]:
+def amplified(joins: Floats, single: Floats, width: int) -> tuple[ProbeCheck, list[Measured]]:
     """The joins compared with the slowest of `width` single calls."""
     if min(len(joins), len(single)) < FEWEST:
         return judge.inconclusive("fan_out", "too few requests with all their legs, or single calls"), []

@@ -31,7 +31,7 @@ from tailgauge_analysis.stats.sign_flips import holm
 from tailgauge_analysis.text.formatting import ms, percentile
 
 if TYPE_CHECKING:
-    from tailgauge.experiments.reading import Reading
+    from tailgauge.experiments.reading import RunReading
 
 FEWEST = 10  # values of a sample
 REPS = 300
@@ -64,7 +64,7 @@ NONE = Gain(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class ProbeCheck:
     """One question. `smallest`: the smallest share that would be a finding; `detects`: the ratio of medians that is
     detected four times in five.
     """
@@ -117,7 +117,7 @@ class Measured:
 class ProbeResult:
     """One probe. `samples` in ms, in order of time, for checks that compare two probes."""
 
-    checks: tuple[Check, ...]
+    checks: tuple[ProbeCheck, ...]
     measured: tuple[Measured, ...] = ()
     samples: Mapping[str, Floats] = field(default_factory=dict)
     failed: bool = False  # no request succeeded: its run is INVALID because of the target
@@ -132,10 +132,10 @@ class Popularity:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedCheck:
     """A check with its p-value adjusted for the family."""
 
-    check: Check
+    check: ProbeCheck
     adjusted: float | None
 
     @property
@@ -151,38 +151,38 @@ class Judged:
         return FAIL if self.adjusted < ALPHA else PASS
 
 
-def judged(checks: Sequence[Check]) -> list[Judged]:
+def judged(checks: Sequence[ProbeCheck]) -> list[JudgedCheck]:
     """All checks, in the order of their table."""
     places = list(CHECKS)
     ordered = sorted(checks, key=lambda check: places.index(check.name))
     adjusted = iter(holm([check.p_value for check in ordered if check.p_value is not None]))
-    return [Judged(check, None if check.p_value is None else next(adjusted)) for check in ordered]
+    return [JudgedCheck(check, None if check.p_value is None else next(adjusted)) for check in ordered]
 
 
-def findings(of: Sequence[Judged]) -> list[Judged]:
+def findings(of: Sequence[JudgedCheck]) -> list[JudgedCheck]:
     """The largest gain first."""
     return sorted((one for one in of if one.outcome == FAIL), key=lambda one: -one.check.gain.value)
 
 
-def inconclusive(name: str, why: str, n: int = 0) -> Check:
+def inconclusive(name: str, why: str, n: int = 0) -> ProbeCheck:
     """A check without an answer."""
-    return Check(name, n, None, why)
+    return ProbeCheck(name, n, None, why)
 
 
-def of_share(name: str, met: Mask, allowed: float, evidence: str, gain: Gain | None = None) -> Check:
+def of_share(name: str, met: Mask, allowed: float, evidence: str, gain: Gain | None = None) -> ProbeCheck:
     """Whether more than the `allowed` share is `met`."""
     if len(met) < FEWEST:
         return inconclusive(name, f"not enough data: {len(met)} of the {FEWEST} needed", len(met))
     found = proportion(met)
     p_value = 1.0 if found.k == 0 else beta_cdf(allowed, *_beta(found.k, found.n, found.n_eff))
     given = of_proportion(found) if gain is None else gain
-    return Check(name, found.n, p_value, evidence, given, _least(found.n, allowed))
+    return ProbeCheck(name, found.n, p_value, evidence, given, _least(found.n, allowed))
 
 
-def of_medians(name: str, n: int, found: Medians, evidence: str) -> Check:
+def of_medians(name: str, n: int, found: Medians, evidence: str) -> ProbeCheck:
     """Whether one median is more than so many times the other; the gain is to make them equal."""
     gain = Gain(*(max(0.0, 1 - 1 / one) for one in (found.value, found.low, found.high)))
-    return Check(name, n, found.p_value, evidence, gain, detects=found.detects)
+    return ProbeCheck(name, n, found.p_value, evidence, gain, detects=found.detects)
 
 
 def of_proportion(found: Proportion) -> Gain:
@@ -250,7 +250,7 @@ def scaled(gain: Gain, part: float) -> Gain:
     return Gain(gain.value * part, gain.low * part, gain.high * part)
 
 
-def failed(reading: Reading) -> bool:
+def failed(reading: RunReading) -> bool:
     """Whether requests were sent and none succeeded."""
     requests = reading.steady.requests
     return bool(len(requests)) and not requests["ended"].eq(schema.OK).any()

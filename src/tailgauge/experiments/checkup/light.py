@@ -19,12 +19,12 @@ from tailgauge.experiments.checkup.judge import (
     REFUSED,
     STREAMED,
     WHOLE,
-    Check,
     Gain,
     Measured,
+    ProbeCheck,
     ProbeResult,
 )
-from tailgauge.experiments.reading import Reading
+from tailgauge.experiments.reading import RunReading
 from tailgauge.rows import schema
 from tailgauge.scenario.experiment import Checkup as Settings
 from tailgauge_analysis.metrics.steady import Steady
@@ -49,7 +49,7 @@ BY_OTHERS = (schema.SERVER_ERROR, schema.CONNECT_ERROR, schema.STREAM_ERROR, sch
 SIGNS = ["sent_at_ns", "headers_at_ns", "last_content_at_ns"]
 
 
-def light(reading: Reading, settings: Settings, *, streams: bool) -> ProbeResult:
+def light(reading: RunReading, settings: Settings, *, streams: bool) -> ProbeResult:
     """Of a run at today's rate; `streams`: whether the user's traffic does."""
     steady = reading.steady
     streamed, whole = (of(steady, name) for name in (STREAMED, WHOLE))
@@ -86,7 +86,7 @@ def _split(first: Floats, end: Floats) -> list[Measured]:
     return [Measured("share of latency before the first content", share(before.value), ends, len(end))]
 
 
-def _phases(reading: Reading) -> list[Measured]:
+def _phases(reading: RunReading) -> list[Measured]:
     """Where the time goes by the server log, if there is one."""
     found = phases(reading.frames, reading.steady)
     return [
@@ -107,7 +107,7 @@ def _ms(steady: Steady, column: str, since: str = "scheduled_at_ns") -> Floats:
     return values
 
 
-def _first_content(first: Floats, end: Floats, settings: Settings) -> Check:
+def _first_content(first: Floats, end: Floats, settings: Settings) -> ProbeCheck:
     known = ~np.isnan(first + end)
     first, end = first[known], end[known]
     typical = ms(float(np.median(first))) if len(first) else "–"
@@ -116,7 +116,7 @@ def _first_content(first: Floats, end: Floats, settings: Settings) -> Check:
     return judge.of_share("first_content", first > settings.first_ms, 0.5, text, gain)
 
 
-def _pace(streamed: Steady, settings: Settings) -> Check:
+def _pace(streamed: Steady, settings: Settings) -> ProbeCheck:
     tokens = streamed.requests["output_tokens"].to_numpy(np.float64)
     end = _ms(streamed, "last_content_at_ns")
     after = end - _ms(streamed, "first_at_ns")
@@ -129,7 +129,7 @@ def _pace(streamed: Steady, settings: Settings) -> Check:
     return judge.of_share("pace", each > limit, 0.5, text, gain)
 
 
-def _tail(users: Steady, end: Floats) -> Check:
+def _tail(users: Steady, end: Floats) -> ProbeCheck:
     known = end[~np.isnan(end)]
     if not len(known):
         return judge.inconclusive("tail", "no request was answered")
@@ -139,7 +139,7 @@ def _tail(users: Steady, end: Floats) -> Check:
     return judge.of_share("tail", slow, 0.05, text, judge.saved(np.maximum(known - limit, 0), known))
 
 
-def _streaming(streamed: Steady, whole: Steady, threshold: float, *, streams: bool) -> list[Check]:
+def _streaming(streamed: Steady, whole: Steady, threshold: float, *, streams: bool) -> list[ProbeCheck]:
     first, at_once = (
         _ms(streamed, "first_at_ns", since="sent_at_ns"),
         _ms(whole, "last_content_at_ns", since="sent_at_ns"),
@@ -154,11 +154,11 @@ def _streaming(streamed: Steady, whole: Steady, threshold: float, *, streams: bo
         f"({later.low:.2f} to {later.high:.2f})"
     )
     if streams:
-        return [Check("not_streamed", len(at_once), 1.0, f"answers are already streamed; {text}"), held]
+        return [ProbeCheck("not_streamed", len(at_once), 1.0, f"answers are already streamed; {text}"), held]
     return [judge.of_medians("not_streamed", len(at_once), later, text), held]
 
 
-def _held_back(streamed: Steady) -> Check:
+def _held_back(streamed: Steady) -> ProbeCheck:
     """Whether all of an answer arrives at once, late: not merely a short answer after a long wait."""
     tokens = streamed.requests["output_tokens"].to_numpy(np.float64)
     first, end = (_ms(streamed, name, since="sent_at_ns") for name in ("first_at_ns", "last_content_at_ns"))
@@ -178,7 +178,7 @@ def _benefit(streamed: Steady, whole: Steady) -> list[Measured]:
     return judge.times("whole answer not streamed / first content streamed (medians)", found, len(first))
 
 
-def _coalesced(streamed: Steady) -> Check:
+def _coalesced(streamed: Steady) -> ProbeCheck:
     requests = streamed.requests
     tokens = requests["output_tokens"].to_numpy(np.float64)
     each = coalescing(tokens, requests["answer_chunks"].to_numpy(np.float64))
@@ -191,7 +191,7 @@ def _coalesced(streamed: Steady) -> Check:
     return judge.of_share("coalesced", each > LUMP, 0.5, text, judge.saved((each - 1) * pace, end[known]))
 
 
-def _stalled(streamed: Steady) -> Check:
+def _stalled(streamed: Steady) -> ProbeCheck:
     counts = streamed.gap_counts
     some = counts > 0
     stream = np.repeat(np.arange(len(counts)), counts)
@@ -210,7 +210,7 @@ def _stalled(streamed: Steady) -> Check:
     )
 
 
-def _failed(steady: Steady) -> list[Check]:
+def _failed(steady: Steady) -> list[ProbeCheck]:
     ended = steady.sent["ended"]
     out = []
     for name, kinds in (("broken", BROKEN), ("refused", REFUSED)):
@@ -221,7 +221,7 @@ def _failed(steady: Steady) -> list[Check]:
     return out
 
 
-def _early_headers(attempts: pd.DataFrame) -> Check:
+def _early_headers(attempts: pd.DataFrame) -> ProbeCheck:
     good = attempts[(attempts["ended"] == schema.OK) & attempts["streamed"].eq(True)]
     headers = (good["headers_at_ns"] - good["sent_at_ns"]).to_numpy(np.float64)
     first = (good["first_content_at_ns"] - good["sent_at_ns"]).to_numpy(np.float64)
@@ -232,7 +232,7 @@ def _early_headers(attempts: pd.DataFrame) -> Check:
     return judge.of_share("early_headers", early, 0.1, text, NONE)
 
 
-def _connections(reading: Reading, end: Floats) -> Check:
+def _connections(reading: RunReading, end: Floats) -> ProbeCheck:
     if reading.frames.run.get("dry_run"):
         return judge.inconclusive("connections", "a dry run has no connections")
     sent = reading.steady.sent
@@ -243,7 +243,7 @@ def _connections(reading: Reading, end: Floats) -> Check:
     return judge.of_share("connections", new, 0.2, text, judge.saved(spent, np.full(len(spent), typical)))
 
 
-def idle_cut(steady: Steady) -> Check:
+def idle_cut(steady: Steady) -> ProbeCheck:
     """Whether more calls than allowed end after the same silence, which no other call survives."""
     sent = steady.sent
     silent_s = _before_the_end_s(sent)

@@ -14,12 +14,12 @@ from tailgauge.experiments.checkup.judge import (
     BURST_FROM,
     BURST_TO,
     REFUSED,
-    Check,
     Gain,
     Measured,
+    ProbeCheck,
     ProbeResult,
 )
-from tailgauge.experiments.reading import Reading
+from tailgauge.experiments.reading import RunReading
 from tailgauge.rows import schema
 from tailgauge_analysis.sections.rate_limits.retries import early_s
 from tailgauge_analysis.stats.proportions import counted
@@ -30,7 +30,7 @@ SETTLING = 0.1  # of the run, after the burst
 SLOWER = 2.0  # times, for longer than that
 
 
-def loaded(reading: Reading) -> ProbeResult:
+def loaded(reading: RunReading) -> ProbeResult:
     """Of a run."""
     steady = reading.steady
     duration_s = float(reading.frames.run["scenario"]["stages"]["duration_s"])
@@ -53,7 +53,7 @@ def loaded(reading: Reading) -> ProbeResult:
     )
 
 
-def queueing(today: Floats, low_load: Floats, threshold: float) -> tuple[Check, list[Measured]]:
+def queueing(today: Floats, low_load: Floats, threshold: float) -> tuple[ProbeCheck, list[Measured]]:
     """The first content at today's rate (light probe) compared with a quarter of it."""
     found = judge.medians(today, low_load, 1 + threshold)
     if found is None:
@@ -66,7 +66,7 @@ def queueing(today: Floats, low_load: Floats, threshold: float) -> tuple[Check, 
     return judge.of_medians("queueing", len(today), found, text), shown
 
 
-def _unrecovered(after: Floats, low_load: Floats) -> Check:
+def _unrecovered(after: Floats, low_load: Floats) -> ProbeCheck:
     found = judge.medians(after, low_load, SLOWER)
     if found is None:
         return judge.inconclusive("unrecovered", "too few answers before or after the burst")
@@ -74,7 +74,7 @@ def _unrecovered(after: Floats, low_load: Floats) -> Check:
     return judge.of_medians("unrecovered", len(after), found, text)
 
 
-def _no_retry_after(attempts: pd.DataFrame) -> Check:
+def _no_retry_after(attempts: pd.DataFrame) -> ProbeCheck:
     limited = attempts[attempts["ended"] == schema.RATE_LIMITED]
     if not len(limited):
         return judge.inconclusive("no_retry_after", "no 429")
@@ -83,7 +83,7 @@ def _no_retry_after(attempts: pd.DataFrame) -> Check:
     return judge.of_share("no_retry_after", silent, 0.1, text, _of_all(int(silent.sum()), len(attempts)))
 
 
-def _early_retries(attempts: pd.DataFrame) -> Check:
+def _early_retries(attempts: pd.DataFrame) -> ProbeCheck:
     early = early_s(attempts)
     if not len(early):
         return judge.inconclusive("early_retries", "no retry after a 429 with retry-after")

@@ -30,9 +30,9 @@ from tailgauge.experiments.checkup.judge import (
     STREAMED,
     WARM,
     WHOLE,
-    Check,
     Measured,
     Popularity,
+    ProbeCheck,
     ProbeResult,
 )  # fmt: skip
 from tailgauge.experiments.course import RUN_S, SEED_STEP, Base, Course, SpentError, Step, Steps
@@ -43,7 +43,7 @@ from tailgauge.scenario.experiment import Checkup as Settings
 from tailgauge_analysis.stats.quantiles import Floats
 
 if TYPE_CHECKING:
-    from tailgauge.experiments.reading import Reading
+    from tailgauge.experiments.reading import RunReading
 
 QUICK_MINUTES = 3.0
 START_S = 25.0  # the dry run and the first run's processes
@@ -63,7 +63,7 @@ OUTPUT, LEAVE_AFTER, LEAVE_SHARE = 60, 10, 0.5  # tokens of cancelled answers, c
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
+class TestedTraffic:
     """The traffic under test, and today's rate in requests/s."""
 
     name: str
@@ -93,7 +93,7 @@ class Tested:
         return {key: value for key, value in values.items() if value is not None}
 
 
-class Checkup:
+class CheckupPlanner:
     """The course, and its results."""
 
     def __init__(self, base: Base) -> None:
@@ -131,7 +131,7 @@ class Checkup:
             remarks.append(f"{spent}: the answer is based on the probes until then.")
         return self._answer(remarks)
 
-    def measure(self, step: Step, reading: Reading) -> ProbeResult:
+    def measure(self, step: Step, reading: RunReading) -> ProbeResult:
         """The checks of a probe."""
         from tailgauge.experiments.checkup.cached import cached
         from tailgauge.experiments.checkup.cancelled import cancelled
@@ -188,7 +188,7 @@ class Checkup:
         lost = [name for name in self._probes if name not in results]
         return report.answer(checks, measured, lost, remarks)
 
-    def _compared(self) -> list[tuple[Check, list[Measured]]]:
+    def _compared(self) -> list[tuple[ProbeCheck, list[Measured]]]:
         """Checks that compare two probes."""
         from tailgauge.experiments.checkup.fan_out import amplified
         from tailgauge.experiments.checkup.loaded import queueing
@@ -204,7 +204,7 @@ class Checkup:
         return out
 
 
-def _tested(base: Base) -> Tested:
+def _tested(base: Base) -> TestedTraffic:
     """Of a scenario. Raises UsageError if it has no rate, only batches, or a protocol without whole answers and marks."""
     scenario = base.scenario
     rate = scenario.arrival.rate
@@ -221,20 +221,20 @@ def _tested(base: Base) -> Tested:
     name = max(able, key=lambda one: able[one].weight)
     tree = base.tree()["traffic"][name]
     plain = {key: tree[key] for key in KEPT if key in tree}
-    return Tested(name, able[name], plain, float(rate), base.table.checkup)
+    return TestedTraffic(name, able[name], plain, float(rate), base.table.checkup)
 
 
 # --- the probes: one function each, from the traffic under test, a duration and a seed to a step -------------------
 
 
-def _light(of: Tested, duration_s: float, seed: int) -> Step:
+def _light(of: TestedTraffic, duration_s: float, seed: int) -> Step:
     """Today's rate; three of four answers as they are, the fourth with streaming inverted."""
     weights = {True: 3.0, False: 1.0} if of.table.stream else {True: 1.0, False: 3.0}
     traffic = {STREAMED: of.call(weight=weights[True]), WHOLE: of.call(weight=weights[False], stream=False)}
     return _step("light traffic", traffic, of.rate_per_s, duration_s, seed)
 
 
-def _cached(of: Tested, duration_s: float, seed: int) -> Step:
+def _cached(of: TestedTraffic, duration_s: float, seed: int) -> Step:
     """The traffic as it is, and one call in four with random bytes in front of the prefix."""
     cold = {
         key: value for key, value in of.plain.get("cache", {}).items() if key not in {"volatile", "pre_warm"}
@@ -243,7 +243,7 @@ def _cached(of: Tested, duration_s: float, seed: int) -> Step:
     return _step("cold against warm prefix", traffic, of.rate_per_s * 4 / 3, duration_s, seed)
 
 
-def _fan_out(of: Tested, duration_s: float, seed: int) -> Step:
+def _fan_out(of: TestedTraffic, duration_s: float, seed: int) -> Step:
     """Requests of several legs, with as many calls in total as today."""
     rate = max(of.rate_per_s / (1 if of.fans_out else of.legs), JOINS / duration_s)
     call = of.call(
@@ -252,7 +252,7 @@ def _fan_out(of: Tested, duration_s: float, seed: int) -> Step:
     return _step(f"fan-out of {of.legs}", {LEGS: call}, rate, duration_s, seed)
 
 
-def _cancelled(of: Tested, duration_s: float, seed: int) -> Step:
+def _cancelled(of: TestedTraffic, duration_s: float, seed: int) -> Step:
     """Every second client leaves after some chunks."""
     tokens = max(OUTPUT, of.table.output_tokens)
     leaving = {"share": LEAVE_SHARE, "after_chunks": LEAVE_AFTER}
@@ -260,7 +260,7 @@ def _cancelled(of: Tested, duration_s: float, seed: int) -> Step:
     return _step("clients that leave", traffic, of.rate_per_s, duration_s, seed)
 
 
-def _loaded(of: Tested, duration_s: float, seed: int) -> Step:
+def _loaded(of: TestedTraffic, duration_s: float, seed: int) -> Step:
     """A quarter of today's rate, a burst, and today's rate."""
     burst = of.settings.burst
     mean = LOW * BURST_FROM + burst * (BURST_TO - BURST_FROM) + (1 - BURST_TO)
@@ -289,7 +289,7 @@ def _step(
 class Probe:
     """How a probe becomes a step, and its part of the time."""
 
-    step: Callable[[Tested, float, int], Step]
+    step: Callable[[TestedTraffic, float, int], Step]
     weight: float
 
 

@@ -8,9 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tailgauge.errors import Exit
-from tailgauge.experiments.answer import FAIL, INCONCLUSIVE, PASS, Answer, Case, Table
+from tailgauge.experiments.answer import FAIL, INCONCLUSIVE, PASS, Answer, AnswerTable, Case
 from tailgauge.experiments.checkup.checks import NOTHING
-from tailgauge.experiments.checkup.judge import ALPHA, Check, Gain, Judged, Measured, findings, judged
+from tailgauge.experiments.checkup.judge import (
+    ALPHA,
+    Gain,
+    JudgedCheck,
+    Measured,
+    ProbeCheck,
+    findings,
+    judged,
+)
 from tailgauge_analysis.text.formatting import plural, sentence, share
 from tailgauge_analysis.text.json_values import Json
 
@@ -18,7 +26,7 @@ OUTCOMES = {PASS: "ok", FAIL: "problem", INCONCLUSIVE: INCONCLUSIVE}
 
 
 def answer(
-    checks: Sequence[Check], measured: Sequence[Measured], lost: Sequence[str], remarks: Sequence[str]
+    checks: Sequence[ProbeCheck], measured: Sequence[Measured], lost: Sequence[str], remarks: Sequence[str]
 ) -> Answer:
     """`lost`: probes without a valid run."""
     all_checks = judged(checks)
@@ -33,13 +41,13 @@ def answer(
     )  # fmt: skip
 
 
-def _exit(found: Sequence[Judged], lost: Sequence[str]) -> Exit:
+def _exit(found: Sequence[JudgedCheck], lost: Sequence[str]) -> Exit:
     if found:
         return Exit.SLO_FAILED
     return Exit.INVALID if lost else Exit.OK
 
 
-def _sentence(checks: Sequence[Judged], found: Sequence[Judged], lost: Sequence[str]) -> str:
+def _sentence(checks: Sequence[JudgedCheck], found: Sequence[JudgedCheck], lost: Sequence[str]) -> str:
     answered = plural(sum(one.outcome != INCONCLUSIVE for one in checks), "check")
     if not found and lost:
         return f"No answer: {answered} found no problem, but {plural(len(lost), 'probe')} had no valid run."
@@ -51,11 +59,11 @@ def _sentence(checks: Sequence[Judged], found: Sequence[Judged], lost: Sequence[
     return f"{many} {first.spec.problem}{gain}. {sentence(first.spec.change)}."
 
 
-def _has_gain(one: Judged) -> bool:
+def _has_gain(one: JudgedCheck) -> bool:
     return one.spec.gain_of != NOTHING and one.check.gain.value > 0
 
 
-def _gain(one: Judged) -> str:
+def _gain(one: JudgedCheck) -> str:
     return (
         "none directly"
         if one.spec.gain_of == NOTHING
@@ -68,7 +76,7 @@ def _interval(gain: Gain) -> str:
     return value if low == value == high else f"{value} ({low} – {high})"
 
 
-def _findings(found: Sequence[Judged]) -> Table:
+def _findings(found: Sequence[JudgedCheck]) -> AnswerTable:
     rows = tuple(
         (
             one.spec.problem, _gain(one), one.spec.change,
@@ -80,10 +88,10 @@ def _findings(found: Sequence[Judged]) -> Table:
         "One row per problem, the largest gain first. Gain: what the change gives back at most, with its 95% interval. p: the chance "
         f"of such evidence at an endpoint exactly at the allowed value, Holm over all checks; problems are below {ALPHA:g}."
     )
-    return Table(caption, ("problem", "gain", "change", "evidence", "p"), rows)
+    return AnswerTable(caption, ("problem", "gain", "change", "evidence", "p"), rows)
 
 
-def _probes(checks: Sequence[Judged]) -> Table:
+def _probes(checks: Sequence[JudgedCheck]) -> AnswerTable:
     """If no problem was found."""
     rows = []
     for probe in dict.fromkeys(one.spec.probe for one in checks):
@@ -92,10 +100,10 @@ def _probes(checks: Sequence[Judged]) -> Table:
         open_ = [f"{one.check.name}: {one.check.evidence}" for one in of if one.outcome == INCONCLUSIVE]
         rows.append((probe, ", ".join(fine) or "–", "; ".join(open_) or "–"))
     caption = "One row per probe, with its checks."
-    return Table(caption, ("probe", "ok", "inconclusive"), tuple(rows))
+    return AnswerTable(caption, ("probe", "ok", "inconclusive"), tuple(rows))
 
 
-def _checks(checks: Sequence[Judged]) -> Table:
+def _checks(checks: Sequence[JudgedCheck]) -> AnswerTable:
     rows = tuple(
         (
             one.spec.probe, one.check.name, OUTCOMES[one.outcome], one.check.evidence, one.spec.allowed, f"{one.check.n:,}",
@@ -107,18 +115,20 @@ def _checks(checks: Sequence[Judged]) -> Table:
         "One row per check. Smallest: the smallest share that would be a problem with so many observations, or the ratio of medians "
         "that is detected four times in five."
     )
-    return Table(caption, ("probe", "check", "outcome", "evidence", "allowed", "n", "p", "smallest"), rows)
+    return AnswerTable(
+        caption, ("probe", "check", "outcome", "evidence", "allowed", "n", "p", "smallest"), rows
+    )
 
 
-def _least(one: Judged) -> str:
+def _least(one: JudgedCheck) -> str:
     if one.check.detects is not None:
         return f"{one.check.detects:.2f}x"
     return "–" if one.check.smallest is None else share(one.check.smallest)
 
 
-def _numbers(measured: Sequence[Measured]) -> Table:
+def _numbers(measured: Sequence[Measured]) -> AnswerTable:
     rows = tuple((one.name, one.value, one.interval, f"{one.n:,}") for one in measured)
-    return Table("Other measurements, with 95% intervals.", ("number", "value", "interval", "n"), rows)
+    return AnswerTable("Other measurements, with 95% intervals.", ("number", "value", "interval", "n"), rows)
 
 
 def _chance(p_value: float | None) -> str:
@@ -127,7 +137,7 @@ def _chance(p_value: float | None) -> str:
     return "< 0.001" if p_value < 0.001 else f"{p_value:.3f}"
 
 
-def _smallest(checks: Sequence[Judged]) -> str:
+def _smallest(checks: Sequence[JudgedCheck]) -> str:
     """Of the strictest share and of the strictest ratio."""
     of = {one.check.name: one.check for one in checks}
     out = []
@@ -140,7 +150,10 @@ def _smallest(checks: Sequence[Judged]) -> str:
 
 
 def _facts(
-    checks: Sequence[Judged], found: Sequence[Judged], measured: Sequence[Measured], lost: Sequence[str]
+    checks: Sequence[JudgedCheck],
+    found: Sequence[JudgedCheck],
+    measured: Sequence[Measured],
+    lost: Sequence[str],
 ) -> Json:
     rows = [
         {

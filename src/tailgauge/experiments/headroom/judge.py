@@ -69,7 +69,7 @@ class RateResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedRate:
     """The runs at one rate; `alone`: the outcome without any known limit; `leans`: the more likely one if that is
     inconclusive.
     """
@@ -86,7 +86,7 @@ class Judged:
 
 def judged(
     runs: Sequence[RateResult], settings: Settings, known: Rate | None, *, by_capacity: bool
-) -> list[Judged]:
+) -> list[JudgedRate]:
     """Every tried rate, ascending. `known`: the sustainable rate, and whether capacity decides it."""
     groups: dict[tuple[float, bool], list[RateResult]] = {}
     for one in runs:
@@ -96,7 +96,7 @@ def judged(
 
 def _judged(
     runs: Sequence[RateResult], settings: Settings, known: Rate | None, *, by_capacity: bool
-) -> Judged:
+) -> JudgedRate:
     first = runs[0]
     refused = _pooled([one.refused for one in runs])
     good = _pooled([one.good for one in runs if one.good is not None]) if settings.good > 0 else None
@@ -115,7 +115,7 @@ def _judged(
         good is not None and (good.value or 0.0) < settings.good
     )
     leans = alone if alone != INCONCLUSIVE else FAIL if too_much else PASS
-    return Judged(first.rate_per_s, first.emptied, tuple(runs), refused, good, outcome, alone, leans)
+    return JudgedRate(first.rate_per_s, first.emptied, tuple(runs), refused, good, outcome, alone, leans)
 
 
 def _alone(refused: Proportion, good: Proportion | None, settings: Settings, *, growing: bool) -> Outcome:

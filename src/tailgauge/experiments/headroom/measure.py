@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.experiments.headroom.judge import Charges, Rate, RateResult, Trace
-from tailgauge.experiments.reading import Reading
+from tailgauge.experiments.reading import RunReading
 from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.load.rate_limit_headers import INPUT, KINDS, OUTPUT, REQUESTS, TOKENS
@@ -32,7 +32,9 @@ RISING = 0.8  # correlation of requests in flight with time
 WRITTEN, READ = ["input_tokens", "cache_creation_input_tokens"], "cache_read_input_tokens"
 
 
-def rate_result(name: str, rate_per_s: float, reading: Reading, *, emptied: bool, today: bool) -> RateResult:
+def rate_result(
+    name: str, rate_per_s: float, reading: RunReading, *, emptied: bool, today: bool
+) -> RateResult:
     """Of a run; `today`: at today's rate, whose trace is kept."""
     frames, stage = reading.frames, reading.steady
     sent = stage.sent
@@ -54,7 +56,7 @@ def rate_result(name: str, rate_per_s: float, reading: Reading, *, emptied: bool
     )  # fmt: skip
 
 
-def _waiting(reading: Reading, at_ns: Floats) -> Floats:
+def _waiting(reading: RunReading, at_ns: Floats) -> Floats:
     """Requests that have arrived and not ended, at each time."""
     requests = reading.frames.requests
     requests = requests[requests["ended"] != schema.CLIENT_DROP]
@@ -70,7 +72,7 @@ def _rises(series: Floats) -> bool:
     return bool(series.std() > 0 and np.corrcoef(np.arange(len(series)), series)[0, 1] >= RISING)
 
 
-def _served(reading: Reading, edges_ns: Floats) -> Rate:
+def _served(reading: RunReading, edges_ns: Floats) -> Rate:
     """Requests answered per second, over tenths of the stage."""
     rows = reading.frames.requests
     ended = rows.loc[rows["ended"] == schema.OK, "ended_at_ns"].dropna().to_numpy(np.float64)

@@ -16,15 +16,15 @@ from tailgauge.errors import UsageError
 from tailgauge.experiments.answer import PASS, Answer
 from tailgauge.experiments.course import RUN_S, SEED_STEP, Base, Course, SpentError, Step, StepResult, Steps
 from tailgauge.experiments.headroom import search
-from tailgauge.experiments.headroom.judge import Judged, RateResult, judged
+from tailgauge.experiments.headroom.judge import JudgedRate, RateResult, judged
 from tailgauge.experiments.headroom.limits import Bound, bounds, by_capacity, ceiling, lowest
-from tailgauge.experiments.headroom.search import Attempt, Plan
+from tailgauge.experiments.headroom.search import NextRate, SearchPlan
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.schedule.schedule import arrival_times, plan
 from tailgauge.schedule.settings import CLOSED, TRACE, Arrival
 
 if TYPE_CHECKING:
-    from tailgauge.experiments.reading import Reading
+    from tailgauge.experiments.reading import RunReading
 
 STEPS = 14  # that `minutes` should have time for
 BUSY_S = 6.0  # that a run may take beside its load more than planned
@@ -38,7 +38,7 @@ SAME_TRACE = "A trace has fixed arrivals, so every rate was run once, and withou
 GAPS = 40_000  # arrivals for the long-run estimate
 
 
-class Headroom:
+class HeadroomPlanner:
     """The course, and its results."""
 
     def __init__(self, base: Base) -> None:
@@ -50,7 +50,7 @@ class Headroom:
         self._rest_s = 0.0 if base.scenario.target.url == SIMULATED else self._settings.rest_s
         steps = 1 if self._settings.no_429 else STEPS
         self._step_s = self._settings.step_s or _step_s(base.table.minutes, steps, self._rest_s)
-        self._plan = Plan(
+        self._plan = SearchPlan(
             self._today, self._settings.most * self._today, self._settings.growth, self._settings.precision,
             1 if self._trace else self._settings.confirm, self._step_s + RUN_S + self._rest_s,
         )  # fmt: skip
@@ -63,14 +63,14 @@ class Headroom:
         remarks = [SAME_TRACE] if self._trace else []
         try:
             if self._settings.no_429:
-                yield from self._run([Attempt(self._today, 1, above=False)], [])
+                yield from self._run([NextRate(self._today, 1, above=False)], [])
             else:
                 yield from self._search()
         except SpentError as spent:
             remarks.append(f"{spent}: the interval is based on the runs until then.")
         return self._answer(remarks)
 
-    def measure(self, step: Step, reading: Reading) -> RateResult:
+    def measure(self, step: Step, reading: RunReading) -> RateResult:
         """The result of a run."""
         from tailgauge.experiments.headroom.measure import rate_result
 
@@ -89,7 +89,7 @@ class Headroom:
             if len(self._runs) == before:  # nothing is left to try, or no run of it is valid
                 return
 
-    def _run(self, attempts: Sequence[Attempt], found: Sequence[Bound]) -> Steps:
+    def _run(self, attempts: Sequence[NextRate], found: Sequence[Bound]) -> Steps:
         """Run them in random order; an INVALID run is repeated once."""
         left = [one for one in attempts for _ in range(one.times)]
         Random(self._scenario.seed + self._number).shuffle(left)
@@ -102,12 +102,12 @@ class Headroom:
                     by_seed[one.step.seed] for one in results if not self._keep(one, by_seed[one.step.seed])
                 ]
 
-    def _keep(self, result: StepResult, attempt: Attempt) -> bool:
+    def _keep(self, result: StepResult, attempt: NextRate) -> bool:
         if result.valid:
             self._runs.append(replace(result.measured, rate_per_s=attempt.rate_per_s, name=result.step.name))
         return result.valid
 
-    def _step(self, attempt: Attempt, found: Sequence[Bound]) -> Step:
+    def _step(self, attempt: NextRate, found: Sequence[Bound]) -> Step:
         self._number += 1
         rate, warmup_s = attempt.rate_per_s, self._step_s / 10
         overrides: list[tuple[str, Any]] = []
@@ -128,7 +128,7 @@ class Headroom:
         rest_s = self._rest_s if self._number > 1 else 0.0
         return Step(name, tuple(overrides), warmup_s + self._step_s, seed, rest_s)
 
-    def _judged(self) -> tuple[list[Judged], list[Bound]]:
+    def _judged(self) -> tuple[list[JudgedRate], list[Bound]]:
         found = bounds(self._runs, self._gaps, self._settings.refused)
         return judged(self._runs, self._settings, lowest(found), by_capacity=by_capacity(found)), found
 

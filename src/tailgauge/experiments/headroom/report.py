@@ -14,22 +14,22 @@ from tailgauge.experiments.answer import (
     INCONCLUSIVE,
     PASS,
     Answer,
+    AnswerTable,
     Case,
-    Curve,
     Mark,
     Outcome,
     Picture,
-    Table,
+    PlotCurve,
 )  # fmt: skip
 from tailgauge.experiments.headroom import limits, search
-from tailgauge.experiments.headroom.judge import Judged, Rate, RateResult
+from tailgauge.experiments.headroom.judge import JudgedRate, Rate, RateResult
 from tailgauge.experiments.headroom.limits import CAPACITY, OBJECTIVES, Bound, Limit, at_least, lowest
 from tailgauge.scenario.experiment import Headroom as Settings
 from tailgauge_analysis.sections.rate_limits.costs import Costs
 from tailgauge_analysis.sections.rate_limits.section import kind_name
 from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR, Growth, growth
 from tailgauge_analysis.stats.proportions import Proportion
-from tailgauge_analysis.text.formatting import figures, sentence, share
+from tailgauge_analysis.text.formatting import figures, listed, sentence, share
 from tailgauge_analysis.text.json_values import Json
 
 NOTHING = "No answer: every run was INVALID, or there was no time for one."
@@ -63,7 +63,7 @@ class LimitGrowth:
 
 
 def answer(
-    settings: Settings, today: float, runs: Sequence[RateResult], tried: Sequence[Judged], found: Sequence[Bound],
+    settings: Settings, today: float, runs: Sequence[RateResult], tried: Sequence[JudgedRate], found: Sequence[Bound],
     remarks: Sequence[str],
 ) -> Answer:  # fmt: skip
     """Of a search; the first of the runs is that at today's rate."""
@@ -113,7 +113,7 @@ def answer_without_429(
     )
     unseen = [limit_name(one.kind) for one in named if one.limit is not None and not one.limit.seen]
     wide = (
-        [f"Wide interval: nothing was refused, so the burst size is unknown of {', '.join(unseen)}."]
+        [f"Wide interval: nothing was refused, so the burst size of {listed(unseen)} is unknown."]
         if unseen
         else []
     )
@@ -132,7 +132,7 @@ def _nothing(settings: Settings, today: float, why: str, remarks: Sequence[str])
     )  # fmt: skip
 
 
-def _sustained(low: Judged | None, high: Judged | None, known: Rate | None) -> Sustained:
+def _sustained(low: JudgedRate | None, high: JudgedRate | None, known: Rate | None) -> Sustained:
     if low is None or high is None:
         ends = [None if one is None else one.rate_per_s for one in (low, high)]
         return Sustained(None, *ends)
@@ -260,7 +260,7 @@ def _smallest(rate: Sustained) -> str:
 
 
 def _cases(
-    settings: Settings, today: float, rate: Sustained, tried: Sequence[Judged], binds: str | None
+    settings: Settings, today: float, rate: Sustained, tried: Sequence[JudgedRate], binds: str | None
 ) -> tuple[Case, ...]:
     low, high = ("unknown" if end is None else figures(end) for end in (rate.low, rate.high))
     ends = f"sustained: {low} to {high} requests/s"
@@ -276,7 +276,7 @@ def _cases(
     return tuple(out)
 
 
-def _remarks(settings: Settings, tried: Sequence[Judged], found: Sequence[Bound]) -> list[str]:
+def _remarks(settings: Settings, tried: Sequence[JudgedRate], found: Sequence[Bound]) -> list[str]:
     out = []
     kinds = limits.by_kind([run for one in tried for run in one.runs])
     if "ramp" in kinds:
@@ -349,22 +349,22 @@ def _growth_facts(one: Growth | None) -> Json | None:
 # --- tables and the figure ----------------------------------------------------------------------------------------
 
 
-def _rates(tried: Sequence[Judged], today: float) -> Table:
+def _rates(tried: Sequence[JudgedRate], today: float) -> AnswerTable:
     rows = tuple(_rate_row(one, today) for one in tried)
     caption = (
         "One row per rate, its runs pooled. Refused: 429, 529 and 503. *: began with a burst that empties the bucket. "
         "Without such a burst a rate above a known limit fails even if a full bucket carried it."
     )
     if not any(one.good is not None for one in tried):
-        return Table(caption, RATES, rows)
+        return AnswerTable(caption, RATES, rows)
     header = (*RATES[:-1], "within [slo]", RATES[-1])
     goods = [NONE if one.good is None else f"{share(one.good.value)} ({_ends(one.good)})" for one in tried]
-    return Table(
+    return AnswerTable(
         caption, header, tuple((*row[:-1], good, row[-1]) for row, good in zip(rows, goods, strict=True))
     )
 
 
-def _rate_row(one: Judged, today: float) -> tuple[str, ...]:
+def _rate_row(one: JudgedRate, today: float) -> tuple[str, ...]:
     counts = limits.by_kind(one.runs)
     seconds = sum(run.seconds for run in one.runs)
     served = sum(run.served.value * run.seconds for run in one.runs) / seconds if seconds else 0.0
@@ -381,12 +381,14 @@ def _ends(proportion: Proportion) -> str:
     return f"{share(proportion.low)} – {share(proportion.high)}"
 
 
-def _limits(found: Sequence[Bound], growths: Sequence[LimitGrowth], today: float) -> Table:
+def _limits(found: Sequence[Bound], growths: Sequence[LimitGrowth], today: float) -> AnswerTable:
     caption = (
         f"One row per limit, the tightest first. Sustained: the rate at which it refuses the allowed share, with its interval; "
         f"today's rate is {figures(today)}."
     )
-    return Table(caption, LIMITS, tuple(_limit_row(one, of) for one, of in zip(found, growths, strict=True)))
+    return AnswerTable(
+        caption, LIMITS, tuple(_limit_row(one, of) for one, of in zip(found, growths, strict=True))
+    )
 
 
 def _limit_row(one: Bound, grows: LimitGrowth) -> tuple[str, ...]:
@@ -418,7 +420,7 @@ def _growth_cell(one: Growth | None) -> str:
     return ends if one.value is None else f"{one.value:.3g} ({ends})"
 
 
-def _pictures(tried: Sequence[Judged], rate: Sustained, allowed: float) -> tuple[Picture, ...]:
+def _pictures(tried: Sequence[JudgedRate], rate: Sustained, allowed: float) -> tuple[Picture, ...]:
     """Refused share by rate, and where the sustainable rate lies."""
     if len(tried) < 2:
         return ()
@@ -426,13 +428,13 @@ def _pictures(tried: Sequence[Judged], rate: Sustained, allowed: float) -> tuple
     for name, emptied in (("from rest", False), ("after a burst that empties the bucket", True)):
         ours = [one for one in tried if one.emptied == emptied and one.refused.value is not None]
         if ours:
-            curves.append(Curve(
+            curves.append(PlotCurve(
                 name, tuple(one.rate_per_s for one in ours), tuple(100 * (one.refused.value or 0.0) for one in ours),
                 tuple(100 * (one.refused.low or 0.0) for one in ours), tuple(100 * (one.refused.high or 0.0) for one in ours),
                 joined=not emptied,
             ))  # fmt: skip
     rates = [one.rate_per_s for one in tried]
-    curves.append(Curve("allowed", (min(rates), max(rates)), (100 * allowed, 100 * allowed)))
+    curves.append(PlotCurve("allowed", (min(rates), max(rates)), (100 * allowed, 100 * allowed)))
     known = rate.low is not None and rate.high is not None
     marks = (Mark("sustainable up to here", rate.low or 0.0, rate.high or 0.0),) if known else ()
     caption = "Bars are 95% intervals. Shaded: from the highest rate that passes to the lowest that fails."

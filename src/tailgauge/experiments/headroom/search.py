@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tailgauge.experiments.answer import FAIL, INCONCLUSIVE, PASS
-from tailgauge.experiments.headroom.judge import Judged, Rate
+from tailgauge.experiments.headroom.judge import JudgedRate, Rate
 
 PER_MINUTE = 2.0  # providers refuse faster growth
 SLACK = 1.2  # times the precision: so much wider an interval is narrow enough
@@ -21,7 +21,7 @@ LEAST = 1 / 64  # of today's rate
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SearchPlan:
     """How the search goes: rates in requests/s. `period_s`: from the start of one step to the next."""
 
     today: float
@@ -33,7 +33,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class NextRate:
     """A rate to run so many times; `above`: expected to fail, so it begins with a burst that empties the bucket."""
 
     rate_per_s: float
@@ -41,7 +41,7 @@ class Attempt:
     above: bool
 
 
-def ends(tried: Sequence[Judged]) -> tuple[Judged | None, Judged | None]:
+def ends(tried: Sequence[JudgedRate]) -> tuple[JudgedRate | None, JudgedRate | None]:
     """Highest pass below the lowest fail, and that fail."""
     fails = [one for one in tried if one.outcome == FAIL]
     top = min(fails, key=lambda one: one.rate_per_s, default=None)
@@ -49,11 +49,13 @@ def ends(tried: Sequence[Judged]) -> tuple[Judged | None, Judged | None]:
     return max(under, key=lambda one: one.rate_per_s, default=None), top
 
 
-def attempts(tried: Sequence[Judged], plan: Plan, known: Rate | None, ceiling: float | None) -> list[Attempt]:
+def attempts(
+    tried: Sequence[JudgedRate], plan: SearchPlan, known: Rate | None, ceiling: float | None
+) -> list[NextRate]:
     """What to run now; empty when the search is over."""
     low, high = ends(tried)
     if not tried:
-        return [Attempt(plan.today, 1, above=False)]
+        return [NextRate(plan.today, 1, above=False)]
     if known is None:
         return _bisected(tried, plan, ceiling)
     if high is None:
@@ -63,26 +65,26 @@ def attempts(tried: Sequence[Judged], plan: Plan, known: Rate | None, ceiling: f
         if more or low is None:
             return more
     left = [(one, plan.confirm - _runs(tried, one.rate_per_s)) for one in (low, high)]
-    return [Attempt(one.rate_per_s, times, above=one is high) for one, times in left if times > 0]
+    return [NextRate(one.rate_per_s, times, above=one is high) for one, times in left if times > 0]
 
 
-def _runs(tried: Sequence[Judged], rate_per_s: float) -> int:
+def _runs(tried: Sequence[JudgedRate], rate_per_s: float) -> int:
     return sum(len(one.runs) for one in tried if one.rate_per_s == rate_per_s)
 
 
-def _up(tried: Sequence[Judged], plan: Plan, ceiling: float | None) -> list[Attempt]:
+def _up(tried: Sequence[JudgedRate], plan: SearchPlan, ceiling: float | None) -> list[NextRate]:
     last = max(one.rate_per_s for one in tried)
     if last >= plan.most:
         times = plan.confirm - _runs(tried, last)
-        return [Attempt(last, times, above=False)] if times > 0 else []
+        return [NextRate(last, times, above=False)] if times > 0 else []
     step = last * plan.growth
     if ceiling is not None and step < ceiling:
         beyond = ceiling * (1 + plan.precision)
         step = max(step, min(beyond, last * PER_MINUTE ** (plan.period_s / 60)))
-    return [Attempt(min(step, plan.most), 1, above=False)]
+    return [NextRate(min(step, plan.most), 1, above=False)]
 
 
-def _around(tried: Sequence[Judged], plan: Plan, known: Rate) -> list[Attempt]:
+def _around(tried: Sequence[JudgedRate], plan: SearchPlan, known: Rate) -> list[NextRate]:
     """Both sides of what is known, each a step further out if it was run and not confirmed."""
     low, high = ends(tried)
     wide = 1 + plan.precision
@@ -96,13 +98,13 @@ def _around(tried: Sequence[Judged], plan: Plan, known: Rate) -> list[Attempt]:
             above = one.rate_per_s * wide
     out = []
     if low is None or low.rate_per_s < below / math.sqrt(wide):
-        out.append(Attempt(below, plan.confirm, above=False))
+        out.append(NextRate(below, plan.confirm, above=False))
     if high is None or high.rate_per_s > above * math.sqrt(wide):
-        out.append(Attempt(above, plan.confirm, above=True))
+        out.append(NextRate(above, plan.confirm, above=True))
     return out
 
 
-def _bisected(tried: Sequence[Judged], plan: Plan, ceiling: float | None) -> list[Attempt]:
+def _bisected(tried: Sequence[JudgedRate], plan: SearchPlan, ceiling: float | None) -> list[NextRate]:
     """Without a known limit: by the more likely outcome of each rate, until the gap is narrow; then both ends, confirmed."""
     top = min((one.rate_per_s for one in tried if one.leans == FAIL), default=None)
     if top is None:
@@ -110,20 +112,22 @@ def _bisected(tried: Sequence[Judged], plan: Plan, ceiling: float | None) -> lis
     under = max((one.rate_per_s for one in tried if one.leans == PASS and one.rate_per_s < top), default=None)
     if under is None:
         lower = top / plan.growth**2
-        return [Attempt(lower, 1, above=False)] if lower >= LEAST * plan.today else []
+        return [NextRate(lower, 1, above=False)] if lower >= LEAST * plan.today else []
     if top / under > (1 + plan.precision) ** (2 * SLACK):
-        return [Attempt(math.sqrt(under * top), 1, above=False)]
+        return [NextRate(math.sqrt(under * top), 1, above=False)]
     wide = 1 + plan.precision
     return [*_confirmed(tried, plan, under, 1 / wide, PASS), *_confirmed(tried, plan, top, wide, FAIL)]
 
 
-def _confirmed(tried: Sequence[Judged], plan: Plan, rate: float, step: float, outcome: str) -> list[Attempt]:
+def _confirmed(
+    tried: Sequence[JudgedRate], plan: SearchPlan, rate: float, step: float, outcome: str
+) -> list[NextRate]:
     """The nearest rate on this side that may still have this outcome; further out if one stayed inconclusive."""
     for _ in range(STEPS_OUT):
         here = [one for one in tried if math.isclose(one.rate_per_s, rate)]
         left = plan.confirm - sum(len(one.runs) for one in here)
         if left > 0:
-            return [Attempt(here[0].rate_per_s if here else rate, left, above=False)]
+            return [NextRate(here[0].rate_per_s if here else rate, left, above=False)]
         if any(one.outcome == outcome for one in here):
             return []
         rate *= step

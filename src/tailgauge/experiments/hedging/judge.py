@@ -37,7 +37,7 @@ LEAST = 1e-4  # variance: a smaller one would get too much weight
 
 
 @dataclass(frozen=True, slots=True)
-class Copies:
+class CopyStats:
     """The copies at one load; None if unknown. `cost`: of the losing copies, per request with hedging, least and most;
     `why` it is unknown. `cancelled`: the share of the remaining generation that closing saved. `correlation`: of slow
     calls and their copies, with its lower end. `refused`: share of the calls, off and on.
@@ -64,7 +64,7 @@ class LoadResult:
     on: tuple[Floats, ...]
     bad_off: tuple[Floats, ...]
     bad_on: tuple[Floats, ...]
-    copies: Copies
+    copies: CopyStats
     washout_s: float
     short: bool
 
@@ -75,7 +75,7 @@ class LoadResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Crossover:
+class CrossoverLoad:
     """In requests/s. `low`: helps below; `high`: hurts above; None if beyond the tested loads, or not shown. `helps`,
     `hurts`: whether that is shown. `fit`: of each load.
     """
@@ -89,7 +89,7 @@ class Crossover:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedLoad:
     """A load with its contrasts; None if there is nothing to compare."""
 
     load: LoadResult
@@ -98,15 +98,15 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class HedgingResult:
     """`p` is None if there are too few requests for any quantile; `bad` is None without objectives. `p_values`: adjusted,
     for helping and hurting by `slow`, then by `bad`.
     """
 
     p: float | None
-    compared: tuple[Compared, ...]
-    slow: Crossover
-    bad: Crossover | None
+    compared: tuple[ComparedLoad, ...]
+    slow: CrossoverLoad
+    bad: CrossoverLoad | None
     p_values: tuple[float, ...]
 
 
@@ -116,7 +116,7 @@ def quantile_for(loads: Sequence[LoadResult], quantile: float | None = None) -> 
     return next((p for p in ((quantile,) if quantile else PS) if fewest >= n_min(p)), None)
 
 
-def result(loads: Sequence[LoadResult], quantile: float | None = None) -> Result:
+def result(loads: Sequence[LoadResult], quantile: float | None = None) -> HedgingResult:
     """Of every valid load; `quantile`: as set in the scenario."""
     ordered = sorted(loads, key=lambda one: one.rate_per_s)
     p = quantile_for(ordered, quantile)
@@ -134,8 +134,8 @@ def result(loads: Sequence[LoadResult], quantile: float | None = None) -> Result
         )
         for i, of in enumerate(known)
     ]  # fmt: skip
-    return Result(
-        p, tuple(map(Compared, ordered, slow, bad)), crossovers[0],
+    return HedgingResult(
+        p, tuple(map(ComparedLoad, ordered, slow, bad)), crossovers[0],
         crossovers[1] if len(crossovers) > 1 else None, tuple(adjusted),
     )  # fmt: skip
 
@@ -150,10 +150,10 @@ def closer(loads: Sequence[float], fit: Sequence[float], n: int) -> list[float]:
     return [low + (high - low) * (i + 1) / (n + 1) for i in range(n)]
 
 
-def crossover(loads: Sequence[float], of: Sequence[Contrast], *, helps: bool, hurts: bool) -> Crossover:
+def crossover(loads: Sequence[float], of: Sequence[Contrast], *, helps: bool, hurts: bool) -> CrossoverLoad:
     """Of loads in ascending order, and whether help and harm are shown."""
     if not of:
-        return Crossover(None, None, None, helps=False, hurts=False, fit=())
+        return CrossoverLoad(None, None, None, helps=False, hurts=False, fit=())
     weights = np.array([1 / max(LEAST, float(one.draws.var())) for one in of])
     fit = isotonic(np.array([one.value for one in of]), weights)
     rows = np.stack([one.draws for one in of], axis=1)
@@ -161,7 +161,7 @@ def crossover(loads: Sequence[float], of: Sequence[Contrast], *, helps: bool, hu
     alpha = (1 - CONFIDENCE) / 2
     low = _further(loads, float(np.quantile(ends[:, 0], alpha, method="inverted_cdf")), -1)
     high = _further(loads, float(np.quantile(ends[:, 1], 1 - alpha, method="inverted_cdf")), 1)
-    return Crossover(
+    return CrossoverLoad(
         _zero(loads, fit) if helps and hurts else None,
         low if helps else None,
         high if hurts else None,

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tailgauge.experiments.hedging.judge import OFF, ON, Copies, LoadResult
-from tailgauge.experiments.reading import Reading
+from tailgauge.experiments.hedging.judge import OFF, ON, CopyStats, LoadResult
+from tailgauge.experiments.reading import RunReading
 from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics import slo
@@ -33,7 +33,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 def load_result(
-    rate_per_s: float, reading: Reading, metric: str, block_s: float, washout_s: float | None
+    rate_per_s: float, reading: RunReading, metric: str, block_s: float, washout_s: float | None
 ) -> LoadResult:
     """Of a run; `washout_s`: if the scenario sets it."""
     stage = reading.steady
@@ -81,7 +81,7 @@ def _bad(scenario: Mapping[str, object], stage: Steady) -> Floats | None:
     return None if good is None else (~good).astype(np.float64)
 
 
-def _copies(frames: Frames, steady: Steady) -> Copies:
+def _copies(frames: Frames, steady: Steady) -> CopyStats:
     """Of the variant that hedges."""
     rows = steady.attempts.sort_values("sent_at_ns", kind="stable")
     refused = _refused(rows[rows["traffic"] == OFF]), _refused(rows[rows["traffic"] == ON])
@@ -90,10 +90,10 @@ def _copies(frames: Frames, steady: Steady) -> Copies:
     found = hedge_copies.copies(stage.requests, rows)
     firsts = rows[rows["cause"] != schema.HEDGE].drop_duplicates(hedge_copies.KEYS)
     if not len(found.copy):
-        return Copies(hedged=0.0 if len(firsts) else None, refused=refused)
+        return CopyStats(hedged=0.0 if len(firsts) else None, refused=refused)
     log, slow = waste.waste(found, frames.server_log).server_log, hedge_copies.slowness(found, firsts, None)
     cost, unit, why = _cost(found, frames.run, len(stage.requests))
-    return Copies(
+    return CopyStats(
         hedged=len(found.copy) / len(firsts), won=proportion(found.copy_won).value, cost=cost, unit=unit, why=why,
         cancelled=log.cancel_effectiveness if log else None,
         correlation=(slow.correlation, slow.correlation_low), refused=refused,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tailgauge.errors import UsageError
 from tailgauge.experiments.answer import Answer
 from tailgauge.experiments.course import RUN_S, SEED_STEP, Base, Course, SpentError, Step, StepResult, Steps
-from tailgauge.experiments.headroom.plan import Headroom
+from tailgauge.experiments.headroom.plan import HeadroomPlanner
 from tailgauge.experiments.hedging import contrast
 from tailgauge.experiments.hedging.contrast import Contrast
 from tailgauge.experiments.hedging.judge import OFF, ON, LoadResult, closer, quantile_for, result
@@ -27,7 +27,7 @@ from tailgauge.scenario.experiment import Headroom as Search
 from tailgauge.schedule.settings import CLOSED, TRACE
 
 if TYPE_CHECKING:
-    from tailgauge.experiments.reading import Reading
+    from tailgauge.experiments.reading import RunReading
 
 BUSY_S = 6.0  # that a run may take beside its load more than planned
 SHORTEST_S, LONGEST_S = 2.0, 120.0  # of a block
@@ -36,7 +36,7 @@ SEARCH_SHARE = 1 / 3  # of the minutes
 WITH_DELAY = ("fixed", "single_r")
 
 
-class Hedging:
+class HedgingPlanner:
     """The course, and its results."""
 
     def __init__(self, base: Base) -> None:
@@ -47,7 +47,7 @@ class Hedging:
         runs = len(self._settings.loads) + len(self._settings.delays_ms) + self._settings.more_loads
         minutes = base.table.minutes * (1 - SEARCH_SHARE if searched else 1)
         self._block_s = self._settings.block_s or _block_s(minutes, runs, self._settings.pairs)
-        self._search = Headroom(_searching(base)) if searched else None
+        self._search = HeadroomPlanner(_searching(base)) if searched else None
         self._loads: list[LoadResult] = []
         self._delays: dict[float, tuple[LoadResult, Contrast | None]] = {}
         self._number = 0
@@ -67,7 +67,7 @@ class Hedging:
             remarks.append(f"{spent}: the answer is based on the runs until then.")
         return self._answer(remarks)
 
-    def measure(self, step: Step, reading: Reading) -> Any:
+    def measure(self, step: Step, reading: RunReading) -> Any:
         """The result at a load, or of the search for the sustainable rate."""
         from tailgauge.experiments.hedging.measure import load_result
 
@@ -80,7 +80,9 @@ class Hedging:
         rate = float(overrides["arrival.rate_per_s"])
         return load_result(rate, reading, metric, self._block_s, self._settings.washout_s)
 
-    def _sustained(self, search: Headroom) -> Generator[Sequence[Step], Sequence[StepResult], list[str]]:
+    def _sustained(
+        self, search: HeadroomPlanner
+    ) -> Generator[Sequence[Step], Sequence[StepResult], list[str]]:
         """Search the rate that is sustained without hedging; returns remarks."""
         course = search.course()
         without = {**self._traffic, self._tested: {**self._traffic[self._tested], "hedge": {"policy": "off"}}}
@@ -161,7 +163,7 @@ class Hedging:
     def _answer(self, remarks: Sequence[str]) -> Answer:
         from tailgauge.experiments.hedging import report
 
-        tested = report.Tested(
+        tested = report.TestedHedge(
             _described(self._hedge), self._sustainable, tuple(remarks), self._settings.quantile
         )
         if not self._sustainable:

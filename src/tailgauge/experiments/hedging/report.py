@@ -12,9 +12,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from tailgauge.errors import Exit
-from tailgauge.experiments.answer import INCONCLUSIVE, PASS, Answer, Case, Curve, Mark, Picture, Table
+from tailgauge.experiments.answer import (
+    INCONCLUSIVE,
+    PASS,
+    Answer,
+    AnswerTable,
+    Case,
+    Mark,
+    Picture,
+    PlotCurve,
+)
 from tailgauge.experiments.hedging.contrast import MOST, Contrast, per_cent
-from tailgauge.experiments.hedging.judge import Compared, Crossover, LoadResult, Result, result
+from tailgauge.experiments.hedging.judge import ComparedLoad, CrossoverLoad, HedgingResult, LoadResult, result
 from tailgauge_analysis.stats.quantiles import Floats, rank
 from tailgauge_analysis.text.formatting import figures, ms_or_failed, percentile, sentence, share
 from tailgauge_analysis.text.json_values import Json
@@ -44,7 +53,7 @@ Delays = Mapping[float, tuple[LoadResult, Contrast | None]]  # tried at the lowe
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
+class TestedHedge:
     """What was tested: the hedge as text, the sustainable rate, remarks, and the quantile if the scenario sets one."""
 
     hedge: str
@@ -61,7 +70,7 @@ class Cause:
     text: str
 
 
-def answer(tested: Tested, loads: Sequence[LoadResult], delays: Delays) -> Answer:
+def answer(tested: TestedHedge, loads: Sequence[LoadResult], delays: Delays) -> Answer:
     """Of all loads."""
     found = result(loads, tested.quantile)
     if found.p is None or not any(one.slow or one.bad for one in found.compared):
@@ -75,7 +84,7 @@ def answer(tested: Tested, loads: Sequence[LoadResult], delays: Delays) -> Answe
     )  # fmt: skip
 
 
-def nothing(tested: Tested, reason: str) -> Answer:
+def nothing(tested: TestedHedge, reason: str) -> Answer:
     """No answer, and why."""
     empty = result(())
     return Answer(
@@ -84,7 +93,7 @@ def nothing(tested: Tested, reason: str) -> Answer:
     )  # fmt: skip
 
 
-def _sentence(tested: Tested, found: Result, causes: Sequence[Cause]) -> str:
+def _sentence(tested: TestedHedge, found: HedgingResult, causes: Sequence[Cause]) -> str:
     name = percentile(found.p or 0.0)
     text = f"{tested.hedge} {_place(found, found.slow, tested.sustainable_per_s)}, by the end-to-end {name}."
     if found.bad is not None:
@@ -94,7 +103,7 @@ def _sentence(tested: Tested, found: Result, causes: Sequence[Cause]) -> str:
     return text
 
 
-def _place(found: Result, of: Crossover, sustainable: float | None) -> str:
+def _place(found: HedgingResult, of: CrossoverLoad, sustainable: float | None) -> str:
     """Where it helps and where it hurts; relative to the sustainable rate if that is given."""
 
     def end(rate: float) -> str:
@@ -113,7 +122,7 @@ def _place(found: Result, of: Crossover, sustainable: float | None) -> str:
     return f"shows no difference from {end(rates[0])} to {end(rates[-1])}"
 
 
-def _sizes(found: Result) -> list[str]:
+def _sizes(found: HedgingResult) -> list[str]:
     """The largest gain and the largest harm that a load shows, and what a millisecond costs."""
     shown = [one for one in found.compared if verdict(one.load.rate_per_s, found.slow) != INCONCLUSIVE]
     known = [(one.slow.value, one) for one in shown if one.slow is not None]
@@ -143,14 +152,14 @@ def _rate(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _smallest(found: Result) -> str:
+def _smallest(found: HedgingResult) -> str:
     errors = [float(one.slow.draws.std()) for one in found.compared if one.slow is not None]
     if not errors:
         return ""
     return f"at one load a change of the {percentile(found.p or 0.0)} of {share(per_cent(DETECTED * float(np.median(errors))))}"
 
 
-def _cases(found: Result) -> tuple[Case, ...]:
+def _cases(found: HedgingResult) -> tuple[Case, ...]:
     measures = [(percentile(found.p) if found.p is not None else "p99", found.slow), ("goodput", found.bad)]
     out = []
     for name, of in measures:
@@ -163,7 +172,7 @@ def _cases(found: Result) -> tuple[Case, ...]:
     return tuple(out)
 
 
-def _remarks(found: Result, quantile: float | None) -> list[str]:
+def _remarks(found: HedgingResult, quantile: float | None) -> list[str]:
     out = [P95] if quantile is None and found.p is not None and found.p < 0.99 else []
     short = [_rate(one.load.rate_per_s) for one in found.compared if one.load.short]
     if short:
@@ -181,7 +190,7 @@ def _remarks(found: Result, quantile: float | None) -> list[str]:
 # --- why it stops helping -----------------------------------------------------------------------------------------
 
 
-def _causes(found: Result) -> list[Cause]:
+def _causes(found: HedgingResult) -> list[Cause]:
     """Why it hurts, or, if that is not shown, why it gains nothing: those that the rows show, the strongest first.
 
     At the first load that hurts, or the highest, and at the lowest.
@@ -192,7 +201,7 @@ def _causes(found: Result) -> list[Cause]:
     return [one for one in causes(found) if hurts or one.name in {DELAY, TOGETHER}]
 
 
-def causes(found: Result) -> list[Cause]:
+def causes(found: HedgingResult) -> list[Cause]:
     """All that the rows show."""
     harmed = [one for one in found.compared if one.slow is not None and one.slow.low > 0]
     lowest, worst = found.compared[0].load, (harmed or found.compared[-1:])[0].load
@@ -248,7 +257,7 @@ def _at(load: LoadResult) -> str:
 # --- facts: unrounded; changes as differences of logarithms or of shares; costs per request; no infinities ---------
 
 
-def _facts(found: Result, tested: Tested, causes: Sequence[Cause], delays: Delays) -> Json:
+def _facts(found: HedgingResult, tested: TestedHedge, causes: Sequence[Cause], delays: Delays) -> Json:
     return {
         "hedge": tested.hedge, "sustainable_per_s": tested.sustainable_per_s or None, "quantile": found.p,
         "tail": _crossover(found.slow, found.p_values[:2]),
@@ -262,14 +271,14 @@ def _facts(found: Result, tested: Tested, causes: Sequence[Cause], delays: Delay
     }  # fmt: skip
 
 
-def _crossover(one: Crossover, p_values: Sequence[float]) -> Json:
+def _crossover(one: CrossoverLoad, p_values: Sequence[float]) -> Json:
     return {
         "crossover_per_s": one.value, "helps_below_per_s": one.low, "hurts_above_per_s": one.high,
         "helps": one.helps, "hurts": one.hurts, "fit": list(one.fit), "p_values": list(p_values),
     }  # fmt: skip
 
 
-def _load_facts(one: Compared, found: Result) -> Json:
+def _load_facts(one: ComparedLoad, found: HedgingResult) -> Json:
     load, copies = one.load, one.load.copies
     each = per_ms(one, found.p)
     return {
@@ -302,7 +311,7 @@ def pooled(blocks: tuple[Floats, ...], p: float) -> float:
     return float(values[rank(len(values), p) - 1])
 
 
-def per_ms(one: Compared, p: float | None) -> tuple[float, float] | None:
+def per_ms(one: ComparedLoad, p: float | None) -> tuple[float, float] | None:
     """Least and most that each millisecond of the quantile gained costs per 1,000 requests; None without a gain."""
     if p is None or one.slow is None or one.load.copies.cost is None:
         return None
@@ -316,7 +325,7 @@ def per_ms(one: Compared, p: float | None) -> tuple[float, float] | None:
 # --- tables and figures -------------------------------------------------------------------------------------------
 
 
-def verdict(rate: float, of: Crossover) -> str:
+def verdict(rate: float, of: CrossoverLoad) -> str:
     """Of a load, by the interval of the crossover."""
     if of.low is not None and rate <= of.low:
         return "helps"
@@ -341,7 +350,7 @@ def span(low: float, high: float, to: str = "–") -> str:
     return a if a == b else f"{a} {to} {b}"
 
 
-def _loads(found: Result, sustainable: float) -> Table:
+def _loads(found: HedgingResult, sustainable: float) -> AnswerTable:
     name = percentile(found.p) if found.p is not None else "quantile"
     header: tuple[str, ...] = (
         "requests/s", "of sustainable", "requests off", "on", f"{name} off, ms", f"{name} on, ms", "change", "95% interval",
@@ -359,10 +368,10 @@ def _loads(found: Result, sustainable: float) -> Table:
         "load; inconclusive: within it. Cost: of the losing copies, least to most"
         + (f", in {unit}." if unit else ", if prices are known.")
     )
-    return Table(caption, header, tuple(_load_row(one, found, sustainable) for one in found.compared))
+    return AnswerTable(caption, header, tuple(_load_row(one, found, sustainable) for one in found.compared))
 
 
-def _load_row(one: Compared, found: Result, sustainable: float) -> tuple[str, ...]:
+def _load_row(one: ComparedLoad, found: HedgingResult, sustainable: float) -> tuple[str, ...]:
     load, copies, p = one.load, one.load.copies, found.p
     ends = [ms_or_failed(pooled(of, p)) if p is not None and of else NONE for of in (load.off, load.on)]
     row = [
@@ -393,7 +402,7 @@ def _change_cells(one: Contrast | None) -> tuple[str, str]:
     return _change(one.value), f"{_change(one.low)} – {_change(one.high)}"
 
 
-def _delays(delays: Delays) -> Table:
+def _delays(delays: Delays) -> AnswerTable:
     caption = (
         "One row per hedge delay, at the lowest load; the one with the lowest quantile was used at all loads."
     )
@@ -401,10 +410,10 @@ def _delays(delays: Delays) -> Table:
         (f"{delay:g}", *_change_cells(one), share(load.copies.hedged), share(load.copies.won))
         for delay, (load, one) in sorted(delays.items())
     )  # fmt: skip
-    return Table(caption, ("delay, ms", "change", "95% interval", "calls copied", "copy won"), rows)
+    return AnswerTable(caption, ("delay, ms", "change", "95% interval", "calls copied", "copy won"), rows)
 
 
-def _pictures(found: Result) -> tuple[Picture, ...]:
+def _pictures(found: HedgingResult) -> tuple[Picture, ...]:
     """The change by load, and the crossover."""
     if found.p is None or len(found.compared) < 2:
         return ()
@@ -426,7 +435,7 @@ def _pictures(found: Result) -> tuple[Picture, ...]:
 
 
 def _picture(
-    name: str, title: str, y: str, known: Sequence[tuple[float, Contrast]], of: Crossover, shown: Callable[[float], float],
+    name: str, title: str, y: str, known: Sequence[tuple[float, Contrast]], of: CrossoverLoad, shown: Callable[[float], float],
     drawn: str,
 ) -> Picture:  # fmt: skip
     at = tuple(rate for rate, _ in known)
@@ -435,9 +444,9 @@ def _picture(
         for values in zip(*((one.value, one.low, one.high) for _, one in known), strict=True)
     )
     curves = (
-        Curve("each load", at, middle, low, high, joined=False),
-        Curve("fit", at, tuple(map(shown, of.fit))),
-        Curve("no change", (at[0], at[-1]), (0.0, 0.0)),
+        PlotCurve("each load", at, middle, low, high, joined=False),
+        PlotCurve("fit", at, tuple(map(shown, of.fit))),
+        PlotCurve("no change", (at[0], at[-1]), (0.0, 0.0)),
     )
     marks = (Mark("crossover", of.low, of.high),) if of.low is not None and of.high is not None else ()
     caption = (

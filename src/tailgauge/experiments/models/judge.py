@@ -22,7 +22,7 @@ PS = (0.5, 0.95, 0.99)
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class ModelBlock:
     """One run of one model. `ms`: values of each objective's metric in order of arrival, by the objective's name; `took`:
     end to end. `cost` in `unit`, None if a model has no price, and `why`.
     """
@@ -38,7 +38,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Objective:
+class ModelObjective:
     """One objective of one model."""
 
     name: str
@@ -61,7 +61,7 @@ class ModelResult:
     requests: int
     answered: int
     took: tuple[Quantile, ...]
-    objectives: tuple[Objective, ...]
+    objectives: tuple[ModelObjective, ...]
     per_1000: tuple[float, float, float] | None
     unit: str
     why: str
@@ -74,7 +74,7 @@ class ModelResult:
         return FAIL if FAIL in outcomes else PASS if outcomes == {PASS} else INCONCLUSIVE
 
 
-def choice(names: Sequence[str], rounds: Sequence[Mapping[str, Block]], slo: Json) -> list[ModelResult]:
+def choice(names: Sequence[str], rounds: Sequence[Mapping[str, ModelBlock]], slo: Json) -> list[ModelResult]:
     """In the order of `names`; a model without a single block is left out."""
     found = []
     for name in names:
@@ -93,14 +93,14 @@ def cheapest(found: Sequence[ModelResult]) -> ModelResult | None:
     return min(able, key=lambda one: one.per_1000 or (0.0,), default=None)
 
 
-def _result(name: str, blocks: Sequence[Block], slo: Json) -> ModelResult:
+def _result(name: str, blocks: Sequence[ModelBlock], slo: Json) -> ModelResult:
     objectives = []
     for key, one in slo.items():
         p, max_ms = float(one.get("quantile", 0.99)), float(one["max_ms"])
         values = np.concatenate([block.ms[key] for block in blocks])
         (quantile,) = quantiles(values, (p,))
         outcome, why = decide(quantile, max_ms)
-        objectives.append(Objective(key, str(one["metric"]), p, max_ms, quantile, outcome, why))
+        objectives.append(ModelObjective(key, str(one["metric"]), p, max_ms, quantile, outcome, why))
     took = quantiles(np.concatenate([block.took for block in blocks]), PS)
     requests = sum(block.requests for block in blocks)
     return ModelResult(
@@ -109,7 +109,7 @@ def _result(name: str, blocks: Sequence[Block], slo: Json) -> ModelResult:
     )  # fmt: skip
 
 
-def _per_1000(blocks: Sequence[Block]) -> tuple[float, float, float] | None:
+def _per_1000(blocks: Sequence[ModelBlock]) -> tuple[float, float, float] | None:
     costs = [block.cost for block in blocks]
     sizes = np.array([block.requests for block in blocks], np.float64)
     if any(cost is None for cost in costs) or not sizes.sum():
@@ -119,7 +119,7 @@ def _per_1000(blocks: Sequence[Block]) -> tuple[float, float, float] | None:
     return 1000 * float(spent.sum() / sizes.sum()), 1000 * low, 1000 * high
 
 
-def _compared(one: ModelResult, best: ModelResult, rounds: Sequence[Mapping[str, Block]]) -> ModelResult:
+def _compared(one: ModelResult, best: ModelResult, rounds: Sequence[Mapping[str, ModelBlock]]) -> ModelResult:
     """The same, with its cost relative to the cheapest."""
     pairs = [(of[one.name], of[best.name]) for of in rounds if one.name in of and best.name in of]
     logs = [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from tailgauge.experiments.models.judge import Block
-from tailgauge.experiments.reading import Reading
+from tailgauge.experiments.models.judge import ModelBlock
+from tailgauge.experiments.reading import RunReading
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics.latency import OFFERED, sample
 from tailgauge_analysis.metrics.metrics import BY_NAME
@@ -15,7 +15,7 @@ from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.json_values import Json, table
 
 
-def block(name: str, price: float, reading: Reading) -> Block:
+def block(name: str, price: float, reading: RunReading) -> ModelBlock:
     """Of a run; `price`: of an input token at the simulated endpoint, which has no currency."""
     stage, run = reading.steady, reading.frames.run
     objectives = table(run["scenario"], "slo")
@@ -23,7 +23,7 @@ def block(name: str, price: float, reading: Reading) -> Block:
     if run["target"].get("simulated") and cost is not None:
         cost *= price
     ended = stage.requests["ended"]
-    return Block(
+    return ModelBlock(
         name, {key: _ms(str(one["metric"]), stage) for key, one in objectives.items()}, _ms("e2e_sched", stage),
         int((ended != schema.CANCELLED).sum()), int((ended == schema.OK).sum()), cost, unit, why,
     )  # fmt: skip

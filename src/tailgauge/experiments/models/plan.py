@@ -17,8 +17,8 @@ from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.schedule.settings import CLOSED, TRACE
 
 if TYPE_CHECKING:
-    from tailgauge.experiments.models.judge import Block
-    from tailgauge.experiments.reading import Reading
+    from tailgauge.experiments.models.judge import ModelBlock
+    from tailgauge.experiments.reading import RunReading
 
 FEWEST = 2  # models
 TOGETHER = 2  # rounds that one child runs
@@ -27,7 +27,7 @@ SHORTEST_S, LONGEST_S = 4.0, 120.0  # of a block
 WARMUP_SHARE = 0.2  # of a block, before it
 
 
-class ModelChoice:
+class ModelsPlanner:
     """The course, and its results."""
 
     def __init__(self, base: Base) -> None:
@@ -39,7 +39,7 @@ class ModelChoice:
         tree = base.tree()
         self._traffic: dict[str, dict[str, Any]] = tree.get("traffic", {"main": {}})
         self._slo = tree["slo"]
-        self._rounds: list[dict[str, Block]] = [{} for _ in range(rounds)]
+        self._rounds: list[dict[str, ModelBlock]] = [{} for _ in range(rounds)]
 
     def course(self) -> Course:
         """Every round, then the answer."""
@@ -52,7 +52,7 @@ class ModelChoice:
             remarks.append(f"{spent}: the answer is based on the runs until then.")
         return self._answer(remarks)
 
-    def measure(self, step: Step, reading: Reading) -> Block:
+    def measure(self, step: Step, reading: RunReading) -> ModelBlock:
         """The block of a run."""
         from tailgauge.experiments.models.measure import block
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from tailgauge.errors import Exit
-from tailgauge.experiments.answer import Answer, Case, Table
-from tailgauge.experiments.models.judge import ModelResult, Objective, cheapest
+from tailgauge.experiments.answer import Answer, AnswerTable, Case
+from tailgauge.experiments.models.judge import ModelObjective, ModelResult, cheapest
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, PASS
 from tailgauge_analysis.text.formatting import figures, listed, ms, ms_or_failed, percentile, plural, share
@@ -87,7 +87,7 @@ def _signed(value: float) -> str:
     return share(value) if value >= 0 else f"−{share(-value)}"
 
 
-def _text(one: Objective) -> str:
+def _text(one: ModelObjective) -> str:
     q = one.quantile
     return (
         f"{percentile(one.p)} of {_title(one.metric)} {ms_or_failed(q.value)} ms ({ms_or_failed(q.low)} – {ms_or_failed(q.high)}), allowed {ms(one.max_ms)}"
@@ -100,7 +100,7 @@ def _title(metric: str) -> str:
     return title if title[:2].isupper() else title[:1].lower() + title[1:]
 
 
-def _table(found: Sequence[ModelResult]) -> Table:
+def _table(found: Sequence[ModelResult]) -> AnswerTable:
     objectives = [one.name for one in found[0].objectives] if found else []
     header = (
         "model", "blocks", "requests", "answered", "p50, ms", "p95, ms", "p99, ms", *objectives, "meets all",
@@ -110,7 +110,7 @@ def _table(found: Sequence[ModelResult]) -> Table:
         "One row per model; all got the same traffic, in blocks in random order. p50 to p99: end to end since scheduled, failures "
         "slowest. Each objective: its quantile with 95% interval, and its outcome."
     )
-    return Table(caption, header, tuple(map(_row, found)))
+    return AnswerTable(caption, header, tuple(map(_row, found)))
 
 
 def _row(one: ModelResult) -> tuple[str, ...]:
