@@ -237,7 +237,7 @@ def _client(findings: Findings) -> Figure | None:
     for row, (_, _, title, _) in enumerate(panels, 1):
         plot.update_yaxes(title_text=title, rangemode="tozero", row=row, col=1)
     _time_axis(plot, 3)
-    caption = "Receive lag: from the kernel's stamp of the bytes to our reading them. It does not move kernel-stamped times."
+    caption = "Receive lag: from the kernel's timestamp of the bytes to the read. It distorts no kernel timestamp."
     return _figure("client", "Client state", caption, 480, plot)
 
 
@@ -305,7 +305,7 @@ def _heat(heat: Heat | None) -> Figure | None:
     plot.update_layout(hovermode="closest")
     per = "second" if heat.width_s == 1 else f"{heat.width_s} seconds"
     caption = (
-        f"One column per {per}, by scheduled time, warm-up included: of the requests that were answered, which share waited how long. "
+        f"One column per {per}, by scheduled time, warm-up included: the share of answered requests by waiting time. "
         "Two bands are two kinds of answers; a band that rises is a growing queue."
     )
     return _figure("heat", "TTFT over time", caption, 340, plot)

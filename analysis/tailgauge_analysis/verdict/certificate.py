@@ -125,7 +125,7 @@ def _received(begin: Floats, end: Floats, chunks: Floats) -> tuple[Floats, Float
 def sentence(one: Certified) -> str:
     """For the report."""
     if one.id is None:
-        return f"This machine's own error is not certified: {one.why}. Run `tailgauge calibrate`."
+        return f"Certificate: {one.why}. Run `tailgauge calibrate` to measure this machine's error."
     assert one.ttft_spread_ms is not None
     assert one.gap_spread_ms is not None
     assert one.holds_to_per_s is not None

@@ -109,8 +109,8 @@ def test_a_run_without_one_says_why_and_what_to_do_and_is_judged_as_before(write
     findings, text = cited_text(write(n=1000), cited)
 
     assert findings.verdict == "VALID"
-    assert text.startswith(f"This machine's own error is not certified: {sentence}")
-    assert text.endswith("Run `tailgauge calibrate`.")
+    assert text.startswith(f"Certificate: {sentence}")
+    assert text.endswith("Run `tailgauge calibrate` to measure this machine's error.")
 
 
 def test_nothing_foreign_is_judged_by_it(write):
