@@ -70,16 +70,18 @@ def test_the_token_itself_is_in_no_message():
 
 def test_a_short_token_is_refused_by_its_length_and_is_not_repeated(monkeypatch):
     monkeypatch.setenv(auth.TOKEN, "secret")
-    with pytest.raises(UsageError, match="expected at least 16 characters, got 6") as told:
+    with pytest.raises(UsageError, match="expected at least 16 characters, got 6") as facts:
         auth.given()
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(facts.value)
 
 
 def test_where_one_is_needed_and_none_is_set_it_says_what_for_and_how_to_make_one(monkeypatch):
     monkeypatch.delenv(auth.TOKEN, raising=False)
-    with pytest.raises(UsageError, match="TAILGAUGE_TOKEN is not set, and a worker needs it: export") as told:
+    with pytest.raises(
+        UsageError, match="TAILGAUGE_TOKEN is not set, and a worker needs it: export"
+    ) as facts:
         auth.given("a worker")
-    assert "openssl rand" in str(told.value)
+    assert "openssl rand" in str(facts.value)
     assert auth.given() == ""
 
 

@@ -1,4 +1,4 @@
-"""Messages on Locust's channel: a slow handler holds up nobody, and the clock's answer waits for nobody."""
+"""Messages on Locust's channel: a slow handler delays nobody, and the clock's answer waits for nobody."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_messages_carry_our_prefix_and_their_addressee(seen):
     assert len(seen["kinds"]) == 22
 
 
-def test_what_has_no_mark_of_the_token_reaches_no_handler_and_is_told(seen):
+def test_what_has_no_mark_of_the_token_reaches_no_handler_and_is_reported(seen):
     """Bare, empty, another token's, another kind's, another worker's."""
     assert seen["dropped"] == [["w1", "slice"]] * 5
 

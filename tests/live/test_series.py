@@ -1,4 +1,4 @@
-"""The live series, against figures worked out by hand, and what is told of a run with many workers."""
+"""The live series, against figures worked out by hand, and what is reported of a run with many workers."""
 
 import json
 
@@ -55,7 +55,7 @@ def test_rates_are_differences_of_counters_over_the_time_between_points():
     assert live.rates == {"sent": 4.0, "failed": 4.0, "limited": 2.0, "chunks": 20.0}
 
 
-def test_a_page_is_told_what_is_new_since_its_last_point():
+def test_a_page_is_reported_what_is_new_since_its_last_point():
     live = folded(progress(1.0, chunks=30), progress(2.0, chunks=90), progress(3.0, chunks=100))
 
     points = live.since(1.0)
@@ -94,7 +94,7 @@ def test_seconds_without_a_first_content_have_no_ttft():
 
 
 def test_a_long_run_keeps_its_counts_in_fewer_points():
-    """Three requests a second for 4,000 s, bursts of ten 429s at 1,000 s and at 3,000 s."""
+    """Three requests per second for 4,000 s, bursts of ten 429s at 1,000 s and at 3,000 s."""
     live = Live()
     for second in range(1, 4001):
         limited = 10 * ((second >= 1000) + (second >= 3000))
@@ -134,11 +134,11 @@ def test_a_run_that_has_not_begun_has_no_verdict():
     assert document(seen(worker(0)), Live(), -1.0)["run"]["verdict"] is None
 
 
-def test_no_run_yet_is_told_as_such():
+def test_no_run_yet_is_reported_as_such():
     assert document(None, Live(), -1.0) == {"run": None}
 
 
-def test_what_is_told_is_plain_json():
+def test_what_is_reported_is_plain_json():
     live = folded(progress(3.0, sent=7))
 
     plain = json.loads(json.dumps(document(seen(worker(0), notes=("<b>",)), live, -1.0), allow_nan=False))
@@ -149,7 +149,7 @@ def test_what_is_told_is_plain_json():
     assert plain["workers"][0]["clock_error_ms"] == 0.0
 
 
-def test_of_many_workers_those_in_trouble_are_told_of_first_then_the_busiest_and_all_by_number():
+def test_of_many_workers_those_in_trouble_are_reported_first_then_the_busiest_and_all_by_number():
     workers = [
         ("running", 0.0),
         ("running", 0.3),

@@ -10,23 +10,23 @@ def seen(run_script):
     return run_script("master/scripts/drain.py")
 
 
-@pytest.mark.parametrize("case", ["drains", "speaks", "ships", "back"])
+@pytest.mark.parametrize("case", ["drains", "reports", "ships", "back"])
 def test_who_is_heard_of_is_waited_for(seen, case):
-    assert (seen[case]["told"], seen[case]["state"], seen[case]["notes"]) == ([0], "drained", [])
+    assert (seen[case]["reported"], seen[case]["state"], seen[case]["notes"]) == ([0], "drained", [])
 
 
 @pytest.mark.parametrize(
-    ("case", "said"),
+    ("case", "printed"),
     [
         ("silent", "worker 0 sent nothing for 1 s during the drain"),
         ("for_ever", "worker 0 did not drain in time"),
         ("gone", "worker 0 was lost before it drained"),
     ],
 )
-def test_who_is_not_is_lost_and_it_is_told_how(seen, case, said):
-    assert (seen[case]["told"], seen[case]["state"], seen[case]["notes"]) == ([0], "lost", [said])
+def test_who_is_not_is_lost_and_it_is_reported_how(seen, case, printed):
+    assert (seen[case]["reported"], seen[case]["state"], seen[case]["notes"]) == ([0], "lost", [printed])
 
 
 def test_whose_process_has_ended_is_not_told_at_all(seen):
-    assert (seen["long_gone"]["told"], seen["long_gone"]["notes"]) == ([], [])
+    assert (seen["long_gone"]["reported"], seen["long_gone"]["notes"]) == ([], [])
     assert seen["long_gone"]["lasted_s"] < seen["drains"]["lasted_s"]

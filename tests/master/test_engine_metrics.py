@@ -140,7 +140,7 @@ def test_it_counts_when_nothing_runs_any_more():
     assert page.facts() == {"engine": "llama.cpp", "before": 585, "after": 585}
 
 
-def test_an_engine_that_does_not_come_to_rest_is_told_and_its_count_not_used():
+def test_an_engine_that_does_not_come_to_rest_is_reported_and_its_count_not_used():
     with serving(page_of(0), page_of(1)) as (url, _):
         page, notes = EngineMetrics(leaving(url), lambda _: page.hurry()), []
         page.begin(notes.append)

@@ -24,7 +24,7 @@ def schedule(count: int, seconds: int) -> Schedule:
 
 
 class Rig:
-    """A handout, its crew, and who was given what."""
+    """A handout, its workers, and who was given what."""
 
     def __init__(
         self, workers: int, count: int = 600, seconds: int = 60, *, leaves_out: bool = False

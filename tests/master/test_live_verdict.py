@@ -1,4 +1,4 @@
-"""The verdict so far: each bound from both sides, and what is told."""
+"""The verdict so far: each bound from both sides, and what is reported."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.health import Watch
 
-QUIET = {"first": 100, "intervals": 0, "delays": b"", "seconds": 20.0, "bad": 0.0, "lagging": 0.0, "cpu": 0.2}
+IDLE = {"first": 100, "intervals": 0, "delays": b"", "seconds": 20.0, "bad": 0.0, "lagging": 0.0, "cpu": 0.2}
 
 
 def packed(*values):
@@ -21,10 +21,10 @@ def packed(*values):
 
 def workers(**changes):
     """Two workers; the second one as told."""
-    watch = {**QUIET, **{k: v for k, v in changes.items() if k in QUIET}}
-    rest = {k: v for k, v in changes.items() if k not in QUIET}
+    watch = {**IDLE, **{k: v for k, v in changes.items() if k in IDLE}}
+    rest = {k: v for k, v in changes.items() if k not in IDLE}
     return [
-        WorkerSummary(0, dispatched=100, watch=dict(QUIET)),
+        WorkerSummary(0, dispatched=100, watch=dict(IDLE)),
         WorkerSummary(1, **{"dispatched": 100, **rest}, watch=watch),
     ]
 
@@ -51,7 +51,7 @@ def workers(**changes):
         ({"cpu": 0.96}, VALID, ""),
     ],
 )  # fmt: skip
-def test_the_worst_is_told_with_its_reason(changes, word, why):
+def test_the_worst_is_reported_with_its_reason(changes, word, why):
     assert live_verdict(workers(**changes)) == (word, why)
 
 
@@ -61,7 +61,7 @@ def test_of_slow_answers_a_hundredth_may_be_the_clients():
 
 
 def test_one_bad_second_alone_says_nothing():
-    assert live_verdict([WorkerSummary(0, watch={**QUIET, "seconds": 3.0, "bad": 1.2})]) == (VALID, "")
+    assert live_verdict([WorkerSummary(0, watch={**IDLE, "seconds": 3.0, "bad": 1.2})]) == (VALID, "")
 
 
 def test_a_run_that_has_said_nothing_yet_is_valid_so_far():

@@ -57,9 +57,9 @@ def test_a_part_is_named_only_when_it_is_whole_and_answers_say_how_much_is_here(
 def test_a_piece_from_elsewhere_than_the_end_is_answered_with_the_end(master, spool):
     inbox, messages = PartReceiver(master), pieces(spool[0], size=1000)
 
-    said = [inbox.take(WORKER, messages[i])["upto"] for i in (1, 0, 2, 0, 1)]
+    printed = [inbox.take(WORKER, messages[i])["upto"] for i in (1, 0, 2, 0, 1)]
 
-    assert said == [0, 1000, 1000, 1000, 2000]
+    assert printed == [0, 1000, 1000, 1000, 2000]
 
 
 def test_a_part_that_is_here_is_done_again_and_counted_once(master, spool):

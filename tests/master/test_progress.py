@@ -60,7 +60,7 @@ def seen(ended="connect_error", status=None, error_type=None, message=None):
         "event stream: are path and protocol right?"),
     ),
 ])  # fmt: skip
-def test_an_unusable_target_is_told_in_a_sentence_with_what_to_do(what, sentence):
+def test_an_unusable_target_is_reported_in_a_sentence_with_what_to_do(what, sentence):
     assert preflight_failure(URL, "openai", what) == sentence
 
 
@@ -70,10 +70,10 @@ def test_a_targets_long_words_are_cut():
     assert sentence == f"target {URL} answered HTTP 500: {'x' * 200}...."
 
 
-def test_a_targets_words_are_told_without_their_power():
-    words = "<b>\x1b[31mno</b>\x1b]0;title\x07 \u202eway\n\x9b2J"
+def test_a_targets_text_are_reported_without_their_power():
+    text = "<b>\x1b[31mno</b>\x1b]0;title\x07 \u202eway\n\x9b2J"
 
-    assert preflight_failure(URL, "openai", seen("server_error", 500, None, words)) == (
+    assert preflight_failure(URL, "openai", seen("server_error", 500, None, text)) == (
         f"target {URL} answered HTTP 500: [31mno ]0;title way 2J."
     )
 

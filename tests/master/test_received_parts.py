@@ -124,9 +124,9 @@ def test_a_part_for_which_there_is_no_room_is_refused_before_it_is_begun(master,
     assert files(master.path) == {}
 
 
-@pytest.mark.parametrize("tells", [True, False])
+@pytest.mark.parametrize("reports", [True, False])
 def test_a_disk_that_fills_up_in_mid_part_leaves_the_whole_parts_and_takes_the_next_when_there_is_room(
-    tells, small_disk, spool, monkeypatch
+    reports, small_disk, spool, monkeypatch
 ):
     """Whether the file system says beforehand that it is full, or only when it is written to."""
     disk = small_disk(1_000_000)
@@ -138,12 +138,12 @@ def test_a_disk_that_fills_up_in_mid_part_leaves_the_whole_parts_and_takes_the_n
     inbox.take(WORKER, other[0])
     with pytest.raises(OSError, match="No space left"):
         (disk / "ballast").write_bytes(bytes(2_000_000))
-    if not tells:
+    if not reports:
         monkeypatch.setattr(part_receiver, "free_space", lambda _: None)
 
     answer = inbox.take(WORKER, other[1])
 
-    begin = "the master's disk is full: " if tells else "the master cannot write it: no space is left ("
+    begin = "the master's disk is full: " if reports else "the master cannot write it: no space is left ("
     assert answer["state"] == "refused"
     assert answer["why"].startswith(f"{begin}the file system at /")
     assert sorted(files(folder.path)) == ["health/part-3-0.parquet"]
@@ -212,15 +212,15 @@ def test_a_single_part_stays_as_it_is_and_other_workers_are_not_touched(master, 
     assert sorted(files(master.path)) == ["health/part-3-0.parquet", "health/part-31-0.parquet"]
 
 
-def test_parts_that_cannot_be_folded_stay_and_are_told_of(master, spool):
+def test_parts_that_cannot_be_folded_stay_and_are_reported(master, spool):
     inbox = came(master, spool)
     damaged = bytearray(spool[1])
     damaged[4:2000] = bytes(1996)  # its pages; the footer stands
     master.part("health", WORKER, 1).write_bytes(damaged)
 
-    [told] = inbox.fold(WORKER)
+    [facts] = inbox.fold(WORKER)
 
-    assert told.startswith("health of worker 3: 4 parts were not folded: ")
+    assert facts.startswith("health of worker 3: 4 parts were not folded: ")
     assert sorted(files(master.path)) == [f"health/part-3-{n}.parquet" for n in range(4)]
 
 

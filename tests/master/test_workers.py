@@ -19,10 +19,10 @@ def counters(leased: int, dispatched: int, client_drop: int = 0, **ended: int):
 def workers(*by_node):
     """State, leased, last words of each worker."""
     made = RunWorkers(lambda _: True)
-    for number, (state, leased, words) in enumerate(by_node):
+    for number, (state, leased, text) in enumerate(by_node):
         made.add(f"w{number}", {"name": "w", "host": "h", "pid": number})
         worker = made.by_node[f"w{number}"]
-        worker.state, worker.leased, worker.counters = state, leased, words
+        worker.state, worker.leased, worker.counters = state, leased, text
     return made
 
 
@@ -60,17 +60,17 @@ def test_what_a_lost_worker_had_counted_and_left_no_row_of_is_lost(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "told", [{"shared": True, "unwritten": {"requests": 2}}, {"shared": False, "unwritten": {"requests": 0}}]
+    "facts", [{"shared": True, "unwritten": {"requests": 2}}, {"shared": False, "unwritten": {"requests": 0}}]
 )
-def test_rows_that_a_drained_worker_could_not_write_or_bring_home_are_lost_and_its_rest_is_not_reached(
-    tmp_path, told
+def test_rows_that_a_drained_worker_could_not_write_or_transfer_are_lost_and_its_rest_is_not_reached(
+    tmp_path, facts
 ):
     folder = RunFolder(tmp_path / "run")
     folder.create()
     rows(folder, 0, 3)
     books = workers(("failed", 9, {}))
     (worker,) = books
-    worker.record = {"counts": counters(9, 5, ok=5)["counts"], **told}
+    worker.record = {"counts": counters(9, 5, ok=5)["counts"], **facts}
 
     counts = books.conservation(20, folder, final=True)
     assert {k: counts[k] for k in ("dispatched", "lost", "not_reached")} == {
@@ -105,7 +105,7 @@ def test_rows_may_be_younger_than_the_last_words(tmp_path):
 
 
 def test_the_progress_of_a_run_is_the_sum_of_its_workers_last_words():
-    def words(dispatched, *ttft_ms, attempts, ended):
+    def text(dispatched, *ttft_ms, attempts, ended):
         bins: quantile_sketch.Bins = {}
         for value in ttft_ms:
             quantile_sketch.add(bins, value)
@@ -114,8 +114,8 @@ def test_the_progress_of_a_run_is_the_sum_of_its_workers_last_words():
             "ttft": quantile_sketch.packed(bins), "watch": {},
         }  # fmt: skip
 
-    first = words(5, 100.0, 300.0, attempts={"ok": 4, "rate_limited": 2}, ended={"ok": 3})
-    second = words(3, 300.0, attempts={"rate_limited": 1}, ended={"timeout": 1, "ok": 2})
+    first = text(5, 100.0, 300.0, attempts={"ok": 4, "rate_limited": 2}, ended={"ok": 3})
+    second = text(3, 300.0, attempts={"rate_limited": 1}, ended={"timeout": 1, "ok": 2})
     progress = workers(("running", 9, first), ("drained", 9, second), ("starting", 0, {})).progress(4.0, 60.0)
 
     assert (progress.sent, progress.dropped, progress.in_flight, progress.chunks) == (8, 2, 4, 200)

@@ -29,7 +29,7 @@ BEGINS_NS, ENDS_NS = round(0.3 * S), round(0.5 * S)
 SHORT_S = 2.0
 WORDS_PER_TOKEN = 0.58
 
-Seen = list[tuple[Lookup, str]]  # what the cache did, and what the worker had expected
+Result = list[tuple[Lookup, str]]  # what the cache did, and what the worker had expected
 
 
 class Replayed:
@@ -43,7 +43,7 @@ class Replayed:
         self.block_tokens = simulated.block_tokens
         self.book = CacheBook(True, {"5m": simulated.ttl_5m_s, "1h": simulated.ttl_1h_s})
         self.maker = Maker(scenario.seed, self.traffic, name, WORDS_PER_TOKEN, marks=self.anthropic)
-        self.seen: Seen = []
+        self.seen: Result = []
         self.events: list[tuple[int, int, Any]] = []
         self.order = count()
         if self.traffic.cache and self.traffic.cache.pre_warm:
@@ -84,16 +84,16 @@ class Replayed:
         return self.cache.lookup(block_prompt(body, self.block_tokens), now)
 
 
-def replayed(name: str, duration_s: float | None = None) -> Seen:
+def replayed(name: str, duration_s: float | None = None) -> Result:
     scenario = load(name)
     return Replayed(scenario, duration_s or scenario.stages.duration_s).seen
 
 
-def read(seen: Seen) -> list[bool]:
+def read(seen: Result) -> list[bool]:
     return [found.cache_read > 0 for found, _ in seen]
 
 
-def written(seen: Seen) -> list[bool]:
+def written(seen: Result) -> list[bool]:
     return [found.cache_creation > 0 for found, _ in seen]
 
 

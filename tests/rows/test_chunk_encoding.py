@@ -114,22 +114,22 @@ def test_every_value_comes_back(seed, tmp_path, monkeypatch):
 
     with pq.ParquetFile(whole) as file:
         groups = [plain(file.read_row_group(i)) for i in range(file.num_row_groups)]
-    told = [group.drop_columns("exact") for group in groups]
+    facts = [group.drop_columns("exact") for group in groups]
     found = {}
-    for group in told:  # an attempt may go on in the next
+    for group in facts:  # an attempt may go on in the next
         for key, columns in by_attempt(group).items():
             for name, values in columns.items():
                 found.setdefault(key, {}).setdefault(name, []).extend(values)
-    truth = {tuple(key): {"chunk_index": list(range(len(rows["chars"])))} | rows for key, rows in attempts}
+    expected = {tuple(key): {"chunk_index": list(range(len(rows["chars"])))} | rows for key, rows in attempts}
     for columns in found.values():  # groups are in order of the parts
         order = np.argsort(columns["chunk_index"])
         columns.update({name: [values[i] for i in order] for name, values in columns.items()})
-    assert found == truth
+    assert found == expected
     assert plain(pq.read_table(whole)).drop_columns("exact").to_pylist() == [
-        row for group in told for row in group.to_pylist()
+        row for group in facts for row in group.to_pylist()
     ]
     assert pq.read_table(whole)["exact"].to_pylist() == [
-        row["low_at_ns"] is None for group in told for row in group.to_pylist()
+        row["low_at_ns"] is None for group in facts for row in group.to_pylist()
     ]
 
 
@@ -143,7 +143,7 @@ def test_a_chunk_takes_at_most_six_bytes(tmp_path):
     assert whole.stat().st_size < 6 * pq.read_metadata(whole).num_rows
 
 
-def test_times_are_said_once(tmp_path):
+def test_times_are_reported_once(tmp_path):
     one = ((1, 0, 0), {
         "kind": ["text"] * 4, "arrived_at_ns": [100, 130, 130, 135], "low_at_ns": [60, 100, None, None],
         "lag_ns": [5, 6, 6, 6], "read_index": [1, 2, 2, 3], "chars": [1] * 4,

@@ -95,7 +95,7 @@ def test_a_single_part_stays_as_it_is(seen):
     ]
 
 
-def test_a_busy_writer_gets_the_next_rows_later_and_does_not_hold_up_the_hub(seen):
+def test_a_busy_writer_gets_the_next_rows_later_and_does_not_stall_the_hub(seen):
     facts = seen["busy_writer"]
 
     assert (facts["waiting"], facts["written"]) == (2, 2)  # one with the writer
@@ -125,15 +125,15 @@ def test_a_kill_in_the_middle_of_a_part_leaves_readable_parts_only(command, tmp_
 # --- failures ---------------------------------------------------------------------------------------------------
 
 
-def test_a_part_that_cannot_be_written_is_told_at_every_check_from_then_on(seen):
+def test_a_part_that_cannot_be_written_is_reported_at_every_check_from_then_on(seen):
     facts = seen["folder_gone"]
 
-    assert all("a part could not be written under " in text for text in facts["said"])
+    assert all("a part could not be written under " in text for text in facts["printed"])
     assert facts["written"]["requests"] == 0
     assert facts["left"] == []
 
 
-def test_rows_that_cannot_be_stored_are_told_too_and_not_only_a_full_disk(seen):
+def test_rows_that_cannot_be_stored_are_reported_too_and_not_only_a_full_disk(seen):
     assert len(seen["chunks_that_do_not_fit"]) == 3
     assert all("a part could not be written under " in text for text in seen["chunks_that_do_not_fit"])
 

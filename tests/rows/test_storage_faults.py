@@ -1,4 +1,4 @@
-"""Disks that are full, read-only, gone, hung or slow: the run is told, no row is doubled, each that is lost is counted."""
+"""Disks that are full, read-only, gone, hung or slow: the run is informed, no row is doubled, each that is lost is counted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def on_small_disk(small_disk, seen):
     return seen
 
 
-def test_a_full_disk_is_told_with_its_room_and_what_to_do(on_small_disk):
+def test_a_full_disk_is_reported_with_its_space_and_what_to_do(on_small_disk):
     facts = on_small_disk["full_for_good"]
 
     begin, _, rest = facts["fault"].partition(": ")
@@ -58,7 +58,7 @@ def test_a_disk_that_has_room_again_at_the_end_gets_every_row_once_and_in_order(
 
 
 def test_without_room_to_compact_the_parts_stay(on_small_disk):
-    facts = on_small_disk["no_room_to_compact"]
+    facts = on_small_disk["no_space_to_compact"]
 
     assert facts["numbers"] == ALL
     assert (facts["unwritten"], facts["left"]) == (NONE, [])
@@ -67,7 +67,7 @@ def test_without_room_to_compact_the_parts_stay(on_small_disk):
     )
 
 
-def test_a_read_only_disk_is_told_as_such(on_small_disk):
+def test_a_read_only_disk_is_reported_as_such(on_small_disk):
     facts = on_small_disk["read_only"]
 
     assert ": the file system is read-only (" in facts["fault"]
@@ -75,12 +75,12 @@ def test_a_read_only_disk_is_told_as_such(on_small_disk):
     assert facts["unwritten"] == NONE | {"health": 10}
 
 
-def test_a_folder_that_is_gone_is_told_as_such(seen):
+def test_a_folder_that_is_gone_is_reported_as_such(seen):
     assert ": the folder is gone (" in seen["gone"]["fault"]
     assert seen["gone"]["unwritten"] == NONE | {"health": 10}
 
 
-def test_a_disk_that_does_not_answer_holds_up_neither_the_hub_nor_the_end(seen):
+def test_a_disk_that_does_not_answer_stalls_neither_the_hub_nor_the_end(seen):
     facts = seen["hung"]
 
     assert " is too slow: one part takes more than " in facts["fault"]
@@ -122,7 +122,7 @@ def test_finished_parts_are_handed_on_in_their_order_by_the_writer_and_stay_apar
     assert seen["handed_on"]["numbers"] == ALL
 
 
-def test_a_part_that_cannot_be_handed_on_is_told(seen):
+def test_a_part_that_cannot_be_handed_on_is_reported(seen):
     facts = seen["handing_on_fails"]
 
     assert "part-3-0.parquet could not be passed on: KeyError" in facts["end"]

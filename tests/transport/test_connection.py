@@ -49,7 +49,7 @@ def test_connections_opened_beforehand_that_the_server_closed_are_not_used_and_n
     assert facts["requests"] == 2
 
 
-def test_why_a_connection_could_not_be_opened_beforehand_is_told(seen):
+def test_why_a_connection_could_not_be_opened_beforehand_is_reported(seen):
     assert seen["not_opened"] == [0, "tcp: Connection refused"]
 
 
@@ -68,10 +68,10 @@ def test_a_connection_that_the_server_closed_while_idle_is_not_used_again(seen):
     assert [(c["status"], c["is_new"], c["failure"]) for c in calls] == [(200, True, None), (200, True, None)]
 
 
-def test_a_request_on_a_connection_that_was_going_away_is_told_as_stale_and_never_sent_twice(seen):
+def test_a_request_on_a_connection_that_was_going_away_is_reported_as_stale_and_never_sent_again(seen):
     second = seen["stale"]["seen"][1]
 
-    assert (second["is_new"], second["failure"], second["status"], second["told"]) == (
+    assert (second["is_new"], second["failure"], second["status"], second["reported"]) == (
         False, "stale_connection", None, "ReadError",
     )  # fmt: skip
     assert (seen["stale"]["requests"], seen["stale"]["connections"]) == (2, 1)
@@ -80,7 +80,11 @@ def test_a_request_on_a_connection_that_was_going_away_is_told_as_stale_and_neve
 def test_a_new_connection_that_is_closed_without_an_answer_is_not_stale(seen):
     (only,) = seen["closed_at_first"]["seen"]
 
-    assert (only["failure"], only["told"], seen["closed_at_first"]["requests"]) == ("closed", "ReadError", 1)
+    assert (only["failure"], only["reported"], seen["closed_at_first"]["requests"]) == (
+        "closed",
+        "ReadError",
+        1,
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,13 +100,13 @@ def test_a_connection_on_which_nobody_asked_for_bytes_is_closed(seen):
     assert [c["payload"] for c in seen["garbage_while_idle"]["seen"]] == ["ok", "ok"]
 
 
-def test_a_refused_connection_is_told_as_such(seen):
+def test_a_refused_connection_is_reported_as_such(seen):
     assert (seen["refused"]["failure"], seen["refused"]["message"]) == ("tcp", "Connection refused")
-    assert seen["refused"]["told"] == "ConnectError"
+    assert seen["refused"]["reported"] == "ConnectError"
 
 
-def test_a_name_without_an_address_is_told_as_such(seen):
-    assert [(c["failure"], c["told"]) for c in seen["no_such_name"]] == [("dns", "ConnectError")] * 2
+def test_a_name_without_an_address_is_reported_as_such(seen):
+    assert [(c["failure"], c["reported"]) for c in seen["no_such_name"]] == [("dns", "ConnectError")] * 2
 
 
 # --- aborted ----------------------------------------------------------------------------------------------------
@@ -111,7 +115,7 @@ def test_a_name_without_an_address_is_told_as_such(seen):
 def test_a_call_that_was_aborted_before_is_not_sent(seen):
     facts = seen["aborted_before"]
 
-    assert (facts["aborted"], facts["told"], facts["connections"], facts["number"]) == (
+    assert (facts["aborted"], facts["reported"], facts["connections"], facts["number"]) == (
         "cancelled",
         "ReadError",
         0,
@@ -122,7 +126,7 @@ def test_a_call_that_was_aborted_before_is_not_sent(seen):
 def test_a_call_aborted_while_waiting_for_headers_closes_its_connection(seen):
     facts = seen["aborted_waiting"]
 
-    assert (facts["aborted"], facts["done"], facts["status"], facts["told"]) == (
+    assert (facts["aborted"], facts["done"], facts["status"], facts["reported"]) == (
         "timeout",
         True,
         None,

@@ -118,7 +118,7 @@ def test_an_sdk_learns_the_status_alone_and_unpacks_nothing(seen, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "heard"),
+    ("name", "received"),
     [
         ("whole", ["headers", "content"]),  # though both came in one read
         ("byte_by_byte", ["headers", "content"]),
@@ -127,8 +127,8 @@ def test_an_sdk_learns_the_status_alone_and_unpacks_nothing(seen, name):
         ("banner", []),
     ],
 )
-def test_headers_are_told_before_content_and_each_once(seen, name, heard):
-    assert seen[name]["heard"] == heard
+def test_headers_are_reported_before_content_and_each_once(seen, name, received):
+    assert seen[name]["received"] == received
 
 
 def test_no_response_prints_a_traceback(seen):

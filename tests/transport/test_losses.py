@@ -10,15 +10,15 @@ from tailgauge.transport.losses import AT_ONCE, HAS_TCP_INFO, Losses, lost
 
 
 def answer(sent_again, out_of_order, size=232):
-    told = bytearray(size)
-    struct.pack_into("=I", told, 100, sent_again)
+    facts = bytearray(size)
+    struct.pack_into("=I", facts, 100, sent_again)
     if size >= 228:
-        struct.pack_into("=I", told, 224, out_of_order)
-    return bytes(told)
+        struct.pack_into("=I", facts, 224, out_of_order)
+    return bytes(facts)
 
 
 @pytest.mark.parametrize(
-    ("told", "numbers"),
+    ("facts", "numbers"),
     [
         (answer(3, 5), (3, 5)),
         (answer(3, 0, 192), (3, 0)),
@@ -26,22 +26,22 @@ def answer(sent_again, out_of_order, size=232):
         (answer(2**32 - 1, 1), (2**32 - 1, 1)),
     ],
 )
-def test_the_answer_is_read_at_its_places(told, numbers):
-    assert lost(told) == numbers
+def test_the_answer_is_read_at_its_places(facts, numbers):
+    assert lost(facts) == numbers
 
 
 class Wire:
-    """A socket that answers as it is told to."""
+    """A socket that answers as the case wants."""
 
     def __init__(self, *answers):
         self.answers, self.asked = list(answers), 0
 
     def getsockopt(self, level, option, size):  # noqa: ARG002 - the socket's own names
         self.asked += 1
-        told = self.answers.pop(0) if self.answers else answer(0, 0)
-        if isinstance(told, OSError):
-            raise told
-        return told
+        facts = self.answers.pop(0) if self.answers else answer(0, 0)
+        if isinstance(facts, OSError):
+            raise facts
+        return facts
 
 
 @pytest.mark.skipif(not HAS_TCP_INFO, reason="only Linux tells")
@@ -73,7 +73,7 @@ def test_the_kernel_of_this_machine_answers():
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as near,
     ):
-        told = near.getsockopt(socket.IPPROTO_TCP, 11, 232)
+        facts = near.getsockopt(socket.IPPROTO_TCP, 11, 232)
 
-        assert len(told) >= 104
-        assert lost(told) == (0, 0)
+        assert len(facts) >= 104
+        assert lost(facts) == (0, 0)

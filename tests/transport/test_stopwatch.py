@@ -46,7 +46,7 @@ def test_our_own_clock_is_never_before_the_kernels(seen):
     assert all(arrived <= read_at + SLACK_NS for _, arrived, read_at in exact(seen))
 
 
-def test_a_client_that_was_held_up_shows_in_the_handover_and_not_in_the_stamps(seen):
+def test_a_client_that_was_stalled_shows_in_the_receive_lag_and_not_in_the_stamps(seen):
     """The client was blocked for 100 ms at a time; half of it is far more than any send took."""
     stamps = [arrived - seen["sent"][number][1] for number, arrived, _ in exact(seen)]
 
@@ -65,7 +65,7 @@ def test_the_times_of_a_call_are_in_order(seen):
 def test_our_own_clock_instead_is_late_by_what_held_us_up_and_says_so(run_script, whose):
     """By choice, or on a system whose kernel stamps nothing: the rows must not claim a precision that nobody has."""
     seen = run_script("transport/scripts/stopwatch.py", whose)
-    told = [
+    facts = [
         arrived - seen["sent"][int(number)][0]
         for payload, _, arrived, _, _ in seen["reads"]
         for number in payload.split()[1::2]
@@ -74,4 +74,4 @@ def test_our_own_clock_instead_is_late_by_what_held_us_up_and_says_so(run_script
     assert seen["user_stamps"]
     assert all(arrived == read_at for _, _, arrived, read_at, _ in seen["reads"])
     assert seen["receive_lag_max_ns"] == 0, "no second clock that could tell how late we were"
-    assert max(told) > BLOCKED_NS // 4
+    assert max(facts) > BLOCKED_NS // 4

@@ -30,10 +30,10 @@ def test_a_stream_under_tls_is_whole_and_has_kernel_stamps(seen):
     [("untrusted", "issuer"), ("untrusted_by_default", "issuer"), ("another_host", "mismatch"), ("expired", "expired"),
      ("self_signed", "self-signed")],
 )  # fmt: skip
-def test_a_certificate_that_is_not_trusted_is_told_as_such(seen, case, why):
+def test_a_certificate_that_is_not_trusted_is_reported_as_such(seen, case, why):
     (only,) = seen[case]
 
-    assert (only["failure"], only["status"], only["told"]) == ("tls_certificate", None, "ConnectError")
+    assert (only["failure"], only["status"], only["reported"]) == ("tls_certificate", None, "ConnectError")
     assert only["message"].startswith("certificate not trusted: ")
     assert why in only["message"].replace("IP address", "mismatch: IP address")
 
@@ -43,12 +43,15 @@ def test_a_certificate_that_is_not_trusted_is_told_as_such(seen, case, why):
     [("plain_server", "tls", "WRONG_VERSION_NUMBER"), ("old_protocol", "tls", "PROTOCOL_VERSION"),
      ("no_authority_file", "ca_file", "missing.pem: No such file"), ("no_certificate_in_it", "ca_file", "empty.pem: no PEM file")],
 )  # fmt: skip
-def test_what_is_no_tls_of_today_and_a_file_that_is_no_authority_are_told_as_such(seen, case, kind, why):
+def test_what_is_no_tls_of_today_and_a_file_that_is_no_authority_are_reported_as_such(seen, case, kind, why):
     (only,) = seen[case]
 
-    assert (only["failure"], only["told"]) == (kind, "ConnectError")
+    assert (only["failure"], only["reported"]) == (kind, "ConnectError")
     assert why in only["message"]
 
 
 def test_a_server_that_never_answers_a_handshake_is_a_time_out(seen):
-    assert (seen["silent_server"]["failure"], seen["silent_server"]["told"]) == ("timeout", "ConnectError")
+    assert (seen["silent_server"]["failure"], seen["silent_server"]["reported"]) == (
+        "timeout",
+        "ConnectError",
+    )

@@ -1,6 +1,6 @@
 """Parts for tests of shipping, their pieces, and a channel that loses, doubles and reorders, by a seed.
 
-Rule: virtual time only, and real parts.
+Rule: simulated clock only, and real parts.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from tailgauge.redaction import Redaction
 from tailgauge.worker.attempt_row import _phases
 
 
-class Seen:
+class Result:
     """What the phases look at of an exchange."""
 
     def __init__(self, *headers: bytes) -> None:
@@ -35,10 +35,10 @@ class Decoded:
     ],
 )  # fmt: skip
 def test_durations_of_the_header_are_nanoseconds(headers, expected):
-    told = _phases(Seen(*headers), Decoded(), Redaction())
+    facts = _phases(Result(*headers), Decoded(), Redaction())
 
-    assert (told and json.loads(told)) == expected
+    assert (facts and json.loads(facts)) == expected
 
 
 def test_a_phase_begins_at_a_time_since_sent():
-    assert json.loads(_phases(Seen(), Decoded(retrieval=1500), Redaction()) or "") == {"retrieval": 500}
+    assert json.loads(_phases(Result(), Decoded(retrieval=1500), Redaction()) or "") == {"retrieval": 500}

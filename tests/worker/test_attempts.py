@@ -66,7 +66,7 @@ def test_a_stream_becomes_a_row_and_its_chunks(seen, protocol):
     assert row["output_tokens"] == 4
     assert (row["connection_is_new"], row["dns_ns"], row["tls_ns"]) == (True, 0, 0)
     assert (facts["chunk_runs"], facts["ended"], facts["counters"][:2]) == ([[0, 4]], "ok", [0, 4])
-    assert facts["heard"] == ["Headers", "FirstContent", "Ended"]
+    assert facts["received"] == ["Headers", "FirstContent", "Ended"]
     assert facts["ttft"] == 1
 
 
@@ -113,7 +113,7 @@ def test_what_we_closed_says_when(seen, protocol):
 
 
 @BOTH
-def test_chunks_of_an_open_call_are_handed_over_once(seen, protocol):
+def test_chunks_of_an_open_call_are_passed_on_once(seen, protocol):
     facts = seen[f"{protocol} censored"]
 
     assert facts["row"]["chunks"] > 0

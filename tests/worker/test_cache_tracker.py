@@ -14,7 +14,7 @@ from tailgauge.worker.cache_tracker import CacheBook, CacheNote
 S = 1_000_000_000
 
 
-def said(role: str, text: str, ttl: str | None = None) -> Message:
+def printed(role: str, text: str, ttl: str | None = None) -> Message:
     return Message(role, (Part(text, ttl),))
 
 
@@ -24,7 +24,7 @@ def call(
     """A system prompt with a mark, then earlier turns, then a question that may have one."""
     earlier = more.pop("earlier", ())
     prompt = Prompt(
-        (*earlier, said(USER, question, last)),
+        (*earlier, printed(USER, question, last)),
         (Part(system, ttl),),
         prefix=0,
         unique=more.pop("unique", False),
@@ -114,7 +114,7 @@ class TestExpected:
 
     def test_parameters_of_the_answer_change_what_is_written_of_messages_only(self):
         worker = Worker()
-        earlier = (said(USER, "before"), said(ASSISTANT, "so", "5m"))
+        earlier = (printed(USER, "before"), printed(ASSISTANT, "so", "5m"))
         tools = replace(call(ttl=None, earlier=earlier).prompt, system=(Part("be kind"),))
         plain, thinking = (Call(tools, 10, thinking=thinking) for thinking in ("off", "adaptive"))
         notes = [worker.sends(plain, 0), worker.sends(thinking, 1), worker.sends(call(thinking="off"), 2)]
@@ -134,7 +134,7 @@ class TestExpected:
 
 class TestConversation:
     def turns(self, count: int) -> Call:
-        earlier = tuple(said((USER, ASSISTANT)[i % 2], f"turn {i}") for i in range(2 * count))
+        earlier = tuple(printed((USER, ASSISTANT)[i % 2], f"turn {i}") for i in range(2 * count))
         return call(f"turn {2 * count}", earlier=earlier, last="5m")
 
     def test_each_turn_reads_up_to_the_question_before(self):
@@ -172,7 +172,7 @@ class TestWithoutMarks:
     def test_an_engine_that_caches_by_itself_reads_what_was_shared_and_what_was_said(self):
         worker = Worker()
         first = call("a", ttl=None)
-        later = call("b", ttl=None, earlier=(said(USER, "a"), said(ASSISTANT, "yes")))
+        later = call("b", ttl=None, earlier=(printed(USER, "a"), printed(ASSISTANT, "yes")))
         notes = [worker.sends(first, 0), worker.sends(call("c", ttl=None), 5000), worker.sends(later, 90_000)]
 
         assert [note.cache_expected for note in notes] == [COLD, WARM, WARM]
@@ -181,7 +181,7 @@ class TestWithoutMarks:
         assert len({note.prefix_hash for note in notes}) == 1  # of the shared prefix
 
     def test_a_prompt_with_neither_prefix_nor_mark_is_no_reason_to_fail(self):
-        bare = Call(Prompt((said(USER, "x"),), prefix=0), 1)
+        bare = Call(Prompt((printed(USER, "x"),), prefix=0), 1)
 
         assert [Worker().sends(bare, at).cache_blocks for at in (0, 1)] == [None, None]
 

@@ -39,8 +39,8 @@ def test_a_plain_call_says_nothing_that_was_not_asked_for(seen, protocol):
 
 
 def test_anthropic_gets_the_prompt_with_its_marks_where_they_stand(seen):
-    def text(said, ttl=None):
-        block = {"type": "text", "text": said}
+    def text(printed, ttl=None):
+        block = {"type": "text", "text": printed}
         return block if ttl is None else {**block, "cache_control": {"type": "ephemeral", "ttl": ttl}}
 
     asked = body(seen, "anthropic conversation")
@@ -113,9 +113,9 @@ def test_a_pre_warming_call_asks_for_nothing(seen):
 
     assert (asked["max_tokens"], asked["stream"]) == (0, False)
     assert asked["system"][0]["cache_control"] == {"type": "ephemeral", "ttl": "5m"}
-    told = seen["accepted"]["pre-warm"]["row"]
-    assert (told["status"], told["ended"], told["output_tokens"]) == (200, "empty", 0)
-    assert told["cache_creation_5m_input_tokens"] > 0
+    summary = seen["accepted"]["pre-warm"]["row"]
+    assert (summary["status"], summary["ended"], summary["output_tokens"]) == (200, "empty", 0)
+    assert summary["cache_creation_5m_input_tokens"] > 0
 
 
 def test_a_batch_is_submitted_polled_and_fetched(seen):
@@ -152,19 +152,19 @@ def test_every_request_carries_its_id_and_no_foreign_key(seen):
 
 @BOTH
 def test_the_simulated_endpoint_takes_every_kind_of_call(seen, protocol):
-    told = {name: facts for name, facts in seen["accepted"].items() if name.startswith(protocol)}
+    summary = {name: facts for name, facts in seen["accepted"].items() if name.startswith(protocol)}
 
-    assert len(told) == 10
-    assert {facts["row"]["ended"] for facts in told.values()} == {"ok"}
-    assert told[f"{protocol} plain"]["row"]["chunks"] == 7
-    by_schema = told[f"{protocol} schema"]
-    assert list(json.loads(by_schema["heard"][-1][1]["text"]))
+    assert len(summary) == 10
+    assert {facts["row"]["ended"] for facts in summary.values()} == {"ok"}
+    assert summary[f"{protocol} plain"]["row"]["chunks"] == 7
+    by_schema = summary[f"{protocol} schema"]
+    assert list(json.loads(by_schema["received"][-1][1]["text"]))
     assert by_schema["row"]["first_content_at_ns"] <= by_schema["row"]["first_field_at_ns"]
-    assert told[f"{protocol} adaptive"]["row"]["thinking_tokens"] == 16
-    assert told[f"{protocol} adaptive"]["row"]["first_thinking_at_ns"] is not None
-    tool = told[f"{protocol} forced tool"]["row"]
+    assert summary[f"{protocol} adaptive"]["row"]["thinking_tokens"] == 16
+    assert summary[f"{protocol} adaptive"]["row"]["first_thinking_at_ns"] is not None
+    tool = summary[f"{protocol} forced tool"]["row"]
     assert tool["first_tool_json_at_ns"] <= tool["first_field_at_ns"] <= tool["tool_ready_at_ns"]
-    whole = told[f"{protocol} whole"]
+    whole = summary[f"{protocol} whole"]
     assert (whole["row"]["streamed"], whole["row"]["chunks"], whole["chars"]) == (False, 1, [28])
     assert whole["row"]["output_tokens"] == 7
 
@@ -178,7 +178,7 @@ def test_marks_are_seen_as_marks(seen):
 
 def test_the_calls_of_a_batch_are_rows_and_their_usage_is_added_up(seen):
     submitted, *polls, fetched, missing = seen["accepted"]["batch"]
-    states = [json.loads(one["heard"][-1][1]["text"])["processing_status"] for one in (submitted, *polls)]
+    states = [json.loads(one["received"][-1][1]["text"])["processing_status"] for one in (submitted, *polls)]
 
     assert states == ["in_progress"] * (len(states) - 1) + ["ended"]
     assert {one["row"]["ended"] for one in (submitted, *polls, fetched)} == {"ok"}
@@ -188,7 +188,7 @@ def test_the_calls_of_a_batch_are_rows_and_their_usage_is_added_up(seen):
         "tiny",
     )
     assert fetched["row"]["input_tokens"] > 6
-    lines = [json.loads(line) for line in fetched["heard"][-1][1]["text"].splitlines()]
+    lines = [json.loads(line) for line in fetched["received"][-1][1]["text"].splitlines()]
     assert sorted(line["custom_id"] for line in lines) == ["0", "1", "2"]
     assert {line["result"]["type"] for line in lines} == {"succeeded"}
     assert missing["row"]["ended"] == "client_error"
@@ -235,20 +235,20 @@ def test_each_landmark_is_stamped_when_its_event_came(seen, protocol):
 @BOTH
 def test_a_pattern_hears_of_the_chunk_it_waits_for(seen, protocol):
     facts = seen["stamps"][protocol]
-    heard = dict(facts["heard"])
+    received = dict(facts["received"])
 
-    assert [name for name, _ in facts["heard"]] == ["Headers", "FirstContent", "Chunks", "Ended"]
-    assert heard["Chunks"]["at_ns"] == facts["arrived"][2]
-    assert heard["FirstContent"]["sent_at_ns"] == facts["row"]["sent_at_ns"]
-    assert heard["Ended"]["text"] == "well"
+    assert [name for name, _ in facts["received"]] == ["Headers", "FirstContent", "Chunks", "Ended"]
+    assert received["Chunks"]["at_ns"] == facts["arrived"][2]
+    assert received["FirstContent"]["sent_at_ns"] == facts["row"]["sent_at_ns"]
+    assert received["Ended"]["text"] == "well"
 
 
 def test_nothing_is_watched_or_kept_that_was_not_asked_for(seen):
     facts = seen["stamps"]["unwatched"]
 
-    assert [name for name, _ in facts["heard"]] == ["Headers", "FirstContent", "Ended"]
+    assert [name for name, _ in facts["received"]] == ["Headers", "FirstContent", "Ended"]
     assert facts["row"]["first_field_at_ns"] is None
-    assert dict(facts["heard"])["Ended"]["text"] is None
+    assert dict(facts["received"])["Ended"]["text"] is None
 
 
 def test_phases_begin_with_their_first_event_and_last_what_the_header_says(seen):
@@ -296,17 +296,17 @@ def test_an_application_can_fail_like_any_target(seen, case, expected):
 
     assert (row["ended"], row["error_type"], row["error_body"]) == expected
     if case == "refused":
-        ended = facts["heard"][-1][1]
+        ended = facts["received"][-1][1]
         assert (row["retry_after_s"], ended["should_retry"]) == (3.0, False)
     if case == "plain":
-        assert dict(facts["heard"])["Ended"]["text"] == "hello"
+        assert dict(facts["received"])["Ended"]["text"] == "hello"
 
 
-def test_the_cache_book_is_told_in_order_and_its_note_is_in_the_row(seen):
+def test_the_cache_book_is_reported_in_order_and_its_note_is_in_the_row(seen):
     row = seen["book"]["row"]
     key = "(65536, 1, 2)"
 
-    assert seen["book"]["told"] == [f"sent {key} chat", f"begun {key}", f"ended {key}"]
+    assert seen["book"]["reported"] == [f"sent {key} chat", f"begun {key}", f"ended {key}"]
     assert (row["prefix"], row["prefix_hash"], row["cache_expected"], row["cache_marks"]) == (
         3,
         "abc",
@@ -328,8 +328,8 @@ def test_a_whole_answer_is_one_chunk_stamped_at_the_read_that_completed_it(seen,
     assert event_of(wrote, facts["arrived"][0]) == len(wrote) - 1 == 2
     assert (row["first_content_low_at_ns"], row["reads"] >= 3) == (None, True)
     assert (row["input_tokens"], row["output_tokens"], row["model"]) == (3, 4, "tiny")
-    assert [name for name, _ in facts["heard"]] == ["Headers", "FirstContent", "Ended"]
-    assert dict(facts["heard"])["Ended"]["text"] == "well"
+    assert [name for name, _ in facts["received"]] == ["Headers", "FirstContent", "Ended"]
+    assert dict(facts["received"])["Ended"]["text"] == "well"
     assert seen["whole"][f"{protocol} until close"]["row"]["ended"] == "ok"
 
 

@@ -1,4 +1,4 @@
-"""Clock offsets over a run: whatever the network does, the true offset lies within the error that is told."""
+"""Clock offsets over a run: whatever the network does, the true offset lies within the error that is reported."""
 
 from __future__ import annotations
 

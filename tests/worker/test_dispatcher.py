@@ -32,8 +32,8 @@ def test_every_request_has_a_prompt_of_its_own_of_the_size_that_was_asked_for(se
     assert (seen["order"]["prompts"], set(seen["order"]["words"])) == (8, {5})
 
 
-def test_each_ended_request_is_told_once(seen):
-    assert seen["order"]["told"] == 8
+def test_each_ended_request_is_reported_once(seen):
+    assert seen["order"]["reported"] == 8
     assert seen["order"]["ended"] == ["ok"] * 8
 
 
@@ -70,7 +70,7 @@ def test_a_drain_waits_and_then_censors_what_is_open(seen):
         {"timeout": 1},
         0,
     )
-    assert facts["told"] == 1  # the censored are for no statistics page
+    assert facts["reported"] == 1  # the censored are for no statistics page
 
 
 def test_a_user_in_a_hurry_does_not_wait_for_the_drain(seen):
@@ -80,7 +80,9 @@ def test_a_user_in_a_hurry_does_not_wait_for_the_drain(seen):
     assert (facts["ended"], facts["counts"]["not_reached"]) == (["censored", "censored"], 1)
 
 
-@pytest.mark.parametrize("case", ["order", "stop", "drain", "hurried", "bug", "retry_wait", "told_in_time"])
+@pytest.mark.parametrize(
+    "case", ["order", "stop", "drain", "hurried", "bug", "retry_wait", "informed_in_time"]
+)
 def test_everything_leased_is_in_exactly_one_place(seen, case):
     counts = seen[case]["counts"]
 
@@ -89,7 +91,7 @@ def test_everything_leased_is_in_exactly_one_place(seen, case):
     assert (seen[case]["in_flight"], seen[case]["open"]) == (0, 0)
 
 
-def test_a_bug_in_a_pattern_is_told_ends_its_request_and_closes_its_call(seen):
+def test_a_bug_in_a_pattern_is_reported_ends_its_request_and_closes_its_call(seen):
     facts = seen["bug"]
 
     assert facts["bugs"] == ["KeyError('a bug')"]
@@ -106,24 +108,24 @@ def test_a_drain_ends_requests_that_wait_for_a_retry_or_in_line_at_a_gate(seen):
 
 
 def test_a_listener_may_wait_although_the_request_ended_in_the_hub(seen):
-    assert (seen["told_in_time"]["ended"], seen["told_in_time"]["told"]) == (["timeout"] * 2, 2)
+    assert (seen["informed_in_time"]["ended"], seen["informed_in_time"]["reported"]) == (["timeout"] * 2, 2)
 
 
-# --- the alarm --------------------------------------------------------------------------------------------------
+# --- the timer --------------------------------------------------------------------------------------------------
 
 
-def test_the_alarm_is_never_early(seen):
-    assert seen["alarm"]["alarm"][0] >= 0
-    assert seen["alarm"]["after_ring"] >= 0
+def test_the_timer_is_never_early(seen):
+    assert seen["timer"]["timer"][0] >= 0
+    assert seen["timer"]["after_wake_up"] >= 0
 
 
-def test_the_alarm_is_nearer_to_its_time_than_a_sleep(seen):
+def test_the_timer_is_nearer_to_its_time_than_a_sleep(seen):
     """Medians of 60 each, taken in turn; a sleep is a third of a millisecond later even on an idle machine."""
-    alarm, sleep = seen["alarm"]["alarm"], seen["alarm"]["sleep"]
+    timer, sleep = seen["timer"]["timer"], seen["timer"]["sleep"]
 
-    assert alarm[len(alarm) // 2] < sleep[len(sleep) // 2]
+    assert timer[len(timer) // 2] < sleep[len(sleep) // 2]
 
 
-def test_a_ring_ends_the_wait_and_a_time_that_has_passed_needs_none(seen):
-    assert seen["alarm"]["rung_s"] < 4
-    assert seen["alarm"]["past_s"] < 4
+def test_a_wake_up_ends_the_wait_and_a_time_that_has_passed_needs_none(seen):
+    assert seen["timer"]["rung_s"] < 4
+    assert seen["timer"]["past_s"] < 4

@@ -96,7 +96,7 @@ def test_a_long_line_that_moves_at_once_does_not_nest(seen):
 
 def test_a_censored_request_hears_the_end_of_its_calls_and_sends_no_other(seen):
     assert seen["censored"] == {
-        "heard": [["Ended", "censored"]],
+        "received": [["Ended", "censored"]],
         "calls": 1,
         "ended": "censored",
         "bug": False,
@@ -104,4 +104,4 @@ def test_a_censored_request_hears_the_end_of_its_calls_and_sends_no_other(seen):
 
 
 def test_what_a_call_says_after_its_request_has_ended_is_for_no_one(seen):
-    assert seen["late_words"] == {"winner": 1, "aborted": [["cancelled"], []]}
+    assert seen["late_text"] == {"winner": 1, "aborted": [["cancelled"], []]}

@@ -27,7 +27,7 @@ SSE = [(b"Content-Type", b"text/event-stream; charset=utf-8")]
 
 
 @dataclass
-class Seen:
+class Result:
     """What an outcome looks at of an exchange."""
 
     status: int | None = 200
@@ -59,53 +59,53 @@ def error(kind="x", message="y"):
 
 def refused(status, ended, body=None, kind="x", **limit):
     body = error() if body is None else body
-    return (Seen(status, [], body), Decoded(finished=False), Outcome(ended, kind, body.decode(), **limit))
+    return (Result(status, [], body), Decoded(finished=False), Outcome(ended, kind, body.decode(), **limit))
 
 
 CASES = {
-    "a whole stream": (Seen(), Decoded(), Outcome("ok")),
-    "a whole stream without content": (Seen(), Decoded(has_content=False), Outcome("empty")),
-    "no end mark": (Seen(), Decoded(finished=False), Outcome("truncated", "no_end_mark")),
-    "cut before the end mark": (Seen(cut="connection_closed"), Decoded(finished=False), Outcome("truncated", "connection_closed")),
-    "cut behind the end mark": (Seen(cut="connection_reset"), Decoded(), Outcome("truncated", "connection_reset")),
-    "an error in the stream": (Seen(), Decoded(("server_error", "full")), Outcome("stream_error", "server_error", "full")),
-    "an error in a stream that was cut": (Seen(cut="x"), Decoded(("e", "m"), finished=False), Outcome("stream_error", "e", "m")),
-    "a page instead of a stream": (Seen(headers=[(b"content-type", b"text/html")], plain_body=b"<p>hi"), Decoded(finished=False),
+    "a whole stream": (Result(), Decoded(), Outcome("ok")),
+    "a whole stream without content": (Result(), Decoded(has_content=False), Outcome("empty")),
+    "no end mark": (Result(), Decoded(finished=False), Outcome("truncated", "no_end_mark")),
+    "cut before the end mark": (Result(cut="connection_closed"), Decoded(finished=False), Outcome("truncated", "connection_closed")),
+    "cut behind the end mark": (Result(cut="connection_reset"), Decoded(), Outcome("truncated", "connection_reset")),
+    "an error in the stream": (Result(), Decoded(("server_error", "full")), Outcome("stream_error", "server_error", "full")),
+    "an error in a stream that was cut": (Result(cut="x"), Decoded(("e", "m"), finished=False), Outcome("stream_error", "e", "m")),
+    "a page instead of a stream": (Result(headers=[(b"content-type", b"text/html")], plain_body=b"<p>hi"), Decoded(finished=False),
                                    Outcome("client_error", "not_an_event_stream", "<p>hi")),
-    "nothing instead of a stream": (Seen(headers=[]), Decoded(finished=False), Outcome("client_error", "not_an_event_stream", "content-type ''")),
-    "a whole answer": (Seen(headers=JSON), Decoded(streams=False), Outcome("ok")),
-    "a whole answer without content": (Seen(headers=JSON), Decoded(has_content=False, streams=False), Outcome("empty")),
-    "what came back about a batch": (Seen(headers=JSON), Decoded(has_content=False, streams=False, answer="{}"), Outcome("ok")),
-    "JSON that is not the protocol": (Seen(headers=JSON, plain_body=b"{}"), Decoded(("malformed_answer", "m"), streams=False),
+    "nothing instead of a stream": (Result(headers=[]), Decoded(finished=False), Outcome("client_error", "not_an_event_stream", "content-type ''")),
+    "a whole answer": (Result(headers=JSON), Decoded(streams=False), Outcome("ok")),
+    "a whole answer without content": (Result(headers=JSON), Decoded(has_content=False, streams=False), Outcome("empty")),
+    "what came back about a batch": (Result(headers=JSON), Decoded(has_content=False, streams=False, answer="{}"), Outcome("ok")),
+    "JSON that is not the protocol": (Result(headers=JSON, plain_body=b"{}"), Decoded(("malformed_answer", "m"), streams=False),
                                       Outcome("client_error", "malformed_answer", "{}")),
-    "a whole answer that was cut": (Seen(headers=JSON, cut="connection_closed"), Decoded(finished=False, streams=False),
+    "a whole answer that was cut": (Result(headers=JSON, cut="connection_closed"), Decoded(finished=False, streams=False),
                                     Outcome("truncated", "connection_closed")),
-    "JSON where a stream was asked for": (Seen(headers=JSON, plain_body=b"{}"), Decoded(finished=False),
+    "JSON where a stream was asked for": (Result(headers=JSON, plain_body=b"{}"), Decoded(finished=False),
                                           Outcome("client_error", "not_an_event_stream", "{}")),
-    "a compressed stream": (Seen(headers=[*SSE, (b"Content-Encoding", b"gzip")], cut="compressed", cut_text="content-encoding gzip"),
+    "a compressed stream": (Result(headers=[*SSE, (b"Content-Encoding", b"gzip")], cut="compressed", cut_text="content-encoding gzip"),
                             Decoded(finished=False), Outcome("stream_error", "compressed", "content-encoding gzip")),
-    "a compressed answer": (Seen(headers=[*JSON, (b"Content-Encoding", b"br")], cut="compressed", cut_text="content-encoding br"),
+    "a compressed answer": (Result(headers=[*JSON, (b"Content-Encoding", b"br")], cut="compressed", cut_text="content-encoding br"),
                             Decoded(finished=False, streams=False), Outcome("stream_error", "compressed", "content-encoding br")),
-    "a compressed error": (Seen(400, [*JSON, (b"Content-Encoding", b"gzip")], b"x\x9c"), Decoded(),
+    "a compressed error": (Result(400, [*JSON, (b"Content-Encoding", b"gzip")], b"x\x9c"), Decoded(),
                            Outcome("client_error", "compressed", "x\ufffd")),
-    "an error without an end": (Seen(500, JSON, b"xx", cut="too_large", cut_text="over 1 MiB"), Decoded(),
+    "an error without an end": (Result(500, JSON, b"xx", cut="too_large", cut_text="over 1 MiB"), Decoded(),
                                 Outcome("server_error", "too_large", "xx")),
-    "a stream with broken chunks": (Seen(cut="framing", cut_text="not a chunk size"), Decoded(finished=False),
+    "a stream with broken chunks": (Result(cut="framing", cut_text="not a chunk size"), Decoded(finished=False),
                                     Outcome("stream_error", "framing", "not a chunk size")),
-    "a stream that is too large": (Seen(cut="too_large", cut_text="over 256 MiB"), Decoded(finished=False),
+    "a stream that is too large": (Result(cut="too_large", cut_text="over 256 MiB"), Decoded(finished=False),
                                    Outcome("stream_error", "too_large", "over 256 MiB")),
-    "identity is no compression": (Seen(headers=[*SSE, (b"content-encoding", b"Identity")]), Decoded(), Outcome("ok")),
-    "cancelled": (Seen(aborted="cancelled"), Decoded(), Outcome("cancelled")),
-    "the deadline before any response": (Seen(None, aborted="timeout"), Decoded(finished=False), Outcome("timeout")),
-    "the deadline in an error body": (Seen(500, aborted="timeout"), Decoded(finished=False), Outcome("timeout")),
-    "censored": (Seen(aborted="censored"), Decoded(finished=False), Outcome("censored")),
-    "refused": (Seen(None, failure=("tcp", "Connection refused")), Decoded(), Outcome("connect_error", "tcp", "Connection refused")),
-    "no name": (Seen(None, failure=("dns", "no address")), Decoded(), Outcome("connect_error", "dns", "no address")),
-    "stale": (Seen(None, failure=("stale_connection", "closed")), Decoded(), Outcome("connect_error", "stale_connection", "closed")),
-    "a head too large": (Seen(None, failure=("head_too_large", "over 65536 bytes")), Decoded(),
+    "identity is no compression": (Result(headers=[*SSE, (b"content-encoding", b"Identity")]), Decoded(), Outcome("ok")),
+    "cancelled": (Result(aborted="cancelled"), Decoded(), Outcome("cancelled")),
+    "the deadline before any response": (Result(None, aborted="timeout"), Decoded(finished=False), Outcome("timeout")),
+    "the deadline in an error body": (Result(500, aborted="timeout"), Decoded(finished=False), Outcome("timeout")),
+    "censored": (Result(aborted="censored"), Decoded(finished=False), Outcome("censored")),
+    "refused": (Result(None, failure=("tcp", "Connection refused")), Decoded(), Outcome("connect_error", "tcp", "Connection refused")),
+    "no name": (Result(None, failure=("dns", "no address")), Decoded(), Outcome("connect_error", "dns", "no address")),
+    "stale": (Result(None, failure=("stale_connection", "closed")), Decoded(), Outcome("connect_error", "stale_connection", "closed")),
+    "a head too large": (Result(None, failure=("head_too_large", "over 65536 bytes")), Decoded(),
                          Outcome("client_error", "head_too_large", "over 65536 bytes")),
     "a target that says one of our words": refused(500, "server_error", error("malformed_usage"), "target: malformed_usage"),
-    "no HTTP": (Seen(None, failure=("not_http", "SSH-2.0")), Decoded(), Outcome("client_error", "not_http", "SSH-2.0")),
+    "no HTTP": (Result(None, failure=("not_http", "SSH-2.0")), Decoded(), Outcome("client_error", "not_http", "SSH-2.0")),
     "400": refused(400, "client_error"),
     "401": refused(401, "client_error"),
     "404 with a page": refused(404, "client_error", b"<html>", "not_json"),
@@ -134,7 +134,7 @@ def test_every_class_but_two_of_the_record_can_come_about_by_itself():
 def test_an_error_text_is_cut_and_has_no_secrets(monkeypatch):
     monkeypatch.setenv("MY_API_KEY", "open sesame 99")
     body = b"you sent open sesame 99 and sk-" + b"abcdefgh12345678; \xff " + b"x" * 9000
-    found = outcome(Seen(401, [], body), Decoded())
+    found = outcome(Result(401, [], body), Decoded())
 
     assert found.error_body.startswith("you sent [redacted] and [redacted]; \ufffd xx")
     assert len(found.error_body) == MAX_ERROR_TEXT
@@ -144,8 +144,8 @@ def test_an_error_text_is_cut_and_has_no_secrets(monkeypatch):
 def test_a_secret_at_the_end_of_what_is_kept_leaves_nothing_of_itself(monkeypatch, length):
     monkeypatch.setenv("MY_API_KEY", "open sesame 99")
     for seen, decoded in (
-        (Seen(401, [], b"x" * length + b"open sesame 99" * 900), Decoded()),
-        (Seen(), Decoded(error_of({"error": {"message": "x" * length + "open sesame 99"}}))),
+        (Result(401, [], b"x" * length + b"open sesame 99" * 900), Decoded()),
+        (Result(), Decoded(error_of({"error": {"message": "x" * length + "open sesame 99"}}))),
     ):
         assert "open s" not in outcome(seen, decoded).error_body
 
@@ -153,13 +153,13 @@ def test_a_secret_at_the_end_of_what_is_kept_leaves_nothing_of_itself(monkeypatc
 def test_the_type_of_an_error_has_no_secrets(monkeypatch):
     monkeypatch.setenv("MY_API_KEY", "open sesame 99")
 
-    assert outcome(Seen(400, [], error("open sesame 99")), Decoded()).error_type == "[redacted]"
+    assert outcome(Result(400, [], error("open sesame 99")), Decoded()).error_type == "[redacted]"
 
 
 def test_the_message_of_a_stream_error_has_no_secrets(monkeypatch):
     monkeypatch.setenv("MY_API_KEY", "open sesame 99")
 
-    assert outcome(Seen(), Decoded(("e", "open sesame 99"))).error_body == "[redacted]"
+    assert outcome(Result(), Decoded(("e", "open sesame 99"))).error_body == "[redacted]"
 
 
 # --- rate limits ------------------------------------------------------------------------------------------------
@@ -179,8 +179,8 @@ def test_the_message_of_a_stream_error_has_no_secrets(monkeypatch):
         ([(b"x-ratelimit-remaining-tokens", b"17")], "unknown"),
     ],
 )  # fmt: skip
-def test_the_limit_that_a_429_met_is_told_from_its_headers(headers, kind):
-    assert outcome(Seen(429, headers, b"{}"), Decoded()).limit_kind == kind
+def test_the_limit_that_a_429_met_is_reported_from_its_headers(headers, kind):
+    assert outcome(Result(429, headers, b"{}"), Decoded()).limit_kind == kind
 
 
 def test_rate_limit_headers_are_kept_as_json_and_nothing_else_is():
@@ -189,12 +189,12 @@ def test_rate_limit_headers_are_kept_as_json_and_nothing_else_is():
         (b"retry-after", b"3"), (b"set-cookie", b"secret"),
     ]  # fmt: skip
 
-    assert json.loads(rate_limit_headers(Seen(429, headers))) == {
+    assert json.loads(rate_limit_headers(Result(429, headers))) == {
         "anthropic-ratelimit-requests-limit": "50",
         "x-ratelimit-reset-tokens": "6m0s",
         "ratelimit": '"a";r=é',
     }
-    assert rate_limit_headers(Seen(429, [])) is None
+    assert rate_limit_headers(Result(429, [])) is None
 
 
 @pytest.mark.parametrize(
@@ -206,22 +206,22 @@ def test_rate_limit_headers_are_kept_as_json_and_nothing_else_is():
     ],
 )  # fmt: skip
 def test_retry_after_is_seconds_or_nothing(value, seconds):
-    assert retry_after_s(Seen(429, [(b"Retry-After", value)])) == seconds
+    assert retry_after_s(Result(429, [(b"Retry-After", value)])) == seconds
 
 
 def test_of_rate_limit_headers_no_more_is_kept_than_anybody_can_mean():
     headers = [(b"x-ratelimit-%d" % n + b"n" * 9000, b"v" * 9000) for n in range(200)]
-    told = json.loads(rate_limit_headers(Seen(429, headers)))
+    facts = json.loads(rate_limit_headers(Result(429, headers)))
 
-    assert len(told) == 40
-    assert {(len(name), len(value)) for name, value in told.items()} == {(200, 200)}
+    assert len(facts) == 40
+    assert {(len(name), len(value)) for name, value in facts.items()} == {(200, 200)}
 
 
 def test_rate_limit_headers_have_no_secrets(monkeypatch):
     monkeypatch.setenv("MY_API_KEY", "Open-Sesame-99")
     headers = [(b"X-RateLimit-Open-Sesame-99", b"1"), (b"x-ratelimit-limit", b'"Open-Sesame-99"')]
 
-    assert json.loads(rate_limit_headers(Seen(429, headers))) == {
+    assert json.loads(rate_limit_headers(Result(429, headers))) == {
         "x-ratelimit-[redacted]": "1",
         "x-ratelimit-limit": '"[redacted]"',
     }
@@ -230,12 +230,12 @@ def test_rate_limit_headers_have_no_secrets(monkeypatch):
 def test_retry_after_may_be_a_date():
     later = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True).encode()
 
-    assert 3500 < retry_after_s(Seen(429, [(b"retry-after", later)])) < 3700
+    assert 3500 < retry_after_s(Result(429, [(b"retry-after", later)])) < 3700
 
 
 @given(st.binary(max_size=60) | st.text("0123456789:, GMTWedOct+-.eE", max_size=40).map(str.encode))
 def test_no_retry_after_raises(value):
-    seconds = retry_after_s(Seen(429, [(b"retry-after", value)]))
+    seconds = retry_after_s(Result(429, [(b"retry-after", value)]))
 
     assert seconds is None or 0 <= seconds < 1e9
 
@@ -246,17 +246,17 @@ def test_no_retry_after_raises(value):
     st.lists(st.tuples(st.binary(max_size=20), st.binary(max_size=20)), max_size=3),
 )
 def test_no_response_is_without_a_class(status, body, headers):
-    seen = Seen(status, headers, body)
+    seen = Result(status, headers, body)
 
     assert outcome(seen, Decoded(finished=False)).ended in ENDED_CLASSES
     rate_limit_headers(seen)
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("printed", "expected"),
     [(b"true", True), (b"false", False), (b"FALSE ", False), (b"", None), (b"maybe", None), (None, None)],
 )
-def test_a_target_may_say_whether_to_try_again(said, expected):
-    headers = [] if said is None else [(b"X-Should-Retry", said)]
+def test_a_target_may_say_whether_to_try_again(printed, expected):
+    headers = [] if printed is None else [(b"X-Should-Retry", printed)]
 
-    assert should_retry(Seen(429, headers)) is expected
+    assert should_retry(Result(429, headers)) is expected

@@ -201,7 +201,7 @@ def test_answers_about_other_parts_change_nothing(spool):
     assert (outbox.waiting, len(seen), outbox.refused) == (*before, None)
 
 
-def test_a_part_that_is_gone_cut_or_empty_is_told_and_holds_up_no_other(tmp_path, spool):
+def test_a_part_that_is_gone_cut_or_empty_is_reported_and_delays_no_other(tmp_path, spool):
     seen = []
     outbox = PartSender(seen.append, now_ns=Clock())
     cut, empty = tmp_path / "part-3-1.parquet", tmp_path / "part-3-2.parquet"

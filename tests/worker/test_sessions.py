@@ -1,6 +1,6 @@
 """Sessions and closed loops in one worker: what follows a request, and where each one is counted.
 
-See scripts/sessions.py; think times and ids are told in test_turns.py.
+See scripts/sessions.py; think times and ids are tested in tests/schedule/test_sessions.py.
 """
 
 from __future__ import annotations

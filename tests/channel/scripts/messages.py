@@ -30,20 +30,20 @@ class Runner:
 runner = Runner()
 seal, other = Seal("the token of the run"), Seal("another token")
 link = Link(runner, seal)
-heard: list[Any] = []
+received: list[Any] = []
 dropped: list[Any] = []
 link.on_unsealed = lambda node, kind: dropped.append([node, kind])
 
 
 def slow(sender: str, data: Any) -> None:
     gevent.sleep(0.05)
-    heard.append([sender, data.get("kind")])
+    received.append([sender, data.get("kind")])
 
 
 for kind in (*FROM_WORKER, *FROM_MASTER):
     link.subscribe(
         kind,
-        (lambda sender, data: heard.append([sender, data["kind"]])) if kind in {"ping", "pong"} else slow,
+        (lambda sender, data: received.append([sender, data["kind"]])) if kind in {"ping", "pong"} else slow,
     )
 
 
@@ -53,9 +53,9 @@ def comes(kind: str, data: Any, node: str = "w1") -> None:
 
 for kind in ("slice", "ping", "counters", "pong"):
     comes(kind, seal.close(kind, "w1", {"kind": kind}))
-at_once = list(heard)
+at_once = list(received)
 gevent.sleep(0.2)
-later = heard[2:]
+later = received[2:]
 
 comes("slice", {"kind": "slice"})
 comes("slice", None)
@@ -82,7 +82,7 @@ print(
             "sent": sent,
             "kinds": sorted(runner.listeners),
             "dropped": dropped,
-            "after": len(heard) - 2 - len(later),
+            "after": len(received) - 2 - len(later),
         }
     )
 )

@@ -1,4 +1,4 @@
-"""Script: the end of a run over workers that are told, answer, fall silent, or are gone."""
+"""Script: the end of a run over workers that are requested to drain, answer, fall silent, or are gone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ drain.WRITING_S = 1.2
 def case(
     act: Any, *, state: str = "running", gone_after_s: float | None = None, drain_s: float = 0.2
 ) -> dict[str, Any]:
-    """One worker that does `act(member, changed)` when it is told to drain."""
+    """One worker that does `act(member, changed)` when it has to drain."""
     began = monotonic_ns()
 
     def alive(_: str) -> bool:
@@ -28,15 +28,15 @@ def case(
     workers, changed, notes = RunWorkers(alive), Event(), []
     worker = workers.add("w0", {"name": "w0"})
     worker.ready, worker.state = True, state
-    told = []
+    facts = []
 
-    def tell(one: Any) -> None:
-        told.append(one.number)
+    def report_to(one: Any) -> None:
+        facts.append(one.number)
         gevent.spawn(act, one, changed)
 
-    drain.drain_workers(workers, tell, changed, drain_s, notes.append)
+    drain.drain_workers(workers, report_to, changed, drain_s, notes.append)
     lasted_s = (monotonic_ns() - began) / 1e9
-    return {"told": told, "state": worker.state, "notes": notes, "lasted_s": lasted_s}
+    return {"reported": facts, "state": worker.state, "notes": notes, "lasted_s": lasted_s}
 
 
 def drains(worker: Any, changed: Event) -> None:
@@ -45,7 +45,7 @@ def drains(worker: Any, changed: Event) -> None:
     changed.set()
 
 
-def speaks_then_drains(worker: Any, changed: Event) -> None:
+def reports_then_drains(worker: Any, changed: Event) -> None:
     for _ in range(10):  # longer than RETURN_S, but never silent for so long
         gevent.sleep(0.1)
         worker.last_message_ns = monotonic_ns()
@@ -59,7 +59,7 @@ def ships_slowly(worker: Any, changed: Event) -> None:
     drains(worker, changed)
 
 
-def speaks_for_ever(worker: Any, changed: Event) -> None:
+def reports_for_ever(worker: Any, changed: Event) -> None:
     for _ in range(100):
         gevent.sleep(0.1)
         worker.last_message_ns = monotonic_ns()
@@ -73,9 +73,9 @@ print(
     json.dumps(
         {
             "drains": case(drains),
-            "speaks": case(speaks_then_drains),
+            "reports": case(reports_then_drains),
             "ships": case(ships_slowly),
-            "for_ever": case(speaks_for_ever),
+            "for_ever": case(reports_for_ever),
             "silent": case(is_silent),
             "back": case(drains, state="lost"),
             "gone": case(is_silent, gone_after_s=0.2),

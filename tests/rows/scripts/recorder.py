@@ -136,14 +136,14 @@ def busy_writer() -> Any:
 def failing(how: Any) -> Any:
     recorder = how()
     recorder.flush(wait=True)
-    said = []
+    printed = []
     for act in (recorder.check, recorder.check, recorder.close):
         try:
             act()
-            said.append(None)
+            printed.append(None)
         except RecorderError as error:
-            said.append(str(error))
-    return said
+            printed.append(str(error))
+    return printed
 
 
 def folder_gone() -> Any:
@@ -153,7 +153,7 @@ def folder_gone() -> Any:
     recorder = Recorder(made, WORKER)
     append(recorder)
     return {
-        "said": failing(lambda: recorder),
+        "printed": failing(lambda: recorder),
         "written": recorder.written,
         "left": [f for f in files(made) if ".tmp" in f],
     }

@@ -43,7 +43,7 @@ def health(recorder: Recorder, begin: int, count: int = 10) -> None:
         recorder.health(HealthRow(number, *[0] * 15))
 
 
-def said(act: Any) -> str | None:
+def printed(act: Any) -> str | None:
     try:
         act()
     except RecorderError as error:
@@ -76,12 +76,12 @@ def until(done: Any, seconds: float = 20) -> int:
 
 def first_fault(recorder: Recorder) -> str:
     found: list[str] = []
-    until(lambda: found or found.extend(filter(None, [said(recorder.check)])))
+    until(lambda: found or found.extend(filter(None, [printed(recorder.check)])))
     return found[0]
 
 
 def filled(disk: Path) -> Path:
-    """A file that takes all the room of a disk."""
+    """A file that takes all the space of a disk."""
     ballast = disk / "ballast"
     with ballast.open("wb", buffering=0) as file:
         try:
@@ -109,7 +109,7 @@ def full(*, recovers: bool) -> Any:
         ballast.unlink()
     recorder.flush(wait=True)  # changes nothing: what failed is tried again at the end
     waiting = recorder.waiting_rows
-    end = said(recorder.close)
+    end = printed(recorder.close)
     ballast.unlink(missing_ok=True)
     return {"fault": fault, "before": before, "then": waiting, "end": end, **facts(made, recorder)}
 
@@ -121,7 +121,7 @@ def read_only() -> Any:
     subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
     health(recorder, 0)
     recorder.flush()
-    fault, end = first_fault(recorder), said(recorder.close)
+    fault, end = first_fault(recorder), printed(recorder.close)
     subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
     return {"fault": fault, "end": end, **facts(made, recorder)}
 
@@ -132,7 +132,7 @@ def gone() -> Any:
     shutil.rmtree(made.path)
     health(recorder, 0)
     recorder.flush()
-    return {"fault": first_fault(recorder), "end": said(recorder.close), **facts(made, recorder)}
+    return {"fault": first_fault(recorder), "end": printed(recorder.close), **facts(made, recorder)}
 
 
 def hung() -> Any:
@@ -156,7 +156,7 @@ def hung() -> Any:
     health(recorder, 10)
     recorder.flush()
     turns = 0
-    end = said(recorder.close)
+    end = printed(recorder.close)
     ticking.kill()
     free_space.MAX_WRITING_S = 30.0
     requests = made.part("requests", WORKER, 0)
@@ -181,7 +181,7 @@ def slow() -> Any:
     fault = first_fault(recorder)
     free_space.write_part, free_space.MAX_WRITING_S = original, 30.0
     health(recorder, 10)
-    return {"fault": fault, "end": said(recorder.close), **facts(made, recorder)}
+    return {"fault": fault, "end": printed(recorder.close), **facts(made, recorder)}
 
 
 def too_many_rows() -> Any:
@@ -194,12 +194,12 @@ def too_many_rows() -> Any:
     health(recorder, 0)
     recorder.flush()
     gevent.sleep(0.05)
-    before = said(recorder.check)
+    before = printed(recorder.check)
     health(recorder, 10)
-    fault = said(recorder.check)
+    fault = printed(recorder.check)
     held.set()
     free_space.write_part, free_space.MAX_WAITING_ROWS = original, most
-    return {"before": before, "fault": fault, "end": said(recorder.close), **facts(made, recorder)}
+    return {"before": before, "fault": fault, "end": printed(recorder.close), **facts(made, recorder)}
 
 
 def one_table_fails() -> Any:
@@ -209,7 +209,7 @@ def one_table_fails() -> Any:
     recorder.attempt(replace(ATTEMPT, status="none"))
     health(recorder, 0)
     recorder.flush()
-    return {"fault": first_fault(recorder), "end": said(recorder.close), **facts(made, recorder)}
+    return {"fault": first_fault(recorder), "end": printed(recorder.close), **facts(made, recorder)}
 
 
 def handed_on() -> Any:
@@ -237,10 +237,10 @@ def handing_on_fails() -> Any:
     made = folder("unhanded")
     recorder = Recorder(made, WORKER, on_part)
     health(recorder, 0)
-    return {"end": said(recorder.close), **facts(made, recorder)}
+    return {"end": printed(recorder.close), **facts(made, recorder)}
 
 
-def no_room_to_compact() -> Any:
+def no_space_to_compact() -> Any:
     disk = Path(sys.argv[2])
     made = folder("compact", disk)
     recorder = Recorder(made, WORKER)
@@ -248,7 +248,7 @@ def no_room_to_compact() -> Any:
         health(recorder, 10 * number)
         recorder.flush(wait=True)
     ballast = filled(disk)
-    end = said(recorder.close)
+    end = printed(recorder.close)
     ballast.unlink()
     return {"end": end, **facts(made, recorder)}
 
@@ -289,5 +289,5 @@ CASES = [limits, gone, hung, slow, too_many_rows, one_table_fails, handed_on, ha
 if sys.argv[2:] == ["kill"]:
     compact_until_killed()
 if len(sys.argv) > 2:
-    CASES += [full_and_recovers, full_for_good, no_room_to_compact, read_only]
+    CASES += [full_and_recovers, full_for_good, no_space_to_compact, read_only]
 print_facts(*CASES, limit_s=None)

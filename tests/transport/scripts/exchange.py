@@ -53,16 +53,16 @@ def answered(*pieces: bytes, ending: str = "stay", pause_s: float = 0.005) -> di
             reset(sock)
 
     server, watch = Server(handler), stopwatch()
-    told: list[str] = []
+    summary: list[str] = []
     exchange = Exchange(Payload())
-    exchange.on_headers = lambda: told.append("headers")
-    exchange.on_content = lambda: told.append("content")
+    exchange.on_headers = lambda: summary.append("headers")
+    exchange.on_content = lambda: summary.append("content")
     gevent.spawn_later(3, exchange.abort, "timeout")
     call(watch, server.url, exchange=exchange)
     watch.close()
     return {
         **facts(exchange),
-        "heard": told,
+        "received": summary,
         "headers": len(exchange.headers),
         "reads": exchange.reads,
         "bytes": exchange.body_bytes,
@@ -222,7 +222,7 @@ def flood() -> Any:
     }
 
 
-def told_to_the_sdk(headers: bytes, body: bytes) -> Any:
+def passed_to_the_sdk(headers: bytes, body: bytes) -> Any:
     server: Server
 
     def handler(sock: Any, _: int) -> None:
@@ -240,12 +240,12 @@ def told_to_the_sdk(headers: bytes, body: bytes) -> Any:
 
 @case
 def sdk_packed() -> Any:
-    return told_to_the_sdk(b"content-encoding: gzip\r\n", BOMB)
+    return passed_to_the_sdk(b"content-encoding: gzip\r\n", BOMB)
 
 
 @case
 def sdk_packed_by_charset() -> Any:
-    return told_to_the_sdk(
+    return passed_to_the_sdk(
         b"content-type: application/json; charset=zlib\r\n", zlib.compress(bytes(10 << 20))
     )
 

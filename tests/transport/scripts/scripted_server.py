@@ -1,4 +1,4 @@
-"""A server that does what it is told, and calls timed by the stopwatch."""
+"""A server that follows a script, and calls timed by the stopwatch."""
 
 from __future__ import annotations
 
@@ -121,18 +121,18 @@ def stopwatch(**other: Any) -> Stopwatch:
 def call(watch: Stopwatch, url: str, body: bytes = b"{}", exchange: Exchange | None = None) -> Exchange:
     """One call to its end; what the SDK would have been told is in `exchange.told`."""
     exchange = exchange or Exchange(Payload())
-    exchange_told[id(exchange)] = None
+    exchange_facts[id(exchange)] = None
     try:
         with watched_by(exchange):
             response = watch.handle_request(httpx2.Request("POST", url, content=body))
             exchange.wait_end()
             response.close()
     except httpx2.TransportError as error:
-        exchange_told[id(exchange)] = type(error).__name__
+        exchange_facts[id(exchange)] = type(error).__name__
     return exchange
 
 
-exchange_told: dict[int, str | None] = {}
+exchange_facts: dict[int, str | None] = {}
 
 
 def facts(exchange: Exchange) -> dict[str, Any]:
@@ -149,5 +149,5 @@ def facts(exchange: Exchange) -> dict[str, Any]:
         "is_new": exchange.connection_is_new,
         "number": exchange.connection.number if exchange.connection else None,
         "payload": (decoder.payload or exchange.plain_body).decode("latin-1"),
-        "told": exchange_told.get(id(exchange)),
+        "reported": exchange_facts.get(id(exchange)),
     }

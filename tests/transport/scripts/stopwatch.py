@@ -25,7 +25,7 @@ if WHOSE == "elsewhere":
 
 
 def block() -> None:
-    """Hold up the whole client, as a garbage collection would."""
+    """Stall the whole client, as a garbage collection would."""
     while True:
         gevent.sleep(0.03)
         time.sleep(BLOCKED_S)

@@ -54,13 +54,13 @@ def made(protocol: str, answer: Any, deadline_s: float = 5.0, meanwhile: Any = N
             sock.sendall(answer)
 
     server = Server(handler)
-    recorder, counters, heard = Rows(), Counters(), []
+    recorder, counters, received = Rows(), Counters(), []
     target = Target(protocol=protocol)
     endpoint = Endpoint(server.url.removesuffix("/v1"), target, stopwatch())
     attempts = Attempts("run-1", {MAIN: endpoint}, recorder, counters, deadline_s)
     attempts.warm_up()
     warm = server.connections
-    exchange = attempts.start(ORIGIN, Send(Call(Prompt.of("some words"), 7), leg=1), 2, heard.append)
+    exchange = attempts.start(ORIGIN, Send(Call(Prompt.of("some words"), 7), leg=1), 2, received.append)
     if meanwhile:
         meanwhile(attempts)
     with gevent.Timeout(10):
@@ -71,7 +71,7 @@ def made(protocol: str, answer: Any, deadline_s: float = 5.0, meanwhile: Any = N
     lines = head.decode("latin-1").split("\r\n")
     return {
         "row": asdict(recorder.rows[0]), "rows": len(recorder.rows), "chunk_runs": recorder.chunk_runs,
-        "heard": [type(event).__name__ for event in heard], "ended": heard[-1].ended, "requests": len(server.requests),
+        "received": [type(event).__name__ for event in received], "ended": received[-1].ended, "requests": len(server.requests),
         "first": lines[0], "headers": {k.lower(): v for k, v in (line.split(": ", 1) for line in lines[1:])},
         "body": body.decode(), "warm": warm, "counters": [counters.attempts_open, counters.chunks, counters.reads],
         "stamps": exchange.user_stamps, "ttft": sum(counters.ttft.values()), "attempts": counters.attempts,

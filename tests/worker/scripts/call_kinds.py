@@ -63,20 +63,20 @@ PRE_WARM = Call(Prompt(PLAIN.messages, system=(Part("be kind", ttl="5m"),)), 0, 
 
 
 class Book:
-    """Notes what it is told, and knows one thing."""
+    """Notes what it is given, and knows one thing."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.facts: list[str] = []
 
     def sent(self, _: Any, key: Any, __: int, traffic: str = "") -> Any:
-        self.told.append(f"sent {key} {traffic}")
+        self.facts.append(f"sent {key} {traffic}")
         return CacheNote(3, "abc", "warm", 5, 1, 2, "5m", 4, "def", None)
 
     def begun(self, key: Any, _: int) -> None:
-        self.told.append(f"begun {key}")
+        self.facts.append(f"begun {key}")
 
     def ended(self, key: Any, _: int) -> None:
-        self.told.append(f"ended {key}")
+        self.facts.append(f"ended {key}")
 
 
 # --- bodies -------------------------------------------------------------------------------------------------------
@@ -86,13 +86,13 @@ class Book:
 def bodies() -> Any:
     server, out = recording(), {}
     for protocol in ("anthropic", "openai"):
-        spoken = endpoint(server.url, protocol)
+        spoken_to = endpoint(server.url, protocol)
         for name, call in CALLS.items():
-            made(spoken, call)
+            made(spoken_to, call)
             out[f"{protocol} {name}"] = seen(server)
-    spoken = endpoint(server.url)
+    spoken_to = endpoint(server.url)
     for name, call in {"pre-warm": PRE_WARM, **batch_calls("msgbatch_1")}.items():
-        made(spoken, call)
+        made(spoken_to, call)
         out[f"anthropic {name}"] = seen(server)
     return out
 
@@ -120,24 +120,28 @@ def accepted() -> Any:
     with simulated_endpoint(*(f"--set=simulated.{one}" for one in SETTINGS)) as started:
         url, out = started.url, {}
         for protocol in ("anthropic", "openai"):
-            spoken = endpoint(url, protocol)
+            spoken_to = endpoint(url, protocol)
             for name, call in CALLS.items():
-                out[f"{protocol} {name}"] = made(spoken, replace(call, keep_text=True, watch_field=True))
-        spoken = endpoint(url)
-        out["pre-warm"] = made(spoken, PRE_WARM)
-        out["batch"] = batch(spoken)
+                out[f"{protocol} {name}"] = made(spoken_to, replace(call, keep_text=True, watch_field=True))
+        spoken_to = endpoint(url)
+        out["pre-warm"] = made(spoken_to, PRE_WARM)
+        out["batch"] = batch(spoken_to)
         out["own stream"] = made(own_stream(url), Call(TALK, 9))
     return out
 
 
-def batch(spoken: Endpoint) -> list[Any]:
-    steps = [made(spoken, batch_calls("")["submit"])]
-    batch_id = json.loads(steps[0]["heard"][-1][1]["text"])["id"]
+def batch(spoken_to: Endpoint) -> list[Any]:
+    steps = [made(spoken_to, batch_calls("")["submit"])]
+    batch_id = json.loads(steps[0]["received"][-1][1]["text"])["id"]
     calls = batch_calls(batch_id)
-    while '"ended"' not in (steps[-1]["heard"][-1][1]["text"] or ""):
+    while '"ended"' not in (steps[-1]["received"][-1][1]["text"] or ""):
         gevent.sleep(0.2)
-        steps.append(made(spoken, calls["poll"]))
-    return [*steps, made(spoken, calls["fetch"]), made(spoken, replace(calls["fetch"], batch_id="none"))]
+        steps.append(made(spoken_to, calls["poll"]))
+    return [
+        *steps,
+        made(spoken_to, calls["fetch"]),
+        made(spoken_to, replace(calls["fetch"], batch_id="none")),
+    ]
 
 
 def own_stream(url: str) -> Endpoint:
@@ -208,9 +212,9 @@ def timed(protocol: str, **watch: Any) -> Any:
         b"\r\n\r\n", b'\r\nserver-timing: db;desc="a, b";dur=53.5, cache;dur=0.1, miss\r\n\r\n', 1
     )
     server, wrote = writing(TIMED[protocol], head)
-    spoken = endpoint(server.url, protocol, **target)
-    told = made(spoken, Call(TALK if protocol == "sse" else PLAIN, 7, **watch), Book())
-    return {**told, "wrote": wrote, "request": seen(server)}
+    spoken_to = endpoint(server.url, protocol, **target)
+    facts = made(spoken_to, Call(TALK if protocol == "sse" else PLAIN, 7, **watch), Book())
+    return {**facts, "wrote": wrote, "request": seen(server)}
 
 
 @case
@@ -224,7 +228,7 @@ def book() -> Any:
     kept = Book()
     server, _ = writing(TIMED["openai"][:3], SSE)
     row = made(endpoint(server.url, "openai"), Call(PLAIN, 7), kept)["row"]
-    return {"told": kept.told, "row": row}
+    return {"reported": kept.facts, "row": row}
 
 
 # --- whole answers --------------------------------------------------------------------------------------------------
@@ -246,8 +250,8 @@ def whole() -> Any:
         head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
         third = len(body) // 3
         server, wrote = writing([body[:third], body[third : 2 * third], body[2 * third :]], head, b"")
-        spoken, asked = endpoint(server.url, protocol), Call(PLAIN, 7, stream=False, keep_text=True)
-        out[protocol] = {**made(spoken, asked), "wrote": wrote}
+        spoken_to, asked = endpoint(server.url, protocol), Call(PLAIN, 7, stream=False, keep_text=True)
+        out[protocol] = {**made(spoken_to, asked), "wrote": wrote}
         wrong = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{"a": []}'
         out[f"{protocol} wrong"] = made(endpoint(recording(wrong).url, protocol), asked)
         out[f"{protocol} not streamed"] = made(
@@ -272,8 +276,8 @@ def whole() -> Any:
 def app() -> Any:
     def answered(pieces: list[bytes], head: bytes = SSE) -> Any:
         server, _ = writing(pieces, head)
-        told = made(endpoint(server.url, "sse", sse=APP), Call(PLAIN, 7))
-        return {**told, "request": seen(server)}
+        facts = made(endpoint(server.url, "sse", sse=APP), Call(PLAIN, 7))
+        return {**facts, "request": seen(server)}
 
     token = event({"t": "x"}, "tok")
     refusal = b"HTTP/1.1 429 No\r\nretry-after: 3\r\nx-should-retry: false\r\ncontent-length: 2\r\n\r\n{}"
@@ -302,8 +306,8 @@ def two_targets() -> Any:
         MAIN: endpoint(first.url),
         SECOND: endpoint(second.url, "openai", model="spare", api_key_env="APP_KEY"),
     }
-    told = made(known, Call(PLAIN, 7, target=SECOND))
-    return {"row": told["row"], "first": len(first.requests), "second": seen(second)}
+    facts = made(known, Call(PLAIN, 7, target=SECOND))
+    return {"row": facts["row"], "first": len(first.requests), "second": seen(second)}
 
 
 print_facts()

@@ -1,4 +1,4 @@
-"""Script: the dispatcher and the alarm, with calls that end as they are told."""
+"""Script: the dispatcher and the timer, with calls that end as the case wants."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def hurried() -> Any:
 def bug() -> Any:
     """A pattern that raises once its call has begun, among requests that do well."""
 
-    def pattern(ask: Any) -> Any:
-        yield Send(Call(ask.prompt, 1))
-        if ask.request_id == TURNS:
+    def pattern(request: Any) -> Any:
+        yield Send(Call(request.prompt, 1))
+        if request.request_id == TURNS:
             raise KeyError("a bug")
-        heard = yield Wait()
-        return Done(heard.ended)
+        received = yield Wait()
+        return Done(received.ended)
 
     bench = Bench(0.05, pattern=pattern)
     bench.dispatcher.lease(arrivals(0, 1, 2))
@@ -94,19 +94,19 @@ def bug() -> Any:
 def retry_wait() -> Any:
     """A drain with requests that have no call in flight: one waits for a retry's time, one in line at a gate."""
 
-    def pattern(ask: Any) -> Any:
-        if ask.request_id == 0:
-            yield Send(Call(ask.prompt, 1))
+    def pattern(request: Any) -> Any:
+        if request.request_id == 0:
+            yield Send(Call(request.prompt, 1))
             yield Wait()
             yield Wait(monotonic_ns() + 3600_000 * MS)  # retry-after: an hour
-        elif ask.request_id == TURNS:
+        elif request.request_id == TURNS:
             yield Take("calls", 1)
-            yield Send(Call(ask.prompt, 1))
+            yield Send(Call(request.prompt, 1))
             yield Wait()
             yield Wait(monotonic_ns() + 3600_000 * MS)
         yield Take("calls", 1)
         yield Wait()
-        yield Send(Call(ask.prompt, 1))  # never: the place comes with the end of the drain
+        yield Send(Call(request.prompt, 1))  # never: the place comes with the end of the drain
         return Done("ok")
 
     bench = Bench(0.01, pattern=pattern)
@@ -116,29 +116,29 @@ def retry_wait() -> Any:
     return bench.close(0.1)
 
 
-def told_in_time() -> Any:
+def informed_in_time() -> Any:
     """A request that ends with a timer, in the hub, where no listener may wait."""
 
-    def pattern(ask: Any) -> Any:
+    def pattern(request: Any) -> Any:
         yield Wait(monotonic_ns() + 5 * MS)
         return Done("timeout")
 
     bench = Bench(pattern=pattern)
-    bench.dispatcher._on_ended = lambda *ended: (gevent.sleep(0.001), bench.told.append(ended))
+    bench.dispatcher._on_ended = lambda *ended: (gevent.sleep(0.001), bench.summary.append(ended))
     bench.dispatcher.lease(arrivals(0, 1))
     bench.run()
     gevent.sleep(0.1)
     return bench.close()
 
 
-def alarm() -> Any:
-    """How late the alarm is, beside how late a sleep is, in the same minute."""
+def timer() -> Any:
+    """How late the timer is, beside how late a sleep is, in the same minute."""
     bell = WaitTimer()
-    late: dict[str, list[int]] = {"alarm": [], "sleep": []}
+    late: dict[str, list[int]] = {"timer": [], "sleep": []}
     for _ in range(60):
         due = monotonic_ns() + 3 * MS
         bell.wait_until(due)
-        late["alarm"].append(monotonic_ns() - due)
+        late["timer"].append(monotonic_ns() - due)
         due = monotonic_ns() + 3 * MS
         gevent.sleep((due - monotonic_ns()) / 1e9)
         late["sleep"].append(monotonic_ns() - due)
@@ -150,17 +150,17 @@ def alarm() -> Any:
     for at_ns in (0, started - MS, started):
         bell.wait_until(at_ns)
     past_s = (monotonic_ns() - started) / 1e9
-    due = monotonic_ns() + 20 * MS  # a ring before the wait does not count for it
+    due = monotonic_ns() + 20 * MS  # a wake-up before the wait does not count for it
     bell.wake()
     bell.wait_until(due)
-    after_ring = monotonic_ns() - due
+    after_wake_up = monotonic_ns() - due
     bell.close()
     return {
         **{k: sorted(v) for k, v in late.items()},
         "rung_s": rung_s,
         "past_s": past_s,
-        "after_ring": after_ring,
+        "after_wake_up": after_wake_up,
     }
 
 
-print_facts(order, cap, stop, drain, hurried, bug, retry_wait, told_in_time, alarm)
+print_facts(order, cap, stop, drain, hurried, bug, retry_wait, informed_in_time, timer)

@@ -1,4 +1,4 @@
-"""Script: the driver and its gates, with patterns written here and calls that do as they are told."""
+"""Script: the driver and its gates, with patterns written here and calls that do as the case wants."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def sends_and_cancels() -> Any:
             (yield Send(CALL, leg=1)),
         ]
         seen.extend([name(s), s.leg, s.attempt] for s in sent)
-        heard = yield Wait()
-        seen.append([name(heard), heard.attempt])
+        received = yield Wait()
+        seen.append([name(received), received.attempt])
         closed = yield Cancel(0, 0)
         seen.append([name(closed), closed.attempt])
-        heard = yield Wait()
-        seen.append([name(heard), heard.attempt, heard.ended])
+        received = yield Wait()
+        seen.append([name(received), received.attempt, received.ended])
         return Done("ok")
 
     drive = begun(pattern(), attempts)
@@ -81,16 +81,16 @@ def waits() -> Any:
 
     def pattern() -> Any:
         until = monotonic_ns() + 30 * MS
-        heard = yield Wait(until)
-        seen.append([isinstance(heard, Due), heard.at_ns >= until])
-        heard = yield Wait(0)
-        seen.append([isinstance(heard, Due)])
+        received = yield Wait(until)
+        seen.append([isinstance(received, Due), received.at_ns >= until])
+        received = yield Wait(0)
+        seen.append([isinstance(received, Due)])
         sent = yield Send(CALL)
         seen.append([isinstance(sent, Sent)])
         gevent.spawn_later(0.01, attempts.calls[0].end, "empty")
-        heard = yield Wait(unmoved)
-        seen.append([heard.ended])
-        return Done(heard.ended)
+        received = yield Wait(unmoved)
+        seen.append([received.ended])
+        return Done(received.ended)
 
     drive = begun(pattern(), attempts)
     gevent.sleep(0.08)
@@ -106,8 +106,8 @@ def never_early() -> Any:
     early: list[int] = []
 
     def pattern(until: int) -> Any:
-        heard = yield Wait(until)
-        early.append(heard.at_ns - until)
+        received = yield Wait(until)
+        early.append(received.at_ns - until)
         return Done("ok")
 
     now = monotonic_ns()
@@ -127,12 +127,12 @@ def reentered() -> Any:
     def pattern() -> Any:
         yield Send(CALL)
         yield Send(CALL)
-        heard = yield Wait()
-        seen.append([name(heard), heard.attempt])
+        received = yield Wait()
+        seen.append([name(received), received.attempt])
         seen.append([name((yield Cancel(0, 1)))])
         for _ in range(2):
-            heard = yield Wait(0)  # long past: what has happened comes before the time
-            seen.append([name(heard), heard.attempt])
+            received = yield Wait(0)  # long past: what has happened comes before the time
+            seen.append([name(received), received.attempt])
         seen.append([name((yield Wait(0)))])
         return Done("ok")
 
@@ -204,16 +204,16 @@ def gates() -> Any:
     shared, order, inside, most = Gates(), [], [0], [0]
 
     def pattern(number: int) -> Any:
-        heard = yield Take("calls", 2, number)
-        while not isinstance(heard, Taken):
-            heard = yield Wait()
-        assert heard.leg == number
+        received = yield Take("calls", 2, number)
+        while not isinstance(received, Taken):
+            received = yield Wait()
+        assert received.leg == number
         order.append(number)
         inside[0] += 1
         most[0] = max(most[0], inside[0])
         until = monotonic_ns() + 2 * MS
-        while not isinstance(heard, Due):
-            heard = yield Wait(until)
+        while not isinstance(received, Due):
+            received = yield Wait(until)
         inside[0] -= 1
         if number % 3:
             yield Give("calls")  # the others give back by ending
@@ -238,14 +238,14 @@ def gate_legs() -> Any:
     def waiter() -> Any:
         seen.append([name((yield Take("calls", 1, 0))), name((yield Take("calls", 1, 1)))])
         for _ in range(2):
-            heard = yield Wait()
-            seen.append([name(heard), heard.leg])
+            received = yield Wait()
+            seen.append([name(received), received.leg])
             yield Give("calls")
         return Done("ok")
 
     def leaver() -> Any:
-        heard = yield Take("calls", 1)
-        assert isinstance(heard, Queued)
+        received = yield Take("calls", 1)
+        assert isinstance(received, Queued)
         yield Wait()
 
     first, gone, last = (begun(make(), gates=shared) for make in (holder, leaver, waiter))
@@ -264,9 +264,9 @@ def deep_gate() -> Any:
         return Done("ok")
 
     def passer() -> Any:
-        heard = yield Take("calls", 1)
-        while not isinstance(heard, Taken):
-            heard = yield Wait()
+        received = yield Take("calls", 1)
+        while not isinstance(received, Taken):
+            received = yield Wait()
         yield Give("calls")
         return Done("ok")
 
@@ -278,34 +278,34 @@ def deep_gate() -> Any:
 
 def censored() -> Any:
     """A pattern that would go on after its calls were closed: no call is sent any more."""
-    attempts, heard_of = FakeAttempts(None), []
+    attempts, received_of = FakeAttempts(None), []
 
     def pattern() -> Any:
         while True:
             yield Send(CALL)
-            heard = yield Wait()
-            heard_of.append([name(heard), heard.ended])
+            received = yield Wait()
+            received_of.append([name(received), received.ended])
 
     drive = begun(pattern(), attempts)
     drive.censor()
     drive.censor()
     return {
-        "heard": heard_of,
+        "received": received_of,
         "calls": drive.attempts,
         "ended": drive.done.ended,
         "bug": drive.bug is not None,
     }
 
 
-def late_words() -> Any:
+def late_text() -> Any:
     """What a call says after its request has ended is for no one."""
     attempts = FakeAttempts(None)
 
     def pattern() -> Any:
         yield Send(CALL)
         yield Send(CALL)
-        heard = yield Wait()
-        return Done(heard.ended, winner=heard.attempt)
+        received = yield Wait()
+        return Done(received.ended, winner=received.attempt)
 
     drive = begun(pattern(), attempts)
     attempts.calls[1].end("ok")
@@ -314,5 +314,5 @@ def late_words() -> Any:
 
 
 print_facts(
-    sends_and_cancels, waits, never_early, reentered, hub_runs_it, bugs, gates, gate_legs, deep_gate, censored, late_words
+    sends_and_cancels, waits, never_early, reentered, hub_runs_it, bugs, gates, gate_legs, deep_gate, censored, late_text
 )  # fmt: skip

@@ -87,12 +87,12 @@ class Bench:
         tree = {"stages": {"duration_s": 10, "warmup_s": 0.05, "cooldown_s": 9.9}, **(tables or {})}
         scenario = parse({"name": "n", "limits": limits, **tree}, "x")
         self.attempts, self.recorder, self.counters = FakeAttempts(seconds), Rows(), Counters()
-        self.told: list[Any] = []
+        self.summary: list[Any] = []
         self.bugs: list[str] = []
         makers = {name: Maker(scenario.seed, traffic, name) for name, traffic in scenario.traffic.items()}
         self.dispatcher = Dispatcher(
             scenario, makers, self.attempts, self.recorder, self.counters,
-            lambda *ended: self.told.append(ended), lambda error: self.bugs.append(repr(error)),
+            lambda *ended: self.summary.append(ended), lambda error: self.bugs.append(repr(error)),
         )  # fmt: skip
         for kind in self.dispatcher._kinds.values() if pattern else ():
             kind.pattern.steps = pattern
@@ -117,7 +117,7 @@ class Bench:
             "counts": self.counters.as_message(),
             "in_flight": self.counters.in_flight,
             "open": len(self.dispatcher._open),
-            "told": len(self.told),
+            "reported": len(self.summary),
             "bugs": self.bugs,
         }
 

@@ -40,10 +40,10 @@ class Rows:
         """Counted in the row."""
 
 
-def both(ask: Request) -> Any:
+def both(ask_for: Request) -> Any:
     """The control: two copies, both read to their ends."""
     for _ in range(2):
-        yield Send(Call(ask.prompt, ask.output_tokens))
+        yield Send(Call(ask_for.prompt, ask_for.output_tokens))
     left = 2
     while left:
         left -= isinstance((yield Wait()), Ended)
@@ -68,14 +68,14 @@ def made(make: Any) -> Any:
     attempts = Attempts("run-1", {MAIN: endpoint}, rows, Counters(), 5.0)
     attempts.warm_up()
     over: list[int] = []
-    ask = Request(0, monotonic_ns(), (Prompt.of("some words"),), 7)
-    origin = RequestRef(0, "steady", "chat", ask.scheduled_at_ns)
-    drive = Drive(make(ask), origin, attempts, Gates(), lambda _: over.append(monotonic_ns()))
+    ask_for = Request(0, monotonic_ns(), (Prompt.of("some words"),), 7)
+    origin = RequestRef(0, "steady", "chat", ask_for.scheduled_at_ns)
+    drive = Drive(make(ask_for), origin, attempts, Gates(), lambda _: over.append(monotonic_ns()))
     drive.begin()
     while len(socks) < 2 or any(one.exchange.headers_at_ns is None for one in attempts.open.values()):
         gevent.sleep(0.002)
 
-    really_read, really_close = Connection._hand_on, Connection.close
+    really_read, really_close = Connection._deliver, Connection.close
 
     def read(self: Connection, *read_now: Any) -> Any:
         log.append(["read", self.number])
@@ -85,14 +85,14 @@ def made(make: Any) -> Any:
         log.append(["close", self.number])
         really_close(self)
 
-    Connection._hand_on, Connection.close = read, close  # type: ignore[method-assign]
+    Connection._deliver, Connection.close = read, close  # type: ignore[method-assign]
     for sock in socks:
         sock.sendall(chunk(STREAM) + b"0\r\n\r\n")  # fits: it is sent without a switch of greenlets
     unread = len(log)
     with gevent.Timeout(5):
         while attempts.open:
             gevent.sleep(0.002)
-    Connection._hand_on, Connection.close = really_read, really_close  # type: ignore[method-assign]
+    Connection._deliver, Connection.close = really_read, really_close  # type: ignore[method-assign]
     ends = []
     for sock in socks:
         try:

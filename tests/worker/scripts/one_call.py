@@ -56,16 +56,16 @@ def endpoint(url: str, protocol: str = "anthropic", **target: Any) -> Endpoint:
 
 def made(endpoints: Any, call: Call, book: Any = None) -> dict[str, Any]:
     """One call to its end: the row, the chunks, and what the pattern heard."""
-    recorder, counters, heard = Rows(), Counters(), []
+    recorder, counters, received = Rows(), Counters(), []
     known = endpoints if isinstance(endpoints, dict) else {MAIN: endpoints}
     attempts = Attempts("run-1", known, recorder, counters, 10.0, book)
-    attempts.start(ORIGIN, Send(call, leg=1), 2, heard.append)
+    attempts.start(ORIGIN, Send(call, leg=1), 2, received.append)
     with gevent.Timeout(10):
         while attempts.open:
             gevent.sleep(0.002)
     return {
         "row": asdict(recorder.rows[0]), "kinds": recorder.kinds, "chars": recorder.chars, "arrived": recorder.arrived,
-        "low": recorder.low, "heard": [[type(event).__name__, asdict(event)] for event in heard],
+        "low": recorder.low, "received": [[type(event).__name__, asdict(event)] for event in received],
         "receive_lag": counters.receive_lag_max_ns,
     }  # fmt: skip
 

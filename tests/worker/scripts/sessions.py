@@ -1,4 +1,4 @@
-"""Script: turns of sessions and users of a closed loop in one worker, with calls that end as they are told."""
+"""Script: turns of sessions and users of a closed loop in one worker, with calls that end as the case wants."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tailgauge.patterns.events import Done, Ended, Send, Wait
 from tailgauge.rows.schema import TURNS
 
 
-def keeps_text(ask: Any) -> Any:
+def keeps_text(request: Any) -> Any:
     """One call; the answer is kept, as sessions need it."""
-    yield Send(Call(ask.prompt, ask.output_tokens, keep_text=True))
-    while not isinstance(heard := (yield Wait()), Ended):
+    yield Send(Call(request.prompt, request.output_tokens, keep_text=True))
+    while not isinstance(received := (yield Wait()), Ended):
         pass
-    return Done(heard.ended, heard.attempt, text=heard.text)
+    return Done(received.ended, received.attempt, text=received.text)
 
 
 def tables(duration_s: float = 10.0, arrival: Any = None, **session: Any) -> Any:

@@ -41,11 +41,11 @@ def slow(bytes_per_s: float | None, **tls: Any) -> Any:
     ca_file = tls.pop("ca_file", None)
     server = Server(handler, **tls)
     url = server.url.removesuffix("/v1").replace("http:", "https:" if tls else "http:")
-    spoken, call = endpoint(url, "openai", ca_file=ca_file), Call(PLAIN, 7, bytes_per_s=bytes_per_s)
-    told = made(spoken, call)
+    target, call = endpoint(url, "openai", ca_file=ca_file), Call(PLAIN, 7, bytes_per_s=bytes_per_s)
+    facts = made(target, call)
     gevent.sleep(REST_S)
-    made(spoken, replace(call, bytes_per_s=None))
-    return {**told, "wrote": wrote[: COUNT + 1], "connections": server.connections}
+    made(target, replace(call, bytes_per_s=None))
+    return {**facts, "wrote": wrote[: COUNT + 1], "connections": server.connections}
 
 
 def trickle() -> Any:
@@ -66,8 +66,8 @@ def trickle() -> Any:
         sock.sendall(chunk(event("[DONE]")) + END)
 
     server = Server(handler)
-    told = made(endpoint(server.url.removesuffix("/v1"), "openai"), Call(PLAIN, 7, bytes_per_s=6000))
-    return {**told, "before": before, "after": after}
+    facts = made(endpoint(server.url.removesuffix("/v1"), "openai"), Call(PLAIN, 7, bytes_per_s=6000))
+    return {**facts, "before": before, "after": after}
 
 
 @case
