@@ -2,10 +2,9 @@
 
     .venv/bin/python bench/analysis.py [--rows 10M] [--workers 4] [--folder DIR] [--repeat 1] [--check]
 
-Rule: one script a subject in this folder; each prints rows of a Markdown table, which docs/benchmarks.md holds with machine
-and date. This one writes a run folder of so many chunk rows (run_folder.py), reads its chunk columns with bare pyarrow,
-runs `tailgauge report` on it as a process of its own, and prints what both took, beside each other, because a busy machine
-slows both. `--check` fails where the report missed its bars. A folder that is given is kept, and used again.
+Prints rows of the Markdown table in docs/benchmarks.md. Writes a run folder with so many chunk rows (run_folder.py), reads
+its chunk columns with pyarrow alone, runs `tailgauge report` on it as a process, and prints both durations side by side,
+because a busy machine slows both. `--check` fails if the report exceeds its limits. A folder given is kept and reused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The clients under test: each runs a load on one core and says what it saw and what it used.
 
-Rule: ours is `tailgauge run` as a user starts it, with one worker; only the cores are chosen from outside. The master of
-the run and its report share the server's core where there are but two, and are in no figure except the whole tree's.
+Tailgauge runs as `tailgauge run` with one worker, as a user starts it; only its cores are chosen from outside. With two
+cores, the master and the report share the server's core and count in the figures of the whole process tree only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`tailgauge` in a process that counts Locust's messages: `COUNTS=FILE [CROWD=N] python bench/counted.py run ...`.
 
-Rule: it counts, and may take N workers for a crowd already (see tailgauge.master.workers.pace); nothing else. FILE holds four whole numbers, kept up to date while the process runs: messages in, their
-bytes, messages out, their bytes.
+It only counts, and may treat N workers as a crowd (tailgauge.master.workers.pace). FILE holds four integers, updated
+while the process runs: messages in, their bytes, messages out, their bytes.
 """
 
 from __future__ import annotations

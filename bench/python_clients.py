@@ -5,8 +5,8 @@
     sdk      the official OpenAI SDK's typed stream over its own transport: what an application sees
     by_hand  geventhttpclient, the client of Locust's FastHttpUser, read event by event
 
-Rule: each stamps a chunk as soon as it is handed one, by the monotonic clock, and keeps the stamp; nothing is written
-before the load is over. Called by clients.py: NAME URL LOG STREAMS SECONDS SPACING_MS CHUNKS.
+Each records the monotonic clock as soon as it receives a chunk; nothing is written before the end of the load. Called by
+clients.py: NAME URL LOG STREAMS SECONDS SPACING_MS CHUNKS.
 """
 
 from gevent import monkey

@@ -1,8 +1,8 @@
-"""A run folder of any size, as the workers would have left it, without running one.
+"""Writes a run folder of any size, as workers would, without a run.
 
-Rule: the schema, the types and the encoding are the recorder's own (`tailgauge.rows.parquet`); the numbers are drawn in numpy,
-a block of answers at a time, so that a hundred million chunk rows need little memory. Four traffic tables give every
-section of a report work: plain streaming with refusals and retries, cached prefixes, hedged calls, fan-outs.
+Schema, types and encoding are those of the recorder (`tailgauge.rows.parquet`). The values are drawn in numpy, a block of
+answers at a time, so that a hundred million chunk rows need little memory. Four traffic tables fill every section of a
+report: plain streaming with rejections and retries, cached prefixes, hedged calls, fan-outs.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What a worker costs the master: `make scale`, or
+"""Cost of a worker in the master: `make scale`, or
 
     .venv/bin/python bench/scale.py [--workers 2 8 32 64] [--seconds 40] [--write]
 
-Rule: real workers as on other machines (a token, no folder in common with the master, so that every row is shipped), each
-with next to no load, so that what is measured is the price of its being there: CPU time of the master's process, messages
-and bytes on Locust's channel (counted.py), memory, over the steady part of a run. A straight line through the sizes is
-drawn on as far as workers speak as often. The largest size is run twice more: at the pace of 1,000 workers, each of which
-speaks less often, and in the master's own folder, where nothing is shipped. `--write` puts the table into docs/decisions. Takes the right to mount (root).
+Real workers as on other machines (a token, no shared folder, so every row is transferred), each with almost no load, so
+that the cost of a worker itself is measured: CPU time of the master, messages and bytes on Locust's channel (counted.py),
+memory, over the steady part of a run. A line through the sizes is extrapolated as far as workers report at the same pace.
+The largest size runs twice more: at the pace of 1,000 workers, and in the master's folder without transfers. `--write`
+updates the table in docs/decisions. Needs the right to mount (root).
 """
 
 from __future__ import annotations

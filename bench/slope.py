@@ -1,7 +1,7 @@
 """Whether something grew while nothing should have: a straight line through medians, with the interval of its slope.
 
-Rule: numbers in, numbers out. What is shown is that growth stayed below a bound, not merely that none was found: the upper
-end of the interval decides, so that a noisy measurement fails instead of passing.
+The test is that growth stayed below a limit, not that none was found: the upper end of the interval decides, so that a
+noisy measurement fails instead of passing.
 """
 
 from __future__ import annotations

@@ -2,11 +2,10 @@
 
     .venv/bin/python bench/soak.py [--minutes 30] [--keep DIR]
 
-Rule: 2,000 chunks a second on two workers against the simulated endpoint, all on this machine, seen from outside: every
-2 s the anonymous memory and the open files of each process, and the youngest part of each worker. Of the second half it is
-shown, by the upper end of the 95% interval of a fitted slope (slope.py), that nothing can have grown by more than its bound.
-Prints a table and exits with 1 where a row does not hold. The endpoint's log is kept so short that it is full when the
-second half begins; what it does then is part of the test.
+2,000 chunks/s on two workers against the simulated endpoint on this machine, observed from outside: every 2 s the
+anonymous memory and open files of each process, and the newest part of each worker. For the second half, the upper end of
+the 95% interval of a fitted slope (slope.py) must be below the limit of each row; else it exits with 1. The endpoint's log
+is so short that it is full when the second half begins.
 """
 
 from __future__ import annotations
@@ -190,7 +189,7 @@ def _of_run(folder: Path, made: Mapping[str, Any], youngest: float) -> list[Row]
     rate = sum(pq.read_metadata(path).num_rows for path in (run / "chunks").glob("part-*")) / duration_s
     rows.append(
         Row(
-            "chunks a second",
+            "chunks per second",
             f"{rate:,.0f}",
             f"{RATE * CHUNKS:,} within 2%",
             abs(rate / (RATE * CHUNKS) - 1) < 0.02,

@@ -6,7 +6,6 @@ Excluded from all statistics. A failed call that the run needs ends the run; oth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gevent.event import Event as Signal
@@ -26,27 +25,17 @@ if TYPE_CHECKING:
     from tailgauge.scenario.model import Scenario
 
 
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """Result of the preflight: `learnt` for the prompts, `spent` for the guards."""
-
-    calls: list[dict[str, Any]]
-    learnt: Learnt
-    spent: Amount
-
-    def as_message(self) -> dict[str, Any]:
-        """Plain values for the channel."""
-        return {"calls": self.calls, "learnt": list(self.learnt), "spent": self.spent.plain()}
-
-
 def try_out(
     scenario: Scenario,
     attempts: Attempts,
     recorder: Recorder,
     prices: Mapping[str, Price],
     makers: Callable[[Learnt], Mapping[str, Maker]],
-) -> Tried:
-    """Every preflight call, then one for each prefix that is to be written before the run; `makers` use what was learnt."""
+) -> dict[str, Any]:
+    """Make every preflight call, then one per prefix to be written before the run; returns the message `tried`.
+
+    `makers` use the learnt token counts.
+    """
     results: list[dict[str, Any]] = []
     counted: dict[int, int] = {}
     spent = Amount()
@@ -66,11 +55,11 @@ def try_out(
 
     first = preflight_calls(scenario)
     if not all(map(run, first)):
-        return Tried(results, Learnt(), spent)
+        return {"calls": results, "learnt": list(Learnt()), "spent": spent.plain()}
     learnt = learn(counted)
     for one in writes(scenario, makers(learnt), -1 - len(first)):
         run(one)
-    return Tried(results, learnt, spent)
+    return {"calls": results, "learnt": list(learnt), "spent": spent.plain()}
 
 
 def prompt_tokens(row: AttemptRow) -> int | None:

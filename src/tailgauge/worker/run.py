@@ -157,7 +157,7 @@ class Task:
     def preflight(self) -> None:
         """Make the calls before the run and report their results."""
         tried = try_out(self.scenario, self.attempts, self.recorder, self._prices, self._learn)
-        self._link.send("tried", self._tagged(tried.as_message()))
+        self._link.send("tried", self._tagged(tried))
 
     def preopen(self) -> None:
         """Open the scenario's number of connections before the run and report failures."""

@@ -1,9 +1,9 @@
-"""What it costs the master to receive rows: CPU time of a part and of a megabyte, and of 20,000 chunks/s from many workers.
+"""Cost of receiving rows in the master: CPU time per part and megabyte, and for 20,000 chunks/s from many workers.
 
-    .venv/bin/python bench/shipping.py
+    .venv/bin/python bench/transfer.py
 
-Rule: real parts, sealed and packed as on the channel, by one process that does nothing else; each figure is the median
-of five. What ZeroMQ itself takes is not in it: see docs/decisions for the master's cost as a whole.
+Real parts, sealed and packed as on the channel, in one process that does nothing else; each figure is the median of five.
+The cost of ZeroMQ is not included: docs/decisions has the master's total cost.
 """
 
 from __future__ import annotations
