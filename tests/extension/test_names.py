@@ -11,7 +11,6 @@ from tailgauge.protocols.table import PROTOCOLS
 OTHERS = {
     "src/tailgauge/experiments/checkup/plan.py": "fan_out is a probe of a checkup",
     "analysis/tailgauge_analysis/sections/fan_out/section.py": "fan_out is a key of the scenario",
-    "src/tailgauge/dry_run/rows.py": "the simulated endpoint's side",
 }
 
 

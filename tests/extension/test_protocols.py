@@ -91,6 +91,9 @@ VERSION_HEADER = ""
 REQUEST_ID_HEADER = "x-lines-id"
 OVERLOADED_STATUS = 503
 SIGNATURES = False
+PROMPT_USAGE_FIRST = False
+CACHE_LIVES = False
+STOP_REASONS: dict[str, str] = {}
 
 
 def parse(body: dict[str, Any], version: str = "") -> CallRequest:

@@ -236,7 +236,6 @@ class _Response:
 
 
 STAMPS = "dry_run"
-_OPENAI_REASONS = {"max_tokens": "length", "tool_use": "tool_calls"}
 
 
 def fill(
@@ -280,13 +279,13 @@ def text_of(exchange: Exchange) -> str:
 
 
 def _usage(row: AttemptRow, exchange: Exchange, *, finished: bool) -> None:
-    """The Messages stream has the prompt's usage in its first event, with a placeholder for the output."""
-    if not finished and (row.protocol == "openai" or not exchange.request.stream):
+    """Where the prompt's usage is in the first event, the output has a placeholder there."""
+    if not finished and not (exchange.wire.PROMPT_USAGE_FIRST and exchange.request.stream):
         return
     prompt = exchange.prompt_tokens
     row.input_tokens, row.cache_read_input_tokens = prompt.input_tokens, prompt.read
     row.cache_creation_input_tokens = prompt.creation_5m + prompt.creation_1h
-    if exchange.reply.prompt is not None and row.protocol != "openai":
+    if exchange.reply.prompt is not None and exchange.wire.CACHE_LIVES:
         row.cache_creation_5m_input_tokens = prompt.creation_5m
         row.cache_creation_1h_input_tokens = prompt.creation_1h
     row.output_tokens = exchange.request.max_tokens if finished else 1
@@ -294,7 +293,7 @@ def _usage(row: AttemptRow, exchange: Exchange, *, finished: bool) -> None:
 
 def _finish(row: AttemptRow, exchange: Exchange, at_ns: int) -> None:
     plan, reason = exchange.reply.plan, exchange.reply.stop_reason
-    row.stop_reason = _OPENAI_REASONS[reason] if row.protocol == "openai" else reason
+    row.stop_reason = exchange.wire.STOP_REASONS.get(reason, reason)
     row.stopped_at_ns = at_ns if exchange.request.stream else None
     if plan is not None and plan.thinking_tokens:
         row.thinking_tokens = plan.thinking_tokens

@@ -36,6 +36,9 @@ VERSION_HEADER = ""  # this protocol has no versions
 REQUEST_ID_HEADER = "x-request-id"
 OVERLOADED_STATUS = 503
 SIGNATURES = False
+PROMPT_USAGE_FIRST = False
+CACHE_LIVES = False
+STOP_REASONS = {"tool_use": "tool_calls", "max_tokens": "length"}
 
 _BLOCKS: Mapping[str, checks.Kinds] = {
     "developer": checks.TEXT_BLOCK,
@@ -218,7 +221,7 @@ def _call(reply: Reply, arguments: str) -> dict[str, Any]:
 
 
 def _finish_reason(reply: Reply) -> str:
-    return "tool_calls" if reply.stop_reason == "tool_use" else "length"
+    return STOP_REASONS[reply.stop_reason]
 
 
 def _choice(reply: Reply, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:

@@ -41,6 +41,18 @@ class Wire(Protocol):
     def SIGNATURES(self) -> bool:  # noqa: N802
         """Whether thinking ends with a delta of its own, its signature."""
 
+    @property
+    def PROMPT_USAGE_FIRST(self) -> bool:  # noqa: N802
+        """Whether the first event of a stream has the usage of the prompt."""
+
+    @property
+    def CACHE_LIVES(self) -> bool:  # noqa: N802
+        """Whether usage splits cache writes by their life."""
+
+    @property
+    def STOP_REASONS(self) -> Mapping[str, str]:  # noqa: N802
+        """Its names of stop reasons, where they differ from those of `Reply.stop_reason`."""
+
     def parse(self, body: dict[str, Any], version: str = "", /) -> CallRequest:
         """Check a body under the version of the API that the caller named, if any, or raise `Refused`."""
 
