@@ -15,10 +15,11 @@ from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.stats.quantiles import CONFIDENCE, Quantile
 from tailgauge_analysis.text.formatting import percentile
 from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.text.quantile import quantile
+from tailgauge_analysis.text.quantile import plain_values, quantile
 
 SCHEMA_VERSION = 1
 BEYOND = "failed"
+DIFFERENCE = ("group", "key", "a", "b", "between_variants", "allowed")
 
 
 def contents(
@@ -35,17 +36,7 @@ def contents(
         "verdict": verdict,
         "against": design.against,
         "remarks": design.remarks,
-        "differs": [
-            {
-                "group": d.group,
-                "key": d.key,
-                "a": list(d.a),
-                "b": list(d.b),
-                "between_variants": d.between_variants,
-                "allowed": d.allowed,
-            }
-            for d in differs
-        ],
+        "differs": [plain_values({key: getattr(one, key) for key in DIFFERENCE}) for one in differs],
         "threshold": threshold,
         "confidence": CONFIDENCE,
         "pairs": len(pairs),

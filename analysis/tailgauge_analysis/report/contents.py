@@ -123,15 +123,12 @@ def _run(findings: Findings) -> Json:
 
 def _checks(findings: Findings) -> list[Json]:
     failed = {reason.check: reason.verdict for reason in findings.reasons}
+    verdicts = {
+        one: failed.get(one.name, "passed") if applies(one, findings.evidence) else NOT_APPLICABLE
+        for one in CHECKS
+    }
     return [
-        {
-            "check": check.name,
-            "passes_if": check.passes_if,
-            "verdict": failed.get(check.name, "passed")
-            if applies(check, findings.evidence)
-            else NOT_APPLICABLE,
-        }
-        for check in CHECKS
+        {"check": c.name, "passes_if": c.passes_if, "verdict": verdict} for c, verdict in verdicts.items()
     ]
 
 

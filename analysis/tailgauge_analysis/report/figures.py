@@ -237,7 +237,9 @@ def _client(findings: Findings) -> Figure | None:
     for row, (_, _, title, _) in enumerate(panels, 1):
         plot.update_yaxes(title_text=title, rangemode="tozero", row=row, col=1)
     _time_axis(plot, 3)
-    caption = "Receive lag: from the kernel's timestamp of the bytes to the read. It distorts no kernel timestamp."
+    caption = (
+        "Receive lag: from the kernel's timestamp of the bytes to the read. It distorts no kernel timestamp."
+    )
     return _figure("client", "Client state", caption, 480, plot)
 
 

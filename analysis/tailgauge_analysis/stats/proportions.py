@@ -42,10 +42,10 @@ def difference(a: Proportion, b: Proportion) -> Difference:
     """a - b of shares that have nothing to do with each other: their intervals recover the variances (Newcombe 1998)."""
     if (
         a.value is None
-        or b.value is None
         or a.low is None
-        or b.low is None
         or a.high is None
+        or b.value is None
+        or b.low is None
         or b.high is None
     ):
         return Difference(None, None, None)

@@ -14,10 +14,8 @@ import numpy as np
 from tailgauge_analysis.stats.bootstrap import SEED, blocks, draw
 from tailgauge_analysis.stats.quantiles import CONFIDENCE, Floats
 
-EXACT, ROUGH = (
-    (150, 0.88, 1.0),
-    (40, 0.8, 0.3),
-)  # steps, what the smoothing shrinks by, its start in deviations of y
+# Steps, what the smoothing shrinks by, its start in deviations of y.
+EXACT, ROUGH = (150, 0.88, 1.0), (40, 0.8, 0.3)
 _AT_ONCE = 25  # weightings: few enough to stay in the processor's cache
 _RIDGE = 1e-10  # keeps a resample without one of the kinds solvable
 

@@ -21,14 +21,8 @@ from tailgauge_analysis.text.json_values import Json, number, text
 from tailgauge_analysis.verdict.verdict import Evidence, Judgement
 
 OVER_S = 5.0  # the busiest stretch of that length, or the steady stage if that is shorter
-_NUMBERS = (
-    "holds_to_per_s",
-    "failed_at_per_s",
-    "ttft_spread_ms",
-    "gap_spread_ms",
-    "ttft_bias_ms",
-    "gap_bias_ms",
-)
+_NEEDED = ("holds_to_per_s", "ttft_spread_ms", "gap_spread_ms")
+_NUMBERS = (*_NEEDED, "failed_at_per_s", "ttft_bias_ms", "gap_bias_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +58,7 @@ def certified(frames: Frames, steady: Steady) -> Certified:
     cited = frames.run["certificate"]
     numbers = {name: number(cited.get(name)) for name in _NUMBERS}
     named, why = text(cited.get("id")), text(cited.get("why")) or "run.json names none"
-    if named and (
-        numbers["holds_to_per_s"] is None
-        or numbers["ttft_spread_ms"] is None
-        or numbers["gap_spread_ms"] is None
-    ):
+    if named and None in {numbers[name] for name in _NEEDED}:
         named, why = "", "its entry in run.json is incomplete"
     elsewhere = [
         str(w["worker"]) for w in frames.run["workers"] if w["host"] and w["host"] != text(cited.get("host"))
