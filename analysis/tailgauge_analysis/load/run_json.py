@@ -76,7 +76,7 @@ class WorkerJson(_Tolerant):
     pid: Whole | None = None
     """process id"""
     state: Literal["starting", "running", "drained", "failed", "lost", "unknown"] = "unknown"
-    """joining, running, drained, failed or lost"""
+    """starting, running, drained, failed or lost"""
     clock: Clock = Clock()
     """offset_ns, error_ns and drift_ppb against the master's clock"""
     stamps: str = ""

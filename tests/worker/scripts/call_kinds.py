@@ -86,13 +86,13 @@ class Book:
 def bodies() -> Any:
     server, out = recording(), {}
     for protocol in ("anthropic", "openai"):
-        spoken_to = endpoint(server.url, protocol)
+        requested_from = endpoint(server.url, protocol)
         for name, call in CALLS.items():
-            made(spoken_to, call)
+            made(requested_from, call)
             out[f"{protocol} {name}"] = seen(server)
-    spoken_to = endpoint(server.url)
+    requested_from = endpoint(server.url)
     for name, call in {"pre-warm": PRE_WARM, **batch_calls("msgbatch_1")}.items():
-        made(spoken_to, call)
+        made(requested_from, call)
         out[f"anthropic {name}"] = seen(server)
     return out
 
@@ -120,31 +120,33 @@ def accepted() -> Any:
     with simulated_endpoint(*(f"--set=simulated.{one}" for one in SETTINGS)) as started:
         url, out = started.url, {}
         for protocol in ("anthropic", "openai"):
-            spoken_to = endpoint(url, protocol)
+            requested_from = endpoint(url, protocol)
             for name, call in CALLS.items():
-                out[f"{protocol} {name}"] = made(spoken_to, replace(call, keep_text=True, watch_field=True))
-        spoken_to = endpoint(url)
-        out["pre-warm"] = made(spoken_to, PRE_WARM)
-        out["batch"] = batch(spoken_to)
-        out["own stream"] = made(own_stream(url), Call(TALK, 9))
+                out[f"{protocol} {name}"] = made(
+                    requested_from, replace(call, keep_text=True, watch_field=True)
+                )
+        requested_from = endpoint(url)
+        out["pre-warm"] = made(requested_from, PRE_WARM)
+        out["batch"] = batch(requested_from)
+        out["own stream"] = made(custom_stream(url), Call(TALK, 9))
     return out
 
 
-def batch(spoken_to: Endpoint) -> list[Any]:
-    steps = [made(spoken_to, batch_calls("")["submit"])]
+def batch(requested_from: Endpoint) -> list[Any]:
+    steps = [made(requested_from, batch_calls("")["submit"])]
     batch_id = json.loads(steps[0]["received"][-1][1]["text"])["id"]
     calls = batch_calls(batch_id)
     while '"ended"' not in (steps[-1]["received"][-1][1]["text"] or ""):
         gevent.sleep(0.2)
-        steps.append(made(spoken_to, calls["poll"]))
+        steps.append(made(requested_from, calls["poll"]))
     return [
         *steps,
-        made(spoken_to, calls["fetch"]),
-        made(spoken_to, replace(calls["fetch"], batch_id="none")),
+        made(requested_from, calls["fetch"]),
+        made(requested_from, replace(calls["fetch"], batch_id="none")),
     ]
 
 
-def own_stream(url: str) -> Endpoint:
+def custom_stream(url: str) -> Endpoint:
     """The simulated endpoint's chat completions, told as if they were an application's own."""
     sse = SseSettings(
         path="/v1/chat/completions",
@@ -212,8 +214,8 @@ def timed(protocol: str, **watch: Any) -> Any:
         b"\r\n\r\n", b'\r\nserver-timing: db;desc="a, b";dur=53.5, cache;dur=0.1, miss\r\n\r\n', 1
     )
     server, wrote = writing(TIMED[protocol], head)
-    spoken_to = endpoint(server.url, protocol, **target)
-    facts = made(spoken_to, Call(TALK if protocol == "sse" else PLAIN, 7, **watch), Book())
+    requested_from = endpoint(server.url, protocol, **target)
+    facts = made(requested_from, Call(TALK if protocol == "sse" else PLAIN, 7, **watch), Book())
     return {**facts, "wrote": wrote, "request": seen(server)}
 
 
@@ -250,8 +252,8 @@ def whole() -> Any:
         head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
         third = len(body) // 3
         server, wrote = writing([body[:third], body[third : 2 * third], body[2 * third :]], head, b"")
-        spoken_to, asked = endpoint(server.url, protocol), Call(PLAIN, 7, stream=False, keep_text=True)
-        out[protocol] = {**made(spoken_to, asked), "wrote": wrote}
+        requested_from, asked = endpoint(server.url, protocol), Call(PLAIN, 7, stream=False, keep_text=True)
+        out[protocol] = {**made(requested_from, asked), "wrote": wrote}
         wrong = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{"a": []}'
         out[f"{protocol} wrong"] = made(endpoint(recording(wrong).url, protocol), asked)
         out[f"{protocol} not streamed"] = made(

@@ -40,10 +40,10 @@ class Rows:
         """Counted in the row."""
 
 
-def both(ask_for: Request) -> Any:
+def both(request_of: Request) -> Any:
     """The control: two copies, both read to their ends."""
     for _ in range(2):
-        yield Send(Call(ask_for.prompt, ask_for.output_tokens))
+        yield Send(Call(request_of.prompt, request_of.output_tokens))
     left = 2
     while left:
         left -= isinstance((yield Wait()), Ended)
@@ -68,9 +68,9 @@ def made(make: Any) -> Any:
     attempts = Attempts("run-1", {MAIN: endpoint}, rows, Counters(), 5.0)
     attempts.warm_up()
     over: list[int] = []
-    ask_for = Request(0, monotonic_ns(), (Prompt.of("some words"),), 7)
-    origin = RequestRef(0, "steady", "chat", ask_for.scheduled_at_ns)
-    drive = Drive(make(ask_for), origin, attempts, Gates(), lambda _: over.append(monotonic_ns()))
+    request_of = Request(0, monotonic_ns(), (Prompt.of("some words"),), 7)
+    origin = RequestRef(0, "steady", "chat", request_of.scheduled_at_ns)
+    drive = Drive(make(request_of), origin, attempts, Gates(), lambda _: over.append(monotonic_ns()))
     drive.begin()
     while len(socks) < 2 or any(one.exchange.headers_at_ns is None for one in attempts.open.values()):
         gevent.sleep(0.002)
