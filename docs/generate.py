@@ -185,6 +185,9 @@ def type_of(spec: Mapping[str, Any], *, nulls: bool = False) -> str:
 
 
 class _Untitled(GenerateJsonSchema):
+    def field_is_required(self, field: Any, total: bool) -> bool:  # noqa: ARG002
+        return True
+
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
         return False
 

@@ -13,6 +13,11 @@ from typing_extensions import TypedDict  # pydantic reads no other before Python
 
 from tailgauge.rows.schema import ENDED_CLASSES
 from tailgauge_analysis.metrics.metrics import METRICS
+from tailgauge_analysis.metrics.streams import Streams
+from tailgauge_analysis.sections.alerts import Alert
+from tailgauge_analysis.sections.failures import Failure
+from tailgauge_analysis.sections.load.diagnosis import Diagnosis
+from tailgauge_analysis.verdict.verdict import Reason
 
 SCHEMA_VERSION: Literal[2] = 2
 STABLE = (
@@ -48,15 +53,6 @@ class Run(TypedDict):
     """command that repeats the run; null if the run does not name its scenario"""
     target: Json
     preflight: list[Json]
-
-
-class Reason(TypedDict):
-    """One reason for the verdict."""
-
-    check: str
-    verdict: Status
-    text: str
-    advice: str
 
 
 class Verdict(TypedDict):
@@ -158,20 +154,6 @@ class Latency(TypedDict):
     percentiles: Percentiles
 
 
-class Error(TypedDict):
-    """One kind of failed attempts."""
-
-    ended: str
-    status: int | None
-    error_type: str
-    limit_kind: str
-    attempts: Count
-    steady: Count
-    """of these, in the steady stage"""
-    excerpt: str
-    """of the response"""
-
-
 class EarlyStopping(TypedDict):
     """MLPerf's rule at 99%: met if n_eff reaches the number needed for the requests beyond the bound."""
 
@@ -229,19 +211,6 @@ class Tool(TypedDict):
     metrics: list[ToolMetric]
 
 
-class Diagnosis(TypedDict):
-    """Where the slowest requests lose their time."""
-
-    kind: Literal["input", "output", "both", "healthy", "unknown"]
-    n: Count
-    slow: Count
-    share_before_first: float | None
-    """of the excess time of slow requests; null without a diagnosis"""
-    low: float | None
-    high: float | None
-    sentence: str
-
-
 class Slope(TypedDict):
     """ms per unit of the title, at one quantile."""
 
@@ -264,21 +233,6 @@ class Regression(TypedDict):
     """factors without enough variation"""
     slopes: list[Slope]
     """at p50 and p95"""
-
-
-class Alert(TypedDict):
-    """One common alert."""
-
-    name: str
-    limit: float
-    fires: Literal["above", "below"]
-    unit: Literal["ms", "tokens/s", "share"]
-    state: Literal["firing", "not firing", "inconclusive", "unknown"]
-    value: float | None
-    low: float | None
-    high: float | None
-    n: Count
-    why: str
 
 
 class UseCase(TypedDict):
@@ -361,7 +315,7 @@ class Report(TypedDict):
     """request counts, recomputed from the rows"""
     latency: list[Latency]
     """rows with at least one sample"""
-    errors: list[Error]
+    errors: list[Failure]
     """kinds of failed attempts of the whole run, most frequent first"""
     rate_limits: Json | None
     """429s by limit and over time, buckets, binding limit, growth, retry-after, retries; null without 429s, limit headers and
@@ -389,7 +343,7 @@ class Report(TypedDict):
     """properties of the traffic that affect the numbers: closed loop, slow readers, cancellation"""
     traffic: dict[str, TrafficEntry]
     """by traffic table: what was sent in the whole run, preflight excluded"""
-    streams: Json
+    streams: Streams
     """evenness of streams: tokens per chunk, buffered streams, stalls, fluidity, tokens per second; see metrics.md"""
     survival_quantiles: list[Json]
     """estimates without abandonment: metric, title, n, cut, quantiles by Kaplan-Meier; see metrics.md"""

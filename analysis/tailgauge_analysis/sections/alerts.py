@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from tailgauge_analysis.sections.phases import QUEUE, Phases
 from tailgauge_analysis.stats.binomial import clopper_pearson
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Mask, Quantile, effective_n
 from tailgauge_analysis.text.formatting import count, ms, share
-from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.text.json_values import Json, one_of
 
 FIRING, NOT_FIRING, INCONCLUSIVE, UNKNOWN = "firing", "not firing", "inconclusive", "unknown"
 ABOVE, BELOW = "above", "below"
@@ -45,9 +46,9 @@ class Alert:
     name: str
     title: str
     limit: float
-    fires: str
-    unit: str
-    state: str = UNKNOWN
+    fires: Annotated[str, one_of(ABOVE, BELOW)]
+    unit: Annotated[str, one_of(MS, RATE, SHARE)]
+    state: Annotated[str, one_of(FIRING, NOT_FIRING, INCONCLUSIVE, UNKNOWN)] = UNKNOWN
     value: float | None = None
     low: float | None = None
     high: float | None = None

@@ -5,7 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from pydantic import Field
+
 Json = dict[str, Any]
+
+
+def one_of(*values: str) -> Any:
+    """Annotates a text of a report with its possible values, for the JSON Schema."""
+    return Field(json_schema_extra={"enum": list(values)})
 
 
 def table(tree: Any, key: str) -> Json:

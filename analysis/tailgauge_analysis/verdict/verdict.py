@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from tailgauge.thresholds import VALID, WORST_FIRST
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.text.json_values import one_of
 from tailgauge_analysis.verdict.client import Worker
 from tailgauge_analysis.verdict.conservation import Conservation, InFlight
 from tailgauge_analysis.verdict.stalls import BadSeconds
@@ -38,7 +40,7 @@ class Reason:
     """Why a run is not VALID, and what to do."""
 
     check: str
-    verdict: str
+    verdict: Annotated[str, one_of(*WORST_FIRST)]
     text: str
     advice: str
 

@@ -13,6 +13,7 @@ is inside. `healthy`: the slow take less than HEALTHY times the median, in their
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.quantiles import Floats, rank
 from tailgauge_analysis.text.formatting import ms, share
+from tailgauge_analysis.text.json_values import one_of
 
 INPUT, OUTPUT, BOTH, HEALTHY_RUN, UNKNOWN = "input", "output", "both", "healthy", "unknown"
 SLOW = 0.95
@@ -32,7 +34,7 @@ REPS = 1000
 class Diagnosis:
     """The kind and the numbers that decided it; null where there are too few slow requests. Times in ms."""
 
-    kind: str
+    kind: Annotated[str, one_of(INPUT, OUTPUT, BOTH, HEALTHY_RUN, UNKNOWN)]
     n: int
     slow: int
     p50_ms: float | None = None
