@@ -40,9 +40,9 @@ class Row:
     quantiles: tuple[Quantile, ...]
 
 
-def table(steady: Steady, ps: tuple[float, ...] = PS) -> list[Row]:
+def table(steady: Steady) -> list[Row]:
     """Every metric in every view that it has."""
-    return [row(metric, steady, view, ps) for metric in METRICS for view in views(metric)]
+    return [row(metric, steady, view) for metric in METRICS for view in views(metric)]
 
 
 def by_traffic(steady: Steady, whole: list[Row]) -> dict[str, list[Row]]:

@@ -1,1 +1,4 @@
-"""Quantiles, intervals, bootstrap, regression, survival: arrays in, numbers out. Must not know: runs."""
+"""Quantiles, intervals, bootstrap, regression, survival, tests.
+
+Comes in: arrays. Goes out: numbers. Must not know: runs, metrics, units.
+"""

@@ -1,1 +1,4 @@
-"""Numbers, units and untrusted text as people read them."""
+"""Numbers, units and untrusted text as people read them, and values out of JSON.
+
+Must not know: what the values mean.
+"""
