@@ -63,7 +63,7 @@ class Doubling:
                     20.0,
                     number + 7,
                 )
-                results += yield [step, Step("a proxy", (), 1.0, 1, real_only=True)]
+                results += yield [step]
         except SpentError as spent:
             return answer(results, str(spent))
         return answer(results, "")
@@ -107,13 +107,12 @@ def done(base, tmp_path_factory):
     return conduct(Doubling(), base, DryRunner(base.out), tmp_path_factory.mktemp("steps"), lambda _: None)
 
 
-def test_the_course_sees_its_steps_in_order_and_what_a_dry_run_cannot_show_is_left_out(done):
+def test_the_course_gets_the_results_of_its_steps_in_order(done):
     first, second = done.steps
 
     assert [one.step.name for one in done.steps] == ["5 requests/s", "20 requests/s"]
     assert first.verdict == "VALID"
     assert first.measured["refused"] == 0 < second.measured["refused"]  # 10 a second, 60 at once
-    assert done.left_out == ("a proxy", "a proxy")
     assert done.ledger.runs == 2
     assert done.ledger.calls == first.measured["calls"] + second.measured["calls"]
 
@@ -147,7 +146,6 @@ def test_where_the_guard_ends_the_course_answers_with_what_it_has(base, tmp_path
     path.write_text(TEXT + "[guard]\nmax_requests = 60\n", encoding="utf-8")
     guarded = Base(path, scenarios.load(str(path)), (), tmp_path)
     doubling = Doubling((5.0, 5.0, 5.0))
-    doubling.course = lambda: without_real_only(Doubling.course(doubling))
     found = conduct(doubling, guarded, Counting(tmp_path), tmp_path, lambda _: None)
 
     assert len(found.steps) < 3
@@ -192,28 +190,12 @@ def together(doubling):
         return answer(results, str(spent))
 
 
-def without_real_only(course):
-    wanted = next(course)
-    while True:
-        try:
-            ran = yield [step for step in wanted if not step.real_only]
-        except SpentError as spent:
-            try:
-                course.throw(spent)
-            except StopIteration as end:
-                return end.value
-        try:
-            wanted = course.send(ran)
-        except StopIteration as end:
-            return end.value
-
-
 def report_of(found, runs=()):
     return AnswerReport(
         schema_version=1, run_id="20260101T000000Z-levels-0000", verdict="VALID", runs=tuple(runs), kind=found.kind,
         sentence=found.sentence, facts=found.facts, table=found.table, more=found.more, exit_code=int(found.exit_code),
         remarks=found.remarks, cases=found.cases, smallest=found.smallest, dry_run=True, expected="",
-        planned=("plan: a minute",), took="2 runs.", left_out=(), scenario="levels", description="", target="simulated",
+        planned=("plan: a minute",), took="2 runs.", scenario="levels", description="", target="simulated",
         started_at="2026-01-01T00:00:00Z", command="tailgauge run levels",
     )  # fmt: skip
 

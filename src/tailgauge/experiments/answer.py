@@ -140,8 +140,6 @@ class AnswerReport:
     """what it was expected to take"""
     took: str
     """what it took"""
-    left_out: tuple[str, ...]
-    """steps that a dry run cannot show"""
     scenario: str
     """its name"""
     description: str

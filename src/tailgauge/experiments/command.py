@@ -56,7 +56,7 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
         verdict=min((one.verdict for one in done.steps), key=WORST_FIRST.index, default=VALID), remarks=answer.remarks,
         cases=answer.cases, runs=tuple(RunRow(one.step.name, one.run_id, one.verdict, one.reason) for one in done.steps),
         smallest=answer.smallest, dry_run=dry_run, expected=expected, planned=tuple(planned), took=_took(done.ledger),
-        left_out=done.left_out, scenario=base.scenario.name, description=base.scenario.description,
+        scenario=base.scenario.name, description=base.scenario.description,
         target=base.scenario.target.url, started_at=started_at, command=_line(base, overrides, dry_run=dry_run),
     )  # fmt: skip
     from tailgauge.experiments.write import write

@@ -81,7 +81,6 @@ class Conducted:
     answer: Answer
     steps: tuple[StepResult, ...]
     ledger: StepLedger
-    left_out: tuple[str, ...]  # names of steps that a dry run cannot show
     interrupted: bool = False
 
 
@@ -102,7 +101,6 @@ class _Conductor:
     progress: Progress
     ledger: StepLedger = field(default_factory=StepLedger)
     results: list[StepResult] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
     number: int = 0
     interrupted: bool = False
     began: float = field(default_factory=time.monotonic)
@@ -115,9 +113,7 @@ class _Conductor:
                 steps = self._round(course, steps)
             except StopIteration as end:
                 answer: Answer = end.value
-                return Conducted(
-                    answer, tuple(self.results), self.ledger, tuple(self.left_out), self.interrupted
-                )
+                return Conducted(answer, tuple(self.results), self.ledger, self.interrupted)
 
     def _round(self, course: Course, steps: Sequence[Step]) -> Sequence[Step]:
         """The next steps of the course; StopIteration carries its answer."""
@@ -132,9 +128,7 @@ class _Conductor:
         """The results of the steps; after Ctrl-C of those that had ended."""
         if self.interrupted:
             raise SpentError(INTERRUPTED)
-        shown = [step for step in steps if self.runner.sends or not step.real_only]
-        self.left_out += [step.name for step in steps if step not in shown]
-        prepared, folders = self._prepare(shown), list[Path]()
+        prepared, folders = self._prepare(steps), list[Path]()
         try:
             with closing(self.runner.run(prepared)) as ended:
                 for folder in ended:

@@ -40,7 +40,6 @@ class Step:
     duration_s: float
     seed: int
     rest_s: float = 0.0
-    real_only: bool = False  # a dry run cannot show it: skipped there
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ class Planner(Protocol):
     """One kind of experiment, constructed from its scenario."""
 
     def course(self) -> Course:
-        """Plan, and choose the next steps; pure. A step skipped in a dry run has no result.
+        """Plan, and choose the next steps; pure.
 
         `SpentError` may be thrown in at a yield: the course then returns the answer that the results allow.
         """

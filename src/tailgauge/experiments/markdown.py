@@ -51,8 +51,6 @@ def how(report: AnswerReport) -> list[str]:
         lines.append(f"Minimum detectable effect: {report.smallest}.")
     if report.expected:
         lines.append(f"Expected answer, by the dry run: {report.expected}")
-    if report.left_out:
-        lines.append(f"Skipped, because a dry run cannot show it: {', '.join(report.left_out)}.")
     return [*lines, f"Command: {report.command}"]
 
 

@@ -28,7 +28,7 @@ PLAN = SearchPlan(today=4.0, most=40.0, growth=1.25, precision=0.05, confirm=3, 
 
 def at(rate, k=0, n=400, **given):
     values = {
-        "name": "", "rate_per_s": rate, "emptied": False, "verdict": "VALID", "seconds": 30.0, "requests": n,
+        "rate_per_s": rate, "emptied": False, "seconds": 30.0, "requests": n,
         "refused": counted(k, n), "overloaded": 0, "kinds": {"requests": k} if k else {}, "good": None,
         "served": Rate(rate, rate - 0.1, rate + 0.1), "waiting": (1.0, 1.0), "growing": False, "buckets": (),
         "charges": Charges({}, {}), "offered": {},

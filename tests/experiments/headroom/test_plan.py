@@ -21,7 +21,7 @@ def base(folder, **headroom):
 
 def result(rate, *, refused=0, growing=False):
     return RateResult(
-        name="", rate_per_s=rate, emptied=False, verdict="VALID", seconds=30.0, requests=400, refused=counted(refused, 400),
+        rate_per_s=rate, emptied=False, seconds=30.0, requests=400, refused=counted(refused, 400),
         overloaded=0, kinds={}, good=None, served=Rate(12.0, 11.9, 12.1), waiting=(1.0, 1.0), growing=growing, buckets=(),
         charges=Charges({}, {}), offered={},
     )  # fmt: skip
@@ -107,11 +107,11 @@ def test_the_steps_fit_into_the_minutes_that_there_are(tmp_path):
 
 
 def test_limits_without_headers_are_found_by_their_429s(tmp_path, monkeypatch):
-    def blind(name, rate, reading, **flags):
+    def blind(rate, reading, **flags):
         attempts = reading.frames.attempts
         headers = [column for column in attempts.columns if column.startswith("header_")]
         frames = replace(reading.frames, attempts=attempts.drop(columns=headers))
-        return rate_result(name, rate, replace(reading, frames=frames), **flags)
+        return rate_result(rate, replace(reading, frames=frames), **flags)
 
     rate_result = measure.rate_result
     monkeypatch.setattr(measure, "rate_result", blind)

@@ -50,10 +50,8 @@ class Charges:
 class RateResult:
     """A run at one rate. `emptied`: it began with a burst, so that the bucket was empty, or calls waited."""
 
-    name: str
     rate_per_s: float
     emptied: bool
-    verdict: str
     seconds: float
     requests: int
     refused: Proportion

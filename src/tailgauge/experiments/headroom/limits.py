@@ -39,7 +39,6 @@ class Limit:
     refused: int
     rate: Rate
     burst: Rate
-    how: str
     seen: bool
 
 
@@ -74,8 +73,7 @@ def limits(runs: Sequence[RateResult]) -> tuple[Limit, ...]:
             sum(one.refused for one in buckets),
             max(buckets, key=lambda one: one.refused).counted,
         )
-        how = str((doubted or headed or rates)[0].how)
-        found.append(Limit(kind, counted, refused, rate, at_once, how, bool(exact) and refused > 0))
+        found.append(Limit(kind, counted, refused, rate, at_once, bool(exact) and refused > 0))
     return tuple(found)
 
 

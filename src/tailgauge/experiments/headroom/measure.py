@@ -32,9 +32,7 @@ RISING = 0.8  # correlation of requests in flight with time
 WRITTEN, READ = ["input_tokens", "cache_creation_input_tokens"], "cache_read_input_tokens"
 
 
-def rate_result(
-    name: str, rate_per_s: float, reading: RunReading, *, emptied: bool, today: bool
-) -> RateResult:
+def rate_result(rate_per_s: float, reading: RunReading, *, emptied: bool, today: bool) -> RateResult:
     """Of a run; `today`: at today's rate, whose trace is kept."""
     frames, stage = reading.frames, reading.steady
     sent = stage.sent
@@ -46,7 +44,7 @@ def rate_result(
     waiting = _waiting(reading, edges)
     arrived = len(stage.requests)
     return RateResult(
-        name=name, rate_per_s=rate_per_s, emptied=emptied, verdict=reading.verdict, seconds=stage.seconds, requests=arrived,
+        rate_per_s=rate_per_s, emptied=emptied, seconds=stage.seconds, requests=arrived,
         refused=proportion(refused(sent) | over), overloaded=int(over.sum()),
         kinds={str(kind): int(n) for kind, n in kinds(sent)["kind"].value_counts().items()},
         good=None if good is None else Proportion(good.good, good.offered, good.n_eff, good.share, good.low, good.high),

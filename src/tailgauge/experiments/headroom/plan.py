@@ -77,7 +77,7 @@ class HeadroomPlanner:
         overrides = dict(step.overrides)
         emptied = isinstance(overrides.get("arrival.shape"), dict)
         rate = self._today if emptied else overrides.get("arrival.rate_per_s", self._today)
-        return rate_result(step.name, float(rate), reading, emptied=emptied, today=not self._runs)
+        return rate_result(float(rate), reading, emptied=emptied, today=not self._runs)
 
     def _search(self) -> Steps:
         for _ in range(ROUNDS):
@@ -104,7 +104,7 @@ class HeadroomPlanner:
 
     def _keep(self, result: StepResult, attempt: NextRate) -> bool:
         if result.valid:
-            self._runs.append(replace(result.measured, rate_per_s=attempt.rate_per_s, name=result.step.name))
+            self._runs.append(replace(result.measured, rate_per_s=attempt.rate_per_s))
         return result.valid
 
     def _step(self, attempt: NextRate, found: Sequence[Bound]) -> Step:
