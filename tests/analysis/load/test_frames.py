@@ -4,12 +4,13 @@ import json
 import shutil
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
 from tailgauge.errors import RunDataError
 from tailgauge.rows.schema import SCHEMA_VERSION
-from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.load.frames import answers, load
 from tailgauge_analysis.load.problems import DAMAGED, MASTER, UNFINISHED
 
 
@@ -208,3 +209,9 @@ def test_a_damaged_run_json_is_no_traceback(write, text):
 def test_a_run_id_may_not_leave_the_reports_folder(write):
     with pytest.raises(RunDataError, match="cannot name a report folder"):
         load([write(n=10, run_id="../../etc")])
+
+
+def test_the_answer_of_a_request_is_that_of_its_pattern():
+    run = {"patterns": {"echo": {"answer": "join"}}}
+
+    assert answers(run, pd.Series(["echo", "streaming", "echo"])).tolist() == ["join", "single", "join"]
