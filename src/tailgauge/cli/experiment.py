@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Store the certificate here (default: the state folder).",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the certificate as JSON.")
+@options.as_json("the certificate as JSON")
 def calibrate(
     quick: bool, planned: float | None, clock: str, certificate: Path | None, as_json: bool
 ) -> None:
@@ -64,13 +64,7 @@ def calibrate(
 @click.command(epilog=options.EXPERIMENT)
 @click.option("--target", metavar="URL", help="Diagnose this endpoint instead of the simulated one.")
 @click.option("--quick", is_flag=True, help="Find large effects only, within 3 minutes.")
-@click.option(
-    "--set",
-    "sets",
-    multiple=True,
-    metavar="TABLE.KEY=VALUE",
-    help="Override a value of the scenario (repeatable).",
-)
+@options.overrides()
 @click.option(
     "--workers",
     type=click.IntRange(1, 256),
@@ -80,14 +74,8 @@ def calibrate(
     help="Worker processes on this machine.",
 )
 @click.option("--dry-run", is_flag=True, help="Simulate the checkup in seconds; send nothing.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path(),
-    metavar="DIR",
-    help="Folder for runs/ and reports/ (default: here).",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.out("runs/ and reports/")
+@options.as_json()
 def checkup(
     target: str | None,
     quick: bool,

@@ -58,23 +58,13 @@ def cli() -> None:
     metavar="HOST[:PORT]",
     help="Address that remote workers connect to (default: 127.0.0.1:5557).",
 )
-@click.option(
-    "--web",
-    metavar="[HOST:]PORT",
-    help="Serve Locust's web page with the live view.",
-)
+@click.option("--web", metavar="[HOST:]PORT", help="Serve Locust's web page with the live view.")
 @click.option("--metrics", is_flag=True, help="Add /metrics for Prometheus to the web page.")
 @click.option("--duration", type=Positive(), metavar="SECONDS", help="Scale the run to this length.")
 @click.option(
     "--rate", type=Positive(), metavar="PER_SECOND", help="Mean arrivals per second over all workers."
 )
-@click.option(
-    "--set",
-    "sets",
-    multiple=True,
-    metavar="TABLE.KEY=VALUE",
-    help="Override a value of the scenario (repeatable).",
-)
+@options.overrides()
 @click.option(
     "--seed", type=click.IntRange(0, 2**63 - 1), metavar="N", help="Seed of arrivals, sizes and prompts."
 )
@@ -83,12 +73,7 @@ def cli() -> None:
     type=click.Choice(("kernel", "user")),
     help="Timestamp source: kernel or user space.",
 )
-@click.option(
-    "--max-requests",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Stop before this many HTTP calls.",
-)
+@click.option("--max-requests", type=click.IntRange(1), metavar="N", help="Stop before this many HTTP calls.")
 @click.option(
     "--max-tokens", type=click.IntRange(1), metavar="N", help="Stop before this many input and output tokens."
 )
@@ -105,14 +90,8 @@ def cli() -> None:
     metavar="FILE",
     help="Cite this calibration certificate (default: the stored one).",
 )
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path(),
-    metavar="DIR",
-    help="Folder for runs/ and reports/ (default: here).",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per run.")
+@options.out("runs/ and reports/")
+@options.as_json("one JSON object per run")
 def run(
     scenarios: tuple[str, ...],
     target: str | None,
@@ -213,7 +192,7 @@ cli.add_command(checkup)
     help="Compare this metric only (repeatable).",
 )
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown with every pair.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.as_json()
 def compare(
     run_dirs: tuple[Path, ...],
     allow: tuple[str, ...],
@@ -244,14 +223,8 @@ def compare(
 
 @cli.command()
 @click.argument("run_dirs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN_DIR...")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path(),
-    metavar="DIR",
-    help="Folder for reports/ (default: here).",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.out("reports/")
+@options.as_json()
 def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> None:
     """Make the report of a run folder.
 
@@ -290,13 +263,7 @@ def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> None:
     metavar="PORT",
     help="Port; 0 selects a free one.",
 )
-@click.option(
-    "--set",
-    "sets",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Set a key of [simulated], for example limits.rpm=60.",
-)
+@options.overrides("Set a key of [simulated], for example limits.rpm=60.", "KEY=VALUE")
 @click.option("--profile", metavar="NAME", help="Simulate this model server, for example haiku.")
 @click.option(
     "--seed",
@@ -331,13 +298,7 @@ def endpoint(
 
 @cli.command(epilog=options.WORKER)
 @click.option("--master", required=True, metavar="HOST:PORT", help="Address of the master.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path(),
-    metavar="DIR",
-    help="Folder for rows until their transfer (default: here).",
-)
+@options.out("rows until their transfer")
 @click.option("--lifeline", is_flag=True, help="Exit on end of input.")
 def worker(master: str, out: Path, lifeline: bool) -> None:
     """Run as a worker of a master elsewhere.

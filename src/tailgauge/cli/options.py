@@ -1,13 +1,17 @@
-"""What the commands share: the number type of their options, and the exit codes that their help lists.
+"""What the commands share: options, their number type, and the exit codes that their help lists.
 
 Click prints a paragraph that begins with \\b line by line. errors.py defines the codes.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
 
 import click
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 RUN = """\b
 Exit codes, the first that holds (several runs: first of 2, 130, 4, 3, 1, 0):
@@ -49,6 +53,24 @@ Exit codes:
   1    a problem was found, or no model meets the objectives
   3    no answer: too few data, or INVALID runs
   0    success"""
+
+
+def out(folders: str) -> Callable[[_Command], _Command]:
+    """The option --out."""
+    text = f"Folder for {folders} (default: here)."
+    return click.option("--out", type=click.Path(path_type=Path), default=Path(), metavar="DIR", help=text)
+
+
+def as_json(what: str = "one JSON object") -> Callable[[_Command], _Command]:
+    """The option --json."""
+    return click.option("--json", "as_json", is_flag=True, help=f"Print {what}.")
+
+
+def overrides(
+    text: str = "Override a value of the scenario (repeatable).", key: str = "TABLE.KEY=VALUE"
+) -> Callable[[_Command], _Command]:
+    """The repeatable option --set."""
+    return click.option("--set", "sets", multiple=True, metavar=key, help=text)
 
 
 class Positive(click.ParamType[float]):
