@@ -54,9 +54,7 @@ class EngineTable(Table):
         None, description="drafted tokens per step"
     )
     draft_accept: Share | None = Field(None, description="probability that a drafted token is accepted")
-    cancel_mode: CancelMode | None = Field(
-        None, description="when the engine stops a cancelled call"
-    )
+    cancel_mode: CancelMode | None = Field(None, description="when the engine stops a cancelled call")
     cancel_after_ms: NonNegative | None = Field(None, description="delay of the stop with `after_ms`")
 
 
