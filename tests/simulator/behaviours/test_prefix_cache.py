@@ -33,11 +33,11 @@ AUTOMATIC = CacheTable(mode="automatic", minimum_tokens=0)
 def prompt(
     *blocks: tuple[str, int], marks: dict[int, str] | None = None, model: str = "m", rest: int = 0
 ) -> Prompt:
-    """Blocks as (words, tokens); marks as position -> ttl."""
-    positions, words, total = [], model, 0
+    """Blocks as (content, tokens); marks as position -> ttl."""
+    positions, content, total = [], model, 0
     for word, size in blocks:
-        words, total = f"{words}/{word}", total + size
-        positions.append(Position(words.encode(), total))
+        content, total = f"{content}/{word}", total + size
+        positions.append(Position(content.encode(), total))
     points = tuple(Breakpoint(p, ttl) for p, ttl in sorted((marks or {}).items()))
     return Prompt(tuple(positions), total + rest, points)
 
@@ -237,9 +237,9 @@ def test_models_do_not_share_entries() -> None:
     assert call(cache, prompt(("a", 500), marks={0: "5m"}, model="n"), 1).reason == COLD
 
 
-def blocks(words: str, rest: int = 0) -> Prompt:
+def blocks(content: str, rest: int = 0) -> Prompt:
     """One block of 16 tokens a letter."""
-    return prompt(*((letter, 16) for letter in words), rest=rest)
+    return prompt(*((letter, 16) for letter in content), rest=rest)
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ def test_a_block_is_counted_in_utf8_and_rounded_up(block: str, tokens: int) -> N
 
 @pytest.mark.parametrize("tokens", [1, 7, 63, 64, 65, 1000])
 def test_the_answer_has_the_tokens_asked_for_and_needs_no_escapes(tokens: int) -> None:
-    words = text(tokens).decode()
-    assert count(words) == tokens
-    assert json.dumps(words) == f'"{words}"'
+    content = text(tokens).decode()
+    assert count(content) == tokens
+    assert json.dumps(content) == f'"{content}"'
 
 
 @pytest.mark.parametrize("per_chunk", [1, 3, 64, 100])

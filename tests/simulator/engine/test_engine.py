@@ -1,4 +1,4 @@
-"""One engine, step by step: what a call is told, refusals, cancellations, routing and hooks."""
+"""One engine, step by step: what a call emits, refusals, cancellations, routing and hooks."""
 
 from dataclasses import replace
 
@@ -152,7 +152,7 @@ def test_a_call_can_be_cancelled_on_its_way_to_the_replica():
     assert engine.next_due_ns() is None
 
 
-def homes(config, keys):
+def replicas(config, keys):
     """Replica of each call, all open at once; a key is (prefix, session)."""
     engine = Engine(replace(config, replicas=4), 1)
     for i, (prefix, session) in enumerate(keys):
@@ -162,49 +162,49 @@ def homes(config, keys):
 
 
 def test_least_loaded_deals_out_in_turn():
-    assert homes(CONFIG, [(None, None)] * 8) == [0, 1, 2, 3] * 2
+    assert replicas(CONFIG, [(None, None)] * 8) == [0, 1, 2, 3] * 2
 
 
 def test_random_uses_every_replica_and_repeats_by_seed():
     config = replace(CONFIG, router="random")
-    first = homes(config, [(None, None)] * 40)
+    first = replicas(config, [(None, None)] * 40)
 
     assert set(first) == {0, 1, 2, 3}
-    assert homes(config, [(None, None)] * 40) == first
+    assert replicas(config, [(None, None)] * 40) == first
 
 
 def test_hash_keeps_a_session_together_else_a_prefix():
     config = replace(CONFIG, router="hash")
 
-    assert len(set(homes(config, [(i, "s") for i in range(9)]))) == 1
-    assert len(set(homes(config, [("p", None)] * 9))) == 1
-    assert len(set(homes(config, [(None, i) for i in range(30)]))) == 4
+    assert len(set(replicas(config, [(i, "s") for i in range(9)]))) == 1
+    assert len(set(replicas(config, [("p", None)] * 9))) == 1
+    assert len(set(replicas(config, [(None, i) for i in range(30)]))) == 4
 
 
 def test_prefix_affinity_stays_until_its_replica_is_much_busier():
     config = replace(CONFIG, router="prefix_affinity", affinity_slack=3)
 
-    assert homes(config, [("p", None)] * 5) == [0, 0, 0, 0, 1]
+    assert replicas(config, [("p", None)] * 5) == [0, 0, 0, 0, 1]
 
 
 class Recorded(Hooks):
-    """Half of a prompt is cached, calls are twice as slow on replica 0, and everything told is kept."""
+    """Half of a prompt is cached, calls are twice as slow on replica 0, and everything emitted is kept."""
 
     def __init__(self):
-        self.told = []
+        self.emitted = []
 
     def cached_tokens(self, job, replica, now_ns):  # noqa: ARG002
-        self.told.append(("asked", job.key, now_ns / MS))
+        self.emitted.append(("asked", job.key, now_ns / MS))
         return job.prompt_tokens // 2
 
     def slowdown(self, job, replica, now_ns):  # noqa: ARG002
         return 2.0 if replica == 0 else 1.0
 
     def first_token(self, job, replica, now_ns):  # noqa: ARG002
-        self.told.append(("first", job.key, now_ns / MS))
+        self.emitted.append(("first", job.key, now_ns / MS))
 
     def ended(self, job, replica, now_ns, tokens):  # noqa: ARG002
-        self.told.append(("ended", job.key, now_ns / MS, tokens))
+        self.emitted.append(("ended", job.key, now_ns / MS, tokens))
 
 
 @pytest.mark.parametrize("tokens", [True, False])
@@ -216,7 +216,7 @@ def test_hooks_are_asked_at_admission_and_told_in_the_order_of_time(tokens):
     engine.advance(EVER)
 
     # 100 tokens are left to compute: 10 ms at full speed. A slow call's tokens come every other step.
-    assert hooks.told == [
+    assert hooks.emitted == [
         ("asked", "slow", 0),
         ("asked", "quick", 0),
         ("first", "quick", 20),

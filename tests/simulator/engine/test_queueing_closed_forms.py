@@ -127,7 +127,7 @@ def test_row_7_little(calls):
     assert mean_there == pytest.approx(n / window * float(np.mean(ended - sent)), rel=0.001)
 
 
-def test_row_21_m_tokens_a_chunk_every_g_ms():
+def test_row_21_m_tokens_per_chunk_every_g_ms():
     """chunk gap = g, tpot = g * (chunks - 1) / (n - 1), coalescing m: to the nanosecond."""
     m, gap_ms, chunks, calls = 4, 30, 25, 3
     config = EngineConfig(StepTime(gap_ms), slots=1, draft_distribution="fixed", draft_tokens=m - 1)

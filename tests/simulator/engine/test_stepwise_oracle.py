@@ -10,14 +10,14 @@ from tailgauge.simulator.engine.config import EngineConfig, Prefill, StepTime
 from tailgauge.simulator.engine.engine import Engine
 from tailgauge.simulator.engine.job import Job
 
-LAW = StepTime(5.0, 0.25, 0.5, Prefill(0.0625, 100, 0.125, base_ms=1.0))
+TIMING = StepTime(5.0, 0.25, 0.5, Prefill(0.0625, 100, 0.125, base_ms=1.0))
 CALL = st.tuples(st.integers(0, 60_000_001), st.integers(1, 300), st.integers(1, 60))
 
 
 @st.composite
 def configs(draw):
     return EngineConfig(
-        LAW,
+        TIMING,
         slots=draw(st.integers(1, 6)),
         token_budget=draw(st.sampled_from([8, 64, 500])),
         prefill_first=draw(st.booleans()),
@@ -28,7 +28,7 @@ def configs(draw):
 
 def engine_times(config, arrivals, *, tokens):
     engine = Engine(config, 1, tokens=tokens)
-    told = {i: [] for i in range(len(arrivals))}
+    emitted = {i: [] for i in range(len(arrivals))}
     kept = {}
     emissions = []
     for i, (at, prompt, output) in enumerate(arrivals):
@@ -39,12 +39,12 @@ def engine_times(config, arrivals, *, tokens):
         emissions += engine.advance(due)
     for emission in emissions:
         if emission.kind in ("first_token", "tokens"):
-            told[emission.job.key].append(emission.at_ns)
+            emitted[emission.job.key].append(emission.at_ns)
         if emission.kind == "finished":
             kept[emission.job.key] = emission.call.chunk_times_ns.tolist()
             assert emission.tokens == emission.job.output_tokens
     assert engine.gauges() == [(0, 0, 0.0)]
-    return [kept[i] for i in told], list(told.values())
+    return [kept[i] for i in emitted], list(emitted.values())
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
@@ -60,16 +60,16 @@ def test_planned_steps_are_those_of_a_plain_simulation(config, calls):
     expected = stepwise.chunk_times_ns(config, arrivals)
 
     kept, _ = engine_times(config, arrivals, tokens=False)
-    kept_too, told = engine_times(config, arrivals, tokens=True)
+    kept_too, emitted = engine_times(config, arrivals, tokens=True)
 
     assert kept == expected
     assert kept_too == expected
-    assert told == expected
+    assert emitted == expected
 
 
 @pytest.mark.parametrize("tokens", [True, False])
 def test_many_calls_in_a_row_move_the_ledger_and_lose_no_step(tokens):
-    config = EngineConfig(LAW, slots=4, token_budget=64, kv_blocks=400)
+    config = EngineConfig(TIMING, slots=4, token_budget=64, kv_blocks=400)
     arrivals = [(i * 900_000_001, 50, 1_500) for i in range(12)]
 
     kept, _ = engine_times(config, arrivals, tokens=tokens)

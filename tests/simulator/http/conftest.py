@@ -23,10 +23,10 @@ import pyarrow.parquet
 from tailgauge.cli.endpoint import serve_command
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 options = dict.fromkeys(("api_key_env", "certfile", "keyfile", "embed_clock", "lifeline"))
-told = lambda url: print(url, os.getpid(), flush=True)
+received = lambda url: print(url, os.getpid(), flush=True)
 while line := sys.stdin.readline():
     if os.fork() == 0:
-        serve_command("127.0.0.1", 0, None, json.loads(line), 1, options, told)
+        serve_command("127.0.0.1", 0, None, json.loads(line), 1, options, received)
         os._exit(0)
 """
 QUICK = ("ttft_ms=2", "chunk_gap_ms=1")
@@ -91,5 +91,5 @@ def serve(nursery: Nursery) -> Iterator[Serve]:
 
 
 def named(run: str, call: int = 1) -> dict[str, dict[str, str]]:
-    """What gives a call a row of its own in the truth."""
+    """What gives a call a row of its own in the server log."""
     return {"extra_headers": {"x-client-request-id": f"{run}/{call}/0/0"}}

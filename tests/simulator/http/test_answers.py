@@ -29,12 +29,12 @@ def endpoint(request: Any, nursery: Nursery) -> Iterator[ServedForked]:
         yield running
 
 
-def ask(tokens: int = 160, **more: Any) -> dict[str, Any]:
+def request_of(tokens: int = 160, **more: Any) -> dict[str, Any]:
     return {"model": "m", "max_tokens": tokens, "messages": HELLO, **more}
 
 
 def test_the_stream_adds_up_to_the_whole_answer(endpoint: ServedForked) -> None:
-    wanted = ask(tools=TOOLS, thinking=THINKING)
+    wanted = request_of(tools=TOOLS, thinking=THINKING)
     with endpoint.claude.messages.stream(**wanted) as stream:
         streamed = stream.get_final_message()
     whole = endpoint.claude.messages.create(**wanted)
@@ -50,7 +50,7 @@ def test_the_stream_adds_up_to_the_whole_answer(endpoint: ServedForked) -> None:
 
 
 def test_blocks_open_and_close_in_order_and_a_tool_call_comes_in_bursts(endpoint: ServedForked) -> None:
-    with endpoint.claude.messages.create(**ask(tools=TOOLS), stream=True) as stream:
+    with endpoint.claude.messages.create(**request_of(tools=TOOLS), stream=True) as stream:
         events = list(stream)
     kinds = [kind for kind, _ in groupby(event.type for event in events)]
     block = ["content_block_start", "content_block_delta", "content_block_stop"]
@@ -61,13 +61,15 @@ def test_blocks_open_and_close_in_order_and_a_tool_call_comes_in_bursts(endpoint
 
 
 def test_without_tools_and_thinking_all_is_text(endpoint: ServedForked) -> None:
-    message = endpoint.claude.messages.create(**ask())
+    message = endpoint.claude.messages.create(**request_of())
     assert [block.type for block in message.content] == ["text", "text"]
     assert message.stop_reason == "max_tokens"
 
 
 def test_chat_streams_reasoning_text_and_a_tool_call(endpoint: ServedForked) -> None:
-    wanted = ask(tools=FUNCTIONS, reasoning_effort="low", stream_options={"include_usage": True}, stream=True)
+    wanted = request_of(
+        tools=FUNCTIONS, reasoning_effort="low", stream_options={"include_usage": True}, stream=True
+    )
     with endpoint.chat.chat.completions.create(**wanted) as stream:
         chunks = list(stream)
     deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
@@ -79,14 +81,14 @@ def test_chat_streams_reasoning_text_and_a_tool_call(endpoint: ServedForked) -> 
     assert chunks[-1].usage.completion_tokens == 160
     assert chunks[-1].usage.completion_tokens_details.reasoning_tokens == 40
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "tool_calls"
-    whole = endpoint.chat.chat.completions.create(**ask(tools=FUNCTIONS, reasoning_effort="low"))
+    whole = endpoint.chat.chat.completions.create(**request_of(tools=FUNCTIONS, reasoning_effort="low"))
     assert whole.choices[0].finish_reason == "tool_calls"
     assert whole.choices[0].message.tool_calls[0].function.name == "weather"
 
 
 def test_omitted_thinking_is_a_silence_and_a_signature(endpoint: ServedForked) -> None:
     thinking = {"type": "adaptive", "display": "omitted"}
-    with endpoint.claude.messages.stream(**ask(thinking=thinking)) as stream:
+    with endpoint.claude.messages.stream(**request_of(thinking=thinking)) as stream:
         message = stream.get_final_message()
     assert message.content[0].thinking == ""
     assert message.content[0].signature
@@ -96,7 +98,7 @@ def test_omitted_thinking_is_a_silence_and_a_signature(endpoint: ServedForked) -
 @pytest.mark.parametrize("blocks", [(), BLOCKS])
 def test_drafted_tokens_leave_several_at_a_time(serve: Serve, blocks: tuple[str, ...]) -> None:
     endpoint = serve(*blocks, "profile=tiny", "engine.draft_distribution=fixed", "engine.draft_tokens=3")
-    with endpoint.claude.messages.create(**ask(), **named("d"), stream=True) as stream:
+    with endpoint.claude.messages.create(**request_of(), **named("d"), stream=True) as stream:
         texts = [len(e.delta.text) // 4 for e in stream if e.type == "content_block_delta"]
     assert texts == [4] * 40
     row = endpoint.row("d")

@@ -14,9 +14,9 @@ from tailgauge.simulator.behaviours.tokens import text
 ON = ("cache.mode=marked", "cache.minimum_tokens=16")
 
 
-def ask(ttl: str = "5m", words: int = 40, tail: int = 5) -> dict[str, Any]:
+def request_of(ttl: str = "5m", size: int = 40, tail: int = 5) -> dict[str, Any]:
     system = [
-        {"type": "text", "text": text(words).decode(), "cache_control": {"type": "ephemeral", "ttl": ttl}}
+        {"type": "text", "text": text(size).decode(), "cache_control": {"type": "ephemeral", "ttl": ttl}}
     ]
     return {
         "model": "m",
@@ -32,8 +32,8 @@ def test_the_second_of_two_equal_calls_reads_what_the_first_wrote(
     serve: Serve, times: tuple[str, ...], ttl: str
 ) -> None:
     endpoint = serve(*ON, *times)
-    first = endpoint.claude.messages.create(**ask(ttl), **named("a")).usage
-    with endpoint.claude.messages.stream(**ask(ttl), **named("b")) as stream:
+    first = endpoint.claude.messages.create(**request_of(ttl), **named("a")).usage
+    with endpoint.claude.messages.stream(**request_of(ttl), **named("b")) as stream:
         second = stream.get_final_message().usage
     split = first.cache_creation
     written = (split.ephemeral_5m_input_tokens, split.ephemeral_1h_input_tokens)
@@ -58,10 +58,10 @@ def test_the_second_of_two_equal_calls_reads_what_the_first_wrote(
 def test_an_entry_ends_with_its_life(serve: Serve) -> None:
     endpoint = serve(*ON, "cache.ttl_5m_s=1")
     for run, reason in (("a", "cold"), ("b", "hit")):
-        endpoint.claude.messages.create(**ask(), **named(run))
+        endpoint.claude.messages.create(**request_of(), **named(run))
         assert endpoint.row(run)["cache_reason"] == reason
     time.sleep(1.05)
-    endpoint.claude.messages.create(**ask(), **named("c"))
+    endpoint.claude.messages.create(**request_of(), **named("c"))
     assert endpoint.row("c")["cache_reason"] == "expired"
 
 
@@ -72,7 +72,7 @@ def test_an_entry_ends_with_its_life(serve: Serve) -> None:
 def test_parallel_cold_calls_all_write(serve: Serve, times: tuple[str, ...]) -> None:
     endpoint = serve(*ON, *times)
     with ThreadPoolExecutor(5) as pool:
-        used = list(pool.map(lambda _: endpoint.claude.messages.create(**ask()).usage, range(5)))
+        used = list(pool.map(lambda _: endpoint.claude.messages.create(**request_of()).usage, range(5)))
     assert [usage.cache_creation_input_tokens for usage in used] == [40] * 5
     assert sorted(row["cache_reason"] for row in endpoint.server_log()) == [
         "cold",
@@ -81,13 +81,13 @@ def test_parallel_cold_calls_all_write(serve: Serve, times: tuple[str, ...]) -> 
         "race",
         "race",
     ]
-    assert endpoint.claude.messages.create(**ask()).usage.cache_read_input_tokens == 40
+    assert endpoint.claude.messages.create(**request_of()).usage.cache_read_input_tokens == 40
 
 
 def test_reads_do_not_count_as_input(serve: Serve) -> None:
     endpoint = serve(*ON, "limits.itpm=600", "limits.itpm_burst=60")
     for _ in range(3):  # 45, then 5 each
-        endpoint.claude.messages.create(**ask())
+        endpoint.claude.messages.create(**request_of())
     assert [row["status"] for row in endpoint.server_log()] == [200] * 3
 
 
@@ -103,6 +103,6 @@ def test_chat_reads_whole_blocks_and_says_so_in_its_own_way(serve: Serve) -> Non
 
 def test_a_call_without_an_answer_fills_the_cache(serve: Serve) -> None:
     endpoint = serve(*ON, "profile=tiny")
-    warm = endpoint.claude.messages.create(**(ask() | {"max_tokens": 0}))
+    warm = endpoint.claude.messages.create(**(request_of() | {"max_tokens": 0}))
     assert (warm.content, warm.usage.output_tokens) == ([], 0)
-    assert endpoint.claude.messages.create(**ask()).usage.cache_read_input_tokens == 40
+    assert endpoint.claude.messages.create(**request_of()).usage.cache_read_input_tokens == 40

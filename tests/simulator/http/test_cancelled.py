@@ -12,7 +12,7 @@ ENGINE = ("profile=tiny", "engine.overhead_ms=1", "engine.overhead_sigma=0", "en
 
 
 def leave(serve: Serve, *sets: str) -> tuple[dict[str, Any], Any]:
-    """The truth of a call whose client left after a few chunks."""
+    """The server log of a call whose client left after a few chunks."""
     endpoint = serve(*sets)
     stream = endpoint.claude.messages.create(
         model="m", max_tokens=TOKENS, messages=HELLO, stream=True, **named("r")
@@ -34,7 +34,7 @@ def test_the_engine_stops_as_its_mode_says_and_the_bill_follows(serve: Serve, mo
     assert row["ended_at_ns"] is None
     unsent_ns = row["cancelled_at_ns"] - row["chunk_sent_at_ns"][-1]
     assert unsent_ns >= 0
-    unsent = 1 + unsent_ns // STEP_NS  # made while the client left: one, and more if the machine stood still
+    unsent = 1 + unsent_ns // STEP_NS  # made while the client left: one, and more if the machine stalled
     if mode == "immediate":
         assert wasted == 0
     elif mode == "next_step":

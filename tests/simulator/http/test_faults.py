@@ -1,4 +1,4 @@
-"""Each fault as the official SDKs meet it, and as the truth tells it."""
+"""Each fault as the official SDKs meet it, and as the server log has it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import openai
 import pytest
 from simulator.http.conftest import HELLO, Serve, named
 
-ASK: dict[str, Any] = {"model": "m", "max_tokens": 20, "messages": HELLO}
+REQUEST: dict[str, Any] = {"model": "m", "max_tokens": 20, "messages": HELLO}
 TIMES = [(), ("profile=tiny",)]
 
 
@@ -32,12 +32,12 @@ def texts(stream: Any) -> int:
 def test_an_overload_has_each_providers_own_status(serve: Serve) -> None:
     endpoint = serve(*always("status", status=529, retry_after_s=7))
     with pytest.raises(anthropic.APIStatusError) as caught:
-        endpoint.claude.messages.create(**ASK, **named("r"))
+        endpoint.claude.messages.create(**REQUEST, **named("r"))
     assert (caught.value.status_code, caught.value.type) == (529, "overloaded_error")
     assert type(caught.value).__name__ == "OverloadedError"
     assert caught.value.response.headers["retry-after"] == "7"
     with pytest.raises(openai.InternalServerError) as refused:
-        endpoint.chat.chat.completions.create(**ASK)
+        endpoint.chat.chat.completions.create(**REQUEST)
     assert refused.value.status_code == 503
     row = endpoint.row("r")
     assert (row["status"], row["fault"], row["billed_output_tokens"]) == (529, "status", None)
@@ -49,7 +49,7 @@ def test_an_overload_has_each_providers_own_status(serve: Serve) -> None:
 def test_a_status_comes_before_the_stream(serve: Serve, status: int, error: type[Exception]) -> None:
     endpoint = serve(*always("status", status=status))
     with pytest.raises(error):
-        endpoint.claude.messages.create(**ASK, stream=True)
+        endpoint.claude.messages.create(**REQUEST, stream=True)
 
 
 @pytest.mark.parametrize("times", TIMES)
@@ -57,21 +57,24 @@ def test_an_error_within_the_stream_is_raised_where_it_stands(serve: Serve, time
     endpoint = serve(*always("error_event", at_chunk=3), *times)
     with (
         pytest.raises(anthropic.APIStatusError) as caught,
-        endpoint.claude.messages.create(**ASK, **named("r"), stream=True) as stream,
+        endpoint.claude.messages.create(**REQUEST, **named("r"), stream=True) as stream,
     ):
         list(stream)
     assert caught.value.type == "overloaded_error"
     row = endpoint.row("r", "billed_output_tokens")
     assert len(row["chunk_sent_at_ns"]) == row["output_tokens"] == 3
     assert (row["ended_at_ns"], row["cancelled_at_ns"], row["fault"]) == (None, None, "error_event")
-    with pytest.raises(openai.APIError), endpoint.chat.chat.completions.create(**ASK, stream=True) as chunks:
+    with (
+        pytest.raises(openai.APIError),
+        endpoint.chat.chat.completions.create(**REQUEST, stream=True) as chunks,
+    ):
         list(chunks)
 
 
 @pytest.mark.parametrize("times", TIMES)
 def test_a_cut_stream_ends_without_its_end_mark(serve: Serve, times: tuple[str, ...]) -> None:
     endpoint = serve(*always("cut", at_chunk=5), *times)
-    with endpoint.claude.messages.create(**ASK, **named("r"), stream=True) as stream:
+    with endpoint.claude.messages.create(**REQUEST, **named("r"), stream=True) as stream:
         events = list(stream)
     assert texts(events) == 5
     assert events[-1].type == "content_block_delta"
@@ -83,7 +86,7 @@ def test_a_reset_connection_is_one(serve: Serve, times: tuple[str, ...]) -> None
     endpoint = serve(*always("reset", at_chunk=2), *times)
     with (
         pytest.raises((httpx2.ReadError, anthropic.APIConnectionError)),
-        endpoint.claude.messages.create(**ASK, **named("r"), stream=True) as stream,
+        endpoint.claude.messages.create(**REQUEST, **named("r"), stream=True) as stream,
     ):
         list(stream)
     row = endpoint.row("r", "billed_output_tokens")
@@ -93,7 +96,7 @@ def test_a_reset_connection_is_one(serve: Serve, times: tuple[str, ...]) -> None
 @pytest.mark.parametrize("times", TIMES)
 def test_a_stall_delays_all_that_follows(serve: Serve, times: tuple[str, ...]) -> None:
     endpoint = serve(*always("stall", at_chunk=4, seconds=0.5), *times)
-    with endpoint.claude.messages.create(**ASK, **named("r"), stream=True) as stream:
+    with endpoint.claude.messages.create(**REQUEST, **named("r"), stream=True) as stream:
         assert texts(stream) == 20
     sent = endpoint.row("r")["chunk_sent_at_ns"]
     gaps = [later - earlier for earlier, later in pairwise(sent)]
@@ -102,13 +105,22 @@ def test_a_stall_delays_all_that_follows(serve: Serve, times: tuple[str, ...]) -
     assert sorted(gaps)[-2] < 400_000_000
 
 
+@pytest.mark.parametrize("times", TIMES)
+def test_a_stall_before_the_first_chunk_is_one_too(serve: Serve, times: tuple[str, ...]) -> None:
+    endpoint = serve(*always("stall", seconds=0.5), *times)
+    with endpoint.claude.messages.create(**REQUEST, **named("r"), stream=True) as stream:
+        assert texts(stream) == 20
+    row = endpoint.row("r")
+    assert row["chunk_sent_at_ns"][0] - row["headers_at_ns"] > 450_000_000
+
+
 def test_headers_are_slow_or_early(serve: Serve) -> None:
     slow = serve(*always("slow_headers", seconds=0.4))
     early = serve(*always("early_headers"), "ttft_ms=400")
     rows = []
     for endpoint in (slow, early):
         before = time.monotonic_ns()
-        with endpoint.claude.messages.create(**ASK, **named("r"), stream=True) as stream:
+        with endpoint.claude.messages.create(**REQUEST, **named("r"), stream=True) as stream:
             opened_ns = time.monotonic_ns() - before
             assert texts(stream) == 20
         row = endpoint.row("r")
@@ -123,7 +135,7 @@ def test_headers_are_slow_or_early(serve: Serve) -> None:
 
 def test_pings_fill_a_silence(serve: Serve) -> None:
     endpoint = serve("ping_every_s=0.05", "chunk_gap_ms=30")
-    with endpoint.claude.messages.with_streaming_response.create(**ASK, stream=True) as response:
+    with endpoint.claude.messages.with_streaming_response.create(**REQUEST, stream=True) as response:
         raw = response.read().decode()
     assert raw.count("event: ping") >= 5
     assert raw.count("text_delta") == 20
@@ -141,7 +153,7 @@ def test_shares_of_calls_meet_their_faults_again(serve: Serve) -> None:
         for call in range(40):
             with (
                 suppress(anthropic.OverloadedError),
-                endpoint.claude.messages.create(**ASK, **named("r", call), stream=True) as stream,
+                endpoint.claude.messages.create(**REQUEST, **named("r", call), stream=True) as stream,
             ):
                 list(stream)
         met.append(

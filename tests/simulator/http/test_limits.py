@@ -11,7 +11,7 @@ import openai
 import pytest
 from simulator.http.conftest import HELLO, Serve, named
 
-ASK: dict[str, Any] = {"model": "m", "max_tokens": 4, "messages": HELLO}
+REQUEST: dict[str, Any] = {"model": "m", "max_tokens": 4, "messages": HELLO}
 
 
 def test_a_burst_admits_as_many_as_it_holds_and_says_when_to_come_back(serve: Serve) -> None:
@@ -19,7 +19,7 @@ def test_a_burst_admits_as_many_as_it_holds_and_says_when_to_come_back(serve: Se
     refused = []
     for call in range(6):
         try:
-            endpoint.claude.messages.create(**ASK, **named("r", call))
+            endpoint.claude.messages.create(**REQUEST, **named("r", call))
         except anthropic.RateLimitError as error:
             refused.append(error)
     assert len(refused) == 3
@@ -32,18 +32,18 @@ def test_a_burst_admits_as_many_as_it_holds_and_says_when_to_come_back(serve: Se
     assert {row["limit_kind"] for row in rows} == {None, "requests"}
     assert all(row["bucket_levels"] for row in rows)
     time.sleep(int(headers["retry-after"]) + 0.05)
-    endpoint.claude.messages.create(**ASK)
+    endpoint.claude.messages.create(**REQUEST)
 
 
 def test_every_response_tells_what_is_left(serve: Serve) -> None:
     endpoint = serve("limits.rpm=6000", "limits.itpm=60000", "limits.otpm=60000")
     before = time.time()
-    raw = endpoint.claude.messages.with_raw_response.create(**ASK)
-    with endpoint.claude.messages.create(**ASK, stream=True) as stream:
+    raw = endpoint.claude.messages.with_raw_response.create(**REQUEST)
+    with endpoint.claude.messages.create(**REQUEST, stream=True) as stream:
         list(stream)
         streamed = stream.response.headers
     with pytest.raises(anthropic.BadRequestError) as bad:
-        endpoint.claude.messages.create(**(ASK | {"max_tokens": -1}))
+        endpoint.claude.messages.create(**(REQUEST | {"max_tokens": -1}))
     for headers in (raw.headers, streamed, bad.value.response.headers):
         for kind, limit in (("requests", 6000), ("tokens", 60000), ("input-tokens", 60000), ("output-tokens", 60000)):  # fmt: skip
             prefix = f"anthropic-ratelimit-{kind}"
@@ -66,9 +66,9 @@ def test_openai_callers_get_their_own_headers_and_error(serve: Serve) -> None:
 
 def test_output_counts_as_it_is_made(serve: Serve) -> None:
     endpoint = serve("limits.otpm=60")
-    endpoint.claude.messages.create(**(ASK | {"max_tokens": 70}))
+    endpoint.claude.messages.create(**(REQUEST | {"max_tokens": 70}))
     with pytest.raises(anthropic.RateLimitError, match="output tokens") as caught:
-        endpoint.claude.messages.create(**ASK, **named("o"))
+        endpoint.claude.messages.create(**REQUEST, **named("o"))
     assert endpoint.row("o")["limit_kind"] == "output_tokens"
     assert 5 <= int(caught.value.response.headers["retry-after"]) <= 15
 
@@ -76,28 +76,28 @@ def test_output_counts_as_it_is_made(serve: Serve) -> None:
 @pytest.mark.parametrize("times", [(), ("profile=tiny", "limits.otpm_burst=1000")])
 def test_reserved_output_is_given_back(serve: Serve, times: tuple[str, ...]) -> None:
     endpoint = serve("limits.otpm=1000", "limits.otpm_mode=reserve", *times)
-    stream = endpoint.claude.messages.create(**(ASK | {"max_tokens": 900}), **named("r"), stream=True)
+    stream = endpoint.claude.messages.create(**(REQUEST | {"max_tokens": 900}), **named("r"), stream=True)
     with pytest.raises(anthropic.RateLimitError, match="output tokens"):
-        endpoint.claude.messages.create(**(ASK | {"max_tokens": 900}))
+        endpoint.claude.messages.create(**(REQUEST | {"max_tokens": 900}))
     stream.close()
     endpoint.row("r", "billed_output_tokens")
-    endpoint.claude.messages.create(**(ASK | {"max_tokens": 200}))
+    endpoint.claude.messages.create(**(REQUEST | {"max_tokens": 200}))
 
 
 def test_growth_has_a_limit_and_its_own_code(serve: Serve) -> None:
     endpoint = serve("limits.ramp_growth=2.0", "limits.ramp_floor=2", "limits.ramp_window_s=1.0")
     for _ in range(2):
-        endpoint.claude.messages.create(**ASK)
+        endpoint.claude.messages.create(**REQUEST)
     with pytest.raises(anthropic.RateLimitError) as caught:
-        endpoint.claude.messages.create(**ASK)
+        endpoint.claude.messages.create(**REQUEST)
     assert caught.value.body["error"]["details"] == {"error_code": "ramp_limit_exceeded"}
     assert "retry-after" in caught.value.response.headers
 
 
 def test_an_empty_purse_gives_no_time_to_come_back(serve: Serve) -> None:
     endpoint = serve("limits.spend=20.0")
-    endpoint.claude.messages.create(**ASK)  # 3 + 4 * 5
+    endpoint.claude.messages.create(**REQUEST)  # 3 + 4 * 5
     with pytest.raises(anthropic.RateLimitError) as caught:
-        endpoint.claude.messages.create(**ASK)
+        endpoint.claude.messages.create(**REQUEST)
     assert caught.value.body["error"]["details"] == {"error_code": "enforced_spend_limit_reached"}
     assert "retry-after" not in caught.value.response.headers

@@ -20,12 +20,12 @@ def samples(page: str) -> dict[str, float]:
     assert page.endswith("\n")
     for line in page.splitlines():
         if line.startswith("# "):
-            _, word, name, said = line.split(" ", 3)
+            _, word, name, page = line.split(" ", 3)
             assert word in {"HELP", "TYPE"}
             if word == "TYPE":
                 assert name not in kinds
-                assert said in {"counter", "gauge", "histogram"}
-                kinds[name] = said
+                assert page in {"counter", "gauge", "histogram"}
+                kinds[name] = page
             continue
         match = SAMPLE.fullmatch(line)
         assert match, line

@@ -31,7 +31,7 @@ def test_bigger_models_begin_later(serve: Serve) -> None:
     assert haiku < sonnet < opus
 
 
-def test_the_truth_tells_an_engines_stages_in_order(serve: Serve) -> None:
+def test_the_server_log_has_an_engines_stages_in_order(serve: Serve) -> None:
     endpoint = serve("profile=tiny", "engine.replicas=3")
     endpoint.claude.messages.create(model="m", max_tokens=9, messages=HELLO, **named("r"))
     row = endpoint.row("r")

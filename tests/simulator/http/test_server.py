@@ -20,7 +20,7 @@ import trustme
 BODY: dict[str, Any] = {"model": "tiny", "max_tokens": 5, "messages": [{"role": "user", "content": "abcd"}]}
 
 
-def ask(
+def request_of(
     connection: HTTPConnection, name: str = "", path: str = "/v1/messages", **fields: Any
 ) -> HTTPResponse:
     headers = {"content-type": "application/json"} | ({"x-client-request-id": name} if name else {})
@@ -49,12 +49,14 @@ def eventually(endpoint: Any, run: str, *columns: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("per_chunk", [1, 3])
-def test_the_truth_of_a_stream_joins_and_its_stamps_rise(start: Any, connect: Any, per_chunk: int) -> None:
+def test_the_server_log_of_a_stream_joins_and_its_stamps_rise(
+    start: Any, connect: Any, per_chunk: int
+) -> None:
     endpoint = start({"tokens_per_chunk": per_chunk})
     connection = connect(endpoint)
     for protocol, path in (("anthropic", "/v1/messages"), ("openai", "/v1/chat/completions")):
         before = time.monotonic_ns()
-        ask(connection, f"{protocol}/65537/2/1", path, stream=True, max_tokens=20).read()
+        request_of(connection, f"{protocol}/65537/2/1", path, stream=True, max_tokens=20).read()
         after = time.monotonic_ns()
         [row] = endpoint.server_log(protocol)
         assert (row["request_id"], row["leg"], row["attempt"], row["protocol"]) == (65537, 2, 1, protocol)
@@ -68,7 +70,7 @@ def test_the_truth_of_a_stream_joins_and_its_stamps_rise(start: Any, connect: An
 
 def test_no_chunk_leaves_before_it_is_due(start: Any, connect: Any) -> None:
     endpoint = start({"ttft_ms": 20.0, "chunk_gap_ms": 3.0})
-    ask(connect(endpoint), "r/1/0/0", stream=True, max_tokens=20).read()
+    request_of(connect(endpoint), "r/1/0/0", stream=True, max_tokens=20).read()
     [row] = endpoint.server_log("r")
     assert row["planned_ttft_ns"] == 20_000_000
     due = [row["received_at_ns"] + 20_000_000 + i * 3_000_000 for i in range(20)]
@@ -82,22 +84,22 @@ def test_the_same_seed_plans_the_same_times_in_another_run_and_process(start: An
         endpoint = start({"ttft_sigma": 0.5})
         connection = connect(endpoint)
         for call in range(3):
-            ask(connection, f"{run}/{call}/0/0").read()
+            request_of(connection, f"{run}/{call}/0/0").read()
         planned.append([row["planned_ttft_ns"] for row in endpoint.server_log(run)])
     assert planned[0] == planned[1]
     assert len(set(planned[0])) == 3
 
 
 def test_a_whole_answer_has_one_stamp(endpoint: Any, connect: Any) -> None:
-    answer = json.loads(ask(connect(endpoint), "whole/1/0/0").read())
+    answer = json.loads(request_of(connect(endpoint), "whole/1/0/0").read())
     assert answer["usage"]["output_tokens"] == 5
     [row] = endpoint.server_log("whole")
     assert len(row["chunk_sent_at_ns"]) == 1
     assert row["output_tokens"] == 5
 
 
-def test_refused_calls_are_in_the_truth_too(endpoint: Any, connect: Any) -> None:
-    assert ask(connect(endpoint), "refused/1/0/0", max_tokens=-1).status == 400
+def test_refused_calls_are_in_the_server_log_too(endpoint: Any, connect: Any) -> None:
+    assert request_of(connect(endpoint), "refused/1/0/0", max_tokens=-1).status == 400
     [row] = endpoint.server_log("refused")
     assert (row["status"], row["chunk_sent_at_ns"], row["output_tokens"]) == (400, [], 0)
 
@@ -107,7 +109,7 @@ def test_a_client_that_leaves_ends_its_call(start: Any, connect: Any, read_first
     endpoint = start({"ttft_ms": 2.0 if read_first else 10_000.0, "chunk_gap_ms": 5.0})
     connection = connect(endpoint)
     if read_first:
-        response = ask(connection, "r/1/0/0", stream=True, max_tokens=100_000)
+        response = request_of(connection, "r/1/0/0", stream=True, max_tokens=100_000)
         assert response.read(10)
         response.close()
     else:
@@ -127,11 +129,11 @@ def test_a_client_that_leaves_ends_its_call(start: Any, connect: Any, read_first
 
 def test_one_connection_serves_many_calls(endpoint: Any, connect: Any) -> None:
     connection = connect(endpoint)
-    ask(connection, stream=True).read()
+    request_of(connection, stream=True).read()
     local = connection.sock.getsockname()
     for i in range(6):
         path = ("/v1/messages", "/v1/chat/completions")[i % 2]
-        response = ask(connection, path=path, stream=i % 3 != 0, max_tokens=0 if i == 4 else 5)
+        response = request_of(connection, path=path, stream=i % 3 != 0, max_tokens=0 if i == 4 else 5)
         assert response.status == (400 if i == 4 else 200)
         assert response.read()
     assert connection.sock.getsockname() == local
@@ -142,7 +144,7 @@ def test_an_http_1_0_client_reads_the_stream_to_the_end_of_the_connection(
 ) -> None:
     connection = connect(endpoint)
     connection._http_vsn, connection._http_vsn_str = 10, "HTTP/1.0"
-    body = ask(connection, stream=True).read()
+    body = request_of(connection, stream=True).read()
     assert body.startswith(b"event: message_start\n")
     assert body.endswith(b'data: {"type":"message_stop"}\n\n')
 
@@ -151,7 +153,7 @@ def test_an_http_1_0_client_reads_the_stream_to_the_end_of_the_connection(
 def test_headers_leave_with_the_first_event_unless_early(start: Any, connect: Any, early: bool) -> None:
     faults = {"early": {"kind": "early_headers", "share": 1.0 if early else 0.0}}
     endpoint = start({"ttft_ms": 500.0, "faults": faults})
-    response = ask(connect(endpoint), "r/1/0/0", stream=True)
+    response = request_of(connect(endpoint), "r/1/0/0", stream=True)
     headers_read_at_ns = time.monotonic_ns()
     response.read()
     [row] = endpoint.server_log("r")
@@ -162,7 +164,7 @@ def test_headers_leave_with_the_first_event_unless_early(start: Any, connect: An
 
 def test_an_embedded_clock_is_the_stamp_of_the_server_log(start: Any, connect: Any) -> None:
     endpoint = start(embed_clock=True)
-    body = ask(connect(endpoint), "r/1/0/0", stream=True).read().decode()
+    body = request_of(connect(endpoint), "r/1/0/0", stream=True).read().decode()
     data = [json.loads(line[6:]) for line in body.split("\n") if line.startswith("data: ")]
     stamps = [int(d["delta"]["text"][:19]) for d in data if d["type"] == "content_block_delta"]
     [row] = endpoint.server_log("r")
@@ -199,7 +201,7 @@ def test_a_head_request_has_no_body(endpoint: Any, connect: Any) -> None:
 
 def test_a_body_over_32_mb_is_too_large(endpoint: Any, connect: Any) -> None:
     message = {"role": "user", "content": "a" * (32 * 1024 * 1024)}
-    response = ask(connect(endpoint), messages=[message])
+    response = request_of(connect(endpoint), messages=[message])
     assert response.status == 413
     assert json.loads(response.read())["error"]["type"] == "request_too_large"
 
@@ -216,13 +218,13 @@ def test_tls_serves_the_same_stream(start: Any, tmp_path: Path) -> None:
     authority.configure_trust(trusting)
     connection = HTTPSConnection("127.0.0.1", endpoint.port, context=trusting, timeout=10)
     for _ in range(2):
-        assert ask(connection, stream=True).read().count(b"text_delta") == 5
+        assert request_of(connection, stream=True).read().count(b"text_delta") == 5
     connection.close()
 
 
 def test_a_slow_reader_loses_nothing(start: Any, connect: Any) -> None:
     endpoint = start({"chunk_gap_ms": 0.0})
-    response = ask(connect(endpoint), "r/1/0/0", stream=True, max_tokens=100_000)
+    response = request_of(connect(endpoint), "r/1/0/0", stream=True, max_tokens=100_000)
     time.sleep(0.3)  # the sockets' buffers fill up
     assert response.read().count(b"text_delta") == 100_000
     [row] = endpoint.server_log("r")
@@ -232,7 +234,7 @@ def test_a_slow_reader_loses_nothing(start: Any, connect: Any) -> None:
 @pytest.mark.parametrize("how", ["stdin", "sigterm", "sigint"])
 def test_it_stops_with_open_streams_when_told_to(start: Any, connect: Any, how: str) -> None:
     endpoint = start({"chunk_gap_ms": 100.0})
-    response = ask(connect(endpoint), stream=True, max_tokens=10_000)
+    response = request_of(connect(endpoint), stream=True, max_tokens=10_000)
     assert response.read(10)
     if how == "stdin":
         assert endpoint.child.stdin is not None
@@ -242,7 +244,7 @@ def test_it_stops_with_open_streams_when_told_to(start: Any, connect: Any, how: 
     assert endpoint.child.wait(5) == 0
 
 
-def test_a_taken_port_is_said_in_one_sentence(endpoint: Any) -> None:
+def test_a_taken_port_is_one_sentence(endpoint: Any) -> None:
     program = (
         "from tailgauge.errors import UsageError\n"
         "from tailgauge.scenario.simulated import Simulated\n"

@@ -1,4 +1,4 @@
-"""The truth log: names parsed, rows bounded, Parquet of the schema."""
+"""The server log: names parsed, rows bounded, Parquet of the schema."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tailgauge.simulator.engine.config import PROFILES
 CALLS, TOKENS, FACTOR = 24, 4, 10
 SLOW = ("stragglers.slow_share=0.25", f"stragglers.slow_factor={FACTOR}")
 TIMES = {"model": ("ttft_ms=10",), "engine": ("profile=tiny", "engine.overhead_ms=0")}
-ASK: dict[str, Any] = {
+REQUEST: dict[str, Any] = {
     "model": "m",
     "max_tokens": TOKENS,
     "messages": [{"role": "user", "content": text(250).decode()}],
@@ -41,7 +41,7 @@ def test_some_calls_are_many_times_slower_and_always_the_same_ones(serve: Serve,
     for order in (range(CALLS), reversed(range(CALLS))):
         endpoint = serve(*SLOW, *TIMES[times])
         for number in order:
-            endpoint.claude.messages.create(**ASK, **named("r", number))
+            endpoint.claude.messages.create(**REQUEST, **named("r", number))
         rows = {row["request_id"]: row for row in endpoint.server_log("r")}
         plans = {number: planned_ns(row) for number, row in rows.items()}
         took = {number: row["ended_at_ns"] - row["received_at_ns"] for number, row in rows.items()}

@@ -11,7 +11,7 @@ from tailgauge.simulator.protocols.prefix import marked_prompt
 from tailgauge.simulator.protocols.request import Refused
 
 USER = {"role": "user", "content": "abcdefgh"}
-SAID = {"role": "assistant", "content": "abcd"}
+TEXT_BLOCK = {"role": "assistant", "content": "abcd"}
 TOOL = {"name": "look", "description": "looks", "input_schema": {"type": "object"}}
 BODY: dict[str, Any] = {"model": "tiny", "max_tokens": 2000, "messages": [USER]}
 
@@ -58,7 +58,7 @@ def test_the_older_version_has_its_ranges_and_others_do_not_exist(
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"messages": [USER, SAID]}, "messages"),
+    ({"messages": [USER, TEXT_BLOCK]}, "messages"),
     ({"max_tokens": -1}, "max_tokens"),
     ({"max_tokens": "0"}, "max_tokens"),
     ({"max_tokens": 0, "stream": True}, "max_tokens"),
@@ -84,7 +84,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tools": [TOOL], "tool_choice": "auto"}, "tool_choice"),
     ({"tools": [TOOL], "tool_choice": {"type": "maybe"}}, "tool_choice.type"),
     ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice.name"),
-    ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "hear"}}, "tool_choice.name"),
+    ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "listen"}}, "tool_choice.name"),
     (
         {"tools": [TOOL], "tool_choice": {"type": "auto", "disable_parallel_tool_use": 1}},
         "tool_choice.disable_parallel_tool_use",

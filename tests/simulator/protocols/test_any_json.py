@@ -16,13 +16,14 @@ from tailgauge.simulator.protocols import anthropic, openai
 from tailgauge.simulator.protocols.request import Refused, Reply
 from tailgauge.simulator.protocols.wire import WIRES, Wire
 
-WORDS = st.sampled_from(
+FIELDS_AND_VALUES = st.sampled_from(
     ["type", "text", "content", "role", "user", "name", "source", "tools", "enabled", "\ud800"]
 )
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | WORDS,
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | FIELDS_AND_VALUES,
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(WORDS | st.text(max_size=5), inner, max_size=4)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(FIELDS_AND_VALUES | st.text(max_size=5), inner, max_size=4)
     ),
     max_leaves=12,
 )
@@ -89,11 +90,11 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 def answered_or_refused(wire: Wire, body: dict[str, Any]) -> None:
     """Also what follows: a reply can be opened, and a refusal be written."""
     try:
-        ask = wire.parse(body, "")
+        request = wire.parse(body, "")
     except Refused as refused:
         json.loads(wire.error_body(refused, "req_1"))
     else:
-        wire.opening(Reply(ask, "1", 0)).decode()
+        wire.opening(Reply(request, "1", 0)).decode()
 
 
 @pytest.mark.parametrize("wire", WIRES, ids=lambda w: w.NAME)

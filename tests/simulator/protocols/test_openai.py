@@ -34,7 +34,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tools": [TOOL], "tool_choice": "never"}, "tool_choice"),
     ({"tools": [TOOL], "tool_choice": 1}, "tool_choice"),
     (
-        {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "hear"}}},
+        {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "listen"}}},
         "tool_choice.function.name",
     ),
     ({"response_format": "json"}, "response_format"),

@@ -15,8 +15,8 @@ MARK_1H = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
 TOOL = {"name": "t", "input_schema": {"type": "object"}}
 
 
-def text(words: str, mark: dict[str, Any] | None = None) -> dict[str, Any]:
-    return {"type": "text", "text": words, **(mark or {})}
+def text(content: str, mark: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"type": "text", "text": content, **(mark or {})}
 
 
 def body(content: Any = "hello you", **more: Any) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def test_each_block_counts_its_own_tokens_rounded_up() -> None:
 
 
 def test_a_prompt_of_texts_counts_what_the_protocol_counts() -> None:
-    one = body([text("some words"), text("and more")], system="a system text")
+    one = body([text("some content"), text("and more")], system="a system text")
 
     assert marked_prompt(one).total_tokens == anthropic.parse(one).input_tokens
 
@@ -119,7 +119,7 @@ FOUR = [text(letter, MARK_5M) for letter in "abcd"]
 
 
 @pytest.mark.parametrize(
-    ("wrong", "param", "words"),
+    ("wrong", "param", "content"),
     [
         (body([*FOUR, text("e", MARK_5M)]), "cache_control", "A maximum of 4 blocks with cache_control may be provided. Found 5."),
         (body([*FOUR, text("e")], **MARK_5M), "cache_control", "Found 5."),
@@ -133,12 +133,12 @@ FOUR = [text(letter, MARK_5M) for letter in "abcd"]
         (body(tools=["t"]), "tools", "list of objects"),
     ],
 )  # fmt: skip
-def test_marks_that_the_provider_refuses_are_refused(wrong: dict[str, Any], param: str, words: str) -> None:
+def test_marks_that_the_provider_refuses_are_refused(wrong: dict[str, Any], param: str, content: str) -> None:
     with pytest.raises(Refused) as refused:
         marked_prompt(wrong)
 
     assert (refused.value.status, refused.value.param) == (400, param)
-    assert words in refused.value.message
+    assert content in refused.value.message
 
 
 def test_four_marks_are_allowed_and_the_longer_ttl_may_come_first() -> None:

@@ -23,8 +23,8 @@ _TIMEOUT_S = 10.0
 
 
 def head(length: int | None, extra: bytes = b"", path: bytes = PATHS[0], version: bytes = b"1.1") -> bytes:
-    said = b"" if length is None else b"content-length: %d\r\n" % length
-    return b"POST %b HTTP/%b\r\nhost: t\r\n%b%b\r\n" % (path, version, said, extra)
+    text_read = b"" if length is None else b"content-length: %d\r\n" % length
+    return b"POST %b HTTP/%b\r\nhost: t\r\n%b%b\r\n" % (path, version, text_read, extra)
 
 
 def whole(body: bytes = BODY, extra: bytes = b"connection: close\r\n", path: bytes = PATHS[0]) -> bytes:

@@ -69,7 +69,7 @@ def test_memory_and_descriptors_come_back_after_thousands(serve: Any, full_size:
     assert fds <= at_start
     assert kept.pop("ServerLogRow") == kept.pop("list")
     assert kept.total() < 300, kept  # the same for a hundred times as many requests: nothing else stays
-    # The truth log keeps each call: half a kilobyte and 40 bytes a chunk. The rest is the allocator's and the
+    # The server log keeps each call: half a kilobyte and 40 bytes a chunk. The rest is the allocator's and the
     # collector's, which the endpoint lets run seldom: it comes and goes, and does not add up.
     assert grown < warm // 5 + (times - WARMING) * 1024
     assert status(answer(endpoint.port, whole())) == 200

@@ -57,9 +57,9 @@ def recorded(
 def test_the_stream_holds_characters_of_two_three_and_four_bytes(recorded: Any) -> None:
     relay, decode = recorded
     assert all(mark.encode() in relay.body for mark in "é漢🦊")
-    said = json.dumps(decode(()), ensure_ascii=False)
-    assert json.dumps(MODEL, ensure_ascii=False)[1:-1] in said
-    assert "�" not in said
+    text_read = json.dumps(decode(()), ensure_ascii=False)
+    assert json.dumps(MODEL, ensure_ascii=False)[1:-1] in text_read
+    assert "�" not in text_read
 
 
 def test_one_cut_at_each_place_changes_nothing(recorded: Any, full_size: bool) -> None:

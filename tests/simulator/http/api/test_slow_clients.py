@@ -12,7 +12,7 @@ SLOW = 30
 
 
 def trickle(endpoint: Any, raw: bytes, enough_s: float) -> list[bytes]:
-    """`SLOW` clients that send `raw` byte by byte for a time, then listen; what each was told."""
+    """`SLOW` clients that send `raw` byte by byte for a time, then read; what each received."""
     with ExitStack() as stack:
         wires = [stack.enter_context(connected(endpoint.port)) for _ in range(SLOW)]
         start = time.monotonic()
@@ -41,8 +41,8 @@ def none_left(endpoint: Any) -> bool:
 
 def test_headers_that_never_end_are_cut_off(serve: Any) -> None:
     endpoint = serve(keepalive_s=0.5)
-    told = trickle(endpoint, head(len(BODY), b"x-long: " + b"a" * 2000), 1.5)
-    assert told == [b""] * SLOW
+    received = trickle(endpoint, head(len(BODY), b"x-long: " + b"a" * 2000), 1.5)
+    assert received == [b""] * SLOW
     assert none_left(endpoint)
 
 
@@ -59,7 +59,7 @@ def test_a_body_that_never_ends_is_refused(serve: Any) -> None:
         wires = [stack.enter_context(connected(endpoint.port)) for _ in range(SLOW)]
         for wire in wires:
             wire.sendall(head(len(BODY), b"connection: close\r\n") + BODY[:-1])
-        told = [wire.recv(65536) for wire in wires]
-    assert {status(one) for one in told} == {400}
-    assert all(b"did not finish arriving" in one for one in told)
+        received = [wire.recv(65536) for wire in wires]
+    assert {status(one) for one in received} == {400}
+    assert all(b"did not finish arriving" in one for one in received)
     assert none_left(endpoint)
