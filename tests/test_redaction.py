@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tailgauge import redaction
 from tailgauge.protocols.api_keys import key_for
-from tailgauge.redaction import MARK, Redaction, holds_secret, redact
+from tailgauge.redaction import MARK, Redaction, holds_secret
 from tailgauge.redaction import environment as childs_environment
 
 KEY = "Zz9-canary-of-thirty-characters"
@@ -38,7 +38,7 @@ SHAPES = {
 
 @pytest.mark.parametrize(("text", "expected"), SHAPES.values(), ids=SHAPES)
 def test_what_looks_like_a_key_is_redacted(text, expected):
-    assert redact(text) == expected
+    assert Redaction()(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -47,45 +47,45 @@ def test_what_looks_like_a_key_is_redacted(text, expected):
 def test_secrets_of_the_environment_are_redacted_whatever_they_look_like(environment, name):
     environment.setenv(name, "open sesame 99")
 
-    assert redact("it said: open sesame 99!") == "it said: [redacted]!"
+    assert Redaction()("it said: open sesame 99!") == "it said: [redacted]!"
 
 
 def test_a_secret_is_redacted_as_it_was_sent_without_the_blanks_around_it(environment):
     environment.setenv("OPENAI_API_KEY", "plain-key-99\n")
 
-    assert redact("you sent plain-key-99 to us") == "you sent [redacted] to us"
+    assert Redaction()("you sent plain-key-99 to us") == "you sent [redacted] to us"
 
 
 def test_a_key_out_of_a_variable_of_any_name_is_redacted(environment):
     environment.setenv("MY_ENGINE", "plain-key-77")
     key_for("http://127.0.0.1:1", "openai", "MY_ENGINE")
 
-    assert redact("you sent plain-key-77 to us") == "you sent [redacted] to us"
+    assert Redaction()("you sent plain-key-77 to us") == "you sent [redacted] to us"
 
 
 def test_short_values_and_other_variables_stay(environment):
     environment.setenv("HF_TOKEN", "abc")
     environment.setenv("EDITOR", "a-long-editor-name")
 
-    assert redact("abc a-long-editor-name") == "abc a-long-editor-name"
+    assert Redaction()("abc a-long-editor-name") == "abc a-long-editor-name"
 
 
 def test_a_secret_is_found_in_any_case(environment):
     environment.setenv("MY_TOKEN", KEY)
 
-    assert redact(f"x-{KEY.lower()}: {KEY.upper()}") == f"x-{MARK}: {MARK}"
+    assert Redaction()(f"x-{KEY.lower()}: {KEY.upper()}") == f"x-{MARK}: {MARK}"
 
 
 def test_of_two_secrets_the_longer_is_replaced_whole(environment):
     environment.setenv("A_TOKEN", KEY)
     environment.setenv("B_TOKEN", f"{KEY}-and-more")
 
-    assert redact(f"{KEY}-and-more {KEY}") == f"{MARK} {MARK}"
+    assert Redaction()(f"{KEY}-and-more {KEY}") == f"{MARK} {MARK}"
 
 
 def test_a_text_that_was_cut_within_a_secret_keeps_nothing_of_it(environment):
     environment.setenv("MY_TOKEN", KEY)
-    texts = {cut: redact("x" * 50 + KEY[:cut]) for cut in range(1, len(KEY) + 1)}
+    texts = {cut: Redaction()("x" * 50 + KEY[:cut]) for cut in range(1, len(KEY) + 1)}
 
     assert all(
         text == "x" * 50 + (KEY[:cut] if cut < redaction.MIN_BEGINNING else MARK)
@@ -96,8 +96,8 @@ def test_a_text_that_was_cut_within_a_secret_keeps_nothing_of_it(environment):
 def test_a_secret_that_repeats_itself_is_found_at_the_end_too(environment):
     environment.setenv("MY_TOKEN", "abcdefabcdefX-and-on")
 
-    assert redact("said abcdefabcdefabcdefX") == f"said abcdef{MARK}"
-    assert redact("said abcdefabcdefY") == "said abcdefabcdefY"
+    assert Redaction()("said abcdefabcdefabcdefX") == f"said abcdef{MARK}"
+    assert Redaction()("said abcdefabcdefY") == "said abcdefabcdefY"
 
 
 @given(st.text(max_size=40), st.text(max_size=40))
@@ -117,7 +117,7 @@ def test_what_was_made_before_knows_what_was_there_then(environment):
     clean = Redaction()
     environment.delenv("MY_TOKEN")
 
-    assert (clean(KEY), redact(KEY)) == (MARK, KEY)
+    assert (clean(KEY), Redaction()(KEY)) == (MARK, KEY)
 
 
 @given(

@@ -70,8 +70,3 @@ class Redaction:
                     return text[: len(text) - len(tail) + at] + MARK
                 at = tail.find(secret[:MIN_BEGINNING], at + 1)
         return text
-
-
-def redact(text: str) -> str:
-    """The text without any secret that the environment holds now."""
-    return Redaction()(text)

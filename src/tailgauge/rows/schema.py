@@ -50,7 +50,6 @@ PREFLIGHT = "preflight"
 WARMUP = "warmup"
 STEADY = "steady"
 COOLDOWN = "cooldown"
-STAGES = (PREFLIGHT, WARMUP, STEADY, COOLDOWN)
 
 # Kinds of content chunk.
 TEXT = "text"
