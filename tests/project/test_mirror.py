@@ -85,7 +85,7 @@ def place(module: str) -> str:
     return "/".join([*(["analysis"] if package == "tailgauge_analysis" else []), *parts])
 
 
-def has_own(module: str) -> bool:
+def is_tested(module: str) -> bool:
     path = TESTS / place(module)
     return path.with_name(f"test_{path.name}.py").exists() or any(path.glob("test_*.py"))
 
@@ -97,18 +97,18 @@ def entry(module: str) -> str | None:
 
 
 @pytest.fixture(scope="module")
-def without_own() -> list[str]:
+def untested() -> list[str]:
     files = {name: path for name, path in modules().items() if not path.name.startswith("__")}
     assert len(files) > 200
-    return [name for name in files if not has_own(name)]
+    return [name for name in files if not is_tested(name)]
 
 
-def test_every_module_has_a_test_of_its_own_or_stands_in_the_table(without_own: list[str]) -> None:
-    assert [name for name in without_own if entry(name) is None] == []
+def test_every_module_has_a_test_of_its_own_or_stands_in_the_table(untested: list[str]) -> None:
+    assert [name for name in untested if entry(name) is None] == []
 
 
-def test_the_table_has_nothing_besides(without_own: list[str]) -> None:
-    assert RUN_BY.keys() - {entry(name) for name in without_own} == set()
+def test_the_table_has_nothing_besides(untested: list[str]) -> None:
+    assert RUN_BY.keys() - {entry(name) for name in untested} == set()
 
 
 def test_every_named_test_is_there() -> None:
@@ -116,10 +116,10 @@ def test_every_named_test_is_there() -> None:
 
 
 def test_the_named_test_reaches_the_module_by_its_imports_or_by_the_command_line(
-    without_own: list[str],
+    untested: list[str],
 ) -> None:
     by_test = cache(lambda test: reached(reached_by_test(TESTS / test)))
-    named = [(name, RUN_BY[key]) for name in without_own if (key := entry(name))]
+    named = [(name, RUN_BY[key]) for name in untested if (key := entry(name))]
 
     assert [(name, test) for name, test in named if name not in by_test(test)] == []
 
