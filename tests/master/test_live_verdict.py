@@ -3,7 +3,8 @@
 import pytest
 
 from tailgauge import quantile_sketch
-from tailgauge.master.live_verdict import WorkerSummary, live_verdict
+from tailgauge.master.live_verdict import live_verdict
+from tailgauge.master.workers import RunWorker
 from tailgauge.rows.schema import HealthRow
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge.worker.counters import Counters
@@ -19,13 +20,18 @@ def packed(*values):
     return quantile_sketch.packed(bins)
 
 
+def worker(number=0, state="running", dispatched=0, dropped=0, watch=None):
+    counts = {"dispatched": dispatched, "client_drop": dropped}
+    return RunWorker(f"w{number}", number, {}, 0, state, counters={"counts": counts, "watch": watch or {}})
+
+
 def workers(**changes):
-    """Two workers; the second one as told."""
+    """Two workers; the second one with changes."""
     watch = {**IDLE, **{k: v for k, v in changes.items() if k in IDLE}}
     rest = {k: v for k, v in changes.items() if k not in IDLE}
     return [
-        WorkerSummary(0, dispatched=100, watch=dict(IDLE)),
-        WorkerSummary(1, **{"dispatched": 100, **rest}, watch=watch),
+        worker(0, dispatched=100, watch=dict(IDLE)),
+        worker(1, **{"dispatched": 100, **rest}, watch=watch),
     ]
 
 
@@ -61,11 +67,11 @@ def test_of_slow_answers_a_hundredth_may_be_the_clients():
 
 
 def test_one_bad_second_alone_says_nothing():
-    assert live_verdict([WorkerSummary(0, watch={**IDLE, "seconds": 3.0, "bad": 1.2})]) == (VALID, "")
+    assert live_verdict([worker(0, watch={**IDLE, "seconds": 3.0, "bad": 1.2})]) == (VALID, "")
 
 
 def test_a_run_that_has_said_nothing_yet_is_valid_so_far():
-    assert live_verdict([WorkerSummary(0), WorkerSummary(1)]) == (VALID, "")
+    assert live_verdict([RunWorker("w0", 0, {}, 0), RunWorker("w1", 1, {}, 0)]) == (VALID, "")
 
 
 def row(at_s, lag_ms=0.0, cpu=0.1, intervals=0):

@@ -16,7 +16,7 @@ from tailgauge import quantile_sketch
 from tailgauge.clock import monotonic_ns
 from tailgauge.master import progress as describe
 from tailgauge.master.conservation import Share, conserve, count_rows
-from tailgauge.master.live_verdict import WorkerSummary, live_verdict
+from tailgauge.master.live_verdict import live_verdict
 from tailgauge.rows.run_folder import RunFolder
 from tailgauge.rows.schema import CLIENT_DROP
 
@@ -64,13 +64,15 @@ class RunWorker:
         """Whether it drained by itself, because it was stopped from outside."""
         return self.state == "drained" and bool(self.record.get("why"))
 
-    def summary(self) -> WorkerSummary:
-        """Its part of the live verdict."""
-        if not self.counters:
-            return WorkerSummary(self.number, self.state)
-        counts = self.counters["counts"]
-        sent, dropped = counts["dispatched"], counts["client_drop"]
-        return WorkerSummary(self.number, self.state, sent, dropped, self.counters["watch"])
+    @property
+    def watch(self) -> dict[str, Any]:
+        """Its figures for the live verdict."""
+        watch: dict[str, Any] = self.counters.get("watch", {})
+        return watch
+
+    def count(self, name: str) -> int:
+        """One of its last counts; 0 before its first counters."""
+        return int(self.counters["counts"][name]) if self.counters else 0
 
     def facts(self) -> dict[str, Any]:
         """Its entry in run.json."""
@@ -165,8 +167,7 @@ class RunWorkers:
             quantile_sketch.quantile(bins, 0.5),
             quantile_sketch.quantile(bins, 0.99),
         )
-        workers = [worker.summary() for worker in self]
-        progress.verdict, progress.reason = live_verdict(workers, progress.ttft_p50_ms)
+        progress.verdict, progress.reason = live_verdict(list(self), progress.ttft_p50_ms)
         return progress
 
     def conservation(self, scheduled: int | None, folder: RunFolder, *, final: bool) -> dict[str, Any]:
