@@ -46,6 +46,10 @@ REFUSED = [
         chat(pattern="hedged", hedge={"policy": "fixed", "target": "second"}), "traffic.chat",
         "names the second target, but there is no [second_target]",
     ),
+    (
+        chat(pattern="hedged", hedge={"policy": "off", "target": "second"}), "traffic.chat",
+        "names the second target, but there is no [second_target]",
+    ),
     (chat(pattern="hedged"), "traffic.chat.hedge", 'expected a table, for pattern = "hedged"'),
     (
         chat(hedge={"policy": "fixed"}, fallback={"after_s": 1.0}), "traffic.chat.hedge",

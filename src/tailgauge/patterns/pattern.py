@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -25,7 +26,7 @@ class Demand:
     is_bound: bool = True  # False: how many more calls follow is not known beforehand
 
 
-class Pattern:
+class Pattern(ABC):
     """One traffic pattern at work for one traffic table in one worker; its requests share the policies."""
 
     name: ClassVar[str]
@@ -44,11 +45,11 @@ class Pattern:
         self.traffic, self.policies = traffic, Policies(traffic)
         self.settings = getattr(traffic, self.name, None)
 
+    @abstractmethod
     def steps(self, request: Request) -> Steps:
         """What one request does."""
-        raise NotImplementedError
 
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027 - most patterns need nothing
         """Raise ValueError where the traffic table lacks what the pattern needs."""
 
     def needs(self) -> Iterator[tuple[str, str]]:

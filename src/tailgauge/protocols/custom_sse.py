@@ -160,10 +160,6 @@ class CustomSse(WireProtocol):
     def content_of(self, name: bytes, tree: Any) -> None:
         """Never: all events are read in full."""
 
-    def on_whole(self, decoder: StreamDecoder, body: bytes) -> None:  # noqa: ARG002 - the interface
-        """Never sent: scenarios refuse it."""
-        raise ValueError(f"an answer without a stream: {body[:80]!r}")
-
 
 def bearer(key: str) -> dict[str, str]:
     """The header that carries a key, where there is one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -85,7 +86,7 @@ class Provider:
     also_read: tuple[str, ...]
 
 
-class WireProtocol:
+class WireProtocol(ABC):
     """A protocol as one target uses it. An SDK is imported by `client` only: each costs a worker a second and tens of MB."""
 
     name: ClassVar[str]
@@ -106,32 +107,32 @@ class WireProtocol:
         """Why a target at `url` lacks what the protocol offers; empty where it does not."""
         return ""
 
+    @abstractmethod
     def client(self, base_url: str, key: str, http_client: httpx2.Client) -> Any:
         """The official SDK's client, without retries."""
-        raise NotImplementedError
 
+    @abstractmethod
     def send(self, sdk: Any, call: Call, model: str, call_id: str) -> AbstractContextManager[Any]:
         """One call; entering it sends the request."""
-        raise NotImplementedError
 
+    @abstractmethod
     def body(self, call: Call, model: str) -> Mapping[str, Any] | None:
         """The JSON body of a message's request, its keys in any order; None: only `send` knows."""
-        raise NotImplementedError
 
-    # The three below may be static: they run for every event.
+    # The methods below may be static: they run for every event.
 
+    @abstractmethod
     def on_event(self, decoder: StreamDecoder, name: bytes, data: bytes) -> None:
         """Decode one event of a stream."""
-        raise NotImplementedError
 
+    @abstractmethod
     def content_of(self, name: bytes, tree: Any) -> tuple[int, str] | None:
         """Kind and text of an event whose JSON is `tree`, if it does nothing but bring content; see `stencil`."""
-        raise NotImplementedError
 
-    def on_whole(self, decoder: StreamDecoder, body: bytes) -> None:
+    def on_whole(self, decoder: StreamDecoder, body: bytes) -> None:  # noqa: ARG002 - the interface
         """Decode an answer that came without a stream; raises ValueError and its like for anything else."""
-        raise NotImplementedError
+        raise ValueError(f"an answer without a stream: {body[:80]!r}")
 
-    def on_batch(self, decoder: StreamDecoder, body: bytes) -> None:
+    def on_batch(self, decoder: StreamDecoder, body: bytes) -> None:  # noqa: ARG002 - the interface
         """Decode the state or the results of a message batch, where the protocol offers batches."""
-        raise NotImplementedError
+        raise ValueError(f"a message batch: {body[:80]!r}")

@@ -150,7 +150,10 @@ class Scenario(Table):
     def _consistent(self) -> Scenario:
         for name, traffic in self.traffic.items():
             pattern = pattern_of(traffic)
-            used = {target for target, _ in pattern.models()}
+            used = {target for target, _ in pattern.models()} | {
+                traffic.hedge.target,
+                traffic.fallback.target,
+            }
             if SECOND in used and self.second_target is None:
                 raise ValueError(f"traffic.{name}: names the second target, but there is no [second_target]")
             if self.arrival.process == CLOSED and traffic.session.turns_mean > 1:
