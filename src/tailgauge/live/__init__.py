@@ -1,4 +1,4 @@
-"""A run as it is watched: web page, Prometheus metrics, terminal progress.
+"""The live view of a run: web page, Prometheus metrics, terminal progress.
 
-Comes in: the view of the master. Goes out: text and pages. Must not know: how a run is steered.
+Comes in: the state of the master. Goes out: text and pages. Must not know: how a run is controlled.
 """

@@ -1,4 +1,4 @@
-"""Sends requests on time: dispatch, admission, rows of what happened, parts on their way to the master.
+"""Sends requests on time: dispatch, admission, rows, health, transfer of parts to the master.
 
-Comes in: leased slices of the schedule. Goes out: rows, health. Must not know: Locust, the analysis.
+Comes in: leased slices of the schedule. Goes out: rows, health. Must not know: Locust, the master package, the analysis.
 """
