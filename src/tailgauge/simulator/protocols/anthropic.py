@@ -141,7 +141,7 @@ def _refuse_citations(message: dict[str, Any], param: str) -> None:
 
 def error_body(refused: Refused, request_id: str) -> bytes:
     """The error body."""
-    return _json(_error(refused) | {"request_id": request_id})
+    return checks.to_json(_error(refused) | {"request_id": request_id})
 
 
 def error_event(refused: Refused) -> bytes:
@@ -197,9 +197,9 @@ def closing(reply: Reply) -> bytes:
 def whole(reply: Reply, contents: Sequence[str]) -> bytes:
     """The body of an answer that is not streamed, with the content of each of its blocks."""
     if not reply.request.max_tokens:
-        return _json(_message(reply, [], "max_tokens", 0))
+        return checks.to_json(_message(reply, [], "max_tokens", 0))
     blocks = [_block(reply, number, content) for number, content in enumerate(contents)]
-    return _json(_message(reply, blocks, reply.stop_reason, reply.request.max_tokens))
+    return checks.to_json(_message(reply, blocks, reply.stop_reason, reply.request.max_tokens))
 
 
 def limit_headers(readings: Sequence[Reading], wall_ns: int) -> dict[str, str]:
@@ -285,13 +285,7 @@ def _usage(reply: Reply, output_tokens: int, *, cumulative: bool = False) -> dic
 
 
 def _event(data: dict[str, Any]) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (data["type"].encode(), _json(data))
-
-
-def _json(value: object) -> bytes:
-    # As UTF-8, not as escapes: a client must cope with a chunk that ends inside a character. An error may quote half of a
-    # surrogate pair, which has no UTF-8.
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+    return b"event: %b\ndata: %b\n\n" % (data["type"].encode(), checks.to_json(data))
 
 
 # --- what the provider refuses ---------------------------------------------------------------------------------

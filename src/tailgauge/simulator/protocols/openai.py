@@ -12,7 +12,6 @@ Sources: the openai SDK's own parameter types (3.52), OpenAI's API reference for
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -100,7 +99,7 @@ def wants(body: dict[str, Any]) -> dict[str, Any]:
 
 def error_body(refused: Refused, request_id: str) -> bytes:  # noqa: ARG001 - this protocol names it in the header only
     """The error body."""
-    return _json(_error(refused))
+    return checks.to_json(_error(refused))
 
 
 def error_event(refused: Refused) -> bytes:
@@ -159,7 +158,7 @@ def whole(reply: Reply, contents: Sequence[str]) -> bytes:
         if calls:
             message["tool_calls"] = calls
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish_reason(reply)}
-    return _json(_chunk(reply, [choice]) | {"object": "chat.completion", "usage": _usage(reply)})
+    return checks.to_json(_chunk(reply, [choice]) | {"object": "chat.completion", "usage": _usage(reply)})
 
 
 def limit_headers(readings: Sequence[Reading], wall_ns: int) -> dict[str, str]:  # noqa: ARG001 - durations need no date
@@ -256,13 +255,7 @@ def _usage(reply: Reply) -> dict[str, Any]:
 
 
 def _event(data: dict[str, Any]) -> bytes:
-    return b"data: %b\n\n" % _json(data)
-
-
-def _json(value: object) -> bytes:
-    # As UTF-8, not as escapes: a client must cope with a chunk that ends inside a character. An error may quote half of a
-    # surrogate pair, which has no UTF-8.
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+    return b"data: %b\n\n" % checks.to_json(data)
 
 
 # --- what the provider refuses ---------------------------------------------------------------------------------
