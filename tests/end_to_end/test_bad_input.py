@@ -132,7 +132,7 @@ def test_a_scenario_file_cannot_choose_another_machine(start: Start, tmp_path: P
 
     assert done.code == 2
     assert f"{mine}: target.url: http://192.0.2.1:8000 is not on this machine" in done.stderr
-    assert "Add --target URL" in done.stderr
+    assert "add --target URL" in done.stderr
 
 
 def test_plain_locust_has_the_same_checks(start: Start, tmp_path: Path, checkout: Path) -> None:
