@@ -1,4 +1,4 @@
 """Run folders in, frames on the clock of the run out; damaged data becomes problems.
 
-Must not know: what is computed from them.
+Independent of: what is computed from them.
 """

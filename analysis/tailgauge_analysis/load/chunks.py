@@ -195,7 +195,7 @@ class Fold:
 
 
 def none() -> Chunks:
-    """Of a run without chunks."""
+    """The chunks of a run without any."""
     return Fold(0).done()
 
 

@@ -50,7 +50,7 @@ class Rows:
 
 
 class Pieces:
-    """The same of chunks, which are folded as they are read."""
+    """Duplicates among chunks, which are combined as they are read."""
 
     def __init__(self, fold: Fold) -> None:
         self._fold = fold

@@ -175,7 +175,7 @@ def _as_it_is(table: pa.Table) -> pa.Table:
 
 
 def _lean_log(log: pa.Table) -> pa.Table:
-    """Of the list of chunk times, their number and the first."""
+    """Replace the list of chunk times by their number and the first."""
     lists = log["chunk_sent_at_ns"].combine_chunks()
     lengths = pc.fill_null(pc.list_value_length(lists), 0)
     first = pa.array([], pa.int64())

@@ -1,4 +1,4 @@
-"""Answers: of everything that was sent for a request, what its user got.
+"""Selects the attempt whose answer each user received.
 
 One row per request, with the attempt that answered it. A request may have several attempts (retries, hedges,
 a fallback, the same again, polls) and several legs; its clock starts once, at its scheduled time, whatever the attempts

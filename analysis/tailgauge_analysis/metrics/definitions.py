@@ -1,4 +1,4 @@
-"""The same rows under the formulas of other tools.
+"""Metrics of a run by the formulas of other tools.
 
 Another tool is a row of TOOLS. A formula maps the answers of the steady stage to the tool's numbers; how the tool sends
 and warms up is not imitated. Both tools leave failures out, interpolate between ranks and give no intervals; so do these.

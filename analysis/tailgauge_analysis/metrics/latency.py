@@ -46,7 +46,7 @@ def table(steady: Steady) -> list[Row]:
 
 
 def by_traffic(steady: Steady, whole: list[Row]) -> dict[str, list[Row]]:
-    """The same table for each traffic table alone; `whole` is that of all of them."""
+    """The latency rows of each traffic table; `whole`: the rows of all of them together."""
     codes, names = pd.factorize(steady.requests["traffic"])
     if len(names) == 1:
         return {str(names[0]): whole}
@@ -71,7 +71,7 @@ def row(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...] = PS) -
 
 
 def _pooled(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...]) -> Row:
-    """Of gaps there may be a hundred million: they stay in ns, so that no copy of them is made."""
+    """One row over all values. There may be a hundred million gaps: they stay in ns to avoid a copy."""
     values = metric.ns(steady)
     found = (_in_ms(q) for q in quantiles(values, ps, steady.gap_counts))
     return Row(
@@ -112,7 +112,7 @@ def sample(metric: Metric, steady: Steady, view: str) -> tuple[Floats, Ints | No
 
 
 def offered_ms(metric: Metric, steady: Steady) -> Floats:
-    """Of each request, +inf where it got no answer, NaN where it has no place in the view of what was offered."""
+    """One value per request: +inf without an answer, NaN if it is not part of the offered view."""
     values = metric.ns(steady) / 1e6
     return np.where(np.isnan(values), metrics.failed(steady, metric), values)
 

@@ -38,7 +38,7 @@ class Steady:
         return max(0.0, self.to_s - self.from_s)
 
     def only(self, mask: npt.NDArray[np.bool_], *, gaps: bool = True) -> Steady:
-        """The same stage with some of its requests; without their gaps, which may be many, if not `gaps`."""
+        """The stage with some of its requests; without their gaps, which may be many, if not `gaps`."""
         requests = self.requests[mask].reset_index(drop=True)
         attempts = self.attempts[self.attempts["request_id"].isin(requests["request_id"])]
         counts = self.gap_counts[mask] if gaps else np.zeros(len(requests), np.int64)

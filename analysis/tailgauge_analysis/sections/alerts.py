@@ -56,7 +56,7 @@ class Alert:
     why: str = ""
 
     def decided(self, value: float | None, low: float | None, high: float | None, n: int, why: str) -> Alert:
-        """The same with a measurement; `why` replaces the reason of the decision."""
+        """This alert with a measurement; `why` replaces the reason of the decision."""
         over = [low, high] if self.fires == ABOVE else [-v if v is not None else None for v in (high, low)]
         limit = self.limit if self.fires == ABOVE else -self.limit
         if over[0] is not None and over[0] > limit:
@@ -69,7 +69,7 @@ class Alert:
         return replace(self, state=state, value=value, low=low, high=high, n=n, why=why or reason)
 
     def undetermined(self, state: str, n: int, why: str) -> Alert:
-        """The same without a number."""
+        """This alert without a number."""
         return replace(self, state=state, n=n, why=why)
 
 
@@ -127,7 +127,7 @@ def _share(alert: Alert, yes: Mask) -> Alert:
 
 
 def _cache_hits(alert: Alert, cache: Sequence[Cache]) -> Alert:
-    """Of all traffic tables that involve a cache together; the interval is that of their weighted parts."""
+    """Decide over all traffic tables with a cache; the interval is that of their weighted parts."""
     tokens = np.array(
         [one.read_tokens + one.creation_tokens + one.uncached_tokens for one in cache], np.float64
     )

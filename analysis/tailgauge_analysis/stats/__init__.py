@@ -1,4 +1,4 @@
 """Quantiles, intervals, bootstrap, regression, survival, tests.
 
-Comes in: arrays. Goes out: numbers. Must not know: runs, metrics, units.
+Input: arrays. Output: numbers. Independent of: runs, metrics, units.
 """

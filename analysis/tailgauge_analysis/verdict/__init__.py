@@ -1,5 +1,5 @@
 """Checks of the measurement: may these numbers be used?
 
-Comes in: frames and the steady stage. Goes out: VALID, DEGRADED or INVALID with reasons and advice, and explanations.
-Must not know: whether the target is good.
+Input: frames and the steady stage. Output: VALID, DEGRADED or INVALID with reasons and advice, and explanations.
+Independent of: whether the target is good.
 """

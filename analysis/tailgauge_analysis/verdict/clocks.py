@@ -39,7 +39,7 @@ class Clocks:
 
 
 def clocks(frames: Frames) -> Clocks:
-    """Of the workers with rows."""
+    """Clock offsets of the workers with rows."""
     run = frames.run
     if run["dry_run"]:
         return Clocks({}, ())

@@ -59,7 +59,7 @@ def more_workers(frames: Frames, stage: Steady) -> str:
 
 
 def _of(rows: pd.DataFrame, mine: pd.DataFrame, more: str, silent: list[Json]) -> Iterator[str]:
-    """Of one worker; `rows` are its seconds of the stage, `mine` all of them; `silent`: stretches without a message."""
+    """Explanations for one worker; `rows` are its seconds of the stage, `mine` all of them; `silent`: stretches without a message."""
     waits = rows["core_wait_ns"].fillna(0) / 1e9
     busy = _longest(rows, rows["cpu_share"] + waits >= thresholds.BUSY_CPU)
     if busy is not None:

@@ -64,17 +64,17 @@ class Loss:
 
     @property
     def is_gone(self) -> bool:
-        """It was lost and never ended by itself, or it failed."""
+        """Failed, or lost and never ended by itself."""
         return self.state == "failed" or (self.state == "lost" and not self.has_ended)
 
     @property
     def has_ended(self) -> bool:
-        """Its own record says how it ended."""
+        """The worker's own record says how it ended."""
         return self.recorded_state in ENDED
 
     @property
     def is_accounted(self) -> bool:
-        """The master lost it, and what it was given is in its own folder: each request has a row."""
+        """Lost by the master, but all its leased requests have rows in its folder."""
         return self.state == "lost" and bool(self.found) and not self.left
 
     @property

@@ -1,7 +1,7 @@
 """Client stalls: seconds in which a worker was stalled, and the figures with and without what that blurred.
 
 A second of a worker is bad if its requests left more than 50 ms late, or if its event loop or its reads were that late
-and timestamps taken meanwhile are ranges: a lag that met exact timestamps only has distorted nothing. What a bad second
+and timestamps taken meanwhile are ranges; lag does not affect exact kernel timestamps. What a bad second
 takes out of a figure is little, and never a request:
 
 - Latencies since scheduled, failures and drops keep every request. The client's delay is part of them; to leave out the

@@ -1,4 +1,4 @@
 """Messages over Locust's channel, their authentication, and child processes.
 
-Comes in and goes out: messages. Must not know: what they mean.
+Input and output: messages. Independent of: what they mean.
 """

@@ -1,4 +1,4 @@
 """The command line: arguments in, one line per mistake, exit codes out.
 
-Comes in: argv. Goes out: text, exit codes. Must not know: how anything is measured or computed.
+Input: argv. Output: text, exit codes. Independent of: how anything is measured or computed.
 """

@@ -29,7 +29,7 @@ class Timer:
         self.call = call
 
     def cancel(self) -> None:
-        """It does not come."""
+        """Cancel the timer."""
         self.call = None
 
 

@@ -22,7 +22,7 @@ class Rows(Protocol):
         """A request has ended."""
 
     def attempt(self, row: AttemptRow) -> None:
-        """A call is through, on both sides."""
+        """Client and endpoint have both finished the call."""
 
     def server_log(self, row: ServerLogRow) -> None:
         """The endpoint's row of it."""

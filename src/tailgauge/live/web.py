@@ -74,7 +74,7 @@ class Watcher:
 
     @property
     def run_id(self) -> str | None:
-        """Of the last sampled run."""
+        """Id of the last sampled run."""
         return self._run.run_id if self._run is not None else None
 
     def view(self) -> RunView | None:

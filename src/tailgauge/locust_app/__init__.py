@@ -1,5 +1,5 @@
 """Locust's side of a run: start of the processes, hooks, options, the report process.
 
-Comes in: settings, Locust's events. Goes out: runs and their results. Must not know: how a request is sent. Besides
+Input: settings, Locust's events. Output: runs and their results. Independent of: how a request is sent. Besides
 channel, the only folder that imports Locust.
 """

@@ -1,4 +1,4 @@
 """What one request does: one traffic pattern a file, as generators without I/O; hedge and retry policies.
 
-Comes in: events of calls. Goes out: calls to send, waits, cancellations. Must not know: clocks, sockets, Parquet.
+Input: events of calls. Output: calls to send, waits, cancellations. Independent of: clocks, sockets, Parquet.
 """

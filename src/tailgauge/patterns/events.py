@@ -60,7 +60,7 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Give:
-    """The place back."""
+    """Release one slot of a gate."""
 
     gate: str
 

@@ -97,7 +97,7 @@ class _Leg:
         self.call, self.request, self.number = call, request, number
         self.retrier, self.hedger = policies.retrier, policies.hedger
         self.open: dict[int, Call] = {}
-        self.first, self.sent_at_ns = -1, 0  # the copy that is not the second
+        self.first, self.sent_at_ns = -1, 0  # the latest non-hedge attempt
         self.due_at_ns: int | None = None
         self.winner: int | None = None
         self.held: str | None = None

@@ -83,7 +83,7 @@ class Streaming(Pattern):
 
 
 class Cached(Streaming):
-    """The same with a shared prefix."""
+    """A streamed call whose prompt shares a prefix with others."""
 
     name = "cached"
     summary = "with a shared prefix"
@@ -95,7 +95,7 @@ class Cached(Streaming):
 
 
 class Hedged(Streaming):
-    """The same with a second copy of calls that are late."""
+    """A streamed call with a hedge when its first content is late."""
 
     name = "hedged"
     summary = "with a second copy"

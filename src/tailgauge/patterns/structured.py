@@ -55,7 +55,7 @@ class Structured(Pattern):
         return self.settings.mode == "two_calls"
 
     def steps(self, request: Request) -> Steps:
-        """As the mode has it."""
+        """Dispatch on `mode`."""
         return self._two_calls(request) if self.resends_answers else self._one_call(request)
 
     def _one_call(self, request: Request) -> Steps:

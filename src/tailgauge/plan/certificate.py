@@ -193,7 +193,7 @@ def _current(found: _Certificate, now: datetime) -> None:
 
 
 def cited(path: Path | None, needs: Needs) -> dict[str, Any]:
-    """The same for run.json: a certificate that the user did not name and that is refused is reported, not raised."""
+    """As `cite`, but a refused certificate that the user did not name is reported in run.json, not raised."""
     try:
         return cite(path or default_path(), needs)
     except RefusedError as why:

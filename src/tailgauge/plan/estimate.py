@@ -43,7 +43,7 @@ class Estimate:
         return {**asdict(self), "without_price": list(self.without_price), "prices": Path(self.prices).name}
 
     def lines(self) -> list[str]:
-        """The same for a reader, in a line or two."""
+        """The estimate as one or two lines of text."""
         if self.requests is None or self.calls is None:
             return [
                 f"plan: {self.arrivals:,} users of a closed loop: how many requests they send depends on the target"
@@ -63,7 +63,7 @@ class Estimate:
 
 @dataclass(slots=True)
 class _Sum:
-    """Of one traffic table."""
+    """Sums over the requests of one traffic table."""
 
     requests: int
     calls: int
@@ -72,7 +72,7 @@ class _Sum:
 
 
 def estimate(scenario: Scenario, schedule: Schedule, prices: Prices, day: date, workers: int = 1) -> Estimate:
-    """Of the whole schedule; the day decides which prices are in force."""
+    """Estimate the whole schedule, at the prices in force on that day."""
     without = tuple(dict.fromkeys(m for _, m in scenario.models() if prices.price(m, day) is None))
     if not scenario.arrival.is_open:
         users = len(schedule)

@@ -1,4 +1,4 @@
 """One wire protocol a file: requests through the official SDK, streams decoded into chunks.
 
-Comes in: calls, payload bytes. Goes out: requests, chunks, usage. Must not know: why a call is sent.
+Input: calls, payload bytes. Output: requests, chunks, usage. Independent of: why a call is sent.
 """

@@ -1,4 +1,4 @@
 """The record: schema, recorder, Parquet parts, the run folder.
 
-Comes in: rows. Goes out: files. Must not know: who wrote a row, and why.
+Input: rows. Output: files. Independent of: who wrote a row, and why.
 """

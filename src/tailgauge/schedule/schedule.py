@@ -35,7 +35,7 @@ Alternating = tuple[tuple[str, str], float, float]  # the two tables, seconds of
 
 
 class Planned(NamedTuple):
-    """One arrival as a worker receives it. Of a session, its first turn."""
+    """One arrival as a worker receives it; in a session, the first turn."""
 
     request_id: int
     at_ns: int  # since the start of the run
@@ -46,7 +46,7 @@ class Planned(NamedTuple):
     source: dict[str, Any] | None = None  # from a prompt file or a trace: text, name, tags, blocks
 
     def of_turn(self, turn: int) -> Planned:
-        """The same arrival as its given turn sends it: each turn has another line of a prompt file."""
+        """This arrival with the sizes of one turn: each turn has another line of a prompt file."""
         lines = [self.source, *self.source.get("later", ())] if self.source else []
         if not turn or len(lines) < 2:
             return self

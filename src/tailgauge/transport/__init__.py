@@ -1,4 +1,4 @@
 """Sockets, bytes and timestamps under the official SDKs.
 
-Comes in: request bytes. Goes out: response bytes with arrival and read times. Must not know: protocols, patterns, rows.
+Input: request bytes. Output: response bytes with arrival and read times. Independent of: protocols, patterns, rows.
 """

@@ -1,4 +1,4 @@
 """Sends requests on time: dispatch, admission, rows, health, transfer of parts to the master.
 
-Comes in: leased slices of the schedule. Goes out: rows, health. Must not know: Locust, the master package, the analysis.
+Input: leased slices of the schedule. Output: rows, health. Independent of: Locust, the master package, the analysis.
 """

@@ -48,10 +48,10 @@ class CacheTracker(Protocol):
         """A call is sent: what is known of its prefix, as a dataclass of columns, or None."""
 
     def begun(self, key: Key, now_ns: int) -> None:
-        """Its answer has begun."""
+        """The attempt's answer has begun."""
 
     def ended(self, key: Key, now_ns: int) -> None:
-        """It is over."""
+        """The attempt has ended."""
 
 
 @dataclass(slots=True)

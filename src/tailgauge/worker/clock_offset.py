@@ -43,7 +43,7 @@ class RunOffset:
 
 
 def tightest(pings: Sequence[Ping], window: int = WINDOW) -> list[Ping]:
-    """Of every `window` pings the one with the smallest error; the last window ends with the last ping, and what is left
+    """The ping with the smallest error of every `window`; the last window ends with the last ping, and what is left
     over belongs to the one before it.
     """
     windows = len(pings) // window

@@ -68,7 +68,7 @@ def _outcome(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
 
 
 def _streamed(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
-    """Of a response with status 200."""
+    """Outcome of a response with status 200."""
     kind, cut = exchange.header(b"content-type"), exchange.cut
     if decoder.streams and cut != COMPRESSED and not kind.lower().startswith(b"text/event-stream"):
         page = _text(exchange.plain_body) or f"content-type {kind.decode('latin-1')!r}"

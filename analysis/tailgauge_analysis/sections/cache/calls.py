@@ -39,7 +39,7 @@ class CacheSettings:
 
 
 def settings(run: Json) -> CacheSettings:
-    """Of a run's first target: what the provider documents, or the settings of the simulated endpoint."""
+    """Cache settings of a run's first target: documented by the provider, or set at the simulated endpoint."""
     if not run["target"].get("simulated"):
         return CacheSettings(dict(LIVES_S), math.nan, LOOKBACK, 0.0, True)
     cache = table(table(run["scenario"], "simulated"), "cache")

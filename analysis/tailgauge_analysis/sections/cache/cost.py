@@ -47,7 +47,7 @@ class Tariff:
 
 @dataclass(frozen=True, slots=True)
 class BreakEven:
-    """Of one life of marks, at one model's prices."""
+    """Reuse at which one cache lifetime pays, at one model's prices."""
 
     model: str
     ttl: str
@@ -59,7 +59,7 @@ class BreakEven:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of all calls with usage; exact. `without_cache` is the same calls with every prompt token at the price of input."""
+    """Exact cost of all calls with usage. `without_cache`: with every prompt token at the price of input."""
 
     unit: str
     calls: int
@@ -169,7 +169,7 @@ def _usage(rows: pd.DataFrame) -> np.ndarray:
 
 
 def _break_even(model: str, rows: pd.DataFrame, rates: tuple[Fraction, ...]) -> list[BreakEven]:
-    """Of the lives that these calls wrote with."""
+    """One entry per lifetime that these calls wrote with."""
     if not rates[0]:
         return []
     read = rates[3] / rates[0]

@@ -82,7 +82,7 @@ IN_FLIGHT, CONNECTION = "ms_per_call_in_flight", "new_connection_ms"
 
 
 def worth(calls: pd.DataFrame) -> CacheEffect:
-    """Of the answers among these calls."""
+    """Effect of the cache on the answers among these calls."""
     of = calls[(calls["stage"] == schema.STEADY) & (calls["ended"] == schema.OK) & calls["began_ns"].notna()]
     of = of[of["reader_paused_ns"].isna()]
     answers, hits, y = len(of), int(of["hit"].sum()), of["began_ns"].to_numpy(np.float64) / 1e6

@@ -73,7 +73,7 @@ class PartialFailures:
 
 @dataclass(frozen=True, slots=True)
 class SequentialControl:
-    """The same legs one after the other, in another traffic table of the run: its join over this one's."""
+    """Another traffic table of the run that sends these legs one after the other: its join over this one's."""
 
     traffic: str
     ratios: tuple[Ratio, ...]

@@ -1,1 +1,1 @@
-"""Hedging: what second copies brought, and what they took."""
+"""Hedging: latency gain and cost of hedges."""

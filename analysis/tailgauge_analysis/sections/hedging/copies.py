@@ -78,7 +78,7 @@ class Copies:
 
 
 def copies(requests: pd.DataFrame, attempts: pd.DataFrame) -> Copies:
-    """Of the attempts of one traffic table."""
+    """Count the hedges of one traffic table."""
     sent = attempts[attempts["cause"] == schema.HEDGE].drop_duplicates(KEYS)
     firsts = attempts[attempts["cause"] != schema.HEDGE].set_index([*KEYS, "attempt"])
     beside = sent["of_attempt"].fillna(0).astype("int64")
@@ -103,7 +103,7 @@ def _answered(rows: pd.DataFrame) -> Mask:
 
 @dataclass(frozen=True, slots=True)
 class Slowness:
-    """Of the hedged legs. Numbers are None where `why` has the reason."""
+    """How slow the attempts of hedged legs were together. Numbers are None where `why` has the reason."""
 
     slower_than_ms: float | None = None
     calls: int = 0

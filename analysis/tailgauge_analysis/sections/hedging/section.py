@@ -271,7 +271,7 @@ def _versus(variant: _Table, control: _Table) -> ControlComparison:
 
 
 def _waits(metric: Metric, steady: Steady) -> Timed:
-    """Of the offered requests, +inf for failures."""
+    """Latencies of the offered requests, +inf for failures."""
     values = latency.offered_ms(metric, steady)
     known = ~np.isnan(values)
     return Timed(steady.requests["scheduled_at_ns"].to_numpy(np.float64)[known], values[known])

@@ -44,7 +44,7 @@ class LosersInLog:
 
 @dataclass(frozen=True, slots=True)
 class Waste:
-    """Of the losers of decided legs."""
+    """Tokens and cost of the losers of decided legs."""
 
     losers: int
     closed: int

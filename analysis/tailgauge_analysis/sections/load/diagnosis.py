@@ -49,7 +49,7 @@ class Diagnosis:
 
 
 def diagnosis(of_target: Steady) -> Diagnosis:
-    """Of the requests of a stage."""
+    """Diagnose the requests of a stage."""
     requests = of_target.requests
     before = ((requests["first_at_ns"] - requests["scheduled_at_ns"]) / 1e6).to_numpy(np.float64)
     whole = ((requests["last_content_at_ns"] - requests["scheduled_at_ns"]) / 1e6).to_numpy(np.float64)
@@ -59,7 +59,7 @@ def diagnosis(of_target: Steady) -> Diagnosis:
 
 
 def diagnose(before: Floats, whole: Floats, tokens: Floats) -> Diagnosis:
-    """Of answers: ms to the first content, ms to the last, output tokens (NaN where unknown)."""
+    """Diagnose answers: ms to the first content, ms to the last, output tokens (NaN where unknown)."""
     n = len(whole)
     if not n:
         return Diagnosis(UNKNOWN, 0, 0, sentence="No tail analysis: no request has a single streamed answer.")

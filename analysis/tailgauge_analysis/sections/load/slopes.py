@@ -71,7 +71,7 @@ class Regression:
 
 
 def fitted(run: pd.DataFrame, stage: pd.DataFrame, unsure_calls: float = 0.0) -> list[Regression]:
-    """Of TTFT and of TPOT; `run` are all attempts, `stage` those of the steady stage. `unsure_calls`: within how many the
+    """Regressions of TTFT and TPOT; `run` are all attempts, `stage` those of the steady stage. `unsure_calls`: within how many the
     calls in flight over all workers are known.
     """
     kept = (stage["ended"] == schema.OK) & stage["first_content_at_ns"].notna() & stage["sent_at_ns"].notna()

@@ -181,7 +181,7 @@ class Bins:
 
 
 def shares(requests: pd.DataFrame, attempts: pd.DataFrame, kinds: pd.DataFrame) -> Shares:
-    """Of the steady stage; `attempts` in order of sending."""
+    """Shares of the steady stage; `attempts` in order of sending."""
     steady = attempts[(attempts["stage"] == schema.STEADY) & attempts["sent_at_ns"].notna()]
     is_429 = refused(steady)
     n, k = len(steady), int(is_429.sum())
@@ -208,7 +208,7 @@ def shares(requests: pd.DataFrame, attempts: pd.DataFrame, kinds: pd.DataFrame) 
 
 
 def bins(attempts: pd.DataFrame, kinds: pd.DataFrame) -> Bins | None:
-    """Of the whole run, preflight excepted; None where nothing was sent."""
+    """Counts over the whole run without the preflight; None if nothing was sent."""
     sent = attempts[(attempts["stage"] != schema.PREFLIGHT) & attempts["sent_at_ns"].notna()]
     if not len(sent):
         return None

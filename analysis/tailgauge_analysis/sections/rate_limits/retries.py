@@ -127,7 +127,7 @@ def early_s(attempts: pd.DataFrame) -> Floats:
 
 
 def amplification(attempts: pd.DataFrame, scenario: Json) -> tuple[Amplification, ...]:
-    """Of every traffic table that retries; in order of their names."""
+    """One entry per traffic table that retries, by name."""
     tries = attempts[attempts["cause"].isin(TRIES)]
     out = []
     for name, rows in tries.groupby("traffic", observed=True):

@@ -70,7 +70,7 @@ class RateLimits:
 
 
 def rate_limits(frames: Frames) -> RateLimits | None:
-    """Of a run; None where it has nothing to do with limits."""
+    """The section of a run; None if the run has nothing to do with limits."""
     attempts = in_order(frames)
     run = attempts[attempts["stage"] != schema.PREFLIGHT]
     headed = any(column(kind, REMAINING) in attempts.columns for kind in KINDS)

@@ -111,7 +111,7 @@ def measure(run_dir: Path, windows: Sequence[Window], slack_ms: float) -> list[S
 def step_error(
     joined: Joined, window: Window, slack_ms: float, cpu_s: float | None, wait_s: float | None = None
 ) -> StepError:
-    """Of one step."""
+    """The client's error in one step."""
     since, until = window.from_s * 1e9, window.to_s * 1e9
     starts = np.cumsum(joined.sizes) - joined.sizes
     asked = (joined.sent >= since) & (joined.sent < until)

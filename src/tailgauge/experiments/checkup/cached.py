@@ -33,7 +33,7 @@ ONCE = 0.5  # of the calls that miss even with a lifetime of an hour
 
 
 def cached(reading: RunReading, popularity: Popularity) -> ProbeResult:
-    """Of a run with the traffic as it is, and the same with a cold prefix."""
+    """Result of a run with the traffic as it is and with a cold prefix."""
     known = settings(reading.frames.run)
     found = counted_calls(reading, known, salted={COLD})
     warm = found[found["traffic"] == WARM]

@@ -30,7 +30,7 @@ _UNKNOWN = "unknown what the target {} after a client left: compare its usage re
 
 
 def cancelled(reading: RunReading, left_share: float) -> ProbeResult:
-    """Of a run; gains are of all answers, of which users cancel `left_share`."""
+    """Result of a run; gains are shares of all answers, of which users cancel `left_share`."""
     attempts = reading.steady.attempts
     ours = attempts[attempts["ended"] == schema.CANCELLED]
     log = reading.frames.server_log.dropna(subset=_KEYS).drop_duplicates(_KEYS)

@@ -33,7 +33,7 @@ WORSE = 1.25  # times the prediction
 
 
 def fan_out(reading: RunReading) -> ProbeResult:
-    """Of a run: the joins, and whether legs share their prefix."""
+    """Result of a run: the joins, and whether legs share their prefix."""
     found = legs(reading.frames.run["scenario"], reading.steady)
     joins = found[0].times_ms[found[0].complete].max(axis=1) if found else np.empty(0)
     calls = counted_calls(reading, settings(reading.frames.run))

@@ -50,7 +50,7 @@ SIGNS = ["sent_at_ns", "headers_at_ns", "last_content_at_ns"]
 
 
 def light(reading: RunReading, settings: Settings, *, streams: bool) -> ProbeResult:
-    """Of a run at today's rate; `streams`: whether the user's traffic does."""
+    """Result of a run at today's rate; `streams`: whether the user's traffic is streamed."""
     steady = reading.steady
     streamed, whole = (of(steady, name) for name in (STREAMED, WHOLE))
     users = streamed if streams else whole

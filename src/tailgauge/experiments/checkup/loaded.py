@@ -31,7 +31,7 @@ SLOWER = 2.0  # times, for longer than that
 
 
 def loaded(reading: RunReading) -> ProbeResult:
-    """Of a run."""
+    """Result of a run under load."""
     steady = reading.steady
     duration_s = float(reading.frames.run["scenario"]["stages"]["duration_s"])
     at = steady.requests["scheduled_at_ns"].to_numpy(np.float64) / 1e9 / duration_s

@@ -205,7 +205,7 @@ class CheckupPlanner:
 
 
 def _tested(base: Base) -> TestedTraffic:
-    """Of a scenario. Raises UsageError if it has no rate, only batches, or a protocol without whole answers and marks."""
+    """The scenario's traffic. Raises UsageError if it has no rate, only batches, or a protocol without whole answers and marks."""
     scenario = base.scenario
     rate = scenario.arrival.rate
     if rate is None:

@@ -138,7 +138,7 @@ def _chance(p_value: float | None) -> str:
 
 
 def _smallest(checks: Sequence[JudgedCheck]) -> str:
-    """Of the strictest share and of the strictest ratio."""
+    """Smallest effects found at the strictest share and at the strictest ratio."""
     of = {one.check.name: one.check for one in checks}
     out = []
     if "broken" in of and of["broken"].smallest is not None:

@@ -138,7 +138,7 @@ def by_kind(runs: Sequence[RateResult]) -> dict[str, int]:
 
 
 def bounds(runs: Sequence[RateResult], gaps: Floats, share: float) -> list[Bound]:
-    """Of every known limit, the tightest first. `gaps`: of the planned arrivals, in any unit."""
+    """A bound per known limit, the tightest first. `gaps`: of the planned arrivals, in any unit."""
     if not runs:
         return []
     found = []

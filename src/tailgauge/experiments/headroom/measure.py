@@ -33,7 +33,7 @@ WRITTEN, READ = ["input_tokens", "cache_creation_input_tokens"], "cache_read_inp
 
 
 def rate_result(rate_per_s: float, reading: RunReading, *, emptied: bool, today: bool) -> RateResult:
-    """Of a run; `today`: at today's rate, whose trace is kept."""
+    """Result of a run; `today`: at today's rate, whose trace is kept."""
     frames, stage = reading.frames, reading.steady
     sent = stage.sent
     over = (sent["ended"] == schema.OVERLOADED).to_numpy(np.bool_)
@@ -93,7 +93,7 @@ def _traces(frames: Frames) -> dict[Trace, Costs]:
 
 
 def charges(attempts: pd.DataFrame) -> Charges:
-    """Of the attempts of a stage."""
+    """What the attempts of a stage use of each limit."""
     first = attempts[(attempts["cause"] != schema.RETRY) & attempts["sent_at_ns"].notna()]
     fresh = _filled(first, first[WRITTEN].sum(axis=1))
     read = _filled(first, first[READ].fillna(0))

@@ -66,7 +66,7 @@ def answer(
     settings: Settings, today: float, runs: Sequence[RateResult], tried: Sequence[JudgedRate], found: Sequence[Bound],
     remarks: Sequence[str],
 ) -> Answer:  # fmt: skip
-    """Of a search; the first of the runs is that at today's rate."""
+    """The answer of a search; its first run is at today's rate."""
     if not runs:
         return _nothing(settings, today, NOTHING, remarks)
     low, high = search.ends(tried)
@@ -94,7 +94,7 @@ def answer_without_429(
     settings: Settings, today: float, runs: Sequence[RateResult], found: Sequence[Bound], remarks: Sequence[str],
     *, passes: bool,
 ) -> Answer:  # fmt: skip
-    """Of one run at today's rate, which by itself `passes` or not: from headers and usage alone."""
+    """The answer of one run at today's rate without a 429, from headers and usage; `passes`: the run's own result."""
     if not runs:
         return _nothing(settings, today, NOTHING, remarks)
     named = [one for one in at_least(found, today if passes else None) if one.limit is not None]
@@ -145,7 +145,7 @@ def _sustained(low: JudgedRate | None, high: JudgedRate | None, known: Rate | No
 
 
 def _growths(today: RateResult, found: Sequence[Bound]) -> list[LimitGrowth]:
-    """Of every known limit, in that order: the trace of today's run, repeated, at the bucket that all runs together show.
+    """Growth per known limit, in that order: the trace of today's run, repeated, at the bucket that all runs together show.
 
     A bucket that is full at first carries a short trace beyond the sustained rate, so the trace's length belongs to the
     answer. Of the capacity, which has no first refusal, it is the sustained rate over today's.
@@ -182,7 +182,7 @@ def _growth(trace: Costs, limit: Limit, *, allowed: bool) -> Growth:
 
 
 def _least(several: Sequence[Growth | None]) -> Growth | None:
-    """Of the limit that refuses first."""
+    """Growth until the first limit refuses."""
     known = [one for one in several if one is not None and (one.value is not None or one.low is not None)]
     return min(known, key=lambda one: one.value if one.value is not None else one.low or 0.0, default=None)
 

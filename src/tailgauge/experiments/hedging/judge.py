@@ -117,7 +117,7 @@ def quantile_for(loads: Sequence[LoadResult], quantile: float | None = None) -> 
 
 
 def result(loads: Sequence[LoadResult], quantile: float | None = None) -> HedgingResult:
-    """Of every valid load; `quantile`: as set in the scenario."""
+    """Judge every valid load; `quantile`: as set in the scenario."""
     ordered = sorted(loads, key=lambda one: one.rate_per_s)
     p = quantile_for(ordered, quantile)
     slow = [contrast.quantiles(one.off, one.on, p) if p is not None else None for one in ordered]
@@ -151,7 +151,7 @@ def closer(loads: Sequence[float], fit: Sequence[float], n: int) -> list[float]:
 
 
 def crossover(loads: Sequence[float], of: Sequence[Contrast], *, helps: bool, hurts: bool) -> CrossoverLoad:
-    """Of loads in ascending order, and whether help and harm are shown."""
+    """The crossover of `loads` in ascending order; `helps`, `hurts`: whether help and harm are shown."""
     if not of:
         return CrossoverLoad(None, None, None, helps=False, hurts=False, fit=())
     weights = np.array([1 / max(LEAST, float(one.draws.var())) for one in of])

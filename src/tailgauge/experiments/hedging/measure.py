@@ -35,7 +35,7 @@ Bools = npt.NDArray[np.bool_]
 def load_result(
     rate_per_s: float, reading: RunReading, metric: str, block_s: float, washout_s: float | None
 ) -> LoadResult:
-    """Of a run; `washout_s`: if the scenario sets it."""
+    """Result of the run at one load; `washout_s`: if the scenario sets it."""
     stage = reading.steady
     wanted = (stage.requests["ended"] != schema.CANCELLED).to_numpy(np.bool_)
     stage = stage.only(wanted)
@@ -82,7 +82,7 @@ def _bad(scenario: Mapping[str, object], stage: Steady) -> Floats | None:
 
 
 def _copies(frames: Frames, steady: Steady) -> CopyStats:
-    """Of the variant that hedges."""
+    """Hedges of the variant that hedges."""
     rows = steady.attempts.sort_values("sent_at_ns", kind="stable")
     refused = _refused(rows[rows["traffic"] == OFF]), _refused(rows[rows["traffic"] == ON])
     stage = steady.only((steady.requests["traffic"] == ON).to_numpy(np.bool_), gaps=False)
@@ -108,7 +108,7 @@ def _refused(rows: pd.DataFrame) -> float | None:
 def _cost(
     found: hedge_copies.Copies, run: Json, requests: int
 ) -> tuple[tuple[float, float] | None, str, str]:
-    """Of the losing copies, per request; its unit; or why it is unknown."""
+    """Cost of the losing attempts per request, and its unit; or why it is unknown."""
     prices = tariff(run)
     ends, why = waste.cost(found, prices.price, prices.why)
     if ends is None:

@@ -71,7 +71,7 @@ class Cause:
 
 
 def answer(tested: TestedHedge, loads: Sequence[LoadResult], delays: Delays) -> Answer:
-    """Of all loads."""
+    """The answer from all tested loads."""
     found = result(loads, tested.quantile)
     if found.p is None or not any(one.slow or one.bad for one in found.compared):
         return nothing(tested, NOTHING)
@@ -326,7 +326,7 @@ def per_ms(one: ComparedLoad, p: float | None) -> tuple[float, float] | None:
 
 
 def verdict(rate: float, of: CrossoverLoad) -> str:
-    """Of a load, by the interval of the crossover."""
+    """Verdict on a load: its place relative to the crossover interval."""
     if of.low is not None and rate <= of.low:
         return "helps"
     return "hurts" if of.high is not None and rate >= of.high else INCONCLUSIVE

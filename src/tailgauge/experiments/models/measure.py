@@ -16,7 +16,7 @@ from tailgauge_analysis.text.json_values import Json, table
 
 
 def block(name: str, price: float, reading: RunReading) -> ModelBlock:
-    """Of a run; `price`: of an input token at the simulated endpoint, which has no currency."""
+    """Result of a run; `price`: of an input token at the simulated endpoint, which has no currency."""
     stage, run = reading.steady, reading.frames.run
     objectives = table(run["scenario"], "slo")
     cost, unit, why = _cost(stage.attempts, run)
@@ -34,7 +34,7 @@ def _ms(name: str, stage: Steady) -> Floats:
 
 
 def _cost(attempts: pd.DataFrame, run: Json) -> tuple[float | None, str, str]:
-    """Of every call with usage; its unit; or why there is none."""
+    """Mean cost of the calls with usage, and its unit; or why there is none."""
     prices = tariff(run)
     counted = attempts[attempts["output_tokens"].notna()]
     models = counted["model"].where(

@@ -24,7 +24,7 @@ SAME = 0.0005  # of shares: an interval narrower than this is one number
 
 
 def answer(found: Sequence[ModelResult], remarks: Sequence[str]) -> Answer:
-    """Of all models."""
+    """The answer from all models."""
     if not found:
         return Answer(
             "models", NOTHING, _table(()), {"models": [], "meet": [], "cheapest": None}, Exit.INVALID, "",

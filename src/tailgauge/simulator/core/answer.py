@@ -126,7 +126,7 @@ class Answer(ABC):
 
     @abstractmethod
     def _stop(self, now_ns: int, chunks: int, *, cancelled: bool) -> None:
-        """Nobody waits for the rest."""
+        """Stop generating: the response ended or the client disconnected."""
 
     def _is_over(self) -> None:
         if not self.over:

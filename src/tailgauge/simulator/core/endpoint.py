@@ -125,7 +125,7 @@ class Endpoint(Hooks):
             resident.receive(emission)
 
     def kv_used_share(self) -> float:
-        """Of the engine's memory, what is in use now."""
+        """Share of the engine's memory in use now."""
         gauges = [] if self.engine is None else self.engine.gauges()
         return sum(gauge.kv_used_share for gauge in gauges) / max(1, len(gauges))
 

@@ -122,7 +122,7 @@ class Exchange:
         return self._lookup.cache_read
 
     def serve(self) -> None:
-        """The engine works on it."""
+        """The engine admitted the call."""
         if self._meter is not None:
             self._meter.admitted()
 

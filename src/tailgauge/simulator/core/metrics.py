@@ -99,7 +99,7 @@ class CallMeter:
             self._meters.ttft_s.observe([(now_ns - self._received_ns) / 1e9])
 
     def finished(self, now_ns: int, reason: str, output_tokens: int, sent_at_ns: Sequence[int] = ()) -> None:
-        """It is over; `sent_at_ns` are the times of its chunks, whose gaps count where there are any."""
+        """Count a finished call; `sent_at_ns`: send times of its chunks, for the gap histogram."""
         meters = self._meters
         if self._state == _GONE:
             return

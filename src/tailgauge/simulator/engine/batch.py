@@ -110,7 +110,7 @@ class Batch:
 
     @property
     def kv_used_share(self) -> float:
-        """Of the memory blocks, those in use after the steps emitted so far."""
+        """Share of the memory blocks in use after the steps emitted so far."""
         passed = max(0, self._emitted - self._step)
         at = self._step - self._ledger.base
         grown = int(self._ledger.blocks[at : at + passed].sum()) if self.memory.grows else 0
@@ -396,5 +396,5 @@ class Memory:
         return self.total is None or self.used + blocks <= self.total
 
     def share(self, grown: int = 0) -> float:
-        """Of the blocks, those in use, with `grown` ones more."""
+        """Share of the blocks in use, counting `grown` more."""
         return (self.used + grown) / self.total if self.total else 0.0

@@ -221,7 +221,7 @@ class Router:
         return int(uniform(self._seed, job.key, "route") * len(loads))
 
     def _hash(self, job: Job, loads: Sequence[int]) -> int:
-        """The same replica for all calls of a session, else of a prefix; a call without either is spread."""
+        """All calls of a session, or else of a prefix, go to one replica; a call without either is spread."""
         keys = (job.session_key, job.prefix_key, job.key)
         key = next(key for key in keys if key is not None)
         return int(uniform(self._seed, key, "hash") * len(loads))

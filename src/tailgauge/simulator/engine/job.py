@@ -112,7 +112,7 @@ class Call:
 
     @property
     def wasted_tokens(self) -> int:
-        """Of these, tokens generated after the cancellation."""
+        """Tokens generated after the cancellation."""
         if self.cancelled_ns is None:
             return 0
         return int(self.chunk_tokens[self.chunk_times_ns > self.cancelled_ns].sum())
@@ -164,7 +164,7 @@ class Hooks:
         """Its prefill is complete: what it wrote may become visible."""
 
     def ended(self, job: Job, replica: int, now_ns: int, tokens: int) -> None:
-        """It finished or was cancelled after `tokens` tokens; of admitted calls only."""
+        """An admitted job finished or was cancelled after `tokens` tokens."""
 
 
 NO_HOOKS = Hooks()

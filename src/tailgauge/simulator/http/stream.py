@@ -246,7 +246,7 @@ class ProxyWriter:
         self._let_go(self._buffer.write(monotonic_ns(), len(data)))
 
     def get_write_buffer_size(self) -> int:
-        """Of the connection: the proxy itself has room for everything."""
+        """Size of the connection's write buffer; the proxy's own buffer is unlimited."""
         return self._transport.get_write_buffer_size()
 
     def is_closing(self) -> bool:

@@ -1,5 +1,5 @@
 """One wire protocol a file, from the server's side, and a row of the table in `wire`.
 
-Comes in: JSON bodies, an answer's plan. Goes out: parsed requests, refusals, bytes. Must not know: clocks, sockets, limits
+Input: JSON bodies, an answer's plan. Output: parsed requests, refusals, bytes. Independent of: clocks, sockets, limits
 in force.
 """
