@@ -75,6 +75,13 @@ def test_a_short_token_is_refused_by_its_length_and_is_not_repeated(monkeypatch)
     assert "secret" not in str(facts.value)
 
 
+def test_white_space_around_the_token_does_not_count(monkeypatch):
+    monkeypatch.setenv(auth.TOKEN, " 0123456789abcdef\n")
+    sealed = Seal(auth.given("a worker")).close("plan", "w1", {"a": 1})
+
+    assert OURS.open("plan", "w1", sealed) == {"a": 1}
+
+
 def test_where_one_is_needed_and_none_is_set_it_says_what_for_and_how_to_make_one(monkeypatch):
     monkeypatch.delenv(auth.TOKEN, raising=False)
     with pytest.raises(

@@ -244,4 +244,5 @@ def scan_tree(root: Path, *places: str) -> list[Finding]:
 
 if __name__ == "__main__":
     for one in scan_tree(Path.cwd(), *(sys.argv[1:] or ["."])):
-        print(one)
+        if not is_excepted(one):
+            print(one)

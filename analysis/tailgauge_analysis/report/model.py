@@ -380,7 +380,7 @@ class Report(TypedDict):
     rows), outside (difference beyond a worker's lag); null without health rows
     """
     bad_seconds: Json | None
-    """seconds, bad, share, spells (worker, from_s, to_s, worst_ms, said; the longest 20), figures (metric, view, n, left_out,
+    """seconds, bad, share, spells (worker, from_s, to_s, worst_ms, cause; the longest 20), figures (metric, view, n, left_out,
     quantiles with and without); null without health rows
     """
     server_log: Json | None

@@ -26,7 +26,7 @@ class SealError(Exception):
 
 def given(needed_for: str = "") -> str:
     """The token of the environment, or ""; UsageError if it is too short, or missing and `needed_for` something."""
-    token = os.environ.get(TOKEN, "")
+    token = os.environ.get(TOKEN, "").strip()  # a secret file may end with a newline
     if not token and needed_for:
         raise UsageError(f"{TOKEN} is not set, and {needed_for} needs it: {HOW}")
     if token and len(token) < LEAST:

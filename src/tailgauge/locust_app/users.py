@@ -84,10 +84,11 @@ class Master:
         return lambda node, data: self.run.on_message(kind, node, data) if self.run else None
 
     def _on_hello(self, node: str, data: dict[str, Any]) -> None:
-        ours, theirs = (__version__, SCHEMA_VERSION), (data["version"], data["schema"])
-        if theirs != ours:
+        if (data["version"], data["schema"]) != (__version__, SCHEMA_VERSION):
             self._refuse(
-                node, f"it has tailgauge {theirs[0]}, the master has {ours[0]}: install the same version"
+                node,
+                f"it has tailgauge {data['version']} (row schema {data['schema']}), the master has "
+                f"{__version__} (row schema {SCHEMA_VERSION}): install the same version",
             )
             return
         self.roster[node] = data

@@ -1,0 +1,29 @@
+"""A worker of another version is refused with both versions and both schemas."""
+
+import pytest
+
+from tailgauge import __version__
+from tailgauge.rows.schema import SCHEMA_VERSION
+
+
+@pytest.fixture(scope="module")
+def seen(run_script):
+    return run_script("locust_app/scripts/users.py")
+
+
+def test_a_worker_of_the_same_version_is_welcome(seen):
+    assert seen["same"] == [["tailgauge:welcome", None, "w0"]]
+
+
+@pytest.mark.parametrize(
+    ("case", "version", "schema"),
+    [("other_version", "0.0.1", SCHEMA_VERSION), ("other_schema", __version__, SCHEMA_VERSION - 1)],
+)
+def test_a_refusal_names_both_versions_and_both_schemas(seen, case, version, schema):
+    ((kind, why, node),) = seen[case]
+
+    assert (kind, node) == ("tailgauge:refused", "w0")
+    assert why == (
+        f"it has tailgauge {version} (row schema {schema}), the master has {__version__} (row schema {SCHEMA_VERSION}): "
+        "install the same version"
+    )
