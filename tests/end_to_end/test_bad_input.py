@@ -53,7 +53,7 @@ WRONG_USAGE = {
     "an unknown option": (["streaming", "--wrokers", "2"], "--wrokers"),
     "a certificate that is none": (
         ["streaming", "--certificate", "none.json"],
-        "--certificate none.json: there is none. Leave it out, or run `tailgauge calibrate` for a new one",
+        "--certificate none.json: no certificate found. Leave it out, or run `tailgauge calibrate` for a new one",
     ),
     "no scenario": ([], "SCENARIO"),
     "a folder as scenario": (["."], "no such file"),

@@ -76,7 +76,7 @@ def test_one_of_another_machine_is_refused(tmp_path: Path, name: str) -> None:
 
     error_text = refusal(stored(tmp_path, sealed(tree, machine=there)))
 
-    assert error_text.startswith(f"it is of another machine: {name.replace('_', ' ')} ")
+    assert error_text.startswith(f"made on another machine: {name.replace('_', ' ')} ")
 
 
 @pytest.mark.parametrize("name", ["tailgauge", "python", "kernel", "anthropic", "openai", "gevent"])
@@ -85,7 +85,7 @@ def test_one_of_other_versions_is_stale(tmp_path: Path, name: str) -> None:
 
     error_text = refusal(stored(tmp_path, sealed(tree, versions={**tree["versions"], name: "0.0.1"})))
 
-    assert error_text.startswith(f"it is stale: made with {name} 0.0.1, here ")
+    assert error_text.startswith(f"outdated: made with {name} 0.0.1, here ")
 
 
 def test_it_is_stale_after_thirty_days_and_not_before(tmp_path: Path) -> None:
@@ -99,12 +99,12 @@ def test_it_is_stale_after_thirty_days_and_not_before(tmp_path: Path) -> None:
 def test_one_of_the_other_clock_is_refused(tmp_path: Path) -> None:
     assert (
         refusal(stored(tmp_path), Needs("user", tls=False))
-        == "it is of the kernel clock, and this run has the user clock"
+        == "made with the kernel clock, but this run uses the user clock"
     )
 
 
 def test_one_without_tls_covers_no_target_that_speaks_it(tmp_path: Path) -> None:
-    assert refusal(stored(tmp_path), Needs("kernel", tls=True)) == "it does not cover TLS"
+    assert refusal(stored(tmp_path), Needs("kernel", tls=True)) == "does not cover TLS"
 
 
 def test_one_in_which_nothing_passed_is_refused(tmp_path: Path) -> None:
@@ -114,19 +114,19 @@ def test_one_in_which_nothing_passed_is_refused(tmp_path: Path) -> None:
 
 
 def test_nothing_there_is_reported(tmp_path: Path) -> None:
-    assert refusal(tmp_path / "none.json") == "there is none"
+    assert refusal(tmp_path / "none.json") == "no certificate found"
 
 
 @pytest.mark.parametrize(
     ("text", "error_text"),
     [
-        ("", "it cannot be read: "),
-        ('{"certificate_version": 1', "it cannot be read: "),
-        ("[1]", "it is no certificate"),
-        ("{}", "it is no certificate"),
-        ('{"certificate_version": 2, "digest": ""}', "it has version 2, and this tailgauge reads 1"),
-        ('{"certificate_version": 1, "digest": ""}', "it is damaged"),
-        ('{"certificate_version": 1, "digest": "", "x": NaN}', "it cannot be read: NaN"),
+        ("", "cannot be read: "),
+        ('{"certificate_version": 1', "cannot be read: "),
+        ("[1]", "not a calibration certificate"),
+        ("{}", "not a calibration certificate"),
+        ('{"certificate_version": 2, "digest": ""}', "version 2, but this tailgauge reads version 1"),
+        ('{"certificate_version": 1, "digest": ""}', "damaged"),
+        ('{"certificate_version": 1, "digest": "", "x": NaN}', "cannot be read: NaN"),
     ],
 )
 def test_a_damaged_file_is_refused(tmp_path: Path, text: str, error_text: str) -> None:
@@ -140,7 +140,7 @@ def test_one_figure_changed_by_hand_is_damage(tmp_path: Path) -> None:
     path = stored(tmp_path)
     path.write_text(path.read_text().replace("4000.5", "9000.5"))
 
-    assert refusal(path) == "it is damaged, or was changed after it was made"
+    assert refusal(path) == "damaged, or changed after it was made"
 
 
 @pytest.mark.parametrize("lacking", ["made_at", "machine", "versions", "clock", "transports", "id"])
@@ -148,7 +148,7 @@ def test_one_that_lacks_a_part_is_refused_and_not_an_error(tmp_path: Path, lacki
     tree = made()
     del tree[lacking]
 
-    assert refusal(stored(tmp_path, sealed(tree))).startswith("it lacks what a certificate has (")
+    assert refusal(stored(tmp_path, sealed(tree))).startswith("missing or invalid field ")
 
 
 def test_a_figure_that_is_no_number_is_refused(tmp_path: Path) -> None:
@@ -158,14 +158,14 @@ def test_a_figure_that_is_no_number_is_refused(tmp_path: Path) -> None:
 
 
 def test_one_that_was_named_and_is_refused_ends_the_command(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"--certificate .*none.json: there is none\. Leave it out, or run"):
+    with pytest.raises(UsageError, match=r"--certificate .*none.json: no certificate found\. Leave it out, or run"):
         certificate.cited(tmp_path / "none.json", PLAIN)
 
 
 def test_without_one_a_run_says_why_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
-    assert certificate.cited(None, PLAIN) == {"id": None, "why": "there is none"}
+    assert certificate.cited(None, PLAIN) == {"id": None, "why": "no certificate found"}
 
 
 def test_a_run_finds_it_in_the_state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +181,7 @@ def test_a_run_finds_it_in_the_state_folder(tmp_path: Path, monkeypatch: pytest.
     assert settings.certificate is not None
     assert under_tls.certificate is not None
     assert settings.certificate["id"] == tree["id"]
-    assert (under_tls.certificate["id"], under_tls.certificate["why"]) == (None, "it does not cover TLS")
+    assert (under_tls.certificate["id"], under_tls.certificate["why"]) == (None, "does not cover TLS")
     assert in_dry_run.certificate is None
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     "--planned",
     type=Positive(),
     metavar="CHUNKS_PER_S",
-    help="Test 50, 100 and 150% of this rate per worker.",
+    help="Planned rate: test 50, 100 and 150% of it per worker.",
 )
 @click.option(
     "--clock",
@@ -61,7 +61,7 @@ def calibrate(
     sys.exit(calibration.exit_code(result))
 
 
-@click.command(epilog=options.EXPERIMENT)
+@click.command(epilog=options.CHECKUP)
 @click.option("--target", metavar="URL", help="Diagnose this endpoint instead of the simulated one.")
 @click.option("--quick", is_flag=True, help="Find large effects only, within 3 minutes.")
 @options.overrides()

@@ -203,9 +203,10 @@ def compare(
 ) -> None:
     """Compare two sets of runs.
 
-    Folders are given as A1 B1 A2 B2 ...: pairs of runs in alternating order, for example 20, the first of each pair
-    chosen at random; see docs/reports.md. --allow takes schema, hosts, versions, target, seed, or a key of the
-    scenario with everything below it.
+    Give the folders in pairs: A1 B1 A2 B2 ... A pair is one run of A and one of B, made one after the other in random
+    order. About 20 pairs are needed; see docs/reports.md.
+
+    --allow takes schema, hosts, versions, target, seed, or a key of the scenario with everything below it.
     """
     with loading():
         from tailgauge_analysis.compare import compare as comparison
@@ -253,7 +254,7 @@ def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> None:
     sys.exit(made.exit_code)
 
 
-@cli.command()
+@cli.command(epilog=options.ENDPOINT)
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address to listen on.")
 @click.option(
     "--port",
@@ -282,7 +283,7 @@ def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> None:
     help="Serve TLS with this certificate chain.",
 )
 @click.option("--keyfile", type=click.Path(dir_okay=False), metavar="PEM", help="Private key of --certfile.")
-@click.option("--lifeline", is_flag=True, help="Exit on end of input.")
+@click.option("--lifeline", is_flag=True, hidden=True, help="Exit on end of input.")
 def endpoint(
     host: str, port: int, profile: str | None, sets: tuple[str, ...], seed: int, **settings: Any
 ) -> None:
@@ -299,7 +300,7 @@ def endpoint(
 @cli.command(epilog=options.WORKER)
 @click.option("--master", required=True, metavar="HOST:PORT", help="Address of the master.")
 @options.out("rows until their transfer")
-@click.option("--lifeline", is_flag=True, help="Exit on end of input.")
+@click.option("--lifeline", is_flag=True, hidden=True, help="Exit on end of input.")
 def worker(master: str, out: Path, lifeline: bool) -> None:
     """Run as a worker of a master elsewhere.
 

@@ -14,28 +14,41 @@ import click
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 RUN = """\b
-Exit codes, the first that holds (several runs: first of 2, 130, 4, 3, 1, 0):
-  2    wrong usage or scenario
-  130  interrupted; recorded rows are kept and reported
-  4    the target could not be used
-  3    the run is INVALID, or rows were lost
+Exit codes of a run:
+  0    success; DEGRADED runs also exit 0
   1    an objective failed
-  3    an objective is inconclusive
-  0    success; DEGRADED runs also exit 0"""
+  2    wrong usage or scenario
+  3    INVALID, rows lost, or an objective inconclusive
+  4    the target could not be used
+  130  interrupted; recorded rows are kept and reported
+If several apply, the first of 2, 130, 4, 3, 1. Within one run, a failed objective precedes
+an inconclusive one.
+
+\b
+Experiments (checkup, headroom, hedging, models) use three codes differently:
+  0    answered; no problem found
+  1    checkup: a problem was found; headroom: not the needed growth;
+       models: no model meets every objective
+  3    no answer: too few data, or INVALID runs"""
 
 COMPARE = """\b
 Exit codes:
-  2  wrong usage, or a folder without a run
+  0  B is not worse
   1  B is worse by more than the threshold
-  3  inconclusive, or not comparable
-  0  B is not worse"""
+  2  wrong usage, or a folder without a run
+  3  inconclusive, or not comparable"""
 
 CALIBRATE = """\b
 Exit codes:
+  0    the certificate states a rate
   2    wrong usage, or a run failed
-  3    no rate passed, or the planned one did not
-  130  interrupted; no certificate was stored
-  0    the certificate states a rate"""
+  3    no rate passed, or the one of --planned did not
+  130  interrupted; no certificate was stored"""
+
+ENDPOINT = """\b
+Exit codes:
+  0  stopped by Ctrl-C or SIGTERM
+  2  wrong usage, or the address cannot be used"""
 
 WORKER = """\b
 Exit codes:
@@ -45,14 +58,15 @@ Exit codes:
   4    no master answered, or it refused this worker
   130  interrupted"""
 
-EXPERIMENT = """\b
+CHECKUP = """\b
 Exit codes:
+  0    every probe ran, no problem found
+  1    a problem was found
   2    wrong usage or scenario
-  130  interrupted; the answer is of the runs that ended
+  3    no problem found, but a probe has no valid run
   4    the target could not be used
-  1    a problem was found, or no model meets the objectives
-  3    no answer: too few data, or INVALID runs
-  0    success"""
+  130  interrupted; the answer uses the completed runs
+A problem (1) precedes a probe without a valid run (3)."""
 
 
 def out(folders: str) -> Callable[[_Command], _Command]:

@@ -1,4 +1,4 @@
-"""Whether a call that failed is sent again, whether a second copy of a call is sent, and when.
+"""Decides whether and when a failed call is retried and a late one is hedged.
 
 Pure: times and draws are passed in. One `Policies` serves all calls of a traffic table in a worker.
 
@@ -17,17 +17,17 @@ A spend limit that is used up is a 429 without `retry-after`. Only its error cod
 text is read: without `x-should-retry: false` it is retried as any other.
 
 Hedges
-    due          the first copy was sent and has brought no content for the delay. Headers do not count: servers send
-                 them early
+    due          the primary attempt was sent and has brought no content for the delay. Headers do not count: servers
+                 send them early
     delay        fixed, single_r: `delay_ms`, the latter for a share of the calls; immediate: 0; adaptive: the quantile
                  of the times to the first content in this window and the one before, `delay_ms` until enough was seen
-    held         although due, no copy is sent: `retry`, the call was sent again already, as after a 429 or 529;
-                 `pushback`, the target named a time to come back that has not come; `throttle`; `budget`
-    throttle     `throttle_tokens` at first; an answer gives `throttle_ratio`, a 429, 529 or timeout takes 1; no copy
+    suppressed   the hedge was due but not sent. `retry`: the call was already retried, as after a 429 or 529;
+                 `pushback`: the target's `retry-after` has not elapsed; `throttle`; `budget`
+    throttle     `throttle_tokens` at first; an answer gives `throttle_ratio`, a 429, 529 or timeout takes 1; no hedge
                  unless more than half are left
-What `adaptive` sees: a first copy that brought content, with its time since sent; and one that was closed because the
-second was faster, or timed out, with the time that it had waited. The latter is a censored observation, counted at its
-lower bound. That does no harm for long: a quantile depends only on which side of it an observation lies, and a call is
+What `adaptive` uses: the time since sent of each primary attempt that brought content; and of each that was closed
+because the hedge was faster, or timed out, the time that it had waited. The latter is a censored observation, counted
+at its lower bound. That does no harm for long: a quantile depends only on which side of it an observation lies, and a call is
 closed only after it waited the whole delay. A delay that is right stays right, one that is too long is right in the
 next window, and one that is too short moves up: for exponential times with quantile q from d to (q + d) / 2. What
 failed, and what was closed for other reasons, does not count.

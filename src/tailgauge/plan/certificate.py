@@ -136,20 +136,20 @@ class _Certificate(BaseModel):
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The certificate in a file. Raises RefusedError where there is none, or it is not whole."""
+    """The certificate in a file. Raises RefusedError if it is missing or incomplete."""
     try:
         tree = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
     except FileNotFoundError:
-        raise RefusedError("there is none") from None
+        raise RefusedError("no certificate found") from None
     except (OSError, ValueError) as error:
-        raise RefusedError(f"it cannot be read: {str(error).splitlines()[0]}") from error
+        raise RefusedError(f"cannot be read: {str(error).splitlines()[0]}") from error
     if not isinstance(tree, dict) or "digest" not in tree:
-        raise RefusedError("it is no certificate")
+        raise RefusedError("not a calibration certificate")
     version = tree.get("certificate_version")
     if version != VERSION:
-        raise RefusedError(f"it has version {version!r}, and this tailgauge reads {VERSION}")
+        raise RefusedError(f"version {version!r}, but this tailgauge reads version {VERSION}")
     if tree["digest"] != _digest({key: value for key, value in tree.items() if key != "digest"}):
-        raise RefusedError("it is damaged, or was changed after it was made")
+        raise RefusedError("damaged, or changed after it was made")
     return tree
 
 
@@ -160,14 +160,14 @@ def cite(path: Path, needs: Needs, now: datetime | None = None) -> dict[str, Any
         found = _Certificate.model_validate(tree)
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"]))
-        raise RefusedError(f"it lacks what a certificate has ({where})") from None
+        raise RefusedError(f"missing or invalid field {where}") from None
     _current(found, now or datetime.now(UTC))
     if found.clock != needs.clock:
-        raise RefusedError(f"it is of the {found.clock} clock, and this run has the {needs.clock} clock")
+        raise RefusedError(f"made with the {found.clock} clock, but this run uses the {needs.clock} clock")
     transport = TLS if needs.tls else PLAIN
     figures = found.transports.get(transport)
     if figures is None:
-        raise RefusedError(f"it does not cover {'TLS' if needs.tls else 'connections without TLS'}")
+        raise RefusedError(f"does not cover {'TLS' if needs.tls else 'connections without TLS'}")
     if figures.holds_to_per_s is None:
         raise RefusedError("no rate passed its criteria on this machine")
     about = {"id": found.id, "why": None, "made_at": tree["made_at"], "host": found.machine["host"]}
@@ -179,17 +179,17 @@ def _current(found: _Certificate, now: datetime) -> None:
     for name, here in machine().items():
         if found.machine.get(name) != here:
             what = name.replace("_", " ")
-            raise RefusedError(f"it is of another machine: {what} {found.machine.get(name)!r}, here {here!r}")
+            raise RefusedError(f"made on another machine: {what} {found.machine.get(name)!r}, here {here!r}")
     age = now - found.made_at
     if age > MAX_AGE:
         raise RefusedError(
-            f"it is stale: made on {found.made_at:%Y-%m-%d}, more than {MAX_AGE.days} days ago"
+            f"expired: made on {found.made_at:%Y-%m-%d}, more than {MAX_AGE.days} days ago"
         )
     if -age > timedelta(days=1):
-        raise RefusedError(f"it is dated {found.made_at:%Y-%m-%d}, in the future")
+        raise RefusedError(f"dated {found.made_at:%Y-%m-%d}, in the future")
     for name, version in installed_versions().items():
         if found.versions.get(name) != version:
-            raise RefusedError(f"it is stale: made with {name} {found.versions.get(name)}, here {version}")
+            raise RefusedError(f"outdated: made with {name} {found.versions.get(name)}, here {version}")
 
 
 def cited(path: Path | None, needs: Needs) -> dict[str, Any]:
@@ -208,7 +208,7 @@ def _digest(body: Mapping[str, Any]) -> str:
 
 
 def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number")
 
 
 def _cpu_model() -> str:

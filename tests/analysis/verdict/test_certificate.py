@@ -96,8 +96,8 @@ def test_just_below_where_it_failed_is_not_degraded(write):
         (None, "run.json names none"),
         ({}, "run.json names none"),
         (
-            {"id": None, "why": "it is stale: made on 2026-01-01, more than 30 days ago"},
-            "it is stale: made on 2026-01-01",
+            {"id": None, "why": "expired: made on 2026-01-01, more than 30 days ago"},
+            "expired: made on 2026-01-01",
         ),
         ({**CITED, "host": "host-b"}, "worker 0, 1 ran on another machine"),
         ({**CITED, "ttft_spread_ms": "small"}, "its entry in run.json is incomplete"),
