@@ -158,7 +158,9 @@ def test_a_figure_that_is_no_number_is_refused(tmp_path: Path) -> None:
 
 
 def test_one_that_was_named_and_is_refused_ends_the_command(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"--certificate .*none.json: no certificate found\. Leave it out, or run"):
+    with pytest.raises(
+        UsageError, match=r"--certificate .*none.json: no certificate found\. Leave it out, or run"
+    ):
         certificate.cited(tmp_path / "none.json", PLAIN)
 
 

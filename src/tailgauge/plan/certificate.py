@@ -182,9 +182,7 @@ def _current(found: _Certificate, now: datetime) -> None:
             raise RefusedError(f"made on another machine: {what} {found.machine.get(name)!r}, here {here!r}")
     age = now - found.made_at
     if age > MAX_AGE:
-        raise RefusedError(
-            f"expired: made on {found.made_at:%Y-%m-%d}, more than {MAX_AGE.days} days ago"
-        )
+        raise RefusedError(f"expired: made on {found.made_at:%Y-%m-%d}, more than {MAX_AGE.days} days ago")
     if -age > timedelta(days=1):
         raise RefusedError(f"dated {found.made_at:%Y-%m-%d}, in the future")
     for name, version in installed_versions().items():
