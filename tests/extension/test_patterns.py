@@ -17,9 +17,9 @@ from pydantic import Field
 
 from tailgauge.call import Call, Prompt
 from tailgauge.patterns.events import Request, Steps
-from tailgauge.patterns.legs import ANSWERED, done, leg
+from tailgauge.patterns.legs import done, leg
 from tailgauge.patterns.pattern import Demand, Pattern
-from tailgauge.rows.schema import JOIN
+from tailgauge.rows.schema import COMPLETED, JOIN
 from tailgauge.table import Table
 
 
@@ -44,7 +44,7 @@ class Echo(Pattern):
         call, end = self.call(request.prompt, request.output_tokens), None
         for number in range(self.settings.times):
             end = yield from leg(call, request, self.policies, number)
-            if end.ended not in ANSWERED:
+            if end.ended not in COMPLETED:
                 return done(end)
         return replace(done(end), joined_at_ns=end.at_ns)
 

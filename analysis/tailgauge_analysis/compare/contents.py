@@ -10,7 +10,7 @@ import numpy as np
 from tailgauge_analysis.compare.block import Block, view
 from tailgauge_analysis.compare.comparability import Difference
 from tailgauge_analysis.compare.design import Design
-from tailgauge_analysis.compare.effects import ANSWERED, POINTS, Effect
+from tailgauge_analysis.compare.effects import ANSWERED_SHARE, POINTS, Effect
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.stats.quantiles import CONFIDENCE, Quantile
 from tailgauge_analysis.text.formatting import percentile
@@ -41,7 +41,7 @@ def contents(
         "confidence": CONFIDENCE,
         "pairs": len(pairs),
         "runs": [{"a": _run(a), "b": _run(b)} for a, b in pairs],
-        "rows": [_answered(row) if row.metric == ANSWERED else _latency(row) for row in rows],
+        "rows": [_answered(row) if row.metric == ANSWERED_SHARE else _latency(row) for row in rows],
     }
 
 
@@ -74,7 +74,7 @@ def _answered(row: Effect) -> Json:
     tested = _tested(row, lambda harm: round(-harm, 6) + 0.0)
     low, high = tested["high"], tested["low"]
     return {
-        "metric": ANSWERED, "title": "Answered, of all offered", "since": None, "view": "offered", "unit": "share",
+        "metric": ANSWERED_SHARE, "title": "Answered, of all offered", "since": None, "view": "offered", "unit": "share",
         "p": None, "label": "", "a": round(a, 6), "b": round(b, 6),
         **tested, "low": low, "high": high, "threshold": POINTS, "blocks": blocks,
     }  # fmt: skip

@@ -26,7 +26,7 @@ from tailgauge_analysis.stats.sign_flips import Flips, flips, holm
 
 WORSE, BETTER, SAME, NO_WORSE = "worse", "better", "no difference", "no worse"
 INCONCLUSIVE = "inconclusive"
-ANSWERED = "answered"
+ANSWERED_SHARE = "answered"
 POINTS = 0.01  # threshold of a share
 
 
@@ -58,7 +58,7 @@ def effects(
     rows = [row for metric in metrics for p in PS if (row := _latency(pairs, metric, p)) is not None]
     shares = tuple((a.answered, b.answered) for a, b in pairs)
     fewer = tuple(a - b for a, b in shares)
-    rows.append(Effect(ANSWERED, None, (), shares, fewer, None, None, None, "", counts=True))
+    rows.append(Effect(ANSWERED_SHARE, None, (), shares, fewer, None, None, None, "", counts=True))
     return _decided(rows, threshold) if decide else rows
 
 
@@ -97,7 +97,7 @@ def _decided(rows: Sequence[Effect], threshold: float) -> list[Effect]:
             out.append(replace(row, verdict=verdict))
             continue
         p_holm = corrected.get(i, 1.0)
-        limit = POINTS if row.metric == ANSWERED else math.log1p(threshold)
+        limit = POINTS if row.metric == ANSWERED_SHARE else math.log1p(threshold)
         verdict, why = judge(found, p_holm, limit)
         out.append(replace(row, flips=found, p_holm=p_holm, verdict=verdict, why=why))
     return out

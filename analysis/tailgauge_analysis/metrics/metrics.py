@@ -28,7 +28,6 @@ UNIT = "ms"
 RATE = "tokens/s"  # 1 / ns a token: the function gives the latter, and percentiles count from the fast end
 
 # Which requests can have a metric: a failed request counts in the offered view of those that it could have had.
-ANSWERED = ONE_ANSWER
 JOINED = (schema.JOIN,)  # fan-outs
 IN_BATCHES = (schema.TURNAROUND,)
 ANY = schema.ANSWERS
@@ -47,7 +46,7 @@ class Metric:
     needs: tuple[str, ...]
     meaning: str
     ns: Callable[[Steady], Floats]
-    of: tuple[str, ...] = ANSWERED
+    of: tuple[str, ...] = ONE_ANSWER
     unit: str = UNIT
 
 

@@ -27,7 +27,7 @@ from tailgauge.locust_app.report_process import make_report
 from tailgauge.master.run import MESSAGES, Run
 from tailgauge.master.workers import LocustWorkers
 from tailgauge.plan.resolve import Settings, resolve
-from tailgauge.rows.schema import SCHEMA_VERSION
+from tailgauge.rows.schema import COMPLETED, SCHEMA_VERSION
 from tailgauge.scenario.model import override
 from tailgauge.worker.messages import Worker, prepare_process
 
@@ -178,7 +178,7 @@ def attach_worker(environment: Any, seal: Seal, out: Path, *, is_child: bool = F
     prepare_process()
 
     def on_ended(traffic: str, ended: str, response_time_ms: float) -> None:
-        exception = None if ended in {"ok", "empty"} else EndedError(ended)
+        exception = None if ended in COMPLETED else EndedError(ended)
         environment.events.request.fire(
             request_type="LLM",
             name=traffic,

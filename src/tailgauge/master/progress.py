@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tailgauge.quantile_sketch import Bins
+from tailgauge.rows.schema import CANCELLED, COMPLETED, RATE_LIMITED
 from tailgauge.sanitize import plain
 from tailgauge.thresholds import VALID
 
+_NO_ERROR = COMPLETED | {CANCELLED, RATE_LIMITED}
 MAX_SHOWN = 200  # characters of a target's text in a message
 
 
@@ -34,9 +36,7 @@ class Progress:
     @property
     def errors(self) -> int:
         """Failed requests; 429s are counted separately."""
-        return sum(
-            n for name, n in self.ended.items() if name not in {"ok", "empty", "cancelled", "rate_limited"}
-        )
+        return sum(n for name, n in self.ended.items() if name not in _NO_ERROR)
 
 
 _ADVICE = {

@@ -33,7 +33,7 @@ from tailgauge.plan.spend_limit import Amount
 from tailgauge.protocols.api_keys import key_for
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.run_folder import RunFolder, new_run_id
-from tailgauge.rows.schema import EMPTY, OK
+from tailgauge.rows.schema import COMPLETED, OK
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.schedule import Planned, Schedule
 
@@ -242,9 +242,7 @@ class Run:
                 at = call["target"] == SECOND
                 failure = progress.preflight_failure(self.target_urls[at], self.targets[at].protocol, call)
                 raise TargetError(failure)
-            expected = (
-                {OK} if call["words"] else {OK, EMPTY}
-            )  # a call that only writes a prefix has no answer
+            expected = {OK} if call["words"] else COMPLETED  # a call that only writes a prefix has no answer
             if call["ended"] not in expected:
                 text = call["message"] or "no text"
                 self.notes.append(f"preflight {call['request_id']} ended as {call['ended']}: {text}")

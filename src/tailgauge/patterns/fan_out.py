@@ -19,10 +19,10 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from tailgauge.patterns.events import Done, Event, Give, Request, Steps, Take, Taken, Wait
-from tailgauge.patterns.legs import ANSWERED, Leg, Legs, leg
+from tailgauge.patterns.legs import Leg, Legs, leg
 from tailgauge.patterns.pattern import Demand, Pattern
 from tailgauge.patterns.settings import TrafficSettings
-from tailgauge.rows.schema import CENSORED, EMPTY, JOIN, OK, TIMEOUT
+from tailgauge.rows.schema import CENSORED, COMPLETED, EMPTY, JOIN, OK, TIMEOUT
 from tailgauge.table import Positive, Table, Tokens
 
 GATE = "legs"
@@ -113,7 +113,7 @@ class FanOut(Pattern):
             yield from legs.close_all()
             ends = [legs.ends[number] for number in sorted(legs.ends)]
             # Of two ends that came together, the one received last may have been the first to arrive.
-            joined_at_ns = max([event.at_ns, *(end.at_ns for end in ends if end.ended in ANSWERED)])
+            joined_at_ns = max([event.at_ns, *(end.at_ns for end in ends if end.ended in COMPLETED)])
             return Done(
                 verdict.ended,
                 winner=legs.ends[0].attempt if 0 in legs.ends else None,
@@ -165,8 +165,8 @@ class _Verdict:
 def _verdict(table: FanOutSettings, legs: Legs, event: Event, deadline_ns: int | None) -> _Verdict | None:
     """How the request ends now; None: it goes on."""
     ends = [end.ended for end in legs.ends.values()]  # in the order in which they ended
-    answered = [ended for ended in ends if ended in ANSWERED]
-    failed = [ended for ended in ends if ended not in ANSWERED]
+    answered = [ended for ended in ends if ended in COMPLETED]
+    failed = [ended for ended in ends if ended not in COMPLETED]
     needed = table.k if table.join == "first_k" else table.total
     if CENSORED in failed:
         return _Verdict(CENSORED, joined=False)

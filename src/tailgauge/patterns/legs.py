@@ -45,17 +45,15 @@ from tailgauge.patterns.events import (
 from tailgauge.patterns.policies import Policies
 from tailgauge.rows.schema import (
     CANCELLED,
+    COMPLETED,
     CONNECT_ERROR,
-    EMPTY,
     HEDGE,
-    OK,
     PRIMARY,
     RETRY,
     SERVER_ERROR,
     TIMEOUT,
 )
 
-ANSWERED = frozenset({OK, EMPTY})
 _OF_A_CALL = (Headers, FirstContent, Chunks, Ended)
 _COPY_NOW = frozenset({CONNECT_ERROR, SERVER_ERROR})
 
@@ -164,7 +162,7 @@ class _Leg:
         self.hedger.ended(event.ended, event.at_ns, event.retry_after_s, call.target)
         if self.winner is not None:
             return self._end(event)
-        if event.ended in ANSWERED:
+        if event.ended in COMPLETED:
             yield from self._commit(event.attempt, event.at_ns)
             return self._end(event)
         if event.ended == TIMEOUT and event.attempt == self.first:

@@ -45,9 +45,8 @@ from tailgauge import quantile_sketch
 from tailgauge.patterns.settings import Hedge, Retry, TrafficSettings
 from tailgauge.rows.schema import (
     CLIENT_ERROR,
+    COMPLETED,
     CONNECT_ERROR,
-    EMPTY,
-    OK,
     OVERLOADED,
     RATE_LIMITED,
     SERVER_ERROR,
@@ -178,7 +177,7 @@ class Hedger:
 
     def ended(self, ended: str, at_ns: int, retry_after_s: float | None, target: str) -> None:
         """A call ended, of whatever cause."""
-        if ended in {OK, EMPTY}:
+        if ended in COMPLETED:
             self._tokens = min(self._table.throttle_tokens, self._tokens + self._table.throttle_ratio)
         elif ended in _STRAIN:
             self._tokens = max(0.0, self._tokens - 1)

@@ -14,13 +14,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tailgauge.patterns.events import Chunks, Done, Event, Request, Steps
-from tailgauge.patterns.legs import ANSWERED, LegEnd, Legs, done, leg
+from tailgauge.patterns.legs import LegEnd, Legs, done, leg
 from tailgauge.patterns.pattern import Pattern
 from tailgauge.patterns.policies import Policies
 from tailgauge.patterns.settings import TrafficSettings
-from tailgauge.rows.schema import CANCELLED, CENSORED, CLIENT_ERROR, FALLBACK, RESUBMIT, TIMEOUT
+from tailgauge.rows.schema import CANCELLED, CENSORED, CLIENT_ERROR, COMPLETED, FALLBACK, RESUBMIT, TIMEOUT
 
-_FINAL = ANSWERED | {CANCELLED, CENSORED, CLIENT_ERROR}  # no other model is called after these
+_FINAL = COMPLETED | {CANCELLED, CENSORED, CLIENT_ERROR}  # no other model is called after these
 
 
 class Streaming(Pattern):

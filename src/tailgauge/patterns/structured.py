@@ -15,9 +15,9 @@ from pydantic import Field
 
 from tailgauge.call import ASSISTANT, SCHEMAS, USER, Call, Message, Part, Prompt
 from tailgauge.patterns.events import Done, Request, Steps
-from tailgauge.patterns.legs import ANSWERED, done, leg
+from tailgauge.patterns.legs import done, leg
 from tailgauge.patterns.pattern import Demand, Pattern
-from tailgauge.rows.schema import OK
+from tailgauge.rows.schema import COMPLETED, OK
 from tailgauge.table import Table, Tokens
 
 SCHEMA = (
@@ -80,7 +80,7 @@ class Structured(Pattern):
         return Done(
             second.ended,
             winner=first.attempt,
-            joined_at_ns=second.at_ns if second.ended in ANSWERED else None,
+            joined_at_ns=second.at_ns if second.ended in COMPLETED else None,
             text=first.text,
         )
 

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, Protocol
 from tailgauge.call import MAIN, Call, Prompt
 from tailgauge.prompts.words import text
 from tailgauge.protocols.table import PROTOCOLS
-from tailgauge.rows.schema import EMPTY, OK, OVERLOADED, RATE_LIMITED
+from tailgauge.rows.schema import COMPLETED, OVERLOADED, RATE_LIMITED
 from tailgauge.scenario.model import Scenario
 
 SHORT_WORDS, LONG_WORDS = 32, 232
 MAX_PREFIXES = 1000  # that are written before a run
 OUTPUT_TOKENS = 16
-USABLE = frozenset({OK, EMPTY, RATE_LIMITED, OVERLOADED})  # outcomes with which a run makes sense
+USABLE = COMPLETED | {RATE_LIMITED, OVERLOADED}  # outcomes with which a run makes sense
 _PLAUSIBLE = (0.2, 20.0)  # tokens a word of our list
 _MOST_AROUND = 1_000_000  # tokens around a prompt
 

@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from tailgauge.call import BATCH_SUBMIT, MESSAGE, Call, Prompt
-from tailgauge.rows.schema import EMPTY, OK, AttemptRow
+from tailgauge.rows.schema import COMPLETED, AttemptRow
 from tailgauge.scenario.prices import RATES, Price, Usage
 
 FRAME_TOKENS = 64  # what a chat template adds to a prompt, and to each of its messages a quarter
@@ -127,7 +127,7 @@ def used(row: AttemptRow, price: Price | None) -> Amount | None:
     """What an ended call has used; None where it is not known."""
     if row.sent_at_ns is None or (row.status or 0) >= 400:
         return Amount(1)
-    if row.ended not in {OK, EMPTY} or row.input_tokens is None or row.output_tokens is None:
+    if row.ended not in COMPLETED or row.input_tokens is None or row.output_tokens is None:
         return None
     usage = Usage(
         row.input_tokens,

@@ -44,6 +44,7 @@ ENDED_CLASSES = (
     OK, EMPTY, CANCELLED, RATE_LIMITED, OVERLOADED, SERVER_ERROR, CLIENT_ERROR, CONNECT_ERROR, TIMEOUT, STREAM_ERROR,
     TRUNCATED,
 )  # fmt: skip
+COMPLETED = frozenset({OK, EMPTY})  # the endpoint did its part; only OK counts as a success
 
 # Stages of a run. Preflight stands outside every statistic.
 PREFLIGHT = "preflight"

@@ -21,7 +21,7 @@ from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Headers, Send
 from tailgauge.plan.spend_limit import Guard
 from tailgauge.redaction import Redaction
-from tailgauge.rows.schema import CANCELLED, CLIENT_ERROR, EMPTY, OK, PREFLIGHT, STEADY, AttemptRow
+from tailgauge.rows.schema import CANCELLED, CLIENT_ERROR, COMPLETED, PREFLIGHT, STEADY, AttemptRow
 from tailgauge.transport.bounds import HeldBytes
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.stopwatch import watched_by
@@ -208,7 +208,7 @@ class Attempts:
             self._counters.end_attempt(result.ended)
         ended_at_ns = exchange.ended_at_ns or monotonic_ns()
         if self._cache is not None:
-            if result.ended in {OK, EMPTY}:
+            if result.ended in COMPLETED:
                 self._cache.begun(key, ended_at_ns)  # an answer without content has begun too
             self._cache.ended(key, ended_at_ns)
         retry = should_retry(exchange)

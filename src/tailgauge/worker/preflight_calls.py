@@ -14,7 +14,7 @@ from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Ended, Event, Send
 from tailgauge.plan.preflight import USABLE, Learnt, PreflightCall, learn, preflight_calls, writes
 from tailgauge.plan.spend_limit import Amount, Sizing, need, used
-from tailgauge.rows.schema import CENSORED, EMPTY, OK, PREFLIGHT, AttemptRow, RequestRow
+from tailgauge.rows.schema import CENSORED, COMPLETED, PREFLIGHT, AttemptRow, RequestRow
 from tailgauge.scenario.prices import Price
 from tailgauge.worker.attempts import Attempts
 from tailgauge.worker.request_row import RequestRef
@@ -64,7 +64,7 @@ def try_out(
 
 def prompt_tokens(row: AttemptRow) -> int | None:
     """All tokens of the prompt, as the target counts them."""
-    if row.input_tokens is None or row.ended not in {OK, EMPTY}:
+    if row.input_tokens is None or row.ended not in COMPLETED:
         return None
     return row.input_tokens + (row.cache_read_input_tokens or 0) + (row.cache_creation_input_tokens or 0)
 

@@ -18,7 +18,6 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
 from tailgauge_analysis.text.json_values import Json, table
 
-ANSWERED = (schema.OK, schema.EMPTY)
 CLOSED = (schema.CANCELLED, schema.CENSORED)
 ALL, SEQUENTIAL = "all", "sequential"
 
@@ -82,7 +81,7 @@ def _legs(name: str, settings: Json, requests: pd.DataFrame, attempts: pd.DataFr
     place = row * len(kinds) + attempts["leg"].to_numpy(np.int64)
     size = len(requests) * len(kinds)
     ended = attempts["ended"]
-    answered, closed = ended.isin(ANSWERED).to_numpy(np.bool_), ended.isin(CLOSED).to_numpy(np.bool_)
+    answered, closed = ended.isin(schema.COMPLETED).to_numpy(np.bool_), ended.isin(CLOSED).to_numpy(np.bool_)
     shape = (len(requests), len(kinds))
     scheduled = requests["scheduled_at_ns"].to_numpy(np.float64)[:, None]
     began = _extreme(np.fmin, place, attempts["sent_at_ns"], size).reshape(shape)

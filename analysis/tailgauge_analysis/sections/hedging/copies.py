@@ -30,7 +30,6 @@ from tailgauge_analysis.stats.quantiles import Floats, Mask, rank
 from tailgauge_analysis.stats.survival import Z, curve
 
 KEYS = ["request_id", "leg"]
-ANSWERED = (schema.OK, schema.EMPTY)
 CLOSED = (schema.CANCELLED, schema.CENSORED)
 PROMPT = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 OF_COPY = [
@@ -93,7 +92,7 @@ def copies(requests: pd.DataFrame, attempts: pd.DataFrame) -> Copies:
 
 
 def _ok(rows: pd.DataFrame) -> Mask:
-    return rows["ended"].isin(ANSWERED).to_numpy(np.bool_)
+    return rows["ended"].isin(schema.COMPLETED).to_numpy(np.bool_)
 
 
 def _answered(rows: pd.DataFrame) -> Mask:

@@ -26,7 +26,7 @@ from tailgauge_analysis.sections.cache.cost import USAGE, PriceOf, no_price
 from tailgauge_analysis.sections.hedging.copies import KEYS, PROMPT, Copies
 from tailgauge_analysis.stats.quantiles import Floats
 
-_GENERATES = (schema.CANCELLED, schema.TIMEOUT, schema.STREAM_ERROR, schema.TRUNCATED, *("ok", "empty"))
+_GENERATES = (schema.CANCELLED, schema.TIMEOUT, schema.STREAM_ERROR, schema.TRUNCATED, *schema.COMPLETED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,8 @@ def bounds(losers: pd.DataFrame, winners: pd.DataFrame) -> tuple[Floats, Floats]
     low = losers["chunks"].to_numpy(np.float64)
     whole = winners["output_tokens"].fillna(losers["asked_output_tokens"]).to_numpy(np.float64)
     completed = losers["output_tokens"].where(
-        losers["ended"].isin(("ok", "empty"))
-    )  # it ended before it was closed
+        losers["ended"].isin(schema.COMPLETED)
+    )  # ended before it was closed
     whole = completed.fillna(pd.Series(whole, completed.index)).to_numpy(np.float64)
     generates = losers["ended"].isin(_GENERATES).to_numpy(np.bool_)
     return low, np.where(generates, np.maximum(low, whole), low)
