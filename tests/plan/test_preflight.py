@@ -10,7 +10,7 @@ from tailgauge.plan.preflight import Learnt, learn, prefixes, preflight_calls, w
 from tailgauge.plan.spend_limit import Sizing
 from tailgauge.prompts import Maker, prompt
 from tailgauge.scenario.model import Scenario, parse
-from tailgauge.worker.admission import sizing
+from tailgauge.worker.spend_guard import sizing
 
 
 def scenario(**tree: Any) -> Scenario:

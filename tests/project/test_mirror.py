@@ -60,7 +60,7 @@ RUN_BY = {
     "analysis/sections/cache": "analysis/sections/cache/test_section.py",
     "analysis/sections/fan_out": "analysis/sections/fan_out/test_section.py",
     "analysis/sections/hedging": "analysis/sections/hedging/test_section.py",
-    "analysis/sections/load": "analysis/sections/load/test_slopes.py",
+    "analysis/sections/latency_under_load": "analysis/sections/latency_under_load/test_slopes.py",
     "analysis/sections/rate_limits": "analysis/sections/rate_limits/test_buckets.py",
     "analysis/stats": "analysis/sections/hedging/test_pairs.py",
     "analysis/text": "analysis/report/test_published.py",

@@ -18,7 +18,7 @@ from tailgauge_analysis.sections.cache import section as cache_section
 from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.findings import Findings, headline, remarks
 from tailgauge_analysis.sections.hedging import section as hedging
-from tailgauge_analysis.sections.load import slopes
+from tailgauge_analysis.sections.latency_under_load import slopes
 from tailgauge_analysis.sections.rate_limits import section as rate_limits
 from tailgauge_analysis.stats.binomial import clopper_pearson
 from tailgauge_analysis.text.formatting import plain, plural

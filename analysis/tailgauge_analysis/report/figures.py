@@ -21,7 +21,7 @@ from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.timeline import Heat, Timeline, width
 from tailgauge_analysis.sections.cache.effect import EACH
 from tailgauge_analysis.sections.findings import Findings
-from tailgauge_analysis.sections.load.slopes import Regression
+from tailgauge_analysis.sections.latency_under_load.slopes import Regression
 from tailgauge_analysis.sections.rate_limits.section import kind_name
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.formatting import plain

@@ -16,7 +16,7 @@ from tailgauge_analysis.metrics.metrics import METRICS
 from tailgauge_analysis.metrics.streams import Streams
 from tailgauge_analysis.sections.alerts import Alert
 from tailgauge_analysis.sections.failures import Failure
-from tailgauge_analysis.sections.load.diagnosis import Diagnosis
+from tailgauge_analysis.sections.latency_under_load.diagnosis import Diagnosis
 from tailgauge_analysis.verdict.verdict import Reason
 
 SCHEMA_VERSION: Literal[2] = 2

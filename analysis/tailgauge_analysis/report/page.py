@@ -25,7 +25,7 @@ from tailgauge_analysis.sections import alerts, phases, traffic, use_cases
 from tailgauge_analysis.sections.cache import section as cache_section
 from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.hedging import section as hedging
-from tailgauge_analysis.sections.load import slopes
+from tailgauge_analysis.sections.latency_under_load import slopes
 from tailgauge_analysis.sections.rate_limits import section as rate_limits
 from tailgauge_analysis.text import formatting
 from tailgauge_analysis.text.json_values import Json

@@ -20,7 +20,7 @@ from tailgauge_analysis.sections import alerts, failures, phases, traffic, use_c
 from tailgauge_analysis.sections.cache.section import Cache, cache
 from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.hedging import section as hedging
-from tailgauge_analysis.sections.load import diagnosis, slopes
+from tailgauge_analysis.sections.latency_under_load import diagnosis, slopes
 from tailgauge_analysis.sections.rate_limits.section import RateLimits, rate_limits
 from tailgauge_analysis.stats.quantiles import TOO_FEW
 from tailgauge_analysis.text.formatting import percentile, plural, share

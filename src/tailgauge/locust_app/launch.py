@@ -25,7 +25,7 @@ from locust.util.load_locustfile import load_locustfile
 
 from tailgauge.address import LOOPBACK, Address, is_loopback
 from tailgauge.channel.auth import TOKEN, Seal, fresh, given
-from tailgauge.channel.subprocess import Child
+from tailgauge.channel.child_process import Child
 from tailgauge.clock import monotonic_ns
 from tailgauge.errors import Exit, TailgaugeError, TargetError, UsageError
 from tailgauge.live.terminal import Display

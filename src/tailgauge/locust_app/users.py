@@ -29,7 +29,7 @@ from tailgauge.master.workers import LocustWorkers
 from tailgauge.plan.resolve import Settings, resolve
 from tailgauge.rows.schema import COMPLETED, SCHEMA_VERSION
 from tailgauge.scenario.model import override
-from tailgauge.worker.messages import Worker, prepare_process
+from tailgauge.worker.worker import Worker, prepare_process
 
 log = logging.getLogger("tailgauge")
 # A worker that imports an SDK on a busy machine is silent for longer than Locust's 3 s without being lost. Our messages

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tailgauge.channel.subprocess import Child
+from tailgauge.channel.child_process import Child
 from tailgauge.errors import TailgaugeError
 from tailgauge.master.http_get import http_client
 from tailgauge.rows.run_folder import RunFolder

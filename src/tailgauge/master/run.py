@@ -15,8 +15,8 @@ import gevent
 from gevent.event import Event
 
 from tailgauge.call import SECOND
+from tailgauge.channel.child_process import Child
 from tailgauge.channel.messages import Link
-from tailgauge.channel.subprocess import Child
 from tailgauge.clock import boot_id, monotonic_ns, utc_now
 from tailgauge.errors import TailgaugeError, TargetError, UsageError
 from tailgauge.master import progress, run_json

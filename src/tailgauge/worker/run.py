@@ -33,7 +33,6 @@ from tailgauge.scenario.model import parse
 from tailgauge.scenario.prices import Price
 from tailgauge.transport.connection import KERNEL_STAMPS
 from tailgauge.transport.stopwatch import Stopwatch
-from tailgauge.worker.admission import begins, guard_for
 from tailgauge.worker.attempts import Attempts
 from tailgauge.worker.cache_tracker import CacheBook
 from tailgauge.worker.clock_offset import EVERY_S, MasterClock
@@ -42,6 +41,7 @@ from tailgauge.worker.dispatcher import Dispatcher
 from tailgauge.worker.health import Health, Watch
 from tailgauge.worker.part_sender import PartSender
 from tailgauge.worker.preflight_calls import try_out
+from tailgauge.worker.spend_guard import begins, guard_for
 
 log = logging.getLogger("tailgauge")
 FLUSH_EVERY = 4  # seconds between parts, writing included at most 5 s; multiplied by the pace

@@ -12,7 +12,7 @@ from run_folders.planted_frames import frames_of
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.sections.cache.calls import calls, settings
 from tailgauge_analysis.sections.cache.misses import causes
-from tailgauge_analysis.sections.load.slopes import IN_FLIGHT, UNCACHED, regress
+from tailgauge_analysis.sections.latency_under_load.slopes import IN_FLIGHT, UNCACHED, regress
 from tailgauge_analysis.sections.rate_limits import section
 from tailgauge_analysis.sections.rate_limits.costs import Costs
 from tailgauge_analysis.sections.rate_limits.estimates import HeaderReadings, level_series

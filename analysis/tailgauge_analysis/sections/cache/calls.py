@@ -14,7 +14,7 @@ import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
-from tailgauge_analysis.sections.load.concurrency import open_at
+from tailgauge_analysis.sections.latency_under_load.concurrency import open_at
 from tailgauge_analysis.text.json_values import Json, table
 
 READ, CREATED, UNCACHED = "cache_read_input_tokens", "cache_creation_input_tokens", "input_tokens"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from tailgauge.channel.subprocess import Child
+from tailgauge.channel.child_process import Child
 from tailgauge.errors import Exit, TailgaugeError
 from tailgauge.experiments.calibrate import plan
 from tailgauge.experiments.calibrate.plan import Steps

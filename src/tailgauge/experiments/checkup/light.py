@@ -29,7 +29,7 @@ from tailgauge.rows import schema
 from tailgauge.scenario.experiment import Checkup as Settings
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.streams import coalescing, stalls
-from tailgauge_analysis.sections.load.diagnosis import diagnosis
+from tailgauge_analysis.sections.latency_under_load.diagnosis import diagnosis
 from tailgauge_analysis.sections.phases import phases
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.formatting import ms, share

@@ -5,9 +5,15 @@ import pandas as pd
 import pytest
 from run_folders.dry_runs import dry_run_of
 
-from tailgauge_analysis.sections.load import diagnosis, slopes
-from tailgauge_analysis.sections.load.concurrency import decoding, open_at
-from tailgauge_analysis.sections.load.slopes import CACHED, CONNECTION, IN_FLIGHT, UNCACHED, regress
+from tailgauge_analysis.sections.latency_under_load import diagnosis, slopes
+from tailgauge_analysis.sections.latency_under_load.concurrency import decoding, open_at
+from tailgauge_analysis.sections.latency_under_load.slopes import (
+    CACHED,
+    CONNECTION,
+    IN_FLIGHT,
+    UNCACHED,
+    regress,
+)
 
 
 def attempts(*spans):

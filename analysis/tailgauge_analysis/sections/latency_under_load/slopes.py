@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.sections.load.concurrency import decoding, open_at
+from tailgauge_analysis.sections.latency_under_load.concurrency import decoding, open_at
 from tailgauge_analysis.stats.quantile_regression import fit, independent, intervals
 from tailgauge_analysis.stats.quantiles import BEYOND, UNRELIABLE, Floats
 from tailgauge_analysis.text.formatting import ms, percentile
