@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
-from tailgauge_analysis.text.formatting import count, ms, plain, plural, share
+from tailgauge_analysis.text.formatting import count, ms, plural, share
 from tailgauge_analysis.text.formatting import markdown_safe as safe
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import bound
+from tailgauge_analysis.text.tables import fixed_table, markdown_blocks, markdown_table, wrapped
 
-COLUMNS = 100
 MOST_DIFFERENCES = 8
 LEGEND = "of all offered, ms"  # since scheduled, unless the name says otherwise
 HEADER = ("offered requests, ms", "A", "B", "change", "95% interval", "worse in", "p (Holm)", "verdict")
+SIDES = (HEADER[0], "A [95% interval]", "B [95% interval]", "change")
 
 
 def terminal(data: Json) -> str:
     """The terminal text."""
-    lines = _wrapped(_headline(data))
-    lines += [line for text in _notes(data) for line in _wrapped(f"  - {text}")]
+    lines = wrapped(_headline(data))
+    lines += [line for text in _notes(data) for line in wrapped(f"  - {text}")]
     if data["pairs"]:
-        lines += _wrapped(_runs(data))
+        lines += wrapped(_runs(data))
         lines += _table(data)
     return "\n".join(lines)
 
@@ -30,14 +30,14 @@ def markdown(data: Json) -> str:
     """The comparison as Markdown, with every block."""
     blocks = [f"**{safe(_headline(data))}**", *(f"- {safe(text)}" for text in _notes(data))]
     if data["pairs"] == 1:
-        sides = [(name(row), _side(row, "a"), _side(row, "b"), change(row, "change")) for row in data["rows"]]
+        blocks += [safe(_runs(data)), markdown_table(SIDES, map(_sides, data["rows"]))]
+    elif data["pairs"]:
         blocks += [
             safe(_runs(data)),
-            _rows((HEADER[0], "A [95% interval]", "B [95% interval]", "change"), sides),
+            markdown_table(HEADER, [cells(row) for row in data["rows"]]),
+            *_blocks(data),
         ]
-    elif data["pairs"]:
-        blocks += [safe(_runs(data)), _rows(HEADER, [cells(row) for row in data["rows"]]), *_blocks(data)]
-    return "\n\n".join(blocks).replace("\n\n- ", "\n- ") + "\n"
+    return markdown_blocks(blocks)
 
 
 def _headline(data: Json) -> str:
@@ -83,21 +83,17 @@ def _runs(data: Json) -> str:
 def _table(data: Json) -> list[str]:
     """With one pair each side with its own interval, otherwise the change."""
     if data["pairs"] == 1:
-        lines = [f"{HEADER[0]:<34}{'A [95% interval]':>26}{'B [95% interval]':>26}{'change':>10}"]
-        for row in data["rows"]:
-            a, b = _side(row, "a"), _side(row, "b")
-            lines.append(f"{name(row):<34}{a:>26}{b:>26}{change(row, 'change'):>10}")
-        return lines
-    lines = [f"{LEGEND:<26}{'A':>9}{'B':>9}{'change':>9}  {'95% interval':<19}{'p (Holm)':>9}  verdict"]
+        return fixed_table(("<34", ">26", ">26", ">10"), [SIDES, *map(_sides, data["rows"])])
+    rows = [(LEGEND, *HEADER[1:5], *HEADER[6:])]
     for row in data["rows"]:
         if row["change"] is None:
             continue
         title, a, b, by, interval, _, p_holm, _ = cells(row)
-        verdict = row["verdict"] or "–"
         title = title.removesuffix(", of all offered").replace(" since scheduled", "")
-        lines.append(f"{title:<26}{a:>9}{b:>9}{by:>9}  {interval:<19}{p_holm:>9}  {verdict}")
-    lines += [line for text in _reasons(data["rows"]) for line in _wrapped(f"  {text}")]
-    return [*lines, "all pairs: --markdown"]
+        rows.append((title, a, b, by, interval, p_holm, row["verdict"] or "–"))
+    reasons = [line for text in _reasons(data["rows"]) for line in wrapped(f"  {text}")]
+    columns = ("<26", ">9", ">9", ">9", "<19", ">9", "<")
+    return [*fixed_table(columns, rows), *reasons, "all pairs: --markdown"]
 
 
 def _reasons(rows: Sequence[Json]) -> list[str]:
@@ -153,6 +149,11 @@ def _side(row: Json, side: str) -> str:
     return f"{ms(q['value_ms'])} [{bound(q, 'low')} to {bound(q, 'high')}]"
 
 
+def _sides(row: Json) -> tuple[str, ...]:
+    """A row under SIDES."""
+    return name(row), _side(row, "a"), _side(row, "b"), change(row, "change")
+
+
 def _blocks(data: Json) -> list[str]:
     """The change in each pair."""
     names = [row for row in data["rows"] if any(one["change"] is not None for one in row["blocks"])]
@@ -161,20 +162,4 @@ def _blocks(data: Json) -> list[str]:
     for i, pair in enumerate(data["runs"]):
         changes = [change({**row["blocks"][i], "metric": row["metric"]}, "change") for row in names]
         rows.append((str(i + 1), pair["a"]["run_id"], pair["b"]["run_id"], *changes))
-    return ["Change from A to B, pair by pair:", _rows(header, rows)]
-
-
-def _rows(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(safe(cell) for cell in header)} |", f"|---|{'---:|' * (len(header) - 1)}"]
-    return "\n".join([*lines, *(f"| {' | '.join(safe(cell) for cell in row)} |" for row in rows)])
-
-
-def _wrapped(text: str) -> list[str]:
-    indent = "  " if text.startswith(" ") else ""
-    return textwrap.wrap(
-        indent + plain(text),
-        COLUMNS,
-        subsequent_indent="    ",
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
+    return ["Change from A to B, pair by pair:", markdown_table(header, rows)]

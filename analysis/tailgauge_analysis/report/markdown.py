@@ -1,8 +1,8 @@
-"""report.md: the same numbers as the page, for reviews. `_table` makes untrusted text harmless."""
+"""report.md: the main numbers of the page, for reviews."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from tailgauge_analysis.compare import alternating
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES
@@ -17,6 +17,7 @@ from tailgauge_analysis.sections.rate_limits import section as rate_limits
 from tailgauge_analysis.text.formatting import count, markdown_safe, ms, share
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import VALUE, cell
+from tailgauge_analysis.text.tables import markdown_blocks, markdown_table
 from tailgauge_analysis.verdict import losses, stalls
 from tailgauge_analysis.verdict.losses import Stretch
 
@@ -53,14 +54,7 @@ def markdown(contents: Json) -> str:
         *_definitions(contents["definitions"]),
         *_environment(contents),
     ]
-    return "\n\n".join(block for block in blocks if block).replace("\n\n- ", "\n- ") + "\n"
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table, empty without rows; columns after the first are numbers and stand right."""
-    lines = [f"| {' | '.join(markdown_safe(cell) for cell in row)} |" for row in rows]
-    head = [f"| {' | '.join(header)} |", f"|---|{'---:|' * (len(header) - 1)}"]
-    return "\n".join([*head, *lines]) if lines else ""
+    return markdown_blocks(blocks)
 
 
 def _titled(title: str, *blocks: str) -> list[str]:
@@ -84,8 +78,8 @@ def _requests(contents: Json) -> list[str]:
     texts = [*c["broken"], *(problem["text"] for problem in contents["problems"])]
     return [
         "## Requests",
-        _table(("whole run", "requests"), [*counts, ("censored", count(c["censored"]))]),
-        _table(("steady stage", "requests", "share", "95% interval"), outcomes),
+        markdown_table(("whole run", "requests"), [*counts, ("censored", count(c["censored"]))]),
+        markdown_table(("steady stage", "requests", "share", "95% interval"), outcomes),
         *(f"- {markdown_safe(text)}" for text in texts),
     ]
 
@@ -100,8 +94,8 @@ def _latency(contents: Json) -> list[str]:
             (row["title"], *map(cell, row["quantiles"]), count(row["n"]), count(at(row, "p99")["n_eff"]))
             for row in rows
         ]
-        tables += [_table((title, *labels, "n", "n_eff (p99)"), cells)] if rows else []
-    streaming = _table(("streaming", "steady stage"), traffic.streaming(contents))
+        tables += [markdown_table((title, *labels, "n", "n_eff (p99)"), cells)] if rows else []
+    streaming = markdown_table(("streaming", "steady stage"), traffic.streaming(contents))
     return ["## Latency", *(tables or ["No request succeeded in the steady stage."]), streaming]
 
 
@@ -117,7 +111,7 @@ def _groups(groups: Sequence[Json]) -> list[str]:
         "group, failures counted as slowest", "requests", "ok", "TTFT p50 / p95 / p99 (ms)",
         "whole answer, join or turnaround (ms)",
     )  # fmt: skip
-    return _titled("By kind of request", _table(header, rows)) if len(rows) > 1 else []
+    return _titled("By kind of request", markdown_table(header, rows)) if len(rows) > 1 else []
 
 
 def _values(quantiles: Sequence[Json]) -> str:
@@ -131,7 +125,7 @@ def _load(contents: Json) -> list[str]:
         (name, title, *map(slopes.cell, found), count(fitted[metric]["n"]))
         for name, title, metric, found in slopes.rows(fitted)
     ]
-    table = _table(("cost (95% CI)", "of", "p50", "p95", "n"), rows)
+    table = markdown_table(("cost (95% CI)", "of", "p50", "p95", "n"), rows)
     notes = map(markdown_safe, slopes.not_estimated(fitted))
     return ["## Latency under load", markdown_safe(contents["diagnosis"]["sentence"]), table, *notes]
 
@@ -144,7 +138,7 @@ def _phases(found: Json | None) -> list[str]:
         rows = [
             (one["name"], share(one["share"]), *map(cell, one["quantiles"]), count(one["n"])) for one in parts
         ]
-        tables.append(_table((title, "share", *labels, "n"), rows))
+        tables.append(markdown_table((title, "share", *labels, "n"), rows))
     return ["## Time breakdown", markdown_safe(sentence(found)), *tables] if any(tables) else []
 
 
@@ -155,7 +149,7 @@ def _slos(slos: Sequence[Json]) -> list[str]:
         for slo in slos
     ]  # fmt: skip
     header = ("objective", "metric", "bound (ms)", "measured (ms)", "outcome", "why")
-    return _titled("Objectives", _table(header, rows))
+    return _titled("Objectives", markdown_table(header, rows))
 
 
 def _use_cases(contents: Json) -> list[str]:
@@ -164,23 +158,23 @@ def _use_cases(contents: Json) -> list[str]:
         "## Fit by use case",
         markdown_safe(found["sentence"]) if found else "",
         markdown_safe(alerts.sentence(contents["alerts"])),
-        _table(("segment, failures slowest", *use_cases.header(found)), use_cases.rows(found))
+        markdown_table(("segment, failures slowest", *use_cases.header(found)), use_cases.rows(found))
         if found
         else "",
-        _table(("alert", "fires", "measured", "n", "state"), alerts.rows(contents["alerts"])),
+        markdown_table(("alert", "fires", "measured", "n", "state"), alerts.rows(contents["alerts"])),
     ]
 
 
 def _stalls(bad: Json | None) -> list[str]:
     if bad is None or not bad["spells"]:
         return []
-    return [markdown_safe(stalls.sentence(bad)), _table(stalls.HEADER, stalls.rows(bad))]
+    return [markdown_safe(stalls.sentence(bad)), markdown_table(stalls.HEADER, stalls.rows(bad))]
 
 
 def _crossover(found: Json | None) -> list[str]:
     if found is None:
         return []
-    table = _table(("offered requests, ms", *alternating.HEADER), alternating.rows(found))
+    table = markdown_table(("offered requests, ms", *alternating.HEADER), alternating.rows(found))
     return _titled("A/B comparison in alternating blocks", markdown_safe(alternating.sentence(found)), table)
 
 
@@ -188,8 +182,8 @@ def _rate_limits(limits: Json | None) -> list[str]:
     if limits is None:
         return []
     text = rate_limits.summary(limits)
-    tables = (_table(header, rows) for _, header, rows in text["tables"])
-    facts = _table(("rate limits", "value"), text["facts"])
+    tables = (markdown_table(header, rows) for _, header, rows in text["tables"])
+    facts = markdown_table(("rate limits", "value"), text["facts"])
     return ["## Rate limits", markdown_safe(limits["sentence"]), facts, *tables, rate_limits.NOTE]
 
 
@@ -199,8 +193,8 @@ def _cache(cache: Json | None) -> list[str]:
     blocks = ["## Prompt cache", markdown_safe(cache["sentence"])]
     for name, entry in cache["traffic"].items():
         text = cache_section.summary(entry)
-        blocks.append(_table((f"cache, {markdown_safe(name)}", "value"), text["facts"]))
-        blocks += [_table(header, rows) for _, header, rows in text["tables"]]
+        blocks.append(markdown_table((f"cache, {name}", "value"), text["facts"]))
+        blocks += [markdown_table(header, rows) for _, header, rows in text["tables"]]
     return [*blocks, cache_section.NOTE]
 
 
@@ -208,8 +202,12 @@ def _fan_out(found: Json | None) -> list[str]:
     blocks = []
     for one in found["tables"] if found else ():
         waits = [(name, *map(cell, qs), count(qs[0]["n"])) for name, qs in fan_out.waits(one)]
-        legs = _table((markdown_safe(one["traffic"]), *PERCENTILES, "n"), waits)
-        blocks += [markdown_safe(one["sentence"]), legs, _table(("legs", "value"), fan_out.facts(one))]
+        legs = markdown_table((one["traffic"], *PERCENTILES, "n"), waits)
+        blocks += [
+            markdown_safe(one["sentence"]),
+            legs,
+            markdown_table(("legs", "value"), fan_out.facts(one)),
+        ]
     return _titled("Fan-out", *blocks)
 
 
@@ -225,8 +223,8 @@ def _hedging(hedges: Json | None) -> list[str]:
         "## Hedging",
         *(markdown_safe(one["sentence"]) for one in found if not one["is_control"]),
         hedges["interference"] or "",
-        _table(("since scheduled, failures slowest", *PERCENTILES, "n"), rows),
-        *(_table((markdown_safe(one["traffic"]), "value"), hedging.facts(one)) for one in found),
+        markdown_table(("since scheduled, failures slowest", *PERCENTILES, "n"), rows),
+        *(markdown_table((one["traffic"], "value"), hedging.facts(one)) for one in found),
     ]
 
 
@@ -237,7 +235,7 @@ def _traffic(tables: Json) -> list[str]:
         for name, one in tables.items()
     ]  # fmt: skip
     header = ("traffic, whole run", "pattern", "requests", "legs per request", "attempts", "details")
-    return _titled("Traffic", _table(header, rows))
+    return _titled("Traffic", markdown_table(header, rows))
 
 
 def _failures(failures: Sequence[Json]) -> list[str]:
@@ -245,7 +243,7 @@ def _failures(failures: Sequence[Json]) -> list[str]:
         (f["ended"], "–" if f["status"] is None else f["status"], f["error_type"] or "–", count(f["attempts"]), f["excerpt"])
         for f in failures
     ]  # fmt: skip
-    return _titled("Errors", _table(("class", "status", "type", "attempts", "first body"), rows))
+    return _titled("Errors", markdown_table(("class", "status", "type", "attempts", "first body"), rows))
 
 
 def _definitions(tools: Sequence[Json]) -> list[str]:
@@ -257,7 +255,7 @@ def _definitions(tools: Sequence[Json]) -> list[str]:
              row["ours"] or "–", *_ends(row["our_percentiles"], row["our_value"]), row["formula"])
             for row in one["metrics"]
         ]  # fmt: skip
-        tables.append(_table(header, rows))
+        tables.append(markdown_table(header, rows))
     return _titled("Metrics as other tools define them", *tables)
 
 
@@ -288,8 +286,8 @@ def _environment(contents: Json) -> list[str]:
     return [
         "## Environment",
         markdown_safe(contents["certificate"]["text"]) if contents["certificate"] else "",
-        _table(("what", "value"), facts),
-        _table(header, map(_worker, environment["workers"])),
+        markdown_table(("what", "value"), facts),
+        markdown_table(header, map(_worker, environment["workers"])),
         markdown_safe(contents["clocks"]["sentence"]),
     ]
 

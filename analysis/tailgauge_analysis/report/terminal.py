@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 
 from tailgauge_analysis.metrics.latency import SUCCESSES
@@ -10,8 +9,8 @@ from tailgauge_analysis.report.views import label
 from tailgauge_analysis.text.formatting import count, ms, plain, plural, share
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import bound
+from tailgauge_analysis.text.tables import fixed_table, wrapped
 
-COLUMNS = 100
 SHOWN = ("p50", "p95", "p99")
 METRICS = ("ttft_sched", "ttft_sent", "tpot", "chunk_gap", "e2e_sched", "join_sched", "turnaround")
 MOST_REASONS = 3
@@ -22,22 +21,22 @@ def summary(contents: Json, page: Path) -> str:
     """The terminal text."""
     lines = [f"{label(contents)}  {contents['run_id']}"]
     lines += [
-        line for reason in contents["reasons"][:MOST_REASONS] for line in _wrapped(f"  - {reason['text']}", 2)
+        line for reason in contents["reasons"][:MOST_REASONS] for line in wrapped(f"  - {reason['text']}", 2)
     ]
     if len(contents["reasons"]) > MOST_REASONS:
         lines.append(
             f"  - and {plural(len(contents['reasons']) - MOST_REASONS, 'more reason')}: see the report"
         )
     if contents["explanations"] and contents["reasons"]:
-        lines += _wrapped(f"  client: {contents['explanations'][0]}", 3)
-    lines += [line for text in contents["remarks"][:2] for line in _wrapped(text, 2)]
+        lines += wrapped(f"  client: {contents['explanations'][0]}", 3)
+    lines += [line for text in contents["remarks"][:2] for line in wrapped(text, 2)]
     lines += [*_conservation(contents), *_latency(contents), *_outcomes(contents), *_slos(contents)]
     return "\n".join([*lines, f"report: {page}"])
 
 
 def _conservation(contents: Json) -> list[str]:
     c = contents["conservation"]
-    return _wrapped(
+    return wrapped(
         f"scheduled {count(c['scheduled'])} = dispatched {count(c['dispatched'])} + client_drop {count(c['client_drop'])}"
         f" + not_reached {count(c['not_reached'])} + lost {count(c['lost'])}",
         1,
@@ -48,12 +47,9 @@ def _latency(contents: Json) -> list[str]:
     rows = [r for r in contents["latency"] if r["metric"] in METRICS and r["view"] == SUCCESSES and r["n"]]
     if not rows:
         return ["no latency: no request succeeded"]
-    lines = [
-        f"{'among successes, ms':<28}{'p50':>9}{'p95':>9}{'p99':>9}  {'95% interval of p99':<22}{'n':>10}{'n_eff':>10}"
-    ]
+    cells = [("among successes, ms", *SHOWN, "95% interval of p99", "n", "n_eff")]
     for row in rows:
         by = {q["label"]: q for q in row["quantiles"]}
-        cells = "".join(f"{_value(by[label]):>9}" for label in SHOWN)
         p99 = by["p99"]
         interval = (
             f"{bound(p99, 'low')} to {bound(p99, 'high')}"
@@ -61,9 +57,9 @@ def _latency(contents: Json) -> list[str]:
             else "too few requests"
         )
         mark = " *" if p99["mark"] == "unreliable" else ""
-        lines.append(
-            f"{row['title']:<28}{cells}  {interval + mark:<22}{count(row['n']):>10}{count(p99['n_eff']):>10}"
-        )
+        values = (_value(by[label]) for label in SHOWN)
+        cells.append((row["title"], *values, interval + mark, count(row["n"]), count(p99["n_eff"])))
+    lines = fixed_table(("<28", ">9", ">9", ">9", "<22", ">10", ">10"), cells)
     if any(line.rstrip().find(" *") > 0 for line in lines[1:]):
         lines.append("* unreliable: fewer than 10 effective samples beyond the quantile")
     return lines
@@ -77,7 +73,7 @@ def _outcomes(contents: Json) -> list[str]:
     ended = ", ".join(
         f"{row['ended']} {count(row['requests'])} ({share(row['share'])})" for row in contents["outcomes"]
     )
-    return _wrapped(f"steady stage: {ended or 'no request'}", 1)
+    return wrapped(f"steady stage: {ended or 'no request'}", 1)
 
 
 def _slos(contents: Json) -> list[str]:
@@ -87,15 +83,7 @@ def _slos(contents: Json) -> list[str]:
         seen = f"{q['label']} {_value(q)}" if q else "not measured"
         interval = f" ms [{bound(q, 'low')} to {bound(q, 'high')}]" if q and q["value_is"] == "value" else ""
         line = f"SLO {plain(slo['name'], 40)}: {slo['outcome']}: {slo['metric']} {seen}{interval}, bound {ms(slo['max_ms'])} ms"
-        lines += _wrapped(line, 1)
+        lines += wrapped(line, 1)
     if len(contents["slos"]) > MOST_SLOS:
         lines.append(f"and {plural(len(contents['slos']) - MOST_SLOS, 'SLO')} more: see the report")
     return lines
-
-
-def _wrapped(text: str, most: int) -> list[str]:
-    """At most `most` lines of a long sentence."""
-    text = plain(text) if not text.startswith(" ") else "  " + plain(text)
-    return textwrap.wrap(
-        text, COLUMNS, max_lines=most, placeholder=" …", subsequent_indent="    ", break_on_hyphens=False
-    )
