@@ -1,4 +1,4 @@
-"""When a second copy is sent, and what keeps it back."""
+"""When a hedge is sent, and what suppresses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A leg with a second copy: who wins, who is closed, and who goes without."""
+"""A leg with a hedge: who wins, who is closed, and who goes without."""
 
 from __future__ import annotations
 

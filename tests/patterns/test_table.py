@@ -188,7 +188,7 @@ def check_budgets(requests: list[Played], traffic: Traffic) -> None:
 
 
 def check_pushback(requests: list[Played]) -> None:
-    """No second copy anywhere while the target wants to be left alone."""
+    """No hedge anywhere before the `retry-after` of the target has elapsed."""
     entry = sorted((s for r in requests for s in r.log), key=lambda s: s.at_ns)
     back_at = 0
     for at_ns, group in _by_time(entry):

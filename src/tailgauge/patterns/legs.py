@@ -1,14 +1,14 @@
-"""The legs of a request: one leg is a call, with the retries and the copy that its policies allow; several run at once.
+"""The legs of a request: one leg is a call with the retries and the hedge that its policies allow; several run at once.
 
-At most one copy; once it was sent the call is not retried, and once retried no copy is sent.
+A call gets at most one hedge. A hedged call is not retried, and a retried call is not hedged.
 
-    first content of either copy   it wins; the other is closed in the same step
-    a copy fails before content    the other goes on; when both have failed the leg ends as the last of them
-    the only one fails             lost connection or server error, and no copy was due yet: the copy is sent now.
-                                   Else the retry policy decides; after a 429 or 529 nothing else does
-    the winner fails later         the leg ends so: what was shown cannot be taken back
+    first content of an attempt      it wins; the other is closed in the same step
+    an attempt fails before content  the other goes on; if both fail, the leg ends as the last of them
+    the only attempt fails           lost connection or server error, and no hedge was due yet: the hedge is sent now.
+                                     Else the retry policy decides; after a 429 or 529 nothing else does
+    the winner fails later           the leg ends with that failure: the user has seen the content
 
-The delay of a copy runs from `Sent`, when the call was started; its first byte leaves a little later.
+The delay of a hedge runs from `Sent`, when the call was started; its first byte leaves a little later.
 
 `Legs` drives several from the request's one stream of events. A leg does not know that there are others. Steps that are
 answered at once pass through; of all waits the earliest is waited for; an event goes to the leg whose open call it
@@ -67,7 +67,7 @@ class LegEnd:
     attempt: int | None  # whose answer the user got; None without one
     last: int  # attempt that ended last
     text: str | None = None
-    held: str | None = None  # why no copy was sent although it was due
+    held: str | None = None  # why a due hedge was not sent
 
 
 Leg = Generator[Step, Event, LegEnd]

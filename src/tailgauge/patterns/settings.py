@@ -128,7 +128,7 @@ class Retry(Table):
 
 
 class Hedge(Table):
-    """A second copy of a call without content; the first with content wins, the other is closed."""
+    """A hedge of a call without content; the first attempt with content wins, the other is closed."""
 
     policy: Literal["off", "fixed", "adaptive", "single_r", "immediate"] = Field(
         "off",
@@ -153,7 +153,7 @@ class Hedge(Table):
     throttle_ratio: Annotated[float, Field(gt=0, le=1)] = Field(
         0.1, description="tokens that a success returns to the throttle"
     )
-    target: Literal["main", "second"] = Field("main", description="target of the copy")
+    target: Literal["main", "second"] = Field("main", description="target of the hedge")
 
 
 class Fallback(Table):

@@ -98,7 +98,7 @@ class Hedged(Streaming):
     """A streamed call with a hedge when its first content is late."""
 
     name = "hedged"
-    summary = "with a second copy"
+    summary = "with a hedge when late"
     uses = Streaming.uses - {"fallback", "cancel", "reader", "stream"}
     like = Streaming.name
 

@@ -1,6 +1,6 @@
 """An endpoint at which hedging turns from help to harm at a load that is known, for the tests of the hedging experiment.
 
-One slot, and a wait before it that has a long tail: a second copy after 250 ms meets another wait, but the slot serves
+One slot, and a wait before it that has a long tail: a hedge after 250 ms meets another wait, but the slot serves
 both to their end, because nothing cancels. So copies gain at low load, and cost a queue at high load.
 """
 

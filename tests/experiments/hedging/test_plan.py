@@ -59,7 +59,7 @@ def test_it_says_in_one_sentence_where_it_helps_where_it_hurts_what_it_costs_and
         assert one.sentence.startswith("Hedging after 150 ms helps below")
         assert "and hurts above" in one.sentence
         assert any("each millisecond gained costs" in text for text in one.remarks)
-        assert "The target keeps generating for copies that were closed" in one.sentence
+        assert "The target keeps generating for attempts that were closed" in one.sentence
         assert one.facts["why"][0]["name"] == "cancel"
         assert len(one.table.rows) >= len(LOADS)
         assert [picture.name for picture in one.pictures] == ["hedging", "goodput"]

@@ -37,7 +37,7 @@ OF_COPY = [
     *PROMPT, "cache_creation_5m_input_tokens", "cache_creation_1h_input_tokens", "asked_model", "model", "target",
 ]  # fmt: skip
 FEWEST = 20  # copies, below which their dependence is not estimated
-NOTHING = "the copies were sent at once: only a control can show what is slow"
+NOTHING = "the hedges were sent at once: only a control can show what is slow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Slowness:
 def slowness(found: Copies, firsts: pd.DataFrame, control: pd.DataFrame | None) -> Slowness:
     """`firsts` are all first calls of the variant, `control` those of the control."""
     if len(found.copy) < FEWEST:
-        return Slowness(copies=len(found.copy), why=f"fewer than {FEWEST} copies")
+        return Slowness(copies=len(found.copy), why=f"fewer than {FEWEST} hedges")
     u = float(np.median(found.delay_ms))
     if u <= 1:
         return _at_once(found, control)
@@ -130,7 +130,7 @@ def slowness(found: Copies, firsts: pd.DataFrame, control: pd.DataFrame | None) 
     slow, *_ = _longer(times, has_content, u)
     times, has_content = _times(found.copy)
     if not (times > u).any() and not has_content.all():  # the curve ends before u
-        return Slowness(u, len(firsts), slow, len(times), why=f"no copy was open for {u:,.4g} ms")
+        return Slowness(u, len(firsts), slow, len(times), why=f"no hedge was open for {u:,.4g} ms")
     share, low, high = _longer(times, has_content, u)
     return _joined(u, len(firsts), slow, len(times), (share, low, high))
 

@@ -56,7 +56,7 @@ INTERFERENCE = (
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """How much later the loser's content would have come, in ms, of the legs that the copy won. `basis`: the simulated
+    """How much later the loser's content would have come, in ms, of the legs that the hedge won. `basis`: the simulated
     target's plan of it, or that both copies got content, which only those do that were about as fast.
     """
 
@@ -231,7 +231,7 @@ def _prompts(rows: pd.DataFrame) -> pd.Series[float]:
 def _extra_input(one: _Table, found: Copies) -> float | None:
     """Prompt tokens of the copies over those of all other calls that were served.
 
-    First calls that were closed before they reported usage count with the prompts of their copies, and the other way round.
+    First calls that were closed before they reported usage count with the prompts of their hedges, and the other way round.
     """
     first, copy = _prompts(found.first), _prompts(found.copy)
     others = _prompts(one.attempts)[~one.is_copy].sum() + copy[first.isna()].sum()

@@ -117,7 +117,7 @@ CHECKS: Mapping[str, CheckSpec] = {
     ),
     "cancel_billed": CheckSpec(
         "cancelled", "cancelled calls are billed for more than they generated", "10% of the cancelled calls",
-        COST, "bound max_tokens, send later, and do not hedge: losing copies are billed in full",
+        COST, "bound max_tokens, send later, and do not hedge: losing attempts are billed in full",
     ),
     "queueing": CheckSpec(
         "loaded", "requests queue at today's rate: the first content comes later than at a quarter of it", "a difference within threshold",

@@ -38,9 +38,9 @@ LEAST = 1e-4  # variance: a smaller one would get too much weight
 
 @dataclass(frozen=True, slots=True)
 class CopyStats:
-    """The copies at one load; None if unknown. `cost`: of the losing copies, per request with hedging, least and most;
-    `why` it is unknown. `cancelled`: the share of the remaining generation that closing saved. `correlation`: of slow
-    calls and their copies, with its lower end. `refused`: share of the calls, off and on.
+    """The hedges at one load; None if unknown. `cost`: of the losers, per request with hedging, least and most; `why`:
+    the reason if unknown. `cancelled`: the share of the remaining generation that closing saved. `correlation`: of slow
+    calls and their hedges, with its lower end. `refused`: share of the calls, off and on.
     """
 
     hedged: float | None = None

@@ -212,7 +212,7 @@ def _block_s(minutes: float, runs: int, pairs: int) -> float:
 def _described(hedge: dict[str, Any]) -> str:
     policy = hedge["policy"]
     if policy == "immediate":
-        return "A second copy of every call at once"
+        return "Every call hedged at once"
     if policy == "adaptive":
         return f"Hedging after the {100 * float(hedge.get('quantile', 0.9)):g}% quantile of recent waits"
     after = f"Hedging after {float(hedge.get('delay_ms', 1000.0)):g} ms"

@@ -43,11 +43,11 @@ MORE_REFUSED = 0.005  # share of the calls
 TOGETHER_FROM = 0.2  # correlation
 GROWS = 1.5  # times the copies at the lowest load
 CAUSES = {
-    CANCEL: "the target keeps generating for copies that were closed",
-    LIMIT: "the copies use up a limit that the calls need",
-    TOGETHER: "a copy of a slow call is usually slow too",
-    DELAY: "the delay lies among the slow calls, so copies come too late",
-    LOAD: "the slower the calls become, the more copies are sent",
+    CANCEL: "the target keeps generating for attempts that were closed",
+    LIMIT: "the hedges use up a limit that the calls need",
+    TOGETHER: "the hedge of a slow call is usually slow too",
+    DELAY: "the delay lies among the slow calls, so hedges come too late",
+    LOAD: "the slower the calls become, the more hedges are sent",
 }
 Delays = Mapping[float, tuple[LoadResult, Contrast | None]]  # tried at the lowest load, in ms
 
@@ -184,7 +184,7 @@ def _remarks(found: HedgingResult, quantile: float | None) -> list[str]:
             f"Not compared at {', '.join(lost)} requests/s: the {name} is a failed request in both variants."
         )
     prices = next((one.load.copies.why for one in found.compared if one.load.copies.why), "")
-    return [*out, f"Cost of the copies unknown: {prices}."] if prices else out
+    return [*out, f"Cost of the losing attempts unknown: {prices}."] if prices else out
 
 
 # --- why it stops helping -----------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ def _cancel(load: LoadResult) -> str:
     saved = load.copies.cancelled
     if saved is None or saved >= SAVED:
         return ""
-    return f"{_at(load)} closing the slower copy saved only {share(saved)} of its remaining generation"
+    return f"{_at(load)} closing the slower attempt saved only {share(saved)} of its remaining generation"
 
 
 def _limit(load: LoadResult) -> str:
@@ -230,7 +230,7 @@ def _together(load: LoadResult) -> str:
     value, low = load.copies.correlation
     if value is None or low is None or low < TOGETHER_FROM:
         return ""
-    return f"{_at(load)} slow calls and their copies are slow together (correlation {value:.2f}, at least {low:.2f})"
+    return f"{_at(load)} slow calls and their hedges are slow together (correlation {value:.2f}, at least {low:.2f})"
 
 
 def _delay(load: LoadResult, p: float | None) -> str:
@@ -238,7 +238,7 @@ def _delay(load: LoadResult, p: float | None) -> str:
     if p is None or hedged is None or hedged > 2 * (1 - p):
         return ""
     return (
-        f"{_at(load)} only {share(hedged)} of the calls got a copy, which hardly changes the {percentile(p)}"
+        f"{_at(load)} only {share(hedged)} of the calls got a hedge, which hardly changes the {percentile(p)}"
     )
 
 
@@ -247,7 +247,7 @@ def _load_grows(lowest: LoadResult, worst: LoadResult) -> str:
     if not few or many is None or many < GROWS * few:
         return ""
     at = f"at {_rate(lowest.rate_per_s)} requests/s, {share(many)} at {_rate(worst.rate_per_s)}"
-    return f"{share(few)} of the calls got a copy {at}"
+    return f"{share(few)} of the calls got a hedge {at}"
 
 
 def _at(load: LoadResult) -> str:
@@ -359,13 +359,13 @@ def _loads(found: HedgingResult, sustainable: float) -> AnswerTable:
     if found.bad is not None:
         header += ("good off", "good on", "change", "95% interval", "for goodput")
     header += (
-        "calls copied", "copy won", "refused off", "refused on", "extra cost per 1,000 requests", "per ms gained",
+        "calls hedged", "hedge won", "refused off", "refused on", "extra cost per 1,000 requests", "per ms gained",
     )  # fmt: skip
     unit = next((one.load.copies.unit for one in found.compared if one.load.copies.unit), "")
     caption = (
         f"One row per load; hedging off and on in alternating blocks. End to end since scheduled, failures slowest; {name} of all "
         "blocks of a variant; the interval is a bootstrap over pairs of blocks. Helps, hurts: by the interval of the crossover "
-        "load; inconclusive: within it. Cost: of the losing copies, least to most"
+        "load; inconclusive: within it. Cost: of the losing attempts, least to most"
         + (f", in {unit}." if unit else ", if prices are known.")
     )
     return AnswerTable(caption, header, tuple(_load_row(one, found, sustainable) for one in found.compared))
@@ -410,7 +410,7 @@ def _delays(delays: Delays) -> AnswerTable:
         (f"{delay:g}", *_change_cells(one), share(load.copies.hedged), share(load.copies.won))
         for delay, (load, one) in sorted(delays.items())
     )  # fmt: skip
-    return AnswerTable(caption, ("delay, ms", "change", "95% interval", "calls copied", "copy won"), rows)
+    return AnswerTable(caption, ("delay, ms", "change", "95% interval", "calls hedged", "hedge won"), rows)
 
 
 def _pictures(found: HedgingResult) -> tuple[Picture, ...]:

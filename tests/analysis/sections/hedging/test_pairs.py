@@ -84,5 +84,5 @@ def test_copies_that_were_all_closed_early_give_no_correlation():
     legs = pd.DataFrame({"request_id": range(n), "leg": 0, "asked_output_tokens": 5})
     found = slowness(Copies(legs, rows["first"], rows["copy"], won, ~won), rows["first"], None)
 
-    assert found.why == "no copy was open for 400 ms"
+    assert found.why == "no hedge was open for 400 ms"
     assert (found.copy_slow_share, found.correlation) == (None, None)

@@ -255,7 +255,7 @@ def test_each_hedged_leg_is_counted_for_what_it_was(recorded):
     assert (variant.limited.of_copies.k, variant.limited.of_copies.n) == (2, 4)
     assert (variant.limited.of_first.k, variant.limited.of_first.n) == (0, 20)
     assert variant.margin is None  # the only winning copy's loser brought no content
-    assert variant.slowness.why == "fewer than 20 copies"
+    assert variant.slowness.why == "fewer than 20 hedges"
     assert variant.versus is None
 
 
