@@ -55,7 +55,7 @@ class Taken:
 
 
 def bare_read(folder: Path) -> float:
-    """Seconds to decode the same columns, a row group at a time, and do nothing with them."""
+    """Seconds to decode the same columns, one row group at a time, and do nothing with them."""
     began = time.perf_counter()
     for part in sorted((folder / "chunks").glob("*.parquet")):
         with pq.ParquetFile(part, page_checksum_verification=True) as file:
@@ -116,7 +116,7 @@ def main() -> None:
     )
     parser.add_argument("--workers", type=int, default=4, help="workers whose parts the run has")
     parser.add_argument("--folder", type=Path, help="keep the run folders here (default: a temporary folder)")
-    parser.add_argument("--repeat", type=int, default=1, help="reports a size, a row each")
+    parser.add_argument("--repeat", type=int, default=1, help="reports per size, one row each")
     parser.add_argument("--check", action="store_true", help="exit 1 where a bar is missed")
     arguments = parser.parse_args()
     missed: list[str] = []

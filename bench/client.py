@@ -27,8 +27,8 @@ from reference_server import Load, RigError
 
 SIZES = (50, 200, 500, 1000)
 LONG_S = 60.0
-LADDER = (5, 10, 15, 20, 25, 30, 40, 50, 60, 75, 95)  # thousands of chunks a second
-A_STREAM = 200 / 4.18  # chunks a second of a stream: 200 in 0.2 s and 199 gaps of 20 ms
+LADDER = (5, 10, 15, 20, 25, 30, 40, 50, 60, 75, 95)  # thousands of chunks/s
+A_STREAM = 200 / 4.18  # chunks/s of a stream: 200 in 0.2 s and 199 gaps of 20 ms
 
 
 @dataclass(frozen=True, slots=True)

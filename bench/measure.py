@@ -31,7 +31,7 @@ class Result:
 
     requests: int  # begun and ended within the window
     chunks: int  # sent within it
-    rate: float  # chunks a second
+    rate: float  # chunks/s
     us_per_chunk: float  # steady
     us_per_chunk_whole: float
     us_per_chunk_tree: float | None

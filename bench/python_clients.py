@@ -1,4 +1,4 @@
-"""Plain Python clients to compare with, one greenlet a stream:
+"""Plain Python clients to compare with, one greenlet per stream:
 
     reading  Tailgauge's reading path alone: its transport and its exchange, without SDK, prompts, rows and writer;
              the CPU time of decoding, which it does later, is not in its samples, but in its whole run

@@ -30,7 +30,7 @@ class Growth:
 
 
 def growth(at_s: Sequence[float], values: Sequence[float]) -> Growth:
-    """Least squares through the medians of BLOCKS blocks. Raises ValueError for fewer than two samples a block."""
+    """Least squares through the medians of BLOCKS blocks. Raises ValueError for fewer than two samples per block."""
     if len(values) < 2 * BLOCKS or len(at_s) != len(values):
         raise ValueError(f"expected at least {2 * BLOCKS} samples with their times, got {len(values)}")
     at = np.array([np.mean(block) for block in np.array_split(np.asarray(at_s, float), BLOCKS)])

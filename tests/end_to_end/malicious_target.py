@@ -31,7 +31,7 @@ class Target:
         self.url = f"http://127.0.0.1:{port.read_text()}"
 
     def end(self) -> list[dict[str, Any]]:
-        """End it; what it did, one entry a request."""
+        """End it; what it did, one entry per request."""
         output, _ = self._child.communicate(timeout=30)
         summary: list[dict[str, Any]] = json.loads(output)
         return summary

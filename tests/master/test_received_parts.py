@@ -1,4 +1,4 @@
-"""Parts that came whole: their footers, the master's disk, and how they become one part a table."""
+"""Parts that came whole: their footers, the master's disk, and how they become one part per table."""
 
 from __future__ import annotations
 

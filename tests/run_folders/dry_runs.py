@@ -81,7 +81,7 @@ def _table(name: str, rows: list[Any]) -> pa.Table:
 
 @dataclass
 class DryRunReport:
-    """report.json, and what the endpoint wrote down: one row a call, beside it the traffic table that asked for it."""
+    """report.json, and the server log: one row per call, with the traffic table that sent it."""
 
     report: dict[str, Any]
     log: pd.DataFrame

@@ -28,7 +28,7 @@ ARROW = {
 
 @dataclass
 class Spec:
-    """What the run shall look like; arrays have one entry a request."""
+    """What the run shall look like; arrays have one entry per request."""
 
     n: int = 400
     rate_per_s: float = 50.0

@@ -31,7 +31,7 @@ _HALF = 1 << 15  # makes an int16 positive
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """One entry a run: its attempt, where its rows are, the number of its first chunk, and sums over its chunks."""
+    """One entry per run of chunks: its attempt, where its rows are, the number of its first chunk, and sums over its chunks."""
 
     request_id: Ints
     leg: Ints

@@ -80,7 +80,7 @@ def _pooled(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...]) ->
 
 
 def _rates(metric: Metric, values: Floats, view: str, ps: tuple[float, ...]) -> Row:
-    """Tokens a second from ms a token: the slow end stays the high end, +inf stays what got no answer."""
+    """Tokens per second from ms per token: the slow end stays the high end, +inf still means no answer."""
     lost = int(np.isinf(values).sum())
     mean = float((1000 / values).mean()) if len(values) and not lost else None
     found = (_inverse(q) for q in quantiles(values, ps))

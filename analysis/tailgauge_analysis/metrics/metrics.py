@@ -25,7 +25,7 @@ ATTEMPT = "attempt"
 CHUNK = "chunk"
 
 UNIT = "ms"
-RATE = "tokens/s"  # 1 / ns a token: the function gives the latter, and percentiles count from the fast end
+RATE = "tokens/s"  # 1 / ns per token: the function gives the latter, and percentiles count from the fast end
 
 # Which requests can have a metric: a failed request counts in the offered view of those that it could have had.
 JOINED = (schema.JOIN,)  # fan-outs

@@ -19,7 +19,7 @@ from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import Floats, Ints, rank
 
-DUE_FIRST_MS, DUE_EACH_MS = 1000.0, 100.0  # a reader of ten tokens a second who waits a second for the first
+DUE_FIRST_MS, DUE_EACH_MS = 1000.0, 100.0  # a reader of ten tokens/s who waits 1 s for the first
 FLUID = 0.9
 MOST_CHUNKS, OF_SPAN, ENOUGH = 0.8, 0.05, 10
 FEW_CHUNKS, MANY_TOKENS = 3, 50

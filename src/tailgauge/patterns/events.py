@@ -159,7 +159,7 @@ class Due:
 class Request:
     """One request of the schedule, its prompts already made.
 
-    `prompts` has one prompt a leg where the legs differ (fan-out); `prompt` is the first of them.
+    `prompts` has one prompt per leg where the legs differ (fan-out); `prompt` is the first of them.
     """
 
     request_id: int

@@ -55,7 +55,7 @@ from tailgauge.rows.schema import (
 
 _TOKEN = 1_000_000_000
 _STRAIN = frozenset({RATE_LIMITED, OVERLOADED, TIMEOUT})
-_REFRESH_NS = 100_000_000  # the quantile is worked out anew at most ten times a second
+_REFRESH_NS = 100_000_000  # the quantile is computed at most ten times per second
 RETRYABLE = frozenset({RATE_LIMITED, OVERLOADED, SERVER_ERROR, CONNECT_ERROR, TIMEOUT})
 
 
@@ -142,15 +142,15 @@ class Hedger:
 
     @property
     def target(self) -> str:
-        """Where a copy goes."""
+        """Target of the hedge."""
         return self._table.target
 
     def called(self) -> None:
-        """A call was made that is no copy; the budget grows."""
+        """Count a call, which adds to the budget; hedges do not."""
         self._budget.give()
 
     def due_at_ns(self, sent_at_ns: int, draw: float) -> int | None:
-        """When a call sent then is due for a copy; None: never. `draw` is uniform in [0, 1)."""
+        """When the hedge of a call sent then is due; None: never. `draw` is uniform in [0, 1)."""
         policy = self._table.policy
         if policy == "off" or (policy == "single_r" and draw >= self._table.probability):
             return None
@@ -161,7 +161,7 @@ class Hedger:
         return sent_at_ns + round(self._table.delay_ms * 1e6)
 
     def take(self, now_ns: int, *, retried: bool) -> str | None:
-        """Take a copy from the budget; or why not (schema.HEDGE_HELD)."""
+        """Take a hedge from the budget, or return why not (schema.HEDGE_HELD)."""
         if retried:
             return "retry"
         if now_ns < self._back_at_ns.get(self._table.target, 0):
@@ -171,7 +171,7 @@ class Hedger:
         return None if self._budget.take() else "budget"
 
     def waited(self, time_ns: int, now_ns: int) -> None:
-        """A first copy brought content after this time, or was closed or timed out when it had waited as long."""
+        """Record a primary attempt that brought content after this time, or was closed or timed out after it."""
         if self._table.policy == "adaptive":
             self._seen.add(time_ns, now_ns)
 

@@ -228,7 +228,7 @@ class ChunkRow:
 
 @dataclass(slots=True)
 class Chunks:
-    """Content chunks as columns, in order of arrival; no object a chunk."""
+    """Content chunks as columns, in order of arrival, without an object per chunk."""
 
     kind: bytearray = field(default_factory=bytearray)
     arrived: array[int] = field(default_factory=lambda: array("q"))
@@ -276,7 +276,7 @@ class HealthRow:
 
 @dataclass(slots=True)
 class ServerLogRow:
-    """What the simulated endpoint really did, one row a call; joined by x-client-request-id."""
+    """What the simulated endpoint did, one row per call; joined by x-client-request-id."""
 
     client_request_id: Annotated[String, "run/request/leg/attempt as sent by the client"]
     request_id: Annotated[Int64 | None, "parsed from client_request_id"]

@@ -1,4 +1,4 @@
-"""Prompts from a file: JSONL, one object a line, used in order.
+"""Prompts from a file: JSONL, one object per line, used in order.
 
     {"prompt": "Why is the sky blue?", "output_tokens": 80, "name": "sky", "tags": {"tenant": "a"}}
     {"prompt_tokens": 1200}
@@ -52,7 +52,7 @@ def read_prompts(path: Path) -> tuple[PromptLine, ...]:
         _line(f"{path}:{number}", json_object(path, number, text)) for number, text in text_lines(path)
     )
     if not found:
-        raise ScenarioError(f"{path}: is empty: expected one JSON object a line")
+        raise ScenarioError(f"{path}: is empty: expected one JSON object per line")
     return found
 
 

@@ -129,7 +129,7 @@ class Arrival(Table):
 
     @property
     def rate(self) -> float | None:
-        """Mean arrivals a second, the default worked out; None where the process decides."""
+        """Mean arrivals per second, defaults applied; None where the process decides."""
         if self.process in {CLOSED, TRACE}:
             return self.rate_per_s
         return DEFAULT_RATE if self.rate_per_s is None else self.rate_per_s

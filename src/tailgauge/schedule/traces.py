@@ -103,7 +103,7 @@ FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A trace in one form, whatever its format; arrays of one length, a row each."""
+    """A trace in one form, whatever its format; arrays of one length, one element per row."""
 
     format: str
     at_ns: Any  # since the first row

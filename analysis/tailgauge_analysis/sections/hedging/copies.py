@@ -1,4 +1,4 @@
-"""Hedged legs: first call and copy side by side, and whether both are slow together, which limits what hedging can gain.
+"""Hedged legs: primary attempt and hedge side by side, and whether both are slow together, which limits hedging.
 
 One row per hedged leg, in order of time. The winner is the call that was not closed and got content, or ended ok; a leg
 that neither answered (both failed, or both were closed with their request) has no winner and no loser. Times of content are
@@ -42,7 +42,7 @@ NOTHING = "the hedges were sent at once: only a control can show what is slow"
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Rows of the first calls and of the copies, in the same order."""
+    """Rows of the primary attempts and of the hedges, in the same order."""
 
     legs: pd.DataFrame  # KEYS, and the output tokens that the request asked for
     first: pd.DataFrame
@@ -58,11 +58,11 @@ class Copies:
 
     @property
     def delay_ms(self) -> Floats:
-        """From sending the first to sending the copy."""
+        """From sending the primary attempt to sending the hedge."""
         return ((self.copy["sent_at_ns"] - self.first["sent_at_ns"]) / 1e6).to_numpy(np.float64)
 
     def winners(self) -> pd.DataFrame:
-        """The copy that answered, of the decided legs."""
+        """The attempt of each decided leg that won."""
         return self._chosen(self.copy_won)
 
     def losers(self) -> pd.DataFrame:

@@ -229,7 +229,7 @@ def _prompts(rows: pd.DataFrame) -> pd.Series[float]:
 
 
 def _extra_input(one: _Table, found: Copies) -> float | None:
-    """Prompt tokens of the copies over those of all other calls that were served.
+    """Prompt tokens of the hedges over those of all other attempts that were served.
 
     First calls that were closed before they reported usage count with the prompts of their hedges, and the other way round.
     """

@@ -3,7 +3,7 @@
 Events are in order of sending, of all calls to one model of one target, preflight included, because they drain the same
 bucket. A call that was refused costs nothing.
 
-    requests       1 a call
+    requests       1 per call
     input tokens   input + cache creation; cache reads not counted. What a refused call would have cost is read off
                    the other attempts of its request, else the median of its traffic
     output tokens  `produced`: as they are produced, spread evenly from the first to the last content in a few pieces;

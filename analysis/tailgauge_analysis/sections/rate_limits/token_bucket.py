@@ -175,7 +175,7 @@ def _between(costs: Costs) -> float:
 
 
 def _slopes(costs: Costs) -> Floats:
-    """Candidate rates: admitted cost a second from one refusal to a later one.
+    """Candidate rates: admitted cost per second from one refusal to a later one.
 
     At a refusal less than c is left, so not more than c + rate * dt is admitted from there on, and if the bucket is not
     full in between, not less than rate * dt - c up to the next: the steepest slopes lie close to the rate.

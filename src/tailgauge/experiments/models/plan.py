@@ -1,6 +1,6 @@
 """The steps of the model choice: the same traffic to each model, in blocks in random order, round after round.
 
-A round is a block of every model, each a run, in random order: drift affects all models alike. All models of a round
+A round is one block per model, each a run, in random order: drift affects all models alike. All models of a round
 have the same arrivals and sizes.
 """
 

@@ -2,7 +2,7 @@
 
 Token buckets with the time passed in; a refused request costs nothing.
 
-    requests       1 a request
+    requests       1 per request
     input tokens   input + cache creation; cache reads only where `reads_count`. Estimated at the start, corrected later
     output tokens  `actual`: each token as it is produced, and a request is refused while the bucket is empty
                    `reserve`: max_tokens at the start, corrected at the end
@@ -74,7 +74,7 @@ class Reading:
 
 
 class Limits:
-    """The limits of an endpoint, one bucket a kind. Without a burst a bucket holds what comes back in `refill_s`."""
+    """The limits of an endpoint, one bucket per kind. Without a burst a bucket holds what it refills in `refill_s`."""
 
     def __init__(self, table: LimitsTable, now_ns: int, refill_s: int = MINUTE_S) -> None:
         kinds = (

@@ -3,13 +3,13 @@
 The same seed, prompt and replica give the same number, in whatever order they are drawn.
 
     service time = what the engine plans * X * S * B
-    X  size of the prompt's work: the same for every copy of it; lognormal with median 1
+    X  size of the prompt's work: the same for every attempt with it; lognormal with median 1
     S  slowdown of this prompt on this replica: a hedge sent to another replica draws anew, a retry on the same one does not
     B  brownout: a factor while the replica is in one. Each cycle of `off_s + on_s` holds exactly one, at a place drawn
        for the cycle, so the share of time is on / (on + off) and the state at any time is known without a history
 
 Sources: S&X against independent runtimes: Gardner et al.; a few percent of ten times slower calls: Dean & Barroso,
-"The Tail at Scale". Copies that share X are why hedging gains less than the independent formula promises.
+"The Tail at Scale". Attempts that share X are why hedging gains less than the independent formula promises.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Stragglers:
         self._on_ns, self._off_ns = round(table.brownout_on_s * 1e9), round(table.brownout_off_s * 1e9)
 
     def factor(self, draw_key: str, replica: int, now_ns: int) -> float:
-        """All three for a call that starts now."""
+        """The product X * S * B for a call that starts now."""
         prompt = prompt_key(draw_key)
         return self.size(prompt) * self.slowdown(prompt, replica) * self.brownout(replica, now_ns)
 
@@ -61,6 +61,6 @@ class Stragglers:
 
 
 def prompt_key(draw_key: str) -> str:
-    """What the copies of a call have in common: `request/leg` of `request/leg/attempt`."""
+    """The key that all attempts of a call share: `request/leg` of `request/leg/attempt`."""
     prompt, slash, _ = draw_key.rpartition("/")
     return prompt if slash else draw_key

@@ -4,7 +4,7 @@ A position's key hashes everything before it and itself, so that two prompts sha
 share the prefix. The marks are no content, or moving one would change the prefix; the order of JSON keys is.
 
     order     tools, system, messages; a string is one block
-    tokens    one per 4 UTF-8 bytes a block: of its text, or of its JSON where it is no text
+    tokens    one per 4 UTF-8 bytes of a block: of its text, or of its JSON if it is not text
     key       model first; before a section's first block the parameters whose change invalidates from there on:
               `speed` before system; `tool_choice`, `thinking` and `output_config` before messages
 

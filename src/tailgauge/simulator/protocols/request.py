@@ -75,7 +75,7 @@ Kinds = Mapping[str, Fields]
 MAX_MESSAGES = 100_000
 _MAX_MODEL_CHARS = 256  # the OpenAI stream repeats the name in every chunk
 
-# A picture of a megapixel, a page or two of PDF, half a minute of sound: nobody looks inside.
+# A picture of a megapixel, a page or two of PDF, half a minute of sound: the contents are not read.
 FIXED_TOKENS = {
     "image": 1600, "image_url": 1600, "document": 3000, "file": 3000, "container_upload": 3000, "input_audio": 300,
 }  # fmt: skip

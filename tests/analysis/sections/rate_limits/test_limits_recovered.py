@@ -14,7 +14,7 @@ SCENARIOS = Path(__file__).parents[4] / "scenarios"
 GROWING = {"rate_per_s": 12.0, "shape": {"kind": "ramp", "factor": 8}}
 RAMP = {"ramp_growth": 1.3, "ramp_window_s": 5.0, "ramp_floor": 10}
 
-# Limits, changes of the scenario, the limit that refuses, its rate a second and its burst.
+# Limits, changes of the scenario, the limit that refuses, its rate per second and its burst.
 LIMITS = {
     "requests": ({"rpm": 300, "burst": 3}, {}, "requests", 5, 3),
     "requests, OpenAI": ({"rpm": 300, "burst": 3}, {"target": OPENAI}, "requests", 5, 3),
