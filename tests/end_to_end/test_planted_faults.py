@@ -192,7 +192,7 @@ def test_a_buffering_proxy_is_found(runs: Runs) -> None:
     assert streams["buffered_share"] == 1.0
     assert "look for a proxy that buffers" in json.dumps(seen.report["verdict"])
     assert seen.report["verdict"]["status"] == "DEGRADED"
-    assert "something on the way collects the stream" in seen.page
+    assert "Something between client and target collects the stream" in seen.page
     assert ttft["percentiles"]["p50"]["value"] > 700, "the whole answer, held back"
 
 

@@ -235,7 +235,7 @@ class TestDifference:
 
     def test_a_tool_is_part_of_the_prefix(self):
         worker = Worker()
-        prompts = [replace(call().prompt, tools=(Tool(name, "d", "{}"),)) for name in ("add", "request")]
+        prompts = [replace(call().prompt, tools=(Tool(name, "d", "{}"),)) for name in ("add", "aim")]
         notes = [worker.sends(Call(prompt, 1), 0) for prompt in prompts]
 
         assert notes[1].first_difference == 1

@@ -62,12 +62,4 @@ def serve_command(
 ) -> None:
     """Serve until stopped."""
     table, server_options = settings(sets, profile, options)
-    serve(
-        table,
-        seed,
-        server_options,
-        host,
-        port,
-        on_listening=on_listening,
-        lifeline=options["lifeline"],
-    )
+    serve(table, seed, server_options, host, port, on_listening=on_listening, lifeline=options["lifeline"])

@@ -54,9 +54,7 @@ def cli() -> None:
     help="Wait for N workers on other machines.",
 )
 @click.option(
-    "--bind",
-    metavar="HOST[:PORT]",
-    help="Address that remote workers connect to (default: 127.0.0.1:5557).",
+    "--bind", metavar="HOST[:PORT]", help="Address that remote workers connect to (default: 127.0.0.1:5557)."
 )
 @click.option("--web", metavar="[HOST:]PORT", help="Serve Locust's web page with the live view.")
 @click.option("--metrics", is_flag=True, help="Add /metrics for Prometheus to the web page.")
@@ -69,9 +67,7 @@ def cli() -> None:
     "--seed", type=click.IntRange(0, 2**63 - 1), metavar="N", help="Seed of arrivals, sizes and prompts."
 )
 @click.option(
-    "--clock",
-    type=click.Choice(("kernel", "user")),
-    help="Timestamp source: kernel or user space.",
+    "--clock", type=click.Choice(("kernel", "user")), help="Timestamp source: kernel or user space."
 )
 @click.option("--max-requests", type=click.IntRange(1), metavar="N", help="Stop before this many HTTP calls.")
 @click.option(
@@ -185,11 +181,7 @@ cli.add_command(checkup)
     help="Smallest change to report.",
 )
 @click.option(
-    "--metric",
-    "metrics",
-    multiple=True,
-    metavar="NAME",
-    help="Compare this metric only (repeatable).",
+    "--metric", "metrics", multiple=True, metavar="NAME", help="Compare this metric only (repeatable)."
 )
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown with every pair.")
 @options.as_json()

@@ -14,16 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tailgauge.experiments.answer import Answer
-from tailgauge.experiments.course import (
-    RUN_S,
-    Base,
-    Course,
-    Planner,
-    Prepared,
-    SpentError,
-    Step,
-    StepResult,
-)
+from tailgauge.experiments.course import RUN_S, Base, Course, Planner, Prepared, SpentError, Step, StepResult
 from tailgauge.experiments.runners import Runner
 from tailgauge.scenario.model import Guard
 

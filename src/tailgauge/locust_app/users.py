@@ -205,11 +205,7 @@ def attach_worker(environment: Any, seal: Seal, out: Path, *, is_child: bool = F
 def _options(parser: Any) -> None:
     parser.set_defaults(master_bind_host=LOOPBACK)  # other machines reach the master only on request
     group = parser.add_argument_group("Tailgauge options")
-    group.add_argument(
-        "--scenario",
-        default="",
-        help="Scenario file or name of a packaged scenario",
-    )
+    group.add_argument("--scenario", default="", help="Scenario file or name of a packaged scenario")
     group.add_argument("--set", dest="tailgauge_set", action="append", default=[], metavar="TABLE.KEY=VALUE",
                        help="Override a value of the scenario (repeatable)")  # fmt: skip
     group.add_argument("--out", dest="tailgauge_out", default=".", help="Folder for runs/ and reports/")

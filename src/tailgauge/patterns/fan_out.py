@@ -46,8 +46,7 @@ class FanOutSettings(Table):
         (), description="kinds of legs, instead of `legs` equal ones"
     )
     join: Literal["all", "first_k", "deadline"] = Field(
-        "all",
-        description="when the request is done: all legs, the first `k`, or at `deadline_s`",
+        "all", description="when the request is done: all legs, the first `k`, or at `deadline_s`"
     )
     k: Annotated[int, Field(ge=1, le=1000)] = Field(1, description="`first_k`: number of legs to wait for")
     deadline_s: Positive = Field(

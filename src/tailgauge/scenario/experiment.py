@@ -20,12 +20,10 @@ class Headroom(Table):
     """Sustained rate, binding limit and growth factor; with `kind = "headroom"`."""
 
     refused: Annotated[float, Field(gt=0, le=0.5)] = Field(
-        0.01,
-        description="allowed share of calls with a 429 or an overload at a sustained rate",
+        0.01, description="allowed share of calls with a 429 or an overload at a sustained rate"
     )
     good: Share = Field(
-        0.0,
-        description="required share of requests that meet every objective of [slo]; 0: none",
+        0.0, description="required share of requests that meet every objective of [slo]; 0: none"
     )
     growth: Annotated[float, Field(gt=1, le=2)] = Field(
         1.25,
@@ -48,8 +46,7 @@ class Headroom(Table):
         description="pause between two steps, for limits to refill; not at the simulated endpoint, which resets",
     )
     no_429: bool = Field(
-        False,
-        description="one run at today's rate, from headers and usage, without 429s; wider interval",
+        False, description="one run at today's rate, from headers and usage, without 429s; wider interval"
     )
     need: Annotated[float, Field(ge=0, le=1000)] = Field(
         0.0, description="required growth factor; less gives exit code 1"
@@ -103,10 +100,7 @@ class Model(Table):
         min_length=1,
         description="profile of [simulated] that represents it in dry runs and at the simulated endpoint",
     )
-    price: Positive = Field(
-        1.0,
-        description="relative price of an input token at the simulated endpoint",
-    )
+    price: Positive = Field(1.0, description="relative price of an input token at the simulated endpoint")
 
 
 class Models(Table):

@@ -82,8 +82,7 @@ class Trace(Table):
     )
     sizes: bool = Field(True, description="prompt and output sizes from the trace, not from `[traffic]`")
     blocks: bool = Field(
-        True,
-        description="prompts share prefixes by the trace's `hash_ids`, if any; with `sizes` only",
+        True, description="prompts share prefixes by the trace's `hash_ids`, if any; with `sizes` only"
     )
 
 

@@ -128,10 +128,7 @@ def step_error(
         slack_ms,
     )
     chunks, requests, seconds = int(inside.sum()), int(asked.sum()), window.to_s - window.from_s
-    failed = [
-        *(ttft.failed("TTFT") if ttft else []),
-        *(gap.failed("chunk gaps") if gap else []),
-    ]
+    failed = [*(ttft.failed("TTFT") if ttft else []), *(gap.failed("chunk gaps") if gap else [])]
     if ttft is None or gap is None or requests < FEWEST:
         failed.append(f"only {requests} requests were answered, {FEWEST} needed")
     if joined.lost:

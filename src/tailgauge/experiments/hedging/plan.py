@@ -110,10 +110,7 @@ class HedgingPlanner:
         results = {of[one.step.seed]: one.measured for one in (yield steps) if one.valid}
         p = quantile_for(list(results.values()), self._settings.quantile)
         for delay, one in results.items():
-            self._delays[delay] = (
-                one,
-                contrast.quantiles(one.off, one.on, p) if p is not None else None,
-            )
+            self._delays[delay] = (one, contrast.quantiles(one.off, one.on, p) if p is not None else None)
         known = {delay: one.value for delay, (_, one) in self._delays.items() if one is not None}
         if known:
             self._hedge = {**self._hedge, "delay_ms": min(known, key=known.__getitem__)}

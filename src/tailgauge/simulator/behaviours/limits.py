@@ -148,11 +148,7 @@ class Limits:
 
     def _waits_s(self, input_tokens: int, max_tokens: int, now_ns: int) -> dict[str, int]:
         """Seconds to wait by kind of limit, for those that refuse."""
-        costs = {
-            REQUESTS: 1,
-            INPUT_TOKENS: input_tokens,
-            OUTPUT_TOKENS: max_tokens if self._reserves else 1,
-        }
+        costs = {REQUESTS: 1, INPUT_TOKENS: input_tokens, OUTPUT_TOKENS: max_tokens if self._reserves else 1}
         waits = {RAMP: self._ramp.wait_ns(now_ns)}
         for kind, bucket in self._buckets.items():
             wait_ns = bucket.wait_ns(costs[kind], now_ns)

@@ -11,12 +11,7 @@ import json
 from typing import Protocol
 
 from tailgauge.rows.schema import TEXT
-from tailgauge.simulator.behaviours.content import (
-    SIGNATURE_DELTA,
-    PlanPieces,
-    TextPieces,
-    block_bytes,
-)
+from tailgauge.simulator.behaviours.content import SIGNATURE_DELTA, PlanPieces, TextPieces, block_bytes
 from tailgauge.simulator.behaviours.tokens import BYTES_PER_TOKEN, chunk_texts, text
 from tailgauge.simulator.protocols.request import Reply
 from tailgauge.simulator.protocols.wire import Wire

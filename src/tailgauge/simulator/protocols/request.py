@@ -82,11 +82,7 @@ FIXED_TOKENS = {
 
 TEXT_BLOCK: Kinds = {"text": {"text": str}}
 _SOURCES: Mapping[str, Mapping[str, Fields]] = {
-    "image": {
-        "base64": {"media_type": str, "data": str},
-        "url": {"url": str},
-        "file": {"file_id": str},
-    },
+    "image": {"base64": {"media_type": str, "data": str}, "url": {"url": str}, "file": {"file_id": str}},
     "document": {
         "base64": {"media_type": str, "data": str},
         "text": {"media_type": str, "data": str},
