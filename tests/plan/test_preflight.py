@@ -88,7 +88,7 @@ def test_every_prefix_is_written_once_before_the_run(protocol: str, tokens: int)
     wanted = scenario(target={"protocol": protocol}, traffic={"a": CACHE, "b": {}})
     makers = {name: Maker(1, table, name) for name, table in wanted.traffic.items()}
 
-    found = list(writes(wanted, makers, -3))
+    found = list(writes(wanted, lambda name: makers[name].pre_warm(), -3))
 
     assert prefixes(wanted) == len(found) == 3
     assert [t.request_id for t in found] == [-3, -4, -5]

@@ -20,6 +20,7 @@ import numpy as np
 from tailgauge_analysis.stats.quantiles import (
     BEYOND,
     CONFIDENCE,
+    NORMAL_975,
     TOO_FEW,
     Floats,
     Ints,
@@ -30,7 +31,6 @@ from tailgauge_analysis.stats.quantiles import (
 
 REPS = 2000
 MOST = 4000  # rows to draw from; more are added up in stretches first
-_Z = 1.959964  # the normal quantile of CONFIDENCE; `_apart` expands Student's t about it
 SEED = 20_240_229  # the same rows give the same interval
 
 # Of quantile_ratio_interval.
@@ -98,8 +98,9 @@ def _fewer(values: Floats) -> Floats:
 def _apart(n: int, block: float) -> float:
     """How much wider an interval of n rows in blocks has to be than the resamples are."""
     df = max(2.0, n / block - 1)
-    t = _Z + (_Z**3 + _Z) / (4 * df) + (5 * _Z**5 + 16 * _Z**3 + 3 * _Z) / (96 * df**2)
-    return t / _Z / math.sqrt(max(0.5, 1 - 2 * block / n))
+    z = NORMAL_975  # Student's t is expanded about it
+    t = z + (z**3 + z) / (4 * df) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * df**2)
+    return t / z / math.sqrt(max(0.5, 1 - 2 * block / n))
 
 
 def _ends(seen: Floats, centre: float, apart: float) -> tuple[float, float]:

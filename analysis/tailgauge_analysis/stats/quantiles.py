@@ -30,6 +30,7 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 CONFIDENCE = 0.95
+NORMAL_975 = 1.959964  # quantile of the standard normal distribution that belongs to CONFIDENCE
 STRETCH = 1_000_000  # values
 BEYOND = 10  # effective samples wanted beyond the quantile; below it a value is marked unreliable
 

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tailgauge_analysis.stats.bootstrap import SEED
 from tailgauge_analysis.stats.quantiles import CONFIDENCE, Floats
 
 ALL_UP_TO = 12  # pairs; beyond, patterns are drawn
 DRAWN = 9_999
-SEED = 20_240_229  # the same differences give the same answer
 FEWEST = 6  # pairs: with five, no pattern of signs is rare enough for 5%
 
 

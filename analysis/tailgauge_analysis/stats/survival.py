@@ -18,7 +18,7 @@ import numpy as np
 
 from tailgauge_analysis.stats.quantiles import Floats, Ints
 
-Z = 1.959963984540054
+Z = 1.959963984540054  # NORMAL_975 to all digits: results depend on them
 
 
 @dataclass(frozen=True, slots=True)

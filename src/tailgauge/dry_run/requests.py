@@ -91,7 +91,7 @@ class DryRun:
 
     def _pre_warm(self) -> None:
         """Write the prefixes that are to be there before the run, most popular first."""
-        for written in writes(self.scenario, self._makers, -1):
+        for written in writes(self.scenario, lambda name: self._makers[name].pre_warm(), -1):
             origin = RequestRef(written.request_id, PREFLIGHT, written.traffic, self.queue.now_ns())
             self.attempts.start(origin, Send(written.call), 0, lambda _: None)
             self.queue.run(self.endpoint)

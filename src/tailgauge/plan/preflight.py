@@ -6,8 +6,8 @@ from the usage of two prompts of different size, which works for every protocol;
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 from tailgauge.call import MAIN, Call, Prompt
 from tailgauge.prompts.words import text
@@ -21,13 +21,6 @@ OUTPUT_TOKENS = 16
 USABLE = COMPLETED | {RATE_LIMITED, OVERLOADED}  # outcomes with which a run makes sense
 _PLAUSIBLE = (0.2, 20.0)  # tokens a word of our list
 _MOST_AROUND = 1_000_000  # tokens around a prompt
-
-
-class Warms(Protocol):
-    """Who makes the prompts that write prefixes; see `prompts.Maker`."""
-
-    def pre_warm(self) -> Iterator[Prompt]:
-        """One for each prefix."""
 
 
 class PreflightCall(NamedTuple):
@@ -88,14 +81,19 @@ def learn(tokens: dict[int, int]) -> Learnt:
     return Learnt(slope, overhead, known=True)
 
 
-def writes(scenario: Scenario, makers: Mapping[str, Warms], first_id: int) -> Iterator[PreflightCall]:
-    """A call without output for each prefix that is to be written before the run; numbered downwards."""
+def writes(
+    scenario: Scenario, prefixes_of: Callable[[str], Iterable[Prompt]], first_id: int
+) -> Iterator[PreflightCall]:
+    """A call without output for each prefix that is to be written before the run; numbered downwards.
+
+    `prefixes_of`: the prompts that write the prefixes of a traffic table.
+    """
     tokens = PROTOCOLS[scenario.target.protocol].least_output_tokens
     for name, traffic in scenario.traffic.items():
         if traffic.cache is None or not traffic.cache.pre_warm:
             continue
         model = traffic.model or scenario.target.model
-        for prompt in makers[name].pre_warm():
+        for prompt in prefixes_of(name):
             call = Call(prompt, tokens, model=model, stream=False)
             yield PreflightCall(first_id, name, model, 0, call, needed=False)
             first_id -= 1

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import gevent
 from gevent import get_hub
@@ -26,6 +26,7 @@ from tailgauge.transport.bounds import HeldBytes
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.stopwatch import watched_by
 from tailgauge.worker.attempt_row import fill
+from tailgauge.worker.cache_tracker import CacheBook
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.outcome import Outcome, outcome, should_retry
 from tailgauge.worker.request_row import RequestRef
@@ -39,19 +40,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("tailgauge")
 _SLICE_NS = 500_000  # of decoding, before what has arrived meanwhile is read
 Key = tuple[int, int, int]  # request, leg, attempt
-
-
-class CacheTracker(Protocol):
-    """Tracker of the target's prompt cache; see `cache_tracker`."""
-
-    def sent(self, call: Call, key: Key, now_ns: int, traffic: str = "") -> Any:
-        """A call is sent: what is known of its prefix, as a dataclass of columns, or None."""
-
-    def begun(self, key: Key, now_ns: int) -> None:
-        """The attempt's answer has begun."""
-
-    def ended(self, key: Key, now_ns: int) -> None:
-        """The attempt has ended."""
 
 
 @dataclass(slots=True)
@@ -83,7 +71,7 @@ class Attempts:
         recorder: Recorder,
         counters: Counters,
         deadline_s: float,
-        cache: CacheTracker | None = None,
+        cache: CacheBook | None = None,
     ) -> None:
         self.guard: Guard | None = None  # from the start of the run on
         self._run_id = run_id

@@ -10,7 +10,7 @@ import gc
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import gevent
 import psutil
@@ -19,7 +19,8 @@ from tailgauge import quantile_sketch
 from tailgauge.clock import WALL, monotonic_ns
 from tailgauge.rows.schema import HealthRow
 from tailgauge.thresholds import USER_CPU, USER_LAG_NS, is_stall
-from tailgauge.transport.losses import HAS_TCP_INFO, Losses
+from tailgauge.transport.losses import HAS_TCP_INFO
+from tailgauge.transport.stopwatch import Stopwatch
 from tailgauge.worker.counters import Counters
 
 _PROBE_S = 0.05
@@ -31,21 +32,10 @@ _NEVER = 1 << 30  # collections before the next generation's turn
 _OLDER_EVERY = 15  # seconds between collections of the middle generation
 
 
-class Transport(Protocol):
-    """Figures of a connection pool."""
-
-    @property
-    def losses(self) -> Losses:
-        """What TCP lost."""
-
-    waits: int
-    wait_max_ns: int
-
-
 class Health:
     """Samples a worker; `row` closes the current second."""
 
-    def __init__(self, counters: Counters, transports: Sequence[Transport] = ()) -> None:
+    def __init__(self, counters: Counters, transports: Sequence[Stopwatch] = ()) -> None:
         self._counters, self._transports = counters, transports
         counters.second.close()  # drop what came before this run
         self._process = psutil.Process()

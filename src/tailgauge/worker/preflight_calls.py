@@ -57,7 +57,8 @@ def try_out(
     if not all(map(run, first)):
         return {"calls": results, "learnt": list(Learnt()), "spent": spent.plain()}
     learnt = learn(counted)
-    for one in writes(scenario, makers(learnt), -1 - len(first)):
+    by_table = makers(learnt)
+    for one in writes(scenario, lambda name: by_table[name].pre_warm(), -1 - len(first)):
         run(one)
     return {"calls": results, "learnt": list(learnt), "spent": spent.plain()}
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tailgauge_analysis.stats.bootstrap import ratio
+from tailgauge_analysis.stats.bootstrap import SEED, ratio
 from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
 
@@ -25,7 +25,6 @@ STRETCH = 50  # requests within which legs change places
 FEWEST = 20  # slow legs, below which nothing is estimated
 MOST_REPS, FEWEST_REPS = 999, 199
 DRAWS = 20_000_000  # of slow legs, in all repetitions together
-SEED = 20_240_229  # the same rows give the same p
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,10 +33,9 @@ import pandas as pd
 from tailgauge.rows import schema
 from tailgauge_analysis.sections.rate_limits.costs import Costs
 from tailgauge_analysis.stats.bootstrap import SEED
-from tailgauge_analysis.stats.quantiles import CONFIDENCE, Floats, Ints
+from tailgauge_analysis.stats.quantiles import CONFIDENCE, NORMAL_975, Floats, Ints
 
 MOST = 20_000  # decisions to fit; of more those around the first 429
-NORMAL = 1.96  # 97.5% quantile
 GRID = 120
 ROUNDS = 4
 STEPS = 16
@@ -200,7 +199,7 @@ def _allowed(fewest: int) -> int:
     """Most unexplained decisions of a rate that is still possible: the largest w of the inequality above."""
     if not fewest:
         return 0
-    return fewest + math.floor((NORMAL**2 + math.sqrt(NORMAL**4 + 8 * NORMAL**2 * fewest)) / 2)
+    return fewest + math.floor((NORMAL_975**2 + math.sqrt(NORMAL_975**4 + 8 * NORMAL_975**2 * fewest)) / 2)
 
 
 def _edge(wrong: Callable[[float], int], best: float, end: float, allowed: int) -> float | None:

@@ -15,12 +15,12 @@ import math
 import numpy as np
 
 from tailgauge.experiments.checkup import judge
-from tailgauge.experiments.checkup.judge import FEWEST, Z_STRICT, Gain, ProbeCheck, ProbeResult, Z
+from tailgauge.experiments.checkup.judge import FEWEST, Z_STRICT, Gain, ProbeCheck, ProbeResult
 from tailgauge.experiments.reading import RunReading
 from tailgauge.rows import schema
 from tailgauge_analysis.load.dedup import CALL
 from tailgauge_analysis.load.frames import Frames
-from tailgauge_analysis.stats.quantiles import Floats
+from tailgauge_analysis.stats.quantiles import NORMAL_975, Floats
 from tailgauge_analysis.text.formatting import count, share
 
 WENT_ON = 0.5  # of what was left of the answer
@@ -111,7 +111,10 @@ def by_engine(frames: Frames, left_share: float) -> ProbeCheck | None:
         )
     if part < -0.25 - 3 * error:
         return judge.inconclusive(NAME, f"{counts['engine']} counts fewer tokens than its usage", n)
-    gains = [min(1.0, max(0.0, (part + z * error) * rest / full)) * left_share for z in (0, -Z, Z)]
+    gains = [
+        min(1.0, max(0.0, (part + z * error) * rest / full)) * left_share
+        for z in (0, -NORMAL_975, NORMAL_975)
+    ]
     text = COUNTED.format(counts["engine"], count(max(0.0, after)), share(max(0.0, part)), n)
     return ProbeCheck(
         NAME, n, judge.p_above(part, ALLOWED, error), text, Gain(*gains), min(1.0, ALLOWED + Z_STRICT * error)

@@ -24,10 +24,10 @@ from tailgauge.experiments.reading import RunReading
 from tailgauge_analysis.sections.cache import misses
 from tailgauge_analysis.sections.cache.calls import settings
 from tailgauge_analysis.sections.fan_out.legs import legs
+from tailgauge_analysis.stats.bootstrap import SEED
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.formatting import ms
 
-SEED = 20_240_229
 DRAWS = 2000
 WORSE = 1.25  # times the prediction
 

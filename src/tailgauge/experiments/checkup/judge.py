@@ -26,7 +26,7 @@ from tailgauge.rows import schema
 from tailgauge_analysis.stats.binomial import beta_cdf
 from tailgauge_analysis.stats.bootstrap import SEED, blocks, draw, ratio
 from tailgauge_analysis.stats.proportions import Proportion, proportion
-from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, quantiles
+from tailgauge_analysis.stats.quantiles import NORMAL_975, TOO_FEW, Floats, quantiles
 from tailgauge_analysis.stats.sign_flips import holm
 from tailgauge_analysis.text.formatting import ms, percentile
 
@@ -37,7 +37,7 @@ FEWEST = 10  # values of a sample
 REPS = 300
 ALPHA = 0.05
 STRICT = 0.002  # some 25 tests at 5% together
-Z, Z_STRICT, _Z_POWER = 1.959964, 2.878, 0.842  # of 95%, of STRICT, of four in five
+Z_STRICT, _Z_POWER = 2.878, 0.842  # normal quantiles of STRICT, of four in five
 PS = (0.5, 0.95, 0.99)
 REFUSED = (schema.RATE_LIMITED, schema.OVERLOADED)
 
@@ -95,12 +95,12 @@ class Medians:
     @property
     def low(self) -> float:
         """Lower end of its 95% interval."""
-        return self.value * math.exp(-Z * self.error)
+        return self.value * math.exp(-NORMAL_975 * self.error)
 
     @property
     def high(self) -> float:
         """Upper end."""
-        return self.value * math.exp(Z * self.error)
+        return self.value * math.exp(NORMAL_975 * self.error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tailgauge_analysis.stats.bootstrap import SEED
-from tailgauge_analysis.stats.quantiles import CONFIDENCE, Floats, Ints
+from tailgauge_analysis.stats.quantiles import CONFIDENCE, NORMAL_975, Floats, Ints
 
 REPS = 1000
-NORMAL = 1.959964  # the 97.5% quantile
 FEWEST = 2  # pairs that vary at all
 ALL_UP_TO = 12  # pairs
 DRAWN = 2_047
@@ -91,8 +90,8 @@ def _stretch(pairs: int) -> float:
     """For the 97.5% quantile of Student's t, expanded about the normal one."""
     if pairs < FEWEST:
         return 1.0
-    more = (NORMAL**3 + NORMAL) / (4 * (pairs - 1))
-    return math.sqrt(pairs / (pairs - 1)) * (NORMAL + more) / NORMAL
+    more = (NORMAL_975**3 + NORMAL_975) / (4 * (pairs - 1))
+    return math.sqrt(pairs / (pairs - 1)) * (NORMAL_975 + more) / NORMAL_975
 
 
 def _of(on: bool, pairs: int) -> Ints:
