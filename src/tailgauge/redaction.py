@@ -22,7 +22,7 @@ _named: set[str] = set()  # variables configured as the one with a key
 
 
 def name_secret(variable: str) -> None:
-    """From now on the value of this variable is a secret."""
+    """Treat the value of this variable as a secret."""
     _named.add(variable)
 
 

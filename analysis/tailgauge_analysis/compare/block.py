@@ -80,7 +80,7 @@ def quantiles_of(stage: Steady, metrics: Sequence[str]) -> dict[tuple[str, float
 
 
 def view(metric: Metric) -> str:
-    """Offered where the metric has it: failing fast must never look fast."""
+    """The offered view if the metric has one, so that fast failures do not look fast."""
     return latency.OFFERED if metric.offered else latency.SUCCESSES
 
 

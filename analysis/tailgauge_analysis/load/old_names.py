@@ -1,4 +1,4 @@
-"""Names of older schemas and what they are called now: the one table that lets older run folders load."""
+"""Names of older schemas and their current names: the only table needed to load older run folders."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ class Goodput:
 
 
 def goodput(good: npt.NDArray[np.bool_], seconds: float) -> Goodput | None:
-    """From offered requests in order of arrival; None if nothing was offered. The interval is Clopper-Pearson on n_eff."""
+    """Goodput of offered requests in order of arrival; None without any. The interval is Clopper-Pearson on n_eff."""
     n = len(good)
     if not n:
         return None

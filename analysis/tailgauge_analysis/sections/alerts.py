@@ -167,7 +167,7 @@ def value(one: Json, key: str = "value") -> str:
 
 
 def rows(found: Sequence[Json]) -> list[list[str]]:
-    """For a table: title, when it fires, what was measured, n, state and why."""
+    """Table rows: title, condition, measured value, n, state and why."""
     return [
         [
             one["title"], f"{one['fires']} {value(one, 'limit')}",

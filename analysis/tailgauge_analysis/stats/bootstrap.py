@@ -140,7 +140,7 @@ def quantile_ratio_interval(
 
 
 def _slow(of: Ints, values: Floats, q: Quantile, count: int) -> Floats:
-    """By how many more requests than usual each stretch exceeds the quantile."""
+    """Requests beyond the quantile in each interval, minus the number expected."""
     beyond = (values > (q.value if q.value is not None else np.inf)).astype(np.float64)
     return np.bincount(of, weights=beyond - beyond.mean(), minlength=count).astype(np.float64)
 

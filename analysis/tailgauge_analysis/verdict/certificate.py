@@ -113,7 +113,7 @@ def _received(begin: Floats, end: Floats, chunks: Floats) -> tuple[Floats, Float
 
 
 def sentence(one: Certified) -> str:
-    """For the report."""
+    """The certificate in a sentence of the report."""
     if one.id is None:
         return f"Certificate: {one.why}. Run `tailgauge calibrate` to measure this machine's error."
     assert one.ttft_spread_ms is not None

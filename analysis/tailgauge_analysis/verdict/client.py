@@ -96,7 +96,7 @@ def _worker(worker: int, rows: pd.DataFrame, whole_run: pd.DataFrame) -> Worker:
 
 
 def grown(column: str, rows: pd.DataFrame, whole_run: pd.DataFrame) -> int | None:
-    """By how much a count grew over some rows of a worker that follow each other."""
+    """Growth of a count over consecutive rows of a worker."""
     last = rows[column].max()
     if np.isnan(last):
         return None

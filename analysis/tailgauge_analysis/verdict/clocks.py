@@ -69,7 +69,7 @@ def to_json(found: Clocks, calls: float) -> Json:
 
 
 def sentence(found: Clocks, calls: float) -> str:
-    """For the report; empty if no figure mixes clocks."""
+    """The clock error in a sentence of the report; empty if no figure mixes clocks."""
     sentences = []
     if found.unknown:
         workers = f"{'worker' if len(found.unknown) == 1 else 'workers'} {listed(map(str, found.unknown))}"

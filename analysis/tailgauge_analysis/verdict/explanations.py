@@ -89,7 +89,7 @@ def _of(rows: pd.DataFrame, mine: pd.DataFrame, more: str, silent: list[Json]) -
 
 
 def _late(rows: pd.DataFrame, silent: list[Json]) -> Iterator[str]:
-    """Its event loop was late, and why."""
+    """Why the worker's event loop was late."""
     late = rows[rows["loop_lag_max_ns"] > LAG_NS]
     if not len(late):
         return

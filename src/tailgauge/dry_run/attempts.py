@@ -261,7 +261,7 @@ def fill(
 
 
 def chunks_of(times: list[int], sizes: list[int], kinds: list[str]) -> ChunkColumns:
-    """As a decoder would have collected them."""
+    """Chunk columns as a decoder would have collected them."""
     arrived, n = array("q", times), len(times)
     return ChunkColumns(
         bytearray(map(KIND_CODE.__getitem__, kinds)), arrived, array("q", bytes(8 * n)), arrived,

@@ -75,7 +75,7 @@ class DryRun:
         return self.start_ns + self._duration_ns
 
     def run(self) -> None:
-        """From the first arrival to the last row."""
+        """Run all events, from the first arrival to the last row."""
         before = gc.get_threshold()
         gc.set_threshold(_COLLECT_EVERY, *before[1:])
         try:

@@ -25,10 +25,10 @@ class Rows(Protocol):
         """Client and endpoint have both finished the call."""
 
     def server_log(self, row: ServerLogRow) -> None:
-        """The endpoint's row of it."""
+        """The endpoint's row of a call."""
 
     def chunks(self, key: tuple[int, int, int], chunks: Chunks) -> None:
-        """Its chunks."""
+        """The chunks of a call."""
 
 
 class Store:

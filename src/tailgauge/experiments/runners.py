@@ -142,7 +142,7 @@ def _groups(steps: Sequence[Prepared]) -> list[list[Prepared]]:
 
 
 def _end(child: subprocess.Popen[str]) -> None:
-    """As a user would: SIGINT first, and after PATIENCE_S kill it with all its children."""
+    """End a child as a user would: SIGINT, and after PATIENCE_S kill it with all its children."""
     if child.poll() is not None:
         return
     with contextlib.suppress(ProcessLookupError):

@@ -115,7 +115,7 @@ def _counters(name: str, label: str, values: Mapping[str, int]) -> Metric:
 
 
 def _histogram(name: str, bins: quantile_sketch.Bins) -> Metric:
-    """From bins of milliseconds; the sum uses the bins' middles."""
+    """A histogram from bins of milliseconds; the sum uses the bins' middles."""
     below = [0] * (len(BOUNDS_S) + 1)
     total_s = 0.0
     for key, count in bins.items():

@@ -78,7 +78,7 @@ class Watcher:
         return self._run.run_id if self._run is not None else None
 
     def view(self) -> RunView | None:
-        """That run with the workers that the page shows."""
+        """The last sampled run with the workers that the page shows."""
         if self._run is None or self._progress is None:
             return None
         workers = list(self._run.workers)
@@ -86,7 +86,7 @@ class Watcher:
         return _view(self._run, self._progress, [workers[i] for i in places], len(workers))
 
     def exposed(self, accept: str) -> tuple[bytes, str]:
-        """That run with all workers for a scrape that accepts these types."""
+        """The last sampled run with all workers, for a scrape that accepts these types."""
         from tailgauge.live.prometheus import exposed
 
         run, progress, point = self._run, self._progress, self.live.last

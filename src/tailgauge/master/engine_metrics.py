@@ -48,7 +48,7 @@ class TokenCount:
 
 
 def parse_count(page: str) -> TokenCount | None:
-    """From the text of a page; series of one name (models, replicas) are summed. None for an unknown engine."""
+    """The token count on a page; series of one name (models, replicas) are summed. None for an unknown engine."""
     sums: dict[str, float] = {}
     for line in page.splitlines():
         found = LINE.fullmatch(line)

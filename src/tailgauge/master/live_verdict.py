@@ -34,7 +34,7 @@ class Watched(Protocol):
 
     @property
     def watch(self) -> dict[str, Any]:
-        """Its figures for the live verdict."""
+        """The worker's figures for the live verdict."""
 
     def count(self, name: str) -> int:
         """One of its counts."""

@@ -66,16 +66,16 @@ class RunWorker:
 
     @property
     def watch(self) -> dict[str, Any]:
-        """Its figures for the live verdict."""
+        """The worker's figures for the live verdict."""
         watch: dict[str, Any] = self.counters.get("watch", {})
         return watch
 
     def count(self, name: str) -> int:
-        """One of its last counts; 0 before its first counters."""
+        """One of the worker's last counts; 0 before its first counters."""
         return int(self.counters["counts"][name]) if self.counters else 0
 
     def facts(self) -> dict[str, Any]:
-        """Its entry in run.json."""
+        """The worker's entry in run.json."""
         known = {k: self.record.get(k) for k in ("clock", "stamps", "counts", "rows", "unwritten", "why")}
         known["counts"] = known["counts"] or self.counters.get("counts")
         if not self.has_drained and self.counters.get("clock"):

@@ -85,7 +85,7 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """This leg has a place in the gate."""
+    """The gate has given this leg a slot."""
 
     leg: int
     at_ns: int
@@ -128,7 +128,7 @@ class FirstContent:
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """As many content chunks as `Call.watch_chunks` names have arrived."""
+    """The number of content chunks set by `Call.watch_chunks` has arrived."""
 
     leg: int
     attempt: int

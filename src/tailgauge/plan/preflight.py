@@ -42,7 +42,7 @@ class Learnt(NamedTuple):
     known: bool = False
 
     def facts(self) -> dict[str, Any]:
-        """For run.json; null where the target does not report tokens."""
+        """Plain values for run.json; null if the target does not report tokens."""
         known = self.known
         return {
             "tokens_per_word": self.tokens_per_word if known else None,
@@ -69,7 +69,7 @@ def preflight_calls(scenario: Scenario) -> list[PreflightCall]:
 
 
 def learn(tokens: dict[int, int]) -> Learnt:
-    """From total input tokens by the number of words; unknown without both, or where they make no sense."""
+    """Fit tokens per word and overhead to the input tokens of both prompt sizes; unknown if a value is missing or implausible."""
     if SHORT_WORDS not in tokens or LONG_WORDS not in tokens:
         return Learnt()
     slope = (tokens[LONG_WORDS] - tokens[SHORT_WORDS]) / (LONG_WORDS - SHORT_WORDS)

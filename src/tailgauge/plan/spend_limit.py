@@ -62,7 +62,7 @@ class Amount(NamedTuple):
         )
 
     def plain(self) -> list[int | str | None]:
-        """For a message; `of_plain` reads it."""
+        """Plain values for a message; `of_plain` reads them."""
         return [self.requests, self.tokens, None if self.cost is None else str(self.cost)]
 
     @classmethod

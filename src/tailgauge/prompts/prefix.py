@@ -27,7 +27,7 @@ class Prefix:
     messages: tuple[Message, ...] = ()
 
     def opening(self, phrase: str) -> Prefix:
-        """With `phrase`, which must do for a tool's name, in front of all that an engine may put first.
+        """This prefix with `phrase`, a valid tool name, in front of every section that an engine may put first.
 
         Where templates put tools differs by model: each section that can come first begins with them.
         """
@@ -41,7 +41,7 @@ class Prefix:
         return Prefix(tools, system, messages)
 
     def closing(self, phrase: str, place: str) -> Prefix:
-        """With `phrase` at the end of the block with the mark at `place`: tools, system or few_shot."""
+        """This prefix with `phrase` at the end of the block with the mark at `place`: tools, system or few_shot."""
         if place == "tools":
             *tools, tool = self.tools
             return replace(self, tools=(*tools, replace(tool, description=f"{tool.description} {phrase}")))

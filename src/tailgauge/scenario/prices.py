@@ -45,7 +45,7 @@ class Usage(NamedTuple):
 
     @classmethod
     def of(cls, counts: Mapping[str, int | None]) -> Usage:
-        """From a row's columns; a cache write of unknown life counts as one of 5 minutes."""
+        """Usage from a row's columns; a cache write of unknown lifetime counts as one of 5 minutes."""
         hour = counts.get("cache_creation_1h_input_tokens") or 0
         written = counts.get("cache_creation_input_tokens") or 0
         short = counts.get("cache_creation_5m_input_tokens")
@@ -78,7 +78,7 @@ class Price:
         return sum((n * rate for n, rate in zip(usage, rates, strict=True)), Fraction(0)) / _MILLION
 
     def plain(self) -> list[Any]:
-        """For a message; `of_plain` reads it."""
+        """Plain values for a message; `of_plain` reads them."""
         return [str(self.since), list(map(str, self.rates)), self.long_above, list(map(str, self.long_rates))]
 
     @classmethod

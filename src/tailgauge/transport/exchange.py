@@ -61,7 +61,7 @@ def _uncounted(arrived: array[int], read_at: array[int]) -> None:
 
 
 class Exchange:
-    """From the first byte sent to the last byte received; every time in ns of the monotonic clock."""
+    """One HTTP exchange, from the first byte sent to the last byte received; times in ns of the monotonic clock."""
 
     def __init__(
         self,
@@ -267,7 +267,7 @@ class Exchange:
         self._close_and_finish()
 
     def _relax(self, stream: Decoder, body: Body) -> None:
-        """From now on only store reads, until one may be the last."""
+        """Store reads without decoding them, until one may be the last."""
         connection = self.connection
         if stream.watching or self.bytes_per_s or not isinstance(body, ChunkedBody):
             return

@@ -147,7 +147,7 @@ class Task:
         return {"run": self.run_id, "worker": self.number, **data}
 
     def _learn(self, learnt: Learnt) -> dict[str, Maker]:
-        """From now on size prompts by the tokens that the target counts."""
+        """Makers that size prompts by the tokens that the target counts."""
         seed, marks = self.scenario.seed, CACHE_MARKS in PROTOCOLS[self.scenario.target.protocol].offers
         words, overhead = 1 / learnt.tokens_per_word, learnt.overhead_tokens
         for name, traffic in self.scenario.traffic.items():

@@ -57,7 +57,7 @@ class LastLegs:
 
 @dataclass(frozen=True, slots=True)
 class PartialFailures:
-    """Legs without an answer, and what became of their requests."""
+    """Legs without an answer, and the outcomes of their requests."""
 
     legs: int
     failed: int

@@ -58,7 +58,7 @@ class Copies:
 
     @property
     def delay_ms(self) -> Floats:
-        """From sending the primary attempt to sending the hedge."""
+        """Time from sending the primary attempt to sending the hedge."""
         return ((self.copy["sent_at_ns"] - self.first["sent_at_ns"]) / 1e6).to_numpy(np.float64)
 
     def winners(self) -> pd.DataFrame:
@@ -66,7 +66,7 @@ class Copies:
         return self._chosen(self.copy_won)
 
     def losers(self) -> pd.DataFrame:
-        """The other one, with KEYS."""
+        """The attempt of each decided leg that lost, with KEYS."""
         rows = self._chosen(~self.copy_won)
         return pd.concat([self.legs[self.decided].reset_index(drop=True), rows], axis=1)
 
@@ -77,7 +77,7 @@ class Copies:
 
 
 def copies(requests: pd.DataFrame, attempts: pd.DataFrame) -> Copies:
-    """Count the hedges of one traffic table."""
+    """The hedged legs of one traffic table."""
     sent = attempts[attempts["cause"] == schema.HEDGE].drop_duplicates(KEYS)
     firsts = attempts[attempts["cause"] != schema.HEDGE].set_index([*KEYS, "attempt"])
     beside = sent["of_attempt"].fillna(0).astype("int64")

@@ -186,7 +186,7 @@ def _tidy(value: float) -> float | None:
 
 
 def rows(found: Json) -> list[tuple[str, str, str, list[Json]]]:
-    """For tables: what, of which metric (title and name), and its slopes at PS."""
+    """Rows of tables: quantity, metric (title and name), and its slopes at PS."""
     out = []
     for metric, title in TITLES:
         by: dict[str, list[Json]] = {}

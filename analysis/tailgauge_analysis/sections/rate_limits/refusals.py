@@ -98,7 +98,7 @@ def _missing(attempts: pd.DataFrame, kind: str) -> pd.Series[float] | None:
 
 
 def with_capacity(attempts: pd.DataFrame) -> pd.DataFrame | None:
-    """By kind of bucket: whether it had capacity for a call, since an admitted one left as little behind.
+    """Per kind of bucket: whether it had capacity for a call, because it admitted one that left as little behind.
 
     What is missing after an admitted call is at most the burst; so a call before which less was missing than that, by its
     cost, was not refused by this bucket. Costs are those of the largest known call; roundings count against capacity.

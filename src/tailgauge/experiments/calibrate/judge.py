@@ -1,4 +1,4 @@
-"""From steps to a certificate: up to which rate the criteria hold, and how large the errors are up to there.
+"""Makes a certificate from steps: up to which rate the criteria hold, and how large the errors are up to there.
 
 The highest rate that passed holds, under the latency model for which it is lowest. A lower rate that failed was disturbed
 by something other than the rate, and is listed; if more than one step in four below a rate failed, it does not hold.

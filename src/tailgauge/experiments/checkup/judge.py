@@ -220,7 +220,7 @@ def medians(a: Floats, b: Floats, times: float) -> Medians | None:
 
 
 def medians_of(value: float, drawn: Floats, times: float) -> Medians:
-    """From the logarithm of a ratio and its resamples."""
+    """A ratio of medians from its logarithm and the resamples of it."""
     error = max(float(np.std(drawn[np.isfinite(drawn)])), 1e-6)
     return Medians(math.exp(value), error, p_above(value, math.log(times), error), times)
 

@@ -87,7 +87,7 @@ def _contrast(statistic: Statistic, less: Callable[[Floats, Floats], Floats], pa
 
 
 def _stretch(pairs: int) -> float:
-    """For the 97.5% quantile of Student's t, expanded about the normal one."""
+    """The 97.5% quantile of Student's t, expanded about the normal one."""
     if pairs < FEWEST:
         return 1.0
     more = (NORMAL_975**3 + NORMAL_975) / (4 * (pairs - 1))

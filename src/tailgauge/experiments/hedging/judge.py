@@ -76,7 +76,7 @@ class LoadResult:
 
 @dataclass(frozen=True, slots=True)
 class CrossoverLoad:
-    """In requests/s. `low`: helps below; `high`: hurts above; None if beyond the tested loads, or not shown. `helps`,
+    """The crossover in requests/s. `low`: helps below; `high`: hurts above; None if beyond the tested loads, or not shown. `helps`,
     `hurts`: whether that is shown. `fit`: of each load.
     """
 
@@ -170,7 +170,7 @@ def crossover(loads: Sequence[float], of: Sequence[Contrast], *, helps: bool, hu
 
 
 def p_values(of: Sequence[Contrast]) -> tuple[float, float]:
-    """That it helps at the lowest loads, that it hurts at the highest; 1 if nothing varies."""
+    """p of "helps at the lowest loads" and of "hurts at the highest"; 1 if nothing varies."""
     varies = [one for one in of if one.exchanged.std() > 0]
     if not varies:
         return 1.0, 1.0

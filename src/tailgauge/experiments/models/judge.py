@@ -75,7 +75,7 @@ class ModelResult:
 
 
 def choice(names: Sequence[str], rounds: Sequence[Mapping[str, ModelBlock]], slo: Json) -> list[ModelResult]:
-    """In the order of `names`; a model without a single block is left out."""
+    """Results in the order of `names`, without models that have no block."""
     found = []
     for name in names:
         blocks = [one[name] for one in rounds if name in one]

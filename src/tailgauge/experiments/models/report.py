@@ -66,7 +66,7 @@ def _sentence(found: Sequence[ModelResult], best: ModelResult | None) -> str:
 
 
 def _cost(per_1000: tuple[float, float, float]) -> str:
-    """With its interval, where that is more than one number."""
+    """The cost, with its interval if that is wider than one number."""
     value, low, high = map(figures, per_1000)
     return value if low == value == high else f"{value} ({low} – {high})"
 

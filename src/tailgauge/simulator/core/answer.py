@@ -218,7 +218,7 @@ class EngineAnswer(Answer):
         return self.exchange.look_up(replica, now_ns)
 
     def first_token(self, now_ns: int) -> None:
-        """Its prefill is complete."""
+        """The engine has completed the call's prefill."""
         self.exchange.begin(now_ns)
 
     def receive(self, emission: Emission) -> None:

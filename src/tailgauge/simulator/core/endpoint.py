@@ -42,10 +42,10 @@ class Resident(Protocol):
         """Prompt tokens that need not be computed."""
 
     def first_token(self, now_ns: int) -> None:
-        """Its prefill is complete."""
+        """The engine has completed the call's prefill."""
 
     def receive(self, emission: Emission) -> None:
-        """What the engine did with it."""
+        """Take what the engine emitted for the call."""
 
 
 class Endpoint(Hooks):

@@ -194,7 +194,7 @@ def _is_stale(entry: tuple[int, int, int, Any]) -> bool:
     return bool(subject.due_ns != due_ns if kind == _REPLICA else subject.ended_ns is not None)
 
 
-# --- which replica serves a call -------------------------------------------------------------------------------
+# --- routing: which replica serves a call ------------------------------------------------------------------------
 
 
 _MAX_PREFIXES = 100_000  # remembered; the one unused for longest goes

@@ -161,7 +161,7 @@ class Hooks:
         return 1.0
 
     def first_token(self, job: Job, replica: int, now_ns: int) -> None:
-        """Its prefill is complete: what it wrote may become visible."""
+        """The job's prefill is complete: other jobs may now read what it wrote."""
 
     def ended(self, job: Job, replica: int, now_ns: int, tokens: int) -> None:
         """An admitted job finished or was cancelled after `tokens` tokens."""

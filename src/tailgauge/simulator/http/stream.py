@@ -79,7 +79,7 @@ class ChunkWriter:
                 self._timer.cancel()
 
     def wake(self) -> None:
-        """There are more due times, or there will be no more."""
+        """Resume: more due times are known, or the stream is complete."""
         if self._running and self._timer is None:
             self._write_due()
 

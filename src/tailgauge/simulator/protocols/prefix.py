@@ -1,4 +1,4 @@
-"""From a body to what a prefix cache looks at: ordered positions, their sizes, and the marks on them.
+"""Extracts what a prefix cache uses from a body: ordered positions, their sizes, and the marks on them.
 
 A position's key hashes everything before it and itself, so that two prompts share a key exactly when they
 share the prefix. The marks are no content, or moving one would change the prefix; the order of JSON keys is.

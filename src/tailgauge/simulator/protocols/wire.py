@@ -19,7 +19,7 @@ class Wire(Protocol):
 
     @property
     def NAME(self) -> str:  # noqa: N802 - the module's constant
-        """Its name in the records."""
+        """Name of the protocol in the records."""
 
     @property
     def PATH(self) -> str:  # noqa: N802
@@ -51,7 +51,7 @@ class Wire(Protocol):
 
     @property
     def STOP_REASONS(self) -> Mapping[str, str]:  # noqa: N802
-        """Its names of stop reasons, where they differ from those of `Reply.stop_reason`."""
+        """Names of stop reasons where the protocol's differ from those of `Reply.stop_reason`."""
 
     def parse(self, body: dict[str, Any], version: str = "", /) -> CallRequest:
         """Check a body under the version of the API that the caller named, if any, or raise `Refused`."""
