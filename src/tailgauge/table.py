@@ -18,7 +18,7 @@ class Table(BaseModel):
         chosen = getattr(self, key)
         for name, values in used_by.items():
             if chosen not in values and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name}: has no meaning with {key} = {chosen!r}")
+                raise ValueError(f"{name}: does not apply with {key} = {chosen!r}")
 
 
 def with_choices(

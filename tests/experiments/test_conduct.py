@@ -233,5 +233,5 @@ def test_options_of_another_kind_are_refused(tmp_path):
     path = tmp_path / "wrong.toml"
     path.write_text(TEXT + "[experiment.hedging]\npairs = 7\n", encoding="utf-8")
 
-    with pytest.raises(UsageError, match=r"experiment.hedging: has no meaning with kind = 'headroom'"):
+    with pytest.raises(UsageError, match=r"experiment.hedging: does not apply with kind = 'headroom'"):
         scenarios.load(str(path))

@@ -114,7 +114,7 @@ def test_its_keys_are_refused_with_another_pattern(with_echo):
     ran = with_echo.run("-m", "tailgauge", "run", "streaming", "--set", "traffic.main.echo.times=3")
 
     assert ran.returncode == 2
-    assert "has no meaning with pattern = 'streaming'" in ran.stderr
+    assert "does not apply with pattern = 'streaming'" in ran.stderr
 
 
 def test_it_runs_against_the_simulated_endpoint(with_echo):

@@ -65,11 +65,11 @@ FOOTERS = {
         lambda t: stored(t.replace_schema_metadata({MARK: str(SCHEMA_VERSION + 1).encode()})),
         f"its schema version is not {SCHEMA_VERSION}"),
     "no rows": (
-        lambda t: stored(t.slice(0, 0)), "it has no rows, or too many, or its footer contradicts itself"),
+        lambda t: stored(t.slice(0, 0)), "no rows, too many rows, or a contradictory footer"),
     "a row group beyond what is written": (
         stored, "it has an impossible row group"),
     "too many rows": (
-        lambda t: stored(t, row_group_size=2), "it has no rows, or too many, or its footer contradicts itself"),
+        lambda t: stored(t, row_group_size=2), "no rows, too many rows, or a contradictory footer"),
     "text": (
         lambda _: b"hello", "it is not a Parquet file, or has an enormous footer"),
     "a file cut short": (

@@ -45,7 +45,7 @@ def test_a_conversation_alone_is_prefix_enough() -> None:
 
 @pytest.mark.parametrize("pattern", ["structured", "progressive", "batch"])
 def test_a_prefix_is_refused_where_the_pattern_has_none(pattern: str) -> None:
-    with pytest.raises(ScenarioError, match="cache: has no meaning with pattern"):
+    with pytest.raises(ScenarioError, match="cache: does not apply with pattern"):
         parse({"name": "x", "traffic": {"main": {"pattern": pattern, "cache": FULL}}}, "x.toml")
 
 

@@ -40,7 +40,7 @@ REFUSED = [
     ),
     (
         chat(**HEDGED, cancel={"share": 0.5, "after_s": 1.0}), "traffic.chat.cancel",
-        "has no meaning with pattern = 'hedged'",
+        "does not apply with pattern = 'hedged'",
     ),
     (
         chat(pattern="hedged", hedge={"policy": "fixed", "target": "second"}), "traffic.chat",
@@ -77,8 +77,8 @@ REFUSED = [
     (chat(pattern="cached", cache={"prefix": 3}), "traffic.chat.cache.prefix", "did you mean prefixes?"),
     (chat(pattern="cached"), "traffic.chat.cache", 'expected a table, for pattern = "cached"'),
     (chat(pattern="cachd"), "traffic.chat.pattern", "got 'cachd'; did you mean cached?"),
-    (chat(fan_out={"legs": 3}), "traffic.chat.fan_out", "has no meaning with pattern = 'streaming'"),
-    (chat(pattern="batch", stream=False, thinking="adaptive"), "traffic.chat.thinking", "has no meaning with pattern"),
+    (chat(fan_out={"legs": 3}), "traffic.chat.fan_out", "does not apply with pattern = 'streaming'"),
+    (chat(pattern="batch", stream=False, thinking="adaptive"), "traffic.chat.thinking", "does not apply with pattern"),
     (chat(cancel={"share": 0.5}), "traffic.chat.cancel", "set after_chunks or after_s"),
     (chat(tags={"tenant": 3}), "traffic.chat.tags.tenant", "expected text in quotes, got 3"),
     (
@@ -97,7 +97,7 @@ REFUSED = [
         "a closed loop has no sessions",
     ),
     ({"arrival": {"process": "trace"}}, "arrival.trace.file", 'expected the path of a trace, for process = "trace"'),
-    ({"arrival": {"cv": 2.0}}, "arrival.cv", "has no meaning with process = 'poisson'"),
+    ({"arrival": {"cv": 2.0}}, "arrival.cv", "does not apply with process = 'poisson'"),
     (
         {"arrival": {"shape": {"kind": "piecewise", "points": [[0.0, 1.0]]}}}, "arrival.shape.points",
         "expected at least two, from share 0 to share 1",
@@ -132,7 +132,7 @@ def test_a_mistake_of_an_option_is_refused_by_the_option() -> None:
 
 def test_a_mistake_within_a_table_set_on_the_command_line_is_refused_by_that() -> None:
     with pytest.raises(
-        ScenarioError, match=r"^--set traffic\.chat\.fan_out\.legs: has no meaning with pattern"
+        ScenarioError, match=r"^--set traffic\.chat\.fan_out\.legs: does not apply with pattern"
     ):
         load("streaming", [("traffic.chat.fan_out.legs", 3)])
 

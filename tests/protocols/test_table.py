@@ -19,13 +19,13 @@ def refused(target, **other) -> str:
 @pytest.mark.parametrize(
     ("sse", "complaint"),
     [
-        ({"body": {"q": "{promt}"}}, "target.sse.body: {promt} is no placeholder; there are {prompt}, {model}"),
-        ({"body": {"{promt}": "{prompt}"}}, "{promt} is no placeholder"),
-        ({"body": {"q": [{"r": "{prompt} {user}"}]}}, "{user} is no placeholder"),
+        ({"body": {"q": "{promt}"}}, "target.sse.body: {promt} is not a placeholder; use one of {prompt}, {model}"),
+        ({"body": {"{promt}": "{prompt}"}}, "{promt} is not a placeholder"),
+        ({"body": {"q": [{"r": "{prompt} {user}"}]}}, "{user} is not a placeholder"),
         ({"body": {"q": "why"}}, "target.sse.body: expected {prompt} somewhere"),
         ({"body": {"q": "{prompt}", "n": "n={max_tokens}"}}, 'write it as "{max_tokens}", alone'),
         ({"headers": {"Authorization": "Bearer x"}}, "target.sse.headers: Authorization: keys come from the environment"),
-        ({"headers": {"x-a": "{prompt}"}}, "{prompt} is no placeholder; there are {model}, {call_id}"),
+        ({"headers": {"x-a": "{prompt}"}}, "{prompt} is not a placeholder; use one of {model}, {call_id}"),
         ({"headers": {"x-a": "a\r\nb: c"}}, "x-a: not a header"),
         ({"headers": {"x a": "b"}}, "x a: not a header"),
         ({"text": "choices/0"}, "target.sse.text: must be a JSON pointer"),
@@ -42,7 +42,7 @@ def test_a_bad_description_is_refused_with_what_was_expected(sse, complaint):
 
 def test_a_description_that_no_protocol_reads_is_refused():
     assert refused({"protocol": "openai", "sse": {"path": "/x"}}) == (
-        "f.toml: target.sse: has no meaning with protocol = 'openai'"
+        "f.toml: target.sse: does not apply with protocol = 'openai'"
     )
 
 

@@ -131,7 +131,7 @@ AIPERF = Tool(
             MS, lambda a: a.content - a.sent,
         ),
         Formula(
-            "Time to First Output Token", "ttft_text", "first content that is no thinking - start of the request",
+            "Time to First Output Token", "ttft_text", "first content other than thinking - start of the request",
             "The same event as our first text. " + _COORDINATED, MS, lambda a: a.text - a.sent,
         ),
         Formula(

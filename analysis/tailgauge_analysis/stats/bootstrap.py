@@ -1,4 +1,4 @@
-"""Intervals for what is no quantile: the stationary bootstrap.
+"""Intervals for statistics other than quantiles: the stationary bootstrap.
 
 Of a ratio of sums, from rows in order of time. Rows under load depend on
 their neighbours, so whole stretches are drawn again: each begins anywhere, goes on round the end, and its length is

@@ -1,4 +1,4 @@
-"""A quantile as JSON and as text: each number has a word beside it, `value`, or why there is no number."""
+"""A quantile as JSON and as text: each number has a state: `value`, or why there is no number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NONE = "none"
 
 
 def quantile(q: Quantile, beyond: str) -> Json:
-    """A quantile: each number with a word, `value`, or why there is no number."""
+    """A quantile: each number with its state: `value`, or why there is no number."""
     hidden = q.mark == TOO_FEW
     value, value_is = _bound(q.value, beyond, TOO_FEW)
     low, low_is = _bound(q.low, beyond, NONE)

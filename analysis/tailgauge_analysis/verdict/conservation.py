@@ -72,7 +72,7 @@ def conservation(frames: Frames) -> Conservation:
     ended = {name: counts[name] for name in schema.ENDED_CLASSES if name in counts}
     missing, broken = _missing_rows(frames, unwritten.get("chunks", 0))
     broken += [
-        f"{n} requests ended as {name!r}, which is no class"
+        f"{n} requests ended as {name!r}, which is not a known class"
         for name, n in counts.items()
         if name not in ended
     ]

@@ -100,7 +100,7 @@ def _late(rows: pd.DataFrame, silent: list[Json]) -> Iterator[str]:
         f"above {LAG_NS // 10**6} ms in {len(late)} of {len(rows)} seconds"
     )
     if any(_froze(worst["at_ns"] / 1e9, lag_ns / 1e9, s["from_s"], s["to_s"] or math.inf) for s in silent):
-        text += "; it sent no message meanwhile: the process or its machine was suspended"
+        text += "; it sent no messages in that time: the process or its machine was suspended"
     elif worst["core_wait_ns"] > WAITED * lag_ns:
         text += (
             f"; it waited {ms(worst['core_wait_ns'] / 1e6)} ms of that second for a core that other processes used: "

@@ -218,7 +218,7 @@ def due(missing: Sequence[Stretch]) -> str:
     longest = sorted(missing, key=lambda s: -s.requests)[:MOST_STRETCHES]
     shown = [_between(one) for one in sorted(longest, key=lambda s: s.from_s)]
     more = len(missing) - len(shown)
-    rest = [f"in {'another stretch' if more == 1 else f'{more:,} more stretches'}"] if more else []
+    rest = [f"in {'another interval' if more == 1 else f'{more:,} more intervals'}"] if more else []
     return f" due {listed([*shown, *rest])}"
 
 

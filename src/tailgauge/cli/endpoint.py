@@ -33,7 +33,7 @@ def settings(
     if variable and not os.environ.get(variable):
         raise UsageError(f"--api-key-env {variable}: that environment variable is not set")
     if bool(options["certfile"]) != bool(options["keyfile"]):
-        raise UsageError("--certfile and --keyfile belong together: give both or neither")
+        raise UsageError("--certfile and --keyfile: give both or neither")
     return table, ServerOptions(
         api_key=os.environ[variable] if variable else None,
         certfile=_path(options["certfile"]),

@@ -7,7 +7,7 @@ once and runs on real sockets or on a simulated clock: times come with the event
     Send      Sent, at once; the call's Headers, FirstContent, Chunks and Ended follow
     Cancel    Closed, at once; the call's Ended follows too
     Wait      the next event, in the order in which things happened, or Due once `until_ns` has come
-    Take      Taken, at once, if the gate has a place free; else Queued, at once, and a later Wait returns Taken
+    Take      Taken, at once, if the gate has a free slot; else Queued, at once, and a later Wait returns Taken
     Give      Given, at once
 
 Only Wait takes time. When a pattern returns or is closed, its driver closes the calls that it left open, gives back the
@@ -51,7 +51,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """A place in a gate that all requests of one traffic table in one worker share; at most `limit` are taken."""
+    """Take a slot of a gate that all requests of one traffic table in one worker share; at most `limit` are taken."""
 
     gate: str
     limit: int

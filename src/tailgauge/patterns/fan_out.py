@@ -146,7 +146,7 @@ class FanOut(Pattern):
 
 
 def gated(calling: Leg, limit: int, number: int) -> Leg:
-    """A leg that waits for its place among all legs of the worker."""
+    """A leg that waits for a slot among all legs of the worker."""
     event = yield Take(GATE, limit, number)
     while not isinstance(event, Taken):
         event = yield Wait()

@@ -212,8 +212,8 @@ class Legs:
         self.last: dict[int, int] = {}  # the attempt that was sent last
         self._until_ns: dict[int, int | None] = {}
         self._open: dict[int, set[int]] = {}  # attempts
-        self._gates: dict[int, str] = {}  # a place is held
-        self._queues: dict[int, str] = {}  # a place is waited for
+        self._gates: dict[int, str] = {}  # a slot is held
+        self._queues: dict[int, str] = {}  # a slot is awaited
 
     def start(self, number: int, leg: Leg) -> Generator[Step, Event, None]:
         """Begin a leg; one of the same number must be over or closed."""

@@ -41,7 +41,7 @@ class Cache(Table):
         0, description="tokens of the system prompt"
     )
     few_shot: Annotated[int, Field(ge=0, le=1000)] = Field(
-        0, description="example exchanges in front of the question"
+        0, description="example exchanges before the question"
     )
     few_shot_tokens: Tokens = Field(100, description="tokens of one example exchange")
     breakpoints: Annotated[

@@ -230,5 +230,5 @@ def _check_placeholders(text: str, known: tuple[str, ...]) -> None:
     for name in PLACEHOLDER.findall(text):
         if name not in known:
             raise ValueError(
-                f"{{{name}}} is no placeholder; there are {', '.join(f'{{{one}}}' for one in known)}"
+                f"{{{name}}} is not a placeholder; use one of {', '.join(f'{{{one}}}' for one in known)}"
             )

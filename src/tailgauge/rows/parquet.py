@@ -134,7 +134,7 @@ def checked_rows(path: Path, table: str) -> int:
     if not kept.equals(_expected(table)):
         raise ValueError(f"its columns are not those of {table}")
     if sum(rows) != footer.num_rows or not 1 <= footer.num_rows <= MAX_ROWS:
-        raise ValueError("it has no rows, or too many, or its footer contradicts itself")
+        raise ValueError("no rows, too many rows, or a contradictory footer")
     if any(not 0 < count <= GROUP for count in rows) or any(not 0 < size <= _UNPACKED for size in sizes):
         raise ValueError("it has an impossible row group")
     return int(footer.num_rows)

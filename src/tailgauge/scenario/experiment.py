@@ -39,7 +39,7 @@ class Headroom(Table):
         3, description="runs that confirm each side at the end"
     )
     step_s: Positive | None = Field(
-        None, description="seconds of a level; default so that all of them fit into `minutes`"
+        None, description="seconds per level; default: as long as fits into `minutes`"
     )
     rest_s: NonNegative = Field(
         60.0,
@@ -83,7 +83,7 @@ class Hedging(Table):
         10, description="pairs of blocks, off and on, per load"
     )
     block_s: Positive | None = Field(
-        None, description="seconds of a block; default so that all of them fit into `minutes`"
+        None, description="seconds per block; default: as long as fits into `minutes`"
     )
     washout_s: NonNegative | None = Field(
         None,
@@ -109,7 +109,7 @@ class Models(Table):
     among: Mapping[str, Model] = Field({}, description="the models to choose from, by names of your own")
     rounds: Annotated[int, Field(ge=6, le=500)] = Field(8, description="blocks of each model")
     block_s: Positive | None = Field(
-        None, description="seconds of a block; default so that all of them fit into `minutes`"
+        None, description="seconds per block; default: as long as fits into `minutes`"
     )
 
 

@@ -208,7 +208,7 @@ class Simulated(Table):
         if self.profile == FIXED and self.engine != EngineTable():
             raise ValueError("`engine` needs a profile other than `fixed`, which has none")
         if self.ttft_exponential and self.ttft_sigma:
-            raise ValueError("ttft_sigma has no meaning with ttft_exponential")
+            raise ValueError("ttft_sigma does not apply with ttft_exponential")
         if sum(fault.share for fault in self.faults.values()) > 1 + 1e-9:
             raise ValueError("the shares of all `faults` are more than 1 together")
         content = self.content

@@ -75,7 +75,7 @@ def _explain(error: Any) -> str:
     if error["type"] == "extra_forbidden":
         return f"unknown key {key!r}. Expected one of: {', '.join(_Given.model_fields)}"
     if isinstance(error.get("ctx", {}).get("error"), UnicodeEncodeError):
-        return f"{key}: half of a surrogate pair is no text"
+        return f"{key}: half of a surrogate pair is not text"
     return f"{key}: expected {_EXPECTED.get(key, _TOKENS)}, got {str(error['input'])[:80]!r}"
 
 

@@ -42,7 +42,7 @@ def json_object(path: Path, number: int, text: str) -> dict[str, Any]:
     """The JSON object of a line; NaN and infinity are no numbers."""
 
     def refuse(constant: str) -> Any:
-        raise ScenarioError(f"{path}:{number}: {constant} is no number")
+        raise ScenarioError(f"{path}:{number}: {constant} is not a number")
 
     try:
         value = json.loads(text, parse_constant=refuse)

@@ -204,7 +204,7 @@ class Drive:
         if isinstance(step, Give):
             self._gates.give(step.gate, self)
             return Given(self._timing.now_ns())
-        raise TypeError(f"a pattern yielded {step!r}, which is no step")
+        raise TypeError(f"a pattern yielded {step!r}, which is not a step")
 
     def _send(self, step: Send) -> Sent:
         if self._closing:

@@ -36,4 +36,4 @@ def test_the_commands_message_is_the_reason(tmp_path: Path, monkeypatch: pytest.
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
 
-    assert authority(tmp_path) == "openssl made no certificate: cannot do that"
+    assert authority(tmp_path) == "openssl did not make a certificate: cannot do that"

@@ -55,7 +55,7 @@ def authority(folder: Path) -> Authority | str:
     )  # fmt: skip
     if done.returncode:
         message = (done.stderr.strip().splitlines() or ["no error message"])[-1]
-        return f"openssl made no certificate: {message[:200]}"
+        return f"openssl did not make a certificate: {message[:200]}"
     return files
 
 

@@ -129,7 +129,7 @@ CHECKS: Mapping[str, CheckSpec] = {
     ),
     "unrecovered": CheckSpec(
         "loaded", "the endpoint stays slow after a burst", "a median within twice that before",
-        LATENCY, "bound retries and queues: drop what nobody waits for any more",
+        LATENCY, "bound retries and queues: drop requests that are no longer awaited",
     ),
     "no_retry_after": CheckSpec(
         "loaded", "429s have no retry-after", "10% of them",

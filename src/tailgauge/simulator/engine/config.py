@@ -97,7 +97,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         """Refuse what only a whole engine can: each value was checked by itself in the scenario."""
         if self.queue_cap is not None and self.slots is None:
-            raise ValueError("queue_cap counts calls beyond the slots, and there is no limit of slots")
+            raise ValueError("queue_cap counts calls beyond the slots, but slots has no limit")
         if isinstance(self.timing, StepTime):
             if self.timing.step_ms <= 0:
                 raise ValueError("step_ms must be above 0: time would not advance")
