@@ -43,7 +43,7 @@ class _Tolerant(_Strict):
 
 
 class Stretch(_Strict):
-    """Seconds of the run; `to_s` is null where the stretch did not end."""
+    """Seconds of the run; `to_s` is null if the interval did not end."""
 
     from_s: Seconds
     to_s: Seconds | None
@@ -92,9 +92,9 @@ class WorkerJson(_Tolerant):
     unwritten: dict[str, OnErrorOmit[Annotated[Whole, Field(gt=0)]]] = {}
     """rows by table that were recorded and could not be written"""
     missing: list[OnErrorOmit[Stretch]] = []
-    """from_s, to_s, requests: stretches of the run whose leased arrivals left no row"""
+    """from_s, to_s, requests: intervals of the run whose leased arrivals left no row"""
     silent: list[OnErrorOmit[Stretch]] = []
-    """from_s, to_s: stretches without a message from it; to_s null: until the end"""
+    """from_s, to_s: intervals without a message from the worker; to_s null: until the end"""
     late_s: Seconds | None = None
     """when a late joiner started; null for others"""
 

@@ -68,7 +68,7 @@ class Verdict(TypedDict):
 
 
 class Missing(TypedDict):
-    """A stretch of the run whose leased arrivals left no row; seconds of the run clock."""
+    """An interval of the run whose leased arrivals left no row; seconds of the run clock."""
 
     worker: int | None
     """null if unknown"""

@@ -479,7 +479,7 @@ def _slowness(slow: Json | None) -> str:
 def _ratios(ratios: list[Json], paired: list[bool]) -> str:
     text = ", ".join(map(_ratio, ratios))
     together = [percentile(r["p"]) for r, yes in zip(ratios, paired, strict=True) if yes]
-    return f"{text}; interval from paired stretches for {', '.join(together)}" if together else text
+    return f"{text}; interval from paired time intervals for {', '.join(together)}" if together else text
 
 
 def _ratio(ratio: Json) -> str:
