@@ -188,6 +188,9 @@ class _Untitled(GenerateJsonSchema):
     def field_is_required(self, field: Any, total: bool) -> bool:  # noqa: ARG002
         return True
 
+    def default_schema(self, schema: Any) -> dict[str, Any]:
+        return self.generate_inner(schema["schema"])  # every key is written
+
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
         return False
 

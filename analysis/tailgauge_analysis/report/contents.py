@@ -29,7 +29,6 @@ from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.losses import Loss
 from tailgauge_analysis.verdict.verdict import applies
 
-REPORT_VERSION = 1
 NOT_APPLICABLE = "not applicable"
 
 
@@ -37,7 +36,6 @@ def contents(findings: Findings) -> Json:
     """Everything the report says."""
     run = findings.frames.run
     return {
-        "report_version": REPORT_VERSION,
         "run_id": run["run_id"],
         "scenario": text(run["scenario"].get("name")) or run["run_id"],
         "description": text(run["scenario"].get("description")),

@@ -88,7 +88,7 @@ def _timeline(findings: Findings) -> Figure | None:
     caption = (
         f"One point per {per}, by scheduled time, TTFT without failures. Shaded: outside the statistics."
     )
-    return _figure("timeline", "The run over time", caption, 520, plot)
+    return make_figure("timeline", "The run over time", caption, 520, plot)
 
 
 def _outside(plot: go.Figure, findings: Findings, t: Timeline) -> None:
@@ -138,7 +138,7 @@ def _tail(findings: Findings) -> Figure | None:
         "A line crosses the level of p99 at its p99. A line that ends level above the bottom shows the share of requests "
         "that never got an answer."
     )
-    return _figure("tail", "Latency tail", caption, 420, plot)
+    return make_figure("tail", "Latency tail", caption, 420, plot)
 
 
 def survival(values: Floats, offered: int) -> tuple[Floats, Floats]:
@@ -184,7 +184,7 @@ def _gaps(findings: Findings) -> Figure | None:
         f" {zero / len(gaps):.2%} are zero (chunks that came in one read) and not drawn." if zero else ""
     )
     caption += " The first bar holds every shorter gap." if least < low else ""
-    return _figure("gaps", "Chunk gaps", caption, 320, plot)
+    return make_figure("gaps", "Chunk gaps", caption, 320, plot)
 
 
 def _tail_label(p: float) -> str:
@@ -206,14 +206,16 @@ def _classes(findings: Findings) -> Figure | None:
     order = {name: i for i, name in enumerate(CLASS_COLOURS)}
     for name in sorted(t.classes_per_s, key=lambda name: order.get(name, len(order))):
         plot.add_trace(go.Bar(
-            x=_few(t.at_s), y=_few(t.classes_per_s[name]), name=name, width=t.width_s,
+            x=plain_numbers(t.at_s), y=plain_numbers(t.classes_per_s[name]), name=name, width=t.width_s,
             marker={"color": CLASS_COLOURS.get(name, GREY), "line": {"width": 0}}, hovertemplate="%{y:,.4~g}/s",
         ))  # fmt: skip
     plot.update_layout(barmode="stack", bargap=0)
     top = float(np.sum(list(t.classes_per_s.values()), axis=0).max())
     plot.update_yaxes(title_text="requests per second", range=[0, top * 1.06])
     plot.update_xaxes(title_text=TIME)
-    return _figure("classes", "Request outcomes over time", "By scheduled time, warm-up included.", 320, plot)
+    return make_figure(
+        "classes", "Request outcomes over time", "By scheduled time, warm-up included.", 320, plot
+    )
 
 
 def _client(findings: Findings) -> Figure | None:
@@ -240,17 +242,19 @@ def _client(findings: Findings) -> Figure | None:
     caption = (
         "Receive lag: from the kernel's timestamp of the bytes to the read. It distorts no kernel timestamp."
     )
-    return _figure("client", "Client state", caption, 480, plot)
+    return make_figure("client", "Client state", caption, 480, plot)
 
 
 def _line(x: Floats, y: Floats, name: str, colour: str, hover: str, **more: Any) -> go.Scatter:
     line: dict[str, Any] = {"color": colour, "width": 1.8}
     line |= {key: more.pop(key) for key in ("shape", "dash") if key in more}
     mode = "lines+markers" if len(x) < 3 else "lines"
-    return go.Scatter(x=_few(x), y=_few(y), name=name, mode=mode, line=line, hovertemplate=hover, **more)
+    return go.Scatter(
+        x=plain_numbers(x), y=plain_numbers(y), name=name, mode=mode, line=line, hovertemplate=hover, **more
+    )
 
 
-def _few(values: Floats) -> list[float | None]:
+def plain_numbers(values: Floats) -> list[float | None]:
     """Plain numbers of six figures; None breaks a line where there is no value."""
     return [float(f"{v:.6g}") if np.isfinite(v) else None for v in values]
 
@@ -260,7 +264,7 @@ def _time_axis(plot: go.Figure, last_row: int) -> None:
     plot.update_layout(hoversubplots="axis")
 
 
-def _figure(name: str, title: str, caption: str, height: int, plot: go.Figure) -> Figure:
+def make_figure(name: str, title: str, caption: str, height: int, plot: go.Figure) -> Figure:
     """What all figures have in common goes into the plain tree: Plotly would look at each value for a millisecond."""
     tree = plot.to_plotly_json()
     layout = tree["layout"]
@@ -295,7 +299,7 @@ def _heat(heat: Heat | None) -> Figure | None:
     shares = heat.counts / np.maximum(1, heat.counts.sum(axis=0))
     plot = go.Figure(
         go.Heatmap(
-            x=_few(heat.at_s), y=_few(heat.middle_ms),
+            x=plain_numbers(heat.at_s), y=plain_numbers(heat.middle_ms),
             z=[[round(float(v) * 100, 1) if v else None for v in row] for row in shares],
             colorscale=SCALE, zmin=0, hovertemplate="%{x:,.0f} s, about %{y:,.3~g} ms: %{z:.3~g}%<extra></extra>",
             colorbar={"title": {"text": "% of the<br>requests"}, "thickness": 10, "outlinewidth": 0},
@@ -310,7 +314,7 @@ def _heat(heat: Heat | None) -> Figure | None:
         f"One column per {per}, by scheduled time, warm-up included: the share of answered requests by waiting time. "
         "Two bands are two kinds of answers; a band that rises is a growing queue."
     )
-    return _figure("heat", "TTFT over time", caption, 340, plot)
+    return make_figure("heat", "TTFT over time", caption, 340, plot)
 
 
 def _against(found: list[Regression]) -> Figure | None:
@@ -322,7 +326,7 @@ def _against(found: list[Regression]) -> Figure | None:
         x_title, y_title, hover = AXES[one.of]
         colour = BLUE if one.of == "ttft_sent" else GREEN
         dots = go.Scatter(
-            x=_few(one.x), y=_few(one.y), mode="markers", name=y_title.partition(" (")[0], showlegend=False,
+            x=plain_numbers(one.x), y=plain_numbers(one.y), mode="markers", name=y_title.partition(" (")[0], showlegend=False,
             marker={"size": 5, "opacity": 0.55, "color": colour}, hovertemplate=hover + "<extra></extra>",
         )  # fmt: skip
         plot.add_trace(dots, row, 1)
@@ -335,7 +339,7 @@ def _against(found: list[Regression]) -> Figure | None:
         "One dot per answer, at most 400, evenly over the stage. The lines have the slopes of the table at p50 and p95; other "
         "influences on latency are in the dots, not in the lines."
     )
-    return _figure(
+    return make_figure(
         "against",
         "TTFT against prompt tokens, TPOT against concurrent answers",
         caption,
@@ -351,7 +355,7 @@ def _line_of(one: Regression, p: float, dash: str, named: bool) -> go.Scatter:
     start = float(np.quantile(one.y - each * one.x, p, method="inverted_cdf"))
     ends = np.array([one.x.min(), one.x.max()])
     return go.Scatter(
-        x=_few(ends), y=_few(start + each * ends), mode="lines", name=f"p{p * 100:g}", showlegend=named,
+        x=plain_numbers(ends), y=plain_numbers(start + each * ends), mode="lines", name=f"p{p * 100:g}", showlegend=named,
         line={"color": ORANGE, "width": 2, "dash": dash}, hoverinfo="skip",
     )  # fmt: skip
 
@@ -383,7 +387,7 @@ def _cache(findings: Findings) -> Figure | None:
         f"{plain(name, 80)}, answers of the steady stage. The gap between the lines is not the effect of the cache alone: "
         "hits and misses may differ in length and time. The regression accounts for that."
     )
-    return _figure("cache-ttft", "TTFT with and without the cache", caption, 360, plot)
+    return make_figure("cache-ttft", "TTFT with and without the cache", caption, 360, plot)
 
 
 def _steps(values: Floats) -> tuple[Floats, Floats]:
@@ -426,7 +430,7 @@ def _fan_out(findings: Findings) -> Figure | None:
         f"{plain(one.traffic, 80)}, {one.complete:,} requests. From dotted to dashed: drift of the load. From dashed to solid: "
         "a cause shared by the legs of a request."
     )
-    return _figure("fan-out-slowest", "Slowest leg, measured and predicted", caption, 380, plot)
+    return make_figure("fan-out-slowest", "Slowest leg, measured and predicted", caption, 380, plot)
 
 
 def _rate_limits(findings: Findings) -> Figure | None:
@@ -441,7 +445,9 @@ def _rate_limits(findings: Findings) -> Figure | None:
     at, share = bins.at_s, bins.share
     known = ~np.isnan(share)
     edge = {"mode": "lines", "line": {"width": 0, "color": ORANGE}, "hoverinfo": "skip", "showlegend": False}
-    plot.add_trace(go.Scatter(x=_few(at[known]), y=_few(100 * bins.high[known]), **edge), 1, 1)
+    plot.add_trace(
+        go.Scatter(x=plain_numbers(at[known]), y=plain_numbers(100 * bins.high[known]), **edge), 1, 1
+    )
     band = {
         **edge,
         "showlegend": True,
@@ -449,7 +455,9 @@ def _rate_limits(findings: Findings) -> Figure | None:
         "fill": "tonexty",
         "fillcolor": "rgba(217,130,43,0.22)",
     }
-    plot.add_trace(go.Scatter(x=_few(at[known]), y=_few(100 * bins.low[known]), **band), 1, 1)
+    plot.add_trace(
+        go.Scatter(x=plain_numbers(at[known]), y=plain_numbers(100 * bins.low[known]), **band), 1, 1
+    )
     plot.add_trace(_line(at, 100 * share, "429s", ORANGE, "%{y:.3~g}%"), 1, 1)
     per = bins.width_s
     plot.add_trace(_line(at, bins.attempts / per, "attempts", GREY, "%{y:,.4~g}/s", dash="dot"), 2, 1)
@@ -473,4 +481,4 @@ def _rate_limits(findings: Findings) -> Figure | None:
     plot.update_layout(hoversubplots="axis")
     when = "second" if per == 1 else f"{per} seconds"
     caption = f"One point per {when}, by the time of sending, the whole run; the band is the exact 95% interval.{about}"
-    return _figure("refusals", "429s over time", caption, 160 * rows + 60, plot)
+    return make_figure("refusals", "429s over time", caption, 160 * rows + 60, plot)

@@ -1,12 +1,14 @@
-"""junit.xml: the objectives and the verdict as test cases, for a build server.
+"""junit.xml: the verdict and the objectives of a run, or the cases of an answer, for a build server.
 
-A fail is a failure; an inconclusive objective is skipped, with the reason; an INVALID run is an error. The exit code is
-stricter: 3 for both of these.
+A fail is a failure; an inconclusive case is skipped, with the reason; INVALID is an error. The exit code is stricter: 3
+for both of these.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from tailgauge.thresholds import INVALID
@@ -18,47 +20,64 @@ from tailgauge_analysis.text.quantile import VALUE, bound
 _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
+@dataclass(frozen=True, slots=True)
+class SuiteCase:
+    """One test case: `outcome` is fail, inconclusive or INVALID, or it has passed."""
+
+    name: str
+    outcome: str
+    text: str
+
+
 def junit(contents: Json) -> str:
-    """The whole file."""
-    invalid = contents["verdict"] == INVALID
-    outcomes = [slo["outcome"] for slo in contents["slos"]]
-    suite = Element("testsuite", {
-        "name": clean(f"tailgauge: {contents['scenario']}"), "tests": str(1 + len(outcomes)), "failures": str(outcomes.count(FAIL)),
-        "errors": str(int(invalid)), "skipped": str(outcomes.count(INCONCLUSIVE)), "timestamp": clean(contents["run"]["started_at"]),
-        "hostname": clean(contents["environment"]["master"].get("host") or ""),
+    """The file of a run."""
+    text = "\n".join(f"{reason['text']} {reason['advice']}" for reason in contents["reasons"])
+    verdict = contents["verdict"]
+    cases = [SuiteCase("verdict", verdict, text if verdict == INVALID or not text else f"{verdict}\n{text}")]
+    facts = {
+        "run_id": contents["run_id"],
+        "target": contents["run"]["target"]["url"],
+        "verdict": verdict,
+    }
+    host = contents["environment"]["master"].get("host")
+    cases += map(_objective, contents["slos"])
+    return suite(contents["scenario"], contents["run"]["started_at"], cases, facts, host)
+
+
+def suite(
+    scenario: str, started_at: str, cases: Sequence[SuiteCase], facts: Json | None = None, host: str | None = None
+) -> str:  # fmt: skip
+    """The file of these cases, with `facts` as properties."""
+    outcomes = [case.outcome for case in cases]
+    root = Element("testsuite", {
+        "name": _clean(f"tailgauge: {scenario}"), "tests": str(len(cases)), "failures": str(outcomes.count(FAIL)),
+        "errors": str(outcomes.count(INVALID)), "skipped": str(outcomes.count(INCONCLUSIVE)),
+        "timestamp": _clean(started_at), "hostname": _clean(host),
     })  # fmt: skip
-    facts = SubElement(suite, "properties")
-    target = contents["run"]["target"]["url"]
-    for name, value in (("run_id", contents["run_id"]), ("target", target), ("verdict", contents["verdict"])):
-        SubElement(facts, "property", {"name": name, "value": clean(value)})
-    _verdict(suite, contents)
-    for slo in contents["slos"]:
-        _objective(suite, slo, clean(contents["scenario"]))
-    indent(suite)
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(suite, encoding="unicode")}\n'
+    properties = SubElement(root, "properties")
+    for name, value in (facts or {}).items():
+        SubElement(properties, "property", {"name": name, "value": _clean(value)})
+    for case in cases:
+        one = SubElement(root, "testcase", {"classname": _clean(scenario), "name": _clean(case.name)})
+        text = "\n".join(map(_clean, case.text.split("\n")))
+        if case.outcome == INVALID:
+            SubElement(one, "error", {"type": INVALID, "message": "Do not use these numbers."}).text = text
+        elif case.outcome == FAIL:
+            SubElement(one, "failure", {"type": FAIL, "message": _clean(case.text)})
+        elif case.outcome == INCONCLUSIVE:
+            SubElement(one, "skipped", {"message": _clean(case.text)})
+        elif text:
+            SubElement(one, "system-out").text = text
+    indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(root, encoding="unicode")}\n'
 
 
-def _verdict(suite: Element, contents: Json) -> None:
-    case = SubElement(suite, "testcase", {"classname": clean(contents["scenario"]), "name": "verdict"})
-    text = "\n".join(clean(f"{reason['text']} {reason['advice']}") for reason in contents["reasons"])
-    if contents["verdict"] == INVALID:
-        SubElement(case, "error", {"type": INVALID, "message": "Do not use these numbers."}).text = text
-    elif text:
-        SubElement(case, "system-out").text = f"{contents['verdict']}\n{text}"
-
-
-def _objective(suite: Element, slo: Json, scenario: str) -> None:
+def _objective(slo: Json) -> SuiteCase:
     q = slo["quantile"]
     label = f" {q['label']}" if q else ""
-    asked = f"{slo['metric']}{label} at most {ms(slo['max_ms'])} ms"
-    case = SubElement(suite, "testcase", {"classname": scenario, "name": clean(f"{slo['name']}: {asked}")})
-    text = clean(f"{asked}: {slo['why']}; measured {_measured(q)}")
-    if slo["outcome"] == FAIL:
-        SubElement(case, "failure", {"type": FAIL, "message": text})
-    elif slo["outcome"] == INCONCLUSIVE:
-        SubElement(case, "skipped", {"message": text})
-    else:
-        SubElement(case, "system-out").text = text
+    required = f"{slo['metric']}{label} at most {ms(slo['max_ms'])} ms"
+    text = f"{required}: {slo['why']}; measured {_measured(q)}"
+    return SuiteCase(f"{slo['name']}: {required}", slo["outcome"], text)
 
 
 def _measured(q: Json | None) -> str:
@@ -69,6 +88,6 @@ def _measured(q: Json | None) -> str:
     return f"{ms(q['value_ms'])} ms, 95% interval {bound(q, 'low')} to {bound(q, 'high')}, n {q['n']:,}"
 
 
-def clean(value: object) -> str:
+def _clean(value: object) -> str:
     """What XML can hold."""
     return _NO_XML.sub("", plain(str(value or "")))

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -76,35 +77,33 @@ def _environment() -> Environment:
 def html(contents: Json, figures: Sequence[Figure]) -> str:
     """The whole page."""
     outcomes = [slo["outcome"] for slo in contents["slos"]]
-    return (
-        _environment()
-        .get_template("report.html.jinja")
-        .render(
-            **{**contents, "run_facts": contents["run"]},
-            label=label(contents),
-            phases_sentence=phases.sentence(contents["phases"]),
-            highlights=highlights(contents),
-            streaming=traffic.streaming(contents),
-            meaning=meaning(contents),
-            waits=WAITS,
-            successes=latency_rows(contents, SUCCESSES),
-            offered=latency_rows(contents, OFFERED),
-            slo_rest=", ".join(f"{k} {name}" for name in (FAIL, INCONCLUSIVE) if (k := outcomes.count(name))),
-            figures=[(figure, in_script(figure.plot)) for figure in figures],
-            style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
-            **scripts(figures),
-        )
+    return render(
+        "report.html.jinja",
+        figures,
+        **{**contents, "run_facts": contents["run"]},
+        label=label(contents),
+        phases_sentence=phases.sentence(contents["phases"]),
+        highlights=highlights(contents),
+        streaming=traffic.streaming(contents),
+        meaning=meaning(contents),
+        waits=WAITS,
+        successes=latency_rows(contents, SUCCESSES),
+        offered=latency_rows(contents, OFFERED),
+        slo_rest=", ".join(f"{k} {name}" for name in (FAIL, INCONCLUSIVE) if (k := outcomes.count(name))),
     )
 
 
-def scripts(figures: Sequence[Figure]) -> dict[str, Markup]:
-    """The two scripts of a page with figures, and the policy that allows only these."""
+def render(template: str, figures: Sequence[Figure], **values: Any) -> str:
+    """A page: two scripts if it has figures, and the policy that allows only these."""
     sources = (library(), (TEMPLATES / "report.js").read_text(encoding="utf-8")) if figures else ("", "")
-    return {
-        "plotly_js": Markup(sources[0]),  # noqa: S704 - the library's own file
-        "script": Markup(sources[1]),  # noqa: S704 - our own file
-        "script_hashes": Markup(" ".join(map(_hash, sources)) if figures else "'none'"),  # noqa: S704 - base64
-    }
+    return _environment().get_template(template).render(
+        figures=[(figure, _in_script(figure.plot)) for figure in figures],
+        style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
+        plotly_js=Markup(sources[0]),  # noqa: S704 - the library's own file
+        script=Markup(sources[1]),  # noqa: S704 - our own file
+        script_hashes=Markup(" ".join(map(_hash, sources)) if figures else "'none'"),  # noqa: S704 - base64
+        **values,
+    )  # fmt: skip
 
 
 def _hash(script: str) -> str:
@@ -112,7 +111,7 @@ def _hash(script: str) -> str:
     return f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"
 
 
-def in_script(plot: str) -> Markup:
+def _in_script(plot: str) -> Markup:
     """JSON that cannot end the script element it stands in."""
     return Markup(plot.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))  # noqa: S704
 

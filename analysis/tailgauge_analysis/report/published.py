@@ -24,7 +24,7 @@ from tailgauge_analysis.text.quantile import NONE, VALUE
 
 ALL = "all"
 _ELSEWHERE = (  # keys of the contents that are published under another name, or within another key
-    "report_version", "run_id", "scenario", "description", "dry_run", "verdict", "reasons", "explanations", "checks", "run",
+    "run_id", "scenario", "description", "dry_run", "verdict", "reasons", "explanations", "checks", "run",
     "latency", "by_traffic", "failures", "slos",
 )  # fmt: skip
 

@@ -24,6 +24,7 @@ from tailgauge_analysis.report.page import html
 from tailgauge_analysis.report.published import published
 from tailgauge_analysis.report.terminal import summary
 from tailgauge_analysis.sections.findings import find
+from tailgauge_analysis.text.json_values import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +48,9 @@ def make(run_dirs: Sequence[Path], out: Path) -> FinishedReport:
     findings = find(load(run_dirs))
     data = contents(findings)
     folder = Path(out) / "reports" / data["run_id"]
-    page, text, values = (folder / f"report.{kind}" for kind in ("html", "md", "json"))
-    cases, tree = folder / "junit.xml", published(data)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        whole(page, html(data, figures(findings)))
-        whole(text, markdown(data))
-        whole(values, json.dumps(tree, indent=1, allow_nan=False) + "\n")
-        whole(cases, junit(data))
-    except OSError as error:
-        raise UsageError(
-            f"{folder}: the report cannot be written: {error.strerror or error}. Choose another folder with --out"
-        ) from error
-    text_summary = summary(data, page)
+    tree = published(data)
+    files = save(folder, html(data, figures(findings)), markdown(data), tree, junit(data))
+    text_summary = summary(data, files[0])
     verdict = {key: data[key] for key in ("verdict", "reasons", "exit_code")}
     for run_dir in run_dirs:
         try:
@@ -67,24 +58,27 @@ def make(run_dirs: Sequence[Path], out: Path) -> FinishedReport:
         except OSError as error:
             text_summary += f"\nthe verdict could not be written into {run_dir}: {error.strerror or error}"
     return FinishedReport(
-        data["run_id"],
-        findings.verdict,
-        findings.exit_code,
-        text_summary,
-        page,
-        text,
-        values,
-        cases,
-        data,
-        tree,
+        data["run_id"], findings.verdict, findings.exit_code, text_summary, *files, data, tree
     )
 
 
-def whole(path: Path, text: str) -> None:
-    """Write all or nothing. Text of others may hold surrogates, which no file can."""
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+def save(folder: Path, page: str, text: str, data: Json, cases: str) -> tuple[Path, Path, Path, Path]:
+    """Write report.{html,md,json} and junit.xml, each wholly or not at all."""
+    values = json.dumps(data, indent=1, allow_nan=False) + "\n"
+    files = (
+        folder / "report.html", folder / "report.md", folder / "report.json", folder / "junit.xml",
+    )  # fmt: skip
     try:
-        fresh.write_text(text, encoding="utf-8", errors="replace")
-        fresh.replace(path)
-    finally:
-        fresh.unlink(missing_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, content in zip(files, (page, text, values, cases), strict=True):
+            fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+            try:  # text of others may hold surrogates, which no file can
+                fresh.write_text(content, encoding="utf-8", errors="replace")
+                fresh.replace(path)
+            finally:
+                fresh.unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{folder}: the report cannot be written: {error.strerror or error}. Choose another folder with --out"
+        ) from error
+    return files

@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, with_config
+from pydantic import ConfigDict, Field, WithJsonSchema, with_config
+from pydantic.json_schema import SkipJsonSchema
 
 from tailgauge.errors import Exit
 from tailgauge.scenario.experiment import ExperimentKind
@@ -77,18 +78,25 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an experiment found. `smallest` is the minimum detectable effect of an experiment like this one."""
+    """What an experiment found."""
 
-    kind: ExperimentKind
-    sentence: str
-    table: AnswerTable
-    facts: dict[str, Any]
-    exit_code: Exit
-    smallest: str
-    cases: tuple[Case, ...] = ()
-    remarks: tuple[str, ...] = ()
-    pictures: tuple[Picture, ...] = ()
-    more: tuple[AnswerTable, ...] = ()
+    kind: Annotated[ExperimentKind, Field(description="of experiment")]
+    sentence: Annotated[str, Field(description="the answer")]
+    table: Annotated[AnswerTable, Field(description="the evidence")]
+    facts: Annotated[
+        dict[str, Any],
+        Field(description="its numbers, unrounded; keys depend on the kind, see docs/experiments.md"),
+    ]
+    exit_code: Annotated[
+        Exit,
+        WithJsonSchema({"enum": [0, 1, 3, 130], "type": "integer"}),
+        Field(description="see docs/cli.md"),
+    ]
+    smallest: Annotated[str, Field(description="minimum detectable effect; may be empty")]
+    cases: Annotated[tuple[Case, ...], Field(description="as in junit.xml")] = ()
+    remarks: Annotated[tuple[str, ...], Field(description="notes for the reader")] = ()
+    pictures: SkipJsonSchema[tuple[Picture, ...]] = ()  # on the page only
+    more: Annotated[tuple[AnswerTable, ...], Field(description="further tables")] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,36 +110,18 @@ class RunRow:
 
 
 @with_config(ConfigDict(use_attribute_docstrings=True))
-@dataclass(frozen=True, slots=True)
-class AnswerReport:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerReport(Answer):
     """report.json of an experiment; docs/answer.schema.json is generated from it."""
 
     schema_version: Literal[1]
     """version of these keys"""
     run_id: str
     """of the experiment; its runs have their own"""
-    kind: ExperimentKind
-    """of experiment"""
-    sentence: str
-    """the answer"""
-    facts: dict[str, Any]
-    """its numbers, unrounded; keys depend on the kind, see docs/experiments.md"""
-    table: AnswerTable
-    """the evidence"""
-    more: tuple[AnswerTable, ...]
-    """further tables"""
-    exit_code: Annotated[int, Field(json_schema_extra={"enum": [0, 1, 3, 130]})]
-    """see docs/cli.md"""
     verdict: Verdict
     """the worst of its runs"""
-    remarks: tuple[str, ...]
-    """notes for the reader"""
-    cases: tuple[Case, ...]
-    """as in junit.xml"""
     runs: tuple[RunRow, ...]
     """in the order in which they ran"""
-    smallest: str
-    """minimum detectable effect; may be empty"""
     dry_run: bool
     """whether nothing was sent"""
     expected: str

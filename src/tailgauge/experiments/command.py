@@ -10,7 +10,7 @@ import shlex
 import signal
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,17 +51,16 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
             done = conduct(_experiment(base), base, runner, folder, progress)
     answer = _answer(done)
     report = AnswerReport(
-        schema_version=SCHEMA_VERSION, run_id=run_id, kind=answer.kind, sentence=answer.sentence, facts=answer.facts,
-        table=answer.table, more=answer.more, exit_code=int(answer.exit_code),
-        verdict=min((one.verdict for one in done.steps), key=WORST_FIRST.index, default=VALID), remarks=answer.remarks,
-        cases=answer.cases, runs=tuple(RunRow(one.step.name, one.run_id, one.verdict, one.reason) for one in done.steps),
-        smallest=answer.smallest, dry_run=dry_run, expected=expected, planned=tuple(planned), took=_took(done.ledger),
+        **{field.name: getattr(answer, field.name) for field in fields(answer)}, schema_version=SCHEMA_VERSION, run_id=run_id,
+        verdict=min((one.verdict for one in done.steps), key=WORST_FIRST.index, default=VALID),
+        runs=tuple(RunRow(one.step.name, one.run_id, one.verdict, one.reason) for one in done.steps),
+        dry_run=dry_run, expected=expected, planned=tuple(planned), took=_took(done.ledger),
         scenario=base.scenario.name, description=base.scenario.description,
         target=base.scenario.target.url, started_at=started_at, command=_line(base, overrides, dry_run=dry_run),
     )  # fmt: skip
     from tailgauge.experiments.write import write
 
-    return write(report, answer.pictures, base.out)
+    return write(report, base.out)
 
 
 def _experiment(base: Base) -> Planner:

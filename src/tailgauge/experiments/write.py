@@ -6,26 +6,20 @@ policy forbids requests. plotly and Jinja come with this file.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 import numpy as np
 import plotly.graph_objects as go
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
-from tailgauge.errors import UsageError
-from tailgauge.experiments.answer import FAIL, INCONCLUSIVE, AnswerReport, Picture, PlotCurve
+from tailgauge.experiments.answer import PASS, AnswerReport, Picture, PlotCurve
 from tailgauge.experiments.markdown import how, markdown, notes, runs_table, terminal
 from tailgauge.thresholds import INVALID
-from tailgauge_analysis.report.figures import BLUE, GREEN, GREY, ORANGE, Figure, _few, _figure
-from tailgauge_analysis.report.junit import clean
-from tailgauge_analysis.report.page import TEMPLATES, in_script, scripts
-from tailgauge_analysis.report.report import whole
+from tailgauge_analysis.report.figures import BLUE, GREEN, GREY, ORANGE, Figure, make_figure, plain_numbers
+from tailgauge_analysis.report.junit import SuiteCase, suite
+from tailgauge_analysis.report.page import render
+from tailgauge_analysis.report.report import save
 
 _COLOURS = (BLUE, ORANGE, GREEN, GREY)
 HEIGHT = 360
@@ -43,66 +37,36 @@ class Written:
     data: dict[str, Any]
 
 
-def write(report: AnswerReport, pictures: Sequence[Picture], out: Path) -> Written:
+def write(report: AnswerReport, out: Path) -> Written:
     """Write the files below `out`. Raises UsageError if that is not possible."""
     data = asdict(report)
-    folder = out / "reports" / report.run_id
-    page, text, values = (folder / f"report.{kind}" for kind in ("html", "md", "json"))
-    cases = folder / "junit.xml"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        whole(page, html(report, [figure(picture) for picture in pictures]))
-        whole(text, markdown(report))
-        whole(values, json.dumps(data, indent=1, allow_nan=False) + "\n")
-        whole(cases, junit(report))
-    except OSError as error:
-        raise UsageError(
-            f"{folder}: the answer cannot be written: {error.strerror or error}. Choose another folder with --out"
-        ) from error
-    return Written(terminal(report, page), page, text, values, cases, data)
+    del data["pictures"]
+    files = save(out / "reports" / report.run_id, html(report), markdown(report), data, junit(report))
+    return Written(terminal(report, files[0]), *files, data)
 
 
-def html(report: AnswerReport, figures: Sequence[Figure]) -> str:
+def html(report: AnswerReport) -> str:
     """The page."""
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )  # fmt: skip
-    return environment.get_template("answer.html.jinja").render(
+    return render(
+        "answer.html.jinja",
+        [figure(picture) for picture in report.pictures],
         report=report,
         notes=notes(report),
         how=how(report),
         runs_table=runs_table(report),
-        figures=[(figure, in_script(figure.plot)) for figure in figures],
-        style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
-        **scripts(figures),
     )
 
 
 def junit(report: AnswerReport) -> str:
-    """junit.xml for a build server, as that of a run: an inconclusive case is skipped, and an answer that rests on
-    INVALID runs alone is an error.
-    """
-    outcomes = [case.outcome for case in report.cases]
+    """The cases of an answer; an answer that rests on INVALID runs alone is an error."""
     invalid = bool(report.runs) and all(run.verdict == INVALID for run in report.runs)
-    name = clean(f"tailgauge: {report.scenario}")
-    suite = Element("testsuite", {
-        "name": name, "tests": str(1 + len(outcomes)), "failures": str(outcomes.count(FAIL)), "errors": str(int(invalid)),
-        "skipped": str(outcomes.count(INCONCLUSIVE)), "timestamp": clean(report.started_at),
-    })  # fmt: skip
-    answer = SubElement(suite, "testcase", {"classname": name, "name": "answer"})
-    if invalid:
-        SubElement(answer, "error", {"type": INVALID, "message": "Every run is INVALID."})
-    SubElement(answer, "system-out").text = clean(report.sentence)
-    for case in report.cases:
-        one = SubElement(suite, "testcase", {"classname": name, "name": clean(case.name)})
-        if case.outcome == FAIL:
-            SubElement(one, "failure", {"type": FAIL, "message": clean(case.reason)})
-        elif case.outcome == INCONCLUSIVE:
-            SubElement(one, "skipped", {"message": clean(case.reason)})
-        else:
-            SubElement(one, "system-out").text = clean(case.reason)
-    indent(suite)
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(suite, encoding="unicode")}\n'
+    answer = (
+        SuiteCase("answer", INVALID, f"Every run is INVALID. {report.sentence}")
+        if invalid
+        else SuiteCase("answer", PASS, report.sentence)
+    )
+    cases = [SuiteCase(case.name, case.outcome, case.reason) for case in report.cases]
+    return suite(report.scenario, report.started_at, [answer, *cases])
 
 
 def figure(picture: Picture) -> Figure:
@@ -119,7 +83,7 @@ def figure(picture: Picture) -> Figure:
     plot.update_xaxes(title_text=picture.x)
     plot.update_yaxes(title_text=picture.y)
     plot.update_layout(hovermode="closest")
-    return _figure(picture.name, picture.title, picture.caption, HEIGHT, plot)
+    return make_figure(picture.name, picture.title, picture.caption, HEIGHT, plot)
 
 
 def _trace(curve: PlotCurve, colour: str) -> go.Scatter:
@@ -129,10 +93,10 @@ def _trace(curve: PlotCurve, colour: str) -> go.Scatter:
         error = {
             "type": "data",
             "symmetric": False,
-            "array": _few(np.array(curve.high) - y),
-            "arrayminus": _few(y - np.array(curve.low)),
+            "array": plain_numbers(np.array(curve.high) - y),
+            "arrayminus": plain_numbers(y - np.array(curve.low)),
         }
     return go.Scatter(
-        x=_few(np.array(curve.x)), y=_few(np.array(curve.y)), name=curve.name, error_y=error,
+        x=plain_numbers(np.array(curve.x)), y=plain_numbers(np.array(curve.y)), name=curve.name, error_y=error,
         mode="lines+markers" if curve.joined else "markers", line={"color": colour}, marker={"color": colour},
     )  # fmt: skip
