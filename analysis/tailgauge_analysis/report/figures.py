@@ -88,7 +88,7 @@ def _timeline(findings: Findings) -> Figure | None:
     caption = (
         f"One point per {per}, by scheduled time, TTFT without failures. Shaded: outside the statistics."
     )
-    return make_figure("timeline", "The run over time", caption, 520, plot)
+    return finish("timeline", "The run over time", caption, 520, plot)
 
 
 def _outside(plot: go.Figure, findings: Findings, t: Timeline) -> None:
@@ -138,7 +138,7 @@ def _tail(findings: Findings) -> Figure | None:
         "A line crosses the level of p99 at its p99. A line that ends level above the bottom shows the share of requests "
         "that never got an answer."
     )
-    return make_figure("tail", "Latency tail", caption, 420, plot)
+    return finish("tail", "Latency tail", caption, 420, plot)
 
 
 def survival(values: Floats, offered: int) -> tuple[Floats, Floats]:
@@ -184,7 +184,7 @@ def _gaps(findings: Findings) -> Figure | None:
         f" {zero / len(gaps):.2%} are zero (chunks that came in one read) and not drawn." if zero else ""
     )
     caption += " The first bar holds every shorter gap." if least < low else ""
-    return make_figure("gaps", "Chunk gaps", caption, 320, plot)
+    return finish("gaps", "Chunk gaps", caption, 320, plot)
 
 
 def _tail_label(p: float) -> str:
@@ -206,16 +206,14 @@ def _classes(findings: Findings) -> Figure | None:
     order = {name: i for i, name in enumerate(CLASS_COLOURS)}
     for name in sorted(t.classes_per_s, key=lambda name: order.get(name, len(order))):
         plot.add_trace(go.Bar(
-            x=plain_numbers(t.at_s), y=plain_numbers(t.classes_per_s[name]), name=name, width=t.width_s,
+            x=numbers(t.at_s), y=numbers(t.classes_per_s[name]), name=name, width=t.width_s,
             marker={"color": CLASS_COLOURS.get(name, GREY), "line": {"width": 0}}, hovertemplate="%{y:,.4~g}/s",
         ))  # fmt: skip
     plot.update_layout(barmode="stack", bargap=0)
     top = float(np.sum(list(t.classes_per_s.values()), axis=0).max())
     plot.update_yaxes(title_text="requests per second", range=[0, top * 1.06])
     plot.update_xaxes(title_text=TIME)
-    return make_figure(
-        "classes", "Request outcomes over time", "By scheduled time, warm-up included.", 320, plot
-    )
+    return finish("classes", "Request outcomes over time", "By scheduled time, warm-up included.", 320, plot)
 
 
 def _client(findings: Findings) -> Figure | None:
@@ -242,7 +240,7 @@ def _client(findings: Findings) -> Figure | None:
     caption = (
         "Receive lag: from the kernel's timestamp of the bytes to the read. It distorts no kernel timestamp."
     )
-    return make_figure("client", "Client state", caption, 480, plot)
+    return finish("client", "Client state", caption, 480, plot)
 
 
 def _line(x: Floats, y: Floats, name: str, colour: str, hover: str, **more: Any) -> go.Scatter:
@@ -250,11 +248,11 @@ def _line(x: Floats, y: Floats, name: str, colour: str, hover: str, **more: Any)
     line |= {key: more.pop(key) for key in ("shape", "dash") if key in more}
     mode = "lines+markers" if len(x) < 3 else "lines"
     return go.Scatter(
-        x=plain_numbers(x), y=plain_numbers(y), name=name, mode=mode, line=line, hovertemplate=hover, **more
+        x=numbers(x), y=numbers(y), name=name, mode=mode, line=line, hovertemplate=hover, **more
     )
 
 
-def plain_numbers(values: Floats) -> list[float | None]:
+def numbers(values: Floats) -> list[float | None]:
     """Plain numbers of six figures; None breaks a line where there is no value."""
     return [float(f"{v:.6g}") if np.isfinite(v) else None for v in values]
 
@@ -264,7 +262,7 @@ def _time_axis(plot: go.Figure, last_row: int) -> None:
     plot.update_layout(hoversubplots="axis")
 
 
-def make_figure(name: str, title: str, caption: str, height: int, plot: go.Figure) -> Figure:
+def finish(name: str, title: str, caption: str, height: int, plot: go.Figure) -> Figure:
     """What all figures have in common goes into the plain tree: Plotly would look at each value for a millisecond."""
     tree = plot.to_plotly_json()
     layout = tree["layout"]
@@ -299,7 +297,7 @@ def _heat(heat: Heat | None) -> Figure | None:
     shares = heat.counts / np.maximum(1, heat.counts.sum(axis=0))
     plot = go.Figure(
         go.Heatmap(
-            x=plain_numbers(heat.at_s), y=plain_numbers(heat.middle_ms),
+            x=numbers(heat.at_s), y=numbers(heat.middle_ms),
             z=[[round(float(v) * 100, 1) if v else None for v in row] for row in shares],
             colorscale=SCALE, zmin=0, hovertemplate="%{x:,.0f} s, about %{y:,.3~g} ms: %{z:.3~g}%<extra></extra>",
             colorbar={"title": {"text": "% of the<br>requests"}, "thickness": 10, "outlinewidth": 0},
@@ -314,7 +312,7 @@ def _heat(heat: Heat | None) -> Figure | None:
         f"One column per {per}, by scheduled time, warm-up included: the share of answered requests by waiting time. "
         "Two bands are two kinds of answers; a band that rises is a growing queue."
     )
-    return make_figure("heat", "TTFT over time", caption, 340, plot)
+    return finish("heat", "TTFT over time", caption, 340, plot)
 
 
 def _against(found: list[Regression]) -> Figure | None:
@@ -326,7 +324,7 @@ def _against(found: list[Regression]) -> Figure | None:
         x_title, y_title, hover = AXES[one.of]
         colour = BLUE if one.of == "ttft_sent" else GREEN
         dots = go.Scatter(
-            x=plain_numbers(one.x), y=plain_numbers(one.y), mode="markers", name=y_title.partition(" (")[0], showlegend=False,
+            x=numbers(one.x), y=numbers(one.y), mode="markers", name=y_title.partition(" (")[0], showlegend=False,
             marker={"size": 5, "opacity": 0.55, "color": colour}, hovertemplate=hover + "<extra></extra>",
         )  # fmt: skip
         plot.add_trace(dots, row, 1)
@@ -339,7 +337,7 @@ def _against(found: list[Regression]) -> Figure | None:
         "One dot per answer, at most 400, evenly over the stage. The lines have the slopes of the table at p50 and p95; other "
         "influences on latency are in the dots, not in the lines."
     )
-    return make_figure(
+    return finish(
         "against",
         "TTFT against prompt tokens, TPOT against concurrent answers",
         caption,
@@ -355,7 +353,7 @@ def _line_of(one: Regression, p: float, dash: str, named: bool) -> go.Scatter:
     start = float(np.quantile(one.y - each * one.x, p, method="inverted_cdf"))
     ends = np.array([one.x.min(), one.x.max()])
     return go.Scatter(
-        x=plain_numbers(ends), y=plain_numbers(start + each * ends), mode="lines", name=f"p{p * 100:g}", showlegend=named,
+        x=numbers(ends), y=numbers(start + each * ends), mode="lines", name=f"p{p * 100:g}", showlegend=named,
         line={"color": ORANGE, "width": 2, "dash": dash}, hoverinfo="skip",
     )  # fmt: skip
 
@@ -387,7 +385,7 @@ def _cache(findings: Findings) -> Figure | None:
         f"{plain(name, 80)}, answers of the steady stage. The gap between the lines is not the effect of the cache alone: "
         "hits and misses may differ in length and time. The regression accounts for that."
     )
-    return make_figure("cache-ttft", "TTFT with and without the cache", caption, 360, plot)
+    return finish("cache-ttft", "TTFT with and without the cache", caption, 360, plot)
 
 
 def _steps(values: Floats) -> tuple[Floats, Floats]:
@@ -430,7 +428,7 @@ def _fan_out(findings: Findings) -> Figure | None:
         f"{plain(one.traffic, 80)}, {one.complete:,} requests. From dotted to dashed: drift of the load. From dashed to solid: "
         "a cause shared by the legs of a request."
     )
-    return make_figure("fan-out-slowest", "Slowest leg, measured and predicted", caption, 380, plot)
+    return finish("fan-out-slowest", "Slowest leg, measured and predicted", caption, 380, plot)
 
 
 def _rate_limits(findings: Findings) -> Figure | None:
@@ -445,9 +443,7 @@ def _rate_limits(findings: Findings) -> Figure | None:
     at, share = bins.at_s, bins.share
     known = ~np.isnan(share)
     edge = {"mode": "lines", "line": {"width": 0, "color": ORANGE}, "hoverinfo": "skip", "showlegend": False}
-    plot.add_trace(
-        go.Scatter(x=plain_numbers(at[known]), y=plain_numbers(100 * bins.high[known]), **edge), 1, 1
-    )
+    plot.add_trace(go.Scatter(x=numbers(at[known]), y=numbers(100 * bins.high[known]), **edge), 1, 1)
     band = {
         **edge,
         "showlegend": True,
@@ -455,9 +451,7 @@ def _rate_limits(findings: Findings) -> Figure | None:
         "fill": "tonexty",
         "fillcolor": "rgba(217,130,43,0.22)",
     }
-    plot.add_trace(
-        go.Scatter(x=plain_numbers(at[known]), y=plain_numbers(100 * bins.low[known]), **band), 1, 1
-    )
+    plot.add_trace(go.Scatter(x=numbers(at[known]), y=numbers(100 * bins.low[known]), **band), 1, 1)
     plot.add_trace(_line(at, 100 * share, "429s", ORANGE, "%{y:.3~g}%"), 1, 1)
     per = bins.width_s
     plot.add_trace(_line(at, bins.attempts / per, "attempts", GREY, "%{y:,.4~g}/s", dash="dot"), 2, 1)
@@ -481,4 +475,4 @@ def _rate_limits(findings: Findings) -> Figure | None:
     plot.update_layout(hoversubplots="axis")
     when = "second" if per == 1 else f"{per} seconds"
     caption = f"One point per {when}, by the time of sending, the whole run; the band is the exact 95% interval.{about}"
-    return make_figure("refusals", "429s over time", caption, 160 * rows + 60, plot)
+    return finish("refusals", "429s over time", caption, 160 * rows + 60, plot)

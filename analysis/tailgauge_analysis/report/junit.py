@@ -34,19 +34,13 @@ def junit(contents: Json) -> str:
     text = "\n".join(f"{reason['text']} {reason['advice']}" for reason in contents["reasons"])
     verdict = contents["verdict"]
     cases = [SuiteCase("verdict", verdict, text if verdict == INVALID or not text else f"{verdict}\n{text}")]
-    facts = {
-        "run_id": contents["run_id"],
-        "target": contents["run"]["target"]["url"],
-        "verdict": verdict,
-    }
+    facts = {"run_id": contents["run_id"], "target": contents["run"]["target"]["url"], "verdict": verdict}
     host = contents["environment"]["master"].get("host")
     cases += map(_objective, contents["slos"])
-    return suite(contents["scenario"], contents["run"]["started_at"], cases, facts, host)
+    return suite(contents["scenario"], contents["run"]["started_at"], facts, cases, host)
 
 
-def suite(
-    scenario: str, started_at: str, cases: Sequence[SuiteCase], facts: Json | None = None, host: str | None = None
-) -> str:  # fmt: skip
+def suite(scenario: str, started_at: str, facts: Json, cases: Sequence[SuiteCase], host: str = "") -> str:
     """The file of these cases, with `facts` as properties."""
     outcomes = [case.outcome for case in cases]
     root = Element("testsuite", {
@@ -55,7 +49,7 @@ def suite(
         "timestamp": _clean(started_at), "hostname": _clean(host),
     })  # fmt: skip
     properties = SubElement(root, "properties")
-    for name, value in (facts or {}).items():
+    for name, value in facts.items():
         SubElement(properties, "property", {"name": name, "value": _clean(value)})
     for case in cases:
         one = SubElement(root, "testcase", {"classname": _clean(scenario), "name": _clean(case.name)})

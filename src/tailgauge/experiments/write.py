@@ -16,7 +16,7 @@ import plotly.graph_objects as go
 from tailgauge.experiments.answer import PASS, AnswerReport, Picture, PlotCurve
 from tailgauge.experiments.markdown import how, markdown, notes, runs_table, terminal
 from tailgauge.thresholds import INVALID
-from tailgauge_analysis.report.figures import BLUE, GREEN, GREY, ORANGE, Figure, make_figure, plain_numbers
+from tailgauge_analysis.report.figures import BLUE, GREEN, GREY, ORANGE, Figure, finish, numbers
 from tailgauge_analysis.report.junit import SuiteCase, suite
 from tailgauge_analysis.report.page import render
 from tailgauge_analysis.report.report import save
@@ -60,13 +60,11 @@ def html(report: AnswerReport) -> str:
 def junit(report: AnswerReport) -> str:
     """The cases of an answer; an answer that rests on INVALID runs alone is an error."""
     invalid = bool(report.runs) and all(run.verdict == INVALID for run in report.runs)
-    answer = (
-        SuiteCase("answer", INVALID, f"Every run is INVALID. {report.sentence}")
-        if invalid
-        else SuiteCase("answer", PASS, report.sentence)
-    )
-    cases = [SuiteCase(case.name, case.outcome, case.reason) for case in report.cases]
-    return suite(report.scenario, report.started_at, [answer, *cases])
+    text = f"Every run is INVALID. {report.sentence}" if invalid else report.sentence
+    cases = [("answer", INVALID if invalid else PASS, text)]
+    cases += [(case.name, case.outcome, case.reason) for case in report.cases]
+    facts = {"run_id": report.run_id, "target": report.target, "verdict": report.verdict}
+    return suite(report.scenario, report.started_at, facts, [SuiteCase(*case) for case in cases])
 
 
 def figure(picture: Picture) -> Figure:
@@ -83,7 +81,7 @@ def figure(picture: Picture) -> Figure:
     plot.update_xaxes(title_text=picture.x)
     plot.update_yaxes(title_text=picture.y)
     plot.update_layout(hovermode="closest")
-    return make_figure(picture.name, picture.title, picture.caption, HEIGHT, plot)
+    return finish(picture.name, picture.title, picture.caption, HEIGHT, plot)
 
 
 def _trace(curve: PlotCurve, colour: str) -> go.Scatter:
@@ -93,10 +91,10 @@ def _trace(curve: PlotCurve, colour: str) -> go.Scatter:
         error = {
             "type": "data",
             "symmetric": False,
-            "array": plain_numbers(np.array(curve.high) - y),
-            "arrayminus": plain_numbers(y - np.array(curve.low)),
+            "array": numbers(np.array(curve.high) - y),
+            "arrayminus": numbers(y - np.array(curve.low)),
         }
     return go.Scatter(
-        x=plain_numbers(np.array(curve.x)), y=plain_numbers(np.array(curve.y)), name=curve.name, error_y=error,
+        x=numbers(np.array(curve.x)), y=numbers(np.array(curve.y)), name=curve.name, error_y=error,
         mode="lines+markers" if curve.joined else "markers", line={"color": colour}, marker={"color": colour},
     )  # fmt: skip
