@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tailgauge_analysis.text.formatting import count, ms, plural, share
 from tailgauge_analysis.text.formatting import markdown_safe as safe
 from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.text.quantile import bound
+from tailgauge_analysis.text.quantile import VALUE, interval_text, value_text
 from tailgauge_analysis.text.tables import fixed_table, markdown_blocks, markdown_table, wrapped
 
 MOST_DIFFERENCES = 8
@@ -144,9 +144,7 @@ def _side(row: Json, side: str) -> str:
     if row["metric"] == "answered":
         return share(row[side])
     q = row["blocks"][0][side]
-    if q["value_is"] != "value":
-        return str(q["value_is"])
-    return f"{ms(q['value_ms'])} [{bound(q, 'low')} to {bound(q, 'high')}]"
+    return f"{value_text(q)} [{interval_text(q)}]" if q["value_is"] == VALUE else value_text(q)
 
 
 def _sides(row: Json) -> tuple[str, ...]:

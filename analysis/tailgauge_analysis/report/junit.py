@@ -15,7 +15,7 @@ from tailgauge.thresholds import INVALID
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE
 from tailgauge_analysis.text.formatting import ms, plain
 from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.text.quantile import VALUE, bound
+from tailgauge_analysis.text.quantile import VALUE, interval_text, value_text
 
 _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -49,8 +49,8 @@ def suite(scenario: str, started_at: str, facts: Json, cases: Sequence[SuiteCase
         "timestamp": _clean(started_at), "hostname": _clean(host),
     })  # fmt: skip
     properties = SubElement(root, "properties")
-    for name, value in facts.items():
-        SubElement(properties, "property", {"name": name, "value": _clean(value)})
+    for name, fact in facts.items():
+        SubElement(properties, "property", {"name": name, "value": _clean(fact)})
     for case in cases:
         one = SubElement(root, "testcase", {"classname": _clean(scenario), "name": _clean(case.name)})
         text = "\n".join(map(_clean, case.text.split("\n")))
@@ -77,9 +77,8 @@ def _objective(slo: Json) -> SuiteCase:
 def _measured(q: Json | None) -> str:
     if q is None:
         return "nothing"
-    if q["value_is"] != VALUE:
-        return f"{q['value_is']}, n {q['n']:,}"
-    return f"{ms(q['value_ms'])} ms, 95% interval {bound(q, 'low')} to {bound(q, 'high')}, n {q['n']:,}"
+    ends = f" ms, 95% interval {interval_text(q)}" if q["value_is"] == VALUE else ""
+    return f"{value_text(q)}{ends}, n {q['n']:,}"
 
 
 def _clean(value: object) -> str:

@@ -16,7 +16,7 @@ from tailgauge_analysis.sections.phases import sentence
 from tailgauge_analysis.sections.rate_limits import section as rate_limits
 from tailgauge_analysis.text.formatting import count, markdown_safe, ms, share
 from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.text.quantile import VALUE, cell
+from tailgauge_analysis.text.quantile import cell, value_text
 from tailgauge_analysis.text.tables import markdown_blocks, markdown_table
 from tailgauge_analysis.verdict import losses, stalls
 from tailgauge_analysis.verdict.losses import Stretch
@@ -115,8 +115,7 @@ def _groups(groups: Sequence[Json]) -> list[str]:
 
 
 def _values(quantiles: Sequence[Json]) -> str:
-    texts = [ms(q["value_ms"]) if q["value_is"] == VALUE else q["value_is"] for q in quantiles]
-    return " / ".join(texts) or "–"
+    return " / ".join(map(value_text, quantiles)) or "–"
 
 
 def _load(contents: Json) -> list[str]:

@@ -8,7 +8,7 @@ from tailgauge_analysis.metrics.latency import SUCCESSES
 from tailgauge_analysis.report.views import label
 from tailgauge_analysis.text.formatting import count, ms, plain, plural, share
 from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.text.quantile import bound
+from tailgauge_analysis.text.quantile import VALUE, interval_text, value_text
 from tailgauge_analysis.text.tables import fixed_table, wrapped
 
 SHOWN = ("p50", "p95", "p99")
@@ -51,22 +51,14 @@ def _latency(contents: Json) -> list[str]:
     for row in rows:
         by = {q["label"]: q for q in row["quantiles"]}
         p99 = by["p99"]
-        interval = (
-            f"{bound(p99, 'low')} to {bound(p99, 'high')}"
-            if p99["value_is"] == "value"
-            else "too few requests"
-        )
+        ends = interval_text(p99) if p99["value_is"] == VALUE else "too few requests"
         mark = " *" if p99["mark"] == "unreliable" else ""
-        values = (_value(by[label]) for label in SHOWN)
-        cells.append((row["title"], *values, interval + mark, count(row["n"]), count(p99["n_eff"])))
+        values = (value_text(by[label]) for label in SHOWN)
+        cells.append((row["title"], *values, ends + mark, count(row["n"]), count(p99["n_eff"])))
     lines = fixed_table(("<28", ">9", ">9", ">9", "<22", ">10", ">10"), cells)
     if any(line.rstrip().find(" *") > 0 for line in lines[1:]):
         lines.append("* unreliable: fewer than 10 effective samples beyond the quantile")
     return lines
-
-
-def _value(q: Json) -> str:
-    return ms(q["value_ms"]) if q["value_is"] == "value" else str(q["value_is"])
 
 
 def _outcomes(contents: Json) -> list[str]:
@@ -80,9 +72,9 @@ def _slos(contents: Json) -> list[str]:
     lines = []
     for slo in contents["slos"][:MOST_SLOS]:
         q = slo["quantile"]
-        seen = f"{q['label']} {_value(q)}" if q else "not measured"
-        interval = f" ms [{bound(q, 'low')} to {bound(q, 'high')}]" if q and q["value_is"] == "value" else ""
-        line = f"SLO {plain(slo['name'], 40)}: {slo['outcome']}: {slo['metric']} {seen}{interval}, bound {ms(slo['max_ms'])} ms"
+        seen = f"{q['label']} {value_text(q)}" if q else "not measured"
+        ends = f" ms [{interval_text(q)}]" if q and q["value_is"] == VALUE else ""
+        line = f"SLO {plain(slo['name'], 40)}: {slo['outcome']}: {slo['metric']} {seen}{ends}, bound {ms(slo['max_ms'])} ms"
         lines += wrapped(line, 1)
     if len(contents["slos"]) > MOST_SLOS:
         lines.append(f"and {plural(len(contents['slos']) - MOST_SLOS, 'SLO')} more: see the report")

@@ -19,6 +19,7 @@ from tailgauge_analysis.sections.phases import parse
 from tailgauge_analysis.stats.quantiles import rank
 from tailgauge_analysis.text.formatting import count, ms, plain, plural, share
 from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.text.quantile import value_text
 
 MOST_PHASES = 20
 BUFFERED = 0.01  # of the answers, from which a proxy is suspected
@@ -163,10 +164,7 @@ def streaming(contents: Json) -> list[tuple[str, str]]:
         text = f"{share(good['share'])} of {count(good['offered'])} offered requests met every objective"
         rows.append(("Goodput", f"{text} (95% CI {share(good['low'])} – {share(good['high'])}){rate}"))
     for one in contents["survival_quantiles"]:
-        quantiles = ", ".join(
-            f"{q['label']} {ms(q['value_ms']) if q['value_is'] == 'value' else q['value_is']}"
-            for q in one["quantiles"]
-        )
+        quantiles = ", ".join(f"{q['label']} {value_text(q)}" for q in one["quantiles"])
         text = f"{quantiles} ms ({count(one['cut'])} of {plural(one['n'], 'wait')} cut short)"
         rows.append((f"{one['title']} without abandonment (Kaplan-Meier)", text))
     if streams["user_tokens_per_s_p50"] is not None:

@@ -14,9 +14,9 @@ from tailgauge_analysis.metrics.groups import SLOW, Group
 from tailgauge_analysis.metrics.latency import Row, offered
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, PASS, decide
 from tailgauge_analysis.stats.quantiles import Quantile
-from tailgauge_analysis.text.formatting import ms, percentile
+from tailgauge_analysis.text.formatting import percentile
 from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.text.quantile import quantile
+from tailgauge_analysis.text.quantile import quantile, value_text
 
 PS = (0.5, 0.95, 0.99)
 LABELS = tuple(percentile(p) for p in PS)
@@ -143,10 +143,6 @@ def rows(found: Json) -> list[list[str]]:
     for one in found["segments"]:
         name = one["name"] if one["by"] == one["name"] else f"{one['by']}: {one['name']}"
         for i, label in enumerate(LABELS):
-            waits = [_value(one[key][i]) if one[key] else "–" for key in ("ttft", "total")]
+            waits = [value_text(one[key][i]) if one[key] else "–" for key in ("ttft", "total")]
             out.append([name, label, *waits, *(one["outcomes"][use["name"]][label] for use in found["uses"])])
     return out
-
-
-def _value(q: Json) -> str:
-    return ms(q["value_ms"]) if q["value_is"] == "value" else str(q["value_is"])

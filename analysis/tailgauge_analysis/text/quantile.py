@@ -44,6 +44,16 @@ def with_interval(q: Json) -> str:
     return f"{ms(q['value_ms'])} ms (95% CI {bound(q, 'low')} – {bound(q, 'high')})"
 
 
+def value_text(q: Json) -> str:
+    """`212`, or among which requests the quantile falls."""
+    return ms(q["value_ms"]) if q["value_is"] == VALUE else str(q["value_is"])
+
+
+def interval_text(q: Json) -> str:
+    """`207 to 218`."""
+    return f"{bound(q, 'low')} to {bound(q, 'high')}"
+
+
 def bound(q: Json, end: str) -> str:
     """One end of an interval; `?` if the sample has no such bound."""
     word = q[f"{end}_is"]
@@ -52,9 +62,8 @@ def bound(q: Json, end: str) -> str:
 
 def cell(q: Json) -> str:
     """A quantile in a cell of a table: `212 (207 – 218)`."""
-    text = ms(q["value_ms"]) if q["value_is"] == VALUE else str(q["value_is"])
-    interval = f" ({bound(q, 'low')} – {bound(q, 'high')})" if VALUE in {q["value_is"], q["low_is"]} else ""
-    return f"{text}{interval}{' unreliable' if q['mark'] == UNRELIABLE else ''}"
+    ends = f" ({bound(q, 'low')} – {bound(q, 'high')})" if VALUE in {q["value_is"], q["low_is"]} else ""
+    return f"{value_text(q)}{ends}{' unreliable' if q['mark'] == UNRELIABLE else ''}"
 
 
 def plain_values(tree: Any, beyond: str = "failed") -> Any:
