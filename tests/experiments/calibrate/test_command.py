@@ -46,7 +46,7 @@ def test_a_run_may_cite_what_passed_and_no_other_transport(seen: dict[str, Any])
         assert (measured["exit_code"], measured["tls"]) == (3, "no rate passed its criteria on this machine")
     else:
         assert (measured["exit_code"], measured["tls"]["id"]) == (0, measured["result"]["id"])
-    assert measured["plain"] == "it does not cover connections without TLS"
+    assert measured["plain"] == "does not cover connections without TLS"
 
 
 def test_what_there_is_no_time_for_is_left_out_and_told(seen: dict[str, Any]) -> None:
