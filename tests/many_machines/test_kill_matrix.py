@@ -58,7 +58,7 @@ def test_a_killed_worker_costs_its_leases_and_no_more(site: Site) -> None:
     assert (entry["state"], books.entry(1 - number)["state"]) == ("lost", "drained")
     assert f"worker {number} was lost" in books.notes
     assert run.facts["verdict"]["verdict"] == "INVALID"
-    assert 0 < books.counts["lost"] == sum(stretch["requests"] for stretch in entry["missing"])
+    assert 0 < books.counts["lost"] == sum(interval["requests"] for interval in entry["missing"])
     assert entry["silent"][0]["from_s"] == pytest.approx(AT, abs=2.5)
     assert entry["missing"][0]["from_s"] >= AT - FLUSH_S, "everything up to the last part is there"
     went_on(books, number, max(stretch["to_s"] for stretch in entry["missing"]) + 0.001)
@@ -102,7 +102,7 @@ def test_a_worker_stalled_over_the_end_is_waited_for_and_its_unsent_requests_are
     run = site.run(11)
     frozen = site.workers[0]
     number = frozen.number(run)
-    site.at(7)
+    site.at(5)  # so that its silence is noticed well before the end of the run
     frozen.signal(signal.SIGSTOP)
     site.at(16)
     frozen.signal(signal.SIGCONT)
@@ -112,7 +112,7 @@ def test_a_worker_stalled_over_the_end_is_waited_for_and_its_unsent_requests_are
     books = audited(site, run, whole=True)
     entry = books.entry(number)
     assert (entry["state"], books.counts["lost"]) == ("drained", 0)
-    assert 0 < books.counts["not_reached"] == sum(stretch["requests"] for stretch in entry["missing"])
+    assert 0 < books.counts["not_reached"] == sum(interval["requests"] for interval in entry["missing"])
     assert f"worker {number}" in json.dumps(run.facts["verdict"]).lower()
     assert entry["silent"][0]["to_s"] == pytest.approx(16, abs=2)
     assert [w.code(20) for w in site.workers] == [0, 0]
@@ -133,7 +133,7 @@ def test_a_worker_that_has_to_end_transfers_its_rows_first(site: Site) -> None:
     assert books.counts["lost"] == 0
     assert len(books.requests_of(number)) > 50
     assert summary.folders() == []
-    assert 0 < books.counts["not_reached"] == sum(stretch["requests"] for stretch in entry["missing"])
+    assert 0 < books.counts["not_reached"] == sum(interval["requests"] for interval in entry["missing"])
     went_on(books, number, max(stretch["to_s"] for stretch in entry["missing"]) + 0.001)
 
 
@@ -174,7 +174,7 @@ def test_a_lasting_partition_is_reported_and_the_rows_come_in_by_hand(site: Site
     books = audited(site, run, whole=False)
     entry = books.entry(number)
     assert entry["state"] == "lost"
-    assert 0 < books.counts["lost"] == sum(stretch["requests"] for stretch in entry["missing"])
+    assert 0 < books.counts["lost"] == sum(interval["requests"] for interval in entry["missing"])
     assert f"rows of worker {number} were not transferred: they are in" in books.notes
     went_on(books, number, max(stretch["to_s"] for stretch in entry["missing"]) + 0.001)
     assert (cut.code(60), other.code(20)) == (3, 0)
