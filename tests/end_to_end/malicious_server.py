@@ -3,8 +3,8 @@
 Rule: `python malicious_server.py PORT_FILE` serves until its standard input ends, then prints a JSON list of what it did.
 
 The path chooses: `/NAME/...` always shows that behaviour, `/mix/...` all of them in turn, with a fair answer in between.
-The first two requests of a path are answered fairly, for the preflight, unless it begins with `/now/`. Which protocol is
-spoken shows at its end.
+The first two requests of a path are answered fairly, for the preflight, unless it begins with `/now/`. Which protocol
+it uses shows at its end.
 """
 
 from __future__ import annotations

@@ -66,6 +66,12 @@ def cell(q: Json) -> str:
     return f"{value_text(q)}{ends}{' unreliable' if q['mark'] == UNRELIABLE else ''}"
 
 
+def ratio_text(ratio: Json) -> str:
+    """A ratio of two quantiles: `1.2x (0.98 – 1.5)`; `?` at an end without a bound."""
+    ends = [f"{ratio[end]:.3g}" if ratio[end] is not None else "?" for end in ("low", "high")]
+    return f"{ratio['value']:.3g}x ({ends[0]} – {ends[1]})"
+
+
 def plain_values(tree: Any, beyond: str = "failed") -> Any:
     """Findings as tables, lists, text and finite numbers; `beyond` names where a quantile without value falls."""
     if isinstance(tree, Quantile):

@@ -25,6 +25,7 @@ from tailgauge.simulator.behaviours.content import whole_contents
 from tailgauge.simulator.behaviours.faults import CUT, END_MARK, ERROR_EVENT
 from tailgauge.simulator.core.exchange import Exchange
 from tailgauge.simulator.protocols.request import Refused
+from tailgauge.worker.attempt_row import begun
 from tailgauge.worker.cache_tracker import CacheBook
 from tailgauge.worker.outcome import Outcome, outcome, rate_limit_headers, retry_after_s
 from tailgauge.worker.request_row import RequestRef
@@ -76,23 +77,10 @@ class Attempt:
         self._ended = self._written = False
         self._is_over = False
         self.aborted_at_ns: int | None = None
-        self._row = AttemptRow(
-            request_id=origin.request_id,
-            leg=send.leg,
-            attempt=number,
-            cause=send.cause,
-            of_attempt=send.of_attempt,
-            stage=origin.stage,
-            traffic=origin.traffic,
-            protocol=target.protocol,
-            asked_model=self._model,
-            scheduled_at_ns=origin.scheduled_at_ns,
-            dispatched_at_ns=now_ns,
-            sent_at_ns=now_ns,
-            stamps=STAMPS,
-            target=send.call.target,
-            streamed=send.call.stream,
+        self._row = row = begun(
+            origin, send, number, protocol=target.protocol, model=target.model, at_ns=now_ns
         )
+        row.sent_at_ns, row.stamps, row.streamed = now_ns, STAMPS, send.call.stream
 
     def begin(self) -> None:
         """Send it."""

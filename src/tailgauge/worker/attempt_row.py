@@ -21,8 +21,30 @@ _NUMBER = re.compile(r"\d{1,12}(\.\d{1,9})?")  # milliseconds
 _PHASES = 50  # of one answer
 
 if TYPE_CHECKING:
+    from tailgauge.patterns.events import Send
     from tailgauge.protocols.decoder import Stamp, StreamDecoder
     from tailgauge.transport.exchange import Exchange
+    from tailgauge.worker.request_row import RequestRef
+
+
+def begun(
+    origin: RequestRef, send: Send, attempt: int, *, protocol: str, model: str, at_ns: int
+) -> AttemptRow:
+    """The row of an attempt that begins; `model` is the target's, where the call names none."""
+    return AttemptRow(
+        request_id=origin.request_id,
+        leg=send.leg,
+        attempt=attempt,
+        cause=send.cause,
+        of_attempt=send.of_attempt,
+        stage=origin.stage,
+        traffic=origin.traffic,
+        protocol=protocol,
+        asked_model=send.call.model or model,
+        scheduled_at_ns=origin.scheduled_at_ns,
+        dispatched_at_ns=at_ns,
+        target=send.call.target,
+    )
 
 
 def fill(

@@ -25,7 +25,7 @@ from tailgauge.rows.schema import CANCELLED, CLIENT_ERROR, COMPLETED, PREFLIGHT,
 from tailgauge.transport.bounds import HeldBytes
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.stopwatch import watched_by
-from tailgauge.worker.attempt_row import fill
+from tailgauge.worker.attempt_row import begun, fill
 from tailgauge.worker.cache_tracker import CacheBook
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.outcome import Outcome, outcome, should_retry
@@ -234,21 +234,8 @@ class Attempts:
         return None
 
     def _row(self, one: _Open) -> AttemptRow:
-        origin, send = one.origin, one.send
-        return AttemptRow(
-            request_id=origin.request_id,
-            leg=send.leg,
-            attempt=one.attempt,
-            cause=send.cause,
-            of_attempt=send.of_attempt,
-            stage=origin.stage,
-            traffic=origin.traffic,
-            protocol=one.endpoint.protocol,
-            asked_model=send.call.model or one.endpoint.model,
-            scheduled_at_ns=origin.scheduled_at_ns,
-            dispatched_at_ns=monotonic_ns(),
-            target=send.call.target,
-        )
+        protocol, model = one.endpoint.protocol, one.endpoint.model
+        return begun(one.origin, one.send, one.attempt, protocol=protocol, model=model, at_ns=monotonic_ns())
 
     def _count(self, one: _Open) -> None:
         self._counters.attempts_open -= 1

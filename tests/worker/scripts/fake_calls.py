@@ -1,4 +1,4 @@
-"""What surrounds the dispatcher in a script: calls that end at once, after some time, or when told; rows in a list."""
+"""What surrounds the dispatcher in a script: calls that end at once, after some time, or on request; rows in a list."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class FakeCall:
 
 
 class FakeAttempts:
-    """Starts calls that end at once, after `seconds`, or when told; `classes` says how, by number of the call."""
+    """Starts calls that end at once, after `seconds`, or on request; `classes` says how, by number of the call."""
 
     def __init__(self, seconds: float | None = 0.0, classes: dict[int, str] | None = None) -> None:
         self.seconds, self.classes = seconds, classes or {}

@@ -23,7 +23,7 @@ from tailgauge_analysis.stats.proportions import Proportion, Ratio, counted, qua
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Mask, Quantile, effective_n, quantiles, rank
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
 from tailgauge_analysis.text.json_values import Json, table
-from tailgauge_analysis.text.quantile import VALUE, plain_values, quantile
+from tailgauge_analysis.text.quantile import VALUE, plain_values, quantile, ratio_text
 
 PS = (0.5, 0.95, 0.99)
 SLOWEST_SHARES = ((20_000, 0.01), (1000, 0.05), (0, 0.1))  # legs, and which share of them is called slow
@@ -333,7 +333,7 @@ def facts(one: Json) -> list[tuple[str, str]]:
         rows.append(("Speed-up by running legs in parallel", text))
     if one["serial"]:
         ratios = [r for r in one["serial"]["ratios"] if r["value"] is not None]
-        text = ", ".join(f"{percentile(r['p'])} {_ratio(r)}" for r in ratios) or TOO_FEW
+        text = ", ".join(f"{percentile(r['p'])} {ratio_text(r)}" for r in ratios) or TOO_FEW
         name = plain(one["serial"]["traffic"], 80)
         rows.append((f"Join of {name} (sequential) over this one", f"{text}; {SHARED}"))
     return [*rows, ("Partial failures", _partial_text(one["partial"], one["requests"]))]
@@ -403,8 +403,3 @@ def _partial_text(partial: Json, requests: int) -> str:
         ("closed", "closed at the join"), ("never_sent", "not sent"), ("retries", "retries"), ("copies", "hedges"),
     )  # fmt: skip
     return text + "".join(f"; {count(partial[key])} {name}" for key, name in others if partial[key])
-
-
-def _ratio(ratio: Json) -> str:
-    ends = [f"{ratio[end]:.3g}" if ratio[end] is not None else "?" for end in ("low", "high")]
-    return f"{ratio['value']:.3g}x ({ends[0]} – {ends[1]})"

@@ -41,7 +41,7 @@ from tailgauge_analysis.stats.proportions import (
 from tailgauge_analysis.stats.quantiles import Floats, Quantile, quantiles
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
 from tailgauge_analysis.text.json_values import Json, table
-from tailgauge_analysis.text.quantile import VALUE, cell, plain_values
+from tailgauge_analysis.text.quantile import VALUE, cell, plain_values, ratio_text
 
 PS = (0.5, 0.95, 0.99)
 METRICS = {"ttft_sched": "TTFT", "e2e_sched": "end to end", "join_sched": "join"}
@@ -488,5 +488,4 @@ def _ratio(ratio: Json) -> str:
         return f"{label} n/a"
     if ratio["low"] is None and ratio["high"] is None:
         return f"{label} {value:.3g}x (no interval)"
-    ends = [f"{ratio[end]:.3g}" if ratio[end] is not None else "?" for end in ("low", "high")]
-    return f"{label} {value:.3g}x ({ends[0]} – {ends[1]})"
+    return f"{label} {ratio_text(ratio)}"
