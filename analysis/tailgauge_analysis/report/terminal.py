@@ -8,7 +8,7 @@ from tailgauge_analysis.metrics.latency import SUCCESSES
 from tailgauge_analysis.report.views import label
 from tailgauge_analysis.text.formatting import count, ms, plain, plural, share
 from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.text.quantile import VALUE, interval_text, value_text
+from tailgauge_analysis.text.quantile import VALUE, interval_text, mark_text, value_text
 from tailgauge_analysis.text.tables import fixed_table, wrapped
 
 SHOWN = ("p50", "p95", "p99")
@@ -52,12 +52,14 @@ def _latency(contents: Json) -> list[str]:
         by = {q["label"]: q for q in row["quantiles"]}
         p99 = by["p99"]
         ends = interval_text(p99) if p99["value_is"] == VALUE else "too few requests"
-        mark = " *" if p99["mark"] == "unreliable" else ""
+        mark = " *" if mark_text(p99) else ""
         values = (value_text(by[label]) for label in SHOWN)
         cells.append((row["title"], *values, ends + mark, count(row["n"]), count(p99["n_eff"])))
     lines = fixed_table(("<28", ">9", ">9", ">9", "<22", ">10", ">10"), cells)
     if any(line.rstrip().find(" *") > 0 for line in lines[1:]):
-        lines.append("* unreliable: fewer than 10 effective samples beyond the quantile")
+        lines.append(
+            "* unreliable: few slow episodes, or fewer than 10 effective samples beyond the quantile"
+        )
     return lines
 
 

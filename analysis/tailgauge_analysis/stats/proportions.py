@@ -8,13 +8,20 @@ and Donner 2008); there is no ratio where a quantile has no value, falls among f
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from tailgauge_analysis.stats.binomial import clopper_pearson
-from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile, effective_n
+from tailgauge_analysis.stats.quantiles import (
+    EPISODES,
+    FEW_EPISODES,
+    TOO_FEW,
+    Quantile,
+    effective_n,
+    episodes,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +34,9 @@ class Proportion:
     value: float | None
     low: float | None
     high: float | None
+    episodes: int = 0
+    """In how many episodes the rarer of the two came."""
+    mark: str = ""  # or FEW_EPISODES
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +70,12 @@ def difference(a: Proportion, b: Proportion) -> Difference:
 def proportion(seen: npt.NDArray[np.bool_]) -> Proportion:
     """The share of True."""
     n, k = len(seen), int(seen.sum())
-    return _of(k, n, effective_n(seen) if n else 0)
+    if not n:
+        return _of(k, n, 0)
+    n_eff = effective_n(seen)
+    came = episodes(seen if 2 * k <= n else ~seen, n / n_eff)
+    bursts = 0 < came < min(EPISODES, k, n - k)
+    return replace(_of(k, n, n_eff), episodes=came, mark=FEW_EPISODES if bursts else "")
 
 
 def counted(k: int, n: int, n_eff: int | None = None) -> Proportion:

@@ -34,8 +34,10 @@ NORMAL_975 = 1.959964  # quantile of the standard normal distribution that belon
 STRETCH = 1_000_000  # values
 BEYOND = 10  # effective samples wanted beyond the quantile; below it a value is marked unreliable
 
+EPISODES = 5  # slow episodes wanted; with fewer, no interval is sure to hold how rare they are
 TOO_FEW = "n/a"
 UNRELIABLE = "unreliable"
+FEW_EPISODES = "few slow episodes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,9 @@ class Quantile:
     value: float | None
     low: float | None
     high: float | None
-    mark: str  # "", UNRELIABLE or TOO_FEW
+    mark: str  # "", UNRELIABLE, FEW_EPISODES or TOO_FEW
+    episodes: int = 0
+    """In how many episodes the values beyond it came."""
 
 
 def n_min(p: float) -> int:
@@ -73,12 +77,14 @@ def _quantile(values: Floats, ordered: Floats, p: float, sizes: Ints | None) -> 
         # ties, such as failures: which values share the step matters as well
         n_eff = min(n_eff, effective_n(values >= value, sizes))
     low, high = ranks(n, n_eff, p)
-    mark = TOO_FEW if n < n_min(p) else UNRELIABLE if n_eff * (1 - p) < BEYOND else ""
+    came = episodes(values > value, n / n_eff, sizes)
+    mark = FEW_EPISODES if 0 < came < EPISODES else UNRELIABLE if n_eff * (1 - p) < BEYOND else ""
     return Quantile(
         p, n, n_eff, value,
         float(ordered[low - 1]) if low is not None else None,
         float(ordered[high - 1]) if high is not None else None,
-        mark,
+        TOO_FEW if n < n_min(p) else mark,
+        came,
     )  # fmt: skip
 
 
@@ -114,6 +120,15 @@ def effective_n(exceeds: Mask, sizes: Ints | None = None) -> int:
     if variance <= 0:
         return n
     return max(1, min(n, math.floor(share * (1 - share) / variance + 1e-6)))
+
+
+def episodes(exceeds: Mask, apart: float, sizes: Ints | None = None) -> int:
+    """In how many clusters the exceedances came: those `apart` or fewer values from the last belong to its cluster."""
+    at = np.flatnonzero(exceeds)
+    if sizes is not None:
+        at = np.unique(np.searchsorted(np.cumsum(sizes), at, side="right"))
+        apart *= len(sizes) / len(exceeds)
+    return int((np.diff(at) > max(1.0, apart)).sum()) + 1 if len(at) else 0
 
 
 def _counts(exceeds: Mask, sizes: Ints) -> Ints:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tailgauge_analysis.stats.quantiles import TOO_FEW, UNRELIABLE, Quantile
+from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, UNRELIABLE, Quantile
 from tailgauge_analysis.text.formatting import ms, percentile
 from tailgauge_analysis.text.json_values import Json
 
@@ -26,7 +26,7 @@ def quantile(q: Quantile, beyond: str) -> Json:
     if hidden:
         value, low, high, value_is, low_is, high_is = None, None, None, TOO_FEW, NONE, NONE
     return {
-        "p": q.p, "label": percentile(q.p), "n": q.n, "n_eff": q.n_eff, "mark": q.mark,
+        "p": q.p, "label": percentile(q.p), "n": q.n, "n_eff": q.n_eff, "episodes": q.episodes, "mark": q.mark,
         "value_ms": value, "value_is": value_is, "low_ms": low, "low_is": low_is, "high_ms": high, "high_is": high_is,
     }  # fmt: skip
 
@@ -63,7 +63,13 @@ def bound(q: Json, end: str) -> str:
 def cell(q: Json) -> str:
     """A quantile in a cell of a table: `212 (207 – 218)`."""
     ends = f" ({bound(q, 'low')} – {bound(q, 'high')})" if VALUE in {q["value_is"], q["low_is"]} else ""
-    return f"{value_text(q)}{ends}{' unreliable' if q['mark'] == UNRELIABLE else ''}"
+    return f"{value_text(q)}{ends}{f' {mark_text(q)}' if mark_text(q) else ''}"
+
+
+def mark_text(q: Json) -> str:
+    """`unreliable` or `few slow episodes (3)`; nothing where the interval may be believed, or where there is no value."""
+    mark = str(q["mark"])
+    return f"{mark} ({q['episodes']:,})" if mark == FEW_EPISODES else mark if mark == UNRELIABLE else ""
 
 
 def ratio_text(ratio: Json) -> str:

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from tailgauge_analysis.stats.binomial import binomial_cdf
-from tailgauge_analysis.stats.quantiles import TOO_FEW, UNRELIABLE, effective_n, n_min, quantiles, rank, ranks
+from tailgauge_analysis.stats.quantiles import (
+    FEW_EPISODES,
+    TOO_FEW,
+    effective_n,
+    n_min,
+    quantiles,
+    rank,
+    ranks,
+)
 
 
 def one(values, p, sizes=None):
@@ -110,7 +118,7 @@ def test_constant_values_have_a_point_for_an_interval():
 
 def test_too_few_values_are_not_a_percentile():
     assert one(np.arange(298), 0.99).mark == TOO_FEW
-    assert one(np.arange(299), 0.99).mark == UNRELIABLE
+    assert one(np.arange(299), 0.99).mark == FEW_EPISODES
     assert one(np.arange(299), 0.99).high is None
     assert one(np.random.default_rng(0).permutation(2000), 0.99).mark == ""
     assert one([], 0.5).mark == TOO_FEW
