@@ -1,8 +1,7 @@
 """Chunks: folded while they are read, because a run may have a hundred million.
 
 Of a chunk only its arrival is kept, 8 bytes; everything else is summed by run. A run is a stretch of
-rows of one attempt whose numbers follow each other, as workers write them. Parts are read a row group at a time; what a
-part gave before it turned out to be damaged is taken back.
+rows of one attempt whose numbers follow each other, as workers write them. Parts are read a row group at a time.
 """
 
 from __future__ import annotations
@@ -121,7 +120,7 @@ def complete(rows: pa.Table) -> pa.Table:
 
 
 class Fold:
-    """The chunks read until now. `mark` and `back_to` take back those of a damaged part."""
+    """The chunks read until now."""
 
     def __init__(self, most: int) -> None:
         self._arrived = np.empty(most, np.int64)
@@ -130,18 +129,13 @@ class Fold:
         self._rows, self._intervals = 0, 0
         self._runs: list[Runs] = []
 
-    def mark(self) -> tuple[int, int, int]:
+    def mark(self) -> int:
         """Where we are."""
-        return self._rows, self._intervals, len(self._runs)
+        return len(self._runs)
 
-    def back_to(self, mark: tuple[int, int, int]) -> None:
-        """Forget what came after."""
-        self._rows, self._intervals, kept = mark
-        del self._runs[kept:]
-
-    def since(self, mark: tuple[int, int, int]) -> Runs:
+    def since(self, mark: int) -> Runs:
         """The runs that came after."""
-        return _joined(self._runs[mark[2] :])
+        return _joined(self._runs[mark:])
 
     def add(self, table: pa.Table, shift_ns: int) -> None:
         """Rows of a worker; `shift_ns` leads from its clock to the run's."""

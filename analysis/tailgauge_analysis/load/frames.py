@@ -125,8 +125,6 @@ def _table(
     read, earlier = [], dedup.Rows(name, listed)
     for part in listed:
         held = parquet.read(part, WANTED[name], problems)
-        if held is None:
-            continue
         whole = earlier.without(part, held)
         rows[name, part.worker] = rows.get((name, part.worker), 0) + whole.num_rows
         offset = (
@@ -157,16 +155,12 @@ def _chunks(
     fold = Fold(sum(part.rows for part in listed))
     earlier = dedup.Pieces(fold)
     for part in listed:
-        mark, held = fold.mark(), 0
+        held = 0
         for whole in parquet.pieces(part, chunks.WANTED, problems, chunks.complete):
-            if whole is None:
-                fold.back_to(mark)
-                break
             piece = earlier.without(part, whole)
             fold.add(piece, offsets.get(part.worker, 0) - start_at_ns)
             held += piece.num_rows
-        else:
-            rows["chunks", part.worker] = rows.get(("chunks", part.worker), 0) + held
+        rows["chunks", part.worker] = rows.get(("chunks", part.worker), 0) + held
     return fold.done()
 
 

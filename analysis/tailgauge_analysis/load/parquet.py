@@ -1,7 +1,7 @@
 """Parquet parts of a run folder: which count, and how one is read.
 
-This module knows file names, footers and column types, not what the columns mean. A part that cannot be read is a problem
-and left out; only a newer schema version is raised.
+This module knows file names, footers and column types, not what the columns mean. A part or row group that cannot be read,
+or whose pages do not match their checksums, is a problem and left out; only a newer schema version is raised.
 
 A part of an older schema lacks the columns that came later: they are filled with the row class's own default (null, or
 what was always so before the column came), or made from those that it had instead. In a part of today's schema a missing
@@ -33,6 +33,7 @@ _TYPES = {
     "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_(),
     "string": pa.string(), "list<int64>": pa.list_(pa.int64()),
 }  # fmt: skip
+_UNREADABLE = (OSError, ValueError, pa.ArrowException)
 _VERSION = b"tailgauge.schema_version"
 _REPLACES = b"tailgauge.replaces"
 # What stands in the place of columns that older schemas did not have: of which of theirs, and how.
@@ -106,8 +107,8 @@ def _opened(table: str, folder: int, path: Path) -> Part | Problem:
         version = int(footer.get(_VERSION, b"0"))
         if held.num_rows != sum(held.row_group(i).num_rows for i in range(held.num_row_groups)):
             raise pa.ArrowInvalid("its footer contradicts itself")
-    except (OSError, pa.ArrowException, ValueError) as error:
-        return _left_out(table, path, f"cannot be read and is left out: {_first_line(error)}")
+    except _UNREADABLE as error:
+        return _left_out(table, path, f"cannot be read and is left out: {_reason(error)}")
     if version > SCHEMA_VERSION:
         raise RunDataError(
             f"{path}: schema version {version} is newer than {SCHEMA_VERSION}, the newest that this tailgauge reads"
@@ -126,13 +127,9 @@ def _opened(table: str, folder: int, path: Path) -> Part | Problem:
     )
 
 
-def read(part: Part, wanted: Sequence[str], problems: list[Problem]) -> pa.Table | None:
-    """Columns `wanted` of a part with the record's types, or None with a problem."""
-    groups: list[pa.Table] = []
-    for group in pieces(part, wanted, problems):
-        if group is None:
-            return None
-        groups.append(group)
+def read(part: Part, wanted: Sequence[str], problems: list[Problem]) -> pa.Table:
+    """Columns `wanted` of a part with the record's types, without the row groups that cannot be read."""
+    groups = list(pieces(part, wanted, problems))
     return pa.concat_tables(groups) if groups else empty(part.table, wanted)
 
 
@@ -141,50 +138,67 @@ def pieces(
     wanted: Sequence[str],
     problems: list[Problem],
     complete: Callable[[pa.Table], pa.Table] | None = None,
-) -> Iterator[pa.Table | None]:
-    """The same, one row group at a time; None, with a problem, if the groups before it must not count either.
-
-    `complete` fills in a row group; ValueError if it cannot.
-    """
-    kinds = {column.name: _TYPES[column.kind] for column in columns(part.table)}
-    never_empty = [c.name for c in columns(part.table) if not c.nullable and c.name in wanted]
+) -> Iterator[pa.Table]:
+    """The same, one row group at a time. `complete` fills in a row group; ValueError if it cannot."""
+    lost, why = 0, ""
     try:
         with pq.ParquetFile(part.path, page_checksum_verification=True) as file:
-            is_old = part.version < SCHEMA_VERSION
-            stored = {now: old for now, old in old_names.columns(part.table).items() if is_old}
-            current = {old: now for now, old in stored.items()}
-            held = {current.get(name, name) for name in file.schema_arrow.names}
-            later = _defaults(part.table) if is_old else {}
-            made = _MADE.get(part.table, {}) if is_old else {}
-            needed = [
-                one
-                for name in wanted
-                for one in (made[name][0] if name in made and name not in held else (name,))
-            ]
-            lacking = [name for name in needed if name not in held and name not in later]
-            if lacking:
-                raise pa.ArrowInvalid(f"column {lacking[0]} is missing")
-            names = [name for name in dict.fromkeys(needed) if name in held]
+            columns_of = _Columns(part, wanted, file.schema_arrow.names)
             for number in range(file.num_row_groups):
-                rows = file.read_row_group(number, columns=[stored.get(name, name) for name in names])
-                rows = rows.rename_columns([current.get(name, name) for name in rows.column_names])
-                filled = {
-                    name: made[name][1](*(rows[one] for one in made[name][0]))
-                    if name in made
-                    else pa.repeat(pa.scalar(later[name], kinds[name]), rows.num_rows)
-                    for name in wanted
-                    if name not in held
-                }
-                whole = pa.table({n: filled[n] if n in filled else rows[n].cast(kinds[n]) for n in wanted})
-                hollow = [name for name in never_empty if whole[name].null_count]
-                if hollow:
-                    raise pa.ArrowInvalid(f"column {hollow[0]} has empty values")
-                yield complete(whole) if complete else whole
-    except (OSError, ValueError, pa.ArrowException) as error:
-        problems.append(
-            _left_out(part.table, part.path, f"cannot be read and is left out: {_first_line(error)}")
-        )
-        yield None
+                try:
+                    rows = columns_of.read(file, number)
+                    rows = complete(rows) if complete else rows
+                except _UNREADABLE as error:
+                    lost += file.metadata.row_group(number).num_rows
+                    why = why or _reason(error)
+                else:
+                    yield rows
+    except _UNREADABLE as error:
+        lost, why = part.rows, _reason(error)
+    if why:
+        some = f"{lost:,} of its {part.rows:,} rows cannot be read and are left out"
+        whole = "cannot be read and is left out"
+        problems.append(_left_out(part.table, part.path, f"{some if lost < part.rows else whole}: {why}"))
+
+
+class _Columns:
+    """How the columns `wanted` of a part are made from those that it holds."""
+
+    def __init__(self, part: Part, wanted: Sequence[str], names: Sequence[str]) -> None:
+        described = columns(part.table)
+        self._wanted, self._kinds = wanted, {column.name: _TYPES[column.kind] for column in described}
+        self._never_empty = [c.name for c in described if not c.nullable and c.name in wanted]
+        is_old = part.version < SCHEMA_VERSION
+        self._stored = {now: old for now, old in old_names.columns(part.table).items() if is_old}
+        self._current = {old: now for now, old in self._stored.items()}
+        held = {self._current.get(name, name) for name in names}
+        self._later = _defaults(part.table) if is_old else {}
+        made = _MADE.get(part.table, {}) if is_old else {}
+        self._made = {name: one for name, one in made.items() if name not in held}
+        needed = [one for name in wanted for one in (self._made[name][0] if name in self._made else (name,))]
+        lacking = [name for name in needed if name not in held and name not in self._later]
+        if lacking:
+            raise pa.ArrowInvalid(f"column {lacking[0]} is missing")
+        self._read = [self._stored.get(name, name) for name in dict.fromkeys(needed) if name in held]
+        self._held = held
+
+    def read(self, file: pq.ParquetFile, number: int) -> pa.Table:
+        """A row group."""
+        rows = file.read_row_group(number, columns=self._read)
+        rows = rows.rename_columns([self._current.get(name, name) for name in rows.column_names])
+        whole = pa.table({name: self._column(rows, name) for name in self._wanted})
+        hollow = [name for name in self._never_empty if whole[name].null_count]
+        if hollow:
+            raise pa.ArrowInvalid(f"column {hollow[0]} has empty values")
+        return whole
+
+    def _column(self, rows: pa.Table, name: str) -> Any:
+        if name in self._held:
+            return rows[name].cast(self._kinds[name])
+        if name in self._made:
+            sources, make = self._made[name]
+            return make(*(rows[one] for one in sources))
+        return pa.repeat(pa.scalar(self._later[name], self._kinds[name]), rows.num_rows)
 
 
 def _defaults(table: str) -> dict[str, Any]:
@@ -212,5 +226,7 @@ def _left_out(table: str, path: Path, why: str) -> Problem:
     return Problem(NOTE if table == "target" else DAMAGED, f"{table}/{path.name} {why}")
 
 
-def _first_line(error: Exception) -> str:
+def _reason(error: Exception) -> str:
+    if "checksum" in str(error):
+        return "a page does not match its checksum"
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -79,7 +79,9 @@ def _left(folder: RunFolder, worker: int, column: str) -> list[pa.Table]:
     tables: dict[str, pa.Table] = {}
     for part in sorted((folder.path / "requests").glob(f"part-{worker}-*.parquet")):
         with contextlib.suppress(OSError, pa.ArrowException):  # the analysis reports it
-            tables[part.name] = pq.read_table(part, columns=["stage", column])
+            tables[part.name] = pq.read_table(
+                part, columns=["stage", column], page_checksum_verification=True
+            )
     replaced = {name for table in list(tables.values()) for name in _replaced_by(table)}
     counted = [table for name, table in tables.items() if name not in replaced]
     return [table.filter(pc.not_equal(table["stage"], "preflight")) for table in counted]

@@ -73,12 +73,13 @@ def schema(table: str, **metadata: str) -> pa.Schema:
 
 
 def encoding(kept: pa.Schema) -> dict[str, Any]:
-    """Encoding of parts: zstd, dictionaries for text, deltas for integers that are not differences already."""
+    """Encoding of parts: checksums, zstd, dictionaries for text, deltas for integers that are not differences already."""
     wide = [f.name for f in kept if pa.types.is_integer(f.type) and f.type != pa.int16()]
     text = [f.name for f in kept if pa.types.is_string(f.type)]
     deltas = dict.fromkeys(wide, "DELTA_BINARY_PACKED")
     streams = {name: "BYTE_STREAM_SPLIT" for name in wide if name in ("gap_ns", "lag_ns")}
-    return {"compression": "zstd", "use_dictionary": text, "column_encoding": deltas | streams}
+    encodings = {"use_dictionary": text, "column_encoding": deltas | streams}
+    return {"compression": "zstd", "write_page_checksum": True, **encodings}
 
 
 def write_part(path: Path, table: pa.Table) -> None:
@@ -159,7 +160,7 @@ def _groups(parts: list[Path], target: pa.Schema) -> Iterator[pa.Table]:
     """Rows of all parts, in their order, about GROUP at a time."""
     held: list[pa.Table] = []
     for part in parts:
-        with pq.ParquetFile(part) as file:
+        with pq.ParquetFile(part, page_checksum_verification=True) as file:
             for number in range(file.num_row_groups):
                 group = file.read_row_group(number, use_threads=False)
                 held.append(pa.Table.from_arrays(group.columns, schema=target))

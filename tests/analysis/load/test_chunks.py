@@ -106,23 +106,6 @@ def test_attempts_without_chunks_have_no_place():
     assert chunks.none().gaps_ns(np.empty(0, int)).tolist() == []
 
 
-def test_what_a_damaged_part_gave_is_taken_back():
-    whole, rows = rows_of(5), rows_of(6)
-    cells = [
-        pa.table({name: pa.array(list(v), TYPES.get(name, pa.int64())) for name, v in one.items()})
-        for one in (whole, rows)
-    ]
-    fold = Fold(cells[0].num_rows + cells[1].num_rows)
-    fold.add(cells[0], 0)
-    mark = fold.mark()
-    fold.add(cells[1], 0)
-    fold.back_to(mark)
-
-    found, alone = fold.done(), folded(whole)
-    assert found.arrived_at_ns.tolist() == alone.arrived_at_ns.tolist()
-    assert (found.intervals, found.lags_ns) == (alone.intervals, alone.lags_ns)
-
-
 def test_times_are_moved_to_the_clock_of_the_run():
     rows = rows_of(8)
 

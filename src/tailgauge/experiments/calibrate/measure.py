@@ -197,9 +197,7 @@ def _error(measured: Floats, reference: Floats, slack_ms: float) -> TimeError | 
 def _join(frames: Frames, run_dir: Path) -> Joined:
     """Join the client's rows with the endpoint's log."""
     start = frames.run["start_at_ns"] or 0
-    tables = [
-        table for part in parquet.listed([run_dir], "target", []) if (table := parquet.read(part, _LOG, []))
-    ]
+    tables = [parquet.read(part, _LOG, []) for part in parquet.listed([run_dir], "target", [])]
     log = {}
     for table in tables:
         received, planned = (table[name].to_pylist() for name in ("received_at_ns", "planned_ttft_ns"))

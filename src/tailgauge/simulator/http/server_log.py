@@ -90,7 +90,8 @@ def to_parquet(rows: Sequence[ServerLogRow]) -> bytes:
     schema = pa.schema([pa.field(c.name, kinds[c.kind], c.nullable) for c in described], version)
     arrays = [pa.array([getattr(row, f.name) for row in rows], f.type) for f in schema]
     out = io.BytesIO()
-    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), out, compression="zstd")
+    table = pa.Table.from_arrays(arrays, schema=schema)
+    pq.write_table(table, out, compression="zstd", write_page_checksum=True)
     return out.getvalue()
 
 
