@@ -45,7 +45,6 @@ RUN_BY = {
     "schedule/text_file": "schedule/test_bad_files.py",
     "simulator": "simulator/http/test_answers.py",
     "simulator/engine": "simulator/engine/test_engine.py",
-    "transport": "transport/test_exchange.py",
     "worker": "end_to_end/test_conservation.py",
     "analysis/compare": "analysis/compare/test_compare.py",
     "analysis/load": "analysis/load/test_frames.py",

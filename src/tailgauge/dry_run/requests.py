@@ -12,7 +12,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Protocol
 
 from tailgauge.call import CACHE_MARKS, MAIN, SECOND, Prompt
 from tailgauge.dry_run.attempts import Attempts
@@ -66,7 +65,7 @@ class DryRun:
         targets = {MAIN: scenario.target, SECOND: scenario.second_target or scenario.target}
         deadline_s = scenario.limits.attempt_deadline_s
         self.attempts = Attempts(targets, self.endpoint, self.queue, store, deadline_s, _book(scenario))
-        self._makers: Mapping[str, PromptMaker] = makers_of(scenario, schedule)
+        self._makers: Mapping[str, Maker | SizedPrompts] = makers_of(scenario, schedule)
         self._kinds: dict[str, tuple[Pattern, Gates]] = {
             name: (pattern_of(traffic), Gates(self.queue.now_ns))
             for name, traffic in scenario.traffic.items()
@@ -204,20 +203,8 @@ def _book(scenario: Scenario) -> CacheBook | None:
     )
 
 
-class PromptMaker(Protocol):
-    """A maker of prompts; see `prompts.Maker.make`."""
-
-    def make(
-        self, planned: Planned, turn: int = 0, history: Sequence[tuple[str, str]] = ()
-    ) -> tuple[Prompt, ...]:
-        """One prompt a leg."""
-
-    def pre_warm(self) -> Iterator[Prompt]:
-        """One prompt for each prefix that is to be written before the run."""
-
-
 class SizedPrompts:
-    """Prompts of the wanted size."""
+    """Makes prompts of the wanted size, as `prompts.Maker` makes the real ones."""
 
     def __init__(self, traffic: Traffic) -> None:
         self._sizes = pattern_of(traffic).prompt_sizes
@@ -236,7 +223,7 @@ class SizedPrompts:
         return iter(())
 
 
-def makers_of(scenario: Scenario, schedule: Schedule) -> Mapping[str, PromptMaker]:
+def makers_of(scenario: Scenario, schedule: Schedule) -> Mapping[str, Maker | SizedPrompts]:
     """The maker of the prompts of each traffic table."""
     words_per_token = _SAMPLE_WORDS / tokens.count(prompt(scenario.seed, 0, _SAMPLE_WORDS))
     marks = CACHE_MARKS in PROTOCOLS[scenario.target.protocol].offers
