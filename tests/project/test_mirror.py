@@ -15,7 +15,6 @@ RUN_BY = {
     "errors": "cli/test_exit_codes.py",
     "protocol_violations": "protocols/test_malformed_streams.py",
     "sanitize": "end_to_end/test_malicious_target.py",
-    "table": "scenario/test_model.py",
     "thresholds": "master/test_live_verdict.py",
     "channel": "end_to_end/test_headroom.py",
     "cli": "end_to_end/test_bad_input.py",
