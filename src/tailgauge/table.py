@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Collection, Iterable, Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
+
+Row = TypeVar("Row")
+
+
+def by_name(rows: Iterable[Row]) -> dict[str, Row]:
+    """Rows by their `name`. ValueError if two have the same: the later one would silently replace the other."""
+    out: dict[str, Row] = {}
+    for row in rows:
+        name = row.name  # type: ignore[attr-defined]
+        if name in out:
+            raise ValueError(f"{out[name]!r} and {row!r} have the same name: {name!r}")
+        out[name] = row
+    return out
 
 
 class Table(BaseModel):
@@ -24,7 +37,15 @@ class Table(BaseModel):
 def with_choices(
     name: str, base: type[Table], key: str, summaries: Mapping[str, str], tables: Mapping[str, type[Table]]
 ) -> Any:
-    """`base`, whose `key` is one of `summaries`, and with one more table for each choice that has `tables`."""
+    """`base`, whose `key` is one of `summaries`, and with one more table for each choice that has `tables`.
+
+    ValueError if such a table would replace a key that `base` has.
+    """
+    taken = sorted(tables.keys() & base.model_fields.keys())
+    if taken:
+        raise ValueError(
+            f"{key} {taken[0]!r}: its table would replace the key {taken[0]!r}: choose another name"
+        )
     field = base.model_fields[key]
     text = "; ".join(f"`{choice}`, {summary}" for choice, summary in summaries.items())
     more: dict[str, Any] = {choice: (table, table()) for choice, table in tables.items()}

@@ -22,10 +22,9 @@ from tailgauge.experiments.answer import (
 )
 from tailgauge.experiments.conduct import conduct
 from tailgauge.experiments.course import Base, SpentError, Step
-from tailgauge.experiments.markdown import terminal
 from tailgauge.experiments.runners import DryRunner
 from tailgauge.experiments.table import EXPERIMENTS
-from tailgauge.experiments.write import write
+from tailgauge.experiments.write import terminal, write
 from tailgauge.scenario import model as scenarios
 from tailgauge.scenario.experiment import KINDS
 

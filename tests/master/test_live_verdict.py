@@ -3,8 +3,7 @@
 import pytest
 
 from tailgauge import quantile_sketch
-from tailgauge.master.live_verdict import live_verdict
-from tailgauge.master.workers import RunWorker
+from tailgauge.master.workers import RunWorker, live_verdict
 from tailgauge.rows.schema import HealthRow
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge.worker.counters import Counters

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from tailgauge.plan.preflight import Learnt, learn, prefixes, preflight_calls, writes
+from tailgauge.plan.preflight import Learnt, learn, prefixes, preflight_calls, sizing, writes
 from tailgauge.plan.spend_limit import Sizing
 from tailgauge.prompts import Maker, prompt
 from tailgauge.scenario.model import Scenario, parse
-from tailgauge.worker.spend_guard import sizing
 
 
 def scenario(**tree: Any) -> Scenario:

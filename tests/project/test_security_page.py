@@ -8,7 +8,7 @@ from tailgauge.protocol_violations import VIOLATIONS
 from tailgauge.protocols import decoder, sse_parser
 from tailgauge.protocols.table import Target
 from tailgauge.scenario.model import Limits
-from tailgauge.transport import bounds, http1
+from tailgauge.transport import exchange, http1
 
 BOUNDS = {
     "time of one attempt": (Limits().attempt_deadline_s,),
@@ -17,11 +17,11 @@ BOUNDS = {
     "one event of a stream": (sse_parser.MAX_EVENT >> 20, sse_parser.MAX_LINES),
     "events and pieces of content": (decoder.MANY_EVENTS, decoder.EVENTS_PER_TOKEN),
     "malformed events": (decoder.MANY_MALFORMED,),
-    "a stream as a whole": (bounds.MAX_BODY >> 20,),
-    "a non-streamed answer": (bounds.MAX_WHOLE >> 20,),
+    "a stream as a whole": (exchange.MAX_BODY >> 20,),
+    "a non-streamed answer": (exchange.MAX_WHOLE >> 20,),
     "the text of an answer": (decoder.MAX_TEXT >> 20,),
-    "any other body": (bounds.MAX_ERROR_BODY >> 20, bounds.ERROR_KEPT >> 10, 2000),
-    "all open answers of a worker": (bounds.MAX_HELD >> 20,),
+    "any other body": (exchange.MAX_ERROR_BODY >> 20, exchange.ERROR_KEPT >> 10, 2000),
+    "all open answers of a worker": (exchange.MAX_HELD >> 20,),
     "rate-limit headers": (40, 200),
     "phases of an answer": (decoder.MAX_PHASES,),
 }

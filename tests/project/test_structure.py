@@ -12,6 +12,7 @@ from project.import_walk import imported, modules, reached
 HARNESS, ANALYSIS = "src/tailgauge", "analysis/tailgauge_analysis"
 FOLDERS_AND_MODULES = {HARNESS: (18, 12), ANALYSIS: (12, 4)}
 FILES, LINES = 25, 3000  # of one folder, without those below it
+PRODUCT_FILES, PRODUCT_LINES = 330, 44_800
 EXEMPT = {f"{ANALYSIS}/report"}
 
 
@@ -45,6 +46,15 @@ def test_no_folder_is_larger_than_the_ceilings(checkout: Path, package: str) -> 
     large = {name: (n, lines) for name, (n, lines) in sizes.items() if n > FILES or lines > LINES}
 
     assert {name: counts for name, counts in large.items() if name not in EXEMPT} == {}
+
+
+def test_the_product_stays_small(checkout: Path) -> None:
+    """Every .py file of the harness and the analysis, raw lines."""
+    files, lines = size(
+        [file for package in (HARNESS, ANALYSIS) for file in (checkout / package).rglob("*.py")]
+    )
+    assert files <= PRODUCT_FILES
+    assert lines <= PRODUCT_LINES
 
 
 def test_an_entry_point_reaches_every_module(checkout: Path) -> None:

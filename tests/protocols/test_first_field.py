@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailgauge.protocols.first_field import MAX_TEXT, FirstField
+from tailgauge.protocols.decoder import MAX_FOLLOWED, FirstField
 
 TEXT, TOOL = 0, 2
 
@@ -76,6 +76,6 @@ def test_prose_before_a_tool_call_is_passed_over():
 
 def test_a_first_field_without_an_end_is_given_up():
     field = FirstField()
-    field.feed(TEXT, '{"a": "' + "x, " * MAX_TEXT)
+    field.feed(TEXT, '{"a": "' + "x, " * MAX_FOLLOWED)
 
     assert not field.feed(TEXT, '"}')

@@ -22,7 +22,7 @@ from tailgauge.errors import RunDataError
 from tailgauge.rows.schema import SINGLE
 from tailgauge_analysis.load import chunks, dedup, parquet, rate_limit_headers, run_files, run_record
 from tailgauge_analysis.load.chunks import Chunks, Fold
-from tailgauge_analysis.load.problems import Problem
+from tailgauge_analysis.load.run_files import Problem
 
 # Columns that the analysis reads; those of chunks, which come by the million, are in chunks.py.
 WANTED: dict[str, tuple[str, ...]] = {

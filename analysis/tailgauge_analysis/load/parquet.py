@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from tailgauge.errors import RunDataError
 from tailgauge.rows.schema import SCHEMA_VERSION, TABLES, columns
 from tailgauge_analysis.load import old_names
-from tailgauge_analysis.load.problems import DAMAGED, NOTE, UNFINISHED, Problem
+from tailgauge_analysis.load.run_files import DAMAGED, NOTE, UNFINISHED, Problem
 
 _NAME = re.compile(r"part-(\d{1,6})-(\d{1,9}|all)\.parquet")
 _TYPES = {

@@ -1,19 +1,33 @@
 """The JSON files of a run folder, run.json and workers/<n>.json: found, read, and given their verdict.
 
-A file that cannot be read is reported as a problem; only a schema newer than this version of Tailgauge is raised.
+A file that cannot be read is a problem, a sentence that names it; the checks decide what it means. Only a schema newer than
+this version of Tailgauge is raised.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from tailgauge.errors import RunDataError
 from tailgauge.rows.schema import SCHEMA_VERSION
 from tailgauge_analysis.load.old_names import renamed
-from tailgauge_analysis.load.problems import DAMAGED, Problem
 from tailgauge_analysis.text.json_values import Json, whole
+
+DAMAGED = "damaged"  # a part or file that cannot be read: its rows are missing
+MASTER = "master"  # the run's master left no record
+UNFINISHED = "unfinished"  # a *.tmp file left behind
+NOTE = "note"  # worth knowing, costs nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One finding about the data."""
+
+    kind: str
+    text: str
 
 
 def check(folder: Path) -> None:

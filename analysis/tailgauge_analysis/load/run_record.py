@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tailgauge.errors import RunDataError
-from tailgauge_analysis.load.problems import MASTER, NOTE, Problem
-from tailgauge_analysis.load.run_files import load
+from tailgauge_analysis.load.run_files import MASTER, NOTE, Problem, load
 from tailgauge_analysis.load.run_json import RunJson, WorkerJson
 from tailgauge_analysis.text.formatting import listed, plain, plural
 from tailgauge_analysis.text.json_values import Json, listing, table, text, whole

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tailgauge.rows import schema
+from tailgauge.table import by_name
 from tailgauge_analysis.metrics.answers import ONE_ANSWER
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import Floats
@@ -241,7 +242,7 @@ METRICS = (
     ),
 )  # fmt: skip
 
-BY_NAME = {metric.name: metric for metric in METRICS}
+BY_NAME = by_name(METRICS)
 
 
 def failed(steady: Steady, metric: Metric) -> Floats:

@@ -1,4 +1,4 @@
-"""The contents of a report as plain values: what report.json holds, and what the page and Markdown are written from.
+"""The contents of a report as plain values, which the page and Markdown are written from, and report.json made of them.
 
 Only finite numbers, strings, lists and tables; a number that is not known is null.
 """
@@ -7,13 +7,23 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import asdict
+from typing import cast
 
 from tailgauge.rows import schema
 from tailgauge_analysis.compare.alternating import alternating_blocks
-from tailgauge_analysis.load.problems import UNFINISHED
+from tailgauge_analysis.load.run_files import UNFINISHED
 from tailgauge_analysis.metrics.groups import Group
-from tailgauge_analysis.metrics.latency import Row
+from tailgauge_analysis.metrics.latency import OFFERED, Row
+from tailgauge_analysis.metrics.metrics import NEITHER
 from tailgauge_analysis.metrics.slo import Outcome
+from tailgauge_analysis.report.model import (
+    SCHEMA_VERSION,
+    Latency,
+    Objective,
+    Percentile,
+    Percentiles,
+    Population,
+)
 from tailgauge_analysis.sections.cache import section as cache_section
 from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.findings import Findings, headline, remarks
@@ -21,15 +31,21 @@ from tailgauge_analysis.sections.hedging import section as hedging
 from tailgauge_analysis.sections.latency_under_load import slopes
 from tailgauge_analysis.sections.rate_limits import section as rate_limits
 from tailgauge_analysis.stats.binomial import clopper_pearson
+from tailgauge_analysis.stats.quantiles import TOO_FEW
 from tailgauge_analysis.text.formatting import plain, plural
 from tailgauge_analysis.text.json_values import Json, number, table, text
-from tailgauge_analysis.text.quantile import plain_values, quantile
+from tailgauge_analysis.text.quantile import NONE, VALUE, plain_values, quantile
 from tailgauge_analysis.verdict import certificate, clocks, losses
 from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.losses import Loss
 from tailgauge_analysis.verdict.verdict import applies
 
 NOT_APPLICABLE = "not applicable"
+ALL = "all"
+_ELSEWHERE = (  # keys of the contents that are published under another name, or within another key
+    "run_id", "scenario", "description", "dry_run", "verdict", "reasons", "explanations", "checks", "run",
+    "latency", "by_traffic", "failures", "slos",
+)  # fmt: skip
 
 
 def contents(findings: Findings) -> Json:
@@ -253,3 +269,75 @@ def besides(run: Json) -> str:
     if not run["target"].get("simulated") and not run["dry_run"]:
         text += " The target is called again and may answer differently."
     return text
+
+
+def published(contents: Json) -> Json:
+    """What report.json holds: the contents under the names of model.py that programs may rely on; nothing is computed."""
+    named = {key: contents[key] for key in ("run_id", "scenario", "description", "dry_run")}
+    tables = {ALL: contents["latency"]} | {
+        f"{name} (traffic)" if name == ALL else name: rows for name, rows in contents["by_traffic"].items()
+    }
+    stable = {
+        "schema_version": SCHEMA_VERSION,
+        "run": {**named, **contents["run"]},
+        "verdict": {
+            "status": contents["verdict"],
+            "reasons": contents["reasons"],
+            "explanations": contents["explanations"],
+            "checks": contents["checks"],
+        },
+        "conservation": contents["conservation"],
+        "latency": [
+            _published_latency(group, row) for group, rows in tables.items() for row in rows if row["n"]
+        ],
+        "errors": contents["failures"],
+        **{key: contents.get(key) for key in ("rate_limits", "cache", "fan_out", "hedging")},
+        "slo": [_published_slo(slo) for slo in contents["slos"]],
+        "definitions": contents["definitions"],
+        "exit_code": contents["exit_code"],
+    }
+    return {**stable, **{key: value for key, value in contents.items() if key not in {*_ELSEWHERE, *stable}}}
+
+
+def _published_latency(group: str, row: Json) -> Latency:
+    p99 = next(q for q in row["quantiles"] if q["label"] == "p99")
+    return {
+        "group": group,
+        "metric": row["metric"].removesuffix("_sched").removesuffix("_sent"),
+        "since": None if row["since"] == NEITHER else row["since"],
+        "population": _population(row["view"]),
+        "unit": row["unit"],
+        "n": row["n"],
+        "n_eff": p99["n_eff"],
+        "mean": row["mean"],
+        "percentiles": cast(
+            "Percentiles", {q["label"].replace(".", "_"): _percentile(q) for q in row["quantiles"]}
+        ),
+    }
+
+
+def _population(view: str) -> Population:
+    return "offered" if view == OFFERED else "completed"
+
+
+def _percentile(q: Json) -> Percentile:
+    return {
+        "value": q["value_ms"], "low": q["low_ms"], "high": q["high_ms"],
+        "reliable": not q["mark"], "beyond": _is_beyond(q), "n_eff": q["n_eff"],
+        "value_is": q["value_is"], "low_is": q["low_is"], "high_is": q["high_is"],
+    }  # fmt: skip
+
+
+def _is_beyond(q: Json) -> bool:
+    """Whether the rank falls among requests without answer."""
+    return q["value_is"] not in {VALUE, TOO_FEW, NONE}
+
+
+def _published_slo(slo: Json) -> Objective:
+    q = slo["quantile"]
+    return {
+        "name": slo["name"], "bound": slo["max_ms"], "status": slo["outcome"],
+        "value": q["value_ms"] if q else None, "low": q["low_ms"] if q else None, "high": q["high_ms"] if q else None,
+        "beyond": _is_beyond(q) if q else False, "metric": slo["metric"], "quantile": slo["p"],
+        "population": _population(slo["view"]), "unit": "ms", "why": slo["why"], "early_stopping": slo["early_stopping"],
+    }  # fmt: skip

@@ -16,12 +16,11 @@ from typing import Any
 from tailgauge.errors import Exit, UsageError
 from tailgauge_analysis.load import run_files
 from tailgauge_analysis.load.frames import load
-from tailgauge_analysis.report.contents import contents
+from tailgauge_analysis.report.contents import contents, published
 from tailgauge_analysis.report.figures import figures
 from tailgauge_analysis.report.junit import junit
 from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.report.page import html
-from tailgauge_analysis.report.published import published
 from tailgauge_analysis.report.terminal import summary
 from tailgauge_analysis.sections.findings import find
 from tailgauge_analysis.text.json_values import Json

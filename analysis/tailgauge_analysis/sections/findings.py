@@ -12,9 +12,9 @@ from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics import groups, latency, slo, streams
 from tailgauge_analysis.metrics.definitions import definitions
+from tailgauge_analysis.metrics.latency import survival_quantiles
 from tailgauge_analysis.metrics.slo import Goodput
 from tailgauge_analysis.metrics.steady import Steady, steady
-from tailgauge_analysis.metrics.survival_quantiles import survival_quantiles
 from tailgauge_analysis.metrics.timeline import Timeline, timeline
 from tailgauge_analysis.sections import alerts, failures, phases, traffic, use_cases
 from tailgauge_analysis.sections.cache.section import Cache, cache

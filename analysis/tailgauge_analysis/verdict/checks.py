@@ -15,7 +15,7 @@ from tailgauge.protocol_violations import VIOLATIONS
 from tailgauge.rows import schema
 from tailgauge.thresholds import DEGRADED, DROPS, INVALID
 from tailgauge_analysis.load.frames import Frames
-from tailgauge_analysis.load.problems import DAMAGED, MASTER
+from tailgauge_analysis.load.run_files import DAMAGED, MASTER
 from tailgauge_analysis.metrics.latency import SUCCESSES, sample
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.stats.quantiles import quantiles

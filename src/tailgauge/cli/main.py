@@ -9,6 +9,8 @@ import gc
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,23 @@ from tailgauge.address import parse
 from tailgauge.cli import options
 from tailgauge.cli import run as run_command
 from tailgauge.cli.experiment import answer, calibrate, checkup
-from tailgauge.cli.lazy_import import loading
 from tailgauge.cli.options import Positive
 from tailgauge.errors import Exit, TailgaugeError, UsageError
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Import inside, without garbage collection. Objects that exist at the end are never scanned; later ones are, as usual.
+
+    Imported objects are never garbage, but Python scans them again and again: a fifth of the time to load Locust, an SDK
+    or pandas, and as much again at exit.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 class _Commands(click.Group):

@@ -25,10 +25,9 @@ from tailgauge.simulator.behaviours.content import whole_contents
 from tailgauge.simulator.behaviours.faults import CUT, END_MARK, ERROR_EVENT
 from tailgauge.simulator.core.exchange import Exchange
 from tailgauge.simulator.protocols.request import Refused
-from tailgauge.worker.attempt_row import begun
+from tailgauge.worker.attempt_row import RequestRef, begun
 from tailgauge.worker.cache_tracker import CacheBook
 from tailgauge.worker.outcome import Outcome, outcome, rate_limit_headers, retry_after_s
-from tailgauge.worker.request_row import RequestRef
 
 
 class Attempts:

@@ -2,40 +2,46 @@
 
 The driver, gates, policies and rows are those of a worker; only the clock differs. A dry run is one worker without a client: a
 request is dispatched when it is scheduled, and sent when it is dispatched.
+
+Prompts are the real ones where a cache, a tool or a conversation looks at their text, else of that size: a sized prompt has
+exactly the wanted tokens and costs nothing to make, so that a million requests stay possible.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 
-from tailgauge.call import MAIN, SECOND
+from tailgauge.call import CACHE_MARKS, MAIN, SECOND, Prompt
 from tailgauge.dry_run.attempts import Attempts
 from tailgauge.dry_run.driver import DryEndpoint
 from tailgauge.dry_run.event_queue import EventQueue
-from tailgauge.dry_run.prompts import PromptMaker, makers_of
 from tailgauge.dry_run.store import Rows
 from tailgauge.patterns.events import Request, Send
 from tailgauge.patterns.pattern import Pattern
-from tailgauge.patterns.table import pattern_of
+from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.plan.preflight import writes
+from tailgauge.prompts import Maker, prompt
+from tailgauge.protocols.table import PROTOCOLS
 from tailgauge.rows.schema import CENSORED, CLIENT_DROP, PREFLIGHT
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.schedule import Planned, Schedule
 from tailgauge.schedule.sessions import Turn, conversation, draw, following
+from tailgauge.simulator.behaviours import tokens
 from tailgauge.simulator.engine.config import EngineConfig
+from tailgauge.worker.attempt_row import RequestRef, request_row
 from tailgauge.worker.cache_tracker import CacheBook
 from tailgauge.worker.concurrency_gate import Gates
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.driver import Drive
-from tailgauge.worker.request_row import RequestRef, request_row
 
 _BEGIN_NS = 1_000_000_000  # 0 would look like a time that never was
 _LEAD_NS = 1_500_000_000  # from the last pre-warming call to the start, about as in a real run
 _COLLECT_EVERY = (
     100_000  # objects: a dry run makes millions that live for a while, and little garbage in cycles
 )
+_SAMPLE_WORDS = 1000
 
 
 class DryRun:
@@ -59,7 +65,7 @@ class DryRun:
         targets = {MAIN: scenario.target, SECOND: scenario.second_target or scenario.target}
         deadline_s = scenario.limits.attempt_deadline_s
         self.attempts = Attempts(targets, self.endpoint, self.queue, store, deadline_s, _book(scenario))
-        self._makers: Mapping[str, PromptMaker] = makers_of(scenario, schedule)
+        self._makers: Mapping[str, Maker | SizedPrompts] = makers_of(scenario, schedule)
         self._kinds: dict[str, tuple[Pattern, Gates]] = {
             name: (pattern_of(traffic), Gates(self.queue.now_ns))
             for name, traffic in scenario.traffic.items()
@@ -195,3 +201,44 @@ def _book(scenario: Scenario) -> CacheBook | None:
         lookback=cache.lookback,
         models={MAIN: scenario.target.model, SECOND: second.model},
     )
+
+
+class SizedPrompts:
+    """Makes prompts of the wanted size, as `prompts.Maker` makes the real ones."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self._sizes = pattern_of(traffic).prompt_sizes
+
+    def make(
+        self,
+        planned: Planned,
+        turn: int = 0,  # noqa: ARG002 - a Maker's arguments
+        history: Sequence[tuple[str, str]] = (),  # noqa: ARG002
+    ) -> tuple[Prompt, ...]:
+        """One prompt a leg."""
+        return tuple(map(_sized, self._sizes(planned.prompt_tokens)))
+
+    def pre_warm(self) -> Iterator[Prompt]:
+        """Nothing: without a prefix there is nothing to write."""
+        return iter(())
+
+
+def makers_of(scenario: Scenario, schedule: Schedule) -> Mapping[str, Maker | SizedPrompts]:
+    """The maker of the prompts of each traffic table."""
+    words_per_token = _SAMPLE_WORDS / tokens.count(prompt(scenario.seed, 0, _SAMPLE_WORDS))
+    marks = CACHE_MARKS in PROTOCOLS[scenario.target.protocol].offers
+    read = scenario.simulated.cache.mode != "off" or schedule.blocks is not None
+
+    def real(traffic: Traffic) -> bool:
+        grows = traffic.session.turns_mean > 1 and traffic.session.grow
+        return read or bool(traffic.cache or traffic.tools or traffic.prompt_file) or grows
+
+    return {
+        name: Maker(scenario.seed, traffic, name, words_per_token, marks=marks) if real(traffic) else SizedPrompts(traffic)
+        for name, traffic in scenario.traffic.items()
+    }  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def _sized(size: int) -> Prompt:
+    return Prompt.of("x" * (size * tokens.BYTES_PER_TOKEN))

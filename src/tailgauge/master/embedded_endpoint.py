@@ -1,15 +1,16 @@
-"""The simulated endpoint as the master's child process, and the fetch of its server log."""
+"""The simulated endpoint as the master's child process, the fetch of its server log, and the HTTP client for that."""
 
 from __future__ import annotations
 
 import json
+import ssl
+import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from tailgauge.channel.child_process import Child
 from tailgauge.errors import TailgaugeError
-from tailgauge.master.http_get import http_client
 from tailgauge.rows.run_folder import RunFolder
 from tailgauge.scenario.model import Scenario
 
@@ -61,3 +62,12 @@ def fetch_server_log(url: str, run_id: str, folder: RunFolder, authority: str | 
     if unfinished not in {"", "0"}:
         notes.append(f"the endpoint's server log has incomplete rows of {unfinished} unfinished calls")
     return notes
+
+
+def http_client(authority: str | None, *more: urllib.request.BaseHandler) -> urllib.request.OpenerDirector:
+    """An opener without any proxy; `authority` is a PEM file, None for the system's. Raises OSError if the file cannot be used."""
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({}), *more]
+    if authority is not None:
+        context = ssl.create_default_context(cafile=authority)
+        handlers.append(urllib.request.HTTPSHandler(context=context))
+    return urllib.request.build_opener(*handlers)

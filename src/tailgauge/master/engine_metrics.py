@@ -19,7 +19,7 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 from tailgauge.clock import monotonic_ns
-from tailgauge.master.http_get import http_client
+from tailgauge.master.embedded_endpoint import http_client
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.protocols.table import PROVIDERS, Target
 from tailgauge.scenario.model import Scenario

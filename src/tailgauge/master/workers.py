@@ -1,4 +1,4 @@
-"""The workers of a run as the master knows them: identity, state, last counters, losses.
+"""The workers of a run as the master knows them: identity, state, last counters, losses, and the live verdict on them.
 
 starting -> running -> drained       failed: it reported that it cannot continue
               |  ^
@@ -8,17 +8,29 @@ starting -> running -> drained       failed: it reported that it cannot continue
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from tailgauge import quantile_sketch
 from tailgauge.clock import monotonic_ns
 from tailgauge.master import progress as describe
 from tailgauge.master.conservation import Share, conserve, count_rows
-from tailgauge.master.live_verdict import live_verdict
 from tailgauge.rows.run_folder import RunFolder
 from tailgauge.rows.schema import CLIENT_DROP
+from tailgauge.thresholds import (
+    BUSY_CPU,
+    DEGRADED,
+    DROPS,
+    INTERVALS,
+    INVALID,
+    USER_SECONDS,
+    VALID,
+    WORST_FIRST,
+    by_bad_seconds,
+    delay_bound_ms,
+)
 
 SILENT_S = 4.0  # a worker that sends nothing for so long gets no more slices
 CROWD = 200  # workers; with more of them each sends less often, because the master has one core
@@ -200,3 +212,75 @@ def _add(into: dict[str, int], counts: dict[str, int]) -> None:
 
 def _s(ns: int) -> float:
     return round(ns / 1e9, 3)
+
+
+Finding = tuple[str, str]  # verdict, reason
+
+
+def live_verdict(workers: Sequence[RunWorker], ttft_p50_ms: float | None = None) -> Finding:
+    """The live verdict: the report's thresholds applied to the workers' last counters, the worst with its reason; "" without.
+
+    It cannot see what only the rows show; the report decides.
+    """
+    delayed = partial(_delayed, ttft_p50_ms=ttft_p50_ms or 0.0)
+    checks = (_lost, _dropped, _stalled, delayed, _blurred, _lagging)
+    found = [finding for check in checks if (finding := check(workers)) is not None]
+    if not found:
+        return VALID, ""
+    verdict, reason = min(found, key=lambda finding: WORST_FIRST.index(finding[0]))
+    busy = [one for one in workers if one.watch.get("cpu", 0.0) >= BUSY_CPU]
+    if busy:
+        reason += f"; worker {busy[0].number} is at {busy[0].watch['cpu']:.0%} of its core"
+    return verdict, reason
+
+
+def _lost(workers: Sequence[RunWorker]) -> Finding | None:
+    gone = [str(one.number) for one in workers if one.state in {"lost", "failed"}]
+    return (INVALID, f"worker {', '.join(gone)} {'is' if len(gone) == 1 else 'are'} gone") if gone else None
+
+
+def _dropped(workers: Sequence[RunWorker]) -> Finding | None:
+    drops = sum(one.count("client_drop") for one in workers)
+    scheduled = drops + sum(one.count("dispatched") for one in workers)
+    if not drops:
+        return None
+    text = f"{drops:,} of {scheduled:,} requests dropped at the in-flight cap"
+    return (INVALID if drops > DROPS * scheduled else DEGRADED), text
+
+
+def _stalled(workers: Sequence[RunWorker]) -> Finding | None:
+    bad, seconds = _sum(workers, "bad"), _sum(workers, "seconds")
+    verdict = by_bad_seconds(bad, seconds)
+    if verdict == VALID:
+        return None
+    worst = max(workers, key=lambda one: one.watch.get("bad", 0.0))
+    return (
+        verdict,
+        f"worker {worst.number} was stalled for {worst.watch['bad']:.0f} of {worst.watch['seconds']:.0f} s",
+    )
+
+
+def _delayed(workers: Sequence[RunWorker], ttft_p50_ms: float) -> Finding | None:
+    delays = quantile_sketch.total(one.watch.get("delays", b"") for one in workers)
+    p99 = quantile_sketch.quantile(delays, 0.99)
+    if p99 is None or p99 <= delay_bound_ms(ttft_p50_ms):
+        return None
+    return DEGRADED, f"requests are sent up to {p99:,.0f} ms late (p99)"
+
+
+def _blurred(workers: Sequence[RunWorker]) -> Finding | None:
+    first, intervals = _sum(workers, "first"), _sum(workers, "intervals")
+    if intervals <= INTERVALS * first:
+        return None
+    return DEGRADED, f"{intervals / first:.1%} of first chunks shared a read with later ones"
+
+
+def _lagging(workers: Sequence[RunWorker]) -> Finding | None:
+    lagging, seconds = _sum(workers, "lagging"), _sum(workers, "seconds")
+    if lagging <= USER_SECONDS * seconds:
+        return None
+    return DEGRADED, f"user-space timestamps were late in {lagging:.0f} s (busy process)"
+
+
+def _sum(workers: Sequence[RunWorker], key: str) -> float:
+    return float(sum(one.watch.get(key, 0) for one in workers))

@@ -17,7 +17,7 @@ from tailgauge.patterns.progressive import Progressive
 from tailgauge.patterns.settings import TrafficSettings
 from tailgauge.patterns.streaming import Cached, Hedged, Streaming
 from tailgauge.patterns.structured import Structured
-from tailgauge.table import with_choices
+from tailgauge.table import by_name, with_choices
 
 ROWS: tuple[type[Pattern], ...] = (
     Streaming,
@@ -28,7 +28,7 @@ ROWS: tuple[type[Pattern], ...] = (
     Progressive,
     Batch,
 )
-PATTERNS = {row.name: row for row in ROWS}
+PATTERNS = by_name(ROWS)
 # Keys of a traffic table that have a meaning with some patterns only; see Pattern.uses.
 OPTIONAL = (
     "fallback",

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from tailgauge.call import MAIN, Call, Prompt
-from tailgauge.prompts.words import text
+from tailgauge.patterns.table import Traffic, pattern_of
+from tailgauge.plan.spend_limit import FRAME_TOKENS, MARGIN, Sizing
+from tailgauge.prompts.words import WORDS, text
 from tailgauge.protocols.table import PROTOCOLS
 from tailgauge.rows.schema import COMPLETED, OVERLOADED, RATE_LIMITED
 from tailgauge.scenario.model import Scenario
@@ -21,6 +23,7 @@ OUTPUT_TOKENS = 16
 USABLE = COMPLETED | {RATE_LIMITED, OVERLOADED}  # outcomes with which a run makes sense
 _PLAUSIBLE = (0.2, 20.0)  # tokens a word of our list
 _MOST_AROUND = 1_000_000  # tokens around a prompt
+_WORD_BYTES = sum(len(word) + 1 for word in WORDS) / len(WORDS)
 
 
 class PreflightCall(NamedTuple):
@@ -79,6 +82,26 @@ def learn(tokens: dict[int, int]) -> Learnt:
     if overhead > _MOST_AROUND:
         return Learnt()
     return Learnt(slope, overhead, known=True)
+
+
+def sizing(scenario: Scenario, learnt: Learnt) -> Sizing:
+    """How prompts are sized: generated ones by the preflight's token counts with a margin, if all are such, else by bytes."""
+    if (
+        not learnt.known
+        or len(scenario.models()) > 1
+        or not all(map(_is_generated, scenario.traffic.values()))
+    ):
+        return Sizing()
+    per_byte = min(1.0, MARGIN * learnt.tokens_per_word / _WORD_BYTES)
+    return Sizing(per_byte, max(FRAME_TOKENS, 2 * learnt.overhead_tokens))
+
+
+def _is_generated(traffic: Traffic) -> bool:
+    """Whether prompts consist of generated words only: no files, no answers of the model, no tool definitions."""
+    grows = traffic.session.grow and traffic.session.turns_mean > 1
+    repeats = pattern_of(traffic).resends_answers
+    tools = traffic.tools or (traffic.cache.tools if traffic.cache else 0)
+    return traffic.prompt_file is None and not (grows or repeats or tools)
 
 
 def writes(

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import jiter
 
 from tailgauge.protocol_violations import (
     EVENT_TOO_LARGE,
@@ -21,7 +23,6 @@ from tailgauge.protocol_violations import (
     TOO_MANY_EVENTS,
     quoted,
 )
-from tailgauge.protocols.first_field import FirstField
 from tailgauge.protocols.sse_parser import MAX_EVENT, MAX_LINES, EventSizeError, Splitter
 from tailgauge.protocols.stencil import ContentOf, Learner, Stencil
 from tailgauge.rows.schema import CHUNK_KINDS, TEXT, THINKING, TOOL_JSON, Chunks
@@ -33,6 +34,10 @@ MANY_EVENTS = 50_000  # of one answer, whose application may ignore `max_tokens`
 EVENTS_PER_TOKEN = 64  # so many more for each token of `max_tokens`; the widest honest streams have some ten
 MANY_MALFORMED = 100  # events, after which a stream is not followed any further
 MAX_TEXT = 8 << 20  # characters of an answer that is kept
+_MAY_END = frozenset('",}]')  # only a piece with one of these can complete a value
+_OPENS = frozenset(("", "{", "["))
+_NUMBER_GOES_ON = frozenset("0123456789+-.eE")
+MAX_FOLLOWED = 65_536  # characters of an answer whose first field is sought: each piece parses all before it
 MAX_PHASES = 50  # of one answer
 _SHOWN = 200  # characters of what was wrong
 
@@ -354,3 +359,52 @@ def error_of(tree: Any) -> tuple[str, str]:
 def _storable(text: str) -> str:
     """`text` without lone surrogates, which JSON can hold and UTF-8 cannot: a row with one cannot be written."""
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+class FirstField:
+    """When the first field of a JSON answer is usable, found while the answer still comes.
+
+    A field is its first complete plain value: a string that is closed, or a number, true, false or null whose end is
+    certain. Whatever is no JSON has no field. The parser is jiter's, which reads unfinished JSON. It follows the answer's
+    text, or else its tool's input: prose before a tool call has no field.
+    """
+
+    def __init__(self) -> None:
+        self._texts: dict[
+            int, str | None
+        ] = {}  # by kind of content; None: no JSON, or none that can be followed
+
+    def feed(self, kind: int, text: str) -> bool:
+        """Take the next piece; whether it completed the first field."""
+        before = self._texts.get(kind, "")
+        if before is None:
+            return False
+        self._texts[kind] = read = before + text
+        if _MAY_END.isdisjoint(text) and read.lstrip()[:1] in _OPENS:
+            return False
+        try:
+            tree = jiter.from_json(read.encode("utf-8", "replace"), partial_mode="on")
+        except ValueError:
+            tree = None
+        if not isinstance(tree, dict | list) or len(read) > MAX_FOLLOWED:
+            self._texts[kind] = None
+            return False
+        return _has_value(tree, read[-1])
+
+
+def _has_value(tree: Any, last: str) -> bool:
+    """Whether the first plain value is complete; `last` is the last character that came."""
+    first, second = next(leaves := _leaves(tree), _NONE), next(leaves, _NONE)
+    number = isinstance(first, int | float) and not isinstance(first, bool)
+    return first is not _NONE and not (number and second is _NONE and last in _NUMBER_GOES_ON)
+
+
+_NONE = object()
+
+
+def _leaves(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, dict | list):
+        for item in tree.values() if isinstance(tree, dict) else tree:
+            yield from _leaves(item)
+    else:
+        yield tree

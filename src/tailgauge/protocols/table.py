@@ -13,14 +13,14 @@ from tailgauge.protocols.anthropic import Anthropic
 from tailgauge.protocols.custom_sse import CustomSse
 from tailgauge.protocols.openai import OpenAI
 from tailgauge.protocols.protocol import TargetSettings, WireProtocol
-from tailgauge.table import with_choices
+from tailgauge.table import by_name, with_choices
 
 ROWS: tuple[type[WireProtocol], ...] = (
     Anthropic,
     OpenAI,
     CustomSse,
 )
-PROTOCOLS = {row.name: row for row in ROWS}
+PROTOCOLS = by_name(ROWS)
 PROVIDERS = {row.name: row.provider for row in ROWS if row.provider is not None}
 SDKS = tuple(row.sdk for row in ROWS if row.sdk is not None)
 _TABLES = {row.name: row.settings_type for row in ROWS if row.settings_type is not None}

@@ -18,12 +18,34 @@ from gevent.event import Event
 
 from tailgauge.clock import monotonic_ns
 from tailgauge.protocol_violations import COMPRESSED, FRAMING, HEAD_TOO_LARGE, NOT_HTTP, TOO_LARGE
-from tailgauge.transport import bounds
 from tailgauge.transport.connection import Connection, Read
 from tailgauge.transport.http1 import Body, ChunkedBody, Head, HeadSizeError, WireError
 
+# Limits of one response, and of all open ones together. A regular answer reaches none of them. They bound a worker's memory
+# for any number of open answers; the attempt's deadline bounds time.
+MAX_KEPT = 65_536  # undecoded bytes: decoding them at once is short
+MAX_BODY = 256 << 20  # bytes of a stream, which is decoded as it arrives
+MAX_WHOLE = 32 << 20  # bytes of a non-streamed answer
+MAX_ERROR_BODY = 1 << 20  # bytes of any other body
+ERROR_KEPT = 65_536  # of which these are kept
+MAX_HELD = 256 << 20  # bytes of all open answers of a worker
+FEW = 65_536  # an answer that holds no more is never dropped
 SLOW_READ = 256  # bytes that a slow reader takes at once, at least
 SLOW_READ_S = 0.05  # or what it reads in this time
+
+
+class HeldBytes:
+    """Bytes that the open answers of one worker hold."""
+
+    __slots__ = ("bytes", "most")
+
+    def __init__(self, most: int = MAX_HELD) -> None:
+        self.bytes, self.most = 0, most
+
+    def change(self, before: int, now: int) -> bool:
+        """One of them holds `now` bytes instead of `before`; returns whether it must be dropped."""
+        self.bytes += now - before
+        return self.bytes > self.most and now > FEW
 
 
 class Decoder(Protocol):
@@ -67,7 +89,7 @@ class Exchange:
         self,
         decoder: Decoder | None = None,
         bytes_per_s: float | None = None,
-        held: bounds.HeldBytes | None = None,
+        held: HeldBytes | None = None,
     ) -> None:
         self.decoder = decoder
         self.bytes_per_s = bytes_per_s
@@ -106,7 +128,7 @@ class Exchange:
         self._keep = False
         self._plain: list[bytes] = []
         self._plain_bytes = 0
-        self._all_held = held or bounds.HeldBytes()
+        self._all_held = held or HeldBytes()
         self._held = 0  # bytes
         self._kept: list[Read] = []  # not yet decoded
         self._kept_bytes = 0
@@ -146,7 +168,7 @@ class Exchange:
         """Decode it later, unless too much accumulates."""
         self._kept.append(read)
         self._kept_bytes += len(read[0])
-        if self._kept_bytes > bounds.MAX_KEPT:
+        if self._kept_bytes > MAX_KEPT:
             self.advance()
 
     def _hold(self, size: int, bytes_per_s: float) -> None:
@@ -248,11 +270,11 @@ class Exchange:
 
     def _bound(self, stream: Decoder | None) -> None:
         """Drop the response if it exceeds its limits or those of all open responses."""
-        held = min(self._plain_bytes, bounds.ERROR_KEPT) if self._whole is None else self._plain_bytes
+        held = min(self._plain_bytes, ERROR_KEPT) if self._whole is None else self._plain_bytes
         held = held if stream is None else stream.held
         too_much = self._all_held.change(self._held, held)
         self._held = held
-        most = bounds.MAX_BODY if stream else bounds.MAX_WHOLE if self._whole else bounds.MAX_ERROR_BODY
+        most = MAX_BODY if stream else MAX_WHOLE if self._whole else MAX_ERROR_BODY
         if stream is not None and stream.broken:
             self._close_and_finish()
         elif self.body_bytes > most:
@@ -297,7 +319,7 @@ class Exchange:
         if read == at:
             self.user_stamps = True
         if self._stream is None:
-            if self._whole is not None or self._plain_bytes < bounds.ERROR_KEPT:
+            if self._whole is not None or self._plain_bytes < ERROR_KEPT:
                 self._plain.append(payload)
             self._plain_bytes += len(payload)
         elif payload:

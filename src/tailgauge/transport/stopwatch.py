@@ -16,11 +16,10 @@ import gevent
 import httpx2
 
 from tailgauge.clock import monotonic_ns
-from tailgauge.transport.connection import ConnectError, Connection, connect, resolve
+from tailgauge.transport.connection import ConnectError, Connection, Origin, Pool, connect, resolve
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.http1 import request_bytes
 from tailgauge.transport.losses import Losses
-from tailgauge.transport.pool import Origin, Pool
 
 _CURRENT: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
 RESOLVE_AGAIN_NS = 30_000_000_000

@@ -1,4 +1,4 @@
-"""The row of a finished call, copied from its exchange and decoder.
+"""The rows of a request and of its calls, the latter copied from exchange and decoder.
 
 Nothing is computed here that the analysis could compute. A target's text is bounded and redacted before it is in a row,
 even where the target repeats its key.
@@ -9,11 +9,50 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tailgauge.redaction import Redaction
-from tailgauge.rows.schema import CENSORED, AttemptRow
+from tailgauge.rows.schema import CENSORED, PREFLIGHT, AttemptRow, RequestRow
 from tailgauge.worker.outcome import Outcome, rate_limit_headers, retry_after_s
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRef:
+    """The request that an attempt serves."""
+
+    request_id: int
+    stage: str
+    traffic: str
+    scheduled_at_ns: int
+
+
+def request_row(
+    scenario: Scenario, turn: Turn, stage: str, scheduled: int, dispatched: int | None, ended: str
+) -> RequestRow:
+    """Times on the worker's clock, in ns; `dispatched` is None for a drop."""
+    asked = turn.asked
+    traffic, source = scenario.traffic[asked.traffic], asked.source or {}
+    tags = {**traffic.tags, **source.get("tags", {})}
+    in_session = turn.is_closed or traffic.session.turns_mean > 1
+    return RequestRow(
+        request_id=turn.request_id,
+        stage=stage,
+        traffic=asked.traffic,
+        pattern="streaming" if stage == PREFLIGHT else traffic.pattern,
+        session_id=turn.planned.request_id if in_session and stage != PREFLIGHT else None,
+        scheduled_at_ns=scheduled,
+        dispatched_at_ns=dispatched,
+        ended_at_ns=None,
+        ended=ended,
+        legs=0,
+        attempts=0,
+        asked_prompt_tokens=asked.prompt_tokens,
+        asked_output_tokens=asked.output_tokens,
+        name=source.get("name"),
+        tags=json.dumps(tags) if tags else None,
+    )
+
 
 # The header's metrics, and the parts of one: a name and parameters, whose values may be quoted.
 _METRIC, _PART = (re.compile(rf'(?:[^{separator}"]|"[^"]*")+') for separator in ",;")
@@ -23,8 +62,9 @@ _PHASES = 50  # of one answer
 if TYPE_CHECKING:
     from tailgauge.patterns.events import Send
     from tailgauge.protocols.decoder import Stamp, StreamDecoder
+    from tailgauge.scenario.model import Scenario
+    from tailgauge.schedule.sessions import Turn
     from tailgauge.transport.exchange import Exchange
-    from tailgauge.worker.request_row import RequestRef
 
 
 def begun(

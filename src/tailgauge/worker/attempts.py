@@ -22,14 +22,12 @@ from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Header
 from tailgauge.plan.spend_limit import Guard
 from tailgauge.redaction import Redaction
 from tailgauge.rows.schema import CANCELLED, CLIENT_ERROR, COMPLETED, PREFLIGHT, STEADY, AttemptRow
-from tailgauge.transport.bounds import HeldBytes
-from tailgauge.transport.exchange import Exchange
+from tailgauge.transport.exchange import Exchange, HeldBytes
 from tailgauge.transport.stopwatch import watched_by
-from tailgauge.worker.attempt_row import begun, fill
+from tailgauge.worker.attempt_row import RequestRef, begun, fill
 from tailgauge.worker.cache_tracker import CacheBook
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.outcome import Outcome, outcome, should_retry
-from tailgauge.worker.request_row import RequestRef
 from tailgauge.worker.timers import yield_to_hub
 
 if TYPE_CHECKING:

@@ -24,11 +24,11 @@ from tailgauge.prompts import Maker
 from tailgauge.rows.schema import CENSORED, CLIENT_DROP
 from tailgauge.schedule.schedule import Planned
 from tailgauge.schedule.sessions import Turn, conversation, draw, following, requests_in
+from tailgauge.worker.attempt_row import RequestRef, request_row
 from tailgauge.worker.attempts import Attempts
 from tailgauge.worker.concurrency_gate import Gates
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.driver import Drive
-from tailgauge.worker.request_row import RequestRef, request_row
 from tailgauge.worker.timers import WaitTimer, yield_to_hub
 
 if TYPE_CHECKING:

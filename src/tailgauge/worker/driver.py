@@ -34,7 +34,7 @@ from tailgauge.rows.schema import CANCELLED, CENSORED
 from tailgauge.worker.concurrency_gate import Gates
 
 if TYPE_CHECKING:
-    from tailgauge.worker.request_row import RequestRef
+    from tailgauge.worker.attempt_row import RequestRef
 
 
 class Timer(Protocol):

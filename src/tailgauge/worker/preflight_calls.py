@@ -16,8 +16,8 @@ from tailgauge.plan.preflight import USABLE, Learnt, PreflightCall, learn, prefl
 from tailgauge.plan.spend_limit import Amount, Sizing, need, used
 from tailgauge.rows.schema import CENSORED, COMPLETED, PREFLIGHT, AttemptRow, RequestRow
 from tailgauge.scenario.prices import Price
+from tailgauge.worker.attempt_row import RequestRef
 from tailgauge.worker.attempts import Attempts
-from tailgauge.worker.request_row import RequestRef
 
 if TYPE_CHECKING:
     from tailgauge.prompts import Maker

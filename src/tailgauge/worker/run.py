@@ -10,6 +10,7 @@ import logging
 import os
 import platform
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from tailgauge import quantile_sketch
 from tailgauge.call import CACHE_MARKS, MAIN, SECOND
 from tailgauge.channel.messages import Link
 from tailgauge.clock import monotonic_ns
-from tailgauge.plan.preflight import Learnt
-from tailgauge.plan.spend_limit import Amount
+from tailgauge.patterns.table import pattern_of
+from tailgauge.plan.preflight import Learnt, sizing
+from tailgauge.plan.spend_limit import Allowance, Amount, Guard
 from tailgauge.prompts import Maker
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.protocols.table import PROTOCOLS, Target
@@ -29,8 +31,9 @@ from tailgauge.protocols.target import Endpoint
 from tailgauge.rows.recorder import Recorder, RecorderError
 from tailgauge.rows.run_folder import RunFolder, write_json
 from tailgauge.rows.schema import SCHEMA_VERSION
-from tailgauge.scenario.model import parse
+from tailgauge.scenario.model import Scenario, parse
 from tailgauge.scenario.prices import Price
+from tailgauge.schedule.sessions import Turn
 from tailgauge.transport.connection import KERNEL_STAMPS
 from tailgauge.transport.stopwatch import Stopwatch
 from tailgauge.worker.attempts import Attempts
@@ -41,7 +44,6 @@ from tailgauge.worker.dispatcher import Dispatcher
 from tailgauge.worker.health import Health, Watch
 from tailgauge.worker.part_sender import PartSender
 from tailgauge.worker.preflight_calls import try_out
-from tailgauge.worker.spend_guard import begins, guard_for
 
 log = logging.getLogger("tailgauge")
 FLUSH_EVERY = 4  # seconds between parts, writing included at most 5 s; multiplied by the pace
@@ -190,11 +192,11 @@ class Task:
         self._reporter = gevent.spawn(self._report)
 
     def _guard(self, limit: Amount, learnt: Learnt) -> None:
+        """Keep to this worker's share of the limits: the guard decides about each call."""
         if limit == Amount(None, None, None):
             return
-        guard = guard_for(
-            self.scenario, limit, learnt, self._prices, lambda name: gevent.spawn(self._on_guarded, name)
-        )
+        allowance = Allowance(limit, lambda name: gevent.spawn(self._on_guarded, name))
+        guard = Guard(allowance, sizing(self.scenario, learnt), self._prices)
         self.attempts.guard = guard
         self.dispatcher.admits = begins(self.scenario, guard)
 
@@ -390,3 +392,15 @@ def _folder(plan: dict[str, Any], out: Path) -> RunFolder:
     except OSError as error:
         log.info("the master's run folder is not on this machine (%s): parts are transferred", error.strerror)
     return RunFolder((out / "runs" / Path(plan["run"]["run_id"]).name).resolve())
+
+
+def begins(scenario: Scenario, guard: Guard) -> Callable[[Turn], bool]:
+    """Whether the limits allow the first calls of a request; only stops one whose first calls could not be sent."""
+    patterns = {name: pattern_of(traffic) for name, traffic in scenario.traffic.items()}
+
+    def admits(turn: Turn) -> bool:
+        pattern = patterns[turn.asked.traffic]
+        calls, more = pattern.first_calls(turn.prompts, turn.asked.output_tokens)
+        return guard.admits(calls, pattern.traffic.model or scenario.target.model, more_calls=more)
+
+    return admits

@@ -11,7 +11,7 @@ import pytest
 from tailgauge.errors import RunDataError
 from tailgauge.rows.schema import SCHEMA_VERSION
 from tailgauge_analysis.load.frames import answers, load
-from tailgauge_analysis.load.problems import DAMAGED, MASTER, UNFINISHED
+from tailgauge_analysis.load.run_files import DAMAGED, MASTER, UNFINISHED
 
 
 def kinds(frames):

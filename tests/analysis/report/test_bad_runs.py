@@ -20,12 +20,11 @@ from tailgauge.rows.schema import columns
 from tailgauge_analysis.compare import text as texts
 from tailgauge_analysis.compare.compare import compare
 from tailgauge_analysis.load.frames import load
-from tailgauge_analysis.load.problems import DAMAGED
-from tailgauge_analysis.report.contents import contents
+from tailgauge_analysis.load.run_files import DAMAGED
+from tailgauge_analysis.report.contents import contents, published
 from tailgauge_analysis.report.junit import junit
 from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.report.page import html
-from tailgauge_analysis.report.published import published
 from tailgauge_analysis.report.report import make
 from tailgauge_analysis.report.terminal import summary
 from tailgauge_analysis.sections.findings import find

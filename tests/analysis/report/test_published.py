@@ -9,9 +9,8 @@ from run_folders.dry_runs import dry_run_of
 
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.metrics.latency import PS
-from tailgauge_analysis.report.contents import contents
+from tailgauge_analysis.report.contents import contents, published
 from tailgauge_analysis.report.model import Percentiles
-from tailgauge_analysis.report.published import published
 from tailgauge_analysis.sections.findings import find
 from tailgauge_analysis.text.formatting import percentile
 

@@ -10,8 +10,7 @@ from tailgauge_analysis.sections.use_cases import MLPERF, USES
 def report(synthetic, tmp_path_factory):
     """Written and reported: `report(n=800, ttft_ms=300)`."""
     from tailgauge_analysis.load.frames import load
-    from tailgauge_analysis.report.contents import contents
-    from tailgauge_analysis.report.published import published
+    from tailgauge_analysis.report.contents import contents, published
     from tailgauge_analysis.sections.findings import find
 
     def made(**changes):

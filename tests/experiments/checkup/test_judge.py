@@ -6,7 +6,6 @@ import pytest
 from tailgauge.errors import Exit
 from tailgauge.experiments.checkup import report
 from tailgauge.experiments.checkup.checks import CHECKS, COST, LATENCY, REQUESTS
-from tailgauge.experiments.checkup.fan_out import amplified
 from tailgauge.experiments.checkup.judge import (
     STREAMED,
     Gain,
@@ -18,6 +17,7 @@ from tailgauge.experiments.checkup.judge import (
     of_share,
 )  # fmt: skip
 from tailgauge.experiments.checkup.light import idle_cut, light, longest
+from tailgauge.experiments.checkup.probes import amplified
 from tailgauge.experiments.reading import read
 from tailgauge.scenario.experiment import Checkup
 from tailgauge_analysis.load.frames import load

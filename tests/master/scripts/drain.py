@@ -9,11 +9,11 @@ import gevent
 from gevent.event import Event
 
 from tailgauge.clock import monotonic_ns
-from tailgauge.master import drain
+from tailgauge.master import run
 from tailgauge.master.workers import RunWorkers
 
-drain.RETURN_S = 0.6
-drain.WRITING_S = 1.2
+run.RETURN_S = 0.6
+run.WRITING_S = 1.2
 
 
 def case(
@@ -34,7 +34,7 @@ def case(
         facts.append(one.number)
         gevent.spawn(act, one, changed)
 
-    drain.drain_workers(workers, report_to, changed, drain_s, notes.append)
+    run.drain_workers(workers, report_to, changed, drain_s, notes.append)
     lasted_s = (monotonic_ns() - began) / 1e9
     return {"reported": facts, "state": worker.state, "notes": notes, "lasted_s": lasted_s}
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from tailgauge.scenario.simulated import LimitsTable
-from tailgauge.simulator.behaviours.limits import REQUESTS, Limits
-from tailgauge.simulator.behaviours.token_bucket import Bucket
+from tailgauge.simulator.behaviours.limits import REQUESTS, Bucket, Limits
 
 S = 1_000_000_000
 RATE = 10  # per second

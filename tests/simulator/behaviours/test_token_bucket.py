@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailgauge.simulator.behaviours.token_bucket import NS_PER_S, Bucket
+from tailgauge.simulator.behaviours.limits import NS_PER_S, Bucket
 
 MOMENTS = st.integers(0, 10**13)
 RATES = st.fractions(min_value=Fraction(1, 1000), max_value=10**6, max_denominator=1000)

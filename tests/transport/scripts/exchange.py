@@ -25,8 +25,7 @@ from transport.scripts.scripted_server import (
     stopwatch,
 )
 
-from tailgauge.transport.bounds import HeldBytes
-from tailgauge.transport.exchange import Exchange
+from tailgauge.transport.exchange import Exchange, HeldBytes
 from tailgauge.transport.stopwatch import watched_by
 
 BOMB = gzip.compress(bytes(10 << 20))  # ten megabytes in ten kilobytes

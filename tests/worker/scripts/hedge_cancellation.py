@@ -17,11 +17,11 @@ from tailgauge.patterns.table import PATTERNS, Traffic
 from tailgauge.protocols.table import Target
 from tailgauge.protocols.target import Endpoint
 from tailgauge.transport.connection import Connection
+from tailgauge.worker.attempt_row import RequestRef
 from tailgauge.worker.attempts import Attempts
 from tailgauge.worker.concurrency_gate import Gates
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.driver import Drive
-from tailgauge.worker.request_row import RequestRef
 
 STREAM = (Path(__file__).parents[2] / "protocols" / "captures" / "llamacpp_messages.sse").read_bytes()
 HEDGED = PATTERNS["hedged"](

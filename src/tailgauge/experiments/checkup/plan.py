@@ -133,11 +133,9 @@ class CheckupPlanner:
 
     def measure(self, step: Step, reading: RunReading) -> ProbeResult:
         """The checks of a probe."""
-        from tailgauge.experiments.checkup.cached import cached
         from tailgauge.experiments.checkup.cancelled import cancelled
-        from tailgauge.experiments.checkup.fan_out import fan_out
         from tailgauge.experiments.checkup.light import light
-        from tailgauge.experiments.checkup.loaded import loaded
+        from tailgauge.experiments.checkup.probes import cached, fan_out, loaded
 
         results: Mapping[str, Callable[[], ProbeResult]] = {
             "light": lambda: light(reading, self._settings, streams=self._of.table.stream),
@@ -190,8 +188,7 @@ class CheckupPlanner:
 
     def _compared(self) -> list[tuple[ProbeCheck, list[Measured]]]:
         """Checks that compare two probes."""
-        from tailgauge.experiments.checkup.fan_out import amplified
-        from tailgauge.experiments.checkup.loaded import queueing
+        from tailgauge.experiments.checkup.probes import amplified, queueing
 
         samples = {name: one.samples for name, one in self._results.items()}
         out = []

@@ -39,44 +39,35 @@ def serve(
 
     Port 0 takes a free one; `on_listening` is called once with the address, when it accepts connections.
     """
-    _raise_descriptor_limit()
-    with asyncio.Runner(loop_factory=_new_event_loop) as runner:
-        runner.run(
-            _serve(lambda: application(table, seed, options), options, host, port, on_listening, lifeline)
+
+    async def until_stopped() -> None:
+        tls = _tls(options)
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        if lifeline:
+            threading.Thread(target=_watch_stdin, args=(loop, stop), daemon=True).start()
+        runner = web.AppRunner(
+            application(table, seed, options),
+            access_log=None,
+            keepalive_timeout=options.keepalive_s,
+            max_headers=_MAX_HEADERS,
+            handler_cancellation=True,  # a client that leaves ends its call at once
+            shutdown_timeout=_SHUTDOWN_S,
         )
+        await runner.setup()
+        try:
+            await _listen(runner, host, port, tls)
+            _calm_garbage_collector()
+            on_listening(_url(runner, tls))
+            await stop.wait()
+        finally:
+            await runner.cleanup()
 
-
-async def _serve(
-    build: Callable[[], web.Application],
-    options: ServerOptions,
-    host: str,
-    port: int,
-    on_listening: Callable[[str], None],
-    lifeline: bool,
-) -> None:
-    tls = _tls(options)
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    if lifeline:
-        threading.Thread(target=_watch_stdin, args=(loop, stop), daemon=True).start()
-    runner = web.AppRunner(
-        build(),
-        access_log=None,
-        keepalive_timeout=options.keepalive_s,
-        max_headers=_MAX_HEADERS,
-        handler_cancellation=True,  # a client that leaves ends its call at once
-        shutdown_timeout=_SHUTDOWN_S,
-    )
-    await runner.setup()
-    try:
-        await _listen(runner, host, port, tls)
-        _calm_garbage_collector()
-        on_listening(_url(runner, tls))
-        await stop.wait()
-    finally:
-        await runner.cleanup()
+    _raise_descriptor_limit()
+    with asyncio.Runner(loop_factory=_new_event_loop) as event_loop:
+        event_loop.run(until_stopped())
 
 
 async def _listen(runner: web.AppRunner, host: str, port: int, tls: ssl.SSLContext | None) -> None:

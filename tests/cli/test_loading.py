@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from tailgauge.cli.lazy_import import loading
+from tailgauge.cli.main import loading
 
 
 def test_nothing_is_searched_while_it_loads_and_what_stands_then_not_later():

@@ -1,0 +1,293 @@
+"""The probes of calls that affect each other: through a shared prefix, as the legs of a fan-out, or by the load.
+
+prefix cache    why calls miss, what that costs, and the benefit of a warm prefix. Counted calls of the steady stage;
+                causes as in the cache section of a report. Costs are in prices of an input token: a read 0.1, a write
+                1.25 (2 for an hour), output 5. A miss costs what reading the same tokens would have saved
+fan-out         the join, compared with the slowest of as many single calls. Requests with all their legs. The
+                prediction is the slowest of K single calls drawn from the light probe, which assumes that legs do not
+                affect each other; both medians are resampled, the single calls too
+load in steps   a quarter of today's rate, a burst, and today's rate again. A request belongs to the part in which it
+                was scheduled. Times to the first content are since sent. Retries are compared with the
+                `retry-after` of the 429 before them
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from tailgauge.experiments.checkup import judge
+from tailgauge.experiments.checkup.judge import (
+    BURST_FROM,
+    BURST_TO,
+    COLD,
+    FEWEST,
+    NONE,
+    REFUSED,
+    REPS,
+    WARM,
+    Gain,
+    Measured,
+    Medians,
+    Popularity,
+    ProbeCheck,
+    ProbeResult,
+)
+from tailgauge.experiments.reading import RunReading
+from tailgauge.rows import schema
+from tailgauge_analysis.sections.cache import misses
+from tailgauge_analysis.sections.cache.calls import CacheSettings, calls, settings
+from tailgauge_analysis.sections.cache.cost import RELATIVE
+from tailgauge_analysis.sections.cache.shares import fixed_hit, sliding_hit
+from tailgauge_analysis.sections.fan_out.legs import legs
+from tailgauge_analysis.sections.rate_limits.retries import early_s
+from tailgauge_analysis.stats.bootstrap import SEED
+from tailgauge_analysis.stats.proportions import counted
+from tailgauge_analysis.stats.quantiles import Floats, Mask
+from tailgauge_analysis.text.formatting import ms, share
+
+READ, WRITE, WRITE_HOUR, OUTPUT = (
+    float(RELATIVE[name]) for name in ("read", "write_5m", "write_1h", "output")
+)
+ALLOWED = {
+    misses.BELOW_MINIMUM: 0.05, misses.UNSTABLE: 0.05, misses.EXPIRED: 0.1, misses.UNEXPLAINED: 0.02,
+    misses.RACE: 0.2, "per_slot": 0.2,
+}  # fmt: skip
+ONCE = 0.5  # of the calls that miss even with a lifetime of an hour
+DRAWS = 2000
+WORSE = 1.25  # times the prediction
+SETTLING = 0.1  # of the run, after the burst
+SLOWER = 2.0  # times, for longer than that
+
+
+def cached(reading: RunReading, popularity: Popularity) -> ProbeResult:
+    """Result of a run with the traffic as it is and with a cold prefix."""
+    known = settings(reading.frames.run)
+    found = counted_calls(reading, known, salted={COLD})
+    warm = found[found["traffic"] == WARM]
+    missed = warm["cause"]
+    checks = [
+        _unmarked(warm), of_cause(warm, misses.BELOW_MINIMUM), of_cause(warm, misses.UNSTABLE),
+        of_cause(warm, misses.UNEXPLAINED), *_lifetime(warm, popularity, known),
+    ]  # fmt: skip
+    hit = ((missed == "") & warm["hit"]).to_numpy(np.bool_)
+    first = (warm["began_ns"] / 1e6).to_numpy(np.float64)[hit]
+    cold = (found.loc[found["traffic"] == COLD, "began_ns"] / 1e6).to_numpy(np.float64)
+    ratio = judge.medians(cold[~np.isnan(cold)], first[~np.isnan(first)], 1.0)
+    return ProbeResult(
+        tuple(checks), tuple(judge.times("first content cold / warm (medians)", ratio, len(warm)))
+    )
+
+
+def counted_calls(reading: RunReading, known: CacheSettings, salted: set[str] | None = None) -> pd.DataFrame:
+    """Counted calls of the steady stage, with the cause of each miss."""
+    found = calls(reading.frames, known)
+    found["cause"] = misses.causes(found, known, salted or set())
+    return found[found["counted"] & (found["stage"] == schema.STEADY)].reset_index(drop=True)
+
+
+def of_cause(found: pd.DataFrame, cause: str, name: str = "") -> ProbeCheck:
+    """Whether more calls than allowed miss for one cause; the check is called `name`, or as the cause."""
+    name = name or cause
+    met = (found["cause"] == cause).to_numpy(np.bool_)
+    if cause == misses.UNEXPLAINED and not (found["read"] + found["created"]).any():
+        met = met & (found["cache_marks"] > 0).to_numpy(np.bool_)  # no call was marked
+    where = _places(found[met]) if cause == misses.UNSTABLE else ""
+    text = f"{int(met.sum())} of {len(met)} calls, {share(float(met.mean())) if len(met) else '–'}{where}"
+    return judge.of_share(name, met, ALLOWED[name], text, _lost(found, met))
+
+
+def _places(changed: pd.DataFrame) -> str:
+    at = changed["first_difference"].dropna()
+    return f"; first difference at byte {int(at.mode().iloc[0]):,}" if len(at) else ""
+
+
+def cost(found: pd.DataFrame) -> Floats:
+    """What each call costs, in prices of an input token."""
+    spent: Floats = (
+        found["uncached"] + READ * found["read"] + WRITE * found["short"] + WRITE_HOUR * found["hour"]
+        + OUTPUT * found["output_tokens"].fillna(0)
+    ).to_numpy(np.float64)  # fmt: skip
+    return spent
+
+
+def _lost(found: pd.DataFrame, met: Mask) -> Gain:
+    """What the calls that miss would have saved. Of a call that wrote nothing: at most what a warm one reads."""
+    if not met.any():
+        return NONE
+    wrote = (WRITE - READ) * found["short"] + (WRITE_HOUR - READ) * found["hour"]
+    nothing = (found["created"] == 0) & (found["read"] == 0)
+    lost = wrote.where(~nothing, (1 - READ) * found["uncached"]).to_numpy(np.float64) * met
+    return judge.saved(lost, cost(found))
+
+
+def _unmarked(warm: pd.DataFrame) -> ProbeCheck:
+    """Prefixes without a mark that the target does not cache automatically."""
+    bare = (warm["cache_marks"].fillna(0) == 0) & (warm["read"] == 0) & (warm["created"] == 0)
+    met = bare.to_numpy(np.bool_)
+    text = f"{int(met.sum())} of {len(met)} calls have no mark, and read and write nothing"
+    return judge.of_share("unmarked", met, 0.5, text, _lost(warm, met))
+
+
+def _lifetime(warm: pd.DataFrame, popularity: Popularity, known: CacheSettings) -> list[ProbeCheck]:
+    """Whether entries live until they are used again: by the scenario's rates, because a probe is shorter than a cache
+    lifetime; what expired within the probe is checked too.
+    """
+    measured = of_cause(warm, misses.EXPIRED)
+    gone, gone_hour = (_gone(popularity, known, ttl) for ttl in (popularity.ttl, "1h"))
+    marked = len(warm) and (warm["cache_marks"] > 0).all() and (warm["created"] + warm["read"]).any()
+    gap_s = 1 / float(popularity.per_s.mean())
+    gap = f"{gap_s:,.0f}" if gap_s >= 100 else f"{gap_s:.3g}"
+    text = f"a prefix is used every {gap} s, its entry lives for {known.lives_s[popularity.ttl]:g} s"
+    if not marked:
+        return [judge.inconclusive("once", "no call has a mark, or nothing is cached"), measured]
+    if gone <= ALLOWED[misses.EXPIRED]:
+        return [ProbeCheck("once", len(warm), 1.0, text), measured]
+    text = f"{text}: {share(gone)} of the calls find it expired, {share(gone_hour)} with marks for an hour (Poisson arrivals)"
+    found = "once" if gone_hour > ONCE else "expired"
+    by_plan = ProbeCheck(found, len(warm), 0.0, text, _rewritten(warm, gone))
+    other = ProbeCheck("once", len(warm), 1.0, text) if found == "expired" else replace(measured, p_value=1.0)
+    return [by_plan, other]
+
+
+def _gone(popularity: Popularity, known: CacheSettings, ttl: str) -> float:
+    """The share of calls that find their entry expired."""
+    lived = popularity.per_s * known.lives_s[ttl]
+    hits = sliding_hit(lived) if known.sliding else fixed_hit(lived)
+    return 1 - float((hits * popularity.per_s).sum() / popularity.per_s.sum())
+
+
+def _rewritten(warm: pd.DataFrame, gone: float) -> Gain:
+    """What it costs to write these entries again instead of reading them."""
+    again = ((WRITE - READ) * (warm["created"] + warm["read"])).to_numpy(np.float64)
+    spent = cost(warm) + (WRITE - READ) * warm["read"].to_numpy(np.float64)
+    return judge.scaled(judge.saved(again, spent), gone)
+
+
+def fan_out(reading: RunReading) -> ProbeResult:
+    """Result of a run: the joins, and whether legs share their prefix."""
+    found = legs(reading.frames.run["scenario"], reading.steady)
+    joins = found[0].times_ms[found[0].complete].max(axis=1) if found else np.empty(0)
+    calls = counted_calls(reading, settings(reading.frames.run))
+    refused = reading.steady.sent["ended"].isin(REFUSED).to_numpy(np.bool_)
+    text = f"{int(refused.sum())} of {len(refused)} calls were refused"
+    checks = (judge.of_share("legs_refused", refused, 0.05, text), *_shared(calls))
+    return ProbeResult(
+        checks, tuple(judge.latencies("join of a fan-out", joins)), {"joins": joins}, judge.failed(reading)
+    )
+
+
+def _shared(calls: pd.DataFrame) -> list[ProbeCheck]:
+    """Whether legs read the prefix that they share."""
+    if not len(calls):
+        return [
+            judge.inconclusive(name, "this traffic has no shared prefix") for name in ("race", "per_slot")
+        ]
+    return [of_cause(calls, misses.RACE), of_cause(calls, misses.UNEXPLAINED, "per_slot")]
+
+
+def amplified(joins: Floats, single: Floats, width: int) -> tuple[ProbeCheck, list[Measured]]:
+    """The joins compared with the slowest of `width` single calls."""
+    if min(len(joins), len(single)) < FEWEST:
+        return judge.inconclusive("fan_out", "too few requests with all their legs, or single calls"), []
+    found = _against(joins, single, width)
+    expected = float(np.median(joins)) / found.value
+    text = (
+        f"median join of {width} calls {ms(float(np.median(joins)))} ms, slowest of as many single calls {ms(expected)} ms: "
+        f"{found.value:.2f}x ({found.low:.2f} to {found.high:.2f})"
+    )
+    shown = judge.times("join / slowest of as many single calls (medians)", found, len(joins))
+    growth = Measured(
+        "slowest of as many single calls / a single call (medians)",
+        f"{expected / float(np.median(single)):.2f}x",
+        "–",
+        len(single),
+    )
+    return judge.of_medians("fan_out", len(joins), found, text), [growth, *shown]
+
+
+def _against(joins: Floats, single: Floats, width: int) -> Medians:
+    rng = np.random.default_rng(SEED)
+
+    def log_ratio(a: Floats, b: Floats) -> float:
+        slowest = b[rng.integers(0, len(b), (DRAWS, width))].max(axis=1)
+        return float(np.log(np.median(a) / np.median(slowest)))
+
+    drawn = [log_ratio(rng.choice(joins, len(joins)), rng.choice(single, len(single))) for _ in range(REPS)]
+    return judge.medians_of(log_ratio(joins, single), np.array(drawn), WORSE)
+
+
+def loaded(reading: RunReading) -> ProbeResult:
+    """Result of a run under load."""
+    steady = reading.steady
+    duration_s = float(reading.frames.run["scenario"]["stages"]["duration_s"])
+    at = steady.requests["scheduled_at_ns"].to_numpy(np.float64) / 1e9 / duration_s
+    first = (steady.requests["first_at_ns"] - steady.requests["sent_at_ns"]).to_numpy(np.float64) / 1e6
+    low_load, after = first[at < BURST_FROM], first[at >= BURST_TO + SETTLING]
+    low_load, after = low_load[~np.isnan(low_load)], after[~np.isnan(after)]
+    attempts = steady.sent
+    when = attempts["scheduled_at_ns"].to_numpy(np.float64) / 1e9 / duration_s
+    burst = attempts[(when >= BURST_FROM) & (when < BURST_TO) & (attempts["cause"] == schema.PRIMARY)]
+    refused = burst["ended"].isin(REFUSED).to_numpy(np.bool_)
+    checks = (
+        judge.of_share("burst", refused, 0.05, f"{int(refused.sum())} of {len(refused)} calls of the burst were refused"),
+        _unrecovered(after, low_load),
+        _no_retry_after(attempts),
+        _early_retries(attempts),
+    )  # fmt: skip
+    return ProbeResult(
+        checks, tuple(_attempts_per_call(attempts)), {"low_load": low_load}, judge.failed(reading)
+    )
+
+
+def queueing(today: Floats, low_load: Floats, threshold: float) -> tuple[ProbeCheck, list[Measured]]:
+    """The first content at today's rate (light probe) compared with a quarter of it."""
+    found = judge.medians(today, low_load, 1 + threshold)
+    if found is None:
+        return judge.inconclusive("queueing", "too few answers at a quarter of today's rate"), []
+    text = (
+        f"time to first content at today's rate is {found.value:.2f}x that at a quarter of it "
+        f"({found.low:.2f} to {found.high:.2f})"
+    )
+    shown = judge.times("first content at today's rate / at a quarter (medians)", found, len(today))
+    return judge.of_medians("queueing", len(today), found, text), shown
+
+
+def _unrecovered(after: Floats, low_load: Floats) -> ProbeCheck:
+    found = judge.medians(after, low_load, SLOWER)
+    if found is None:
+        return judge.inconclusive("unrecovered", "too few answers before or after the burst")
+    text = f"time to first content after the burst is {found.value:.2f}x that before ({found.low:.2f} to {found.high:.2f})"
+    return judge.of_medians("unrecovered", len(after), found, text)
+
+
+def _no_retry_after(attempts: pd.DataFrame) -> ProbeCheck:
+    limited = attempts[attempts["ended"] == schema.RATE_LIMITED]
+    if not len(limited):
+        return judge.inconclusive("no_retry_after", "no 429")
+    silent = limited["retry_after_s"].isna().to_numpy(np.bool_)
+    text = f"{int(silent.sum())} of {len(silent)} 429s have no retry-after"
+    return judge.of_share("no_retry_after", silent, 0.1, text, _of_all(int(silent.sum()), len(attempts)))
+
+
+def _early_retries(attempts: pd.DataFrame) -> ProbeCheck:
+    early = early_s(attempts)
+    if not len(early):
+        return judge.inconclusive("early_retries", "no retry after a 429 with retry-after")
+    text = f"{int((early > 0).sum())} of {len(early)} retries before retry-after had elapsed, {share(float((early > 0).mean()))}"
+    gain = _of_all(int((early > 0).sum()), len(attempts))
+    return judge.of_share("early_retries", early > 0, 0.1, text, gain)
+
+
+def _of_all(k: int, n: int) -> Gain:
+    return judge.of_proportion(counted(k, n))
+
+
+def _attempts_per_call(attempts: pd.DataFrame) -> list[Measured]:
+    tries = attempts[attempts["cause"].isin((schema.PRIMARY, schema.RETRY))]
+    calls = int((tries["cause"] == schema.PRIMARY).sum())
+    if not calls:
+        return []
+    return [Measured("attempts per call, with the burst", f"{len(tries) / calls:.2f}", "–", calls)]
