@@ -5,6 +5,8 @@ Shares are of what the comment names; docs/reports.md defines what is counted.
 
 from __future__ import annotations
 
+import math
+
 VALID = "VALID"
 DEGRADED = "DEGRADED"
 INVALID = "INVALID"
@@ -36,6 +38,11 @@ def is_stall(loop_lag_ns: float, receive_lag_ns: float, dispatch_late_ns: float,
     Reading late does not change exact kernel timestamps.
     """
     return dispatch_late_ns > STALL_NS or (blurred and max(loop_lag_ns, receive_lag_ns) > STALL_NS)
+
+
+def fewest_for(p: float) -> int:
+    """Values below which a window of time shows no percentile: with fewer, p99 would be the largest of a few."""
+    return math.ceil(3 / (1 - p) - 1e-6)
 
 
 def delay_bound_ms(ttft_p50_ms: float) -> float:

@@ -15,7 +15,7 @@ HOSTILE = 'chat"} 1\n<script>\\'
 def read():
     """Samples of a run by name and labels."""
     ttft: quantile_sketch.Bins = {}
-    for value_ms in (30.0, 80.0, 80.0, 400.0, 200_000.0):
+    for value_ms in (30.0, 80.0, 80.0, 80.0, 400.0, 200_000.0):
         quantile_sketch.add(ttft, value_ms)
     progress = Progress(
         12.0, 60.0, sent=40, in_flight=3, dropped=2, ended={"ok": 30, "timeout": 5}, chunks=900,
@@ -68,17 +68,19 @@ def test_what_is_not_known_is_not_exposed(read):
 
 
 def test_the_histogram_is_that_of_the_sketch(read):
-    """30, 80, 80 and 400 ms, and one beyond the last bound."""
+    """30, three times 80 and 400 ms, and one beyond the last bound."""
     at = {
         le: read["tailgauge_ttft_seconds_bucket", ("le", le)]
         for le in ("0.05", "0.1", "0.3", "0.5", "120.0", "+Inf")
     }
 
-    assert at == {"0.05": 1.0, "0.1": 3.0, "0.3": 3.0, "0.5": 4.0, "120.0": 4.0, "+Inf": 5.0}
+    assert at == {"0.05": 1.0, "0.1": 4.0, "0.3": 4.0, "0.5": 5.0, "120.0": 5.0, "+Inf": 6.0}
     assert sum(name == "tailgauge_ttft_seconds_bucket" for name, *_ in read) == len(BOUNDS_S) + 1
-    assert read["tailgauge_ttft_seconds_count",] == 5.0
-    assert read["tailgauge_ttft_seconds_sum",] == pytest.approx(200.59, rel=0.01)
+    assert read["tailgauge_ttft_seconds_count",] == 6.0
+    assert read["tailgauge_ttft_seconds_sum",] == pytest.approx(200.67, rel=0.01)
     assert read["tailgauge_ttft_recent_seconds", ("quantile", "0.5")] == pytest.approx(0.08, rel=0.01)
+    assert read["tailgauge_ttft_recent_seconds", ("quantile", "1")] == pytest.approx(200.0, rel=0.011)
+    assert ("tailgauge_ttft_recent_seconds", ("quantile", "0.99")) not in read  # of six
 
 
 def test_a_name_of_any_characters_stays_a_label(read):

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from tailgauge import quantile_sketch
@@ -65,23 +66,60 @@ def test_a_page_is_reported_what_is_new_since_its_last_point():
 
 
 def test_ttft_is_of_the_last_ten_seconds():
-    """100 ms until 5 s, 900 ms from then on: from 15 s on nothing of the first is left."""
+    """100 ms until 5 s, 900 ms from then on, 60 a second: from 15 s on nothing of the first is left."""
     live = Live()
     for second in range(1, 21):
         early, late = [100.0] * min(second, 5), [900.0] * max(0, second - 5)
-        live.fold(progress(float(second), *early, *late))
+        live.fold(progress(float(second), *(early + late) * 60))
 
     p50, p99 = live.since(-1.0)["ttft_p50_ms"], live.since(-1.0)["ttft_p99_ms"]
     assert p50[:10] == pytest.approx([100.0] * 10, rel=0.01)  # at 10 s five of each: the lower middle
     assert p50[10:] == pytest.approx([900.0] * 10, rel=0.01)
-    assert p99[:5] == pytest.approx([100.0] * 5, rel=0.01)
+    assert p99[:4] == [None] * 4  # fewer than 300
+    assert p99[4] == pytest.approx(100.0, rel=0.01)
     assert p99[5:] == pytest.approx([900.0] * 15, rel=0.01)
+    assert live.windows_s == {"max": 10.0, "p50": 10.0, "p99": 10.0}
+
+
+@pytest.mark.parametrize(
+    ("per_s", "p50_s", "p99_s"), [(40, 10, 10), (12, 10, 30), (6, 10, 60), (1, 10, None)]
+)
+def test_a_percentile_comes_from_the_shortest_window_with_enough_first_contents(per_s, p50_s, p99_s):
+    """At 6 a second the p99 of ten seconds would be their maximum."""
+    values = np.random.default_rng(per_s).lognormal(6, 0.8, 100 * per_s)
+    live = folded(*(progress(float(s), *values[: s * per_s]) for s in range(1, 101)))
+
+    assert live.windows_s == {"max": 10.0, "p50": p50_s, "p99": p99_s}
+    for p, name, window_s in (
+        (0.5, "ttft_p50_ms", p50_s),
+        (0.99, "ttft_p99_ms", p99_s),
+        (1, "ttft_max_ms", 10),
+    ):
+        shown = getattr(live.last, name)
+        if window_s is None:
+            assert shown is None
+        else:
+            within = np.quantile(values[-window_s * per_s :], p, method="inverted_cdf")
+            assert shown == pytest.approx(within, rel=0.011)
+
+
+def test_a_run_that_slows_down_has_no_percentile_of_few():
+    """100 a second, then one every two seconds: the p99 ends when 60 s hold fewer than 300."""
+    live = folded(
+        *(progress(float(s), *[50.0] * (min(s, 20) * 100 + max(0, s - 20) // 2)) for s in range(1, 121))
+    )
+
+    p99, most = live.since(-1.0)["ttft_p99_ms"], live.since(-1.0)["ttft_max_ms"]
+    assert None not in p99[3:76]
+    assert set(p99[78:]) == {None}
+    assert None not in most
 
 
 def test_a_fold_that_comes_early_or_late_takes_the_same_ten_seconds():
-    live = folded(progress(1.2, 5.0), progress(2.0, 5.0, 7.0))
+    first, second_ones = [5.0] * 9, [7.0] * 9
+    live = folded(progress(1.2, *first), progress(2.0, *first, *second_ones))
     for second in range(3, 13):
-        live.fold(progress(second + (0.1 if second % 2 else -0.1), 5.0, 7.0, 9.0))
+        live.fold(progress(second + (0.1 if second % 2 else -0.1), *first, *second_ones, *[9.0] * 6))
 
     assert live.last.at_s == 11.9  # so since 2 s
     assert live.last.ttft_p50_ms == pytest.approx(9.0, rel=0.01)
@@ -90,7 +128,7 @@ def test_a_fold_that_comes_early_or_late_takes_the_same_ten_seconds():
 def test_seconds_without_a_first_content_have_no_ttft():
     live = folded(progress(1.0, 50.0), *(progress(float(s), 50.0) for s in range(2, 14)))
 
-    assert live.since(9.0)["ttft_p99_ms"] == [pytest.approx(50.0, rel=0.01), None, None, None]
+    assert live.since(9.0)["ttft_max_ms"] == [pytest.approx(50.0, rel=0.01), None, None, None]
 
 
 def test_a_long_run_keeps_its_counts_in_fewer_points():
@@ -119,7 +157,7 @@ def test_where_points_are_further_apart_than_the_window_ttft_is_since_the_point_
     """At 16 s from point to point an attempt of 12 s ago is still in the figure."""
     live = Live(every_s=16.0)
     for second in range(1, 30):
-        live.fold(progress(float(second), *[40.0] * (second >= 17), *[60.0] * (second >= 40)))
+        live.fold(progress(float(second), *[40.0] * 6 * (second >= 17), *[60.0] * 9 * (second >= 40)))
 
     assert live.last.ttft_p50_ms == pytest.approx(40.0, rel=0.01)
 
@@ -145,7 +183,8 @@ def test_what_is_reported_is_plain_json():
 
     assert plain["run"]["notes"] == ["<b>"]
     assert (plain["run"]["verdict"], plain["now"]["sent"], plain["now"]["ttft_p50_ms"]) == ("VALID", 7, None)
-    assert (plain["points"]["at_s"], plain["every_s"], plain["window_s"]) == ([3.0], 1.0, 10.0)
+    assert (plain["points"]["at_s"], plain["every_s"]) == ([3.0], 1.0)
+    assert plain["windows_s"] == {"max": 10.0, "p50": None, "p99": None}
     assert plain["workers"][0]["clock_error_ms"] == 0.0
 
 

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from tailgauge import quantile_sketch
 from tailgauge.live.terminal import Display, figures
 from tailgauge.master import run_json
 from tailgauge.master.progress import Progress, preflight_failure
@@ -14,6 +15,13 @@ from tailgauge.plan import certificate
 from tailgauge.rows.schema import SCHEMA_VERSION
 
 URL = "http://127.0.0.1:8000"
+
+
+def bins(*values):
+    out = {}
+    for value in values:
+        quantile_sketch.add(out, value)
+    return out
 
 
 def seen(ended="connect_error", status=None, error_type=None, message=None):
@@ -104,21 +112,21 @@ def test_the_frame_of_run_json_names_versions_and_the_machine_and_is_plain_json(
 
 
 @pytest.mark.parametrize(
-    ("ended", "errors"),
+    ("ended", "failed"),
     [
         ({}, 0),
-        ({"ok": 5, "empty": 1, "cancelled": 2, "rate_limited": 3}, 0),
+        ({"ok": 5, "empty": 1, "cancelled": 2, "rate_limited": 3}, 3),
         ({"ok": 5, "timeout": 2, "server_error": 1, "overloaded": 4}, 7),
     ],
 )
-def test_errors_are_what_ended_otherwise_than_well_and_429s_are_counted_apart(ended, errors):
-    assert Progress(0, 1, ended=ended).errors == errors
+def test_requests_that_ended_otherwise_than_well_have_failed_a_last_429_included(ended, failed):
+    assert Progress(0, 1, ended=ended).failed == failed
 
 
 @pytest.mark.parametrize(
     ("progress", "line"),
     [
-        (Progress(0, 30), "sent 0  in flight 0  429s 0  errors 0  VALID so far"),
+        (Progress(0, 30), "sent 0  in flight 0  429s 0 attempts  failed 0  VALID so far"),
         (
             Progress(
                 9,
@@ -127,18 +135,26 @@ def test_errors_are_what_ended_otherwise_than_well_and_429s_are_counted_apart(en
                 17,
                 0,
                 {"ok": 12_000, "rate_limited": 1_300},
-                ttft_p50_ms=201.4,
-                ttft_p99_ms=1234.6,
+                {"ok": 12_000, "rate_limited": 4_100},
+                ttft=bins(*[201.4] * 290, *[1234.6] * 10),
             ),
-            "sent 12,345  in flight 17  TTFT p50 201 p99 1,235 ms  429s 1,300  errors 0  VALID so far",
+            "sent 12,345  in flight 17  TTFT p50 202 p99 1,224 ms  429s 4,100 attempts  failed 1,300  VALID so far",
+        ),
+        (
+            Progress(9, 30, 10, ttft=bins(*[200.0] * 5, 900.0)),
+            "sent 10  in flight 0  TTFT p50 198 max 907 ms  429s 0 attempts  failed 0  VALID so far",
+        ),
+        (
+            Progress(9, 30, 10, ttft=bins(200.0, 900.0)),
+            "sent 10  in flight 0  TTFT max 907 ms  429s 0 attempts  failed 0  VALID so far",
         ),
         (
             Progress(9, 30, 5, 0, 3, {"timeout": 1}),
-            "sent 5  in flight 0  429s 0  errors 1  dropped 3  VALID so far",
+            "sent 5  in flight 0  429s 0 attempts  failed 1  dropped 3  VALID so far",
         ),
         (
             Progress(9, 30, verdict="INVALID", reason="worker 1 is gone"),
-            "sent 0  in flight 0  429s 0  errors 0  INVALID so far: worker 1 is gone",
+            "sent 0  in flight 0  429s 0 attempts  failed 0  INVALID so far: worker 1 is gone",
         ),
     ],
 )

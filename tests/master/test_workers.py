@@ -120,8 +120,8 @@ def test_the_progress_of_a_run_is_the_sum_of_its_workers_last_words():
 
     assert (progress.sent, progress.dropped, progress.in_flight, progress.chunks) == (8, 2, 4, 200)
     assert (progress.attempts, progress.ended) == ({"ok": 4, "rate_limited": 3}, {"ok": 5, "timeout": 1})
-    assert (sum(progress.ttft.values()), progress.errors) == (3, 1)
-    assert progress.ttft_p50_ms == pytest.approx(300.0, rel=0.01)
+    assert (sum(progress.ttft.values()), progress.failed) == (3, 1)
+    assert progress.limited == 3
     assert progress.verdict == "INVALID"  # 2 of 10 dropped
 
 

@@ -1,7 +1,10 @@
 """The run over time: what happened in each second, warm-up and cool-down included.
 
-Counts and exact quantiles per bin of the run clock; a bin is a second, or as many seconds as keep the page small. Requests
-belong to the bin in which they were scheduled; in-flight is counted at the bin's end.
+Counts per bin of the run clock; a bin is a second, or as many seconds as keep the page small. Requests belong to the bin in
+which they were scheduled; in-flight is counted at the bin's end.
+
+A percentile over time comes from windows of at least 3 / (1 - p) requests, of one length per run. Where no length gives
+enough such windows, each request is a point, and the largest of a bin is called the maximum.
 """
 
 from __future__ import annotations
@@ -12,14 +15,30 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
+from tailgauge.thresholds import fewest_for
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics.answers import answered, first_token_of
 from tailgauge_analysis.stats.quantiles import Floats, Ints, rank
 
 WIDTHS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 MOST_BINS = 600
+FEWEST_WINDOWS = 5  # of a percentile over time
+FILLED = 0.8  # of the windows with a request must have enough of them
+MOST_POINTS = 2000
+PS = (0.5, 0.99)
 HEAT_COLUMNS, HEAT_ROWS = 300, 28
 HEAT_FEWEST = 50  # requests
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """A percentile over time, in ms; NaN for a window with fewer than `fewest` requests."""
+
+    p: float
+    width_s: int
+    fewest: int
+    at_s: Floats  # middle of the window
+    values_ms: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +51,10 @@ class Timeline:
     offered_per_s: Floats
     ended_per_s: Floats
     in_flight: Floats
-    ttft_p50_ms: Floats
-    ttft_p99_ms: Floats
+    ttft: tuple[Windows, ...]  # of the percentiles for which the run is long enough
+    ttft_max_ms: Floats
+    points: tuple[Floats, Floats]  # TTFTs of single requests: when scheduled (s), and how long (ms)
+    points_every: int  # of so many answered requests one is a point
     classes_per_s: dict[str, Floats]
     heat: Heat | None  # of TTFT
 
@@ -61,16 +82,35 @@ def timeline(frames: Frames) -> Timeline:
     ttft = waited.to_numpy(np.float64) / 1e6
     edges = np.arange(bins, dtype=np.float64) * step
     classes = requests["ended"].to_numpy(dtype=object)
+    known = ~np.isnan(ttft)
+    every = max(1, -(-int(known.sum()) // MOST_POINTS))
     return Timeline(
         step, edges + step / 2, edges + step,
         np.bincount(at, minlength=bins) / step,
         done / step,
         np.cumsum(begun - done).astype(np.float64),
-        _quantile(at, ttft, 0.5, bins),
-        _quantile(at, ttft, 0.99, bins),
+        tuple(one for p in PS if (one := windows(scheduled[known], ttft[known], p, step)) is not None),
+        _quantile(at[known], ttft[known], 1.0, bins),
+        (scheduled[known][::every], ttft[known][::every]),
+        every,
         {str(name): np.bincount(at[classes == name], minlength=bins) / step for name in pd.unique(classes)},
         heat(scheduled, ttft),
     )  # fmt: skip
+
+
+def windows(at_s: Floats, values: Floats, p: float, shortest_s: int = 1) -> Windows | None:
+    """The p-quantile in the shortest windows of which most have enough values; None if there are too few such windows."""
+    fewest = fewest_for(p)
+    for width_s in (w for w in WIDTHS_S if w >= shortest_s):
+        count = int(at_s.max(initial=0.0) // width_s) + 1
+        number = _bin(at_s, width_s, count)
+        held = np.bincount(number, minlength=count)
+        enough = held >= fewest
+        if enough.sum() >= max(FEWEST_WINDOWS, FILLED * (held > 0).sum()):
+            middle = (np.arange(count, dtype=np.float64) + 0.5) * width_s
+            shown = np.where(enough, _quantile(number, values, p, count), np.nan)
+            return Windows(p, width_s, fewest, middle, shown)
+    return None
 
 
 def _max(values: Floats) -> list[float]:
@@ -82,9 +122,7 @@ def _bin(at_s: Floats, step: int, bins: int) -> Ints:
 
 
 def _quantile(at: Ints, values: Floats, p: float, bins: int) -> Floats:
-    """inverted_cdf quantile of each bin."""
-    known = ~np.isnan(values)
-    at, values = at[known], values[known]
+    """inverted_cdf quantile of each bin; NaN of an empty one."""
     order = np.lexsort((values, at))
     counts = np.bincount(at, minlength=bins)
     starts = np.cumsum(counts) - counts

@@ -15,16 +15,17 @@ from plotly.offline import get_plotlyjs
 from plotly.subplots import make_subplots
 
 from tailgauge.rows import schema
+from tailgauge.thresholds import fewest_for
 from tailgauge_analysis.load.chunks import BLOCK
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, sample
 from tailgauge_analysis.metrics.metrics import BY_NAME
-from tailgauge_analysis.metrics.timeline import Heat, Timeline, width
+from tailgauge_analysis.metrics.timeline import FEWEST_WINDOWS, PS, Heat, Timeline, width
 from tailgauge_analysis.sections.cache.effect import EACH
 from tailgauge_analysis.sections.findings import Findings
 from tailgauge_analysis.sections.latency_under_load.slopes import Regression
 from tailgauge_analysis.sections.rate_limits.section import kind_name
 from tailgauge_analysis.stats.quantiles import Floats
-from tailgauge_analysis.text.formatting import plain
+from tailgauge_analysis.text.formatting import percentile, plain
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#3f7fbf", "#d9822b", "#2f9e6e", "#9067c6", "#8a8f98"
 LINES = (BLUE, ORANGE, GREEN, PURPLE, "#c2577b", "#3aa6b9", "#a08530", GREY)
@@ -70,12 +71,11 @@ def _timeline(findings: Findings) -> Figure | None:
     t = findings.timeline
     if not t.offered_per_s.any():
         return None
-    per = "second" if t.width_s == 1 else f"{t.width_s} seconds"
     plot = make_subplots(
         rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.07, row_heights=[0.46, 0.27, 0.27]
     )
-    plot.add_trace(_line(t.at_s, t.ttft_p99_ms, "TTFT p99", ORANGE, "%{y:,.4~g} ms"), 1, 1)
-    plot.add_trace(_line(t.at_s, t.ttft_p50_ms, "TTFT p50", BLUE, "%{y:,.4~g} ms"), 1, 1)
+    for trace in _ttft(t):
+        plot.add_trace(trace, 1, 1)
     plot.add_trace(_line(t.at_s, t.offered_per_s, "offered", GREY, "%{y:,.4~g}/s", dash="dot"), 2, 1)
     plot.add_trace(_line(t.at_s, t.ended_per_s, "ended", GREEN, "%{y:,.4~g}/s"), 2, 1)
     plot.add_trace(_line(t.end_s, t.in_flight, "in flight", PURPLE, "%{y:,.0f}"), 3, 1)
@@ -86,9 +86,47 @@ def _timeline(findings: Findings) -> Figure | None:
     _time_axis(plot, 3)
     _outside(plot, findings, t)
     caption = (
-        f"One point per {per}, by scheduled time, TTFT without failures. Shaded: outside the statistics."
+        f"Rates and requests in flight: one point per {_seconds(t.width_s)}, by scheduled time. {_ttft_caption(t)} "
+        "TTFT without failures. Shaded: outside the statistics."
     )
     return finish("timeline", "The run over time", caption, 520, plot)
+
+
+def _ttft(t: Timeline) -> list[go.Scatter]:
+    """Percentiles of windows that hold enough requests; without a p99, single requests and their maximum."""
+    colours = {0.5: BLUE, 0.99: ORANGE}
+    hover = "%{y:,.4~g} ms"
+    lines = [
+        _line(one.at_s, one.values_ms, f"TTFT {percentile(one.p)}", colours[one.p], hover).update(
+            mode="lines+markers" if len(one.at_s) < 100 else "lines", marker={"size": 4}
+        )
+        for one in t.ttft
+    ]
+    if any(one.p == PS[-1] for one in t.ttft):
+        return lines[::-1]
+    dots = go.Scatter(
+        x=numbers(t.points[0]), y=numbers(t.points[1]), mode="markers", name="TTFT of a request", hoverinfo="skip",
+        marker={"size": 4, "opacity": 0.5, "color": GREY},
+    )  # fmt: skip
+    return [dots, _line(t.at_s, t.ttft_max_ms, "TTFT maximum", ORANGE, hover), *lines]
+
+
+def _ttft_caption(t: Timeline) -> str:
+    shown = [
+        f"TTFT {percentile(one.p)}: windows of {_seconds(one.width_s)} with at least {one.fewest:,} requests."
+        for one in t.ttft
+    ]
+    if not any(one.p == PS[-1] for one in t.ttft):
+        which = "each request" if t.points_every == 1 else f"one of {t.points_every} requests"
+        shown.append(
+            f"A point is {which}, and the maximum is of each {_seconds(t.width_s)}: this run is too short for a "
+            f"{percentile(PS[-1])} over time, which needs {FEWEST_WINDOWS} windows of {fewest_for(PS[-1])} requests."
+        )
+    return " ".join(shown)
+
+
+def _seconds(width_s: int) -> str:
+    return "second" if width_s == 1 else f"{width_s} seconds"
 
 
 def _outside(plot: go.Figure, findings: Findings, t: Timeline) -> None:
@@ -307,9 +345,8 @@ def _heat(heat: Heat | None) -> Figure | None:
     plot.update_yaxes(type="log", title_text="TTFT since scheduled (ms, logarithmic)", **ticks)
     plot.update_xaxes(title_text=TIME)
     plot.update_layout(hovermode="closest")
-    per = "second" if heat.width_s == 1 else f"{heat.width_s} seconds"
     caption = (
-        f"One column per {per}, by scheduled time, warm-up included: the share of answered requests by waiting time. "
+        f"One column per {_seconds(heat.width_s)}, by scheduled time, warm-up included: the share of answered requests by waiting time. "
         "Two bands are two kinds of answers; a band that rises is a growing queue."
     )
     return finish("heat", "TTFT over time", caption, 340, plot)
@@ -473,6 +510,5 @@ def _rate_limits(findings: Findings) -> Figure | None:
         about += " and compared with the headers." if one.levels.compared else "."
     plot.update_xaxes(title_text=TIME, row=rows, col=1)
     plot.update_layout(hoversubplots="axis")
-    when = "second" if per == 1 else f"{per} seconds"
-    caption = f"One point per {when}, by the time of sending, the whole run; the band is the exact 95% interval.{about}"
+    caption = f"One point per {_seconds(per)}, by the time of sending, the whole run; the band is the exact 95% interval.{about}"
     return finish("refusals", "429s over time", caption, 160 * rows + 60, plot)

@@ -36,7 +36,7 @@ NAMES = {
     "tailgauge_attempts_ended": "Attempts (HTTP calls) by outcome; rate_limited: HTTP 429",
     "tailgauge_chunks": "Streamed content chunks",
     "tailgauge_ttft_seconds": "Time to first content since scheduled, of every attempt that had content",
-    "tailgauge_ttft_recent_seconds": "Quantiles of the last 10 s; absent without content",
+    "tailgauge_ttft_recent_seconds": "Quantiles of the last 10 to 60 s; absent with too few first contents; 1: the maximum of 10 s",
     "tailgauge_verdict": "1 for the live verdict, 0 for the others; absent before the start",
     "tailgauge_workers": "Workers by state",
     "tailgauge_worker_cpu_cores": "CPU of a worker, 1 = one core, its maximum",
@@ -77,7 +77,7 @@ def families(view: RunView, last: Point) -> Iterator[Metric]:
     yield _counters("tailgauge_attempts_ended", "outcome", progress.attempts)
     yield _counter("tailgauge_chunks", progress.chunks)
     yield _histogram("tailgauge_ttft_seconds", progress.ttft)
-    recent = {"0.5": last.ttft_p50_ms, "0.99": last.ttft_p99_ms}
+    recent = {"0.5": last.ttft_p50_ms, "0.99": last.ttft_p99_ms, "1": last.ttft_max_ms}
     yield _gauges(
         "tailgauge_ttft_recent_seconds", "quantile", {q: ms and ms / 1e3 for q, ms in recent.items()}
     )

@@ -1,8 +1,8 @@
 """The live view of a run: the master's figures, folded once a second into a series of bounded length.
 
 Counters are cumulative: dropping a point loses detail but no count. At MAX_POINTS every second point is dropped, and
-points are twice as far apart from then on. Live TTFT covers the last WINDOW_S seconds, or the time since the previous
-point if that is longer:
+points are twice as far apart from then on. Live TTFT covers the shortest of WINDOWS_S, none shorter than the time between
+points, with enough first contents for the percentile; the maximum covers the first of them:
 
     bins of the window = bins now - bins then        (DDSketch bins, within 1%)
 """
@@ -17,9 +17,9 @@ from typing import Any
 
 from tailgauge import quantile_sketch
 from tailgauge.master.progress import Progress
-from tailgauge.rows.schema import RATE_LIMITED
+from tailgauge.thresholds import fewest_for
 
-WINDOW_S = 10.0
+WINDOWS_S = (10.0, 30.0, 60.0)
 MAX_POINTS = 1200
 WORKERS_SHOWN = 100
 NOTES_SHOWN = 20
@@ -60,7 +60,7 @@ class RunView:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The run's counters at one moment: all but the last three only grow. `limited`: attempts that got a 429."""
+    """The run's counters at one moment: all from `in_flight` on may fall. `failed`: requests; `limited`: attempts with a 429."""
 
     at_s: float
     sent: int = 0
@@ -70,11 +70,12 @@ class Point:
     in_flight: int = 0
     ttft_p50_ms: float | None = None
     ttft_p99_ms: float | None = None
+    ttft_max_ms: float | None = None
 
 
 _ORIGIN = Point(0.0)
 _RATES = ("sent", "failed", "limited", "chunks")
-_LEVELS = ("in_flight", "ttft_p50_ms", "ttft_p99_ms")
+_LEVELS = ("in_flight", "ttft_p50_ms", "ttft_p99_ms", "ttft_max_ms")
 
 
 @dataclass(slots=True)
@@ -85,20 +86,22 @@ class Live:
     points: list[Point] = field(default_factory=list)
     last: Point = _ORIGIN
     rates: dict[str, float] = field(default_factory=dict)
+    windows_s: dict[str, float | None] = field(default_factory=dict)  # of the last TTFTs: p50, p99, max
     _recent: deque[tuple[float, quantile_sketch.Bins]] = field(default_factory=lambda: deque([(0.0, {})]))
 
     def fold(self, progress: Progress) -> None:
         """Add the state at `progress.passed_s`, which must be later than the last one."""
-        p50_ms, p99_ms = self._ttft(progress.passed_s, progress.ttft)
+        p50_ms, p99_ms, max_ms = self._ttft(progress.passed_s, progress.ttft)
         point = Point(
             at_s=round(progress.passed_s, 2),
             sent=progress.sent,
-            failed=progress.errors,
-            limited=progress.attempts.get(RATE_LIMITED, 0),
+            failed=progress.failed,
+            limited=progress.limited,
             chunks=progress.chunks,
             in_flight=progress.in_flight,
             ttft_p50_ms=p50_ms,
             ttft_p99_ms=p99_ms,
+            ttft_max_ms=max_ms,
         )
         self.rates = _rates(self.last, point)
         self.last = point
@@ -108,15 +111,27 @@ class Live:
             self.points = self.points[1::2]
             self.every_s *= 2
 
-    def _ttft(self, at_s: float, bins: quantile_sketch.Bins) -> tuple[float | None, float | None]:
-        """p50 and p99 in ms of the first chunks of the window that ends now."""
-        since_s = at_s - max(WINDOW_S, self.every_s) + _JITTER_S
+    def _ttft(self, at_s: float, bins: quantile_sketch.Bins) -> list[float | None]:
+        """p50, p99 and maximum in ms of the first chunks of the windows that end now."""
         self._recent.append((at_s, bins))
-        while self._recent[1][0] <= since_s:
+        windows = sorted({max(window_s, self.every_s) for window_s in WINDOWS_S})
+        while self._recent[1][0] <= at_s - windows[-1] + _JITTER_S:
             self._recent.popleft()
-        then = self._recent[0][1]
-        within = {key: new for key, count in bins.items() if (new := count - then.get(key, 0)) > 0}
-        return quantile_sketch.quantile(within, 0.5), quantile_sketch.quantile(within, 0.99)
+        within = [self._since(at_s - window_s + _JITTER_S) for window_s in windows]
+        held = [sum(counts.values()) for counts in within]
+        values = [quantile_sketch.quantile(within[0], 1.0)]
+        self.windows_s = {"max": windows[0]}
+        for name, p in (("p99", 0.99), ("p50", 0.5)):
+            place = next((i for i, n in enumerate(held) if n >= fewest_for(p)), None)
+            self.windows_s[name] = None if place is None else windows[place]
+            values.insert(0, None if place is None else quantile_sketch.quantile(within[place], p))
+        return values
+
+    def _since(self, at_s: float) -> quantile_sketch.Bins:
+        """Counts of the latest bins without those of the last fold until `at_s`."""
+        then = next((bins for when, bins in reversed(self._recent) if when <= at_s), self._recent[0][1])
+        latest = self._recent[-1][1]
+        return {key: new for key, count in latest.items() if (new := count - then.get(key, 0)) > 0}
 
     def since(self, at_s: float) -> dict[str, list[float | None]]:
         """The points after `at_s` as columns, counters as rates per second since the point before."""
@@ -149,7 +164,7 @@ def document(view: RunView | None, live: Live, since_s: float) -> dict[str, Any]
     return {
         "run": run,
         "now": {**asdict(live.last), "dropped": progress.dropped, "attempts": attempts, "per_s": live.rates},
-        "window_s": max(WINDOW_S, live.every_s),
+        "windows_s": live.windows_s,
         "every_s": live.every_s,
         "points": live.since(since_s),
         "workers": [asdict(worker) for worker in view.workers],

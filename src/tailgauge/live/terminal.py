@@ -8,18 +8,22 @@ from typing import TextIO
 from tqdm import tqdm
 
 from tailgauge.master.progress import Progress
+from tailgauge.quantile_sketch import quantile
 from tailgauge.sanitize import harmless
+from tailgauge.thresholds import fewest_for
 
 PLAIN_EVERY_S = 5.0
 
 
 def figures(progress: Progress) -> str:
     """The live figures of a run in one line."""
-    limited = progress.ended.get("rate_limited", 0)
     text = f"sent {progress.sent:,}  in flight {progress.in_flight:,}"
-    if progress.ttft_p50_ms is not None and progress.ttft_p99_ms is not None:
-        text += f"  TTFT p50 {progress.ttft_p50_ms:,.0f} p99 {progress.ttft_p99_ms:,.0f} ms"
-    text += f"  429s {limited:,}  errors {progress.errors:,}"
+    answers = sum(progress.ttft.values())
+    names = (("p50", 0.5), ("p99", 0.99) if answers >= fewest_for(0.99) else ("max", 1.0))
+    values = [(name, quantile(progress.ttft, p)) for name, p in names if answers >= fewest_for(0.5) or p == 1]
+    shown = [f"{name} {value:,.0f}" for name, value in values if value is not None]
+    text += f"  TTFT {' '.join(shown)} ms" if shown else ""
+    text += f"  429s {progress.limited:,} attempts  failed {progress.failed:,}"
     text += f"  dropped {progress.dropped:,}" if progress.dropped else ""
     return f"{text}  {verdict(progress)}"
 

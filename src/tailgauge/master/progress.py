@@ -11,7 +11,7 @@ from tailgauge.rows.schema import CANCELLED, COMPLETED, RATE_LIMITED
 from tailgauge.sanitize import plain
 from tailgauge.thresholds import VALID
 
-_NO_ERROR = COMPLETED | {CANCELLED, RATE_LIMITED}
+_NOT_FAILED = COMPLETED | {CANCELLED}
 MAX_SHOWN = 200  # characters of a target's text in a message
 
 
@@ -28,15 +28,18 @@ class Progress:
     attempts: dict[str, int] = field(default_factory=dict)  # ended calls by outcome
     chunks: int = 0
     ttft: Bins = field(default_factory=dict)  # ms since scheduled
-    ttft_p50_ms: float | None = None
-    ttft_p99_ms: float | None = None
     verdict: str = VALID
     reason: str = ""
 
     @property
-    def errors(self) -> int:
-        """Failed requests; 429s are counted separately."""
-        return sum(n for name, n in self.ended.items() if name not in _NO_ERROR)
+    def failed(self) -> int:
+        """Requests that failed, those whose last attempt got a 429 included."""
+        return sum(n for name, n in self.ended.items() if name not in _NOT_FAILED)
+
+    @property
+    def limited(self) -> int:
+        """Attempts that got a 429, whatever became of their requests: the number that the report states."""
+        return self.attempts.get(RATE_LIMITED, 0)
 
 
 _ADVICE = {

@@ -175,11 +175,7 @@ class RunWorkers:
             _add(progress.ended, counts["ended"])
             _add(progress.attempts, counters["attempts"])
         progress.ttft = bins = quantile_sketch.total(counters["ttft"] for counters in reported)
-        progress.ttft_p50_ms, progress.ttft_p99_ms = (
-            quantile_sketch.quantile(bins, 0.5),
-            quantile_sketch.quantile(bins, 0.99),
-        )
-        progress.verdict, progress.reason = live_verdict(list(self), progress.ttft_p50_ms)
+        progress.verdict, progress.reason = live_verdict(list(self), quantile_sketch.quantile(bins, 0.5))
         return progress
 
     def conservation(self, scheduled: int | None, folder: RunFolder, *, final: bool) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tailgauge_analysis.load.frames import load
-from tailgauge_analysis.metrics.timeline import timeline, width
+from tailgauge_analysis.metrics.timeline import timeline, width, windows
 from tailgauge_analysis.report.figures import figures, survival
 from tailgauge_analysis.sections.findings import find
 
@@ -61,7 +61,59 @@ def test_the_timeline_counts_every_request_once(write):
     assert t.ended_per_s.sum() == pytest.approx(204)
     assert sum(rates.sum() for rates in t.classes_per_s.values()) == pytest.approx(205)
     assert t.in_flight[-1] == 0
-    assert t.ttft_p50_ms[:10] == pytest.approx(200)
+    assert t.ttft[0].values_ms[:10] == pytest.approx(200)
+
+
+def waits(n, seed=4):
+    """TTFTs whose p99 is known: exp(6 + 0.8 * 2.326) ms."""
+    return np.random.default_rng(seed).lognormal(6.0, 0.8, n)
+
+
+@pytest.mark.parametrize(("n", "rate_per_s"), [(300, 6), (600, 6), (3000, 50), (6000, 50), (12000, 200)])
+def test_no_value_that_is_called_a_percentile_comes_from_too_few_requests(write, n, rate_per_s):
+    """The p99 of each second with six requests would be their maximum, whose median is the p89."""
+    p99_ms = float(np.exp(6 + 0.8 * 2.326))
+    t = timeline(load([write(n=n, rate_per_s=rate_per_s, ttft_ms=waits(n), chunks=1, server_log=False)]))
+
+    for one in t.ttft:
+        shown = ~np.isnan(one.values_ms)
+        assert shown.sum() >= 5
+        assert one.width_s * rate_per_s >= one.fewest == round(3 / (1 - one.p))
+    p99 = [one for one in t.ttft if one.p == 0.99]
+    assert bool(p99) == (n >= 3000)
+    for one in p99:
+        assert np.nanmedian(one.values_ms) == pytest.approx(p99_ms, rel=0.2)
+    assert np.nanmax(t.ttft_max_ms) == pytest.approx(waits(n).max())
+
+
+def test_windows_without_enough_requests_show_nothing():
+    """A burst, a pause with a request every ten seconds, a burst."""
+    at = np.concatenate((np.linspace(0, 50, 20_000), np.arange(50, 90, 10), np.linspace(90, 140, 20_000)))
+    found = windows(at, np.ones(len(at)), 0.99)
+
+    assert found is not None
+    assert found.width_s == 1
+    held = np.histogram(at, np.arange(0, 142))[0]
+    assert (np.isnan(found.values_ms) == (held < 300)).all()
+
+
+@pytest.mark.parametrize("at", [np.empty(0), np.zeros(5), np.zeros(100_000), np.arange(3000.0) * 1000])
+def test_too_few_or_crowded_requests_have_no_percentile_over_time(at):
+    assert windows(at, np.ones(len(at)), 0.99) is None
+
+
+def test_the_caption_names_the_window_or_why_there_is_none(write):
+    def drawn(n):
+        run = write(str(n), n=n, rate_per_s=50, ttft_ms=waits(n), chunks=1, server_log=False, run_id=str(n))
+        (figure,) = (f for f in figures(find(load([run]))) if f.name == "timeline")
+        return figure.caption, [trace["name"] for trace in json.loads(figure.plot)["data"]]
+
+    few, many = drawn(300), drawn(3000)
+    assert "TTFT p99: windows of 10 seconds with at least 300 requests" in many[0]
+    assert many[1][:2] == ["TTFT p99", "TTFT p50"]
+    assert "A point is each request, and the maximum is of each second" in few[0]
+    assert few[1][:3] == ["TTFT of a request", "TTFT maximum", "TTFT p50"]
+    assert "TTFT p99" not in few[1]
 
 
 def test_the_tail_levels_off_at_the_share_of_failures():

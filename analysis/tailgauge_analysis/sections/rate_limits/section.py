@@ -137,8 +137,10 @@ def to_json(found: RateLimits | None) -> Json | None:
     )
     values["retry_after"]["early_from_s"] = list(retries.EDGES_S)
     over_time = values.pop("bins")
+    values["whole_run"] = {"attempts": 0, "refused": 0}
     if found.bins is not None:
         over_time["share"] = plain_values(found.bins.share)
+        values["whole_run"] = {name: sum(over_time[name]) for name in ("attempts", "refused")}
     values = {**values.pop("shares"), **values, "by_second": over_time}
     return {"sentence": sentence(values), **values}
 
@@ -211,6 +213,10 @@ def _rate(limits: Json) -> list[tuple[str, str]]:
         rows.append(
             ("429 rate", f"{share(limits['share'])} ({_interval(limits['low'], limits['high'])}, {n})")
         )
+    whole = limits["whole_run"]
+    if whole["refused"]:
+        of = plural(whole["attempts"], "attempt")
+        rows.append(("429s of the run", f"{whole['refused']:,} of {of}, warm-up included"))
     if limits["refused"]:
         met = f"{limits['requests_refused']:,} of {limits['requests']:,} met a 429"
         rows.append(("Requests", f"{met}, {limits['requests_ended_refused']:,} ended with one"))

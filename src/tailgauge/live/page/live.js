@@ -8,7 +8,10 @@ const known = { run: null, every: null, points: null, receivedAt: null };
 const put = (element, text) => { if (element.textContent !== text) element.textContent = text; };
 const count = (n) => Math.round(n).toLocaleString("en-US");
 const rate = (n) => (n < 10 ? n.toFixed(1) : count(n)) + "/s";
-const share = (part, whole) => whole ? (100 * part / whole).toFixed(1) + "%" : "0%";
+const share = (part, whole) => {
+  const text = whole ? (100 * part / whole).toFixed(1) + "%" : "0.0%";
+  return part > 0 && text === "0.0%" ? "<0.1%" : part < whole && text === "100.0%" ? ">99.9%" : text;
+};
 const ms = (n) => n === null ? "–" : (n < 10 ? n.toFixed(2) : n < 100 ? n.toFixed(1) : count(n)) + " ms";
 const clock = (s) => {
   const whole = Math.max(0, Math.floor(s)), two = (n) => String(n).padStart(2, "0");
@@ -16,16 +19,19 @@ const clock = (s) => {
   return (hours ? hours + ":" + two(minutes) : minutes) + ":" + two(whole % 60);
 };
 
+const since = (window_s) => window_s ? `last ${window_s} s, since scheduled` : "too few first contents";
+
 // --- figures --------------------------------------------------------------------------------------------------
 
 const TILES = [
-  ["TTFT p50", (data) => [ms(data.now.ttft_p50_ms), `last ${data.window_s} s, since scheduled`]],
-  ["TTFT p99", (data) => [ms(data.now.ttft_p99_ms), `last ${data.window_s} s, since scheduled`]],
+  ["TTFT p50", (data) => [ms(data.now.ttft_p50_ms), since(data.windows_s.p50)]],
+  ["TTFT p99", (data) => [ms(data.now.ttft_p99_ms), data.windows_s.p99 ? since(data.windows_s.p99)
+    : `fewer than 300 in 60 s; maximum of 10 s: ${ms(data.now.ttft_max_ms)}`]],
   ["Chunk rate", (data) => [rate(data.now.per_s.chunks ?? 0), `${count(data.now.chunks)} chunks`]],
   ["In flight", (data) => [count(data.now.in_flight), "requests sent and not ended"]],
   ["Sent", (data) => [count(data.now.sent), `${rate(data.now.per_s.sent ?? 0)} requests`]],
   ["429s", (data) => [count(data.now.limited), `${share(data.now.limited, data.now.attempts)} of attempts`], "limited"],
-  ["Failed", (data) => [count(data.now.failed), `${share(data.now.failed, data.now.sent)} of requests, without 429s`], "failed"],
+  ["Failed", (data) => [count(data.now.failed), `${share(data.now.failed, data.now.sent)} of requests sent`], "failed"],
   ["Dropped", (data) => [count(data.now.dropped), "by the client at its in-flight cap"], "dropped"],
 ];
 
@@ -107,11 +113,14 @@ function showNotes(notes) {
 // --- charts ---------------------------------------------------------------------------------------------------
 
 const CHARTS = {
-  ttft: [["TTFT p99", "ttft_p99_ms", "--orange", "ms"], ["TTFT p50", "ttft_p50_ms", "--blue", "ms"]],
+  ttft: [["TTFT p99", "ttft_p99_ms", "--orange", "ms"], ["TTFT maximum", "ttft_max_ms", "--muted", "ms"], ["TTFT p50", "ttft_p50_ms", "--blue", "ms"]],
   chunks: [["chunks", "chunks_per_s", "--green", "1/s"]],
   refused: [["429s", "limited_per_s", "--orange", "1/s"], ["failed", "failed_per_s", "--red", "1/s"]],
   flight: [["in flight", "in_flight", "--purple", "requests"]],
 };
+
+// The maximum stands where too few requests make no p99.
+const maximum = () => known.points.ttft_max_ms.map((value, i) => known.points.ttft_p99_ms[i] === null ? value : null);
 
 function draw() {
   if (known.points === null || document.hidden) return;
@@ -121,7 +130,7 @@ function draw() {
   const last = known.points.at_s.at(-1) ?? 0;
   for (const [id, lines] of Object.entries(CHARTS)) {
     const traces = lines.map(([name, column, tone, unit]) => ({
-      name, x: known.points.at_s, y: known.points[column], type: "scatter", mode: "lines",
+      name, x: known.points.at_s, y: column === "ttft_max_ms" ? maximum() : known.points[column], type: "scatter", mode: "lines",
       line: { color: colour(tone), width: 1.8 }, hovertemplate: `%{y:,.4~g} ${unit === "1/s" ? "per s" : unit}`,
     }));
     Plotly.react(id, traces, {

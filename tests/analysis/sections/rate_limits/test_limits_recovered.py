@@ -5,9 +5,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from run_folders.dry_runs import dry_run_frames, limited
+from run_folders.dry_runs import dry_run_frames, dry_run_report, limited
 
-from tailgauge_analysis.sections.rate_limits.section import rate_limits, to_json
+from tailgauge_analysis.sections.rate_limits.section import rate_limits, summary, to_json
 
 OPENAI = {"url": "simulated", "protocol": "openai"}
 SCENARIOS = Path(__file__).parents[4] / "scenarios"
@@ -173,3 +173,19 @@ def test_the_resets_of_the_headers_agree_with_limit_and_remaining():
     assert (tokens["remaining"]["least"], tokens["remaining"]["low"]) == (35_000, 34_500)
     levels = [json.loads(text)["input_tokens"] for text in run.server_log["bucket_levels"]]
     assert tokens["remaining"]["low"] <= min(levels) <= tokens["remaining"]["high"]
+
+
+@pytest.mark.parametrize("policy", ["none", "polite", "naive"])
+def test_the_429s_of_the_run_are_attempts_warm_up_and_retries_included(policy, tmp_path):
+    tree = limited(
+        {"rpm": 240, "burst": 3}, stages={"duration_s": 20.0, "warmup_s": 8.0},
+        traffic={"chat": {"prompt_tokens": 50, "output_tokens": 4, "retry": {"policy": policy}}},
+    )  # fmt: skip
+    run = dry_run_report(tree, tmp_path)
+    refused = int((run.log["status"] == 429).sum())
+    section = run.report["rate_limits"]
+
+    assert section["whole_run"] == {"attempts": len(run.log), "refused": refused}
+    assert refused > section["refused"] > 0
+    assert sum(one["attempts"] for one in run.report["errors"] if one["status"] == 429) == refused
+    assert dict(summary(section)["facts"])["429s of the run"] == f"{refused:,} of {len(run.log):,} attempts, warm-up included"  # fmt: skip
