@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from statistics import median
+
 import pytest
 
+linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux stamps packets for us")
+
+READERS = ("prompt", "blocked", "without_looks")
 PATIENCE_S = 8  # far more than any of these takes, far less than the time-outs that would end a hang
 
 
@@ -184,3 +190,28 @@ def test_a_connection_whose_request_was_answered_before_it_was_sent_whole_is_not
 
 def test_no_failure_of_a_target_prints_a_traceback(seen):
     assert seen["stderr"] == ""
+
+
+@pytest.fixture(scope="module")
+def looked(run_script):
+    return run_script("transport/scripts/looks.py")
+
+
+@linux
+@pytest.mark.parametrize("reader", READERS)
+def test_a_read_never_came_before_its_lower_bound(looked, reader):
+    """Whatever the reader did meanwhile: planted by a server that shares its clock."""
+    bounds = looked[reader]
+
+    assert len(bounds) == 60
+    assert all(sent <= low <= arrived for low, arrived, sent in bounds)
+
+
+@linux
+def test_a_prompt_reader_can_prove_that_it_was_prompt(looked):
+    """The first piece, read together with more or not, came within about a millisecond after its lower bound; without
+    looks no more is known than that it came after the request."""
+    width_ms = {name: median([(arrived - low) / 1e6 for low, arrived, _ in looked[name]]) for name in READERS}
+
+    assert width_ms["prompt"] < 1.5 < width_ms["without_looks"]
+    assert width_ms["prompt"] < width_ms["blocked"]

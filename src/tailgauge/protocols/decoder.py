@@ -204,10 +204,10 @@ class StreamDecoder:
         if self.events > self._most:
             self._give_up(TOO_MANY_EVENTS, f"over {self._most:,}")
 
-    def whole(self, body: bytes, arrived: int, read_at: int, read_index: int) -> None:
+    def whole(self, body: bytes, arrived: int, read_at: int, read_index: int, low: int = 0) -> None:
         """The whole answer, with the times of the read that completed it. Never raises for what the peer sent."""
         assert self._on_whole is not None
-        self._at, self._low, self._read_at, self._read_index = arrived, 0, read_at, read_index
+        self._at, self._low, self._read_at, self._read_index = arrived, low, read_at, read_index
         try:
             self._on_whole(self, body)
         except _MALFORMED as error:

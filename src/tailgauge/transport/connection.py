@@ -1,8 +1,8 @@
 """Connections to the target: resolve, connect, TLS, send, reads with kernel timestamps, and the pool of idle ones.
 
 Bytes are read in a libev io-watcher callback of the hub: one `recvmsg` per readiness, no greenlet switch. Each read goes
-to the current exchange with two times: the kernel's (SO_TIMESTAMPNS, the arrival of the read's last byte) and the read
-time. Without Linux there is only the read time, and the rows state that.
+to the current exchange with three times: the kernel's (SO_TIMESTAMPNS, the arrival of the read's last byte), the read
+time, and one at which the socket was still empty (`Looks`). Without Linux there is no kernel's, and the rows state that.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import _socket
 import contextlib
 import errno
 import os
+import select
 import ssl
 import struct
 import sys
@@ -21,6 +22,7 @@ from typing import Any, Protocol
 import gevent
 from gevent import get_hub
 from gevent.event import Event
+from gevent.monkey import get_original
 
 from tailgauge.clock import WALL, monotonic_ns
 from tailgauge.transport.http1 import LAST, may_be_last
@@ -40,14 +42,71 @@ LONG_NS = 3_600_000_000_000
 MARGIN_S = 1.0
 
 
-Read = tuple[bytes, int, int]  # bytes, the time they arrived, the time they were read
+Read = tuple[
+    bytes, int, int, int
+]  # bytes, when the last arrived, when they were read, when none was there (0: unknown)
+
+LOOK_EVERY_NS = 500_000
+LOOK_SHORT_NS = 100_000  # since the look before: then its time serves, without another system call
+SETTLED = 2  # looks until a socket that was just added, or not emptied, can have been seen empty
+
+
+class Looks:
+    """When the event loop last saw its sockets empty: the lower bound of what a read brings.
+
+    Before each poll the loop takes the time. A socket that the poll before did not report was empty then, so what is read
+    from it now came later. A short look just before the poll, which finds nothing, says so of that moment. While a run
+    lasts the loop looks twice a millisecond at least, so that a prompt reader can prove that it was prompt.
+    """
+
+    __slots__ = ("_last_ns", "_prepare", "_ready", "_ticks", "at_ns", "number")
+
+    def __init__(self) -> None:
+        self.at_ns = 0  # the last time at which sockets that are readable now were empty; 0 if unknown
+        self.number = self._last_ns = 0
+        self._prepare: Any = None
+        self._ticks: Any = None
+        self._ready: Callable[[int], list[Any]]
+
+    def start(self, ticks: Callable[[int], Any]) -> None:
+        """Look before each poll from now on; `ticks` wakes the loop every so many ns until it is closed."""
+        if self._prepare is not None:
+            return
+        loop = get_hub().loop
+        backend = get_original("select", "poll")()  # that of gevent waits for the loop
+        backend.register(loop.fileno(), select.POLLIN)
+        self._ready, self._ticks = backend.poll, ticks(LOOK_EVERY_NS)
+        self._last_ns = 0
+        self._prepare = loop.prepare(ref=False)
+        self._prepare.priority = loop.MINPRI  # after the greenlets' turn
+        self._prepare.start(self.look)
+
+    def look(self) -> None:
+        """The loop is about to poll."""
+        now = monotonic_ns()
+        empty = now - self._last_ns > LOOK_SHORT_NS and not self._ready(0)
+        self.at_ns = now if empty else self._last_ns
+        self._last_ns = now
+        self.number += 1
+
+    def stop(self) -> None:
+        """Stop; bounds are again those of earlier reads."""
+        if self._prepare is not None:
+            self._prepare.stop()
+            self._prepare.close()
+            self._ticks.close()
+            self._prepare = None
+        self.at_ns = 0
+
+
+LOOKS = Looks()
 
 
 class Listener(Protocol):
     """Receives what arrives: the current exchange."""
 
-    def on_data(self, data: bytes, arrived_at_ns: int, read_at_ns: int) -> None:
-        """Bytes, arrival time, read time."""
+    def on_data(self, data: bytes, arrived_at_ns: int, read_at_ns: int, empty_at_ns: int) -> None:
+        """Bytes, arrival time, read time, time at which the socket was empty."""
 
     def advance(self) -> int:
         """Decode kept reads; the last may end the response."""
@@ -93,6 +152,7 @@ class Connection:
         self._read_size = READ_SIZE
         self._resume: Any = None
         self._is_slow = False
+        self._seen_from = 0  # the number of the first look that counts for this socket
         self._raw = raw
         self._recvmsg = raw.recvmsg
         self._tls: ssl.SSLObject | None = None
@@ -109,6 +169,7 @@ class Connection:
 
     def start(self) -> None:
         """Begin to read. Without a listener, readable means closed by the peer."""
+        self._seen_from = LOOKS.number + SETTLED
         slow = self._on_readable_slow if self._is_slow else self._on_readable
         self._watcher.start(self._on_readable_tls if self._tls else slow)
 
@@ -234,8 +295,8 @@ class Connection:
         while data:
             data = data[self._raw.send(data) :]
 
-    def _read(self) -> tuple[bytes, int, int] | None:
-        """Bytes, arrival (kernel timestamp of the last byte, else the read time), read time."""
+    def _read(self) -> Read | None:
+        """Bytes, arrival (kernel timestamp of the last byte, else the read time), read time, an earlier empty socket."""
         try:
             data, ancillary, _, _ = self._recvmsg(self._read_size, ANCILLARY)
         except BlockingIOError:
@@ -244,14 +305,17 @@ class Connection:
             self._ended(os.strerror(error.errno or 0))
             return None
         now = monotonic_ns()
+        empty = LOOKS.at_ns if LOOKS.number >= self._seen_from and not self._is_slow else 0
         self.emptied = len(data) < self._read_size
+        if not self.emptied:
+            self._seen_from = LOOKS.number + SETTLED
         if not data:
             self._ended(None)
             return None
         if not ancillary:
-            return data, now, now
+            return data, now, now, empty
         seconds, nanoseconds = _TIMESPEC(ancillary[0][2])
-        return data, seconds * 1_000_000_000 + nanoseconds - WALL.offset_ns, now
+        return data, seconds * 1_000_000_000 + nanoseconds - WALL.offset_ns, now, empty
 
     def _on_readable(self) -> None:
         """The path of almost every read: inlined, because each function call costs a fifth of the read."""
@@ -269,10 +333,13 @@ class Connection:
         if ancillary:
             seconds, nanoseconds = _TIMESPEC(ancillary[0][2])
             at = seconds * 1_000_000_000 + nanoseconds - WALL.offset_ns
+        empty = LOOKS.at_ns if LOOKS.number >= self._seen_from else 0
+        if len(data) == READ_SIZE:
+            self._seen_from = LOOKS.number + SETTLED
         if (keep := self.keep) is None:
-            self._deliver(data, at, now)
+            self._deliver(data, at, now, empty)
         else:
-            keep((data, at, now))
+            keep((data, at, now, empty))
             if data[-4:] == LAST or len(data) < 4:  # `may_be_last`, without the call
                 self._may_end()
 
@@ -283,24 +350,24 @@ class Connection:
     def _on_readable_tls(self) -> None:
         if (read := self._read()) is None:
             return
-        data, arrived, now = read
+        data, *times = read
         try:
             plain, ended = self._decrypt(data)
         except ssl.SSLError as error:
             self._ended(f"TLS: {error.reason or error}")
             return
         if plain:
-            self._deliver(plain, arrived, now)
+            self._deliver(plain, *times)
         if ended and not self.closed:
             self._ended(None)
 
-    def _deliver(self, data: bytes, arrived: int, now: int) -> None:
+    def _deliver(self, data: bytes, arrived: int, now: int, empty: int) -> None:
         if self.listener is None:
             self.close()  # unexpected bytes: do not reuse this connection
         elif self.keep is None:
-            self.listener.on_data(data, arrived, now)
+            self.listener.on_data(data, arrived, now, empty)
         else:
-            self.keep((data, arrived, now))
+            self.keep((data, arrived, now, empty))
             if may_be_last(data):
                 self._may_end()
 

@@ -3,8 +3,9 @@
 While someone waits for the next event, such as the first content, bytes are decoded as they arrive. After that a read only
 appends bytes and timestamps, and `advance` decodes them later, outside the reading path.
 
-A slow reader (`bytes_per_s`) pauses between reads after the first content. Bytes that wait in the kernel get the timestamp
-of the last one: an event of a read that did not empty the socket came after the last read that did.
+Bytes that wait in the kernel get the timestamp of the last one. The others came after the read before, and after the last
+look that found the socket empty; on the process's own clock the last one too. A slow reader (`bytes_per_s`) pauses between
+reads after the first content: an event of a read that did not empty the socket came after the last read that did.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class Decoder(Protocol):
     ) -> int:
         """Decode raw reads from number `begin` on as long as they are plain; returns how many."""
 
-    def whole(self, body: bytes, arrived: int, read_at: int, read_index: int) -> None:
-        """A non-streamed body, with the times of the read that completed it."""
+    def whole(self, body: bytes, arrived: int, read_at: int, read_index: int, low: int = 0) -> None:
+        """A non-streamed body, with the times of the read that completed it; `low` 0: it came exactly then."""
 
 
 def _nothing() -> None:
@@ -118,6 +119,7 @@ class Exchange:
         self.receive_lag_max_ns = 0  # largest read_at - arrived_at, ever
         self.receive_lag_recent_ns = 0  # the same since it was last reset
         self.user_stamps = False
+        self._own_clock = False  # every read is stamped by this process
         self.done = False
         self._stream: Decoder | None = (
             None  # the decoder, where this is a body for it and no error body for the SDK
@@ -133,7 +135,7 @@ class Exchange:
         self._kept: list[Read] = []  # not yet decoded
         self._kept_bytes = 0
         self._at_leisure = False  # the connection only stores its reads
-        self._low = 0
+        self._low = self._last_low = 0
         self._last_read_at = 0
         self._decoded = 0
         self._changed = Event()
@@ -145,19 +147,19 @@ class Exchange:
         """Listen to a connection; `release` returns it, with whether it may be reused."""
         self.connection = connection
         self.connection_is_new = is_new
-        self.user_stamps = not connection.kernel_stamps
+        self.user_stamps = self._own_clock = not connection.kernel_stamps
         self._release = release
         connection.listen(self)
 
     # --- called by the connection, in the hub -------------------------------------------------------------------
 
-    def on_data(self, data: bytes, arrived_at_ns: int, read_at_ns: int) -> None:
+    def on_data(self, data: bytes, arrived_at_ns: int, read_at_ns: int, empty_at_ns: int = 0) -> None:
         """Bytes of the response: the head first, then the body."""
         self.reads += 1
         if self._body is None:
-            self._on_head(data, arrived_at_ns, read_at_ns)
+            self._on_head(data, arrived_at_ns, read_at_ns, empty_at_ns)
             return
-        self._keep_read((data, arrived_at_ns, read_at_ns))
+        self._keep_read((data, arrived_at_ns, read_at_ns, empty_at_ns))
         stream = self._stream
         if stream is None or stream.watching or self.bytes_per_s or self._body.may_end(data):
             self.advance()
@@ -193,7 +195,7 @@ class Exchange:
             self._complete()
         self._finish(keep=False, at_ns=monotonic_ns())
 
-    def _on_head(self, data: bytes, arrived: int, read_at: int) -> None:
+    def _on_head(self, data: bytes, arrived: int, read_at: int, empty_at: int) -> None:
         if self.first_byte_at_ns is None:
             self.first_byte_at_ns = arrived
         try:
@@ -213,7 +215,7 @@ class Exchange:
         if self.cut:
             self._close_and_finish()
         elif started.rest or self._body.done:
-            self._kept.append((started.rest, arrived, read_at))
+            self._kept.append((started.rest, arrived, read_at, empty_at))
             self.advance()
         self._changed.set()
 
@@ -238,7 +240,7 @@ class Exchange:
             return 0
         if self._at_leisure:
             self.reads += len(kept)
-        data, *stamps = zip(*kept, strict=True)
+        data, *stamps, empty_at = zip(*kept, strict=True)
         arrived, read_at = (array("q", of) for of in stamps)
         kept.clear()
         self._kept_bytes = 0
@@ -252,7 +254,7 @@ class Exchange:
             while done < len(data):
                 skimmed = self._skim(body, data, arrived, read_at, done)
                 if not skimmed:
-                    self._decode(body, data[done], arrived[done], read_at[done])
+                    self._decode(body, data[done], arrived[done], read_at[done], empty_at[done])
                 done += skimmed or 1
         except WireError as error:
             self._drop(FRAMING, str(error))
@@ -307,10 +309,11 @@ class Exchange:
     def _complete(self) -> None:
         """The body is complete: decode one that is no stream, with the time of its last read."""
         if self._whole is not None:
-            self._whole.whole(self.plain_body, self._low, self._last_read_at, max(0, self._decoded - 1))
+            low = self._last_low if self._own_clock else 0
+            self._whole.whole(self.plain_body, self._low, self._last_read_at, max(0, self._decoded - 1), low)
             self._notify(self._whole, had_content=False)
 
-    def _decode(self, body: Body, piece: bytes, at: int, read: int) -> None:
+    def _decode(self, body: Body, piece: bytes, at: int, read: int, empty_at: int) -> None:
         emptied = not self.bytes_per_s or self.connection is None or self.connection.emptied
         payload = body.feed(piece)
         self.body_bytes += len(piece)
@@ -318,13 +321,15 @@ class Exchange:
             self._note_lag(read - at)
         if read == at:
             self.user_stamps = True
+        low = min(max(self._low or self.left_at_ns or at, empty_at), at)
         if self._stream is None:
             if self._whole is not None or self._plain_bytes < ERROR_KEPT:
                 self._plain.append(payload)
             self._plain_bytes += len(payload)
         elif payload:
-            low = self._low or self.left_at_ns or at
-            self._stream.feed(payload, low, at, read, self._decoded, at_rest=body.at_rest and emptied)
+            at_rest = body.at_rest and emptied and not self._own_clock
+            self._stream.feed(payload, low, at, read, self._decoded, at_rest=at_rest)
+        self._last_low = low
         if emptied or self._whole is not None:
             self._low = at
         self._last_read_at = read
@@ -335,7 +340,7 @@ class Exchange:
     ) -> int:
         """Decode reads from number `begin` on that need no unframing and no parsing; returns how many."""
         stream = self._stream
-        if stream is None or self.bytes_per_s or not body.between:
+        if stream is None or self.bytes_per_s or self._own_clock or not body.between:
             return 0
         count = stream.skim(data, arrived, read_at, begin, self._decoded)
         if count:

@@ -34,7 +34,7 @@ from tailgauge.rows.schema import SCHEMA_VERSION
 from tailgauge.scenario.model import Scenario, parse
 from tailgauge.scenario.prices import Price
 from tailgauge.schedule.sessions import Turn
-from tailgauge.transport.connection import KERNEL_STAMPS
+from tailgauge.transport.connection import KERNEL_STAMPS, LOOKS
 from tailgauge.transport.stopwatch import Stopwatch
 from tailgauge.worker.attempts import Attempts
 from tailgauge.worker.cache_tracker import CacheBook
@@ -44,6 +44,7 @@ from tailgauge.worker.dispatcher import Dispatcher
 from tailgauge.worker.health import Health, Watch
 from tailgauge.worker.part_sender import PartSender
 from tailgauge.worker.preflight_calls import try_out
+from tailgauge.worker.timers import HubTicks
 
 log = logging.getLogger("tailgauge")
 FLUSH_EVERY = 4  # seconds between parts, writing included at most 5 s; multiplied by the pace
@@ -187,6 +188,7 @@ class Task:
         self._health = Health(self.counters, self._transports)
         self._watch = self._watching(start_at_ns)
         self._health.freeze()
+        LOOKS.start(HubTicks)
         gevent.spawn_later(max(0.0, (start_at_ns - monotonic_ns()) / 1e9), self._note_cpu, "at_start")
         self._dispatching = gevent.spawn(self.dispatcher.run, start_at_ns)
         self._reporter = gevent.spawn(self._report)
@@ -314,6 +316,7 @@ class Task:
             self._state = "drained" if self._state == "running" else self._state
         except RecorderError as error:
             self._state, self._why = "failed", str(error)
+        LOOKS.stop()
         for transport in self._transports:
             transport.close()
         self._note_cpu("at_end")

@@ -61,6 +61,11 @@ class WaitTimer:
         while not self._event.is_set() and monotonic_ns() < at_ns:
             gevent.sleep(0)
 
+    def repeat(self, every_ns: int) -> None:
+        """Be due every `every_ns` from now on."""
+        every = _Timespec(*divmod(every_ns, 1_000_000_000))
+        self._libc.timerfd_settime(self._fd, 0, ctypes.byref(_Itimerspec(every, every)), None)
+
     def wake(self) -> None:
         """End the wait in progress."""
         self._event.set()
@@ -75,6 +80,28 @@ class WaitTimer:
     def _on_due(self) -> None:
         os.read(self._fd, 8)
         self._event.set()
+
+
+class HubTicks:
+    """Wakes the hub every `every_ns`, until it is closed; where the hub has only its own timers, about every ms."""
+
+    def __init__(self, every_ns: int) -> None:
+        self._timer = WaitTimer() if TIMER else None
+        self._own: Any = None
+        if self._timer is not None:
+            self._timer.repeat(every_ns)
+        else:
+            self._own = get_hub().loop.timer(every_ns / 1e9, every_ns / 1e9, ref=False)
+            self._own.start(_nothing)
+
+    def close(self) -> None:
+        """Stop."""
+        for timer in filter(None, (self._timer, self._own)):
+            timer.close()
+
+
+def _nothing() -> None:
+    """The wake-up is all."""
 
 
 class HubTimer:
