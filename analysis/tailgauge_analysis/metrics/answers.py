@@ -61,8 +61,26 @@ def answered(requests: pd.DataFrame, attempts: pd.DataFrame, first_token: str) -
     several = joined["legs"] > 1
     joined["whole_at_ns"] = joined["last_content_at_ns"].where(~several, joined["request_id"].map(last))
     joined["whole_at_ns"] = joined["whole_at_ns"].where(joined["answer_attempt"].notna())
+    joined["joined_at_ns"] = _without_trailing(requests, attempts)
     joined["slow_reader"] = joined["request_id"].isin(slow_readers(attempts))
     return joined
+
+
+def whole_at_ns(attempts: pd.DataFrame) -> pd.Series[float]:
+    """When the answer of each attempt was whole: its last content, not the usage or end mark after it."""
+    return attempts["last_content_at_ns"].fillna(attempts["ended_at_ns"])
+
+
+def _without_trailing(requests: pd.DataFrame, attempts: pd.DataFrame) -> pd.Series[float]:
+    """When each request was joined: where the end of a leg's stream met the condition, at the last content of its legs."""
+    joins = requests.drop_duplicates("request_id").set_index("request_id")["joined_at_ns"]
+    legs = attempts[attempts["ended"].isin(schema.COMPLETED)]
+    at = legs["request_id"].map(joins)
+    before = (legs["ended_at_ns"] <= at) & at.notna()
+    ends = legs.loc[before, "ended_at_ns"].groupby(legs["request_id"]).max()
+    content = whole_at_ns(legs[before]).groupby(legs["request_id"]).max()
+    last = requests["request_id"].map(content.where(ends == joins.reindex(ends.index)))
+    return requests["joined_at_ns"].where((requests["answer"] != schema.JOIN) | last.isna(), last)
 
 
 def _shown(joined: pd.DataFrame, attempts: pd.DataFrame, first: str) -> pd.DataFrame:

@@ -172,7 +172,8 @@ METRICS = (
         "join_sched", "Join since scheduled", SCHEDULED, REQUEST, True,
         "legs joined - scheduled",
         ("requests.scheduled_at_ns", "requests.joined_at_ns"),
-        "Wait of a user for a fan-out: until all legs, the first k, or those before the deadline have answered. "
+        "Wait of a user for a fan-out: until all legs, the first k, or those before the deadline have answered; "
+        "events after a leg's last content do not count. "
         "A fan-out has no TTFT.",
         _where_ok("joined_at_ns", schema.JOIN), JOINED,
     ),

@@ -61,7 +61,7 @@ def _environment() -> Environment:
         tree=_tree,
     )
     environment.globals.update(
-        bound=bound, plural=formatting.plural, traffic_details=traffic.details, at=at, key_values=traffic.key_values,
+        bound=bound, share_range=formatting.share_range, alert_ends=alerts.ends, plural=formatting.plural, traffic_details=traffic.details, at=at, key_values=traffic.key_values,
         alerts_sentence=alerts.sentence, alert_value=alerts.value, use_case_bounds=use_cases.bounds,
         crossover_sentence=alternating.sentence, crossover_rows=alternating.rows,
         slope_rows=slopes.rows, slopes_not_estimated=slopes.not_estimated,

@@ -29,7 +29,7 @@ from tailgauge_analysis.sections.cache.section import Cache
 from tailgauge_analysis.sections.phases import QUEUE, Phases
 from tailgauge_analysis.stats.binomial import clopper_pearson
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Mask, Quantile, effective_n
-from tailgauge_analysis.text.formatting import count, ms, share
+from tailgauge_analysis.text.formatting import count, ms, share, share_range
 from tailgauge_analysis.text.json_values import Json, one_of
 
 FIRING, NOT_FIRING, INCONCLUSIVE, UNKNOWN = "firing", "not firing", "inconclusive", "unknown"
@@ -166,12 +166,21 @@ def value(one: Json, key: str = "value") -> str:
     return share(one[key]) if one["unit"] == SHARE else f"{ms(one[key])} {one['unit']}"
 
 
+def ends(one: Json) -> str:
+    """The interval of an alert's value."""
+    return (
+        share_range(one["low"], one["high"])
+        if one["unit"] == SHARE
+        else f"{value(one, 'low')} – {value(one, 'high')}"
+    )
+
+
 def rows(found: Sequence[Json]) -> list[list[str]]:
     """Table rows: title, condition, measured value, n, state and why."""
     return [
         [
             one["title"], f"{one['fires']} {value(one, 'limit')}",
-            f"{value(one)} ({value(one, 'low')} – {value(one, 'high')})" if one["value"] is not None else "–",
+            f"{value(one)} ({ends(one)})" if one["value"] is not None else "–",
             count(one["n"]), f"{one['state']}: {one['why']}",
         ]
         for one in found

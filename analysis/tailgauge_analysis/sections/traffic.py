@@ -17,7 +17,7 @@ from tailgauge_analysis.load.chunks import Chunks
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.sections.phases import parse
 from tailgauge_analysis.stats.quantiles import rank
-from tailgauge_analysis.text.formatting import count, ms, plain, plural, share
+from tailgauge_analysis.text.formatting import count, ms, plain, plural, share, share_range
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import value_text
 
@@ -162,7 +162,7 @@ def streaming(contents: Json) -> list[tuple[str, str]]:
     if good:
         rate = f", {good['per_s']:,.3g}/s" if good["per_s"] is not None else ""
         text = f"{share(good['share'])} of {count(good['offered'])} offered requests met every objective"
-        rows.append(("Goodput", f"{text} (95% CI {share(good['low'])} – {share(good['high'])}){rate}"))
+        rows.append(("Goodput", f"{text} (95% CI {share_range(good['low'], good['high'])}){rate}"))
     for one in contents["survival_quantiles"]:
         quantiles = ", ".join(f"{q['label']} {value_text(q)}" for q in one["quantiles"])
         text = f"{quantiles} ms ({count(one['cut'])} of {plural(one['n'], 'wait')} cut short)"

@@ -38,14 +38,31 @@ def count(value: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """A share as per cent: 0 %, 0.012 %, 4.2 %, 99.98 %."""
+    """A share in per cent: 0%, <0.001%, 0.012%, 4.2%, 99.98%, >99.999%; 0% and 100% are exact."""
     if value is None or not math.isfinite(value):
         return "–"
-    if value in {0.0, 1.0}:
-        return f"{value:.0%}"
-    near = min(value, abs(1 - value)) * 100  # more than all is possible: of a rate, say
-    decimals = 1 if near >= 0.995 else 2 if near >= 0.0995 else 3
-    return f"{value * 100:.{decimals}f}%"
+    text = f"{value:.{_decimals(value)}%}"
+    if value in {0.0, 1.0} or abs(float(text[:-1])) not in {0.0, 100.0}:
+        return text
+    near = ("<0.001%", ">99.999%") if value > 0 else (">-0.001%", "<-99.999%")
+    return ">100%" if value > 1 else near[abs(value) > 0.5]
+
+
+def share_range(low: float | None, high: float | None) -> str:
+    """An interval of shares: both ends with the decimals of the finer one, more where they would read the same."""
+    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+        return f"{share(low)} – {share(high)}"
+    low, high = min(low, high), max(low, high)
+    for decimals in range(max(_decimals(low), _decimals(high)), 12):
+        ends = f"{low:.{decimals}%}", f"{high:.{decimals}%}"
+        if ends[0] != ends[1]:
+            return " – ".join(ends)
+    return share(low)
+
+
+def _decimals(value: float) -> int:
+    near = min(abs(value), abs(1 - value)) * 100  # more than all is possible: of a rate, say
+    return 0 if near == 0 else 1 if near >= 0.995 else 2 if near >= 0.0995 else 3
 
 
 def clock(seconds: float) -> str:

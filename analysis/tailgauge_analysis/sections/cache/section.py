@@ -18,7 +18,7 @@ from tailgauge_analysis.sections.cache import effect, shares
 from tailgauge_analysis.sections.cache.calls import CacheSettings, calls, settings
 from tailgauge_analysis.sections.cache.cost import UNIT, Cost, Tariff, cost, tariff
 from tailgauge_analysis.sections.cache.misses import CAUSES, RACE, Miss, causes, first_bytes, misses
-from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
+from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share, share_range
 from tailgauge_analysis.text.json_values import Json, table
 from tailgauge_analysis.text.quantile import plain_values
 from tailgauge_analysis.verdict.clocks import clocks
@@ -166,12 +166,12 @@ def _sentence(one: Cache) -> str:
     name, hit = plain(one.traffic, 80), one.token_hit
     if hit.value is None:
         return f"{name}: the target reports no token usage."
-    between = f" (95% CI {share(hit.low)} – {share(hit.high)})" if hit.low is not None else ""
+    between = f" (95% CI {share_range(hit.low, hit.high)})" if hit.low is not None else ""
     text = f"{name}: {share(hit.value)} of input tokens read from the cache{between}"
     if one.cost and (part := one.cost.saved_share).value:
         ends = sorted(-end for end in (part.low, part.high) if end is not None)
-        sure = f" (95% CI {_signed(ends[0])} – {_signed(ends[1])})" if ends else ""
-        text += f"; input cost {'+' if part.value < 0 else ''}{_signed(-part.value)}{sure}"
+        sure = f" (95% CI {share_range(ends[0], ends[1])})" if ends else ""
+        text += f"; input cost {'+' if part.value < 0 else ''}{share(-part.value)}{sure}"
     if one.misses:
         most = sorted(one.misses, key=lambda miss: -miss.calls)[:3]
         reasons = ", ".join(f"{count(miss.calls)} {_CAUSE_NAMES[miss.cause]}" for miss in most)
@@ -195,9 +195,16 @@ def summary(entry: Json) -> Json:
 def _rates(entry: Json) -> Table:
     rows: list[tuple[str, ...]] = []
     for key, title, formula in RATES:
-        one, shown = entry[key], _times if key == "write_amplification" else share
-        value, low, high = (shown(one[name]) for name in ("value", "low", "high"))
-        between = f"{low} – {high}" if one["low"] is not None else one["why"] or "–"
+        one, is_factor = entry[key], key == "write_amplification"
+        ends = (
+            f"{_times(one['low'])} – {_times(one['high'])}"
+            if is_factor
+            else share_range(one["low"], one["high"])
+        )
+        value, between = (
+            (_times if is_factor else share)(one["value"]),
+            ends if one["low"] is not None else one["why"] or "–",
+        )
         rows.append((title, value, between, count(one["n"]), formula))
     return "Hit rates", ("rate", "value", "95% CI", "calls", "formula"), rows
 
@@ -279,7 +286,7 @@ def _expiry(one: Json | None, why: str) -> str:
     if one is None:
         return f"not estimated: {why}"
     hit = one["observed"]
-    between = f" (95% CI {share(hit['low'])} – {share(hit['high'])})" if hit["low"] is not None else ""
+    between = f" (95% CI {share_range(hit['low'], hit['high'])})" if hit["low"] is not None else ""
     text = (
         f"{share(hit['value'])} of {plural(one['calls'], 'call')} read from the cache{between}. Expected: {share(one['by_gaps'])} from "
         f"their gaps; for Poisson arrivals {share(one['by_rate_sliding'])} with a sliding TTL, {share(one['by_rate_fixed'])} with a "
@@ -295,10 +302,10 @@ def _cost(cost: Json | None, why: str) -> list[tuple[str, str]]:
     if cost is None:
         return [("Cost", f"unknown: {why}")]
     unit, part = cost["unit"], cost["saved_share"]
-    between = f" (95% CI {_signed(part['low'])} – {_signed(part['high'])})" if part["low"] is not None else ""
+    between = f" (95% CI {share_range(part['low'], part['high'])})" if part["low"] is not None else ""
     unknown = f"; {plural(cost['unpriced'], 'call')} left out: {cost['why']}" if cost["unpriced"] else ""
     saved = (
-        f"{_money(cost['saved'], unit)}, {_signed(part['value'])} of the input cost without a cache{between}"
+        f"{_money(cost['saved'], unit)}, {share(part['value'])} of the input cost without a cache{between}"
     )
     facts = [
         (
@@ -316,10 +323,6 @@ def _cost(cost: Json | None, why: str) -> list[tuple[str, str]]:
                 text += f" (here {share(cost['hit_share_of_cached'])} and {cost['uses_per_write']:,.3g})"
         facts.append((f"Break-even, {one['model']}, {one['ttl']}", text))
     return facts
-
-
-def _signed(value: float | None) -> str:
-    return f"-{share(-value)}" if value is not None and value < 0 else share(value)
 
 
 def _money(value: float, unit: str, *, named: bool = True) -> str:

@@ -1,8 +1,8 @@
 """The legs of a traffic table's requests: when each began, when it was over, and how.
 
 Arrays have a row per request, in order of scheduled time, and a column per leg. The time of a leg is from the first byte
-sent of its first attempt to the end of the attempt that answered: retries and hedges are included, waiting for a free slot
-before it is not. NaN where the leg got no answer.
+sent of its first attempt to the last content of the attempt that answered: retries and hedges are included, waiting for a
+free slot before it, and what follows the content, are not. NaN where the leg got no answer.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
+from tailgauge_analysis.metrics.answers import whole_at_ns
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
 from tailgauge_analysis.text.json_values import Json, table
@@ -85,7 +86,7 @@ def _legs(name: str, settings: Json, requests: pd.DataFrame, attempts: pd.DataFr
     shape = (len(requests), len(kinds))
     scheduled = requests["scheduled_at_ns"].to_numpy(np.float64)[:, None]
     began = _extreme(np.fmin, place, attempts["sent_at_ns"], size).reshape(shape)
-    over = _extreme(np.fmax, place[answered], attempts["ended_at_ns"][answered], size).reshape(shape)
+    over = _extreme(np.fmax, place[answered], whole_at_ns(attempts)[answered], size).reshape(shape)
     tried, shut = (_any(place[which], size).reshape(shape) for which in (answered | ~answered, closed))
     cause = attempts["cause"].value_counts()
     return Legs(

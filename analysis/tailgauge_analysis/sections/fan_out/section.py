@@ -21,7 +21,7 @@ from tailgauge_analysis.sections.fan_out.siblings import FEWEST, Siblings, sibli
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.proportions import Proportion, Ratio, counted, quantile_ratio
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Mask, Quantile, effective_n, quantiles, rank
-from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
+from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share, share_range
 from tailgauge_analysis.text.json_values import Json, table
 from tailgauge_analysis.text.quantile import VALUE, plain_values, quantile, ratio_text
 
@@ -353,7 +353,7 @@ def _siblings(one: Json) -> list[tuple[str, str]]:
     limits = ", ".join(f"{ms(limit)} ms" for limit in one["slower_than_ms"])
     slow, by_chance = found["any"], found["pairs_expected"]
     with_slow = (
-        f"{share(slow['value'])} (95% CI {share(slow['low'])} – {share(slow['high'])}); {share(found['any_conditional'])} if legs "
+        f"{share(slow['value'])} (95% CI {share_range(slow['low'], slow['high'])}); {share(found['any_conditional'])} if legs "
         f"shared only the load of the moment, {share(found['any_naive'])} if independent, {share(found['any_beta_binomial'])} beta-binomial"
     )
     ends = f"95% CI {found['correlation_low']:.3f} to {found['correlation_high']:.3f}"
@@ -378,7 +378,7 @@ def _critical_text(critical: Json) -> str:
     leg = max(range(len(positions)), key=lambda i: positions[i]["k"])
     most = positions[leg]
     text = (
-        f"leg {leg} (0 to {len(positions) - 1}) in {share(most['value'])} (95% CI {share(most['low'])} – {share(most['high'])}) "
+        f"leg {leg} (0 to {len(positions) - 1}) in {share(most['value'])} (95% CI {share_range(most['low'], most['high'])}) "
         f"of {plural(critical['n'], 'request')}; {share(critical['even'])} if legs were alike"
     )
     if len(critical["kinds"]) > 1:
@@ -395,7 +395,7 @@ def _partial_text(partial: Json, requests: int) -> str:
     else:
         failed = partial["failed_share"]
         text = (
-            f"{plural(partial['failed'], 'leg')} failed ({share(failed['value'])}, 95% CI {share(failed['low'])} – {share(failed['high'])}) "
+            f"{plural(partial['failed'], 'leg')} failed ({share(failed['value'])}, 95% CI {share_range(failed['low'], failed['high'])}) "
             f"in {count(partial['requests_with_failed'])} of {plural(requests, 'request')}; "
             f"{count(partial['ok_with_failed'])} of these succeeded without them"
         )

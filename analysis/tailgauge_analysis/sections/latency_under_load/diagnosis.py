@@ -20,7 +20,7 @@ import numpy as np
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.quantiles import Floats, rank
-from tailgauge_analysis.text.formatting import ms, share
+from tailgauge_analysis.text.formatting import ms, share, share_range
 from tailgauge_analysis.text.json_values import one_of
 
 INPUT, OUTPUT, BOTH, HEALTHY_RUN, UNKNOWN = "input", "output", "both", "healthy", "unknown"
@@ -83,9 +83,9 @@ def diagnose(before: Floats, whole: Floats, tokens: Floats) -> Diagnosis:
     side, shown = (
         ("after", (1 - part, 1 - high, 1 - low)) if kind == OUTPUT else ("before", (part, low, high))
     )
-    value, least, most = (share(min(1.0, max(0.0, v))) for v in shown)
+    value, *ends = (min(1.0, max(0.0, v)) for v in shown)
     text = (
-        f"Bottleneck: {where}. {value} (95% CI {least} – {most}) of the extra time of the slowest 5% passes {side} the first "
+        f"Bottleneck: {where}. {share(value)} (95% CI {share_range(*ends)}) of the extra time of the slowest 5% passes {side} the first "
         f"content (median {ms(typical)} ms, of all requests {ms(p50)} ms)."
     )
     return Diagnosis(kind, n, count, p50, p95, typical, part, low, high, lengths, paces, text)

@@ -28,7 +28,7 @@ from tailgauge_analysis.sections.rate_limits.refusals import (
     shares,
 )
 from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR
-from tailgauge_analysis.text.formatting import plain, plural, share
+from tailgauge_analysis.text.formatting import plain, plural, share, share_range
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import plain_values
 from tailgauge_analysis.verdict.clocks import clocks
@@ -233,7 +233,7 @@ def _rate(limits: Json) -> list[tuple[str, str]]:
 
 
 def _interval(low: float | None, high: float | None) -> str:
-    return f"95% CI {share(low)} – {share(high)}"
+    return f"95% CI {share_range(low, high)}"
 
 
 def _capped_burst(limits: Json) -> str | None:
@@ -256,7 +256,7 @@ def _retry_after(after: Json) -> list[tuple[str, str]]:
             text += f" (p50 {_short(after['asked_p50_s'])} s, max {_short(after['asked_max_s'])} s)"
         rows.append(("retry-after", text))
     if after["followed"]:
-        ends = f"{share(after['violation_low'])} – {share(after['violation_high'])}"
+        ends = share_range(after["violation_low"], after["violation_high"])
         text = f"{after['violations']:,} of {after['followed']:,} ({share(after['violation_share'])}, 95% CI {ends})"
         if after["violations"]:
             text += f", early by {_short(after['early_p50_s'])} s (p50) and at most {_short(after['early_max_s'])} s"
@@ -305,7 +305,7 @@ def _buckets(limits: Json) -> list[tuple[str, ...]]:
 
 def _kinds(limits: Json) -> list[tuple[str, ...]]:
     return [
-        (kind_name(one["kind"]), f"{one['attempts']:,}", share(one["share"]), f"{share(one['low'])} – {share(one['high'])}",
+        (kind_name(one["kind"]), f"{one['attempts']:,}", share(one["share"]), share_range(one["low"], one["high"]),
          f"{one['first_at_s']:,.3g}", ", ".join(one["how"]) or "–")
         for one in limits["by_kind"]
     ]  # fmt: skip

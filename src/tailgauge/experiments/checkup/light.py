@@ -32,7 +32,7 @@ from tailgauge_analysis.metrics.streams import coalescing, stalls
 from tailgauge_analysis.sections.latency_under_load.diagnosis import diagnosis
 from tailgauge_analysis.sections.phases import phases
 from tailgauge_analysis.stats.quantiles import Floats
-from tailgauge_analysis.text.formatting import ms, share
+from tailgauge_analysis.text.formatting import ms, share, share_range
 
 UNKNOWN = Gain(0.5, 0.0, 1.0)
 SLOW_TIMES = 3.0
@@ -82,7 +82,7 @@ def light(reading: RunReading, settings: Settings, *, streams: bool) -> ProbeRes
 def _split(first: Floats, end: Floats) -> list[Measured]:
     """The share of users' waiting time before the first content."""
     before = judge.saved(first, end)
-    ends = f"{share(before.low)} to {share(before.high)}"
+    ends = share_range(before.low, before.high)
     return [Measured("share of latency before the first content", share(before.value), ends, len(end))]
 
 

@@ -29,7 +29,7 @@ from tailgauge_analysis.sections.rate_limits.costs import Costs
 from tailgauge_analysis.sections.rate_limits.section import kind_name
 from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR, Growth, growth
 from tailgauge_analysis.stats.proportions import Proportion
-from tailgauge_analysis.text.formatting import figures, listed, sentence, share
+from tailgauge_analysis.text.formatting import figures, listed, sentence, share, share_range
 from tailgauge_analysis.text.json_values import Json
 
 NOTHING = "No answer: every run was INVALID, or there was no time for one."
@@ -378,7 +378,7 @@ def _rate_row(one: JudgedRate, today: float) -> tuple[str, ...]:
 
 
 def _ends(proportion: Proportion) -> str:
-    return f"{share(proportion.low)} – {share(proportion.high)}"
+    return share_range(proportion.low, proportion.high)
 
 
 def _limits(found: Sequence[Bound], growths: Sequence[LimitGrowth], today: float) -> AnswerTable:

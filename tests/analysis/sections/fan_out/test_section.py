@@ -123,8 +123,8 @@ def test_failed_legs_are_counted_and_told(mixed, tmp_path):
     assert one.partial.failed_share.n == 123
     assert one.joined.without_answer == 2
     assert max(one.slowest, key=lambda q: q.p).value == pytest.approx(
-        420.95
-    )  # from the first attempt of the leg
+        419.95
+    )  # from the first attempt of the leg to its last content
     assert one.siblings is None
 
     report = make([folder], tmp_path)
@@ -146,3 +146,44 @@ def test_hardly_any_fan_outs_are_no_traceback(mixed, tmp_path):
     assert "too few joined requests" in by["open"]["sentence"]
     assert by["fan"]["complete"] == 1
     assert by["fan"]["critical"] is None  # its legs were over in the same moment: none was the last
+
+
+@pytest.mark.parametrize("trailing_ms", [0.0, 1.0, 300.0])
+def test_legs_and_joins_end_at_their_last_content(mixed, tmp_path, trailing_ms):
+    """Usage events and the end of the stream come late on leg 0, whose content is there first."""
+    run = mixed()
+    for i in range(60):
+        legs = [{"leg": k, "first": 100 + 10 * k + i % 7} for k in range(3)]
+        legs[0]["end"] = legs[0]["first"] + 20 + trailing_ms
+        ends = [leg.get("end", leg["first"] + 21) for leg in legs]
+        run.request(i * 100, legs, "fan", "fan_out", joined_ms=max(ends))
+    one = found(run.write(tmp_path / "run"))["fan"]
+
+    assert values(one.slowest) == pytest.approx([142.95, 145.95, 145.95])
+    assert values(one.joined.quantiles) == pytest.approx([143, 146, 146])
+    assert [position.k for position in one.critical.positions] == [0, 0, 60]
+    assert one.spread[0].value == pytest.approx(20)
+
+
+def test_a_join_at_its_deadline_stays_there(mixed, tmp_path):
+    """Leg 1 was closed then; leg 0 was whole long before."""
+    run = mixed()
+    for i in range(60):
+        legs = [{"leg": 0, "first": 100}, {"leg": 1, "first": 150, "end": 400, "ended": "cancelled"}]
+        run.request(i * 100, legs, "fan", "fan_out", joined_ms=400)
+
+    assert found(run.write(tmp_path / "run"))["fan"].joined.quantiles[0].value == pytest.approx(400)
+
+
+def test_an_empty_leg_and_the_kth_leg_end_where_they_did(mixed, tmp_path):
+    """An answer without content has only its end; legs after the join do not move it."""
+    run = mixed()
+    for i in range(60):
+        legs = [
+            {"leg": 0, "ended": "empty", "end": 90},
+            {"leg": 1, "first": 60, "end": 200},
+            {"leg": 2, "first": 300, "end": 380},
+        ]
+        run.request(i * 100, legs, "fan", "fan_out", joined_ms=200)
+
+    assert found(run.write(tmp_path / "run"))["fan"].joined.quantiles[0].value == pytest.approx(90)
