@@ -40,9 +40,10 @@ FAULTS = tuple(
     for kind in ("stall", "error_event", "cut")
     for key, value in (("kind", kind), ("share", SHARE), ("at_chunk", AT_CHUNK), ("seconds", STALL_S))
 )
+OBJECTIVE = ("slo.pace.metric=tpot", "slo.pace.quantile=0.9", "slo.pace.max_ms=25")
 ENDED = {"error_event": "stream_error", "cut": "truncated"}
 
-# As Debian ships it but for the size of its buffers, which hold a whole answer, and for heeding the endpoint's own wish.
+# As Debian ships it but for the size of its buffers, 4k, and for heeding the endpoint's own wish. 64k hold a whole answer.
 # It speaks HTTP/1.0 to the endpoint, as nginx does unless told otherwise: chunks of HTTP/1.1 it would pass on as they come.
 CONFIG = """
 daemon off; master_process off; pid nginx.pid; error_log error.log;
@@ -51,7 +52,7 @@ http {{
   access_log off; gzip off;
   client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path f; uwsgi_temp_path u; scgi_temp_path s;
   proxy_ignore_headers X-Accel-Buffering;
-  proxy_buffering {buffering}; proxy_buffer_size 64k; proxy_buffers 8 64k;
+  proxy_buffering {buffering}; proxy_buffer_size {size}; proxy_buffers 8 {size};
   server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass {url}; }} }}
 }}
 """
@@ -92,11 +93,11 @@ def listens(port: int) -> bool:
 
 
 @contextlib.contextmanager
-def proxy(folder: Path, url: str, buffering: str) -> Iterator[str]:
+def proxy(folder: Path, url: str, buffering: str, size: str) -> Iterator[str]:
     """Address of a real nginx before an endpoint."""
     folder.mkdir()
     port = free_port()
-    (folder / "nginx.conf").write_text(CONFIG.format(port=port, url=url, buffering=buffering))
+    (folder / "nginx.conf").write_text(CONFIG.format(port=port, url=url, buffering=buffering, size=size))
     files = ("-c", str(folder / "nginx.conf"), "-e", str(folder / "error.log"))
     child = subprocess.Popen([str(NGINX), "-p", str(folder), *files], stderr=subprocess.DEVNULL)
     try:
@@ -118,8 +119,13 @@ def by_command(folder: Path) -> dict[str, Result]:
         targets = {"faulty": [*paced, *FAULTS], "healthy": paced}
         if NGINX is not None:
             url = stack.enter_context(endpoint(*(f"--set={text}" for text in PACE), cwd=folder)).url
-            for name, buffering in (("healthy", "off"), ("buffered", "on")):
-                targets[name] = [f"target.url={stack.enter_context(proxy(folder / name, url, buffering))}"]
+            for name, *buffers in (
+                ("healthy", "off", "64k"),
+                ("buffered", "on", "64k"),
+                ("pieces", "on", "4k"),
+            ):
+                targets[name] = [f"target.url={stack.enter_context(proxy(folder / name, url, *buffers))}"]
+            targets["pieces"] += ["traffic.chat.output_tokens=120", *OBJECTIVE]
         files = [variant(folder, "streaming", *sets, name=name) for name, sets in targets.items()]
         options = ["--seed=2", *(f"--set={text}" for text in LOAD)]
         reports, _ = run_scenarios(files, *options, out=folder, timeout_s=180)
@@ -153,7 +159,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         locust = pool.submit(by_locust, folder / "locust")
         yield {
             "blocked": locust.result,
-            **{name: partial(_of, command, name) for name in ("faulty", "healthy", "buffered")},
+            **{name: partial(_of, command, name) for name in ("faulty", "healthy", "buffered", "pieces")},
         }
 
 
@@ -194,6 +200,21 @@ def test_a_buffering_proxy_is_found(runs: Runs) -> None:
     assert seen.report["verdict"]["status"] == "DEGRADED"
     assert "Something between client and target collects the stream" in seen.page
     assert ttft["percentiles"]["p50"]["value"] > 700, "the whole answer, held back"
+
+
+@needs_nginx
+def test_pieces_of_four_kilobytes_have_no_pace(runs: Runs) -> None:
+    """An answer of 120 chunks comes in four or five pieces: TPOT would be a quarter below the true 20 ms."""
+    seen = runs["pieces"]()
+    n = seen.report["streams"]["answers"]
+
+    assert seen.report["streams"]["buffered"] == n > 40
+    assert not [row for row in seen.report["latency"] if row["metric"].startswith("tpot")]
+    assert seen.report["tpot_missing"]["reasons"] == [
+        {"reason": "buffered", "answers": n, "text": "the stream was buffered"}
+    ]
+    assert [slo["status"] for slo in seen.report["slo"]] == ["inconclusive"]
+    assert f"TPOT is unknown for {n} of {n} answers: the stream was buffered" in seen.page
 
 
 @needs_nginx

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tailgauge.protocol_violations import MALFORMED_USAGE
 from tailgauge.protocols.anthropic import Anthropic
 from tailgauge.protocols.decoder import StreamDecoder
 from tailgauge.protocols.openai import OpenAI
@@ -34,7 +35,7 @@ def decoded(stream: bytes, on_event, step: int | None = None) -> dict:
         "chunks": [(CHUNK_KINDS[k], n) for k, n in zip(chunks.kind, chunks.chars, strict=True)],
         "finished": decoder.finished,
         "stopped": decoder.stopped is not None,
-        "error": decoder.error and decoder.error[0],
+        "error": decoder.error[0] if decoder.error else decoder.wrong_usage() and MALFORMED_USAGE,
         "stop_reason": decoder.stop_reason,
         "model": decoder.model,
         "usage": decoder.usage,
@@ -244,3 +245,98 @@ def test_invalid_utf8_in_a_stream_is_an_error_of_that_event_only():
     assert decoded(stream, OpenAI.on_event) == expected(
         text(1), error="malformed_event", finished=False, stopped=False
     )
+
+
+# --- thinking and the counts of tokens --------------------------------------------------------------------------
+
+
+def anthropic_answer(blocks, **usage):
+    """An answer whose blocks each come with their deltas; none: hidden."""
+    yield {
+        "type": "message_start",
+        "message": {"model": "m", "usage": {"input_tokens": 5, "output_tokens": 1}},
+    }
+    for number, (kind, *deltas) in enumerate(blocks):
+        yield {"type": "content_block_start", "index": number, "content_block": {"type": kind}}
+        for piece in deltas:
+            delta = {"type": f"{kind}_delta", kind: piece}
+            yield {"type": "content_block_delta", "index": number, "delta": delta}
+        yield {"type": "content_block_stop", "index": number}
+    yield {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage}
+    yield {"type": "message_stop"}
+
+
+def openai_answer(*deltas, **usage):
+    for delta in deltas:
+        yield {"model": "m", "choices": [{"index": 0, "delta": delta}]}
+    yield {"model": "m", "choices": [], "usage": {"prompt_tokens": 5, **usage}}
+
+
+def decoder_of(protocol, events, **settings):
+    """A decoder to which each event came in a read of its own, a nanosecond after the one before."""
+    decoder = StreamDecoder(protocol.on_event, **settings)
+    for number, event in enumerate(events, 1):
+        decoder.feed(sse(event), number - 1, number, number, number, at_rest=True)
+    return decoder
+
+
+@pytest.mark.parametrize("hidden", ["thinking", "redacted_thinking"])
+def test_thinking_is_seen_where_its_content_is_hidden(hidden):
+    before = decoder_of(Anthropic, anthropic_answer([(hidden,), ("text", "a", "b")]))
+    between = decoder_of(Anthropic, anthropic_answer([("text", "a"), (hidden,), ("text", "b")]))
+
+    assert before.first_thinking is between.first_thinking is None
+    assert before.last_thinking.at < before.first_text.at
+    assert between.last_thinking.at > between.first_text.at
+
+
+def test_the_last_thinking_is_the_last_delta_of_it():
+    shown = decoder_of(Anthropic, anthropic_answer([("thinking", "a", "b"), ("text", "c")]))
+    engine = decoder_of(
+        OpenAI, openai_answer({"reasoning_content": "a"}, {"reasoning": "b"}, {"content": "c"})
+    )
+
+    assert (shown.first_thinking.at, shown.last_thinking.at) == (3, 4)
+    assert (engine.first_thinking.at, engine.last_thinking.at, engine.first_text.at) == (1, 2, 3)
+
+
+USAGES = {  # output and thinking tokens of an answer for which 10 were requested, and what is wrong
+    "as many as requested": (10, None, None),
+    "the lie": (100_000, None, "output_tokens = 100,000, 10 requested"),
+    "one too many": (11, None, "output_tokens = 11, 10 requested"),
+    "none": (0, None, "output_tokens = 0, thinking_tokens = 0 beside content"),
+    "more thinking than output": (10, 11, "output_tokens = 10, thinking_tokens = 11 beside content"),
+    "a limit without the thinking": (900, 895, None),
+}
+
+
+@pytest.mark.parametrize("case", USAGES)
+def test_counts_of_output_are_held_against_what_was_requested(case):
+    output, thinking, wrong = USAGES[case]
+    details = {} if thinking is None else {"output_tokens_details": {"thinking_tokens": thinking}}
+    reasoning = {} if thinking is None else {"completion_tokens_details": {"reasoning_tokens": thinking}}
+    for protocol, answer in (
+        (Anthropic, anthropic_answer([("text", "a", "b")], output_tokens=output, **details)),
+        (OpenAI, openai_answer({"content": "a"}, completion_tokens=output, **reasoning)),
+    ):
+        events = list(answer)
+        decoder = decoder_of(protocol, events, max_tokens=10, obeys_max_tokens=True)
+
+        assert decoder.wrong_usage() == wrong
+        assert decoder.usage.get("output_tokens") == (None if wrong else output)
+        assert decoder.usage["input_tokens"] == 5
+        free = decoder_of(protocol, events, max_tokens=10)  # an application that knows no limit
+        assert (free.wrong_usage() is None) == (wrong is None or "requested" in wrong)
+
+
+def test_thinking_that_is_counted_beside_the_completion_is_added_to_it():
+    """xAI's total is prompt + completion + reasoning; OpenAI's completion includes the reasoning."""
+    details = {"completion_tokens_details": {"reasoning_tokens": 94}}
+    beside = decoder_of(
+        OpenAI, openai_answer({"content": "a"}, completion_tokens=9, total_tokens=108, **details)
+    )
+    within = decoder_of(
+        OpenAI, openai_answer({"content": "a"}, completion_tokens=103, total_tokens=108, **details)
+    )
+
+    assert beside.usage == within.usage == {"input_tokens": 5, "output_tokens": 103, "thinking_tokens": 94}

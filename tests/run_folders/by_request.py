@@ -69,6 +69,8 @@ class Mixed:
         firsts = {
             f"first_{names[k]}_at_ns": at[kinds.index(k)] for k in names if k in kinds and first is not None
         }
+        if at and "t" in kinds:
+            firsts["last_thinking_at_ns"] = at[kinds.rindex("t")]
         keys = {"leg": leg, "attempt": attempt}
         end = end if end is not None else arrived[-1] + 1 if arrived else (sent or 0.0) + 20
         self.attempts.append({

@@ -51,6 +51,10 @@ class Decoded:
     has_content: bool = True
     streams: bool = True
     answer: str | None = None
+    usage: str | None = None  # what is wrong with it
+
+    def wrong_usage(self):
+        return self.usage
 
 
 def error(kind="x", message="y"):
@@ -65,6 +69,7 @@ def refused(status, ended, body=None, kind="x", **limit):
 CASES = {
     "a whole stream": (Result(), Decoded(), Outcome("ok")),
     "a whole stream without content": (Result(), Decoded(has_content=False), Outcome("empty")),
+    "token counts that cannot be": (Result(), Decoded(usage="output_tokens = 99"), Outcome("ok", "malformed_usage", "output_tokens = 99")),
     "no end mark": (Result(), Decoded(finished=False), Outcome("truncated", "no_end_mark")),
     "cut before the end mark": (Result(cut="connection_closed"), Decoded(finished=False), Outcome("truncated", "connection_closed")),
     "cut behind the end mark": (Result(cut="connection_reset"), Decoded(), Outcome("truncated", "connection_reset")),

@@ -71,6 +71,7 @@ class Chunks:
     attempt: Ints
     sizes: Ints
     chars: Ints
+    thinking: Ints
     first_chars: Ints
     arrived_at_ns: Ints
     kinds: pd.DataFrame
@@ -180,10 +181,10 @@ class Fold:
         new = np.flatnonzero(~_same(runs)) if len(order) else order
         sums = {
             name: np.add.reduceat(getattr(runs, name), new) if len(new) else np.empty(0, np.int64)
-            for name in ("length", "chars")
+            for name in ("length", "chars", "thinking")
         }
         return Chunks(
-            runs.request_id[new], runs.leg[new], runs.attempt[new], sums["length"], sums["chars"],
+            runs.request_id[new], runs.leg[new], runs.attempt[new], sums["length"], sums["chars"], sums["thinking"],
             runs.first_chars[new], arrived, _other_kinds(runs), self._intervals, lags_ns,
         )  # fmt: skip
 

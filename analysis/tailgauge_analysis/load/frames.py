@@ -41,7 +41,7 @@ WANTED: dict[str, tuple[str, ...]] = {
         "first_event_at_ns", "of_attempt",
         "prefix_hash", "cache_since_use_ns", "cache_writers", "cache_marks", "cache_ttl", "cache_blocks", "params_hash",
         "first_difference", "cache_creation_5m_input_tokens", "cache_creation_1h_input_tokens",
-        "asked_model", "headers_at_ns", "retry_after_s", "rate_limit_headers", "pool_wait_ns",
+        "asked_model", "headers_at_ns", "retry_after_s", "rate_limit_headers", "pool_wait_ns", "last_thinking_at_ns", "body_bytes",
     ),
     "health": (
         "at_ns", "in_flight", "scheduled", "client_drops", "loop_lag_max_ns", "receive_lag_max_ns", "dispatch_late_max_ns",

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from tailgauge_analysis.text.json_values import Json
 
-# Schema 4 and older: keys of run.json and workers/<n>.json, and columns by table.
+NEW_SINCE = 5  # the schema version from which the names are those of today
+# Keys of run.json and workers/<n>.json, and columns by table.
 KEYS = {"owner": "master", "virtual": "dry_run"}
 COLUMNS: Mapping[str, Mapping[str, str]] = {
     "attempts": {"handover_max_ns": "receive_lag_max_ns"},

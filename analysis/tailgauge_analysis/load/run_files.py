@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tailgauge.errors import RunDataError
 from tailgauge.rows.schema import SCHEMA_VERSION
-from tailgauge_analysis.load.old_names import renamed
+from tailgauge_analysis.load.old_names import NEW_SINCE, renamed
 from tailgauge_analysis.text.json_values import Json, whole
 
 DAMAGED = "damaged"  # a part or file that cannot be read: its rows are missing
@@ -84,7 +84,7 @@ def load(path: Path, problems: list[Problem]) -> Json | None:
         raise RunDataError(
             f"{path}: schema version {version} is newer than {SCHEMA_VERSION}, the newest that this tailgauge reads"
         )
-    return renamed(tree) if version is not None and version < SCHEMA_VERSION else tree
+    return renamed(tree) if version is not None and version < NEW_SINCE else tree
 
 
 def _named(path: Path) -> str:

@@ -16,11 +16,12 @@ from tailgauge_analysis.metrics.latency import SUCCESSES, Row
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.streams import Streams
 from tailgauge_analysis.stats.quantiles import Floats
-from tailgauge_analysis.text.formatting import percentile
+from tailgauge_analysis.text.formatting import count, percentile, plural
 from tailgauge_analysis.text.json_values import Json
 
 PS = (0.5, 0.9, 0.95, 0.99)
 MS, RATE, PER_S = "ms", "tokens/s", "requests/s"
+_OF_TOKENS = ("tpot", None)  # our metrics for formulas of time and tokens
 SYSTEM, OK_RATE = "system_tokens_per_s", "ok_per_s"  # figures of ours that are no latency
 
 
@@ -60,6 +61,7 @@ class Answers:
     last: Floats
     tokens: Floats
     gaps: Floats
+    misled: str  # what this run does to a formula of time and tokens
 
 
 def _tpot(answers: Answers, first: Floats) -> Floats:
@@ -201,7 +203,9 @@ def _answers(of_target: Steady) -> Answers:
     of = np.repeat(kept.to_numpy(np.bool_), of_target.gap_counts)
     gaps = of_target.gaps_ns if of.all() else of_target.gaps_ns[of]  # there may be a hundred million
     tokens = rows["output_tokens"].to_numpy(np.float64)
-    return Answers(sent, event, content, text, last, tokens, gaps)
+    misled = int((rows["pace_missing"].notna() | (rows["pace_tokens"] != tokens)).sum())
+    why = f" Misleading here for {count(misled)} of {plural(len(rows), 'answer')}: not all counted tokens arrived one by one in this time."
+    return Answers(sent, event, content, text, last, tokens, gaps, why if misled else "")
 
 
 def _metric(
@@ -216,7 +220,7 @@ def _metric(
     quantiles = np.quantile(values, PS, overwrite_input=True) if len(values) and not total else ()
     labels = map(percentile, PS)
     return {
-        "name": formula.name, "ours": formula.ours, "formula": formula.formula, "why": formula.why, "unit": formula.unit,
+        "name": formula.name, "ours": formula.ours, "formula": formula.formula, "why": formula.why + (answers.misled if formula.ours in _OF_TOKENS else ""), "unit": formula.unit,
         "n": len(answers.sent) if total else len(values), "mean": mean,
         "percentiles": {label: float(q) * scale for label, q in zip(labels, quantiles, strict=False)} or None,
         "our_value": totals.get(formula.ours or ""), "our_percentiles": known.get(formula.ours or ""),

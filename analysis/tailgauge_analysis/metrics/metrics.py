@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge.table import by_name
@@ -60,27 +61,23 @@ def _between(start: str, end: str) -> Callable[[Steady], Floats]:
     return ns
 
 
-def _tpot(steady: Steady) -> Floats:
+def _pace(steady: Steady, first: pd.Series[float] | float) -> Floats:
+    """The span over its tokens but the first ones."""
     answers = steady.requests
-    streamed = (answers["output_tokens"] >= 2) & (answers["streamed"] == True)  # noqa: E712 - null where unanswered
-    tokens = answers["output_tokens"].where(streamed)
-    spread = answers["last_content_at_ns"] - answers["first_content_at_ns"]
-    return (spread / (tokens - 1)).to_numpy(np.float64)
+    known = answers["streamed"].eq(True) & answers["pace_missing"].isna()
+    later = (answers["pace_tokens"] - first).where(known)
+    spread = answers["last_content_at_ns"] - answers["pace_from_ns"]
+    return (spread / later.where(later >= 1)).to_numpy(np.float64)
 
 
-def _per_token(steady: Steady) -> Floats:
-    """TPOT where it is above 0: what came at one moment has no rate."""
-    ns = _tpot(steady)
-    return np.where(ns > 0, ns, np.nan)
+def _tpot(steady: Steady) -> Floats:
+    return _pace(steady, 1.0)
 
 
 def _tpot_c(steady: Steady) -> Floats:
     """First-chunk tokens by its share of the characters, one at least."""
     answers = steady.requests
-    first = np.maximum(1.0, np.round(answers["output_tokens"] * answers["first_share"]))
-    later = (answers["output_tokens"] - first).where(answers["streamed"] == True)  # noqa: E712 - null where unanswered
-    spread = answers["last_content_at_ns"] - answers["first_content_at_ns"]
-    return (spread / later.where(later >= 1)).to_numpy(np.float64)
+    return _pace(steady, (answers["pace_tokens"] * answers["first_share"]).round().clip(lower=1.0))
 
 
 def _where_ok(end: str, answer: str) -> Callable[[Steady], Floats]:
@@ -99,6 +96,10 @@ def _connect(steady: Steady) -> Floats:
     return new[["dns_ns", "connect_ns", "tls_ns"]].sum(axis=1, min_count=1).to_numpy(np.float64)
 
 
+_NEEDS = (
+    "attempts.first_content_at_ns", "attempts.last_content_at_ns", "attempts.first_text_at_ns", "attempts.first_tool_json_at_ns",
+    "attempts.last_thinking_at_ns", "attempts.output_tokens", "attempts.thinking_tokens", "chunks.arrived_at_ns",
+)  # fmt: skip
 METRICS = (
     Metric(
         "ttft_sched", "TTFT since scheduled", SCHEDULED, REQUEST, True,
@@ -118,15 +119,16 @@ METRICS = (
     Metric(
         "tpot", "TPOT", NEITHER, REQUEST, True,
         "(last content - first content) / (output tokens - 1)",
-        ("attempts.first_content_at_ns", "attempts.last_content_at_ns", "attempts.output_tokens"),
-        "Time per output token after the first. Undefined below 2 output tokens (n tokens have n - 1 gaps) "
-        "and for non-streamed answers.",
+        _NEEDS,
+        "Time per output token after the first. With thinking: (last content - first text) / (output tokens - thinking tokens - 1), "
+        "unless each token has a chunk. Undefined below 2 tokens (n tokens have n - 1 gaps) and for non-streamed answers. "
+        "Unknown for the reasons in `tpot_missing`.",
         _tpot,
     ),
     Metric(
         "tpot_c", "TPOT after the first chunk", NEITHER, REQUEST, True,
         "(last content - first content) / (output tokens - tokens of the first chunk)",
-        ("attempts.first_content_at_ns", "attempts.last_content_at_ns", "attempts.output_tokens", "chunks.chars"),
+        (*_NEEDS, "chunks.chars"),
         "TPOT for streams with several tokens per chunk: the tokens of the first chunk arrive together. Their number is "
         "estimated by the chunk's share of the characters. Shown if the median answer has more than 1.2 tokens per chunk.",
         _tpot_c,
@@ -134,10 +136,10 @@ METRICS = (
     Metric(
         "user_rate", "User tokens per second", NEITHER, REQUEST, True,
         "1 / TPOT",
-        ("attempts.first_content_at_ns", "attempts.last_content_at_ns", "attempts.output_tokens"),
+        _NEEDS,
         "Pace of an answer for its reader. Percentiles count from the fast end, like those of latencies: "
         "99% of the answers are at least as fast as the p99. A request without an answer is slower than any other.",
-        _per_token, unit=RATE,
+        _tpot, unit=RATE,
     ),
     Metric(
         "chunk_gap", "Chunk gap", NEITHER, CHUNK, False,
@@ -243,6 +245,7 @@ METRICS = (
     ),
 )  # fmt: skip
 
+PACED = ("tpot", "tpot_c", "user_rate")  # made of the pace of answers
 BY_NAME = by_name(METRICS)
 
 

@@ -15,8 +15,9 @@ import numpy.typing as npt
 from tailgauge.errors import Exit
 from tailgauge.rows import schema
 from tailgauge.thresholds import INVALID
+from tailgauge_analysis.metrics import pace
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, row, sample
-from tailgauge_analysis.metrics.metrics import BY_NAME, CHUNK, Metric
+from tailgauge_analysis.metrics.metrics import BY_NAME, CHUNK, PACED, Metric
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.binomial import Stopping, clopper_pearson, needed, stopping
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile, effective_n
@@ -62,7 +63,10 @@ def _outcome(name: str, spec: Json, steady: Steady) -> Outcome:
     quantile = row(metric, steady, view, (p,)).quantiles[0]
     outcome, why = decide(quantile, max_ms)
     beyond = _beyond(metric, steady, view, max_ms)
-    if outcome == INCONCLUSIVE and quantile.n:
+    unknown = _unknown(metric, steady, p)
+    if unknown and (outcome != FAIL or beyond <= (1 - p) * len(steady.requests)):
+        outcome, why = INCONCLUSIVE, unknown
+    elif outcome == INCONCLUSIVE and quantile.n:
         why += more(beyond, quantile)
     early = stopping(beyond, quantile.n, quantile.n_eff, p)
     return Outcome(name, metric.name, p, max_ms, view, outcome, quantile, why, early)
@@ -73,6 +77,14 @@ def _beyond(metric: Metric, steady: Steady, view: str, max_ms: float) -> int:
     if metric.level == CHUNK:
         return int((metric.ns(steady) > max_ms * 1e6).sum())
     return int((sample(metric, steady, view)[0] > max_ms).sum())
+
+
+def _unknown(metric: Metric, steady: Steady, p: float) -> str:
+    """Why a percentile rests on too few answers: more than 1 - p have no value that would be known otherwise."""
+    if metric.name not in PACED:
+        return ""
+    missing = pace.missing(steady.requests)
+    return missing["sentence"] if missing["answers"] > (1 - p) * missing["of"] else ""
 
 
 def decide(quantile: Quantile, max_ms: float) -> tuple[str, str]:
@@ -97,9 +109,9 @@ def more(beyond: int, quantile: Quantile) -> str:
 
 
 def goodput_of(decided: list[Outcome], steady: Steady) -> Goodput | None:
-    """Good requests of those offered, without users who left; None without an objective."""
+    """Good requests of those offered, without users who left; None without an objective, or where too many paces are unknown."""
     good = good_of(decided, steady)
-    if good is None:
+    if good is None or any(_unknown(BY_NAME[o.metric], steady, o.p) for o in decided if o.quantile):
         return None
     return goodput(good[(steady.requests["ended"] != schema.CANCELLED).to_numpy(np.bool_)], steady.seconds)
 
@@ -108,7 +120,7 @@ def good_of(decided: list[Outcome], steady: Steady) -> npt.NDArray[np.bool_] | N
     """Which requests ended ok within every objective's bound; None without an objective.
 
     A bound on the pooled gap holds for each gap, so a request's worst one is compared. A bound on what a request does not
-    have, as the join of a single call, does not apply to it.
+    have, as the join of a single call, does not apply to it; an answer whose pace is unknown does not meet a bound on it.
     """
     bounds = [(BY_NAME[o.metric], o.max_ms) for o in decided if o.quantile is not None]
     ended = steady.requests["ended"]
@@ -118,6 +130,8 @@ def good_of(decided: list[Outcome], steady: Steady) -> npt.NDArray[np.bool_] | N
     for metric, max_ms in bounds:
         ns = (BY_NAME["chunk_gap_worst"] if metric.level == CHUNK else metric).ns(steady)
         good &= ~(ns > max_ms * 1e6)  # a comparison with nothing is False
+        if metric.name in PACED:
+            good &= steady.requests["pace_missing"].isna().to_numpy(np.bool_)
     return good
 
 

@@ -16,6 +16,7 @@ import pandas as pd
 from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics.answers import answered, first_token_of
+from tailgauge_analysis.metrics.pace import judge, paced
 from tailgauge_analysis.stats.quantiles import Floats, Ints
 from tailgauge_analysis.text.json_values import number, table
 
@@ -69,12 +70,19 @@ def steady(frames: Frames) -> Steady:
     answers = requests[["answer_leg", "answer_attempt"]].fillna(-1).to_numpy(np.int64)
     places = chunks.places(requests["request_id"].to_numpy(), answers[:, 0], answers[:, 1])
     there = places >= 0
-    counts, chars, first_chars = np.zeros((3, len(requests)), np.int64)
-    for column, known in ((counts, chunks.sizes), (chars, chunks.chars), (first_chars, chunks.first_chars)):
-        column[there] = known[places[there]]
+    counts, chars, first_chars, thinking = np.zeros((4, len(requests)), np.int64)
+    known = (chunks.sizes, chunks.chars, chunks.first_chars, chunks.thinking)
+    for column, values in zip((counts, chars, first_chars, thinking), known, strict=True):
+        column[there] = values[places[there]]
+    requests = paced(requests, requests["answer_chunks"], frames.run["scenario"])
+    after = (requests["pace_from_ns"] > requests["first_content_at_ns"]).to_numpy(np.bool_)
+    requests["pace_skip"] = np.where(after, thinking, 0)  # chunks before the span
+    requests["pace_chunks"] = requests["answer_chunks"] - requests["pace_skip"]
     counts = np.maximum(counts - 1, 0)
     gaps_ns = chunks.gaps_ns(places[there])
-    requests["first_share"] = first_chars / np.where(chars > 0, chars, np.nan)
+    of_first = first_chars / np.where(chars > 0, chars, np.nan)
+    requests["first_share"] = np.where(after, 1 / requests["pace_chunks"].clip(lower=1), of_first)
+    judge(requests, gaps_ns, counts, chars)
     requests["worst_gap_ns"] = _worst(gaps_ns, counts)
     from_s, to_s = window(frames)
     return Steady(requests, attempts, gaps_ns, counts, first_token, from_s, to_s)

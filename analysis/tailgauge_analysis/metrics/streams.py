@@ -21,8 +21,6 @@ from tailgauge_analysis.stats.quantiles import Floats, Ints, rank
 
 DUE_FIRST_MS, DUE_EACH_MS = 1000.0, 100.0  # a reader of ten tokens/s who waits 1 s for the first
 FLUID = 0.9
-MOST_CHUNKS, OF_SPAN, ENOUGH = 0.8, 0.05, 10
-FEW_CHUNKS, MANY_TOKENS = 3, 50
 STALL_MS = 1000.0
 STALL_TIMES = 10.0
 
@@ -47,11 +45,10 @@ class Streams:
 def streams(frames: Frames, of_target: Steady) -> Streams:
     """Measure the flow of a stage."""
     requests, sizes = of_target.requests, of_target.gap_counts
-    tokens = requests["output_tokens"].to_numpy(np.float64)
-    per_chunk = coalescing(tokens, requests["answer_chunks"].to_numpy(np.float64))
-    span = ((requests["last_content_at_ns"] - requests["sent_at_ns"]) / 1e6).to_numpy(np.float64)
-    first = ((requests["first_content_at_ns"] - requests["sent_at_ns"]) / 1e6).to_numpy(np.float64)
-    held, fluid = np.zeros(len(requests), np.bool_), np.zeros(len(requests))
+    per_chunk = coalescing(requests)
+    first = ((requests["pace_from_ns"] - requests["sent_at_ns"]) / 1e6).to_numpy(np.float64)
+    skip, held = requests["pace_skip"].to_numpy(np.int64), requests["buffered"].to_numpy(np.bool_)
+    fluid = np.zeros(len(requests))
     late_gaps = stalled = 0
     late_ms = all_ms = 0.0
     begin = np.cumsum(sizes) - sizes
@@ -59,16 +56,15 @@ def streams(frames: Frames, of_target: Steady) -> Streams:
         counts = sizes[some]
         gaps_ms = of_target.gaps_ns[begin[some.start] : begin[some.start] + int(counts.sum())] / 1e6
         of = np.repeat(np.arange(len(counts)), counts)
-        held[some] = buffered(gaps_ms, of, np.nan_to_num(span[some]), np.nan_to_num(tokens[some]))
+        if skip[some].any():  # a pause of thinking is no stall
+            visible = np.arange(len(of)) - (np.cumsum(counts) - counts)[of] >= skip[some][of]
+            gaps_ms, of = gaps_ms[visible], of[visible]
         each = np.nan_to_num(per_chunk[some], nan=1.0)
         fluid[some] = fluidity(np.nan_to_num(first[some]), gaps_ms, of, each, DUE_FIRST_MS, DUE_EACH_MS)
         late = stalls(gaps_ms, of)
         late_gaps += int(late.sum())
         stalled += len(np.unique(of[late]))
         late_ms, all_ms = late_ms + float(gaps_ms[late].sum()), all_ms + float(gaps_ms.sum())
-    held &= (
-        requests["streamed"].eq(True).to_numpy(np.bool_)
-    )  # an answer asked for in one piece was not held back
     flowed = (sizes > 0) | held
     answers = int(flowed.sum())
     return Streams(
@@ -113,32 +109,11 @@ def _quantile(values: Floats, p: float) -> float | None:
     return float(known[rank(len(known), p) - 1]) if len(known) else None
 
 
-def coalescing(tokens: Floats, chunks: Floats) -> Floats:
+def coalescing(requests: pd.DataFrame) -> Floats:
     """Tokens per chunk of each answer; NaN if unknown."""
-    out: Floats = tokens / np.where(chunks > 0, chunks, np.nan)
-    return out
-
-
-def buffered(gaps_ms: Floats, of: Ints, span_ms: Floats, tokens: Floats) -> npt.NDArray[np.bool_]:
-    """Answers that a proxy collected, so that their TTFT is an e2e: of 10 chunks or more, more than 80% arrive within 5% of
-    the time from sending to the end, or more than 50 tokens come in fewer than 3 chunks.
-
-    `of`: the answer of each gap, ascending; `span_ms`: sent to last content.
-    """
-    n = len(span_ms)
-    sizes = np.bincount(of, minlength=n)
-    chunks = sizes + 1
-    few = (chunks < FEW_CHUNKS) & (tokens > MANY_TOKENS)
-    needed = np.floor(MOST_CHUNKS * chunks).astype(np.int64)  # gaps that hold more than 80% of the chunks
-    begin = np.cumsum(sizes) - sizes
-    total = np.concatenate(([0.0], np.cumsum(gaps_ms)))
-    at = np.arange(len(gaps_ms))
-    whole = at + needed[of] <= (begin + sizes)[of]
-    starts, answer_of_start = at[whole], of[whole]
-    width = total[starts + needed[answer_of_start]] - total[starts]
-    narrow = np.full(n, np.inf)
-    np.minimum.at(narrow, answer_of_start, width)
-    return few | ((chunks >= ENOUGH) & (narrow <= OF_SPAN * span_ms))
+    known = requests["pace_missing"].isna() | requests["buffered"]
+    tokens = requests["pace_tokens"].where(known & (requests["pace_chunks"] > 0))
+    return (tokens / requests["pace_chunks"]).to_numpy(np.float64)
 
 
 def fluidity(

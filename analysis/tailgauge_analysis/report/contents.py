@@ -68,6 +68,7 @@ def contents(findings: Findings) -> Json:
         "remarks": remarks(findings),
         "traffic": findings.traffic,
         "streams": plain_values(findings.streams),
+        "tpot_missing": findings.tpot_missing,
         "phases": plain_values(findings.phases),
         "diagnosis": plain_values(findings.diagnosis),
         "slopes": slopes.to_json(findings.slopes),

@@ -260,7 +260,7 @@ class Presets(TypedDict):
     segments: list[Segment]
     """all requests first"""
     mlperf: Json | None
-    """MLPerf's bounds on p99; null without TTFT or TPOT"""
+    """MLPerf's bounds on p99; null without TTFT, or where TPOT is unknown for more than 1% of the answers"""
     sentence: str
 
 
@@ -345,6 +345,8 @@ class Report(TypedDict):
     """by traffic table: what was sent in the whole run, preflight excluded"""
     streams: Streams
     """evenness of streams: tokens per chunk, buffered streams, stalls, fluidity, tokens per second; see metrics.md"""
+    tpot_missing: Json
+    """answers without TPOT: of (streamed answers), answers, reasons (reason, answers, text), sentence (empty: none); see metrics.md"""
     survival_quantiles: list[Json]
     """estimates without abandonment: metric, title, n, cut, quantiles by Kaplan-Meier; see metrics.md"""
     phases: Json | None

@@ -56,6 +56,8 @@ def _latency(contents: Json) -> list[str]:
         values = (value_text(by[label]) for label in SHOWN)
         cells.append((row["title"], *values, ends + mark, count(row["n"]), count(p99["n_eff"])))
     lines = fixed_table(("<28", ">9", ">9", ">9", "<22", ">10", ">10"), cells)
+    if contents["tpot_missing"]["sentence"]:
+        lines += wrapped(contents["tpot_missing"]["sentence"], 2)
     if any(line.rstrip().find(" *") > 0 for line in lines[1:]):
         lines.append(
             "* unreliable: few slow episodes, or fewer than 10 effective samples beyond the quantile"

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import pandas as pd
+
 from tailgauge.errors import Exit
 from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
-from tailgauge_analysis.metrics import groups, latency, slo, streams
+from tailgauge_analysis.metrics import groups, latency, pace, slo, streams
 from tailgauge_analysis.metrics.definitions import definitions
 from tailgauge_analysis.metrics.latency import survival_quantiles
 from tailgauge_analysis.metrics.slo import Goodput
@@ -59,6 +61,7 @@ class Findings:
     smaller_groups: int
     traffic: dict[str, Json]
     streams: streams.Streams
+    tpot_missing: Json
     phases: phases.Phases | None
     definitions: list[Json]
     goodput: Goodput | None
@@ -97,6 +100,7 @@ def find(frames: Frames) -> Findings:
     flow = streams.streams(frames, of_target)
     cited = certificate.certified(frames, stage)
     split, cached = phases.phases(frames, of_target), cache(frames)
+    missing = pace.missing(of_target.requests)
     apart = clocks(frames)
     unsure = calls_between(frames, apart)
     return Findings(
@@ -118,6 +122,7 @@ def find(frames: Frames) -> Findings:
         smaller_groups=smaller,
         traffic=traffic.traffic(frames),
         streams=flow,
+        tpot_missing=missing,
         phases=split,
         definitions=definitions(of_target, whole, flow),
         survival_quantiles=survival_quantiles(frames, of_target, beyond),
@@ -132,15 +137,23 @@ def find(frames: Frames) -> Findings:
         fan_out=fan_out.fan_outs(frames.run["scenario"], of_target),
         hedging=hedging.variants(frames, of_target),
         cache=cached,
-        presets=use_cases.use_cases(whole, by_group, beyond),
+        presets=use_cases.use_cases(whole, by_group, beyond, missing),
         alerts=alerts.alerts(of_target, whole, split, cached),
-        slopes=slopes.fitted(frames.attempts, of_target.attempts, unsure),
+        slopes=slopes.fitted(frames.attempts, _paced(of_target, frames.run["scenario"]), unsure),
         diagnosis=diagnosis.diagnosis(of_target),
         bad_seconds=stalls.to_json(of_target, evidence.bad, beyond),
         clocks=apart,
         calls_between=unsure,
         exit_code=slo.exit_code(word, evidence.conservation.lost, decided),
     )
+
+
+def _paced(stage: Steady, scenario: Json) -> pd.DataFrame:
+    """The attempts of a stage with their pace; what only the chunks of an answer show holds for all attempts of its request."""
+    unknown = stage.requests.loc[stage.requests["pace_missing"].notna(), "request_id"]
+    attempts = pace.paced(stage.attempts, stage.attempts["chunks"], scenario)
+    known = ~attempts["request_id"].isin(unknown)
+    return attempts.assign(pace_tokens=attempts["pace_tokens"].where(known))
 
 
 def evidence_of(frames: Frames) -> Evidence:

@@ -167,6 +167,8 @@ def streaming(contents: Json) -> list[tuple[str, str]]:
         quantiles = ", ".join(f"{q['label']} {value_text(q)}" for q in one["quantiles"])
         text = f"{quantiles} ms ({count(one['cut'])} of {plural(one['n'], 'wait')} cut short)"
         rows.append((f"{one['title']} without abandonment (Kaplan-Meier)", text))
+    if contents["tpot_missing"]["sentence"]:
+        rows.append(("TPOT", contents["tpot_missing"]["sentence"]))
     if streams["user_tokens_per_s_p50"] is not None:
         slowest = f"{ms(streams['user_tokens_per_s_p1'])} for the slowest 1%"
         rows.append(("Tokens/s per user", f"{ms(streams['user_tokens_per_s_p50'])} in the median, {slowest}"))
@@ -177,9 +179,7 @@ def streaming(contents: Json) -> list[tuple[str, str]]:
         part = f", in {share(streams['stalled_share'])} of answers" if n else ""
         buffered = f"{count(streams['buffered'])} of {plural(streams['answers'], 'answer')}"
         if (streams["buffered_share"] or 0) > BUFFERED:
-            buffered += (
-                ". Something between client and target collects the stream: TTFT is not that of the target"
-            )
+            buffered += ". Something between client and target collects the stream: TTFT is not that of the target, and TPOT is unknown"
         rows += [
             ("Stalls", f"{plural(n, 'chunk gap')} over 1 s and 10x the median of the answer{part}"),
             ("Fluid answers", f"{share(streams['fluid_share'])} keep up with a reader of 10 tokens/s"),

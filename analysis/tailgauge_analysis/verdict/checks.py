@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from tailgauge import thresholds
-from tailgauge.protocol_violations import VIOLATIONS
+from tailgauge.protocol_violations import MALFORMED_USAGE, VIOLATIONS
 from tailgauge.rows import schema
 from tailgauge.thresholds import DEGRADED, DROPS, INVALID
 from tailgauge_analysis.load.frames import Frames
@@ -229,7 +229,7 @@ def violations(frames: Frames) -> tuple[list[tuple[str, int]], int]:
 
 
 def _protocol(e: Evidence) -> Judgement | None:
-    """Such an answer counts as failed; what sends one may be a proxy or another service."""
+    """Such an answer counts as failed, but for its token counts; what sends one may be a proxy or another service."""
     found, attempts = violations(e.frames)
     if not found:
         return None
@@ -241,6 +241,11 @@ def _protocol(e: Evidence) -> Judgement | None:
         f"The target broke its protocol in {total} of {plural(attempts, 'attempt')}: {', '.join(kinds)}."
     )
     advice = "See the errors below: is it the target that answers, or a proxy or another service? These answers count as failed."
+    usage = VIOLATIONS[MALFORMED_USAGE]
+    if any(kind == usage for kind, _ in found):
+        advice = (
+            advice.removesuffix(".") + f", but those with {usage} are only left out of figures of tokens."
+        )
     return DEGRADED, problem, advice
 
 

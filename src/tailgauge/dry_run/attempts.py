@@ -237,6 +237,7 @@ def fill(
         first = dict(zip(reversed(kinds), reversed(times), strict=True))
         row.first_text_at_ns, row.first_thinking_at_ns = first.get(TEXT), first.get(THINKING)
         row.first_tool_json_at_ns = first.get(TOOL_JSON)
+        row.last_thinking_at_ns = dict(zip(kinds, times, strict=True)).get(THINKING)
     if row.headers_at_ns is not None and row.status == 200:
         row.model = exchange.request.model
         row.server_request_id = f"req_{exchange.reply.id}"

@@ -244,8 +244,11 @@ def _on_start(decoder: StreamDecoder, event: dict[str, Any]) -> None:
 
 
 def _on_block_start(decoder: StreamDecoder, event: dict[str, Any]) -> None:
-    if event["content_block"].get("type") == "tool_use":
+    kind = event["content_block"].get("type")
+    if kind == "tool_use":
         decoder.tool(event.get("index"))
+    elif kind in {"thinking", "redacted_thinking"}:
+        decoder.thinks()
 
 
 def _on_block_stop(decoder: StreamDecoder, event: dict[str, Any]) -> None:

@@ -98,6 +98,7 @@ class CustomSse(WireProtocol):
     name = "sse"
     summary = "user-defined server-sent events, see `target.sse`"
     settings_type = SseSettings
+    obeys_max_tokens = False
     settings: SseSettings
 
     def __init__(self, target: TargetSettings, url: str) -> None:

@@ -18,7 +18,6 @@ from tailgauge.protocol_violations import (
     EVENT_TOO_LARGE,
     MALFORMED_ANSWER,
     MALFORMED_EVENT,
-    MALFORMED_USAGE,
     TOO_LARGE,
     TOO_MANY_EVENTS,
     quoted,
@@ -71,6 +70,7 @@ class StreamDecoder:
         watch_field: bool = False,
         watch_chunks: int = 0,
         max_tokens: int = 0,
+        obeys_max_tokens: bool = False,
     ) -> None:
         self._on_event = on_event
         self._on_whole = on_whole
@@ -79,6 +79,7 @@ class StreamDecoder:
         self.streams = on_whole is None
         self._watch_chunks = watch_chunks
         self._most = MANY_EVENTS + EVENTS_PER_TOKEN * max_tokens
+        self._most_tokens = max_tokens if obeys_max_tokens else None
         self._malformed = self._text_held = 0
         self._field = FirstField() if watch_field else None
         self._kept: dict[int, list[str]] | None = {_TEXT: [], _TOOL: []} if keep_text else None
@@ -97,6 +98,7 @@ class StreamDecoder:
         self.first_content: Stamp | None = None
         self.first_text: Stamp | None = None
         self.first_thinking: Stamp | None = None
+        self.last_thinking: Stamp | None = None
         self.first_tool_json: Stamp | None = None
         self.tool_ready: Stamp | None = None
         self.first_field: Stamp | None = None
@@ -109,6 +111,7 @@ class StreamDecoder:
         self.model: str | None = None
         self.stop_reason: str | None = None
         self.usage: dict[str, int | None] = {}
+        self._wrong_usage: str | None = None
         self.phases: dict[str, int] = {}  # when each began first
         self.citations: int | None = None  # null: the protocol has none
         self.answer: str | None = None  # what a call without content brought, as JSON
@@ -198,7 +201,9 @@ class StreamDecoder:
         self._at, self._low, self._read_at = arrived[-1], 0, read_at[-1]
         self._read_index = read_index + count - 1
         self.last_content = self.stamp()
-        if self._kept is not None and kind != _THINKING:
+        if kind == _THINKING:
+            self.last_thinking = self.last_content
+        elif self._kept is not None:
             self._kept[kind].extend(texts)
             self._hold_text(sum(map(len, texts)))
         if self.events > self._most:
@@ -250,8 +255,8 @@ class StreamDecoder:
                 self.first_text = stamp
         elif kind == _TOOL:
             self.first_tool_json = self.first_tool_json or stamp
-        elif self.first_thinking is None:
-            self.first_thinking = stamp
+        else:
+            self.first_thinking, self.last_thinking = self.first_thinking or stamp, stamp
         if kind != _THINKING:
             self._read(kind, text, stamp)
 
@@ -282,6 +287,10 @@ class StreamDecoder:
         if text or tool_json:
             self.content(_TEXT if text else _TOOL, text or tool_json)
 
+    def thinks(self) -> None:
+        """Thinking begins, whether or not its content is shown."""
+        self.last_thinking = self.stamp()
+
     def tool(self, index: Any) -> None:
         """A piece of the tool block `index`; one with another index means that the first is complete."""
         if self._tool is None:
@@ -309,14 +318,29 @@ class StreamDecoder:
         self.stopped = self.stamp()
 
     def count(self, **counters: Any) -> None:
-        """Usage counters; the last non-null value of each counts. Impossible values are an error."""
+        """Usage counters; the last non-null value of each counts. See `wrong_usage`."""
         for name, value in counters.items():
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 40:
-                self.error = self.error or (MALFORMED_USAGE, f"{name} = {_shortened(value)}")
+                self._wrong_usage = self._wrong_usage or f"{name} = {_shortened(value)}"
             else:
                 self.usage[name] = value
+
+    def wrong_usage(self) -> str | None:
+        """Of a complete answer: a count that cannot be. Its counts of output are dropped, so that nothing is built on them."""
+        output, thinking = (self.usage.get(name) for name in _OUTPUT)
+        if self.has_content and output is not None and self._wrong_usage is None:
+            visible = output - (thinking or 0)  # some targets limit the answer without its thinking
+            if output < 1 or visible < 0:
+                self._wrong_usage = (
+                    f"output_tokens = {output:,}, thinking_tokens = {thinking or 0:,} beside content"
+                )
+            elif self._most_tokens is not None and visible > self._most_tokens:
+                self._wrong_usage = f"output_tokens = {output:,}, {self._most_tokens:,} requested"
+        for name in _OUTPUT if self._wrong_usage else ():
+            self.usage.pop(name, None)
+        return self._wrong_usage
 
     def take(self) -> tuple[int, Chunks]:
         """Chunks since the last call, with the index of the first."""
@@ -326,6 +350,7 @@ class StreamDecoder:
         return first, chunks
 
 
+_OUTPUT = ("output_tokens", "thinking_tokens")
 _MALFORMED = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
 
 

@@ -220,11 +220,15 @@ def _choice(decoder: StreamDecoder, choice: dict[str, Any]) -> None:
 
 def _usage(decoder: StreamDecoder, usage: dict[str, Any]) -> None:
     prompt, details = usage.get("prompt_tokens"), usage.get("prompt_tokens_details") or {}
-    cached = details.get("cached_tokens")
+    cached, output = details.get("cached_tokens"), usage.get("completion_tokens")
+    thinking = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens")
+    if isinstance(prompt, int) and isinstance(output, int) and isinstance(thinking, int):
+        apart = usage.get("total_tokens") == prompt + output + thinking  # xAI counts thinking beside the completion
+        output += thinking if apart else 0
     decoder.count(
         input_tokens=prompt - (cached or 0) if type(prompt) is int else prompt,
         cache_read_input_tokens=cached,
         cache_creation_input_tokens=details.get("created_cache_tokens"),
-        output_tokens=usage.get("completion_tokens"),
-        thinking_tokens=(usage.get("completion_tokens_details") or {}).get("reasoning_tokens"),
+        output_tokens=output,
+        thinking_tokens=thinking,
     )

@@ -96,6 +96,7 @@ class WireProtocol(ABC):
     provider: ClassVar[Provider | None] = None
     offers: ClassVar[frozenset[str]] = frozenset()  # of what a call may need; see `call`
     least_output_tokens: ClassVar[int] = 1  # that a call can limit its answer to
+    obeys_max_tokens: ClassVar[bool] = True  # an answer has no more tokens than the call allows
     settings: Any
 
     def __init__(self, target: TargetSettings, url: str) -> None:

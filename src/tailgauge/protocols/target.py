@@ -79,6 +79,7 @@ class Endpoint:
             watch_field=call.watch_field,
             watch_chunks=call.watch_chunks,
             max_tokens=call.max_tokens,
+            obeys_max_tokens=wire.obeys_max_tokens,
         )
 
 

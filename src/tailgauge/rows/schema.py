@@ -15,6 +15,7 @@ Schema history (docs/data-format.md repeats it; every version has a fixture that
             losses; attempts: the wait for a connection; chunks: exact, gap_ns and lag_ns, which are null where
             they follow from the previous row
   5  0.1.0  names only: handover_* -> receive_lag_*; run.json: owner -> master, virtual -> dry_run
+  6  0.1.0  attempts: last_thinking_at_ns; token counts that cannot be leave an answer ok
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Annotated, get_args, get_type_hints
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 # How an attempt, a leg or a request ended. `client_drop` is a request only: it was never sent.
 OK = "ok"
@@ -206,6 +207,7 @@ class AttemptRow:
     params_hash: Annotated[String | None, "hash of model, thinking and tool choice, which are part of the cache key"] = None
     first_difference: Annotated[Int64 | None, "first byte in which the shared part differs from the last one of its number; null if equal or unknown"] = None
     pool_wait_ns: Annotated[Int64 | None, "wait for a connection, including the time to open one; null if there was none"] = None
+    last_thinking_at_ns: Annotated[Int64 | None, "last thinking: a non-empty delta, or the start of a block, whose content may be hidden"] = None
 
 
 @dataclass(slots=True)

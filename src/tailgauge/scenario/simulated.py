@@ -167,8 +167,9 @@ class ContentTable(Table):
     """Content of an answer; the rest is text."""
 
     thinking_share: Share = Field(0.0, description="share of the tokens, for requests with `thinking`")
-    thinking_display: Literal["shown", "omitted"] = Field(
-        "shown", description="`omitted`: a long silence and a signature"
+    thinking_display: Literal["shown", "summarised", "omitted"] = Field(
+        "shown",
+        description="`summarised`: a tenth of the tokens as text; `omitted`: a long silence and a signature",
     )
     tool_share: Share = Field(0.0, description="share of the tokens, for requests with tools")
     tool_pair_tokens: Annotated[int, Field(ge=3, le=100_000)] = Field(

@@ -149,6 +149,7 @@ def _stream(row: AttemptRow, decoder: StreamDecoder) -> None:
 def _stamps(row: AttemptRow, decoder: StreamDecoder) -> None:
     row.first_event_at_ns, row.stopped_at_ns = _at(decoder.first_event), _at(decoder.stopped)
     row.first_thinking_at_ns, row.first_field_at_ns = _at(decoder.first_thinking), _at(decoder.first_field)
+    row.last_thinking_at_ns = _at(decoder.last_thinking)
     row.first_tool_json_at_ns, row.tool_ready_at_ns = _at(decoder.first_tool_json), _at(decoder.tool_ready)
     if (first := decoder.first_content) is not None:
         row.first_content_at_ns, row.first_content_low_at_ns = first.at, first.low

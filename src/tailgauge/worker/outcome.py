@@ -2,7 +2,7 @@
 
 No failure is an exception here. The first that holds is the class: we ended it; no response; the status; the body is not
 the protocol; an error inside the stream; no end mark; empty; ok. A protocol violation is the error's type, by the names of
-`protocol_violations`. Texts are cut only after redaction.
+`protocol_violations`; token counts that cannot be are the only one that leaves an answer ok. Texts are cut only after redaction.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from tailgauge.protocol_violations import (
     COMPRESSED,
     HEAD_TOO_LARGE,
+    MALFORMED_USAGE,
     NOT_AN_EVENT_STREAM,
     NOT_HTTP,
     VIOLATIONS,
@@ -82,7 +83,9 @@ def _streamed(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
         return Outcome(schema.STREAM_ERROR, cut, exchange.cut_text)
     if not decoder.finished or cut:
         return Outcome(schema.TRUNCATED, cut or "no_end_mark")
-    return Outcome(schema.OK if decoder.has_content or decoder.answer is not None else schema.EMPTY)
+    ended = schema.OK if decoder.has_content or decoder.answer is not None else schema.EMPTY
+    wrong = decoder.wrong_usage()
+    return Outcome(ended, MALFORMED_USAGE if wrong else None, wrong)
 
 
 def _refused(exchange: Exchange) -> Outcome:

@@ -77,7 +77,7 @@ def fitted(run: pd.DataFrame, stage: pd.DataFrame, unsure_calls: float = 0.0) ->
     kept = (stage["ended"] == schema.OK) & stage["first_content_at_ns"].notna() & stage["sent_at_ns"].notna()
     good = stage[kept & stage["reader_paused_ns"].isna() & stage["input_tokens"].notna()]
     good = good.sort_values("sent_at_ns", kind="stable")
-    streamed = good[(good["streamed"] == True) & (good["output_tokens"] >= 2)]  # noqa: E712 - null where unknown
+    streamed = good[good["streamed"].eq(True) & good["pace_missing"].isna() & (good["pace_tokens"] >= 2)]
     return [_ttft(run, good, unsure_calls), _tpot(run, streamed)]
 
 
@@ -102,9 +102,9 @@ def _ttft(run: pd.DataFrame, good: pd.DataFrame, unsure_calls: float) -> Regress
 
 def _tpot(run: pd.DataFrame, streamed: pd.DataFrame) -> Regression:
     of = _evenly(streamed)
-    first, last = (of[f"{name}_content_at_ns"].to_numpy(np.float64) for name in ("first", "last"))
-    tokens = of["output_tokens"].to_numpy(np.float64)
-    columns = {CONTEXT: sum(_prompt(of)) + tokens / 2, NEIGHBOURS: decoding(run, first, last)}
+    names = ("pace_from_ns", "last_content_at_ns", "pace_tokens", "output_tokens")
+    first, last, tokens, output = (of[name].to_numpy(np.float64) for name in names)
+    columns = {CONTEXT: sum(_prompt(of)) + output - tokens / 2, NEIGHBOURS: decoding(run, first, last)}
     y = (last - first) / (tokens - 1) / 1e6
     real = ~np.isnan(columns[NEIGHBOURS])
     return regress("tpot", {name: values[real] for name, values in columns.items()}, y[real], NEIGHBOURS)

@@ -40,7 +40,7 @@ CHECKS: Mapping[str, CheckSpec] = {
         LATENCY, "stream the answers: stream = true",
     ),
     "held_back": CheckSpec(
-        "light", "streams are buffered on the path: an answer arrives at once, at its end", "half of the answers",
+        "light", "streams are buffered on the path", "half of the answers",
         LATENCY, "disable response buffering in the proxy or gateway in front of the endpoint",
     ),
     "coalesced": CheckSpec(

@@ -27,6 +27,7 @@ from tailgauge.experiments.checkup.judge import (
 from tailgauge.experiments.reading import RunReading
 from tailgauge.rows import schema
 from tailgauge.scenario.experiment import Checkup as Settings
+from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.streams import coalescing, stalls
 from tailgauge_analysis.sections.latency_under_load.diagnosis import diagnosis
@@ -37,7 +38,7 @@ from tailgauge_analysis.text.formatting import ms, share, share_range
 UNKNOWN = Gain(0.5, 0.0, 1.0)
 SLOW_TIMES = 3.0
 LUMP = 4.0  # tokens per chunk
-AT_END, AT_ONCE_MS, SEVERAL = 0.95, 0.1, 10  # of the whole answer's time; a token; tokens of an answer
+SEVERAL = 10  # tokens of an answer
 EARLY = 0.5  # of the time to the first content
 BROKEN = (
     schema.SERVER_ERROR, schema.CLIENT_ERROR, schema.CONNECT_ERROR, schema.TIMEOUT, schema.STREAM_ERROR,
@@ -117,11 +118,10 @@ def _first_content(first: Floats, end: Floats, settings: Settings) -> ProbeCheck
 
 
 def _pace(streamed: Steady, settings: Settings) -> ProbeCheck:
-    tokens = streamed.requests["output_tokens"].to_numpy(np.float64)
-    end = _ms(streamed, "last_content_at_ns")
-    after = end - _ms(streamed, "first_at_ns")
-    known = (tokens >= 2) & ~np.isnan(after) & (streamed.gap_counts > 0)
-    each, limit = after[known] / (tokens[known] - 1), 1000 / settings.tokens_per_s
+    tokens = streamed.requests["pace_tokens"].to_numpy(np.float64)
+    end, tpot = _ms(streamed, "last_content_at_ns"), BY_NAME["tpot"].ns(streamed) / 1e6
+    known = ~np.isnan(tpot)
+    each, limit = tpot[known], 1000 / settings.tokens_per_s
     typical = float(np.median(each)) if len(each) else 0.0
     rate = f"{1000 / typical:.3g}" if typical > 0 else "–"
     text = f"half of the answers arrive at {rate} tokens/s or less, allowed {settings.tokens_per_s:g}"
@@ -159,14 +159,12 @@ def _streaming(streamed: Steady, whole: Steady, threshold: float, *, streams: bo
 
 
 def _held_back(streamed: Steady) -> ProbeCheck:
-    """Whether all of an answer arrives at once, late: not merely a short answer after a long wait."""
-    tokens = streamed.requests["output_tokens"].to_numpy(np.float64)
-    first, end = (_ms(streamed, name, since="sent_at_ns") for name in ("first_at_ns", "last_content_at_ns"))
-    known = ~np.isnan(first + end) & (tokens >= SEVERAL)
-    first, end, tokens = first[known], end[known], tokens[known]
-    late = (first >= AT_END * end) & (end - first < AT_ONCE_MS * tokens)
+    """Whether something collects the answers: not merely a short answer after a long wait."""
+    requests = streamed.requests
+    known = (requests["ended"] == schema.OK) & (requests["pace_tokens"] >= SEVERAL)
+    late = requests.loc[known, "buffered"].to_numpy(np.bool_)
     part = share(float(late.mean())) if len(late) else "–"
-    text = f"{part} of the streamed answers arrive at once, at their end"
+    text = f"{part} of the streamed answers were buffered"
     text += "; how early they could begin is unknown" if late.any() else ""
     return judge.of_share("held_back", late, 0.5, text, UNKNOWN)
 
@@ -179,14 +177,12 @@ def _benefit(streamed: Steady, whole: Steady) -> list[Measured]:
 
 
 def _coalesced(streamed: Steady) -> ProbeCheck:
-    requests = streamed.requests
-    tokens = requests["output_tokens"].to_numpy(np.float64)
-    each = coalescing(tokens, requests["answer_chunks"].to_numpy(np.float64))
+    tokens, each = streamed.requests["pace_tokens"].to_numpy(np.float64), coalescing(streamed.requests)
     end = _ms(streamed, "last_content_at_ns")
     known = ~np.isnan(each + end) & (tokens > 2 * LUMP)
     each = each[known]
     typical = float(np.median(each)) if len(each) else 0.0
-    pace = (end - _ms(streamed, "first_at_ns"))[known] / tokens[known]
+    pace = (end - _ms(streamed, "pace_from_ns"))[known] / tokens[known]
     text = f"tokens per chunk of the median answer: {typical:.3g}"
     return judge.of_share("coalesced", each > LUMP, 0.5, text, judge.saved((each - 1) * pace, end[known]))
 

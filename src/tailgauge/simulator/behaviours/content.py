@@ -4,6 +4,7 @@ Every token belongs to one chunk. A chunk leaves when the token `after` of the w
 bursts and silences:
 
     thinking   shown: chunk by chunk, then a `signature_delta` without tokens
+               summarised: a tenth of the tokens as chunks, the others in the `signature_delta`
                omitted: ONE `signature_delta`, which carries all of them: a long silence that is no stall
     text       chunk by chunk; several blocks share the tokens evenly
     fields     where the request gives a schema: one text that is a JSON object, with keys of its own
@@ -26,6 +27,7 @@ from tailgauge.simulator.behaviours import tokens
 TEXT_DELTA, THINKING_DELTA, JSON_DELTA, SIGNATURE_DELTA = (
     "text_delta", "thinking_delta", "input_json_delta", "signature_delta",
 )  # fmt: skip
+SUMMARISED = 10  # tokens of thinking for each of its summary
 _LEAST_PAIR = 3  # tokens of the shortest key and value: 12 bytes
 _MERGED = {TEXT_DELTA, THINKING_DELTA}
 
@@ -220,6 +222,14 @@ class PlanPieces:
 def _thinking(table: ContentTable, size: int, tokens_per_chunk: int) -> Block:
     if table.thinking_display == "omitted":
         return Block(THINKING, size, (Chunk(SIGNATURE_DELTA, size, size),))
+    if table.thinking_display == "summarised":  # a tenth of it, each piece when what it sums up has been made
+        kept = size // SUMMARISED
+        shown = [
+            Chunk(THINKING_DELTA, chunk.tokens, SUMMARISED * chunk.after)
+            for chunk in _stream(THINKING_DELTA, kept, 0, tokens_per_chunk)
+            if chunk.tokens
+        ]
+        return Block(THINKING, size, (*shown, Chunk(SIGNATURE_DELTA, size - kept, size)))
     shown = _stream(THINKING_DELTA, size, 0, tokens_per_chunk)
     return Block(THINKING, size, (*shown, Chunk(SIGNATURE_DELTA, 0, size)))
 

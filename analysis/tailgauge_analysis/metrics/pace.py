@@ -1,0 +1,156 @@
+"""The pace of an answer: tokens that were streamed, and the time that these took. TPOT and all that hangs on it are made of both.
+
+Tokens and time cover the same span. An answer without thinking counts whole, from its first content; so does one with a chunk
+for each token. Of any other answer with thinking, be it shown, summarised or hidden, only what follows the thinking counts:
+from the first text or tool input, and the output tokens that are not thinking. The span ends with the last content.
+
+Where the pace cannot be known there is a reason (REASONS) and no value.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tailgauge.protocol_violations import MALFORMED_USAGE, VIOLATIONS
+from tailgauge.rows import schema
+from tailgauge_analysis.load.chunks import blocks
+from tailgauge_analysis.stats.quantiles import Floats, Ints
+from tailgauge_analysis.text.formatting import count, plural
+from tailgauge_analysis.text.json_values import Json, table
+
+THINKING, INTERLEAVED, NO_USAGE, NOT_STREAMED, BUFFERED, AT_ONCE = (
+    "thinking", "interleaved", "no_usage", "not_streamed", "buffered", "at_once",
+)  # fmt: skip
+REASONS = {
+    MALFORMED_USAGE: f"the target reports {VIOLATIONS[MALFORMED_USAGE]}",
+    NO_USAGE: "the target reports no output tokens",
+    THINKING: "the answer has thinking, and the target does not report its tokens",
+    INTERLEAVED: "thinking lies between parts of the text",
+    NOT_STREAMED: "too few characters for the tokens, so some tokens were not streamed",
+    BUFFERED: "the stream was buffered",
+    AT_ONCE: "all content arrived at the same moment",
+}
+COLUMNS = ("pace_from_ns", "pace_tokens", "pace_missing")
+
+TOKENS_PER_CHAR = 4  # at most: a character has four bytes, a token one at least
+NEAR_MS = (
+    0.05,
+    0.5,
+)  # chunks closer than a tenth of the run's median gap, within these bounds, arrived together
+ENOUGH, MANY = 10, 4  # chunks of an answer that is judged, and of a piece that no target sends at once
+FEW_CHUNKS, MANY_TOKENS = 3, 50
+PAGES, OF_PAGE = 4096 * 2 ** np.arange(5), 0.12  # sizes of a proxy's buffer in bytes
+
+
+def paced(answers: pd.DataFrame, chunks: pd.Series[int], scenario: Json) -> pd.DataFrame:
+    """The answers with COLUMNS: where the span begins, its tokens, and why they do not count."""
+    visible_from = answers[["first_text_at_ns", "first_tool_json_at_ns"]].min(axis=1).to_numpy(np.float64)
+    names = ("first_content_at_ns", "last_thinking_at_ns", "output_tokens", "thinking_tokens")
+    first, thinking_to, output, thinking = (answers[name].to_numpy(np.float64) for name in names)
+    shown = answers["first_thinking_at_ns"].notna().to_numpy()
+    unknown = np.isnan(thinking)
+    each = (shown | unknown) & (np.abs(output - chunks.to_numpy(np.float64)) <= 1 + 0.01 * output)
+    asked = answers["traffic"].isin(_thinkers(scenario)).to_numpy()
+    after = (shown | (thinking > 0) | (unknown & asked)) & ~each
+    reason = np.full(len(answers), None, object)
+    broken = answers["error_type"].eq(MALFORMED_USAGE).to_numpy(np.bool_)
+    for name, holds in (
+        (INTERLEAVED, after & (thinking_to > visible_from)),
+        (THINKING, after & unknown),
+        (NO_USAGE, np.isnan(output)),
+        (MALFORMED_USAGE, broken),
+    ):
+        reason[holds & ~np.isnan(first)] = name
+    columns = (np.where(after, visible_from, first), np.where(after, output - thinking, output), reason)
+    return answers.assign(**dict(zip(COLUMNS, columns, strict=True)))
+
+
+def _thinkers(scenario: Json) -> set[str]:
+    """Traffic tables that ask for thinking."""
+    tables = table(scenario, "traffic")
+    return {name for name in tables if table(tables, name).get("thinking", "off") != "off"}
+
+
+def judge(requests: pd.DataFrame, gaps_ns: Floats, sizes: Ints, chars: Ints) -> None:
+    """Add the reasons that only the chunks of the answers show, and `buffered`; `sizes`: gaps of each, `chars`: characters."""
+    streamed = requests["streamed"].eq(True).to_numpy(np.bool_)
+    tokens = requests["pace_tokens"].to_numpy(np.float64)
+    buffered, at_once = pieces(gaps_ns, sizes, tokens, requests["body_bytes"].to_numpy(np.float64))
+    recorded = streamed & (requests["answer_chunks"].to_numpy(np.float64) == sizes + 1)
+    buffered, at_once = buffered & recorded, at_once & recorded
+    requests["buffered"] = buffered
+    missing = requests["pace_missing"].to_numpy(object, copy=True)
+    for name, holds in (
+        (NOT_STREAMED, (chars > 0) & (tokens > TOKENS_PER_CHAR * chars)),
+        (BUFFERED, buffered),
+        (AT_ONCE, at_once & (tokens >= 2)),
+    ):
+        missing[holds & pd.isna(missing)] = name
+    missing[~streamed] = None
+    requests["pace_missing"] = missing
+
+
+def pieces(
+    gaps_ns: Floats, sizes: Ints, tokens: Floats, body_bytes: Floats
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Which answers were buffered, and which arrived at one moment.
+
+    A piece is a series of chunks that arrived together. Buffered: more than 50 tokens in fewer than 3 chunks; or at least 10
+    chunks in one or two pieces, in pieces of 4 chunks or more from the first on, or in pieces of one size in bytes, that of a
+    proxy's buffer. How long the answer was waited for does not matter.
+    """
+    near = _near_ns(gaps_ns)
+    buffered, at_once = np.zeros((2, len(sizes)), np.bool_)
+    begin = np.cumsum(sizes) - sizes
+    for some in blocks(sizes):
+        counts = sizes[some]
+        starts = np.cumsum(counts) - counts
+        gaps = gaps_ns[begin[some.start] : begin[some.start] + int(counts.sum())]
+        of = np.repeat(np.arange(len(counts)), counts)
+        apart = np.flatnonzero(gaps > near)
+        answer_of = of[apart]
+        chunks, number = counts + 1, 1 + np.bincount(answer_of, minlength=len(counts))
+        first = chunks.copy()
+        split, at = np.unique(answer_of, return_index=True)
+        first[split] = apart[at] - starts[split] + 1
+        large = (first >= MANY) & (chunks >= MANY * number)
+        large |= _paged(apart, answer_of, body_bytes[some] / chunks)
+        few = (chunks < FEW_CHUNKS) & (tokens[some] > MANY_TOKENS)
+        buffered[some] = few | ((chunks >= ENOUGH) & ((number <= 2) | large))
+        at_once[some] = number == 1
+    return buffered, at_once
+
+
+def _near_ns(gaps_ns: Floats) -> float:
+    least, most = (1e6 * ms for ms in NEAR_MS)
+    some = gaps_ns[:: 1 + len(gaps_ns) // 1_000_000]
+    apart = some[some > least]
+    return float(np.clip(np.median(apart) / 10, least, most)) if len(apart) else least
+
+
+def _paged(apart: Ints, answer_of: Ints, bytes_per_chunk: Floats) -> npt.NDArray[np.bool_]:
+    """Whether two full pieces or more, neither the first nor the last, are of one size, that of a buffer."""
+    inner = np.flatnonzero(answer_of[1:] == answer_of[:-1])
+    lengths, answers = np.diff(apart)[inner], answer_of[1:][inner]
+    out = np.zeros(len(bytes_per_chunk), np.bool_)
+    if len(answers):
+        split, at, n = np.unique(answers, return_index=True, return_counts=True)
+        low, high = np.minimum.reduceat(lengths, at), np.maximum.reduceat(lengths, at)
+        size = np.add.reduceat(lengths, at) / n * bytes_per_chunk[split]
+        near_page = (np.abs(size[:, None] / PAGES - 1) <= OF_PAGE).any(axis=1)
+        out[split] = (n >= 2) & (low >= 2) & (high - low <= 2) & near_page
+    return out
+
+
+def missing(requests: pd.DataFrame) -> Json:
+    """`tpot_missing` of report.json: for which answers TPOT is unknown, the most frequent reason first."""
+    answers = requests[requests["streamed"].eq(True) & (requests["ended"] == schema.OK)]
+    found = answers["pace_missing"].value_counts()
+    counts = {str(name): int(n) for name, n in found.items()}
+    reasons = [{"reason": name, "answers": n, "text": REASONS[name]} for name, n in counts.items()]
+    why = "; ".join(f"{REASONS[name]} ({count(n)})" for name, n in counts.items())
+    n, total = len(answers), int(found.sum())
+    sentence = f"TPOT is unknown for {count(total)} of {plural(n, 'answer')}: {why}." if total else ""
+    return {"of": n, "answers": total, "reasons": reasons, "sentence": sentence}

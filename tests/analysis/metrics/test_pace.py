@@ -1,0 +1,221 @@
+"""The pace of an answer against the pace that was planted: hidden, summarised and shown thinking, proxies, wrong counts."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from run_folders.dry_runs import dry_run_report
+
+from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.metrics.definitions import definitions
+from tailgauge_analysis.metrics.metrics import BY_NAME
+from tailgauge_analysis.metrics.pace import REASONS, pieces
+from tailgauge_analysis.metrics.steady import steady
+from tailgauge_analysis.metrics.streams import streams
+from tailgauge_analysis.sections.findings import find
+
+MS = 1e6
+PACE_MS = 8.0
+
+
+@pytest.fixture(scope="module")
+def thinking_run(tmp_path_factory):
+    """A dry run of answers of 200 tokens, 8 ms each, of which a share is thinking."""
+
+    def run(share, display, protocol, **simulated):
+        content = {"thinking_share": share, "thinking_display": display}
+        tree = {
+            "arrival": {"process": "constant", "rate_per_s": 20.0},
+            "stages": {"duration_s": 20.0, "warmup_s": 0.0},
+            "target": {"protocol": protocol},
+            "simulated": {"ttft_ms": 300.0, "chunk_gap_ms": PACE_MS, "content": content, **simulated},
+            "slo": {"pace": {"metric": "tpot", "quantile": 0.95, "max_ms": 6.0}},
+            "traffic": {"main": {"prompt_tokens": 50, "output_tokens": 200, "thinking": "adaptive"}},
+        }
+        return dry_run_report(tree, tmp_path_factory.mktemp("thinking")).report
+
+    return run
+
+
+def values(report, metric):
+    rows = [row for row in report["latency"] if row["metric"] == metric and row["group"] == "all"]
+    return [row["percentiles"][p]["value"] for row in rows for p in ("p50", "p95")]
+
+
+@pytest.mark.parametrize("protocol", ["anthropic", "openai"])
+@pytest.mark.parametrize(
+    ("share", "display"),
+    [(0.4, "omitted"), (0.9, "omitted"), (0.98, "omitted"), (0.4, "summarised"), (0.9, "summarised"), (0.4, "shown")],
+)  # fmt: skip
+def test_thinking_does_not_make_an_answer_look_faster(thinking_run, share, display, protocol):
+    report = thinking_run(share, display, protocol)
+
+    found = values(report, "tpot")
+    assert found == pytest.approx([PACE_MS] * len(found), rel=0.01)
+    assert len(found) >= 2
+    assert [slo["status"] for slo in report["slo"]] == ["fail"]
+
+
+# --- each reason ------------------------------------------------------------------------------------------------
+
+ANSWERS = {  # an attempt whose chunks come every 10 ms, its TPOT, or why it has none
+    "plain": ({"kinds": "xxxxxx"}, 10.0),
+    "a chunk for each token, the thinking not counted": ({"kinds": "tttxxx"}, 10.0),
+    "thinking shown in chunks of 4 tokens": ({"kinds": "tttxxx", "output_tokens": 24, "thinking_tokens": 12}, 20 / 11),
+    "thinking summarised": ({"kinds": "ttxxxxx", "output_tokens": 55, "thinking_tokens": 50}, 10.0),
+    "thinking hidden": ({"kinds": "xxxxx", "output_tokens": 55, "thinking_tokens": 50}, 10.0),
+    "hidden before a tool's input": ({"kinds": "jjxxx", "output_tokens": 55, "thinking_tokens": 50}, 10.0),
+    "no thinking, and it says so": ({"kinds": "xxxxx", "thinking_tokens": 0}, 10.0),
+    "asked for thinking, did not think": ({"kinds": "xxxxx", "traffic": "thinks"}, 10.0),
+    "asked for thinking, nothing said of it": ({"kinds": "xxxxx", "output_tokens": 40, "traffic": "thinks"}, "thinking"),
+    "thinking without a count": ({"kinds": "ttxxxxx", "output_tokens": 55}, "thinking"),
+    "thinking between texts": ({"kinds": "xxtxx", "output_tokens": 24, "thinking_tokens": 20}, "interleaved"),
+    "thinking between texts, a chunk for each token": ({"kinds": "xxtxx", "thinking_tokens": 1}, 10.0),
+    "nothing but thinking": ({"kinds": "ttt", "output_tokens": 40, "thinking_tokens": 40}, None),
+    "hidden and never said": ({"kinds": "xxxxx", "output_tokens": 100}, "not_streamed"),
+    "no counts": ({"kinds": "xxxxx", "output_tokens": None}, "no_usage"),
+    "counts that cannot be": ({"kinds": "xxxxx", "output_tokens": None, "error_type": "malformed_usage"}, "malformed_usage"),
+    "in one chunk": ({"kinds": "x", "output_tokens": 12}, "at_once"),
+    "one token": ({"kinds": "x"}, None),
+    "held back": ({"kinds": "x" * 12, "gap": 0.01}, "buffered"),
+    "short after a long wait": ({"kinds": "x" * 12, "first": 60_000}, 10.0),
+    "not streamed": ({"kinds": "x", "output_tokens": 12, "streamed": False}, None),
+}  # fmt: skip
+
+
+@pytest.fixture
+def planted(mixed, tmp_path):
+    """A stage of these answers, of which a traffic table may ask for thinking."""
+
+    def stage(answers, name="run", **scenario):
+        run = mixed(duration_s=100.0)
+        for i, answer in enumerate(answers):
+            traffic = answer.get("traffic", "chat")
+            attempt = {key: value for key, value in answer.items() if key != "traffic"}
+            run.request(i * 300, [{"first": 100, **attempt}], traffic=traffic)
+        folder = run.write(tmp_path / name)
+        tree = json.loads((folder / "run.json").read_text())
+        tree["scenario"] |= {"traffic": {"chat": {}, "thinks": {"thinking": "adaptive"}}, **scenario}
+        (folder / "run.json").write_text(json.dumps(tree))
+        return load([folder])
+
+    return stage
+
+
+def test_every_answer_has_its_pace_or_a_reason(planted):
+    found = steady(planted([answer for answer, _ in ANSWERS.values()]))
+    tpot, reasons = BY_NAME["tpot"].ns(found) / MS, found.requests["pace_missing"]
+    seen = dict(zip(ANSWERS, zip(tpot, reasons, strict=True), strict=True))
+
+    for name, (value, reason) in seen.items():
+        expected = ANSWERS[name][1]
+        assert (None if pd.isna(reason) else reason) == (expected if isinstance(expected, str) else None), (
+            name
+        )
+        assert value == pytest.approx(expected if isinstance(expected, float) else np.nan, nan_ok=True), name
+    assert set(REASONS) == set(reasons.dropna())
+
+
+def test_what_hangs_on_the_pace_is_of_the_same_span(planted):
+    """Summarised thinking of 100 of 160 tokens, a token every 150 ms, a silent minute before the text of which is no stall."""
+    answer = {"kinds": "t" + "x" * 60, "gap": 150, "output_tokens": 160, "thinking_tokens": 100}
+    frames = planted([answer] * 40)
+    for row in range(40):  # the silence lies between the thinking and the text
+        frames.chunks.arrived_at_ns[61 * row] -= 60_000 * int(MS)
+    stage = steady(frames)
+    flow = streams(frames, stage)
+
+    assert flow.tokens_per_chunk_p50 == 1.0
+    assert flow.user_tokens_per_s_p50 == pytest.approx(1000 / 150)
+    assert BY_NAME["tpot_c"].ns(stage) / MS == pytest.approx(150)
+    assert flow.stalls == 0
+    assert flow.fluid_share == 0.0  # below ten tokens/s
+    definitions_of = {
+        metric["name"]: metric["why"]
+        for tool in definitions(stage, [], flow)
+        for metric in tool["metrics"]
+        if "Misleading here for 40 of 40 answers" in metric["why"]
+    }
+    assert set(definitions_of) == {"TPOT", "Inter Token Latency", "Output Token Throughput Per User"}
+
+
+def test_no_objective_is_built_on_counts_that_cannot_be(planted):
+    """100,000 tokens for 10 requested passed an objective on TPOT; with half of the counts gone nothing is known either."""
+    slo = {"pace": {"metric": "tpot", "quantile": 0.9, "max_ms": 30.0}}
+    wrong = {"kinds": "xxxxx", "output_tokens": None, "error_type": "malformed_usage"}
+    good = {"kinds": "xxxxx"}
+    for share, outcome in ((1.0, "inconclusive"), (0.5, "inconclusive"), (0.01, "pass")):
+        answers = [wrong if i < share * 200 else good for i in range(200)]
+        found = find(planted(answers, str(share), slo=slo))
+
+        assert [one.outcome for one in found.slos] == [outcome]
+        assert ("token counts that cannot be" in found.slos[0].why) == (outcome != "pass")
+        assert (found.goodput is None) == (outcome != "pass")
+        assert found.streams.system_tokens_per_s == pytest.approx(5 * 200 * (1 - share) / 100, rel=0.05)
+
+
+# --- what was buffered ------------------------------------------------------------------------------------------
+
+
+def judged(answers, tokens=None, event_bytes=150.0):
+    """`pieces` of answers, each given by the arrival of its chunks in ms."""
+    sizes = np.array([len(at) - 1 for at in answers])
+    gaps = np.concatenate([np.diff(at) for at in answers]) * MS
+    chunks = sizes + 1
+    return pieces(gaps, sizes, np.asarray(chunks if tokens is None else tokens, float), chunks * event_bytes)
+
+
+def collected(made, event_bytes, buffer_bytes, *, offset=400.0):
+    """Arrivals behind a proxy that passes on each time its buffer is full, the rest at the end."""
+    bytes_at = offset + np.cumsum(np.full(len(made), event_bytes))
+    full_at = [made[min(len(made) - 1, int(np.searchsorted(bytes_at, end)))]
+               for end in np.ceil(bytes_at / buffer_bytes) * buffer_bytes]  # fmt: skip
+    return np.minimum(np.array(full_at), made[-1])
+
+
+EVEN = np.arange(100) * PACE_MS
+
+
+@pytest.mark.parametrize("share", [0.02, 0.5, 1.0])
+@pytest.mark.parametrize(
+    "arrivals",
+    [
+        collected(EVEN, 130, 4096), collected(EVEN, 280, 4096), collected(EVEN, 130, 16384), collected(EVEN, 1500, 4096),
+        np.ceil((EVEN + 1) / 200) * 200,  # passed on every 200 ms
+        np.linspace(791.9, 792.0, 100), np.full(100, 792.0), np.full(12, 96.0),
+        np.repeat([0, 792.0], [1, 99]),
+        np.repeat([600, 640, 680, 720.0], 25),  # TCP's slow start over a long way
+    ],
+)  # fmt: skip
+def test_a_stream_that_a_proxy_collected_is_seen(arrivals, share):
+    """Whether few of a run's answers are buffered, half, or all."""
+    answers = [arrivals if i < share * 50 else EVEN + i for i in range(50)]
+    size = 1500.0 if len(np.unique(arrivals)) > 30 else 280.0 if len(np.unique(arrivals)) == 7 else 130.0
+    buffered, _ = judged(answers, event_bytes=size)
+
+    assert buffered.tolist() == [i < share * 50 for i in range(50)]
+
+
+def test_no_healthy_stream_was_buffered():
+    """Slow or fast, uneven, in bursts of speculative decoding, short, of several tokens per chunk, beside other models."""
+    rng = np.random.default_rng(5)
+    drafts = np.r_[1, rng.integers(1, 5, 40)]  # tokens of each step; the first comes with the prompt's
+    healthy = [
+        EVEN, EVEN[:10], EVEN * 30, EVEN / 10, np.cumsum(rng.exponential(8, 100)), np.cumsum(rng.lognormal(2, 1.5, 100)),
+        np.repeat(np.arange(41) * 25.0, drafts) + rng.uniform(0, 0.01, drafts.sum()),
+        np.arange(3) * 100.0,
+    ]  # fmt: skip
+    healthy = [np.sort(at) for at in healthy]
+    for beside in ([], [EVEN * 8] * 30, [EVEN / 16] * 30):
+        buffered, at_once = judged(healthy + beside, [*map(len, healthy[:-1]), 300, *map(len, beside)])
+
+        assert not buffered.any()
+        assert not at_once.any()
+
+
+def test_what_came_at_one_moment_has_no_pace():
+    buffered, at_once = judged([np.array([5.0]), np.full(4, 5.0), np.array([5.0, 13.0])], [20, 20, 2])
+
+    assert at_once.tolist() == [True, True, False]
+    assert not buffered.any()
