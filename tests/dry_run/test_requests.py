@@ -192,3 +192,4 @@ def test_a_session_s_turn_follows_the_answer_before_it_and_carries_it():
         assert attempts[row.request_id].input_tokens == pytest.approx(before.input_tokens + 20 + 50, abs=15)
     counters = kept.run.counters
     assert counters.leased == counters.dispatched + counters.not_reached
+    assert counters.not_due == counters.not_reached > 0, "nothing that was due was left out"

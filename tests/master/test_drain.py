@@ -10,7 +10,7 @@ def seen(run_script):
     return run_script("master/scripts/drain.py")
 
 
-@pytest.mark.parametrize("case", ["drains", "reports", "ships", "back"])
+@pytest.mark.parametrize("case", ["drains", "reports", "ships", "back", "stalled"])
 def test_who_is_heard_of_is_waited_for(seen, case):
     assert (seen[case]["reported"], seen[case]["state"], seen[case]["notes"]) == ([0], "drained", [])
 

@@ -40,6 +40,11 @@ class Rig:
     def give(self, worker, rows):
         self.given.setdefault(worker.node, []).extend(row.request_id // TURNS for row in rows)
 
+    def go(self, since, until):
+        """The master looks at its leases once a second."""
+        for passed in range(since, until + 1):
+            self.handout.up_to(passed * S)
+
     def worker(self, node):
         return self.workers.by_node[node]
 
@@ -62,7 +67,7 @@ def test_the_share_of_a_lost_worker_goes_to_the_living_from_the_next_slice_on():
     rig.handout.up_to(0)
     before = set(rig.given["w1"])
     rig.worker("w1").state = "lost"
-    rig.handout.up_to(56 * S)
+    rig.go(1, 56)
 
     assert set(rig.given["w1"]) == before == set(range(1, 50, 3))
     assert rig.all() == list(range(600))
@@ -72,7 +77,7 @@ def test_left_out_it_goes_to_nobody_and_the_others_get_no_more_than_before():
     rig = Rig(3, leaves_out=True)
     rig.handout.up_to(0)
     rig.worker("w1").state = "lost"
-    rig.handout.up_to(56 * S)
+    rig.go(1, 56)
 
     assert rig.all() == [i for i in range(600) if i < 50 or i % 3 != 1]
     assert rig.given["w0"] == list(range(0, 600, 3))
@@ -83,9 +88,9 @@ def test_who_comes_back_takes_its_place_again():
         rig = Rig(2, leaves_out=leaves_out)
         rig.handout.up_to(0)
         rig.worker("w1").state = "lost"
-        rig.handout.up_to(10 * S)
+        rig.go(1, 10)
         rig.worker("w1").state = "running"
-        rig.handout.up_to(56 * S)
+        rig.go(11, 56)
 
         assert max(rig.given["w1"]) == 599
         assert (rig.all() == list(range(600))) is not leaves_out
@@ -96,7 +101,7 @@ def test_a_late_joiner_takes_a_share_and_where_shares_are_left_out_the_vacant_pl
     rig.handout.up_to(0)
     rig.worker("w1").state = "lost"
     rig.workers.add("w2", {"name": "w2"})
-    rig.handout.up_to(56 * S)
+    rig.go(1, 56)
 
     assert rig.given["w2"] == list(range(51, 600, 2))
     assert rig.given["w0"] == list(range(0, 600, 2))
@@ -110,9 +115,27 @@ def test_while_nobody_is_there_what_is_due_is_not_reached_and_is_not_sent_in_a_b
         rig.handout.up_to(passed * S)
     rig.worker("w0").state = "running"
     rig.handout.up_to(32 * S + S // 2)
-    rig.handout.up_to(56 * S)
+    rig.go(33, 56)
 
     assert rig.all() == [i for i in range(600) if i < 50 or i >= 325]
+    assert rig.handout.not_leased() == [{"from_s": 5.0, "to_s": 32.4, "requests": 275}]
+
+
+def test_what_was_due_while_the_master_was_stalled_is_not_sent_in_a_burst_later():
+    rig = Rig(2)
+    rig.go(0, 3)  # until 10 s
+    rig.handout.up_to(27 * S)
+    rig.go(28, 56)
+
+    assert rig.all() == [i for i in range(600) if i < 100 or i >= 270]
+    assert rig.handout.not_leased() == [{"from_s": 10.0, "to_s": 26.9, "requests": 170}]
+
+
+def test_what_is_left_when_the_master_comes_back_after_the_end_goes_to_nobody():
+    rig = Rig(2)
+    rig.go(0, 0)
+
+    assert rig.handout.not_leased() == [{"from_s": 5.0, "to_s": 59.9, "requests": 550}]
 
 
 def test_nobody_for_a_moment_costs_nothing():
@@ -121,10 +144,10 @@ def test_nobody_for_a_moment_costs_nothing():
     rig.worker("w0").state = "lost"
     rig.handout.up_to(3 * S)
     rig.worker("w0").state = "running"
-    rig.handout.up_to(4 * S)
-    rig.handout.up_to(56 * S)
+    rig.go(4, 56)
 
     assert rig.all() == list(range(600))
+    assert rig.handout.not_leased() == []
 
 
 @pytest.mark.parametrize("leaves_out", [False, True])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from tailgauge import quantile_sketch
+from tailgauge.master import workers as module
 from tailgauge.master.workers import RunWorkers, pace
 from tailgauge.rows.run_folder import RunFolder
 
@@ -123,6 +126,54 @@ def test_the_progress_of_a_run_is_the_sum_of_its_workers_last_words():
     assert (sum(progress.ttft.values()), progress.failed) == (3, 1)
     assert progress.limited == 3
     assert progress.verdict == "INVALID"  # 2 of 10 dropped
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that the test sets, in s."""
+    now = SimpleNamespace(s=100.0)
+    monkeypatch.setattr(module, "monotonic_ns", lambda: int(now.s * 1e9))
+    return now
+
+
+def lost_at(books, clock, *times, messages_until=float("inf")):
+    """When the master finds a worker lost, that looks at these times; messages arrive until then."""
+    for at in times:
+        clock.s = 100.0 + at
+        for worker in books:
+            if at <= messages_until:
+                worker.last_message_ns = int(clock.s * 1e9)
+        if books.newly_lost(int(100e9)):
+            return at
+    return None
+
+
+def looks(since, until):
+    return [since + 0.25 * n for n in range(int((until - since) * 4) + 1)]
+
+
+def test_a_worker_is_lost_four_seconds_after_its_last_message(clock):
+    books = workers(("running", 1, {}))
+
+    assert lost_at(books, clock, *looks(0, 20), messages_until=3) == 7.25
+    assert [worker.facts()["silent"] for worker in books] == [[{"from_s": 3.0, "to_s": None}]]
+
+
+def test_a_master_that_was_stalled_loses_nobody_and_says_when(clock):
+    """It could hear nobody; what was sent to it meanwhile is read after the first look."""
+    books = workers(("running", 1, {}))
+
+    assert lost_at(books, clock, *looks(0, 3), 27.0, 27.25, messages_until=2) is None
+    assert books.stalls == [(int(103e9), int(127e9))]
+    assert lost_at(books, clock, *looks(27.5, 31), messages_until=0) is None
+    assert lost_at(books, clock, *looks(31, 35), messages_until=0) == 31.25, "a dead worker stays silent"
+
+
+def test_a_slow_look_is_no_stall(clock):
+    books = workers(("running", 1, {}))
+
+    assert lost_at(books, clock, 0.0, 1.9, 3.8, 5.7) is None
+    assert books.stalls == []
 
 
 def test_in_a_crowd_each_worker_speaks_less_often():

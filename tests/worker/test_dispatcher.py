@@ -55,6 +55,12 @@ def test_a_stop_counts_what_was_not_reached_and_sends_no_more(seen):
     assert facts["counts"]["not_reached"] == 6  # two of them of a slice that came after the stop
 
 
+def test_what_was_due_at_the_end_is_still_sent_and_what_is_due_later_is_not(seen):
+    counts = seen["late"]["counts"]
+
+    assert (counts["dispatched"], counts["not_reached"]) == (50, 1)
+
+
 def test_a_drain_waits_and_then_censors_what_is_open(seen):
     facts = seen["drain"]
     ended = dict(zip(facts["ids"], zip(facts["ended"], facts["nulls"], strict=True), strict=True))

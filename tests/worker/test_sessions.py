@@ -23,6 +23,7 @@ def classes(facts):
 def test_a_session_has_the_turns_that_were_planned_and_ends_with_a_failure(seen):
     assert classes(seen["talks"]) == {"0": ["ok", "ok", "ok"], "1": ["ok"], "2": ["ok", "rate_limited"]}
     assert seen["talks"]["counts"]["not_reached"] == 2, "what was planned after the failure"
+    assert seen["talks"]["counts"]["not_due"] == 2
 
 
 def test_each_turn_is_scheduled_exactly_a_think_time_after_the_end_of_the_one_before(seen):
@@ -49,17 +50,18 @@ def test_rows_say_to_which_session_and_stage_they_belong(seen):
 
 def test_a_turn_that_would_be_due_after_the_run_is_not_sent(seen):
     assert classes(seen["cut_off"]) == {"0": ["ok", "ok"], "1": ["ok"]}
-    assert seen["cut_off"]["counts"]["not_reached"] == 4
+    assert seen["cut_off"]["counts"]["not_reached"] == seen["cut_off"]["counts"]["not_due"] == 4
 
 
 def test_a_stop_in_the_think_time_leaves_the_next_turn_unsent(seen):
     assert classes(seen["stopped"]) == {"0": ["ok"], "1": ["ok"]}
     assert seen["stopped"]["counts"]["not_reached"] == 4
+    assert seen["stopped"]["counts"]["not_due"] == 0, "their next turns had a time"
 
 
 def test_a_turn_at_the_cap_is_dropped_and_ends_its_session(seen):
     assert classes(seen["dropped"]) == {"0": ["ok", "ok"], "1": ["client_drop"]}
-    assert seen["dropped"]["counts"]["not_reached"] == 8
+    assert seen["dropped"]["counts"]["not_reached"] == seen["dropped"]["counts"]["not_due"] == 8
 
 
 def test_the_next_prompt_is_made_in_the_think_time(seen):

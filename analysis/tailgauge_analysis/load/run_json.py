@@ -86,7 +86,9 @@ class WorkerJson(_Tolerant):
     leased: Whole | None = None
     """requests leased to it"""
     counts: Json = {}
-    """dispatched, client_drop, not_reached, ended, censored"""
+    """dispatched, client_drop, not_reached, not_due (of these, turns whose session was over or still thinking at the end of the run),
+    ended, censored
+    """
     rows: dict[str, OnErrorOmit[Whole]] = {}
     """rows by table"""
     unwritten: dict[str, OnErrorOmit[Annotated[Whole, Field(gt=0)]]] = {}
@@ -178,6 +180,10 @@ class RunJson(_Tolerant):
     """one entry per worker, see below"""
     conservation: Json = {}
     """scheduled, dispatched, client_drop, not_reached, lost, ended by class, censored; preflight excluded"""
+    not_leased: list[OnErrorOmit[Stretch]] = []
+    """from_s, to_s, requests: intervals of the run whose arrivals no worker got; absent in older runs"""
+    master_stalled: list[OnErrorOmit[Stretch]] = []
+    """from_s, to_s: intervals in which the master itself did not run; absent in older runs"""
     engine_tokens: EngineTokens | None = None
     """the engine's own token counter, from its page /metrics: engine (vLLM or llama.cpp), before, after; null if users do not
     cancel, at a provider, at the simulated endpoint, or if the page could not be read; absent in dry runs and older runs

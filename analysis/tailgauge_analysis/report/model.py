@@ -68,7 +68,7 @@ class Verdict(TypedDict):
 
 
 class Missing(TypedDict):
-    """An interval of the run whose leased arrivals left no row; seconds of the run clock."""
+    """An interval of the run whose leased arrivals left no row, lost or never sent; seconds of the run clock."""
 
     worker: int | None
     """null if unknown"""
@@ -88,6 +88,8 @@ class Conservation(TypedDict):
     dispatched: Count
     client_drop: Count
     not_reached: Count
+    unsent: Count
+    """not reached in a completed run, though it was due"""
     lost: Count
     censored: Count
     ended: dict[Ended, Count]
@@ -95,7 +97,7 @@ class Conservation(TypedDict):
     found: Count
     """counted as lost by the master, with a row in a given folder"""
     missing: list[Missing]
-    """when lost requests were due, as far as known"""
+    """when leased requests without a row were due, as far as known"""
     unwritten: dict[str, Count]
     """rows by table that were recorded and could not be written"""
     duplicates: Count

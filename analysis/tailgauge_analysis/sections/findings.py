@@ -160,15 +160,15 @@ def evidence_of(frames: Frames) -> Evidence:
     """What the checks judge."""
     stage = steady(frames)
     frames = replace(frames, chunks=frames.chunks.without_arrivals())  # a hundred million take 800 MB
-    of_target = stage.of_target
+    of_target, counted = stage.of_target, conservation(frames)
     return Evidence(
         frames,
         stage,
         of_target,
-        conservation(frames),
+        counted,
         timestamps.stamps(frames, of_target),
         client.workers(frames, stage),
-        in_flight(frames),
+        in_flight(frames, counted.workers),
         stalls.bad_seconds(frames, stage),
     )
 

@@ -22,7 +22,7 @@ from tailgauge_analysis.stats.quantiles import quantiles
 from tailgauge_analysis.stats.warmup import settling
 from tailgauge_analysis.text.formatting import clock, count, listed, ms, plain, plural, sentence, share
 from tailgauge_analysis.text.json_values import table
-from tailgauge_analysis.verdict import certificate, losses
+from tailgauge_analysis.verdict import certificate, losses, unsent
 from tailgauge_analysis.verdict.clocks import clocks
 from tailgauge_analysis.verdict.explanations import more_workers
 from tailgauge_analysis.verdict.verdict import Check, Evidence, Judgement
@@ -34,7 +34,6 @@ CLOCK_MS = thresholds.CLOCK_MS
 IN_FLIGHT, IN_FLIGHT_SHARE = 0.1, 0.01
 STALLS_LISTED = 3
 BURSTS = 0.5  # more first chunks with a time range than this, though most reads were prompt: not the client
-LEFT_OUT = "leave_out"  # of limits.lost_share: the share of a lost worker is not sent
 STATIONS = (
     "scheduled_at_ns", "dispatched_at_ns", "sent_at_ns", "first_content_at_ns", "last_content_at_ns", "ended_at_ns",
 )  # fmt: skip
@@ -110,26 +109,7 @@ def _lost(e: Evidence) -> Judgement | None:
     if missing:
         problem = ". ".join([missing[0], *map(sentence, missing[1:])])
         return INVALID, f"Missing: {problem}.", losses.advice(c.workers, closed=run["closed"])
-    return _left_out(e) or _unconfirmed(e)
-
-
-def _left_out(e: Evidence) -> Judgement | None:
-    """Nothing is missing, but less was sent than planned."""
-    c, run = e.conservation, e.frames.run
-    away = [one for one in c.workers if one.silent or one.state == "lost"]
-    held = sum(one.not_sent for one in c.workers)
-    leaves_out = table(run["scenario"], "limits").get("lost_share") == LEFT_OUT and run["state"] == "complete"
-    left_out = max(0, c.not_reached - held) if leaves_out and away else 0
-    if not held + left_out:
-        return None
-    names = listed(str(one.worker) for one in away if left_out or one.not_sent)
-    who = f"{'workers' if ' ' in names else 'worker'} {names}"
-    parts = [f"{plural(held, 'request')} it held were not sent"] if held else []
-    parts += (
-        [f"{plural(left_out, 'request')} of its share were left out (limits.lost_share)"] if left_out else []
-    )
-    problem = f"The load was lower than planned: while {who} could not be reached, {' and '.join(parts)}."
-    return DEGRADED, problem, "The recorded data is sound. Run again for the full load."
+    return _unconfirmed(e)
 
 
 def _unconfirmed(e: Evidence) -> Judgement | None:
@@ -288,6 +268,21 @@ def _dropped(e: Evidence) -> Judgement | None:
     return verdict, problem, f"{_more_workers(e)}, raise limits.in_flight_per_worker, or lower the rate."
 
 
+def _unsent(e: Evidence) -> Judgement | None:
+    c, run = e.conservation, e.frames.run
+    if not c.unsent:
+        return None
+    part = c.unsent / (c.scheduled or c.unsent)
+    leaves_out = table(run["scenario"], "limits").get("lost_share") == unsent.LEFT_OUT
+    causes = unsent.causes(run, c, leaves_out=leaves_out)
+    problem = (
+        f"{plural(c.unsent, 'request')} ({share(part)} of scheduled) were never sent: the load was lower than planned. "
+        + " ".join(f"{sentence(one.text)}." for one in causes[: unsent.MOST])
+    )
+    advice = causes[0].advice or f"{_more_workers(e)}, or lower the rate."
+    return INVALID if part > DROPS else DEGRADED, problem, advice
+
+
 def _delayed(e: Evidence) -> Judgement | None:
     delays, _ = sample(BY_NAME["client_delay"], e.of_target, SUCCESSES)
     if not len(delays):
@@ -427,7 +422,7 @@ def _more_workers(e: Evidence) -> str:
 CHECKS = (
     Check("finished", "the run ended as planned and its master recorded it", _finished),
     Check("parts", "every Parquet part can be read", _readable),
-    Check("lost", "no worker and no scheduled request is lost or left out", _lost),
+    Check("lost", "no worker and no scheduled request is lost", _lost),
     Check("written", "every recorded row was written", _written),
     Check(
         "conservation",
@@ -450,6 +445,11 @@ CHECKS = (
         _settled,
     ),
     Check("drops", "no request was dropped at the in-flight cap (INVALID above 1% of scheduled)", _dropped),
+    Check(
+        "unsent",
+        "every request that was due was sent or dropped at the in-flight cap (INVALID above 1% of scheduled not sent)",
+        _unsent,
+    ),
     Check("client_delay", "client delay at p99 is at most 5 ms or 1% of the TTFT median", _delayed, True),
     Check(
         "pool_waits",

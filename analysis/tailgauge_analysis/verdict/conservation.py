@@ -35,14 +35,15 @@ IN_FLIGHT_SLACK_NS = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class Conservation:
-    """The numbers of both equations, every disagreement, and each worker's share. `unseen`: when arrivals without a row
-    were due, if the master did not record it.
+    """The numbers of both equations, every disagreement, and each worker's share. `unsent`: not reached in a completed run,
+    though it was due; `unseen`: when arrivals without a row were due, if the master did not record it.
     """
 
     scheduled: int | None
     dispatched: int
     client_drop: int
     not_reached: int
+    unsent: int
     lost: int
     ended: dict[str, int]
     censored: int
@@ -66,7 +67,7 @@ def conservation(frames: Frames) -> Conservation:
     scheduled, not_reached = _planned(run, requests, workers)
     left = (scheduled or 0) - dispatched - client_drop - not_reached
     lost = 0 if scheduled is None else max(0, left)
-    not_sent = sum(one.not_sent for one in workers)
+    not_sent = _not_sent(workers)
     found = max(0, (whole(run["conservation"].get("lost")) or 0) - lost - not_sent)
     unwritten = _unwritten(workers)
     ended = {name: counts[name] for name in schema.ENDED_CLASSES if name in counts}
@@ -82,10 +83,23 @@ def conservation(frames: Frames) -> Conservation:
     broken += _disagreements(run, seen, lost, found, unwritten.get("requests", 0))
     located = any(one.missing for one in workers)
     return Conservation(
-        scheduled, dispatched, client_drop, not_reached, lost, ended, censored,
+        scheduled, dispatched, client_drop, not_reached, _unsent(run, not_reached, workers), lost, ended, censored,
         int(requests["request_id"].duplicated().sum()), missing, found, unwritten, tuple(broken), workers,
         unseen(requests, lost) if lost and not located and run["arrival"] in PLANNED else (),
     )  # fmt: skip
+
+
+def _not_sent(workers: Sequence[Loss]) -> int:
+    """What the master counts as lost, and was never sent."""
+    return sum(one.not_sent for one in workers if one.state == "lost")
+
+
+def _unsent(run: Json, not_reached: int, workers: Sequence[Loss]) -> int:
+    """0 where nothing more was to be sent, and in older runs of sessions, which do not record the turns that were due."""
+    is_known = all("not_due" in worker["counts"] for worker in run["workers"] if worker["state"] == "drained")
+    if run["state"] != "complete" or run["rebuilt"] or not (is_known or run["arrival"] == "open"):
+        return 0
+    return max(0, not_reached - sum(one.not_due for one in workers))
 
 
 def _unwritten(workers: Sequence[Loss]) -> dict[str, int]:
@@ -101,7 +115,7 @@ def _planned(run: Json, requests: pd.DataFrame, workers: Sequence[Loss]) -> tupl
         more = 0
         if run["arrival"] not in PLANNED:  # no plan: the master never counted what a lost worker did
             more = sum(max(0, one.rows - (one.leased or 0)) for one in workers if one.state == "lost")
-        not_sent = sum(one.not_sent for one in workers)
+        not_sent = _not_sent(workers)
         return counted["scheduled"] + more, (whole(counted.get("not_reached")) or 0) + not_sent
     leased = [one.leased for one in workers if one.leased is not None]
     not_reached = sum(whole(w["counts"].get("not_reached")) or 0 for w in run["workers"])
@@ -164,10 +178,17 @@ class InFlight:
     outside: float
 
 
-def in_flight(frames: Frames) -> InFlight | None:
-    """Count both ways; None without health rows."""
+def in_flight(frames: Frames, workers: Sequence[Loss] = ()) -> InFlight | None:
+    """Count both ways; None without health rows. Nothing is learnt from workers whose rows are known to be missing."""
     live = rows = outside = 0.0
-    for worker, health in frames.health.groupby("worker"):
+    lacking = {one.worker for one in workers if one.left or one.is_gone}
+    lacking |= {
+        entry["worker"]
+        for entry in frames.run["workers"]
+        if any(wrote > frames.rows.get((name, entry["worker"]), 0) for name, wrote in entry["rows"].items())
+    }
+    every = frames.health[~frames.health["worker"].isin(lacking)]
+    for worker, health in every.groupby("worker"):
         at = health["at_ns"].to_numpy(np.float64)
         counted = health["in_flight"].to_numpy(np.float64)
         mine = frames.attempts[frames.attempts["worker"] == worker]
@@ -185,5 +206,5 @@ def in_flight(frames: Frames) -> InFlight | None:
         live += float(counted.sum())
         rows += float(same.sum())
         outside += float(np.maximum(0, np.maximum(counted - high, low - counted)).sum())
-    n = len(frames.health)
+    n = len(every)
     return InFlight(n, live / n, rows / n, outside / n) if n else None

@@ -1,8 +1,8 @@
 """Losses of each worker's share: requests without a row, when they were due, and what was found after all.
 
-Rows win over counts. A request that the master counted as lost is found if its row is here. If the master lost a worker
-that ended by itself and whose rows are all here, a request without a row was never sent: it is not reached. If the master
-died, a worker's final record gives its leased requests, or its last health row if it has none.
+Rows win over counts. A request that the master counted as lost is found if its row is here. What a worker that ended by
+itself held, and neither sent nor wrote, was never sent: it is not reached. If the master died, a worker's final record
+gives its leased requests, or its last health row if it has none.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Stretch:
 @dataclass(frozen=True, slots=True)
 class Loss:
     """One worker's share. `leased` is None if unknown; `left`: its requests without a row; `found`: rows in another folder
-    than the master's; `not_sent`: held when the master lost it, and never sent.
+    than the master's; `not_sent`: held and not sent; `not_due`: of these, later turns of sessions that were not to be sent.
     """
 
     worker: int
@@ -49,10 +49,16 @@ class Loss:
     left: int
     found: int
     not_sent: int
+    not_due: int
     missing: tuple[Stretch, ...]
     silent: tuple[Stretch, ...]
     late_s: float | None
     unwritten: dict[str, int]
+
+    @property
+    def unsent(self) -> int:
+        """Requests that it should have sent."""
+        return max(0, self.not_sent - self.not_due)
 
     @property
     def lost_at_s(self) -> float | None:
@@ -100,26 +106,32 @@ def losses(
         if leased is None and not run["closed"]:  # its last health row has the requests leased so far
             leased = max(rows, int(handed.get(number, 0))) if handed.get(number, 0) > 0 else None
         lacks = worker["rows"].get("requests", 0) - seen
-        left, not_sent = _left(worker, leased, rows, lacks, closed=run["closed"])
-        still = _without(worker["missing"], mine) if left else ()
+        left, not_sent = _left(worker, leased, rows, lacks, len(mine), closed=run["closed"])
+        still = _without(worker["missing"], mine) if left or not_sent else ()
+        not_due = whole(worker["counts"].get("not_due")) or 0
         found.append(
             Loss(
                 number, worker["host"], worker["state"], worker["recorded_state"], worker["why"], leased, rows, left,
-                len(mine), not_sent, still, _stretches(worker["silent"]), worker["late_s"], worker["unwritten"],
+                len(mine), not_sent, min(not_sent, not_due), still, _stretches(worker["silent"]), worker["late_s"], worker["unwritten"],
             )
         )  # fmt: skip
     return tuple(found)
 
 
-def _left(worker: Json, leased: int | None, rows: int, lacks: int, *, closed: bool) -> tuple[int, int]:
-    """Requests that left no row, and those that were never sent though the master counts them as lost. `lacks`: rows that
-    it says it wrote and that are not here.
+def _left(
+    worker: Json, leased: int | None, rows: int, lacks: int, found: int, *, closed: bool
+) -> tuple[int, int]:
+    """Requests that left no row, and those that were never sent. `lacks`: rows that it says it wrote and that are not here;
+    `found`: those in another folder than the master's.
     """
     held, no_row = max(0, (leased or 0) - rows), max(lacks, worker["unwritten"].get("requests", 0))
     if not closed:
         return max(no_row, held - (whole(worker["counts"].get("not_reached")) or 0)), 0
+    counts, missing = worker["counts"], sum(one["requests"] for one in worker["missing"])
     if worker["state"] != "lost":
-        return max(no_row, sum(one["requests"] for one in worker["missing"])), 0
+        sent = (whole(counts.get("dispatched")) or 0) + (whole(counts.get("client_drop")) or 0)
+        not_sent = max(0, (leased or 0) - sent) if counts else 0
+        return max(no_row, missing - not_sent - found), not_sent
     if worker["recorded_state"] in ENDED and lacks <= 0:
         return min(no_row, held), max(0, held - no_row)
     return held, 0

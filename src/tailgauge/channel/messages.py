@@ -15,7 +15,7 @@ greenlet, because Locust's listener also carries the heartbeats and must not wai
     part      a piece of a finished part           slice      arrivals: a lease
     drained   final counts                         got        how much of a part has arrived
     failed    why this worker cannot continue      drain      stop and finish
-                                                   hurry      close open requests
+    pulse     busy, but alive: see pulse.py        hurry      close open requests
                                                    delivered  every row was transferred
 """
 
@@ -27,13 +27,17 @@ from typing import Any
 
 import gevent
 from locust.exception import RPCError
+from locust.rpc.protocol import Message
 
+from tailgauge.channel import pulse
 from tailgauge.channel.auth import Seal, SealError
+from tailgauge.clock import monotonic_ns
 
 log = logging.getLogger("tailgauge")
 
 FROM_WORKER = (
     "hello", "ready", "tried", "opened", "ping", "counters", "guarded", "part", "drained", "failed",
+    "pulse",
 )  # fmt: skip
 FROM_MASTER = (
     "welcome", "refused", "plan", "try", "open", "go", "pong", "slice", "got", "drain", "hurry", "delivered",
@@ -53,6 +57,7 @@ class Link:
 
     def __init__(self, runner: Any, seal: Seal) -> None:
         self._runner, self._seal = runner, seal
+        self._sent_ns = monotonic_ns()
         self.on_unsealed: Callable[[str, str], None] = lambda *_: None
 
     def subscribe(self, kind: str, handler: Handler) -> None:
@@ -79,10 +84,19 @@ class Link:
         sealed = data if kind == REFUSED else self._seal.close(kind, self._worker(to), data)
         try:
             self._runner.send_message(_PREFIX + kind, sealed, client_id=to)
+            self._sent_ns = monotonic_ns()
         except RPCError as error:
             log.warning("%s could not be sent: %s", kind, error)
             return False
         return True
+
+    def beat(self, ended: Callable[[], bool], every_s: float) -> None:
+        """On a worker: have a pulse until `ended`; a local runner is its own master."""
+        if getattr(self._runner, "master_host", None):
+            name = self._worker(None)
+            mark = self._seal.close("pulse", name, {})
+            sealed = Message(f"{_PREFIX}pulse", mark, name)  # type: ignore[no-untyped-call]
+            pulse.beat(self._runner, sealed, lambda: self._sent_ns, ended, every_s)
 
     def _worker(self, node: str | None) -> str:
         """The worker that sends or receives a message; on a worker it is always itself."""

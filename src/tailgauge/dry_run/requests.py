@@ -163,6 +163,7 @@ class DryRun:
         self._store.request(row)
         if done.ended == CENSORED:
             counters.censored += 1
+            counters.not_due += turn.rest
             return
         counters.end(done.ended)
         self._follow(turn, done.ended, done.text)
@@ -173,6 +174,7 @@ class DryRun:
         traffic = scenario.traffic[turn.planned.traffic]
         coming = following(turn, ended, since_ns, scenario.seed, scenario.arrival, traffic)
         if coming is None or coming.at_ns >= self._duration_ns:
+            self.counters.not_due += turn.rest
             return
         if traffic.session.grow and not turn.is_closed:
             coming.history = conversation(turn, answer)

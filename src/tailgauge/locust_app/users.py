@@ -74,6 +74,7 @@ class Master:
         link.on_unsealed = self._on_unsealed
         link.subscribe("ping", self._on_ping)
         link.subscribe("hello", self._on_hello)
+        link.subscribe("pulse", self._on_pulse)
         for kind in MESSAGES:
             link.subscribe(kind, self._forward(kind))
         environment.events.test_start.add_listener(self._on_test_start)
@@ -127,6 +128,14 @@ class Master:
     def _on_ping(self, node: str, data: dict[str, Any]) -> None:
         arrived = monotonic_ns()
         self._link.send("pong", {**data, "t1": arrived, "t2": monotonic_ns()}, node)
+
+    def _on_pulse(self, node: str, _: dict[str, Any]) -> None:
+        """A worker lives whose hub is too busy for its messages, Locust's heartbeats included."""
+        client = getattr(self._environment.runner, "clients", {}).get(node)
+        if client is not None:
+            client.heartbeat = runners.HEARTBEAT_LIVENESS
+        if self.run is not None:
+            self.run.notice_life(node)
 
     def _on_test_start(self, **_: Any) -> None:
         self.run = run = Run(self._link, self.settings, LocustWorkers(self.workers, self.is_alive))

@@ -1,13 +1,13 @@
 """Leases of the schedule: slices of 5 s, given to the workers at least 5 s ahead.
 
 A slice is leased once. Arrival i goes to share i mod n of the n workers that run at that moment, a session as a whole.
-Later arrivals of a lost worker go to the others, or to nobody if the scenario says `lost_share = "leave_out"`; what nobody
-takes is not reached.
+Later arrivals of a lost worker go to the others, or to nobody if the scenario says `lost_share = "leave_out"`. What is due
+while no worker runs, or the master is stalled, is not leased: it is never sent in a burst, and not reached.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tailgauge.master.workers import RunWorker, RunWorkers
 from tailgauge.rows.schema import TURNS
@@ -29,22 +29,20 @@ class Leases:
         self._schedule, self._until_ns, self._workers, self._give = schedule, until_ns, workers, give
         self._leaves_out = leaves_out
         self._leased_ns = 0
-        self._nobody = False  # no worker ran when the last slice was due
+        self._skipped: list[tuple[int, int]] = []  # leased to nobody
         self._places: list[RunWorker] = []
 
     def up_to(self, passed_ns: int) -> None:
         """Lease the slices that begin within the next 5 s: a lost worker then has leases of 10 s at most."""
         while self._leased_ns < min(self._until_ns, passed_ns + SLICE_NS):
             until_ns = min(self._leased_ns + SLICE_NS, self._until_ns)
-            if not self._workers.living():
-                if until_ns > passed_ns:  # a worker may come back before it is over
-                    self._nobody = True
-                    return
-            else:
-                # arrivals that passed while no worker ran are never sent in a burst
-                since_ns = max(self._leased_ns, min(passed_ns, until_ns)) if self._nobody else self._leased_ns
+            if until_ns > passed_ns and not self._workers.living():
+                return  # one may come back before the slice is over
+            since_ns = max(self._leased_ns, min(passed_ns, until_ns))
+            if since_ns > self._leased_ns:
+                self._skipped.append((self._leased_ns, since_ns))
+            if since_ns < until_ns:
                 self._lease(since_ns, until_ns)
-                self._nobody = False
             self._leased_ns = until_ns
 
     def _lease(self, since_ns: int, until_ns: int) -> None:
@@ -72,22 +70,30 @@ class Leases:
 
     def missing(self, worker: RunWorker, seen: set[int]) -> list[dict[str, float]]:
         """Stretches (s) with arrivals that this worker leased and whose request ids are not in `seen`."""
-        times = [
+        return _stretches(
             row.at_ns
             for since_ns, until_ns, takers, number in worker.held
             for row in self._schedule.slice(since_ns, until_ns)
             if _share(row, takers) == number and row.request_id not in seen
-        ]
-        stretches: list[list[int]] = []
-        for at_ns in times:
-            if stretches and at_ns - stretches[-1][-1] <= _NEAR_NS:
-                stretches[-1].append(at_ns)
-            else:
-                stretches.append([at_ns])
-        return [
-            {"from_s": round(s[0] / 1e9, 3), "to_s": round(s[-1] / 1e9, 3), "requests": len(s)}
-            for s in stretches
-        ]
+        )
+
+    def not_leased(self) -> list[dict[str, float]]:
+        """Stretches (s) whose arrivals no worker got, once the schedule is over."""
+        spans = [*self._skipped, (self._leased_ns, self._until_ns)]
+        return _stretches(row.at_ns for span in spans for row in self._schedule.slice(*span))
+
+
+def _stretches(times: Iterable[int]) -> list[dict[str, float]]:
+    """Times in ns, joined where they are near each other."""
+    stretches: list[list[int]] = []
+    for at_ns in times:
+        if stretches and at_ns - stretches[-1][-1] <= _NEAR_NS:
+            stretches[-1].append(at_ns)
+        else:
+            stretches.append([at_ns])
+    return [
+        {"from_s": round(s[0] / 1e9, 3), "to_s": round(s[-1] / 1e9, 3), "requests": len(s)} for s in stretches
+    ]
 
 
 def _share(row: Planned, takers: int) -> int:

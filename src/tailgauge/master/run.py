@@ -62,6 +62,7 @@ class Run:
         self.state = "running"
         self.notes: list[str] = []
         self.preflight: list[dict[str, Any]] = []
+        self.not_leased: list[dict[str, float]] = []
         self.failure: TailgaugeError | None = None
         self.tried: dict[str, Any] | None = None  # the first worker's message on the preflight
         self.start_at_ns: int | None = None
@@ -105,12 +106,19 @@ class Run:
         worker = self.workers.by_node.get(node)
         if worker is None or data["run"] != self.run_id:
             return
+        self.notice_life(node)
+        getattr(self, f"_on_{kind}")(worker, data)
+        self._changed.set()
+
+    def notice_life(self, node: str) -> None:
+        """A worker gave a sign of life; one that was silent takes part again."""
+        worker = self.workers.by_node.get(node)
+        if worker is None:
+            return
         worker.last_message_ns = monotonic_ns()
         if self.workers.is_back(worker, self._passed_ns()):  # silent, not dead: it keeps its leases
             self.notes.append(f"worker {worker.number} reconnected {self._at()}")
             worker.state = "lost" if self.finishing else "running"
-        getattr(self, f"_on_{kind}")(worker, data)
-        self._changed.set()
 
     def _on_ready(self, worker: RunWorker, data: dict[str, Any]) -> None:
         worker.ready, worker.record = True, {k: data[k] for k in ("clock", "shared", "folder")}
@@ -369,6 +377,8 @@ class Run:
 
     def _settle(self) -> None:
         """Fold transferred parts into one per table; record which stretches and rows are missing."""
+        if self._leases is not None and self.scenario.arrival.is_open and self.state == "running":
+            self.not_leased = self._leases.not_leased()
         for number in list(self.part_receiver.rows):
             self.notes.extend(gevent.get_hub().threadpool.apply(self.part_receiver.fold, (number,)))
         for worker in list(self.workers):
@@ -443,11 +453,12 @@ def drain_workers(
     until_ns = began_ns + int((drain_s + WRITING_S) * 1e9)
     moved = dict.fromkeys((m.number for m in waiting), (-1, began_ns))
     while waiting := [m for m in waiting if not m.has_drained]:
+        now_ns = workers.look()
         for worker in list(waiting):
             unshipped = int(worker.counters.get("unshipped", 0))
             if unshipped != moved[worker.number][0]:
                 moved[worker.number] = (unshipped, monotonic_ns())
-            silent_s = (monotonic_ns() - max(worker.last_message_ns, began_ns)) / 1e9
+            silent_s = workers.silent_s(worker, began_ns, now_ns)
             late = monotonic_ns() > max(until_ns, moved[worker.number][1] + int(WRITING_S * 1e9))
             if workers.is_gone(worker):
                 _lose(worker, "was lost before it drained", note)

@@ -34,6 +34,7 @@ class RunRecord(Protocol):
     state: str
     notes: list[str]
     preflight: list[dict[str, Any]]
+    not_leased: list[dict[str, float]]
     tried: dict[str, Any] | None
     targets: list[Target]
     engine_metrics: EngineMetrics
@@ -103,8 +104,18 @@ def write(run: RunRecord, *, ended: bool = False) -> None:
     facts["certificate"] = run.settings.certificate
     facts["trace"] = run.schedule.trace if run.schedule else None
     facts["conservation"] = run.workers.conservation(_scheduled(run), run.folder, final=ended)
+    facts["not_leased"] = run.not_leased
+    facts["master_stalled"] = [] if run.start_at_ns is None else _spans(run.workers.stalls, run.start_at_ns)
     facts["workers"] = [worker.facts() for worker in run.workers]
     write_json(run.folder.run_json, facts)
+
+
+def _spans(spans: list[tuple[int, int]], start_at_ns: int) -> list[dict[str, float]]:
+    """In seconds of the run."""
+    return [
+        {"from_s": max(0, since - start_at_ns) / 1e9, "to_s": max(0, until - start_at_ns) / 1e9}
+        for since, until in spans
+    ]
 
 
 def _scheduled(run: RunRecord) -> int | None:

@@ -4,6 +4,8 @@ starting -> running -> drained       failed: it reported that it cannot continue
               |  ^
               v  |                   lost: gone, or silent for SILENT_S; after another message it takes part again
              lost
+
+A master that is stalled receives nothing: silence counts from its return. What it missed then is in `master_stalled`.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from tailgauge.thresholds import (
 )
 
 SILENT_S = 4.0  # a worker that sends nothing for so long gets no more slices
+STALL_S = 2.0  # between two looks at the workers, which are fractions of a second apart
 CROWD = 200  # workers; with more of them each sends less often, because the master has one core
 
 
@@ -123,6 +126,8 @@ class RunWorkers:
     def __init__(self, alive: Callable[[str], bool]) -> None:
         self._alive = alive
         self.by_node: dict[str, RunWorker] = {}
+        self.stalls: list[tuple[int, int]] = []  # times in ns in which the master itself did not run
+        self._looked_ns = 0
 
     def __len__(self) -> int:
         return len(self.by_node)
@@ -144,14 +149,27 @@ class RunWorkers:
         """Whether its process has ended."""
         return not self._alive(worker.node)
 
+    def look(self) -> int:
+        """The time in ns, and whether the master ran since the last look; called often while workers are waited for."""
+        now_ns = monotonic_ns()
+        if self._looked_ns and now_ns - self._looked_ns > STALL_S * 1e9:
+            self.stalls.append((self._looked_ns, now_ns))
+        self._looked_ns = now_ns
+        return now_ns
+
+    def silent_s(self, worker: RunWorker, since_ns: int, now_ns: int) -> float:
+        """For how long the master has listened to a worker in vain."""
+        back_ns = self.stalls[-1][1] if self.stalls else 0
+        return (now_ns - max(worker.last_message_ns, since_ns, back_ns)) / 1e9
+
     def newly_lost(self, start_at_ns: int) -> list[RunWorker]:
         """Mark and return workers that are gone or silent for too long, counted from the start of the run."""
-        lost, patience_s = [], SILENT_S + pace(len(self)) - 1
+        lost, patience_s, now_ns = [], SILENT_S + pace(len(self)) - 1, self.look()
         for worker in self.living():
-            last_ns = max(worker.last_message_ns, start_at_ns + (worker.late_ns or 0))
-            if monotonic_ns() - last_ns > patience_s * 1e9 or self.is_gone(worker):
+            since_ns = start_at_ns + (worker.late_ns or 0)
+            if self.silent_s(worker, since_ns, now_ns) > patience_s or self.is_gone(worker):
                 worker.state = "lost"
-                worker.silent.append((last_ns - start_at_ns, None))
+                worker.silent.append((max(worker.last_message_ns, since_ns) - start_at_ns, None))
                 lost.append(worker)
         return lost
 

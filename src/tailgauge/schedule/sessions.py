@@ -49,6 +49,11 @@ class Turn:
         return self.request_id % TURNS
 
     @property
+    def rest(self) -> int:
+        """Turns that are planned after it."""
+        return max(0, self.planned.turns - 1 - self.number)
+
+    @property
     def is_closed(self) -> bool:
         """Whether it is of a user of a closed loop."""
         return self.planned.turns == 0

@@ -65,6 +65,7 @@ class Counters:
     dispatched: int = 0
     client_drop: int = 0
     not_reached: int = 0
+    not_due: int = 0  # of these, turns whose session was over, or still thinking, at the end of the run
     censored: int = 0
     ended: dict[str, int] = field(default_factory=dict)
     attempts: dict[str, int] = field(default_factory=dict)  # ended calls by outcome
@@ -102,6 +103,7 @@ class Counters:
             "dispatched": self.dispatched,
             "client_drop": self.client_drop,
             "not_reached": self.not_reached,
+            "not_due": self.not_due,
             "censored": self.censored,
             "ended": dict(self.ended),
         }

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tailgauge.scenario.model import Scenario
 
 AT_ONCE = 20  # prompts made, or late arrivals sent, before open streams are read
+LATE_S = 1.0  # arrivals due by the end of the run may be sent so much after it
 CLOSING_S = 5.0  # beyond the connect time-out: an abort does not interrupt a connect in progress
 _POLL_S = 0.02  # between checks for open requests
 
@@ -105,6 +106,15 @@ class Dispatcher:
             in_a_row += 1
             if in_a_row % AT_ONCE == 0:
                 yield_to_hub()
+
+    def send_due(self) -> None:
+        """Send what is due by now: the end of the run comes between two arrivals, and a busy hub is a little late."""
+        now_ns = monotonic_ns()
+        while not self._stopped and monotonic_ns() - now_ns < LATE_S * 1e9:
+            waits = self._waiting and self.start_at_ns + self._waiting[0].at_ns <= now_ns
+            if not waits and not self._coming:
+                return
+            gevent.sleep(_POLL_S)
 
     def stop(self) -> None:
         """Admit no more; count leased arrivals that were not reached."""
@@ -180,6 +190,7 @@ class Dispatcher:
         ended_at = self._ended(turn, stage, scheduled, dispatched, drive)
         if ended == CENSORED:
             counters.censored += 1
+            counters.not_due += turn.rest
             return
         counters.end(ended)
         self._follow(turn, ended, ended_at, drive.done.text)
@@ -206,12 +217,13 @@ class Dispatcher:
 
     def _follow(self, turn: Turn, ended: str, ended_at: int, answer: str | None) -> None:
         """Plan the next turn of the session, unless it is due after the end of the run."""
-        if self._stopped:
-            return
         traffic = self._scenario.traffic[turn.planned.traffic]
         since_start = ended_at - self.start_at_ns
         coming = following(turn, ended, since_start, self._scenario.seed, self._scenario.arrival, traffic)
         if coming is None or coming.at_ns >= self._until_ns:
+            self._counters.not_due += turn.rest
+            return
+        if self._stopped:
             return
         if traffic.session.grow and not turn.is_closed:
             coming.history = conversation(turn, answer)

@@ -192,6 +192,7 @@ class Task:
         gevent.spawn_later(max(0.0, (start_at_ns - monotonic_ns()) / 1e9), self._note_cpu, "at_start")
         self._dispatching = gevent.spawn(self.dispatcher.run, start_at_ns)
         self._reporter = gevent.spawn(self._report)
+        self._link.beat(self.finished.is_set, self._plan["pace"])
 
     def _guard(self, limit: Amount, learnt: Learnt) -> None:
         """Keep to this worker's share of the limits: the guard decides about each call."""
@@ -212,7 +213,7 @@ class Task:
     # --- while it runs ----------------------------------------------------------------------------------------
 
     def _report(self) -> None:
-        """Every second until the end of the drain: a silent worker counts as lost."""
+        """Every second until the end of the drain; a worker without this message or a pulse counts as lost."""
         second, due, pace = 0, monotonic_ns(), self._plan["pace"]
         while not self.finished.is_set():
             due += 1_000_000_000
@@ -303,6 +304,7 @@ class Task:
         if self._draining:
             return
         self._draining = True
+        self.dispatcher.send_due()
         self.dispatcher.stop()
         self.dispatcher.drain(seconds)
         self._closing = True

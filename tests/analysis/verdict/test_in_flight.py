@@ -20,7 +20,7 @@ def seen(live, ended_s=(1.5, 3.5, None)):
         "worker": 0, "at_ns": [0.8 * S, 1.8 * S, 2.8 * S, 3.8 * S, 4.8 * S], "in_flight": live, "receive_lag_max_ns": 0,
         "loop_lag_max_ns": 0,
     })  # fmt: skip
-    return in_flight(SimpleNamespace(attempts=attempts, health=health)).outside
+    return in_flight(SimpleNamespace(attempts=attempts, health=health, run={"workers": []}, rows={})).outside
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,18 @@ def seen(live, ended_s=(1.5, 3.5, None)):
 )
 def test_what_no_row_says_may_be_counted_either_way(live, outside):
     assert seen(live) == pytest.approx(outside)
+
+
+def test_a_worker_whose_rows_are_known_to_be_missing_teaches_nothing():
+    """Its health rows arrived, those of its attempts did not: that is reported already."""
+    health = pd.DataFrame({
+        "worker": [0, 0, 1], "at_ns": [1 * S, 2 * S, 2 * S], "in_flight": [5, 5, 0], "receive_lag_max_ns": 0, "loop_lag_max_ns": 0,
+    })  # fmt: skip
+    attempts = pd.DataFrame({"worker": [1], "dispatched_at_ns": [0.5 * S], "ended_at_ns": [0.9 * S]})
+    run = {"workers": [{"worker": 0, "rows": {"attempts": 9}}, {"worker": 1, "rows": {"attempts": 1}}]}
+    rows = {("attempts", 0): 2, ("attempts", 1): 1}
+    frames = SimpleNamespace(attempts=attempts, health=health, run=run, rows=rows)
+
+    assert in_flight(frames) == in_flight(SimpleNamespace(**vars(frames) | {"health": health[2:]}))
+    assert in_flight(SimpleNamespace(**vars(frames) | {"health": health[:2]})) is None
+    assert in_flight(SimpleNamespace(**vars(frames) | {"rows": {**rows, ("attempts", 0): 9}})).outside > 1

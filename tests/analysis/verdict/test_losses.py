@@ -54,7 +54,7 @@ class Judged:
         return list(losses.explanations(self.conservation.workers))
 
 
-ASKED = {"finished", "parts", "lost", "written", "conservation", "unique"}
+ASKED = {"finished", "parts", "lost", "written", "conservation", "unique", "unsent"}
 
 
 def judged(*folders):
@@ -127,8 +127,9 @@ def test_what_such_a_worker_held_and_did_not_send_is_not_reached(lost):
     word, checks, found = judged(master_dir, worker_dir)
 
     assert books(found.conservation) == (0, 20, 20)
-    assert (word, checks) == (DEGRADED, ["lost"])
-    assert "20 requests it held were not sent" in found.reasons[0].text
+    assert (word, checks) == (INVALID, ["unsent"])
+    assert "20 requests (8.3% of scheduled) were never sent" in found.reasons[0].text
+    assert "Worker 1 held 20 requests due between" in found.reasons[0].text
 
 
 def test_the_rest_of_a_worker_that_says_it_wrote_more_is_lost(lost):
@@ -207,8 +208,8 @@ def test_a_share_that_was_left_out_is_less_than_was_planned(whole, losing):
     change_worker(folder, 1, silent=[{"from_s": 4.2, "to_s": 14.4}])
     word, checks, found = judged(folder)
 
-    assert (word, checks) == (DEGRADED, ["lost"])
-    assert "30 requests of its share were left out (limits.lost_share)" in found.reasons[0].text
+    assert (word, checks) == (INVALID, ["unsent"])
+    assert "the share of a lost worker is left out (limits.lost_share)" in found.reasons[0].text
 
 
 def test_rows_that_could_not_be_written_are_counted_and_make_a_run_invalid(whole):

@@ -6,14 +6,17 @@ import json
 from typing import Any
 
 import gevent
+from gevent import monkey
 from gevent.event import Event
 
 from tailgauge.clock import monotonic_ns
-from tailgauge.master import run
+from tailgauge.master import run, workers
 from tailgauge.master.workers import RunWorkers
 
 run.RETURN_S = 0.6
 run.WRITING_S = 1.2
+workers.STALL_S = 0.7
+really_sleep = monkey.get_original("time", "sleep")
 
 
 def case(
@@ -25,8 +28,8 @@ def case(
     def alive(_: str) -> bool:
         return gone_after_s is None or monotonic_ns() - began < gone_after_s * 1e9
 
-    workers, changed, notes = RunWorkers(alive), Event(), []
-    worker = workers.add("w0", {"name": "w0"})
+    books, changed, notes = RunWorkers(alive), Event(), []
+    worker = books.add("w0", {"name": "w0"})
     worker.ready, worker.state = True, state
     facts = []
 
@@ -34,7 +37,7 @@ def case(
         facts.append(one.number)
         gevent.spawn(act, one, changed)
 
-    run.drain_workers(workers, report_to, changed, drain_s, notes.append)
+    run.drain_workers(books, report_to, changed, drain_s, notes.append)
     lasted_s = (monotonic_ns() - began) / 1e9
     return {"reported": facts, "state": worker.state, "notes": notes, "lasted_s": lasted_s}
 
@@ -65,6 +68,13 @@ def reports_for_ever(worker: Any, changed: Event) -> None:
         worker.last_message_ns = monotonic_ns()
 
 
+def master_is_stalled(worker: Any, changed: Event) -> None:
+    """The hub of this script is the master's."""
+    gevent.sleep(0.1)
+    really_sleep(1.5)  # longer than RETURN_S
+    drains(worker, changed)
+
+
 def is_silent(worker: Any, changed: Event) -> None:
     pass
 
@@ -77,6 +87,7 @@ print(
             "ships": case(ships_slowly),
             "for_ever": case(reports_for_ever),
             "silent": case(is_silent),
+            "stalled": case(master_is_stalled, drain_s=5),
             "back": case(drains, state="lost"),
             "gone": case(is_silent, gone_after_s=0.2),
             "long_gone": case(drains, gone_after_s=0.0),

@@ -51,6 +51,21 @@ def stop() -> Any:
     return {**bench.facts(), "walking": not bench.walker.ready()}
 
 
+def late() -> Any:
+    """The run ends while a busy hub is behind: what was due is sent, what is due later is not."""
+    bench = Bench()
+    bench.dispatcher.lease(arrivals(*[100] * 50, 3000))
+    bench.run()
+    gevent.sleep(0.05)
+    until = monotonic_ns() + 150 * MS
+    while monotonic_ns() < until:  # over the time of the fifty
+        pass
+    bench.dispatcher.send_due()
+    bench.dispatcher.stop()
+    gevent.sleep(0.05)
+    return bench.close()
+
+
 def drain() -> Any:
     """Two calls never end by themselves, one ends in the drain."""
     bench = Bench(None)
@@ -163,4 +178,4 @@ def timer() -> Any:
     }
 
 
-print_facts(order, cap, stop, drain, hurried, bug, retry_wait, informed_in_time, timer)
+print_facts(order, cap, stop, late, drain, hurried, bug, retry_wait, informed_in_time, timer)

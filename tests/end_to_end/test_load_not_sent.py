@@ -1,0 +1,98 @@
+"""Load that was never sent: a reason with its share, exit code 3, and the same from `tailgauge report` of the folder.
+
+Rule: processes are frozen for much longer than it takes to notice it; what is asserted are counts and order, never times.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from run_folders.run_data import assert_conserved
+from starting.command import QUICK, Finished, Start, free_port, run_command
+from starting.programs import LOCUST
+
+HERE = Path(__file__).parent
+
+
+def judged(done: Finished, out: Path) -> Any:
+    """The verdict on a run: the same when its folder is reported again."""
+    again = run_command(["tailgauge", "report", done.run.path, "--out", out / "again", "--json"])
+    first = json.loads((done.report / "report.json").read_text())
+    second = json.loads(Path(json.loads(again.stdout)["report"]["json"]).read_text())
+    assert (again.returncode, second["verdict"]) == (done.code, first["verdict"])
+    return first
+
+
+def reasons(report: Any) -> dict[str, Any]:
+    return {reason["check"]: reason for reason in report["verdict"]["reasons"]}
+
+
+def test_a_master_that_is_frozen_to_the_end_leaves_most_of_the_load_unsent(
+    start: Start, tmp_path: Path, full_size: bool
+) -> None:
+    seconds = 25 if full_size else 16
+    running = start("run", "streaming", "--rate=10", f"--duration={seconds}", "--workers=2", *QUICK)
+    run = running.wait_for_start(0.5)
+    os.kill(running.process.pid, signal.SIGSTOP)
+    try:
+        running.wait_for_start(seconds - 1)
+    finally:
+        os.kill(running.process.pid, signal.SIGCONT)
+    done = running.finish()
+
+    counts = assert_conserved(run)
+    assert (run.facts["state"], done.code) == ("complete", 3)
+    leased = sum(worker["leased"] for worker in run.facts["workers"])
+    assert counts["not_reached"] == counts["scheduled"] - leased > 0.1 * counts["scheduled"]
+    assert (counts["lost"], [worker["silent"] for worker in run.facts["workers"]]) == (0, [[], []])
+    report = judged(done, tmp_path)
+    reason = reasons(report)["unsent"]
+    assert (report["verdict"]["status"], reason["verdict"]) == ("INVALID", "INVALID")
+    assert reason["text"].startswith(f"{counts['not_reached']} requests (")
+    assert "the master was stalled from 00:0" in reason["text"]
+    assert not {"lost", "in_flight"} & reasons(report).keys()
+
+
+def test_a_worker_that_cannot_send_in_time_has_lost_nothing(start: Start, tmp_path: Path) -> None:
+    """Ten times what one core can send."""
+    sets = [*QUICK[:2], "--set=traffic.chat.output_tokens=5", "--set=stages.warmup_s=0"]
+    done = start("run", "streaming", "--rate=12000", "--duration=4", "--workers=1", *sets).finish()
+
+    counts = assert_conserved(done.run)
+    (worker,) = done.run.facts["workers"]
+    assert (done.code, worker["state"], worker["silent"], counts["lost"]) == (3, "drained", [], 0)
+    assert counts["not_reached"] > 0.1 * counts["scheduled"]
+    report = judged(done, tmp_path)
+    found = reasons(report)
+    assert not {"lost", "in_flight", "conservation"} & found.keys()
+    assert "Worker 0 held" in found["unsent"]["text"]
+    assert "could not send them in time" in found["unsent"]["text"]
+    assert "run folder" not in found["unsent"]["advice"]
+
+
+def test_a_worker_whose_hub_is_blocked_is_busy_and_not_lost(start: Start, tmp_path: Path) -> None:
+    """A listener blocks the hub for twice as long as a worker may be silent; then all is sent, late."""
+    port = str(free_port())
+    line = ("-f", str(HERE / "blocked_locustfile.py"))
+    sets = ("--set", "arrival.rate_per_s=10", "--set", "stages.duration_s=12", "--set", "stages.warmup_s=0")
+    master = start(
+        *line, "--master", "--master-bind-host=127.0.0.1", f"--master-bind-port={port}", "--headless", "-u", "1",
+        "--expect-workers", "1", *sets, program=LOCUST,
+    )  # fmt: skip
+    worker = start(*line, "--worker", "--master-host=127.0.0.1", f"--master-port={port}", program=LOCUST)
+    done = master.finish()
+
+    assert worker.finish(30).code == 0
+    counts = assert_conserved(done.run)
+    (entry,) = done.run.facts["workers"]
+    assert (entry["state"], entry["silent"], counts["lost"]) == ("drained", [], 0)
+    assert "was lost" not in " ".join(done.run.facts["notes"])
+    lags = done.run.table("health").loop_lag_max_ns
+    assert lags.max() > 7e9, "the hub was blocked"
+    report = judged(done, tmp_path)
+    assert report["verdict"]["status"] != "VALID"
+    assert "worker 0" in json.dumps(report["verdict"])
