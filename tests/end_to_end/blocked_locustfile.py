@@ -1,4 +1,4 @@
-"""A locustfile whose user blocks the hub for 8 s, once, 4 s after the start of the test: no message leaves, no heartbeat."""
+"""A locustfile whose worker blocks the hub for 6 s, once, in the middle of the run: no message leaves, and no heartbeat."""
 
 import gevent
 from gevent import monkey
@@ -8,13 +8,24 @@ from locust.runners import MasterRunner
 from tailgauge.locust_app.users import Traffic
 
 really_sleep = monkey.get_original("time", "sleep")
+AFTER_S, BLOCKED_S = 5, 6
 
 
 class Blocked(Traffic):
     scenario = "streaming"
 
 
-@events.test_start.add_listener
-def block_once(environment: object, **_: object) -> None:
-    if not isinstance(environment.runner, MasterRunner):
-        gevent.spawn_later(4, really_sleep, 8)
+def block_once() -> None:
+    gevent.sleep(AFTER_S)
+    really_sleep(BLOCKED_S)
+
+
+@events.spawning_complete.add_listener
+def begin(**_: object) -> None:
+    gevent.spawn(block_once)
+
+
+@events.init.add_listener
+def only_workers(environment: object, **_: object) -> None:
+    if isinstance(environment.runner, MasterRunner):
+        events.spawning_complete.remove_listener(begin)

@@ -34,7 +34,7 @@ def reasons(report: Any) -> dict[str, Any]:
 def test_a_master_that_is_frozen_to_the_end_leaves_most_of_the_load_unsent(
     start: Start, tmp_path: Path, full_size: bool
 ) -> None:
-    seconds = 25 if full_size else 16
+    seconds = 25 if full_size else 13
     running = start("run", "streaming", "--rate=10", f"--duration={seconds}", "--workers=2", *QUICK)
     run = running.wait_for_start(0.5)
     os.kill(running.process.pid, signal.SIGSTOP)
@@ -60,7 +60,7 @@ def test_a_master_that_is_frozen_to_the_end_leaves_most_of_the_load_unsent(
 def test_a_worker_that_cannot_send_in_time_has_lost_nothing(start: Start, tmp_path: Path) -> None:
     """Ten times what one core can send."""
     sets = [*QUICK[:2], "--set=traffic.chat.output_tokens=5", "--set=stages.warmup_s=0"]
-    done = start("run", "streaming", "--rate=12000", "--duration=4", "--workers=1", *sets).finish()
+    done = start("run", "streaming", "--rate=12000", "--duration=3", "--workers=1", *sets).finish()
 
     counts = assert_conserved(done.run)
     (worker,) = done.run.facts["workers"]
@@ -75,10 +75,10 @@ def test_a_worker_that_cannot_send_in_time_has_lost_nothing(start: Start, tmp_pa
 
 
 def test_a_worker_whose_hub_is_blocked_is_busy_and_not_lost(start: Start, tmp_path: Path) -> None:
-    """A listener blocks the hub for twice as long as a worker may be silent; then all is sent, late."""
+    """A listener blocks the hub for longer than a worker may be silent; then all is sent, late."""
     port = str(free_port())
     line = ("-f", str(HERE / "blocked_locustfile.py"))
-    sets = ("--set", "arrival.rate_per_s=10", "--set", "stages.duration_s=12", "--set", "stages.warmup_s=0")
+    sets = ("--set", "arrival.rate_per_s=10", "--set", "stages.duration_s=9", "--set", "stages.warmup_s=0")
     master = start(
         *line, "--master", "--master-bind-host=127.0.0.1", f"--master-bind-port={port}", "--headless", "-u", "1",
         "--expect-workers", "1", *sets, program=LOCUST,
@@ -92,7 +92,7 @@ def test_a_worker_whose_hub_is_blocked_is_busy_and_not_lost(start: Start, tmp_pa
     assert (entry["state"], entry["silent"], counts["lost"]) == ("drained", [], 0)
     assert "was lost" not in " ".join(done.run.facts["notes"])
     lags = done.run.table("health").loop_lag_max_ns
-    assert lags.max() > 7e9, "the hub was blocked"
+    assert lags.max() > 5e9, "the hub was blocked"
     report = judged(done, tmp_path)
     assert report["verdict"]["status"] != "VALID"
     assert "worker 0" in json.dumps(report["verdict"])
