@@ -58,6 +58,9 @@ prompt_tokens = 2000
 output_tokens = 4
 [simulated]
 ttft_ms = 20.0
+[slo.complete]
+metric = "complete"
+min_share = 0.2
 """
 REAL_AND_DRY = pytest.mark.parametrize("options", [(), ("--dry-run",)], ids=["real", "dry run"])
 

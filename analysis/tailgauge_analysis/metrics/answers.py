@@ -10,6 +10,7 @@ were.
   its TTFT is that of the earlier of both legs.
 - A fan-out has no answer of its own, only the moment at which its legs are joined. A batch has neither.
 - Losers of a hedge and answers that were given up are no answers: nobody saw them.
+- A request that its user left, or that was still open at the end, has no answer; what was seen of it before is known.
 - A slow reader's attempts show the reader. Its requests are marked, and left out of figures of the target.
 """
 
@@ -21,6 +22,7 @@ from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.text.json_values import table
 
+LEFT = (schema.CANCELLED, schema.CENSORED)  # by the user, or by the end of the run: the wait was cut short
 ONE_ANSWER = (schema.SINGLE, schema.EARLIEST_LEG)  # requests that get one answer
 ANSWER = (
     "leg", "attempt", "cause", "streamed", "sent_at_ns", "first_content_at_ns", "first_content_low_at_ns",
@@ -63,6 +65,11 @@ def answered(requests: pd.DataFrame, attempts: pd.DataFrame, first_token: str) -
     joined["whole_at_ns"] = joined["whole_at_ns"].where(joined["answer_attempt"].notna())
     joined["joined_at_ns"] = _without_trailing(requests, attempts)
     joined["slow_reader"] = joined["request_id"].isin(slow_readers(attempts))
+    left = attempts[attempts["request_id"].isin(joined.loc[joined["ended"].isin(LEFT), "request_id"])]
+    left = left.sort_values([f"{first}_at_ns", "sent_at_ns"], ascending=[True, False], kind="stable")
+    left = left.drop_duplicates("request_id").set_index("request_id")
+    joined["left_sent_at_ns"] = joined["request_id"].map(left["sent_at_ns"])
+    joined["left_first_at_ns"] = joined["request_id"].map(left[f"{first}_at_ns"])
     return joined
 
 

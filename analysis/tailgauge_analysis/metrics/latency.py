@@ -1,8 +1,9 @@
 """The latency table: every metric's quantiles, among successes and of everything offered.
 
 Two views, never mixed. `successes` are the requests that ended ok and have the event. `offered` adds every request of such
-a pattern that did not end ok, whatever the reason (error, timeout, still open at the end, dropped before it was sent), as
-slower than any success, so that failing fast never looks fast. A request that its user abandoned is in neither.
+a pattern that failed, whatever the reason (error, timeout, dropped before it was sent), as slower than any success, so that
+failing fast never looks fast, and every one whose user left or that was still open at the end as a wait that was cut short
+(stats/survival.py). What was seen before counts. A pace is no wait: of a request that its user left it is not known.
 """
 
 from __future__ import annotations
@@ -15,23 +16,17 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics import metrics
-from tailgauge_analysis.metrics.answers import ONE_ANSWER
-from tailgauge_analysis.metrics.metrics import BY_NAME, METRICS, RATE, Metric
+from tailgauge_analysis.metrics.answers import LEFT
+from tailgauge_analysis.metrics.metrics import METRICS, RATE, Metric
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.stats.proportions import Proportion, counted
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Quantile, quantiles
-from tailgauge_analysis.stats.survival import Wait, waits
-from tailgauge_analysis.text.formatting import percentile
-from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.text.quantile import VALUE, plain_values
+from tailgauge_analysis.stats.survival import Waits
 
 PS = (0.5, 0.9, 0.95, 0.99, 0.999)
 SUCCESSES = "successes"
 OFFERED = "offered"
-WAIT_PS = (0.5, 0.95, 0.99)
-LEAST = 0.001
-ENDS = {"ttft_sched": "first_at_ns", "e2e_sched": "whole_at_ns"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +42,11 @@ class Row:
     without_answer: int
     mean: float | None
     quantiles: tuple[Quantile, ...]
+    waits: Waits | None = None
+
+    def beyond(self, max_ms: float) -> Proportion:
+        """The share beyond a bound; of nothing where the values are not kept."""
+        return counted(0, 0) if self.waits is None else self.waits.beyond(max_ms)
 
 
 def table(steady: Steady) -> list[Row]:
@@ -71,12 +71,12 @@ def row(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...] = PS) -
     """One metric in one view."""
     if metric.level == metrics.CHUNK:
         return _pooled(metric, steady, view, ps)
-    values, _ = sample(metric, steady, view)
+    every = waits(metric, steady, view)
     if metric.unit == RATE:
-        return _rates(metric, values, view, ps)
-    lost = int(np.isinf(values).sum())
-    mean = float(values.mean()) if len(values) and not lost else None
-    return Row(metric, view, len(values), lost, mean, tuple(quantiles(values, ps)))
+        return _rates(metric, every.values, view, ps)
+    n, lost, decides = len(every.ms), int((~every.seen).sum()), view == views(metric)[-1]
+    mean = float(every.ms.mean()) if n and not lost else None
+    return Row(metric, view, n, lost, mean, tuple(every.quantiles(ps)), every if decides else None)
 
 
 def _pooled(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...]) -> Row:
@@ -116,14 +116,43 @@ def sample(metric: Metric, steady: Steady, view: str) -> tuple[Floats, Ints | No
     """Values in ms in arrival order, and how many each request has where it may have several."""
     if metric.level == metrics.CHUNK:
         return metric.ns(steady) / 1e6, steady.gap_counts
-    values = offered_ms(metric, steady) if view == OFFERED else metric.ns(steady) / 1e6
-    return values[~np.isnan(values)], None
+    return waits(metric, steady, view).values, None
+
+
+def waits(metric: Metric, steady: Steady, view: str) -> Waits:
+    """The requests of the view, in arrival order."""
+    if view == OFFERED and metric.offered:
+        every = offered_waits(metric, steady)
+        known = ~np.isnan(every.ms)
+        return Waits(every.ms[known], every.seen[known], every.cut[known])
+    ms = metric.ns(steady) / 1e6
+    ms = ms[~np.isnan(ms)]
+    return Waits(ms, np.ones(len(ms), np.bool_), np.zeros(len(ms), np.bool_))
 
 
 def offered_ms(metric: Metric, steady: Steady) -> Floats:
     """One value per request: +inf without an answer, NaN if it is not part of the offered view."""
-    values = metric.ns(steady) / 1e6
-    return np.where(np.isnan(values), metrics.failed(steady, metric), values)
+    every = offered_waits(metric, steady)
+    return np.where(np.isnan(every.ms), np.nan, every.values)
+
+
+def offered_waits(metric: Metric, steady: Steady) -> Waits:
+    """One wait per request, NaN if it is not part of the offered view."""
+    requests, ms = steady.requests, metric.ns(steady) / 1e6
+    ended, could = requests["ended"], requests["answer"].isin(metric.of).to_numpy(np.bool_)
+    left = could & ended.isin(LEFT).to_numpy(np.bool_)
+    if metric.before_leaving is not None:
+        ms = np.where(left, metric.before_leaving(steady) / 1e6, ms)
+    seen, is_ok = ~np.isnan(ms), (ended == schema.OK).to_numpy(np.bool_)
+    if metric.since == metrics.NEITHER:
+        failed = could & ~seen & ~is_ok & (ended != schema.CANCELLED).to_numpy(np.bool_)
+        return Waits(np.where(failed, 0.0, ms), seen, np.zeros(len(ms), np.bool_))
+    sent = requests["left_sent_at_ns"].fillna(requests["first_sent_at_ns"])
+    start = requests["scheduled_at_ns"] if metric.since == metrics.SCHEDULED else sent
+    waited = ((requests["over_at_ns"] - start) / 1e6).fillna(0.0).clip(lower=0.0)
+    if metric.before_leaving is None:
+        waited = waited.mask(requests["left_by_pace"], 0.0)
+    return Waits(np.where(could & ~seen & ~is_ok, waited, ms), seen, left & ~seen)
 
 
 def beyond(steady: Steady) -> str:
@@ -131,57 +160,3 @@ def beyond(steady: Steady) -> str:
     ended = steady.requests["ended"]
     unanswered = ended[~ended.isin((schema.OK, schema.CANCELLED))]
     return "> drain" if len(unanswered) and (unanswered == schema.CENSORED).all() else "failed"
-
-
-def survival_quantiles(frames: Frames, of_target: Steady, beyond: str) -> list[Json]:
-    """Waits without abandonment: Kaplan-Meier over users who gave up and requests that the drain cut off.
-
-    Only metrics of which more than 0.1% of the waits were cut short. A wait that was cut short was longer than seen; a
-    request that failed is slower than any. Leaving must not depend on the rest of the wait, which holds for users drawn by
-    lot and for the end of a run.
-    """
-    requests = of_target.requests[of_target.requests["answer"].isin(ONE_ANSWER)]
-    begun = requests["ended"] != schema.CLIENT_DROP
-    requests = requests[begun]
-    stopped = requests["ended"].isin((schema.CANCELLED, schema.CENSORED)).to_numpy(np.bool_)
-    ok = (requests["ended"] == schema.OK).to_numpy(np.bool_)
-    scheduled = requests["scheduled_at_ns"].to_numpy(np.float64)
-    last = _end_ns(frames, scheduled)
-    left = requests["ended_at_ns"].fillna(last).to_numpy(np.float64) - scheduled
-    seen_first = of_target.attempts.groupby("request_id")[_first(of_target)].min()
-    first = (requests["request_id"].map(seen_first) - requests["scheduled_at_ns"]).to_numpy(np.float64)
-    out = []
-    for name, end in ENDS.items():
-        took = (requests[end] - requests["scheduled_at_ns"]).to_numpy(np.float64)
-        if name == "ttft_sched":
-            took = np.where(stopped, first, took)
-        seen = ~stopped | ~np.isnan(took)
-        times = np.where(np.isnan(took), np.where(stopped, left, np.inf), took)
-        counted = ~ok | ~np.isnan(took)
-        cut = int((~seen & counted).sum())
-        if len(times) and cut > LEAST * len(times):
-            found = waits(times[counted] / 1e6, seen[counted], WAIT_PS)
-            quantiles = [_quantile(wait, beyond) for wait in found]
-            facts = {"metric": name, "title": BY_NAME[name].title, "n": int(counted.sum()), "cut": cut}
-            out.append({**facts, "quantiles": quantiles})
-    return out
-
-
-def _quantile(wait: Wait, beyond: str) -> Json:
-    failed = wait.value is not None and not math.isfinite(wait.value)
-    ends = plain_values({"value_ms": wait.value, "low_ms": wait.low, "high_ms": wait.high})
-    value_is = beyond if failed else VALUE if wait.value is not None else "cut short"
-    return {"p": wait.p, "label": percentile(wait.p), **ends, "value_is": value_is}
-
-
-def _first(steady: Steady) -> str:
-    return "first_text_at_ns" if steady.first_token == schema.TEXT else "first_content_at_ns"
-
-
-def _end_ns(frames: Frames, scheduled: Floats) -> float:
-    """When the drain ended, on the run clock; without that word, the last time that any row knows."""
-    run = frames.run
-    if run["ended_at_ns"] is not None and run["start_at_ns"] is not None:
-        return float(run["ended_at_ns"] - run["start_at_ns"])
-    known = [scheduled.max(initial=0.0), frames.attempts["ended_at_ns"].max()]
-    return float(np.nanmax(np.array(known, dtype=np.float64)))

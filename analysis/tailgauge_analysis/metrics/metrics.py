@@ -50,6 +50,8 @@ class Metric:
     ns: Callable[[Steady], Floats]
     of: tuple[str, ...] = ONE_ANSWER
     unit: str = UNIT
+    before_leaving: Callable[[Steady], Floats] | None = None
+    """The same of what a user saw before leaving; None if it can only be seen at the end."""
 
 
 def _between(start: str, end: str) -> Callable[[Steady], Floats]:
@@ -107,14 +109,14 @@ METRICS = (
         ("requests.scheduled_at_ns", "attempts.first_content_at_ns", "attempts.first_text_at_ns"),
         "Wait of a user for the first content (with `[report] first_token = \"text\"`: the first text), "
         "including the wait before sending.",
-        _between("scheduled_at_ns", "first_at_ns"),
+        _between("scheduled_at_ns", "first_at_ns"), before_leaving=_between("scheduled_at_ns", "left_first_at_ns"),
     ),
     Metric(
         "ttft_sent", "TTFT since sent", SENT, REQUEST, True,
         "first content - sent",
         ("attempts.sent_at_ns", "attempts.first_content_at_ns", "attempts.first_text_at_ns"),
         "Time of the network and the target until the first content of the attempt that answered.",
-        _between("shown_sent_at_ns", "first_at_ns"),
+        _between("shown_sent_at_ns", "first_at_ns"), before_leaving=_between("left_sent_at_ns", "left_first_at_ns"),
     ),
     Metric(
         "tpot", "TPOT", NEITHER, REQUEST, True,
@@ -247,13 +249,3 @@ METRICS = (
 
 PACED = ("tpot", "tpot_c", "user_rate")  # made of the pace of answers
 BY_NAME = by_name(METRICS)
-
-
-def failed(steady: Steady, metric: Metric) -> Floats:
-    """+inf for each request that could have had the metric and got no answer, else NaN.
-
-    A user who left on purpose is no failure of the target: such a request has no place here.
-    """
-    requests = steady.requests
-    unanswered = ~requests["ended"].isin((schema.OK, schema.CANCELLED)) & requests["answer"].isin(metric.of)
-    return np.where(unanswered, np.inf, np.nan)

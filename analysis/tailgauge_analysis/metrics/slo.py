@@ -1,12 +1,16 @@
-"""Service-level objectives (pass, fail or inconclusive) and goodput.
+"""Service-level objectives (pass, fail or inconclusive), the health of the target, and goodput.
 
-An objective is decided on the bounds of the 95% interval in the offered view (the pooled chunk gap has only one view). The
-whole interval within the bound: pass. The whole interval beyond it: fail. Otherwise the run was too short: inconclusive. A
-quantile with too few samples has no upper bound and cannot pass.
+An objective is decided on the share of requests beyond its bound, in the offered view (the pooled chunk gap has only one
+view). The whole 95% interval of that share within what the quantile allows: pass. The whole interval above: fail. Otherwise
+the run was too short: inconclusive, and so where the quantile rests on few slow episodes and the bound is near it.
+
+Health is the share of the offered requests that got a complete answer. Without an objective of the scenario on it, 99% are
+expected, and a share of 99% passes whatever its interval.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,16 +20,22 @@ from tailgauge.errors import Exit
 from tailgauge.rows import schema
 from tailgauge.thresholds import INVALID
 from tailgauge_analysis.metrics import pace
-from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, row, sample
+from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, offered_waits, row
 from tailgauge_analysis.metrics.metrics import BY_NAME, CHUNK, PACED, Metric
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.stats.binomial import Stopping, clopper_pearson, needed, stopping
-from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile, effective_n
+from tailgauge_analysis.stats.binomial import Stopping, needed, stopping
+from tailgauge_analysis.stats.proportions import Proportion, counted, proportion
+from tailgauge_analysis.stats.quantiles import FEW_EPISODES, Quantile, effective_n
+from tailgauge_analysis.text.formatting import share
 from tailgauge_analysis.text.json_values import Json, number, table, text
 
 PASS = "pass"  # noqa: S105 - an outcome, not a password
 FAIL = "fail"
 INCONCLUSIVE = "inconclusive"
+
+COMPLETE = "complete"  # the metric of an objective on health
+HEALTHY = 0.99  # without one
+NEAR = 2  # times a quantile that rests on few slow episodes: a bound within is not decided
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +54,11 @@ class Outcome:
 
 
 def outcomes(scenario: Json, steady: Steady) -> list[Outcome]:
-    """Every objective of the scenario, decided."""
+    """Every objective of the scenario on a latency, decided."""
     return [
         _outcome(name, spec, steady)
         for name, spec in table(scenario, "slo").items()
-        if isinstance(spec, dict)
+        if isinstance(spec, dict) and spec.get("metric") != COMPLETE
     ]
 
 
@@ -60,23 +70,19 @@ def _outcome(name: str, spec: Json, steady: Steady) -> Outcome:
         why = "the scenario names no known metric, quantile or bound"
         return Outcome(name, named or "unknown", p or 0.0, max_ms or 0.0, OFFERED, INCONCLUSIVE, None, why)
     view = OFFERED if metric.offered else SUCCESSES
-    quantile = row(metric, steady, view, (p,)).quantiles[0]
-    outcome, why = decide(quantile, max_ms)
-    beyond = _beyond(metric, steady, view, max_ms)
+    found = row(metric, steady, view, (p,))
+    if metric.level == CHUNK:  # may be a hundred million: no copy of them is made
+        late = metric.ns(steady) > max_ms * 1e6
+        beyond = counted(int(late.sum()), len(late), effective_n(late, steady.gap_counts) if len(late) else 0)
+    else:
+        beyond = found.beyond(max_ms)
+    quantile = found.quantiles[0]
+    outcome, why = decide(beyond, quantile, max_ms)
     unknown = _unknown(metric, steady, p)
-    if unknown and (outcome != FAIL or beyond <= (1 - p) * len(steady.requests)):
+    if unknown and (outcome != FAIL or beyond.k <= (1 - p) * len(steady.requests)):
         outcome, why = INCONCLUSIVE, unknown
-    elif outcome == INCONCLUSIVE and quantile.n:
-        why += more(beyond, quantile)
-    early = stopping(beyond, quantile.n, quantile.n_eff, p)
+    early = stopping(beyond.k, beyond.n, beyond.n_eff, p)
     return Outcome(name, metric.name, p, max_ms, view, outcome, quantile, why, early)
-
-
-def _beyond(metric: Metric, steady: Steady, view: str, max_ms: float) -> int:
-    """How many values are above the bound; gaps may be a hundred million, so no copy of them is made."""
-    if metric.level == CHUNK:
-        return int((metric.ns(steady) > max_ms * 1e6).sum())
-    return int((sample(metric, steady, view)[0] > max_ms).sum())
 
 
 def _unknown(metric: Metric, steady: Steady, p: float) -> str:
@@ -87,33 +93,72 @@ def _unknown(metric: Metric, steady: Steady, p: float) -> str:
     return missing["sentence"] if missing["answers"] > (1 - p) * missing["of"] else ""
 
 
-def decide(quantile: Quantile, max_ms: float) -> tuple[str, str]:
+def decide(beyond: Proportion, quantile: Quantile, max_ms: float) -> tuple[str, str]:
     """The outcome of one bound, and why."""
-    if quantile.low is not None and quantile.low > max_ms:
-        return FAIL, "the whole interval is above the bound"
-    if quantile.high is not None and quantile.high <= max_ms and quantile.mark != TOO_FEW:
-        return PASS, "the whole interval is within the bound"
-    if quantile.mark == TOO_FEW or quantile.high is None:
-        return INCONCLUSIVE, f"{quantile.n_eff:,} effective samples give no upper bound: run longer"
-    return INCONCLUSIVE, "the bound lies inside the interval: run longer"
+    if beyond.low is None or beyond.high is None:
+        return INCONCLUSIVE, "nothing was measured"
+    seen = (
+        "what lies beyond the bound cannot be observed"
+        if beyond.value is None
+        else f"{share(beyond.value)} beyond the bound"
+    )
+    allowed = 1 - quantile.p
+    why = f"{seen} (95% CI {share(beyond.low)} – {share(beyond.high)}), {share(allowed)} allowed"
+    value = quantile.value or 0.0
+    if quantile.mark == FEW_EPISODES and value / NEAR <= max_ms <= value * NEAR:
+        return INCONCLUSIVE, f"{why}; the slow ones came in few episodes ({quantile.episodes}): run longer"
+    if beyond.low > allowed + 1e-12:
+        return FAIL, why
+    if beyond.high <= allowed + 1e-12:
+        return PASS, why
+    return INCONCLUSIVE, f"{why}: run longer{_more(beyond, quantile.p)}"
 
 
-def more(beyond: int, quantile: Quantile) -> str:
-    """How much longer: the effective samples that would meet the bound with as many beyond it."""
-    if beyond >= quantile.n * (1 - quantile.p):
+def _more(beyond: Proportion, p: float) -> str:
+    """How much longer: the effective samples with which a bound passes although as many are beyond it."""
+    if beyond.value is None or beyond.value >= 1 - p:
         return ""
-    enough = needed(beyond, quantile.p)
-    if enough <= quantile.n_eff:
-        return ""
-    return f" ({beyond:,} beyond it: {enough:,} effective samples needed, {quantile.n_eff:,} measured)"
+    late = math.ceil(beyond.value * beyond.n_eff - 1e-9)
+    enough = needed(late, p, 0.975 if late else 0.95)
+    return f" ({enough:,} effective samples needed, {beyond.n_eff:,} measured)"
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Offered requests with a complete answer. `objective`: the bound is the default one."""
+
+    offered: int
+    complete: int
+    n_eff: int
+    share: float
+    low: float
+    high: float
+    outcome: str
+    bound: float
+    objective: bool
+
+
+def health(scenario: Json, steady: Steady) -> Health | None:
+    """None where nothing was offered."""
+    complete = proportion((steady.requests["ended"] == schema.OK).to_numpy(np.bool_))
+    if complete.value is None or complete.low is None or complete.high is None:
+        return None
+    asked = [number(table(scenario["slo"], name).get("min_share")) for name in table(scenario, "slo")]
+    bounds = [bound for bound in asked if bound is not None]
+    bound = max(bounds, default=HEALTHY)
+    enough = complete.low if bounds else complete.value
+    outcome = PASS if enough >= bound else FAIL if complete.high < bound else INCONCLUSIVE
+    return Health(
+        complete.n, complete.k, complete.n_eff, complete.value, complete.low, complete.high, outcome, bound, not bounds
+    )  # fmt: skip
 
 
 def goodput_of(decided: list[Outcome], steady: Steady) -> Goodput | None:
-    """Good requests of those offered, without users who left; None without an objective, or where too many paces are unknown."""
+    """Good requests of all that were offered; None without an objective, or where too many paces are unknown."""
     good = good_of(decided, steady)
     if good is None or any(_unknown(BY_NAME[o.metric], steady, o.p) for o in decided if o.quantile):
         return None
-    return goodput(good[(steady.requests["ended"] != schema.CANCELLED).to_numpy(np.bool_)], steady.seconds)
+    return goodput(good, steady.seconds)
 
 
 def good_of(decided: list[Outcome], steady: Steady) -> npt.NDArray[np.bool_] | None:
@@ -121,27 +166,30 @@ def good_of(decided: list[Outcome], steady: Steady) -> npt.NDArray[np.bool_] | N
 
     A bound on the pooled gap holds for each gap, so a request's worst one is compared. A bound on what a request does not
     have, as the join of a single call, does not apply to it; an answer whose pace is unknown does not meet a bound on it.
+    One that its user left is good if it met every bound before.
     """
     bounds = [(BY_NAME[o.metric], o.max_ms) for o in decided if o.quantile is not None]
     ended = steady.requests["ended"]
     if not bounds:
         return None
-    good = (ended == schema.OK).to_numpy(np.bool_, copy=True)
+    ok, left = ((ended == one).to_numpy(np.bool_) for one in (schema.OK, schema.CANCELLED))
+    good = ok | left
     for metric, max_ms in bounds:
-        ns = (BY_NAME["chunk_gap_worst"] if metric.level == CHUNK else metric).ns(steady)
-        good &= ~(ns > max_ms * 1e6)  # a comparison with nothing is False
+        every = offered_waits(BY_NAME["chunk_gap_worst"] if metric.level == CHUNK else metric, steady)
+        good &= (every.seen & (every.ms <= max_ms)) | (ok & ~every.seen)
         if metric.name in PACED:
             good &= steady.requests["pace_missing"].isna().to_numpy(np.bool_)
     return good
 
 
-def exit_code(verdict: str, lost: int, decided: list[Outcome]) -> Exit:
+def exit_code(verdict: str, lost: int, decided: list[Outcome], health: Health | None) -> Exit:
     """What the caller exits with, interruption and an unusable target apart."""
     if verdict == INVALID or lost:
         return Exit.INVALID
-    if any(o.outcome == FAIL for o in decided):
+    found = [*(o.outcome for o in decided), *([health.outcome] if health else [])]
+    if FAIL in found:
         return Exit.SLO_FAILED
-    return Exit.INVALID if any(o.outcome == INCONCLUSIVE for o in decided) else Exit.OK
+    return Exit.INVALID if INCONCLUSIVE in found else Exit.OK
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +207,8 @@ class Goodput:
 
 def goodput(good: npt.NDArray[np.bool_], seconds: float) -> Goodput | None:
     """Goodput of offered requests in order of arrival; None without any. The interval is Clopper-Pearson on n_eff."""
-    n = len(good)
-    if not n:
+    found = proportion(good)
+    if found.value is None or found.low is None or found.high is None:
         return None
-    share, n_eff = float(good.mean()), effective_n(good)
-    low, high = clopper_pearson(share * n_eff, n_eff)
-    k = int(good.sum())
-    return Goodput(n, k, n_eff, share, low, high, k / seconds if seconds > 0 else None)
+    per_s = found.k / seconds if seconds > 0 else None
+    return Goodput(found.n, found.k, found.n_eff, found.value, found.low, found.high, per_s)

@@ -84,6 +84,10 @@ def steady(frames: Frames) -> Steady:
     requests["first_share"] = np.where(after, 1 / requests["pace_chunks"].clip(lower=1), of_first)
     judge(requests, gaps_ns, counts, chars)
     requests["worst_gap_ns"] = _worst(gaps_ns, counts)
+    is_open = requests["ended"] == schema.CENSORED
+    requests["over_at_ns"] = requests["ended_at_ns"].mask(is_open, _end_ns(frames))
+    left = requests["ended"] == schema.CANCELLED
+    requests["left_by_pace"] = left & requests["traffic"].isin(_left_by_pace(frames))
     from_s, to_s = window(frames)
     return Steady(requests, attempts, gaps_ns, counts, first_token, from_s, to_s)
 
@@ -95,6 +99,27 @@ def _worst(gaps_ns: Floats, counts: Ints) -> Floats:
     if some.any():
         worst[some] = np.maximum.reduceat(gaps_ns, (np.cumsum(counts) - counts)[some])
     return worst
+
+
+def _left_by_pace(frames: Frames) -> list[str]:
+    """Traffic tables of which some users leave after so many chunks: sooner where the answer is fast."""
+    cancels = {
+        name: table(of, "cancel")
+        for name, of in table(frames.run["scenario"], "traffic").items()
+        if isinstance(of, dict)
+    }
+    return [
+        name for name, of in cancels.items() if of.get("after_chunks") and (number(of.get("share")) or 0) < 1
+    ]
+
+
+def _end_ns(frames: Frames) -> float:
+    """When the drain ended, on the run clock; without that word, the last time that any row knows."""
+    run = frames.run
+    if run["ended_at_ns"] is not None and run["start_at_ns"] is not None:
+        return float(run["ended_at_ns"] - run["start_at_ns"])
+    known = frames.requests["scheduled_at_ns"], frames.requests["ended_at_ns"], frames.attempts["ended_at_ns"]
+    return float(np.nanmax([0.0, *(times.max() for times in known)]))
 
 
 def window(frames: Frames) -> tuple[float, float]:

@@ -76,7 +76,7 @@ def contents(findings: Findings) -> Json:
         "presets": findings.presets,
         "alerts": [asdict(alert) for alert in findings.alerts],
         "definitions": findings.definitions,
-        "survival_quantiles": findings.survival_quantiles,
+        "health": asdict(findings.health) if findings.health else None,
         "goodput": plain_values(findings.goodput) if findings.goodput else None,
         "latency": [_latency(row, findings.beyond) for row in findings.latency],
         "by_traffic": {

@@ -17,7 +17,7 @@ from plotly.subplots import make_subplots
 from tailgauge.rows import schema
 from tailgauge.thresholds import fewest_for
 from tailgauge_analysis.load.chunks import BLOCK
-from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, sample
+from tailgauge_analysis.metrics.latency import OFFERED, waits
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.timeline import FEWEST_WINDOWS, PS, Heat, Timeline, width
 from tailgauge_analysis.sections.cache.effect import EACH
@@ -149,11 +149,10 @@ def _tail(findings: Findings) -> Figure | None:
         ("ttft_sent", GREEN, "dot"),
         ("e2e_sched", ORANGE, "solid"),
     ):
-        values = np.sort(sample(BY_NAME[name], findings.of_target, SUCCESSES)[0])
-        values = values[values > 0]
-        if not len(values):
+        at, beyond = waits(BY_NAME[name], findings.of_target, OFFERED).tail()
+        if not (at > 0).any():
             continue
-        x, y = survival(values, len(sample(BY_NAME[name], findings.of_target, OFFERED)[0]))
+        x, y = survival(at[at > 0], beyond[at > 0])
         slowest.append(float(y.min()))
         shortest.append(float(x[0]))
         longest.append(float(x[-1]))
@@ -174,23 +173,23 @@ def _tail(findings: Findings) -> Figure | None:
     plot.update_layout(hovermode="closest")
     caption = (
         "A line crosses the level of p99 at its p99. A line that ends level above the bottom shows the share of requests "
-        "that never got an answer."
+        "without an answer by then."
     )
     return finish("tail", "Latency tail", caption, 420, plot)
 
 
-def survival(values: Floats, offered: int) -> tuple[Floats, Floats]:
-    """Share of `offered` slower than x, at few enough points, dense in the tail; values ascending."""
-    n = len(values)
+def survival(at: Floats, beyond: Floats) -> tuple[Floats, Floats]:
+    """The share beyond each time, at few enough points, dense in the tail; times ascending."""
+    n = len(at)
     ranks = np.unique(
         np.concatenate((np.linspace(0, n - 1, POINTS // 2), n - np.geomspace(1, n, POINTS // 2)))
     ).astype(int)
     ranks = np.unique(np.clip(ranks, 0, n - 1))
-    x, y = values[ranks], 1 - (ranks + 1) / offered
+    x, y = at[ranks], beyond[ranks]
     if y[-1] > 0:  # failures: the line runs on, level
         x, y = np.append(x, x[-1] * 1.5), np.append(y, y[-1])
     else:  # a logarithmic axis has no zero: nothing was slower than the last value
-        x, y = x[:-1] if n > 1 else x, y[:-1] if n > 1 else np.array([1 / offered])
+        x, y = x[:-1] if n > 1 else x, y[:-1] if n > 1 else np.ones(1)
     return np.concatenate((x[:1], x)), np.concatenate(([1.0], y))
 
 

@@ -1,4 +1,4 @@
-"""junit.xml: the verdict and the objectives of a run, or the cases of an answer, for a build server.
+"""junit.xml: the verdict, the target's health and the objectives of a run, or the cases of an answer, for a build server.
 
 A fail is a failure; an inconclusive case is skipped, with the reason; INVALID is an error. The exit code is stricter: 3
 for both of these.
@@ -13,6 +13,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from tailgauge.thresholds import INVALID
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE
+from tailgauge_analysis.report.views import healthy
 from tailgauge_analysis.text.formatting import ms, plain
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import VALUE, interval_text, value_text
@@ -36,6 +37,8 @@ def junit(contents: Json) -> str:
     cases = [SuiteCase("verdict", verdict, text if verdict == INVALID or not text else f"{verdict}\n{text}")]
     facts = {"run_id": contents["run_id"], "target": contents["run"]["target"]["url"], "verdict": verdict}
     host = contents["environment"]["master"].get("host")
+    if contents["health"]:
+        cases.append(SuiteCase("health", contents["health"]["outcome"], healthy(contents)))
     cases += map(_objective, contents["slos"])
     return suite(contents["scenario"], contents["run"]["started_at"], facts, cases, host)
 

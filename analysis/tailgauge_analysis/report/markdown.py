@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tailgauge_analysis.compare import alternating
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES
-from tailgauge_analysis.report.views import at, highlights, label, latency_rows, meaning
+from tailgauge_analysis.report.views import at, healthy, highlights, label, latency_rows, meaning
 from tailgauge_analysis.sections import alerts, traffic, use_cases
 from tailgauge_analysis.sections.cache import section as cache_section
 from tailgauge_analysis.sections.fan_out import section as fan_out
@@ -80,6 +80,7 @@ def _requests(contents: Json) -> list[str]:
         "## Requests",
         markdown_table(("whole run", "requests"), [*counts, ("censored", count(c["censored"]))]),
         markdown_table(("steady stage", "requests", "share", "95% interval"), outcomes),
+        healthy(contents),
         *(f"- {markdown_safe(text)}" for text in texts),
     ]
 

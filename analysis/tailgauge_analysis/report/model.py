@@ -13,6 +13,7 @@ from typing_extensions import TypedDict  # pydantic reads no other before Python
 
 from tailgauge.rows.schema import ENDED_CLASSES
 from tailgauge_analysis.metrics.metrics import METRICS
+from tailgauge_analysis.metrics.slo import Health
 from tailgauge_analysis.metrics.streams import Streams
 from tailgauge_analysis.sections.alerts import Alert
 from tailgauge_analysis.sections.failures import Failure
@@ -121,7 +122,7 @@ class Percentile(TypedDict):
     """it lies among requests without an answer: slower than any success"""
     n_eff: Count
     value_is: str
-    """value, n/a (too few samples), failed or > drain (beyond)"""
+    """value, n/a (too few samples), failed (beyond), or > 1,000 ms (not observable)"""
     low_is: str
     high_is: str
 
@@ -336,7 +337,7 @@ class Report(TypedDict):
     definitions: list[Tool]
     """metrics as other tools define them"""
     exit_code: Literal[0, 1, 3]
-    """0, 1 (an objective failed) or 3 (INVALID, rows lost, or an objective inconclusive)"""
+    """0, 1 (an objective or the target's health failed) or 3 (INVALID, rows lost, or an objective inconclusive)"""
     headline: str
     """one sentence"""
     outcomes: list[Json]
@@ -347,10 +348,10 @@ class Report(TypedDict):
     """by traffic table: what was sent in the whole run, preflight excluded"""
     streams: Streams
     """evenness of streams: tokens per chunk, buffered streams, stalls, fluidity, tokens per second; see metrics.md"""
+    health: Health | None
+    """offered requests with a complete answer; null if none was offered"""
     tpot_missing: Json
     """answers without TPOT: of (streamed answers), answers, reasons (reason, answers, text), sentence (empty: none); see metrics.md"""
-    survival_quantiles: list[Json]
-    """estimates without abandonment: metric, title, n, cut, quantiles by Kaplan-Meier; see metrics.md"""
     phases: Json | None
     """time breakdown: answers, reported, split (by the server log), events (status events), timings (Server-Timing): name, n,
     share, quantiles; null without data

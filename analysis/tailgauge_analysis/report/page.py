@@ -21,7 +21,7 @@ from tailgauge_analysis.compare import alternating
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE
 from tailgauge_analysis.report.figures import Figure, library
-from tailgauge_analysis.report.views import at, highlights, label, latency_rows, meaning
+from tailgauge_analysis.report.views import at, healthy, highlights, label, latency_rows, meaning
 from tailgauge_analysis.sections import alerts, phases, traffic, use_cases
 from tailgauge_analysis.sections.cache import section as cache_section
 from tailgauge_analysis.sections.fan_out import section as fan_out
@@ -85,6 +85,7 @@ def html(contents: Json, figures: Sequence[Figure]) -> str:
         phases_sentence=phases.sentence(contents["phases"]),
         highlights=highlights(contents),
         streaming=traffic.streaming(contents),
+        healthy=healthy(contents),
         meaning=meaning(contents),
         waits=WAITS,
         successes=latency_rows(contents, SUCCESSES),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tailgauge_analysis.metrics.latency import SUCCESSES
-from tailgauge_analysis.report.views import label
+from tailgauge_analysis.report.views import healthy, label
 from tailgauge_analysis.text.formatting import count, ms, plain, plural, share
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import VALUE, interval_text, mark_text, value_text
@@ -69,7 +69,7 @@ def _outcomes(contents: Json) -> list[str]:
     ended = ", ".join(
         f"{row['ended']} {count(row['requests'])} ({share(row['share'])})" for row in contents["outcomes"]
     )
-    return wrapped(f"steady stage: {ended or 'no request'}", 1)
+    return [*wrapped(f"steady stage: {ended or 'no request'}", 1), *wrapped(healthy(contents), 1)]
 
 
 def _slos(contents: Json) -> list[str]:

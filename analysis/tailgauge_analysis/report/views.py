@@ -10,7 +10,7 @@ from tailgauge_analysis.metrics.metrics import UNIT
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, PASS
 from tailgauge_analysis.sections import alerts, phases
 from tailgauge_analysis.stats.quantiles import TOO_FEW
-from tailgauge_analysis.text.formatting import plain
+from tailgauge_analysis.text.formatting import plain, plural, share
 from tailgauge_analysis.text.json_values import Json
 
 MEANING = {
@@ -61,6 +61,18 @@ def highlights(contents: Json) -> list[Highlight]:
         Highlight("hedging", "Hedging", " ".join(_sentences(contents["hedging"], "variants"))),
     )
     return [one for one in found if one.text]
+
+
+def healthy(contents: Json) -> str:
+    """The health of the target in a sentence; nothing without a request."""
+    h = contents["health"]
+    if not h:
+        return ""
+    ends = f"95% CI {share(h['low'])} – {share(h['high'])}"
+    return (
+        f"Health of the target: {h['outcome']}: {share(h['share'])} of {plural(h['offered'], 'offered request')} got a complete "
+        f"answer ({ends}), {share(h['bound'])} expected."
+    )
 
 
 def _objectives(slos: list[Json]) -> str:

@@ -14,7 +14,6 @@ from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics import groups, latency, pace, slo, streams
 from tailgauge_analysis.metrics.definitions import definitions
-from tailgauge_analysis.metrics.latency import survival_quantiles
 from tailgauge_analysis.metrics.slo import Goodput
 from tailgauge_analysis.metrics.steady import Steady, steady
 from tailgauge_analysis.metrics.timeline import Timeline, timeline
@@ -65,7 +64,7 @@ class Findings:
     phases: phases.Phases | None
     definitions: list[Json]
     goodput: Goodput | None
-    survival_quantiles: list[Json]
+    health: slo.Health | None
     slos: list[slo.Outcome]
     failures: list[failures.Failure]
     other_failures: int
@@ -94,6 +93,7 @@ def find(frames: Frames) -> Findings:
     against = reasons(CHECKS, evidence)
     word = worst(against)
     decided = slo.outcomes(frames.run["scenario"], of_target)
+    healthy = slo.health(frames.run["scenario"], of_target)
     kinds, others = failures.failures(frames)
     by_group, smaller = groups.groups(stage)
     whole, beyond = latency.table(of_target), latency.beyond(of_target)
@@ -125,7 +125,7 @@ def find(frames: Frames) -> Findings:
         tpot_missing=missing,
         phases=split,
         definitions=definitions(of_target, whole, flow),
-        survival_quantiles=survival_quantiles(frames, of_target, beyond),
+        health=healthy,
         goodput=slo.goodput_of(decided, of_target),
         slos=decided,
         failures=kinds,
@@ -144,7 +144,7 @@ def find(frames: Frames) -> Findings:
         bad_seconds=stalls.to_json(of_target, evidence.bad, beyond),
         clocks=apart,
         calls_between=unsure,
-        exit_code=slo.exit_code(word, evidence.conservation.lost, decided),
+        exit_code=slo.exit_code(word, evidence.conservation.lost, decided, healthy),
     )
 
 
@@ -185,7 +185,7 @@ def headline(findings: Findings) -> str:
         text += f", {share(left / n)} were abandoned by their users"
     if stage.seconds:
         text = f"{n / stage.seconds:,.3g} requests/s for {stage.seconds:,.3g} s: {text}"
-    view = latency.SUCCESSES if ok + left == n else latency.OFFERED
+    view = latency.SUCCESSES if ok == n else latency.OFFERED
     rows = [r for name in FIRST for r in findings.latency if (r.metric.name, r.view) == (name, view) and r.n]
     known = [q for q in rows[0].quantiles if q.mark != TOO_FEW and q.p <= 0.99] if rows else []
     if not ok or not known:
@@ -216,6 +216,6 @@ def remarks(findings: Findings) -> list[str]:
     if left:
         users = "its user" if left == 1 else "their users"
         texts.append(
-            f"{plural(left, 'request')} abandoned by {users} on purpose: counted as neither success nor failure of the target."
+            f"{plural(left, 'request')} abandoned by {users}: no success, and a wait that was longer than seen."
         )
     return texts

@@ -19,7 +19,6 @@ from tailgauge_analysis.sections.phases import parse
 from tailgauge_analysis.stats.quantiles import rank
 from tailgauge_analysis.text.formatting import count, ms, plain, plural, share, share_range
 from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.text.quantile import value_text
 
 MOST_PHASES = 20
 BUFFERED = 0.01  # of the answers, from which a proxy is suspected
@@ -163,10 +162,6 @@ def streaming(contents: Json) -> list[tuple[str, str]]:
         rate = f", {good['per_s']:,.3g}/s" if good["per_s"] is not None else ""
         text = f"{share(good['share'])} of {count(good['offered'])} offered requests met every objective"
         rows.append(("Goodput", f"{text} (95% CI {share_range(good['low'], good['high'])}){rate}"))
-    for one in contents["survival_quantiles"]:
-        quantiles = ", ".join(f"{q['label']} {value_text(q)}" for q in one["quantiles"])
-        text = f"{quantiles} ms ({count(one['cut'])} of {plural(one['n'], 'wait')} cut short)"
-        rows.append((f"{one['title']} without abandonment (Kaplan-Meier)", text))
     if contents["tpot_missing"]["sentence"]:
         rows.append(("TPOT", contents["tpot_missing"]["sentence"]))
     if streams["user_tokens_per_s_p50"] is not None:

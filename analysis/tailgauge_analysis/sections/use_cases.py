@@ -1,7 +1,7 @@
 """Fit by use case: each percentile of each kind of request against bounds on latency that others set.
 
 A use case bounds the time to the first content and the whole time; MLPerf bounds the p99 of TTFT and TPOT. A bound is
-decided as an objective is (slo.py): on the 95% interval, of everything offered. A use case is met at a percentile where
+decided as an objective is (slo.py), of everything offered. A use case is met at a percentile where
 both its bounds pass, missed where one fails, else inconclusive; a kind of request without first content is decided by the
 whole time alone. These are no objectives of a run: they change no exit code.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tailgauge_analysis.metrics.groups import SLOW, Group
-from tailgauge_analysis.metrics.latency import Row, offered
+from tailgauge_analysis.metrics.latency import OFFERED, Row
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, PASS, decide
 from tailgauge_analysis.stats.quantiles import Quantile
 from tailgauge_analysis.text.formatting import percentile
@@ -19,6 +19,7 @@ from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import quantile, value_text
 
 PS = (0.5, 0.95, 0.99)
+P99 = (0.99,)
 LABELS = tuple(percentile(p) for p in PS)
 ALL = "all"
 FIRST, TOTALS = "ttft_sched", ("e2e_sched", "join_sched", "turnaround")
@@ -62,27 +63,35 @@ def _kinds(whole: Sequence[Row], groups: Sequence[Group]) -> Iterator[tuple[str,
 
 
 def _segment(by: str, name: str, rows: Sequence[Row], beyond: str) -> Json:
-    first = _at(rows, FIRST)
-    total = next((at for metric in TOTALS if (at := _at(rows, metric))), ())
+    first = _row(rows, FIRST)
+    total = next((of for metric in TOTALS if (of := _row(rows, metric))), None)
     return {
         "by": by,
         "name": name,
-        "ttft": [quantile(q, beyond) for q in first],
-        "total": [quantile(q, beyond) for q in total],
+        "ttft": [quantile(q, beyond) for q in _at(first)],
+        "total": [quantile(q, beyond) for q in _at(total)],
         "outcomes": {
-            use: dict(zip(LABELS, _outcomes(((first, ttft_ms), (total, total_ms))), strict=False))
+            use: dict(zip(LABELS, _outcomes(((first, ttft_ms), (total, total_ms)), PS), strict=False))
             for use, ttft_ms, total_ms in USES
         },
     }
 
 
-def _at(rows: Sequence[Row], metric: str) -> tuple[Quantile, ...]:
-    return tuple(q for q in offered(rows, metric) if q.p in PS)
+def _row(rows: Sequence[Row], metric: str) -> Row | None:
+    return next((row for row in rows if (row.metric.name, row.view) == (metric, OFFERED) and row.n), None)
 
 
-def _outcomes(bounds: Sequence[tuple[Sequence[Quantile], float]]) -> list[str]:
+def _at(row: Row | None, ps: Sequence[float] = PS) -> list[Quantile]:
+    return [q for q in row.quantiles if q.p in ps] if row else []
+
+
+def _outcomes(bounds: Sequence[tuple[Row | None, float]], ps: Sequence[float]) -> list[str]:
     """The outcome at each percentile, of the bounds on what was measured."""
-    decided = [[decide(q, max_ms)[0] for q in qs] for qs, max_ms in bounds if qs]
+    decided = []
+    for row, max_ms in bounds:
+        if row is not None:
+            beyond = row.beyond(max_ms)
+            decided.append([decide(beyond, q, max_ms)[0] for q in _at(row, ps)])
     return [
         FAIL if FAIL in at else INCONCLUSIVE if INCONCLUSIVE in at else PASS
         for at in zip(*decided, strict=True)
@@ -91,16 +100,15 @@ def _outcomes(bounds: Sequence[tuple[Sequence[Quantile], float]]) -> list[str]:
 
 def _mlperf(whole: Sequence[Row], beyond: str) -> Json | None:
     """The p99s and each rule's outcome; None without both."""
-    p99 = [[q for q in _at(whole, metric) if q.p == 0.99] for metric in (FIRST, "tpot")]
-    if not all(p99):
+    ttft, tpot = _row(whole, FIRST), _row(whole, "tpot")
+    if ttft is None or tpot is None:
         return None
-    ttft, tpot = p99
     return {
-        "ttft_p99": quantile(ttft[0], beyond), "tpot_p99": quantile(tpot[0], beyond),
+        "ttft_p99": quantile(_at(ttft, P99)[0], beyond), "tpot_p99": quantile(_at(tpot, P99)[0], beyond),
         "rules": [
             {
                 "name": name, "ttft_ms": ttft_ms, "tpot_ms": tpot_ms,
-                "outcome": _outcomes(((ttft, ttft_ms), (tpot, tpot_ms)))[0],
+                "outcome": _outcomes(((ttft, ttft_ms), (tpot, tpot_ms)), P99)[0],
             }
             for name, ttft_ms, tpot_ms in MLPERF
         ],

@@ -53,6 +53,8 @@ class Quantile:
     mark: str  # "", UNRELIABLE, FEW_EPISODES or TOO_FEW
     episodes: int = 0
     """In how many episodes the values beyond it came."""
+    seen_to: float | None = None
+    """Where it, or an end of its interval, lies beyond the longest wait and so cannot be observed: that wait."""
 
 
 def n_min(p: float) -> int:
@@ -78,14 +80,20 @@ def _quantile(values: Floats, ordered: Floats, p: float, sizes: Ints | None) -> 
         n_eff = min(n_eff, effective_n(values >= value, sizes))
     low, high = ranks(n, n_eff, p)
     came = episodes(values > value, n / n_eff, sizes)
-    mark = FEW_EPISODES if 0 < came < EPISODES else UNRELIABLE if n_eff * (1 - p) < BEYOND else ""
     return Quantile(
         p, n, n_eff, value,
         float(ordered[low - 1]) if low is not None else None,
         float(ordered[high - 1]) if high is not None else None,
-        TOO_FEW if n < n_min(p) else mark,
+        mark(n, n_eff, p, came),
         came,
     )  # fmt: skip
+
+
+def mark(n: int, n_eff: int, p: float, came: int) -> str:
+    """How far a quantile may be believed beyond which values `came` in so many episodes."""
+    if n < n_min(p):
+        return TOO_FEW
+    return FEW_EPISODES if 0 < came < EPISODES else UNRELIABLE if n_eff * (1 - p) < BEYOND else ""
 
 
 def rank(n: int, p: float) -> int:

@@ -1,79 +1,149 @@
-"""Quantiles of waits of which some were cut short: Kaplan-Meier.
+"""Waits of which some were cut short: the share beyond a bound, and quantiles.
 
-A wait that was cut short (its user left, the drain
-ended) says "longer than this" and is used as that: neither dropped nor taken for an end. It must have been cut short for
-a reason that has nothing to do with how long it would have taken.
+A wait that was cut short (its user left, the run ended) says "longer than this", and is used as that: neither dropped nor
+taken for an answer. It must have been cut short for a reason that has nothing to do with how long it would have lasted.
+A wait that failed never gets its answer, from then on. F(t), the share answered by t, is the Aalen-Johansen estimate:
 
-    S(t) = product over ends t_i <= t of (1 - ends at t_i / waits still open just before t_i)
+    S(t) = product over t_i <= t of (1 - ends at t_i / waits still open just before t_i), an end being an answer or a failure
+    F(t) = sum over t_i <= t of S(t_i-) * answers at t_i / waits still open just before t_i
 
-A quantile p is the first t with S(t) <= 1 - p. Its interval holds every t whose S is not significantly different from
-1 - p, by Greenwood's variance on the scale of log(-log S) (Brookmeyer and Crowley 1982).
+Without failures 1 - F is the Kaplan-Meier estimate, without cuts it is the plain share. Its variance is that of the
+influences of the waits (Greenwood's), taken in order of arrival and so with their correlation; n_eff is the number of
+independent waits, none cut short, with this variance. Intervals are those of shares and quantiles with that n_eff.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from tailgauge_analysis.stats.quantiles import Floats, Ints
+from tailgauge_analysis.stats import quantiles
+from tailgauge_analysis.stats.binomial import clopper_pearson
+from tailgauge_analysis.stats.proportions import Proportion, proportion
+from tailgauge_analysis.stats.quantiles import CONFIDENCE, Floats, Ints, Mask, Quantile
 
-Z = 1.959963984540054  # NORMAL_975 to all digits: results depend on them
+TINY = 1e-12  # rounding of a share
+SLACK = 0.01  # of a bound: who left so little before it has waited for it, clocks do not start at one moment
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Waits in order of arrival: those `seen` ended with an answer after `ms`, those `cut` were cut short, others failed."""
+
+    ms: Floats
+    seen: Mask
+    cut: Mask
+
+    @staticmethod
+    def joined(parts: Sequence[Waits]) -> Waits:
+        """One after the other."""
+        ms, seen, cut = zip(*((one.ms, one.seen, one.cut) for one in parts), strict=True)
+        return Waits(np.concatenate(ms), np.concatenate(seen), np.concatenate(cut))
+
+    @property
+    def values(self) -> Floats:
+        """Where there was no answer +inf."""
+        return np.where(self.seen, self.ms, np.inf)
+
+    def beyond(self, bound: float) -> Proportion:
+        """The share without an answer within the bound; no value where nobody waited for the bound."""
+        reached = bound * (1 - SLACK)
+        late = ~(self.seen & (self.ms <= bound))
+        known = ~(self.cut & (self.ms < reached))
+        if known.all():
+            return _of_none(proportion(late))
+        c = self._curve
+        at = int(np.searchsorted(c.at, bound, side="right")) - 1
+        share = max(0.0, 1 - float(c.answered[at]))
+        n = len(self.ms)
+        n_eff = self._n_eff(at, share) or max(1, int(known.sum()))
+        low, high = clopper_pearson(share * n_eff, n_eff)
+        found = _of_none(Proportion(round(share * n), n, n_eff, share, low, high))
+        if c.at[-1] >= reached or c.open[-1] <= 0:
+            return found
+        least = max(0.0, share - float(c.open[-1]))  # of those still open then, any number
+        low, _ = clopper_pearson(least * n_eff, n_eff)
+        return Proportion(found.k, n, n_eff, None, low, found.high)
+
+    def quantiles(self, ps: Sequence[float]) -> list[Quantile]:
+        """Quantiles `ps`; +inf where the answers end before, with `seen_to` if those that were cut short might go on."""
+        if not self.cut.any():
+            return quantiles.quantiles(self.values, ps)
+        return [self._quantile(p) for p in ps]
+
+    def tail(self) -> tuple[Floats, Floats]:
+        """When answers came, ascending, and the share beyond each of these times."""
+        c = self._curve
+        beyond = 1 - c.answered[c.answers > 0]
+        return c.at[c.answers > 0], np.where(beyond < TINY, 0.0, beyond)
+
+    def _quantile(self, p: float) -> Quantile:
+        n, c = len(self.ms), self._curve
+        value = c.when(p)
+        last = int(np.searchsorted(c.at, value, side="right")) - 1
+        share = 1 - float(c.answered[last])
+        n_eff = self._n_eff(last, share) or n
+        ranks = quantiles.ranks(n_eff, n_eff, p)
+        end = float(c.at[last])
+        slow = (self.ms > end) | ~(self.seen | self.cut) | (~self.seen & (self.ms >= end * (1 - SLACK)))
+        came = quantiles.episodes(slow, n / n_eff)
+        low, high = (None if rank is None else c.when(rank / n_eff) for rank in ranks)
+        is_open = c.open[-1] > 0 and c.answered[-1] + c.open[-1] >= p and math.inf in (value, low, high)
+        mark, seen_to = quantiles.mark(n, n_eff, p, came), float(c.at[-1]) if is_open else None
+        return Quantile(p, n, n_eff, value, low, high, mark, came, seen_to)
+
+    @cached_property
+    def _curve(self) -> _Curve:
+        at, place = np.unique(self.ms, return_inverse=True)
+        gone, answers, ends = (
+            np.bincount(place, weights, len(at)) for weights in (None, self.seen, ~self.cut)
+        )  # at a tie, ends come before cuts
+        waiting = len(self.ms) - np.concatenate(([0], gone.cumsum()[:-1]))
+        still = np.cumprod(1 - ends / waiting)
+        before = np.concatenate(([1.0], still[:-1]))
+        answered = np.cumsum(before * answers / waiting)
+        return _Curve(at, place, waiting, answers, ends, before, still, answered)
+
+    def _n_eff(self, at: int, share: float) -> int | None:
+        """None where all or none were answered by then."""
+        n, c = len(self.ms), self._curve
+        weight = n * c.before / c.waiting
+        lost = n * (c.answered[at] - c.answered) / c.waiting
+        paid = np.cumsum(weight * c.answers / c.waiting) - np.cumsum(lost * c.ends / c.waiting)
+        until = np.minimum(c.place, at)
+        here = c.place <= at
+        influence = (here & self.seen) * weight[until] - (here & ~self.cut) * lost[until] - paid[until]
+        variance = float(np.square(influence).sum()) * quantiles.correlation_time(influence) / n**2
+        if variance <= 0 or not TINY < share < 1 - TINY:
+            return None
+        return max(1, min(n, math.floor(share * (1 - share) / variance + 1e-6)))
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """Share of the waits that last longer than `at`, and Greenwood's sum up to there."""
+class _Curve:
+    """What happened at each of the times `at`. `place`: that of each wait; `open`: share without an end after it."""
 
     at: Floats
-    share: Floats
-    greenwood: Floats
+    place: Ints
+    waiting: Floats | Ints
+    answers: Floats | Ints
+    ends: Floats | Ints
+    before: Floats
+    open: Floats
+    answered: Floats
+
+    def when(self, share: float) -> float:
+        """When so many were answered; +inf if they never were."""
+        reached = np.flatnonzero(self.answered >= share - 1e-9)
+        return float(self.at[reached[0]]) if len(reached) else math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """A quantile; None where the waits were cut short before it could be seen."""
-
-    p: float
-    value: float | None
-    low: float | None
-    high: float | None
-
-
-def curve(times: Floats, seen: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Curve:
-    """The Kaplan-Meier estimate; at a tie, ends come before cuts."""
-    at, place = np.unique(times, return_inverse=True)
-    ends: Ints = np.bincount(place, weights=seen, minlength=len(at)).astype(np.int64)
-    gone = np.bincount(place, minlength=len(at))
-    open_before = len(times) - np.concatenate(([0], gone.cumsum()[:-1])) if len(at) else np.empty(0)
-    kept = ends > 0
-    at, ends, open_before = at[kept], ends[kept], open_before[kept]
-    with np.errstate(divide="ignore"):
-        parts = ends / (open_before * (open_before - ends))  # the last may be infinite: nothing is left
-    return Curve(at, np.cumprod(1.0 - ends / open_before).astype(np.float64), np.cumsum(parts))
-
-
-def waits(
-    times: Floats, seen: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], ps: tuple[float, ...]
-) -> list[Wait]:
-    """Quantiles `ps` with 95% intervals."""
-    c = curve(times, seen)
-    return [_wait(c, p) for p in ps]
-
-
-def _wait(c: Curve, p: float) -> Wait:
-    left = 1 - p
-    reached = np.flatnonzero(c.share <= left + 1e-12)
-    inner = (c.share > 0) & (c.share < 1)
-    share, error = c.share[inner], np.sqrt(c.greenwood[inner])
-    log = np.log(share)
-    z = (np.log(-log) - np.log(-np.log(left))) * np.abs(log) / error  # > 0: the curve is below 1 - p already
-    at = c.at[inner]
-    not_above = at[z >= -Z]  # from here on the curve may have come down to 1 - p
-    below = at[z > Z]  # from here on it surely has
-    return Wait(
-        p,
-        float(c.at[reached[0]]) if len(reached) else None,
-        float(not_above[0]) if len(not_above) else None,
-        float(below[0]) if len(below) else None,
-    )
+def _of_none(share: Proportion) -> Proportion:
+    """With the rule of three where none was seen: the whole 5% lie above."""
+    if share.value != 0:
+        return share
+    return Proportion(0, share.n, share.n_eff, 0.0, 0.0, 1 - (1 - CONFIDENCE) ** (1 / share.n_eff))

@@ -15,14 +15,18 @@ from tailgauge_analysis.text.json_values import Json
 
 VALUE = "value"
 NONE = "none"
+NOT_OBSERVABLE = "not observable"  # nobody waited that long
 
 
 def quantile(q: Quantile, beyond: str) -> Json:
     """A quantile: each number with its state: `value`, or why there is no number."""
     hidden = q.mark == TOO_FEW
-    value, value_is = _bound(q.value, beyond, TOO_FEW)
-    low, low_is = _bound(q.low, beyond, NONE)
-    high, high_is = _bound(q.high, beyond, NONE)
+    end = beyond if q.seen_to is None else NOT_OBSERVABLE
+    value, value_is = _bound(
+        q.value, beyond if q.seen_to is None else f"> {ms(q.seen_to)} ms ({end})", TOO_FEW
+    )
+    low, low_is = _bound(q.low, end, NONE)
+    high, high_is = _bound(q.high, end, NONE)
     if hidden:
         value, low, high, value_is, low_is, high_is = None, None, None, TOO_FEW, NONE, NONE
     return {
@@ -40,7 +44,8 @@ def _bound(value: float | None, beyond: str, absent: str) -> tuple[float | None,
 def with_interval(q: Json) -> str:
     """`212 ms (95% CI 207 – 218)`."""
     if q["value_is"] != VALUE:
-        return "falls among unanswered requests"
+        is_cut = NOT_OBSERVABLE in q["value_is"]
+        return str(q["value_is"]) if is_cut else "falls among unanswered requests"
     return f"{ms(q['value_ms'])} ms (95% CI {bound(q, 'low')} – {bound(q, 'high')})"
 
 

@@ -16,7 +16,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 RUN = """\b
 Exit codes of a run:
   0    success; DEGRADED runs also exit 0
-  1    an objective failed
+  1    an objective or the target's health failed
   2    wrong usage or scenario
   3    INVALID, rows lost, or an objective inconclusive
   4    the target could not be used

@@ -23,7 +23,7 @@ from tailgauge.protocols.table import Target, refusal
 from tailgauge.scenario.experiment import Experiment
 from tailgauge.scenario.simulated import Simulated
 from tailgauge.schedule.settings import CLOSED, Arrival, Crossover
-from tailgauge.table import Count, NonNegative, Positive, Table
+from tailgauge.table import Count, NonNegative, Positive, Share, Table
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 
@@ -83,10 +83,28 @@ class Slo(Table):
     """One objective. Decided on the bounds of a 95% interval: pass, fail or inconclusive."""
 
     metric: Literal[
-        "ttft_sched", "ttft_sent", "tpot", "chunk_gap", "e2e_sched", "e2e_sent", "join_sched", "turnaround"
-    ] = Field(description="metric name, see docs/metrics.md")
+        "ttft_sched",
+        "ttft_sent",
+        "tpot",
+        "chunk_gap",
+        "e2e_sched",
+        "e2e_sent",
+        "join_sched",
+        "turnaround",
+        "complete",
+    ] = Field(description="metric name, see docs/metrics.md; `complete`: a complete answer")
     quantile: Annotated[float, Field(gt=0, lt=1)] = Field(0.99, description="which quantile is bounded")
-    max_ms: Positive = Field(description="the bound, in milliseconds")
+    max_ms: Positive | None = Field(None, description="bound of a latency, in milliseconds")
+    min_share: Share | None = Field(None, description="of `complete`: required share of the requests")
+
+    @model_validator(mode="after")
+    def _one_bound(self) -> Slo:
+        wanted, other = ("min_share", "max_ms") if self.metric == "complete" else ("max_ms", "min_share")
+        if getattr(self, wanted) is None:
+            raise ValueError(f"{wanted}: expected a value")
+        if getattr(self, other) is not None:
+            raise ValueError(f"{other}: does not apply to {self.metric}")
+        return self
 
 
 class Guard(Table):

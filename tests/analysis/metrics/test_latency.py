@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+from run_folders.dry_runs import dry_run_folder
 
 from tailgauge.errors import Exit
 from tailgauge.thresholds import INVALID, VALID
 from tailgauge_analysis.load.frames import load
-from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, sample
+from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, row, sample, waits
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.sections.findings import find
@@ -125,16 +126,51 @@ def test_an_answer_that_came_all_at_once_has_no_time_per_token(mixed, stage):
     assert values(s, "tpot") == []
 
 
-def test_a_user_who_left_is_no_failure_and_still_counted(mixed, stage):
+def test_what_a_user_saw_before_leaving_counts_and_the_rest_is_a_wait_cut_short(mixed, stage):
+    """The same of a request that is still open when the run ends, here at 11 s."""
     run = mixed()
-    for i in range(3):
-        run.request(i * 1000, [{"first": 100}])
-    run.request(3000, [{"first": 100, "ended": "cancelled", "end": 115}], ended="cancelled")
-    run.request(4000, [{"ended": "server_error"}], ended="server_error", winner=None)
+    run.request(0, [{"first": 100}])
+    run.request(1000, [{"first": 90, "ended": "cancelled", "end": 115}], ended="cancelled")
+    run.request(2000, [{"ended": "cancelled", "end": 700, "sent": 50}], ended="cancelled", winner=None)
+    run.request(3000, [{"ended": "server_error", "end": 20}], ended="server_error", winner=None)
+    run.request(4000, [{"ended": "censored", "end": None}], ended="censored", winner=None)
     s = stage(run)
 
-    assert values(s, "ttft_sched", OFFERED) == [100, 100, 100, np.inf]
-    assert s.requests["ended"].tolist() == ["ok", "ok", "ok", "cancelled", "server_error"]
+    def of(name):
+        found = waits(BY_NAME[name], s, OFFERED)
+        return found.ms.tolist(), found.seen.tolist(), found.cut.tolist()
+
+    begun, whole = [True, True, False, False, False], [True, False, False, False, False]
+    end = s.requests["over_at_ns"].iloc[4] / 1e6 - 4000
+    assert end > 1000
+    assert of("ttft_sched") == ([100, 90, 700, 20, end], begun, [False, False, True, False, True])
+    assert of("ttft_sent")[0][2] == 650
+    assert of("e2e_sched") == ([120, 115, 700, 20, end], whole, [False, True, True, False, True])
+    assert of("tpot")[1] == [True, False, False]
+    assert values(s, "ttft_sched") == [100]
+
+
+def test_who_leaves_after_so_many_chunks_leaves_sooner_where_the_answer_is_fast(tmp_path):
+    """Three in ten leave after ten chunks. Their whole times are like those of the others, and the moment at which they
+    leave says how fast theirs was: with it the estimate is a quarter too short.
+    """
+    rows = []
+    for share in (0.0, 0.3):
+        chat = {"prompt_tokens": 100, "output_tokens": 40, "cancel": {"share": share, "after_chunks": 10}}
+        tree = {
+            "seed": 3, "arrival": {"rate_per_s": 30.0}, "stages": {"duration_s": 60.0, "warmup_s": 0.0},
+            "simulated": {"ttft_ms": 700.0, "ttft_sigma": 0.7, "chunk_gap_ms": 5.0}, "traffic": {"chat": chat},
+        }  # fmt: skip
+        s = steady(load([dry_run_folder(tree, tmp_path / str(share))]))
+        rows.append(
+            {
+                name: row(BY_NAME[name], s, OFFERED, (0.95,)).quantiles[0].value
+                for name in ("ttft_sched", "e2e_sched")
+            }
+        )
+
+    assert rows[1]["ttft_sched"] == rows[0]["ttft_sched"]
+    assert rows[1]["e2e_sched"] == pytest.approx(rows[0]["e2e_sched"], rel=0.05)
 
 
 def test_slow_readers_are_left_out_of_the_targets_figures(mixed, tmp_path):

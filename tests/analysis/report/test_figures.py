@@ -117,7 +117,7 @@ def test_the_caption_names_the_window_or_why_there_is_none(write):
 
 
 def test_the_tail_levels_off_at_the_share_of_failures():
-    x, y = survival(np.arange(1.0, 91.0), 100)
+    x, y = survival(np.arange(1.0, 91.0), 1 - np.arange(1, 91) / 100)
 
     assert (x[0], y[0]) == (1.0, 1.0)
     assert y[-1] == pytest.approx(0.1)
@@ -126,8 +126,8 @@ def test_the_tail_levels_off_at_the_share_of_failures():
 
 
 def test_the_tail_of_a_run_without_failures_ends_above_zero():
-    x, y = survival(np.arange(1.0, 101.0), 100)
+    x, y = survival(np.arange(1.0, 101.0), 1 - np.arange(1, 101) / 100)
 
     assert y[-1] == pytest.approx(0.01)
     assert x[-1] == 99
-    assert [list(axis) for axis in survival(np.array([5.0]), 1)] == [[5.0, 5.0], [1.0, 1.0]]
+    assert [list(axis) for axis in survival(np.array([5.0]), np.zeros(1))] == [[5.0, 5.0], [1.0, 1.0]]

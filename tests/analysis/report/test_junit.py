@@ -23,11 +23,11 @@ def test_pass_failure_and_skipped_with_the_reason(made):
     cases = {case.get("name").partition(":")[0]: case for case in root.findall("testcase")}
 
     assert {name: verdict_of(case) for name, case in cases.items()} == {
-        "verdict": "passed", "fast": "passed", "slow": "failure", "never": "skipped",
+        "verdict": "passed", "health": "passed", "fast": "passed", "slow": "failure", "never": "skipped",
     }  # fmt: skip
-    assert "the whole interval is above the bound; measured 390 ms" in cases["slow"][0].get("message")
+    assert "100% beyond the bound (95% CI 98.9% – 100%), 50.0% allowed; measured 390 ms" in cases["slow"][0].get("message")
     assert "run longer" in cases["never"][0].get("message")
-    assert [root.get(key) for key in ("tests", "failures", "errors", "skipped")] == ["4", "1", "0", "1"]
+    assert [root.get(key) for key in ("tests", "failures", "errors", "skipped")] == ["5", "1", "0", "1"]
 
 
 def test_an_invalid_run_is_an_error_with_its_reasons_and_a_degraded_one_passes(made):
@@ -44,6 +44,6 @@ def test_untrusted_text_is_no_markup_and_breaks_no_parser(made):
     evil = "</testcase><error/>\x00\ud800\ufffe & \"'"
     root = suite(made(n=100, slo={evil: SLO["slow"]}, scenario={"name": evil}))
 
-    assert len(root.findall("testcase")) == 2
+    assert len(root.findall("testcase")) == 3
     assert root.findall(".//error") == []
     assert root.get("name") == "tailgauge: </testcase><error/> & \"'"

@@ -45,7 +45,7 @@ def test_failures_fail_every_use_and_few_requests_leave_it_open(report):
     assert {o["p99"] for o in failing["presets"]["segments"][0]["outcomes"].values()} == {"fail"}
     outcomes = few["presets"]["segments"][0]["outcomes"]
     assert {outcomes[use]["p99"] for use, *_ in USES} == {"inconclusive"}
-    assert few["presets"]["sentence"].startswith("p50 of everything offered: ")
+    assert few["presets"]["sentence"].startswith("p95 of everything offered: ")
 
 
 def test_alerts_fire_on_the_whole_interval_alone(report):

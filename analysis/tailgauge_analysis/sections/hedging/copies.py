@@ -18,16 +18,15 @@ that failed before content is left out.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.stats.proportions import counted, proportion
+from tailgauge_analysis.stats.proportions import proportion
 from tailgauge_analysis.stats.quantiles import Floats, Mask, rank
-from tailgauge_analysis.stats.survival import Z, curve
+from tailgauge_analysis.stats.survival import Waits
 
 KEYS = ["request_id", "leg"]
 CLOSED = (schema.CANCELLED, schema.CENSORED)
@@ -126,20 +125,18 @@ def slowness(found: Copies, firsts: pd.DataFrame, control: pd.DataFrame | None) 
     u = float(np.median(found.delay_ms))
     if u <= 1:
         return _at_once(found, control)
-    times, has_content = _times(firsts)
-    slow, *_ = _longer(times, has_content, u)
-    times, has_content = _times(found.copy)
-    if not (times > u).any() and not has_content.all():  # the curve ends before u
-        return Slowness(u, len(firsts), slow, len(times), why=f"no hedge was open for {u:,.4g} ms")
-    share, low, high = _longer(times, has_content, u)
-    return _joined(u, len(firsts), slow, len(times), (share, low, high))
+    slow = _waits(firsts).beyond(u).value or 0.0
+    late = _waits(found.copy).beyond(u)
+    if late.value is None:
+        return Slowness(u, len(firsts), slow, late.n, why=f"no hedge was open for {u:,.4g} ms")
+    return _joined(u, len(firsts), slow, late.n, (late.value, late.low, late.high))
 
 
 def _at_once(found: Copies, control: pd.DataFrame | None) -> Slowness:
-    times, has_content = _times(control) if control is not None else (np.empty(0), np.empty(0, np.bool_))
-    times = np.sort(times[has_content])
-    if len(times) < FEWEST:
+    waits = _waits(control) if control is not None else None
+    if waits is None or waits.seen.sum() < FEWEST:
         return Slowness(copies=len(found.copy), why=NOTHING)
+    times = np.sort(waits.ms[waits.seen])
     u = float(times[rank(len(times), 0.9) - 1])
     slow = float((times > u).mean())
     at = found.winners()["first_content_at_ns"].to_numpy(np.float64)
@@ -166,27 +163,11 @@ def _joined(
     )  # fmt: skip
 
 
-def _times(rows: pd.DataFrame) -> tuple[Floats, Mask]:
-    """TTFT since sent in ms, or until closed, and whether there was content; failures before content left out."""
+def _waits(rows: pd.DataFrame) -> Waits:
+    """TTFT since sent in ms, or until closed; failures before content left out."""
     has_content = rows["first_content_at_ns"].notna().to_numpy(np.bool_)
     closed = rows["ended"].isin((*CLOSED, schema.TIMEOUT)).to_numpy(np.bool_)
     until = rows["first_content_at_ns"].where(has_content, rows["ended_at_ns"])
     times = ((until - rows["sent_at_ns"]) / 1e6).to_numpy(np.float64)
     kept = (has_content | closed) & ~np.isnan(times)
-    return times[kept], has_content[kept]
-
-
-def _longer(times: Floats, has_content: Mask, u: float) -> tuple[float, float | None, float | None]:
-    """Share that waits longer than u, with its interval; exact where nothing was cut short before."""
-    before = times <= u
-    if not (before & ~has_content).any():
-        exact = counted(int((~before).sum()), len(times))
-        return exact.value or 0.0, exact.low, exact.high
-    c = curve(times, has_content)
-    place = int(np.searchsorted(c.at, u, side="right")) - 1
-    share = float(c.share[place]) if place >= 0 else 1.0
-    if place < 0 or share <= 0:
-        return share, None, None
-    log = math.log(share)
-    error = math.sqrt(float(c.greenwood[place])) / abs(log)
-    return share, share ** math.exp(Z * error), share ** math.exp(-Z * error)
+    return Waits(times[kept], has_content[kept], ~has_content[kept])

@@ -14,8 +14,9 @@ import numpy as np
 
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, PASS, decide
 from tailgauge_analysis.stats.bootstrap import ratio
-from tailgauge_analysis.stats.quantiles import Floats, Quantile, quantiles
+from tailgauge_analysis.stats.quantiles import Quantile
 from tailgauge_analysis.stats.sign_flips import FEWEST, Flips, flips
+from tailgauge_analysis.stats.survival import Waits
 from tailgauge_analysis.text.json_values import Json
 
 PS = (0.5, 0.95, 0.99)
@@ -23,13 +24,13 @@ PS = (0.5, 0.95, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class ModelBlock:
-    """One run of one model. `ms`: values of each objective's metric in order of arrival, by the objective's name; `took`:
+    """One run of one model. `waits`: those of each objective's metric in order of arrival, by the objective's name; `took`:
     end to end. `cost` in `unit`, None if a model has no price, and `why`.
     """
 
     name: str
-    ms: Mapping[str, Floats]
-    took: Floats
+    waits: Mapping[str, Waits]
+    took: Waits
     requests: int
     answered: int
     cost: float | None
@@ -97,11 +98,11 @@ def _result(name: str, blocks: Sequence[ModelBlock], slo: Json) -> ModelResult:
     objectives = []
     for key, one in slo.items():
         p, max_ms = float(one.get("quantile", 0.99)), float(one["max_ms"])
-        values = np.concatenate([block.ms[key] for block in blocks])
-        (quantile,) = quantiles(values, (p,))
-        outcome, why = decide(quantile, max_ms)
+        waits = Waits.joined([block.waits[key] for block in blocks])
+        (quantile,) = waits.quantiles((p,))
+        outcome, why = decide(waits.beyond(max_ms), quantile, max_ms)
         objectives.append(ModelObjective(key, str(one["metric"]), p, max_ms, quantile, outcome, why))
-    took = quantiles(np.concatenate([block.took for block in blocks]), PS)
+    took = Waits.joined([block.took for block in blocks]).quantiles(PS)
     requests = sum(block.requests for block in blocks)
     return ModelResult(
         name, len(blocks), requests, sum(block.answered for block in blocks), tuple(took), tuple(objectives),

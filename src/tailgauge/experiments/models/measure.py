@@ -7,11 +7,11 @@ import pandas as pd
 from tailgauge.experiments.models.judge import ModelBlock
 from tailgauge.experiments.reading import RunReading
 from tailgauge.rows import schema
-from tailgauge_analysis.metrics.latency import OFFERED, sample
+from tailgauge_analysis.metrics.latency import OFFERED, waits
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.sections.cache.cost import no_price, spent, tariff
-from tailgauge_analysis.stats.quantiles import Floats
+from tailgauge_analysis.stats.survival import Waits
 from tailgauge_analysis.text.json_values import Json, table
 
 
@@ -24,13 +24,13 @@ def block(name: str, price: float, reading: RunReading) -> ModelBlock:
         cost *= price
     ended = stage.requests["ended"]
     return ModelBlock(
-        name, {key: _ms(str(one["metric"]), stage) for key, one in objectives.items()}, _ms("e2e_sched", stage),
+        name, {key: _offered(str(one["metric"]), stage) for key, one in objectives.items()}, _offered("e2e_sched", stage),
         int((ended != schema.CANCELLED).sum()), int((ended == schema.OK).sum()), cost, unit, why,
     )  # fmt: skip
 
 
-def _ms(name: str, stage: Steady) -> Floats:
-    return sample(BY_NAME[name], stage, OFFERED)[0]
+def _offered(name: str, stage: Steady) -> Waits:
+    return waits(BY_NAME[name], stage, OFFERED)
 
 
 def _cost(attempts: pd.DataFrame, run: Json) -> tuple[float | None, str, str]:

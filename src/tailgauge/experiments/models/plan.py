@@ -99,9 +99,9 @@ def _check(base: Base) -> None:
         raise UsageError(
             f"{base.path}: experiment.models.among: expected two models or more, as [experiment.models.among.small] with model = '...'"
         )
-    if not base.scenario.slo:
+    if not base.scenario.slo or any(slo.max_ms is None for slo in base.scenario.slo.values()):
         raise UsageError(
-            f"{base.path}: slo: models are chosen by their objectives: expected at least one table [slo.NAME]"
+            f"{base.path}: slo: models are chosen by their objectives: expected at least one table [slo.NAME], each with max_ms"
         )
     if base.scenario.arrival.process in {CLOSED, TRACE}:
         raise UsageError(
