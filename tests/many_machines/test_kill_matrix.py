@@ -203,7 +203,7 @@ def test_workers_outlive_a_killed_master_with_readable_rows(site: Site, tmp_path
     assert len(left) == 2
     assert all(str(folder) in worker.output for folder, worker in zip(left, site.workers, strict=True))
     code, summary = reported(run.path, *left, out=tmp_path / "all")
-    assert code in {0, 3}
+    assert code in {0, 1, 3}  # requests that were open at the end are no complete answers
     assert Path(summary["report"]["html"]).exists()
     together = load([run.path, *left])
     rows = together.requests[together.requests.stage != "preflight"]
@@ -215,7 +215,7 @@ def test_workers_outlive_a_killed_master_with_readable_rows(site: Site, tmp_path
         "what was sent was recorded"
     )
     code, _ = reported(*left, out=tmp_path / "without")
-    assert code in {0, 3}, "also without the master's folder"
+    assert code in {0, 1, 3}, "also without the master's folder"
 
 
 def test_an_endpoint_that_dies_and_returns_is_data(site: Site) -> None:
@@ -225,7 +225,7 @@ def test_an_endpoint_that_dies_and_returns_is_data(site: Site) -> None:
     site.at(AT + 6)
     site.endpoint.back()
 
-    assert site.ended() in {0, 3}, site.output
+    assert site.ended() in {1, 3}, site.output  # a target that was gone is not healthy
 
     books = audited(site, run, whole=True)
     assert run.facts["state"] == "complete"
