@@ -26,7 +26,7 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.binomial import Stopping, needed, stopping
 from tailgauge_analysis.stats.proportions import Proportion, counted, proportion
 from tailgauge_analysis.stats.quantiles import FEW_EPISODES, Quantile, effective_n
-from tailgauge_analysis.text.formatting import share
+from tailgauge_analysis.text.formatting import share, share_range
 from tailgauge_analysis.text.json_values import Json, number, table, text
 
 PASS = "pass"  # noqa: S105 - an outcome, not a password
@@ -103,7 +103,7 @@ def decide(beyond: Proportion, quantile: Quantile, max_ms: float) -> tuple[str, 
         else f"{share(beyond.value)} beyond the bound"
     )
     allowed = 1 - quantile.p
-    why = f"{seen} (95% CI {share(beyond.low)} – {share(beyond.high)}), {share(allowed)} allowed"
+    why = f"{seen} (95% CI {share_range(beyond.low, beyond.high)}), {share(allowed)} allowed"
     value = quantile.value or 0.0
     if quantile.mark == FEW_EPISODES and value / NEAR <= max_ms <= value * NEAR:
         return INCONCLUSIVE, f"{why}; the slow ones came in few episodes ({quantile.episodes}): run longer"

@@ -10,7 +10,7 @@ from tailgauge_analysis.metrics.metrics import UNIT
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, PASS
 from tailgauge_analysis.sections import alerts, phases
 from tailgauge_analysis.stats.quantiles import TOO_FEW
-from tailgauge_analysis.text.formatting import plain, plural, share
+from tailgauge_analysis.text.formatting import plain, plural, share, share_range
 from tailgauge_analysis.text.json_values import Json
 
 MEANING = {
@@ -68,7 +68,7 @@ def healthy(contents: Json) -> str:
     h = contents["health"]
     if not h:
         return ""
-    ends = f"95% CI {share(h['low'])} – {share(h['high'])}"
+    ends = f"95% CI {share_range(h['low'], h['high'])}"
     return (
         f"Health of the target: {h['outcome']}: {share(h['share'])} of {plural(h['offered'], 'offered request')} got a complete "
         f"answer ({ends}), {share(h['bound'])} expected."
