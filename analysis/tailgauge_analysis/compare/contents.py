@@ -18,7 +18,6 @@ from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import plain_values, quantile
 
 SCHEMA_VERSION = 1
-BEYOND = "failed"
 DIFFERENCE = ("group", "key", "a", "b", "between_variants", "allowed")
 
 
@@ -55,9 +54,7 @@ def _run(block: Block) -> Json:
 def _latency(row: Effect) -> Json:
     metric = BY_NAME[row.metric]
     assert row.p is not None
-    blocks: list[Json] = [
-        {"a": quantile(a, BEYOND), "b": quantile(b, BEYOND), "change": None} for a, b in row.pairs
-    ]
+    blocks: list[Json] = [{"a": quantile(a), "b": quantile(b), "change": None} for a, b in row.pairs]
     for one, harm in zip(blocks, row.harm, strict=False):
         one["change"] = _fraction(harm)
     return {

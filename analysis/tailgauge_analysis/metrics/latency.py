@@ -153,10 +153,3 @@ def offered_waits(metric: Metric, steady: Steady) -> Waits:
     if metric.before_leaving is None:
         waited = waited.mask(requests["left_by_pace"], 0.0)
     return Waits(np.where(could & ~seen & ~is_ok, waited, ms), seen, left & ~seen)
-
-
-def beyond(steady: Steady) -> str:
-    """What a quantile that falls on requests without answer is called."""
-    ended = steady.requests["ended"]
-    unanswered = ended[~ended.isin((schema.OK, schema.CANCELLED))]
-    return "> drain" if len(unanswered) and (unanswered == schema.CENSORED).all() else "failed"

@@ -78,18 +78,17 @@ def contents(findings: Findings) -> Json:
         "definitions": findings.definitions,
         "health": asdict(findings.health) if findings.health else None,
         "goodput": plain_values(findings.goodput) if findings.goodput else None,
-        "latency": [_latency(row, findings.beyond) for row in findings.latency],
+        "latency": [_latency(row) for row in findings.latency],
         "by_traffic": {
-            plain(name, 80): [_latency(row, findings.beyond) for row in rows]
-            for name, rows in findings.by_traffic.items()
+            plain(name, 80): [_latency(row) for row in rows] for name, rows in findings.by_traffic.items()
         },
-        "groups": [_group(group, findings.beyond) for group in findings.groups],
+        "groups": [_group(group) for group in findings.groups],
         "smaller_groups": findings.smaller_groups,
-        "slos": [_slo(outcome, findings.beyond) for outcome in findings.slos],
+        "slos": [_slo(outcome) for outcome in findings.slos],
         "rate_limits": rate_limits.to_json(findings.rate_limits),
         "cache": cache_section.to_json(findings.cache),
-        "fan_out": fan_out.to_json(findings.fan_out, findings.beyond),
-        "hedging": hedging.to_json(findings.hedging, findings.beyond),
+        "fan_out": fan_out.to_json(findings.fan_out),
+        "hedging": hedging.to_json(findings.hedging),
         "stamps": _stamps(findings),
         "failures": [asdict(failure) for failure in findings.failures],
         "other_failures": findings.other_failures,
@@ -171,32 +170,32 @@ def _outcomes(findings: Findings) -> list[Json]:
     return rows
 
 
-def _group(group: Group, beyond: str) -> Json:
+def _group(group: Group) -> Json:
     counted = group.requests - group.cancelled
     low, high = clopper_pearson(group.ok, counted)
     return {
         "by": group.by, "name": group.name, "pattern": group.pattern, "requests": group.requests, "ok": group.ok,
         "cancelled": group.cancelled, "ok_share": group.ok / counted if counted else None, "low": low, "high": high,
-        "latency": [_latency(row, beyond) for row in group.latency],
+        "latency": [_latency(row) for row in group.latency],
     }  # fmt: skip
 
 
-def _latency(row: Row, beyond: str) -> Json:
+def _latency(row: Row) -> Json:
     metric = row.metric
     return {
         "metric": metric.name, "title": metric.title, "unit": metric.unit, "since": metric.since, "level": metric.level,
         "formula": metric.formula, "view": row.view, "n": row.n, "without_answer": row.without_answer,
         "mean": row.mean,
-        "quantiles": [quantile(q, beyond) for q in row.quantiles],
+        "quantiles": [quantile(q) for q in row.quantiles],
     }  # fmt: skip
 
 
-def _slo(outcome: Outcome, beyond: str) -> Json:
+def _slo(outcome: Outcome) -> Json:
     return {
         "name": outcome.name, "metric": outcome.metric, "p": outcome.p, "max_ms": outcome.max_ms, "view": outcome.view,
         "outcome": outcome.outcome, "why": outcome.why,
         "early_stopping": asdict(outcome.stopping) | {"met": outcome.stopping.met} if outcome.stopping else None,
-        "quantile": quantile(outcome.quantile, beyond) if outcome.quantile else None,
+        "quantile": quantile(outcome.quantile) if outcome.quantile else None,
     }  # fmt: skip
 
 

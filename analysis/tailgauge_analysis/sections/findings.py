@@ -55,7 +55,6 @@ class Findings:
     explanations: list[str]
     by_traffic: dict[str, list[latency.Row]]
     latency: list[latency.Row]
-    beyond: str
     groups: list[groups.Group]
     smaller_groups: int
     traffic: dict[str, Json]
@@ -96,7 +95,7 @@ def find(frames: Frames) -> Findings:
     healthy = slo.health(frames.run["scenario"], of_target)
     kinds, others = failures.failures(frames)
     by_group, smaller = groups.groups(stage)
-    whole, beyond = latency.table(of_target), latency.beyond(of_target)
+    whole = latency.table(of_target)
     flow = streams.streams(frames, of_target)
     cited = certificate.certified(frames, stage)
     split, cached = phases.phases(frames, of_target), cache(frames)
@@ -116,7 +115,6 @@ def find(frames: Frames) -> Findings:
             *certificate.explanations(cited),
         ],
         latency=whole,
-        beyond=beyond,
         by_traffic=latency.by_traffic(of_target, whole),
         groups=by_group,
         smaller_groups=smaller,
@@ -137,11 +135,11 @@ def find(frames: Frames) -> Findings:
         fan_out=fan_out.fan_outs(frames.run["scenario"], of_target),
         hedging=hedging.variants(frames, of_target),
         cache=cached,
-        presets=use_cases.use_cases(whole, by_group, beyond, missing),
+        presets=use_cases.use_cases(whole, by_group, missing),
         alerts=alerts.alerts(of_target, whole, split, cached),
         slopes=slopes.fitted(frames.attempts, _paced(of_target, frames.run["scenario"]), unsure),
         diagnosis=diagnosis.diagnosis(of_target),
-        bad_seconds=stalls.to_json(of_target, evidence.bad, beyond),
+        bad_seconds=stalls.to_json(of_target, evidence.bad),
         clocks=apart,
         calls_between=unsure,
         exit_code=slo.exit_code(word, evidence.conservation.lost, decided, healthy),
@@ -191,8 +189,8 @@ def headline(findings: Findings) -> str:
     if not ok or not known:
         return f"{text}."
     ends = [known[0], *known[-1:]] if len(known) > 1 else known
-    shown = ends[:1] if quantile(ends[0], findings.beyond)["value_is"] != VALUE else ends
-    parts = ", ".join(f"{percentile(q.p)} {with_interval(quantile(q, findings.beyond))}" for q in shown)
+    shown = ends[:1] if quantile(ends[0])["value_is"] != VALUE else ends
+    parts = ", ".join(f"{percentile(q.p)} {with_interval(quantile(q))}" for q in shown)
     return f"{text}; {rows[0].metric.title}{' of everything offered' if view == latency.OFFERED else ''}: {parts}."
 
 

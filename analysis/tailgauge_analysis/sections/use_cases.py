@@ -42,16 +42,16 @@ MLPERF = (
 )  # fmt: skip
 
 
-def use_cases(whole: Sequence[Row], groups: Sequence[Group], beyond: str, missing: Json) -> Json | None:
+def use_cases(whole: Sequence[Row], groups: Sequence[Group], missing: Json) -> Json | None:
     """`presets` of report.json, the segment of all requests first; None without a latency. `missing`: see metrics.pace."""
-    segments = [_segment(*one, beyond) for one in _kinds(whole, groups)]
+    segments = [_segment(*one) for one in _kinds(whole, groups)]
     segments = [one for one in segments if one["ttft"] or one["total"]]
     if not segments:
         return None
     return {
         "uses": [{"name": name, "ttft_ms": ttft, "total_ms": total} for name, ttft, total in USES],
         "segments": segments,
-        "mlperf": _mlperf(whole, beyond) if missing["answers"] <= 0.01 * missing["of"] else None,
+        "mlperf": _mlperf(whole) if missing["answers"] <= 0.01 * missing["of"] else None,
         "sentence": sentence(segments[0]),
     }
 
@@ -62,14 +62,14 @@ def _kinds(whole: Sequence[Row], groups: Sequence[Group]) -> Iterator[tuple[str,
         yield from ((group.by, group.name, group.latency) for group in groups if group.by != SLOW)
 
 
-def _segment(by: str, name: str, rows: Sequence[Row], beyond: str) -> Json:
+def _segment(by: str, name: str, rows: Sequence[Row]) -> Json:
     first = _row(rows, FIRST)
     total = next((of for metric in TOTALS if (of := _row(rows, metric))), None)
     return {
         "by": by,
         "name": name,
-        "ttft": [quantile(q, beyond) for q in _at(first)],
-        "total": [quantile(q, beyond) for q in _at(total)],
+        "ttft": [quantile(q) for q in _at(first)],
+        "total": [quantile(q) for q in _at(total)],
         "outcomes": {
             use: dict(zip(LABELS, _outcomes(((first, ttft_ms), (total, total_ms)), PS), strict=False))
             for use, ttft_ms, total_ms in USES
@@ -98,13 +98,13 @@ def _outcomes(bounds: Sequence[tuple[Row | None, float]], ps: Sequence[float]) -
     ]
 
 
-def _mlperf(whole: Sequence[Row], beyond: str) -> Json | None:
+def _mlperf(whole: Sequence[Row]) -> Json | None:
     """The p99s and each rule's outcome; None without both."""
     ttft, tpot = _row(whole, FIRST), _row(whole, "tpot")
     if ttft is None or tpot is None:
         return None
     return {
-        "ttft_p99": quantile(_at(ttft, P99)[0], beyond), "tpot_p99": quantile(_at(tpot, P99)[0], beyond),
+        "ttft_p99": quantile(_at(ttft, P99)[0]), "tpot_p99": quantile(_at(tpot, P99)[0]),
         "rules": [
             {
                 "name": name, "ttft_ms": ttft_ms, "tpot_ms": tpot_ms,

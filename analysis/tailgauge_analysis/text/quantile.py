@@ -15,15 +15,16 @@ from tailgauge_analysis.text.json_values import Json
 
 VALUE = "value"
 NONE = "none"
+FAILED = "failed"  # among requests without an answer
 NOT_OBSERVABLE = "not observable"  # nobody waited that long
 
 
-def quantile(q: Quantile, beyond: str) -> Json:
+def quantile(q: Quantile) -> Json:
     """A quantile: each number with its state: `value`, or why there is no number."""
     hidden = q.mark == TOO_FEW
-    end = beyond if q.seen_to is None else NOT_OBSERVABLE
+    end = FAILED if q.seen_to is None else NOT_OBSERVABLE
     value, value_is = _bound(
-        q.value, beyond if q.seen_to is None else f"> {ms(q.seen_to)} ms ({end})", TOO_FEW
+        q.value, FAILED if q.seen_to is None else f"> {ms(q.seen_to)} ms ({end})", TOO_FEW
     )
     low, low_is = _bound(q.low, end, NONE)
     high, high_is = _bound(q.high, end, NONE)
@@ -83,18 +84,18 @@ def ratio_text(ratio: Json) -> str:
     return f"{ratio['value']:.3g}x ({ends[0]} – {ends[1]})"
 
 
-def plain_values(tree: Any, beyond: str = "failed") -> Any:
-    """Findings as tables, lists, text and finite numbers; `beyond` names where a quantile without value falls."""
+def plain_values(tree: Any) -> Any:
+    """Findings as tables, lists, text and finite numbers."""
     if isinstance(tree, Quantile):
-        return quantile(tree, beyond)
+        return quantile(tree)
     if is_dataclass(tree) and not isinstance(tree, type):
         tree = {field.name: getattr(tree, field.name) for field in fields(tree)}
     if isinstance(tree, dict):
-        return {str(key): plain_values(value, beyond) for key, value in tree.items()}
+        return {str(key): plain_values(value) for key, value in tree.items()}
     if isinstance(tree, np.ndarray):
         tree = tree.tolist()
     if isinstance(tree, list | tuple):
-        return [plain_values(value, beyond) for value in tree]
+        return [plain_values(value) for value in tree]
     if isinstance(tree, Fraction):
         return float(tree)
     return None if isinstance(tree, float) and not math.isfinite(tree) else tree

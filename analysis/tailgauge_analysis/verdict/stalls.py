@@ -156,7 +156,7 @@ def _blurred_gaps(stage: Steady, found: BadSeconds) -> Mask:
     return lost
 
 
-def to_json(stage: Steady, found: BadSeconds, beyond: str) -> Json | None:
+def to_json(stage: Steady, found: BadSeconds) -> Json | None:
     """The key `bad_seconds` of report.json; null if no worker left a health row."""
     if not found.seconds:
         return None
@@ -165,18 +165,18 @@ def to_json(stage: Steady, found: BadSeconds, beyond: str) -> Json | None:
     return {
         "seconds": round(found.seconds, 3), "bad": round(found.bad, 3), "share": found.share,
         "spells": [asdict(spell) for spell in sorted(longest, key=lambda spell: spell.from_s)],
-        "figures": [_figure(stage, clear, *figure, beyond) for figure in FIGURES] if found.spells else [],
+        "figures": [_figure(stage, clear, *figure) for figure in FIGURES] if found.spells else [],
     }  # fmt: skip
 
 
-def _figure(stage: Steady, clear: Steady, name: str, view: str, beyond: str) -> Json:
+def _figure(stage: Steady, clear: Steady, name: str, view: str) -> Json:
     """A figure with everything, and without the times that bad seconds blurred."""
     metric = BY_NAME[name]
     every, without = (row(metric, one, view, PS) for one in (stage, clear))
     return {
         "metric": name, "title": metric.title, "view": view, "n": every.n, "left_out": every.n - without.n,
-        "with": [quantile(q, beyond) for q in every.quantiles],
-        "without": [quantile(q, beyond) for q in without.quantiles],
+        "with": [quantile(q) for q in every.quantiles],
+        "without": [quantile(q) for q in without.quantiles],
     }  # fmt: skip
 
 

@@ -223,7 +223,9 @@ def _usage(decoder: StreamDecoder, usage: dict[str, Any]) -> None:
     cached, output = details.get("cached_tokens"), usage.get("completion_tokens")
     thinking = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens")
     if isinstance(prompt, int) and isinstance(output, int) and isinstance(thinking, int):
-        apart = usage.get("total_tokens") == prompt + output + thinking  # xAI counts thinking beside the completion
+        apart = (
+            usage.get("total_tokens") == prompt + output + thinking
+        )  # xAI counts thinking beside the completion
         output += thinking if apart else 0
     decoder.count(
         input_tokens=prompt - (cached or 0) if type(prompt) is int else prompt,

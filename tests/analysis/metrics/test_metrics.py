@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tailgauge_analysis.load.frames import load
-from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, beyond, row, sample
+from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, row, sample
 from tailgauge_analysis.metrics.metrics import BY_NAME, METRICS
 from tailgauge_analysis.metrics.slo import COMPLETE
 from tailgauge_analysis.metrics.steady import steady
@@ -88,12 +88,7 @@ def test_failures_are_absent_among_successes_and_slowest_of_what_was_offered(sta
     offered = values(s, "ttft_sched", OFFERED)
     assert len(offered) == 100
     assert np.flatnonzero(np.isinf(offered)).tolist() == [50, 51, 52, 53]
-    assert beyond(s) == "failed"
     assert len(values(s, "client_delay")) == 99
-
-
-def test_unanswered_only_because_the_drain_ended_is_named_so(stage):
-    assert beyond(stage(n=150, ended={148: "censored", 149: "censored"})) == "> drain"
 
 
 def test_without_one_success_everything_offered_failed(stage):

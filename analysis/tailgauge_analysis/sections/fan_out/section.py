@@ -258,16 +258,16 @@ def _shape(traffic: Json) -> Json:
     return {**kept, "fan_out": legs_of} if legs_of else {}
 
 
-def to_json(found: list[FanOut], beyond: str) -> Json | None:
+def to_json(found: list[FanOut]) -> Json | None:
     """`fan_out` of report.json: `tables`, one entry per traffic table; None where there is none."""
-    return {"tables": [_entry(one, beyond) for one in found]} if found else None
+    return {"tables": [_entry(one) for one in found]} if found else None
 
 
-def _entry(one: FanOut, beyond: str) -> Json:
-    values: Json = plain_values(replace(one, curves=None), beyond)
+def _entry(one: FanOut) -> Json:
+    values: Json = plain_values(replace(one, curves=None))
     del values["curves"]  # for the figure
     values["traffic"] = plain(one.traffic, 80)
-    values["joined"] = latency_json(one.joined, beyond)
+    values["joined"] = latency_json(one.joined)
     values["siblings_why"] = one.not_predicted or (
         "" if one.siblings else f"fewer than {FEWEST} slow legs, or every leg was slow"
     )
@@ -275,11 +275,11 @@ def _entry(one: FanOut, beyond: str) -> Json:
     return values
 
 
-def latency_json(row: latency.Row, beyond: str) -> Json:
+def latency_json(row: latency.Row) -> Json:
     """A latency without the definition of its metric."""
     return {
         "metric": row.metric.name, "view": row.view, "n": row.n, "without_answer": row.without_answer,
-        "quantiles": [quantile(q, beyond) for q in row.quantiles],
+        "quantiles": [quantile(q) for q in row.quantiles],
     }  # fmt: skip
 
 

@@ -308,22 +308,22 @@ def _planned(losers: pd.DataFrame, server_log: pd.DataFrame) -> Floats:
     return at.reindex(pd.MultiIndex.from_frame(losers[keys].astype("int64"))).to_numpy(np.float64)
 
 
-def to_json(found: list[Variant], beyond: str) -> Json | None:
+def to_json(found: list[Variant]) -> Json | None:
     """`hedging` of report.json; None where nothing hedges."""
     if not found:
         return None
     paired = any(one.versus for one in found)
     return {
-        "variants": [_entry(one, beyond) for one in found],
+        "variants": [_entry(one) for one in found],
         "interference": INTERFERENCE if paired else None,
     }
 
 
-def _entry(one: Variant, beyond: str) -> Json:
-    values: Json = plain_values(replace(one, latency=()), beyond)
+def _entry(one: Variant) -> Json:
+    values: Json = plain_values(replace(one, latency=()))
     values["traffic"] = plain(one.traffic, 80)
     values["policy"] = plain(one.policy, 40)
-    values["latency"] = [latency_json(row, beyond) for row in one.latency]
+    values["latency"] = [latency_json(row) for row in one.latency]
     values["no_control"] = None if one.is_control or one.versus else NO_CONTROL
     values["sentence"] = sentence(values)
     return values

@@ -126,7 +126,7 @@ def _row(one: ModelResult) -> tuple[str, ...]:
 
 
 def _facts(one: ModelResult) -> dict[str, object]:
-    facts: dict[str, object] = plain_values(one, "failed")
+    facts: dict[str, object] = plain_values(one)
     return facts | {"outcome": one.outcome}
 
 
