@@ -6,6 +6,7 @@ import pytest
 from tailgauge.errors import Exit
 from tailgauge.experiments.models import report
 from tailgauge.experiments.models.judge import ModelBlock, choice
+from tailgauge_analysis.stats.survival import Waits
 
 ASKED = {"answered": {"metric": "e2e_sched", "quantile": 0.95, "max_ms": 1000.0}}
 ROUNDS = 8
@@ -14,7 +15,8 @@ ROUNDS = 8
 def block(name, number, median_ms, cost, why=""):
     rng = np.random.default_rng(100 * number + len(name))
     ms = median_ms * rng.lognormal(0, 0.2, 100)
-    return ModelBlock(name, {"answered": ms}, ms, 100, 100, cost, "units", why)
+    waits = Waits(ms, np.ones(100, bool), np.zeros(100, bool))
+    return ModelBlock(name, {"answered": waits}, waits, 100, 100, cost, "units", why)
 
 
 def answer_to(**models):
