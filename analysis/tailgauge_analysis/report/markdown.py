@@ -79,7 +79,7 @@ def _requests(contents: Json) -> list[str]:
     return [
         "## Requests",
         markdown_table(("whole run", "requests"), [*counts, ("censored", count(c["censored"]))]),
-        markdown_table(("steady stage", "requests", "share", "95% interval"), outcomes),
+        markdown_table(("steady stage", "requests", "share of requests", "95% interval"), outcomes),
         healthy(contents),
         *(f"- {markdown_safe(text)}" for text in texts),
     ]
@@ -109,7 +109,7 @@ def _groups(groups: Sequence[Json]) -> list[str]:
         name = f"{group['by']}: {group['name']}"
         rows.append((name, count(group["requests"]), share(group["ok_share"]), *cells))
     header = (
-        "group, failures counted as slowest", "requests", "ok", "TTFT p50 / p95 / p99 (ms)",
+        "group, failures counted as slowest", "requests", "ok, of those not abandoned", "TTFT p50 / p95 / p99 (ms)",
         "whole answer, join or turnaround (ms)",
     )  # fmt: skip
     return _titled("By kind of request", markdown_table(header, rows)) if len(rows) > 1 else []
@@ -138,7 +138,7 @@ def _phases(found: Json | None) -> list[str]:
         rows = [
             (one["name"], share(one["share"]), *map(cell, one["quantiles"]), count(one["n"])) for one in parts
         ]
-        tables.append(markdown_table((title, "share", *labels, "n"), rows))
+        tables.append(markdown_table((title, "share of time", *labels, "n"), rows))
     return ["## Time breakdown", markdown_safe(sentence(found)), *tables] if any(tables) else []
 
 

@@ -88,9 +88,9 @@ def alerts(
         _quantile(Alert("ttft_p95", "TTFT p95", 5_000, ABOVE, MS), ttft, 0.95, none),
         _slow_rate(Alert("rate_p50", "Tokens per second per user, p50", 20, BELOW, RATE), tpot),
         _quantile(Alert("queue_p95", "Queue at the target p95", 2_000, ABOVE, MS), queue, 0.95, "no queue times in a server log"),
-        _share(Alert("stream_errors", "Broken streams", 0.01, ABOVE, SHARE), broken),
-        _share(Alert("cancels", "Abandoned by users", 0.10, ABOVE, SHARE), left),
-        _cache_hits(Alert("cache_hits", "Tokens read from the cache", 0.20, BELOW, SHARE), cache),
+        _share(Alert("stream_errors", "Broken streams (of requests sent)", 0.01, ABOVE, SHARE), broken),
+        _share(Alert("cancels", "Abandoned by users (of requests sent)", 0.10, ABOVE, SHARE), left),
+        _cache_hits(Alert("cache_hits", "Input tokens read from the cache (of all)", 0.20, BELOW, SHARE), cache),
     ]  # fmt: skip
 
 

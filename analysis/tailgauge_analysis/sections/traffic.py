@@ -177,7 +177,10 @@ def streaming(contents: Json) -> list[tuple[str, str]]:
             buffered += ". Something between client and target collects the stream: TTFT is not that of the target, and TPOT is unknown"
         rows += [
             ("Stalls", f"{plural(n, 'chunk gap')} over 1 s and 10x the median of the answer{part}"),
-            ("Fluid answers", f"{share(streams['fluid_share'])} keep up with a reader of 10 tokens/s"),
+            (
+                "Fluid answers",
+                f"{share(streams['fluid_share'])} of answers keep up with a reader of 10 tokens/s",
+            ),
             ("Buffered responses", buffered),
         ]
     if streams["tokens_per_chunk_p50"] is not None:

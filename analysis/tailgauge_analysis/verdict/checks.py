@@ -179,7 +179,7 @@ def _ordered(e: Evidence) -> Judgement | None:
     if not n:
         return None
     problem = (
-        f"{plural(n, 'attempt')} ({share(n / len(wrong))}) have times out of order, by up to "
+        f"{count(n)} of {plural(len(wrong), 'attempt')} ({share(n / len(wrong))}) have times out of order, by up to "
         f"{ms(float(back_ns[wrong].max()) / 1e6)} ms: a clock stepped back, or rows are damaged."
     )
     return INVALID if n > DISORDERED * len(wrong) else DEGRADED, problem, SETTLE_CLOCKS

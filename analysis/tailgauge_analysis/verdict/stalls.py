@@ -38,7 +38,7 @@ HEADER = (
     "figure, ms",
     *(f"{percentile(p)}, {which}" for p in PS for which in ("with", "without")),
     "n",
-    "left out",
+    "left out (of n)",
 )
 
 

@@ -8,6 +8,7 @@ import re
 import resource
 import shutil
 import xml.etree.ElementTree as ET
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -143,6 +144,25 @@ def test_bytes_that_flipped_are_found(copy):
     problems = [problem.text for problem in load([folder]).problems if problem.kind == DAMAGED]
 
     assert [text.split("/")[0] for text in problems] == list(TABLES[:3])
+
+
+def test_every_share_states_of_what(rich):
+    """A column of shares has its denominator in its header; a share in a sentence or a cell is followed by `of`, or by n."""
+    data = contents(find(load([rich])))
+    text, page = markdown(data), html(data, [])
+    rows = text.splitlines()
+    tops = [row for row, below in pairwise(rows) if below.startswith("|---")]
+    assert len(tops) > 10
+    headers = [cell.strip() for row in tops for cell in row.strip("|").split("|")]
+    headers += re.findall(r"<th scope=\"col\"[^>]*>([^<]*)</th>", page)
+
+    assert [
+        header for header in headers if re.match(r"(?i)(share|hit|ok|refused|mean use)\b(?!.*\bof\b)", header)
+    ] == []
+    assert "requests of the steady stage: ok" in summary(data, "report.html")
+    assert "share of requests" in text
+    assert "share of requests, 95% interval" in page
+    assert re.search(r"429 rate \| [\d.]+% of attempts", text)
 
 
 def test_parts_of_another_run_are_noticed(write):
@@ -315,7 +335,7 @@ def test_a_clock_that_went_back_is_found(write):
     )  # fmt: skip
     data = report_data(folder)
 
-    assert reasons(data)["order"].startswith("2 attempts (2.0%) have times out of order")
+    assert reasons(data)["order"].startswith("2 of 100 attempts (2.0%) have times out of order")
     assert (
         "by up to 4,801 ms" in reasons(data)["order"] or "ms: a clock stepped back" in reasons(data)["order"]
     )

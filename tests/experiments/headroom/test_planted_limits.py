@@ -166,4 +166,4 @@ def test_an_objective_may_be_what_is_met_first(tmp_path):
     assert answer.facts["binding"] == "objectives"
     assert TODAY < answer.facts["low_per_s"] < answer.facts["high_per_s"] < 12.24  # what it answers a second
     assert "An objective of [slo] binds first" in answer.sentence
-    assert "within [slo]" in answer.table.header
+    assert "within [slo] (of requests)" in answer.table.header

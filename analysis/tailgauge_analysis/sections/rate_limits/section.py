@@ -38,9 +38,9 @@ NOTE = (
     "Growth: how often the same traffic can be repeated before the bucket refuses a call. It depends on the busiest moment of the run."
 )
 MUCH = 1.5  # attempts per call, above which the answer mentions them
-KIND_HEADER = ("limit, steady stage", "429s", "share", "95% CI", "first at (s)", "identified by")
+KIND_HEADER = ("limit, steady stage", "429s", "share of attempts", "95% CI", "first at (s)", "identified by")
 BUCKET_HEADER = (
-    "limit, whole run", "429s", "least remaining", "refill (per second)", "burst", "mean use", "growth to the first 429",
+    "limit, whole run", "429s", "least remaining", "refill (per second)", "burst", "mean use (of the refill)", "growth to the first 429",
 )  # fmt: skip
 
 
@@ -211,7 +211,10 @@ def _rate(limits: Json) -> list[tuple[str, str]]:
     if limits["attempts"]:
         n = f"n {limits['attempts']:,}, n_eff {limits['n_eff']:,}"
         rows.append(
-            ("429 rate", f"{share(limits['share'])} ({_interval(limits['low'], limits['high'])}, {n})")
+            (
+                "429 rate",
+                f"{share(limits['share'])} of attempts ({_interval(limits['low'], limits['high'])}, {n})",
+            )
         )
     whole = limits["whole_run"]
     if whole["refused"]:

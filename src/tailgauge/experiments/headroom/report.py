@@ -36,7 +36,7 @@ NOTHING = "No answer: every run was INVALID, or there was no time for one."
 NO_HEADER = "No answer without a 429: no header of the target names a limit."
 NONE = "–"
 RATES = (
-    "requests/s", "times today", "runs", "requests", "refused", "95% interval", "429s by", "answered/s", "backlog grows",
+    "requests/s", "times today", "runs", "requests", "refused (of attempts)", "95% interval", "429s by", "answered/s", "backlog grows",
     "sustained",
 )  # fmt: skip
 LIMITS = (
@@ -357,7 +357,7 @@ def _rates(tried: Sequence[JudgedRate], today: float) -> AnswerTable:
     )
     if not any(one.good is not None for one in tried):
         return AnswerTable(caption, RATES, rows)
-    header = (*RATES[:-1], "within [slo]", RATES[-1])
+    header = (*RATES[:-1], "within [slo] (of requests)", RATES[-1])
     goods = [NONE if one.good is None else f"{share(one.good.value)} ({_ends(one.good)})" for one in tried]
     return AnswerTable(
         caption, header, tuple((*row[:-1], good, row[-1]) for row, good in zip(rows, goods, strict=True))

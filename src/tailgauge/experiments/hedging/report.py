@@ -359,7 +359,7 @@ def _loads(found: HedgingResult, sustainable: float) -> AnswerTable:
     if found.bad is not None:
         header += ("good off", "good on", "change", "95% interval", "for goodput")
     header += (
-        "calls hedged", "hedge won", "refused off", "refused on", "extra cost per 1,000 requests", "per ms gained",
+        "calls hedged", "hedges won", "refused off (of attempts)", "refused on (of attempts)", "extra cost per 1,000 requests", "per ms gained",
     )  # fmt: skip
     unit = next((one.load.copies.unit for one in found.compared if one.load.copies.unit), "")
     caption = (
@@ -410,7 +410,7 @@ def _delays(delays: Delays) -> AnswerTable:
         (f"{delay:g}", *_change_cells(one), share(load.copies.hedged), share(load.copies.won))
         for delay, (load, one) in sorted(delays.items())
     )  # fmt: skip
-    return AnswerTable(caption, ("delay, ms", "change", "95% interval", "calls hedged", "hedge won"), rows)
+    return AnswerTable(caption, ("delay, ms", "change", "95% interval", "calls hedged", "hedges won"), rows)
 
 
 def _pictures(found: HedgingResult) -> tuple[Picture, ...]:

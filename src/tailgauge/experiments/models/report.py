@@ -103,7 +103,7 @@ def _title(metric: str) -> str:
 def _table(found: Sequence[ModelResult]) -> AnswerTable:
     objectives = [one.name for one in found[0].objectives] if found else []
     header = (
-        "model", "blocks", "requests", "answered", "p50, ms", "p95, ms", "p99, ms", *objectives, "meets all",
+        "model", "blocks", "requests", "answered (of requests)", "p50, ms", "p95, ms", "p99, ms", *objectives, "meets all",
         "cost of 1,000", "95% interval", "relative to the cheapest", "95% interval",
     )  # fmt: skip
     caption = (
