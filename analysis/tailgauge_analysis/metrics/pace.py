@@ -40,6 +40,7 @@ NEAR_MS = (
     0.5,
 )  # chunks closer than a tenth of the run's median gap, within these bounds, arrived together
 ENOUGH, MANY = 10, 4  # chunks of an answer that is judged, and of a piece that no target sends at once
+LATE_MS = 5.0  # since its last look, the client itself collected the first chunks
 FEW_CHUNKS, MANY_TOKENS = 3, 50
 PAGES, OF_PAGE = 4096 * 2 ** np.arange(5), 0.12  # sizes of a proxy's buffer in bytes
 
@@ -50,7 +51,7 @@ def paced(answers: pd.DataFrame, chunks: pd.Series[int], scenario: Json) -> pd.D
     names = ("first_content_at_ns", "last_thinking_at_ns", "output_tokens", "thinking_tokens")
     first, thinking_to, output, thinking = (answers[name].to_numpy(np.float64) for name in names)
     shown = answers["first_thinking_at_ns"].notna().to_numpy()
-    unknown = np.isnan(thinking)
+    unknown = np.isnan(thinking) | (shown & (thinking == 0))  # some gateways show thinking and count none
     each = (shown | unknown) & (np.abs(output - chunks.to_numpy(np.float64)) <= 1 + 0.01 * output)
     asked = answers["traffic"].isin(_thinkers(scenario)).to_numpy()
     after = (shown | (thinking > 0) | (unknown & asked)) & ~each
@@ -78,8 +79,9 @@ def judge(requests: pd.DataFrame, gaps_ns: Floats, sizes: Ints, chars: Ints) -> 
     streamed = requests["streamed"].eq(True).to_numpy(np.bool_)
     tokens = requests["pace_tokens"].to_numpy(np.float64)
     buffered, at_once = pieces(gaps_ns, sizes, tokens, requests["body_bytes"].to_numpy(np.float64))
+    read_late = requests["first_content_at_ns"] - requests["first_content_low_at_ns"] > LATE_MS * 1e6
     recorded = streamed & (requests["answer_chunks"].to_numpy(np.float64) == sizes + 1)
-    buffered, at_once = buffered & recorded, at_once & recorded
+    buffered, at_once = buffered & recorded & ~read_late.to_numpy(np.bool_), at_once & recorded
     requests["buffered"] = buffered
     missing = requests["pace_missing"].to_numpy(object, copy=True)
     for name, holds in (

@@ -23,6 +23,7 @@ from typing import Annotated
 import numpy as np
 
 from tailgauge.rows import schema
+from tailgauge_analysis.metrics import pace
 from tailgauge_analysis.metrics.latency import Row, offered
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.sections.cache.section import Cache
@@ -78,6 +79,8 @@ def alerts(
 ) -> list[Alert]:
     """All seven, in a fixed order."""
     ttft, tpot = (offered(latency, name) for name in ("ttft_sched", "tpot"))
+    missing = pace.missing(of_target.requests)
+    tpot = tpot if 2 * missing["answers"] <= missing["of"] else ()
     queue = next((part.quantiles for part in phases.split if part.name == QUEUE), ()) if phases else ()
     ended = of_target.requests["ended"]
     sent = ended[~ended.isin(NOT_SENT)]
@@ -108,7 +111,7 @@ def _slow_rate(alert: Alert, tpot: Sequence[Quantile]) -> Alert:
     """A rate is the inverse of TPOT, its ends the other way round; without an answer it is 0."""
     q = next((q for q in tpot if q.p == 0.5), None)
     if q is None:
-        return alert.undetermined(UNKNOWN, 0, "no answer was streamed with two tokens or more")
+        return alert.undetermined(UNKNOWN, 0, "TPOT is unknown for most answers")
     if q.mark == TOO_FEW:
         return alert.undetermined(INCONCLUSIVE, q.n, "too few requests")
     value, low, high = (

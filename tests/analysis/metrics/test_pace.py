@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from run_folders.by_request import START_AT_NS
 from run_folders.dry_runs import dry_run_report
 
 from tailgauge_analysis.load.frames import load
@@ -23,15 +24,15 @@ PACE_MS = 8.0
 def thinking_run(tmp_path_factory):
     """A dry run of answers of 200 tokens, 8 ms each, of which a share is thinking."""
 
-    def run(share, display, protocol, **simulated):
+    def run(share, display, protocol, pace_ms=PACE_MS, tokens=200):
         content = {"thinking_share": share, "thinking_display": display}
         tree = {
             "arrival": {"process": "constant", "rate_per_s": 20.0},
-            "stages": {"duration_s": 20.0, "warmup_s": 0.0},
+            "stages": {"duration_s": 10.0, "warmup_s": 0.0},
             "target": {"protocol": protocol},
-            "simulated": {"ttft_ms": 300.0, "chunk_gap_ms": PACE_MS, "content": content, **simulated},
+            "simulated": {"ttft_ms": 300.0, "chunk_gap_ms": pace_ms, "content": content},
             "slo": {"pace": {"metric": "tpot", "quantile": 0.95, "max_ms": 6.0}},
-            "traffic": {"main": {"prompt_tokens": 50, "output_tokens": 200, "thinking": "adaptive"}},
+            "traffic": {"main": {"prompt_tokens": 50, "output_tokens": tokens, "thinking": "adaptive"}},
         }
         return dry_run_report(tree, tmp_path_factory.mktemp("thinking")).report
 
@@ -57,6 +58,26 @@ def test_thinking_does_not_make_an_answer_look_faster(thinking_run, share, displ
     assert [slo["status"] for slo in report["slo"]] == ["fail"]
 
 
+def test_thinking_of_any_share_and_pace(thinking_run, full_size):
+    """The pace within 1%, or none and a reason, for answers drawn at random."""
+    seed = np.random.SeedSequence().entropy if full_size else 3
+    print(f"seed {seed}")
+    rng = np.random.default_rng(seed)
+    for _ in range(40 if full_size else 3):
+        share, pace_ms, tokens = rng.uniform(0, 1), float(rng.uniform(2, 60)), int(rng.integers(20, 400))
+        display, protocol = (
+            rng.choice(["omitted", "summarised", "shown"]),
+            rng.choice(["anthropic", "openai"]),
+        )
+        report = thinking_run(share, str(display), str(protocol), pace_ms, tokens)
+        found = values(report, "tpot")
+
+        drawn = (share, display, protocol, pace_ms, tokens)
+        assert found == pytest.approx([pace_ms] * len(found), rel=0.01), drawn
+        if not found:
+            assert report["tpot_missing"]["answers"] or round(tokens * share) > tokens - 2, drawn
+
+
 # --- each reason ------------------------------------------------------------------------------------------------
 
 ANSWERS = {  # an attempt whose chunks come every 10 ms, its TPOT, or why it has none
@@ -73,6 +94,7 @@ ANSWERS = {  # an attempt whose chunks come every 10 ms, its TPOT, or why it has
     "thinking between texts": ({"kinds": "xxtxx", "output_tokens": 24, "thinking_tokens": 20}, "interleaved"),
     "thinking between texts, a chunk for each token": ({"kinds": "xxtxx", "thinking_tokens": 1}, 10.0),
     "nothing but thinking": ({"kinds": "ttt", "output_tokens": 40, "thinking_tokens": 40}, None),
+    "thinking shown and counted as none": ({"kinds": "ttxxxxx", "output_tokens": 55, "thinking_tokens": 0}, "thinking"),
     "hidden and never said": ({"kinds": "xxxxx", "output_tokens": 100}, "not_streamed"),
     "no counts": ({"kinds": "xxxxx", "output_tokens": None}, "no_usage"),
     "counts that cannot be": ({"kinds": "xxxxx", "output_tokens": None, "error_type": "malformed_usage"}, "malformed_usage"),
@@ -80,6 +102,7 @@ ANSWERS = {  # an attempt whose chunks come every 10 ms, its TPOT, or why it has
     "one token": ({"kinds": "x"}, None),
     "held back": ({"kinds": "x" * 12, "gap": 0.01}, "buffered"),
     "short after a long wait": ({"kinds": "x" * 12, "first": 60_000}, 10.0),
+    "held back by the client": ({"kinds": "x" * 12, "gap": 0.01, "first_content_low_at_ns": START_AT_NS}, "at_once"),
     "not streamed": ({"kinds": "x", "output_tokens": 12, "streamed": False}, None),
 }  # fmt: skip
 
@@ -219,3 +242,27 @@ def test_what_came_at_one_moment_has_no_pace():
 
     assert at_once.tolist() == [True, True, False]
     assert not buffered.any()
+
+
+def test_proxies_of_any_kind_differ_from_targets_of_any_kind(full_size):
+    """Uneven streams of any pace, direct and behind buffers of any size; events of any length."""
+    seed = np.random.SeedSequence().entropy if full_size else 4
+    print(f"seed {seed}")
+    rng = np.random.default_rng(seed)
+    missed, wrong, runs = 0, 0, 2000 if full_size else 200
+    for _ in range(runs):
+        event_bytes, size = rng.uniform(90, 700), 4096 * 2 ** rng.integers(0, 4)
+        gaps = rng.lognormal(np.log(rng.uniform(2, 80)), rng.uniform(0, 1), 300)
+        made = np.cumsum(gaps)
+        answers = [
+            made,
+            collected(made, event_bytes, size),
+            np.ceil(made / 250) * 250 if gaps.mean() < 40 else made[:1],
+        ]
+        buffered, _ = judged(answers, event_bytes=event_bytes)
+        wrong += buffered[0]
+        missed += not buffered[1]
+        missed += gaps.mean() < 40 and not buffered[2]
+
+    assert wrong == 0
+    assert missed <= 0.01 * 2 * runs

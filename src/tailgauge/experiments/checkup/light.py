@@ -28,6 +28,7 @@ from tailgauge.experiments.reading import RunReading
 from tailgauge.rows import schema
 from tailgauge.scenario.experiment import Checkup as Settings
 from tailgauge_analysis.metrics.metrics import BY_NAME
+from tailgauge_analysis.metrics.pace import AT_ONCE, BUFFERED
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.streams import coalescing, stalls
 from tailgauge_analysis.sections.latency_under_load.diagnosis import diagnosis
@@ -162,9 +163,9 @@ def _held_back(streamed: Steady) -> ProbeCheck:
     """Whether something collects the answers: not merely a short answer after a long wait."""
     requests = streamed.requests
     known = (requests["ended"] == schema.OK) & (requests["pace_tokens"] >= SEVERAL)
-    late = requests.loc[known, "buffered"].to_numpy(np.bool_)
+    late = requests.loc[known, "pace_missing"].isin((BUFFERED, AT_ONCE)).to_numpy(np.bool_)
     part = share(float(late.mean())) if len(late) else "–"
-    text = f"{part} of the streamed answers were buffered"
+    text = f"{part} of the streamed answers were buffered or arrive at once"
     text += "; how early they could begin is unknown" if late.any() else ""
     return judge.of_share("held_back", late, 0.5, text, UNKNOWN)
 
