@@ -358,3 +358,27 @@ def test_a_slow_worker_is_not_lost_and_its_lateness_is_reported(site: Site) -> N
     verdict = run.facts["verdict"]
     assert verdict["verdict"] != "VALID"
     assert f"worker {number}" in json.dumps(verdict)
+
+
+def test_a_cut_longer_than_the_leases_leaves_load_unsent_and_says_so(site: Site, tmp_path: Path) -> None:
+    """The only worker: what is due while it cannot be reached is sent by nobody."""
+    run = site.run(36, workers=1, rate=10)
+    (cut,) = site.workers
+    site.at(AT)
+    cut.host.cut("control")
+    site.at(AT + 16)
+    cut.host.mend("control")
+
+    assert site.ended(90) == 3, site.output
+
+    code, again = reported(run.path, *cut.folders(), out=tmp_path / "again")
+    facts = json.loads(Path(again["report"]["json"]).read_text())
+    by_check = {reason["check"]: reason["text"] for reason in facts["verdict"]["reasons"]}
+    assert (code, facts["verdict"]["status"]) == (3, "INVALID")
+    assert facts["conservation"]["unsent"] > 0.1 * facts["conservation"]["scheduled"]
+    assert by_check["unsent"].startswith(f"{facts['conservation']['unsent']} requests (")
+    assert "in_flight" not in by_check
+    assert "lost" not in by_check, "every row is in one of the folders"
+    alone = {reason["check"] for reason in run.facts["verdict"]["reasons"]}
+    assert "unsent" in alone
+    assert "in_flight" not in alone

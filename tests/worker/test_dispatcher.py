@@ -59,6 +59,9 @@ def test_what_was_due_at_the_end_is_still_sent_and_what_is_due_later_is_not(seen
     counts = seen["late"]["counts"]
 
     assert (counts["dispatched"], counts["not_reached"]) == (50, 1)
+    assert seen["far_behind"]["counts"]["not_reached"] > 1, (
+        "a worker that stalled for longer does not catch up"
+    )
 
 
 def test_a_drain_waits_and_then_censors_what_is_open(seen):

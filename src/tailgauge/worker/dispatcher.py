@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tailgauge.scenario.model import Scenario
 
 AT_ONCE = 20  # prompts made, or late arrivals sent, before open streams are read
-LATE_S = 1.0  # arrivals due by the end of the run may be sent so much after it
+LATE_S = 1.0  # at the end of the run a worker that is no later than this catches up
 CLOSING_S = 5.0  # beyond the connect time-out: an abort does not interrupt a connect in progress
 _POLL_S = 0.02  # between checks for open requests
 
@@ -108,11 +108,11 @@ class Dispatcher:
                 yield_to_hub()
 
     def send_due(self) -> None:
-        """Send what is due by now: the end of the run comes between two arrivals, and a busy hub is a little late."""
-        now_ns = monotonic_ns()
-        while not self._stopped and monotonic_ns() - now_ns < LATE_S * 1e9:
-            waits = self._waiting and self.start_at_ns + self._waiting[0].at_ns <= now_ns
-            if not waits and not self._coming:
+        """Send what is due by now, if it is not far behind: the end of the run comes between two arrivals."""
+        now_ns, late_ns = monotonic_ns(), int(LATE_S * 1e9)
+        while not self._stopped and monotonic_ns() - now_ns < late_ns:
+            due_ns = self.start_at_ns + self._waiting[0].at_ns if self._waiting else 0
+            if not (now_ns - late_ns < due_ns <= now_ns or self._coming):
                 return
             gevent.sleep(_POLL_S)
 

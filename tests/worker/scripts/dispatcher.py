@@ -66,6 +66,20 @@ def late() -> Any:
     return bench.close()
 
 
+def far_behind() -> Any:
+    """The same after a stall of more than a second: nothing is sent in a burst after the end."""
+    bench = Bench()
+    bench.dispatcher.lease(arrivals(*[100] * 50, 3000))
+    bench.run()
+    gevent.sleep(0.05)
+    until = monotonic_ns() + 1400 * MS
+    while monotonic_ns() < until:
+        pass
+    bench.dispatcher.send_due()
+    bench.dispatcher.stop()
+    return bench.close()
+
+
 def drain() -> Any:
     """Two calls never end by themselves, one ends in the drain."""
     bench = Bench(None)
@@ -178,4 +192,4 @@ def timer() -> Any:
     }
 
 
-print_facts(order, cap, stop, late, drain, hurried, bug, retry_wait, informed_in_time, timer)
+print_facts(order, cap, stop, late, far_behind, drain, hurried, bug, retry_wait, informed_in_time, timer)
