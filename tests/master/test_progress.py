@@ -115,7 +115,7 @@ def test_the_frame_of_run_json_names_versions_and_the_machine_and_is_plain_json(
     ("ended", "failed"),
     [
         ({}, 0),
-        ({"ok": 5, "empty": 1, "cancelled": 2, "rate_limited": 3}, 3),
+        ({"ok": 5, "empty": 1, "cancelled": 2, "rate_limited": 3}, 4),
         ({"ok": 5, "timeout": 2, "server_error": 1, "overloaded": 4}, 7),
     ],
 )

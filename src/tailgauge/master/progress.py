@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tailgauge.quantile_sketch import Bins
-from tailgauge.rows.schema import CANCELLED, COMPLETED, RATE_LIMITED
+from tailgauge.rows.schema import CANCELLED, OK, RATE_LIMITED
 from tailgauge.sanitize import plain
 from tailgauge.thresholds import VALID
 
-_NOT_FAILED = COMPLETED | {CANCELLED}
+_NOT_FAILED = {OK, CANCELLED}
 MAX_SHOWN = 200  # characters of a target's text in a message
 
 
@@ -33,7 +33,7 @@ class Progress:
 
     @property
     def failed(self) -> int:
-        """Requests that failed, those whose last attempt got a 429 included."""
+        """Requests that neither succeeded nor were cancelled: empty answers and a last 429 are failures, as in the report."""
         return sum(n for name, n in self.ended.items() if name not in _NOT_FAILED)
 
     @property
