@@ -96,6 +96,17 @@ class Chunks:
         place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
         return np.where((ids[near] == request_id) & (keys[place] == wanted), place, -1)
 
+    def within(self, from_ns: float, to_ns: float) -> Ints:
+        """How many chunks of each attempt arrived in this time."""
+        out, begin = np.zeros(len(self.sizes), np.int64), 0
+        for some in blocks(self.sizes):
+            ends = np.cumsum(self.sizes[some])
+            arrived = self.arrived_at_ns[begin : begin + int(ends[-1])]
+            total = np.concatenate(([0], np.cumsum((arrived >= from_ns) & (arrived < to_ns))))
+            out[some] = total[ends] - total[ends - self.sizes[some]]
+            begin += int(ends[-1])
+        return out
+
     def gaps_ns(self, places: Ints) -> Floats:
         """Times between consecutive chunks of these attempts, one attempt after the other."""
         begin = np.cumsum(self.sizes) - self.sizes

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tailgauge.rows import schema
 from tailgauge_analysis.metrics.latency import SUCCESSES, Row
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.metrics.streams import Streams
+from tailgauge_analysis.metrics.throughput import Throughput
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.formatting import count, percentile, plural
 from tailgauge_analysis.text.json_values import Json
@@ -22,7 +21,7 @@ from tailgauge_analysis.text.json_values import Json
 PS = (0.5, 0.9, 0.95, 0.99)
 MS, RATE, PER_S = "ms", "tokens/s", "requests/s"
 _OF_TOKENS = ("tpot", None)  # our metrics for formulas of time and tokens
-SYSTEM, OK_RATE = "system_tokens_per_s", "ok_per_s"  # figures of ours that are no latency
+TOKENS, COMPLETED = "output_tokens_per_s", "completed_per_s"  # figures of ours that are no latency
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ _COORDINATED = (
     "Their clock starts when the request is sent, so a client that cannot keep up looks fast; "
     "ours starts when it was due."
 )
-_WINDOW = "From the first request to the last content, the slow end included. Ours counts tokens within the steady stage."
+_WINDOW = "From the first request to the last content, the slow end included. Ours counts tokens that arrived in the steady stage."
 _FAILED = " Failed requests are in neither; our offered view has them."
 
 VLLM = Tool(
@@ -114,12 +113,12 @@ VLLM = Tool(
             "E2EL", "e2e_sched", "last event with a choice - sent", _COORDINATED, MS, lambda a: a.last - a.sent
         ),
         Formula(
-            "Output token throughput", SYSTEM, "output tokens of the answers / (end of the last - start of the first)", _WINDOW,
+            "Output token throughput", TOKENS, "output tokens of the answers / (end of the last - start of the first)", _WINDOW,
             RATE, lambda a: _per_second(float(np.nansum(a.tokens)), a.sent, a.last),
         ),
         Formula(
-            "Request throughput", OK_RATE, "answers / (end of the last - start of the first)",
-            "Theirs divides by a time that the slowest answer extends; ours by the length of the steady stage." + _FAILED,
+            "Request throughput", COMPLETED, "answers / (end of the last - start of the first)",
+            "Theirs divides by a time that the slowest answer extends; ours counts those that ended in the steady stage, over its length." + _FAILED,
             PER_S, lambda a: _per_second(float(len(a.sent)), a.sent, a.last),
         ),
     ),
@@ -154,12 +153,12 @@ AIPERF = Tool(
             RATE, _per_user,
         ),
         Formula(
-            "Output Token Throughput", SYSTEM, "output tokens of the answers / (last response - first request)", _WINDOW,
+            "Output Token Throughput", TOKENS, "output tokens of the answers / (last response - first request)", _WINDOW,
             RATE, lambda a: _per_second(float(np.nansum(a.tokens)), a.sent, a.last),
         ),
         Formula(
-            "Request Throughput", OK_RATE, "answers / (last response - first request)",
-            "Theirs divides by a time that the slowest answer extends; ours by the length of the steady stage." + _FAILED,
+            "Request Throughput", COMPLETED, "answers / (last response - first request)",
+            "Theirs divides by a time that the slowest answer extends; ours counts those that ended in the steady stage, over its length." + _FAILED,
             PER_S, lambda a: _per_second(float(len(a.sent)), a.sent, a.last),
         ),
     ),
@@ -168,16 +167,12 @@ AIPERF = Tool(
 TOOLS = (VLLM, AIPERF)
 
 
-def definitions(of_target: Steady, ours: list[Row], streams: Streams) -> list[Json]:
+def definitions(of_target: Steady, ours: list[Row], rates: Throughput) -> list[Json]:
     """The key `definitions` of report.json; empty without a streamed answer."""
     answers = _answers(of_target)
     if not len(answers.sent):
         return []
-    ok = int((of_target.requests["ended"] == schema.OK).sum())
-    totals = {
-        SYSTEM: streams.system_tokens_per_s,
-        OK_RATE: ok / of_target.seconds if of_target.seconds else None,
-    }
+    totals = {TOKENS: rates.output_tokens_per_s, COMPLETED: rates.completed_per_s}
     known = {
         row.metric.name: {percentile(p): by_p.get(p) for p in PS}
         for row in ours

@@ -153,12 +153,20 @@ def health(scenario: Json, steady: Steady) -> Health | None:
     )  # fmt: skip
 
 
-def goodput_of(decided: list[Outcome], steady: Steady) -> Goodput | None:
-    """Good requests of all that were offered; None without an objective, or where too many paces are unknown."""
-    good = good_of(decided, steady)
-    if good is None or any(_unknown(BY_NAME[o.metric], steady, o.p) for o in decided if o.quantile):
+def goodput_of(decided: list[Outcome], steady: Steady, warmup: Steady) -> Goodput | None:
+    """Good requests of all that were offered; None without an objective, or where too many paces are unknown. The rate
+    is of those that ended in the steady stage, those of the warm-up among them.
+    """
+    good, before = good_of(decided, steady), good_of(decided, warmup)
+    if good is None or before is None:
         return None
-    return goodput(good, steady.seconds)
+    if any(_unknown(BY_NAME[o.metric], steady, o.p) for o in decided if o.quantile):
+        return None
+    ended = sum(
+        int((stage.holds(stage.requests["ended_at_ns"]) & which).sum())
+        for stage, which in ((steady, good), (warmup, before))
+    )
+    return goodput(good, ended / steady.seconds if steady.seconds else None)
 
 
 def good_of(decided: list[Outcome], steady: Steady) -> npt.NDArray[np.bool_] | None:
@@ -182,12 +190,14 @@ def good_of(decided: list[Outcome], steady: Steady) -> npt.NDArray[np.bool_] | N
     return good
 
 
-def exit_code(verdict: str, lost: int, decided: list[Outcome], health: Health | None) -> Exit:
+def exit_code(
+    verdict: str, lost: int, decided: list[Outcome], health: Health | None, *, sustained: bool
+) -> Exit:
     """What the caller exits with, interruption and an unusable target apart."""
     if verdict == INVALID or lost:
         return Exit.INVALID
     found = [*(o.outcome for o in decided), *([health.outcome] if health else [])]
-    if FAIL in found:
+    if FAIL in found or not sustained:
         return Exit.SLO_FAILED
     return Exit.INVALID if INCONCLUSIVE in found else Exit.OK
 
@@ -205,10 +215,9 @@ class Goodput:
     per_s: float | None
 
 
-def goodput(good: npt.NDArray[np.bool_], seconds: float) -> Goodput | None:
+def goodput(good: npt.NDArray[np.bool_], per_s: float | None) -> Goodput | None:
     """Goodput of offered requests in order of arrival; None without any. The interval is Clopper-Pearson on n_eff."""
     found = proportion(good)
     if found.value is None or found.low is None or found.high is None:
         return None
-    per_s = found.k / seconds if seconds > 0 else None
     return Goodput(found.n, found.k, found.n_eff, found.value, found.low, found.high, per_s)

@@ -46,6 +46,10 @@ class Steady:
         kept = self.gaps_ns[np.repeat(mask, self.gap_counts)] if gaps else np.empty(0)
         return replace(self, requests=requests, attempts=attempts, gaps_ns=kept, gap_counts=counts)
 
+    def holds(self, at_ns: pd.Series[float]) -> npt.NDArray[np.bool_]:
+        """Which of these times lie within the stage."""
+        return at_ns.between(self.from_s * 1e9, self.to_s * 1e9, inclusive="left").to_numpy(np.bool_)
+
     @property
     def sent(self) -> pd.DataFrame:
         """The attempts that were sent, in that order."""
@@ -59,12 +63,12 @@ class Steady:
         return self.only(~slow) if slow.any() else self
 
 
-def steady(frames: Frames) -> Steady:
-    """Cut the steady stage out of a run."""
+def steady(frames: Frames, stage: str = schema.STEADY) -> Steady:
+    """Cut the steady stage out of a run; with another `stage`, its requests against the steady stage's window."""
     first_token = first_token_of(frames)
-    wanted = frames.requests[frames.requests["stage"] == schema.STEADY]
+    wanted = frames.requests[frames.requests["stage"] == stage]
     wanted = wanted.drop_duplicates("request_id").sort_values("scheduled_at_ns", kind="stable")
-    attempts = frames.attempts[frames.attempts["stage"] == schema.STEADY]
+    attempts = frames.attempts[frames.attempts["stage"] == stage]
     requests = answered(wanted.reset_index(drop=True), attempts, first_token)
     chunks = frames.chunks
     answers = requests[["answer_leg", "answer_attempt"]].fillna(-1).to_numpy(np.int64)

@@ -12,9 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tailgauge.rows import schema
 from tailgauge_analysis.load.chunks import blocks
-from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import Floats, Ints, rank
@@ -39,10 +37,9 @@ class Streams:
     fluid_share: float | None
     user_tokens_per_s_p50: float | None
     user_tokens_per_s_p1: float | None
-    system_tokens_per_s: float | None
 
 
-def streams(frames: Frames, of_target: Steady) -> Streams:
+def streams(of_target: Steady) -> Streams:
     """Measure the flow of a stage."""
     requests, sizes = of_target.requests, of_target.gap_counts
     per_chunk = coalescing(requests)
@@ -78,7 +75,6 @@ def streams(frames: Frames, of_target: Steady) -> Streams:
         fluid_share=float((fluid[flowed] >= FLUID).mean()) if answers else None,
         user_tokens_per_s_p50=_rate(of_target, 0.5),
         user_tokens_per_s_p1=_rate(of_target, 0.99),
-        system_tokens_per_s=system_rate(frames.attempts, of_target.from_s, of_target.to_s),
     )
 
 
@@ -86,22 +82,6 @@ def _rate(stage: Steady, p: float) -> float | None:
     """Tokens per second of the user whose TPOT is the quantile p."""
     tpot = _quantile(BY_NAME["tpot"].ns(stage), p)
     return 1e9 / tpot if tpot else None
-
-
-def system_rate(attempts: pd.DataFrame, from_s: float, to_s: float) -> float | None:
-    """Tokens of all attempts generated within a window, over its length; an attempt's tokens are spread evenly from its
-    first content to its last.
-    """
-    if to_s <= from_s:
-        return None
-    known = attempts[attempts["output_tokens"].notna() & attempts["first_content_at_ns"].notna()]
-    known = known[known["stage"] != schema.PREFLIGHT]
-    first, last = known["first_content_at_ns"] / 1e9, known["last_content_at_ns"] / 1e9
-    length = (last - first).to_numpy(np.float64)
-    within = (last.clip(from_s, to_s) - first.clip(from_s, to_s)).to_numpy(np.float64)
-    at_once = ((first >= from_s) & (first <= to_s)).to_numpy(np.float64)
-    share = np.where(length > 0, within / np.where(length > 0, length, 1), at_once)
-    return float((known["output_tokens"].to_numpy(np.float64) * share).sum() / (to_s - from_s))
 
 
 def _quantile(values: Floats, p: float) -> float | None:

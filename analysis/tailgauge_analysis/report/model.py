@@ -14,6 +14,7 @@ from typing_extensions import TypedDict  # pydantic reads no other before Python
 from tailgauge.rows.schema import ENDED_CLASSES
 from tailgauge_analysis.metrics.metrics import METRICS
 from tailgauge_analysis.metrics.slo import Health
+from tailgauge_analysis.metrics.stability import Stability
 from tailgauge_analysis.metrics.streams import Streams
 from tailgauge_analysis.sections.alerts import Alert
 from tailgauge_analysis.sections.failures import Failure
@@ -49,7 +50,13 @@ class Run(TypedDict):
     steady_requests: Count
     steady_ok: Count
     offered_per_s: float | None
-    ok_per_s: float | None
+    """requests scheduled in the steady stage, over its length"""
+    accepted_per_s: float | None
+    """requests whose first response with status 2xx began in it"""
+    completed_per_s: float | None
+    """requests that ended ok in it, those scheduled before it among them"""
+    output_tokens_per_s: float | None
+    """output tokens that arrived in it, of all attempts"""
     reproduce: str | None
     """command that repeats the run; null if the run does not name its scenario"""
     target: Json
@@ -346,6 +353,8 @@ class Report(TypedDict):
     """properties of the traffic that affect the numbers: closed loop, slow readers, cancellation"""
     traffic: dict[str, TrafficEntry]
     """by traffic table: what was sent in the whole run, preflight excluded"""
+    stability: Stability
+    """whether the steady stage was a steady state of the target; see metrics.md"""
     streams: Streams
     """evenness of streams: tokens per chunk, buffered streams, stalls, fluidity, tokens per second; see metrics.md"""
     health: Health | None

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tailgauge_analysis.metrics.latency import SUCCESSES
 from tailgauge_analysis.report.views import healthy, label
+from tailgauge_analysis.sections import traffic
 from tailgauge_analysis.text.formatting import count, ms, plain, plural, share
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import VALUE, interval_text, mark_text, value_text
@@ -14,7 +15,7 @@ from tailgauge_analysis.text.tables import fixed_table, wrapped
 SHOWN = ("p50", "p95", "p99")
 METRICS = ("ttft_sched", "ttft_sent", "tpot", "chunk_gap", "e2e_sched", "join_sched", "turnaround")
 MOST_REASONS = 3
-MOST_SLOS = 4
+MOST_SLOS = 3
 
 
 def summary(contents: Json, page: Path) -> str:
@@ -30,7 +31,13 @@ def summary(contents: Json, page: Path) -> str:
     if contents["explanations"] and contents["reasons"]:
         lines += wrapped(f"  client: {contents['explanations'][0]}", 3)
     lines += [line for text in contents["remarks"][:2] for line in wrapped(text, 2)]
-    lines += [*_conservation(contents), *_latency(contents), *_outcomes(contents), *_slos(contents)]
+    lines += [
+        *_conservation(contents),
+        *_rates(contents),
+        *_latency(contents),
+        *_outcomes(contents),
+        *_slos(contents),
+    ]
     return "\n".join([*lines, f"report: {page}"])
 
 
@@ -41,6 +48,12 @@ def _conservation(contents: Json) -> list[str]:
         f" + not_reached {count(c['not_reached'])} + lost {count(c['lost'])}",
         1,
     )
+
+
+def _rates(contents: Json) -> list[str]:
+    shown = [f"{name}: {text}" for name, text in traffic.rates(contents["run"])]
+    found = contents["stability"]["findings"]  # which are among the remarks
+    return wrapped("; ".join(shown), 1) + ([] if found else wrapped(contents["stability"]["sentence"], 1))
 
 
 def _latency(contents: Json) -> list[str]:

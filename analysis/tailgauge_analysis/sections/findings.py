@@ -12,10 +12,11 @@ import pandas as pd
 from tailgauge.errors import Exit
 from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
-from tailgauge_analysis.metrics import groups, latency, pace, slo, streams
+from tailgauge_analysis.metrics import groups, latency, pace, slo, stability, streams
 from tailgauge_analysis.metrics.definitions import definitions
 from tailgauge_analysis.metrics.slo import Goodput
 from tailgauge_analysis.metrics.steady import Steady, steady
+from tailgauge_analysis.metrics.throughput import throughput
 from tailgauge_analysis.metrics.timeline import Timeline, timeline
 from tailgauge_analysis.sections import alerts, failures, phases, traffic, use_cases
 from tailgauge_analysis.sections.cache.section import Cache, cache
@@ -96,7 +97,7 @@ def find(frames: Frames) -> Findings:
     kinds, others = failures.failures(frames)
     by_group, smaller = groups.groups(stage)
     whole = latency.table(of_target)
-    flow = streams.streams(frames, of_target)
+    flow = streams.streams(of_target)
     cited = certificate.certified(frames, stage)
     split, cached = phases.phases(frames, of_target), cache(frames)
     missing = pace.missing(of_target.requests)
@@ -122,9 +123,9 @@ def find(frames: Frames) -> Findings:
         streams=flow,
         tpot_missing=missing,
         phases=split,
-        definitions=definitions(of_target, whole, flow),
+        definitions=definitions(of_target, whole, evidence.throughput),
         health=healthy,
-        goodput=slo.goodput_of(decided, of_target),
+        goodput=slo.goodput_of(decided, of_target, evidence.warmup.of_target),
         slos=decided,
         failures=kinds,
         other_failures=others,
@@ -142,7 +143,13 @@ def find(frames: Frames) -> Findings:
         bad_seconds=stalls.to_json(of_target, evidence.bad),
         clocks=apart,
         calls_between=unsure,
-        exit_code=slo.exit_code(word, evidence.conservation.lost, decided, healthy),
+        exit_code=slo.exit_code(
+            word,
+            evidence.conservation.lost,
+            decided,
+            healthy,
+            sustained=evidence.stability.of(stability.BACKLOG) is None,
+        ),
     )
 
 
@@ -157,12 +164,16 @@ def _paced(stage: Steady, scenario: Json) -> pd.DataFrame:
 def evidence_of(frames: Frames) -> Evidence:
     """What the checks judge."""
     stage = steady(frames)
+    warmup, rates = steady(frames, schema.WARMUP), throughput(frames, stage)
     frames = replace(frames, chunks=frames.chunks.without_arrivals())  # a hundred million take 800 MB
     of_target, counted = stage.of_target, conservation(frames)
     return Evidence(
         frames,
         stage,
         of_target,
+        warmup,
+        rates,
+        stability.stability(frames, of_target, rates),
         counted,
         timestamps.stamps(frames, of_target),
         client.workers(frames, stage),
@@ -181,23 +192,28 @@ def headline(findings: Findings) -> str:
     left = int((stage.requests["ended"] == schema.CANCELLED).sum())
     if left:
         text += f", {share(left / n)} were abandoned by their users"
-    if stage.seconds:
-        text = f"{n / stage.seconds:,.3g} requests/s for {stage.seconds:,.3g} s: {text}"
+    rates = findings.evidence.throughput
+    if rates.offered_per_s is not None and rates.completed_per_s is not None:
+        both = f"{rates.offered_per_s:,.3g} requests/s offered, {rates.completed_per_s:,.3g}/s completed"
+        text = f"{both}, for {stage.seconds:,.3g} s: {text}"
+    grows = findings.evidence.stability.of(stability.BACKLOG)
+    overload = f"{grows.text} " if grows else ""
     view = latency.SUCCESSES if ok == n else latency.OFFERED
     rows = [r for name in FIRST for r in findings.latency if (r.metric.name, r.view) == (name, view) and r.n]
     known = [q for q in rows[0].quantiles if q.mark != TOO_FEW and q.p <= 0.99] if rows else []
     if not ok or not known:
-        return f"{text}."
+        return f"{overload}{text}."
     ends = [known[0], *known[-1:]] if len(known) > 1 else known
     shown = ends[:1] if quantile(ends[0])["value_is"] != VALUE else ends
     parts = ", ".join(f"{percentile(q.p)} {with_interval(quantile(q))}" for q in shown)
-    return f"{text}; {rows[0].metric.title}{' of everything offered' if view == latency.OFFERED else ''}: {parts}."
+    return f"{overload}{text}; {rows[0].metric.title}{' of everything offered' if view == latency.OFFERED else ''}: {parts}."
 
 
 def remarks(findings: Findings) -> list[str]:
     """What a reader must know of the traffic before the numbers."""
     run, conservation = findings.frames.run, findings.evidence.conservation
-    texts = [ARRIVAL[run["arrival"]]] if run["arrival"] in ARRIVAL else []
+    texts = stability.remarks(findings.evidence.stability, findings.steady.seconds)
+    texts += [ARRIVAL[run["arrival"]]] if run["arrival"] in ARRIVAL else []
     if conservation.found:
         given = any(one.found for one in conservation.workers)
         where = "found in the other folders given" if given else "written after all"

@@ -17,10 +17,11 @@ from tailgauge_analysis.load.chunks import Chunks
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.sections.phases import parse
 from tailgauge_analysis.stats.quantiles import rank
-from tailgauge_analysis.text.formatting import count, ms, plain, plural, share, share_range
+from tailgauge_analysis.text.formatting import count, figures, ms, plain, plural, share, share_range
 from tailgauge_analysis.text.json_values import Json
 
 MOST_PHASES = 20
+RATES = ("offered", "accepted", "completed")
 BUFFERED = 0.01  # of the answers, from which a proxy is suspected
 _PLURALS = {
     "retry": "retries",
@@ -154,10 +155,21 @@ def details(entry: Json) -> list[str]:
     return [text for text in texts if text]
 
 
+def rates(run: Json) -> list[tuple[str, str]]:
+    """What was offered, accepted and completed, as name and text."""
+    each = [(name, run[f"{name}_per_s"]) for name in RATES]
+    requests = ", ".join(f"{figures(rate)} {name}" for name, rate in each if rate is not None)
+    rows = [("Requests/s", requests)] if requests else []
+    if run["output_tokens_per_s"]:
+        rows.append(("Output tokens/s", figures(run["output_tokens_per_s"])))
+    return rows
+
+
 def streaming(contents: Json) -> list[tuple[str, str]]:
     """How the answers streamed, as name and text."""
     streams, good = contents["streams"], contents["goodput"]
     rows = []
+    rows += [*rates(contents["run"]), ("Stability", contents["stability"]["sentence"])]
     if good:
         rate = f", {good['per_s']:,.3g}/s" if good["per_s"] is not None else ""
         text = f"{share(good['share'])} of {count(good['offered'])} offered requests met every objective"
@@ -167,8 +179,6 @@ def streaming(contents: Json) -> list[tuple[str, str]]:
     if streams["user_tokens_per_s_p50"] is not None:
         slowest = f"{ms(streams['user_tokens_per_s_p1'])} for the slowest 1%"
         rows.append(("Tokens/s per user", f"{ms(streams['user_tokens_per_s_p50'])} in the median, {slowest}"))
-    if streams["system_tokens_per_s"]:
-        rows.append(("Tokens/s in total", f"{ms(streams['system_tokens_per_s'])} over the steady stage"))
     if streams["answers"]:
         n = streams["stalls"]
         part = f", in {share(streams['stalled_share'])} of answers" if n else ""

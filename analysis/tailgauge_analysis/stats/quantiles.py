@@ -154,12 +154,12 @@ def _counts(exceeds: Mask, sizes: Ints) -> Ints:
 def correlation_time(series: Floats) -> float:
     """1 + 2 sum of autocorrelations over Geyer's initial positive pairs, by FFT; never below 1."""
     n = len(series)
+    if series.min() == series.max():  # its mean may be off by a rounding, which would pass for a wave
+        return 1.0
     centred = series - series.mean()
     size = 1 << (2 * n - 1).bit_length()
     spectrum = np.fft.rfft(centred, size)
     covariance = np.fft.irfft(spectrum * spectrum.conj(), size)[:n]
-    if covariance[0] <= 0:
-        return 1.0
     pairs = (covariance[: n // 2 * 2] / covariance[0]).reshape(-1, 2).sum(axis=1)
     ends = np.flatnonzero(pairs <= 0)
     stop = int(ends[0]) if len(ends) else len(pairs)

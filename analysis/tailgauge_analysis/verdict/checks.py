@@ -18,8 +18,8 @@ from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.load.run_files import DAMAGED, MASTER
 from tailgauge_analysis.metrics.latency import SUCCESSES, sample
 from tailgauge_analysis.metrics.metrics import BY_NAME
+from tailgauge_analysis.metrics.stability import WARMUP
 from tailgauge_analysis.stats.quantiles import quantiles
-from tailgauge_analysis.stats.warmup import settling
 from tailgauge_analysis.text.formatting import clock, count, listed, ms, plain, plural, sentence, share
 from tailgauge_analysis.text.json_values import table
 from tailgauge_analysis.verdict import certificate, losses, unsent
@@ -28,8 +28,6 @@ from tailgauge_analysis.verdict.explanations import more_workers
 from tailgauge_analysis.verdict.verdict import Check, Evidence, Judgement
 
 DISORDERED = 0.01  # of the attempts
-EVEN = ("constant", "poisson", "gamma", "weibull", "closed")  # processes whose rate does not change
-SETTLING_S, SETTLING_REQUESTS = 10.0, 200
 CLOCK_MS = thresholds.CLOCK_MS
 IN_FLIGHT, IN_FLIGHT_SHARE = 0.1, 0.01
 STALLS_LISTED = 3
@@ -230,27 +228,10 @@ def _protocol(e: Evidence) -> Judgement | None:
 
 
 def _settled(e: Evidence) -> Judgement | None:
-    """Only under a constant load, and where the stage is long enough."""
-    arrival = table(e.frames.run["scenario"], "arrival")
-    even = arrival.get("process") in EVEN and table(arrival, "shape").get("kind", "flat") == "flat"
-    waits, _ = sample(BY_NAME["ttft_sched"], e.of_target, SUCCESSES)
-    if not even or len(waits) < SETTLING_REQUESTS or e.steady.seconds < SETTLING_S:
-        return None
-    found = settling(waits)
-    if found is None or not found.material:
-        return None
-    if not found.settles:
-        problem = (
-            "TTFT had not settled by the middle of the steady stage: there is no steady state to report."
-        )
-        return DEGRADED, problem, "Check whether the rate exceeds the target's capacity, or run much longer."
-    answered = e.of_target.requests.loc[e.of_target.requests["first_at_ns"].notna(), "scheduled_at_ns"]
-    until_s = float(answered.iloc[found.cut]) / 1e9
-    problem = (
-        f"The first {until_s - e.steady.from_s:,.3g} s of the steady stage look like warm-up: "
-        f"they shift the mean TTFT by {share(abs(found.bias))}."
+    found = e.stability.of(WARMUP)
+    return (
+        (DEGRADED, found.text, f"Set stages.warmup_s to {math.ceil(found.to_s)} or more.") if found else None
     )
-    return DEGRADED, problem, f"Set stages.warmup_s to {math.ceil(until_s)} or more."
 
 
 # Did the client distort a number?
@@ -441,7 +422,7 @@ CHECKS = (
     Check("protocol", "no answer breaks the target's protocol", _protocol),
     Check(
         "settled",
-        "under constant load for at least 10 s and 200 requests, no warm-up shifts the mean TTFT by more than 5%",
+        "under constant load for at least 10 s and 200 requests, no warm-up reaches into the steady stage",
         _settled,
     ),
     Check("drops", "no request was dropped at the in-flight cap (INVALID above 1% of scheduled)", _dropped),

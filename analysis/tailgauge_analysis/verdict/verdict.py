@@ -11,7 +11,9 @@ from typing import Annotated
 
 from tailgauge.thresholds import VALID, WORST_FIRST
 from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.metrics.stability import Stability
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.metrics.throughput import Throughput
 from tailgauge_analysis.text.json_values import one_of
 from tailgauge_analysis.verdict.client import Worker
 from tailgauge_analysis.verdict.conservation import Conservation, InFlight
@@ -23,11 +25,14 @@ Judgement = tuple[str, str, str]  # verdict, problem, advice
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the checks judge: the whole steady stage, and `of_target` without slow readers."""
+    """What the checks judge: the whole steady stage, and `of_target` without slow readers. `warmup`: the requests before it."""
 
     frames: Frames
     steady: Steady
     of_target: Steady
+    warmup: Steady
+    throughput: Throughput
+    stability: Stability
     conservation: Conservation
     stamps: Stamps
     workers: list[Worker]

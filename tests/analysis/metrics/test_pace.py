@@ -14,6 +14,7 @@ from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.pace import REASONS, pieces
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.metrics.streams import streams
+from tailgauge_analysis.metrics.throughput import Throughput
 from tailgauge_analysis.sections.findings import find
 
 MS = 1e6
@@ -147,7 +148,7 @@ def test_what_hangs_on_the_pace_is_of_the_same_span(planted):
     for row in range(40):  # the silence lies between the thinking and the text
         frames.chunks.arrived_at_ns[61 * row] -= 60_000 * int(MS)
     stage = steady(frames)
-    flow = streams(frames, stage)
+    flow = streams(stage)
 
     assert flow.tokens_per_chunk_p50 == 1.0
     assert flow.user_tokens_per_s_p50 == pytest.approx(1000 / 150)
@@ -156,7 +157,7 @@ def test_what_hangs_on_the_pace_is_of_the_same_span(planted):
     assert flow.fluid_share == 0.0  # below ten tokens/s
     definitions_of = {
         metric["name"]: metric["why"]
-        for tool in definitions(stage, [], flow)
+        for tool in definitions(stage, [], Throughput())
         for metric in tool["metrics"]
         if "Misleading here for 40 of 40 answers" in metric["why"]
     }
@@ -175,7 +176,8 @@ def test_no_objective_is_built_on_counts_that_cannot_be(planted):
         assert [one.outcome for one in found.slos] == [outcome]
         assert ("token counts that cannot be" in found.slos[0].why) == (outcome != "pass")
         assert (found.goodput is None) == (outcome != "pass")
-        assert found.streams.system_tokens_per_s == pytest.approx(5 * 200 * (1 - share) / 100, rel=0.05)
+        rate = found.evidence.throughput.output_tokens_per_s
+        assert rate == (None if share == 1.0 else pytest.approx(5 * 200 / 100, rel=0.05))
 
 
 # --- what was buffered ------------------------------------------------------------------------------------------

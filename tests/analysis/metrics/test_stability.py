@@ -1,0 +1,182 @@
+"""Stability of runs at a simulated replica of four slots, and of runs with planted changes."""
+
+import time
+
+import numpy as np
+import pytest
+from run_folders.dry_runs import dry_run_folder, dry_run_report
+
+from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.sections.findings import evidence_of, find, headline, remarks
+
+CAPACITY = 11.3  # requests/s
+REPLICA = {"profile": "tiny", "engine": {"replicas": 1, "slots": 4, "step_ms": 8.53}}
+
+
+def at_replica(rate_per_s, seconds, seed=1, **more):
+    tree = {
+        "seed": seed,
+        "arrival": {"rate_per_s": rate_per_s},
+        "stages": {"duration_s": seconds / 0.9},
+        "limits": {"drain_s": 600.0, "attempt_deadline_s": 600.0, "in_flight_per_worker": 60_000},
+        "simulated": REPLICA,
+        "traffic": {"chat": {"prompt_tokens": 50, "output_tokens": 40}},
+    }
+    return {**tree, **more}
+
+
+def judged(folder):
+    return evidence_of(load([folder])).stability
+
+
+@pytest.mark.parametrize(
+    ("rate_per_s", "seconds", "low", "high"),
+    [(9, 54, 0, 0.05), (13, 54, 0.9, 1), (15, 54, 0.9, 1), (12, 600, 0.9, 1)],
+)
+def test_a_replica_says_whether_it_sustains_the_rate(tmp_path, full_size, rate_per_s, seconds, low, high):
+    first = time.time_ns() % 2**31 if full_size else 1
+    print(f"seeds from {first}")
+    runs = (30 if seconds == 600 else 200) if full_size else (1 if seconds == 600 else 3)
+    found = [
+        judged(dry_run_folder(at_replica(rate_per_s, seconds, first + i), tmp_path / f"run-{i}"))
+        for i in range(runs)
+    ]
+
+    assert low <= np.mean([one.stable is False for one in found]) <= high
+    grows = [one.growth_per_s for one in found if one.of("backlog")]
+    assert len(grows) >= 0.9 * runs * (low > 0)
+    if grows:
+        assert np.mean(grows) == pytest.approx(rate_per_s - CAPACITY, rel=0.25 if full_size else 0.6)
+    if high < 1:
+        assert found[0].detectable_growth_per_s == pytest.approx(1.5, rel=0.3)
+
+
+def test_a_run_above_capacity_says_so_and_by_how_much(tmp_path):
+    report = dry_run_report(at_replica(15, 54), tmp_path).report
+    growth = report["stability"]["growth_per_s"]
+    text = f"The target does not sustain this rate: backlog grows by {growth:.3g} requests/s."
+
+    assert growth == pytest.approx(15 - CAPACITY, rel=0.2)
+    assert report["headline"].startswith(text)
+    assert report["remarks"][0] == f"{text} Percentiles depend on the length of the run."
+    assert (report["verdict"]["status"], report["exit_code"]) == ("VALID", 1)
+    assert report["stability"]["stable"] is False
+
+
+def test_a_stable_run_prints_the_growth_that_it_would_have_seen(tmp_path):
+    report = dry_run_report(at_replica(9, 54), tmp_path).report
+
+    assert report["stability"]["sentence"].startswith(
+        "The steady stage shows no change. A backlog that grows by 1."
+    )
+    assert report["exit_code"] == 0
+    assert report["remarks"] == []
+
+
+def test_answers_longer_than_the_run_are_no_backlog(tmp_path):
+    """In flight grows all the time because nothing has ended yet."""
+    slow = {"ttft_ms": 50.0, "chunk_gap_ms": 1000.0}
+    found = judged(dry_run_folder(at_replica(10, 54, simulated=slow), tmp_path))
+
+    assert (found.stable, found.growth_per_s, found.detectable_growth_per_s) == (True, None, None)
+
+
+def test_answers_that_take_a_third_of_the_run_are_no_backlog(tmp_path):
+    slow = {"ttft_ms": 50.0, "chunk_gap_ms": 450.0}
+    found = judged(dry_run_folder(at_replica(10, 54, simulated=slow), tmp_path))
+
+    assert found.stable is True
+    assert found.growth_per_s == pytest.approx(0, abs=1)
+
+
+def test_a_target_ten_times_too_slow_is_still_judged(tmp_path):
+    found = judged(dry_run_folder(at_replica(110, 54), tmp_path))
+
+    assert found.of("backlog")
+    assert found.growth_per_s == pytest.approx(110 - CAPACITY, rel=0.1)
+
+
+N = 1000  # at 50/s, a second of warm-up
+AT = np.arange(N) / N
+
+
+@pytest.mark.parametrize(
+    ("ttft_ms", "kind", "text"),
+    [
+        (200.0 + 300 * AT, "trend", "TTFT rises over the steady stage: its last third has a median TTFT of 4"),
+        (1200.0 - N * AT, "trend", "TTFT falls over the steady stage"),
+        (np.where(AT < 0.7, 200.0, 400.0), "change", "From 00:14 to 00:20 the target was slower: a median TTFT of 399 ms"),
+        (np.where((AT > 0.4) & (AT < 0.6), 600.0, 200.0), "change", "From 00:08 to 00:12 the target was slower"),
+        (np.where(AT < 0.9, 200.0, 600.0), "change", "From 00:18 to 00:20 the target was slower"),
+        (np.where((AT > 0.4) & (AT < 0.6), 60.0, 200.0), "change", "From 00:08 to 00:12 the target was faster"),
+        (np.where(AT < 0.2, 900.0, 200.0), "warm-up", "The first 3.04 s of the steady stage look like warm-up"),
+        (np.where(AT < 0.2, 60.0, 200.0), "change", "From 00:01 to 00:04 the target was faster"),
+        (np.where(AT < 0.2, 900.0, np.where(AT < 0.6, 200.0, 500.0)), "change", "the target was"),
+    ],
+)  # fmt: skip
+def test_what_changed_is_named_with_its_seconds(write, ttft_ms, kind, text):
+    rng = np.random.default_rng(1)
+    found = judged(write(n=N, ttft_ms=ttft_ms * rng.lognormal(0, 0.05, N)))
+
+    assert [one.kind for one in found.findings] == [kind]
+    assert text in found.findings[0].text
+
+
+def test_a_stall_in_the_middle_is_never_called_warm_up(write):
+    """Everything that arrives in it waits for its end."""
+    at_s = np.arange(N) / 50
+    for begin in (5.0, 9.0, 12.0, 16.0):
+        waits = 200 + 1000 * np.clip(begin + 2 - at_s, 0, 2) * (at_s >= begin)
+        found = find(load([write(n=N, ttft_ms=waits)]))
+
+        assert (found.verdict, found.reasons) == ("VALID", [])
+        assert found.evidence.stability.of("change").from_s == pytest.approx(begin, abs=0.5)
+        assert remarks(found)[0].endswith("Percentiles depend on the length of the run.")
+
+
+def test_a_target_that_times_out_everything_at_the_end_is_not_stable(write):
+    found = judged(write(n=N, ended=dict.fromkeys(range(850, N), "timeout")))
+
+    assert found.findings[0].text.startswith(
+        "From 00:17 to 00:20 the target was slower: 100% failed requests"
+    )
+
+
+def test_joins_of_fan_outs_are_judged(mixed, tmp_path):
+    run = mixed(duration_s=25.0)
+    for i in range(250):
+        wait = 300.0 if i < 125 else 900.0
+        legs = [{"first": 100, "leg": leg} for leg in (0, 1)]
+        run.request(i * 100, legs, pattern="fan_out", joined_ms=wait + i % 7)
+    run.run["arrival"] = "open"
+    found = judged(run.write(tmp_path / "run"))
+
+    assert "a median wait of 90" in found.findings[0].text
+
+
+def test_a_load_that_changes_on_purpose_is_not_judged(write):
+    arrival = {"process": "poisson", "rate_per_s": 50, "shape": {"kind": "ramp"}}
+    found = judged(write(n=N, ttft_ms=200 + N * AT, scenario={"arrival": arrival}))
+
+    assert (found.stable, found.findings) == (None, ())
+    assert found.sentence.startswith("Stability is not judged: the offered load or the traffic changes")
+    assert found.detectable_growth_per_s is not None
+
+
+def test_a_short_run_is_not_judged(write):
+    found = judged(write(n=190, rate_per_s=10.0, ttft_ms=np.where(np.arange(190) < 90, 100.0, 900.0)))
+
+    assert (found.stable, found.findings) == (None, ())
+
+
+def test_a_closed_loop_of_few_turns_says_so(tmp_path):
+    users = {"process": "closed", "closed": {"users": 256, "think_s": 0.1}}
+    found = find(load([dry_run_folder(at_replica(None, 54, arrival=users), tmp_path)]))
+    turns = found.evidence.stability.turns
+
+    assert turns == pytest.approx(CAPACITY * 54 / 256, rel=0.1)
+    assert found.evidence.stability.growth_per_s is None
+    assert any(
+        f"holds {turns:.3g} turns per user, 5 are needed. Run at least" in one for one in remarks(found)
+    )
+    assert "requests/s offered" in headline(found)

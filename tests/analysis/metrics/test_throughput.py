@@ -1,0 +1,72 @@
+"""Rates of a run beside the endpoint's own counts in the same seconds, above capacity and in closed loops."""
+
+import numpy as np
+import pytest
+from dry_run.in_memory import UNBOUNDED
+from run_folders.dry_runs import dry_run_report
+
+CAPACITY = 9.5  # requests/s: 8 slots, 40 steps of 20 ms and more
+LOADS = {
+    "1.25x": {"arrival": {"rate_per_s": 1.25 * CAPACITY}},
+    "32 users": {"arrival": {"process": "closed", "closed": {"users": 32, "think_s": 0.5}}},
+    "128 users": {"arrival": {"process": "closed", "closed": {"users": 128, "think_s": 0.5}}},
+    "256 users": {"arrival": {"process": "closed", "closed": {"users": 256, "think_s": 0.5}}},
+}
+
+
+def run_of(out, load, *, seconds, **more):
+    tree = {
+        "stages": {"duration_s": seconds * 10 / 9},
+        "limits": UNBOUNDED,
+        "simulated": {"profile": "tiny", "engine": {"replicas": 1, "slots": 8, "step_ms": 20.0}},
+        "traffic": {"chat": {"prompt_tokens": 50, "output_tokens": 40}},
+    }
+    return dry_run_report({**tree, **LOADS[load], **more}, out)
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_requests_and_tokens_per_second_are_the_endpoints_own(load, tmp_path, full_size):
+    """Requests scheduled in the window that end at any time would be 25% too many, or one wave of users."""
+    run = run_of(tmp_path, load, seconds=240 if full_size else 45)
+    facts, log = run.report["run"], run.log
+    window = facts["steady_from_s"] * 1e9, facts["steady_to_s"] * 1e9
+    seconds = (window[1] - window[0]) / 1e9
+    ended = log["ended_at_ns"].between(*window, inclusive="left").sum()
+    sent = np.concatenate(log["chunks"].to_list())
+
+    assert facts["completed_per_s"] == pytest.approx(ended / seconds, rel=0.03)
+    assert facts["completed_per_s"] == pytest.approx(CAPACITY, rel=0.1)
+    assert facts["output_tokens_per_s"] == pytest.approx(
+        ((sent >= window[0]) & (sent < window[1])).sum() / seconds, rel=0.03
+    )
+    if load == "1.25x":
+        assert facts["offered_per_s"] > 1.15 * facts["completed_per_s"]
+        assert f"{facts['completed_per_s']:,.3g}/s completed" in run.report["headline"]
+
+
+def test_goodput_per_second_counts_the_good_requests_that_ended_in_the_stage(tmp_path):
+    bound = {"slo": {"quick": {"metric": "ttft_sched", "quantile": 0.9, "max_ms": 3000.0}}}
+    run = run_of(tmp_path, "1.25x", seconds=45, **bound)
+    facts, log = run.report["run"], run.log
+    good = log["first_ns"] - log["scheduled_at_ns"] <= 3000e6
+    ended = log["ended_at_ns"].between(
+        facts["steady_from_s"] * 1e9, facts["steady_to_s"] * 1e9, inclusive="left"
+    )
+    seconds = facts["steady_to_s"] - facts["steady_from_s"]
+
+    assert run.report["goodput"]["per_s"] == pytest.approx((good & ended).sum() / seconds, rel=0.01)
+
+
+def test_answers_that_were_broken_off_count_the_tokens_that_came(tmp_path):
+    """Half of the answers end at the 20th of 40 tokens; they have no usage."""
+    fault = {"cut": {"kind": "cut", "share": 0.5, "at_chunk": 20}}
+    tree = {"arrival": {"rate_per_s": 20.0}, "simulated": {"chunk_gap_ms": 10.0, "faults": fault}}
+    run = run_of(tmp_path, "1.25x", seconds=30, **tree)
+    facts, sent = run.report["run"], np.concatenate(run.log["chunks"].to_list())
+    window = facts["steady_from_s"] * 1e9, facts["steady_to_s"] * 1e9
+    seconds = (window[1] - window[0]) / 1e9
+
+    within = ((sent >= window[0]) & (sent < window[1])).sum()
+    assert facts["output_tokens_per_s"] == pytest.approx(within / seconds, rel=0.03)
+    assert facts["accepted_per_s"] == pytest.approx(facts["offered_per_s"], rel=0.02)
+    assert facts["completed_per_s"] < 0.6 * facts["accepted_per_s"]
