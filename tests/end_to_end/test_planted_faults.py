@@ -208,13 +208,12 @@ def test_pieces_of_four_kilobytes_have_no_pace(runs: Runs) -> None:
     seen = runs["pieces"]()
     n = seen.report["streams"]["answers"]
 
-    assert seen.report["streams"]["buffered"] == n > 40
+    assert n == len(seen.run.requests()) > 40
+    assert seen.report["streams"]["buffered"] > 0.8 * n, "but for those that this machine read late"
     assert not [row for row in seen.report["latency"] if row["metric"].startswith("tpot")]
-    assert seen.report["tpot_missing"]["reasons"] == [
-        {"reason": "buffered", "answers": n, "text": "the stream was buffered"}
-    ]
+    assert {one["reason"] for one in seen.report["tpot_missing"]["reasons"]} <= {"buffered", "read_late"}
     assert [slo["status"] for slo in seen.report["slo"]] == ["inconclusive"]
-    assert f"TPOT is unknown for {n} of {n} answers: the stream was buffered" in seen.page
+    assert f"TPOT is unknown for {n} of {n} answers: the stream was buffered (" in seen.page
 
 
 @needs_nginx

@@ -20,8 +20,8 @@ from tailgauge_analysis.stats.quantiles import Floats, Ints
 from tailgauge_analysis.text.formatting import count, plural
 from tailgauge_analysis.text.json_values import Json, table
 
-THINKING, INTERLEAVED, NO_USAGE, NOT_STREAMED, BUFFERED, AT_ONCE = (
-    "thinking", "interleaved", "no_usage", "not_streamed", "buffered", "at_once",
+THINKING, INTERLEAVED, NO_USAGE, NOT_STREAMED, BUFFERED, READ_LATE, AT_ONCE = (
+    "thinking", "interleaved", "no_usage", "not_streamed", "buffered", "read_late", "at_once",
 )  # fmt: skip
 REASONS = {
     MALFORMED_USAGE: f"the target reports {VIOLATIONS[MALFORMED_USAGE]}",
@@ -30,6 +30,7 @@ REASONS = {
     INTERLEAVED: "thinking lies between parts of the text",
     NOT_STREAMED: "too few characters for the tokens, so some tokens were not streamed",
     BUFFERED: "the stream was buffered",
+    READ_LATE: "the client read the first chunks late",
     AT_ONCE: "all content arrived at the same moment",
 }
 COLUMNS = ("pace_from_ns", "pace_tokens", "pace_missing")
@@ -81,12 +82,14 @@ def judge(requests: pd.DataFrame, gaps_ns: Floats, sizes: Ints, chars: Ints) -> 
     buffered, at_once = pieces(gaps_ns, sizes, tokens, requests["body_bytes"].to_numpy(np.float64))
     read_late = requests["first_content_at_ns"] - requests["first_content_low_at_ns"] > LATE_MS * 1e6
     recorded = streamed & (requests["answer_chunks"].to_numpy(np.float64) == sizes + 1)
-    buffered, at_once = buffered & recorded & ~read_late.to_numpy(np.bool_), at_once & recorded
+    in_pieces, at_once = buffered & recorded, at_once & recorded
+    buffered = in_pieces & ~read_late.to_numpy(np.bool_)
     requests["buffered"] = buffered
     missing = requests["pace_missing"].to_numpy(object, copy=True)
     for name, holds in (
         (NOT_STREAMED, (chars > 0) & (tokens > TOKENS_PER_CHAR * chars)),
         (BUFFERED, buffered),
+        (READ_LATE, in_pieces),
         (AT_ONCE, at_once & (tokens >= 2)),
     ):
         missing[holds & pd.isna(missing)] = name

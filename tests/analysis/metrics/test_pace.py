@@ -103,7 +103,7 @@ ANSWERS = {  # an attempt whose chunks come every 10 ms, its TPOT, or why it has
     "one token": ({"kinds": "x"}, None),
     "held back": ({"kinds": "x" * 12, "gap": 0.01}, "buffered"),
     "short after a long wait": ({"kinds": "x" * 12, "first": 60_000}, 10.0),
-    "held back by the client": ({"kinds": "x" * 12, "gap": 0.01, "first_content_low_at_ns": START_AT_NS}, "at_once"),
+    "held back by the client": ({"kinds": "x" * 12, "gap": 0.01, "first_content_low_at_ns": START_AT_NS}, "read_late"),
     "not streamed": ({"kinds": "x", "output_tokens": 12, "streamed": False}, None),
 }  # fmt: skip
 
