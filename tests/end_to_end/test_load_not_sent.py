@@ -39,7 +39,7 @@ def test_a_master_that_is_frozen_to_the_end_leaves_most_of_the_load_unsent(
     run = running.wait_for_start(0.5)
     os.kill(running.process.pid, signal.SIGSTOP)
     try:
-        running.wait_for_start(seconds - 1)
+        running.wait_for_start(seconds + 0.5)
     finally:
         os.kill(running.process.pid, signal.SIGCONT)
     done = running.finish()

@@ -56,7 +56,7 @@ def test_a_metric_is_one_row(scratch, reported):
 
 def test_an_objective_on_it_is_one_more_name(scratch, reported):
     scratch.insert(METRICS, "METRICS = (\n", ROW)
-    scratch.insert(SCENARIO_MODEL, '    metric: Literal[\n', '"decode", ')
+    scratch.insert(SCENARIO_MODEL, "    metric: Literal[\n", '"decode", ')
     (objective,) = json.loads((reported(SCENARIO + OBJECTIVE) / "report.json").read_text())["slo"]
 
     assert (objective["metric"], objective["status"]) == ("decode", "pass")
