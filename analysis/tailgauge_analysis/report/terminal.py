@@ -82,7 +82,7 @@ def _outcomes(contents: Json) -> list[str]:
     ended = ", ".join(
         f"{row['ended']} {count(row['requests'])} ({share(row['share'])})" for row in contents["outcomes"]
     )
-    return [*wrapped(f"requests of the steady stage: {ended or 'none'}", 1), *wrapped(healthy(contents), 1)]
+    return [*wrapped(f"requests of the steady stage: {ended or 'none'}", 1), *wrapped(healthy(contents), 2)]
 
 
 def _slos(contents: Json) -> list[str]:

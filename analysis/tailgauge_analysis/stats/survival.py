@@ -24,7 +24,7 @@ import numpy as np
 from tailgauge_analysis.stats import quantiles
 from tailgauge_analysis.stats.binomial import clopper_pearson
 from tailgauge_analysis.stats.proportions import Proportion, proportion
-from tailgauge_analysis.stats.quantiles import CONFIDENCE, Floats, Ints, Mask, Quantile
+from tailgauge_analysis.stats.quantiles import BEYOND, CONFIDENCE, Floats, Ints, Mask, Quantile
 
 TINY = 1e-12  # rounding of a share
 SLACK = 0.01  # of a bound: who left so little before it has waited for it, clocks do not start at one moment
@@ -56,11 +56,13 @@ class Waits:
         known = ~(self.cut & (self.ms < reached))
         if known.all():
             return _of_none(proportion(late))
+        if self.trusted is not self:
+            return self.trusted.beyond(bound)
         c = self._curve
         at = int(np.searchsorted(c.at, bound, side="right")) - 1
         share = max(0.0, 1 - float(c.answered[at]))
         n = len(self.ms)
-        n_eff = self._n_eff(at, share) or max(1, int(known.sum()))
+        n_eff = self._n_eff(at, share) or max(1, int(c.waiting[at] / c.before[at]))
         low, high = clopper_pearson(share * n_eff, n_eff)
         found = _of_none(Proportion(round(share * n), n, n_eff, share, low, high))
         if c.at[-1] >= reached or c.open[-1] <= 0:
@@ -73,7 +75,7 @@ class Waits:
         """Quantiles `ps`; +inf where the answers end before, with `seen_to` if those that were cut short might go on."""
         if not self.cut.any():
             return quantiles.quantiles(self.values, ps)
-        return [self._quantile(p) for p in ps]
+        return [self._quantile(p) for p in ps] if self.trusted is self else self.trusted.quantiles(ps)
 
     def tail(self) -> tuple[Floats, Floats]:
         """When answers came, ascending, and the share beyond each of these times."""
@@ -86,7 +88,7 @@ class Waits:
         value = c.when(p)
         last = int(np.searchsorted(c.at, value, side="right")) - 1
         share = 1 - float(c.answered[last])
-        n_eff = self._n_eff(last, share) or n
+        n_eff = self._n_eff(last, share) or max(1, int(c.waiting[last] / c.before[last]))
         ranks = quantiles.ranks(n_eff, n_eff, p)
         end = float(c.at[last])
         slow = (self.ms > end) | ~(self.seen | self.cut) | (~self.seen & (self.ms >= end * (1 - SLACK)))
@@ -95,6 +97,16 @@ class Waits:
         is_open = c.open[-1] > 0 and c.answered[-1] + c.open[-1] >= p and math.inf in (value, low, high)
         mark, seen_to = quantiles.mark(n, n_eff, p, came), float(c.at[-1]) if is_open else None
         return Quantile(p, n, n_eff, value, low, high, mark, came, seen_to)
+
+    @cached_property
+    def trusted(self) -> Waits:
+        """Cut short where so many have left that fewer than ten effective waits are open: one stands for all who left."""
+        c = self._curve
+        few = np.flatnonzero(c.waiting < min(BEYOND, len(self.ms) / 2) * c.before)
+        if not len(few) or not few[0]:
+            return self
+        last = c.at[few[0] - 1]
+        return Waits(np.minimum(self.ms, last), self.seen & (self.ms <= last), self.cut | (self.ms > last))
 
     @cached_property
     def _curve(self) -> _Curve:

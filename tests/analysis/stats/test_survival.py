@@ -162,3 +162,19 @@ def test_the_bounds_of_none_and_of_all():
     assert (everyone.beyond(2.0).value, everyone.beyond(2.0).high) == (1.0, 1.0)
     assert everyone.quantiles((0.5,))[0].seen_to == 5.0
     assert Waits(np.empty(0), np.empty(0, bool), np.empty(0, bool)).beyond(1.0).value is None
+
+
+def test_the_last_who_waits_does_not_stand_for_all_who_left():
+    """All leave at about 300 ms, one a little later, just after its answer came. Nothing else is known of later times."""
+    rng, n = np.random.default_rng(9), 300
+    ms, patience = lognormal(rng, n), 300 + rng.exponential(0.5, n)
+    ms[0], patience[0] = 318.0, 320.0
+    waits = patient(ms, patience)
+    (p95,) = waits.quantiles((0.95,))
+    later = waits.beyond(1000.0)
+
+    assert p95.value == math.inf
+    assert 300 <= p95.seen_to < 305
+    assert later.value is None
+    assert later.high > 0.8
+    assert waits.beyond(300.0).value == pytest.approx(1 - answered_by(300), abs=0.05)
