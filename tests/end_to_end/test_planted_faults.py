@@ -286,7 +286,6 @@ def test_hidden_queueing_at_the_client_is_found(runs: Runs, blocked: Path) -> No
         server_log = np.quantile(floor, float(p[1:]) / 100, method="inverted_cdf")
         assert delay["percentiles"][p]["value"] >= server_log, p
     assert np.quantile(floor, 0.9) > 30
-    assert "client_delay" in seen.reasons
-    assert "Client delay is" in seen.reasons["client_delay"]
-    assert "Client delay is" in seen.page
+    assert "of it by requests sent late" in seen.reasons["client_error"]
+    assert "of it by requests sent late" in seen.page
     assert seen.report["verdict"]["status"] != "VALID"

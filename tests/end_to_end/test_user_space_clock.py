@@ -60,14 +60,17 @@ def test_every_row_says_who_stamped_it(runs: dict[str, Future[Any]], name: str) 
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_the_clients_own_lateness_is_a_check_then(runs: dict[str, Future[Any]], name: str) -> None:
-    """Whatever this machine makes of it: a late loop or a busy core counts, as it does under no kernel stamps."""
+def test_every_stamp_is_a_range_then(runs: dict[str, Future[Any]], name: str) -> None:
+    """From the last poll that found the socket empty to the reading: a late loop shows as a wide one."""
     run, report, _ = runs[name].result()
-    steady = run.table("health").iloc[1:]
-    beyond = ((steady.loop_lag_max_ns > 5_000_000) | (steady.cpu_share > 0.7)).all()
-    (check,) = [check for check in report["verdict"]["checks"] if check["check"] == "loop_lag"]
+    attempts, chunks = run.table("attempts").query("ended == 'ok'"), run.table("chunks")
+    widths = attempts.first_content_at_ns - attempts.first_content_low_at_ns
 
-    assert check["verdict"] in ({"DEGRADED"} if beyond else {"passed", "DEGRADED"})
+    assert not chunks.exact.any()
+    assert attempts.first_content_low_at_ns.notna().all()
+    assert 0 < widths.median() < 20_000_000
+    errors = [one for one in report["client_error"] if one["metric"] == "ttft_sent"]
+    assert all(one["lows_value"] < one["highs_value"] for one in errors)
 
 
 def test_the_choice_is_in_the_scenario_of_the_run(runs: dict[str, Future[Any]]) -> None:

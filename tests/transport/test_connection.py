@@ -9,7 +9,7 @@ import pytest
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux stamps packets for us")
 
-READERS = ("prompt", "blocked", "without_looks")
+READERS = ("prompt", "blocked", "unbounded")
 PATIENCE_S = 8  # far more than any of these takes, far less than the time-outs that would end a hang
 
 
@@ -193,25 +193,25 @@ def test_no_failure_of_a_target_prints_a_traceback(seen):
 
 
 @pytest.fixture(scope="module")
-def looked(run_script):
-    return run_script("transport/scripts/looks.py")
+def polled(run_script):
+    return run_script("transport/scripts/polls.py")
 
 
 @linux
 @pytest.mark.parametrize("reader", READERS)
-def test_a_read_never_came_before_its_lower_bound(looked, reader):
+def test_a_read_never_came_before_its_lower_bound(polled, reader):
     """Whatever the reader did meanwhile: planted by a server that shares its clock."""
-    bounds = looked[reader]
+    bounds = polled[reader]
 
     assert len(bounds) == 60
     assert all(sent <= low <= arrived for low, arrived, sent in bounds)
 
 
 @linux
-def test_a_prompt_reader_can_prove_that_it_was_prompt(looked):
+def test_a_prompt_reader_can_prove_that_it_was_prompt(polled):
     """The first piece, read together with more or not, came within about a millisecond after its lower bound; without
-    looks no more is known than that it came after the request."""
-    width_ms = {name: median([(arrived - low) / 1e6 for low, arrived, _ in looked[name]]) for name in READERS}
+    polls no more is known than that it came after the request."""
+    width_ms = {name: median([(arrived - low) / 1e6 for low, arrived, _ in polled[name]]) for name in READERS}
 
-    assert width_ms["prompt"] < 1.5 < width_ms["without_looks"]
+    assert width_ms["prompt"] < 1.5 < width_ms["unbounded"]
     assert width_ms["prompt"] < width_ms["blocked"]

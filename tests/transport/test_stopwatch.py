@@ -42,7 +42,7 @@ def test_a_stamp_lies_behind_the_senders_time_however_late_the_client_looked(see
     assert sorted(late)[len(late) // 2] <= SLACK_NS
 
 
-def test_our_own_clock_is_never_before_the_kernels(seen):
+def test_our_user_clock_is_never_before_the_kernels(seen):
     assert all(arrived <= read_at + SLACK_NS for _, arrived, read_at in exact(seen))
 
 
@@ -62,7 +62,7 @@ def test_the_times_of_a_call_are_in_order(seen):
 
 
 @pytest.mark.parametrize("whose", ["user", "elsewhere"])
-def test_our_own_clock_instead_is_late_by_what_held_us_up_and_says_so(run_script, whose):
+def test_our_user_clock_instead_is_late_by_what_held_us_up_and_says_so(run_script, whose):
     """By choice, or on a system whose kernel stamps nothing: the rows must not claim a precision that nobody has."""
     seen = run_script("transport/scripts/stopwatch.py", whose)
     facts = [

@@ -1,12 +1,12 @@
 """Chunks: folded while they are read, because a run may have a hundred million.
 
-Of a chunk only its arrival is kept, 8 bytes; everything else is summed by run. A run is a stretch of
+Of a chunk only its arrival is kept, 8 bytes, and the width of its range if it has one; everything else is summed by run. A run is a stretch of
 rows of one attempt whose numbers follow each other, as workers write them. Parts are read a row group at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -21,7 +21,7 @@ from tailgauge_analysis.stats.quantiles import Floats, Ints, rank
 
 WANTED = (
     "request_id", "leg", "attempt", "chunk_index", "kind", "arrived_at_ns", "lag_ns", "chars",
-    "exact", "gap_ns",
+    "exact", "gap_ns", "low_at_ns",
 )  # fmt: skip
 LAG_PS = (0.5, 0.99, 1.0)
 BLOCK = 2_000_000  # chunks that are worked on at once
@@ -61,6 +61,31 @@ class Runs:
 
 
 @dataclass(frozen=True, slots=True)
+class Ranges:
+    """Chunks that are known to lie in a range: where each is, and how long before its arrival it may have come."""
+
+    at: Ints
+    ns: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class GapRanges:
+    """Gaps that begin or end with such a chunk. One that `begins` so may be longer by `ns`, the others shorter."""
+
+    at: Ints
+    ns: Floats
+    begins: npt.NDArray[np.bool_]
+
+    def only(self, kept: npt.NDArray[np.bool_]) -> GapRanges:
+        """Those of the gaps that are kept, by their new numbers."""
+        some = kept[self.at]
+        return GapRanges((np.cumsum(kept) - 1)[self.at[some]], self.ns[some], self.begins[some])
+
+
+NO_RANGES = GapRanges(np.empty(0, np.int64), np.empty(0), np.empty(0, np.bool_))
+
+
+@dataclass(frozen=True, slots=True)
 class Chunks:
     """All chunks of a run, by attempt (request, leg, attempt ascending) and number; one entry an attempt but for
     `arrived_at_ns`, which may have been let go. `kinds`: chunks that are no text, as `request_id`, `kind` (its place in CHUNK_KINDS) and `n`.
@@ -75,8 +100,13 @@ class Chunks:
     first_chars: Ints
     arrived_at_ns: Ints
     kinds: pd.DataFrame
-    intervals: int
+    ranges: Ranges
     lags_ns: tuple[int, ...] | None  # read - arrived at LAG_PS
+
+    @property
+    def intervals(self) -> int:
+        """Chunks with a range instead of a time."""
+        return len(self.ranges.at)
 
     def __len__(self) -> int:
         return int(self.sizes.sum())
@@ -121,6 +151,20 @@ class Chunks:
             filled += len(gaps)
         return out
 
+    def gap_ranges(self, places: Ints) -> GapRanges:
+        """Of the gaps that `gaps_ns` gives for the same places, those with a chunk in a range."""
+        begin = np.cumsum(self.sizes) - self.sizes
+        entry = np.searchsorted(begin, self.ranges.at, "right") - 1
+        number = np.full(len(self.sizes), -1, np.int64)
+        number[places] = np.arange(len(places))
+        gaps = np.maximum(self.sizes[places] - 1, 0)
+        first_gap, of = np.cumsum(gaps) - gaps, number[entry]
+        chunk, ns = self.ranges.at - begin[entry], self.ranges.ns.astype(np.float64)
+        ends, begins = (of >= 0) & (chunk > 0), (of >= 0) & (chunk < self.sizes[entry] - 1)
+        at = [first_gap[of[ends]] + chunk[ends] - 1, first_gap[of[begins]] + chunk[begins]]
+        which = np.repeat([False, True], [len(part) for part in at])
+        return GapRanges(np.concatenate(at), np.concatenate([ns[ends], ns[begins]]), which)
+
 
 def complete(rows: pa.Table) -> pa.Table:
     """A row group with its times in every row. Raises ValueError if the first row lacks them."""
@@ -138,7 +182,8 @@ class Fold:
         self._arrived = np.empty(most, np.int64)
         self._lags = np.empty(most, np.int32)
         self._wide = False
-        self._rows, self._intervals = 0, 0
+        self._rows = 0
+        self._ranges: list[Ranges] = []
         self._runs: list[Runs] = []
 
     def mark(self) -> int:
@@ -166,7 +211,13 @@ class Fold:
             self._wide, self._lags = True, self._lags.astype(np.int64)
         self._lags[place] = lags
         self._rows += n
-        self._intervals += n - (pc.sum(table["exact"]).as_py() or 0)
+        at = np.flatnonzero(~table["exact"].to_numpy())
+        if len(at):
+            ns = (
+                column["arrived_at_ns"][at]
+                - pc.coalesce(table["low_at_ns"], table["arrived_at_ns"]).take(at).to_numpy()
+            )
+            self._ranges.append(Ranges(place.start + at, np.maximum(ns, 0)))
         self._runs.append(_runs(column, kind))
 
     def done(self) -> Chunks:
@@ -187,8 +238,14 @@ class Fold:
             order, runs_in_order = _sorted(runs)
         begin = (np.cumsum(runs.length) - runs.length)[order]
         runs = runs_in_order
+        ranges = Ranges(*(_whole(getattr(part, f.name) for part in self._ranges) for f in fields(Ranges)))
         if (np.diff(begin) < 0).any():
             arrived = _gathered(arrived, begin, runs.length)
+            new_begin, by_old = np.cumsum(runs.length) - runs.length, np.argsort(begin)
+            run = by_old[np.searchsorted(begin[by_old], ranges.at, "right") - 1]
+            moved = new_begin[run] + ranges.at - begin[run]
+            in_order = np.argsort(moved)
+            ranges = Ranges(moved[in_order], ranges.ns[in_order])
         new = np.flatnonzero(~_same(runs)) if len(order) else order
         sums = {
             name: np.add.reduceat(getattr(runs, name), new) if len(new) else np.empty(0, np.int64)
@@ -196,7 +253,7 @@ class Fold:
         }
         return Chunks(
             runs.request_id[new], runs.leg[new], runs.attempt[new], sums["length"], sums["chars"], sums["thinking"],
-            runs.first_chars[new], arrived, _other_kinds(runs), self._intervals, lags_ns,
+            runs.first_chars[new], arrived, _other_kinds(runs), ranges, lags_ns,
         )  # fmt: skip
 
 
@@ -218,8 +275,11 @@ def blocks(sizes: Ints) -> Iterator[slice]:
 
 def _joined(runs: Sequence[Runs]) -> Runs:
     """All of them, one after the other."""
-    nothing = np.empty(0, np.int64)
-    return Runs(*(np.concatenate([nothing, *(getattr(r, f.name) for r in runs)]) for f in fields(Runs)))
+    return Runs(*(_whole(getattr(r, f.name) for r in runs) for f in fields(Runs)))
+
+
+def _whole(parts: Iterable[Ints]) -> Ints:
+    return np.concatenate([np.empty(0, np.int64), *parts])
 
 
 def _runs(column: dict[str, Ints], kind: Ints) -> Runs:

@@ -20,7 +20,7 @@ from tailgauge.errors import Exit
 from tailgauge.rows import schema
 from tailgauge.thresholds import INVALID
 from tailgauge_analysis.metrics import pace
-from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, offered_waits, row
+from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row, offered_waits, row
 from tailgauge_analysis.metrics.metrics import BY_NAME, CHUNK, PACED, Metric
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.binomial import Stopping, needed, stopping
@@ -60,6 +60,20 @@ def outcomes(scenario: Json, steady: Steady) -> list[Outcome]:
         for name, spec in table(scenario, "slo").items()
         if isinstance(spec, dict) and spec.get("metric") != COMPLETE
     ]
+
+
+def rows(scenario: Json, steady: Steady) -> list[Row]:
+    """The figure of each objective."""
+    found = (_figure(spec) for spec in table(scenario, "slo").values() if isinstance(spec, dict))
+    return [row(metric, steady, view, (p,)) for metric, p, view in filter(None, found)]
+
+
+def _figure(spec: Json) -> tuple[Metric, float, str] | None:
+    """Metric, percentile and view of an objective; None where the scenario names none that we know."""
+    metric, p = BY_NAME.get(text(spec.get("metric"))), number(spec.get("quantile", 0.99))
+    if metric is None or p is None or not 0 < p < 1:
+        return None
+    return metric, p, OFFERED if metric.offered else SUCCESSES
 
 
 def _outcome(name: str, spec: Json, steady: Steady) -> Outcome:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tailgauge.rows import schema
+from tailgauge_analysis.load.chunks import NO_RANGES, GapRanges
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics.answers import answered, first_token_of
 from tailgauge_analysis.metrics.pace import judge, paced
@@ -32,6 +33,7 @@ class Steady:
     first_token: str
     from_s: float
     to_s: float
+    gap_ranges: GapRanges = NO_RANGES
 
     @property
     def seconds(self) -> float:
@@ -43,8 +45,11 @@ class Steady:
         requests = self.requests[mask].reset_index(drop=True)
         attempts = self.attempts[self.attempts["request_id"].isin(requests["request_id"])]
         counts = self.gap_counts[mask] if gaps else np.zeros(len(requests), np.int64)
-        kept = self.gaps_ns[np.repeat(mask, self.gap_counts)] if gaps else np.empty(0)
-        return replace(self, requests=requests, attempts=attempts, gaps_ns=kept, gap_counts=counts)
+        kept = np.repeat(mask & gaps, self.gap_counts)
+        return replace(
+            self, requests=requests, attempts=attempts, gap_counts=counts,
+            gaps_ns=self.gaps_ns[kept] if gaps else np.empty(0), gap_ranges=self.gap_ranges.only(kept),
+        )  # fmt: skip
 
     def holds(self, at_ns: pd.Series[float]) -> npt.NDArray[np.bool_]:
         """Which of these times lie within the stage."""
@@ -83,20 +88,20 @@ def steady(frames: Frames, stage: str = schema.STEADY) -> Steady:
     requests["pace_skip"] = np.where(after, thinking, 0)  # chunks before the span
     requests["pace_chunks"] = requests["answer_chunks"] - requests["pace_skip"]
     counts = np.maximum(counts - 1, 0)
-    gaps_ns = chunks.gaps_ns(places[there])
+    gaps_ns, gap_ranges = chunks.gaps_ns(places[there]), chunks.gap_ranges(places[there])
     of_first = first_chars / np.where(chars > 0, chars, np.nan)
     requests["first_share"] = np.where(after, 1 / requests["pace_chunks"].clip(lower=1), of_first)
     judge(requests, gaps_ns, counts, chars)
-    requests["worst_gap_ns"] = _worst(gaps_ns, counts)
+    requests["worst_gap_ns"] = worst_of(gaps_ns, counts)
     is_open = requests["ended"] == schema.CENSORED
     requests["over_at_ns"] = requests["ended_at_ns"].mask(is_open, _end_ns(frames))
     left = requests["ended"] == schema.CANCELLED
     requests["left_by_pace"] = left & requests["traffic"].isin(_left_by_pace(frames))
     from_s, to_s = window(frames)
-    return Steady(requests, attempts, gaps_ns, counts, first_token, from_s, to_s)
+    return Steady(requests, attempts, gaps_ns, counts, first_token, from_s, to_s, gap_ranges)
 
 
-def _worst(gaps_ns: Floats, counts: Ints) -> Floats:
+def worst_of(gaps_ns: Floats, counts: Ints) -> Floats:
     """The longest gap of each; NaN where there is none."""
     worst = np.full(len(counts), np.nan)
     some = counts > 0

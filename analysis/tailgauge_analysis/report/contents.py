@@ -96,6 +96,7 @@ def contents(findings: Findings) -> Json:
         "client": [plain_values(worker) for worker in findings.evidence.workers],
         "in_flight": plain_values(findings.evidence.in_flight) if findings.evidence.in_flight else None,
         "bad_seconds": findings.bad_seconds,
+        "client_error": [asdict(one) for one in findings.evidence.errors],
         "server_log": findings.server_log,
         "clocks": clocks.to_json(findings.clocks, findings.calls_between),
         "certificate": None if run["dry_run"] else certificate.to_json(findings.certified),

@@ -18,7 +18,7 @@ from tailgauge_analysis.text.formatting import count, markdown_safe, ms, share, 
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import cell, value_text
 from tailgauge_analysis.text.tables import markdown_blocks, markdown_table
-from tailgauge_analysis.verdict import losses, stalls
+from tailgauge_analysis.verdict import client_error, losses, stalls
 from tailgauge_analysis.verdict.losses import Stretch
 
 PERCENTILES = ("p50 (ms)", "p95 (ms)", "p99 (ms)")
@@ -38,7 +38,7 @@ def markdown(contents: Json) -> str:
         *(f"- **{one.title}.** {markdown_safe(one.text)}" for one in highlights(contents)),
         *_requests(contents),
         *_latency(contents),
-        *_stalls(contents["bad_seconds"]),
+        *_client_error(contents),
         *_groups(contents["groups"]),
         *_load(contents),
         *_phases(contents["phases"]),
@@ -165,10 +165,10 @@ def _use_cases(contents: Json) -> list[str]:
     ]
 
 
-def _stalls(bad: Json | None) -> list[str]:
-    if bad is None or not bad["spells"]:
-        return []
-    return [markdown_safe(stalls.sentence(bad)), markdown_table(stalls.HEADER, stalls.rows(bad))]
+def _client_error(contents: Json) -> list[str]:
+    bad, rows = contents["bad_seconds"], client_error.rows_of(contents["client_error"])
+    stalled = markdown_safe(stalls.sentence(bad)) if bad and bad["spells"] else ""
+    return [stalled, markdown_table(client_error.HEADER, rows) if rows else ""]
 
 
 def _crossover(found: Json | None) -> list[str]:

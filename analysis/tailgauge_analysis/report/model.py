@@ -394,8 +394,10 @@ class Report(TypedDict):
     rows), outside (difference beyond a worker's lag); null without health rows
     """
     bad_seconds: Json | None
-    """seconds, bad, share, spells (worker, from_s, to_s, worst_ms, cause; the longest 20), figures (metric, view, n, left_out,
-    quantiles with and without); null without health rows
+    """seconds, bad, share, spells (worker, from_s, to_s, worst_ms, cause; the longest 20); null without health rows"""
+    client_error: list[Json]
+    """error of each reported percentile because of the client: metric, title, view, quantile, lows_value, highs_value, late_shift,
+    error_ms, limit_ms, verdict, is_used (by an objective or the headline)
     """
     server_log: Json | None
     """delay from the server log's write to the arrival of the first content; within_ms: the clock error; null without the log"""

@@ -31,7 +31,7 @@ from tailgauge_analysis.sections.rate_limits import section as rate_limits
 from tailgauge_analysis.text import formatting
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import bound
-from tailgauge_analysis.verdict import stalls
+from tailgauge_analysis.verdict import client_error, stalls
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -68,7 +68,7 @@ def _environment() -> Environment:
         limits_summary=rate_limits.summary, limits_note=rate_limits.NOTE,
         cache_summary=cache_section.summary, cache_note=cache_section.NOTE,
         fan_out_waits=fan_out.waits, fan_out_facts=fan_out.facts,
-        stalls_sentence=stalls.sentence, stalls_rows=stalls.rows, stalls_header=stalls.HEADER,
+        stalls_sentence=stalls.sentence, client_error_rows=client_error.rows_of, client_error_header=client_error.HEADER,
         hedging_rows=hedging.latency_rows, hedging_facts=hedging.facts,
     )  # fmt: skip
     return environment

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from tailgauge import thresholds
 from tailgauge.errors import Exit
 from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
@@ -28,13 +29,19 @@ from tailgauge_analysis.stats.quantiles import TOO_FEW
 from tailgauge_analysis.text.formatting import percentile, plural, share
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import VALUE, quantile, with_interval
-from tailgauge_analysis.verdict import certificate, client, explanations, losses, stalls, timestamps
+from tailgauge_analysis.verdict import (
+    certificate,
+    client,
+    client_error,
+    explanations,
+    losses,
+    stalls,
+    timestamps,
+)
 from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.clocks import Clocks, calls_between, clocks
 from tailgauge_analysis.verdict.conservation import conservation, in_flight
 from tailgauge_analysis.verdict.verdict import Evidence, Reason, reasons, worst
-
-FIRST = ("ttft_sched", "join_sched", "turnaround")  # what a user waits for, whichever the run has
 
 # How requests arrive (arrival of run.json), where it changes the meaning of the numbers.
 ARRIVAL = {
@@ -96,7 +103,7 @@ def find(frames: Frames) -> Findings:
     healthy = slo.health(frames.run["scenario"], of_target)
     kinds, others = failures.failures(frames)
     by_group, smaller = groups.groups(stage)
-    whole = latency.table(of_target)
+    whole = evidence.latency
     flow = streams.streams(of_target)
     cited = certificate.certified(frames, stage)
     split, cached = phases.phases(frames, of_target), cache(frames)
@@ -140,7 +147,7 @@ def find(frames: Frames) -> Findings:
         alerts=alerts.alerts(of_target, whole, split, cached),
         slopes=slopes.fitted(frames.attempts, _paced(of_target, frames.run["scenario"]), unsure),
         diagnosis=diagnosis.diagnosis(of_target),
-        bad_seconds=stalls.to_json(of_target, evidence.bad),
+        bad_seconds=stalls.to_json(evidence.bad),
         clocks=apart,
         calls_between=unsure,
         exit_code=slo.exit_code(
@@ -167,6 +174,13 @@ def evidence_of(frames: Frames) -> Evidence:
     warmup, rates = steady(frames, schema.WARMUP), throughput(frames, stage)
     frames = replace(frames, chunks=frames.chunks.without_arrivals())  # a hundred million take 800 MB
     of_target, counted = stage.of_target, conservation(frames)
+    rows = latency.table(of_target)
+    objectives = slo.rows(frames.run["scenario"], of_target)
+    asked = {(row.metric.name, row.quantiles[0].p) for row in objectives}
+    listed = {(row.metric.name, q.p) for row in rows for q in row.quantiles}
+    more = [row for row in objectives if (row.metric.name, row.quantiles[0].p) not in listed]
+    used = client_error.of_headline(rows) | asked
+    errors = client_error.client_errors(of_target, [*rows, *more], used)
     return Evidence(
         frames,
         stage,
@@ -178,7 +192,9 @@ def evidence_of(frames: Frames) -> Evidence:
         timestamps.stamps(frames, of_target),
         client.workers(frames, stage),
         in_flight(frames, counted.workers),
-        stalls.bad_seconds(frames, stage),
+        stalls.bad_seconds(frames, stage, thresholds.STALL_NS),
+        client_error.marked(rows, errors),
+        errors,
     )
 
 
@@ -199,7 +215,12 @@ def headline(findings: Findings) -> str:
     grows = findings.evidence.stability.of(stability.BACKLOG)
     overload = f"{grows.text} " if grows else ""
     view = latency.SUCCESSES if ok == n else latency.OFFERED
-    rows = [r for name in FIRST for r in findings.latency if (r.metric.name, r.view) == (name, view) and r.n]
+    rows = [
+        r
+        for name in client_error.HEADLINE
+        for r in findings.latency
+        if (r.metric.name, r.view) == (name, view) and r.n
+    ]
     known = [q for q in rows[0].quantiles if q.mark != TOO_FEW and q.p <= 0.99] if rows else []
     if not ok or not known:
         return f"{overload}{text}."

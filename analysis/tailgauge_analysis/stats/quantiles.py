@@ -38,6 +38,7 @@ EPISODES = 5  # slow episodes wanted; with fewer, no interval is sure to hold ho
 TOO_FEW = "n/a"
 UNRELIABLE = "unreliable"
 FEW_EPISODES = "few slow episodes"
+CLIENT = "client error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Quantile:
     value: float | None
     low: float | None
     high: float | None
-    mark: str  # "", UNRELIABLE, FEW_EPISODES or TOO_FEW
+    mark: str  # "", UNRELIABLE, FEW_EPISODES, TOO_FEW, or CLIENT: the client may have moved it too far
     episodes: int = 0
     """In how many episodes the values beyond it came."""
     seen_to: float | None = None

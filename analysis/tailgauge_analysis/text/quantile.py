@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, UNRELIABLE, Quantile
+from tailgauge_analysis.stats.quantiles import CLIENT, FEW_EPISODES, TOO_FEW, UNRELIABLE, Quantile
 from tailgauge_analysis.text.formatting import ms, percentile
 from tailgauge_analysis.text.json_values import Json
 
@@ -75,7 +75,13 @@ def cell(q: Json) -> str:
 def mark_text(q: Json) -> str:
     """`unreliable` or `few slow episodes (3)`; nothing where the interval may be believed, or where there is no value."""
     mark = str(q["mark"])
-    return f"{mark} ({q['episodes']:,})" if mark == FEW_EPISODES else mark if mark == UNRELIABLE else ""
+    return (
+        f"{mark} ({q['episodes']:,})"
+        if mark == FEW_EPISODES
+        else mark
+        if mark in {UNRELIABLE, CLIENT}
+        else ""
+    )
 
 
 def ratio_text(ratio: Json) -> str:

@@ -13,25 +13,24 @@ import numpy as np
 from tailgauge import thresholds
 from tailgauge.protocol_violations import MALFORMED_USAGE, VIOLATIONS
 from tailgauge.rows import schema
-from tailgauge.thresholds import DEGRADED, DROPS, INVALID
+from tailgauge.thresholds import DEGRADED, DROPS, INVALID, VALID, WORST_FIRST
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.load.run_files import DAMAGED, MASTER
-from tailgauge_analysis.metrics.latency import SUCCESSES, sample
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.stability import WARMUP
-from tailgauge_analysis.stats.quantiles import quantiles
 from tailgauge_analysis.text.formatting import clock, count, listed, ms, plain, plural, sentence, share
 from tailgauge_analysis.text.json_values import table
 from tailgauge_analysis.verdict import certificate, losses, unsent
 from tailgauge_analysis.verdict.clocks import clocks
 from tailgauge_analysis.verdict.explanations import more_workers
+from tailgauge_analysis.verdict.stalls import bad_seconds
 from tailgauge_analysis.verdict.verdict import Check, Evidence, Judgement
 
 DISORDERED = 0.01  # of the attempts
 CLOCK_MS = thresholds.CLOCK_MS
 IN_FLIGHT, IN_FLIGHT_SHARE = 0.1, 0.01
 STALLS_LISTED = 3
-BURSTS = 0.5  # more first chunks with a time range than this, though most reads were prompt: not the client
+FIGURES_LISTED = 3
 STATIONS = (
     "scheduled_at_ns", "dispatched_at_ns", "sent_at_ns", "first_content_at_ns", "last_content_at_ns", "ended_at_ns",
 )  # fmt: skip
@@ -264,108 +263,54 @@ def _unsent(e: Evidence) -> Judgement | None:
     return INVALID if part > DROPS else DEGRADED, problem, advice
 
 
-def _delayed(e: Evidence) -> Judgement | None:
-    delays, _ = sample(BY_NAME["client_delay"], e.of_target, SUCCESSES)
-    if not len(delays):
-        return None
-    p99, bound = quantiles(delays, (0.99,))[0].value or 0.0, _delay_bound_ms(e)
-    if p99 <= bound:
-        return None
-    late = e.of_target.requests.loc[BY_NAME["client_delay"].ns(e.of_target) > bound * 1e6, "request_id"]
-    attempts = e.of_target.attempts
-    first = attempts[(attempts["leg"] == 0) & (attempts["attempt"] == 0)]
-    new = int(first.loc[first["request_id"].isin(late), "connection_is_new"].sum())
-    problem = (
-        f"Client delay is {ms(p99)} ms at p99 (limit {ms(bound)} ms); times since scheduled include it. "
-        f"{count(new)} of {plural(len(late), 'late request')} opened a connection."
+def _distorted(e: Evidence) -> Judgement | None:
+    """The worst figure that an objective or the headline uses, and who was late when."""
+    bad = sorted(
+        (one for one in e.errors if one.is_used and one.verdict != VALID),
+        key=lambda one: (WORST_FIRST.index(one.verdict), -one.error_ms / one.limit_ms),
     )
-    advice = f"{_more_workers(e)} or a lower rate; raise target.connections if connections are opened often."
-    return DEGRADED, problem, advice
-
-
-def _waited(e: Evidence) -> Judgement | None:
-    attempts = e.of_target.attempts
-    opening = attempts[["dns_ns", "connect_ns", "tls_ns"]].sum(
-        axis=1, min_count=1
-    )  # in rows of older schemas
-    waits = (attempts["pool_wait_ns"].fillna(opening) / 1e6).to_numpy(np.float64)
-    waits = np.nan_to_num(waits[attempts["sent_at_ns"].notna().to_numpy(np.bool_)])
-    if not len(waits):
+    if not bad:
         return None
-    p99, bound = quantiles(waits, (0.99,))[0].value or 0.0, _delay_bound_ms(e)
-    if p99 <= bound:
-        return None
-    problem = (
-        f"Attempts waited {ms(p99)} ms for a connection at p99 (limit {ms(bound)} ms): "
-        f"{count(int((waits > bound).sum()))} of {plural(len(waits), 'attempt')}. "
-        "Times since scheduled include the wait; those of retries and hedges always do."
+    worst = bad[0]
+    late = f", {ms(worst.late_shift)} ms of it by requests sent late" if worst.late_shift else ""
+    others = (
+        f" Also above its limit: {listed(one.label for one in bad[1 : 1 + FIGURES_LISTED])}."
+        if bad[1:]
+        else ""
     )
-    advice = "Open connections before the run with target.preopened, and keep enough of them with target.connections."
-    return DEGRADED, problem, advice
-
-
-def _delay_bound_ms(e: Evidence) -> float:
-    """What the client may add at p99."""
-    ttft, _ = sample(BY_NAME["ttft_sched"], e.of_target, SUCCESSES)
-    return thresholds.delay_bound_ms((quantiles(ttft, (0.5,))[0].value or 0.0) if len(ttft) else 0.0)
-
-
-def _exact(e: Evidence) -> Judgement | None:
-    part = e.stamps.first_interval_share
-    if part <= thresholds.INTERVALS:
-        return None
-    problem = f"{share(part)} of first chunks have a time range instead of a time; its end is used."
-    known = [w for w in e.workers if w.first_interval_share is not None]
-    worst = max(known, key=lambda w: w.first_interval_share or 0.0, default=None)
-    if worst is not None and len(known) > 1:
-        problem += f" Worst: worker {worst.worker} ({share(worst.first_interval_share)})."
-    late_ms = thresholds.USER_LAG_NS / 1e6
-    late = bool(e.bad.spells) or any(w.loop_lag_max_ms > late_ms for w in e.workers)
-    mostly_prompt = (e.stamps.receive_lag_ms or (0.0,))[0] <= late_ms
-    if late and not (part > BURSTS and mostly_prompt):
-        return DEGRADED, problem, f"{_more_workers(e)}, and see the client's state below."
-    prompt = "mostly read promptly" if late else "read promptly"
+    problem = (
+        f"The client may have moved {worst.label} ({ms(worst.highs_value)} ms) by {ms(worst.error_ms)} ms "
+        f"(limit {ms(worst.limit_ms)} ms){late}.{others}{_who(e, worst.limit_ms)}"
+    )
+    opened = _opened(e, worst.limit_ms) if worst.late_shift else ""
     return (
-        DEGRADED,
+        worst.verdict,
         problem,
-        f"The workers {prompt}: look for a proxy that buffers the stream, or a target that sends in bursts.",
+        f"{_more_workers(e)} or a lower rate, if a core was full; else see the causes below.{opened}",
     )
 
 
-def _stalled(e: Evidence) -> Judgement | None:
-    verdict = thresholds.by_bad_seconds(e.bad.bad, e.bad.seconds)
-    if verdict == thresholds.VALID:
-        return None
-    longest = sorted(e.bad.spells, key=lambda spell: spell.from_s - spell.to_s)[:STALLS_LISTED]
+def _who(e: Evidence, over_ms: float) -> str:
+    """Workers and seconds with the largest lags above the limit, the largest first."""
+    spells = sorted(bad_seconds(e.frames, e.steady, over_ms * 1e6).spells, key=lambda spell: -spell.worst_ms)
     shown = "; ".join(
         f"worker {s.worker} from {clock(s.from_s)} to {clock(s.to_s)}, {s.cause} by up to {ms(s.worst_ms)} ms"
-        for s in longest
+        for s in spells[:STALLS_LISTED]
     )
-    rest = len(e.bad.spells) - STALLS_LISTED
+    rest = len(spells) - STALLS_LISTED
     more = f"; and {plural(rest, 'more stall')}" if rest > 0 else ""
-    stall_ms = thresholds.STALL_NS // 10**6
-    problem = f"Workers were stalled for more than {stall_ms} ms in {share(e.bad.share)} of their seconds: {shown}{more}."
-    return (
-        verdict,
-        problem,
-        f"{_more_workers(e)} if their cores were saturated; otherwise see the causes below.",
-    )
+    return f" Largest: {shown}{more}." if spells else ""
 
 
-def _punctual(e: Evidence) -> Judgement | None:
-    """Timestamps of the process itself are only as good as its event loop."""
-    by_user = e.stamps.user_attempts or any(w["stamps"] == "user" for w in e.frames.run["workers"])
-    seconds, beyond = sum(w.seconds for w in e.workers), sum(w.seconds_beyond_user for w in e.workers)
-    if not by_user or (seconds and beyond <= thresholds.USER_SECONDS * seconds):
-        return None
-    lag = (
-        f"the event loop was more than {thresholds.USER_LAG_NS // 10**6} ms late, or the core above "
-        f"{thresholds.USER_CPU:.0%}, in {beyond} of {seconds} seconds"
-        if seconds
-        else "no health row shows the event loop's lag"
-    )
-    problem = f"Timestamps were taken by the process, not by the kernel, and {lag}."
-    return DEGRADED, problem, f"{_more_workers(e)}, or run the workers on Linux with kernel timestamps."
+def _opened(e: Evidence, over_ms: float) -> str:
+    """How many of the late requests opened a connection."""
+    late = e.of_target.requests.loc[BY_NAME["client_delay"].ns(e.of_target) > over_ms * 1e6, "request_id"]
+    first = e.of_target.attempts[(e.of_target.attempts["leg"] == 0) & (e.of_target.attempts["attempt"] == 0)]
+    new = int(first.loc[first["request_id"].isin(late), "connection_is_new"].sum())
+    if not new:
+        return ""
+    many = f" {count(new)} of {plural(len(late), 'late request')} opened a connection:"
+    return f"{many} open them before the run with target.preopened, or keep more with target.connections."
 
 
 def _synchronized(e: Evidence) -> Judgement | None:
@@ -431,24 +376,11 @@ CHECKS = (
         "every request that was due was sent or dropped at the in-flight cap (INVALID above 1% of scheduled not sent)",
         _unsent,
     ),
-    Check("client_delay", "client delay at p99 is at most 5 ms or 1% of the TTFT median", _delayed, True),
     Check(
-        "pool_waits",
-        "the wait for a connection at p99 is at most 5 ms or 1% of the TTFT median",
-        _waited,
-        True,
-    ),
-    Check("exact", "at most 1% of first chunks have a time range instead of a time", _exact, True),
-    Check(
-        "bad_seconds",
-        "workers are stalled for more than 50 ms in at most 10% of seconds, or in a single one (INVALID above 50%)",
-        _stalled,
-        True,
-    ),
-    Check(
-        "loop_lag",
-        "with user-space timestamps, the event loop is at most 5 ms late and the core at most at 70% in 99% of seconds",
-        _punctual,
+        "client_error",
+        "no figure of an objective or of the headline is off by more than 5%, a quarter of its interval's half width, or "
+        "0.5 ms because of the client (INVALID above 10% or 1 ms)",
+        _distorted,
         True,
     ),
     Check("clock_offset", "every worker's clock offset is known within 1 ms", _synchronized, True),

@@ -16,7 +16,7 @@ from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import rank
 
-LAG_NS = thresholds.USER_LAG_NS
+LAG_NS = thresholds.LAG_NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,6 @@ class Worker:
     in_flight_max: int
     client_drops: int
     clock_step_max_ms: float
-    seconds_beyond_user: int
     first_interval_share: float | None
     receive_lag_p50_ms: float | None
     receive_lag_p99_ms: float | None
@@ -82,7 +81,6 @@ def _worker(worker: int, rows: pd.DataFrame, whole_run: pd.DataFrame) -> Worker:
         in_flight_max=int(rows["in_flight"].max()),
         client_drops=int(whole_run["client_drops"].max()),
         clock_step_max_ms=float(whole_run["clock_step_ns"].abs().max()) / 1e6,
-        seconds_beyond_user=int(((lags > LAG_NS) | (rows["cpu_share"] > thresholds.USER_CPU)).sum()),
         first_interval_share=_share(rows, whole_run),
         receive_lag_p50_ms=_ms(rows["receive_lag_p50_ns"].median()),
         receive_lag_p99_ms=_ms(rows["receive_lag_p99_ns"].max()),

@@ -19,23 +19,24 @@ from tailgauge_analysis.text.formatting import clock, count, ms, plural, share
 from tailgauge_analysis.text.json_values import Json, whole
 from tailgauge_analysis.verdict.client import grown, steady_health
 
-LAG_NS = thresholds.USER_LAG_NS
+LAG_NS = thresholds.LAG_NS
 LOSSES = 0.001  # of the reads
-GARBAGE = 0.05  # of a second
+GARBAGE_MS = 50.0  # of one pause
+RETRANSMISSION_MS = 200.0
 SHORT_OF_CORES = 0.1  # of the time
 WAITED = 0.5  # of a lag, or of a second
 GREW_BYTES = 500_000_000
 
 
 def explanations(frames: Frames, stage: Steady) -> list[str]:
-    """All of them, worker by worker."""
-    out = []
+    """All of them, the one with the largest delay first, whichever its worker."""
+    out: list[tuple[float, str]] = []
     more = more_workers(frames, stage)
     for number, rows in steady_health(frames, stage).groupby("worker"):
         mine = frames.health[frames.health["worker"] == number]
         silent = [s for w in frames.run["workers"] if w["worker"] == number for s in w["silent"]]
-        out += [f"worker {number} {text}" for text in _of(rows, mine, more, silent)]
-    return out
+        out += [(size_ms, f"worker {number} {text}") for size_ms, text in _of(rows, mine, more, silent)]
+    return [text for _, text in sorted(out, key=lambda one: -one[0])]
 
 
 def more_workers(frames: Frames, stage: Steady) -> str:
@@ -58,37 +59,50 @@ def more_workers(frames: Frames, stage: Steady) -> str:
     return text
 
 
-def _of(rows: pd.DataFrame, mine: pd.DataFrame, more: str, silent: list[Json]) -> Iterator[str]:
-    """Explanations for one worker; `rows` are its seconds of the stage, `mine` all of them; `silent`: stretches without a message."""
+def _of(rows: pd.DataFrame, mine: pd.DataFrame, more: str, silent: list[Json]) -> Iterator[tuple[float, str]]:
+    """Explanations for one worker, each with the largest delay in ms that it stands for; `rows` are its seconds of the stage, `mine` all of them; `silent`: stretches without a message."""
     waits = rows["core_wait_ns"].fillna(0) / 1e9
     busy = _longest(rows, rows["cpu_share"] + waits >= thresholds.BUSY_CPU)
     if busy is not None:
         waited = waits.loc[busy.index].mean()
         of = f"a core and waited for one {waited:.0%} of the time" if waited > SHORT_OF_CORES else "its core"
-        yield f"was at {busy['cpu_share'].mean():.0%} of {of} {_span(busy)}: {more}"
+        lags = busy[["loop_lag_max_ns", "receive_lag_max_ns", "dispatch_late_max_ns"]]
+        yield (
+            float(lags.to_numpy().max()) / 1e6,
+            f"was at {busy['cpu_share'].mean():.0%} of {of} {_span(busy)}: {more}",
+        )
     yield from _late(rows, silent)
-    pauses = rows["gc_pause_ns"].max() / 1e6
-    if pauses > GARBAGE * 1e3:
-        yield f"spent up to {ms(pauses)} ms of a second in Python's garbage collector"
+    pause = rows["gc_pause_ns"].max() / 1e6
+    if pause > GARBAGE_MS:
+        yield pause, f"paused for {ms(pause)} ms for Python's garbage collector"
     opened, wait_ns = grown("pool_waits", rows, mine), rows["pool_wait_max_ns"].max()
     if opened and wait_ns > LAG_NS:
         worst = rows.iloc[int(rows["pool_wait_max_ns"].fillna(0).to_numpy().argmax())]
         yield (
-            f"opened connections for {count(opened)} attempts, which waited up to {ms(wait_ns / 1e6)} ms "
-            f"(at {_at(worst)}): open them before the run with target.preopened, or keep more with target.connections"
+            wait_ns / 1e6,
+            (
+                f"opened connections for {count(opened)} attempts, which waited up to {ms(wait_ns / 1e6)} ms "
+                f"(at {_at(worst)}): open them before the run with target.preopened, or keep more with target.connections"
+            ),
         )
     again, jumbled = grown("retransmits", rows, mine) or 0, grown("out_of_order", rows, mine) or 0
     if again + jumbled > LOSSES * (grown("reads", rows, mine) or 0):
         yield (
-            f"lost packets on the network: {plural(again, 'segment')} retransmitted, {plural(jumbled, 'packet')} out of order; "
-            "a retransmission costs 200 ms or a round trip"
+            RETRANSMISSION_MS if again else 0.0,
+            (
+                f"lost packets on the network: {plural(again, 'segment')} retransmitted, {plural(jumbled, 'packet')} out of order; "
+                "a retransmission costs 200 ms or a round trip"
+            ),
         )
     memory = rows["rss_bytes"]
     if memory.iloc[-1] - memory.iloc[0] > GREW_BYTES:
-        yield f"used {(memory.iloc[-1] - memory.iloc[0]) / 1e6:,.0f} MB more memory at the end of the stage: a longer run may exhaust it"
+        yield (
+            0.0,
+            f"used {(memory.iloc[-1] - memory.iloc[0]) / 1e6:,.0f} MB more memory at the end of the stage: a longer run may exhaust it",
+        )
 
 
-def _late(rows: pd.DataFrame, silent: list[Json]) -> Iterator[str]:
+def _late(rows: pd.DataFrame, silent: list[Json]) -> Iterator[tuple[float, str]]:
     """Why the worker's event loop was late."""
     late = rows[rows["loop_lag_max_ns"] > LAG_NS]
     if not len(late):
@@ -113,7 +127,7 @@ def _late(rows: pd.DataFrame, silent: list[Json]) -> Iterator[str]:
             f"; its core was at {share(worst['cpu_share'])} then, so the event loop was blocked "
             "(a sleep, a file or a name look-up in a plug-in or listener): remove it"
         )
-    yield text
+    yield lag_ns / 1e6, text
 
 
 def _froze(at_s: float, lag_s: float, from_s: float, to_s: float) -> bool:

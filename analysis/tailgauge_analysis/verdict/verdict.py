@@ -11,11 +11,13 @@ from typing import Annotated
 
 from tailgauge.thresholds import VALID, WORST_FIRST
 from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.metrics.latency import Row
 from tailgauge_analysis.metrics.stability import Stability
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.throughput import Throughput
 from tailgauge_analysis.text.json_values import one_of
 from tailgauge_analysis.verdict.client import Worker
+from tailgauge_analysis.verdict.client_error import ClientError
 from tailgauge_analysis.verdict.conservation import Conservation, InFlight
 from tailgauge_analysis.verdict.stalls import BadSeconds
 from tailgauge_analysis.verdict.timestamps import Stamps
@@ -38,6 +40,8 @@ class Evidence:
     workers: list[Worker]
     in_flight: InFlight | None
     bad: BadSeconds
+    latency: list[Row]
+    errors: list[ClientError]
 
 
 @dataclass(frozen=True, slots=True)

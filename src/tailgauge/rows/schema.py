@@ -259,7 +259,7 @@ class HealthRow:
     receive_lag_max_ns: Annotated[Int64, "largest receive lag in the second"]
     dispatch_late_max_ns: Annotated[Int64, "largest dispatched_at - scheduled_at in the second"]
     cpu_share: Annotated[Float64, "CPU time of the process over the second, 1 = one core"]
-    gc_pause_ns: Annotated[Int64, "time spent in Python's garbage collector in the second"]
+    gc_pause_ns: Annotated[Int64, "longest pause of Python's garbage collector in the second"]
     rss_bytes: Annotated[Int64, "resident memory"]
     queued_rows: Annotated[Int64, "rows not yet written to a part"]
     clock_step_ns: Annotated[Int64, "change of wall minus monotonic clock in the second"]

@@ -2,7 +2,7 @@
 
 Bytes are read in a libev io-watcher callback of the hub: one `recvmsg` per readiness, no greenlet switch. Each read goes
 to the current exchange with three times: the kernel's (SO_TIMESTAMPNS, the arrival of the read's last byte), the read
-time, and one at which the socket was still empty (`Looks`). Without Linux there is no kernel's, and the rows state that.
+time, and one at which the socket was still empty (`Polls`). Without Linux there is no kernel's, and the rows state that.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ Read = tuple[
     bytes, int, int, int
 ]  # bytes, when the last arrived, when they were read, when none was there (0: unknown)
 
-LOOK_EVERY_NS = 500_000
-LOOK_SHORT_NS = 100_000  # since the look before: then its time serves, without another system call
-SETTLED = 2  # looks until a socket that was just added, or not emptied, can have been seen empty
+POLL_EVERY_NS = 500_000
+JUST_NOW_NS = 100_000  # since the poll before: then its time serves, without another system call
+SETTLED = 2  # polls until a socket that was just added, or not emptied, can have been seen empty
 
 
-class Looks:
+class Polls:
     """When the event loop last saw its sockets empty: the lower bound of what a read brings.
 
     Before each poll the loop takes the time. A socket that the poll before did not report was empty then, so what is read
-    from it now came later. A short look just before the poll, which finds nothing, says so of that moment. While a run
-    lasts the loop looks twice a millisecond at least, so that a prompt reader can prove that it was prompt.
+    from it now came later. A check just before the poll, which finds nothing, says so of that moment. While a run
+    lasts the loop polls twice a millisecond at least, so that a prompt reader can prove that it was prompt.
     """
 
     __slots__ = ("_last_ns", "_prepare", "_ready", "_ticks", "at_ns", "number")
@@ -75,16 +75,16 @@ class Looks:
         loop = get_hub().loop
         backend = get_original("select", "poll")()  # that of gevent waits for the loop
         backend.register(loop.fileno(), select.POLLIN)
-        self._ready, self._ticks = backend.poll, ticks(LOOK_EVERY_NS)
+        self._ready, self._ticks = backend.poll, ticks(POLL_EVERY_NS)
         self._last_ns = 0
         self._prepare = loop.prepare(ref=False)
         self._prepare.priority = loop.MINPRI  # after the greenlets' turn
-        self._prepare.start(self.look)
+        self._prepare.start(self.begins)
 
-    def look(self) -> None:
+    def begins(self) -> None:
         """The loop is about to poll."""
         now = monotonic_ns()
-        empty = now - self._last_ns > LOOK_SHORT_NS and not self._ready(0)
+        empty = now - self._last_ns > JUST_NOW_NS and not self._ready(0)
         self.at_ns = now if empty else self._last_ns
         self._last_ns = now
         self.number += 1
@@ -99,7 +99,7 @@ class Looks:
         self.at_ns = 0
 
 
-LOOKS = Looks()
+POLLS = Polls()
 
 
 class Listener(Protocol):
@@ -152,7 +152,7 @@ class Connection:
         self._read_size = READ_SIZE
         self._resume: Any = None
         self._is_slow = False
-        self._seen_from = 0  # the number of the first look that counts for this socket
+        self._seen_from = 0  # the number of the first poll that counts for this socket
         self._raw = raw
         self._recvmsg = raw.recvmsg
         self._tls: ssl.SSLObject | None = None
@@ -169,7 +169,7 @@ class Connection:
 
     def start(self) -> None:
         """Begin to read. Without a listener, readable means closed by the peer."""
-        self._seen_from = LOOKS.number + SETTLED
+        self._seen_from = POLLS.number + SETTLED
         slow = self._on_readable_slow if self._is_slow else self._on_readable
         self._watcher.start(self._on_readable_tls if self._tls else slow)
 
@@ -305,10 +305,10 @@ class Connection:
             self._ended(os.strerror(error.errno or 0))
             return None
         now = monotonic_ns()
-        empty = LOOKS.at_ns if LOOKS.number >= self._seen_from and not self._is_slow else 0
+        empty = POLLS.at_ns if POLLS.number >= self._seen_from and not self._is_slow else 0
         self.emptied = len(data) < self._read_size
         if not self.emptied:
-            self._seen_from = LOOKS.number + SETTLED
+            self._seen_from = POLLS.number + SETTLED
         if not data:
             self._ended(None)
             return None
@@ -333,9 +333,9 @@ class Connection:
         if ancillary:
             seconds, nanoseconds = _TIMESPEC(ancillary[0][2])
             at = seconds * 1_000_000_000 + nanoseconds - WALL.offset_ns
-        empty = LOOKS.at_ns if LOOKS.number >= self._seen_from else 0
+        empty = POLLS.at_ns if POLLS.number >= self._seen_from else 0
         if len(data) == READ_SIZE:
-            self._seen_from = LOOKS.number + SETTLED
+            self._seen_from = POLLS.number + SETTLED
         if (keep := self.keep) is None:
             self._deliver(data, at, now, empty)
         else:

@@ -4,7 +4,7 @@ While someone waits for the next event, such as the first content, bytes are dec
 appends bytes and timestamps, and `advance` decodes them later, outside the reading path.
 
 Bytes that wait in the kernel get the timestamp of the last one. The others came after the read before, and after the last
-look that found the socket empty; on the process's own clock the last one too. A slow reader (`bytes_per_s`) pauses between
+poll that found the socket empty; on the user clock the last one too. A slow reader (`bytes_per_s`) pauses between
 reads after the first content: an event of a read that did not empty the socket came after the last read that did.
 """
 
@@ -119,7 +119,7 @@ class Exchange:
         self.receive_lag_max_ns = 0  # largest read_at - arrived_at, ever
         self.receive_lag_recent_ns = 0  # the same since it was last reset
         self.user_stamps = False
-        self._own_clock = False  # every read is stamped by this process
+        self._user_clock = False  # every read is stamped by this process
         self.done = False
         self._stream: Decoder | None = (
             None  # the decoder, where this is a body for it and no error body for the SDK
@@ -147,7 +147,7 @@ class Exchange:
         """Listen to a connection; `release` returns it, with whether it may be reused."""
         self.connection = connection
         self.connection_is_new = is_new
-        self.user_stamps = self._own_clock = not connection.kernel_stamps
+        self.user_stamps = self._user_clock = not connection.kernel_stamps
         self._release = release
         connection.listen(self)
 
@@ -309,7 +309,7 @@ class Exchange:
     def _complete(self) -> None:
         """The body is complete: decode one that is no stream, with the time of its last read."""
         if self._whole is not None:
-            low = self._last_low if self._own_clock else 0
+            low = self._last_low if self._user_clock else 0
             self._whole.whole(self.plain_body, self._low, self._last_read_at, max(0, self._decoded - 1), low)
             self._notify(self._whole, had_content=False)
 
@@ -327,7 +327,7 @@ class Exchange:
                 self._plain.append(payload)
             self._plain_bytes += len(payload)
         elif payload:
-            at_rest = body.at_rest and emptied and not self._own_clock
+            at_rest = body.at_rest and emptied and not self._user_clock
             self._stream.feed(payload, low, at, read, self._decoded, at_rest=at_rest)
         self._last_low = low
         if emptied or self._whole is not None:
@@ -340,7 +340,7 @@ class Exchange:
     ) -> int:
         """Decode reads from number `begin` on that need no unframing and no parsing; returns how many."""
         stream = self._stream
-        if stream is None or self.bytes_per_s or self._own_clock or not body.between:
+        if stream is None or self.bytes_per_s or self._user_clock or not body.between:
             return 0
         count = stream.skim(data, arrived, read_at, begin, self._decoded)
         if count:

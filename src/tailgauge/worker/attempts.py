@@ -155,12 +155,9 @@ class Attempts:
         counters.first_chunks += 1
         counters.first_intervals += interval
         quantile_sketch.add(counters.ttft, (at_ns - origin.scheduled_at_ns) / 1e6)
-        if origin.stage == STEADY:
-            counters.steady_first += 1
-            counters.steady_intervals += interval
-            if one.send.leg == one.attempt == 0:
-                sent_at_ns = one.exchange.left_at_ns or at_ns
-                quantile_sketch.add(counters.delays, (sent_at_ns - origin.scheduled_at_ns) / 1e6)
+        if origin.stage == STEADY and one.send.leg == one.attempt == 0:
+            sent_at_ns = one.exchange.left_at_ns or at_ns
+            quantile_sketch.add(counters.delays, (sent_at_ns - origin.scheduled_at_ns) / 1e6)
 
     def _on_content(self, one: _Open) -> None:
         exchange, decoder = one.exchange, one.decoder

@@ -79,8 +79,6 @@ class Counters:
     receive_lag_max_ns: int = 0  # of the current second
     second: Second = field(default_factory=Second)
     ttft: Bins = field(default_factory=dict)  # ms since scheduled
-    steady_first: int = 0  # first chunks of the steady stage
-    steady_intervals: int = 0  # of these, interval-stamped
     delays: Bins = field(default_factory=dict)  # ms from scheduled to sent, of the steady stage's first calls
 
     def end(self, ended: str) -> None:

@@ -1,7 +1,7 @@
-"""Health rows, one per second: could the worker have been the bottleneck? And its part of the live verdict.
+"""Health rows, one per second: could the worker have been the bottleneck?
 
 These figures explain results and never change them. Garbage collection is split: young objects in steps of some hundred
-microseconds, older generations (pauses of tens of milliseconds) rarely. All collection time is counted.
+microseconds, older generations (pauses of tens of milliseconds) rarely. The longest pause of a second is recorded.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from typing import Any
 import gevent
 import psutil
 
-from tailgauge import quantile_sketch
 from tailgauge.clock import WALL, monotonic_ns
 from tailgauge.rows.schema import HealthRow
-from tailgauge.thresholds import USER_CPU, USER_LAG_NS, is_stall
 from tailgauge.transport.losses import HAS_TCP_INFO
 from tailgauge.transport.stopwatch import Stopwatch
 from tailgauge.worker.counters import Counters
@@ -115,7 +113,7 @@ class Health:
         if phase == "start":
             self._gc_began_ns = monotonic_ns()
         else:
-            self._gc_ns += monotonic_ns() - self._gc_began_ns
+            self._gc_ns = max(self._gc_ns, monotonic_ns() - self._gc_began_ns)
 
     def _watch_loop(self) -> None:
         while True:
@@ -130,43 +128,3 @@ def _core_wait_ns() -> int | None:
         return int(_SCHEDULED.read_text().split()[1])
     except (OSError, IndexError, ValueError):
         return None
-
-
-class Watch:
-    """Folds health rows from `from_ns` to `to_ns` of the worker's clock."""
-
-    def __init__(self, counters: Counters, from_ns: int, to_ns: int, *, user_clock: bool) -> None:
-        self._counters = counters
-        self._from_ns, self._to_ns = from_ns, to_ns
-        self._user_clock = user_clock
-        self._before_ns = self._intervals = 0
-        self._seconds = self._bad = self._lagging = 0.0
-        self._cpu_share = 0.0
-
-    def second(self, row: HealthRow) -> None:
-        """One more health row."""
-        lasted = (row.at_ns - self._before_ns) / 1e9 if self._before_ns else 1.0
-        self._before_ns = row.at_ns
-        self._cpu_share = row.cpu_share
-        blurred = self._user_clock or (row.chunk_intervals or 0) > self._intervals
-        self._intervals = row.chunk_intervals or 0
-        if not self._from_ns < row.at_ns - int(lasted * 5e8) <= self._to_ns:
-            return
-        self._seconds += lasted
-        if is_stall(row.loop_lag_max_ns, row.receive_lag_max_ns, row.dispatch_late_max_ns, blurred=blurred):
-            self._bad += lasted
-        if row.loop_lag_max_ns > USER_LAG_NS or row.cpu_share > USER_CPU:
-            self._lagging += lasted
-
-    def summary(self) -> dict[str, Any]:
-        """Plain values for the link."""
-        counters = self._counters
-        return {
-            "first": counters.steady_first,
-            "intervals": counters.steady_intervals,
-            "delays": quantile_sketch.packed(counters.delays),
-            "seconds": self._seconds,
-            "bad": self._bad,
-            "lagging": self._lagging if self._user_clock else 0.0,
-            "cpu": self._cpu_share,
-        }

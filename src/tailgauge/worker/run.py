@@ -34,14 +34,14 @@ from tailgauge.rows.schema import SCHEMA_VERSION
 from tailgauge.scenario.model import Scenario, parse
 from tailgauge.scenario.prices import Price
 from tailgauge.schedule.sessions import Turn
-from tailgauge.transport.connection import KERNEL_STAMPS, LOOKS
+from tailgauge.transport.connection import KERNEL_STAMPS, POLLS
 from tailgauge.transport.stopwatch import Stopwatch
 from tailgauge.worker.attempts import Attempts
 from tailgauge.worker.cache_tracker import CacheBook
 from tailgauge.worker.clock_offset import EVERY_S, MasterClock
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.dispatcher import Dispatcher
-from tailgauge.worker.health import Health, Watch
+from tailgauge.worker.health import Health
 from tailgauge.worker.part_sender import PartSender
 from tailgauge.worker.preflight_calls import try_out
 from tailgauge.worker.timers import HubTicks
@@ -99,7 +99,7 @@ class Task:
         self._dispatching: Any = None
         self._reporter: Any = None
         self._health: Health | None = None
-        self._watch: Watch | None = None
+        self._cpu_share = 0.0
         self._master_start_ns: int | None = None
         self._cpu_s: dict[str, float] = {}
 
@@ -186,9 +186,8 @@ class Task:
         start_at_ns = data["start_at_ns"] - (self.clock.offset()["offset_ns"] or 0)
         self._write_record()
         self._health = Health(self.counters, self._transports)
-        self._watch = self._watching(start_at_ns)
         self._health.freeze()
-        LOOKS.start(HubTicks)
+        POLLS.start(HubTicks)
         gevent.spawn_later(max(0.0, (start_at_ns - monotonic_ns()) / 1e9), self._note_cpu, "at_start")
         self._dispatching = gevent.spawn(self.dispatcher.run, start_at_ns)
         self._reporter = gevent.spawn(self._report)
@@ -245,14 +244,7 @@ class Task:
         assert self._health is not None
         row = self._health.row(self.recorder.waiting_rows)
         self.recorder.health(row)
-        if self._watch is not None:
-            self._watch.second(row)
-
-    def _watching(self, start_at_ns: int) -> Watch:
-        stages, by_user = self.scenario.stages, self.scenario.clock == "user" or not KERNEL_STAMPS
-        from_s, to_s = stages.warmup, stages.duration_s - stages.cooldown_s
-        from_ns, to_ns = (start_at_ns + int(at_s * 1e9) for at_s in (from_s, to_s))
-        return Watch(self.counters, from_ns, to_ns, user_clock=by_user)
+        self._cpu_share = row.cpu_share
 
     def _counters_message(self) -> dict[str, Any]:
         counters = self.counters
@@ -262,7 +254,7 @@ class Task:
             "chunks": counters.chunks,
             "attempts": dict(counters.attempts),
             "ttft": quantile_sketch.packed(counters.ttft),
-            "watch": self._watch.summary() if self._watch is not None else {},
+            "watch": {"delays": quantile_sketch.packed(counters.delays), "cpu": self._cpu_share},
             "clock": self._clock_now,
             "unshipped": self.part_sender.waiting if self.part_sender is not None else 0,
         }
@@ -318,7 +310,7 @@ class Task:
             self._state = "drained" if self._state == "running" else self._state
         except RecorderError as error:
             self._state, self._why = "failed", str(error)
-        LOOKS.stop()
+        POLLS.stop()
         for transport in self._transports:
             transport.close()
         self._note_cpu("at_end")

@@ -83,20 +83,20 @@ class WaitTimer:
 
 
 class HubTicks:
-    """Wakes the hub every `every_ns`, until it is closed; where the hub has only its own timers, about every ms."""
+    """Wakes the hub every `every_ns`, until it is closed; where the hub has only coarse timers, about every ms."""
 
     def __init__(self, every_ns: int) -> None:
         self._timer = WaitTimer() if TIMER else None
-        self._own: Any = None
+        self._hub_timer: Any = None
         if self._timer is not None:
             self._timer.repeat(every_ns)
         else:
-            self._own = get_hub().loop.timer(every_ns / 1e9, every_ns / 1e9, ref=False)
-            self._own.start(_nothing)
+            self._hub_timer = get_hub().loop.timer(every_ns / 1e9, every_ns / 1e9, ref=False)
+            self._hub_timer.start(_nothing)
 
     def close(self) -> None:
         """Stop."""
-        for timer in filter(None, (self._timer, self._own)):
+        for timer in filter(None, (self._timer, self._hub_timer)):
             timer.close()
 
 

@@ -24,11 +24,16 @@ def rows_of(seed, attempts=40):
     sizes = rng.integers(0, 31, attempts)
     of = np.repeat(np.arange(attempts), sizes)
     arrived = rng.integers(10**9, 10**12, len(of))
+    exact = rng.random(len(of)) < 0.7
+    low = [
+        None if is_exact else int(at - rng.integers(0, 10**9))
+        for is_exact, at in zip(exact, arrived, strict=True)
+    ]
     return {
         "request_id": of // 4 * 65536, "leg": of // 2 % 2, "attempt": of % 2,
         "chunk_index": np.concatenate([np.arange(n) for n in sizes]), "arrived_at_ns": arrived,
         "kind": rng.choice(["text", "thinking", "tool_json", "other"], len(of)),
-        "exact": rng.random(len(of)) < 0.7, "gap_ns": [None] * len(of),
+        "exact": exact, "gap_ns": [None] * len(of), "low_at_ns": low,
         "lag_ns": rng.integers(-5, 4 * 10**9, len(of)), "chars": rng.integers(0, 9, len(of)),
     }  # fmt: skip
 
@@ -78,6 +83,27 @@ def test_the_order_of_the_rows_does_not_matter(rows, monkeypatch):
     places = found.places(*keys)
     gaps = np.split(found.gaps_ns(places), np.cumsum(found.sizes[places] - 1)[:-1])
     assert [g.tolist() for g in gaps] == [expected[tuple(map(int, key))] for key in keys.T]
+
+
+def test_gaps_know_the_ranges_at_their_ends(rows, monkeypatch):
+    """Against the widths of the rows, sorted by attempt and number: of the first chunk of a gap, and of its last."""
+    monkeypatch.setattr(chunks, "BLOCK", 50)
+    found, expected = folded(rows), by_hand(rows)
+    keys = np.array(sorted(expected, reverse=True)).T
+    ranges = found.gap_ranges(found.places(*keys))
+    more, less = np.zeros((2, sum(map(len, expected.values()))))
+    np.add.at(more, ranges.at[ranges.begins], ranges.ns[ranges.begins])
+    np.add.at(less, ranges.at[~ranges.begins], ranges.ns[~ranges.begins])
+
+    of = {}
+    names = ("request_id", "leg", "attempt", "chunk_index", "arrived_at_ns", "low_at_ns")
+    for *key, index, at, low in zip(*(rows[name] for name in names), strict=True):
+        of.setdefault(tuple(map(int, key)), []).append(
+            (int(index), int(at), 0 if low is None else int(at - low))
+        )
+    widths = [[width for *_, width in sorted(of[tuple(map(int, key))])] for key in keys.T]
+    assert more.tolist() == [width for each in widths for width in each[:-1]]
+    assert less.tolist() == [width for each in widths for width in each[1:]]
 
 
 def test_sums_are_those_of_the_rows(rows):

@@ -208,7 +208,7 @@ def test_a_dry_run_has_no_client_that_could_be_late(mixed, tmp_path):
     found = find(load([run.write(tmp_path / "dry_run")]))
 
     assert (found.verdict, found.reasons) == (VALID, [])
-    assert "client_delay" in [reason.check for reason in find(load([real.write(tmp_path / "real")])).reasons]
+    assert "client_error" in [reason.check for reason in find(load([real.write(tmp_path / "real")])).reasons]
 
 
 def test_a_dry_run_excuses_no_lost_row(mixed, tmp_path):

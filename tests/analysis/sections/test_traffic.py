@@ -125,7 +125,7 @@ def test_a_dry_run_is_never_called_anything_else(mixed, tmp_path):
     )
     assert '<h2 id="verdict">VALID dry run</h2>' in report.html.read_text()
     verdicts = {check["check"]: check["verdict"] for check in report.data["checks"]}
-    assert verdicts["client_delay"] == verdicts["clock_offset"] == "not applicable"
+    assert verdicts["client_error"] == verdicts["clock_offset"] == "not applicable"
     assert verdicts["conservation"] == "passed"
 
 

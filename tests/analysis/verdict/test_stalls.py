@@ -1,19 +1,16 @@
-"""Bad seconds: what is one, what it takes out of which figure, and what it never takes out."""
+"""Bad seconds: what is one, and which are named."""
 
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from tailgauge_analysis.load.frames import load
-from tailgauge_analysis.metrics.latency import SUCCESSES, row, sample
-from tailgauge_analysis.metrics.metrics import BY_NAME
-from tailgauge_analysis.metrics.steady import Steady, steady
+from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.report.contents import contents
 from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.sections.findings import find
-from tailgauge_analysis.verdict.stalls import FIGURES, BadSeconds, Spell, bad_seconds, sharp
+from tailgauge_analysis.verdict.stalls import bad_seconds
 
 N = 1000  # 20 s on two workers, from 1 s on steady: 38 seconds of workers
 MS = 1_000_000
@@ -40,7 +37,7 @@ def seconds(synthetic, tmp_path_factory):
         rows = frames.health.sort_values(["worker", "at_ns"]).reset_index(drop=True)
         faked = {name: np.resize(values, len(rows)) for name, values in health.items()}
         run = frames.run | {"workers": [worker | {"stamps": stamps} for worker in frames.run["workers"]]}
-        return bad_seconds(replace(frames, run=run, health=rows.assign(**faked)), stage)
+        return bad_seconds(replace(frames, run=run, health=rows.assign(**faked)), stage, 50e6)
 
     return found
 
@@ -79,78 +76,17 @@ def test_seconds_in_a_row_are_one_spell_with_its_worst_lag(seconds):
     assert spells[0].cause == "event loop late"
 
 
-def test_first_chunks_that_it_blurred_are_left_out_beside_the_headline(write):
-    """Every hundredth first chunk is an interval, at 2.2 s, 4.2 s, ...; of these one falls into the fifth second."""
-    folder = write(n=N, interval_every=100, ended={101: "rate_limited"}, **health([5]))
-    result = find(load([folder]))
-    stages = result.of_target, sharp(result.of_target, result.evidence.bad)
-    ttft, gap = ([row(BY_NAME[name], one, view) for one in stages] for name, view in FIGURES)
-    data = contents(result)
+def test_the_report_lists_the_largest_first(write):
+    faked = health([5, 9])
+    faked["health"]["loop_lag_max_ns"][8] = 120 * MS
+    data = contents(find(load([write(n=N, **faked)])))
 
-    assert [one.n for one in ttft] == [950, 949]
-    assert [one.without_answer for one in ttft] == [1, 1]  # failures stay
-    assert [one.n for one in gap] == [949 * 19, 949 * 19]
-    scheduled = next(r for r in data["latency"] if r["metric"] == "ttft_sched")
-    assert scheduled["n"] == 949  # every request stays
-    assert [one["left_out"] for one in data["bad_seconds"]["figures"]] == [1, 0]
-    assert "Workers were stalled for more than 50 ms in 5.3% of 38 seconds" in markdown(data)
+    assert [spell["worst_ms"] for spell in data["bad_seconds"]["spells"]] == [120, 120, 80, 80]
+    assert "Worst: worker 0 at 00:08, event loop late by 120 ms." in markdown(data)
 
 
 def test_a_run_without_bad_seconds_says_nothing_of_them(write):
-    result = find(load([write(n=N, interval_every=110)]))
-    data = contents(result)
+    data = contents(find(load([write(n=N, interval_every=110)])))
 
-    assert (data["bad_seconds"]["bad"], data["bad_seconds"]["figures"]) == (0.0, [])
+    assert (data["bad_seconds"]["bad"], data["bad_seconds"]["spells"]) == (0.0, [])
     assert "were stalled" not in markdown(data)
-
-
-def stage(gaps_ms, *, last_is_interval=(), worker=0):
-    """Answers whose first chunks come at 1.0 s, 2.0 s, ...; their gaps in ms."""
-    n = len(gaps_ms)
-    first = (np.arange(n) + 1) * 1e9
-    rows = pd.DataFrame(
-        {
-            "worker": np.full(n, worker), "first_is_interval": np.zeros(n, bool), "first_at_ns": first,
-            "first_content_at_ns": first, "last_content_low_at_ns": [1.0 if i in last_is_interval else np.nan for i in range(n)],
-        }
-    )  # fmt: skip
-    flat = np.array([gap * MS for gaps in gaps_ms for gap in gaps], float)
-    return Steady(rows, rows, flat, np.array([len(gaps) for gaps in gaps_ms]), "any", 0.0, 10.0)
-
-
-def kept(given, *spells):
-    clear = sharp(given, BadSeconds(10.0, 1.0, tuple(Spell(0, *spell, 60.0, "") for spell in spells)))
-    values, counts = sample(BY_NAME["chunk_gap"], clear, SUCCESSES)
-    return values.tolist(), counts.tolist()
-
-
-def test_gaps_to_and_within_a_read_of_several_chunks_are_left_out():
-    """The third to fifth chunk came in one read: the gap before them and those between them say nothing."""
-    given = stage([[10, 60, 0, 0, 10], [10, 10]])
-
-    assert kept(given, (1.0, 1.5)) == ([10, 10, 10, 10], [2, 2])
-    assert kept(given, (2.0, 2.5)) == ([10, 60, 0, 0, 10, 10, 10], [5, 2])  # another second
-    assert kept(stage([[10, 60, 0, 0, 10]], worker=1), (1.0, 1.5)) == (
-        [10, 60, 0, 0, 10],
-        [5],
-    )  # another worker
-
-
-def test_the_last_gap_goes_where_the_last_chunk_is_an_interval():
-    given = stage([[10, 10], [], [10, 10]], last_is_interval=[0, 1])
-
-    assert kept(given, (1.0, 4.0)) == ([10, 10, 10], [1, 0, 2])
-
-
-def test_a_gap_at_the_end_of_one_answer_is_not_followed_by_the_next_answers():
-    """The second answer begins with two chunks in one read."""
-    given = stage([[10, 10], [0, 10]])
-
-    assert kept(given, (0.0, 4.0)) == ([10, 10, 10], [2, 1])
-
-
-def test_what_came_while_it_stood_before_the_second_began_is_its_own():
-    given = stage([[10, 0]])
-
-    assert kept(given, (1.06, 2.0)) == ([], [0])  # 60 ms late: read at 1.06 s or later
-    assert kept(given, (1.071, 2.0)) == ([10, 0], [2])

@@ -12,7 +12,7 @@ import gevent
 from starting.script import case, print_facts
 from transport.scripts.scripted_server import REST_S, Payload, call, stopwatch
 
-from tailgauge.transport.connection import LOOKS, hold_kernel_stamps
+from tailgauge.transport.connection import POLLS, hold_kernel_stamps
 from tailgauge.transport.exchange import Exchange
 from tailgauge.worker.timers import HubTicks
 
@@ -37,7 +37,7 @@ with socket.create_server(("127.0.0.1", 0)) as listener:
 """
 
 
-def bounds(block_s: float, *, looking: bool = True) -> list[list[int]]:
+def bounds(block_s: float, *, polling: bool = True) -> list[list[int]]:
     """Of the first piece of each answer: lower bound, true arrival at the latest, and when its request was sent."""
     rng, seen = random.Random(SEED), []
     with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as server:
@@ -57,15 +57,15 @@ def bounds(block_s: float, *, looking: bool = True) -> list[list[int]]:
                     pass
 
         blocker = gevent.spawn(block) if block_s else None
-        if looking:
-            LOOKS.start(HubTicks)
+        if polling:
+            POLLS.start(HubTicks)
         for _ in range(CALLS):
             exchange: Any = call(watch, url, exchange=Exchange(Payload()))
             payload = exchange.decoder.payload.partition(b"\n")[2]
             seen.append([exchange.decoder.fed[0][1], int(payload), exchange.sent_at_ns])
             gevent.sleep(REST_S)
         ended.append(True)
-        LOOKS.stop()
+        POLLS.stop()
         if blocker is not None:
             blocker.join()
         watch.close()
@@ -85,8 +85,8 @@ def blocked() -> Any:
 
 
 @case
-def without_looks() -> Any:
-    return bounds(0.0, looking=False)
+def unbounded() -> Any:
+    return bounds(0.0, polling=False)
 
 
 print_facts(limit_s=60)

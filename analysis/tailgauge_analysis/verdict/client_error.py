@@ -1,0 +1,234 @@
+"""The client's share of each reported figure: by how much it may be off because of us, and what follows.
+
+For every reported percentile two values are known: from the lower ends of all ranges of timestamps, and from the upper ends,
+which the tables show. Their difference, and for times since scheduled the shift by late sending, is the error of the figure.
+A figure is DEGRADED above 5% of it, a quarter of the half width of its interval, or 0.5 ms, whichever is most, and INVALID
+above 10% or 1 ms; for chunk gaps above 100 ms 10 ms are too much in any case. The run takes the worst of the figures that
+an objective or the headline uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tailgauge.thresholds import DEGRADED, INVALID, VALID
+from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row, sample
+from tailgauge_analysis.metrics.metrics import ATTEMPT, CHUNK, NEITHER, RATE, SCHEDULED, Metric
+from tailgauge_analysis.metrics.steady import Steady, worst_of
+from tailgauge_analysis.stats.quantiles import CLIENT, TOO_FEW, Floats, Quantile, rank
+from tailgauge_analysis.text.formatting import ms, percentile
+from tailgauge_analysis.text.json_values import Json
+
+HEADLINE = ("ttft_sched", "join_sched", "turnaround")  # what a user waits for, whichever the run has
+SHARE, OF_HALF_WIDTH, FLOOR_MS = 0.05, 0.25, 0.5
+SHARE_MOST, MOST_MS = 0.10, 1.0
+LONG_GAP_MS, LONG_GAP_MOST_MS = 100.0, 10.0
+LATE = 3  # requests that were sent late by more than the limit; fewer shift nothing
+HEADER = (
+    "figure, ms",
+    "view",
+    "percentile",
+    "from lows",
+    "from highs",
+    "late sending",
+    "error",
+    "limit",
+    "verdict",
+)
+_RANGES = {
+    "first_at_ns": "first_low_at_ns",
+    "first_content_at_ns": "first_content_low_at_ns",
+    "first_text_at_ns": "first_text_low_at_ns",
+    "last_content_at_ns": "last_content_low_at_ns",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ClientError:
+    """One reported percentile, in ms."""
+
+    metric: str
+    title: str
+    view: str
+    quantile: float
+    lows_value: float
+    highs_value: float
+    late_shift: float
+    error_ms: float
+    limit_ms: float
+    verdict: str
+    is_used: bool
+
+    @property
+    def label(self) -> str:
+        """`TTFT since scheduled p99`."""
+        return f"{self.title} {percentile(self.quantile)}"
+
+
+Used = set[tuple[str, float]]  # metric, quantile
+
+
+def client_errors(stage: Steady, rows: Sequence[Row], used: Used) -> list[ClientError]:
+    """The error of every percentile that has a value."""
+    variants = _Variants.of(stage)
+    of_successes = {(row.metric.name, q.p) for row in rows if row.view == SUCCESSES for q in row.quantiles}
+    out = []
+    for row in rows:
+        if row.metric.level == ATTEMPT or row.metric.unit == RATE or row.metric.name == "client_delay":
+            continue
+        again = of_successes if row.view == OFFERED and not row.without_answer else set()  # the same numbers
+        known = [q for q in row.quantiles if q.mark != TOO_FEW and (row.metric.name, q.p) not in again]
+        known = [q for q in known if q.value is not None and np.isfinite(q.value)]
+        if known:
+            out += _errors(row, known, variants, used)
+    return out
+
+
+def of_headline(rows: Sequence[Row]) -> Used:
+    """The percentiles that the headline may show."""
+    found: Used = set()
+    for row in rows:
+        shown = next(
+            (one.metric.name for name in HEADLINE for one in rows if one.metric.name == name and one.n), ""
+        )
+        known = [q.p for q in row.quantiles if q.mark != TOO_FEW and q.p <= 0.99]
+        if row.metric.name == shown and known:
+            found |= {(shown, known[0]), (shown, known[-1])}
+    return found
+
+
+def marked(rows: Sequence[Row], errors: Sequence[ClientError]) -> list[Row]:
+    """The rows, each figure marked whose error is above its limit."""
+    bad = {(e.metric, e.view, e.quantile) for e in errors if e.verdict != VALID}
+
+    def mark(row: Row, q: Quantile) -> Quantile:
+        name = "tpot" if row.metric.unit == RATE else row.metric.name
+        view = row.view if row.without_answer else SUCCESSES
+        return replace(q, mark=CLIENT) if (name, view, q.p) in bad and q.mark != TOO_FEW else q
+
+    return [replace(row, quantiles=tuple(mark(row, q) for q in row.quantiles)) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class _Variants:
+    """The stage as it was timed; with every range at its low end; with the shortest and the longest time between two
+    ranges; and as if nothing had been sent late, with the lateness of each request."""
+
+    timed: Steady
+    early: Steady
+    shortest: Steady
+    longest: Steady
+    punctual: Steady
+    late_ns: npt.NDArray[Any]
+
+    @classmethod
+    def of(cls, stage: Steady) -> _Variants:
+        requests, ranges = stage.requests, stage.gap_ranges
+        width = {at: (requests[at] - requests[low]).fillna(0.0) for at, low in _RANGES.items()}
+        alone = (requests["legs"] <= 1).astype(float)
+        low = {at: requests[at] - by for at, by in width.items()}
+        low["whole_at_ns"] = requests["whole_at_ns"] - width["last_content_at_ns"] * alone
+        ends = ("last_content_at_ns", "whole_at_ns")
+        begins = ("first_at_ns", "first_content_at_ns", "first_text_at_ns", "pace_from_ns")
+        is_first = requests["pace_from_ns"] == requests["first_content_at_ns"]
+        widths = width["first_content_at_ns"].where(is_first, width["first_text_at_ns"])
+        low["pace_from_ns"] = requests["pace_from_ns"] - widths
+        short_gaps = long_gaps = stage.gaps_ns
+        if len(ranges.at):
+            short_gaps, long_gaps = stage.gaps_ns.copy(), stage.gaps_ns.copy()
+            short_gaps[ranges.at[~ranges.begins]] -= ranges.ns[~ranges.begins]
+            np.maximum(short_gaps, 0, out=short_gaps)
+            long_gaps[ranges.at[ranges.begins]] += ranges.ns[ranges.begins]
+
+        def stage_with(gaps: Floats, columns: dict[str, pd.Series[float]]) -> Steady:
+            worst = worst_of(gaps, stage.gap_counts)
+            return replace(stage, requests=requests.assign(**columns, worst_gap_ns=worst), gaps_ns=gaps)
+
+        late_ns = _late_ns(stage)
+        return cls(
+            timed=stage,
+            early=replace(stage, requests=requests.assign(**low)),
+            shortest=stage_with(short_gaps, {at: low[at] for at in ends}),
+            longest=stage_with(long_gaps, {at: low[at] for at in begins}),
+            punctual=replace(
+                stage, requests=requests.assign(scheduled_at_ns=requests["scheduled_at_ns"] + late_ns)
+            ),
+            late_ns=late_ns.to_numpy(np.float64),
+        )
+
+
+def _late_ns(stage: Steady) -> pd.Series[float]:
+    """How late each request was sent; the attempt that answered adds its wait for a connection if it was a later one."""
+    requests = stage.requests
+    late = (requests["first_sent_at_ns"] - requests["scheduled_at_ns"]).clip(lower=0.0).fillna(0.0)
+    waits = stage.attempts[["request_id", "leg", "attempt", "pool_wait_ns"]]
+    waits = waits[(waits["leg"] > 0) | (waits["attempt"] > 0)]
+    if not len(waits):
+        return late
+    key = ["request_id", "leg", "attempt"]
+    answers = requests[["request_id", "answer_leg", "answer_attempt"]].set_axis(key, axis=1)
+    more = answers.merge(waits.drop_duplicates(key), on=key, how="left")["pool_wait_ns"]
+    both: pd.Series[float] = late + more.fillna(0.0).to_numpy()
+    return both
+
+
+def _errors(row: Row, known: list[Quantile], variants: _Variants, used: Used) -> list[ClientError]:
+    metric, ps = row.metric, [q.p for q in known]
+    low, high = variants.early, variants.timed
+    if metric.since == NEITHER:
+        low, high = variants.shortest, variants.longest
+    lows, highs = (_values(metric, stage, row.view, ps) for stage in (low, high))
+    punctual = lows
+    if metric.since == SCHEDULED:
+        punctual = _values(metric, variants.punctual, row.view, ps)
+    out = []
+    for q, least, most, on_time in zip(known, lows, highs, punctual, strict=True):
+        if not np.isfinite((least, most, on_time)).all():  # among requests without answer
+            continue
+        limit, too_much = _limits(metric, q)
+        late = int((variants.late_ns > limit * 1e6).sum()) >= LATE
+        shift = max(0.0, most - on_time) if metric.since == SCHEDULED and late else 0.0
+        error = max(0.0, most - least) + shift
+        verdict = VALID if error <= limit else INVALID if error > too_much else DEGRADED
+        out.append(
+            ClientError(
+                metric.name, metric.title, row.view, q.p, least, most, shift, error, limit, verdict,
+                (metric.name, q.p) in used,
+            )
+        )  # fmt: skip
+    return out
+
+
+def _limits(metric: Metric, q: Quantile) -> tuple[float, float]:
+    """Above the first a figure is DEGRADED, above the second INVALID."""
+    value = q.value or 0.0
+    ends = [abs(end - value) for end in (q.low, q.high) if end is not None and np.isfinite(end)]
+    half_width = sum(ends) / len(ends) if ends else 0.0
+    limit, most = max(SHARE * value, OF_HALF_WIDTH * half_width, FLOOR_MS), max(SHARE_MOST * value, MOST_MS)
+    if metric.name.startswith("chunk_gap") and value > LONG_GAP_MS:
+        return min(limit, LONG_GAP_MOST_MS), min(most, LONG_GAP_MOST_MS)
+    return limit, most
+
+
+def _values(metric: Metric, stage: Steady, view: str, ps: Sequence[float]) -> list[float]:
+    """The percentiles of one variant, in ms."""
+    values = stage.gaps_ns if metric.level == CHUNK else sample(metric, stage, view)[0]
+    at = [rank(len(values), p) - 1 for p in ps]
+    scale = 1e6 if metric.level == CHUNK else 1.0
+    return [float(value) / scale for value in np.partition(values, at)[at]]
+
+
+def rows_of(errors: Sequence[Json]) -> list[tuple[str, ...]]:
+    """A row for each figure whose error is above its limit, the worst first."""
+    above = sorted((e for e in errors if e["verdict"] != VALID), key=lambda e: -e["error_ms"] / e["limit_ms"])
+    numbers = ("lows_value", "highs_value", "late_shift", "error_ms", "limit_ms")
+    return [
+        (e["title"], e["view"], percentile(e["quantile"]), *(ms(e[name]) for name in numbers), e["verdict"])
+        for e in above
+    ]

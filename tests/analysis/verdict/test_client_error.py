@@ -1,0 +1,210 @@
+"""The client's error of a figure: it holds what is true, and falls on the right side of each limit."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tailgauge.thresholds import DEGRADED, INVALID, VALID
+from tailgauge_analysis.load.chunks import Chunks, Ranges
+from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.metrics import latency
+from tailgauge_analysis.metrics.metrics import RATE
+from tailgauge_analysis.metrics.steady import steady
+from tailgauge_analysis.report.contents import contents
+from tailgauge_analysis.report.markdown import markdown
+from tailgauge_analysis.sections.findings import find
+from tailgauge_analysis.stats.quantiles import CLIENT, rank
+from tailgauge_analysis.verdict.client_error import client_errors, marked
+
+N, MS = 600, 1_000_000
+SEEDS = (1, 2, 3)
+
+
+@pytest.fixture(scope="module")
+def base(synthetic, tmp_path_factory):
+    """A stage of answers with 20 chunks, of which a test replaces the times."""
+    spec = {"n": N, "rate_per_s": 50.0, "warmup_s": 0.0, "offsets_ns": (0,)}
+    return steady(load([synthetic.write(tmp_path_factory.mktemp("run"), **spec)]))
+
+
+def read(base, seed, *, freeze=(), poll_ms=0.5, gap_ms=20.0, chunks=20):
+    """Arrivals of every chunk, and the stage as a reader saw it that polls so often and froze from .. to .. (seconds).
+
+    Of what arrives between two polls only the last has a time; the others lie in the range since the poll before.
+    """
+    rng = np.random.default_rng(seed)
+    first = base.requests["scheduled_at_ns"].to_numpy() / MS + rng.lognormal(np.log(200), 0.3, N)
+    gaps = rng.lognormal(np.log(gap_ms), 0.5, (N, chunks - 1)) * (rng.random((N, chunks - 1)) > 0.1)
+    arrivals = np.column_stack([first, first[:, None] + np.cumsum(gaps, axis=1)])
+    polls = np.arange(0, arrivals.max() + poll_ms, poll_ms)
+    for begin, end in freeze:
+        polls = polls[(polls < begin * 1e3) | (polls >= end * 1e3)]
+    batch = np.searchsorted(polls, arrivals, "left")
+    seen, low = arrivals.copy(), np.full(arrivals.shape, np.nan)
+    for at in range(chunks - 2, -1, -1):
+        same = batch[:, at] == batch[:, at + 1]
+        seen[same, at] = seen[same, at + 1]
+        low[same, at] = polls[batch[same, at] - 1]
+    ids = np.arange(N)
+    zero = np.zeros(N, np.int64)
+    at = np.flatnonzero(~np.isnan(low.ravel()))
+    width = np.round((seen - low).ravel()[at] * MS).astype(np.int64)
+    folded = Chunks(ids, zero, zero, np.full(N, chunks), zero, zero, zero, np.round(seen.ravel() * MS).astype(np.int64), None, Ranges(at, width), None)  # fmt: skip
+    ns = {"first_content_at_ns": seen[:, 0], "first_at_ns": seen[:, 0], "first_low_at_ns": low[:, 0], "first_content_low_at_ns": low[:, 0], "last_content_at_ns": seen[:, -1], "pace_from_ns": seen[:, 0], "whole_at_ns": seen[:, -1]}  # fmt: skip
+    requests = base.requests.assign(
+        **{name: value * MS for name, value in ns.items()}, last_content_low_at_ns=np.nan
+    )
+    requests["first_is_interval"] = requests["first_low_at_ns"].notna()
+    requests["worst_gap_ns"] = np.diff(seen, axis=1).max(axis=1) * MS
+    stage = replace(
+        base, requests=requests, gaps_ns=folded.gaps_ns(ids), gap_counts=np.full(N, chunks - 1), gap_ranges=folded.gap_ranges(ids)
+    )  # fmt: skip
+    return arrivals, stage
+
+
+def errors_of(stage):
+    rows = [
+        latency.row(m, stage, view) for m in latency.METRICS if m.unit != RATE for view in latency.views(m)
+    ]
+    return {(e.metric, e.quantile): e for e in client_errors(stage, rows, set())}, rows
+
+
+def ground_truths(arrivals, stage):
+    scheduled = stage.requests["scheduled_at_ns"].to_numpy() / MS
+    tokens = stage.requests["output_tokens"].to_numpy()
+    return {
+        "ttft_sched": arrivals[:, 0] - scheduled,
+        "e2e_sched": arrivals[:, -1] - scheduled,
+        "tpot": (arrivals[:, -1] - arrivals[:, 0]) / (tokens - 1),
+        "chunk_gap": np.diff(arrivals, axis=1).ravel(),
+        "chunk_gap_worst": np.diff(arrivals, axis=1).max(axis=1),
+    }
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("freeze", [(), ((4.0, 6.0),), tuple((t, t + 0.2) for t in range(1, 12, 2))])
+def test_the_percentile_of_the_arrivals_lies_between_the_two_values(base, seed, freeze):
+    """A prompt reader; one frozen for 2 s; one that stops for 200 ms every 2 s."""
+    arrivals, stage = read(base, seed, freeze=freeze)
+    errors, _ = errors_of(stage)
+
+    for name, values in ground_truths(arrivals, stage).items():
+        ordered = np.sort(values)
+        for p in latency.PS:
+            if (error := errors.get((name, p))) is not None:
+                at = ordered[rank(len(ordered), p) - 1]
+                assert error.lows_value - 1e-3 <= at <= error.highs_value + 1e-3, (name, p)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_prompt_reader_distorts_nothing_and_a_frozen_one_what_it_reached(base, seed):
+    """Frozen for 0.3 of 13 s: the upper percentiles of the gaps are no longer known, the median of TTFT is."""
+    prompt, _ = errors_of(read(base, seed)[1])
+    frozen, rows = errors_of(read(base, seed, freeze=((4.0, 4.3),))[1])
+
+    assert {error.verdict for error in prompt.values()} == {VALID}
+    assert frozen["chunk_gap", 0.99].verdict == INVALID
+    assert frozen["ttft_sched", 0.5].verdict == VALID
+    found = {row.metric.name: row for row in marked(rows, list(frozen.values()))}
+    assert [q.mark for q in found["chunk_gap"].quantiles][-2:] == [CLIENT, CLIENT]
+    assert CLIENT not in [q.mark for q in found["ttft_sched"].quantiles][:1]
+
+
+def test_what_came_in_one_read_of_a_slow_loop_is_not_reliable(base):
+    """Reads 100 ms apart of chunks 20 ms apart: every percentile of the gaps is made of ranges."""
+    errors, _ = errors_of(read(base, 1, poll_ms=100.0)[1])
+
+    assert {errors["chunk_gap", p].verdict for p in (0.5, 0.9, 0.99)} == {INVALID}
+
+
+def of_one_chunk(base, width_ms, ttft_ms=200.0, late_ms=0.0, late=0):
+    """Answers of one chunk, each read with its end; the last `late` of them were sent late."""
+    at = base.requests["scheduled_at_ns"] + ttft_ms * MS
+    sent = base.requests["scheduled_at_ns"] + np.where(np.arange(N) >= N - late, late_ms, 0.0) * MS
+    names = ("first_at_ns", "first_content_at_ns", "first_text_at_ns", "last_content_at_ns", "whole_at_ns")
+    lows = ("first_low_at_ns", "first_content_low_at_ns", "first_text_low_at_ns", "last_content_low_at_ns")
+    requests = base.requests.assign(
+        **dict.fromkeys(names, at),
+        **dict.fromkeys(lows, at - width_ms * MS),
+        first_sent_at_ns=sent,
+        worst_gap_ns=np.nan,
+    )
+    return replace(base, requests=requests, gaps_ns=np.empty(0), gap_counts=np.zeros(N, np.int64))
+
+
+@pytest.mark.parametrize(
+    ("width_ms", "ttft_ms", "word"),
+    [
+        (0.3, 5.0, VALID),  # read promptly: the range is as wide as the time between two polls
+        (0.51, 5.0, DEGRADED),
+        (1.1, 5.0, INVALID),
+        (9.9, 200.0, VALID),
+        (10.1, 200.0, DEGRADED),
+        (20.1, 200.0, INVALID),
+    ],
+)
+def test_an_answer_of_one_chunk_is_as_exact_as_its_reader_was_prompt(base, width_ms, ttft_ms, word):
+    errors, _ = errors_of(of_one_chunk(base, width_ms, ttft_ms))
+
+    assert {errors["ttft_sched", p].verdict for p in (0.5, 0.99)} == {word}
+    assert errors["ttft_sched", 0.5].error_ms == pytest.approx(width_ms)
+
+
+@pytest.mark.parametrize(("late", "shift_ms"), [(0, 0.0), (2, 0.0), (4, 150.0)])
+def test_fewer_than_three_late_requests_shift_nothing(base, late, shift_ms):
+    """The p99.4 of 600 is the fourth largest."""
+    stage = of_one_chunk(base, 0.0, late_ms=150.0, late=late)
+    early = stage.requests["first_at_ns"].where(
+        np.arange(N) < N - late, stage.requests["first_at_ns"] + 150 * MS
+    )
+    stage = replace(stage, requests=stage.requests.assign(first_at_ns=early))
+    (row,) = [latency.row(metric, stage, latency.SUCCESSES, (0.994,)) for metric in (latency.METRICS[0],)]
+    (error,) = client_errors(stage, [row], set())
+
+    assert error.late_shift == pytest.approx(shift_ms)
+    assert error.verdict == (INVALID if shift_ms else VALID)
+
+
+@pytest.mark.parametrize(("late_ms", "word"), [(9.0, VALID), (12.0, DEGRADED), (25.0, INVALID)])
+def test_late_sending_of_most_requests_moves_what_is_counted_since_scheduled(base, late_ms, word):
+    errors, _ = errors_of(of_one_chunk(base, 0.0, late_ms=late_ms, late=500))
+
+    assert errors["ttft_sched", 0.5].verdict == word
+    assert errors["ttft_sent", 0.5].error_ms == 0.0
+
+
+def test_ten_ms_of_a_long_gap_are_too_much(base):
+    stage = replace(base, gaps_ns=np.full_like(base.gaps_ns, 400.0 * MS))
+    at = np.arange(len(stage.gaps_ns))
+    for width_ms, word in ((9.0, VALID), (11.0, INVALID)):
+        ranges = replace(
+            stage.gap_ranges, at=at, ns=np.full(len(at), width_ms * MS), begins=np.ones(len(at), bool)
+        )
+        errors, _ = errors_of(replace(stage, gap_ranges=ranges))
+        assert errors["chunk_gap", 0.5].verdict == word
+
+
+def test_an_interval_that_is_wide_anyway_allows_a_quarter_of_its_half_width(write):
+    """TTFT between 50 and 1,000 ms: its p99 is known within some 40 ms, and 12 ms of the client are no matter."""
+    waits = np.random.default_rng(4).lognormal(np.log(150), 0.8, 1000)
+    result = find(load([write(n=1000, chunks=1, ttft_ms=waits, delay_ms=12.0)]))
+    by = {(e.metric, e.quantile): e for e in result.evidence.errors}
+
+    assert by["ttft_sched", 0.99].verdict == VALID
+    assert by["ttft_sched", 0.99].limit_ms > 12 > by["ttft_sched", 0.5].limit_ms
+    assert by["ttft_sched", 0.5].verdict == DEGRADED
+
+
+def test_only_what_the_headline_or_an_objective_uses_decides_on_the_run(write):
+    """Ten of 1,000 requests 150 ms late move p99.9 alone, which has its own verdict; an objective on it takes it over."""
+    late = np.where(np.arange(1000) % 100 == 50, 150.0, 0.05)
+    spec = {"n": 1000, "chunks": 1, "warmup_s": 0.0, "delay_ms": late, "ttft_ms": 200 + late}
+    slo = {"slo": {"metric": "ttft_sched", "quantile": 0.995, "max_ms": 500}}
+    for name, more in (("without", {}), ("with", {"slo": slo})):
+        result = find(load([write(name, **spec, **more)]))
+        data = contents(result)
+        used = [e for e in data["client_error"] if e["is_used"] and e["verdict"] != VALID]
+        assert [e["quantile"] for e in used] == ([0.995] if more else [])
+        assert ("client_error" in {r["check"] for r in data["reasons"]}) == bool(more)
+    assert "TTFT since scheduled" in markdown(data)
