@@ -13,6 +13,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from tailgauge.thresholds import INVALID
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE
+from tailgauge_analysis.metrics.stability import BACKLOG
 from tailgauge_analysis.report.views import healthy
 from tailgauge_analysis.text.formatting import ms, plain
 from tailgauge_analysis.text.json_values import Json
@@ -39,6 +40,11 @@ def junit(contents: Json) -> str:
     host = contents["environment"]["master"].get("host")
     if contents["health"]:
         cases.append(SuiteCase("health", contents["health"]["outcome"], healthy(contents)))
+    cases += [
+        SuiteCase("stability", FAIL, one["text"])
+        for one in contents["stability"]["findings"]
+        if one["kind"] == BACKLOG
+    ]
     cases += map(_objective, contents["slos"])
     return suite(contents["scenario"], contents["run"]["started_at"], facts, cases, host)
 

@@ -344,7 +344,7 @@ class Report(TypedDict):
     definitions: list[Tool]
     """metrics as other tools define them"""
     exit_code: Literal[0, 1, 3]
-    """0, 1 (an objective or the target's health failed) or 3 (INVALID, rows lost, or an objective inconclusive)"""
+    """0, 1 (an objective or the target's health failed, or the backlog grows) or 3 (INVALID, rows lost, or an objective inconclusive)"""
     headline: str
     """one sentence"""
     outcomes: list[Json]

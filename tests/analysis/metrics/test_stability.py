@@ -53,6 +53,7 @@ def test_a_replica_says_whether_it_sustains_the_rate(tmp_path, full_size, rate_p
 
 def test_a_run_above_capacity_says_so_and_by_how_much(tmp_path):
     report = dry_run_report(at_replica(15, 54), tmp_path).report
+    suite = next(tmp_path.rglob("junit.xml")).read_text()
     growth = report["stability"]["growth_per_s"]
     text = f"The target does not sustain this rate: backlog grows by {growth:.3g} requests/s."
 
@@ -61,6 +62,7 @@ def test_a_run_above_capacity_says_so_and_by_how_much(tmp_path):
     assert report["remarks"][0] == f"{text} Percentiles depend on the length of the run."
     assert (report["verdict"]["status"], report["exit_code"]) == ("VALID", 1)
     assert report["stability"]["stable"] is False
+    assert f'<failure type="fail" message="{text}" />' in suite
 
 
 def test_a_stable_run_prints_the_growth_that_it_would_have_seen(tmp_path):
