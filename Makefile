@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test pytest verify coverage lint types imports docs example docs-check bench bench-quick bench-large chaos soak scale clean
+.PHONY: help install quickstart test pytest verify coverage lint types imports docs example docs-check bench bench-quick intervals bench-large chaos soak scale clean
 
 help:              ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## +/\t/' | expand -t 14
@@ -81,6 +81,9 @@ bench: install             ## measure the client beside a native one, update doc
 
 bench-quick: install       ## measure the client beside a native one (3 minutes)
 	$(BIN)/python bench/client.py --quick
+
+intervals: install         ## measure how often intervals hold the true percentile, update docs/metrics.md (5 minutes)
+	$(BIN)/python bench/intervals.py --write
 
 bench-large: install       ## report 10 and 100 million chunk rows, within the targets
 	$(BIN)/python bench/analysis.py --rows 10M 100M --check

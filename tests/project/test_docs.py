@@ -16,7 +16,7 @@ from tailgauge.rows.schema import SCHEMA_VERSION, TABLES, columns
 from tailgauge.scenario.model import Scenario, Slo
 from tailgauge_analysis.metrics.metrics import METRICS
 from tailgauge_analysis.metrics.streams import DUE_EACH_MS, DUE_FIRST_MS, FLUID
-from tailgauge_analysis.stats.quantiles import BEYOND
+from tailgauge_analysis.stats.quantiles import EPISODES, FEWEST
 from tailgauge_analysis.verdict.checks import CHECKS
 
 PROSE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "reports/README.md", "docs/**/*.md")
@@ -69,8 +69,8 @@ def test_the_numbers_in_the_text_of_the_metrics_are_those_of_the_code(pages):
     """Prose that names a number of the code; tables are generated."""
     text = " ".join(pages["docs/metrics.md"].split())
 
-    assert f"Fewer than {BEYOND} effective samples" in text
-    assert f"n_eff (1 - p) < {BEYOND}" in text
+    assert f"came in fewer than {EPISODES} episodes" in text
+    assert f"n_eff is below {FEWEST}" in text
     assert (
         f"The first deadline is {DUE_FIRST_MS:g} ms after sending, each later one {DUE_EACH_MS:g} ms" in text
     )

@@ -17,6 +17,7 @@ from tailgauge.rows import schema
 from tailgauge_analysis.metrics.latency import OFFERED, Row, row
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import Mask
 from tailgauge_analysis.text.formatting import plain
 
@@ -34,7 +35,7 @@ class Group:
     name: str
     pattern: str
     requests: int
-    ok: int
+    ok: Proportion  # of those that were not cancelled
     cancelled: int
     latency: tuple[Row, ...]
 
@@ -83,13 +84,14 @@ def _tags(text: str) -> list[str]:
 def _group(steady: Steady, by: str, name: str, mask: Mask) -> Group:
     part = steady.only(mask, gaps=False)  # none of METRICS is of gaps
     ended = part.requests["ended"]
+    left = ended == schema.CANCELLED
     rows = (row(BY_NAME[metric], part, OFFERED, PS) for metric in METRICS)
     return Group(
         by=by,
         name=name,
         pattern=", ".join(sorted({str(p) for p in part.requests["pattern"].unique()})),
         requests=len(ended),
-        ok=int((ended == schema.OK).sum()),
-        cancelled=int((ended == schema.CANCELLED).sum()),
+        ok=proportion((ended[~left] == schema.OK).to_numpy(np.bool_)),
+        cancelled=int(left.sum()),
         latency=tuple(found for found in rows if found.n),
     )

@@ -24,8 +24,8 @@ from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row, offered_
 from tailgauge_analysis.metrics.metrics import BY_NAME, CHUNK, PACED, Metric
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.binomial import Stopping, needed, stopping
-from tailgauge_analysis.stats.proportions import Proportion, counted, proportion
-from tailgauge_analysis.stats.quantiles import FEW_EPISODES, Quantile, effective_n
+from tailgauge_analysis.stats.proportions import Proportion, proportion
+from tailgauge_analysis.stats.quantiles import FEW_EPISODES, Quantile
 from tailgauge_analysis.text.formatting import share, share_range
 from tailgauge_analysis.text.json_values import Json, number, table, text
 
@@ -87,7 +87,7 @@ def _outcome(name: str, spec: Json, steady: Steady) -> Outcome:
     found = row(metric, steady, view, (p,))
     if metric.level == CHUNK:  # may be a hundred million: no copy of them is made
         late = metric.ns(steady) > max_ms * 1e6
-        beyond = counted(int(late.sum()), len(late), effective_n(late, steady.gap_counts) if len(late) else 0)
+        beyond = proportion(late, steady.gap_counts)
     else:
         beyond = found.beyond(max_ms)
     quantile = found.quantiles[0]

@@ -9,6 +9,8 @@ import shlex
 from dataclasses import asdict
 from typing import cast
 
+import numpy as np
+
 from tailgauge.rows import schema
 from tailgauge_analysis.compare.alternating import alternating_blocks
 from tailgauge_analysis.load.run_files import UNFINISHED
@@ -30,7 +32,7 @@ from tailgauge_analysis.sections.findings import Findings, headline, remarks
 from tailgauge_analysis.sections.hedging import section as hedging
 from tailgauge_analysis.sections.latency_under_load import slopes
 from tailgauge_analysis.sections.rate_limits import section as rate_limits
-from tailgauge_analysis.stats.binomial import clopper_pearson
+from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import TOO_FEW
 from tailgauge_analysis.text.formatting import plain, plural
 from tailgauge_analysis.text.json_values import Json, number, table, text
@@ -161,22 +163,24 @@ def _conservation(findings: Findings) -> Json:
 
 
 def _outcomes(findings: Findings) -> list[Json]:
-    """How the requests of the steady stage ended, with exact 95% intervals of the shares."""
+    """How the requests of the steady stage ended, with 95% intervals of the shares."""
     ended = findings.steady.requests["ended"]
-    n = len(ended)
     rows = []
-    for name, k in ended.value_counts().items():
-        low, high = clopper_pearson(int(k), n)
-        rows.append({"ended": str(name), "requests": int(k), "share": int(k) / n, "low": low, "high": high})
+    for name in ended.value_counts().index:
+        of = proportion((ended == name).to_numpy(np.bool_))
+        rows.append({"ended": str(name), "requests": of.k, "share": of.value, **_sure(of)})
     return rows
 
 
+def _sure(of: Proportion) -> Json:
+    """The interval of a share, and on how much it rests."""
+    return {key: getattr(of, key) for key in ("low", "high", "n_eff", "episodes", "mark")}
+
+
 def _group(group: Group) -> Json:
-    counted = group.requests - group.cancelled
-    low, high = clopper_pearson(group.ok, counted)
     return {
-        "by": group.by, "name": group.name, "pattern": group.pattern, "requests": group.requests, "ok": group.ok,
-        "cancelled": group.cancelled, "ok_share": group.ok / counted if counted else None, "low": low, "high": high,
+        "by": group.by, "name": group.name, "pattern": group.pattern, "requests": group.requests, "ok": group.ok.k,
+        "cancelled": group.cancelled, "ok_share": group.ok.value, **_sure(group.ok),
         "latency": [_latency(row) for row in group.latency],
     }  # fmt: skip
 
@@ -324,7 +328,7 @@ def _population(view: str) -> Population:
 def _percentile(q: Json) -> Percentile:
     return {
         "value": q["value_ms"], "low": q["low_ms"], "high": q["high_ms"],
-        "reliable": not q["mark"], "beyond": _is_beyond(q), "n_eff": q["n_eff"],
+        "reliable": not q["mark"], "mark": q["mark"], "episodes": q["episodes"], "beyond": _is_beyond(q), "n_eff": q["n_eff"],
         "value_is": q["value_is"], "low_is": q["low_is"], "high_is": q["high_is"],
     }  # fmt: skip
 

@@ -14,9 +14,9 @@ from tailgauge_analysis.sections.hedging import section as hedging
 from tailgauge_analysis.sections.latency_under_load import slopes
 from tailgauge_analysis.sections.phases import sentence
 from tailgauge_analysis.sections.rate_limits import section as rate_limits
-from tailgauge_analysis.text.formatting import count, markdown_safe, ms, share, share_range
+from tailgauge_analysis.text.formatting import count, markdown_safe, ms, share
 from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.text.quantile import cell, value_text
+from tailgauge_analysis.text.quantile import between, cell, value_text
 from tailgauge_analysis.text.tables import markdown_blocks, markdown_table
 from tailgauge_analysis.verdict import client_error, losses, stalls
 from tailgauge_analysis.verdict.losses import Stretch
@@ -71,7 +71,7 @@ def _requests(contents: Json) -> list[str]:
             one["ended"],
             count(one["requests"]),
             share(one["share"]),
-            share_range(one["low"], one["high"]),
+            between(one),
         )
         for one in contents["outcomes"]
     ]

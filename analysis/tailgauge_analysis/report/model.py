@@ -124,7 +124,11 @@ class Percentile(TypedDict):
     low: float | None
     high: float | None
     reliable: bool
-    """at least 10 effective samples lie beyond it"""
+    """it has no mark"""
+    mark: Literal["", "few slow episodes", "unreliable", "n/a", "client error"]
+    """why not: fewer than 5 slow episodes, n_eff below 50, too few samples, or moved too far by the client"""
+    episodes: Count
+    """slow episodes: in how many the values beyond it came"""
     beyond: bool
     """it lies among requests without an answer: slower than any success"""
     n_eff: Count
@@ -348,7 +352,7 @@ class Report(TypedDict):
     headline: str
     """one sentence"""
     outcomes: list[Json]
-    """of the steady stage: ended, requests, share, low, high"""
+    """of the steady stage: ended, requests, share, low, high, n_eff, episodes, mark"""
     remarks: list[str]
     """properties of the traffic that affect the numbers: closed loop, slow readers, cancellation"""
     traffic: dict[str, TrafficEntry]
@@ -380,7 +384,8 @@ class Report(TypedDict):
     goodput: Json | None
     """offered, good, n_eff, share, low, high, per_s; null without objectives"""
     groups: list[Json]
-    """by (traffic, slow reader, name, tag), name, pattern, requests, ok, cancelled, ok_share, low, high, latency (offered view)"""
+    """by (traffic, slow reader, name, tag), name, pattern, requests, ok, cancelled, ok_share, low, high, n_eff, episodes, mark, latency
+    (offered view)"""
     smaller_groups: Count
     """number of groups that are not shown"""
     stamps: Json

@@ -30,7 +30,7 @@ from tailgauge_analysis.sections.latency_under_load import slopes
 from tailgauge_analysis.sections.rate_limits import section as rate_limits
 from tailgauge_analysis.text import formatting
 from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.text.quantile import bound
+from tailgauge_analysis.text.quantile import between, bound, mark_text
 from tailgauge_analysis.verdict import client_error, stalls
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -61,7 +61,7 @@ def _environment() -> Environment:
         tree=_tree,
     )
     environment.globals.update(
-        bound=bound, share_range=formatting.share_range, alert_ends=alerts.ends, plural=formatting.plural, traffic_details=traffic.details, at=at, key_values=traffic.key_values,
+        between=between, bound=bound, mark_text=mark_text, alert_ends=alerts.ends, plural=formatting.plural, traffic_details=traffic.details, at=at, key_values=traffic.key_values,
         alerts_sentence=alerts.sentence, alert_value=alerts.value, use_case_bounds=use_cases.bounds,
         crossover_sentence=alternating.sentence, crossover_rows=alternating.rows,
         slope_rows=slopes.rows, slopes_not_estimated=slopes.not_estimated,

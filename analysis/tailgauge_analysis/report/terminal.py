@@ -72,9 +72,7 @@ def _latency(contents: Json) -> list[str]:
     if contents["tpot_missing"]["sentence"]:
         lines += wrapped(contents["tpot_missing"]["sentence"], 2)
     if any(line.rstrip().find(" *") > 0 for line in lines[1:]):
-        lines.append(
-            "* unreliable: few slow episodes, or fewer than 10 effective samples beyond the quantile"
-        )
+        lines.append("* unreliable: fewer than 5 slow episodes, or n_eff below 50")
     return lines
 
 

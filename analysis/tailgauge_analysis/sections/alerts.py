@@ -29,7 +29,8 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.sections.cache.section import Cache
 from tailgauge_analysis.sections.phases import QUEUE, Phases
 from tailgauge_analysis.stats.binomial import clopper_pearson
-from tailgauge_analysis.stats.quantiles import TOO_FEW, Mask, Quantile, effective_n
+from tailgauge_analysis.stats.proportions import proportion
+from tailgauge_analysis.stats.quantiles import TOO_FEW, Mask, Quantile
 from tailgauge_analysis.text.formatting import count, ms, share, share_range
 from tailgauge_analysis.text.json_values import Json, one_of
 
@@ -125,8 +126,8 @@ def _share(alert: Alert, yes: Mask) -> Alert:
     n = len(yes)
     if not n:
         return alert.undetermined(UNKNOWN, 0, "nothing was sent")
-    part, n_eff = float(yes.mean()), effective_n(yes)
-    return alert.decided(part, *clopper_pearson(part * n_eff, n_eff), n, "")
+    found = proportion(yes)
+    return alert.decided(found.value, found.low, found.high, n, "")
 
 
 def _cache_hits(alert: Alert, cache: Sequence[Cache]) -> Alert:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache, lru_cache
 
 _TINY = 1e-300
 _CLOSE = 1e-14
@@ -63,6 +64,7 @@ def binomial_quantile(q: float, n: int, p: float) -> int:
     return high
 
 
+@lru_cache(10_000)
 def clopper_pearson(k: float, n: float, confidence: float = 0.95) -> tuple[float, float]:
     """Exact interval of a share k/n; (0, 1) where nothing was seen. An effective n need not be whole."""
     if n == 0:
@@ -82,6 +84,13 @@ def _beta_quantile(q: float, a: float, b: float) -> float:
         else:
             high = middle
     return (low + high) / 2
+
+
+@cache
+def student_975(freedom: float) -> float:
+    """The 97.5% quantile of Student's t; the square of t is a ratio of beta variables."""
+    x = _beta_quantile(0.05, freedom / 2, 0.5)
+    return math.sqrt(freedom * (1 - x) / x)
 
 
 CONFIDENCE = 0.99

@@ -1,6 +1,6 @@
 """A proportion of what was counted, with its exact interval on effective n; ratios of quantiles.
 
-Indicators come in order of time; dependent ones count less (quantiles.effective_n). A share of nothing has no value. Ratios
+Indicators come in order of time; dependent ones count less (quantiles.worth). A share of nothing has no value. Ratios
 of two quantiles have an interval from the two intervals by the method of variance estimates recovery on logarithms (Zou
 and Donner 2008); there is no ratio where a quantile has no value, falls among failures or has too few samples.
 """
@@ -18,9 +18,9 @@ from tailgauge_analysis.stats.quantiles import (
     EPISODES,
     FEW_EPISODES,
     TOO_FEW,
+    Ints,
     Quantile,
-    effective_n,
-    episodes,
+    worth,
 )
 
 
@@ -67,15 +67,15 @@ def difference(a: Proportion, b: Proportion) -> Difference:
     return Difference(value, max(-1.0, value - below), min(1.0, value + above))
 
 
-def proportion(seen: npt.NDArray[np.bool_]) -> Proportion:
-    """The share of True."""
+def proportion(seen: npt.NDArray[np.bool_], sizes: Ints | None = None) -> Proportion:
+    """The share of True; `sizes`: how many values each group has, one group after the other.
+
+    Marked where the rarer of the two came in bursts, and those were few. Single ones are taken as they are.
+    """
     n, k = len(seen), int(seen.sum())
-    if not n:
-        return _of(k, n, 0)
-    n_eff = effective_n(seen)
-    came = episodes(seen if 2 * k <= n else ~seen, n / n_eff)
-    bursts = 0 < came < min(EPISODES, k, n - k)
-    return replace(_of(k, n, n_eff), episodes=came, mark=FEW_EPISODES if bursts else "")
+    found = worth(seen, sizes)
+    mark = FEW_EPISODES if 0 < found.episodes < min(EPISODES, k, n - k) else ""
+    return replace(_of(k, n, found.sure), n_eff=found.n_eff if n else 0, episodes=found.episodes, mark=mark)
 
 
 def counted(k: int, n: int, n_eff: int | None = None) -> Proportion:

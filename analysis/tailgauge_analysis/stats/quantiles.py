@@ -3,12 +3,19 @@
 From arrays of one metric in arrival order.
 
 - Estimator: `inverted_cdf`, the ceil(n p)-th smallest value: a value that was really observed.
-- Interval: order statistics at ranks from Binomial(n_eff, p), rescaled to n. It assumes no distribution.
+- Interval: order statistics at ranks from Binomial(m, p), rescaled to n. It assumes no distribution.
 - n_eff: latencies under load come in bursts, so n of them say less than n independent ones. With the indicator
   e = 1{x > q_p} in arrival order, n_eff = n / (1 + 2 sum of its autocorrelations), summed over Geyer's initial
   positive pairs (Geyer 1992). Values that come in groups (the chunk gaps of one request) are taken a group at a time:
   d_i = sum of e over the group - p_hat * its size, Var(p_hat) = groups * longrun_var(d) / n^2,
-  n_eff = p_hat (1 - p_hat) / Var(p_hat). With groups of one the two are the same.
+  n_eff = p_hat (1 - p_hat) / Var(p_hat). With groups of one the two are the same. Slow periods may show only further up:
+  n_eff is the smaller one of the quantile and of the deeper one with half as much beyond it.
+- Episodes: exceedances no further apart than their correlation time are one (runs declustering). n_eff is an estimate
+  itself, from episodes of sizes s_i: its variance is that of chi-squared with 2 (sum s_i^2)^2 / sum s_i^4 degrees of
+  freedom. Hence m = n_eff (1.96 / t)^2, with Student's t of as many.
+- Episodes that look separate may hang together, as busy periods do in a queue: no more of them are counted than the
+  exceedances are worth at the correlation time of the whole run, which is the
+  longer one of the median's and of the upper quartile's.
 - +inf is a value: a request that never got an answer is slower than any that did.
 """
 
@@ -23,7 +30,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from tailgauge_analysis.stats.binomial import binomial_quantile
+from tailgauge_analysis.stats.binomial import binomial_quantile, student_975
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -32,9 +39,11 @@ Mask = npt.NDArray[np.bool_]
 CONFIDENCE = 0.95
 NORMAL_975 = 1.959964  # quantile of the standard normal distribution that belongs to CONFIDENCE
 STRETCH = 1_000_000  # values
-BEYOND = 10  # effective samples wanted beyond the quantile; below it a value is marked unreliable
+LAGS = 1024  # of the autocorrelation that are looked at first
+BEYOND = 10  # effective samples wanted beyond what a slope or a product of several quantiles is about
 
 EPISODES = 5  # slow episodes wanted; with fewer, no interval is sure to hold how rare they are
+FEWEST = 50  # effective samples wanted of any quantile
 TOO_FEW = "n/a"
 UNRELIABLE = "unreliable"
 FEW_EPISODES = "few slow episodes"
@@ -58,6 +67,20 @@ class Quantile:
     """Where it, or an end of its interval, lies beyond the longest wait and so cannot be observed: that wait."""
 
 
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """What dependent values say of a share: as much as `n_eff` independent ones, `sure` of which an interval may use."""
+
+    n_eff: int
+    sure: int
+    episodes: int
+    """In how many the rarer of the two outcomes came."""
+    units: int
+    """In how many values, or groups, it came."""
+    time: float
+    """Correlation time, in values or groups."""
+
+
 def n_min(p: float) -> int:
     """Fewest independent samples for which a one-sided 95% upper bound of quantile p exists."""
     return math.ceil(math.log(1 - CONFIDENCE) / math.log(p))
@@ -65,36 +88,57 @@ def n_min(p: float) -> int:
 
 def quantiles(values: Floats, ps: Sequence[float], sizes: Ints | None = None) -> list[Quantile]:
     """Quantiles `ps` of values in arrival order; `sizes`: how many values each group has, one group after the other."""
+    if not len(values):
+        return [Quantile(p, 0, 0, None, None, None, TOO_FEW) for p in ps]
     ordered = np.sort(values)
-    return [_quantile(values, ordered, p, sizes) for p in ps]
+    found: dict[int, Worth] = {}
+
+    def at(p: float) -> Worth:
+        place = rank(len(ordered), p)
+        if place not in found:
+            found[place] = _worth_at(values, ordered, place, sizes)
+        return found[place]
+
+    time = max(at(0.5).time, at(0.75).time)
+    return [_quantile(ordered, p, at(p), at((1 + p) / 2), time) for p in ps]
 
 
-def _quantile(values: Floats, ordered: Floats, p: float, sizes: Ints | None) -> Quantile:
+def _quantile(ordered: Floats, p: float, here: Worth, deeper: Worth, time: float) -> Quantile:
     n = len(ordered)
-    if n == 0:
-        return Quantile(p, 0, 0, None, None, None, TOO_FEW)
-    at = rank(n, p)
-    value = float(ordered[at - 1])
-    n_eff = effective_n(values > value, sizes)
-    if (ordered[at - 2 : at + 1] == value).sum() > 1 if at > 1 else (ordered[:2] == value).sum() > 1:
-        # ties, such as failures: which values share the step matters as well
-        n_eff = min(n_eff, effective_n(values >= value, sizes))
-    low, high = ranks(n, n_eff, p)
-    came = episodes(values > value, n / n_eff, sizes)
+    n_eff = min(here.n_eff, deeper.n_eff)
+    low, high = ranks(n, min(here.sure, deeper.sure), p)
+    episodes = min(here.episodes, max(1, math.floor(here.units / time + 1e-6)))
     return Quantile(
-        p, n, n_eff, value,
+        p, n, n_eff, float(ordered[rank(n, p) - 1]),
         float(ordered[low - 1]) if low is not None else None,
         float(ordered[high - 1]) if high is not None else None,
-        mark(n, n_eff, p, came),
-        came,
+        mark(n, n_eff, p, episodes),
+        episodes,
     )  # fmt: skip
 
 
-def mark(n: int, n_eff: int, p: float, came: int) -> str:
-    """How far a quantile may be believed beyond which values `came` in so many episodes."""
+def _worth_at(values: Floats, ordered: Floats, place: int, sizes: Ints | None) -> Worth:
+    """At a quantile; with ties, such as failures, above their step or from it on: where half to twice as many are beyond."""
+    value = ordered[place - 1]
+    above = values > value
+    if (ordered[max(0, place - 2) : place + 1] == value).sum() < 2:
+        return worth(above, sizes)
+    tied, beyond = values >= value, len(values) - place
+    if 2 * np.count_nonzero(above) < beyond:
+        return worth(tied, sizes)
+    if np.count_nonzero(tied) > 2 * beyond:
+        return worth(above, sizes)
+    a, b = worth(above, sizes), worth(tied, sizes)
+    return Worth(
+        min(a.n_eff, b.n_eff), min(a.sure, b.sure), max(a.episodes, b.episodes), max(a.units, b.units), max(a.time, b.time)
+    )  # fmt: skip
+
+
+def mark(n: int, n_eff: int, p: float, episodes: int) -> str:
+    """Why a quantile may not be believed beyond which the values came in so many episodes."""
     if n < n_min(p):
         return TOO_FEW
-    return FEW_EPISODES if 0 < came < EPISODES else UNRELIABLE if n_eff * (1 - p) < BEYOND else ""
+    return FEW_EPISODES if 0 < episodes < EPISODES else UNRELIABLE if n_eff < FEWEST else ""
 
 
 def rank(n: int, p: float) -> int:
@@ -116,52 +160,73 @@ def ranks(n: int, n_eff: int, p: float) -> tuple[int | None, int | None]:
 
 def effective_n(exceeds: Mask, sizes: Ints | None = None) -> int:
     """How many independent samples say as much about the share of `exceeds` as these do; at least 1."""
-    n = len(exceeds)
-    share = float(exceeds.mean()) if n else 0.0
-    if share in {0.0, 1.0}:
-        return max(1, n)
+    return worth(exceeds, sizes).n_eff
+
+
+def worth(exceeds: Mask, sizes: Ints | None = None) -> Worth:
+    """What dependent values say of the share of `exceeds`; of values that are all the same, as if they were independent."""
+    n, k = len(exceeds), int(np.count_nonzero(exceeds))
+    if k in {0, n}:
+        return Worth(max(1, n), max(1, n), k, k, 1.0)
     if sizes is None:
-        deviations: Floats = exceeds.astype(np.float64) - share
+        deviations = exceeds.astype(np.float64) - k / n
+        at = np.flatnonzero(exceeds if 2 * k <= n else ~exceeds)
+        weights = None
     else:
         seen = sizes[sizes > 0]
-        deviations = _counts(exceeds, seen) - share * seen
-    variance = float(np.square(deviations).sum()) * correlation_time(deviations) / n**2
-    if variance <= 0:
-        return n
-    return max(1, min(n, math.floor(share * (1 - share) / variance + 1e-6)))
-
-
-def episodes(exceeds: Mask, apart: float, sizes: Ints | None = None) -> int:
-    """In how many clusters the exceedances came: those `apart` or fewer values from the last belong to its cluster."""
-    at = np.flatnonzero(exceeds)
-    if sizes is not None:
-        at = np.unique(np.searchsorted(np.cumsum(sizes), at, side="right"))
-        apart *= len(sizes) / len(exceeds)
-    return int((np.diff(at) > max(1.0, apart)).sum()) + 1 if len(at) else 0
+        counts = _counts(exceeds, seen)
+        deviations = counts - k / n * seen
+        rarer = counts if 2 * k <= n else seen - counts
+        at = np.flatnonzero(rarer)
+        weights = rarer[at]
+    time = correlation_time(deviations)
+    variance = float(np.square(deviations).sum()) * time / n**2
+    n_eff = min(float(n), k / n * (1 - k / n) / variance) if variance > 0 else float(n)
+    episode = np.concatenate(([0], np.cumsum(np.diff(at) > time)))
+    came = np.square(np.bincount(episode, weights).astype(np.float64))
+    freedom = 2 * float(came.sum()) ** 2 / float(np.square(came).sum())
+    sure = n_eff * (NORMAL_975 / student_975(round(freedom, 1))) ** 2
+    return Worth(max(1, math.floor(n_eff + 1e-6)), max(1, math.floor(sure + 1e-6)), len(came), len(at), time)
 
 
 def _counts(exceeds: Mask, sizes: Ints) -> Ints:
-    """How many of each group exceed, a stretch of groups at a time: the sums are made of 8 bytes a value."""
+    """How many of each group exceed, a stretch of groups at a time: the sums are made of 4 bytes a value."""
     ends = np.cumsum(sizes)
     cuts = np.unique(np.append(np.searchsorted(ends, np.arange(0, len(exceeds), STRETCH)), len(ends)))
     begin = ends - sizes
+    seen = exceeds.view(np.uint8)  # faster than truth values
     found = [
-        np.add.reduceat(exceeds[begin[a] : ends[b - 1]], begin[a:b] - begin[a], dtype=np.int64)
+        np.add.reduceat(seen[begin[a] : ends[b - 1]], begin[a:b] - begin[a], dtype=np.uint32)
         for a, b in pairwise(cuts)
     ]
-    return np.concatenate(found)
+    return np.concatenate(found).astype(np.int64)
 
 
 def correlation_time(series: Floats) -> float:
-    """1 + 2 sum of autocorrelations over Geyer's initial positive pairs, by FFT; never below 1."""
+    """1 + 2 sum of autocorrelations over Geyer's initial positive pairs; never below 1."""
     n = len(series)
     if series.min() == series.max():  # its mean may be off by a rounding, which would pass for a wave
         return 1.0
     centred = series - series.mean()
-    size = 1 << (2 * n - 1).bit_length()
-    spectrum = np.fft.rfft(centred, size)
-    covariance = np.fft.irfft(spectrum * spectrum.conj(), size)[:n]
-    pairs = (covariance[: n // 2 * 2] / covariance[0]).reshape(-1, 2).sum(axis=1)
-    ends = np.flatnonzero(pairs <= 0)
-    stop = int(ends[0]) if len(ends) else len(pairs)
-    return max(1.0, 2 * float(pairs[:stop].sum()) - 1)
+    lags = min(n, LAGS)
+    while True:
+        covariance = _covariances(centred, lags)
+        pairs = (covariance[: lags // 2 * 2] / covariance[0]).reshape(-1, 2).sum(axis=1)
+        ends = np.flatnonzero(pairs <= 0)
+        if len(ends) or lags == n:
+            return max(1.0, 2 * float(pairs[: ends[0] if len(ends) else None].sum()) - 1)
+        lags = min(n, 8 * lags)
+
+
+def _covariances(centred: Floats, lags: int) -> Floats:
+    """Autocovariances at 0 to lags - 1, by FFT, a block of the series after the other."""
+    n = len(centred)
+    size = 1 << max(14, (4 * lags - 1).bit_length())
+    size = min(size, 1 << (n + lags - 2).bit_length())
+    block = size - lags + 1
+    total = np.zeros(size // 2 + 1, np.complex128)
+    for begin in range(0, n, block):
+        part = np.fft.rfft(centred[begin : begin + block], size)
+        longer = np.fft.rfft(centred[begin : begin + size], size)
+        total += part.conj() * longer
+    return np.fft.irfft(total, size)[:lags]

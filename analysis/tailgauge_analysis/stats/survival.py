@@ -89,14 +89,16 @@ class Waits:
         last = int(np.searchsorted(c.at, value, side="right")) - 1
         share = 1 - float(c.answered[last])
         n_eff = self._n_eff(last, share) or max(1, int(c.waiting[last] / c.before[last]))
-        ranks = quantiles.ranks(n_eff, n_eff, p)
         end = float(c.at[last])
         slow = (self.ms > end) | ~(self.seen | self.cut) | (~self.seen & (self.ms >= end * (1 - SLACK)))
-        came = quantiles.episodes(slow, n / n_eff)
-        low, high = (None if rank is None else c.when(rank / n_eff) for rank in ranks)
+        found = quantiles.worth(slow)
+        sure = max(1, n_eff * found.sure // found.n_eff)
+        low, high = (None if rank is None else c.when(rank / sure) for rank in quantiles.ranks(sure, sure, p))
         is_open = c.open[-1] > 0 and c.answered[-1] + c.open[-1] >= p and math.inf in (value, low, high)
-        mark, seen_to = quantiles.mark(n, n_eff, p, came), float(c.at[-1]) if is_open else None
-        return Quantile(p, n, n_eff, value, low, high, mark, came, seen_to)
+        mark = quantiles.mark(n, n_eff, p, found.episodes)
+        return Quantile(
+            p, n, n_eff, value, low, high, mark, found.episodes, float(c.at[-1]) if is_open else None
+        )
 
     @cached_property
     def trusted(self) -> Waits:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tailgauge_analysis.stats.quantiles import CLIENT, FEW_EPISODES, TOO_FEW, UNRELIABLE, Quantile
-from tailgauge_analysis.text.formatting import ms, percentile
+from tailgauge_analysis.text.formatting import ms, percentile, share_range
 from tailgauge_analysis.text.json_values import Json
 
 VALUE = "value"
@@ -82,6 +82,12 @@ def mark_text(q: Json) -> str:
         if mark in {UNRELIABLE, CLIENT}
         else ""
     )
+
+
+def between(share_of: Json) -> str:
+    """The interval of a share: `1.2% – 3.4%`; with `, few bursts (3)` where so few say how rare they are."""
+    few = f", few bursts ({share_of['episodes']:,})" if share_of["mark"] == FEW_EPISODES else ""
+    return f"{share_range(share_of['low'], share_of['high'])}{few}"
 
 
 def ratio_text(ratio: Json) -> str:

@@ -39,7 +39,8 @@ def test_quantiles_of_a_lognormal_are_found_within_their_interval(stage):
 
     for q in row(BY_NAME["ttft_sched"], s, SUCCESSES).quantiles:
         z = {0.5: 0.0, 0.9: 1.281552, 0.95: 1.644854, 0.99: 2.326348, 0.999: 3.090232}[q.p]
-        assert q.low <= 200 * np.exp(0.35 * z) <= q.high
+        assert q.low <= 200 * np.exp(0.35 * z)
+        assert (q.high is None and q.p == 0.999) or 200 * np.exp(0.35 * z) <= q.high
 
 
 def test_a_rate_is_the_inverse_of_tpot_counted_from_its_fast_end(stage):

@@ -9,6 +9,8 @@ from tailgauge_analysis.stats.binomial import binomial_cdf
 from tailgauge_analysis.stats.quantiles import (
     FEW_EPISODES,
     TOO_FEW,
+    UNRELIABLE,
+    correlation_time,
     effective_n,
     n_min,
     quantiles,
@@ -135,3 +137,70 @@ def test_a_burst_of_failures_counts_as_one_event_and_not_as_many():
     assert one(burst, 0.99).n_eff < 100
     assert math.isfinite(one(burst, 0.99).low)
     assert math.isinf(one(spread, 0.99).low)
+
+
+def test_correlation_time_of_an_autoregression_is_the_known_one_whatever_its_length():
+    """(1 + phi) / (1 - phi); series longer than a block, and correlations longer than the first lags looked at."""
+    rng = np.random.default_rng(7)
+    for phi, n, slack in ((0.5, 2000, 0.3), (0.9, 100_000, 0.15), (0.998, 400_000, 0.35)):
+        series = np.convolve(rng.standard_normal(n), phi ** np.arange(min(n, 5000)))[:n]
+
+        assert correlation_time(series) == pytest.approx((1 + phi) / (1 - phi), rel=slack)
+
+
+@pytest.mark.parametrize(("bursts", "mark"), [(1, FEW_EPISODES), (4, FEW_EPISODES), (8, "")])
+def test_slow_requests_that_came_in_few_episodes_are_marked_with_their_number(bursts, mark):
+    rng = np.random.default_rng(bursts)
+    values = rng.exponential(size=4000)
+    for i in range(bursts):
+        values[200 + 450 * i : 200 + 450 * i + 80 // bursts] += 100
+    found = one(values, 0.99)
+
+    assert found.mark == mark
+    assert bursts <= found.episodes <= 1.5 * bursts
+
+
+def test_a_slow_period_below_the_deeper_percentile_widens_the_interval_of_the_percentile_too():
+    """3% in two periods among 7% of short exceedances: of those the indicator at p90 is hardly correlated."""
+    rng = np.random.default_rng(9)
+    even, uneven = rng.exponential(size=4000), rng.exponential(size=4000)
+    even[rng.choice(4000, 240, replace=False)] += 50
+    uneven[1000:1120] += 50
+    uneven[3000:3120] += 50
+
+    assert one(uneven, 0.9).n_eff < one(even, 0.9).n_eff / 10
+
+
+def test_slow_gaps_of_few_answers_are_few_episodes_although_they_are_many():
+    rng = np.random.default_rng(10)
+    sizes = np.full(500, 40)
+    gaps = rng.exponential(size=20_000)
+    gaps[40 * 100 : 40 * 103] += 30
+    gaps[40 * 400 : 40 * 403] += 30
+
+    assert (one(gaps, 0.99, sizes).mark, one(gaps, 0.99, sizes).episodes) == (FEW_EPISODES, 2)
+    assert one(rng.exponential(size=20_000), 0.99, sizes).mark == ""
+
+
+def test_a_median_of_less_than_fifty_effective_requests_is_marked():
+    found = one(mm1_sojourn(np.random.default_rng(11), 1500, 0.95), 0.5)
+
+    assert found.n_eff < 50
+    assert found.mark in {UNRELIABLE, FEW_EPISODES}
+
+
+def test_failures_in_one_go_leave_a_median_far_below_them_alone():
+    values = np.full(400, 200.0)
+    values[150:170] = np.inf
+
+    assert one(values, 0.5).mark == ""
+    assert (one(values, 0.5).n_eff, one(values, 0.5).high) == (400, 200.0)
+    assert one(values, 0.95).mark == FEW_EPISODES
+
+
+@pytest.mark.parametrize("made", [np.arange, lambda n: -np.arange(n), lambda n: np.tile([1.0, 2.0], n // 2)])
+def test_odd_orders_have_an_interval_or_a_mark(made):
+    """Steadily slower, steadily faster, alternating."""
+    found = one(made(2000), 0.95)
+
+    assert found.mark == FEW_EPISODES or found.low <= found.value <= found.high

@@ -19,11 +19,11 @@ from tailgauge_analysis.sections.fan_out import predictions
 from tailgauge_analysis.sections.fan_out.legs import ALL, Legs, legs
 from tailgauge_analysis.sections.fan_out.siblings import FEWEST, Siblings, siblings, stretches
 from tailgauge_analysis.stats.bootstrap import ratio
-from tailgauge_analysis.stats.proportions import Proportion, Ratio, counted, quantile_ratio
-from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Mask, Quantile, effective_n, quantiles, rank
-from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share, share_range
+from tailgauge_analysis.stats.proportions import Proportion, Ratio, proportion, quantile_ratio
+from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Mask, Quantile, quantiles, rank
+from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
 from tailgauge_analysis.text.json_values import Json, table
-from tailgauge_analysis.text.quantile import VALUE, plain_values, quantile, ratio_text
+from tailgauge_analysis.text.quantile import VALUE, between, plain_values, quantile, ratio_text
 
 PS = (0.5, 0.95, 0.99)
 SLOWEST_SHARES = ((20_000, 0.01), (1000, 0.05), (0, 0.1))  # legs, and which share of them is called slow
@@ -198,13 +198,11 @@ def _critical(one: Legs) -> LastLegs | None:
         return None
     last, n = known.argmax(axis=1), len(known)
     by_kind = np.bincount(one.kinds)
-    positions = np.bincount(last, minlength=len(one.kinds))[:MOST_POSITIONS]
-    kinds = np.bincount(one.kinds[last], minlength=len(by_kind))
     return LastLegs(
         n,
         1 / len(one.kinds),
-        tuple(counted(int(k), n) for k in positions),
-        tuple(counted(int(k), n) for k in kinds),
+        tuple(proportion(last == i) for i in range(min(len(one.kinds), MOST_POSITIONS))),
+        tuple(proportion(one.kinds[last] == i) for i in range(len(by_kind))),
         tuple(float(k / len(one.kinds)) for k in by_kind),
     )
 
@@ -220,14 +218,13 @@ def _partial(one: Legs) -> PartialFailures:
     ok = (one.requests["ended"] == schema.OK).to_numpy(np.bool_)
     failed, answered = one.failed.any(axis=1), ~np.isnan(one.times_ms)
     known = answered | one.failed
-    k, n = int(one.failed.sum()), int(known.sum())
     return PartialFailures(
         legs=one.times_ms.size,
-        failed=k,
+        failed=int(one.failed.sum()),
         closed=int(one.closed.sum()),
         never_sent=int((~known & ~one.closed).sum()),
         # Legs of one request fail together: effective n.
-        failed_share=counted(k, n, effective_n(one.failed[known], known.sum(axis=1)) if n else 0),
+        failed_share=proportion(one.failed[known], known.sum(axis=1)),
         requests_with_failed=int(failed.sum()),
         ok_with_failed=int((failed & ok).sum()),
         failed_with_answers=int((~ok & answered.any(axis=1)).sum()),
@@ -353,7 +350,7 @@ def _siblings(one: Json) -> list[tuple[str, str]]:
     limits = ", ".join(f"{ms(limit)} ms" for limit in one["slower_than_ms"])
     slow, by_chance = found["any"], found["pairs_expected"]
     with_slow = (
-        f"{share(slow['value'])} (95% CI {share_range(slow['low'], slow['high'])}); {share(found['any_conditional'])} if legs "
+        f"{share(slow['value'])} (95% CI {between(slow)}); {share(found['any_conditional'])} if legs "
         f"shared only the load of the moment, {share(found['any_naive'])} if independent, {share(found['any_beta_binomial'])} beta-binomial"
     )
     ends = f"95% CI {found['correlation_low']:.3f} to {found['correlation_high']:.3f}"
@@ -378,7 +375,7 @@ def _critical_text(critical: Json) -> str:
     leg = max(range(len(positions)), key=lambda i: positions[i]["k"])
     most = positions[leg]
     text = (
-        f"leg {leg} (0 to {len(positions) - 1}) in {share(most['value'])} (95% CI {share_range(most['low'], most['high'])}) "
+        f"leg {leg} (0 to {len(positions) - 1}) in {share(most['value'])} (95% CI {between(most)}) "
         f"of {plural(critical['n'], 'request')}; {share(critical['even'])} if legs were alike"
     )
     if len(critical["kinds"]) > 1:
@@ -395,7 +392,7 @@ def _partial_text(partial: Json, requests: int) -> str:
     else:
         failed = partial["failed_share"]
         text = (
-            f"{plural(partial['failed'], 'leg')} failed ({share(failed['value'])}, 95% CI {share_range(failed['low'], failed['high'])}) "
+            f"{plural(partial['failed'], 'leg')} failed ({share(failed['value'])}, 95% CI {between(failed)}) "
             f"in {count(partial['requests_with_failed'])} of {plural(requests, 'request')}; "
             f"{count(partial['ok_with_failed'])} of these succeeded without them"
         )

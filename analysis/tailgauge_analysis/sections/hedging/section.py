@@ -39,9 +39,9 @@ from tailgauge_analysis.stats.proportions import (
     quantile_ratio,
 )
 from tailgauge_analysis.stats.quantiles import Floats, Quantile, quantiles
-from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share, share_range
+from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
 from tailgauge_analysis.text.json_values import Json, table
-from tailgauge_analysis.text.quantile import VALUE, cell, plain_values, ratio_text
+from tailgauge_analysis.text.quantile import VALUE, between, cell, plain_values, ratio_text
 
 PS = (0.5, 0.95, 0.99)
 METRICS = {"ttft_sched": "TTFT", "e2e_sched": "end to end", "join_sched": "join"}
@@ -398,7 +398,7 @@ def facts(one: Json) -> list[tuple[str, str]]:
 def _proportion(one: Json) -> str:
     if one["value"] is None:
         return "none sent"
-    return f"{share(one['value'])} (95% CI {share_range(one['low'], one['high'])}), {count(one['k'])} of {count(one['n'])}"
+    return f"{share(one['value'])} (95% CI {between(one)}), {count(one['k'])} of {count(one['n'])}"
 
 
 def _more(value: float | None) -> str:

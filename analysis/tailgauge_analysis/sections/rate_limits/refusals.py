@@ -30,7 +30,6 @@ from tailgauge_analysis.load.rate_limit_headers import (
     rounding,
 )
 from tailgauge_analysis.metrics.timeline import width
-from tailgauge_analysis.stats.binomial import clopper_pearson
 from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
 
@@ -138,6 +137,8 @@ class RateLimitKind:
     low: float
     high: float
     n_eff: int
+    episodes: int
+    mark: str
     first_at_s: float
     how: tuple[str, ...]
 
@@ -152,6 +153,8 @@ class Shares:
     low: float | None
     high: float | None
     n_eff: int
+    episodes: int
+    mark: str
     requests: int
     requests_refused: int
     requests_ended_refused: int
@@ -197,13 +200,23 @@ def shares(requests: pd.DataFrame, attempts: pd.DataFrame, kinds: pd.DataFrame) 
         first = float(group["sent_at_ns"].min()) / 1e9
         by_kind.append(
             RateLimitKind(
-                str(kind), one.k, one.k / n, one.low or 0.0, one.high or 0.0, one.n_eff, first, hows
+                str(kind),
+                one.k,
+                one.k / n,
+                one.low or 0.0,
+                one.high or 0.0,
+                one.n_eff,
+                one.episodes,
+                one.mark,
+                first,
+                hows,
             )
         )
     by_kind.sort(key=lambda one: -one.attempts)
     full = proportion((steady["ended"] == schema.OVERLOADED).to_numpy(np.bool_))
     return Shares(
-        n, k, whole.value, whole.low, whole.high, whole.n_eff, len(wanted), int(met), ended, full, tuple(by_kind)
+        n, k, whole.value, whole.low, whole.high, whole.n_eff, whole.episodes, whole.mark,
+        len(wanted), int(met), ended, full, tuple(by_kind),
     )  # fmt: skip
 
 
@@ -223,19 +236,19 @@ def bins(attempts: pd.DataFrame, kinds: pd.DataFrame) -> Bins | None:
     present = [kind for kind in ALL if (of == kind).any()]
     by_kind = {kind: np.bincount(number[of == kind], minlength=count) for kind in present}
     at = (np.arange(count) + 0.5).astype(np.float64) * step
-    low, high = _band(k, n)
-    bands = {kind: _band(counts, n) for kind, counts in by_kind.items()}
+    low, high = _band(is_429, number, count)
+    bands = {kind: _band(of == kind, number, count) for kind in present}
     return Bins(
         step, at, n, k, low, high, by_kind,
         {kind: ends[0] for kind, ends in bands.items()}, {kind: ends[1] for kind, ends in bands.items()},
     )  # fmt: skip
 
 
-def _band(k: Ints, n: Ints) -> tuple[Floats, Floats]:
-    """Exact intervals bin by bin, each pair of counts computed once; NaN where nothing was sent."""
-    pairs, of = np.unique(np.column_stack((k, n)), axis=0, return_inverse=True)
-    ends = np.array([clopper_pearson(int(a), int(b)) if b else (np.nan, np.nan) for a, b in pairs])
-    band: Floats = ends[of.ravel()]
+def _band(seen: Mask, number: Ints, count: int) -> tuple[Floats, Floats]:
+    """Intervals bin by bin; NaN where nothing was sent."""
+    order = np.argsort(number, kind="stable")
+    parts = np.split(seen[order], np.searchsorted(number[order], np.arange(1, count)))
+    band = np.array([(found.low, found.high) for found in map(proportion, parts)], np.float64)
     return band[:, 0], band[:, 1]
 
 

@@ -30,7 +30,7 @@ from tailgauge_analysis.sections.rate_limits.refusals import (
 from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR
 from tailgauge_analysis.text.formatting import plain, plural, share, share_range
 from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.text.quantile import plain_values
+from tailgauge_analysis.text.quantile import between, plain_values
 from tailgauge_analysis.verdict.clocks import clocks
 
 NOTE = (
@@ -210,12 +210,7 @@ def _rate(limits: Json) -> list[tuple[str, str]]:
     rows = []
     if limits["attempts"]:
         n = f"n {limits['attempts']:,}, n_eff {limits['n_eff']:,}"
-        rows.append(
-            (
-                "429 rate",
-                f"{share(limits['share'])} of attempts ({_interval(limits['low'], limits['high'])}, {n})",
-            )
-        )
+        rows.append(("429 rate", f"{share(limits['share'])} of attempts (95% CI {between(limits)}, {n})"))
     whole = limits["whole_run"]
     if whole["refused"]:
         of = plural(whole["attempts"], "attempt")
@@ -225,18 +220,12 @@ def _rate(limits: Json) -> list[tuple[str, str]]:
         rows.append(("Requests", f"{met}, {limits['requests_ended_refused']:,} ended with one"))
     full = limits["overloaded"]
     if full["k"]:
-        rows.append(
-            ("529 or 503", f"{share(full['value'])} of attempts ({_interval(full['low'], full['high'])})")
-        )
+        rows.append(("529 or 503", f"{share(full['value'])} of attempts (95% CI {between(full)})"))
     if limits["first_at_s"] is not None:
         rows.append(
             ("First 429 of the run", f"{limits['first_at_s']:,.3g} s after the start, warm-up included")
         )
     return rows
-
-
-def _interval(low: float | None, high: float | None) -> str:
-    return f"95% CI {share_range(low, high)}"
 
 
 def _capped_burst(limits: Json) -> str | None:
@@ -308,7 +297,7 @@ def _buckets(limits: Json) -> list[tuple[str, ...]]:
 
 def _kinds(limits: Json) -> list[tuple[str, ...]]:
     return [
-        (kind_name(one["kind"]), f"{one['attempts']:,}", share(one["share"]), share_range(one["low"], one["high"]),
+        (kind_name(one["kind"]), f"{one['attempts']:,}", share(one["share"]), between(one),
          f"{one['first_at_s']:,.3g}", ", ".join(one["how"]) or "–")
         for one in limits["by_kind"]
     ]  # fmt: skip

@@ -44,7 +44,7 @@ from tailgauge_analysis.sections.cache.shares import fixed_hit, sliding_hit
 from tailgauge_analysis.sections.fan_out.legs import legs
 from tailgauge_analysis.sections.rate_limits.retries import early_s
 from tailgauge_analysis.stats.bootstrap import SEED
-from tailgauge_analysis.stats.proportions import counted
+from tailgauge_analysis.stats.proportions import counted, proportion
 from tailgauge_analysis.stats.quantiles import Floats, Mask
 from tailgauge_analysis.text.formatting import ms, share
 
@@ -269,7 +269,7 @@ def _no_retry_after(attempts: pd.DataFrame) -> ProbeCheck:
         return judge.inconclusive("no_retry_after", "no 429")
     silent = limited["retry_after_s"].isna().to_numpy(np.bool_)
     text = f"{int(silent.sum())} of {len(silent)} 429s have no retry-after"
-    return judge.of_share("no_retry_after", silent, 0.1, text, _of_all(int(silent.sum()), len(attempts)))
+    return judge.of_share("no_retry_after", silent, 0.1, text, _of_all(silent, len(attempts)))
 
 
 def _early_retries(attempts: pd.DataFrame) -> ProbeCheck:
@@ -277,12 +277,14 @@ def _early_retries(attempts: pd.DataFrame) -> ProbeCheck:
     if not len(early):
         return judge.inconclusive("early_retries", "no retry after a 429 with retry-after")
     text = f"{int((early > 0).sum())} of {len(early)} retries before retry-after had elapsed, {share(float((early > 0).mean()))}"
-    gain = _of_all(int((early > 0).sum()), len(attempts))
+    gain = _of_all(early > 0, len(attempts))
     return judge.of_share("early_retries", early > 0, 0.1, text, gain)
 
 
-def _of_all(k: int, n: int) -> Gain:
-    return judge.of_proportion(counted(k, n))
+def _of_all(seen: Mask, n: int) -> Gain:
+    """The share of all attempts: they depend on each other as much as those of which it was seen."""
+    found = proportion(seen)
+    return judge.of_proportion(counted(found.k, n, round(n * found.n_eff / found.n)))
 
 
 def _attempts_per_call(attempts: pd.DataFrame) -> list[Measured]:
