@@ -158,11 +158,6 @@ def ranks(n: int, n_eff: int, p: float) -> tuple[int | None, int | None]:
     )
 
 
-def effective_n(exceeds: Mask, sizes: Ints | None = None) -> int:
-    """How many independent samples say as much about the share of `exceeds` as these do; at least 1."""
-    return worth(exceeds, sizes).n_eff
-
-
 def worth(exceeds: Mask, sizes: Ints | None = None) -> Worth:
     """What dependent values say of the share of `exceeds`; of values that are all the same, as if they were independent."""
     n, k = len(exceeds), int(np.count_nonzero(exceeds))
