@@ -12,7 +12,7 @@ From arrays of one metric in arrival order.
   n_eff is the smaller one of the quantile and of the deeper one with half as much beyond it.
 - Episodes: exceedances no further apart than their correlation time are one (runs declustering). n_eff is an estimate
   itself, from episodes of sizes s_i: its variance is that of chi-squared with 2 (sum s_i^2)^2 / sum s_i^4 degrees of
-  freedom. Hence m = n_eff (1.96 / t)^2, with Student's t of as many.
+  freedom, at least 4. Hence m = n_eff (1.96 / t)^2, with Student's t of as many.
 - Episodes that look separate may hang together, as busy periods do in a queue: no more of them are counted than the
   exceedances are worth at the correlation time of the whole run, which is the
   longer one of the median's and of the upper quartile's.
@@ -43,6 +43,7 @@ LAGS = 1024  # of the autocorrelation that are looked at first
 BEYOND = 10  # effective samples wanted beyond what a slope or a product of several quantiles is about
 
 EPISODES = 5  # slow episodes wanted; with fewer, no interval is sure to hold how rare they are
+LEAST = 4.0  # degrees of freedom, as of two episodes: one alone has no size to compare with
 FEWEST = 50  # effective samples wanted of any quantile
 TOO_FEW = "n/a"
 UNRELIABLE = "unreliable"
@@ -179,7 +180,7 @@ def worth(exceeds: Mask, sizes: Ints | None = None) -> Worth:
     n_eff = min(float(n), k / n * (1 - k / n) / variance) if variance > 0 else float(n)
     episode = np.concatenate(([0], np.cumsum(np.diff(at) > time)))
     came = np.square(np.bincount(episode, weights).astype(np.float64))
-    freedom = 2 * float(came.sum()) ** 2 / float(np.square(came).sum())
+    freedom = max(LEAST, 2 * float(came.sum()) ** 2 / float(np.square(came).sum()))
     sure = n_eff * (NORMAL_975 / student_975(round(freedom, 1))) ** 2
     return Worth(max(1, math.floor(n_eff + 1e-6)), max(1, math.floor(sure + 1e-6)), len(came), len(at), time)
 
