@@ -218,6 +218,8 @@ def test_a_dead_master_leaves_rows_from_which_the_report_is_made(start: Start) -
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers), "workers follow their master"
     done = start("report", str(run.path), "--out", str(running.out)).finish(60)
     assert "The master died before its workers ended" in " ".join(done.stdout.split())
-    assert done.code == 0, done.stdout + done.stderr
+    assert done.code in {0, 3}, (
+        done.stdout + done.stderr
+    )  # 3: what was open then leaves the target's health inconclusive
     assert run.requests().request_id.is_unique
     assert len(run.requests()) > 50

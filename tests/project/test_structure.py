@@ -12,7 +12,10 @@ from project.import_walk import imported, modules, reached
 HARNESS, ANALYSIS = "src/tailgauge", "analysis/tailgauge_analysis"
 FOLDERS_AND_MODULES = {HARNESS: (18, 12), ANALYSIS: (12, 4)}
 FILES, LINES = 25, 3000  # of one folder, without those below it
-PRODUCT_FILES, PRODUCT_LINES = 330, 44_800
+PRODUCT_FILES, PRODUCT_LINES = (
+    330,
+    46_400,
+)  # 44,800 for the structure, 1,600 for the rules of docs/metrics.md that came after
 EXEMPT = {f"{ANALYSIS}/report"}
 
 
