@@ -194,10 +194,10 @@ def test_a_buffering_proxy_is_found(runs: Runs) -> None:
     ttft = next(row for row in seen.report["latency"] if row["metric"] == "ttft" and row["since"] == "sent")
 
     assert_conserved(seen.run)
-    assert streams["buffered"] == streams["answers"] == len(seen.run.requests()) > 40
-    assert streams["buffered_share"] == 1.0
-    assert "look for a proxy that buffers" in json.dumps(seen.report["verdict"])
-    assert seen.report["verdict"]["status"] == "DEGRADED"
+    assert streams["answers"] == len(seen.run.requests()) > 40
+    assert streams["buffered"] > 0.8 * streams["answers"], "but for those that this machine read late"
+    assert streams["buffered_share"] == streams["buffered"] / streams["answers"]
+    assert {one["reason"] for one in seen.report["tpot_missing"]["reasons"]} <= {"buffered", "read_late"}
     assert "Something between client and target collects the stream" in seen.page
     assert ttft["percentiles"]["p50"]["value"] > 700, "the whole answer, held back"
 

@@ -53,7 +53,7 @@ def _conservation(contents: Json) -> list[str]:
 def _rates(contents: Json) -> list[str]:
     shown = [f"{name}: {text}" for name, text in traffic.rates(contents["run"])]
     found = contents["stability"]["findings"]  # which are among the remarks
-    return wrapped("; ".join(shown), 1) + ([] if found else wrapped(contents["stability"]["sentence"], 1))
+    return wrapped("; ".join(shown), 1) + ([] if found else wrapped(contents["stability"]["sentence"], 2))
 
 
 def _latency(contents: Json) -> list[str]:
