@@ -209,9 +209,9 @@ def test_a_read_never_came_before_its_lower_bound(polled, reader):
 
 @linux
 def test_a_prompt_reader_can_prove_that_it_was_prompt(polled):
-    """The first piece, read together with more or not, came within about a millisecond after its lower bound; without
+    """The first piece, read together with more or not, came within about 2 ms after its lower bound; without
     polls no more is known than that it came after the request."""
     width_ms = {name: median([(arrived - low) / 1e6 for low, arrived, _ in polled[name]]) for name in READERS}
 
-    assert width_ms["prompt"] < 1.5 < width_ms["unbounded"]
+    assert width_ms["prompt"] < 4 < width_ms["unbounded"]
     assert width_ms["prompt"] < width_ms["blocked"]
