@@ -141,7 +141,7 @@ CONDITIONS = (
 
 @dataclass(slots=True)
 class Cell:
-    """What many runs of one condition and size said of one percentile."""
+    """What many runs of one condition and size showed of one percentile."""
 
     condition: Condition
     n: int

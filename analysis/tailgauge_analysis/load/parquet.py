@@ -169,8 +169,7 @@ class _Columns:
         self._wanted, self._kinds = wanted, {column.name: _TYPES[column.kind] for column in described}
         self._never_empty = [c.name for c in described if not c.nullable and c.name in wanted]
         is_old = part.version < SCHEMA_VERSION
-        renamed = old_names.columns(part.table) if part.version < old_names.NEW_SINCE else {}
-        self._stored = dict(renamed)
+        self._stored = old_names.columns(part.table) if part.version < old_names.NEW_SINCE else {}
         self._current = {old: now for now, old in self._stored.items()}
         held = {self._current.get(name, name) for name in names}
         self._later = _defaults(part.table) if is_old else {}

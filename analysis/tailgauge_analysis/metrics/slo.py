@@ -21,7 +21,7 @@ from tailgauge.errors import Exit
 from tailgauge.rows import schema
 from tailgauge.thresholds import INVALID
 from tailgauge_analysis.metrics import pace
-from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row, offered_waits, row
+from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, offered_waits, row
 from tailgauge_analysis.metrics.metrics import BY_NAME, CHUNK, PACED, Metric
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.binomial import Stopping, needed, stopping
@@ -63,10 +63,10 @@ def outcomes(scenario: Json, steady: Steady) -> list[Outcome]:
     ]
 
 
-def rows(scenario: Json, steady: Steady) -> list[Row]:
-    """The figure of each objective."""
+def figures(scenario: Json) -> list[tuple[Metric, float, str]]:
+    """Metric, percentile and view of each objective on a latency."""
     found = (_figure(spec) for spec in table(scenario, "slo").values() if isinstance(spec, dict))
-    return [row(metric, steady, view, (p,)) for metric, p, view in filter(None, found)]
+    return list(filter(None, found))
 
 
 def _figure(spec: Json) -> tuple[Metric, float, str] | None:
@@ -78,13 +78,12 @@ def _figure(spec: Json) -> tuple[Metric, float, str] | None:
 
 
 def _outcome(name: str, spec: Json, steady: Steady) -> Outcome:
-    named = text(spec.get("metric"))
-    metric = BY_NAME.get(named)
-    p, max_ms = number(spec.get("quantile", 0.99)), number(spec.get("max_ms"))
-    if metric is None or p is None or max_ms is None or not 0 < p < 1:
+    figure, max_ms = _figure(spec), number(spec.get("max_ms"))
+    if figure is None or max_ms is None:
+        named, asked = text(spec.get("metric")) or "unknown", number(spec.get("quantile", 0.99)) or 0.0
         why = "the scenario names no known metric, quantile or bound"
-        return Outcome(name, named or "unknown", p or 0.0, max_ms or 0.0, OFFERED, INCONCLUSIVE, None, why)
-    view = OFFERED if metric.offered else SUCCESSES
+        return Outcome(name, named, asked, max_ms or 0.0, OFFERED, INCONCLUSIVE, None, why)
+    metric, p, view = figure
     found = row(metric, steady, view, (p,))
     if metric.level == CHUNK:  # may be a hundred million: no copy of them is made
         late = metric.ns(steady) > max_ms * 1e6

@@ -175,11 +175,14 @@ def evidence_of(frames: Frames) -> Evidence:
     frames = replace(frames, chunks=frames.chunks.without_arrivals())  # a hundred million take 800 MB
     of_target, counted = stage.of_target, conservation(frames)
     rows = latency.table(of_target)
-    objectives = slo.rows(frames.run["scenario"], of_target)
-    asked = {(row.metric.name, row.quantiles[0].p) for row in objectives}
+    asked = slo.figures(frames.run["scenario"])
     listed = {(row.metric.name, q.p) for row in rows for q in row.quantiles}
-    more = [row for row in objectives if (row.metric.name, row.quantiles[0].p) not in listed]
-    used = client_error.of_headline(rows) | asked
+    more = [
+        latency.row(metric, of_target, view, (p,))
+        for metric, p, view in asked
+        if (metric.name, p) not in listed
+    ]
+    used = client_error.of_headline(rows) | {(metric.name, p) for metric, p, _ in asked}
     errors = client_error.client_errors(of_target, [*rows, *more], used)
     return Evidence(
         frames,

@@ -92,11 +92,11 @@ def client_errors(stage: Steady, rows: Sequence[Row], used: Used) -> list[Client
 
 def of_headline(rows: Sequence[Row]) -> Used:
     """The percentiles that the headline may show."""
+    shown = next(
+        (row.metric.name for name in HEADLINE for row in rows if row.metric.name == name and row.n), ""
+    )
     found: Used = set()
     for row in rows:
-        shown = next(
-            (one.metric.name for name in HEADLINE for one in rows if one.metric.name == name and one.n), ""
-        )
         known = [q.p for q in row.quantiles if q.mark != TOO_FEW and q.p <= 0.99]
         if row.metric.name == shown and known:
             found |= {(shown, known[0]), (shown, known[-1])}

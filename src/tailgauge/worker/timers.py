@@ -83,7 +83,7 @@ class WaitTimer:
 
 
 class HubTicks:
-    """Wakes the hub every `every_ns`, until it is closed; where the hub has only coarse timers, about every ms."""
+    """Wakes the hub every `every_ns`, until it is closed; where the system has no such timer, as exactly as the hub can."""
 
     def __init__(self, every_ns: int) -> None:
         self._timer = WaitTimer() if TIMER else None
