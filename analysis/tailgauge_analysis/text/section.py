@@ -1,0 +1,108 @@
+"""What a report says, as plain values: run reports and answers of experiments alike.
+
+Sections compute and write their words; a renderer of a format (report/) adds none. All text is untrusted: each renderer
+escapes it for its format. Numbers in cells are formatted already; report.json has them unrounded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+PASS, FAIL, INCONCLUSIVE, NO_ANSWER = "PASS", "FAIL", "INCONCLUSIVE", "NO ANSWER"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A cell with more than its text: its 95% interval, why it is not reliable, the outcome or share that it shows."""
+
+    text: str
+    interval: str = ""
+    mark: str = ""
+    outcome: str = ""  # PASS, FAIL, INCONCLUSIVE, VALID, ...: coloured
+    share: float | None = None  # 0 to 1: a bar beside it
+
+
+Cell = str | Value
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under a header; the first column names the row. `prose`: columns of words, which stand left and wrap."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    note: str = ""
+    prose: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One section. `name` is its anchor, `answer` its finding in a sentence, `computed` how: shown folded.
+
+    `figures` names the figures (report/figures.py) that stand beside the tables.
+    """
+
+    name: str
+    title: str
+    answer: str = ""
+    facts: tuple[tuple[str, str], ...] = ()
+    tables: tuple[Table, ...] = ()
+    figures: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    computed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectiveLine:
+    """One objective as it was decided: `ttft p95 (chat)`, `1,298 ms`, `> 800 ms`, `1,136-1,647`."""
+
+    name: str
+    outcome: str
+    value: str
+    bound: str
+    interval: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The user's answer. `sentence` is the first line after the outcome; `advice` a command or a step to take next."""
+
+    outcome: str
+    sentence: str
+    objectives: tuple[ObjectiveLine, ...] = ()
+    details: tuple[str, ...] = ()
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Whether the numbers can be used: VALID, DEGRADED or INVALID, in one line; its reasons with their advice."""
+
+    verdict: str
+    sentence: str
+    reasons: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A report as every renderer gets it.
+
+    `about` is the line under the result (scenario, target, time, load); `summary` the labelled lines of the terminal
+    (`target`, `latency`, `cache`, ...) between result and measurement; `data` the contents of report.json.
+    """
+
+    run_id: str
+    title: str
+    about: tuple[str, ...]
+    started_at: str
+    dry_run: bool
+    result: Result
+    measurement: Measurement
+    summary: tuple[tuple[str, str], ...]
+    sections: tuple[Section, ...]
+    exit_code: int
+    data: dict[str, Any] = field(default_factory=dict)
