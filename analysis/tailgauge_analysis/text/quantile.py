@@ -17,6 +17,7 @@ VALUE = "value"
 NONE = "none"
 FAILED = "failed"  # among requests without an answer
 NOT_OBSERVABLE = "not observable"  # nobody waited that long
+FOR_FIGURES = {"is_published": False}  # metadata of a field that only figures need: report.json leaves it out
 
 
 def quantile(q: Quantile) -> Json:
@@ -101,7 +102,8 @@ def plain_values(tree: Any) -> Any:
     if isinstance(tree, Quantile):
         return quantile(tree)
     if is_dataclass(tree) and not isinstance(tree, type):
-        tree = {field.name: getattr(tree, field.name) for field in fields(tree)}
+        shown = (field.name for field in fields(tree) if field.metadata.get("is_published", True))
+        tree = {name: getattr(tree, name) for name in shown}
     if isinstance(tree, dict):
         return {str(key): plain_values(value) for key, value in tree.items()}
     if isinstance(tree, np.ndarray):

@@ -1,0 +1,40 @@
+"""Estimates as cells of a table (`Value`), and in a sentence: `1.2% (95% CI 1.0% – 1.4%)`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tailgauge_analysis.stats.proportions import Proportion
+from tailgauge_analysis.stats.quantiles import Quantile
+from tailgauge_analysis.text.formatting import count, percentile, share, share_range
+from tailgauge_analysis.text.quantile import VALUE, interval_text, mark_text, quantile, value_text
+from tailgauge_analysis.text.section import Cell, Table, Value
+
+
+def quantile_cell(q: Quantile) -> Value:
+    """`212`, with `207 – 218`; or among which requests the quantile falls."""
+    one = quantile(q)
+    ends = interval_text(one).replace(" to ", " – ") if VALUE in {one["value_is"], one["low_is"]} else ""
+    return Value(value_text(one), ends, mark_text(one))
+
+
+def share_cell(of: Proportion) -> Value:
+    """`1.2%`, with `1.0% – 1.4%`."""
+    few = f"few bursts ({of.episodes:,})" if of.mark else ""
+    return Value(share(of.value), share_range(of.low, of.high) if of.low is not None else "", few)
+
+
+def with_interval(cell: Value, unit: str = "") -> str:
+    """`212 ms (95% CI 207 – 218)`."""
+    ends = f" (95% CI {cell.interval})" if cell.interval else ""
+    return f"{cell.text}{unit}{ends}{f' {cell.mark}' if cell.mark else ''}"
+
+
+def quantile_table(
+    title: str, first: str, rows: Iterable[tuple[str, Sequence[Quantile]]], note: str = ""
+) -> Table:
+    """A row of percentiles in ms for each name, with the number of values; names without values are left out."""
+    kept = [(name, of) for name, of in rows if of]
+    header = tuple(f"{percentile(q.p)} (ms)" for q in kept[0][1]) if kept else ()
+    cells: list[tuple[Cell, ...]] = [(name, *map(quantile_cell, of), count(of[0].n)) for name, of in kept]
+    return Table(title, (first, *header, "n"), tuple(cells), note)

@@ -1,0 +1,46 @@
+"""Estimates as cells: the interval, what is said where there is none, and fields that are for figures alone."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tailgauge_analysis.stats.proportions import proportion
+from tailgauge_analysis.stats.quantiles import quantiles
+from tailgauge_analysis.text.cells import quantile_cell, quantile_table, share_cell, with_interval
+from tailgauge_analysis.text.quantile import FOR_FIGURES, plain_values
+
+
+def test_a_percentile_has_its_interval_and_its_caution():
+    half, extreme = quantiles(np.arange(1.0, 101.0), (0.5, 0.999))
+    failed = quantiles(np.full(400, np.inf), (0.5,))[0]
+
+    assert with_interval(quantile_cell(half), " ms").startswith("50.0 ms (95% CI ")
+    assert quantile_cell(extreme).text == "n/a"
+    assert with_interval(quantile_cell(failed)) == "failed"
+
+
+def test_a_share_of_few_bursts_says_so():
+    seen = np.zeros(1000, np.bool_)
+    seen[100:150] = True
+
+    assert share_cell(proportion(seen)).mark == "few bursts (1)"
+    assert with_interval(share_cell(proportion(np.ones(20, np.bool_)))) == "100% (95% CI 83.2% – 100.0%)"
+    assert share_cell(proportion(np.zeros(0, np.bool_))).interval == ""
+
+
+def test_a_table_of_percentiles_leaves_out_what_has_no_values():
+    found = quantiles(np.arange(1.0, 101.0), (0.5, 0.95))
+    table = quantile_table("Waits", "of", [("first", found), ("none", ())])
+
+    assert table.header == ("of", "p50 (ms)", "p95 (ms)", "n")
+    assert [row[0] for row in table.rows] == ["first"]
+    assert table.rows[0][-1] == "100"
+
+
+def test_what_figures_alone_need_is_not_published():
+    @dataclass
+    class Finding:
+        n: int
+        points: list = field(default_factory=list, metadata=FOR_FIGURES)
+
+    assert plain_values(Finding(3)) == {"n": 3}
