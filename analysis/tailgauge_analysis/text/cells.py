@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tailgauge_analysis.stats.proportions import Proportion
 from tailgauge_analysis.stats.quantiles import Quantile
@@ -38,3 +38,15 @@ def quantile_table(
     header = tuple(f"{percentile(q.p)} (ms)" for q in kept[0][1]) if kept else ()
     cells: list[tuple[Cell, ...]] = [(name, *map(quantile_cell, of), count(of[0].n)) for name, of in kept]
     return Table(title, (first, *header, "n"), tuple(cells), note)
+
+
+def side_by_side(
+    title: str, by: Mapping[str, Sequence[tuple[str, str]]]
+) -> tuple[tuple[tuple[str, str], ...], tuple[Table, ...]]:
+    """Facts of one thing as they are; of several things as a table with a column for each."""
+    if len(by) == 1:
+        return tuple(*by.values()), ()
+    names = dict.fromkeys(name for facts in by.values() for name, _ in facts)
+    columns = [dict(facts) for facts in by.values()]
+    rows = tuple((name, *(facts.get(name, "–") for facts in columns)) for name in names)
+    return (), (Table(title, ("", *by), rows, prose=tuple(range(1, len(by) + 1))),)

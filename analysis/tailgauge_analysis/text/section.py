@@ -41,7 +41,7 @@ class Table:
 class Section:
     """One section. `name` is its anchor, `answer` its finding in a sentence, `computed` how: shown folded.
 
-    `figures` names the figures (report/figures.py) that stand beside the tables.
+    `figures` names the figures (report/figures.py) that stand beside the tables; `brief` is its lines in the terminal.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Section:
     figures: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     computed: tuple[str, ...] = ()
+    brief: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,13 @@ import numpy as np
 
 from tailgauge_analysis.stats.proportions import proportion
 from tailgauge_analysis.stats.quantiles import quantiles
-from tailgauge_analysis.text.cells import quantile_cell, quantile_table, share_cell, with_interval
+from tailgauge_analysis.text.cells import (
+    quantile_cell,
+    quantile_table,
+    share_cell,
+    side_by_side,
+    with_interval,
+)
 from tailgauge_analysis.text.quantile import FOR_FIGURES, plain_values
 
 
@@ -44,3 +50,14 @@ def test_what_figures_alone_need_is_not_published():
         points: list = field(default_factory=list, metadata=FOR_FIGURES)
 
     assert plain_values(Finding(3)) == {"n": 3}
+
+
+def test_facts_of_several_things_stand_side_by_side():
+    one = side_by_side("Hedging", {"late": [("Policy", "fixed")]})
+    facts, (table,) = side_by_side(
+        "Hedging", {"plain": [("429", "1")], "late": [("Policy", "fixed"), ("429", "2")]}
+    )
+
+    assert one == ((("Policy", "fixed"),), ())
+    assert (facts, table.header) == ((), ("", "plain", "late"))
+    assert table.rows == (("429", "1", "2"), ("Policy", "–", "fixed"))
