@@ -12,6 +12,7 @@ COPY src src
 COPY analysis analysis
 COPY locustfiles locustfiles
 COPY scenarios scenarios
+COPY docs docs
 RUN python -m pip wheel --no-cache-dir --no-deps --build-constraint constraints.txt --wheel-dir dist . && \
     python -m pip --python /opt/tailgauge/bin/python install --no-cache-dir --only-binary :all: -c constraints.txt dist/*.whl
 

@@ -75,14 +75,14 @@ example: install           ## remake the report in reports/example
 docs-check: install
 	$(BIN)/python docs/generate.py --check
 
-bench: install             ## measure the client beside a native one, update docs/benchmarks.md (20 minutes)
+bench: install             ## measure the client beside a native one, update docs/explanation/benchmarks.md (20 minutes)
 	$(BIN)/python bench/client.py --write
 	$(BIN)/python bench/analysis.py --rows 10M
 
 bench-quick: install       ## measure the client beside a native one (3 minutes)
 	$(BIN)/python bench/client.py --quick
 
-intervals: install         ## measure how often intervals hold the true percentile, update docs/metrics.md (5 minutes)
+intervals: install         ## measure how often intervals hold the true percentile, update docs/reference/metrics.md (5 minutes)
 	$(BIN)/python bench/intervals.py --write
 
 bench-large: install       ## report 10 and 100 million chunk rows, within the targets

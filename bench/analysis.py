@@ -2,7 +2,7 @@
 
     .venv/bin/python bench/analysis.py [--rows 10M] [--workers 4] [--folder DIR] [--repeat 1] [--check]
 
-Prints rows of the Markdown table in docs/benchmarks.md. Writes a run folder with so many chunk rows (run_folder.py), reads
+Prints rows of the Markdown table in docs/explanation/benchmarks.md. Writes a run folder with so many chunk rows (run_folder.py), reads
 its chunk columns with pyarrow alone, runs `tailgauge report` on it as a process, and prints both durations side by side,
 because a busy machine slows both. `--check` fails if the report exceeds its limits. A folder given is kept and reused.
 """

@@ -4,7 +4,7 @@
     .venv/bin/python bench/client.py --streams 500 --seconds 20 [--clients reference tailgauge tls] [--chunks 1]
 
 Clients are measured in turn within one run; a ratio is taken within a repetition, and the median over repetitions is
-reported. The first form measures everything in docs/benchmarks.md, within 20 minutes (--quick: within 3; --write: updates
+reported. The first form measures everything in docs/explanation/benchmarks.md, within 20 minutes (--quick: within 3; --write: updates
 the page); the second form prints single loads as they are measured.
 """
 
@@ -147,7 +147,9 @@ def main() -> None:
     """Measure, print, and write if asked to."""
     parser = argparse.ArgumentParser(description="Cost and accuracy of our client beside a native one.")
     parser.add_argument("--quick", action="store_true", help="a short form of the tables, within 3 minutes")
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
+    parser.add_argument(
+        "--write", action="store_true", help="put the tables into docs/explanation/benchmarks.md"
+    )
     parser.add_argument("--streams", type=int, nargs="+", help="only these loads")
     parser.add_argument("--seconds", type=float, default=10, help="steady seconds of a single load")
     parser.add_argument("--chunks", type=int, default=200, help="chunks of an answer of a single load")

@@ -6,7 +6,7 @@ Real workers as on other machines (a token, no shared folder, so every row is tr
 that the cost of a worker itself is measured: CPU time of the master, messages and bytes on Locust's channel (counted.py),
 memory, over the steady part of a run. A line through the sizes is extrapolated as far as workers report at the same pace.
 The largest size runs twice more: at the pace of 1,000 workers, and in the master's folder without transfers. `--write`
-updates the table in docs/decisions. Needs the right to mount (root).
+updates the table in docs/explanation/decisions. Needs the right to mount (root).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from clients import machine
 
 from tailgauge.master.workers import CROWD, pace
 
-PAGE = Path(__file__).parents[1] / "docs" / "decisions" / "0009-many-machines.md"
+PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "decisions" / "0009-many-machines.md"
 BEGIN, END = "<!-- scale: begin -->", "<!-- scale: end -->"
 SIZES = (2, 8, 32, 64)
 FAR = 1_000
@@ -271,7 +271,7 @@ def main() -> None:
     )
     parser.add_argument("--workers", type=int, nargs="+", default=list(SIZES))
     parser.add_argument("--seconds", type=float, default=40.0, help="length of each run")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/decisions")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/explanation/decisions")
     arguments = parser.parse_args()
     sizes = []
     most = max(arguments.workers)

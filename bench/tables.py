@@ -1,4 +1,4 @@
-"""The measurements as Markdown: tables for docs/benchmarks.md, with targets and results. Missed targets are listed with their
+"""The measurements as Markdown: tables for docs/explanation/benchmarks.md, with targets and results. Missed targets are listed with their
 distance.
 """
 
@@ -11,7 +11,7 @@ from statistics import median
 
 from measure import Result, median_of
 
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "benchmarks.md"
 BEGIN, END = "<!-- client: begin -->", "<!-- client: end -->"
 NAMES = {
     "reference": "C reference",
@@ -86,7 +86,7 @@ def page(figures: Figures, minutes: float) -> str:
 
 
 def write(text: str) -> None:
-    """Put the tables between their marks in docs/benchmarks.md."""
+    """Put the tables between their marks in docs/explanation/benchmarks.md."""
     old = PAGE.read_text(encoding="utf-8")
     before, mark, rest = old.partition(BEGIN)
     _, end, after = rest.partition(END)

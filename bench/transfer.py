@@ -3,7 +3,7 @@
     .venv/bin/python bench/transfer.py
 
 Real parts, sealed and packed as on the channel, in one process that does nothing else; each figure is the median of five.
-The cost of ZeroMQ is not included: docs/decisions has the master's total cost.
+The cost of ZeroMQ is not included: docs/explanation/decisions has the master's total cost.
 """
 
 from __future__ import annotations

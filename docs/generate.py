@@ -318,8 +318,10 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "checks": checks,
 }
 FILES: Mapping[str, Callable[[], str]] = {
-    "report.schema.json": lambda: schema_file(Report, "report", SCHEMA_VERSION, "Tailgauge report.json"),
-    "answer.schema.json": lambda: schema_file(
+    "reference/report.schema.json": lambda: schema_file(
+        Report, "report", SCHEMA_VERSION, "Tailgauge report.json"
+    ),
+    "reference/answer.schema.json": lambda: schema_file(
         AnswerReport, "answer", ANSWER_VERSION, "report.json of a Tailgauge experiment"
     ),
 }
@@ -327,7 +329,7 @@ FILES: Mapping[str, Callable[[], str]] = {
 
 def fresh() -> Iterator[tuple[Path, str]]:
     """Every file with generated parts, and the text that it should have."""
-    for path in sorted(DOCS.glob("*.md")):
+    for path in sorted(DOCS.rglob("*.md")):
         text = path.read_text(encoding="utf-8")
         if PART.search(text):
             yield path, PART.sub(lambda found: f"{found[1]}\n{PARTS[found[2]]()}\n{found[3]}", text)
@@ -343,10 +345,11 @@ def main(arguments: list[str]) -> int:
     stale = []
     for path, text in fresh():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
-            stale.append(f"docs/{path.name}")
+            name = path.relative_to(DOCS.parent).as_posix()
+            stale.append(name)
             if not arguments:
                 path.write_text(text, encoding="utf-8")
-                print(f"wrote docs/{path.name}")
+                print(f"wrote {name}")
     if arguments and stale:
         print(f"stale: {', '.join(stale)}; run `make docs`", file=sys.stderr)
         return 1

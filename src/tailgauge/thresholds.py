@@ -1,6 +1,6 @@
 """Verdicts on a measurement and their thresholds, for the live verdict (counters) and the report (rows).
 
-Shares are of what the comment names; docs/reports.md defines what is counted.
+Shares are of what the comment names; docs/reference/reports.md defines what is counted.
 """
 
 from __future__ import annotations

@@ -203,7 +203,9 @@ def test_the_answer_is_the_same_in_every_file(done, tmp_path, checkout):
     made = write(report_of(done.answer, runs), tmp_path)
 
     values = json.loads(made.json.read_text())
-    jsonschema.validate(values, json.loads((checkout / "docs" / "answer.schema.json").read_text("utf-8")))
+    jsonschema.validate(
+        values, json.loads((checkout / "docs" / "reference" / "answer.schema.json").read_text("utf-8"))
+    )
     assert set(values) == {field.name for field in dataclasses.fields(AnswerReport)} - {"pictures"}
     assert values["sentence"] == done.answer.sentence
     for text in (made.summary, made.markdown.read_text(), made.html.read_text(), made.junit.read_text()):

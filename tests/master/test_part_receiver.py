@@ -246,7 +246,7 @@ def test_what_an_earlier_attempt_left_is_written_over(master, spool):
 
 
 def test_the_page_on_the_data_says_what_the_limits_are(checkout):
-    page = (checkout / "docs/data-format.md").read_text(encoding="utf-8")
+    page = (checkout / "docs/reference/data-format.md").read_text(encoding="utf-8")
 
     expected = (
         f"pieces of at most {PIECE // 1024} KiB, of which at most {part_sender.WINDOW} are unacknowledged",

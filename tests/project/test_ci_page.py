@@ -1,4 +1,4 @@
-"""The example of docs/ci.md is YAML, and what it calls of tailgauge exists."""
+"""The example of docs/how-to/ci.md is YAML, and what it calls of tailgauge exists."""
 
 import re
 import shlex
@@ -13,7 +13,7 @@ from tailgauge.scenario.model import load, override
 
 @pytest.fixture(scope="module")
 def page(checkout):
-    return (checkout / "docs" / "ci.md").read_text(encoding="utf-8")
+    return (checkout / "docs" / "how-to" / "ci.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The numbers of docs/claims.md, computed."""
+"""The numbers of docs/explanation/claims.md, computed."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tailgauge_analysis.stats.quantiles import n_min, rank
 
 @pytest.fixture(scope="module")
 def claims(checkout) -> str:
-    return (checkout / "docs" / "claims.md").read_text(encoding="utf-8")
+    return (checkout / "docs" / "explanation" / "claims.md").read_text(encoding="utf-8")
 
 
 CLAIMS = (

@@ -84,7 +84,8 @@ def test_the_wheel_carries_the_packages_and_the_licence_and_no_tests(built):
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"tailgauge", "tailgauge_analysis"}
     assert [name for name in names if name.endswith("licenses/LICENSE")] != []
     assert [name for name in names if name.endswith("py.typed")] != []
-    assert "tailgauge/scenario/prices.toml" in names
+    assert {"tailgauge/scenario/prices.toml", "tailgauge/docs/reference/cli.md"} <= set(names)
+    assert [name for name in names if name.startswith("tailgauge/docs/") and name.endswith(".py")] == []
     assert {f"tailgauge/live/page/{file}" for file in ("live.html", "live.css", "live.js", "tab.js")} <= set(
         names
     )

@@ -48,27 +48,29 @@ def test_every_command_is_documented_and_has_help(path, pages):
     for word in path.split()[1:]:
         node = node.commands[word]
 
-    assert f"## {path}\n" in pages["docs/cli.md"]
+    assert f"## {path}\n" in pages["docs/reference/cli.md"]
     assert node.help
 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_every_column_is_documented(table, pages):
     missing = [
-        column.name for column in columns(table) if f"`{column.name}`" not in pages["docs/data-format.md"]
+        column.name
+        for column in columns(table)
+        if f"`{column.name}`" not in pages["docs/reference/data-format.md"]
     ]
 
     assert missing == []
 
 
 def test_every_metric_and_gate_is_documented(pages):
-    assert [m.name for m in METRICS if f"### `{m.name}`" not in pages["docs/metrics.md"]] == []
-    assert [g.name for g in CHECKS if f"| `{g.name}` |" not in pages["docs/metrics.md"]] == []
+    assert [m.name for m in METRICS if f"### `{m.name}`" not in pages["docs/reference/metrics.md"]] == []
+    assert [g.name for g in CHECKS if f"| `{g.name}` |" not in pages["docs/reference/metrics.md"]] == []
 
 
 def test_the_numbers_in_the_text_of_the_metrics_are_those_of_the_code(pages):
     """Prose that names a number of the code; tables are generated."""
-    text = " ".join(pages["docs/metrics.md"].split())
+    text = " ".join(pages["docs/reference/metrics.md"].split())
 
     assert f"came in fewer than {EPISODES} episodes" in text
     assert f"n_eff is below {FEWEST}" in text
@@ -91,7 +93,7 @@ def models(annotation) -> set[type[BaseModel]]:
 
 
 def test_every_key_of_a_scenario_is_documented(pages):
-    page = pages["docs/scenarios.md"]
+    page = pages["docs/reference/scenarios.md"]
     tables = {key for key, field in Scenario.model_fields.items() if models(field.annotation)}
 
     assert [key for key in tables if f"## [{key}" not in page] == []
@@ -100,13 +102,13 @@ def test_every_key_of_a_scenario_is_documented(pages):
 
 
 def test_the_schema_history_ends_with_the_present_version(pages):
-    last = re.findall(r"^\| (\d+) \| \d", pages["docs/data-format.md"], re.MULTILINE)[-1]
+    last = re.findall(r"^\| (\d+) \| \d", pages["docs/reference/data-format.md"], re.MULTILINE)[-1]
 
     assert int(last) == SCHEMA_VERSION
 
 
 def test_every_exposed_metric_is_documented(pages):
-    assert [name for name in NAMES if f"| `{name}" not in pages["docs/live.md"]] == []
+    assert [name for name in NAMES if f"| `{name}" not in pages["docs/how-to/live.md"]] == []
 
 
 def test_an_objective_may_name_no_metric_that_the_analysis_does_not_compute():
@@ -195,7 +197,7 @@ def test_the_decision_on_folders_lists_those_of_the_import_contract(pages, check
         "importlinter"
     ]
     layers = {one["id"]: one["layers"] for one in contracts["contracts"] if one["type"] == "layers"}
-    page = pages["docs/decisions/0010-folders.md"]
+    page = pages["docs/explanation/decisions/0010-folders.md"]
 
     assert f"- Harness: `{' '.join(layers['harness'][:-1])}`" in page
     assert f"- Analysis: `{' '.join(layers['analysis'])}`" in page

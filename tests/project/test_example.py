@@ -66,7 +66,9 @@ def test_its_json_has_the_keys_of_today_and_obeys_the_schema(checkout, example, 
     here, there = (json.loads((folder / "report.json").read_text("utf-8")) for folder in (example, today))
 
     assert keys(here) ^ keys(there) == set(), "make example"
-    jsonschema.validate(here, json.loads((checkout / "docs" / "report.schema.json").read_text("utf-8")))
+    jsonschema.validate(
+        here, json.loads((checkout / "docs" / "reference" / "report.schema.json").read_text("utf-8"))
+    )
 
 
 def test_it_is_small_and_names_no_machine(example):

@@ -1,4 +1,4 @@
-"""docs/many-machines.md and code agree: its waits and sizes, and every variable of docker-compose.yml."""
+"""docs/how-to/many-machines.md and code agree: its waits and sizes, and every variable of docker-compose.yml."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ from tailgauge.errors import Exit
 
 @pytest.fixture(scope="module")
 def page(checkout) -> str:
-    return (checkout / "docs" / "many-machines.md").read_text(encoding="utf-8")
+    return (checkout / "docs" / "how-to" / "many-machines.md").read_text(encoding="utf-8")
 
 
 # Read, not imported: what imports Locust patches the process.

@@ -37,7 +37,7 @@ class TestPackagedScenario:
         assert 0 < len(schedule) <= 50 * 1.2 * stages.duration_s
 
     def test_it_is_listed_in_the_docs(self, path, checkout):
-        page = (checkout / "docs" / "scenarios.md").read_text(encoding="utf-8")
+        page = (checkout / "docs" / "reference" / "scenarios.md").read_text(encoding="utf-8")
 
         assert f"| `{path.stem}` |" in page
 

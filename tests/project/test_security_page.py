@@ -1,4 +1,4 @@
-"""docs/security.md says the bounds and names that the code has."""
+"""docs/explanation/security.md says the bounds and names that the code has."""
 
 import re
 
@@ -29,7 +29,7 @@ BOUNDS = {
 
 @pytest.fixture(scope="module")
 def page(checkout):
-    return (checkout / "docs" / "security.md").read_text(encoding="utf-8")
+    return (checkout / "docs" / "explanation" / "security.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("what", BOUNDS)

@@ -15,7 +15,7 @@ FILES, LINES = 25, 3000  # of one folder, without those below it
 PRODUCT_FILES, PRODUCT_LINES = (
     330,
     46_400,
-)  # 44,800 for the structure, 1,600 for the rules of docs/metrics.md that came after
+)  # 44,800 for the structure, 1,600 for the rules of docs/reference/metrics.md that came after
 EXEMPT = {f"{ANALYSIS}/report"}
 
 

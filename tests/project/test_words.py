@@ -1,4 +1,4 @@
-"""One meaning a word: names and prose use the terms of the field (docs/glossary.md), not those of the table in words.py."""
+"""One meaning a word: names and prose use the terms of the field (docs/reference/glossary.md), not those of the table in words.py."""
 
 import pytest
 from project.words import BANNED, EXCEPTIONS, Finding, in_name, in_prose, is_excepted, scan, scan_tree

@@ -132,7 +132,7 @@ def test_a_part_that_cannot_be_handed_on_is_reported(seen):
 def test_the_page_on_the_data_says_what_the_bounds_are_and_a_part_of_all_that_waits_can_be_shipped(
     seen, checkout
 ):
-    page = (checkout / "docs/data-format.md").read_text(encoding="utf-8")
+    page = (checkout / "docs/reference/data-format.md").read_text(encoding="utf-8")
     seconds, rows, chunks, shipped = seen["limits"]
 
     assert (

@@ -1,4 +1,4 @@
-"""run.json and workers/<n>.json as models: read by run_record.py, documented in docs/data-format.md.
+"""run.json and workers/<n>.json as models: read by run_record.py, documented in docs/reference/data-format.md.
 
 The files may be damaged, forged or older: a value of another type counts as absent, so that every key has its type.
 """

@@ -1,4 +1,4 @@
-"""The metrics, one row of METRICS each; tables, objectives and docs/metrics.md are read from these rows.
+"""The metrics, one row of METRICS each; tables, objectives and docs/reference/metrics.md are read from these rows.
 
 A function maps the steady stage to nanoseconds, NaN where there is no value: one per request for the level `request`, one
 per new connection for `attempt`, one per pair of chunks for `chunk`.

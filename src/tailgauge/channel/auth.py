@@ -1,7 +1,7 @@
 """The run token, which authenticates messages between the master of a run and its workers.
 
 The token is never sent. Each message carries a mark (HMAC-SHA256) over its kind, the worker that sends or receives it, and
-its content. Nothing is encrypted: see docs/security.md.
+its content. Nothing is encrypted: see docs/explanation/security.md.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def calibrate(
 
     A worker receives chunks at rising rates, with and without TLS, from a local endpoint that logs its send times.
     The result is a certificate that later runs cite, stored as tailgauge/certificate.json in $XDG_STATE_HOME or
-    ~/.local/state; see docs/calibration.md. Run nothing else meanwhile.
+    ~/.local/state; see `tailgauge docs calibration`. Run nothing else meanwhile.
     """
     from tailgauge.experiments.calibrate import command as calibration
     from tailgauge.experiments.calibrate.plan import plan as calibration_plan

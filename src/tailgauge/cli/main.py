@@ -20,6 +20,7 @@ from tailgauge import __version__
 from tailgauge.address import parse
 from tailgauge.cli import options
 from tailgauge.cli import run as run_command
+from tailgauge.cli.docs import docs
 from tailgauge.cli.experiment import answer, calibrate, checkup
 from tailgauge.cli.options import Positive
 from tailgauge.errors import Exit, TailgaugeError, UsageError
@@ -212,7 +213,7 @@ def compare(
     """Compare two sets of runs.
 
     Give the folders in pairs: A1 B1 A2 B2 ... A pair is one run of A and one of B, made one after the other in random
-    order. About 20 pairs are needed; see docs/reports.md.
+    order. About 20 pairs are needed; see `tailgauge docs reports`.
 
     --allow takes schema, hosts, versions, target, seed, or a key of the scenario with everything below it.
     """
@@ -297,7 +298,7 @@ def endpoint(
 ) -> None:
     """Start the simulated endpoint.
 
-    It serves Anthropic Messages and OpenAI chat completions over HTTP; see docs/simulator.md.
+    It serves Anthropic Messages and OpenAI chat completions over HTTP; see `tailgauge docs simulator`.
     """
     with loading():
         from tailgauge.cli.endpoint import serve_command
@@ -312,7 +313,7 @@ def endpoint(
 def worker(master: str, out: Path, lifeline: bool) -> None:
     """Run as a worker of a master elsewhere.
 
-    Master and worker need the same TAILGAUGE_TOKEN; see docs/many-machines.md.
+    Master and worker need the same TAILGAUGE_TOKEN; see `tailgauge docs many-machines`.
     """
     address, folder = parse(master, "--master"), run_command.folder_for(out)
     gc.disable()  # saves a quarter of the time to load Locust and an SDK; Health enables it again after a run
@@ -322,6 +323,7 @@ def worker(master: str, out: Path, lifeline: bool) -> None:
 
 
 cli.add_command(calibrate)
+cli.add_command(docs)
 
 
 def main() -> None:

@@ -72,7 +72,7 @@ def run_facts(run: RunRecord) -> dict[str, Any]:
 def frame(
     facts: dict[str, Any], state: str, notes: list[str], preflight: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Keys that every run.json has; see docs/data-format.md."""
+    """Keys that every run.json has; see docs/reference/data-format.md."""
     master = {
         "host": platform.node(),
         "pid": os.getpid(),

@@ -204,7 +204,7 @@ class TrafficSettings(Table):
     output_sigma: Sigma = Field(0.0, description="the same for the output")
     prompt_file: str | None = Field(
         None,
-        description="JSONL file with one prompt or size per line instead; used in turn, see docs/traffic.md",
+        description="JSONL file with one prompt or size per line instead; used in turn, see `tailgauge docs traffic`",
     )
     tags: Mapping[str, str] = Field({}, description="groups of the report, such as tenant or query type")
     model: str | None = Field(None, min_length=1, description="model of these requests; default the target's")

@@ -129,7 +129,7 @@ def _priced(scenario: Scenario, prices: Prices) -> None:
         if prices.price(model, utc_today()) is None:
             raise ScenarioError(
                 f"guard.max_cost: no price is known for model {model!r} in {prices.source}: add it there, or name "
-                "another price file in guard.prices, or use max_tokens (see docs/prices.md)"
+                "another price file in guard.prices, or use max_tokens (see `tailgauge docs prices`)"
             )
 
 

@@ -6,7 +6,7 @@ Times are `<event>_at_ns`: int64 nanoseconds of the worker's CLOCK_MONOTONIC (th
 `<event>_low_at_ns` marks a time that is only known to lie in (low, at]: several events shared one socket read, and the
 kernel timestamps its last byte. Null: did not happen, or the target does not report it.
 
-Schema history (docs/data-format.md repeats it; every version has a fixture that must still load):
+Schema history (docs/reference/data-format.md repeats it; every version has a fixture that must still load):
   1  0.1.0  first version
   2  0.1.0  target: engine, cancellation, bill, cache, limits and faults of the simulated endpoint
   3  0.1.0  requests: name, tags, winner, join, suppressed hedges; attempts: target, streaming, thinking, tools, fields,
@@ -162,7 +162,7 @@ class AttemptRow:
     ended: Annotated[String, "class of the outcome, or censored"] = CENSORED
     limit_kind: Annotated[String | None, "of a 429: requests, input_tokens, output_tokens, ..."] = None
     status: Annotated[Int16 | None, "HTTP status"] = None
-    error_type: Annotated[String | None, "error name of the target or the system, or a protocol violation: see docs/security.md"] = None
+    error_type: Annotated[String | None, "error name of the target or the system, or a protocol violation: see `tailgauge docs security`"] = None
     error_body: Annotated[String | None, "first 2 kB of the error, secrets removed"] = None
     retry_after_s: Annotated[Float64 | None, "retry-after header, in seconds"] = None
     rate_limit_headers: Annotated[String | None, "every rate-limit header, as a JSON object"] = None

@@ -1,7 +1,7 @@
 """A scenario: what traffic to send, as TOML, read into frozen typed values.
 
 The tables live with what they configure and are collected here. Unknown keys, wrong types and impossible values are
-refused with file, key, what was expected and the nearest valid name. docs/scenarios.md is generated from it.
+refused with file, key, what was expected and the nearest valid name. docs/reference/scenarios.md is generated from it.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Slo(Table):
         "join_sched",
         "turnaround",
         "complete",
-    ] = Field(description="metric name, see docs/metrics.md; `complete`: a complete answer")
+    ] = Field(description="metric name, see `tailgauge docs metrics`; `complete`: a complete answer")
     quantile: Annotated[float, Field(gt=0, lt=1)] = Field(0.99, description="which quantile is bounded")
     max_ms: Positive | None = Field(None, description="bound of a latency, in milliseconds")
     min_share: Share | None = Field(None, description="of `complete`: required share of the requests")
@@ -116,7 +116,7 @@ class Guard(Table):
     max_tokens: Count | None = Field(None, description="tokens in and out, over all workers")
     max_cost: Positive | None = Field(None, description="cost in the price file's currency, over all workers")
     prices: str | None = Field(
-        None, description="price file to use instead of the packaged one, see docs/prices.md"
+        None, description="price file to use instead of the packaged one, see `tailgauge docs prices`"
     )
 
 

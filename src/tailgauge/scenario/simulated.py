@@ -25,7 +25,7 @@ ProfileName = Literal[
 
 
 class EngineTable(Table):
-    """Overrides of the profile's engine; see docs/simulator.md. Not with the profile `fixed`."""
+    """Overrides of the profile's engine; see `tailgauge docs simulator`. Not with the profile `fixed`."""
 
     replicas: Annotated[int, Field(ge=1, le=1000)] | None = Field(
         None, description="model servers behind the router"

@@ -25,7 +25,7 @@ FAILED = dict.fromkeys(range(150, 170), "rate_limited")
 @pytest.fixture(scope="module")
 def checker(checkout):
     """The schema as it is published."""
-    tree = json.loads((checkout / "docs" / "report.schema.json").read_text(encoding="utf-8"))
+    tree = json.loads((checkout / "docs" / "reference" / "report.schema.json").read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator.check_schema(tree)
     return jsonschema.Draft202012Validator(tree)
 

@@ -78,4 +78,4 @@ def test_a_dearer_model_writes_more_slowly_and_tiny_is_a_tenth_of_sonnet():
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_every_profile_is_documented(profile, checkout):
-    assert f"`{profile}`" in (checkout / "docs" / "simulator.md").read_text(encoding="utf-8")
+    assert f"`{profile}`" in (checkout / "docs" / "reference" / "simulator.md").read_text(encoding="utf-8")

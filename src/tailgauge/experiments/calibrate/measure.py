@@ -1,7 +1,7 @@
 """The client's error at each step, against an endpoint that logged when it sent each chunk.
 
 The reference is the endpoint's send time, not its plan, so a late endpoint is not an error of the client; both clocks are
-CLOCK_MONOTONIC of one machine. A step passes by the criteria of docs/calibration.md.
+CLOCK_MONOTONIC of one machine. A step passes by the criteria of docs/how-to/calibration.md.
 """
 
 from __future__ import annotations

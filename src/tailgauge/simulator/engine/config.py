@@ -1,7 +1,7 @@
 """How an engine is built: times, memory, slots, routing; and engines by name.
 
 A number that shapes a latency stands here only. Milliseconds, because people read and write these; what happens is in
-integers of nanoseconds. What is None or 0 by default is switched off. docs/simulator.md gives each profile's source: the
+integers of nanoseconds. What is None or 0 by default is switched off. docs/reference/simulator.md gives each profile's source: the
 Splitwise rows are fits to measurements (Patel et al., ISCA 2024); the provider-like ones imitate what callers of a hosted
 model see (TTFT at light load, speed of the text), not how it is built.
 """
