@@ -16,14 +16,17 @@ from typing import Any
 from tailgauge.errors import Exit, UsageError
 from tailgauge_analysis.load import run_files
 from tailgauge_analysis.load.frames import load
-from tailgauge_analysis.report.contents import contents, published
-from tailgauge_analysis.report.figures import figures
+from tailgauge_analysis.report.bridge import old_html, old_markdown
+from tailgauge_analysis.report.build import build
+from tailgauge_analysis.report.contents import contents
+from tailgauge_analysis.report.figures import Figure, figures
 from tailgauge_analysis.report.junit import junit
 from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.report.page import html
 from tailgauge_analysis.report.terminal import summary
-from tailgauge_analysis.sections.findings import find
+from tailgauge_analysis.sections.findings import Findings, find
 from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.text.section import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +45,24 @@ class FinishedReport:
     published: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A report and the texts of its files."""
+
+    report: Report
+    data: Json
+    html: str
+    markdown: str
+    junit: str
+
+
 def make(run_dirs: Sequence[Path], out: Path) -> FinishedReport:
     """Analyse one run and write `out`/reports/<run_id>/report.{html,md,json} and junit.xml."""
     findings = find(load(run_dirs))
-    data = contents(findings)
-    folder = Path(out) / "reports" / data["run_id"]
-    tree = published(data)
-    files = save(folder, html(data, figures(findings)), markdown(data), tree, junit(data))
+    rendered = render(findings, figures(findings))
+    data, tree = rendered.data, rendered.report.data
+    folder = Path(out) / "reports" / rendered.report.run_id
+    files = save(folder, rendered.html, rendered.markdown, tree, rendered.junit)
     text_summary = summary(data, files[0])
     verdict = {key: data[key] for key in ("verdict", "reasons", "exit_code")}
     for run_dir in run_dirs:
@@ -59,6 +73,16 @@ def make(run_dirs: Sequence[Path], out: Path) -> FinishedReport:
     return FinishedReport(
         data["run_id"], findings.verdict, findings.exit_code, text_summary, *files, data, tree
     )
+
+
+def render(findings: Findings, drawn: Sequence[Figure] = ()) -> Rendered:
+    """The texts of the files."""
+    data = contents(findings)
+    report = build(findings, data)
+    shown = {report.figure, *(name for section in report.sections for name in section.figures)}
+    old = old_html(data, [figure for figure in drawn if figure.name not in shown])
+    page, text = html(report, drawn, old), markdown(report, old_markdown(data))
+    return Rendered(report, data, page, text, junit(data))
 
 
 def save(folder: Path, page: str, text: str, data: Json, cases: str) -> tuple[Path, Path, Path, Path]:

@@ -106,4 +106,5 @@ class Report:
     summary: tuple[tuple[str, str], ...]
     sections: tuple[Section, ...]
     exit_code: int
+    figure: str = ""
     data: dict[str, Any] = field(default_factory=dict)

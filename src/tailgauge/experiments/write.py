@@ -16,9 +16,9 @@ import plotly.graph_objects as go
 
 from tailgauge.experiments.answer import PASS, AnswerReport, AnswerTable, Picture, PlotCurve
 from tailgauge.thresholds import INVALID
+from tailgauge_analysis.report.bridge import render
 from tailgauge_analysis.report.figures import BLUE, GREEN, GREY, ORANGE, Figure, finish, numbers
 from tailgauge_analysis.report.junit import SuiteCase, suite
-from tailgauge_analysis.report.page import render
 from tailgauge_analysis.report.report import save
 from tailgauge_analysis.text.formatting import markdown_safe as safe
 from tailgauge_analysis.text.formatting import plural

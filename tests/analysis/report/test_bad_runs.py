@@ -22,11 +22,7 @@ from tailgauge_analysis.compare import text as texts
 from tailgauge_analysis.compare.compare import compare
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.load.run_files import DAMAGED
-from tailgauge_analysis.report.contents import contents, published
-from tailgauge_analysis.report.junit import junit
-from tailgauge_analysis.report.markdown import markdown
-from tailgauge_analysis.report.page import html
-from tailgauge_analysis.report.report import make
+from tailgauge_analysis.report.report import make, render
 from tailgauge_analysis.report.terminal import summary
 from tailgauge_analysis.sections.findings import find
 
@@ -83,14 +79,14 @@ def copy(rich, tmp_path):
 def report_data(*folders):
     """Contents of the report, after looking for numbers that are none in all that would be written."""
     findings = find(load(folders))
-    data = contents(findings)
-    page = html(data, [])
+    rendered = render(findings)
+    data, page, text = rendered.data, rendered.html, rendered.markdown
     body = re.sub(r"<(pre|script|style)[^>]*>.*?</\1>", "", page, flags=re.DOTALL)
-    expected, text = summary(data, "report.html"), markdown(data)
+    expected = summary(data, "report.html")
     found = [hit for shown in (body, text, expected) for hit in NO_NUMBER.findall(shown)]
     assert found == []
-    json.dumps(published(data), allow_nan=False)
-    ET.fromstring(junit(data))  # noqa: S314 - our own
+    json.dumps(rendered.report.data, allow_nan=False)
+    ET.fromstring(rendered.junit)  # noqa: S314 - our own
     assert "<script>alert" not in page + text
     assert "<img src" not in page + text
     assert "\x1b" not in expected + text
@@ -148,8 +144,8 @@ def test_bytes_that_flipped_are_found(copy):
 
 def test_every_share_states_of_what(rich):
     """A column of shares has its denominator in its header; a share in a sentence or a cell is followed by `of`, or by n."""
-    data = contents(find(load([rich])))
-    text, page = markdown(data), html(data, [])
+    rendered = render(find(load([rich])))
+    data, text, page = rendered.data, rendered.markdown, rendered.html
     rows = text.splitlines()
     tops = [row for row, below in pairwise(rows) if below.startswith("|---")]
     assert len(tops) > 10

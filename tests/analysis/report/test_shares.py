@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from tailgauge_analysis.load.frames import load
-from tailgauge_analysis.report.contents import contents
-from tailgauge_analysis.report.markdown import markdown
+from tailgauge_analysis.report.report import render
 from tailgauge_analysis.sections.findings import find
 
 BURSTS = (200, 600)  # of 40 failures each: 8% of the 1,000 requests of the steady stage
@@ -18,12 +17,12 @@ def bursty(synthetic, tmp_path_factory):
     folder = synthetic.write(
         tmp_path_factory.mktemp("bursty") / "run", n=1000, warmup_s=0, ended=failed, error={"status": 500}
     )
-    return contents(find(load([folder])))
+    return render(find(load([folder])))
 
 
 def test_the_interval_of_bursty_failures_is_that_of_a_few_requests(bursty):
     """Plain n would give 6.4% to 9.9%."""
-    outcome = next(row for row in bursty["outcomes"] if row["ended"] == "server_error")
+    outcome = next(row for row in bursty.data["outcomes"] if row["ended"] == "server_error")
 
     assert outcome["n_eff"] < 60
     assert outcome["low"] < 0.04
@@ -33,18 +32,20 @@ def test_the_interval_of_bursty_failures_is_that_of_a_few_requests(bursty):
 
 def test_every_place_says_the_same_interval(bursty):
     """Outcomes, groups and health are shares of the same requests."""
-    ok = next(row for row in bursty["outcomes"] if row["ended"] == "ok")
-    group = next(group for group in bursty["groups"] if group["by"] == "traffic")
+    ok = next(row for row in bursty.data["outcomes"] if row["ended"] == "ok")
+    group = next(group for group in bursty.data["groups"] if group["by"] == "traffic")
 
     assert [ok[key] for key in ("low", "high", "n_eff")] == [group[key] for key in ("low", "high", "n_eff")]
-    assert "few bursts (2)" in markdown(bursty)
+    assert "few bursts (2)" in bursty.markdown
 
 
 def test_failures_at_random_are_not_marked_and_have_the_exact_interval(synthetic, tmp_path):
     rng = np.random.default_rng(4)
     failed = dict.fromkeys(map(int, rng.choice(1000, 50, replace=False)), "server_error")
     made = synthetic.write(tmp_path / "run", n=1000, warmup_s=0, ended=failed, error={"status": 500})
-    outcome = next(row for row in contents(find(load([made])))["outcomes"] if row["ended"] == "server_error")
+    outcome = next(
+        row for row in render(find(load([made]))).data["outcomes"] if row["ended"] == "server_error"
+    )
 
     assert outcome["mark"] == ""
     assert outcome["low"] == pytest.approx(0.0373, abs=0.004)

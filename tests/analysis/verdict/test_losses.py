@@ -9,9 +9,7 @@ import pytest
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge_analysis.load.frames import Frames, load
 from tailgauge_analysis.load.run_record import entries
-from tailgauge_analysis.report.contents import contents
-from tailgauge_analysis.report.markdown import markdown
-from tailgauge_analysis.report.page import html
+from tailgauge_analysis.report.report import render
 from tailgauge_analysis.report.terminal import summary
 from tailgauge_analysis.sections.findings import find
 from tailgauge_analysis.verdict import losses
@@ -157,8 +155,9 @@ def test_every_page_says_what_is_missing_and_what_was_found(lost):
     master_dir, worker_dir, _ = lost()
     (worker_dir / "requests" / "part-1-3.parquet").unlink()
     found = find(load([master_dir, worker_dir]))
-    data = contents(found)
-    texts = html(data, []), markdown(data), summary(data, "report.html")
+    made = render(found)
+    data = made.data
+    texts = made.html, made.markdown, summary(data, "report.html")
 
     assert (found.verdict, int(found.exit_code)) == (INVALID, 3)
     worker = data["environment"]["workers"][1]

@@ -7,8 +7,7 @@ import pytest
 
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.metrics.steady import steady
-from tailgauge_analysis.report.contents import contents
-from tailgauge_analysis.report.markdown import markdown
+from tailgauge_analysis.report.report import render
 from tailgauge_analysis.sections.findings import find
 from tailgauge_analysis.verdict.stalls import bad_seconds
 
@@ -79,14 +78,16 @@ def test_seconds_in_a_row_are_one_spell_with_its_worst_lag(seconds):
 def test_the_report_lists_the_largest_first(write):
     faked = health([5, 9])
     faked["health"]["loop_lag_max_ns"][8] = 120 * MS
-    data = contents(find(load([write(n=N, **faked)])))
+    made = render(find(load([write(n=N, **faked)])))
+    data = made.data
 
     assert [spell["worst_ms"] for spell in data["bad_seconds"]["spells"]] == [120, 120, 80, 80]
-    assert "Worst: worker 0 at 00:08, event loop late by 120 ms." in markdown(data)
+    assert "Worst: worker 0 at 00:08, event loop late by 120 ms." in made.markdown
 
 
 def test_a_run_without_bad_seconds_says_nothing_of_them(write):
-    data = contents(find(load([write(n=N, interval_every=110)])))
+    made = render(find(load([write(n=N, interval_every=110)])))
+    data = made.data
 
     assert (data["bad_seconds"]["bad"], data["bad_seconds"]["spells"]) == (0.0, [])
-    assert "were stalled" not in markdown(data)
+    assert "were stalled" not in made.markdown

@@ -1,0 +1,379 @@
+"""The sections that do not return a `Section` yet: their old templates and Markdown. Goes away with the last of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from tailgauge_analysis.compare import alternating
+from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES
+from tailgauge_analysis.report.figures import Figure, library
+from tailgauge_analysis.report.page import _hash, _in_script
+from tailgauge_analysis.report.views import at, healthy, latency_rows
+from tailgauge_analysis.sections import alerts, phases, traffic, use_cases
+from tailgauge_analysis.sections.cache import section as cache_section
+from tailgauge_analysis.sections.fan_out import section as fan_out
+from tailgauge_analysis.sections.hedging import section as hedging
+from tailgauge_analysis.sections.latency_under_load import slopes
+from tailgauge_analysis.sections.phases import sentence
+from tailgauge_analysis.sections.rate_limits import section as rate_limits
+from tailgauge_analysis.text import formatting
+from tailgauge_analysis.text.formatting import count, markdown_safe, ms, share
+from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.text.quantile import between, bound, cell, mark_text, value_text
+from tailgauge_analysis.text.tables import markdown_table
+from tailgauge_analysis.verdict import client_error, losses, stalls
+from tailgauge_analysis.verdict.losses import Stretch
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+@cache
+def _environment() -> Environment:
+    """The templates, compiled once, with what they may call."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        ms=formatting.ms,
+        count=formatting.count,
+        share=formatting.share,
+        clock=formatting.clock,
+        plain=formatting.plain,
+        tree=_tree,
+    )
+    environment.globals.update(
+        between=between, bound=bound, mark_text=mark_text, alert_ends=alerts.ends, plural=formatting.plural, traffic_details=traffic.details, at=at, key_values=traffic.key_values,
+        alerts_sentence=alerts.sentence, alert_value=alerts.value, use_case_bounds=use_cases.bounds,
+        crossover_sentence=alternating.sentence, crossover_rows=alternating.rows,
+        slope_rows=slopes.rows, slopes_not_estimated=slopes.not_estimated,
+        limits_summary=rate_limits.summary, limits_note=rate_limits.NOTE,
+        cache_summary=cache_section.summary, cache_note=cache_section.NOTE,
+        fan_out_waits=fan_out.waits, fan_out_facts=fan_out.facts,
+        stalls_sentence=stalls.sentence, client_error_rows=client_error.rows_of, client_error_header=client_error.HEADER,
+        hedging_rows=hedging.latency_rows, hedging_facts=hedging.facts,
+    )  # fmt: skip
+    return environment
+
+
+def old_html(contents: Json, figures: Sequence[Figure]) -> Markup:
+    """The old sections of a page."""
+    page = (
+        _environment()
+        .get_template("bridge.html.jinja")
+        .render(
+            **{**contents, "run_facts": contents["run"]},
+            figures=[(figure, _in_script(figure.plot)) for figure in figures],
+            healthy=healthy(contents),
+            streaming=traffic.streaming(contents),
+            phases_sentence=phases.sentence(contents["phases"]),
+            successes=latency_rows(contents, SUCCESSES),
+            offered=latency_rows(contents, OFFERED),
+        )
+    )
+    return Markup(page)  # noqa: S704 - escaped by the template
+
+
+def render(template: str, figures: Sequence[Figure], **values: Any) -> str:
+    """A page: two scripts if it has figures, and the policy that allows only these."""
+    sources = (library(), (TEMPLATES / "report.js").read_text(encoding="utf-8")) if figures else ("", "")
+    return _environment().get_template(template).render(
+        figures=[(figure, _in_script(figure.plot)) for figure in figures],
+        style=Markup((TEMPLATES / "bridge.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
+        plotly_js=Markup(sources[0]),  # noqa: S704 - the library's own file
+        script=Markup(sources[1]),  # noqa: S704 - our own file
+        script_hashes=Markup(" ".join(map(_hash, sources)) if figures else "'none'"),  # noqa: S704 - base64
+        **values,
+    )  # fmt: skip
+
+
+def _tree(value: Json) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+PERCENTILES = ("p50 (ms)", "p95 (ms)", "p99 (ms)")
+WHOLE = ("e2e_sched", "join_sched", "turnaround")
+COUNTS = ("scheduled", "dispatched", "client_drop", "not_reached", "lost")
+
+
+def old_markdown(contents: Json) -> list[str]:
+    """The old sections of report.md."""
+    return [
+        *_requests(contents),
+        *_latency(contents),
+        *_client_error(contents),
+        *_groups(contents["groups"]),
+        *_load(contents),
+        *_phases(contents["phases"]),
+        *_slos(contents["slos"]),
+        *_use_cases(contents),
+        *_crossover(contents["crossover"]),
+        *_rate_limits(contents["rate_limits"]),
+        *_cache(contents["cache"]),
+        *_fan_out(contents["fan_out"]),
+        *_hedging(contents["hedging"]),
+        *_traffic(contents["traffic"]),
+        *_failures(contents["failures"]),
+        *_definitions(contents["definitions"]),
+        *_environment_(contents),
+    ]
+
+
+def _titled(title: str, *blocks: str) -> list[str]:
+    """A section, if it has anything."""
+    return [f"## {title}", *blocks] if any(blocks) else []
+
+
+def _requests(contents: Json) -> list[str]:
+    c = contents["conservation"]
+    counts = [(name, count(c[name])) for name in COUNTS]
+    counts += [(f"ended: {name}", count(n)) for name, n in c["ended"].items()]
+    outcomes = [
+        (
+            one["ended"],
+            count(one["requests"]),
+            share(one["share"]),
+            between(one),
+        )
+        for one in contents["outcomes"]
+    ]
+    texts = [*c["broken"], *(problem["text"] for problem in contents["problems"])]
+    return [
+        "## Requests",
+        markdown_table(("whole run", "requests"), [*counts, ("censored", count(c["censored"]))]),
+        markdown_table(("steady stage", "requests", "share of requests", "95% interval"), outcomes),
+        healthy(contents),
+        *(f"- {markdown_safe(text)}" for text in texts),
+    ]
+
+
+def _latency(contents: Json) -> list[str]:
+    views = ((SUCCESSES, "Among successes"), (OFFERED, "Of everything offered, failures counted as slowest"))
+    tables = []
+    for view, title in views:
+        rows = latency_rows(contents, view)
+        labels = [f"{q['label']} (ms)" for q in rows[0]["quantiles"]] if rows else []
+        cells = [
+            (row["title"], *map(cell, row["quantiles"]), count(row["n"]), count(at(row, "p99")["n_eff"]))
+            for row in rows
+        ]
+        tables += [markdown_table((title, *labels, "n", "n_eff (p99)"), cells)] if rows else []
+    streaming = markdown_table(("streaming", "steady stage"), traffic.streaming(contents))
+    return ["## Latency", *(tables or ["No request succeeded in the steady stage."]), streaming]
+
+
+def _groups(groups: Sequence[Json]) -> list[str]:
+    rows = []
+    for group in groups:
+        by = {row["metric"]: row["quantiles"] for row in group["latency"]}
+        whole = next((by[name] for name in WHOLE if name in by), ())
+        cells = map(_values, (by.get("ttft_sched", ()), whole))
+        name = f"{group['by']}: {group['name']}"
+        rows.append((name, count(group["requests"]), share(group["ok_share"]), *cells))
+    header = (
+        "group, failures counted as slowest", "requests", "ok, of those not abandoned", "TTFT p50 / p95 / p99 (ms)",
+        "whole answer, join or turnaround (ms)",
+    )  # fmt: skip
+    return _titled("By kind of request", markdown_table(header, rows)) if len(rows) > 1 else []
+
+
+def _values(quantiles: Sequence[Json]) -> str:
+    return " / ".join(map(value_text, quantiles)) or "–"
+
+
+def _load(contents: Json) -> list[str]:
+    fitted = contents["slopes"]
+    rows = [
+        (name, title, *map(slopes.cell, found), count(fitted[metric]["n"]))
+        for name, title, metric, found in slopes.rows(fitted)
+    ]
+    table = markdown_table(("cost (95% CI)", "of", "p50", "p95", "n"), rows)
+    notes = map(markdown_safe, slopes.not_estimated(fitted))
+    return ["## Latency under load", markdown_safe(contents["diagnosis"]["sentence"]), table, *notes]
+
+
+def _phases(found: Json | None) -> list[str]:
+    tables = []
+    for key, title in (("split", "by the server log"), ("events", "phase"), ("timings", "Server-Timing")):
+        parts = found[key] if found else []
+        labels = [f"{q['label']} (ms)" for q in parts[0]["quantiles"]] if parts else []
+        rows = [
+            (one["name"], share(one["share"]), *map(cell, one["quantiles"]), count(one["n"])) for one in parts
+        ]
+        tables.append(markdown_table((title, "share of time", *labels, "n"), rows))
+    return ["## Time breakdown", markdown_safe(sentence(found)), *tables] if any(tables) else []
+
+
+def _slos(slos: Sequence[Json]) -> list[str]:
+    rows = [
+        (slo["name"], f"{slo['metric']} {slo['quantile']['label'] if slo['quantile'] else ''}", ms(slo["max_ms"]),
+         cell(slo["quantile"]) if slo["quantile"] else "–", slo["outcome"], slo["why"])
+        for slo in slos
+    ]  # fmt: skip
+    header = ("objective", "metric", "bound (ms)", "measured (ms)", "outcome", "why")
+    return _titled("Objectives", markdown_table(header, rows))
+
+
+def _use_cases(contents: Json) -> list[str]:
+    found = contents["presets"]
+    return [
+        "## Fit by use case",
+        markdown_safe(found["sentence"]) if found else "",
+        markdown_safe(alerts.sentence(contents["alerts"])),
+        markdown_table(("segment, failures slowest", *use_cases.header(found)), use_cases.rows(found))
+        if found
+        else "",
+        markdown_table(("alert", "fires", "measured", "n", "state"), alerts.rows(contents["alerts"])),
+    ]
+
+
+def _client_error(contents: Json) -> list[str]:
+    bad, rows = contents["bad_seconds"], client_error.rows_of(contents["client_error"])
+    stalled = markdown_safe(stalls.sentence(bad)) if bad and bad["spells"] else ""
+    return [stalled, markdown_table(client_error.HEADER, rows) if rows else ""]
+
+
+def _crossover(found: Json | None) -> list[str]:
+    if found is None:
+        return []
+    table = markdown_table(("offered requests, ms", *alternating.HEADER), alternating.rows(found))
+    return _titled("A/B comparison in alternating blocks", markdown_safe(alternating.sentence(found)), table)
+
+
+def _rate_limits(limits: Json | None) -> list[str]:
+    if limits is None:
+        return []
+    text = rate_limits.summary(limits)
+    tables = (markdown_table(header, rows) for _, header, rows in text["tables"])
+    facts = markdown_table(("rate limits", "value"), text["facts"])
+    return ["## Rate limits", markdown_safe(limits["sentence"]), facts, *tables, rate_limits.NOTE]
+
+
+def _cache(cache: Json | None) -> list[str]:
+    if cache is None:
+        return []
+    blocks = ["## Prompt cache", markdown_safe(cache["sentence"])]
+    for name, entry in cache["traffic"].items():
+        text = cache_section.summary(entry)
+        blocks.append(markdown_table((f"cache, {name}", "value"), text["facts"]))
+        blocks += [markdown_table(header, rows) for _, header, rows in text["tables"]]
+    return [*blocks, cache_section.NOTE]
+
+
+def _fan_out(found: Json | None) -> list[str]:
+    blocks = []
+    for one in found["tables"] if found else ():
+        waits = [(name, *map(cell, qs), count(qs[0]["n"])) for name, qs in fan_out.waits(one)]
+        legs = markdown_table((one["traffic"], *PERCENTILES, "n"), waits)
+        blocks += [
+            markdown_safe(one["sentence"]),
+            legs,
+            markdown_table(("legs", "value"), fan_out.facts(one)),
+        ]
+    return _titled("Fan-out", *blocks)
+
+
+def _hedging(hedges: Json | None) -> list[str]:
+    if hedges is None:
+        return []
+    found = hedges["variants"]
+    rows = [
+        (f"{name}, {metric}", *map(cell, qs), count(qs[0]["n"]))
+        for name, metric, qs in hedging.latency_rows(found)
+    ]
+    return [
+        "## Hedging",
+        *(markdown_safe(one["sentence"]) for one in found if not one["is_control"]),
+        hedges["interference"] or "",
+        markdown_table(("since scheduled, failures slowest", *PERCENTILES, "n"), rows),
+        *(markdown_table((one["traffic"], "value"), hedging.facts(one)) for one in found),
+    ]
+
+
+def _traffic(tables: Json) -> list[str]:
+    rows = [
+        (name, one["pattern"], count(one["requests"]), f"{one['legs']['per_request'] or 0:.3g}",
+         count(one["attempts"]["total"]), "; ".join(traffic.details(one)) or "–")
+        for name, one in tables.items()
+    ]  # fmt: skip
+    header = ("traffic, whole run", "pattern", "requests", "legs per request", "attempts", "details")
+    return _titled("Traffic", markdown_table(header, rows))
+
+
+def _failures(failures: Sequence[Json]) -> list[str]:
+    rows = [
+        (f["ended"], "–" if f["status"] is None else f["status"], f["error_type"] or "–", count(f["attempts"]), f["excerpt"])
+        for f in failures
+    ]  # fmt: skip
+    return _titled("Errors", markdown_table(("class", "status", "type", "attempts", "first body"), rows))
+
+
+def _definitions(tools: Sequence[Json]) -> list[str]:
+    header = ("their metric", "p50", "p99", "n", "our metric", "p50", "p99", "formula")
+    tables = []
+    for one in tools:
+        rows = [
+            (f"{one['tool']}: {row['name']} ({row['unit']})", *_ends(row["percentiles"], row["mean"]), count(row["n"]),
+             row["ours"] or "–", *_ends(row["our_percentiles"], row["our_value"]), row["formula"])
+            for row in one["metrics"]
+        ]  # fmt: skip
+        tables.append(markdown_table(header, rows))
+    return _titled("Metrics as other tools define them", *tables)
+
+
+def _ends(percentiles: Json | None, total: float | None) -> tuple[str, str]:
+    """p50 and p99, or the one number that a total has."""
+    return (ms(percentiles["p50"]), ms(percentiles["p99"])) if percentiles else (ms(total), "–")
+
+
+def _environment_(contents: Json) -> list[str]:
+    environment, run = contents["environment"], contents["run"]
+    facts = [
+        ("run", contents["run_id"]), ("state", run["state"]), ("started", run["started_at"] or "unknown"),
+        ("target", f"{run['target']['url'] or 'unknown'} ({run['target']['protocol'] or 'protocol unknown'})"),
+        ("seed", "unknown" if environment["seed"] is None else environment["seed"]),
+        ("reproduce", run["reproduce"] or "–"),
+        *(("version of " + key, value) for key, value in environment["versions"].items()),
+    ]  # fmt: skip
+    header = (
+        "worker",
+        "host",
+        "state",
+        "clock offset (ms)",
+        "drift (ppm)",
+        "requests",
+        "missing",
+        "rows lost",
+    )
+    return [
+        "## Environment",
+        markdown_safe(contents["certificate"]["text"]) if contents["certificate"] else "",
+        markdown_table(("what", "value"), facts),
+        markdown_table(header, map(_worker, environment["workers"])),
+        markdown_safe(contents["clocks"]["sentence"]),
+    ]
+
+
+def _worker(w: Json) -> tuple[object, ...]:
+    error = "" if w["error_ns"] is None else f" ± {_offset(w['error_ns'])}"
+    drift = "–" if w["drift_ppb"] is None else f"{w['drift_ppb'] / 1000:.3g}"
+    state = "; ".join([w["state"], *w["kept"]])
+    missing = count(w["missing_requests"]) + losses.due([Stretch(**one) for one in w["missing"]])
+    return (
+        w["worker"], w["host"], state, _offset(w["offset_ns"]) + error, drift, count(w["requests"]), missing,
+        count(w["rows_lost"]),
+    )  # fmt: skip
+
+
+def _offset(ns: int | None) -> str:
+    return "–" if ns is None else ms(ns / 1e6)

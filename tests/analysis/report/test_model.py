@@ -1,0 +1,103 @@
+"""A report of plain values on the page and in Markdown: everything of it is shown, once, and as text."""
+
+import re
+
+import pytest
+
+from tailgauge_analysis.report.layout import columns
+from tailgauge_analysis.report.markdown import markdown
+from tailgauge_analysis.report.page import html
+from tailgauge_analysis.text.section import (
+    FAIL,
+    PASS,
+    Measurement,
+    ObjectiveLine,
+    Report,
+    Result,
+    Section,
+    Table,
+    Value,
+)
+
+EVIL = "<script>alert(1)</script> | `a` ~~b~~"
+
+
+def report_of(*sections, outcome=FAIL, verdict="VALID", text="13% of 28 requests completed"):
+    objectives = (
+        ObjectiveLine("ttft p95 (chat)", FAIL, "1,298 ms", "< 800 ms", "1,136 – 1,647", "too slow"),
+        ObjectiveLine("error_rate", PASS, "0.2%", "< 1%"),
+    )
+    result = Result(outcome, text, objectives, ("24 requests were open",), "tailgauge run curve")
+    reasons = (("Worker 1 was stalled", "Give it a core."),)
+    measurement = Measurement(verdict, "client error < 0.1 ms", reasons, ("Closed loop.",))
+    return Report(
+        "run-1", "overload", ("http://10.0.0.9", "30 s"), "2026-11-22", False, result, measurement,
+        (("cache", "87% of tokens read"),), sections, 1,
+    )  # fmt: skip
+
+
+SECTION = Section(
+    "cache", "Prompt cache", "87% of tokens were read.", (("Tokens", "12 read"),),
+    (Table("Misses", ("cause", "calls", "what to do"), (("expired", Value("12", "8 – 15", "few episodes", share=0.5), "raise the TTL"),), "Note.", (2,)),),
+    (), ("By call.",), ("read / total",),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("render", [lambda report: html(report, []), markdown])
+def test_everything_of_a_report_is_shown(render):
+    shown = render(report_of(SECTION)).replace("\\", "").replace("&lt;", "<")
+
+    for text in (
+        "overload", "FAIL", "13% of 28 requests completed", "24 requests were open", "tailgauge run curve", "http://10.0.0.9",
+        "VALID", "client error < 0.1 ms", "Worker 1 was stalled", "Give it a core.", "Closed loop.", "ttft p95 (chat)",
+        "1,298 ms", "< 800 ms", "1,136 – 1,647", "too slow", "87% of tokens read", "Prompt cache", "87% of tokens were read.",
+        "12 read", "Misses", "cause", "expired", "12", "8 – 15", "few episodes", "raise the TTL", "Note.", "By call.", "read / total",
+    ):  # fmt: skip
+        assert text in shown, text
+
+
+def test_the_page_says_its_outcome_in_title_icon_and_colour():
+    failed, passed = html(report_of(), []), html(report_of(outcome=PASS), [])
+
+    assert "<title>FAIL · overload · Tailgauge</title>" in failed
+    assert '<body class="bad">' in failed
+    assert "<title>PASS · overload · Tailgauge</title>" in passed
+    assert '<body class="good">' in passed
+    icons = [re.search(r'rel="icon" href="(data:[^"]+)"', page)[1] for page in (failed, passed)]
+    assert icons[0] != icons[1]
+
+
+def test_the_result_of_an_invalid_run_is_struck_out_and_not_the_headline():
+    report = report_of(outcome=PASS, verdict="INVALID")
+    page, text = html(report, []), markdown(report)
+
+    assert "<title>INVALID · overload" in page
+    assert '<body class="bad">' in page
+    assert "<s><b>PASS</b> 13% of 28 requests completed</s>" in page
+    assert "~~**PASS** 13% of 28 requests completed~~" in text
+    assert text.index("INVALID") < text.index("PASS")
+
+
+def test_untrusted_text_stays_text():
+    section = Section(
+        EVIL, EVIL, EVIL, ((EVIL, EVIL),), (Table(EVIL, (EVIL,), ((Value(EVIL, EVIL, EVIL),),), EVIL),)
+    )
+    report = report_of(section, text=EVIL)
+
+    assert "<script>alert" not in html(report, [])
+    assert "<script" not in markdown(report)
+    assert "\n~~" not in markdown(report)
+
+
+def test_words_stand_left_and_numbers_right():
+    text = markdown(report_of(SECTION))
+
+    assert "| cause | calls | what to do |\n|---|---:|---|" in text
+
+
+def test_a_wide_table_takes_the_whole_width_and_a_narrow_one_a_column():
+    wide = Table("Wide", tuple(f"column {i}" for i in range(12)), (tuple("1,234,567" for _ in range(12)),))
+    found = columns(Section("a", "A", tables=(SECTION.tables[0], wide)), [])
+
+    assert [block.content.title for block in found.wide] == ["Wide"]
+    assert [block.content.title for block in found.left] == ["Misses"]
