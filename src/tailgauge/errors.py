@@ -4,32 +4,39 @@
     ├── UsageError              wrong arguments, missing file, unwritable folder        exit 2
     │   └── ScenarioError       a scenario that cannot be: file, key, what was expected exit 2
     ├── TargetError             the target could not be used (preflight, missing key)   exit 4
-    └── RunDataError            a run folder that cannot be analysed                    exit 2
+    ├── RunDataError            a run folder that cannot be analysed                    exit 2
+    └── InternalError           a fault of Tailgauge; its traceback is in a file        exit 70
 
 A failed request is none of these: it is a row with an outcome. Only the cli package prints and exits.
 """
 
 from __future__ import annotations
 
+import os
+import tempfile
+import traceback
 from collections.abc import Iterable
 from enum import IntEnum
 
+from tailgauge.redaction import Redaction
+
 
 class Exit(IntEnum):
-    """Exit codes of every command."""
+    """Exit codes of every command. If several apply, the first in this order."""
 
-    OK = 0
-    SLO_FAILED = 1
+    INTERNAL = 70
     USAGE = 2
-    INVALID = 3  # verdict INVALID, rows lost, or an SLO inconclusive
-    TARGET = 4
     INTERRUPTED = 130
+    TARGET = 4  # could not be used, or answered nothing
+    INVALID = 3  # the measurement, or rows lost
+    FAILED = 1
+    INCONCLUSIVE = 5
+    OK = 0
 
     @classmethod
     def worst(cls, codes: Iterable[Exit]) -> Exit:
         """The exit code of several runs; INTERRUPTED without any."""
-        order = (cls.USAGE, cls.INTERRUPTED, cls.TARGET, cls.INVALID, cls.SLO_FAILED, cls.OK)
-        return min(codes, key=order.index, default=cls.INTERRUPTED)
+        return min(codes, key=list(cls).index, default=cls.INTERRUPTED)
 
 
 class TailgaugeError(Exception):
@@ -54,3 +61,20 @@ class TargetError(TailgaugeError):
 
 class RunDataError(TailgaugeError):
     """A run folder that is missing, empty, or of a newer schema than this version reads."""
+
+
+class InternalError(TailgaugeError):
+    """A fault of Tailgauge, in one line; its traceback is in a file, without secrets."""
+
+    exit_code = Exit.INTERNAL
+
+    @classmethod
+    def of(cls, error: BaseException) -> InternalError:
+        """Write the traceback of an unexpected error."""
+        redacted = Redaction()
+        lines = "".join(traceback.format_exception(error))
+        handle, path = tempfile.mkstemp(prefix="tailgauge-error-", suffix=".txt")
+        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
+            file.write(redacted(lines))
+        what = redacted(f"{type(error).__name__}: {error}").splitlines()[0][:200]
+        return cls(f"internal error: {what} (traceback: {path})")

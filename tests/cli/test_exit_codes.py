@@ -9,7 +9,7 @@ from tailgauge.errors import Exit
 
 def test_of_several_codes_the_gravest_is_returned_wherever_it_stands():
     gravest_first = [
-        Exit.USAGE, Exit.INTERRUPTED, Exit.TARGET, Exit.INVALID, Exit.SLO_FAILED, Exit.OK,
+        Exit.INTERNAL, Exit.USAGE, Exit.INTERRUPTED, Exit.TARGET, Exit.INVALID, Exit.FAILED, Exit.INCONCLUSIVE, Exit.OK,
     ]  # fmt: skip
 
     assert set(gravest_first) == set(Exit)

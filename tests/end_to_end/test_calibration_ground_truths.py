@@ -194,5 +194,5 @@ def test_500_requests_per_second_leave_one_core_at_their_times(
         server.terminate()
         server.communicate(timeout=10)
     assert assert_conserved(run)["client_drop"] == 0
-    assert done.code in {0, 3}
+    assert done.code in {0, 3, 5}
     punctual(run, idle=True)

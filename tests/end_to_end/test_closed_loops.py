@@ -88,7 +88,7 @@ def test_sessions_go_on_a_think_time_after_each_answer_until_ctrl_c(done: Finish
 def test_users_of_a_closed_loop_wait_for_their_answers(done: Finished) -> None:
     run = done.run_of("users")
     summary = json.loads(done.stdout.splitlines()[0])
-    assert summary["exit_code"] in {0, 3}, done.stderr  # the verdict depends on the machine
+    assert summary["exit_code"] in {0, 3, 5}, done.stderr  # the verdict depends on the machine
     counts = assert_conserved(run)
     assert run.facts["arrival"] == "closed"
     assert counts["scheduled"] == counts["dispatched"] > 20

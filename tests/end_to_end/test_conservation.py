@@ -73,7 +73,7 @@ def test_every_worker_count_sends_exactly_the_schedule(
     run = done.run_of("schedule")
 
     summary = json.loads(done.stdout.splitlines()[0])
-    assert summary["exit_code"] in {0, 3}, done.stderr  # the verdict depends on the machine
+    assert summary["exit_code"] in {0, 3, 5}, done.stderr  # the verdict depends on the machine
     counts = assert_conserved(run)
     assert run.facts["state"] == "complete"
     assert scheduled(run) == planned()
@@ -218,7 +218,7 @@ def test_a_dead_master_leaves_rows_from_which_the_report_is_made(start: Start) -
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers), "workers follow their master"
     done = start("report", str(run.path), "--out", str(running.out)).finish(60)
     assert "The master died before its workers ended" in " ".join(done.stdout.split())
-    assert done.code in {0, 3}, (
+    assert done.code in {0, 3, 5}, (
         done.stdout + done.stderr
     )  # 3: what was open then leaves the target's health inconclusive
     assert run.requests().request_id.is_unique

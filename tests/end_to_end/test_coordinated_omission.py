@@ -54,7 +54,7 @@ def test_stalls_of_the_server_show_their_analytic_quantiles(
     begin = run.facts["start_at_ns"]
     middle = (every_s - stall_s) / 2
     stalled = [stall(pid, begin + int((k * every_s + middle) * 1e9), stall_s) for k in range(stalls)]
-    assert running.finish().code in {0, 3}  # how the verdict judges such a target is not at stake here
+    assert running.finish().code in {0, 3, 5}  # how the verdict judges such a target is not at stake here
 
     assert_conserved(run)
     rows = run.table("attempts").query("stage != 'preflight'")

@@ -22,7 +22,7 @@ from tailgauge.scenario.model import load, packaged
 
 AT_ONCE = 3
 SHORT_S = "2"
-TOOK_PLACE = {0, 1, 3}  # the verdict and the SLOs depend on the machine
+TOOK_PLACE = {0, 1, 3, 5}  # the verdict and the SLOs depend on the machine
 # What the two seconds of `make test` need beside the scenario as it is.
 SHORT_SETTINGS = {"bursts": ("arrival.on_off.on_s=0.5", "arrival.on_off.off_s=0.2")}
 

@@ -18,7 +18,7 @@ import pytest
 from run_folders.run_data import RunData, RunRows, assert_conserved
 from starting.command import run_scenarios, variant
 
-TOOK_PLACE = {0, 1, 3}  # the verdict depends on the machine
+TOOK_PLACE = {0, 1, 3, 5}  # the verdict depends on the machine
 REFUSED = ["rate_limited", "overloaded"]
 SHARE, BURST = 0.2, 4
 

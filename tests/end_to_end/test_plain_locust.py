@@ -55,7 +55,7 @@ def test_master_and_workers_share_one_run_folder(start: Start, locustfile: str) 
     assert counts["scheduled"] == counts["ended"]["ok"] > 100
     assert [w["state"] for w in done.run.facts["workers"]] == ["drained", "drained"]
     assert all(w["counts"]["dispatched"] > 0 for w in done.run.facts["workers"]), "-u 1 does not matter"
-    assert done.code in {0, 3}, done.stderr  # the verdict depends on the machine
+    assert done.code in {0, 3, 5}, done.stderr  # the verdict depends on the machine
 
 
 def test_two_user_classes_are_refused_by_name(start: Start, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_a_limit_of_calls_ends_the_run_and_is_never_exceeded(guarded: Finished) 
     )
 
     # the run: short, clean, reported
-    assert guarded.code in {0, 3}, guarded.stderr
+    assert guarded.code in {0, 3, 5}, guarded.stderr
     assert facts["state"] == "guarded"
     assert facts["ended_at_ns"] - facts["start_at_ns"] < 15e9
     assert [w["state"] for w in facts["workers"]] == ["drained", "drained"]

@@ -81,7 +81,7 @@ def answer(results, remark):
         sentence="5 requests/s are sustained, 20 are not.",
         table=AnswerTable("One row per rate.", ("rate", "calls", "429"), rows),
         facts={"levels": len(results)},
-        exit_code=Exit.SLO_FAILED,
+        exit_code=Exit.FAILED,
         smallest="a third",
         cases=(Case("20 requests/s", "fail", "429s"),),
         remarks=(remark,) if remark else (),

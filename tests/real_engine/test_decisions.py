@@ -179,7 +179,7 @@ def tokens_per_s(engine: Any, folder: Path) -> float:
         if page["requests_processing"] == SLOTS and page["requests_deferred"]:
             seen.append((time.monotonic(), page["tokens_predicted_total"]))
         time.sleep(0.1)
-    assert running.finish(1).code in {0, 1, 3}
+    assert running.finish(1).code in {0, 1, 3, 5}
     (began, before), (ended, after) = seen[len(seen) // 10], seen[-1]
     assert ended - began > 5
     return (after - before) / (ended - began)

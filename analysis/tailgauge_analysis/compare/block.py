@@ -22,7 +22,7 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.sections.findings import evidence_of
 from tailgauge_analysis.stats.quantiles import Quantile
 from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.verdict.checks import CHECKS
+from tailgauge_analysis.verdict.checks import COMPARABLE
 from tailgauge_analysis.verdict.verdict import reasons, worst
 
 PS = (0.5, 0.95, 0.99)
@@ -55,7 +55,7 @@ def block(folder: Path, metrics: Sequence[str]) -> Block:
     offered = stage.requests["ended"] != schema.CANCELLED
     if not offered.any():
         raise RunDataError(f"{folder}: no request in the steady stage, nothing to compare")
-    against = reasons(CHECKS, evidence)
+    against = reasons(COMPARABLE, evidence)
     began, ended = _when(frames.run)
     return Block(
         run_id=frames.run["run_id"],

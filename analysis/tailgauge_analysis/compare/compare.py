@@ -73,8 +73,8 @@ def weigh(
 
 
 def _compared(data: Json) -> Compared:
-    unknown = data["verdict"] in {NOT_COMPARABLE, INCONCLUSIVE}
-    code = Exit.SLO_FAILED if data["verdict"] == WORSE else Exit.INVALID if unknown else Exit.OK
+    codes = {WORSE: Exit.FAILED, INCONCLUSIVE: Exit.INCONCLUSIVE, NOT_COMPARABLE: Exit.INVALID}
+    code = codes.get(data["verdict"], Exit.OK)
     return Compared({**data, "exit_code": int(code)}, code)
 
 

@@ -136,8 +136,12 @@ class RunJson(_Tolerant):
     """version of this format"""
     run_id: str = ""
     """`<UTC>-<scenario>-<4 hex>`, the folder's name"""
-    state: Literal["running", "complete", "interrupted", "guarded", "failed", "unusable"] = "interrupted"
-    """running, complete, interrupted, guarded (a guard's limit was reached), failed or unusable (the preflight failed)"""
+    state: Literal[
+        "running", "complete", "interrupted", "cut_short", "guarded", "failed", "unusable", "error"
+    ] = "interrupted"
+    """running, complete, interrupted, cut_short (by Locust's -t or Stop), guarded (a guard's limit was reached), failed, unusable
+    (the target, see preflight) or error (an internal one)
+    """
     scenario: Json = {}
     """the resolved scenario with all defaults, without secrets"""
     patterns: dict[str, OnErrorOmit[PatternFacts]] = _EARLIER_PATTERNS

@@ -17,9 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tailgauge.errors import Exit
 from tailgauge.rows import schema
-from tailgauge.thresholds import INVALID
 from tailgauge_analysis.metrics import pace
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, offered_waits, row
 from tailgauge_analysis.metrics.metrics import BY_NAME, CHUNK, PACED, Metric
@@ -203,18 +201,6 @@ def good_of(decided: list[Outcome], steady: Steady) -> npt.NDArray[np.bool_] | N
         if metric.name in PACED:
             good &= steady.requests["pace_missing"].isna().to_numpy(np.bool_)
     return good
-
-
-def exit_code(
-    verdict: str, lost: int, decided: list[Outcome], health: Health | None, *, sustained: bool
-) -> Exit:
-    """What the caller exits with, interruption and an unusable target apart."""
-    if verdict == INVALID or lost:
-        return Exit.INVALID
-    found = [*(o.outcome for o in decided), *([health.outcome] if health else [])]
-    if FAIL in found or not sustained:
-        return Exit.SLO_FAILED
-    return Exit.INVALID if INCONCLUSIVE in found else Exit.OK
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from tailgauge_analysis.report.model import (
     Percentiles,
     Population,
 )
+from tailgauge_analysis.sections import result
 from tailgauge_analysis.sections.cache import section as cache_section
 from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.findings import Findings, headline, remarks
@@ -59,7 +60,7 @@ def contents(findings: Findings) -> Json:
         "description": text(run["scenario"].get("description")),
         "verdict": findings.verdict,
         "dry_run": run["dry_run"],
-        "exit_code": int(findings.exit_code),
+        "exit_code": int(result.exit_code(findings)),
         "reasons": [asdict(reason) for reason in findings.reasons],
         "explanations": findings.explanations,
         "checks": _checks(findings),

@@ -347,7 +347,7 @@ class Report(TypedDict):
     """objectives, in the scenario's order"""
     definitions: list[Tool]
     """metrics as other tools define them"""
-    exit_code: Literal[0, 1, 3]
+    exit_code: Literal[0, 1, 3, 4, 5, 70, 130]
     """0, 1 (an objective or the target's health failed, or the backlog grows) or 3 (INVALID, rows lost, or an objective inconclusive)"""
     headline: str
     """one sentence"""

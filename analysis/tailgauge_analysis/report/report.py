@@ -71,7 +71,7 @@ def make(run_dirs: Sequence[Path], out: Path) -> FinishedReport:
         except OSError as error:
             text_summary += f"\nthe verdict could not be written into {run_dir}: {error.strerror or error}"
     return FinishedReport(
-        data["run_id"], findings.verdict, findings.exit_code, text_summary, *files, data, tree
+        data["run_id"], findings.verdict, Exit(data["exit_code"]), text_summary, *files, data, tree
     )
 
 

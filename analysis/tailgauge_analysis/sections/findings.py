@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from tailgauge import thresholds
-from tailgauge.errors import Exit
 from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics import groups, latency, pace, slo, stability, streams
@@ -89,7 +88,6 @@ class Findings:
     bad_seconds: Json | None
     clocks: Clocks
     calls_between: float
-    exit_code: Exit
 
 
 def find(frames: Frames) -> Findings:
@@ -150,13 +148,6 @@ def find(frames: Frames) -> Findings:
         bad_seconds=stalls.to_json(evidence.bad),
         clocks=apart,
         calls_between=unsure,
-        exit_code=slo.exit_code(
-            word,
-            evidence.conservation.lost,
-            decided,
-            healthy,
-            sustained=evidence.stability.of(stability.BACKLOG) is None,
-        ),
     )
 
 

@@ -37,6 +37,11 @@ STATIONS = (
 ORDER_SLACK_NS = 1_000_000  # kernel and process clocks are read a little apart
 KINDS_LISTED = 3  # of protocol violations
 FAR_BEYOND, AND = 4, 50  # times the requested tokens, and so many chunks more
+CUT = {
+    "interrupted": "The run was interrupted",
+    "cut_short": "Locust ended the run before its end",
+    "guarded": "The run stopped at one of its limits",
+}
 ENDLESS = "no end at the deadline, far beyond the requested tokens"
 
 KEEP_AND_RERUN = "Keep the run folder and run again."
@@ -58,14 +63,14 @@ def _finished(e: Evidence) -> Judgement | None:
             f"The target could not be used: {why}.",
             "Check the target's address, protocol, key and model.",
         )
-    if state == "failed":
+    if state in {"failed", "error"}:
         return INVALID, "The run failed before its end.", "See the run's notes and log."
     if master is not None:
         return DEGRADED, f"{master}.", "Pass every folder of the run if its workers ran on several machines."
     if state == "running":
         return _orphaned(e)
-    if state in {"interrupted", "guarded"}:
-        why = "The run was interrupted" if state == "interrupted" else "The run stopped at one of its limits"
+    if state in CUT:
+        why = CUT[state]
         return (
             DEGRADED,
             f"{why}; {not_reached} were not reached.",
@@ -183,13 +188,21 @@ def _ordered(e: Evidence) -> Judgement | None:
 
 
 def _measured(e: Evidence) -> Judgement | None:
-    if (e.steady.requests["ended"] == schema.OK).any():
+    if len(e.steady.requests):
         return None
+    problem = "Nothing to measure: no request was scheduled in the steady stage."
+    return INVALID, problem, "Run longer, or shorten the warm-up."
+
+
+def _answered(e: Evidence) -> Judgement | None:
     n = len(e.steady.requests)
-    if not n:
-        problem = "Nothing to measure: no request was scheduled in the steady stage."
-        return INVALID, problem, "Run longer, or shorten the warm-up."
-    return INVALID, f"Nothing to measure: none of {plural(n, 'request')} succeeded.", "See the errors below."
+    if not n or (e.steady.requests["ended"] == schema.OK).any():
+        return None
+    return (
+        INVALID,
+        f"Nothing to compare: none of {plural(n, 'request')} succeeded.",
+        "See the errors of its report.",
+    )
 
 
 def violations(frames: Frames) -> tuple[list[tuple[str, int]], int]:
@@ -363,7 +376,7 @@ CHECKS = (
     ),
     Check("unique", "every request id appears once", _unique),
     Check("order", "every attempt's times are in order (INVALID above 1% of attempts)", _ordered),
-    Check("measured", "at least one request of the steady stage succeeded", _measured),
+    Check("measured", "at least one request was scheduled in the steady stage", _measured),
     Check("protocol", "no answer breaks the target's protocol", _protocol),
     Check(
         "settled",
@@ -392,3 +405,5 @@ CHECKS = (
         True,
     ),
 )
+COMPARABLE = (*CHECKS, Check("answered", "at least one request of the steady stage succeeded", _answered))
+"""Of a run whose latencies are compared with those of others; of a single run, no answer is a result."""

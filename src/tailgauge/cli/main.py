@@ -23,7 +23,7 @@ from tailgauge.cli import run as run_command
 from tailgauge.cli.docs import docs
 from tailgauge.cli.experiment import answer, calibrate, checkup
 from tailgauge.cli.options import Positive
-from tailgauge.errors import Exit, TailgaugeError, UsageError
+from tailgauge.errors import Exit, InternalError, TailgaugeError, UsageError
 
 
 @contextmanager
@@ -231,15 +231,15 @@ def compare(
     sys.exit(result.exit_code)
 
 
-@cli.command()
+@cli.command(epilog=options.RUN)
 @click.argument("run_dirs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN_DIR...")
 @options.out("reports/")
 @options.as_json()
 def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> None:
     """Make the report of a run folder.
 
-    Several folders are parts of one run: the master's, and those in which workers kept their rows. Exit codes are
-    those of `tailgauge run`.
+    Several folders are parts of one run: the master's, and those in which workers kept their rows. The exit code is
+    that of the run.
     """
     with loading():
         from tailgauge_analysis.report.report import make
@@ -257,7 +257,8 @@ def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> None:
             "summary": made.summary,
         }
         kept = ("verdict", "dry_run", "conservation", "certificate")
-        click.echo(json.dumps({**facts, **{key: made.data[key] for key in kept}}))
+        state = made.data["run"]["state"]
+        click.echo(json.dumps({**facts, "state": state, **{key: made.data[key] for key in kept}}))
     else:
         click.echo(made.summary)
     sys.exit(made.exit_code)
@@ -327,7 +328,7 @@ cli.add_command(docs)
 
 
 def main() -> None:
-    """Entry point: a mistake of the user is one line on standard error."""
+    """Entry point: an error is one line on standard error."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more threads spin at full speed between small tasks
     try:
         cli.main(prog_name="tailgauge", standalone_mode=False)
@@ -343,5 +344,8 @@ def main() -> None:
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(Exit.INTERRUPTED)
+    except Exception as error:  # noqa: BLE001 - a fault of ours, whatever it is
+        click.echo(f"tailgauge: {InternalError.of(error)}", err=True)
+        sys.exit(Exit.INTERNAL)
     finally:
         gc.freeze()  # else the interpreter's exit scans all objects: half a second after an SDK

@@ -5,68 +5,85 @@ Click prints a paragraph that begins with \\b line by line. errors.py defines th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from tailgauge.errors import Exit
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-RUN = """\b
-Exit codes of a run:
-  0    success; DEGRADED runs also exit 0
-  1    an objective or the target's health failed
-  2    wrong usage or scenario
-  3    INVALID, rows lost, or an objective inconclusive
-  4    the target could not be used
-  130  interrupted; recorded rows are kept and reported
-If several apply, the first of 2, 130, 4, 3, 1. Within one run, a failed objective precedes
-an inconclusive one.
+_MEANS = {
+    Exit.INTERNAL: "internal error; its traceback is in a file",
+    Exit.USAGE: "wrong usage or scenario",
+    Exit.INTERRUPTED: "interrupted; recorded rows are kept and reported",
+    Exit.TARGET: "the target could not be used, or answered nothing",
+    Exit.INVALID: "INVALID measurement, or rows lost",
+    Exit.FAILED: "an objective failed, or the target does not sustain the rate",
+    Exit.INCONCLUSIVE: "inconclusive: too few data",
+    Exit.OK: "success; DEGRADED runs also exit 0",
+}
+
+
+def exit_codes(texts: Mapping[Exit, str], *without: Exit) -> str:
+    """The paragraph of a help; `texts` replace those of a run."""
+    rows = [f"  {code:<3}  {text}" for code, text in {**_MEANS, **texts}.items() if code not in without]
+    return "\n".join(["\b", "Exit codes; if several apply, the first:", *rows])
+
+
+RUN = f"""{exit_codes({})}
 
 \b
-Experiments (checkup, headroom, hedging, models) use three codes differently:
-  0    answered; no problem found
+Experiments use two codes differently:
   1    checkup: a problem was found; headroom: not the needed growth;
        models: no model meets every objective
-  3    no answer: too few data, or INVALID runs"""
-
-COMPARE = """\b
-Exit codes:
-  0  B is not worse
-  1  B is worse by more than the threshold
-  2  wrong usage, or a folder without a run
-  3  inconclusive, or not comparable"""
-
-CALIBRATE = """\b
-Exit codes:
-  0    the certificate states a rate
-  2    wrong usage, or a run failed
-  3    no rate passed, or the one of --planned did not
-  130  interrupted; no certificate was stored"""
-
-ENDPOINT = """\b
-Exit codes:
-  0  stopped by Ctrl-C or SIGTERM
-  2  wrong usage, or the address cannot be used"""
-
-WORKER = """\b
-Exit codes:
-  0    the master ended the run
-  2    wrong usage
-  3    lost connection to the master; recorded rows are kept
-  4    no master answered, or it refused this worker
-  130  interrupted"""
-
-CHECKUP = """\b
-Exit codes:
-  0    every probe ran, no problem found
-  1    a problem was found
-  2    wrong usage or scenario
-  3    no problem found, but a probe has no valid run
-  4    the target could not be used
-  130  interrupted; the answer uses the completed runs
-A problem (1) precedes a probe without a valid run (3)."""
+  3    every run was INVALID"""
+COMPARE = exit_codes(
+    {
+        Exit.USAGE: "wrong usage, or a folder without a run",
+        Exit.INTERRUPTED: "interrupted",
+        Exit.INVALID: "not comparable, or an INVALID run",
+        Exit.FAILED: "B is worse by more than the threshold",
+        Exit.OK: "B is not worse",
+    },
+    Exit.TARGET,
+)
+CALIBRATE = exit_codes(
+    {
+        Exit.USAGE: "wrong usage, or a run failed",
+        Exit.INTERRUPTED: "interrupted; no certificate was stored",
+        Exit.INVALID: "no rate passed",
+        Exit.FAILED: "the rate of --planned did not pass",
+        Exit.OK: "the certificate states a rate",
+    },
+    Exit.TARGET,
+    Exit.INCONCLUSIVE,
+)
+ENDPOINT = exit_codes(
+    {Exit.USAGE: "wrong usage, or the address cannot be used", Exit.OK: "stopped by Ctrl-C or SIGTERM"},
+    *(Exit.INTERRUPTED, Exit.TARGET, Exit.INVALID, Exit.FAILED, Exit.INCONCLUSIVE),
+)
+WORKER = exit_codes(
+    {
+        Exit.INTERRUPTED: "interrupted",
+        Exit.TARGET: "no master answered, or it refused this worker",
+        Exit.INVALID: "lost connection to the master; recorded rows are kept",
+        Exit.OK: "the master ended the run",
+    },
+    *(Exit.FAILED, Exit.INCONCLUSIVE),
+)
+CHECKUP = exit_codes(
+    {
+        Exit.INTERRUPTED: "interrupted; the answer uses the completed runs",
+        Exit.TARGET: "the target could not be used",
+        Exit.INVALID: "every run was INVALID",
+        Exit.FAILED: "a problem was found",
+        Exit.INCONCLUSIVE: "no problem found, but a probe has no valid run",
+        Exit.OK: "every probe ran, no problem found",
+    }
+)
 
 
 def out(folders: str) -> Callable[[_Command], _Command]:

@@ -89,7 +89,7 @@ class Answer:
     ]
     exit_code: Annotated[
         Exit,
-        WithJsonSchema({"enum": [0, 1, 3, 130], "type": "integer"}),
+        WithJsonSchema({"enum": [0, 1, 3, 5, 130], "type": "integer"}),
         Field(description="see docs/cli.md"),
     ]
     smallest: Annotated[str, Field(description="minimum detectable effect; may be empty")]

@@ -68,9 +68,14 @@ def _experiment(base: Base) -> Planner:
 
 
 def _answer(done: Conducted) -> Answer:
-    """The answer, or what is left of it after Ctrl-C."""
+    """The answer, or what is left of it after Ctrl-C or without a valid run."""
     if not done.interrupted:
-        return done.answer
+        unusable = (
+            done.answer.exit_code == Exit.INCONCLUSIVE
+            and done.steps
+            and not any(one.valid for one in done.steps)
+        )
+        return replace(done.answer, exit_code=Exit.INVALID) if unusable else done.answer
     remarks = [text for text in done.answer.remarks if not text.startswith(INTERRUPTED)]
     text = f"Interrupted after {plural(done.ledger.runs, 'run')}: the answer is based on these."
     return replace(done.answer, remarks=(text, *remarks), exit_code=Exit.INTERRUPTED)

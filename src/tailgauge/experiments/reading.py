@@ -11,7 +11,7 @@ from pathlib import Path
 from tailgauge_analysis.load.frames import Frames, load
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.sections.findings import evidence_of
-from tailgauge_analysis.verdict.checks import CHECKS
+from tailgauge_analysis.verdict.checks import COMPARABLE
 from tailgauge_analysis.verdict.verdict import Evidence, reasons, worst
 
 _TOKENS = (
@@ -41,7 +41,7 @@ def read(folder: Path) -> RunReading:
     """Read a run folder; RunDataError where there is no run."""
     frames = load([folder])
     evidence = evidence_of(frames)
-    against = reasons(CHECKS, evidence)
+    against = reasons(COMPARABLE, evidence)
     attempts = evidence.frames.attempts
     return RunReading(
         frames=evidence.frames,

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import psutil
 
 from tailgauge.dry_run.command import dry_run
-from tailgauge.errors import Exit, TailgaugeError, TargetError
+from tailgauge.errors import Exit, InternalError, TailgaugeError, TargetError
 from tailgauge.experiments.course import Prepared
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.redaction import environment
@@ -86,8 +86,10 @@ class RealRunner:
             )  # fmt: skip
         try:
             assert child.stdout is not None
+            done = 0
             for one, line in zip(group, child.stdout, strict=False):
                 yield self._folder(one, line)
+                done += 1
             code = child.wait()
         except BaseException:
             _end(child)
@@ -97,8 +99,8 @@ class RealRunner:
                 child.stdout.close()
         if code == Exit.INTERRUPTED:
             raise KeyboardInterrupt
-        if code in {Exit.USAGE, Exit.TARGET}:
-            raise self._failure(group[-1], code)
+        if done < len(group):
+            raise self._failure(group[done], code)
 
     def _folder(self, one: Prepared, line: str) -> Path:
         try:
@@ -108,7 +110,10 @@ class RealRunner:
             raise self._failure(one, Exit.USAGE) from error
         if code == Exit.INTERRUPTED:
             raise KeyboardInterrupt
-        if code in {Exit.USAGE, Exit.TARGET} or "verdict" not in facts:  # it did not start
+        if code in {Exit.INTERNAL, Exit.USAGE} or facts.get("state") in {
+            None,
+            "unusable",
+        }:  # it did not start
             raise self._failure(one, code)
         self._progress(f"{one.step.name}: {facts['verdict']}")
         return folder
@@ -118,7 +123,7 @@ class RealRunner:
         message = next(
             (line for line in reversed(lines) if line.startswith("tailgauge: ")), "no error message"
         )
-        error = TargetError if code == Exit.TARGET else TailgaugeError
+        error = {Exit.TARGET: TargetError, Exit.INTERNAL: InternalError}.get(Exit(code), TailgaugeError)
         return error(f"{one.step.name}: {message.removeprefix('tailgauge: ')}")
 
 

@@ -258,7 +258,7 @@ class Launch:
             sys.stderr.write(
                 "\ntailgauge: no new requests; waiting for open ones (Ctrl-C again closes them)\n"
             )
-            run.cut_short("interrupted")
+            run.interrupt()
         elif self._interrupts == 2:
             sys.stderr.write("\ntailgauge: closing open requests\n")
             run.hurry()
@@ -279,12 +279,6 @@ class Launch:
             failure = run.failure or TailgaugeError("the run did not begin")
             return Outcome(failure.exit_code, None, run, failure)
         report = make_report(run.folder, run.settings.out)
-        if self._interrupts:
-            return Outcome(Exit.INTERRUPTED, report, run)
-        if isinstance(run.failure, TargetError):
-            return Outcome(Exit.TARGET, report, run)
-        if run.state == "failed" or run.failure is not None:
-            return Outcome(Exit.INVALID, report, run)
         return Outcome(report.exit_code, report, run)
 
 

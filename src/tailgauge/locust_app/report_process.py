@@ -24,7 +24,7 @@ class ReportOutput:
 
 
 def make_report(folder: RunFolder, out: Path) -> ReportOutput:
-    """Make the report of a run folder; if that fails, the summary says why."""
+    """Make the report of a run folder; if that fails, the summary and the exit code say why."""
     command = [sys.executable, "-m", "tailgauge", "report", str(folder.path), "--out", str(out), "--json"]
     done = subprocess.run(
         command,
@@ -39,5 +39,6 @@ def make_report(folder: RunFolder, out: Path) -> ReportOutput:
     except ValueError:
         errors = " | ".join(done.stderr.strip().splitlines()[-3:])
         text = f"the report could not be made: {errors}\nthe rows are in {folder.path}; run: tailgauge report {folder.path}"
-        return ReportOutput(text, Exit.INVALID, {})
+        failed = done.returncode in set(Exit) - {Exit.OK}
+        return ReportOutput(text, Exit(done.returncode) if failed else Exit.INTERNAL, {})
     return ReportOutput(data.pop("summary"), Exit(data["exit_code"]), data)

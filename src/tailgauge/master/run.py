@@ -18,7 +18,7 @@ from tailgauge.call import SECOND
 from tailgauge.channel.child_process import Child
 from tailgauge.channel.messages import Link
 from tailgauge.clock import boot_id, monotonic_ns, utc_now
-from tailgauge.errors import TailgaugeError, TargetError, UsageError
+from tailgauge.errors import InternalError, TailgaugeError, TargetError, UsageError
 from tailgauge.master import progress, run_json
 from tailgauge.master.conservation import request_ids
 from tailgauge.master.embedded_endpoint import fetch_server_log, start_endpoint
@@ -170,7 +170,7 @@ class Run:
             self.failure = TargetError(data["why"])
         elif self.start_at_ns is None:
             self.failure = UsageError(text)
-        self.cut_short("failed")
+        self.cut_short("unusable" if data["target"] else "failed")
 
     def _on_guarded(self, worker: RunWorker, data: dict[str, Any]) -> None:
         limit = data["limit"]
@@ -196,9 +196,8 @@ class Run:
             self.failure = error
             self.state = "unusable" if isinstance(error, TargetError) else "failed"
             self.notes.append(str(error))
-        except Exception as error:
-            log.exception("the run failed")
-            self.failure, self.state = TailgaugeError(f"internal error: {error!r}"), "failed"
+        except Exception as error:  # noqa: BLE001 - a fault of ours, whatever it is
+            self.failure, self.state = InternalError.of(error), "error"
             self.notes.append(str(self.failure))
         finally:
             self.admitted.set()
@@ -331,6 +330,12 @@ class Run:
         self._draining = True
         self._changed.set()
         self.admitted.set()
+
+    def interrupt(self) -> None:
+        """Admit no more after Ctrl-C; a run that is only waiting for open requests was interrupted too."""
+        self.cut_short("interrupted")
+        if self.state == "running":
+            self.state = "interrupted"
 
     def hurry(self) -> None:
         """Close open requests instead of waiting for them."""

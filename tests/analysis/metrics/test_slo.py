@@ -99,7 +99,7 @@ def test_users_who_leave_because_they_wait_pass_no_objective(patient, full_size)
         assert "ttft_sched p95 > 1,000 ms (not observable), bound 1,000 ms" in everyone.summary
         assert [one["share"] for one in good] == pytest.approx([within] * 3, abs=0.02)
         assert [one["offered"] for one in good] == [none.data["health"]["offered"]] * 3
-        assert [r.exit_code for r in (none, half, everyone)] == [Exit.SLO_FAILED] * 3
+        assert [r.exit_code for r in (none, half, everyone)] == [Exit.FAILED] * 3
 
 
 def test_early_stopping_counts_effective_requests():
@@ -128,11 +128,11 @@ def objective(max_ms, metric="ttft_sched", quantile=0.99):
     [
         ({}, None, Exit.OK),
         (objective(300.0), PASS, Exit.OK),
-        (objective(150.0), FAIL, Exit.SLO_FAILED),
-        (objective(300.0, quantile=0.9999), INCONCLUSIVE, Exit.INVALID),
+        (objective(150.0), FAIL, Exit.FAILED),
+        (objective(300.0, quantile=0.9999), INCONCLUSIVE, Exit.INCONCLUSIVE),
         (objective(11.0, metric="chunk_gap"), PASS, Exit.OK),
-        (objective(300.0, metric="no_such"), INCONCLUSIVE, Exit.INVALID),
-        ({"goal": {"metric": "tpot"}}, INCONCLUSIVE, Exit.INVALID),
+        (objective(300.0, metric="no_such"), INCONCLUSIVE, Exit.INCONCLUSIVE),
+        ({"goal": {"metric": "tpot"}}, INCONCLUSIVE, Exit.INCONCLUSIVE),
     ],
 )
 def test_the_exit_code_follows_from_the_outcome(made, slo, outcome, code):
@@ -171,7 +171,7 @@ def test_requests_that_are_never_answered_fail_a_run_without_objectives(made):
     health = report.data["health"]
 
     assert (health["complete"], health["offered"], health["outcome"]) == (4, 28, FAIL)
-    assert report.exit_code == Exit.SLO_FAILED
+    assert report.exit_code == Exit.FAILED
     assert "Health of the target: fail: 14.3% of 28 offered requests" in report.summary
 
 
@@ -190,8 +190,8 @@ def test_requests_that_are_open_at_the_end_have_waited_for_a_bound_or_not(made, 
     [
         (108, 0, PASS, Exit.OK),
         (1000, 10, PASS, Exit.OK),
-        (1000, 14, INCONCLUSIVE, Exit.INVALID),
-        (1000, 30, FAIL, Exit.SLO_FAILED),
+        (1000, 14, INCONCLUSIVE, Exit.INCONCLUSIVE),
+        (1000, 30, FAIL, Exit.FAILED),
     ],
 )
 def test_the_health_of_the_target_is_an_objective_of_every_run(made, n, failed, outcome, code):
@@ -211,7 +211,7 @@ def test_the_health_of_the_target_is_an_objective_of_every_run(made, n, failed, 
 
 @pytest.mark.parametrize(
     ("min_share", "outcome", "code"),
-    [(0.6, PASS, Exit.OK), (0.8, INCONCLUSIVE, Exit.INVALID), (0.95, FAIL, Exit.SLO_FAILED)],
+    [(0.6, PASS, Exit.OK), (0.8, INCONCLUSIVE, Exit.INCONCLUSIVE), (0.95, FAIL, Exit.FAILED)],
 )
 def test_a_scenario_may_expect_fewer_complete_answers(made, min_share, outcome, code):
     """An objective that a user writes is decided on the whole interval."""

@@ -173,10 +173,6 @@ def test_parts_of_another_run_are_noticed(write):
     assert "more requests in the rows than were scheduled" in reasons(data)["conservation"]
 
 
-def limited(write):
-    return write(n=60, ended=dict.fromkeys(range(60), "rate_limited"), error={"status": 429})
-
-
 def killed(write):
     """As `kill -9` of everything leaves it a moment after the start."""
     folder = write(n=60, state="running")
@@ -197,7 +193,6 @@ def without(*names):
 @pytest.mark.parametrize(
     ("made", "check", "expected"),
     [
-        (limited, "measured", "none of 10 requests succeeded"),
         (killed, "conservation", "The number of scheduled requests is unknown"),
         (without(*TABLES), "lost", "30 requests of worker 0 have no row. 30 requests of worker 1 have no row."),
         (without("attempts", "chunks"), "conservation", "worker 0 wrote 30 rows of attempts, its parts have 0"),

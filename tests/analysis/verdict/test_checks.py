@@ -9,6 +9,7 @@ from tailgauge.errors import Exit
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.sections.findings import find
+from tailgauge_analysis.sections.result import exit_code
 from tailgauge_analysis.verdict.checks import CHECKS
 
 
@@ -33,7 +34,7 @@ LATE = np.where(np.arange(N) % 50 == 0, 15.0, 0.1)
         ("finished", DEGRADED, {"state": "running"}),
         ("finished", INVALID, {"state": "failed"}),
         ("lost", INVALID, {"lost": 1}),
-        ("measured", INVALID, {"ended": dict.fromkeys(range(N), "rate_limited")}),
+        ("measured", INVALID, {"warmup_s": 30.0}),
         ("settled", DEGRADED, {"ttft_ms": np.where(np.arange(N) < 200, 900.0, 200.0)}),
         ("drops", DEGRADED, {"ended": dict.fromkeys(range(500, 510), "client_drop")}),
         ("drops", INVALID, {"ended": dict.fromkeys(range(500, 511), "client_drop")}),
@@ -100,7 +101,7 @@ def test_damaged_parts_make_a_run_invalid(write):
 
     assert word == INVALID
     assert checks == ["parts", "lost", "conservation"]
-    assert found.exit_code == Exit.INVALID
+    assert exit_code(found) == Exit.INVALID
 
 
 def test_duplicate_ids_make_a_run_invalid(write, synthetic):

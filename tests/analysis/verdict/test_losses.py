@@ -12,6 +12,7 @@ from tailgauge_analysis.load.run_record import entries
 from tailgauge_analysis.report.report import render
 from tailgauge_analysis.report.terminal import summary
 from tailgauge_analysis.sections.findings import find
+from tailgauge_analysis.sections.result import exit_code
 from tailgauge_analysis.verdict import losses
 from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.conservation import Conservation, conservation
@@ -159,7 +160,7 @@ def test_every_page_says_what_is_missing_and_what_was_found(lost):
     data = made.data
     texts = made.html, made.markdown, summary(data, "report.html")
 
-    assert (found.verdict, int(found.exit_code)) == (INVALID, 3)
+    assert (found.verdict, int(exit_code(found))) == (INVALID, 3)
     worker = data["environment"]["workers"][1]
     assert (worker["state"], worker["missing_requests"], worker["found"]) == ("lost", 20, 20)
     assert data["conservation"]["missing"] == [{"worker": 1, **worker["missing"][0]}]

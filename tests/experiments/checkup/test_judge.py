@@ -102,7 +102,7 @@ def test_the_answer_says_what_to_change_first():
         [check("tail", 1e-9), check("unstable", 1e-9, 0.3), check("burst", 1.0)], (), (), ()
     )
 
-    assert found.exit_code == Exit.SLO_FAILED
+    assert found.exit_code == Exit.FAILED
     assert found.facts["findings"] == ["unstable", "tail"]
     assert found.sentence == (
         "2 problems found, the largest gain first: the prompt prefix changes from call to call, gain "
@@ -118,7 +118,7 @@ def test_without_a_finding_the_exit_code_says_whether_all_was_looked_at():
 
     assert well.table.rows == (("light", "tail", "–"),)
     assert (well.exit_code, well.sentence) == (Exit.OK, "No problem found in 1 check.")
-    assert lost.exit_code == Exit.INVALID
+    assert lost.exit_code == Exit.INCONCLUSIVE
     assert "1 probe had no valid run" in lost.sentence
     assert lost.remarks == ("No valid run of these probes: cached.",)
 

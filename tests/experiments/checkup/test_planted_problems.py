@@ -39,7 +39,7 @@ def test_a_planted_problem_is_found(problem, tmp_path, full_size):
         one = next(check for check in answer.facts["checks"] if check["check"] == problem)
 
         assert problem in answer.facts["findings"], one
-        assert answer.exit_code == Exit.SLO_FAILED
+        assert answer.exit_code == Exit.FAILED
         assert one["p_adjusted"] < 0.05
         assert 0 <= one["gain_low"] <= one["gain"] <= one["gain_high"] <= 1
 

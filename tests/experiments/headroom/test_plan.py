@@ -75,7 +75,7 @@ def test_where_every_run_is_invalid_there_is_no_answer(tmp_path):
     with pytest.raises(StopIteration) as end:
         course.send([ran(step, "INVALID") for step in again])
 
-    assert end.value.value.exit_code == 3
+    assert end.value.value.exit_code == 5
     assert "INVALID" in end.value.value.sentence
 
 

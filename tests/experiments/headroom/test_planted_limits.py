@@ -111,7 +111,7 @@ def test_one_quiet_run_tells_a_wider_interval_and_meets_no_429(tmp_path):
 def test_where_no_header_names_a_limit_a_quiet_run_answers_nothing(tmp_path):
     answer = conducted(tree("capacity", 4, no_429=True), tmp_path).answer
 
-    assert answer.exit_code == Exit.INVALID
+    assert answer.exit_code == Exit.INCONCLUSIVE
     assert answer.facts["low_per_s"] is None
     assert "no header" in answer.sentence
 
@@ -134,7 +134,7 @@ def test_where_todays_rate_is_too_high_the_need_is_not_met(tmp_path):
     answer = conducted(wanted, tmp_path).answer
     outcomes = {case.name: case.outcome for case in answer.cases}
 
-    assert answer.exit_code == Exit.SLO_FAILED
+    assert answer.exit_code == Exit.FAILED
     assert answer.facts["high_per_s"] < 14
     assert outcomes["today's 14 requests/s are sustained"] == "fail"
     assert outcomes["growth to 2x today's traffic"] == "fail"

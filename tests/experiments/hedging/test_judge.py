@@ -136,7 +136,7 @@ def test_too_few_requests_for_a_p99_give_the_p95_and_say_so_and_fewer_give_nothi
     assert answer.facts["quantile"] == 0.95
     assert report.P95 in answer.remarks
     assert any("Blocks are shorter" in text for text in answer.remarks)
-    assert report.answer(about(), [short(5)], {}).exit_code == 3
+    assert report.answer(about(), [short(5)], {}).exit_code == 5
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_more_loads_are_tried_where_it_turns_only():
 def test_nothing_at_all_is_no_answer():
     answer = report.answer(about(), [], {})
 
-    assert answer.exit_code == 3
+    assert answer.exit_code == 5
     assert answer.facts["loads"] == []
 
 

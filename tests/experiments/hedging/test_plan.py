@@ -131,7 +131,7 @@ def test_a_load_that_is_invalid_is_run_once_more_and_without_any_there_is_no_ans
         course.send([StepResult(again, "run", "INVALID", "", None)])
 
     assert dict(again.overrides)["arrival.rate_per_s"] == dict(first.overrides)["arrival.rate_per_s"]
-    assert end.value.value.exit_code == 3
+    assert end.value.value.exit_code == 5
 
 
 def test_where_time_ends_it_answers_with_what_it_has(tmp_path):
@@ -141,7 +141,7 @@ def test_where_time_ends_it_answers_with_what_it_has(tmp_path):
         course.throw(SpentError("experiment.minutes: over"))
 
     assert "over" in end.value.value.remarks[0]
-    assert end.value.value.exit_code == 3
+    assert end.value.value.exit_code == 5
 
 
 @pytest.mark.parametrize(

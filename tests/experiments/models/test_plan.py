@@ -96,7 +96,7 @@ def test_runs_that_do_not_count_and_time_that_ends_leave_no_answer(tmp_path):
     with pytest.raises(StopIteration) as end:
         course.throw(SpentError("experiment.minutes: over"))
 
-    assert end.value.value.exit_code == Exit.INVALID
+    assert end.value.value.exit_code == Exit.INCONCLUSIVE
     assert "over" in end.value.value.remarks[0]
 
 

@@ -99,12 +99,12 @@ def _measure(
 
 
 def exit_code(result: Mapping[str, Any]) -> Exit:
-    """OK if every tried transport holds at some rate, and at the planned one if there is one; else INVALID."""
+    """INVALID if a tried transport holds at no rate, FAILED if not at the planned one, else OK."""
     entries = [entry for entry in result["transports"].values() if entry is not None]
     if not entries or any(entry["holds_to_per_s"] is None for entry in entries):
         return Exit.INVALID
     planned = result["planned_per_s"] is not None
-    return Exit.INVALID if planned and any(step["failed"] for step in result["steps"]) else Exit.OK
+    return Exit.FAILED if planned and any(step["failed"] for step in result["steps"]) else Exit.OK
 
 
 def lines(result: Mapping[str, Any], path: Path) -> list[str]:

@@ -43,8 +43,8 @@ def answer(
 
 def _exit(found: Sequence[JudgedCheck], lost: Sequence[str]) -> Exit:
     if found:
-        return Exit.SLO_FAILED
-    return Exit.INVALID if lost else Exit.OK
+        return Exit.FAILED
+    return Exit.INCONCLUSIVE if lost else Exit.OK
 
 
 def _sentence(checks: Sequence[JudgedCheck], found: Sequence[JudgedCheck], lost: Sequence[str]) -> str:

@@ -128,7 +128,7 @@ def answer_without_429(
 def _nothing(settings: Settings, today: float, why: str, remarks: Sequence[str]) -> Answer:
     return Answer(
         "headroom", why, _rates((), today), _facts(settings, today, Sustained(), None, (), ()),
-        Exit.INVALID, "", (Case("sustainable rate", INCONCLUSIVE, why),), tuple(remarks),
+        Exit.INCONCLUSIVE, "", (Case("sustainable rate", INCONCLUSIVE, why),), tuple(remarks),
     )  # fmt: skip
 
 
@@ -245,10 +245,10 @@ def _met(needed: float, rate: Sustained) -> Outcome:
 
 def _exit(settings: Settings, today: float, rate: Sustained) -> Exit:
     if rate.low is None and rate.high is None:
-        return Exit.INVALID
+        return Exit.INCONCLUSIVE
     if not settings.need:
         return Exit.OK
-    return {PASS: Exit.OK, FAIL: Exit.SLO_FAILED, INCONCLUSIVE: Exit.INVALID}[
+    return {PASS: Exit.OK, FAIL: Exit.FAILED, INCONCLUSIVE: Exit.INCONCLUSIVE}[
         _met(settings.need * today, rate)
     ]
 

@@ -88,7 +88,7 @@ def nothing(tested: TestedHedge, reason: str) -> Answer:
     """No answer, and why."""
     empty = result(())
     return Answer(
-        "hedging", reason, _loads(empty, tested.sustainable_per_s), _facts(empty, tested, [], {}), Exit.INVALID, "",
+        "hedging", reason, _loads(empty, tested.sustainable_per_s), _facts(empty, tested, [], {}), Exit.INCONCLUSIVE, "",
         (Case("crossover load", INCONCLUSIVE, reason),), tested.remarks,
     )  # fmt: skip
 

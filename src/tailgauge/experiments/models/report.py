@@ -27,14 +27,14 @@ def answer(found: Sequence[ModelResult], remarks: Sequence[str]) -> Answer:
     """The answer from all models."""
     if not found:
         return Answer(
-            "models", NOTHING, _table(()), {"models": [], "meet": [], "cheapest": None}, Exit.INVALID, "",
+            "models", NOTHING, _table(()), {"models": [], "meet": [], "cheapest": None}, Exit.INCONCLUSIVE, "",
             (Case("models", INCONCLUSIVE, NOTHING),), tuple(remarks),
         )  # fmt: skip
     best = cheapest(found)
     meet = [one.name for one in found if one.outcome == PASS]
     facts = {"models": [_facts(one) for one in found], "meet": meet, "cheapest": best.name if best else None}
     codes = {one.outcome for one in found}
-    code = Exit.OK if PASS in codes else Exit.INVALID if INCONCLUSIVE in codes else Exit.SLO_FAILED
+    code = Exit.OK if PASS in codes else Exit.INCONCLUSIVE if INCONCLUSIVE in codes else Exit.FAILED
     return Answer(
         "models", _sentence(found, best), _table(found), facts, code, _smallest(found),
         tuple(Case(one.name, one.outcome, "; ".join(map(_text, one.objectives))) for one in found),

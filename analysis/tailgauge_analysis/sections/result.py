@@ -1,0 +1,206 @@
+"""The user's answer: did the target do what was asked of it? And in one line, whether the measurement can be used.
+
+NO ANSWER where no request was answered; FAIL where an objective failed, the default one on complete answers among them, or
+the target does not sustain the rate; INCONCLUSIVE where an objective is; else PASS. An INVALID measurement does not change
+the result, only the exit code.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from tailgauge.errors import Exit
+from tailgauge.rows import schema
+from tailgauge.thresholds import INVALID
+from tailgauge_analysis.metrics import stability
+from tailgauge_analysis.metrics.slo import Outcome
+from tailgauge_analysis.sections.findings import Findings, remarks
+from tailgauge_analysis.text.formatting import (
+    count,
+    figures,
+    ms,
+    percentile,
+    plain,
+    plural,
+    share,
+    share_range,
+)
+from tailgauge_analysis.text.json_values import text
+from tailgauge_analysis.text.quantile import VALUE, quantile, value_text
+from tailgauge_analysis.text.quantile import bound as bound_text
+from tailgauge_analysis.text.section import (
+    FAIL,
+    INCONCLUSIVE,
+    NO_ANSWER,
+    PASS,
+    Measurement,
+    ObjectiveLine,
+    Result,
+)
+
+COMPLETE, BACKLOG = "complete", "backlog"
+CODES = {PASS: Exit.OK, FAIL: Exit.FAILED, INCONCLUSIVE: Exit.INCONCLUSIVE, NO_ANSWER: Exit.TARGET}
+STATES = {"interrupted": Exit.INTERRUPTED, "unusable": Exit.TARGET, "error": Exit.INTERNAL}  # of a run
+ENDS = {
+    schema.EMPTY: "empty", schema.CANCELLED: "abandoned by their users", schema.RATE_LIMITED: "rejected (429)",
+    schema.OVERLOADED: "rejected (overloaded)", schema.SERVER_ERROR: "server errors", schema.CLIENT_ERROR: "rejected (4xx)",
+    schema.CONNECT_ERROR: "not connected", schema.TIMEOUT: "timed out", schema.STREAM_ERROR: "broken streams",
+    schema.TRUNCATED: "truncated", schema.CENSORED: "still open at the end", schema.CLIENT_DROP: "dropped by the client",
+}  # fmt: skip
+DRY_RUN = "dry run: nothing was sent, no client was measured"
+CHECK_TARGET = "check the target's address, protocol, key and model"
+
+
+def result(f: Findings) -> Result:
+    """The answer of a run."""
+    lines = objectives(f)
+    if f.frames.run["state"] == "unusable":
+        return Result(NO_ANSWER, f"the target could not be used: {_refusal(f)}", lines, advice=CHECK_TARGET)
+    if not lines:
+        return Result(INCONCLUSIVE, "no request of the steady stage can be judged", advice="run longer")
+    if not _is_answered(f):
+        text = f"none of {plural(len(f.of_target.requests), 'request')} completed"
+        return Result(NO_ANSWER, text, lines, tuple(_causes(f)), CHECK_TARGET)
+    return _judged(f, lines)
+
+
+def _judged(f: Findings, lines: tuple[ObjectiveLine, ...]) -> Result:
+    """By the objectives, complete answers first."""
+    outcome = next((one for one in (FAIL, INCONCLUSIVE) if any(line.outcome == one for line in lines)), PASS)
+    deciding = [line for line in lines if line.outcome == outcome]
+    line = next((one for one in deciding if one.name == COMPLETE), deciding[0])
+    details: tuple[str, ...] = ()
+    advice = ""
+    if outcome == PASS and len(lines) > 1:
+        return Result(PASS, f"{len(lines)} of {len(lines)} objectives met", lines)
+    if outcome == INCONCLUSIVE and line.value:
+        details = (line.why,)
+    if outcome == FAIL and any(one.name in {COMPLETE, BACKLOG} for one in deciding):
+        details, advice = tuple(_causes(f)), _find_limit(f)
+    return Result(outcome, statement(line), lines, details, advice)
+
+
+def statement(line: ObjectiveLine) -> str:
+    """An objective in a sentence: `ttft p95 (chat) 1,298 ms > 800 ms (95% CI 1,136-1,647)`."""
+    if line.name == COMPLETE:
+        text = f"{'only ' if line.outcome == FAIL else ''}{line.value} completed"
+        return f"{text} (objective {line.bound.split()[-1]}, 95% CI {line.interval})"
+    if line.name == BACKLOG:
+        return f"the target does not sustain this rate: backlog {line.value}"
+    if not line.value:
+        return f"{line.name}: {line.why}"
+    return " ".join(
+        [line.name, line.value, line.bound, *([f"(95% CI {line.interval})"] if line.interval else [])]
+    )
+
+
+def objectives(f: Findings) -> tuple[ObjectiveLine, ...]:
+    """Those of the scenario, the default one, and a backlog that grows."""
+    lines = [_line(one) for one in f.slos]
+    h = f.health
+    if h is not None:
+        bound = f"{'<' if h.share < h.bound else '>='} {100 * h.bound:g}%"
+        interval = share_range(h.low, h.high).replace("% – ", "-")
+        lines.append(
+            ObjectiveLine(
+                COMPLETE,
+                h.outcome.upper(),
+                f"{share(h.share)} of {plural(h.offered, 'request')}",
+                bound,
+                interval,
+            )
+        )
+    grows = f.evidence.stability.growth_per_s
+    if f.evidence.stability.of(stability.BACKLOG) and grows is not None:
+        lines.append(ObjectiveLine(BACKLOG, FAIL, f"grows by {figures(grows)} requests/s", "> 0 requests/s"))
+    return tuple(lines)
+
+
+def _line(one: Outcome) -> ObjectiveLine:
+    q = quantile(one.quantile) if one.quantile else None
+    name = f"{one.metric} {percentile(one.p)}" if one.p else one.metric
+    if q is None or q["value_is"] != VALUE:
+        return ObjectiveLine(
+            name, one.outcome.upper(), value_text(q) if q else "", f"< {ms(one.max_ms)} ms", "", one.why
+        )
+    bound = f"{'>' if q['value_ms'] > one.max_ms else '<'} {ms(one.max_ms)} ms"
+    ends = f"{bound_text(q, 'low')}-{bound_text(q, 'high')}"
+    return ObjectiveLine(name, one.outcome.upper(), f"{ms(q['value_ms'])} ms", bound, ends, one.why)
+
+
+def measurement(f: Findings) -> Measurement:
+    """Whether the numbers of a run can be used."""
+    used = [one.error_ms for one in f.evidence.errors if one.is_used]
+    sentence = (
+        DRY_RUN if f.frames.run["dry_run"] else f"client error at most {ms(max(used))} ms" if used else ""
+    )
+    if f.reasons:
+        sentence = f.reasons[0].text
+    reasons = tuple((one.text, one.advice) for one in f.reasons)
+    return Measurement(f.verdict, sentence, reasons, (*remarks(f), *f.explanations))
+
+
+def exit_code(f: Findings) -> Exit:
+    """Of a run, and of the report of its folder."""
+    codes = [CODES[result(f).outcome]]
+    if f.verdict == INVALID or f.evidence.conservation.lost:
+        codes.append(Exit.INVALID)
+    if not f.frames.run["rebuilt"]:
+        codes.append(STATES.get(f.frames.run["state"], Exit.OK))
+    return Exit.worst(codes)
+
+
+def _is_answered(f: Findings) -> bool:
+    """Whether a request completed, or its user left an answer that had begun; also where the client sent none."""
+    requests = f.of_target.requests
+    begun = (requests["ended"] == schema.CANCELLED) & requests["left_first_at_ns"].notna()
+    return bool(
+        ((requests["ended"] == schema.OK) | begun).any() or (requests["ended"] == schema.CLIENT_DROP).all()
+    )
+
+
+def _refusal(f: Findings) -> str:
+    messages = [plain(str(one["message"]), 300) for one in f.frames.run["preflight"] if one.get("message")]
+    return messages[-1].rstrip(".") if messages else "see the notes of the run"
+
+
+def _causes(f: Findings) -> Iterator[str]:
+    """Why requests did not complete, and what the target completes."""
+    counts = f.of_target.requests["ended"].value_counts()
+    ends = [
+        f"{count(n)} {ENDS.get(str(name), name)}{_oldest(f, str(name))}"
+        for name, n in counts.items()
+        if name != schema.OK
+    ]
+    if ends:
+        yield f"not completed: {', '.join(ends)}"
+    rates = f.evidence.throughput
+    if rates.offered_per_s and rates.completed_per_s is not None:
+        yield f"{figures(rates.completed_per_s)} requests/s completed, {figures(rates.offered_per_s)}/s offered"
+    if f.failures and not counts.get(schema.OK, 0):
+        first = f.failures[0]
+        status = f"HTTP {first.status}" if first.status else first.ended
+        yield f"most frequent error: {' '.join(filter(None, [status, first.error_type, plain(first.excerpt, 120)]))}"
+
+
+def _oldest(f: Findings, ended: str) -> str:
+    """How long the first of the requests that were open at the end had waited."""
+    run, requests = f.frames.run, f.of_target.requests
+    if ended != schema.CENSORED or run["ended_at_ns"] is None or run["start_at_ns"] is None:
+        return ""
+    first = requests.loc[requests["ended"] == ended, "scheduled_at_ns"].min()
+    return f" (the first for {figures((run['ended_at_ns'] - run['start_at_ns'] - first) / 1e9)} s)"
+
+
+def _find_limit(f: Findings) -> str:
+    """What to do about a target that does not complete what it is offered."""
+    if f.frames.run["closed"]:
+        return "use fewer users, or look at the errors"
+    url = text(f.frames.run["target"].get("url"))
+    at = (
+        ""
+        if f.frames.run["target"].get("simulated") or not url
+        else f" --target {shlex.quote(plain(url, 200))}"
+    )
+    return f"lower the rate, or find the limit: tailgauge run headroom{at}"
