@@ -66,14 +66,12 @@ def test_an_objective_on_it_is_one_more_name(scratch, reported):
 def test_a_number_of_the_report_is_made_in_one_file_and_shown_in_another(scratch, reported):
     """Answers of a single chunk, on the page, in Markdown and in report.json."""
     streams, shown = (
-        f"analysis/tailgauge_analysis/{name}.py" for name in ("metrics/streams", "sections/traffic")
+        f"analysis/tailgauge_analysis/{name}.py" for name in ("metrics/streams", "sections/streaming")
     )
     scratch.insert(streams, "    answers: int\n", "    single_chunk: int\n")
     scratch.insert(streams, "        answers=answers,\n", "        single_chunk=int((sizes == 0).sum()),\n")
-    row = '    rows.append(("Answers of one chunk", count(streams["single_chunk"])))\n'
-    scratch.insert(
-        shown, '    streams, good = contents["streams"], contents["goodput"]\n    rows = []\n', row
-    )
+    row = '    rows.append(("Answers of one chunk", count(found.single_chunk)))\n'
+    scratch.insert(shown, "    rows = []\n", row)
     folder = reported(SCENARIO)
 
     assert isinstance(json.loads((folder / "report.json").read_text())["streams"]["single_chunk"], int)

@@ -16,12 +16,7 @@ from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES
 from tailgauge_analysis.report.figures import Figure, library
 from tailgauge_analysis.report.page import _hash, _in_script
 from tailgauge_analysis.report.views import at, healthy, latency_rows
-from tailgauge_analysis.sections import alerts, phases, traffic, use_cases
 from tailgauge_analysis.sections.cache import section as cache_section
-from tailgauge_analysis.sections.fan_out import section as fan_out
-from tailgauge_analysis.sections.hedging import section as hedging
-from tailgauge_analysis.sections.latency_under_load import slopes
-from tailgauge_analysis.sections.phases import sentence
 from tailgauge_analysis.sections.rate_limits import section as rate_limits
 from tailgauge_analysis.text import formatting
 from tailgauge_analysis.text.formatting import count, markdown_safe, ms, share
@@ -53,15 +48,11 @@ def _environment() -> Environment:
         tree=_tree,
     )
     environment.globals.update(
-        between=between, bound=bound, mark_text=mark_text, alert_ends=alerts.ends, plural=formatting.plural, traffic_details=traffic.details, at=at, key_values=traffic.key_values,
-        alerts_sentence=alerts.sentence, alert_value=alerts.value, use_case_bounds=use_cases.bounds,
+        between=between, bound=bound, mark_text=mark_text, plural=formatting.plural, at=at,
         crossover_sentence=alternating.sentence, crossover_rows=alternating.rows,
-        slope_rows=slopes.rows, slopes_not_estimated=slopes.not_estimated,
         limits_summary=rate_limits.summary, limits_note=rate_limits.NOTE,
         cache_summary=cache_section.summary, cache_note=cache_section.NOTE,
-        fan_out_waits=fan_out.waits, fan_out_facts=fan_out.facts,
         stalls_sentence=stalls.sentence, client_error_rows=client_error.rows_of, client_error_header=client_error.HEADER,
-        hedging_rows=hedging.latency_rows, hedging_facts=hedging.facts,
     )  # fmt: skip
     return environment
 
@@ -75,8 +66,6 @@ def old_html(contents: Json, figures: Sequence[Figure]) -> Markup:
             **{**contents, "run_facts": contents["run"]},
             figures=[(figure, _in_script(figure.plot)) for figure in figures],
             healthy=healthy(contents),
-            streaming=traffic.streaming(contents),
-            phases_sentence=phases.sentence(contents["phases"]),
             successes=latency_rows(contents, SUCCESSES),
             offered=latency_rows(contents, OFFERED),
         )
@@ -101,7 +90,6 @@ def _tree(value: Json) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
 
 
-PERCENTILES = ("p50 (ms)", "p95 (ms)", "p99 (ms)")
 WHOLE = ("e2e_sched", "join_sched", "turnaround")
 COUNTS = ("scheduled", "dispatched", "client_drop", "not_reached", "lost")
 
@@ -113,16 +101,10 @@ def old_markdown(contents: Json) -> list[str]:
         *_latency(contents),
         *_client_error(contents),
         *_groups(contents["groups"]),
-        *_load(contents),
-        *_phases(contents["phases"]),
         *_slos(contents["slos"]),
-        *_use_cases(contents),
         *_crossover(contents["crossover"]),
         *_rate_limits(contents["rate_limits"]),
         *_cache(contents["cache"]),
-        *_fan_out(contents["fan_out"]),
-        *_hedging(contents["hedging"]),
-        *_traffic(contents["traffic"]),
         *_failures(contents["failures"]),
         *_definitions(contents["definitions"]),
         *_environment_(contents),
@@ -168,8 +150,7 @@ def _latency(contents: Json) -> list[str]:
             for row in rows
         ]
         tables += [markdown_table((title, *labels, "n", "n_eff (p99)"), cells)] if rows else []
-    streaming = markdown_table(("streaming", "steady stage"), traffic.streaming(contents))
-    return ["## Latency", *(tables or ["No request succeeded in the steady stage."]), streaming]
+    return ["## Latency", *(tables or ["No request succeeded in the steady stage."])]
 
 
 def _groups(groups: Sequence[Json]) -> list[str]:
@@ -191,29 +172,6 @@ def _values(quantiles: Sequence[Json]) -> str:
     return " / ".join(map(value_text, quantiles)) or "–"
 
 
-def _load(contents: Json) -> list[str]:
-    fitted = contents["slopes"]
-    rows = [
-        (name, title, *map(slopes.cell, found), count(fitted[metric]["n"]))
-        for name, title, metric, found in slopes.rows(fitted)
-    ]
-    table = markdown_table(("cost (95% CI)", "of", "p50", "p95", "n"), rows)
-    notes = map(markdown_safe, slopes.not_estimated(fitted))
-    return ["## Latency under load", markdown_safe(contents["diagnosis"]["sentence"]), table, *notes]
-
-
-def _phases(found: Json | None) -> list[str]:
-    tables = []
-    for key, title in (("split", "by the server log"), ("events", "phase"), ("timings", "Server-Timing")):
-        parts = found[key] if found else []
-        labels = [f"{q['label']} (ms)" for q in parts[0]["quantiles"]] if parts else []
-        rows = [
-            (one["name"], share(one["share"]), *map(cell, one["quantiles"]), count(one["n"])) for one in parts
-        ]
-        tables.append(markdown_table((title, "share of time", *labels, "n"), rows))
-    return ["## Time breakdown", markdown_safe(sentence(found)), *tables] if any(tables) else []
-
-
 def _slos(slos: Sequence[Json]) -> list[str]:
     rows = [
         (slo["name"], f"{slo['metric']} {slo['quantile']['label'] if slo['quantile'] else ''}", ms(slo["max_ms"]),
@@ -222,19 +180,6 @@ def _slos(slos: Sequence[Json]) -> list[str]:
     ]  # fmt: skip
     header = ("objective", "metric", "bound (ms)", "measured (ms)", "outcome", "why")
     return _titled("Objectives", markdown_table(header, rows))
-
-
-def _use_cases(contents: Json) -> list[str]:
-    found = contents["presets"]
-    return [
-        "## Fit by use case",
-        markdown_safe(found["sentence"]) if found else "",
-        markdown_safe(alerts.sentence(contents["alerts"])),
-        markdown_table(("segment, failures slowest", *use_cases.header(found)), use_cases.rows(found))
-        if found
-        else "",
-        markdown_table(("alert", "fires", "measured", "n", "state"), alerts.rows(contents["alerts"])),
-    ]
 
 
 def _client_error(contents: Json) -> list[str]:
@@ -268,46 +213,6 @@ def _cache(cache: Json | None) -> list[str]:
         blocks.append(markdown_table((f"cache, {name}", "value"), text["facts"]))
         blocks += [markdown_table(header, rows) for _, header, rows in text["tables"]]
     return [*blocks, cache_section.NOTE]
-
-
-def _fan_out(found: Json | None) -> list[str]:
-    blocks = []
-    for one in found["tables"] if found else ():
-        waits = [(name, *map(cell, qs), count(qs[0]["n"])) for name, qs in fan_out.waits(one)]
-        legs = markdown_table((one["traffic"], *PERCENTILES, "n"), waits)
-        blocks += [
-            markdown_safe(one["sentence"]),
-            legs,
-            markdown_table(("legs", "value"), fan_out.facts(one)),
-        ]
-    return _titled("Fan-out", *blocks)
-
-
-def _hedging(hedges: Json | None) -> list[str]:
-    if hedges is None:
-        return []
-    found = hedges["variants"]
-    rows = [
-        (f"{name}, {metric}", *map(cell, qs), count(qs[0]["n"]))
-        for name, metric, qs in hedging.latency_rows(found)
-    ]
-    return [
-        "## Hedging",
-        *(markdown_safe(one["sentence"]) for one in found if not one["is_control"]),
-        hedges["interference"] or "",
-        markdown_table(("since scheduled, failures slowest", *PERCENTILES, "n"), rows),
-        *(markdown_table((one["traffic"], "value"), hedging.facts(one)) for one in found),
-    ]
-
-
-def _traffic(tables: Json) -> list[str]:
-    rows = [
-        (name, one["pattern"], count(one["requests"]), f"{one['legs']['per_request'] or 0:.3g}",
-         count(one["attempts"]["total"]), "; ".join(traffic.details(one)) or "–")
-        for name, one in tables.items()
-    ]  # fmt: skip
-    header = ("traffic, whole run", "pattern", "requests", "legs per request", "attempts", "details")
-    return _titled("Traffic", markdown_table(header, rows))
 
 
 def _failures(failures: Sequence[Json]) -> list[str]:

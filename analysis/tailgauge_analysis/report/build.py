@@ -6,12 +6,24 @@ from collections.abc import Callable
 
 from tailgauge_analysis.report.contents import contents, published
 from tailgauge_analysis.report.views import healthy, meaning
+from tailgauge_analysis.sections import phases, streaming, throughput, traffic
+from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.findings import Findings
+from tailgauge_analysis.sections.hedging import section as hedging
+from tailgauge_analysis.sections.latency_under_load import section as latency_under_load
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.section import FAIL, PASS, Measurement, Report, Result, Section
 
 # The order of the page. A section is None where the run has nothing for it.
-SECTIONS: tuple[Callable[[Findings], Section | None], ...] = ()
+SECTIONS: tuple[Callable[[Findings], Section | None], ...] = (
+    lambda of: throughput.section(of.evidence.throughput, of.evidence.stability, of.goodput),
+    lambda of: streaming.section(of.streams, of.tpot_missing),
+    lambda of: latency_under_load.section(of.diagnosis, of.slopes),
+    lambda of: phases.section(of.phases),
+    lambda of: fan_out.section(of.fan_out),
+    lambda of: hedging.section(of.hedging),
+    lambda of: traffic.section(of.traffic, of.frames.run["estimate"]),
+)
 
 
 def build(findings: Findings, data: Json | None = None) -> Report:

@@ -28,10 +28,7 @@ from tailgauge_analysis.report.model import (
 )
 from tailgauge_analysis.sections import result
 from tailgauge_analysis.sections.cache import section as cache_section
-from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.findings import Findings, headline, remarks
-from tailgauge_analysis.sections.hedging import section as hedging
-from tailgauge_analysis.sections.latency_under_load import slopes
 from tailgauge_analysis.sections.rate_limits import section as rate_limits
 from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import TOO_FEW
@@ -69,16 +66,14 @@ def contents(findings: Findings) -> Json:
         "conservation": _conservation(findings),
         "outcomes": _outcomes(findings),
         "remarks": remarks(findings),
-        "traffic": findings.traffic,
+        "traffic": plain_values(findings.traffic),
         "stability": plain_values(findings.evidence.stability),
         "streams": plain_values(findings.streams),
         "tpot_missing": findings.tpot_missing,
         "phases": plain_values(findings.phases),
         "diagnosis": plain_values(findings.diagnosis),
-        "slopes": slopes.to_json(findings.slopes),
+        "slopes": plain_values(findings.slopes),
         "crossover": alternating_blocks(run["scenario"], findings.of_target),
-        "presets": findings.presets,
-        "alerts": [asdict(alert) for alert in findings.alerts],
         "definitions": findings.definitions,
         "health": asdict(findings.health) if findings.health else None,
         "goodput": plain_values(findings.goodput) if findings.goodput else None,
@@ -91,8 +86,8 @@ def contents(findings: Findings) -> Json:
         "slos": [_slo(outcome) for outcome in findings.slos],
         "rate_limits": rate_limits.to_json(findings.rate_limits),
         "cache": cache_section.to_json(findings.cache),
-        "fan_out": fan_out.to_json(findings.fan_out),
-        "hedging": hedging.to_json(findings.hedging),
+        "fan_out": plain_values(findings.fan_out),
+        "hedging": plain_values(findings.hedging),
         "stamps": _stamps(findings),
         "failures": [asdict(failure) for failure in findings.failures],
         "other_failures": findings.other_failures,

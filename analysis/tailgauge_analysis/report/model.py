@@ -16,9 +16,9 @@ from tailgauge_analysis.metrics.metrics import METRICS
 from tailgauge_analysis.metrics.slo import Health
 from tailgauge_analysis.metrics.stability import Stability
 from tailgauge_analysis.metrics.streams import Streams
-from tailgauge_analysis.sections.alerts import Alert
 from tailgauge_analysis.sections.failures import Failure
 from tailgauge_analysis.sections.latency_under_load.diagnosis import Diagnosis
+from tailgauge_analysis.sections.traffic import Traffic
 from tailgauge_analysis.verdict.verdict import Reason
 
 SCHEMA_VERSION: Literal[2] = 2
@@ -225,96 +225,6 @@ class Tool(TypedDict):
     metrics: list[ToolMetric]
 
 
-class Slope(TypedDict):
-    """ms per unit of the title, at one quantile."""
-
-    name: str
-    title: str
-    p: float
-    value_ms: float
-    low_ms: float
-    high_ms: float
-    mark: Literal["", "unreliable"]
-
-
-class Regression(TypedDict):
-    """One regression of latency on load."""
-
-    n: Count
-    why: str
-    """why there are no slopes; else empty"""
-    left_out: list[str]
-    """factors without enough variation"""
-    slopes: list[Slope]
-    """at p50 and p95"""
-
-
-class UseCase(TypedDict):
-    """Bounds of a use case."""
-
-    name: str
-    ttft_ms: float
-    total_ms: float
-
-
-class Segment(TypedDict):
-    """A kind of request."""
-
-    by: str
-    name: str
-    outcomes: Json
-    """by use case and percentile"""
-
-
-class Presets(TypedDict):
-    """Fit by use case."""
-
-    uses: list[UseCase]
-    """strictest first"""
-    segments: list[Segment]
-    """all requests first"""
-    mlperf: Json | None
-    """MLPerf's bounds on p99; null without TTFT, or where TPOT is unknown for more than 1% of the answers"""
-    sentence: str
-
-
-class TrafficEntry(TypedDict):
-    """What one traffic table sent: attempts, whoever received their answers."""
-
-    pattern: str
-    """the traffic pattern"""
-    requests: Count
-    """scheduled, preflight excluded"""
-    ended: dict[str, Count]
-    """requests by class"""
-    legs: Json
-    """max, per_request (mean)"""
-    attempts: dict[str, Count]
-    """total, and by cause: primary, retry, hedge, fallback, resubmit, poll"""
-    hedging: Json
-    """legs sent, hedged of them, won by the hedge, held (due but not sent, by reason), rate (hedged / legs), winner_share (won /
-    hedged)
-    """
-    chunks: dict[str, Count]
-    """received, by kind: text, thinking, tool_json"""
-    phases: list[Json]
-    """name, kind, attempts, p50_ms: start of a status event's phase since sent, duration of a Server-Timing phase"""
-    slow_readers: Count
-    """attempts that were read slowly"""
-    not_streamed: Count
-    """attempts with a non-streamed answer"""
-    second_target: Count
-    """attempts sent to the second target"""
-    first_fields: Count
-    """attempts with a complete first field"""
-    tools_ready: Count
-    """attempts with a complete tool input"""
-    citations: Count
-    """citation events"""
-    turns_max: Count
-    """turns of the longest session"""
-
-
 @with_config(ConfigDict(use_attribute_docstrings=True))
 class Report(TypedDict):
     """report.json: the keys of STABLE first."""
@@ -339,10 +249,10 @@ class Report(TypedDict):
     """by traffic table: hit shares, write amplification, misses by cause, expiry, TTFT, cost; null without cached traffic; see
     reports.md
     """
-    fan_out: Json | None
-    """joins and predictions from the legs; null without fan-outs; see reports.md"""
-    hedging: Json | None
-    """gain and cost of hedges; null without them; see reports.md"""
+    fan_out: list[Json]
+    """by traffic table: joins and predictions from the legs; see reports.md"""
+    hedging: list[Json]
+    """by traffic table: gain and cost of hedges, controls first; see reports.md"""
     slo: list[Objective]
     """objectives, in the scenario's order"""
     definitions: list[Tool]
@@ -355,7 +265,7 @@ class Report(TypedDict):
     """of the steady stage: ended, requests, share, low, high, n_eff, episodes, mark"""
     remarks: list[str]
     """properties of the traffic that affect the numbers: closed loop, slow readers, cancellation"""
-    traffic: dict[str, TrafficEntry]
+    traffic: dict[str, Traffic]
     """by traffic table: what was sent in the whole run, preflight excluded"""
     stability: Stability
     """whether the steady stage was a steady state of the target; see metrics.md"""
@@ -371,16 +281,12 @@ class Report(TypedDict):
     """
     diagnosis: Diagnosis
     """where the slowest requests lose their time"""
-    slopes: dict[str, Regression]
-    """factors of ttft_sent and tpot; see reports.md"""
+    slopes: list[Json]
+    """factors of ttft_sent and tpot: of, n, why (no slopes), left_out, slopes (name, p, value, low, high, mark) in ms; see reports.md"""
     crossover: Json | None
     """comparison in alternating blocks: a, b, block_s, washout_s, and the keys of `tailgauge compare --json` except exit_code; null
     without one
     """
-    presets: Presets | None
-    """fit by use case; null without latencies"""
-    alerts: list[Alert]
-    """common alerts"""
     goodput: Json | None
     """offered, good, n_eff, share, low, high, per_s; null without objectives"""
     groups: list[Json]

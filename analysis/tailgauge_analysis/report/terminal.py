@@ -6,8 +6,7 @@ from pathlib import Path
 
 from tailgauge_analysis.metrics.latency import SUCCESSES
 from tailgauge_analysis.report.views import healthy, label
-from tailgauge_analysis.sections import traffic
-from tailgauge_analysis.text.formatting import count, ms, plain, plural, share
+from tailgauge_analysis.text.formatting import count, figures, ms, plain, plural, share
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import VALUE, interval_text, mark_text, value_text
 from tailgauge_analysis.text.tables import fixed_table, wrapped
@@ -51,7 +50,11 @@ def _conservation(contents: Json) -> list[str]:
 
 
 def _rates(contents: Json) -> list[str]:
-    shown = [f"{name}: {text}" for name, text in traffic.rates(contents["run"])]
+    run = contents["run"]
+    rates = ((name, run[f"{name}_per_s"]) for name in ("offered", "accepted", "completed"))
+    shown = [
+        "Requests/s: " + ", ".join(f"{figures(rate)} {name}" for name, rate in rates if rate is not None)
+    ]
     found = contents["stability"]["findings"]  # which are among the remarks
     return wrapped("; ".join(shown), 1) + ([] if found else wrapped(contents["stability"]["sentence"], 2))
 

@@ -1,16 +1,11 @@
-"""What page, Markdown and terminal all show of the contents: the verdict's label, one sentence per section, latency rows."""
+"""What page, Markdown and terminal all show of the contents: the verdict's label, latency rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
 from tailgauge_analysis.metrics.latency import SUCCESSES
 from tailgauge_analysis.metrics.metrics import UNIT
-from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, PASS
-from tailgauge_analysis.sections import alerts, phases
 from tailgauge_analysis.stats.quantiles import TOO_FEW
-from tailgauge_analysis.text.formatting import plain, plural, share, share_range
+from tailgauge_analysis.text.formatting import plural, share, share_range
 from tailgauge_analysis.text.json_values import Json
 
 MEANING = {
@@ -25,15 +20,6 @@ DRY_RUN = (
 COALESCED = 1.2  # tokens per chunk, above which TPOT after the first chunk is shown
 
 
-@dataclass(frozen=True, slots=True)
-class Highlight:
-    """The answer of a section; `section` is its anchor on the page."""
-
-    section: str
-    title: str
-    text: str
-
-
 def label(contents: Json) -> str:
     """The verdict as it is printed."""
     return f"{contents['verdict']} dry run" if contents["dry_run"] else str(contents["verdict"])
@@ -46,23 +32,6 @@ def meaning(contents: Json) -> str:
     return f"{DRY_RUN} {MEANING['INVALID']}" if contents["verdict"] == "INVALID" else DRY_RUN
 
 
-def highlights(contents: Json) -> list[Highlight]:
-    """One for each section that has an answer, in the order of the page; none if the numbers must not be used."""
-    if contents["verdict"] == "INVALID":
-        return []
-    found = (
-        Highlight("slos", "Objectives", _objectives(contents["slos"])),
-        Highlight("load", "Load", contents["diagnosis"]["sentence"]),
-        Highlight("phases", "Time", phases.sentence(contents["phases"])),
-        Highlight("presets", "Use cases", " ".join(_use_cases(contents))),
-        Highlight("rate-limits", "Rate limits", (contents["rate_limits"] or {}).get("sentence", "")),
-        Highlight("cache", "Prompt cache", (contents["cache"] or {}).get("sentence", "")),
-        Highlight("fan-out", "Fan-out", " ".join(_sentences(contents["fan_out"], "tables"))),
-        Highlight("hedging", "Hedging", " ".join(_sentences(contents["hedging"], "variants"))),
-    )
-    return [one for one in found if one.text]
-
-
 def healthy(contents: Json) -> str:
     """The health of the target in a sentence; nothing without a request."""
     h = contents["health"]
@@ -73,27 +42,6 @@ def healthy(contents: Json) -> str:
         f"Health of the target: {h['outcome']}: {share(h['share'])} of {plural(h['offered'], 'offered request')} got a complete "
         f"answer ({ends}), {share(h['bound'])} expected."
     )
-
-
-def _objectives(slos: list[Json]) -> str:
-    names = {
-        outcome: [plain(slo["name"], 60) for slo in slos if slo["outcome"] == outcome]
-        for outcome in (PASS, FAIL, INCONCLUSIVE)
-    }
-    rest = "".join(f"; {key}: {', '.join(names[key])}" for key in (FAIL, INCONCLUSIVE) if names[key])
-    return f"{len(names[PASS])} of {len(slos)} passed{rest}." if slos else ""
-
-
-def _use_cases(contents: Json) -> Iterator[str]:
-    if contents["presets"]:
-        yield contents["presets"]["sentence"]
-    yield alerts.sentence(contents["alerts"])
-
-
-def _sentences(section: Json | None, key: str) -> Iterator[str]:
-    for one in section[key] if section else ():
-        if not one.get("is_control"):
-            yield one["sentence"]
 
 
 def latency_rows(contents: Json, view: str) -> list[Json]:

@@ -18,7 +18,7 @@ from tailgauge_analysis.metrics.slo import Goodput
 from tailgauge_analysis.metrics.steady import Steady, steady
 from tailgauge_analysis.metrics.throughput import throughput
 from tailgauge_analysis.metrics.timeline import Timeline, timeline
-from tailgauge_analysis.sections import alerts, failures, phases, traffic, use_cases
+from tailgauge_analysis.sections import failures, phases, traffic
 from tailgauge_analysis.sections.cache.section import Cache, cache
 from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.hedging import section as hedging
@@ -64,7 +64,7 @@ class Findings:
     latency: list[latency.Row]
     groups: list[groups.Group]
     smaller_groups: int
-    traffic: dict[str, Json]
+    traffic: dict[str, traffic.Traffic]
     streams: streams.Streams
     tpot_missing: Json
     phases: phases.Phases | None
@@ -81,8 +81,6 @@ class Findings:
     fan_out: list[fan_out.FanOut]
     hedging: list[hedging.Variant]
     cache: list[Cache]
-    presets: Json | None
-    alerts: list[alerts.Alert]
     slopes: list[slopes.Regression]
     diagnosis: diagnosis.Diagnosis
     bad_seconds: Json | None
@@ -104,7 +102,6 @@ def find(frames: Frames) -> Findings:
     whole = evidence.latency
     flow = streams.streams(of_target)
     cited = certificate.certified(frames, stage)
-    split, cached = phases.phases(frames, of_target), cache(frames)
     missing = pace.missing(of_target.requests)
     apart = clocks(frames)
     unsure = calls_between(frames, apart)
@@ -127,7 +124,7 @@ def find(frames: Frames) -> Findings:
         traffic=traffic.traffic(frames),
         streams=flow,
         tpot_missing=missing,
-        phases=split,
+        phases=phases.phases(frames, of_target),
         definitions=definitions(of_target, whole, evidence.throughput),
         health=healthy,
         goodput=slo.goodput_of(decided, of_target, evidence.warmup.of_target),
@@ -140,9 +137,7 @@ def find(frames: Frames) -> Findings:
         rate_limits=rate_limits(frames),
         fan_out=fan_out.fan_outs(frames.run["scenario"], of_target),
         hedging=hedging.variants(frames, of_target),
-        cache=cached,
-        presets=use_cases.use_cases(whole, by_group, missing),
-        alerts=alerts.alerts(of_target, whole, split, cached),
+        cache=cache(frames),
         slopes=slopes.fitted(frames.attempts, _paced(of_target, frames.run["scenario"]), unsure),
         diagnosis=diagnosis.diagnosis(of_target),
         bad_seconds=stalls.to_json(evidence.bad),

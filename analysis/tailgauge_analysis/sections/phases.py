@@ -13,7 +13,7 @@ Attempts of the steady stage that ended ok, without slow readers. Three tables, 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -23,8 +23,9 @@ from tailgauge_analysis.load.dedup import CALL
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import Floats, Quantile, quantiles
-from tailgauge_analysis.text.formatting import plain, share
-from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.text.cells import quantile_table
+from tailgauge_analysis.text.formatting import plain, plural, share
+from tailgauge_analysis.text.section import Section, Table, Value
 
 PS = (0.5, 0.95, 0.99)
 MOST = 20
@@ -77,14 +78,49 @@ def phases(frames: Frames, of_target: Steady) -> Phases | None:
     return found if found.split or found.events or found.timings else None
 
 
-def sentence(found: Json | None) -> str:
-    """Where most of the time went."""
+def section(found: Phases | None) -> Section | None:
+    """Where most of the time went; None where the target reports nothing of it."""
+    if found is None:
+        return None
+    tables = (
+        ("Network, queue, prefill, decode", found.split, "From the server log. The parts add up to the time to the last content."),
+        ("Phases reported by the target", found.events, "From its status events. The phases add up to the time to the last content."),
+        ("Durations in Server-Timing", found.timings, "Shares of the time to the first content. They may overlap."),
+    )  # fmt: skip
+    return Section(
+        "phases",
+        "Time breakdown",
+        _answer(found),
+        tables=tuple(_table(*one) for one in tables if one[1]),
+        computed=(
+            (
+                f"{plural(found.answers, 'attempt')} of the steady stage that ended ok, as far as the target reports its phases, from sending to "
+                "the last content. A phase of status events lasts until the next one begins."
+            ),
+        ),
+    )
+
+
+def _table(title: str, parts: tuple[Part, ...], note: str) -> Table:
+    base = quantile_table(title, "part", ((part.name, part.quantiles) for part in parts), note)
+    shares = (
+        Value(share(part.share), share=None if part.share is None else min(1.0, part.share)) for part in parts
+    )
+    rows = tuple((row[0], one, *row[1:]) for row, one in zip(base.rows, shares, strict=True))
+    return replace(base, header=(base.header[0], "share of time", *base.header[1:]), rows=rows)
+
+
+def _answer(found: Phases) -> str:
     whole = "the time to the last content"
-    for table, of in (("split", whole), ("events", whole), ("timings", "the time to the first content")):
-        known = [part for part in found[table] if part["share"] is not None] if found else []
+    for parts, of in (
+        (found.split, whole),
+        (found.events, whole),
+        (found.timings, "the time to the first content"),
+    ):
+        known = [part for part in parts if part.share is not None]
         if known:
-            most = max(known, key=lambda part: float(part["share"]))
-            return f"Largest part of {of}: {most['name']} ({share(most['share'])})."
+            most = max(known, key=lambda part: part.share or 0.0)
+            return f"Largest part of {of}: {most.name} ({share(most.share)})."
     return ""
 
 

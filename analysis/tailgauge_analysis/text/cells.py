@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from tailgauge_analysis.stats.proportions import Proportion
-from tailgauge_analysis.stats.quantiles import Quantile
+from tailgauge_analysis.stats.proportions import Proportion, Ratio
+from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile
 from tailgauge_analysis.text.formatting import count, percentile, share, share_range
 from tailgauge_analysis.text.quantile import VALUE, interval_text, mark_text, quantile, value_text
 from tailgauge_analysis.text.section import Cell, Table, Value
@@ -28,6 +28,14 @@ def with_interval(cell: Value, unit: str = "") -> str:
     """`212 ms (95% CI 207 – 218)`."""
     ends = f" (95% CI {cell.interval})" if cell.interval else ""
     return f"{cell.text}{unit}{ends}{f' {cell.mark}' if cell.mark else ''}"
+
+
+def ratio_text(ratio: Ratio) -> str:
+    """A ratio of two quantiles: `1.2x (95% CI 0.98 – 1.5)`; `?` at an end without a bound."""
+    if ratio.value is None:
+        return TOO_FEW
+    low, high = (f"{end:.3g}" if end is not None else "?" for end in (ratio.low, ratio.high))
+    return f"{ratio.value:.3g}x ({'no interval' if low == high == '?' else f'95% CI {low} – {high}'})"
 
 
 def quantile_table(

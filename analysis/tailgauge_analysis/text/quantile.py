@@ -91,12 +91,6 @@ def between(share_of: Json) -> str:
     return f"{share_range(share_of['low'], share_of['high'])}{few}"
 
 
-def ratio_text(ratio: Json) -> str:
-    """A ratio of two quantiles: `1.2x (0.98 – 1.5)`; `?` at an end without a bound."""
-    ends = [f"{ratio[end]:.3g}" if ratio[end] is not None else "?" for end in ("low", "high")]
-    return f"{ratio['value']:.3g}x ({ends[0]} – {ends[1]})"
-
-
 def plain_values(tree: Any) -> Any:
     """Findings as tables, lists, text and finite numbers."""
     if isinstance(tree, Quantile):

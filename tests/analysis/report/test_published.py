@@ -149,4 +149,4 @@ def test_the_report_of_a_dry_run_has_a_table_and_keeps_to_the_schema(
 
     checker.validate(report_json)
     assert report_json[key]
-    assert [name for name in ("hedging", "fan_out") if name != key and report_json[name] is not None] == []
+    assert [name for name in ("hedging", "fan_out") if name != key and report_json[name]] == []

@@ -204,8 +204,8 @@ def test_retries_are_those_that_the_endpoint_saw(limited):
     again = log[log["attempt"] > 0].groupby("traffic").size()
 
     for name, calls in log.groupby("traffic"):
-        sent = report["traffic"][name]["attempts"]
-        assert (sent["total"], sent["retry"]) == (len(calls), again[name])
+        sent = report["traffic"][name]
+        assert (sent["attempts"], sent["causes"]["retry"]) == (len(calls), again[name])
     amplified = {one["traffic"]: one for one in report["rate_limits"]["amplification"]}
     for name, calls in limited.steady().groupby("traffic"):
         assert amplified[name]["observed"] == pytest.approx(len(calls) / calls["request_id"].nunique())

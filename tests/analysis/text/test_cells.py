@@ -1,4 +1,4 @@
-"""Estimates as cells: the interval, what is said where there is none, and fields that are for figures alone."""
+"""Estimates as cells: the interval, the reason where there is none, and fields that are for figures alone."""
 
 from dataclasses import dataclass, field
 

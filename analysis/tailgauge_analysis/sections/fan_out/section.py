@@ -1,4 +1,4 @@
-"""The section on fan-outs: its findings by traffic table, its part of report.json, and its text.
+"""The section on fan-outs: its findings by traffic table, and its text.
 
 Steady stage without requests that were read slowly on purpose. `join` is what a user waits, since scheduled, failures
 counted as slowest; everything about legs is of the complete requests (ok, with an answer of every leg) and of the legs'
@@ -7,7 +7,8 @@ times since sent. Predictions need legs that ran to their end: only where the jo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -16,14 +17,24 @@ from tailgauge_analysis.metrics import latency
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.sections.fan_out import predictions
-from tailgauge_analysis.sections.fan_out.legs import ALL, Legs, legs
+from tailgauge_analysis.sections.fan_out.legs import ALL, SEQUENTIAL, Legs, legs
 from tailgauge_analysis.sections.fan_out.siblings import FEWEST, Siblings, siblings, stretches
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.proportions import Proportion, Ratio, proportion, quantile_ratio
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Mask, Quantile, quantiles, rank
+from tailgauge_analysis.text.cells import (
+    quantile_cell,
+    quantile_table,
+    ratio_text,
+    share_cell,
+    side_by_side,
+    with_interval,
+)
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
+from tailgauge_analysis.text.formatting import sentence as capitalized
 from tailgauge_analysis.text.json_values import Json, table
-from tailgauge_analysis.text.quantile import VALUE, between, plain_values, quantile, ratio_text
+from tailgauge_analysis.text.quantile import FOR_FIGURES
+from tailgauge_analysis.text.section import Section
 
 PS = (0.5, 0.95, 0.99)
 SLOWEST_SHARES = ((20_000, 0.01), (1000, 0.05), (0, 0.1))  # legs, and which share of them is called slow
@@ -53,6 +64,11 @@ class LastLegs:
     positions: tuple[Proportion, ...]
     kinds: tuple[Proportion, ...]
     kinds_even: tuple[float, ...]
+
+    @property
+    def most(self) -> int:
+        """The leg that was waited for most often."""
+        return max(range(len(self.positions)), key=lambda i: self.positions[i].k)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +106,13 @@ class FanOut:
     legs: int
     requests: int
     complete: int
-    joined: latency.Row
+    joined: tuple[Quantile, ...]
+    without_answer: int
     slowest: tuple[Quantile, ...]
     one_less: tuple[Quantile, ...]
     naive: tuple[Quantile, ...]
     conditional: tuple[Quantile, ...]
-    curves: predictions.Curves | None
+    curves: predictions.Curves | None = field(metadata=FOR_FIGURES)
     not_predicted: str
     siblings: Siblings | None
     slower_than_ms: tuple[float, ...]
@@ -106,6 +123,11 @@ class FanOut:
     last_began: tuple[Quantile, ...]
     partial: PartialFailures
     serial: SequentialControl | None
+
+    @property
+    def is_sequential(self) -> bool:
+        """One leg after the other."""
+        return self.order == SEQUENTIAL
 
 
 def fan_outs(scenario: Json, of_target: Steady) -> list[FanOut]:
@@ -134,14 +156,15 @@ def _fan_out(one: Legs, joined: latency.Row, serial: SequentialControl | None) -
     last[began] = np.nanmax(one.began_ms[began], axis=1)
     nothing = np.empty(0)
     return FanOut(
-        traffic=one.traffic,
+        traffic=plain(one.traffic, 80),
         join=one.join,
-        order="sequential" if one.is_sequential else "parallel",
+        order=SEQUENTIAL if one.is_sequential else "parallel",
         bounded=one.is_bounded,
         legs=len(one.kinds),
         requests=len(one.requests),
         complete=len(times),
-        joined=joined,
+        joined=joined.quantiles,
+        without_answer=joined.without_answer,
         slowest=_quantiles(ordered[:, -1] if several else nothing),
         one_less=_quantiles(ordered[:, -2] if several else nothing),
         naive=tuple(predictions.naive(times, one.kinds, PS)) if predicted else (),
@@ -243,7 +266,7 @@ def _serial(
     for other in found:
         if other.is_sequential and shape and _shape(table(tables, other.traffic)) == shape:
             pairs = zip(joined[other.traffic].quantiles, joined[one.traffic].quantiles, strict=True)
-            return SequentialControl(other.traffic, tuple(quantile_ratio(a, b) for a, b in pairs))
+            return SequentialControl(plain(other.traffic, 80), tuple(quantile_ratio(a, b) for a, b in pairs))
     return None
 
 
@@ -255,148 +278,166 @@ def _shape(traffic: Json) -> Json:
     return {**kept, "fan_out": legs_of} if legs_of else {}
 
 
-def to_json(found: list[FanOut]) -> Json | None:
-    """`fan_out` of report.json: `tables`, one entry per traffic table; None where there is none."""
-    return {"tables": [_entry(one) for one in found]} if found else None
-
-
-def _entry(one: FanOut) -> Json:
-    values: Json = plain_values(replace(one, curves=None))
-    del values["curves"]  # for the figure
-    values["traffic"] = plain(one.traffic, 80)
-    values["joined"] = latency_json(one.joined)
-    values["siblings_why"] = one.not_predicted or (
-        "" if one.siblings else f"fewer than {FEWEST} slow legs, or every leg was slow"
+def section(found: Sequence[FanOut]) -> Section | None:
+    """How long joins take, and what makes them slow; None without fan-outs."""
+    if not found:
+        return None
+    facts, tables = side_by_side("Legs and joins", {one.traffic: _facts(one) for one in found})
+    waits = (quantile_table(f"Waits of {one.traffic}", "from", _waits(one)) for one in found)
+    several = len(found) > 1
+    return Section(
+        "fan-out",
+        "Fan-out",
+        " ".join(f"{one.traffic}: {_answer(one)}" if several else capitalized(_answer(one)) for one in found),
+        facts,
+        (*waits, *tables),
+        figures=("fan-out-last", "fan-out-slowest"),
+        computed=(
+            (
+                "A join counts from the scheduled arrival, failures as slowest. Times of legs count from their first byte sent, in requests "
+                "in which every leg answered."
+            ),
+            (
+                "A gap between “independent” and “load of the moment” is drift of the load. A gap from there to the measured latency is "
+                "something that the legs of one request share."
+            ),
+        ),
+        brief=tuple(_brief(one) for one in found),
     )
-    values["sentence"] = sentence(values)
-    return values
 
 
-def latency_json(row: latency.Row) -> Json:
-    """A latency without the definition of its metric."""
-    return {
-        "metric": row.metric.name, "view": row.view, "n": row.n, "without_answer": row.without_answer,
-        "quantiles": [quantile(q) for q in row.quantiles],
-    }  # fmt: skip
-
-
-def sentence(one: Json) -> str:
-    """The answer: how long a join takes, and whether legs of one request are slow together."""
-    known = [q for q in one["joined"]["quantiles"] if q["value_is"] == VALUE]
+def _answer(one: FanOut) -> str:
+    """How long a join takes, and whether legs of one request are slow together."""
+    cells = [(percentile(q.p), quantile_cell(q)) for q in one.joined]
+    known = [(label, cell) for label, cell in cells if cell.interval]
     if not known:
-        return f"{one['traffic']}: too few joined requests to report the latency of a join."
-    text = f"{one['traffic']}: joins of {plural(one['legs'], 'leg')} take {ms(known[-1]['value_ms'])} ms at {known[-1]['label']}"
-    found = one["siblings"]
+        return "too few joined requests to report the latency of a join."
+    label, cell = known[-1]
+    text = f"joins of {plural(one.legs, 'leg')} take {with_interval(cell, ' ms')} at {label}"
+    found = one.siblings
     if found is None:
-        return f"{text}; dependence between legs not estimated ({one['siblings_why']})."
+        return f"{text}; dependence between legs not estimated ({_why_no_siblings(one)})."
     text += (
-        f"; {share(found['any']['value'])} of requests have a leg among the slowest {share(found['slow_share'])}, "
-        f"{share(found['any_naive'])} if legs were independent"
+        f"; {share(found.any.value)} of requests have a leg among the slowest {share(found.slow_share)}, "
+        f"{share(found.any_naive)} if legs were independent"
     )
-    if found["p_value"] < SURE:
-        return f"{text}. Legs of one request are slow together (p = {found['p_value']:.3g})."
-    return f"{text}. Slow legs look independent (p = {found['p_value']:.2g}, threshold {SURE:g})."
+    if found.p_value < SURE:
+        return f"{text}. Legs of one request are slow together (p = {found.p_value:.3g})."
+    return f"{text}. Slow legs look independent (p = {found.p_value:.2g}, threshold {SURE:g})."
 
 
-def waits(one: Json) -> list[tuple[str, list[Json]]]:
-    """Rows of quantiles in ms: what they are of, and the quantiles."""
+def _why_no_siblings(one: FanOut) -> str:
+    return one.not_predicted or f"fewer than {FEWEST} slow legs, or every leg was slow"
+
+
+def _brief(one: FanOut) -> str:
+    known = [q for q in one.slowest if q.p == 0.95 and q.mark != TOO_FEW]
+    text = (
+        f"slowest of {plural(one.legs, 'leg')}: p95 {ms(known[0].value)} ms"
+        if known
+        else plural(one.legs, "leg")
+    )
+    if one.critical:
+        leg = one.critical.most
+        text += f"; leg {leg} is {'longest' if one.is_sequential else 'last'} in {share(one.critical.positions[leg].value)}"
+    return text
+
+
+def _waits(one: FanOut) -> list[tuple[str, tuple[Quantile, ...]]]:
+    """Rows of percentiles in ms: what they are of, and the percentiles."""
     rows = [
-        ("Join, since scheduled", one["joined"]["quantiles"]),
-        ("Slowest leg, measured", one["slowest"]),
-        ("Slowest leg if legs shared only the load of the moment", one["conditional"]),
-        ("Slowest leg if legs were independent", one["naive"]),
-        ("Second slowest leg", one["one_less"]),
-        ("Slowest minus fastest leg", one["spread"]),
-        ("Sum of all legs", one["sums"]),
+        ("Join, since scheduled", one.joined),
+        ("Slowest leg, measured", one.slowest),
+        ("Slowest leg if legs shared only the load of the moment", one.conditional),
+        ("Slowest leg if legs were independent", one.naive),
+        ("Second slowest leg", one.one_less),
+        ("Slowest minus fastest leg", one.spread),
+        ("Sum of all legs", one.sums),
     ]
-    late = [q for q in one["last_began"] if q["value_ms"]]
-    if one["bounded"] or one["order"] == "sequential" or any(q["value_ms"] > 1 for q in late):
-        rows.append(("Last leg sent, since scheduled", one["last_began"]))
-    return [(name, quantiles) for name, quantiles in rows if quantiles]
+    if one.bounded or one.is_sequential or any(q.value and q.value > 1 for q in one.last_began):
+        rows.append(("Last leg sent, since scheduled", one.last_began))
+    return rows
 
 
-def facts(one: Json) -> list[tuple[str, str]]:
+def _facts(one: FanOut) -> list[tuple[str, str]]:
     """The other results, as name and text."""
-    rows = [("Legs", _legs(one))]
-    if one["not_predicted"]:
-        rows.append(("No prediction", one["not_predicted"]))
-    rows += _siblings(one)
-    if one["critical"]:
-        last = "Longest leg" if one["order"] == "sequential" else "Last leg"
-        rows.append((last, _critical_text(one["critical"])))
-    gain = one["gain"]
-    if gain and one["order"] == "parallel":
-        text = f"{gain['value']:.3g}x (95% CI {gain['low']:.3g} – {gain['high']:.3g}), mean sum of legs / mean slowest leg"
-        rows.append(("Speed-up by running legs in parallel", text))
-    if one["serial"]:
-        ratios = [r for r in one["serial"]["ratios"] if r["value"] is not None]
-        text = ", ".join(f"{percentile(r['p'])} {ratio_text(r)}" for r in ratios) or TOO_FEW
-        name = plain(one["serial"]["traffic"], 80)
-        rows.append((f"Join of {name} (sequential) over this one", f"{text}; {SHARED}"))
-    return [*rows, ("Partial failures", _partial_text(one["partial"], one["requests"]))]
-
-
-def _legs(one: Json) -> str:
-    joins = {"all": "joined on all", "first_k": "joined on the first k", "deadline": "joined at a deadline"}
-    how = f"{one['order']}, {joins.get(one['join'], one['join'])}"
-    bounded = ", limited concurrency" if one["bounded"] else ""
-    return f"{one['legs']} per request, {how}{bounded}; {count(one['complete'])} of {plural(one['requests'], 'request')} complete"
-
-
-def _siblings(one: Json) -> list[tuple[str, str]]:
-    found = one["siblings"]
-    if found is None:
-        return [] if one["not_predicted"] else [("Dependence between legs", one["siblings_why"])]
-    limits = ", ".join(f"{ms(limit)} ms" for limit in one["slower_than_ms"])
-    slow, by_chance = found["any"], found["pairs_expected"]
-    with_slow = (
-        f"{share(slow['value'])} (95% CI {between(slow)}); {share(found['any_conditional'])} if legs "
-        f"shared only the load of the moment, {share(found['any_naive'])} if independent, {share(found['any_beta_binomial'])} beta-binomial"
-    )
-    ends = f"95% CI {found['correlation_low']:.3f} to {found['correlation_high']:.3f}"
-    test = f"p = {found['p_value']:.3g}: {count(found['pairs'])} pairs of slow legs, {by_chance:.3g} expected by chance"
-    rows = [
-        ("Slow leg", f"over {limits}: the slowest {share(found['slow_share'])} ({count(found['slow_legs'])} legs)"),
-        ("Requests with a slow leg", with_slow),
-        ("Correlation of slow legs", f"{found['correlation']:.3f} ({ends})"),
-        ("Permutation test", test),
-    ]  # fmt: skip
-    if found["k_eff"] is not None:
-        high = f"{found['k_eff_high']:.3g}" if found["k_eff_high"] is not None else "?"
-        ends = f"95% CI {found['k_eff_low']:.3g} – {high}"
+    rows = [("Legs", _legs_text(one))]
+    if one.not_predicted:
+        rows.append(("No prediction", one.not_predicted))
+    elif one.siblings is None:
+        rows.append(("Dependence between legs", _why_no_siblings(one)))
+    else:
+        rows += _siblings(one.siblings, one.slower_than_ms)
+    if one.critical:
+        rows.append(("Longest leg" if one.is_sequential else "Last leg", _critical_text(one.critical)))
+    if one.gain and not one.is_sequential:
+        ends = f"(95% CI {one.gain.low:.3g} – {one.gain.high:.3g})"
         rows.append(
-            ("Effective legs (K_eff)", f"{found['k_eff']:.3g} ({ends}) independent legs would be as slow")
+            (
+                "Speed-up by running legs in parallel",
+                f"{one.gain.value:.3g}x {ends}, mean sum of legs / mean slowest leg",
+            )
+        )
+    if one.serial:
+        text = ", ".join(f"{percentile(r.p)} {ratio_text(r)}" for r in one.serial.ratios)
+        rows.append((f"Join of {one.serial.traffic} (sequential) over this one", f"{text}; {SHARED}"))
+    return [*rows, ("Partial failures", _partial_text(one.partial, one.requests))]
+
+
+def _legs_text(one: FanOut) -> str:
+    joins = {"all": "joined on all", "first_k": "joined on the first k", "deadline": "joined at a deadline"}
+    bounded = ", limited concurrency" if one.bounded else ""
+    complete = f"{count(one.complete)} of {plural(one.requests, 'request')} complete"
+    return f"{one.legs} per request, {one.order}, {joins.get(one.join, one.join)}{bounded}; {complete}"
+
+
+def _siblings(found: Siblings, slower_than_ms: Sequence[float]) -> list[tuple[str, str]]:
+    limits = ", ".join(f"{ms(limit)} ms" for limit in slower_than_ms)
+    with_slow = (
+        f"{with_interval(share_cell(found.any))}; {share(found.any_conditional)} if legs shared only the load of the moment, "
+        f"{share(found.any_naive)} if independent, {share(found.any_beta_binomial)} beta-binomial"
+    )
+    ends = f"95% CI {found.correlation_low:.3f} to {found.correlation_high:.3f}"
+    test = f"p = {found.p_value:.3g}: {count(found.pairs)} pairs of slow legs, {found.pairs_expected:.3g} expected by chance"
+    rows = [
+        ("Slow leg", f"over {limits}: the slowest {share(found.slow_share)} ({count(found.slow_legs)} legs)"),
+        ("Requests with a slow leg", with_slow),
+        ("Correlation of slow legs", f"{found.correlation:.3f} ({ends})"),
+        ("Permutation test", test),
+    ]
+    if found.k_eff is not None:
+        high = f"{found.k_eff_high:.3g}" if found.k_eff_high is not None else "?"
+        ends = f"95% CI {found.k_eff_low:.3g} – {high}"
+        rows.append(
+            ("Effective legs (K_eff)", f"{found.k_eff:.3g} ({ends}) independent legs would be as slow")
         )
     return rows
 
 
-def _critical_text(critical: Json) -> str:
-    positions = critical["positions"]
-    leg = max(range(len(positions)), key=lambda i: positions[i]["k"])
-    most = positions[leg]
+def _critical_text(critical: LastLegs) -> str:
     text = (
-        f"leg {leg} (0 to {len(positions) - 1}) in {share(most['value'])} (95% CI {between(most)}) "
-        f"of {plural(critical['n'], 'request')}; {share(critical['even'])} if legs were alike"
+        f"leg {critical.most} (0 to {len(critical.positions) - 1}) in {with_interval(share_cell(critical.positions[critical.most]))} "
+        f"of {plural(critical.n, 'request')}; {share(critical.even)} if legs were alike"
     )
-    if len(critical["kinds"]) > 1:
-        pairs = zip(critical["kinds"], critical["kinds_even"], strict=True)
+    if len(critical.kinds) > 1:
+        pairs = zip(critical.kinds, critical.kinds_even, strict=True)
         text += "".join(
-            f"; kind {i} in {share(k['value'])} ({share(even)} of legs)" for i, (k, even) in enumerate(pairs)
+            f"; kind {i} in {share(k.value)} ({share(even)} of legs)" for i, (k, even) in enumerate(pairs)
         )
     return text
 
 
-def _partial_text(partial: Json, requests: int) -> str:
-    if not partial["failed"]:
-        text = "no leg failed"
-    else:
-        failed = partial["failed_share"]
+def _partial_text(partial: PartialFailures, requests: int) -> str:
+    text = "no leg failed"
+    if partial.failed:
+        cell = share_cell(partial.failed_share)
         text = (
-            f"{plural(partial['failed'], 'leg')} failed ({share(failed['value'])}, 95% CI {between(failed)}) "
-            f"in {count(partial['requests_with_failed'])} of {plural(requests, 'request')}; "
-            f"{count(partial['ok_with_failed'])} of these succeeded without them"
+            f"{plural(partial.failed, 'leg')} failed ({cell.text}, 95% CI {cell.interval}) "
+            f"in {count(partial.requests_with_failed)} of {plural(requests, 'request')}; "
+            f"{count(partial.ok_with_failed)} of these succeeded without them"
         )
     others = (
-        ("closed", "closed at the join"), ("never_sent", "not sent"), ("retries", "retries"), ("copies", "hedges"),
+        (partial.closed, "closed at the join"), (partial.never_sent, "not sent"), (partial.retries, "retries"),
+        (partial.copies, "hedges"),
     )  # fmt: skip
-    return text + "".join(f"; {count(partial[key])} {name}" for key, name in others if partial[key])
+    return text + "".join(f"; {count(n)} {name}" for n, name in others if n)

@@ -1,4 +1,4 @@
-"""The section on hedging: every traffic table that hedges beside its control, its part of report.json, and its text.
+"""The section on hedging: every traffic table that hedges beside its control, and its text.
 
 A control differs by hedging alone and does not hedge. Steady stage without requests that were read slowly on purpose.
 Latencies are of the request, since scheduled, failures counted as slowest. Tables of one run share its target at the same
@@ -7,6 +7,7 @@ time: a difference between them is not the difference that switching hedging on 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +19,6 @@ from tailgauge_analysis.metrics import latency
 from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.sections.cache.cost import Tariff, spent, tariff
-from tailgauge_analysis.sections.fan_out.section import latency_json
 from tailgauge_analysis.sections.hedging import waste
 from tailgauge_analysis.sections.hedging.copies import (
     KEYS,
@@ -38,16 +38,25 @@ from tailgauge_analysis.stats.proportions import (
     proportion,
     quantile_ratio,
 )
-from tailgauge_analysis.stats.quantiles import Floats, Quantile, quantiles
+from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Quantile, quantiles
+from tailgauge_analysis.text.cells import (
+    quantile_cell,
+    quantile_table,
+    ratio_text,
+    share_cell,
+    side_by_side,
+    with_interval,
+)
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
+from tailgauge_analysis.text.formatting import sentence as capitalized
 from tailgauge_analysis.text.json_values import Json, table
-from tailgauge_analysis.text.quantile import VALUE, between, cell, plain_values, ratio_text
+from tailgauge_analysis.text.section import Section
 
 PS = (0.5, 0.95, 0.99)
 METRICS = {"ttft_sched": "TTFT", "e2e_sched": "end to end", "join_sched": "join"}
 OFF = "off"
 CONTENT, PLANNED = "content", "target"
-NO_CONTROL = "no control: no other traffic table of the run differs by hedging alone and does not hedge, so the gain is not measured"
+NO_CONTROL = "gain not measured: no other traffic table of the run is equal except that it does not hedge"
 INTERFERENCE = (
     "Variant and control ran at the same time against one target, so that the hedges of one load the other. The ratios are not "
     "the effect of switching hedging on. To measure that, run both in alternating blocks and compare them (tailgauge compare)."
@@ -107,7 +116,7 @@ class Variant:
     policy: str
     is_control: bool
     requests: int
-    latency: tuple[latency.Row, ...]
+    latency: dict[str, tuple[Quantile, ...]]
     limited: RefusedShares
     legs: int
     hedged: Proportion
@@ -197,11 +206,11 @@ def _variant(one: _Table, control: _Table | None, server_log: pd.DataFrame, pric
     hedged = pd.MultiIndex.from_frame(legs).isin(pd.MultiIndex.from_frame(found.legs[KEYS]))
     held = one.stage.requests["hedge_held"].dropna().value_counts()
     return Variant(
-        traffic=one.name,
-        policy=one.policy,
+        traffic=plain(one.name, 80),
+        policy=plain(one.policy, 40),
         is_control=not hedges,
         requests=len(one.stage.requests),
-        latency=one.latency,
+        latency={row.metric.name: row.quantiles for row in one.latency},
         limited=one.limited(),
         legs=len(legs),
         hedged=proportion(hedged),
@@ -266,7 +275,10 @@ def _versus(variant: _Table, control: _Table) -> ControlComparison:
         )
         paired[name] = tuple(end is not None for end in ends)
     return ControlComparison(
-        control.name, ratios, paired, difference(variant.limited().of_all, control.limited().of_all)
+        plain(control.name, 80),
+        ratios,
+        paired,
+        difference(variant.limited().of_all, control.limited().of_all),
     )
 
 
@@ -308,127 +320,142 @@ def _planned(losers: pd.DataFrame, server_log: pd.DataFrame) -> Floats:
     return at.reindex(pd.MultiIndex.from_frame(losers[keys].astype("int64"))).to_numpy(np.float64)
 
 
-def to_json(found: list[Variant]) -> Json | None:
-    """`hedging` of report.json; None where nothing hedges."""
+def section(found: Sequence[Variant]) -> Section | None:
+    """What hedging gained and what it cost; None where nothing hedges."""
     if not found:
         return None
-    paired = any(one.versus for one in found)
-    return {
-        "variants": [_entry(one) for one in found],
-        "interference": INTERFERENCE if paired else None,
-    }
+    hedging = [one for one in found if not one.is_control]
+    several = len(hedging) > 1
+    facts, tables = side_by_side("Hedges", {one.traffic: _facts(one) for one in hedging})
+    waits = [(f"{one.traffic}, {METRICS[name]}", of) for one in found for name, of in one.latency.items()]
+    return Section(
+        "hedging",
+        "Hedging",
+        " ".join(
+            f"{one.traffic}: {_answer(one)}" if several else capitalized(_answer(one)) for one in hedging
+        ),
+        facts,
+        (quantile_table("Latency since scheduled, failures slowest", "traffic", waits), *tables),
+        figures=("hedging",),
+        notes=(INTERFERENCE,) if any(one.versus for one in hedging) else (),
+        brief=tuple(line for one in hedging for line in _brief(one)),
+    )
 
 
-def _entry(one: Variant) -> Json:
-    values: Json = plain_values(replace(one, latency=()))
-    values["traffic"] = plain(one.traffic, 80)
-    values["policy"] = plain(one.policy, 40)
-    values["latency"] = [latency_json(row) for row in one.latency]
-    values["no_control"] = None if one.is_control or one.versus else NO_CONTROL
-    values["sentence"] = sentence(values)
-    return values
-
-
-def sentence(one: Json) -> str:
-    """The answer in one sentence."""
-    name, versus = one["traffic"], one["versus"]
-    if one["is_control"]:
-        return f"{name}: control, without hedges."
-    if not one["hedged"]["k"]:
-        held = f", {count(sum(one['held'].values()))} held back" if one["held"] else ""
-        return f"{name}: no hedge was sent in the steady stage{held}."
-    text = f"{name}: {share(one['hedged']['value'])} of {plural(one['legs'], 'call')} hedged, {share(one['won']['value'])} of the hedges won"
-    if not versus:
+def _answer(one: Variant) -> str:
+    """How much was hedged, and what it gained."""
+    if not one.hedged.k:
+        held = f", {count(sum(one.held.values()))} held back" if one.held else ""
+        return f"no hedge was sent in the steady stage{held}."
+    text = f"{share(one.hedged.value)} of {plural(one.legs, 'call')} hedged, {share(one.won.value)} of the hedges won"
+    if not one.versus:
         return f"{text}; {NO_CONTROL}."
-    for metric, ratios in versus["ratios"].items():
-        sure = [ratio for ratio in ratios if ratio["low"] is not None and ratio["high"] is not None]
+    for metric, ratios in one.versus.ratios.items():
+        sure = [
+            f"{percentile(r.p)} {ratio_text(r)}, {_direction(r)}"
+            for r in ratios
+            if r.low is not None and r.high is not None
+        ]
         if sure:
-            parts = ", ".join(
-                f"{percentile(r['p'])} {r['value']:.2f}x (95% CI {r['low']:.2f} – {r['high']:.2f}, {_direction(r)})"
-                for r in sure[-2:]
-            )
-            return f"{text}; {METRICS[metric]} over control {plain(versus['traffic'], 80)}: {parts}."
+            return f"{text}; {METRICS[metric]} over control ({one.versus.traffic}): {'; '.join(sure[-2:])}."
     return f"{text}; too few requests to compare it with its control."
 
 
-def _direction(ratio: Json) -> str:
-    return "faster" if ratio["high"] < 1 else "slower" if ratio["low"] > 1 else "no difference found"
+def _direction(ratio: Ratio) -> str:
+    low, high = ratio.low or 0.0, ratio.high or 0.0
+    return "faster" if high < 1 else "slower" if low > 1 else "no difference found"
 
 
-def latency_rows(found: list[Json]) -> list[tuple[str, str, list[Json]]]:
-    """Rows of quantiles in ms: variant, metric, quantiles."""
-    return [
-        (one["traffic"], METRICS[row["metric"]], row["quantiles"]) for one in found for row in one["latency"]
-    ]
+def _brief(one: Variant) -> list[str]:
+    """Its lines in the terminal."""
+    if not one.hedged.k:
+        return [_answer(one)]
+    cost = one.cost
+    added = (
+        f"   cost {_more(cost.low_share)} to {_more(cost.high_share)}"
+        if cost and cost.low_share is not None
+        else ""
+    )
+    lines = [f"{share(one.hedged.value)} of calls hedged, {share(one.won.value)} of them won{added}"]
+    for ratios in one.versus.ratios.values() if one.versus else ():
+        known = [r for r in ratios if r.value is not None and r.low is not None and r.high is not None]
+        if known:
+            last = known[-1]
+            value, low, high = (f"{100 * (end or 0) - 100:+.0f}" for end in (last.value, last.low, last.high))
+            return [*lines, f"{percentile(last.p)} {value}% (CI {low} to {high})"]
+    return lines
 
 
-def facts(one: Json) -> list[tuple[str, str]]:
+def _facts(one: Variant) -> list[tuple[str, str]]:
     """The results of a variant, as name and text."""
-    if one["is_control"]:
-        return [("429 and 529", _proportion(one["limited"]["of_all"]))]
     rows = [
-        ("Policy", one["policy"]),
-        ("Hedge rate", f"{_proportion(one['hedged'])} calls"),
-        ("Won by the hedge", _proportion(one["won"])),
+        ("Policy", one.policy),
+        ("Hedge rate", f"{_counted(one.hedged)} calls"),
+        ("Won by the hedge", _counted(one.won)),
     ]
-    if one["no_winner"]:
-        rows.append(("No winner", plural(one["no_winner"], "hedged leg")))
-    if one["held"]:
-        why = ", ".join(f"{name} {count(n)}" for name, n in one["held"].items())
-        rows.append(("Held back", f"{plural(sum(one['held'].values()), 'request')}: {why}"))
+    if one.no_winner:
+        rows.append(("No winner", plural(one.no_winner, "hedged leg")))
+    if one.held:
+        why = ", ".join(f"{name} {count(n)}" for name, n in one.held.items())
+        rows.append(("Held back", f"{plural(sum(one.held.values()), 'request')}: {why}"))
     rows += [
-        ("Extra requests", _more(one["extra_requests"])),
-        ("Extra input tokens", _more(one["extra_input_tokens"])),
+        ("Extra requests", _more(one.extra_requests)),
+        ("Extra input tokens", _more(one.extra_input_tokens)),
     ]
-    if one["delay"] and one["delay"][0]["value_is"] == VALUE:
-        rows.append(("Delay of the hedges", f"p50 {ms(one['delay'][0]['value_ms'])} ms"))
-    rows.append(("Time saved by winning hedges", _margin_text(one["margin"])))
-    if one["waste"]:
-        rows += _waste(one["waste"])
-    rows += [("Cost of the losers", _cost_text(one["cost"])), *_limited(one["limited"], one["versus"])]
-    rows.append(("Correlation of slow calls", _slowness(one["slowness"])))
-    if one["versus"]:
+    if one.delay and one.delay[0].mark != TOO_FEW:
+        rows.append(("Delay of the hedges", f"p50 {ms(one.delay[0].value)} ms"))
+    rows.append(("Time saved by winning hedges", _margin_text(one.margin)))
+    if one.waste:
+        rows += _waste(one.waste)
+    rows += [("Cost of the losers", _cost_text(one.cost)), *_limited(one.limited, one.versus)]
+    rows.append(("Correlation of slow calls", _slowness_text(one.slowness)))
+    if one.versus:
         rows += [
-            (f"{METRICS[metric]} over control", _ratios(ratios, one["versus"]["paired"][metric]))
-            for metric, ratios in one["versus"]["ratios"].items()
+            (f"{METRICS[metric]} over control", _ratios(ratios, one.versus.paired[metric]))
+            for metric, ratios in one.versus.ratios.items()
         ]
     return rows
 
 
-def _proportion(one: Json) -> str:
-    if one["value"] is None:
-        return "none sent"
-    return f"{share(one['value'])} (95% CI {between(one)}), {count(one['k'])} of {count(one['n'])}"
+def _counted(one: Proportion) -> str:
+    """`4.2% (95% CI 3.1% – 5.3%), 42 of 1,000`."""
+    return f"{with_interval(share_cell(one))}, {count(one.k)} of {count(one.n)}" if one.n else "none sent"
 
 
 def _more(value: float | None) -> str:
     return "unknown" if value is None else f"{value * 100:+.1f}%"
 
 
-def _margin_text(margin: Json | None) -> str:
+def _margin_text(margin: Margin | None) -> str:
     if margin is None:
         return "unknown: losers are closed when the winner's content arrives"
-    by = "losers that got content too" if margin["basis"] == CONTENT else "as planned by the simulated target"
-    known = ", ".join(f"{q['label']} {cell(q)}" for q in margin["quantiles"] if q["value_is"] == VALUE)
-    return f"{known + ' ms' if known else 'too few'}, of {plural(margin['n'], 'leg')} ({by})"
+    by = "losers that got content too" if margin.basis == CONTENT else "as planned by the simulated target"
+    known = [
+        f"{percentile(q.p)} {with_interval(quantile_cell(q), ' ms')}"
+        for q in margin.quantiles
+        if q.mark != TOO_FEW
+    ]
+    return f"{', '.join(known) or 'too few'}, of {plural(margin.n, 'leg')} ({by})"
 
 
-def _waste(one: Json) -> list[tuple[str, str]]:
-    output = f"{count(one['output_low'])} – {count(one['output_high'])}, of {plural(one['losers'], 'loser')} ({count(one['closed'])} closed)"
-    if one["by_max_tokens"]:
-        output += f"; {count(one['by_max_tokens'])} counted with max_tokens"
-    prompts = f"{count(one['input_tokens'])}, reported by {plural(one['input_reported'], 'loser')}, else as the winner's"
-    prompts += f"; {count(one['input_unknown'])} unknown" if one["input_unknown"] else ""
+def _waste(one: waste.Waste) -> list[tuple[str, str]]:
+    output = f"{count(one.output_low)} – {count(one.output_high)}, of {plural(one.losers, 'loser')} ({count(one.closed)} closed)"
+    if one.by_max_tokens:
+        output += f"; {count(one.by_max_tokens)} counted with max_tokens"
+    prompts = (
+        f"{count(one.input_tokens)}, reported by {plural(one.input_reported, 'loser')}, else as the winner's"
+    )
+    prompts += f"; {count(one.input_unknown)} unknown" if one.input_unknown else ""
     rows = [("Wasted output tokens", output), ("Input tokens of losers", prompts)]
-    log = one["server_log"]
+    log = one.server_log
     if log is None:
         return [
             *rows,
             ("Cancellation", "unknown: only the target knows what it generates after a disconnect"),
         ]
-    inside = "within the interval" if log["inside"] else "OUTSIDE the interval"
-    text = f"{count(log['made_tokens'])} output tokens generated for {plural(log['losers'], 'loser')}, {inside}; {count(log['billed_tokens'])} billed"
-    effect, extra = log["cancel_effectiveness"], f"{count(log['after_cancel_tokens'])} extra tokens"
+    inside = "within the interval" if log.inside else "OUTSIDE the interval"
+    text = f"{count(log.made_tokens)} output tokens generated for {plural(log.losers, 'loser')}, {inside}; {count(log.billed_tokens)} billed"
+    effect, extra = log.cancel_effectiveness, f"{count(log.after_cancel_tokens)} extra tokens"
     if effect is None:
         cancelled = f"nothing was left to generate ({extra})"
     elif effect == 1:
@@ -438,54 +465,45 @@ def _waste(one: Json) -> list[tuple[str, str]]:
     return [*rows, ("Server log", text), ("Cancellation", cancelled)]
 
 
-def _cost_text(cost: Json | None) -> str:
-    if cost is None or cost["low"] is None:
-        return f"unknown: {plain(cost['why'], 200)}" if cost else "unknown"
-    text = f"{cost['low']:,.6g} – {cost['high']:,.6g} ({cost['unit']})"
-    if cost["low_share"] is not None:
-        text += f", {_more(cost['low_share'])} to {_more(cost['high_share'])} of the cost of the answers"
+def _cost_text(cost: Cost | None) -> str:
+    if cost is None or cost.low is None:
+        return f"unknown: {plain(cost.why, 200)}" if cost else "unknown"
+    text = f"{cost.low:,.6g} – {cost.high:,.6g} ({cost.unit})"
+    if cost.low_share is not None:
+        text += f", {_more(cost.low_share)} to {_more(cost.high_share)} of the cost of the answers"
     return text
 
 
-def _limited(limited: Json, versus: Json | None) -> list[tuple[str, str]]:
-    rows, more = [], versus["limited"] if versus else None
-    if more and more["value"]:
-        value, low, high = (f"{100 * more[key]:+.2f}" for key in ("value", "low", "high"))
+def _limited(limited: RefusedShares, versus: ControlComparison | None) -> list[tuple[str, str]]:
+    rows, more = [], versus.limited if versus else None
+    if more and more.value and more.low is not None and more.high is not None:
+        value, low, high = (f"{100 * end:+.2f}" for end in (more.value, more.low, more.high))
         rows.append(("429 and 529 minus control", f"{value} percentage points (95% CI {low} to {high})"))
-    if not limited["of_all"]["k"]:
-        return [("429 and 529", f"none in {plural(limited['of_all']['n'], 'attempt')}"), *rows]
+    if not limited.of_all.k:
+        return [("429 and 529", f"none in {plural(limited.of_all.n, 'attempt')}"), *rows]
     return [
         *rows,
-        ("429 and 529", f"{_proportion(limited['of_all'])} attempts"),
-        ("429 and 529 of first calls", _proportion(limited["of_first"])),
-        ("429 and 529 of hedges", _proportion(limited["of_copies"])),
+        ("429 and 529", f"{_counted(limited.of_all)} attempts"),
+        ("429 and 529 of first calls", _counted(limited.of_first)),
+        ("429 and 529 of hedges", _counted(limited.of_copies)),
     ]
 
 
-def _slowness(slow: Json | None) -> str:
-    if slow is None or slow["why"]:
-        return f"unknown: {slow['why']}" if slow else "unknown"
+def _slowness_text(slow: Slowness | None) -> str:
+    if slow is None or slow.why:
+        return f"unknown: {slow.why}" if slow else "unknown"
     value, low, high = (  # none: none of them is slow, or all
-        "?" if slow[name] is None else f"{slow[name]:.2f}"
-        for name in ("correlation", "correlation_low", "correlation_high")
+        "?" if one is None else f"{one:.2f}"
+        for one in (slow.correlation, slow.correlation_low, slow.correlation_high)
     )
     return (
-        f"{value} (95% CI {low} to {high}, n {count(slow['copies'])}); {share(slow['slow_share'])} of calls, and "
-        f"{share(slow['copy_slow_share'])} of hedges of slow calls, take longer than {ms(slow['slower_than_ms'])} ms; "
-        f"both: {share(slow['both_slow'])}, {share(slow['product'])} if independent"
+        f"{value} (95% CI {low} to {high}, n {count(slow.copies)}); {share(slow.slow_share)} of calls, and "
+        f"{share(slow.copy_slow_share)} of hedges of slow calls, take longer than {ms(slow.slower_than_ms)} ms; "
+        f"both: {share(slow.both_slow)}, {share(slow.product)} if independent"
     )
 
 
-def _ratios(ratios: list[Json], paired: list[bool]) -> str:
-    text = ", ".join(map(_ratio, ratios))
-    together = [percentile(r["p"]) for r, yes in zip(ratios, paired, strict=True) if yes]
+def _ratios(ratios: Sequence[Ratio], paired: Sequence[bool]) -> str:
+    text = ", ".join(f"{percentile(r.p)} {ratio_text(r)}" for r in ratios)
+    together = [percentile(r.p) for r, yes in zip(ratios, paired, strict=True) if yes]
     return f"{text}; interval from paired time intervals for {', '.join(together)}" if together else text
-
-
-def _ratio(ratio: Json) -> str:
-    label, value = percentile(ratio["p"]), ratio["value"]
-    if value is None:
-        return f"{label} n/a"
-    if ratio["low"] is None and ratio["high"] is None:
-        return f"{label} {value:.3g}x (no interval)"
-    return f"{label} {ratio_text(ratio)}"

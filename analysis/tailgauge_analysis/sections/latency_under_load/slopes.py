@@ -12,9 +12,8 @@ or one that follows from the others, is left out and named.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -23,8 +22,7 @@ from tailgauge.rows import schema
 from tailgauge_analysis.sections.latency_under_load.concurrency import decoding, open_at
 from tailgauge_analysis.stats.quantile_regression import fit, independent, intervals
 from tailgauge_analysis.stats.quantiles import BEYOND, UNRELIABLE, Floats
-from tailgauge_analysis.text.formatting import ms, percentile
-from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.text.quantile import FOR_FIGURES
 
 PS = (0.5, 0.95)
 MOST, REPS, POINTS = 2000, 200, 400
@@ -41,7 +39,7 @@ UNITS = {  # title, name, scale
     CONTEXT: ("ms per output token and 1,000 tokens of context", "context", "tokens"),
     NEIGHBOURS: ("ms per output token and concurrent answer", "concurrent answers", "calls"),
 }
-TITLES = (("ttft_sent", "TTFT since sent"), ("tpot", "TPOT"))
+TITLES = {"ttft_sent": "TTFT since sent", "tpot": "TPOT"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +64,8 @@ class Regression:
     left_out: tuple[str, ...]
     why: str
     against: str
-    x: Floats
-    y: Floats
+    x: Floats = field(metadata=FOR_FIGURES)
+    y: Floats = field(metadata=FOR_FIGURES)
 
 
 def fitted(run: pd.DataFrame, stage: pd.DataFrame, unsure_calls: float = 0.0) -> list[Regression]:
@@ -162,54 +160,3 @@ def _slopes(x: Floats, y: Floats, p: float, names: list[str], columns: Mapping[s
         for name, value, (low, high) in zip(names, values, ends, strict=True)
         if name
     ]  # fmt: skip
-
-
-def to_json(found: list[Regression]) -> Json:
-    """`slopes` of report.json."""
-    return {
-        one.of: {
-            "n": one.n, "why": one.why, "left_out": list(one.left_out),
-            "slopes": [
-                {
-                    "name": s.name, "title": UNITS[s.name][0], "p": s.p, "label": percentile(s.p), "value_ms": _tidy(s.value),
-                    "low_ms": _tidy(s.low), "high_ms": _tidy(s.high), "mark": s.mark,
-                }
-                for s in one.slopes
-            ],
-        }
-        for one in found
-    }  # fmt: skip
-
-
-def _tidy(value: float) -> float | None:
-    return round(value, 6) + 0.0 if math.isfinite(value) else None  # no -0
-
-
-def rows(found: Json) -> list[tuple[str, str, str, list[Json]]]:
-    """Rows of tables: quantity, metric (title and name), and its slopes at PS."""
-    out = []
-    for metric, title in TITLES:
-        by: dict[str, list[Json]] = {}
-        for slope in found[metric]["slopes"]:
-            by.setdefault(slope["title"], []).append(slope)
-        out += [(name, title, metric, slopes) for name, slopes in by.items()]
-    return out
-
-
-def cell(slope: Json) -> str:
-    """A slope with its interval."""
-    mark = f" {slope['mark']}" if slope["mark"] else ""
-    return f"{ms(slope['value_ms'])} ({ms(slope['low_ms'])} – {ms(slope['high_ms'])}){mark}"
-
-
-def not_estimated(found: Json) -> list[str]:
-    """Which slopes are missing, and why."""
-    texts = []
-    for metric, title in TITLES:
-        one = found[metric]
-        if one["why"]:
-            texts.append(f"{title}: not estimated ({one['why']}).")
-        elif one["left_out"]:
-            names = ", ".join(UNITS[name][1] for name in one["left_out"])
-            texts.append(f"{title}: not estimated (no variation): {names}.")
-    return texts

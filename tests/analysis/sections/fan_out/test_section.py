@@ -7,7 +7,7 @@ from run_folders.dry_runs import dry_run_folder
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.report.report import make
-from tailgauge_analysis.sections.fan_out.section import fan_outs
+from tailgauge_analysis.sections.fan_out.section import fan_outs, section
 
 SEARCH = {"pattern": "fan_out", "prompt_tokens": 10, "output_tokens": 5}
 SIMULATED = {"ttft_ms": 150, "ttft_sigma": 0.6, "chunk_gap_ms": 8}
@@ -50,7 +50,7 @@ def test_a_dry_run_recovers_its_ground_truth(dry_run):
     expected = np.quantile(drawn.max(axis=1), (0.5, 0.95))
 
     assert one.complete == one.requests > 250
-    assert values(one.slowest) == pytest.approx(values(one.joined.quantiles), abs=1e-3)
+    assert values(one.slowest) == pytest.approx(values(one.joined), abs=1e-3)
     for quantiles in (one.slowest, one.naive, one.conditional):
         for q, value in zip(quantiles, expected, strict=False):
             assert q.low * 0.97 <= value <= q.high * 1.03
@@ -73,9 +73,9 @@ def test_the_sequential_table_is_the_control(dry_run):
     assert side.serial.traffic == "row"
     assert row.serial is None
     assert by["kinds"].serial is None  # other legs
-    assert values(row.joined.quantiles) == pytest.approx(values(row.sums), abs=1e-3)
+    assert values(row.joined) == pytest.approx(values(row.sums), abs=1e-3)
     assert ratio.low < row.sums[0].value / side.slowest[0].value < ratio.high
-    assert ratio.value == pytest.approx(row.joined.quantiles[0].value / side.joined.quantiles[0].value)
+    assert ratio.value == pytest.approx(row.joined[0].value / side.joined[0].value)
     assert row.order == "sequential"
     assert row.last_began[0].value > 0
 
@@ -101,7 +101,22 @@ def test_kinds_and_places(dry_run):
     assert one.last_began[0].value > 50
 
 
-def test_failed_legs_are_counted_and_told(mixed, tmp_path):
+def test_each_table_has_its_waits_and_its_column_of_results(dry_run):
+    both = section(list(dry_run.values()))
+    side, facts = both.tables[0], both.tables[-1]
+    rows = {row[0]: row for row in side.rows}
+
+    assert both.answer.startswith("kinds: joins of 4 legs take ")
+    assert [table.title for table in both.tables[:2]] == ["Waits of kinds", "Waits of row"]
+    assert facts.header == ("", "kinds", "row", "side", "some")
+    assert rows["Slowest leg if legs were independent"][-1] == f"{dry_run['kinds'].complete:,}"
+    assert any(line.startswith("slowest of 4 legs: p95 ") for line in both.brief)
+    alone = section([dry_run["side"]])
+    assert alone.answer.startswith("Joins of 4 legs take ")
+    assert ("No prediction" in dict(alone.facts), "Partial failures" in dict(alone.facts)) == (False, True)
+
+
+def test_failed_legs_are_counted_and_named(mixed, tmp_path):
     run = mixed()
     for i in range(40):
         legs = [{"leg": k, "first": 100 + k} for k in range(3)]
@@ -121,17 +136,16 @@ def test_failed_legs_are_counted_and_told(mixed, tmp_path):
     assert (one.partial.failed, one.partial.requests_with_failed, one.partial.ok_with_failed) == (4, 4, 2)
     assert (one.partial.failed_with_answers, one.partial.retries) == (2, 1)
     assert one.partial.failed_share.n == 123
-    assert one.joined.without_answer == 2
+    assert one.without_answer == 2
     assert max(one.slowest, key=lambda q: q.p).value == pytest.approx(
         419.95
     )  # from the first attempt of the leg to its last content
     assert one.siblings is None
 
     report = make([folder], tmp_path)
-    (entry,) = report.data["fan_out"]["tables"]
-    assert "fewer than 20 slow legs" in entry["siblings_why"]
-    assert "4 legs failed (3.3%" in report.markdown.read_text()
-    assert "4 legs failed (3.3%" in report.html.read_text()
+    for shown in (report.markdown.read_text(), report.html.read_text()):
+        assert "fewer than 20 slow legs" in shown
+        assert "4 legs failed (3.3%" in shown
 
 
 def test_hardly_any_fan_outs_are_no_traceback(mixed, tmp_path):
@@ -141,9 +155,9 @@ def test_hardly_any_fan_outs_are_no_traceback(mixed, tmp_path):
     run.request(5, [{"leg": 0, "ended": "censored", "sent": None}], "open", "fan_out", ended="censored")
     report = make([run.write(tmp_path / "run")], tmp_path)
 
-    by = {one["traffic"]: one for one in report.data["fan_out"]["tables"]}
+    by = {one["traffic"]: one for one in report.data["fan_out"]}
     assert by["open"]["complete"] == 0
-    assert "too few joined requests" in by["open"]["sentence"]
+    assert "open: too few joined requests" in report.markdown.read_text()
     assert by["fan"]["complete"] == 1
     assert by["fan"]["critical"] is None  # its legs were over in the same moment: none was the last
 
@@ -160,7 +174,7 @@ def test_legs_and_joins_end_at_their_last_content(mixed, tmp_path, trailing_ms):
     one = found(run.write(tmp_path / "run"))["fan"]
 
     assert values(one.slowest) == pytest.approx([142.95, 145.95, 145.95])
-    assert values(one.joined.quantiles) == pytest.approx([143, 146, 146])
+    assert values(one.joined) == pytest.approx([143, 146, 146])
     assert [position.k for position in one.critical.positions] == [0, 0, 60]
     assert one.spread[0].value == pytest.approx(20)
 
@@ -172,7 +186,7 @@ def test_a_join_at_its_deadline_stays_there(mixed, tmp_path):
         legs = [{"leg": 0, "first": 100}, {"leg": 1, "first": 150, "end": 400, "ended": "cancelled"}]
         run.request(i * 100, legs, "fan", "fan_out", joined_ms=400)
 
-    assert found(run.write(tmp_path / "run"))["fan"].joined.quantiles[0].value == pytest.approx(400)
+    assert found(run.write(tmp_path / "run"))["fan"].joined[0].value == pytest.approx(400)
 
 
 def test_an_empty_leg_and_the_kth_leg_end_where_they_did(mixed, tmp_path):
@@ -186,4 +200,4 @@ def test_an_empty_leg_and_the_kth_leg_end_where_they_did(mixed, tmp_path):
         ]
         run.request(i * 100, legs, "fan", "fan_out", joined_ms=200)
 
-    assert found(run.write(tmp_path / "run"))["fan"].joined.quantiles[0].value == pytest.approx(90)
+    assert found(run.write(tmp_path / "run"))["fan"].joined[0].value == pytest.approx(90)
