@@ -55,7 +55,7 @@ FINDINGS = """axe.run(document, {{ resultTypes: ["violations"], {only} }}).then(
   `${{rule.id}}: ${{rule.nodes[0].html.slice(0, 200)}}`))"""
 CHECKS = {"light": "", "dark": 'runOnly: ["color-contrast"]'}  # colours are all that changes
 DRAWN = """new Promise((drawn) => {
-  const asked = () => document.querySelectorAll(".plot .scatterlayer .js-line").length >= 6 ? setTimeout(drawn, 200) : setTimeout(asked, 50);
+  const asked = () => document.querySelectorAll(".plot .scatterlayer .js-line").length >= 8 ? setTimeout(drawn, 200) : setTimeout(asked, 50);
   asked();
 })"""
 TAB = """new Promise((there) => {
@@ -194,7 +194,7 @@ def test_the_figures_add_up_to_those_of_the_run_that_was_seen_last(page: Page) -
     )
     attempts = run.table("attempts").query("stage != 'preflight'")
     assert after["now"]["attempts"] == len(attempts)
-    assert attempts.chunks.sum() <= after["now"]["chunks"] <= run.table("attempts").chunks.sum()
+    assert after["now"]["output_tokens"] == attempts.output_tokens.sum()
     passed, rates = [0.0, *after["points"]["at_s"]], after["points"]["sent_per_s"]
     sent = sum(rate * (b - a) for rate, a, b in zip(rates, passed, passed[1:], strict=False))
     assert sent == pytest.approx(counts["dispatched"], rel=0.02)
@@ -266,8 +266,8 @@ def test_the_page_fits_and_is_drawn_and_axe_finds_no_fault(
 
     assert summary["wide"] == []
     assert summary["content"] <= width
-    assert (summary["drawn"], summary["dark"]) == (4, scheme == "dark")
-    assert summary["lines"] >= 6
+    assert (summary["drawn"], summary["dark"]) == (6, scheme == "dark")
+    assert summary["lines"] >= 8
     assert summary["findings"] == []
     assert shown[width, "dark"]["ground"] != shown[width, "light"]["ground"]
 
@@ -321,16 +321,16 @@ def test_the_number_of_429s_is_the_same_in_terminal_page_metrics_and_report(star
     rows = int((attempts["ended"] == "rate_limited").sum())
     failed = int((done.run.requests()["ended"] == "rate_limited").sum())
     scraped = {
-        sample.labels["outcome"]: sample.value
+        sample.labels["outcome"]: sample.value  # of one traffic table at one target
         for family in text_string_to_metric_families(metrics)
         if family.name == "tailgauge_attempts_ended"
         for sample in family.samples
     }
-    (text,) = re.findall(r"^drained .*  429s ([\d,]+) attempts  failed (\d+) ", done.stderr, re.MULTILINE)
+    (text,) = re.findall(r" drained .*  (\d+) err  (\d+) 429", done.stderr)
     report = json.loads((done.report / "report.json").read_text())
 
     assert 0 < failed < rows
-    assert (now["limited"], scraped["rate_limited"], int(text[0])) == (rows, rows, rows)
+    assert (now["limited"], scraped["rate_limited"], int(text[1])) == (rows, rows, rows)
     assert report["rate_limits"]["whole_run"]["refused"] == rows
     assert sum(one["attempts"] for one in report["errors"] if one["status"] == 429) == rows
-    assert (now["failed"], int(text[1])) == (failed, failed)
+    assert (now["failed"], int(text[0])) == (failed, failed)

@@ -74,7 +74,7 @@ def test_a_limit_of_calls_ends_the_run_and_is_never_exceeded(guarded: Finished) 
     assert (unsent.cause == "hedge").all(), "a first call is not begun where there is no room"
 
     # before the first request: told, tried, written
-    assert "plan: " in guarded.stderr
+    assert "expected: " in guarded.stderr
     assert facts["estimate"]["requests"] == counts["scheduled"]
     assert "no price known for model tiny" in guarded.stderr
     preflight = guarded.run.table("requests").query("stage == 'preflight'").sort_values("request_id")

@@ -1,35 +1,37 @@
 """/metrics, read back by Prometheus' own parser."""
 
 import pytest
+from live.counters import bins
 from prometheus_client.parser import text_string_to_metric_families
 
-from tailgauge import quantile_sketch
+from tailgauge.channel.traffic_counters import TrafficCounters
 from tailgauge.live.prometheus import BOUNDS_S, exposed
-from tailgauge.live.series import Live, RunView, WorkerView
+from tailgauge.live.series import RunView, WorkerView
 from tailgauge.master.progress import Progress
 
+CHAT = (("target", "main"), ("traffic", "chat"))
 HOSTILE = 'chat"} 1\n<script>\\'
 
 
 @pytest.fixture(scope="module")
 def read():
     """Samples of a run by name and labels."""
-    ttft: quantile_sketch.Bins = {}
-    for value_ms in (30.0, 80.0, 80.0, 80.0, 400.0, 200_000.0):
-        quantile_sketch.add(ttft, value_ms)
-    progress = Progress(
-        12.0, 60.0, sent=40, in_flight=3, dropped=2, ended={"ok": 30, "timeout": 5}, chunks=900,
-        attempts={"ok": 33, "rate_limited": 4}, ttft=ttft, verdict="DEGRADED",
+    chat = TrafficCounters(
+        {"ok": 30, "timeout": 5}, {"ok": 33, "rate_limited": 4}, 5000, 4000, 700,
+        bins(30.0, 80.0, 80.0, 80.0, 400.0, 200_000.0), bins(9.0, 11.0, 11.0), bins(900.0),
     )  # fmt: skip
+    second = TrafficCounters(attempts={"ok": 1}, output_tokens=7)
+    traffic = {("chat", "main"): chat, ("chat", "second"): second}
+    progress = Progress(
+        12.0, 60.0, sent=40, in_flight=3, dropped=2, chunks=900, traffic=traffic, verdict="DEGRADED"
+    )
     workers = (
         WorkerView(0, "a", "h", "running", 20, 1, 0.25, 0.021, 0.1),
         WorkerView(1, "b", "h", "running", 20, 2, None, None, 0.1),
         WorkerView(2, "c", "h", "lost", 0, 0, 0.5, 0.0, 9.0),
     )
-    live = Live()
-    live.fold(progress)
     seen = RunView("run-1", HOSTILE, "chat.toml", (), "/runs/run-1", "running", progress, (), workers, 3)
-    body, content_type = exposed(seen, live.last, "text/plain")
+    body, content_type = exposed(seen, "text/plain")
     assert content_type.startswith("text/plain")
     found = {}
     for family in text_string_to_metric_families(body.decode()):
@@ -45,9 +47,20 @@ def read():
         (("tailgauge_run_planned_seconds",), 60.0),
         (("tailgauge_requests_sent_total",), 40.0),
         (("tailgauge_requests_dropped_total",), 2.0),
-        (("tailgauge_requests_ended_total", ("outcome", "timeout")), 5.0),
+        (("tailgauge_requests_ended_total", ("outcome", "timeout"), *CHAT), 5.0),
         (("tailgauge_requests_in_flight",), 3.0),
-        (("tailgauge_attempts_ended_total", ("outcome", "rate_limited")), 4.0),
+        (("tailgauge_attempts_ended_total", ("outcome", "rate_limited"), *CHAT), 4.0),
+        (
+            ("tailgauge_attempts_ended_total", ("outcome", "ok"), ("target", "second"), ("traffic", "chat")),
+            1.0,
+        ),
+        (("tailgauge_input_tokens_total", *CHAT), 5000.0),
+        (("tailgauge_cached_tokens_total", *CHAT), 4000.0),
+        (("tailgauge_output_tokens_total", *CHAT), 700.0),
+        (("tailgauge_output_tokens_total", ("target", "second"), ("traffic", "chat")), 7.0),
+        (("tailgauge_e2e_seconds_count", *CHAT), 1.0),
+        (("tailgauge_tpot_seconds_bucket", ("le", "0.01"), *CHAT), 1.0),
+        (("tailgauge_tpot_seconds_bucket", ("le", "0.015"), *CHAT), 3.0),
         (("tailgauge_chunks_total",), 900.0),
         (("tailgauge_verdict", ("verdict", "DEGRADED")), 1.0),
         (("tailgauge_verdict", ("verdict", "VALID")), 0.0),
@@ -69,18 +82,16 @@ def test_what_is_not_known_is_not_exposed(read):
 
 def test_the_histogram_is_that_of_the_sketch(read):
     """30, three times 80 and 400 ms, and one beyond the last bound."""
+    name = "tailgauge_ttft_seconds"
     at = {
-        le: read["tailgauge_ttft_seconds_bucket", ("le", le)]
-        for le in ("0.05", "0.1", "0.3", "0.5", "120.0", "+Inf")
+        le: read[f"{name}_bucket", ("le", le), *CHAT] for le in ("0.05", "0.1", "0.3", "0.5", "120.0", "+Inf")
     }
 
     assert at == {"0.05": 1.0, "0.1": 4.0, "0.3": 4.0, "0.5": 5.0, "120.0": 5.0, "+Inf": 6.0}
-    assert sum(name == "tailgauge_ttft_seconds_bucket" for name, *_ in read) == len(BOUNDS_S) + 1
-    assert read["tailgauge_ttft_seconds_count",] == 6.0
-    assert read["tailgauge_ttft_seconds_sum",] == pytest.approx(200.67, rel=0.01)
-    assert read["tailgauge_ttft_recent_seconds", ("quantile", "0.5")] == pytest.approx(0.08, rel=0.01)
-    assert read["tailgauge_ttft_recent_seconds", ("quantile", "1")] == pytest.approx(200.0, rel=0.011)
-    assert ("tailgauge_ttft_recent_seconds", ("quantile", "0.99")) not in read  # of six
+    assert sum(key[0] == f"{name}_bucket" for key in read) == 2 * (len(BOUNDS_S) + 1)
+    assert read[f"{name}_count", *CHAT] == 6.0
+    assert read[f"{name}_sum", *CHAT] == pytest.approx(200.67, rel=0.01)
+    assert read[f"{name}_count", ("target", "second"), ("traffic", "chat")] == 0.0
 
 
 def test_a_name_of_any_characters_stays_a_label(read):
@@ -88,11 +99,11 @@ def test_a_name_of_any_characters_stays_a_label(read):
 
 
 def test_without_a_run_there_is_nothing_to_expose():
-    assert exposed(None, Live().last, "")[0] == b""
+    assert exposed(None, "")[0] == b""
 
 
 def test_a_scraper_that_asks_for_openmetrics_gets_it():
-    body, content_type = exposed(None, Live().last, "application/openmetrics-text; version=1.0.0")
+    body, content_type = exposed(None, "application/openmetrics-text; version=1.0.0")
 
     assert content_type.startswith("application/openmetrics-text")
     assert body.endswith(b"# EOF\n")

@@ -4,22 +4,17 @@ import json
 
 import numpy as np
 import pytest
+from live.counters import progress as state
 
-from tailgauge import quantile_sketch
 from tailgauge.live.series import MAX_POINTS, Live, RunView, WorkerView, chosen, document
-from tailgauge.master.progress import Progress
 
-
-def bins(*values):
-    out = {}
-    for value in values:
-        quantile_sketch.add(out, value)
-    return out
+TTFT = ("ttft_p50_ms", "ttft_p95_ms", "ttft_p99_ms", "ttft_max_ms")
+E2E = ("e2e_p50_ms", "e2e_p95_ms")
 
 
 def progress(at_s, *ttft_ms, **counts):
     """The run at a moment; TTFTs are those of all its attempts until then."""
-    return Progress(at_s, 600.0, **counts, ttft=bins(*ttft_ms))
+    return state(at_s, ttft_ms=ttft_ms, **counts)
 
 
 def folded(*moments):
@@ -41,28 +36,28 @@ def seen(*workers, notes=()):
 def test_rates_are_differences_of_counters_over_the_time_between_points():
     """From nothing to 10 requests in the first second, to 16 in the 1.5 s after it."""
     live = folded(
-        progress(1.0, sent=10, chunks=300, in_flight=4, attempts={"ok": 6}),
-        progress(2.5, sent=16, chunks=330, in_flight=5, attempts={"ok": 12, "rate_limited": 3}, ended={"timeout": 6}),
+        progress(1.0, sent=10, output_tokens=300, in_flight=4, attempts={"ok": 6}),
+        progress(2.5, sent=16, output_tokens=330, in_flight=5, attempts={"ok": 12, "rate_limited": 3}, requests={"timeout": 6}),
     )  # fmt: skip
 
     points = live.since(-1.0)
 
     assert points["at_s"] == [1.0, 2.5]
     assert points["sent_per_s"] == [10.0, 4.0]
-    assert points["chunks_per_s"] == [300.0, 20.0]
+    assert points["output_tokens_per_s"] == [300.0, 20.0]
     assert points["limited_per_s"] == [0.0, 2.0]
     assert points["failed_per_s"] == [0.0, 4.0]
     assert points["in_flight"] == [4, 5]
-    assert live.rates == {"sent": 4.0, "failed": 4.0, "limited": 2.0, "chunks": 20.0}
+    assert live.rates == {"sent": 4.0, "ended": 4.0, "failed": 4.0, "limited": 2.0, "output_tokens": 20.0}
 
 
 def test_a_page_is_reported_what_is_new_since_its_last_point():
-    live = folded(progress(1.0, chunks=30), progress(2.0, chunks=90), progress(3.0, chunks=100))
+    live = folded(progress(1.0, sent=30), progress(2.0, sent=90), progress(3.0, sent=100))
 
     points = live.since(1.0)
 
-    assert (points["at_s"], points["chunks_per_s"]) == ([2.0, 3.0], [60.0, 10.0])
-    assert live.since(3.0)["at_s"] == live.since(3.0)["chunks_per_s"] == []
+    assert (points["at_s"], points["sent_per_s"]) == ([2.0, 3.0], [60.0, 10.0])
+    assert live.since(3.0)["at_s"] == live.since(3.0)["sent_per_s"] == []
 
 
 def test_ttft_is_of_the_last_ten_seconds():
@@ -78,20 +73,22 @@ def test_ttft_is_of_the_last_ten_seconds():
     assert p99[:4] == [None] * 4  # fewer than 300
     assert p99[4] == pytest.approx(100.0, rel=0.01)
     assert p99[5:] == pytest.approx([900.0] * 15, rel=0.01)
-    assert live.windows_s == {"max": 10.0, "p50": 10.0, "p99": 10.0}
+    assert live.windows_s == dict.fromkeys(TTFT, 10.0) | dict.fromkeys(E2E)
 
 
 @pytest.mark.parametrize(
-    ("per_s", "p50_s", "p99_s"), [(40, 10, 10), (12, 10, 30), (6, 10, 60), (1, 10, None)]
+    ("per_s", "p50_s", "p95_s", "p99_s"),
+    [(40, 10, 10, 10), (12, 10, 10, 30), (6, 10, 10, 60), (1, 10, 60, None)],
 )
-def test_a_percentile_comes_from_the_shortest_window_with_enough_first_contents(per_s, p50_s, p99_s):
+def test_a_percentile_comes_from_the_shortest_window_with_enough_first_contents(per_s, p50_s, p95_s, p99_s):
     """At 6 a second the p99 of ten seconds would be their maximum."""
     values = np.random.default_rng(per_s).lognormal(6, 0.8, 100 * per_s)
     live = folded(*(progress(float(s), *values[: s * per_s]) for s in range(1, 101)))
 
-    assert live.windows_s == {"max": 10.0, "p50": p50_s, "p99": p99_s}
+    assert [live.windows_s[name] for name in TTFT] == [p50_s, p95_s, p99_s, 10.0]
     for p, name, window_s in (
         (0.5, "ttft_p50_ms", p50_s),
+        (0.95, "ttft_p95_ms", p95_s),
         (0.99, "ttft_p99_ms", p99_s),
         (1, "ttft_max_ms", 10),
     ):
@@ -136,11 +133,7 @@ def test_a_long_run_keeps_its_counts_in_fewer_points():
     live = Live()
     for second in range(1, 4001):
         limited = 10 * ((second >= 1000) + (second >= 3000))
-        live.fold(
-            Progress(
-                float(second), 4000.0, sent=3 * second, attempts={"rate_limited": limited}, ttft={1: second}
-            )
-        )
+        live.fold(state(float(second), 4000.0, sent=3 * second, attempts={"rate_limited": limited}))
 
     points = live.since(-1.0)
     widths = [b - a for a, b in zip([0.0, *points["at_s"]], points["at_s"], strict=False)]
@@ -184,7 +177,7 @@ def test_what_is_reported_is_plain_json():
     assert plain["run"]["notes"] == ["<b>"]
     assert (plain["run"]["verdict"], plain["now"]["sent"], plain["now"]["ttft_p50_ms"]) == ("VALID", 7, None)
     assert (plain["points"]["at_s"], plain["every_s"]) == ([3.0], 1.0)
-    assert plain["windows_s"] == {"max": 10.0, "p50": None, "p99": None}
+    assert plain["windows_s"] == dict.fromkeys((*TTFT, *E2E)) | {"ttft_max_ms": 10.0}
     assert plain["workers"][0]["clock_error_ms"] == 0.0
 
 

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
 
 import pytest
 
-from tailgauge import quantile_sketch
-from tailgauge.live.terminal import Display, figures
 from tailgauge.master import run_json
-from tailgauge.master.progress import Progress, preflight_failure
+from tailgauge.master.progress import preflight_failure
 from tailgauge.plan import certificate
 from tailgauge.rows.schema import SCHEMA_VERSION
 
 URL = "http://127.0.0.1:8000"
-
-
-def bins(*values):
-    out = {}
-    for value in values:
-        quantile_sketch.add(out, value)
-    return out
 
 
 def seen(ended="connect_error", status=None, error_type=None, message=None):
@@ -86,13 +76,6 @@ def test_a_targets_text_are_reported_without_their_power():
     )
 
 
-def test_a_note_cannot_move_the_cursor():
-    stream = io.StringIO()
-    Display(10, stream).print_line("note: preflight -1 ended as empty: \x1b[2J\x1b[Hgone\r\u202e\nVALID")
-
-    assert stream.getvalue() == "note: preflight -1 ended as empty: [2J[Hgone VALID\n"
-
-
 def test_the_frame_of_run_json_names_versions_and_the_machine_and_is_plain_json():
     tree = run_json.frame({"run_id": "r"}, "running", ["a note"], [])
 
@@ -106,94 +89,3 @@ def test_the_frame_of_run_json_names_versions_and_the_machine_and_is_plain_json(
     assert {"tailgauge", "python", "kernel", *certificate.PACKAGES} == set(tree["versions"])
     assert "not installed" not in tree["versions"].values()
     assert json.loads(json.dumps(tree)) == tree
-
-
-# --- live figures -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("ended", "failed"),
-    [
-        ({}, 0),
-        ({"ok": 5, "empty": 1, "cancelled": 2, "rate_limited": 3}, 4),
-        ({"ok": 5, "timeout": 2, "server_error": 1, "overloaded": 4}, 7),
-    ],
-)
-def test_requests_that_ended_otherwise_than_well_have_failed_a_last_429_included(ended, failed):
-    assert Progress(0, 1, ended=ended).failed == failed
-
-
-@pytest.mark.parametrize(
-    ("progress", "line"),
-    [
-        (Progress(0, 30), "sent 0  in flight 0  429s 0 attempts  failed 0  VALID so far"),
-        (
-            Progress(
-                9,
-                30,
-                12_345,
-                17,
-                0,
-                {"ok": 12_000, "rate_limited": 1_300},
-                {"ok": 12_000, "rate_limited": 4_100},
-                ttft=bins(*[201.4] * 290, *[1234.6] * 10),
-            ),
-            "sent 12,345  in flight 17  TTFT p50 202 p99 1,224 ms  429s 4,100 attempts  failed 1,300  VALID so far",
-        ),
-        (
-            Progress(9, 30, 10, ttft=bins(*[200.0] * 5, 900.0)),
-            "sent 10  in flight 0  TTFT p50 198 max 907 ms  429s 0 attempts  failed 0  VALID so far",
-        ),
-        (
-            Progress(9, 30, 10, ttft=bins(200.0, 900.0)),
-            "sent 10  in flight 0  TTFT max 907 ms  429s 0 attempts  failed 0  VALID so far",
-        ),
-        (
-            Progress(9, 30, 5, 0, 3, {"timeout": 1}),
-            "sent 5  in flight 0  429s 0 attempts  failed 1  dropped 3  VALID so far",
-        ),
-        (
-            Progress(9, 30, verdict="INVALID", reason="worker 1 is gone"),
-            "sent 0  in flight 0  429s 0 attempts  failed 0  INVALID so far: worker 1 is gone",
-        ),
-    ],
-)
-def test_the_figures_fit_in_a_line_and_drops_are_shown_only_where_there_are_some(progress, line):
-    assert figures(progress) == line
-
-
-def test_without_a_terminal_there_is_a_plain_line_every_five_seconds():
-    stream = io.StringIO()
-    display = Display(30, stream)
-    for passed in (0.0, 0.3, 4.9, 5.0, 5.2, 31.0):
-        display.show(Progress(passed, 30), draining=passed > 30)
-    display.print_line("note: something")
-    display.conclude(Progress(31.0, 30, 9, verdict="DEGRADED", reason="it stood"))
-    lines = stream.getvalue().splitlines()
-
-    assert [line.strip().split("  ")[0] for line in lines[:3]] == [
-        "0 s of 30 s",
-        "5 s of 30 s",
-        "30 s of 30 s",
-    ]
-    assert [line.endswith("  draining") for line in lines[:3]] == [False, False, True]
-    assert lines[3] == "note: something"
-    assert lines[4].startswith("drained  sent 9 ")
-    assert lines[4].endswith("DEGRADED so far: it stood")
-
-
-def test_on_a_terminal_there_is_a_bar_that_is_taken_away_at_the_end():
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    stream = Terminal()
-    display = Display(30, stream)
-    display.show(Progress(15, 30, 100), draining=False)
-    display.print_line("note: something")
-    display.close()
-
-    assert " 50% |" in stream.getvalue()
-    assert "sent 100" in stream.getvalue()
-    assert "note: something\n" in stream.getvalue()
-    assert stream.getvalue().endswith("\r")

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailgauge import quantile_sketch
+from tailgauge.channel.traffic_counters import TrafficCounters
 from tailgauge.master import workers as module
 from tailgauge.master.workers import RunWorkers, pace
 from tailgauge.rows.run_folder import RunFolder
@@ -108,24 +109,30 @@ def test_rows_may_be_younger_than_the_last_words(tmp_path):
 
 
 def test_the_progress_of_a_run_is_the_sum_of_its_workers_last_words():
-    def text(dispatched, *ttft_ms, attempts, ended):
-        bins: quantile_sketch.Bins = {}
+    def text(dispatched, *ttft_ms, attempts, ended, target="main"):
+        kept = TrafficCounters(requests=ended, attempts=attempts, input_tokens=100, output_tokens=7)
         for value in ttft_ms:
-            quantile_sketch.add(bins, value)
+            quantile_sketch.add(kept.ttft, value)
         return {
-            **counters(9, dispatched, 1, **ended), "in_flight": 2, "chunks": 100, "attempts": attempts,
-            "ttft": quantile_sketch.packed(bins), "watch": {},
+            **counters(9, dispatched, 1), "in_flight": 2, "chunks": 100, "watch": {},
+            "traffic": [["chat", target, kept.as_message()]],
         }  # fmt: skip
 
     first = text(5, 100.0, 300.0, attempts={"ok": 4, "rate_limited": 2}, ended={"ok": 3})
     second = text(3, 300.0, attempts={"rate_limited": 1}, ended={"timeout": 1, "ok": 2})
-    progress = workers(("running", 9, first), ("drained", 9, second), ("starting", 0, {})).progress(4.0, 60.0)
+    third = text(0, 300.0, attempts={"ok": 1}, ended={"ok": 1}, target="second")
+    progress = workers(
+        ("running", 9, first), ("drained", 9, second), ("running", 9, third), ("starting", 0, {})
+    ).progress(4.0, 60.0)
 
-    assert (progress.sent, progress.dropped, progress.in_flight, progress.chunks) == (8, 2, 4, 200)
-    assert (progress.attempts, progress.ended) == ({"ok": 4, "rate_limited": 3}, {"ok": 5, "timeout": 1})
-    assert (sum(progress.ttft.values()), progress.failed) == (3, 1)
-    assert progress.limited == 3
-    assert progress.verdict == "INVALID"  # 2 of 10 dropped
+    assert (progress.sent, progress.dropped, progress.in_flight, progress.chunks) == (8, 3, 6, 300)
+    assert progress.all.attempts == {"ok": 5, "rate_limited": 3}
+    assert progress.all.requests == {"ok": 6, "timeout": 1}
+    assert (progress.all.input_tokens, progress.all.output_tokens) == (300, 21)
+    assert (sum(progress.all.ttft.values()), progress.failed, progress.limited) == (4, 1, 3)
+    assert progress.traffic.keys() == {("chat", "main"), ("chat", "second")}
+    assert progress.traffic["chat", "second"].requests == {"ok": 1}
+    assert progress.verdict == "INVALID"  # 3 of 11 dropped
 
 
 @pytest.fixture

@@ -225,7 +225,7 @@ def test_the_estimate_has_a_cost_where_the_price_is_known(tmp_path: Path) -> Non
     estimated = settled(tmp_path, f"{TEN}{table}[guard]\nprices = 'prices.toml'\n").estimate
 
     assert estimated.cost == pytest.approx((1000 * 1 + 9000 * 2 + 200 * 10) / 1e6)
-    assert "; up to 0.021 USD for those 10 calls" in estimated.lines()[0]
+    assert ", up to 0.021 USD for 10 calls" in estimated.lines()[0]
     assert estimated.facts()["prices"] == "prices.toml", "no path of this machine"
 
 
@@ -234,5 +234,5 @@ def test_a_closed_loop_is_not_estimated(tmp_path: Path) -> None:
 
     assert estimated.requests is None
     assert estimated.lines() == [
-        "plan: 10 users of a closed loop: how many requests they send depends on the target"
+        "expected: 10 users of a closed loop: the target decides how many requests they send"
     ]

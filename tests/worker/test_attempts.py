@@ -67,7 +67,8 @@ def test_a_stream_becomes_a_row_and_its_chunks(seen, protocol):
     assert (row["connection_is_new"], row["dns_ns"], row["tls_ns"]) == (True, 0, 0)
     assert (facts["chunk_runs"], facts["ended"], facts["counters"][:2]) == ([[0, 4]], "ok", [0, 4])
     assert facts["received"] == ["Headers", "FirstContent", "Ended"]
-    assert facts["ttft"] == 1
+    assert (facts["counted"], len(facts["ttft"]), facts["tpot"]) == (["chat", "main"], 1, [])
+    assert facts["tokens"] == [row["input_tokens"] + (row["cache_read_input_tokens"] or 0), 4]
 
 
 @BOTH

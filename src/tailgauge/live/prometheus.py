@@ -1,4 +1,4 @@
-"""Metrics of a run for Prometheus: the figures of the live page.
+"""Metrics of a run for Prometheus, by traffic table and target.
 
 Histogram buckets are sums of sketch bins: a value within 1% of a bound may be counted on its other side. Counters restart
 with each run.
@@ -6,8 +6,10 @@ with each run.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -21,10 +23,13 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from tailgauge import quantile_sketch
-from tailgauge.live.series import Point, RunView
+from tailgauge.channel.traffic_counters import SKETCHES, TrafficCounters
+from tailgauge.live.series import RunView
 from tailgauge.thresholds import WORST_FIRST
 
 BOUNDS_S = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 120.0)
+TPOT_BOUNDS_S = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
+OF = ("traffic", "target")
 NAMES = {
     "tailgauge_run": "Run of these figures",
     "tailgauge_run_seconds": "Time since the start of the run",
@@ -35,19 +40,24 @@ NAMES = {
     "tailgauge_requests_in_flight": "Requests sent and not ended",
     "tailgauge_attempts_ended": "Attempts (HTTP calls) by outcome; rate_limited: HTTP 429",
     "tailgauge_chunks": "Streamed content chunks",
+    "tailgauge_input_tokens": "Input tokens of ended attempts, those of a prompt cache included",
+    "tailgauge_cached_tokens": "Of the input tokens, those read from a prompt cache",
+    "tailgauge_output_tokens": "Output tokens of ended attempts",
     "tailgauge_ttft_seconds": "Time to first content since scheduled, of every attempt that had content",
-    "tailgauge_ttft_recent_seconds": "Quantiles of the last 10 to 60 s; absent with too few first contents; 1: the maximum of 10 s",
-    "tailgauge_verdict": "1 for the live verdict, 0 for the others; absent before the start",
+    "tailgauge_tpot_seconds": "Time per output token after the first one, of complete attempts",
+    "tailgauge_e2e_seconds": "Time from scheduled to the end, of complete requests",
+    "tailgauge_objective_met": "1: met since the warm-up, 0: missed; absent with too few requests",
+    "tailgauge_verdict": "1 for the live verdict on the measurement, 0 for the others; absent before the start",
     "tailgauge_workers": "Workers by state",
     "tailgauge_worker_cpu_cores": "CPU of a worker, 1 = one core, its maximum",
     "tailgauge_worker_clock_error_seconds": "Error bound of a worker's clock offset",
 }
 
 
-def exposed(view: RunView | None, last: Point, accept: str) -> tuple[bytes, str]:
+def exposed(view: RunView | None, accept: str) -> tuple[bytes, str]:
     """Body and content type for a scrape that accepts these types."""
     registry = CollectorRegistry()
-    registry.register(_Families(view, last))
+    registry.register(_Families(view))
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 
@@ -55,15 +65,15 @@ def exposed(view: RunView | None, last: Point, accept: str) -> tuple[bytes, str]
 class _Families(Collector):
     """One moment of a run as a collector."""
 
-    def __init__(self, view: RunView | None, last: Point) -> None:
-        self._view, self._last = view, last
+    def __init__(self, view: RunView | None) -> None:
+        self._view = view
 
     def collect(self) -> Iterator[Metric]:
         if self._view is not None:
-            yield from families(self._view, self._last)
+            yield from families(self._view)
 
 
-def families(view: RunView, last: Point) -> Iterator[Metric]:
+def families(view: RunView) -> Iterator[Metric]:
     """Every metric of a run."""
     progress = view.progress
     labels = {"run_id": view.run_id, "scenario": view.scenario, "state": view.state}
@@ -72,16 +82,11 @@ def families(view: RunView, last: Point) -> Iterator[Metric]:
     yield _gauge("tailgauge_run_planned_seconds", progress.duration_s)
     yield _counter("tailgauge_requests_sent", progress.sent)
     yield _counter("tailgauge_requests_dropped", progress.dropped)
-    yield _counters("tailgauge_requests_ended", "outcome", progress.ended)
     yield _gauge("tailgauge_requests_in_flight", progress.in_flight)
-    yield _counters("tailgauge_attempts_ended", "outcome", progress.attempts)
     yield _counter("tailgauge_chunks", progress.chunks)
-    yield _histogram("tailgauge_ttft_seconds", progress.ttft)
-    recent = {"0.5": last.ttft_p50_ms, "0.99": last.ttft_p99_ms, "1": last.ttft_max_ms}
-    yield _gauges(
-        "tailgauge_ttft_recent_seconds", "quantile", {q: ms and ms / 1e3 for q, ms in recent.items()}
-    )
-    verdicts = {word: float(word == progress.verdict) for word in WORST_FIRST} if last.at_s else {}
+    yield from _of_traffic(progress.traffic)
+    words = WORST_FIRST if progress.passed_s > 0 else ()
+    verdicts = {word: float(word == progress.verdict) for word in words}
     yield _gauges("tailgauge_verdict", "verdict", verdicts)
     yield _gauges("tailgauge_workers", "state", Counter(one.state for one in view.workers))
     cores = {str(one.worker): one.cpu for one in view.workers}
@@ -107,24 +112,38 @@ def _counter(name: str, value: float) -> Metric:
     return CounterMetricFamily(name, NAMES[name], value)
 
 
-def _counters(name: str, label: str, values: Mapping[str, int]) -> Metric:
-    family = CounterMetricFamily(name, NAMES[name], labels=[label])
-    for key, value in values.items():
-        family.add_metric([key], value)
-    return family
+def _of_traffic(traffic: Mapping[tuple[str, str], TrafficCounters]) -> Iterator[Metric]:
+    """What each traffic table got of each target."""
+    for what in ("requests", "attempts"):
+        name = f"tailgauge_{what}_ended"
+        outcomes = CounterMetricFamily(name, NAMES[name], labels=[*OF, "outcome"])
+        for key, counters in traffic.items():
+            for outcome, count in getattr(counters, what).items():
+                outcomes.add_metric([*key, outcome], count)
+        yield outcomes
+    for what in ("input_tokens", "cached_tokens", "output_tokens"):
+        name = f"tailgauge_{what}"
+        tokens = CounterMetricFamily(name, NAMES[name], labels=OF)
+        for key, counters in traffic.items():
+            tokens.add_metric(key, getattr(counters, what))
+        yield tokens
+    for what in SKETCHES:
+        name = f"tailgauge_{what}_seconds"
+        histogram = HistogramMetricFamily(name, NAMES[name], labels=OF)
+        for key, counters in traffic.items():
+            bounds = TPOT_BOUNDS_S if what == "tpot" else BOUNDS_S
+            buckets, total_s = _buckets(getattr(counters, what), bounds)
+            histogram.add_metric(key, buckets, total_s)
+        yield histogram
 
 
-def _histogram(name: str, bins: quantile_sketch.Bins) -> Metric:
-    """A histogram from bins of milliseconds; the sum uses the bins' middles."""
-    below = [0] * (len(BOUNDS_S) + 1)
+def _buckets(bins: quantile_sketch.Bins, bounds_s: Sequence[float]) -> tuple[list[tuple[str, float]], float]:
+    """Cumulative buckets and the sum of bins of milliseconds; the sum uses the bins' middles."""
+    below = [0] * (len(bounds_s) + 1)
     total_s = 0.0
     for key, count in bins.items():
         value_s = quantile_sketch.middle(key) / 1e3
         total_s += value_s * count
-        below[sum(value_s > bound for bound in BOUNDS_S)] += count
-    running = 0
-    buckets = []
-    for bound, count in zip((*map(str, BOUNDS_S), "+Inf"), below, strict=True):
-        running += count
-        buckets.append((bound, running))
-    return HistogramMetricFamily(name, NAMES[name], buckets=buckets, sum_value=total_s)
+        below[bisect_left(bounds_s, value_s)] += count
+    names = (*map(str, bounds_s), "+Inf")
+    return list(zip(names, accumulate(below), strict=True)), total_s

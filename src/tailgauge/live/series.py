@@ -1,8 +1,8 @@
 """The live view of a run: the master's figures, folded once a second into a series of bounded length.
 
 Counters are cumulative: dropping a point loses detail but no count. At MAX_POINTS every second point is dropped, and
-points are twice as far apart from then on. Live TTFT covers the shortest of WINDOWS_S, none shorter than the time between
-points, with enough first contents for the percentile; the maximum covers the first of them:
+points are twice as far apart from then on. A live percentile covers the shortest of WINDOWS_S, none shorter than the time
+between points, with enough values for it; the maximum covers the first of them:
 
     bins of the window = bins now - bins then        (DDSketch bins, within 1%)
 """
@@ -66,16 +66,54 @@ class Point:
     sent: int = 0
     failed: int = 0
     limited: int = 0
-    chunks: int = 0
+    output_tokens: int = 0
     in_flight: int = 0
     ttft_p50_ms: float | None = None
+    ttft_p95_ms: float | None = None
     ttft_p99_ms: float | None = None
     ttft_max_ms: float | None = None
+    e2e_p50_ms: float | None = None
+    e2e_p95_ms: float | None = None
 
 
 _ORIGIN = Point(0.0)
-_RATES = ("sent", "failed", "limited", "chunks")
-_LEVELS = ("in_flight", "ttft_p50_ms", "ttft_p99_ms", "ttft_max_ms")
+_RATES = ("sent", "ended", "failed", "limited", "output_tokens")
+_QUANTILES = {"ttft": {"p50": 0.5, "p95": 0.95, "p99": 0.99}, "e2e": {"p50": 0.5, "p95": 0.95}}
+_LEVELS = tuple(name for name in Point.__dataclass_fields__ if name == "in_flight" or name.endswith("_ms"))
+
+
+@dataclass(slots=True)
+class Recent:
+    """Cumulative bins of the last minute."""
+
+    folds: deque[tuple[float, quantile_sketch.Bins]] = field(default_factory=lambda: deque([(0.0, {})]))
+    within: list[tuple[float, quantile_sketch.Bins]] = field(default_factory=list)  # new bins by window in s
+
+    def add(self, at_s: float, bins: quantile_sketch.Bins, every_s: float) -> None:
+        """The bins now; `every_s`: time between points."""
+        self.folds.append((at_s, bins))
+        windows = sorted({max(window_s, every_s) for window_s in WINDOWS_S})
+        while self.folds[1][0] <= at_s - windows[-1] + _JITTER_S:
+            self.folds.popleft()
+        self.within = [(window_s, self._since(at_s - window_s + _JITTER_S)) for window_s in windows]
+
+    def _since(self, at_s: float) -> quantile_sketch.Bins:
+        """Counts of the latest bins without those of the last fold until `at_s`."""
+        then = next((bins for when, bins in reversed(self.folds) if when <= at_s), self.folds[0][1])
+        latest = self.folds[-1][1]
+        return {key: new for key, count in latest.items() if (new := count - then.get(key, 0)) > 0}
+
+    def quantile(self, p: float) -> tuple[float | None, float | None]:
+        """Its value in ms and its window in s; None with too few values in each."""
+        for window_s, bins in self.within:
+            if sum(bins.values()) >= fewest_for(p):
+                return quantile_sketch.quantile(bins, p), window_s
+        return None, None
+
+    def maximum(self) -> tuple[float | None, float]:
+        """Of the first window."""
+        window_s, bins = self.within[0]
+        return quantile_sketch.quantile(bins, 1.0), window_s
 
 
 @dataclass(slots=True)
@@ -86,22 +124,22 @@ class Live:
     points: list[Point] = field(default_factory=list)
     last: Point = _ORIGIN
     rates: dict[str, float] = field(default_factory=dict)
-    windows_s: dict[str, float | None] = field(default_factory=dict)  # of the last TTFTs: p50, p99, max
-    _recent: deque[tuple[float, quantile_sketch.Bins]] = field(default_factory=lambda: deque([(0.0, {})]))
+    windows_s: dict[str, float | None] = field(default_factory=dict)  # of the last percentiles and maximum
+    _recent: dict[str, Recent] = field(default_factory=lambda: {name: Recent() for name in _QUANTILES})
 
     def fold(self, progress: Progress) -> None:
         """Add the state at `progress.passed_s`, which must be later than the last one."""
-        p50_ms, p99_ms, max_ms = self._ttft(progress.passed_s, progress.ttft)
+        found = self._latencies(progress)
+        self.windows_s = {name: window_s for name, (_, window_s) in found.items()}
         point = Point(
             at_s=round(progress.passed_s, 2),
             sent=progress.sent,
+            ended=sum(progress.all.requests.values()),
             failed=progress.failed,
             limited=progress.limited,
-            chunks=progress.chunks,
+            output_tokens=progress.all.output_tokens,
             in_flight=progress.in_flight,
-            ttft_p50_ms=p50_ms,
-            ttft_p99_ms=p99_ms,
-            ttft_max_ms=max_ms,
+            **{name: value for name, (value, _) in found.items()},
         )
         self.rates = _rates(self.last, point)
         self.last = point
@@ -111,27 +149,14 @@ class Live:
             self.points = self.points[1::2]
             self.every_s *= 2
 
-    def _ttft(self, at_s: float, bins: quantile_sketch.Bins) -> list[float | None]:
-        """p50, p99 and maximum in ms of the first chunks of the windows that end now."""
-        self._recent.append((at_s, bins))
-        windows = sorted({max(window_s, self.every_s) for window_s in WINDOWS_S})
-        while self._recent[1][0] <= at_s - windows[-1] + _JITTER_S:
-            self._recent.popleft()
-        within = [self._since(at_s - window_s + _JITTER_S) for window_s in windows]
-        held = [sum(counts.values()) for counts in within]
-        values = [quantile_sketch.quantile(within[0], 1.0)]
-        self.windows_s = {"max": windows[0]}
-        for name, p in (("p99", 0.99), ("p50", 0.5)):
-            place = next((i for i, n in enumerate(held) if n >= fewest_for(p)), None)
-            self.windows_s[name] = None if place is None else windows[place]
-            values.insert(0, None if place is None else quantile_sketch.quantile(within[place], p))
-        return values
-
-    def _since(self, at_s: float) -> quantile_sketch.Bins:
-        """Counts of the latest bins without those of the last fold until `at_s`."""
-        then = next((bins for when, bins in reversed(self._recent) if when <= at_s), self._recent[0][1])
-        latest = self._recent[-1][1]
-        return {key: new for key, count in latest.items() if (new := count - then.get(key, 0)) > 0}
+    def _latencies(self, progress: Progress) -> dict[str, tuple[float | None, float | None]]:
+        """Percentiles and the maximum in ms, each with its window in s, by the name of its column."""
+        found: dict[str, tuple[float | None, float | None]] = {}
+        for name, quantiles in _QUANTILES.items():
+            recent = self._recent[name]
+            recent.add(progress.passed_s, getattr(progress.all, name), self.every_s)
+            found |= {f"{name}_{label}_ms": recent.quantile(p) for label, p in quantiles.items()}
+        return found | {"ttft_max_ms": self._recent["ttft"].maximum()}
 
     def since(self, at_s: float) -> dict[str, list[float | None]]:
         """The points after `at_s` as columns, counters as rates per second since the point before."""
@@ -160,7 +185,7 @@ def document(view: RunView | None, live: Live, since_s: float) -> dict[str, Any]
     run |= {"targets": list(view.targets), "notes": list(view.notes[-NOTES_SHOWN:])}
     verdict = progress.verdict if live.points else None  # there is no verdict before the start
     run |= {"duration_s": progress.duration_s, "verdict": verdict, "reason": progress.reason}
-    attempts = sum(progress.attempts.values())
+    attempts = sum(progress.all.attempts.values())
     return {
         "run": run,
         "now": {**asdict(live.last), "dropped": progress.dropped, "attempts": attempts, "per_s": live.rates},

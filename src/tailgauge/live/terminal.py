@@ -1,81 +1,213 @@
-"""The live display: a progress bar on a terminal, else a plain line every few seconds."""
+"""What `tailgauge run` shows while it runs: a few lines that stay at the bottom of a terminal, else a line every few seconds.
+
+No line is longer than the terminal is wide. The second line gives way first, then the bar, what is open and what was sent;
+errors and 429s stay.
+"""
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
+import textwrap
+from collections import deque
 from typing import TextIO
 
-from tqdm import tqdm
+from click import style
 
 from tailgauge.master.progress import Progress
+from tailgauge.plan.resolve import Settings
+from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.quantile_sketch import quantile
-from tailgauge.sanitize import harmless
-from tailgauge.thresholds import fewest_for
+from tailgauge.sanitize import harmless, plain
+from tailgauge.thresholds import VALID, fewest_for
 
 PLAIN_EVERY_S = 5.0
+RECENT_S = 10.0  # of which tokens/s are
+WIDTH = 80  # of a terminal that does not say
+NARROW = 60  # columns: below, there is one line
+BAR = (6, 31)  # columns of the bar, fewest and most
+REASON_LINES = 2
+
+Part = tuple[str, str]  # text and its colour
 
 
-def figures(progress: Progress) -> str:
-    """The live figures of a run in one line."""
-    text = f"sent {progress.sent:,}  in flight {progress.in_flight:,}"
-    answers = sum(progress.ttft.values())
-    names = (("p50", 0.5), ("p99", 0.99) if answers >= fewest_for(0.99) else ("max", 1.0))
-    values = [(name, quantile(progress.ttft, p)) for name, p in names if answers >= fewest_for(0.5) or p == 1]
-    shown = [f"{name} {value:,.0f}" for name, value in values if value is not None]
-    text += f"  TTFT {' '.join(shown)} ms" if shown else ""
-    text += f"  429s {progress.limited:,} attempts  failed {progress.failed:,}"
-    text += f"  dropped {progress.dropped:,}" if progress.dropped else ""
-    return f"{text}  {verdict(progress)}"
+def announcement(settings: Settings, workers: int) -> list[str]:
+    """The run in a line, `quickstart  2 workers  simulated endpoint  50 requests/s for 30s`, and what it is expected to use."""
+    scenario = settings.scenario
+    is_simulated = scenario.target.url == SIMULATED
+    target = "simulated endpoint" if is_simulated else plain(scenario.target.url)
+    load = f"{scenario.arrival.load} for {span(scenario.stages.duration_s)}"
+    title = f"{scenario.name}  {workers} worker{'' if workers == 1 else 's'}  {target}  {load}"
+    expected = settings.estimate.lines()
+    return [title, *(expected[:1] if is_simulated else expected)]  # nobody pays for the simulated endpoint
 
 
-def verdict(progress: Progress) -> str:
-    """The live verdict with its first reason."""
-    return f"{progress.verdict} so far" + (f": {progress.reason}" if progress.reason else "")
+def span(seconds: float) -> str:
+    """`18s`, `2m30s`, `1h05m`."""
+    whole = int(seconds)
+    if whole < 120:
+        return f"{whole}s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes}m{rest:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
+
+
+def lines(progress: Progress, tokens_per_s: float, phase: str, width: int) -> list[list[Part]]:
+    """The display for a terminal of that width."""
+    found = [_counts(progress, phase, width)]
+    if width >= NARROW:
+        found += [line for line in [_figures(progress, tokens_per_s, width)] if line]
+        found += [[(text, "yellow")] for text in _verdict(progress, width)]
+    return found
+
+
+def _counts(progress: Progress, phase: str, width: int) -> list[Part]:
+    """Time, what was sent, what is open, errors, 429s."""
+    passed = min(max(0.0, progress.passed_s), progress.duration_s)
+    begin, end = f"{span(passed):>4} ", f" {span(progress.duration_s)}"
+    parts: list[Part] = [(f"  {phase}", "cyan")] if phase else []
+    parts += [
+        (f"  {progress.sent:,} sent", ""), (f"  {progress.in_flight:,} open", ""),
+        (f"  {progress.failed:,} err", "red" if progress.failed else ""),
+        (f"  {progress.limited:,} 429", "yellow" if progress.limited else ""),
+    ]  # fmt: skip
+    room = min(width - _length(parts) - len(begin + end), BAR[1])
+    if room >= BAR[0]:
+        full = round(room * passed / progress.duration_s)
+        return [(begin, ""), ("━" * full, "green"), ("━" * (room - full), "bright_black"), (end, ""), *parts]
+    parts.insert(0, (begin.rstrip(), ""))
+    for name in (" open", " sent"):
+        if _length(parts) > width:
+            parts = [part for part in parts if not part[0].endswith(name)]
+    return parts
+
+
+def _figures(progress: Progress, tokens_per_s: float, width: int) -> list[Part]:
+    """Latency, tokens, drops; as many of them as fit."""
+    bins = progress.all.ttft
+    answers = sum(bins.values())
+    values = {f"p{p * 100:.0f}": quantile(bins, p) for p in (0.5, 0.95) if answers >= fewest_for(p)}
+    latency = "  ".join(f"{name} {value:,.0f}" for name, value in values.items() if value is not None)
+    parts: list[Part] = [(f"   {progress.dropped:,} dropped", "yellow")] if progress.dropped else []
+    parts += [(f"   ttft {latency} ms", "")] if latency else []
+    parts += [(f"   {tokens_per_s:,.0f} tok/s", "")] if tokens_per_s else []
+    while parts and _length(parts) + 2 > width:
+        parts.pop()
+    return [("  ", ""), *parts] if parts else []
+
+
+def _verdict(progress: Progress, width: int) -> list[str]:
+    """The verdict on the measurement with its reason, where it is not VALID."""
+    if progress.verdict == VALID:
+        return []
+    reason = f": {progress.reason}" if progress.reason else ""
+    return fold(f"     {progress.verdict} so far{reason}", width, "     ")[:REASON_LINES]
+
+
+def _length(parts: list[Part]) -> int:
+    return sum(len(text) for text, _ in parts)
+
+
+def fold(text: str, width: int, indent: str = "  ") -> list[str]:
+    """The text in lines of at most that width."""
+    return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)
 
 
 class Display:
-    """Shows progress on standard error; standard output stays for results."""
+    """Shows progress on standard error; standard output stays for results.
 
-    def __init__(self, duration_s: float, stream: TextIO = sys.stderr) -> None:
+    While it is open on a terminal, log messages go through it, so that they stand above its lines.
+    """
+
+    def __init__(self, stream: TextIO = sys.stderr) -> None:
         self._stream = stream
-        self._duration_s = duration_s
+        self._is_terminal = stream.isatty()
+        self._colours = self._is_terminal and not os.environ.get("NO_COLOR")
         self._plain_at_s = 0.0
-        self._bar: tqdm[None] | None = None
-        if stream.isatty():
-            tqdm.monitor_interval = 0  # its watchdog thread would be a greenlet here
-            layout = "{percentage:3.0f}% |{bar:16}| {desc}"
-            self._bar = tqdm(
-                total=duration_s, bar_format=layout, file=stream, dynamic_ncols=True, leave=False
-            )
+        self._drawn: list[list[Part]] = []
+        self._recent: deque[tuple[float, int]] = deque([(0.0, 0)])  # output tokens by time
+        handlers = [one for one in logging.getLogger().handlers if isinstance(one, logging.StreamHandler)]
+        self._handlers = [one for one in handlers if self._is_terminal and one.stream is stream]
+        for handler in self._handlers:
+            handler.setStream(self)
+
+    @property
+    def _width(self) -> int:
+        """Columns that can be used: with the last one in use some terminals go to the next line."""
+        try:
+            return (os.get_terminal_size(self._stream.fileno()).columns or WIDTH) - 1
+        except OSError:
+            return WIDTH - 1
 
     def print_line(self, text: str) -> None:
         """Print a line without control characters, which a target's text may contain."""
-        text = harmless(text).replace("\n", " ")
-        if self._bar is not None:
-            self._bar.write(text, file=self._stream)
-        else:
-            self._stream.write(text + "\n")
-            self._stream.flush()
+        self.write(" ".join(harmless(text).split("\n")) + "\n")
 
-    def show(self, progress: Progress, *, draining: bool) -> None:
-        """Show the current figures."""
-        passed = min(max(0.0, progress.passed_s), self._duration_s)
-        text = figures(progress) + ("  draining" if draining else "")
-        if self._bar is not None:
-            self._bar.n = round(passed, 1)
-            left = tqdm.format_interval(round(self._duration_s - passed))
-            self._bar.set_description_str(f"{left} left  {text}")
+    def write(self, text: str) -> None:
+        """Print whole lines above the display, folded to the terminal's width."""
+        if self._is_terminal:
+            folded = [part for line in text.splitlines() for part in fold(line, self._width) or [""]]
+            text = "".join(f"{line}\n" for line in folded)
+        drawn = self._drawn
+        self._clear()
+        self._stream.write(text)
+        self._draw(drawn)
+
+    def flush(self) -> None:
+        """For a log handler."""
+        self._stream.flush()
+
+    def show(self, progress: Progress, *, phase: str = "") -> None:
+        """Show the current figures; `phase` if it is not the run itself."""
+        tokens_per_s = self._tokens_per_s(progress)
+        if self._is_terminal:
+            drawn = lines(progress, tokens_per_s, phase, self._width)
+            self._clear()
+            self._draw(drawn)
         elif progress.passed_s >= self._plain_at_s:
             self._plain_at_s += PLAIN_EVERY_S
-            self.print_line(f"{passed:5.0f} s of {self._duration_s:g} s  {text}")
+            self._print_plain(progress, tokens_per_s, phase)
+
+    def _print_plain(self, progress: Progress, tokens_per_s: float, phase: str) -> None:
+        """Everything in one line, without a bar."""
+        first, *more = lines(progress, tokens_per_s, phase, 1000)
+        parts = [text for text, _ in first if "━" not in text]
+        parts.insert(1, "of")
+        texts = ["".join(parts), *("".join(text for text, _ in line).strip() for line in more)]
+        self.print_line("   ".join(texts))
+
+    def _tokens_per_s(self, progress: Progress) -> float:
+        """Output tokens a second of the answers that ended in the last seconds."""
+        recent, at_s = self._recent, progress.passed_s
+        recent.append((at_s, progress.all.output_tokens))
+        while recent[1][0] <= at_s - RECENT_S:
+            recent.popleft()
+        since_s, tokens = recent[0]
+        return (progress.all.output_tokens - tokens) / (at_s - since_s) if at_s > since_s else 0.0
+
+    def _clear(self) -> None:
+        if self._drawn:
+            up = f"\x1b[{len(self._drawn) - 1}A" if len(self._drawn) > 1 else ""
+            self._stream.write(f"\r{up}\x1b[J")
+        self._drawn = []
+
+    def _draw(self, drawn: list[list[Part]]) -> None:
+        self._stream.write("\n".join("".join(self._coloured(part) for part in line) for line in drawn))
+        self._stream.flush()
+        self._drawn = drawn
+
+    def _coloured(self, part: Part) -> str:
+        text, colour = part
+        return style(text, fg=colour) if colour and self._colours else text
 
     def close(self) -> None:
-        """Remove the bar."""
-        if self._bar is not None:
-            self._bar.close()
+        """Remove the lines."""
+        self._clear()
+        self._stream.flush()
+        for handler in self._handlers:
+            handler.setStream(self._stream)
 
     def conclude(self, progress: Progress) -> None:
-        """Print the last line, after the drain."""
+        """Print the counts after the drain, and remove the lines."""
         self.close()
-        self._stream.write(f"drained  {figures(progress)}\n")
-        self._stream.flush()
+        self._print_plain(progress, 0.0, "drained")

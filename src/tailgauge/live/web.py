@@ -89,13 +89,13 @@ class Watcher:
         """The last sampled run with all workers, for a scrape that accepts these types."""
         from tailgauge.live.prometheus import exposed
 
-        run, progress, point = self._run, self._progress, self.live.last
+        run, progress = self._run, self._progress
         if run is None or progress is None:
-            return exposed(None, point, accept)
+            return exposed(None, accept)
         workers = list(run.workers)
 
         def expose() -> tuple[bytes, str]:
-            return exposed(_view(run, progress, workers, len(workers)), point, accept)
+            return exposed(_view(run, progress, workers, len(workers)), accept)
 
         answer: tuple[bytes, str] = gevent.get_hub().threadpool.apply(expose)  # 20 ms of a thousand workers
         return answer

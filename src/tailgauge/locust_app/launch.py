@@ -28,7 +28,7 @@ from tailgauge.channel.auth import TOKEN, Seal, fresh, given
 from tailgauge.channel.child_process import Child
 from tailgauge.clock import monotonic_ns
 from tailgauge.errors import Exit, TailgaugeError, TargetError, UsageError
-from tailgauge.live.terminal import Display
+from tailgauge.live.terminal import Display, announcement
 from tailgauge.live.web import serve
 from tailgauge.locust_app.report_process import ReportOutput, make_report
 from tailgauge.locust_app.users import Master, attach_worker, refusal
@@ -48,11 +48,11 @@ TICK_S = 0.25
 STOP_S = 30.0
 
 
-def log_warnings() -> None:
-    """Log warnings and errors to standard error, one line each."""
-    logging.basicConfig(
-        level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
+def log_warnings(*, progress: bool = False) -> None:
+    """Log warnings and errors to standard error, one line each; with `progress` also what this worker does."""
+    text = "%(name)s: %(message)s" if progress else "%(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.WARNING, format=text, stream=sys.stderr)
+    log.setLevel(logging.INFO if progress else logging.NOTSET)
 
 
 def user_classes(patterns: set[str] | None = None) -> list[Any]:
@@ -106,6 +106,7 @@ class Launch:
         self._shows_progress = shows_progress
         self._token = given("a remote worker" if setup.remote else "") or fresh()
         self._interrupts = 0
+        self._display: Display | None = None
         self._children: list[Child] = []
         self._master: Master | None = None
         self._logs = Path(tempfile.mkdtemp(prefix="tailgauge-"))
@@ -162,13 +163,11 @@ class Launch:
     def _one(self, runner: Any, settings: Settings) -> Run:
         """One run from its plan to its drain."""
         assert self._master is not None
-        display = Display(settings.scenario.stages.duration_s)
+        self._display = display = Display()
         workers = self._setup.number
         try:
-            plural = "" if workers == 1 else "s"
-            display.print_line(f"tailgauge: {settings.scenario_file}, {workers} worker{plural}; starting")
-            for line in settings.estimate.lines():
-                display.print_line(f"tailgauge: {line}")
+            for line in announcement(settings, workers):
+                display.print_line(line)
             self._master.settings, self._master.run = settings, None
             self._await_workers(runner, display)
             gevent.spawn(runner.start, workers, workers)
@@ -202,7 +201,7 @@ class Launch:
                 )
             if self._setup.remote and waited_s >= printed_s:
                 display.print_line(
-                    f"tailgauge: {connected} of {self._setup.number} workers connected; {self._how(runner)}"
+                    f"{connected} of {self._setup.number} workers connected; {self._how(runner)}"
                 )
                 printed_s += PRINT_EVERY_S
             gevent.sleep(0.02)
@@ -244,7 +243,7 @@ class Launch:
                     display.print_line(f"note: {note}")
             printed = len(run.notes)
             if run.start_at_ns is not None and self._shows_progress:
-                display.show(run.snapshot(), draining=run.admitted.is_set())
+                display.show(run.snapshot(), phase="draining" if run.admitted.is_set() else "")
         if run.start_at_ns is not None and self._shows_progress:
             display.conclude(run.snapshot())
         return run
@@ -252,15 +251,13 @@ class Launch:
     def _on_interrupt(self) -> None:
         self._interrupts += 1
         run = self._master.run if self._master else None
-        if run is None:
+        if run is None or self._display is None:
             return
         if self._interrupts == 1:
-            sys.stderr.write(
-                "\ntailgauge: no new requests; waiting for open ones (Ctrl-C again closes them)\n"
-            )
+            self._display.print_line("no new requests; waiting for open ones (Ctrl-C again closes them)")
             run.interrupt()
         elif self._interrupts == 2:
-            sys.stderr.write("\ntailgauge: closing open requests\n")
+            self._display.print_line("closing open requests")
             run.hurry()
 
     def _stop_children(self) -> None:
@@ -296,7 +293,7 @@ def _master(environment: Any, bind: Address) -> Any:
 
 def work(master: Address, out: Path, *, lifeline: bool) -> Exit:
     """`tailgauge worker`: work for a master until it ends the run; returns the exit code."""
-    log_warnings()
+    log_warnings(progress=not lifeline)  # the log of a child is kept with the run
     seal = Seal(given("a worker"))
     runners.CONNECT_RETRY_COUNT = ANSWER_S // runners.CONNECT_TIMEOUT
     environment = Environment(user_classes=user_classes(), events=locust.events)

@@ -23,6 +23,7 @@ from tailgauge.channel.messages import Link
 from tailgauge.clock import monotonic_ns
 from tailgauge.errors import Exit, TailgaugeError, UsageError
 from tailgauge.live import web
+from tailgauge.live.terminal import announcement
 from tailgauge.locust_app.report_process import make_report
 from tailgauge.master.run import MESSAGES, Run
 from tailgauge.master.workers import LocustWorkers
@@ -235,8 +236,8 @@ def _init(environment: Any, **_: Any) -> None:
     except TailgaugeError as error:
         sys.stderr.write(f"tailgauge: {error}\n")
         sys.exit(error.exit_code)
-    for line in settings.estimate.lines():
-        sys.stderr.write(f"tailgauge: {line}\n")
+    for line in announcement(settings, getattr(environment.parsed_options, "expect_workers", 1)):
+        sys.stderr.write(f"{line}\n")
     master = Master(environment, settings, seal, stays=environment.web_ui is not None)
     master.on_end = lambda run: _conclude(environment, run)
     if not isinstance(runner, MasterRunner):

@@ -6,12 +6,11 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from tailgauge.quantile_sketch import Bins
-from tailgauge.rows.schema import CANCELLED, OK, RATE_LIMITED
+from tailgauge.channel.traffic_counters import TrafficCounters
+from tailgauge.rows.schema import NOT_FAILED, RATE_LIMITED
 from tailgauge.sanitize import plain
 from tailgauge.thresholds import VALID
 
-_NOT_FAILED = {OK, CANCELLED}
 MAX_SHOWN = 200  # characters of a target's text in a message
 
 
@@ -24,22 +23,21 @@ class Progress:
     sent: int = 0
     in_flight: int = 0
     dropped: int = 0
-    ended: dict[str, int] = field(default_factory=dict)
-    attempts: dict[str, int] = field(default_factory=dict)  # ended calls by outcome
     chunks: int = 0
-    ttft: Bins = field(default_factory=dict)  # ms since scheduled
+    traffic: dict[tuple[str, str], TrafficCounters] = field(default_factory=dict)  # by traffic and target
+    all: TrafficCounters = field(default_factory=TrafficCounters)  # their sum
     verdict: str = VALID
     reason: str = ""
 
     @property
     def failed(self) -> int:
         """Requests that neither succeeded nor were cancelled: empty answers and a last 429 are failures, as in the report."""
-        return sum(n for name, n in self.ended.items() if name not in _NOT_FAILED)
+        return sum(n for name, n in self.all.requests.items() if name not in NOT_FAILED)
 
     @property
     def limited(self) -> int:
         """Attempts that got a 429, whatever became of their requests: the number that the report states."""
-        return self.attempts.get(RATE_LIMITED, 0)
+        return self.all.attempts.get(RATE_LIMITED, 0)
 
 
 _ADVICE = {

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tailgauge import quantile_sketch
+from tailgauge.channel import traffic_counters
 from tailgauge.clock import monotonic_ns
 from tailgauge.master import progress as describe
 from tailgauge.master.conservation import Share, conserve, count_rows
@@ -180,17 +181,19 @@ class RunWorkers:
     def progress(self, passed_s: float, duration_s: float) -> describe.Progress:
         """Sums over the last counters, for the live display."""
         progress = describe.Progress(passed_s, duration_s)
-        reported = [worker.counters for worker in self if worker.counters]
-        for counters in reported:
+        messages: dict[tuple[str, str], list[dict[str, Any]]] = {}  # by traffic and target
+        for counters in [worker.counters for worker in self if worker.counters]:
             counts = counters["counts"]
             progress.sent += counts["dispatched"]
             progress.dropped += counts["client_drop"]
             progress.in_flight += counters["in_flight"]
             progress.chunks += counters["chunks"]
-            _add(progress.ended, counts["ended"])
-            _add(progress.attempts, counters["attempts"])
-        progress.ttft = bins = quantile_sketch.total(counters["ttft"] for counters in reported)
-        progress.verdict, progress.reason = live_verdict(list(self), quantile_sketch.quantile(bins, 0.5))
+            for traffic, target, message in counters["traffic"]:
+                messages.setdefault((traffic, target), []).append(message)
+        progress.traffic = {key: traffic_counters.total(some) for key, some in messages.items()}
+        progress.all = traffic_counters.total(message for some in messages.values() for message in some)
+        median_ms = quantile_sketch.quantile(progress.all.ttft, 0.5)
+        progress.verdict, progress.reason = live_verdict(list(self), median_ms)
         return progress
 
     def conservation(self, scheduled: int | None, folder: RunFolder, *, final: bool) -> dict[str, Any]:
@@ -214,11 +217,6 @@ class RunWorkers:
         if closed:  # rows may be newer than its last counters
             worker.leased = max(worker.leased, seen)
         return Share(worker.leased, here, worker.leased - seen)
-
-
-def _add(into: dict[str, int], counts: dict[str, int]) -> None:
-    for name, count in counts.items():
-        into[name] = into.get(name, 0) + count
 
 
 def _s(ns: int) -> float:

@@ -46,19 +46,19 @@ class Estimate:
         """The estimate as one or two lines of text."""
         if self.requests is None or self.calls is None:
             return [
-                f"plan: {self.arrivals:,} users of a closed loop: how many requests they send depends on the target"
+                f"expected: {self.arrivals:,} users of a closed loop: the target decides how many requests they send"
             ]
-        more = ""
-        if self.calls_at_most is None:
-            more = ", and more if it polls or retries"
-        elif self.calls_at_most > self.calls:
-            more = f", up to {self.calls_at_most:,} with hedges, retries and the like"
-        text = f"plan: {self.requests:,} requests, {self.calls:,} calls{more}"
-        text += f"; about {self.input_tokens:,} tokens in, at most {self.output_tokens:,} out"
+        text = f"expected: {self.requests:,} requests"
+        text += f" in {self.calls:,} calls" if self.calls != self.requests else ""
+        has_more = self.calls_at_most is None or self.calls_at_most > self.calls
+        if has_more:
+            most = "more" if self.calls_at_most is None else f"up to {self.calls_at_most:,} calls"
+            text += f" ({most} with hedges, retries and polls)"
+        text += f", {self.input_tokens:,} input and up to {self.output_tokens:,} output tokens"
         if self.cost is None:
-            return [text, f"plan: no price known for model {', '.join(self.without_price)}"]
+            return [text, f"no price known for model {', '.join(self.without_price)}"]
         shown = f"{self.cost:,.2f}" if self.cost >= 1 else f"{self.cost:.2g}"
-        return [f"{text}; up to {shown} {self.currency} for those {self.calls:,} calls"]
+        return [f"{text}, up to {shown} {self.currency} for {self.calls:,} calls"]
 
 
 @dataclass(slots=True)

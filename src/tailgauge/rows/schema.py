@@ -46,6 +46,7 @@ ENDED_CLASSES = (
     TRUNCATED,
 )  # fmt: skip
 COMPLETED = frozenset({OK, EMPTY})  # the endpoint did its part; only OK counts as a success
+NOT_FAILED = frozenset({OK, CANCELLED})  # a request that was cancelled ended as its user wanted
 
 # Stages of a run. Preflight stands outside every statistic.
 PREFLIGHT = "preflight"

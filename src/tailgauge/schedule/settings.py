@@ -134,6 +134,13 @@ class Arrival(Table):
         return DEFAULT_RATE if self.rate_per_s is None else self.rate_per_s
 
     @property
+    def load(self) -> str:
+        """The offered load as text: `50 requests/s`, `10 users`, `trace`."""
+        if self.process == CLOSED:
+            return f"{self.closed.users:,} users"
+        return self.process if self.rate is None else f"{self.rate:,.4g} requests/s"
+
+    @property
     def is_open(self) -> bool:
         """Whether arrivals do not wait for responses."""
         return self.process != CLOSED

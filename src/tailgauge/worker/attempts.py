@@ -21,12 +21,12 @@ from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Headers, Send
 from tailgauge.plan.spend_limit import Guard
 from tailgauge.redaction import Redaction
-from tailgauge.rows.schema import CANCELLED, CLIENT_ERROR, COMPLETED, PREFLIGHT, STEADY, AttemptRow
+from tailgauge.rows.schema import CANCELLED, CLIENT_ERROR, COMPLETED, OK, PREFLIGHT, STEADY, AttemptRow
 from tailgauge.transport.exchange import Exchange, HeldBytes
 from tailgauge.transport.stopwatch import watched_by
 from tailgauge.worker.attempt_row import RequestRef, begun, fill
 from tailgauge.worker.cache_tracker import CacheBook
-from tailgauge.worker.counters import Counters
+from tailgauge.worker.counters import Counters, pace_ms
 from tailgauge.worker.outcome import Outcome, outcome, should_retry
 from tailgauge.worker.timers import yield_to_hub
 
@@ -154,7 +154,8 @@ class Attempts:
         interval = first is not None and first.low is not None
         counters.first_chunks += 1
         counters.first_intervals += interval
-        quantile_sketch.add(counters.ttft, (at_ns - origin.scheduled_at_ns) / 1e6)
+        of = counters.of(origin.traffic, one.send.call.target)
+        quantile_sketch.add(of.ttft, (at_ns - origin.scheduled_at_ns) / 1e6)
         if origin.stage == STEADY and one.send.leg == one.attempt == 0:
             sent_at_ns = one.exchange.left_at_ns or at_ns
             quantile_sketch.add(counters.delays, (sent_at_ns - origin.scheduled_at_ns) / 1e6)
@@ -188,7 +189,9 @@ class Attempts:
         del self.open[key]
         self._count(one)
         if one.origin.stage != PREFLIGHT:
-            self._counters.end_attempt(result.ended)
+            call = one.send.call
+            pace = pace_ms(decoder, thinks=call.thinking != "off") if result.ended == OK else None
+            self._counters.of(one.origin.traffic, call.target).end_attempt(result.ended, decoder.usage, pace)
         ended_at_ns = exchange.ended_at_ns or monotonic_ns()
         if self._cache is not None:
             if result.ended in COMPLETED:

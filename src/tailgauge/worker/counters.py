@@ -1,6 +1,7 @@
 """A worker's counters, for health rows, the live view and the conservation of requests.
 
-They only grow, from the start of the run; the preflight is not counted.
+They only grow, from the start of the run; the preflight is not counted. A call costs a few additions and at most two bins
+of a sketch, a request one.
 """
 
 from __future__ import annotations
@@ -8,12 +9,17 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tailgauge.channel.traffic_counters import TrafficCounters
 from tailgauge.quantile_sketch import Bins
+from tailgauge.rows.schema import NOT_FAILED, RATE_LIMITED
+
+if TYPE_CHECKING:
+    from tailgauge.protocols.decoder import StreamDecoder
 
 Quantiles = tuple[int | None, int | None, int]  # p50, p99, largest
 
@@ -57,6 +63,18 @@ def _quantiles(values: npt.NDArray[np.int64]) -> Quantiles:
     return middle, high, most
 
 
+def pace_ms(decoder: StreamDecoder, *, thinks: bool) -> float | None:
+    """TPOT of a streamed answer in ms; None where its tokens and their time are not known to cover the same span."""
+    first, last, output = decoder.first_content, decoder.last_content, decoder.usage.get("output_tokens") or 0
+    thinking = decoder.usage.get("thinking_tokens")
+    if decoder.first_thinking is not None or thinking or (thinks and thinking is None):
+        first = decoder.first_text or decoder.first_tool_json
+        output -= thinking or output  # not counted: nothing is known
+    if not decoder.streams or first is None or last is None or output < 2 or last.at <= first.at:
+        return None
+    return (last.at - first.at) / 1e6 / (output - 1)
+
+
 @dataclass(slots=True)
 class Counters:
     """scheduled = dispatched + client_drop + not_reached; dispatched = ended + censored, once drained."""
@@ -68,7 +86,6 @@ class Counters:
     not_due: int = 0  # of these, turns whose session was over, or still thinking, at the end of the run
     censored: int = 0
     ended: dict[str, int] = field(default_factory=dict)
-    attempts: dict[str, int] = field(default_factory=dict)  # ended calls by outcome
     in_flight: int = 0
     attempts_open: int = 0
     chunks: int = 0
@@ -78,16 +95,25 @@ class Counters:
     chunk_intervals: int = 0  # of the chunks, interval-stamped
     receive_lag_max_ns: int = 0  # of the current second
     second: Second = field(default_factory=Second)
-    ttft: Bins = field(default_factory=dict)  # ms since scheduled
+    traffic: dict[tuple[str, str], TrafficCounters] = field(default_factory=dict)  # by table and target
     delays: Bins = field(default_factory=dict)  # ms from scheduled to sent, of the steady stage's first calls
 
     def end(self, ended: str) -> None:
         """One more request with this outcome."""
         self.ended[ended] = self.ended.get(ended, 0) + 1
 
-    def end_attempt(self, ended: str) -> None:
-        """One more call with this outcome."""
-        self.attempts[ended] = self.attempts.get(ended, 0) + 1
+    def of(self, traffic: str, target: str) -> TrafficCounters:
+        """The counters of a traffic table at a target."""
+        found = self.traffic.get((traffic, target))
+        if found is None:
+            found = self.traffic[traffic, target] = TrafficCounters()
+        return found
+
+    def text(self) -> str:
+        """What was sent and what became of it, for this worker's log."""
+        failed = sum(n for ended, n in self.ended.items() if ended not in NOT_FAILED)
+        limited = sum(of.attempts.get(RATE_LIMITED, 0) for of in self.traffic.values())
+        return f"{self.dispatched:,} sent, {self.in_flight:,} open, {failed:,} errors, {limited:,} 429s"
 
     @property
     def ended_total(self) -> int:

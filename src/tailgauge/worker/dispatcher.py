@@ -21,7 +21,7 @@ from tailgauge.patterns.events import Request
 from tailgauge.patterns.pattern import Pattern
 from tailgauge.patterns.table import pattern_of
 from tailgauge.prompts import Maker
-from tailgauge.rows.schema import CENSORED, CLIENT_DROP
+from tailgauge.rows.schema import CENSORED, CLIENT_DROP, OK
 from tailgauge.schedule.schedule import Planned
 from tailgauge.schedule.sessions import Turn, conversation, draw, following, requests_in
 from tailgauge.worker.attempt_row import RequestRef, request_row
@@ -194,7 +194,9 @@ class Dispatcher:
             return
         counters.end(ended)
         self._follow(turn, ended, ended_at, drive.done.text)
-        outcome = (turn.planned.traffic, ended, (ended_at - scheduled) / 1e6)
+        e2e_ms = (ended_at - scheduled) / 1e6
+        counters.of(turn.asked.traffic, drive.target).end_request(ended, e2e_ms if ended == OK else None)
+        outcome = (turn.planned.traffic, ended, e2e_ms)
         if getcurrent() is get_hub():
             gevent.spawn(self._on_ended, *outcome)  # a listener of Locust's may wait, the hub must not
         else:

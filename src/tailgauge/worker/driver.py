@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
+from tailgauge.call import MAIN
 from tailgauge.patterns.events import (
     Cancel,
     Closed,
@@ -101,6 +102,7 @@ class Drive:
         self.done: Done | None = None
         self.bug: Exception | None = None
         self.calls: dict[int, list[Closable]] = {}
+        self.target = MAIN  # of the first call
         self._steps, self._origin, self._attempts = steps, origin, attempts
         self._gates, self._on_over = gates, on_over
         self._timing = hub_time() if timing is None else timing
@@ -209,6 +211,8 @@ class Drive:
     def _send(self, step: Send) -> Sent:
         if self._closing:
             raise _CensoredError
+        if not self.calls:
+            self.target = step.call.target
         leg = self.calls.setdefault(step.leg, [])
         number = len(leg)
         leg.append(self._attempts.start(self._origin, step, number, self.post))

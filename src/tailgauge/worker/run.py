@@ -48,6 +48,7 @@ from tailgauge.worker.timers import HubTicks
 
 log = logging.getLogger("tailgauge")
 FLUSH_EVERY = 4  # seconds between parts, writing included at most 5 s; multiplied by the pace
+LOG_EVERY_S = 10
 PARTING_S = 10.0  # a stopped worker takes to transfer its rows
 _POLL_S = 0.05  # between checks of a transfer
 
@@ -182,6 +183,10 @@ class Task:
         self._learn(learnt)
         self._guard(limit, learnt)
         self._plan["run"] |= learnt.facts()
+        log.info("joined run %s as worker %d", self.run_id, self.number)
+        names = ", ".join(f"{name} ({each.pattern})" for name, each in self.scenario.traffic.items())
+        load, seconds = self.scenario.arrival.load, self.scenario.stages.duration_s
+        log.info("sends a share of %s for %g s to %s: %s", load, seconds, ", ".join(self._urls), names)
         self._master_start_ns = data["start_at_ns"]
         start_at_ns = data["start_at_ns"] - (self.clock.offset()["offset_ns"] or 0)
         self._write_record()
@@ -230,6 +235,8 @@ class Task:
                 self.part_sender.pump()
             if second % pace == 0:
                 self._link.send("counters", self._tagged(self._counters_message()))
+            if second % LOG_EVERY_S == 0:
+                log.info("%d s: %s", second, self.counters.text())
 
     def _tick(self, *, flush: bool) -> None:
         assert self._health is not None
@@ -252,8 +259,7 @@ class Task:
             "counts": counters.as_message(),
             "in_flight": counters.in_flight,
             "chunks": counters.chunks,
-            "attempts": dict(counters.attempts),
-            "ttft": quantile_sketch.packed(counters.ttft),
+            "traffic": [[*key, of.as_message()] for key, of in counters.traffic.items()],
             "watch": {"delays": quantile_sketch.packed(counters.delays), "cpu": self._cpu_share},
             "clock": self._clock_now,
             "unshipped": self.part_sender.waiting if self.part_sender is not None else 0,
@@ -319,6 +325,9 @@ class Task:
         if self._reporter is not None:
             self._reporter.kill()
         self._write_record()
+        is_sent = self.part_sender is not None and not self.part_sender.unshipped
+        where = "sent to the master" if is_sent else f"in {self.folder.path}"
+        log.info("done: %s; rows are %s", self.counters.text(), where)
         self._link.send("drained", self._tagged({**self._counters_message(), "record": self._record()}))
 
     def leave(self, reason: str, *, master_gone: bool) -> None:

@@ -90,7 +90,9 @@ class Worker:
         return True
 
     def _welcomed(self, _: str, data: dict[str, Any]) -> None:  # noqa: ARG002 - a handler's arguments
-        self._welcome = True
+        if not self._welcome:
+            self._welcome = True
+            log.info("connected to the master; waiting for a run")
 
     def _refused(self, _: str, data: dict[str, Any]) -> None:
         if not self._welcome:  # not sealed: ignored once accepted

@@ -14,6 +14,7 @@ from tailgauge.call import MAIN, Call, Prompt
 from tailgauge.patterns.events import Send
 from tailgauge.protocols.table import Target
 from tailgauge.protocols.target import Endpoint
+from tailgauge.quantile_sketch import middle
 from tailgauge.worker.attempts import Attempts, RequestRef
 from tailgauge.worker.counters import Counters
 
@@ -74,8 +75,20 @@ def made(protocol: str, answer: Any, deadline_s: float = 5.0, meanwhile: Any = N
         "received": [type(event).__name__ for event in received], "ended": received[-1].ended, "requests": len(server.requests),
         "first": lines[0], "headers": {k.lower(): v for k, v in (line.split(": ", 1) for line in lines[1:])},
         "body": body.decode(), "warm": warm, "counters": [counters.attempts_open, counters.chunks, counters.reads],
-        "stamps": exchange.user_stamps, "ttft": sum(counters.ttft.values()), "attempts": counters.attempts,
+        "stamps": exchange.user_stamps, **counted(counters),
     }  # fmt: skip
+
+
+def counted(counters: Counters) -> dict[str, Any]:
+    """What the live view gets of the one call."""
+    ((key, of),) = counters.traffic.items()
+    sketches = {name: [middle(bin_) for bin_ in getattr(of, name)] for name in ("ttft", "tpot")}
+    return {
+        "counted": key,
+        "attempts": of.attempts,
+        "tokens": [of.input_tokens, of.output_tokens],
+        **sketches,
+    }
 
 
 def error(status: int, kind: str, *headers: str) -> bytes:

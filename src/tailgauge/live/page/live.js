@@ -19,20 +19,23 @@ const clock = (s) => {
   return (hours ? hours + ":" + two(minutes) : minutes) + ":" + two(whole % 60);
 };
 
-const since = (window_s) => window_s ? `last ${window_s} s, since scheduled` : "too few first contents";
-
 // --- figures --------------------------------------------------------------------------------------------------
 
+const latency = (name, fewest) => (data) => {
+  const window_s = data.windows_s[name];
+  return [ms(data.now[name]), window_s ? `last ${window_s} s, since scheduled` : `fewer than ${fewest} in 60 s`];
+};
 const TILES = [
-  ["TTFT p50", (data) => [ms(data.now.ttft_p50_ms), since(data.windows_s.p50)]],
-  ["TTFT p99", (data) => [ms(data.now.ttft_p99_ms), data.windows_s.p99 ? since(data.windows_s.p99)
-    : `fewer than 300 in 60 s; maximum of 10 s: ${ms(data.now.ttft_max_ms)}`]],
-  ["Chunk rate", (data) => [rate(data.now.per_s.chunks ?? 0), `${count(data.now.chunks)} chunks`]],
+  ["TTFT p50", latency("ttft_p50_ms", 6)],
+  ["TTFT p95", latency("ttft_p95_ms", 60)],
+  ["Total p50", latency("e2e_p50_ms", 6)],
+  ["Total p95", latency("e2e_p95_ms", 60)],
+  ["Output tokens", (data) => [rate(data.now.per_s.output_tokens ?? 0), `${count(data.now.output_tokens)} tokens`]],
   ["In flight", (data) => [count(data.now.in_flight), "requests sent and not ended"]],
   ["Sent", (data) => [count(data.now.sent), `${rate(data.now.per_s.sent ?? 0)} requests`]],
-  ["429s", (data) => [count(data.now.limited), `${share(data.now.limited, data.now.attempts)} of attempts`], "limited"],
-  ["Failed", (data) => [count(data.now.failed), `${share(data.now.failed, data.now.sent)} of requests sent`], "failed"],
   ["Dropped", (data) => [count(data.now.dropped), "by the client at its in-flight cap"], "dropped"],
+  ["Failed", (data) => [count(data.now.failed), `${share(data.now.failed, data.now.sent)} of requests sent`], "failed"],
+  ["429s", (data) => [count(data.now.limited), `${share(data.now.limited, data.now.attempts)} of attempts`], "limited"],
 ];
 
 function make(name, parent, text) {
@@ -113,9 +116,12 @@ function showNotes(notes) {
 // --- charts ---------------------------------------------------------------------------------------------------
 
 const CHARTS = {
-  ttft: [["TTFT p99", "ttft_p99_ms", "--orange", "ms"], ["TTFT maximum", "ttft_max_ms", "--muted", "ms"], ["TTFT p50", "ttft_p50_ms", "--blue", "ms"]],
-  chunks: [["chunks", "chunks_per_s", "--green", "1/s"]],
+  ttft: [["p99", "ttft_p99_ms", "--red", "ms"], ["maximum", "ttft_max_ms", "--muted", "ms"],
+    ["p95", "ttft_p95_ms", "--orange", "ms"], ["p50", "ttft_p50_ms", "--blue", "ms"]],
+  e2e: [["p95", "e2e_p95_ms", "--orange", "ms"], ["p50", "e2e_p50_ms", "--blue", "ms"]],
+  tokens: [["tokens", "output_tokens_per_s", "--green", "1/s"]],
   refused: [["429s", "limited_per_s", "--orange", "1/s"], ["failed", "failed_per_s", "--red", "1/s"]],
+  requests: [["sent", "sent_per_s", "--blue", "1/s"], ["ended", "ended_per_s", "--green", "1/s"]],
   flight: [["in flight", "in_flight", "--purple", "requests"]],
 };
 

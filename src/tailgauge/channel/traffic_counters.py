@@ -1,0 +1,90 @@
+"""What one traffic table got of one target: kept by a worker, sent once a second, added up by the master.
+
+Counts only grow, and the sketches can be added and subtracted, so a lost message loses no count. A request counts where
+its first call went.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from tailgauge import quantile_sketch
+from tailgauge.quantile_sketch import Bins
+
+_INPUT = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+K = TypeVar("K")
+SKETCHES = ("ttft", "tpot", "e2e")
+
+
+@dataclass(slots=True)
+class TrafficCounters:
+    """Counts since the start of the run, without the preflight."""
+
+    requests: dict[str, int] = field(default_factory=dict)  # ended, by outcome
+    attempts: dict[str, int] = field(default_factory=dict)  # ended calls, by outcome
+    input_tokens: int = 0  # those of a cache included
+    cached_tokens: int = 0  # of these, read from a cache
+    output_tokens: int = 0
+    ttft: Bins = field(default_factory=dict)  # ms since scheduled, of calls with content
+    tpot: Bins = field(default_factory=dict)  # ms, of complete calls
+    e2e: Bins = field(default_factory=dict)  # ms since scheduled, of complete requests
+
+    def end_attempt(self, ended: str, usage: Mapping[str, int | None], tpot_ms: float | None) -> None:
+        """One more ended call."""
+        self.attempts[ended] = self.attempts.get(ended, 0) + 1
+        if usage:
+            self.input_tokens += sum(usage.get(name) or 0 for name in _INPUT)
+            self.cached_tokens += usage.get("cache_read_input_tokens") or 0
+            self.output_tokens += usage.get("output_tokens") or 0
+        if tpot_ms is not None:
+            quantile_sketch.add(self.tpot, tpot_ms)
+
+    def end_request(self, ended: str, e2e_ms: float | None) -> None:
+        """One more ended request; `e2e_ms` if it is complete."""
+        self.requests[ended] = self.requests.get(ended, 0) + 1
+        if e2e_ms is not None:
+            quantile_sketch.add(self.e2e, e2e_ms)
+
+    def as_message(self) -> dict[str, Any]:
+        """Plain values for the channel."""
+        tokens = (self.input_tokens, self.cached_tokens, self.output_tokens)
+        counts = {"requests": dict(self.requests), "attempts": dict(self.attempts), "tokens": tokens}
+        return counts | {name: quantile_sketch.packed(getattr(self, name)) for name in SKETCHES}
+
+
+def total(messages: Iterable[dict[str, Any]]) -> TrafficCounters:
+    """The sum of messages."""
+    found, every = TrafficCounters(), list(messages)
+    for message in every:
+        _add(found.requests, message["requests"])
+        _add(found.attempts, message["attempts"])
+        of_input, cached, of_output = message["tokens"]
+        found.input_tokens += of_input
+        found.cached_tokens += cached
+        found.output_tokens += of_output
+    for name in SKETCHES:
+        setattr(found, name, quantile_sketch.total(message[name] for message in every))
+    return found
+
+
+def difference(now: TrafficCounters, then: TrafficCounters) -> TrafficCounters:
+    """What was added since `then`."""
+    return TrafficCounters(
+        _less(now.requests, then.requests),
+        _less(now.attempts, then.attempts),
+        now.input_tokens - then.input_tokens,
+        now.cached_tokens - then.cached_tokens,
+        now.output_tokens - then.output_tokens,
+        *(_less(getattr(now, name), getattr(then, name)) for name in SKETCHES),
+    )
+
+
+def _less(now: dict[K, int], then: Mapping[K, int]) -> dict[K, int]:
+    return {key: n - then.get(key, 0) for key, n in now.items()}
+
+
+def _add(into: dict[str, int], counts: Mapping[str, int]) -> None:
+    for name, count in counts.items():
+        into[name] = into.get(name, 0) + count

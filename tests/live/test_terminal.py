@@ -1,0 +1,183 @@
+"""What a terminal shows during a run: the lines at many widths, and the cells of a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+from live.counters import progress
+from starting.terminal import Screen, run_in_terminal
+
+from tailgauge.live.terminal import NARROW, Display, lines, span
+from tailgauge.master.progress import Progress
+
+EARLY = progress(0.0, 30)
+HEALTHY = progress(
+    18.2, 30, sent=938, in_flight=34, ttft_ms=[201.4] * 290 + [352.0] * 30, requests={"ok": 904}
+)
+BUSY = progress(
+    5400.5, 9000, sent=1_234_567, in_flight=12_345, dropped=4_321,
+    requests={"ok": 900_000, "timeout": 98_765, "rate_limited": 1_234}, attempts={"ok": 900_000, "rate_limited": 345_678},
+    ttft_ms=[201.4] * 290 + [1234.6] * 30, verdict="INVALID",
+    reason="23,456 of 1,234,567 requests dropped at the in-flight cap; worker 3 is at 97% of its core",
+)  # fmt: skip
+SHOW = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from live.test_terminal import BUSY, HEALTHY
+from tailgauge.live.terminal import Display
+import logging
+
+logging.basicConfig(stream=sys.stderr)
+display = Display()
+display.print_line("expected: 1,566 requests, 313,200 input and up to 78,300 output tokens")
+for state in (HEALTHY, BUSY, BUSY):
+    display.show(state)
+display.print_line("note: " + "worker 1 was lost 3 s into the run, and nobody knows why that is so " * 3)
+logging.warning("something that a library has to say")
+display.show(BUSY, phase="draining")
+display.conclude(BUSY)
+print("FAIL")
+"""
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal; its width is not known."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def texts(state: Progress, width: int, phase: str = "") -> list[str]:
+    return ["".join(text for text, _ in line) for line in lines(state, 2590.0, phase, width)]
+
+
+@pytest.mark.parametrize("width", [24, 40, 59, 60, 79, 120, 200])
+@pytest.mark.parametrize("state", [EARLY, HEALTHY, BUSY], ids=["early", "healthy", "busy"])
+@pytest.mark.parametrize("phase", ["", "draining"])
+def test_no_line_is_longer_than_the_terminal_and_errors_and_429s_stay(
+    width: int, state: Progress, phase: str
+) -> None:
+    found = texts(state, width, phase)
+    end = f"  {state.failed:,} err  {state.limited:,} 429"
+
+    assert found[0].endswith(end)
+    assert max(map(len, found)) <= max(width, len(f"1h30m  {phase}{end}"))
+    assert (len(found) == 1) == (width < NARROW)
+
+
+def test_at_eighty_columns_there_is_a_bar_and_everything_else() -> None:
+    assert texts(HEALTHY, 79) == [
+        " 18s " + "━" * 31 + " 30s  938 sent  34 open  0 err  0 429",
+        "     ttft p50 202  p95 354 ms   2,590 tok/s",
+    ]
+    assert texts(BUSY, 79) == [
+        "1h30m ━━━━━━━━━━━━━ 2h30m  1,234,567 sent  12,345 open  99,999 err  345,678 429",
+        "     4,321 dropped   ttft p50 202  p95 1,224 ms   2,590 tok/s",
+        "     INVALID so far: 23,456 of 1,234,567 requests dropped at the in-flight cap;",
+        "     worker 3 is at 97% of its core",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answers", "shown"),
+    [(5, ""), (6, "ttft p50 202 ms"), (59, "ttft p50 202 ms"), (60, "ttft p50 202  p95 202 ms")],
+)
+def test_a_percentile_is_shown_from_enough_answers_on(answers: int, shown: str) -> None:
+    (_, second) = texts(progress(9, 30, sent=100, ttft_ms=[201.4] * answers), 79)
+
+    assert second.strip() == f"{shown}   2,590 tok/s".strip()
+
+
+@pytest.mark.parametrize(
+    ("ended", "failed"),
+    [
+        ({}, 0),
+        ({"ok": 5, "empty": 1, "cancelled": 2, "rate_limited": 3}, 4),
+        ({"ok": 5, "timeout": 2, "server_error": 1, "overloaded": 4}, 7),
+    ],
+)
+def test_requests_that_ended_otherwise_than_well_have_failed_a_last_429_included(
+    ended: dict[str, int], failed: int
+) -> None:
+    assert progress(0, 1, requests=ended).failed == failed
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0s"), (119.9, "119s"), (150, "2m30s"), (3600, "1h00m"), (9000, "2h30m")]
+)
+def test_a_time_is_short(seconds: float, text: str) -> None:
+    assert span(seconds) == text
+
+
+def test_in_a_terminal_of_eighty_columns_nothing_wraps_and_every_message_stays(tmp_path: Path) -> None:
+    code, screen = run_in_terminal([sys.executable, "-c", SHOW], tmp_path)
+
+    assert (code, screen.wrapped) == (0, [])
+    assert screen.lines == [
+        "expected: 1,566 requests, 313,200 input and up to 78,300 output tokens",
+        "note: worker 1 was lost 3 s into the run, and nobody knows why that is so",
+        "  worker 1 was lost 3 s into the run, and nobody knows why that is so worker 1",
+        "  was lost 3 s into the run, and nobody knows why that is so",
+        "WARNING:root:something that a library has to say",
+        "1h30m of 2h30m  drained  1,234,567 sent  12,345 open  99,999 err  345,678 429",
+        "  4,321 dropped   ttft p50 202  p95 1,224 ms   INVALID so far: 23,456 of",
+        "  1,234,567 requests dropped at the in-flight cap; worker 3 is at 97% of its",
+        "  core",
+        "FAIL",
+        "",
+    ]
+    assert any("99,999 err  345,678 429" in line and "━" in line for line in screen.shown)
+    assert {"31", "33"} <= screen.colours
+
+
+def test_without_a_terminal_there_is_a_plain_line_every_five_seconds() -> None:
+    stream = io.StringIO()
+    display = Display(stream)
+    for passed in (0.0, 0.3, 4.9, 5.0, 5.2, 31.0):
+        display.show(progress(passed, 30, sent=9), phase="draining" if passed > 30 else "")
+    display.print_line("note: something")
+    display.conclude(progress(31.0, 30, sent=9, verdict="DEGRADED", reason="it stood"))
+
+    assert stream.getvalue().splitlines() == [
+        "  0s of 30s  9 sent  0 open  0 err  0 429",
+        "  5s of 30s  9 sent  0 open  0 err  0 429",
+        " 30s of 30s  draining  9 sent  0 open  0 err  0 429",
+        "note: something",
+        " 30s of 30s  drained  9 sent  0 open  0 err  0 429   DEGRADED so far: it stood",
+    ]
+
+
+def test_tokens_per_second_are_of_the_last_ten_seconds() -> None:
+    stream = io.StringIO()
+    display = Display(stream)
+    for second in range(31):
+        display.show(progress(float(second), 30, output_tokens=100 * min(second, 20)))
+
+    rates = [line.rpartition("   ")[2] for line in stream.getvalue().splitlines()]
+    assert rates[1:] == ["100 tok/s"] * 4 + ["50 tok/s", " 30s of 30s  0 sent  0 open  0 err  0 429"]
+
+
+def test_a_note_cannot_move_the_cursor() -> None:
+    stream = io.StringIO()
+    Display(stream).print_line("note: preflight -1 ended as empty: \x1b[2J\x1b[Hgone\r\u202e\nVALID")
+
+    assert stream.getvalue() == "note: preflight -1 ended as empty: [2J[Hgone VALID\n"
+
+
+def test_the_lines_are_taken_away_and_log_messages_go_back_to_the_stream() -> None:
+    stream = Terminal()
+    handler = logging.StreamHandler(stream)
+    logging.getLogger().addHandler(handler)
+    try:
+        display = Display(stream)
+        assert handler.stream is display
+        display.show(BUSY)
+        display.close()
+        assert handler.stream is stream
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert Screen().feed(stream.getvalue()).lines == [""]
