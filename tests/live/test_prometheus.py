@@ -1,5 +1,8 @@
 """/metrics, read back by Prometheus' own parser."""
 
+import json
+import re
+
 import pytest
 from live.counters import bins
 from prometheus_client.parser import text_string_to_metric_families
@@ -96,6 +99,30 @@ def test_the_histogram_is_that_of_the_sketch(read):
 
 def test_a_name_of_any_characters_stays_a_label(read):
     assert read["tailgauge_run_info", ("run_id", "run-1"), ("scenario", HOSTILE), ("state", "running")] == 1.0
+
+
+def test_the_dashboard_asks_for_metrics_that_exist_and_its_panels_do_not_overlap(read, checkout):
+    dashboard = json.loads((checkout / "docs" / "how-to" / "grafana.json").read_text())
+    panels = dashboard["panels"]
+    expressions = [target["expr"] for panel in panels for target in panel["targets"]]
+    asked = set(re.findall(r"tailgauge_\w+", json.dumps([expressions, dashboard["templating"]])))
+    places = [
+        (x, y)
+        for at in (panel["gridPos"] for panel in panels)
+        for x in range(at["x"], at["x"] + at["w"])
+        for y in range(at["y"], at["y"] + at["h"])
+    ]
+
+    assert asked - {name for name, *_ in read} == set()
+    assert {
+        "tailgauge_ttft_seconds_bucket",
+        "tailgauge_tpot_seconds_bucket",
+        "tailgauge_e2e_seconds_bucket",
+    } < asked
+    assert len(set(places)) == len(places)
+    assert max(x for x, _ in places) < 24
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert {text.count("(") - text.count(")") for text in expressions} == {0}
 
 
 def test_without_a_run_there_is_nothing_to_expose():

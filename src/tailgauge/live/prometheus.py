@@ -46,7 +46,6 @@ NAMES = {
     "tailgauge_ttft_seconds": "Time to first content since scheduled, of every attempt that had content",
     "tailgauge_tpot_seconds": "Time per output token after the first one, of complete attempts",
     "tailgauge_e2e_seconds": "Time from scheduled to the end, of complete requests",
-    "tailgauge_objective_met": "1: met since the warm-up, 0: missed; absent with too few requests",
     "tailgauge_verdict": "1 for the live verdict on the measurement, 0 for the others; absent before the start",
     "tailgauge_workers": "Workers by state",
     "tailgauge_worker_cpu_cores": "CPU of a worker, 1 = one core, its maximum",
@@ -85,8 +84,8 @@ def families(view: RunView) -> Iterator[Metric]:
     yield _gauge("tailgauge_requests_in_flight", progress.in_flight)
     yield _counter("tailgauge_chunks", progress.chunks)
     yield from _of_traffic(progress.traffic)
-    words = WORST_FIRST if progress.passed_s > 0 else ()
-    verdicts = {word: float(word == progress.verdict) for word in words}
+    known = WORST_FIRST if progress.passed_s > 0 else ()
+    verdicts = {verdict: float(verdict == progress.verdict) for verdict in known}
     yield _gauges("tailgauge_verdict", "verdict", verdicts)
     yield _gauges("tailgauge_workers", "state", Counter(one.state for one in view.workers))
     cores = {str(one.worker): one.cpu for one in view.workers}

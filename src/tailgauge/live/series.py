@@ -64,6 +64,7 @@ class Point:
 
     at_s: float
     sent: int = 0
+    ended: int = 0
     failed: int = 0
     limited: int = 0
     output_tokens: int = 0

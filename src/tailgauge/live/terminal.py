@@ -1,6 +1,6 @@
 """What `tailgauge run` shows while it runs: a few lines that stay at the bottom of a terminal, else a line every few seconds.
 
-No line is longer than the terminal is wide. The second line gives way first, then the bar, what is open and what was sent;
+No line is longer than the terminal is wide. The second line is left out first, then the bar, what is open, what was sent;
 errors and 429s stay.
 """
 
@@ -71,10 +71,16 @@ def _counts(progress: Progress, phase: str, width: int) -> list[Part]:
         (f"  {progress.failed:,} err", "red" if progress.failed else ""),
         (f"  {progress.limited:,} 429", "yellow" if progress.limited else ""),
     ]  # fmt: skip
-    room = min(width - _length(parts) - len(begin + end), BAR[1])
-    if room >= BAR[0]:
-        full = round(room * passed / progress.duration_s)
-        return [(begin, ""), ("━" * full, "green"), ("━" * (room - full), "bright_black"), (end, ""), *parts]
+    columns = min(width - _length(parts) - len(begin + end), BAR[1])
+    if columns >= BAR[0]:
+        full = round(columns * passed / progress.duration_s)
+        return [
+            (begin, ""),
+            ("━" * full, "green"),
+            ("━" * (columns - full), "bright_black"),
+            (end, ""),
+            *parts,
+        ]
     parts.insert(0, (begin.rstrip(), ""))
     for name in (" open", " sent"):
         if _length(parts) > width:
