@@ -25,7 +25,8 @@ from tailgauge.cli.main import cli
 from tailgauge.experiments.answer import SCHEMA_VERSION as ANSWER_VERSION
 from tailgauge.experiments.answer import AnswerReport
 from tailgauge.rows import schema as rows
-from tailgauge.scenario.model import Scenario, packaged
+from tailgauge.scenario.model import Scenario
+from tailgauge.scenario.packaged import packaged
 from tailgauge_analysis.load.run_json import RunJson, WorkerJson
 from tailgauge_analysis.metrics.latency import PS
 from tailgauge_analysis.metrics.metrics import METRICS, SCHEDULED, SENT
@@ -36,7 +37,7 @@ from tailgauge_analysis.verdict.checks import CHECKS
 
 DOCS = Path(__file__).parent
 PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-HELP_WIDTH = 96
+HELP_WIDTH = 80
 LONG_LIST = 6  # values of a choice; more of them are not listed in a table
 
 

@@ -18,7 +18,8 @@ import pytest
 from run_folders.run_data import RunData, RunRows, assert_conserved
 from starting.command import run_scenarios, variant
 
-from tailgauge.scenario.model import load, packaged
+from tailgauge.scenario.model import load
+from tailgauge.scenario.packaged import packaged
 
 AT_ONCE = 3
 SHORT_S = "2"

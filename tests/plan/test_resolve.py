@@ -109,6 +109,39 @@ def test_a_duration_scales_every_stage_and_the_shape_with_them(tmp_path: Path) -
     assert first == pytest.approx(250, abs=2), "the step stays in the middle"
 
 
+@pytest.mark.parametrize("process", ["poisson", "constant", "gamma", "weibull", "on_off"])
+@pytest.mark.parametrize("requests", [40, 1200])
+def test_a_number_of_requests_sets_the_length(tmp_path: Path, process: str, requests: int) -> None:
+    text = f"[arrival]\nprocess = '{process}'\n[stages]\nduration_s = 30\nwarmup_s = 6\n"
+
+    made = settled(tmp_path, text, requests=requests)
+
+    stages = made.scenario.stages
+    assert made.schedule.requests == pytest.approx(requests, abs=1)
+    assert requests / 30 < stages.duration_s < requests / 3, "10 requests/s, bursts of 5 s"
+    assert stages.warmup_s == pytest.approx(stages.duration_s / 5), "every stage is scaled"
+
+
+def test_every_turn_of_a_session_counts_as_a_request(tmp_path: Path) -> None:
+    made = settled(tmp_path, "[traffic.chat.session]\nturns_mean = 4.0\n", requests=500)
+
+    assert made.schedule.requests == pytest.approx(500, rel=0.05)
+    assert len(made.schedule) < 250
+
+
+def test_more_requests_than_a_trace_has_are_refused(tmp_path: Path) -> None:
+    assert resolve("trace", (), tmp_path, requests=100).schedule.requests == pytest.approx(100, abs=4)
+    with pytest.raises(TailgaugeError) as raised:
+        resolve("trace", (), tmp_path, requests=1000)
+    assert str(raised.value) == "--requests 1,000: the trace has no more than 297"
+
+
+def test_a_closed_loop_refuses_a_number_of_requests(tmp_path: Path) -> None:
+    assert refusal(tmp_path, "[arrival]\nprocess = 'closed'\n", requests=5) == (
+        "--requests: in a closed loop the target decides their number: use --duration"
+    )
+
+
 # --- files ------------------------------------------------------------------------------------------------------
 
 

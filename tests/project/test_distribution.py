@@ -22,7 +22,8 @@ import tailgauge
 LIST = """
 import json, tailgauge, tailgauge_analysis
 from tailgauge.schedule.schedule import plan
-from tailgauge.scenario.model import find, load, packaged
+from tailgauge.scenario.model import load
+from tailgauge.scenario.packaged import find, packaged
 found = {name: sorted(p.name for p in packaged(name).iterdir() if p.is_file()) for name in ("scenarios", "locustfiles")}
 for name in found["scenarios"]:
     load(name.removesuffix(".toml"))

@@ -6,7 +6,8 @@ import tomllib
 import pytest
 
 from tailgauge.protocols.protocol import SIMULATED
-from tailgauge.scenario.model import load, packaged
+from tailgauge.scenario.model import load
+from tailgauge.scenario.packaged import packaged
 from tailgauge.schedule.schedule import plan
 
 PACKAGED = sorted(packaged("scenarios").glob("*.toml"))

@@ -9,7 +9,8 @@ import re
 import pytest
 
 from tailgauge.errors import Exit, ScenarioError, UsageError
-from tailgauge.scenario.model import Stages, find, load, override, packaged, parse, scaled, spelled
+from tailgauge.scenario.model import Stages, load, override, parse, scaled, spelled
+from tailgauge.scenario.packaged import packaged
 
 SLO = {"metric": "tpot", "max_ms": 1}
 URL_SHAPE = "must be `simulated` or http(s)://HOST[:PORT][/PATH] without a query"
@@ -74,6 +75,10 @@ REFUSED = [
     ({"target": {"connections": 1.0}}, "target.connections", "expected a whole number, got 1.0"),
     ({"target": {"api_key_env": "A-B"}}, "target.api_key_env", "got 'A-B'"),
     ({"target": {"api_key_env": "A\n"}}, "target.api_key_env", "got 'A\\n'"),
+    ({"rate_per_s": 5}, "rate_per_s", "unknown key; did you mean arrival.rate_per_s?"),
+    ({"limits": {"rpm": 5}}, "limits.rpm", "unknown key; did you mean simulated.limits.rpm?"),
+    ({"traffic": {"a": {"prefixes": 5}}}, "traffic.a.prefixes", "did you mean traffic.a.cache.prefixes?"),
+    ({"traffic": {"a": {"max_tokens": 5}}}, "traffic.a.max_tokens", "did you mean prompt_tokens?"),
     ({"stages": {"duration_s": 0}}, "stages.duration_s", "expected a number > 0, got 0"),
     ({"stages": {"duration_s": 1e8}}, "stages.duration_s", "expected a number <= 2.592e+06"),
     (
@@ -301,28 +306,28 @@ def test_a_file_that_is_not_utf8_is_refused_with_the_byte(tmp_path):
         load(str(file))
 
 
-@pytest.mark.parametrize(
-    ("argument", "near"), [("quickstrat", "; did you mean quickstart?"), ("zzzz", "."), ("nowhere/stream.toml", "; did you mean streaming?")]
-)  # fmt: skip
-def test_a_missing_scenario_is_answered_with_the_nearest_packaged_name(argument, near):
-    with pytest.raises(UsageError) as raised:
-        find(argument)
-    message = str(raised.value)
-
-    assert message.startswith(f"{argument}: no such file, and no packaged scenario of that name{near}")
-    assert "There are: " in message
-    assert "quickstart" in message
-
-
-@pytest.mark.parametrize("argument", ["quickstart", "quickstart.toml", "scenarios/quickstart.toml"])
-def test_a_packaged_scenario_is_found_by_name_from_any_folder(argument, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    assert find(argument) == packaged("scenarios") / "quickstart.toml"
-
-
 def test_a_file_of_ones_own_goes_before_a_packaged_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "quickstart").write_text("seed = 9\n")
 
     assert load("quickstart").seed == 9
+
+
+def test_a_star_sets_a_key_in_every_traffic_table(tmp_path):
+    (tmp_path / "mine.toml").write_text("[traffic.a]\n[traffic.b]\nprompt_tokens = 9\n")
+    pair = override("traffic.*.prompt_tokens=70")
+
+    two = load(str(tmp_path / "mine.toml"), [pair])
+    (tmp_path / "none.toml").write_text("")
+
+    assert [table.prompt_tokens for table in two.traffic.values()] == [70, 70]
+    assert [table.prompt_tokens for table in load(str(tmp_path / "none.toml"), [pair]).traffic.values()] == [
+        70
+    ]
+    assert override(spelled(*pair)) == pair
+    with pytest.raises(ScenarioError, match=r"^--input-tokens: expected a number >= 1, got 0$"):
+        load(
+            str(tmp_path / "none.toml"),
+            [("traffic.*.prompt_tokens", 0)],
+            {"traffic.*.prompt_tokens": "--input-tokens"},
+        )

@@ -19,7 +19,8 @@ from typing import Any
 from run_folders.run_data import RunData
 from starting.programs import TAILGAUGE, environment
 
-from tailgauge.scenario.model import override, packaged, put
+from tailgauge.scenario.model import override, put
+from tailgauge.scenario.packaged import packaged
 
 QUICK = (
     "--set=simulated.ttft_ms=60",

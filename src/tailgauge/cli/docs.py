@@ -15,7 +15,7 @@ FOLDERS = ("tutorials", "how-to", "reference", "explanation")
 @click.argument("page", required=False)
 def docs(page: str | None) -> None:
     """List the documentation, or print a PAGE of it."""
-    from tailgauge.scenario.model import packaged
+    from tailgauge.scenario.packaged import packaged
 
     root = packaged("docs")
     pages = {path.stem: path for folder in FOLDERS for path in sorted((root / folder).glob("*.md"))}

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tailgauge.cli import options
-from tailgauge.cli.options import Positive
-from tailgauge.errors import Exit, UsageError
+from tailgauge.cli.options import Positive, Whole
+from tailgauge.cli.run import settings_of
+from tailgauge.errors import Exit
 
 if TYPE_CHECKING:
     from tailgauge.plan.resolve import Settings
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     "--planned",
     type=Positive(),
     metavar="CHUNKS_PER_S",
-    help="Planned rate: test 50, 100 and 150% of it per worker.",
+    help="Planned rate per worker: test 50, 100 and 150%.",
 )
 @click.option(
     "--clock",
@@ -62,12 +62,12 @@ def calibrate(
 
 
 @click.command(epilog=options.CHECKUP)
-@click.option("--target", metavar="URL", help="Diagnose this endpoint instead of the simulated one.")
-@click.option("--quick", is_flag=True, help="Find large effects only, within 3 minutes.")
+@options.scenario_options(options.TRAFFIC[:3])
 @options.overrides()
+@click.option("--quick", is_flag=True, help="Find large effects only, within 3 minutes.")
 @click.option(
     "--workers",
-    type=click.IntRange(1, 256),
+    type=Whole(1, 256),
     default=1,
     show_default=True,
     metavar="N",
@@ -77,55 +77,30 @@ def calibrate(
 @options.out("runs/ and reports/")
 @options.as_json()
 def checkup(
-    target: str | None,
-    quick: bool,
-    sets: tuple[str, ...],
-    workers: int,
-    dry_run: bool,
-    out: Path,
-    as_json: bool,
+    quick: bool, workers: int, dry_run: bool, out: Path, as_json: bool, sets: tuple[str, ...], **given: Any
 ) -> None:
     """Find problems of an endpoint before launch.
 
     Problems are listed with the largest gain first. `tailgauge run checkup` is the same with all options of a run.
     """
-    from tailgauge.plan.resolve import resolve
-    from tailgauge.scenario.model import override
-
-    pairs = [override(text) for text in sets]
-    pairs += [("experiment.checkup.quick", True)] if quick else []
-    pairs += [("target.url", target)] if target else []
-    spelt = {"target.url": "--target"} if target else {}
-    shared: dict[str, Any] = {"out": out, "workers": workers, "certificate": None, "sends": not dry_run}
-    settings = resolve("checkup", pairs, spelt=spelt, **shared)
-    sys.exit(answer(["checkup"], [settings], duration=None, dry_run=dry_run, as_json=as_json, **shared))
+    if quick:
+        sets = ("experiment.checkup.quick=true", *sets)
+    settings = settings_of("checkup", given, sets, out=out, workers=workers, sends=not dry_run)
+    sys.exit(answer("checkup", settings, workers=workers, certificate=None, dry_run=dry_run, as_json=as_json))
 
 
 def answer(
-    arguments: Sequence[str],
-    settings: Sequence[Settings],
-    *,
-    duration: float | None,
-    dry_run: bool,
-    as_json: bool,
-    out: Path,
-    workers: int,
-    certificate: Path | None,
-    sends: bool,
+    argument: str, settings: Settings, *, workers: int, certificate: Path | None, dry_run: bool, as_json: bool
 ) -> Exit:
     """Conduct the experiment of the scenario and print its answer; returns the exit code."""
-    if len(arguments) > 1:
-        raise UsageError("an experiment plans its own runs: give one scenario")
-    if duration is not None:
-        raise UsageError("--duration: an experiment has experiment.minutes: use --set experiment.minutes=10")
     from tailgauge.experiments.command import command
     from tailgauge.experiments.course import Base
-    from tailgauge.scenario.model import find, override
+    from tailgauge.scenario.model import override
+    from tailgauge.scenario.packaged import find
 
-    (one,) = settings
-    pairs = tuple(override(text) for text in one.overrides)
-    base = Base(find(arguments[0]), one.scenario, pairs, out, workers, certificate)
-    made = command(base, one.overrides, _print_progress, dry_run=not sends or dry_run)
+    pairs = tuple(override(text) for text in settings.overrides)
+    base = Base(find(argument), settings.scenario, pairs, settings.out, workers, certificate)
+    made = command(base, settings.overrides, _print_progress, dry_run=dry_run)
     paths = {kind: str(getattr(made, kind)) for kind in ("html", "markdown", "json", "junit")}
     click.echo(json.dumps({**made.data, "report": paths}) if as_json else made.summary)
     return Exit(made.data["exit_code"])

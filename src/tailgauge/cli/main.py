@@ -22,7 +22,9 @@ from tailgauge.cli import options
 from tailgauge.cli import run as run_command
 from tailgauge.cli.docs import docs
 from tailgauge.cli.experiment import answer, calibrate, checkup
-from tailgauge.cli.options import Positive
+from tailgauge.cli.options import SEED, Duration, Positive, ScenarioName, Whole
+from tailgauge.cli.runs import runs
+from tailgauge.cli.scenario import scenario
 from tailgauge.errors import Exit, InternalError, TailgaugeError, UsageError
 
 
@@ -55,17 +57,19 @@ def cli() -> None:
 
 
 @cli.command(epilog=options.RUN)
-@click.argument("scenarios", metavar="SCENARIO...", nargs=-1, required=True)
-@click.option("--target", metavar="URL", help="Send the traffic to this URL.")
+@click.argument("scenarios", metavar="SCENARIO...", nargs=-1, required=True, type=ScenarioName())
+@options.scenario_options(options.TRAFFIC)
 @click.option(
-    "--workers",
-    type=click.IntRange(0, 256),
-    metavar="N",
-    help="Worker processes on this machine (default: 1).",
+    "--duration", type=Duration(), metavar="TIME", help="Scale the run to this length, as 60s or 5m."
+)
+@click.option("--requests", type=Whole(), metavar="N", help="Scale the run to about N requests.")
+@options.overrides()
+@click.option(
+    "--workers", type=Whole(0, 256), metavar="N", help="Worker processes on this machine (default: 1)."
 )
 @click.option(
     "--expect-workers",
-    type=click.IntRange(0, 10_000),
+    type=Whole(0, 10_000),
     default=0,
     metavar="N",
     help="Wait for N workers on other machines.",
@@ -75,27 +79,7 @@ def cli() -> None:
 )
 @click.option("--web", metavar="[HOST:]PORT", help="Serve Locust's web page with the live view.")
 @click.option("--metrics", is_flag=True, help="Add /metrics for Prometheus to the web page.")
-@click.option("--duration", type=Positive(), metavar="SECONDS", help="Scale the run to this length.")
-@click.option(
-    "--rate", type=Positive(), metavar="PER_SECOND", help="Mean arrivals per second over all workers."
-)
-@options.overrides()
-@click.option(
-    "--seed", type=click.IntRange(0, 2**63 - 1), metavar="N", help="Seed of arrivals, sizes and prompts."
-)
-@click.option(
-    "--clock", type=click.Choice(("kernel", "user")), help="Timestamp source: kernel or user space."
-)
-@click.option("--max-requests", type=click.IntRange(1), metavar="N", help="Stop before this many HTTP calls.")
-@click.option(
-    "--max-tokens", type=click.IntRange(1), metavar="N", help="Stop before this many input and output tokens."
-)
-@click.option(
-    "--max-cost",
-    type=Positive(),
-    metavar="AMOUNT",
-    help="Stop before this cost in the price file's currency.",
-)
+@options.scenario_options(options.MORE)
 @click.option("--dry-run", is_flag=True, help="Simulate the run in seconds; send nothing.")
 @click.option(
     "--certificate",
@@ -107,58 +91,45 @@ def cli() -> None:
 @options.as_json("one JSON object per run")
 def run(
     scenarios: tuple[str, ...],
-    target: str | None,
+    duration: float | None,
+    requests: int | None,
     workers: int | None,
     expect_workers: int,
     bind: str | None,
     web: str | None,
     metrics: bool,
-    duration: float | None,
-    rate: float | None,
-    sets: tuple[str, ...],
-    seed: int | None,
-    clock: str | None,
-    max_requests: int | None,
-    max_tokens: int | None,
-    max_cost: float | None,
     dry_run: bool,
     certificate: Path | None,
     out: Path,
     as_json: bool,
+    sets: tuple[str, ...],
+    **given: Any,
 ) -> None:
     """Run a scenario and report it.
 
     SCENARIO is a file or the name of a packaged scenario. Several scenarios run one after the other on the same
     workers; each has its own run folder and report.
     """
-    overrides = {
-        "target.url": ("--target", target),
-        "arrival.rate_per_s": ("--rate", rate),
-        "seed": ("--seed", seed),
-        "clock": ("--clock", clock),
-        "guard.max_requests": ("--max-requests", max_requests),
-        "guard.max_tokens": ("--max-tokens", max_tokens),
-        "guard.max_cost": ("--max-cost", max_cost),
-    }
     if dry_run and ((workers or 1) > 1 or expect_workers):
         raise UsageError("--dry-run: a dry run has one worker: omit --workers and --expect-workers")
     if dry_run and web:
         raise UsageError("--web: a dry run has no web page: omit it")
     if dry_run and certificate:
         raise UsageError("--certificate: a dry run sends nothing: omit it")
+    if duration and requests:
+        raise UsageError("--duration and --requests: choose one")
     children, remote, address = run_command.worker_counts(workers, expect_workers, bind)
     page = run_command.page(web, metrics=metrics)
-    shared: dict[str, Any] = {
-        "out": out,
-        "workers": children + remote,
-        "sends": not dry_run,
-        "certificate": certificate,
-    }
-    settings = [run_command.settings_of(name, overrides, duration, sets, shared) for name in scenarios]
+    shared: dict[str, Any] = {"workers": children + remote, "certificate": certificate}
+    plan = {"duration_s": duration, "requests": requests, "out": out, "sends": not dry_run}
+    settings = [run_command.settings_of(name, given, sets, **plan, **shared) for name in scenarios]
     if any(each.scenario.experiment for each in settings):
-        if remote or page:
-            raise UsageError("--expect-workers, --web: an experiment plans its own runs: omit them")
-        sys.exit(answer(scenarios, settings, duration=duration, dry_run=dry_run, as_json=as_json, **shared))
+        if remote or page or duration or requests or settings[1:]:
+            raise UsageError(
+                "an experiment plans its runs: give one scenario, without --expect-workers and --web, and set "
+                "experiment.minutes instead of a length"
+            )
+        sys.exit(answer(scenarios[0], settings[0], dry_run=dry_run, as_json=as_json, **shared))
     if dry_run:
         sys.exit(Exit.worst(run_command.dry_run(each, click.echo, as_json=as_json) for each in settings))
     run_command.check_reachable(settings, address)
@@ -268,7 +239,7 @@ def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> None:
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address to listen on.")
 @click.option(
     "--port",
-    type=click.IntRange(0, 65535),
+    type=Whole(0, 65535),
     default=8000,
     show_default=True,
     metavar="PORT",
@@ -278,7 +249,7 @@ def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> None:
 @click.option("--profile", metavar="NAME", help="Simulate this model server, for example haiku.")
 @click.option(
     "--seed",
-    type=click.IntRange(0, 2**63 - 1),
+    type=SEED,
     default=1,
     show_default=True,
     metavar="N",
@@ -323,6 +294,8 @@ def worker(master: str, out: Path, lifeline: bool) -> None:
     sys.exit(work(address, folder, lifeline=lifeline))
 
 
+cli.add_command(scenario)
+cli.add_command(runs)
 cli.add_command(calibrate)
 cli.add_command(docs)
 

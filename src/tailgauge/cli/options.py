@@ -5,9 +5,10 @@ Click prints a paragraph that begins with \\b line by line. errors.py defines th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
@@ -112,9 +113,120 @@ class Positive(click.ParamType[float]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Parse the value."""
         try:
-            number = float(value)
+            number = self.number(str(value))
         except ValueError:
             number = -1.0
         if not 0 < number < 1e9:
-            self.fail(f"expected a number above 0, got {value!r}", param, ctx)
+            self.fail(f"expected {self.expected}, got {value!r}", param, ctx)
         return number
+
+    expected = "a number above 0"
+
+    def number(self, text: str) -> float:
+        """The value of a text; ValueError for others."""
+        return float(text)
+
+
+class Duration(Positive):
+    """Seconds, from a text such as `90`, `60s`, `5m` or `1h30m`."""
+
+    name = "duration"
+    expected = "a length of time above 0, for example 60s or 5m"
+
+    def number(self, text: str) -> float:
+        """Seconds of a text; ValueError for others."""
+        parts = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?", text)
+        if parts is None or not text:
+            return float(text)
+        return sum(float(part) * unit for part, unit in zip(parts.groups("0"), (3600, 60, 1), strict=True))
+
+
+class Whole(click.ParamType[int]):
+    """A whole number within bounds, which the help does not repeat."""
+
+    name = "whole number"
+
+    def __init__(self, least: int = 1, most: int = 1_000_000_000) -> None:
+        self.least, self.most = least, most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse the value."""
+        if not re.fullmatch(r"-?\d{1,20}", str(value)) or not self.least <= int(value) <= self.most:
+            self.fail(
+                f"expected a whole number from {self.least:,} to {self.most:,}, got {value!r}", param, ctx
+            )
+        return int(value)
+
+
+class ScenarioName(click.ParamType[str]):
+    """A scenario's file or name; the shell completes both."""
+
+    name = "scenario"
+
+    def shell_complete(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - click's signature
+        param: click.Parameter,  # noqa: ARG002
+        incomplete: str,
+    ) -> list[Any]:
+        """Packaged scenarios that begin so; files where there is none."""
+        from click.shell_completion import CompletionItem
+
+        from tailgauge.scenario.packaged import names
+
+        found = [CompletionItem(name) for name in names() if name.startswith(incomplete)]
+        return [CompletionItem(incomplete, type="file"), *found]
+
+
+SEED = Whole(0, 2**63 - 1)
+
+
+class Override(NamedTuple):
+    """An option of `run` that sets a key of the scenario."""
+
+    option: str
+    key: str
+    type: Any
+    metavar: str | None
+    help: str
+
+    @property
+    def parameter(self) -> str:
+        """The name under which click passes its value."""
+        return self.option.removeprefix("--").replace("-", "_")
+
+    def value(self, given: Any) -> Any:
+        """The value of the key."""
+        if self.key == "arrival":
+            return {"process": "closed", "closed": {"users": given, "think_s": 0}}
+        return given
+
+
+TRAFFIC = (
+    Override("--target", "target.url", str, "URL", "Send the traffic to this URL."),
+    Override("--model", "target.model", str, "NAME", "Request this model."),
+    Override("--protocol", "target.protocol", str, "NAME", "Wire protocol: anthropic, openai or sse."),
+    Override("--rate", "arrival.rate_per_s", Positive(), "PER_SECOND", "Mean arrivals per second."),
+    Override("--concurrency", "arrival", Whole(1, 1_000_000), "N", "Keep N requests in flight instead of a rate."),
+    Override("--input-tokens", "traffic.*.prompt_tokens", Whole(1, 10_000_000), "N", "Prompt size, without a shared prefix."),
+    Override("--output-tokens", "traffic.*.output_tokens", Whole(1, 10_000_000), "N", "Maximum size of an answer."),
+)  # fmt: skip
+MORE = (
+    Override("--seed", "seed", SEED, "N", "Seed of arrivals, sizes and prompts."),
+    Override("--clock", "clock", click.Choice(("kernel", "user")), None, "Timestamp source: kernel or user space."),
+    Override("--max-requests", "guard.max_requests", Whole(), "N", "Stop before this many HTTP calls."),
+    Override("--max-tokens", "guard.max_tokens", Whole(), "N", "Stop before this many input and output tokens."),
+    Override("--max-cost", "guard.max_cost", Positive(), "AMOUNT", "Stop before this cost in the price file's currency."),
+)  # fmt: skip
+OVERRIDES = TRAFFIC + MORE
+
+
+def scenario_options(table: Sequence[Override]) -> Callable[[_Command], _Command]:
+    """The options of a table."""
+
+    def add(command: _Command) -> _Command:
+        for one in reversed(table):
+            command = click.option(one.option, type=one.type, metavar=one.metavar, help=one.help)(command)
+        return command
+
+    return add

@@ -9,32 +9,53 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tailgauge.address import LOOPBACK, Address, is_loopback, parse
+from tailgauge.call import MAIN
+from tailgauge.cli.options import OVERRIDES
 from tailgauge.errors import Exit, UsageError
 
 if TYPE_CHECKING:
     from tailgauge.locust_app.launch import Page, WorkerSetup
     from tailgauge.plan.resolve import Settings
+    from tailgauge.scenario.model import Scenario
 
 PORT = 5557  # of the master, as Locust's
 Echo = Callable[[str], None]
 
 
-def settings_of(
-    scenario: str,
-    options: Mapping[str, tuple[str, Any]],
-    duration: float | None,
-    sets: Iterable[str],
-    shared: dict[str, Any],
-) -> Settings:
-    """The settings of a run: options are overrides of the scenario, and messages name the option."""
+def settings_of(scenario: str, given: Mapping[str, Any], sets: Iterable[str], **shared: Any) -> Settings:
+    """The settings of a run: options are overrides of the scenario, and messages name the option.
+
+    `given`: by parameter, values of `OVERRIDES`; --set goes over them.
+    """
     from tailgauge.plan.resolve import resolve
     from tailgauge.scenario.model import override
 
-    pairs = [override(text) for text in sets]
-    named = [(key, option, value) for key, (option, value) in options.items() if value is not None]
-    pairs += [(key, value) for key, _, value in named]
-    spelt = {key: option for key, option, _ in named}
-    return resolve(scenario, pairs, duration_s=duration, spelt=spelt, **shared)
+    chosen = [one for one in OVERRIDES if given.get(one.parameter) is not None]
+    spelt = {one.key: one.option for one in chosen}
+    if {"arrival", "arrival.rate_per_s"} <= set(spelt):
+        raise UsageError("--rate and --concurrency: choose one")
+    pairs = [(one.key, one.value(given[one.parameter])) for one in chosen]
+    pairs += [override(text) for text in sets]
+    settings = resolve(scenario, pairs, spelt=spelt, **shared)
+    _check_effect(settings.scenario, spelt)
+    return settings
+
+
+def _check_effect(scenario: Scenario, spelt: Mapping[str, str]) -> None:
+    """Refuse options that the scenario would leave without effect."""
+    from tailgauge.schedule.settings import TRACE
+
+    trace = scenario.arrival.trace if scenario.arrival.process == TRACE else None
+    for key, option in spelt.items():
+        if not key.startswith("traffic.*."):
+            continue
+        if trace is not None and trace.sizes:
+            raise UsageError(f"{option}: sizes come from the trace: add --set arrival.trace.sizes=false")
+        for name, table in scenario.traffic.items():
+            if table.prompt_file is not None:
+                raise UsageError(f"{option}: sizes come from traffic.{name}.prompt_file: change them there")
+    if "target.model" in spelt and (MAIN, scenario.target.model) not in scenario.models():
+        raise UsageError("--model: every traffic table names its model: use --set traffic.*.model=NAME")
 
 
 def worker_counts(workers: int | None, remote: int, bind: str | None) -> tuple[int, int, Address]:

@@ -34,7 +34,7 @@ from tailgauge.locust_app.report_process import ReportOutput, make_report
 from tailgauge.locust_app.users import Master, attach_worker, refusal
 from tailgauge.master.run import Run
 from tailgauge.plan.resolve import Settings
-from tailgauge.scenario.model import packaged
+from tailgauge.scenario.packaged import packaged
 
 log = logging.getLogger("tailgauge")
 HERE = Address(LOOPBACK, 0)

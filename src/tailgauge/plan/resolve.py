@@ -21,11 +21,14 @@ from tailgauge.plan.spend_limit import Amount, Sizing, need
 from tailgauge.scenario import model as scenarios
 from tailgauge.scenario import prices as pricing
 from tailgauge.scenario.model import Scenario
+from tailgauge.scenario.packaged import find
 from tailgauge.scenario.prices import Prices
 from tailgauge.schedule.schedule import Schedule, plan
+from tailgauge.schedule.settings import TRACE
 from tailgauge.schedule.text_file import locate
 
 _HOW = {"target": "--target URL, or --host URL under Locust", "second_target": "--set second_target.url=URL"}
+_LENGTHS, _CLOSE = 20, 0.001  # tried for a number of requests; share of it that may be missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,7 @@ def resolve(
     out: Path,
     *,
     duration_s: float | None = None,
+    requests: int | None = None,
     spelt: Mapping[str, str] | None = None,
     workers: int = 1,
     sends: bool = True,
@@ -69,14 +73,16 @@ def resolve(
 ) -> Settings:
     """Read and check everything; `pairs` are overrides by dotted key, `spelt`: how one was given if not by --set.
 
+    `duration_s`, or else as long as about so many `requests` take, scales the stages.
     `certificate`: a file that the user named; else the run cites what lies in the default place, if it holds.
     """
     pairs = list(pairs)
-    scenario = scenarios.load(argument, pairs, spelt)
+    scenario, path = scenarios.load(argument, pairs, spelt), find(argument)
+    if requests is not None:
+        duration_s = _length(scenario, requests, path.parent)
     if duration_s is not None:
         pairs.append(("stages", scenarios.scaled(scenario.stages, duration_s)))
         scenario = scenarios.load(argument, pairs, spelt)
-    path = scenarios.find(argument)
     if sends:
         _remote_targets_named(scenario, {key for key, _ in pairs}, path)
     _authorities_exist(scenario)
@@ -85,15 +91,7 @@ def resolve(
     _priced(scenario, prices)
     _guard_suffices(scenario, workers)
     _prefixes_few(scenario)
-    schedule = plan(
-        scenario.arrival,
-        scenario.traffic,
-        scenario.stages.duration_s,
-        scenario.seed,
-        warmup_s=scenario.stages.warmup,
-        alternating=scenario.alternating,
-        folder=path.parent,
-    )
+    schedule = _schedule(scenario, scenario.stages.duration_s, path.parent)
     use = certificates.Needs(scenario.clock, tls=scenario.target.url.startswith("https:"))
     cites = certificates.cited(certificate, use) if sends else None
     try:
@@ -103,6 +101,38 @@ def resolve(
     shown = tuple(scenarios.spelled(key, value) for key, value in pairs)
     estimated = estimate(scenario, schedule, prices, utc_today(), workers)
     return Settings(scenario, path.name, shown, out, schedule, prices, estimated, cites)
+
+
+def _schedule(scenario: Scenario, duration_s: float, folder: Path) -> Schedule:
+    return plan(
+        scenario.arrival,
+        scenario.traffic,
+        duration_s,
+        scenario.seed,
+        warmup_s=scenario.stages.warmup,
+        alternating=scenario.alternating,
+        folder=folder,
+    )
+
+
+def _length(scenario: Scenario, requests: int, folder: Path) -> float:
+    """Seconds in which about so many requests are planned, every turn of a session counted."""
+    if not scenario.arrival.is_open:
+        raise UsageError("--requests: in a closed loop the target decides their number: use --duration")
+    length, found = scenario.stages.duration_s, dict[int, float]()
+    for _ in range(_LENGTHS):
+        planned = _schedule(scenario, length, folder).requests
+        if scenario.arrival.process == TRACE and planned == max(found, default=-1) < requests:
+            raise UsageError(f"--requests {requests:,}: the trace has no more than {planned:,}")
+        found[planned] = length
+        if abs(planned - requests) <= requests * _CLOSE:
+            break
+        longer = [at for n, at in found.items() if n > requests]
+        shorter = [at for n, at in found.items() if n < requests]
+        length *= requests / max(planned, 1)
+        if longer and shorter:
+            length = (min(longer) + max(shorter)) / 2
+    return found[min(found, key=lambda planned: abs(planned - requests))]
 
 
 def _remote_targets_named(scenario: Scenario, given: Iterable[str], path: Path) -> None:

@@ -6,12 +6,10 @@ refused with file, key, what was expected and the nearest valid name. docs/refer
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
@@ -21,11 +19,13 @@ from tailgauge.errors import ScenarioError, UsageError
 from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.protocols.table import Target, refusal
 from tailgauge.scenario.experiment import Experiment
+from tailgauge.scenario.packaged import find, nearest, read
 from tailgauge.scenario.simulated import Simulated
 from tailgauge.schedule.settings import CLOSED, Arrival, Crossover
 from tailgauge.table import Count, NonNegative, Positive, Share, Table
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
+_KEY = re.compile(r"[A-Za-z0-9_-]+(\.\*)?(\.[A-Za-z0-9_-]+)*")  # `traffic.*.model`: of every traffic table
 
 
 class Stages(Table):
@@ -209,29 +209,6 @@ class Scenario(Table):
         return tuple(found)
 
 
-def packaged(folder: str) -> Path:
-    """The folder of packaged `scenarios` or `locustfiles`: inside the wheel, or beside `src` in a checkout."""
-    inside = Path(__file__).parents[1] / folder
-    return inside if inside.is_dir() else Path(__file__).parents[3] / folder
-
-
-def find(argument: str) -> Path:
-    """The file that a scenario argument means: a path, else the name of a packaged scenario."""
-    path = Path(argument)
-    if path.is_file():
-        return path
-    folder = packaged("scenarios")
-    names = sorted(p.stem for p in folder.glob("*.toml"))
-    if argument in names:
-        return folder / f"{argument}.toml"
-    if path.suffix == ".toml" and path.stem in names and path.parts[:-1] in {(), ("scenarios",)}:
-        return folder / path.name
-    near = _nearest(path.stem, names)
-    raise UsageError(
-        f"{argument}: no such file, and no packaged scenario of that name{near}. There are: {', '.join(names)}"
-    )
-
-
 def load(
     argument: str, overrides: Sequence[tuple[str, Any]] = (), spelt: Mapping[str, str] | None = None
 ) -> Scenario:
@@ -240,15 +217,9 @@ def load(
     `spelt`: how a key was given on the command line, where not by --set.
     """
     path = find(argument)
-    try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ScenarioError(f"{path}: not UTF-8 text (byte {error.start})") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ScenarioError(f"{path}: not valid TOML: {error}") from error
+    tree = read(path)
     tree.setdefault("name", path.stem.lower())
+    tree.setdefault("traffic", {"main": {}})
     for key, value in overrides:
         put(tree, key, value)
     return parse(tree, str(path), {key: f"--set {key}" for key, _ in overrides} | dict(spelt or {}))
@@ -275,7 +246,7 @@ def scaled(stages: Stages, duration_s: float) -> dict[str, float | None]:
 def override(text: str) -> tuple[str, Any]:
     """`table.key=value` of the command line: the value as TOML, or as a plain string where it is no TOML."""
     key, equals, raw = text.partition("=")
-    if not equals or not re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", key.strip()):
+    if not equals or not _KEY.fullmatch(key.strip()):
         raise UsageError(f"--set {text}: expected table.key=value, for example --set arrival.rate_per_s=20")
     try:
         return key.strip(), tomllib.loads(f"v = {raw.strip()}")["v"]
@@ -306,14 +277,17 @@ def toml_file(tree: Mapping[str, Any]) -> str:
 
 
 def put(tree: dict[str, Any], dotted: str, value: Any) -> None:
-    """Set one value in a tree of tables."""
+    """Set one value in a tree of tables; `*` is every table there."""
     *tables, last = dotted.split(".")
+    nodes: list[Any] = [tree]
     for name in tables:
-        node = tree.setdefault(name, {})
-        if not isinstance(node, dict):
+        nodes = [
+            one for node in nodes for one in (node.values() if name == "*" else [node.setdefault(name, {})])
+        ]
+        if not all(isinstance(node, dict) for node in nodes):
             raise UsageError(f"--set {dotted}: {name} is a value, not a table")
-        tree = node
-    tree[last] = value
+    for node in nodes:
+        node[last] = value
 
 
 _SHAPES = {
@@ -335,18 +309,20 @@ def _explain(error: Any, source: str, overridden: Mapping[str, str]) -> str:
     dotted = ".".join(loc)
     where = f"{source}: {dotted or 'scenario'}"
     for key, spelt in overridden.items():
-        if key == dotted or (text and dotted and key.startswith(f"{dotted}.")):
+        parts = key.split(".")
+        same = all(part in (one, "*") for part, one in zip(parts, loc, strict=False))
+        if same and (len(parts) == len(loc) or (text and 0 < len(loc) < len(parts))):
             where = spelt
     if kind == "extra_forbidden":
         names = _names_at(loc[:-1])
-        near = _nearest(loc[-1], names)
+        near = _elsewhere(loc) or nearest(loc[-1], names)
         return f"{where}: unknown key{near or '.'} Expected one of: {', '.join(names)}"
     if kind in _SHAPES:
         got = "" if kind == "missing" else f", got {given!r}"
         return f"{where}: expected {_SHAPES[kind]}{got}"
     if kind == "literal_error":
         choices = re.findall(r"'([^']*)'", str(context.get("expected", "")))
-        return f"{where}: expected {context['expected']}, got {given!r}{_nearest(str(given), choices)}"
+        return f"{where}: expected {context['expected']}, got {given!r}{nearest(str(given), choices)}"
     bounds = {
         "greater_than": ("gt", ">"),
         "greater_than_equal": ("ge", ">="),
@@ -385,7 +361,30 @@ def _tables_in(annotation: Any) -> list[type[BaseModel]]:
     return [table for inner in get_args(annotation) for table in _tables_in(inner)]
 
 
-def _nearest(word: str, names: Sequence[str]) -> str:
-    longer = [name for name in names if len(word) > 2 and name.startswith(f"{word}_")]
-    near = longer if len(longer) == 1 else difflib.get_close_matches(word, names, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else ""
+def _elsewhere(loc: Sequence[str]) -> str:
+    """The suggestion of the key in another table, if its table was left out or shortened; else empty."""
+
+    def shared(path: Sequence[str]) -> int:
+        same = [a in (b, "NAME") for a, b in zip(path, loc, strict=False)]
+        return [*same, False].index(False)
+
+    found = [
+        path
+        for path in _keys(Scenario)
+        if path[-1] == loc[-1] and (shared(path) or path[-len(loc) :] == tuple(loc))
+    ]
+    if not found:
+        return ""
+    best = max(found, key=shared)
+    return f"; did you mean {'.'.join((*loc[: shared(best)], *best[shared(best) :]))}?"
+
+
+def _keys(table: type[BaseModel], at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every key below a table, as parts; NAME for a name or number that the user chooses."""
+    for key, field in table.model_fields.items():
+        named = ("NAME",) if get_origin(field.annotation) in {Mapping, tuple} else ()
+        for inner in _tables_in(field.annotation)[:1]:
+            yield from _keys(inner, (*at, key, *named))
+            break
+        else:
+            yield (*at, key)

@@ -13,6 +13,7 @@ from tailgauge.experiments.checkup.plan import PROBES
 from tailgauge.experiments.conduct import Conducted
 from tailgauge.experiments.course import Base
 from tailgauge.scenario import model as scenarios
+from tailgauge.scenario.packaged import find
 
 ENGINE, CACHE, LIMITS, MARKED = (
     "simulated.engine",
@@ -70,6 +71,6 @@ def conducted(
     skip = [name for name in PROBES if name not in probes]
     bounds = {"seed": seed, "experiment.checkup.quick": quick, "experiment.checkup.skip": skip}
     pairs = tuple({**bounds, **planted}.items())
-    path = scenarios.find("checkup")
+    path = find("checkup")
     base = Base(path, scenarios.load(str(path), pairs), pairs, folder)
     return conducted_on(base)

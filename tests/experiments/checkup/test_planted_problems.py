@@ -10,6 +10,7 @@ from tailgauge.experiments.checkup.checks import CHECKS
 from tailgauge.experiments.checkup.plan import PROBES, CheckupPlanner
 from tailgauge.experiments.course import Base
 from tailgauge.scenario import model as scenarios
+from tailgauge.scenario.packaged import find
 
 SHORT = (
     "pace", "tail", "stalled", "broken", "unstable", "below_minimum", "expired", "race", "cancel_ignored",
@@ -19,7 +20,7 @@ REAL_ONLY = {"connections", "idle_cut"}
 
 
 def base(folder, *pairs):
-    path = scenarios.find("checkup")
+    path = find("checkup")
     return Base(path, scenarios.load(str(path), pairs), pairs, folder)
 
 
@@ -110,7 +111,7 @@ def test_what_cannot_be_is_refused(pairs, message, tmp_path):
 )
 def test_other_traffic_is_looked_at_too(name, tmp_path):
     pairs = (("experiment", {"kind": "checkup"}),)
-    path = scenarios.find(name)
+    path = find(name)
     whole = Base(path, scenarios.load(str(path), pairs), pairs, tmp_path)
     steps = next(CheckupPlanner(whole).course())
     prepared = [whole.prepare(step, number, tmp_path, sends=False) for number, step in enumerate(steps)]
@@ -121,7 +122,7 @@ def test_other_traffic_is_looked_at_too(name, tmp_path):
 
 def test_a_stream_of_ones_own_is_refused(tmp_path):
     pairs = (("experiment", {"kind": "checkup"}),)
-    path = scenarios.find("custom_stream")
+    path = find("custom_stream")
 
     with pytest.raises(UsageError, match=r"expected target\.protocol 'anthropic' or 'openai', got 'sse'"):
         CheckupPlanner(Base(path, scenarios.load(str(path), pairs), pairs, tmp_path))

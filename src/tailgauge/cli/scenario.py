@@ -1,0 +1,51 @@
+"""`tailgauge scenario`: the packaged scenarios, listed, printed and copied."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import click
+
+from tailgauge.cli.options import ScenarioName
+
+
+@click.group()
+def scenario() -> None:
+    """List, show and copy packaged scenarios."""
+
+
+@scenario.command("list")
+@click.pass_context
+def list_scenarios(context: click.Context) -> None:
+    """List the packaged scenarios."""
+    from tailgauge.scenario.packaged import find, names, read
+
+    page = context.make_formatter()
+    page.write_dl([(name, read(find(name))["description"]) for name in names()])
+    click.echo(page.getvalue(), nl=False)
+
+
+@scenario.command()
+@click.argument("name", type=ScenarioName())
+def show(name: str) -> None:
+    """Print a scenario."""
+    from tailgauge.scenario.packaged import find
+
+    click.echo(find(name).read_text(encoding="utf-8"), nl=False)
+
+
+@scenario.command()
+@click.argument("name", type=ScenarioName())
+@click.argument("file", required=False, type=click.Path(path_type=Path), default=Path())
+def copy(name: str, file: Path) -> None:
+    """Copy a scenario into FILE or this folder.
+
+    Files that it names, such as a trace, are copied beside it. Nothing is replaced.
+    """
+    from tailgauge.scenario.packaged import copy as copy_files
+
+    written = copy_files(name, file)
+    for path in written:
+        click.echo(f"wrote {path}")
+    click.echo(f"run it with: {shlex.join(['tailgauge', 'run', str(written[0])])}")

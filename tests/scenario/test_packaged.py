@@ -1,0 +1,76 @@
+"""Which file a scenario's name means, and copies of packaged scenarios."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tailgauge.errors import UsageError
+from tailgauge.plan.resolve import resolve
+from tailgauge.scenario.model import load
+from tailgauge.scenario.packaged import copy, find, names, packaged
+
+
+@pytest.mark.parametrize(
+    ("argument", "near"), [("quickstrat", "; did you mean quickstart?"), ("zzzz", "."), ("nowhere/stream.toml", "; did you mean streaming?")]
+)  # fmt: skip
+def test_a_missing_scenario_is_answered_with_the_nearest_packaged_name(argument: str, near: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        find(argument)
+
+    assert str(raised.value) == (
+        f"{argument}: no such file, and no packaged scenario of that name{near} `tailgauge scenario list` lists them"
+    )
+
+
+@pytest.mark.parametrize("argument", ["quickstart", "quickstart.toml", "scenarios/quickstart.toml"])
+def test_a_packaged_scenario_is_found_by_name_from_any_folder(
+    argument: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert find(argument) == packaged("scenarios") / "quickstart.toml"
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_copy_of_a_packaged_scenario_can_be_planned_where_it_lies(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+
+    written = copy(name, Path("mine"))
+
+    assert written[0] == Path("mine") / f"{name}.toml"
+    assert load(str(written[0])) == load(name)
+    assert len(resolve(str(written[0]), (), tmp_path / "out").schedule) > 0
+
+
+def test_the_files_that_a_scenario_names_are_copied_beside_it(tmp_path: Path) -> None:
+    written = copy("trace", tmp_path / "mine.toml")
+
+    assert written == [tmp_path / "mine.toml", tmp_path / "traces" / "bursty.csv"]
+    assert written[1].read_bytes() == (packaged("scenarios") / "traces" / "bursty.csv").read_bytes()
+
+
+def test_a_copy_replaces_nothing(tmp_path: Path) -> None:
+    (tmp_path / "traces").mkdir()
+    kept = tmp_path / "traces" / "bursty.csv"
+    kept.write_text("precious")
+
+    with pytest.raises(UsageError, match=r"bursty\.csv: exists already: name another file, or remove it"):
+        copy("trace", tmp_path)
+
+    assert kept.read_text() == "precious"
+    assert not (tmp_path / "trace.toml").exists()
+
+
+def test_a_scenario_cannot_have_files_outside_its_folder_copied(tmp_path: Path) -> None:
+    (tmp_path / "secret.csv").write_text("x")
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    mine = inside / "mine.toml"
+    mine.write_text(f'[arrival.trace]\nfile = "../secret.csv"\nformat = "{tmp_path}/secret.csv"\n')
+
+    assert copy(str(mine), tmp_path / "away" / "copy.toml") == [tmp_path / "away" / "copy.toml"]
