@@ -47,11 +47,11 @@ def errors(report, true: dict[str, np.ndarray]) -> list[tuple[str, str, float, f
             continue
         ordered = np.sort(true[row["metric"]])
         for name, p in PS.items():
-            told = row["percentiles"].get(name)
-            if told is not None and told["reliable"]:
+            given = row["percentiles"].get(name)
+            if given is not None and given["reliable"]:
                 value = ordered[int(np.ceil(p * len(ordered))) - 1]
                 what = f"{row['metric']} since {row['since']}"
-                found.append((what, name, told["value"] - value, max(share * value, floor)))
+                found.append((what, name, given["value"] - value, max(share * value, floor)))
     return found
 
 
@@ -86,25 +86,25 @@ def test_a_figure_without_a_mark_is_right_also_where_the_worker_is_saturated(cc,
     seconds = 6 if full_size else 3
     _, first, _ = measured(tmp_path, 200, 5, "first", seconds)
     most = requests_per_s(first)
-    seen, wrong = [], []
+    verdicts, wrong = [], []
     for i, share in enumerate(np.linspace(0.3, 2.0, 20) if full_size else (0.5, 2.0)):
         report, run, log = measured(tmp_path, round(share * most), 5, f"rate-{i}", seconds)
         shutil.rmtree(run.path / "chunks")
         found = errors(report, ground_truth(run, log))
         verdict = report["verdict"]["status"]
         worst = max(found, key=lambda one: abs(one[2]) / one[3], default=None)
-        seen.append(verdict)
+        verdicts.append(verdict)
         print(f"{share:.2f} of {most:.0f}/s: {verdict}, {len(found)} figures, worst {worst}")
         if verdict != "INVALID":
             wrong += [(f"{share:.2f}", verdict, *one) for one in found if abs(one[2]) > one[3]]
     assert not wrong
-    assert seen[0] != "INVALID"
-    assert seen[-1] == "INVALID"
+    assert verdicts[0] != "INVALID"
+    assert verdicts[-1] == "INVALID"
 
 
 @pytest.mark.parametrize("chunks", [1, 5])
 def test_short_answers_on_a_core_with_room_are_measured(cc, tmp_path, full_size, chunks):
-    """At 200 to 800 requests a second; a rate above 0.7 of what this machine's core can do is left out, and said."""
+    """At 200 to 800 requests per second; a rate above 0.7 of what this machine's core can do is left out, and said."""
     if not full_size:
         pytest.skip("make verify: runs of six seconds; planted rows have both cases")
     most, verdicts = 1e9, {}
