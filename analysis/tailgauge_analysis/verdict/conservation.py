@@ -27,6 +27,7 @@ import pandas as pd
 from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.load.run_record import PLANNED
+from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.json_values import Json, table, whole
 from tailgauge_analysis.verdict.losses import Loss, Stretch, losses, unseen
 
@@ -194,9 +195,8 @@ def in_flight(frames: Frames, workers: Sequence[Loss] = ()) -> InFlight | None:
         mine = frames.attempts[frames.attempts["worker"] == worker]
         begun = np.sort(mine["dispatched_at_ns"].to_numpy(np.float64))
         ended = np.sort(mine["ended_at_ns"].dropna().to_numpy(np.float64))
-        slack = IN_FLIGHT_SLACK_NS + (health["receive_lag_max_ns"] + health["loop_lag_max_ns"]).to_numpy(
-            np.float64
-        )
+        lag = (health["receive_lag_max_ns"] + health["loop_lag_max_ns"]).to_numpy(np.float64)
+        slack = IN_FLIGHT_SLACK_NS + _known_late(at, lag)
         closed = np.sort(mine.loc[mine["ended_at_ns"].notna(), "dispatched_at_ns"].to_numpy(np.float64))
         begins = [
             np.searchsorted(b, at + s, "right") for b, s in ((closed, -slack), (begun, 0), (begun, slack))
@@ -208,3 +208,12 @@ def in_flight(frames: Frames, workers: Sequence[Loss] = ()) -> InFlight | None:
         outside += float(np.maximum(0, np.maximum(counted - high, low - counted)).sum())
     n = len(every)
     return InFlight(n, live / n, rows / n, outside / n) if n else None
+
+
+def _known_late(at: Floats, lag: Floats) -> Floats:
+    """By how much the count of each second may be behind: its own lag, or what a later second found to have waited already."""
+    behind, found = lag.copy(), 0.0
+    for i in range(len(at) - 2, -1, -1):
+        found = max(lag[i + 1], found - (at[i + 1] - at[i]))
+        behind[i] = max(lag[i], found)
+    return behind

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -35,6 +36,21 @@ def seen(live, ended_s=(1.5, 3.5, None)):
 )
 def test_what_no_row_says_may_be_counted_either_way(live, outside):
     assert seen(live) == pytest.approx(outside)
+
+
+def test_what_waited_to_be_read_was_counted_as_open():
+    """Answers that arrived within 1.5 s were read at 4.2 s: that second knows how long they had waited, those before cannot."""
+    ended = np.linspace(1.0, 1.5, 20) * S
+    attempts = pd.DataFrame({"worker": 0, "dispatched_at_ns": 0.5 * S, "ended_at_ns": ended})
+    health = pd.DataFrame({
+        "worker": 0, "at_ns": [1 * S, 2 * S, 3 * S, 4 * S, 5 * S], "in_flight": [20, 20, 20, 20, 0],
+        "receive_lag_max_ns": [0, 0, 0, 0, 3.2 * S], "loop_lag_max_ns": 0,
+    })  # fmt: skip
+    frames = SimpleNamespace(attempts=attempts, health=health, run={"workers": []}, rows={})
+
+    assert in_flight(frames).outside == 0
+    health.loc[4, "receive_lag_max_ns"] = 1.5 * S  # too short for what was counted at 2, 3 and 4 s
+    assert in_flight(frames).outside == pytest.approx(20 * 3 / 5)
 
 
 def test_a_worker_whose_rows_are_known_to_be_missing_teaches_nothing():

@@ -1,0 +1,89 @@
+"""One of three workers is stalled: the report names it with its seconds, the largest first, and no other.
+
+Rule: the stall is made from outside, by signals or by other processes on its core; what is asserted is who is named and when.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psutil
+import pytest
+from run_folders.run_data import RunData, assert_conserved
+from starting.command import QUICK, Start
+
+STALLED = 1
+LARGEST = re.compile(r"Largest: worker (\d) from 00:(\d\d) to 00:(\d\d)")
+
+
+def freeze(run: RunData, pid: int, *, after_s: float, lasts_s: float) -> None:
+    """Stop a worker once the clock of the run is there."""
+    time.sleep(max(0.0, after_s - (time.monotonic_ns() - run.facts["start_at_ns"]) / 1e9))
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(lasts_s)
+    os.kill(pid, signal.SIGCONT)
+
+
+@contextmanager
+def hogs(pid: int, number: int) -> Iterator[None]:
+    """Processes that never rest on the one core that a worker may use."""
+    core = min(os.sched_getaffinity(0))
+    for thread in psutil.Process(pid).threads():
+        os.sched_setaffinity(thread.id, {core})
+    line = [sys.executable, "-c", f"import os\nos.sched_setaffinity(0, {{{core}}})\nwhile True: pass"]
+    busy = [subprocess.Popen(line) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for each in busy:
+            each.kill()
+            each.wait()
+
+
+def stalled(start: Start, how: str, seconds: int) -> Any:
+    """The report of a run of three workers of which the second is stalled."""
+    sets = [*QUICK, "--set=stages.warmup_s=0"]
+    running = start("run", "streaming", "--rate=90", f"--duration={seconds}", "--workers=3", *sets)
+    run = running.wait_for_start(0.5)
+    pid = next(entry["pid"] for entry in run.facts["workers"] if entry["worker"] == STALLED)
+    if how == "once":
+        freeze(run, pid, after_s=seconds / 2 - 1, lasts_s=2)
+    elif how == "again and again":
+        for after_s in range(2, seconds - 1, 2):
+            freeze(run, pid, after_s=after_s, lasts_s=0.2)
+    else:
+        with hogs(pid, 8):
+            time.sleep(seconds - 1.5)
+    done = running.finish()
+    assert_conserved(done.run)
+    return json.loads((done.report / "report.json").read_text())
+
+
+@pytest.mark.parametrize("how", ["once", "again and again", "without a core"])
+def test_the_worker_that_was_stalled_is_named_first(start: Start, full_size: bool, how: str) -> None:
+    if how != "once" and not full_size:
+        pytest.skip("make verify: other kinds of stall")
+    seconds = 12 if full_size else 8
+    report = stalled(start, how, seconds)
+    reasons = {reason["check"]: reason for reason in report["verdict"]["reasons"]}
+    lags = {one["worker"]: one["loop_lag_max_ms"] for one in report["client"]}
+    print(how, reasons["client_error"]["text"], lags)
+    found = LARGEST.search(reasons["client_error"]["text"])
+    assert found is not None
+    worker, since, until = map(int, found.groups())
+    assert worker == STALLED == max(lags, key=lags.__getitem__)
+    if how == "once":
+        assert 0 <= seconds / 2 - 1 - since <= 1
+        assert 0 <= until - (seconds / 2 + 1) <= 1
+    spells = report["bad_seconds"]["spells"]
+    assert spells[0]["worker"] == STALLED
+    assert [one["worst_ms"] for one in spells] == sorted((one["worst_ms"] for one in spells), reverse=True)
