@@ -6,7 +6,7 @@ and warms up is not imitated. Both tools leave failures out, interpolate between
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +15,8 @@ from tailgauge_analysis.metrics.latency import SUCCESSES, Row
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.throughput import Throughput
 from tailgauge_analysis.stats.quantiles import Floats
-from tailgauge_analysis.text.formatting import count, percentile, plural
-from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.text.formatting import count, ms, percentile, plural
+from tailgauge_analysis.text.section import Section, Table
 
 PS = (0.5, 0.9, 0.95, 0.99)
 MS, RATE, PER_S = "ms", "tokens/s", "requests/s"
@@ -167,8 +167,38 @@ AIPERF = Tool(
 TOOLS = (VLLM, AIPERF)
 
 
-def definitions(of_target: Steady, ours: list[Row], rates: Throughput) -> list[Json]:
-    """The key `definitions` of report.json; empty without a streamed answer."""
+@dataclass(frozen=True, slots=True)
+class ToolMetric:
+    """One number of a tool over this run, in `unit`, beside ours."""
+
+    name: str
+    ours: str | None
+    """the closest metric here"""
+    formula: str
+    why: str
+    """why the two differ"""
+    unit: str
+    n: int
+    mean: float | None
+    percentiles: dict[str, float] | None
+    our_value: float | None
+    our_percentiles: dict[str, float | None] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolMetrics:
+    """The steady stage under another tool's formulas."""
+
+    tool: str
+    source: str
+    read: str
+    """year and month of the formulas"""
+    answers: int
+    metrics: tuple[ToolMetric, ...]
+
+
+def definitions(of_target: Steady, ours: list[Row], rates: Throughput) -> list[ToolMetrics]:
+    """One for each tool; empty without a streamed answer."""
     answers = _answers(of_target)
     if not len(answers.sent):
         return []
@@ -179,10 +209,10 @@ def definitions(of_target: Steady, ours: list[Row], rates: Throughput) -> list[J
         if row.view == SUCCESSES and (by_p := {q.p: q.value for q in row.quantiles})
     }
     return [
-        {
-            "tool": tool.name, "source": tool.source, "read": tool.read, "answers": len(answers.sent),
-            "metrics": [_metric(formula, answers, known, totals) for formula in tool.formulas],
-        }
+        ToolMetrics(
+            tool.name, tool.source, tool.read, len(answers.sent),
+            tuple(_metric(formula, answers, known, totals) for formula in tool.formulas),
+        )
         for tool in TOOLS
     ]  # fmt: skip
 
@@ -204,19 +234,44 @@ def _answers(of_target: Steady) -> Answers:
 
 
 def _metric(
-    formula: Formula, answers: Answers, known: dict[str, Json], totals: dict[str, float | None]
-) -> Json:
+    formula: Formula,
+    answers: Answers,
+    known: dict[str, dict[str, float | None]],
+    totals: dict[str, float | None],
+) -> ToolMetric:
     values = formula.values(answers)
     missing = np.isnan(values)
     if missing.any() or values is answers.gaps:  # the quantiles below sort in place
         values = values[~missing]
     scale, total = 1e-6 if formula.unit == MS else 1.0, formula.ours in totals
-    mean = float(values.mean()) * scale if len(values) else None
     quantiles = np.quantile(values, PS, overwrite_input=True) if len(values) and not total else ()
-    labels = map(percentile, PS)
-    return {
-        "name": formula.name, "ours": formula.ours, "formula": formula.formula, "why": formula.why + (answers.misled if formula.ours in _OF_TOKENS else ""), "unit": formula.unit,
-        "n": len(answers.sent) if total else len(values), "mean": mean,
-        "percentiles": {label: float(q) * scale for label, q in zip(labels, quantiles, strict=False)} or None,
-        "our_value": totals.get(formula.ours or ""), "our_percentiles": known.get(formula.ours or ""),
-    }  # fmt: skip
+    by_p = {percentile(p): float(q) * scale for p, q in zip(PS, quantiles, strict=False)}
+    return ToolMetric(
+        formula.name, formula.ours, formula.formula,
+        formula.why + (answers.misled if formula.ours in _OF_TOKENS else ""), formula.unit,
+        len(answers.sent) if total else len(values), float(values.mean()) * scale if len(values) else None,
+        by_p or None, totals.get(formula.ours or ""), known.get(formula.ours or ""),
+    )  # fmt: skip
+
+
+def section(found: Sequence[ToolMetrics]) -> Section | None:
+    """The section, folded; None without a streamed answer."""
+    if not found:
+        return None
+    header = ("their metric", "mean", "p50", "p99", "n", "our metric", "p50", "p99")
+    tables = tuple(Table(f"{one.tool} ({one.source}, {one.read})", header, tuple(map(_row, one.metrics)), prose=(5,)) for one in found)  # fmt: skip
+    formulas = tuple(f"{one.tool}, {m.name}: {m.formula}. {m.why}" for one in found for m in one.metrics)
+    return Section(
+        "definitions", "Metrics as other tools define them",
+        "The same answers under the formulas of other tools. Their percentiles are interpolated and have no intervals.",
+        (), tables, (), (), formulas, is_folded=True,
+    )  # fmt: skip
+
+
+def _row(one: ToolMetric) -> tuple[str, ...]:
+    theirs, ours = one.percentiles or {}, one.our_percentiles or {}
+    total = "–" if one.our_value is None else ms(one.our_value)
+    return (
+        f"{one.name} ({one.unit})", ms(one.mean), ms(theirs.get("p50")), ms(theirs.get("p99")), count(one.n), one.ours or "–",
+        ms(ours.get("p50")) if ours else total, ms(ours.get("p99")),
+    )  # fmt: skip

@@ -2,42 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from tailgauge_analysis.metrics import definitions
 from tailgauge_analysis.report.contents import contents, published
-from tailgauge_analysis.report.views import healthy, meaning
-from tailgauge_analysis.sections import phases, streaming, throughput, traffic
+from tailgauge_analysis.sections import (
+    environment,
+    failures,
+    latency,
+    measurement,
+    phases,
+    requests,
+    result,
+    streaming,
+    throughput,
+    traffic,
+)
 from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.findings import Findings
 from tailgauge_analysis.sections.hedging import section as hedging
 from tailgauge_analysis.sections.latency_under_load import section as latency_under_load
-from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.text.section import FAIL, PASS, Measurement, Report, Result, Section
+from tailgauge_analysis.text.formatting import figures, plain
+from tailgauge_analysis.text.json_values import Json, text
+from tailgauge_analysis.text.section import Report, Section
 
 # The order of the page. A section is None where the run has nothing for it.
 SECTIONS: tuple[Callable[[Findings], Section | None], ...] = (
+    lambda of: requests.section(
+        of.evidence.conservation, of.outcomes, of.steady, of.frames.problems, of.frames.run["preflight"]
+    ),
+    lambda of: latency.section(
+        of.latency,
+        of.groups,
+        of.smaller_groups,
+        of.streams.tokens_per_chunk_p50,
+        first_token=of.steady.first_token,
+    ),
     lambda of: throughput.section(of.evidence.throughput, of.evidence.stability, of.goodput),
-    lambda of: streaming.section(of.streams, of.tpot_missing),
     lambda of: latency_under_load.section(of.diagnosis, of.slopes),
     lambda of: phases.section(of.phases),
     lambda of: fan_out.section(of.fan_out),
     lambda of: hedging.section(of.hedging),
+    lambda of: streaming.section(of.streams, of.tpot_missing),
     lambda of: traffic.section(of.traffic, of.frames.run["estimate"]),
+    lambda of: failures.section(of.failures, of.other_failures),
+    lambda of: measurement.section(
+        of.evidence, of.checks, of.certified, of.server_log, of.clocks, of.calls_between
+    ),
+    lambda of: environment.section(of.environment, of.frames.run),
+    lambda of: definitions.section(of.definitions),
 )
 
 
 def build(findings: Findings, data: Json | None = None) -> Report:
     """The whole report."""
     data = data or contents(findings)
-    run = data["run"]
     return Report(
         run_id=data["run_id"],
         title=data["scenario"],
-        about=tuple(text for text in (run["target"]["url"], run["started_at"]) if text),
-        started_at=run["started_at"] or "",
+        about=tuple(_about(findings)),
+        started_at=findings.frames.run["started_at"] or "",
         dry_run=data["dry_run"],
-        result=_result(data),
-        measurement=_measurement(data),
+        result=result.result(findings),
+        measurement=result.measurement(findings),
         summary=(),
         sections=tuple(one for section in SECTIONS if (one := section(findings)) is not None),
         exit_code=data["exit_code"],
@@ -46,14 +73,17 @@ def build(findings: Findings, data: Json | None = None) -> Report:
     )
 
 
-def _result(data: Json) -> Result:
-    """Until sections/result.py has it."""
-    return Result(
-        FAIL if data["exit_code"] == 1 else PASS, data["headline"], (), tuple(filter(None, [healthy(data)]))
+def _about(findings: Findings) -> Iterator[str]:
+    """Which target, when, how long and how much."""
+    run, offered = findings.frames.run, findings.evidence.throughput.offered_per_s
+    target = run["target"]
+    yield (
+        "simulated endpoint"
+        if target.get("simulated")
+        else plain(str(target.get("url") or "unknown target"), 80)
     )
-
-
-def _measurement(data: Json) -> Measurement:
-    """Until sections/result.py has it."""
-    reasons = tuple((one["text"], one["advice"]) for one in data["reasons"])
-    return Measurement(data["verdict"], meaning(data), reasons, tuple(data["remarks"]))
+    if run["started_at"]:
+        yield f"{run['started_at'][:10]}, {run['started_at'][11:16]} UTC"
+    if offered is not None:
+        yield f"{figures(findings.steady.seconds)} s at {figures(offered)} requests/s"
+    yield plain(text(run["scenario"].get("description")), 200)

@@ -5,11 +5,8 @@ Only finite numbers, strings, lists and tables; a number that is not known is nu
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import asdict
 from typing import cast
-
-import numpy as np
 
 from tailgauge.rows import schema
 from tailgauge_analysis.compare.alternating import alternating_blocks
@@ -30,15 +27,12 @@ from tailgauge_analysis.sections import result
 from tailgauge_analysis.sections.cache import section as cache_section
 from tailgauge_analysis.sections.findings import Findings, headline, remarks
 from tailgauge_analysis.sections.rate_limits import section as rate_limits
-from tailgauge_analysis.stats.proportions import Proportion, proportion
+from tailgauge_analysis.stats.proportions import Proportion
 from tailgauge_analysis.stats.quantiles import TOO_FEW
-from tailgauge_analysis.text.formatting import plain, plural
+from tailgauge_analysis.text.formatting import plain
 from tailgauge_analysis.text.json_values import Json, number, table, text
 from tailgauge_analysis.text.quantile import NONE, VALUE, plain_values, quantile
-from tailgauge_analysis.verdict import certificate, clocks, losses
-from tailgauge_analysis.verdict.checks import CHECKS
-from tailgauge_analysis.verdict.losses import Loss
-from tailgauge_analysis.verdict.verdict import applies
+from tailgauge_analysis.verdict import certificate, clocks
 
 NOT_APPLICABLE = "not applicable"
 ALL = "all"
@@ -60,11 +54,11 @@ def contents(findings: Findings) -> Json:
         "exit_code": int(result.exit_code(findings)),
         "reasons": [asdict(reason) for reason in findings.reasons],
         "explanations": findings.explanations,
-        "checks": _checks(findings),
+        "checks": plain_values(findings.checks),
         "headline": headline(findings),
         "run": _run(findings),
         "conservation": _conservation(findings),
-        "outcomes": _outcomes(findings),
+        "outcomes": plain_values(findings.outcomes),
         "remarks": remarks(findings),
         "traffic": plain_values(findings.traffic),
         "stability": plain_values(findings.evidence.stability),
@@ -74,7 +68,7 @@ def contents(findings: Findings) -> Json:
         "diagnosis": plain_values(findings.diagnosis),
         "slopes": plain_values(findings.slopes),
         "crossover": alternating_blocks(run["scenario"], findings.of_target),
-        "definitions": findings.definitions,
+        "definitions": plain_values(findings.definitions),
         "health": asdict(findings.health) if findings.health else None,
         "goodput": plain_values(findings.goodput) if findings.goodput else None,
         "latency": [_latency(row) for row in findings.latency],
@@ -93,12 +87,12 @@ def contents(findings: Findings) -> Json:
         "other_failures": findings.other_failures,
         "client": [plain_values(worker) for worker in findings.evidence.workers],
         "in_flight": plain_values(findings.evidence.in_flight) if findings.evidence.in_flight else None,
-        "bad_seconds": findings.bad_seconds,
+        "bad_seconds": plain_values(findings.evidence.bad),
         "client_error": [asdict(one) for one in findings.evidence.errors],
-        "server_log": findings.server_log,
+        "server_log": plain_values(findings.server_log),
         "clocks": clocks.to_json(findings.clocks, findings.calls_between),
         "certificate": None if run["dry_run"] else certificate.to_json(findings.certified),
-        "environment": _environment(findings),
+        "environment": plain_values(findings.environment),
         "problems": [{"kind": p.kind, "text": plain(p.text, 500)} for p in findings.frames.problems],
     }
 
@@ -122,8 +116,7 @@ def _run(findings: Findings) -> Json:
         "slow_reader_requests": requests - len(findings.of_target.requests),
         "cancelled_requests": int((stage.requests["ended"] == schema.CANCELLED).sum()),
         "first_token": stage.first_token,
-        "reproduce": command(run),
-        "besides": besides(run),
+        "reproduce": findings.environment.reproduce,
         "trace": plain_values(run["trace"]),
         "estimate": plain_values(run["estimate"]),
         "workers": len(run["workers"]),
@@ -132,17 +125,6 @@ def _run(findings: Findings) -> Json:
             {k: entry.get(k) for k in ("ended", "status", "message")} for entry in run["preflight"]
         ],
     }
-
-
-def _checks(findings: Findings) -> list[Json]:
-    failed = {reason.check: reason.verdict for reason in findings.reasons}
-    verdicts = {
-        one: failed.get(one.name, "passed") if applies(one, findings.evidence) else NOT_APPLICABLE
-        for one in CHECKS
-    }
-    return [
-        {"check": c.name, "passes_if": c.passes_if, "verdict": verdict} for c, verdict in verdicts.items()
-    ]
 
 
 def _conservation(findings: Findings) -> Json:
@@ -156,16 +138,6 @@ def _conservation(findings: Findings) -> Json:
     ]
     facts["unfinished_files"] = sum(p.kind == UNFINISHED for p in findings.frames.problems)
     return facts
-
-
-def _outcomes(findings: Findings) -> list[Json]:
-    """How the requests of the steady stage ended, with 95% intervals of the shares."""
-    ended = findings.steady.requests["ended"]
-    rows = []
-    for name in ended.value_counts().index:
-        of = proportion((ended == name).to_numpy(np.bool_))
-        rows.append({"ended": str(name), "requests": of.k, "share": of.value, **_sure(of)})
-    return rows
 
 
 def _sure(of: Proportion) -> Json:
@@ -208,68 +180,6 @@ def _stamps(findings: Findings) -> Json:
     for key, at in (("p50", 0), ("p99", 1), ("max", 2)):
         out[f"receive_lag_{key}_ms"] = facts.receive_lag_ms[at] if facts.receive_lag_ms else None
     return out
-
-
-def _environment(findings: Findings) -> Json:
-    run = findings.frames.run
-    models = sorted({str(model) for model in findings.steady.requests["model"].dropna().unique()})
-    shares = findings.evidence.conservation.workers
-    workers = [_worker(findings, *pair) for pair in zip(run["workers"], shares, strict=True)]
-    return {
-        "versions": run["versions"], "master": run["master"], "workers": workers, "seed": run["seed"],
-        "models": [plain(model, 100) for model in models[:10]],
-        "scenario_file": run["scenario_file"], "overrides": run["overrides"], "scenario": plain_values(run["scenario"]),
-    }  # fmt: skip
-
-
-def _worker(findings: Findings, entry: Json, share: Loss) -> Json:
-    """One row of the table of workers."""
-    rows, worker = findings.frames.rows, entry["worker"]
-    kept = ("worker", "name", "host", "pid", "state", "offset_ns", "error_ns", "drift_ppb", "stamps")
-    lacks = sum(max(0, wrote - rows.get((name, worker), 0)) for name, wrote in entry["rows"].items())
-    return {
-        **{key: entry[key] for key in kept},
-        "requests": rows.get(("requests", worker), 0),
-        "chunks": rows.get(("chunks", worker), 0),
-        **{key: entry[key] for key in ("late_s", "silent", "unwritten")},
-        "missing_requests": share.left,
-        "missing": [asdict(s) for s in share.missing],
-        "found": share.found,
-        "not_sent": share.not_sent,
-        "rows_lost": lacks + sum(share.unwritten.values()),
-        "kept": losses.kept(share),
-    }
-
-
-def command(run: Json) -> str | None:
-    """The command that runs the same traffic again; None if the run does not name its scenario."""
-    if not run["scenario_file"]:
-        return None
-    line = ["tailgauge", "run", run["scenario_file"]]
-    local = len(run["workers"]) - elsewhere(run)
-    if run["dry_run"]:
-        line.append("--dry-run")
-    elif local > 1:
-        line += ["--workers", str(local)]
-    line += [word for text in run["overrides"] for word in ("--set", text)]
-    return shlex.join(plain(word, 500) for word in line)
-
-
-def elsewhere(run: Json) -> int:
-    """Workers on other machines than the master's."""
-    host = run["master"].get("host")
-    return sum(w["host"] != host for w in run["workers"] if host and w["host"])
-
-
-def besides(run: Json) -> str:
-    """What else is needed to reproduce the run."""
-    text = "The file may have changed since; the scenario as it ran, with all defaults, is listed below."
-    away = elsewhere(run)
-    if away:
-        text += f" {plural(away, 'worker')} ran on other machines: start as many there with `tailgauge worker --master HOST:PORT`."
-    if not run["target"].get("simulated") and not run["dry_run"]:
-        text += " The target is called again and may answer differently."
-    return text
 
 
 def published(contents: Json) -> Json:

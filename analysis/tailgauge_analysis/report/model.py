@@ -12,13 +12,19 @@ from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
 from tailgauge.rows.schema import ENDED_CLASSES
+from tailgauge_analysis.metrics.definitions import ToolMetrics
 from tailgauge_analysis.metrics.metrics import METRICS
 from tailgauge_analysis.metrics.slo import Health
 from tailgauge_analysis.metrics.stability import Stability
 from tailgauge_analysis.metrics.streams import Streams
+from tailgauge_analysis.sections.environment import Environment
 from tailgauge_analysis.sections.failures import Failure
 from tailgauge_analysis.sections.latency_under_load.diagnosis import Diagnosis
+from tailgauge_analysis.sections.measurement import CheckResult
+from tailgauge_analysis.sections.requests import Outcome
 from tailgauge_analysis.sections.traffic import Traffic
+from tailgauge_analysis.verdict.stalls import BadSeconds
+from tailgauge_analysis.verdict.timestamps import ServerLog
 from tailgauge_analysis.verdict.verdict import Reason
 
 SCHEMA_VERSION: Literal[2] = 2
@@ -71,8 +77,8 @@ class Verdict(TypedDict):
     """worst first; empty if VALID"""
     explanations: list[Any]
     """difficulties of the client that explain failed checks"""
-    checks: list[Json]
-    """all checks: check, passes_if, verdict"""
+    checks: list[CheckResult]
+    """all checks"""
 
 
 class Missing(TypedDict):
@@ -197,34 +203,6 @@ class Objective(TypedDict):
     """null without a request"""
 
 
-class ToolMetric(TypedDict):
-    """One metric of another tool."""
-
-    name: str
-    ours: str | None
-    """the closest metric here"""
-    formula: str
-    why: str
-    """why the two differ"""
-    unit: str
-    n: Count
-    mean: float | None
-    percentiles: Numbers | None
-    our_percentiles: Numbers | None
-    our_value: float | None
-
-
-class Tool(TypedDict):
-    """The steady stage under another tool's formulas."""
-
-    tool: str
-    source: str
-    read: str
-    """year and month of the formulas"""
-    answers: Count
-    metrics: list[ToolMetric]
-
-
 @with_config(ConfigDict(use_attribute_docstrings=True))
 class Report(TypedDict):
     """report.json: the keys of STABLE first."""
@@ -255,14 +233,14 @@ class Report(TypedDict):
     """by traffic table: gain and cost of hedges, controls first; see reports.md"""
     slo: list[Objective]
     """objectives, in the scenario's order"""
-    definitions: list[Tool]
+    definitions: list[ToolMetrics]
     """metrics as other tools define them"""
     exit_code: Literal[0, 1, 3, 4, 5, 70, 130]
     """0, 1 (an objective or the target's health failed, or the backlog grows) or 3 (INVALID, rows lost, or an objective inconclusive)"""
     headline: str
     """one sentence"""
-    outcomes: list[Json]
-    """of the steady stage: ended, requests, share, low, high, n_eff, episodes, mark"""
+    outcomes: list[Outcome]
+    """how the requests of the steady stage ended, the most frequent first"""
     remarks: list[str]
     """properties of the traffic that affect the numbers: closed loop, slow readers, cancellation"""
     traffic: dict[str, Traffic]
@@ -304,23 +282,21 @@ class Report(TypedDict):
     """mean number of attempts in flight over `seconds` of all workers: live (counted by the workers), from_rows (Little's law on the
     rows), outside (difference beyond a worker's lag); null without health rows
     """
-    bad_seconds: Json | None
-    """seconds, bad, share, spells (worker, from_s, to_s, worst_ms, cause; the longest 20); null without health rows"""
+    bad_seconds: BadSeconds
+    """client stalls in the steady stage"""
     client_error: list[Json]
     """error of each reported percentile because of the client: metric, title, view, quantile, lows_value, highs_value, late_shift,
     error_ms, limit_ms, verdict, is_used (by an objective or the headline)
     """
-    server_log: Json | None
-    """delay from the server log's write to the arrival of the first content; within_ms: the clock error; null without the log"""
+    server_log: ServerLog | None
+    """delay from the server log's write to the arrival of the first content; null without the log"""
     clocks: Json
     """clock error between_ms (two workers), to_target_ms, calls_in_flight (its effect on this count), unknown (workers), sentence"""
     certificate: Json | None
     """the cited certificate: id (null: none, and why), made_at, transport, rates and errors, busiest (worker), busiest_per_s, beyond,
     text; null in dry runs
     """
-    environment: Json
-    """versions, master, seed, models, scenario, and workers: state, host, clock, rows delivered and missing (missing_requests, missing,
-    found, not_sent, rows_lost, unwritten, silent, late_s)
-    """
+    environment: Environment
+    """what produced the run, and the command that repeats it"""
     problems: list[Json]
     """kind and text of problems with the data"""

@@ -49,7 +49,8 @@ def html(report: Report, figures: Sequence[Figure], old: Markup | None = None) -
     known = {figure.name: figure for figure in figures}
     first = known.pop(report.figure, None)
     named = [
-        (one, columns(one, [known[name] for name in one.figures if name in known])) for one in report.sections
+        (one, columns(one, [known.pop(name) for name in one.figures if name in known]))
+        for one in report.sections
     ]
     sources = (library(), (TEMPLATES / "report.js").read_text(encoding="utf-8")) if figures else ("", "")
     return _environment().get_template("report.html.jinja").render(

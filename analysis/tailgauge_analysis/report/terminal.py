@@ -81,7 +81,8 @@ def _latency(contents: Json) -> list[str]:
 
 def _outcomes(contents: Json) -> list[str]:
     ended = ", ".join(
-        f"{row['ended']} {count(row['requests'])} ({share(row['share'])})" for row in contents["outcomes"]
+        f"{row['ended']} {count(row['requests']['k'])} ({share(row['requests']['value'])})"
+        for row in contents["outcomes"]
     )
     return [*wrapped(f"requests of the steady stage: {ended or 'none'}", 1), *wrapped(healthy(contents), 2)]
 

@@ -1,4 +1,4 @@
-"""Failures: which errors came back, how often, and the body of the first of each.
+"""Errors: which errors came back, how often, and the body of the first of each.
 
 Of attempts, over the whole run except preflight: an error in the warm-up counts too. What a target wrote is kept as text
 without control characters; the page escapes it.
@@ -6,13 +6,15 @@ without control characters; the page escapes it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
-from tailgauge_analysis.text.formatting import plain
+from tailgauge_analysis.text.formatting import count, plain, plural
+from tailgauge_analysis.text.section import Section, Table, Value
 
 MOST = 10
 EXCERPT = 400
@@ -55,3 +57,20 @@ def _kind(rows: pd.DataFrame) -> Failure:
         steady=int((rows["stage"] == schema.STEADY).sum()),
         excerpt=plain(str(bodies.iloc[0]), EXCERPT) if len(bodies) else "",
     )
+
+
+def section(kinds: Sequence[Failure], others: int) -> Section:
+    """The section."""
+    if not kinds:
+        return Section("errors", "Errors", "No attempt failed.")
+    total = sum(one.attempts for one in kinds) + others
+    rows = tuple(
+        (Value(one.ended, one.limit_kind), "–" if one.status is None else str(one.status), one.error_type or "–",
+         count(one.attempts), count(one.steady), one.excerpt or "–")
+        for one in kinds
+    )  # fmt: skip
+    note = "Whole run without preflight; the text is the first error body of its kind."
+    note += f" {plural(others, 'attempt')} of rarer kinds not shown." if others else ""
+    header = ("class", "status", "type", "attempts", "in the steady stage", "first body")
+    table = Table("Failed attempts", header, rows, note, (2, 5))
+    return Section("errors", "Errors", f"{plural(total, 'attempt')} failed.", (), (table,))

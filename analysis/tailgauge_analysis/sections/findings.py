@@ -13,13 +13,14 @@ from tailgauge import thresholds
 from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics import groups, latency, pace, slo, stability, streams
-from tailgauge_analysis.metrics.definitions import definitions
+from tailgauge_analysis.metrics.definitions import ToolMetrics, definitions
 from tailgauge_analysis.metrics.slo import Goodput
 from tailgauge_analysis.metrics.steady import Steady, steady
 from tailgauge_analysis.metrics.throughput import throughput
 from tailgauge_analysis.metrics.timeline import Timeline, timeline
-from tailgauge_analysis.sections import failures, phases, traffic
+from tailgauge_analysis.sections import failures, measurement, phases, requests, traffic
 from tailgauge_analysis.sections.cache.section import Cache, cache
+from tailgauge_analysis.sections.environment import Environment, environment
 from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.hedging import section as hedging
 from tailgauge_analysis.sections.latency_under_load import diagnosis, slopes
@@ -68,13 +69,13 @@ class Findings:
     streams: streams.Streams
     tpot_missing: Json
     phases: phases.Phases | None
-    definitions: list[Json]
+    definitions: list[ToolMetrics]
     goodput: Goodput | None
     health: slo.Health | None
     slos: list[slo.Outcome]
     failures: list[failures.Failure]
     other_failures: int
-    server_log: Json | None
+    server_log: timestamps.ServerLog | None
     certified: certificate.Certified
     timeline: Timeline
     rate_limits: RateLimits | None
@@ -83,7 +84,9 @@ class Findings:
     cache: list[Cache]
     slopes: list[slopes.Regression]
     diagnosis: diagnosis.Diagnosis
-    bad_seconds: Json | None
+    outcomes: list[requests.Outcome]
+    checks: list[measurement.CheckResult]
+    environment: Environment
     clocks: Clocks
     calls_between: float
 
@@ -140,7 +143,9 @@ def find(frames: Frames) -> Findings:
         cache=cache(frames),
         slopes=slopes.fitted(frames.attempts, _paced(of_target, frames.run["scenario"]), unsure),
         diagnosis=diagnosis.diagnosis(of_target),
-        bad_seconds=stalls.to_json(evidence.bad),
+        outcomes=requests.outcomes(stage),
+        checks=measurement.check_results(evidence, against),
+        environment=environment(frames, stage, evidence.conservation.workers),
         clocks=apart,
         calls_between=unsure,
     )

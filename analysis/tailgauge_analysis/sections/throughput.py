@@ -35,5 +35,5 @@ def section(found: Throughput, stability: Stability, goodput: Goodput | None) ->
             for one in (("Requests/s", requests), ("Output tokens/s", tokens), ("Goodput", good))
             if one[1]
         ),
-        figures=("tokens", "classes"),
+        figures=("tokens",),
     )

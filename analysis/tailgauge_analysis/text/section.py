@@ -42,6 +42,7 @@ class Section:
     """One section. `name` is its anchor, `answer` its finding in a sentence, `computed` how: shown folded.
 
     `figures` names the figures (report/figures.py) that stand beside the tables; `brief` is its lines in the terminal.
+    `listing` is a long text shown as it is, folded, under a title; a section that `is_folded` is shown by its title alone.
     """
 
     name: str
@@ -53,6 +54,8 @@ class Section:
     notes: tuple[str, ...] = ()
     computed: tuple[str, ...] = ()
     brief: tuple[str, ...] = ()
+    listing: tuple[str, str] = ("", "")
+    is_folded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,25 +22,13 @@ from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row, sample
 from tailgauge_analysis.metrics.metrics import ATTEMPT, CHUNK, NEITHER, RATE, SCHEDULED, Metric
 from tailgauge_analysis.metrics.steady import Steady, worst_of
 from tailgauge_analysis.stats.quantiles import CLIENT, TOO_FEW, Floats, Quantile, rank
-from tailgauge_analysis.text.formatting import ms, percentile
-from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.text.formatting import percentile
 
 HEADLINE = ("ttft_sched", "join_sched", "turnaround")  # what a user waits for, whichever the run has
 SHARE, OF_HALF_WIDTH, FLOOR_MS = 0.05, 0.25, 0.5
 SHARE_MOST, MOST_MS = 0.10, 1.0
 LONG_GAP_MS, LONG_GAP_MOST_MS = 100.0, 10.0
 LATE = 3  # requests that were sent late by more than the limit; fewer shift nothing
-HEADER = (
-    "figure, ms",
-    "view",
-    "percentile",
-    "from lows",
-    "from highs",
-    "late sending",
-    "error",
-    "limit",
-    "verdict",
-)
 _RANGES = {
     "first_at_ns": "first_low_at_ns",
     "first_content_at_ns": "first_content_low_at_ns",
@@ -222,13 +210,3 @@ def _values(metric: Metric, stage: Steady, view: str, ps: Sequence[float]) -> li
     at = [rank(len(values), p) - 1 for p in ps]
     scale = 1e6 if metric.level == CHUNK else 1.0
     return [float(value) / scale for value in np.partition(values, at)[at]]
-
-
-def rows_of(errors: Sequence[Json]) -> list[tuple[str, ...]]:
-    """A row for each figure whose error is above its limit, the worst first."""
-    above = sorted((e for e in errors if e["verdict"] != VALID), key=lambda e: -e["error_ms"] / e["limit_ms"])
-    numbers = ("lows_value", "highs_value", "late_shift", "error_ms", "limit_ms")
-    return [
-        (e["title"], e["view"], percentile(e["quantile"]), *(ms(e[name]) for name in numbers), e["verdict"])
-        for e in above
-    ]

@@ -7,7 +7,7 @@ client_error.py.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
 from tailgauge_analysis.text.formatting import clock, count, ms, share
-from tailgauge_analysis.text.json_values import Json
 
 _LAGS = ("loop_lag_max_ns", "receive_lag_max_ns", "dispatch_late_max_ns")
 _CAUSES = ("event loop late", "reads late", "requests sent late")
@@ -40,6 +39,12 @@ class BadSeconds:
     seconds: float
     bad: float
     spells: tuple[Spell, ...]
+
+    @property
+    def worst(self) -> list[Spell]:
+        """The longest spells, that with the largest lag first."""
+        longest = sorted(self.spells, key=lambda spell: spell.from_s - spell.to_s)[:MOST]
+        return sorted(longest, key=lambda spell: -spell.worst_ms)
 
     @property
     def share(self) -> float:
@@ -88,21 +93,10 @@ def _spell(worker: int, begin_s: Floats, end_s: Floats, lags: Floats, rows: Ints
     )
 
 
-def to_json(found: BadSeconds) -> Json | None:
-    """The key `bad_seconds` of report.json; null if no worker left a health row."""
-    if not found.seconds:
-        return None
-    longest = sorted(found.spells, key=lambda spell: spell.from_s - spell.to_s)[:MOST]
-    return {
-        "seconds": round(found.seconds, 3), "bad": round(found.bad, 3), "share": found.share,
-        "spells": [asdict(spell) for spell in sorted(longest, key=lambda spell: -spell.worst_ms)],
-    }  # fmt: skip
-
-
-def sentence(bad: Json) -> str:
+def sentence(found: BadSeconds) -> str:
     """How much of the stage was bad, and where most."""
-    worst = bad["spells"][0]
+    one = found.worst[0]
     return (
-        f"Workers were stalled for more than 50 ms in {share(bad['share'])} of {count(bad['seconds'])} seconds. "
-        f"Worst: worker {worst['worker']} at {clock(worst['from_s'])}, {worst['cause']} by {ms(worst['worst_ms'])} ms."
+        f"Workers were stalled for more than 50 ms in {share(found.share)} of {count(found.seconds)} seconds. "
+        f"Worst: worker {one.worker} at {clock(one.from_s)}, {one.cause} by {ms(one.worst_ms)} ms."
     )

@@ -17,10 +17,7 @@ from tailgauge_analysis.load.dedup import CALL
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import rank
-from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.verdict.clocks import clocks
-
-LOG_PS = {"added_p50_ms": 0.5, "added_p99_ms": 0.99, "added_max_ms": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +58,20 @@ def stamps(frames: Frames, steady: Steady) -> Stamps:
     )
 
 
-def compare_server_log(frames: Frames) -> Json | None:
-    """The key `server_log` of report.json: attempts of the steady stage that both sides have; null without a log."""
+@dataclass(frozen=True, slots=True)
+class ServerLog:
+    """From the write of the first content there to its arrival here; `within_ms`: the clock error."""
+
+    joined: int
+    unknown_to_target: int
+    added_p50_ms: float
+    added_p99_ms: float
+    added_max_ms: float
+    within_ms: float
+
+
+def compare_server_log(frames: Frames) -> ServerLog | None:
+    """Over the attempts of the steady stage that both sides have; None without a log."""
     keys = list(CALL)
     log = frames.server_log.dropna(subset=keys).drop_duplicates(keys)
     ours = frames.attempts[
@@ -75,6 +84,6 @@ def compare_server_log(frames: Frames) -> Json | None:
     if not len(added):
         return None
     added.sort()
-    at = {key: float(added[rank(len(added), p) - 1]) for key, p in LOG_PS.items()}
+    p50, p99, most = (float(added[rank(len(added), p) - 1]) for p in (0.5, 0.99, 1.0))
     within_ms = clocks(frames).to_target_ns / 1e6
-    return {"joined": len(added), "unknown_to_target": len(ours) - len(both), **at, "within_ms": within_ms}
+    return ServerLog(len(added), len(ours) - len(both), p50, p99, most, within_ms)

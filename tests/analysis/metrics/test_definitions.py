@@ -82,4 +82,4 @@ def test_every_difference_has_a_reason_and_stands_on_the_page(made):
     page = made(n=200).html.read_text()
 
     assert [f.name for tool in TOOLS for f in tool.formulas if len(f.why) < 30 or f.name not in page] == []
-    assert page.count("<summary>vLLM bench</summary>") == page.count("<summary>AIPerf</summary>") == 1
+    assert page.count("<h3>vLLM bench (") == page.count("<h3>AIPerf (") == 1

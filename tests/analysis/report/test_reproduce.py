@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from tailgauge.scenario.model import override, spelled
-from tailgauge_analysis.report.contents import besides, command
+from tailgauge_analysis.sections.environment import besides, command
 
 
 def run(**changes):
@@ -43,5 +43,5 @@ def test_workers_elsewhere_are_named_and_not_counted():
 def test_it_stands_on_the_page_and_in_markdown(made):
     report = made(n=100)
 
-    assert "tailgauge run synthetic.toml --workers 2</code>" in report.html.read_text()
+    assert "tailgauge run synthetic.toml --workers 2</dd>" in report.html.read_text()
     assert "tailgauge run synthetic.toml --workers 2" in report.markdown.read_text()

@@ -22,7 +22,7 @@ def bursty(synthetic, tmp_path_factory):
 
 def test_the_interval_of_bursty_failures_is_that_of_a_few_requests(bursty):
     """Plain n would give 6.4% to 9.9%."""
-    outcome = next(row for row in bursty.data["outcomes"] if row["ended"] == "server_error")
+    outcome = next(row for row in bursty.data["outcomes"] if row["ended"] == "server_error")["requests"]
 
     assert outcome["n_eff"] < 60
     assert outcome["low"] < 0.04
@@ -32,7 +32,7 @@ def test_the_interval_of_bursty_failures_is_that_of_a_few_requests(bursty):
 
 def test_every_place_says_the_same_interval(bursty):
     """Outcomes, groups and health are shares of the same requests."""
-    ok = next(row for row in bursty.data["outcomes"] if row["ended"] == "ok")
+    ok = next(row for row in bursty.data["outcomes"] if row["ended"] == "ok")["requests"]
     group = next(group for group in bursty.data["groups"] if group["by"] == "traffic")
 
     assert [ok[key] for key in ("low", "high", "n_eff")] == [group[key] for key in ("low", "high", "n_eff")]
@@ -45,7 +45,7 @@ def test_failures_at_random_are_not_marked_and_have_the_exact_interval(synthetic
     made = synthetic.write(tmp_path / "run", n=1000, warmup_s=0, ended=failed, error={"status": 500})
     outcome = next(
         row for row in render(find(load([made]))).data["outcomes"] if row["ended"] == "server_error"
-    )
+    )["requests"]
 
     assert outcome["mark"] == ""
     assert outcome["low"] == pytest.approx(0.0373, abs=0.004)

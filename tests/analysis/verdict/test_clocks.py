@@ -39,7 +39,7 @@ def test_two_workers_compare_within_both_errors_and_one_with_the_target_within_i
 
     assert (found.between_ns, found.to_target_ns, found.unknown) == (40_200_000, 40_000_000, ())
     assert calls_between(frames, found) == pytest.approx(50 * 0.0402, rel=0.05)
-    assert compare_server_log(frames)["within_ms"] == 40.0
+    assert compare_server_log(frames).within_ms == 40.0
     facts = to_json(found, 2.01)
     assert (facts["between_ms"], facts["to_target_ms"]) == (40.2, 40.0)
     assert "compare within ± 40.2 ms, attempts in flight over all workers within ± 2" in facts["sentence"]

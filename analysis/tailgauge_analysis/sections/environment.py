@@ -1,0 +1,190 @@
+"""Environment: target, versions, workers, and the command and the scenario that reproduce the run."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.text.formatting import clock, count, ms, plain, plural
+from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.text.quantile import plain_values
+from tailgauge_analysis.text.section import Section, Table, Value
+from tailgauge_analysis.verdict import losses
+from tailgauge_analysis.verdict.losses import Loss, Stretch
+
+MOST_MODELS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEntry:
+    """One worker: its clock, its rows, and what is missing of its share."""
+
+    worker: int
+    name: str
+    host: str
+    pid: int | None
+    state: str
+    offset_ns: int | None
+    error_ns: int | None
+    drift_ppb: int | None
+    stamps: str
+    requests: int
+    chunks: int
+    late_s: float | None
+    silent: list[Json]
+    unwritten: dict[str, int]
+    missing_requests: int
+    missing: tuple[Stretch, ...]
+    found: int
+    not_sent: int
+    rows_lost: int
+    kept: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What produced the run."""
+
+    versions: Json
+    master: Json
+    workers: list[WorkerEntry]
+    seed: int | None
+    models: list[str]
+    scenario_file: str
+    overrides: list[str]
+    scenario: Json
+    reproduce: str | None
+    besides: str
+
+
+def environment(frames: Frames, stage: Steady, shares: Sequence[Loss]) -> Environment:
+    """Collect it."""
+    run = frames.run
+    models = sorted({str(model) for model in stage.requests["model"].dropna().unique()})
+    return Environment(
+        run["versions"], run["master"],
+        [_worker(frames, *pair) for pair in zip(run["workers"], shares, strict=True)],
+        run["seed"], [plain(model, 100) for model in models[:MOST_MODELS]], run["scenario_file"], run["overrides"],
+        plain_values(run["scenario"]), command(run), besides(run),
+    )  # fmt: skip
+
+
+def _worker(frames: Frames, entry: Json, of: Loss) -> WorkerEntry:
+    rows, worker = frames.rows, entry["worker"]
+    lacks = sum(max(0, wrote - rows.get((name, worker), 0)) for name, wrote in entry["rows"].items())
+    names = (
+        "worker", "name", "host", "pid", "state", "offset_ns", "error_ns", "drift_ppb", "stamps", "late_s", "silent", "unwritten",
+    )  # fmt: skip
+    return WorkerEntry(
+        **{name: entry[name] for name in names},
+        requests=rows.get(("requests", worker), 0),
+        chunks=rows.get(("chunks", worker), 0),
+        missing_requests=of.left,
+        missing=of.missing,
+        found=of.found,
+        not_sent=of.not_sent,
+        rows_lost=lacks + sum(of.unwritten.values()),
+        kept=losses.kept(of),
+    )
+
+
+def command(run: Json) -> str | None:
+    """The command that runs the same traffic again; None if the run does not name its scenario."""
+    if not run["scenario_file"]:
+        return None
+    line = ["tailgauge", "run", run["scenario_file"]]
+    local = len(run["workers"]) - elsewhere(run)
+    if run["dry_run"]:
+        line.append("--dry-run")
+    elif local > 1:
+        line += ["--workers", str(local)]
+    line += [word for text in run["overrides"] for word in ("--set", text)]
+    return shlex.join(plain(word, 500) for word in line)
+
+
+def elsewhere(run: Json) -> int:
+    """Workers on other machines than the master's."""
+    host = run["master"].get("host")
+    return sum(w["host"] != host for w in run["workers"] if host and w["host"])
+
+
+def besides(run: Json) -> str:
+    """What else is needed to reproduce the run."""
+    text = "The file may have changed since; the scenario as it ran, with all defaults, is listed below."
+    away = elsewhere(run)
+    if away:
+        text += f" {plural(away, 'worker')} ran on other machines: start as many there with `tailgauge worker --master HOST:PORT`."
+    if not run["target"].get("simulated") and not run["dry_run"]:
+        text += " The target is called again and may answer differently."
+    return text
+
+
+def section(of: Environment, run: Json) -> Section:
+    """The section."""
+    target = run["target"]
+    parts = [
+        f"{target.get('url') or 'unknown'}{' (simulated)' if target.get('simulated') else ''}",
+        f"protocol {target['protocol']}" if target.get("protocol") else "",
+        f"model {', '.join(of.models)}" if of.models else "",
+    ]
+    rebuilt = ", rebuilt without run.json" if run["rebuilt"] else ""
+    facts = [
+        ("Run", run["run_id"]),
+        ("Target", ", ".join(filter(None, parts))),
+        ("Started", f"{run['started_at'] or 'unknown'}, state {run['state']}{rebuilt}"),
+        ("Master", _pairs({key: value for key, value in of.master.items() if key != "boot_id"})),
+        ("Versions", _pairs(of.versions)),
+        ("Seed", "unknown" if of.seed is None else str(of.seed)),
+        ("Reproduce", of.reproduce or "The run does not name its scenario file."),
+    ]
+    listing = f"Scenario{f' ({of.scenario_file})' if of.scenario_file else ''}, with all defaults"
+    return Section(
+        "environment", "Environment", "", tuple(facts), (_workers(of.workers),) if of.workers else (), (),
+        (of.besides,) if of.reproduce else (),
+        listing=(listing, json.dumps(of.scenario, indent=2, ensure_ascii=False, allow_nan=False)),
+    )  # fmt: skip
+
+
+def _pairs(tree: Json) -> str:
+    return ", ".join(f"{key} {value}" for key, value in tree.items()) or "unknown"
+
+
+def _workers(workers: Sequence[WorkerEntry]) -> Table:
+    header = (
+        "worker",
+        "host",
+        "state",
+        "clock offset (ms)",
+        "drift (ppm)",
+        "stamps",
+        "requests",
+        "chunks",
+        "missing",
+        "rows lost",
+    )
+    rows = tuple(
+        (Value(str(w.worker), w.name), w.host or "–", "; ".join([w.state, *w.kept]), _offset(w),
+         "–" if w.drift_ppb is None else f"{w.drift_ppb / 1000:.3g}", w.stamps or "–",
+         Value(count(w.requests), f"{count(w.found)} found" if w.found else ""), count(w.chunks),
+         Value(count(w.missing_requests), _spans(w.missing)), count(w.rows_lost))
+        for w in workers
+    )  # fmt: skip
+    note = (
+        "Missing: leased requests without a row, and when they were due. Rows lost: recorded, but in no part."
+    )
+    return Table("Workers", header, rows, note, (1, 2, 5))
+
+
+def _offset(one: WorkerEntry) -> Value:
+    if one.offset_ns is None:
+        return Value("–")
+    return Value(ms(one.offset_ns / 1e6), "" if one.error_ns is None else f"± {ms(one.error_ns / 1e6)}")
+
+
+def _spans(missing: Sequence[Stretch]) -> str:
+    shown = [f"{clock(s.from_s)} – {'end' if s.to_s is None else clock(s.to_s)}" for s in missing[:3]]
+    return ", ".join([*shown, *([f"and {len(missing) - 3} more"] if len(missing) > 3 else [])])

@@ -1,0 +1,114 @@
+"""Latency: the percentiles of the steady stage, among successes and of everything offered, and by kind of request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tailgauge_analysis.metrics.groups import Group
+from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row
+from tailgauge_analysis.metrics.metrics import UNIT
+from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile
+from tailgauge_analysis.text.cells import quantile_cell, share_cell, with_interval
+from tailgauge_analysis.text.formatting import count, percentile, plural
+from tailgauge_analysis.text.section import Cell, Section, Table, Value
+
+COALESCED = 1.2  # tokens per chunk, above which TPOT after the first chunk is shown
+WHOLE = ("e2e_sched", "join_sched", "turnaround")
+COMPUTED = (
+    "Exact percentiles (inverse of the empirical distribution) from the raw rows of all workers; 95% intervals from order statistics on n_eff.",
+    "Since scheduled: from the planned arrival, what a user waits. Since sent: from the first request byte, what network and target take.",
+    "n: samples. n_eff: independent samples with the same information, because slow requests cluster.",
+    "† marks a percentile with n_eff below 50, or with fewer than 5 slow episodes beyond it. n/a: too few samples for any 95% bound. ?: no bound exists.",
+    "Of everything offered: requests that failed or were dropped count as slower than any success, those that were abandoned or open at the end as waits of at least that length.",
+)
+
+
+def section(
+    rows: Sequence[Row],
+    groups: Sequence[Group],
+    smaller_groups: int,
+    tokens_per_chunk: float | None,
+    *,
+    first_token: str,
+) -> Section:
+    """The section."""
+    successes = shown(rows, SUCCESSES, tokens_per_chunk)
+    if not successes:
+        return Section("latency", "Latency", "No request succeeded in the steady stage: there is no latency.")
+    everything = shown(rows, OFFERED, tokens_per_chunk)
+    tables = [_percentiles("Of everything offered", everything)] if everything else []
+    tables.append(_percentiles("Among successes", successes))
+    if len(groups) > 1:
+        tables.append(_by_group(groups, smaller_groups))
+    kind = "any kind" if first_token == "any" else "kind text"  # noqa: S105 - no secret
+    notes = [f"TTFT ends at the first content of {kind}."]
+    if everything:
+        lost = f"{count(everything[0].without_answer)} of {plural(everything[0].n, 'request')} without an answer count as slowest"
+        notes.append(
+            f"{lost}. “failed”: the percentile falls among them. “not observable”: nobody waited that long."
+        )
+    return Section(
+        "latency", "Latency", _answer((everything or successes)[0]), (), tuple(tables), ("tail", "heat"), tuple(notes),
+        COMPUTED,
+    )  # fmt: skip
+
+
+def shown(rows: Sequence[Row], view: str, tokens_per_chunk: float | None) -> list[Row]:
+    """Rows of a view without those that repeat another, and without p99.9 if no row has one."""
+    of = [row for row in rows if (row.view, row.metric.unit) == (view, UNIT) and row.n]
+    of = [row for row in of if view == SUCCESSES or row.without_answer]
+    same = [row.quantiles for row in of if row.metric.name == "ttft_sched"]
+    of = [r for r in of if r.metric.name not in {"ttft_text", "ttft_event"} or r.quantiles not in same]
+    if (tokens_per_chunk or 0) <= COALESCED:
+        of = [row for row in of if row.metric.name != "tpot_c"]
+    return of
+
+
+def _answer(row: Row) -> str:
+    """The first row in a sentence: what a user waits."""
+    known = [q for q in row.quantiles if q.mark != TOO_FEW and q.p <= 0.99]
+    if not known:
+        return f"{row.metric.title}: too few requests for a percentile."
+    ends = [known[0], *known[-1:]] if len(known) > 1 else known
+    parts = [f"{percentile(q.p)} {with_interval(quantile_cell(q), ' ms')}" for q in ends]
+    of = " of everything offered" if row.view == OFFERED else ""
+    return f"{row.metric.title}{of}: {', '.join(parts)}."
+
+
+def _percentiles(title: str, rows: Sequence[Row]) -> Table:
+    last = -1 if all(row.quantiles[-1].mark == TOO_FEW for row in rows) else None
+    cells: list[tuple[Cell, ...]] = []
+    for row in rows:
+        sure = next((q.n_eff for q in row.quantiles if q.p == 0.99), row.n)
+        n = Value(count(row.n), "" if sure == row.n else f"n_eff {count(sure)}")
+        cells.append((row.metric.title, *map(quantile_cell, row.quantiles[:last]), n))
+    labels = (f"{percentile(q.p)} (ms)" for q in rows[0].quantiles[:last])
+    note = (
+        "n_eff is that of the p99."
+        if any(not isinstance(c[-1], str) and c[-1].interval for c in cells)
+        else ""
+    )
+    return Table(title, ("metric", *labels, "n"), tuple(cells), note)
+
+
+def _by_group(groups: Sequence[Group], smaller: int) -> Table:
+    rows = []
+    for group in groups:
+        by = {row.metric.name: row.quantiles for row in group.latency}
+        whole = next((by[name] for name in WHOLE if name in by), ())
+        kind = f"{group.by}, {group.pattern}" if group.by == "traffic" else group.by
+        rows.append((Value(group.name, kind), count(group.requests), share_cell(group.ok), *_three(by.get("ttft_sched", ())), *_three(whole)))  # fmt: skip
+    header = (
+        "group", "requests", "ok, of those not abandoned", "TTFT p50 (ms)", "TTFT p95 (ms)", "TTFT p99 (ms)", "whole p50 (ms)",
+        "whole p95 (ms)", "whole p99 (ms)",
+    )  # fmt: skip
+    note = (
+        "Since scheduled, failures counted as slowest. Whole: until the end of the answer; for a fan-out, until its legs are joined; "
+        "for a batch, until it is fetched."
+    )
+    note += f" {plural(smaller, 'smaller group')} not shown." if smaller else ""
+    return Table("By kind of request", header, tuple(rows), note)
+
+
+def _three(quantiles: Sequence[Quantile]) -> tuple[Cell, ...]:
+    return tuple(map(quantile_cell, quantiles)) or ("–", "–", "–")

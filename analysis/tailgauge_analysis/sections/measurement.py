@@ -1,0 +1,159 @@
+"""Measurement quality: by how much the client may have moved a figure, its timestamps, its state, and every check."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tailgauge.thresholds import VALID
+from tailgauge_analysis.text.formatting import clock, count, ms, percentile, plural, share
+from tailgauge_analysis.text.section import Cell, Section, Table, Value
+from tailgauge_analysis.verdict import certificate, clocks, stalls
+from tailgauge_analysis.verdict.certificate import Certified
+from tailgauge_analysis.verdict.checks import CHECKS
+from tailgauge_analysis.verdict.client import Worker
+from tailgauge_analysis.verdict.clocks import Clocks
+from tailgauge_analysis.verdict.timestamps import ServerLog, Stamps
+from tailgauge_analysis.verdict.verdict import Evidence, Reason, applies
+
+NOT_APPLICABLE, PASSED = "not applicable", "passed"
+SPELLS = 8
+COMPUTED = (
+    "Several events in one read share a timestamp: the earlier ones have a time range, whose end is used. "
+    "Receive lag: from the kernel’s timestamp to the read; it moves no kernel timestamp."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """One check of the measurement: `verdict` is passed, not applicable, DEGRADED or INVALID."""
+
+    check: str
+    passes_if: str
+    verdict: str
+
+
+def check_results(evidence: Evidence, reasons: Sequence[Reason]) -> list[CheckResult]:
+    """Every check."""
+    failed = {reason.check: reason.verdict for reason in reasons}
+    return [
+        CheckResult(
+            one.name,
+            one.passes_if,
+            failed.get(one.name, PASSED) if applies(one, evidence) else NOT_APPLICABLE,
+        )
+        for one in CHECKS
+    ]
+
+
+def section(
+    evidence: Evidence,
+    checks: Sequence[CheckResult],
+    cited: Certified,
+    log: ServerLog | None,
+    apart: Clocks,
+    unsure: float,
+) -> Section:
+    """The section."""
+    is_dry = evidence.frames.run["dry_run"]
+    figures, bad = _figures(evidence), evidence.bad
+    answer = "The client moved no figure by more than its limit."
+    if figures:
+        answer = f"The client may have moved {plural(len(figures.rows), 'figure')} by more than the limit."
+    facts = [*_checks(checks), *_stamps(evidence.stamps, is_dry=is_dry)]
+    if not is_dry:
+        facts.append(("Calibration", certificate.sentence(cited)))
+    if log is not None:
+        facts.append(("Against the server log", _log(log)))
+    if apart.between_ns or apart.unknown:
+        facts.append(("Clocks", clocks.sentence(apart, unsure)))
+    if bad.spells:
+        facts.append(("Stalls", stalls.sentence(bad)))
+    tables = [figures] if figures else []
+    if bad.spells:
+        tables.append(_stalls(bad))
+    if evidence.workers and not is_dry:
+        tables.append(_workers(evidence.workers))
+    listed = tuple(f"{one.verdict}: {one.passes_if}" for one in checks)
+    return Section(
+        "measurement", "Measurement", answer, tuple(facts), tuple(tables), ("client",), (),
+        (COMPUTED, *listed),
+    )  # fmt: skip
+
+
+def _checks(checks: Sequence[CheckResult]) -> list[tuple[str, str]]:
+    counts = {
+        name: sum(one.verdict == name for one in checks) for name in dict.fromkeys(c.verdict for c in checks)
+    }
+    return [("Checks", ", ".join(f"{n} {name}" for name, n in counts.items()))]
+
+
+def _stamps(of: Stamps, *, is_dry: bool) -> list[tuple[str, str]]:
+    def exact(n: int, ranges: int) -> str:
+        return f"{count(n - ranges)} exact, {count(ranges)} with a time range ({share(ranges / n if n else 0.0)})"
+
+    facts = [
+        ("First chunks", exact(of.first_chunks, of.first_intervals)),
+        ("All chunks", exact(of.chunks, of.chunk_intervals)),
+    ]
+    if is_dry:
+        return facts
+    by_user = f"user space in {plural(of.user_attempts, 'attempt')}, " if of.user_attempts else ""
+    facts.append(("Timestamps", f"{by_user}kernel in {plural(of.kernel_attempts, 'attempt')}"))
+    if of.connected:
+        opened = f"{count(of.new_connections)} of {plural(of.connected, 'attempt')} ({share(of.new_connections / of.connected)}) opened one; their times since scheduled include it"
+        opened += "; target.preopened opens them before the run" if of.new_connections else ""
+        facts.append(("Connections", opened))
+    if of.receive_lag_ms:
+        p50, p99, worst = map(ms, of.receive_lag_ms)
+        facts.append(("Receive lag", f"p50 {p50} ms, p99 {p99} ms, maximum {worst} ms"))
+    return facts
+
+
+def _log(log: ServerLog) -> str:
+    within = f", within ± {ms(log.within_ms)} ms by the workers’ clocks" if log.within_ms else ""
+    text = (
+        f"first content arrived p50 {ms(log.added_p50_ms)} ms, p99 {ms(log.added_p99_ms)} ms, at most {ms(log.added_max_ms)} ms "
+        f"after the endpoint wrote it{within}, over {plural(log.joined, 'call')}"
+    )
+    unknown = f"; {plural(log.unknown_to_target, 'call')} not in its log" if log.unknown_to_target else ""
+    return text + unknown
+
+
+def _figures(evidence: Evidence) -> Table | None:
+    """A row for each figure whose error is above its limit, the worst first."""
+    above = [one for one in evidence.errors if one.verdict != VALID]
+    if not above:
+        return None
+    above.sort(key=lambda one: -one.error_ms / one.limit_ms)
+    rows: list[tuple[Cell, ...]] = []
+    for one in above:
+        numbers = (one.lows_value, one.highs_value, one.late_shift, one.error_ms, one.limit_ms)
+        verdict = Value(one.verdict, outcome=one.verdict)
+        rows.append((one.title, one.view, percentile(one.quantile), *map(ms, numbers), verdict))
+    header = ("figure, ms", "view", "percentile", "from lows", "from highs", "late sending", "error", "limit", "verdict")  # fmt: skip
+    return Table("Client error above the limit", header, tuple(rows), prose=(1,))
+
+
+def _stalls(bad: stalls.BadSeconds) -> Table:
+    rows = tuple(
+        (f"{clock(one.from_s)} to {clock(one.to_s)}", str(one.worker), one.cause, ms(one.worst_ms))
+        for one in bad.worst[:SPELLS]
+    )
+    more = f"{len(bad.spells) - SPELLS:,} more in report.json." if len(bad.spells) > SPELLS else ""
+    return Table("Stalls", ("when", "worker", "cause", "by up to (ms)"), rows, more, (2,))
+
+
+def _workers(workers: Sequence[Worker]) -> Table:
+    header = (
+        "worker", "CPU mean (of a core)", "CPU (of a core)", "loop lag (ms)", "receive lag p99 (ms)", "receive lag (ms)",
+        "dispatch late (ms)", "time ranges (of first chunks)", "waits for a connection", "TCP losses", "GC (ms)", "memory (MB)", "in flight",
+    )  # fmt: skip
+    rows = tuple(
+        (str(w.worker), share(w.cpu_mean), share(w.cpu_max), ms(w.loop_lag_max_ms), ms(w.receive_lag_p99_ms), ms(w.receive_lag_max_ms),
+         ms(w.dispatch_late_max_ms), share(w.first_interval_share), count(w.pool_waits),
+         "–" if w.retransmits is None else count(w.retransmits + (w.out_of_order or 0)), ms(w.gc_max_ms), count(w.rss_max_bytes / 1e6),
+         count(w.in_flight_max))
+        for w in workers
+    )  # fmt: skip
+    return Table("Workers in the steady stage, worst second", header, rows)
