@@ -47,6 +47,14 @@ def seen(ended="connect_error", status=None, error_type=None, message=None):
         "target.api_key_env to the variable with its key"),
     ),
     (seen("server_error", 500, "server_error", "boom"), f"target {URL} answered HTTP 500: boom."),
+    (
+        seen("client_error", 400, "invalid", '{"error": {"type": "invalid", "message": "max_tokens is too large"}}'),
+        f"target {URL} answered HTTP 400: max_tokens is too large.",
+    ),
+    (
+        seen("client_error", 400, "invalid", '{"object": "error", "message": "context of 2048"}'),
+        f"target {URL} answered HTTP 400: context of 2048.",
+    ),
     (seen("client_error", 400, "x", "Model not found."), f"target {URL} answered HTTP 400: Model not found."),
     (
         seen("truncated", 200, "no_end_mark"),

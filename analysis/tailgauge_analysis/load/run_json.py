@@ -200,7 +200,7 @@ class RunJson(_Tolerant):
     """incidents that the master noted"""
     preflight: list[OnErrorOmit[Facts]] = []
     """request_id, target, model, words, input_tokens, ended, status, error_type, message of each preflight request, and whether
-    the run needed it
+    the run needed it; models that the target lists, where it may have refused the model
     """
     verdict: Any = None
     """verdict, reasons and exit_code once a report was made; null before that"""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from tailgauge.channel.traffic_counters import TrafficCounters
+from tailgauge.protocols.decoder import error_of
 from tailgauge.rows.schema import NOT_FAILED, RATE_LIMITED
 from tailgauge.sanitize import plain
 from tailgauge.thresholds import VALID
@@ -60,8 +62,8 @@ def preflight_failure(url: str, protocol: str, seen: dict[str, Any]) -> str:
     """Which target, what it did, what to do."""
     status = seen["status"]
     kind = plain(seen["error_type"] or "") or (None if status else seen["ended"])
-    text = plain(re.sub(r"<[^>]*>", " ", seen["message"] or "")).rstrip(".")
-    text = text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+    text = plain(re.sub(r"<[^>]*>", " ", _message(seen["message"] or ""))).rstrip(".")
+    text = _shortened(text)
     did = f"answered HTTP {status}" if status else f"could not be used ({kind})"
     if status == 200:
         did = f"answered HTTP 200, but the stream ended as {seen['ended']}"
@@ -70,4 +72,21 @@ def preflight_failure(url: str, protocol: str, seen: dict[str, Any]) -> str:
         advice = "The key was refused. For a self-hosted engine, set target.api_key_env to the variable with its key"
     elif status in {404, 405}:
         advice = f"Is the base URL right, and is the protocol {protocol}?"
+    models = [plain(name) for name in seen.get("models", ())]
+    if models and seen["model"] not in models:
+        listed = _shortened(", ".join(models))
+        advice = f"It has no model {seen['model']!r}: choose one with --model. It lists {listed}"
     return f"target {url} {did}{': ' + text if text else ''}. {advice}".strip()
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
+
+def _message(body: str) -> str:
+    """The message in a body that is an error as JSON; else the body, as for a page of a proxy."""
+    try:
+        tree = json.loads(body)
+    except ValueError:
+        return body
+    return error_of(tree)[1] if isinstance(tree, dict) else body

@@ -55,6 +55,10 @@ class Endpoint:
             return self._transport.sent(self._origin, like.request(body, call_id))
         return self._wire.send(self._sdk, call, model, call_id)
 
+    def list_models(self) -> AbstractContextManager[Any] | None:
+        """Request the target's list of models; None where the protocol has no such list."""
+        return None if self._wire.sdk is None else self._sdk.models.with_streaming_response.list()
+
     def _template(self, call: Call, model: str, body: Mapping[str, Any]) -> Template | None:
         """The template of calls of this kind: the same model, the same keys of the body, texts or blocks."""
         blocks = any(type(message["content"]) is list for message in body["messages"])

@@ -6,11 +6,12 @@ callbacks, so the pattern receives them without another switch.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import gevent
 from gevent import get_hub
@@ -20,6 +21,7 @@ from tailgauge.call import Call, Prompt
 from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Headers, Send
 from tailgauge.plan.spend_limit import Guard
+from tailgauge.protocols.decoder import StreamDecoder
 from tailgauge.redaction import Redaction
 from tailgauge.rows.schema import CANCELLED, CLIENT_ERROR, COMPLETED, OK, PREFLIGHT, STEADY, AttemptRow
 from tailgauge.transport.exchange import Exchange, HeldBytes
@@ -31,7 +33,6 @@ from tailgauge.worker.outcome import Outcome, outcome, should_retry
 from tailgauge.worker.timers import yield_to_hub
 
 if TYPE_CHECKING:
-    from tailgauge.protocols.decoder import StreamDecoder
     from tailgauge.protocols.target import Endpoint
     from tailgauge.rows.recorder import Recorder
 
@@ -213,14 +214,30 @@ class Attempts:
             for field in fields(note):
                 setattr(row, field.name, getattr(note, field.name))
 
+    def models(self, target: str) -> list[str]:
+        """Names in a target's list of models; none where it has no list that can be read."""
+        found: list[str] = []
+
+        def read(_: StreamDecoder, body: bytes) -> None:
+            found.extend(str(one["id"]) for one in json.loads(body)["data"])
+
+        request = self._endpoints[target].list_models()
+        if request is not None:
+            self._until_end(Exchange(StreamDecoder(_no_event, on_whole=read)), lambda: request)
+        return found
+
     def _call(self, one: _Open) -> Exception | None:
         """The call until its end; returns an error that is not the target's."""
-        exchange = one.exchange
+        call_id = "/".join((self._run_id, *map(str, one.key)))
+        return self._until_end(one.exchange, lambda: one.endpoint.send(one.send.call, call_id))
+
+    def _until_end(
+        self, exchange: Exchange, request: Callable[[], AbstractContextManager[Any]]
+    ) -> Exception | None:
         deadline = get_hub().loop.timer(self._deadline_s)
         deadline.start(exchange.abort, "timeout")
-        call_id = "/".join((self._run_id, *map(str, one.key)))
         try:
-            with watched_by(exchange), one.endpoint.send(one.send.call, call_id):
+            with watched_by(exchange), request():
                 exchange.wait_end()
         except Exception as error:  # noqa: BLE001 - the exchange reports what the SDK raises; the rest is a bug
             if not exchange.done:
@@ -239,3 +256,7 @@ class Attempts:
         self._counters.attempts_open -= 1
         self._counters.reads += one.exchange.reads
         self._note_reads(one)
+
+
+def _no_event(decoder: StreamDecoder, name: bytes, data: bytes) -> None:
+    """A list of models is no stream."""

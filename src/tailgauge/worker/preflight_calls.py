@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from tailgauge.rows.recorder import Recorder
     from tailgauge.scenario.model import Scenario
 
+_MAY_BE_THE_MODEL = {400, 404, 422}  # statuses with which targets refuse a model
+_MODELS = 100  # of a target's list
+
 
 def try_out(
     scenario: Scenario,
@@ -50,8 +53,11 @@ def try_out(
             counted[one.words] = total
         facts = {k: getattr(row, k) for k in ("request_id", "target", "ended", "status", "error_type")}
         facts |= {"message": row.error_body, "model": one.model, "needed": one.needed}
+        usable = row.ended in USABLE or not one.needed
+        if not usable and row.status in _MAY_BE_THE_MODEL:
+            facts["models"] = attempts.models(one.call.target)[:_MODELS]
         results.append({**facts, "words": one.words, "input_tokens": total})
-        return row.ended in USABLE or not one.needed
+        return usable
 
     first = preflight_calls(scenario)
     if not all(map(run, first)):

@@ -1,0 +1,56 @@
+"""A target that refuses the model is asked which models it has; see scripts/preflight_calls.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from tailgauge.master.progress import preflight_failure
+
+
+@pytest.fixture(scope="module")
+def seen(run_script):
+    return run_script("worker/scripts/preflight_calls.py")["models"]
+
+
+@pytest.mark.parametrize("protocol", ["openai", "anthropic"])
+def test_a_refused_model_is_answered_with_the_list_of_models(seen, protocol):
+    call = seen[protocol]["call"]
+    post = {"openai": "POST /v1/chat/completions", "anthropic": "POST /v1/messages"}[protocol]
+
+    assert seen[protocol]["requests"] == [post, "GET /v1/models"]
+    assert preflight_failure("http://h", protocol, call) == (
+        "target http://h answered HTTP 404: The model `tiny` does not exist. It has no model 'tiny': choose one with "
+        "--model. It lists qwen-7b, qwen-7b-lora"
+    )
+
+
+def test_the_request_for_the_list_is_no_row_and_leaves_nothing_open(seen):
+    assert {(facts["rows"], facts["open"]) for facts in seen.values()} == {(2, 0)}
+
+
+def test_other_statuses_of_a_refusal_count_too(seen):
+    assert seen["400"]["call"]["models"] == ["qwen-7b", "qwen-7b-lora"]
+
+
+@pytest.mark.parametrize("case", ["no list", "another list", "no JSON", "no answer", "sse"])
+def test_without_a_list_the_advice_is_about_url_and_protocol(seen, case):
+    assert seen[case]["call"]["models"] == []
+    assert preflight_failure("http://h", "openai", seen[case]["call"]).endswith(
+        "Is the base URL right, and is the protocol openai?"
+    )
+
+
+def test_a_failure_of_the_server_is_not_about_the_model(seen):
+    assert seen["boom"]["requests"] == ["POST /v1/chat/completions"]
+    assert "models" not in seen["boom"]["call"]
+
+
+def test_a_long_list_is_shortened_and_a_listed_model_is_not_the_reason():
+    call = {"ended": "client_error", "status": 404, "error_type": None, "message": "no", "model": "m1"}
+
+    assert preflight_failure("http://h", "openai", call | {"models": ["m1", "m2"]}).endswith(
+        "protocol openai?"
+    )
+    text = preflight_failure("http://h", "openai", call | {"models": [f"m-{n}" for n in range(99)]})
+    assert text.endswith("...")
+    assert len(text) < 400
