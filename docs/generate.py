@@ -29,7 +29,7 @@ from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.packaged import packaged
 from tailgauge_analysis.load.run_json import RunJson, WorkerJson
 from tailgauge_analysis.metrics.latency import PS
-from tailgauge_analysis.metrics.metrics import METRICS, SCHEDULED, SENT
+from tailgauge_analysis.metrics.metrics import METRICS
 from tailgauge_analysis.report.model import SCHEMA_VERSION, STABLE, Report
 from tailgauge_analysis.stats.quantiles import n_min
 from tailgauge_analysis.text.formatting import percentile
@@ -79,10 +79,11 @@ def _contexts(command: click.Command, name: str, parent: click.Context | None) -
 def scenario_keys() -> str:
     """Every table and key of a scenario."""
     tree = Scenario.model_json_schema()
+    known: set[str] = set()
     plain = {key: spec for key, spec in tree["properties"].items() if not _table_name(spec)}
     parts = ["## Keys outside any table\n", _key_table(plain, set(tree.get("required", ())))]
     for key, spec in tree["properties"].items():
-        parts += _tables(tree, key, spec)
+        parts += _tables(tree, key, spec, known)
     return "\n".join(parts)
 
 
@@ -97,8 +98,8 @@ def packaged_scenarios() -> str:
     )
 
 
-def _tables(tree: dict[str, Any], key: str, spec: dict[str, Any]) -> Iterator[str]:
-    """A table and those within it; nothing for a plain value."""
+def _tables(tree: dict[str, Any], key: str, spec: dict[str, Any], known: set[str]) -> Iterator[str]:
+    """A table and those within it, the keys of each once; nothing for a plain value."""
     found = _table_name(spec)
     if not found:
         return
@@ -107,9 +108,13 @@ def _tables(tree: dict[str, Any], key: str, spec: dict[str, Any]) -> Iterator[st
     plain = {inner: one for inner, one in model["properties"].items() if not _table_name(one)}
     yield f"## [{name}]\n"
     yield model["description"] + "\n"
+    if found in known:
+        yield "Its keys are those above.\n"
+        return
+    known.add(found)
     yield _key_table(plain, set(model.get("required", ())))
     for inner, one in model["properties"].items():
-        yield from _tables(tree, f"{name}.{inner}", one)
+        yield from _tables(tree, f"{name}.{inner}", one, known)
 
 
 def _table_name(spec: dict[str, Any]) -> str:
@@ -127,13 +132,12 @@ def _table_name(spec: dict[str, Any]) -> str:
 
 def _key_table(properties: dict[str, dict[str, Any]], required: set[str]) -> str:
     return table(
-        ("key", "type", "default", "bounds", "meaning"),
+        ("key", "value", "default", "meaning"),
         [
             (
                 f"`{key}`",
-                type_of(spec),
+                ", ".join(filter(None, (type_of(spec), _bounds(spec)))),
                 "required" if key in required and key != "name" else _default(spec),
-                _bounds(spec),
                 spec.get("description", ""),
             )
             for key, spec in properties.items()
@@ -142,7 +146,7 @@ def _key_table(properties: dict[str, dict[str, Any]], required: set[str]) -> str
 
 
 def _default(spec: dict[str, Any]) -> str:
-    return "-" if spec.get("default") is None else f"`{json.dumps(spec['default'])}`"
+    return "" if spec.get("default") is None else f"`{json.dumps(spec['default'])}`"
 
 
 def _bounds(spec: dict[str, Any]) -> str:
@@ -151,7 +155,7 @@ def _bounds(spec: dict[str, Any]) -> str:
     found = [f"{sign} {_number(s[key])}" for s in kinds for key, sign in signs.items() if key in s]
     found += ["not empty" for s in kinds if s.get("minLength") == 1]
     found += [f"at most {s['maxLength']} characters" for s in kinds if "maxLength" in s]
-    return ", ".join(found) or "-"
+    return ", ".join(found)
 
 
 def _number(value: float) -> str:
@@ -170,8 +174,7 @@ def type_of(spec: Mapping[str, Any], *, nulls: bool = False) -> str:
     found = []
     for one in spec.get("anyOf", [spec]):
         if "$ref" in one:
-            name = one["$ref"].rpartition("/")[2]
-            found.append(f"[{name}](#{name.lower()})")
+            found.append(one["$ref"].rpartition("/")[2])
         elif "const" in one:
             found.append(f"`{one['const']}`")
         elif "enum" in one and len(one["enum"]) <= LONG_LIST:
@@ -218,19 +221,9 @@ def _keys(properties: Mapping[str, Any]) -> str:
     return table(("key", "type", "meaning"), lines)
 
 
-def report_keys(*, stable: bool) -> Callable[[], str]:
-    """The keys of report.json that may be relied on, or the others."""
-    return lambda: _keys(
-        {k: v for k, v in json_schema(Report)["properties"].items() if (k in STABLE) == stable}
-    )
-
-
-def report_types() -> str:
-    """The tables within report.json."""
-    return "\n".join(
-        f"### {name}\n\n{' '.join(model['description'].split())}\n\n{_keys(model['properties'])}"
-        for name, model in json_schema(Report)["$defs"].items()
-    )
+def report_keys() -> str:
+    """The keys of report.json that may be relied on."""
+    return _keys({k: v for k, v in json_schema(Report)["properties"].items() if k in STABLE})
 
 
 def _model_keys(model: type[BaseModel]) -> Callable[[], str]:
@@ -273,20 +266,10 @@ def history() -> str:
 
 
 def metrics() -> str:
-    """The table of metrics."""
-    starts = {SCHEDULED: "at the scheduled time", SENT: "when it is sent"}
-    lines = [
-        (f"`{m.name}`", m.title, m.unit, starts.get(m.since, "at the first of the two events"), m.level,
-         "successes, offered" if m.offered else "successes")
-        for m in METRICS
-    ]  # fmt: skip
-    return table(("metric", "title", "unit", "clock starts", "one value per", "views"), lines)
-
-
-def metric_formulas() -> str:
-    """Formula, meaning and inputs of each metric."""
+    """Each metric: title, unit, formula, meaning, views."""
     return "\n".join(
-        f"### `{m.name}`\n\n{m.title} = {m.formula}.\n{m.meaning}\nNeeds {', '.join(f'`{need}`' for need in m.needs)}.\n"
+        f"### `{m.name}`\n\n{m.title} ({m.unit}, per {m.level}) = {m.formula}.\n{m.meaning}\n"
+        + ("" if m.offered else "Successes only.\n")
         for m in METRICS
     )
 
@@ -309,12 +292,9 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "columns": columns,
     "run-json": _model_keys(RunJson),
     "worker-json": _model_keys(WorkerJson),
-    "report-stable": report_keys(stable=True),
-    "report-other": report_keys(stable=False),
-    "report-types": report_types,
+    "report-stable": report_keys,
     "schema-history": history,
     "metrics": metrics,
-    "metric-formulas": metric_formulas,
     "fewest-samples": fewest_samples,
     "checks": checks,
 }

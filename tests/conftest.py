@@ -41,6 +41,7 @@ ALONE = (
     "transport/test_stopwatch.py",
 )
 LONG = (
+    "tests/docs",
     "tests/end_to_end",
     "tests/many_machines",
     "tests/real_engine",

@@ -65,6 +65,7 @@ RUN_BY = {
 # Folders of tests that mirror no folder of the product.
 OTHERS = {
     "bench",
+    "docs",
     "end_to_end",
     "extension",
     "many_machines",

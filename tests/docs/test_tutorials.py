@@ -1,0 +1,170 @@
+"""The tutorials work as written: each is run from its Markdown, command by command, in an empty folder.
+
+A ```toml block is saved under the last `name.toml` before it. Each command of a ```sh block is run by a shell, and ends with code
+0 or the one in its comment. A comment before a block says why it is not run, or with which engine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from real_engine.conftest import Need, serving, tiny_model  # noqa: F401 - a fixture
+from starting.programs import TAILGAUGE, environment
+
+ENGINES = ("simulated", "llama.cpp", "vllm")
+BLOCK = re.compile(r"(?:<!-- (.+?) -->\n)?```(\w+)\n(.*?)```", re.DOTALL)
+CODE = re.compile(r"# exit code (\d+)$")
+START_S, COMMAND_S = 60, 120
+TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A file to save, or a command to run."""
+
+    text: str
+    file: str = ""
+    engine: str = ""
+    not_run: str = ""
+
+
+def steps(page: str) -> Iterator[Step]:
+    """The steps of a tutorial, in order."""
+    text = (TUTORIALS / f"{page}.md").read_text(encoding="utf-8")
+    for block in BLOCK.finditer(text):
+        mark, language, content = block.groups()
+        kind, _, value = (mark or "").partition(": ")
+        if language == "toml":
+            yield Step(content, file=re.findall(r"`([\w-]+\.toml)`", text[: block.start()])[-1])
+        elif language == "sh":
+            for line in re.sub(r"\\\n\s*", "", content).splitlines():
+                yield Step(
+                    line, engine=value if kind == "engine" else "", not_run=value if kind == "not run" else ""
+                )
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+@dataclass
+class Reader:
+    """Somebody who follows a tutorial in a shell: the folder, the environment, what runs in the background."""
+
+    folder: Path
+    port: int  # free, for the engine
+    replaced: dict[str, str]
+    variables: dict[str, str] = field(default_factory=dict)
+    background: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def follow(self, step: Step) -> None:
+        text = step.text
+        for old, new in self.replaced.items():
+            text = text.replace(old, new)
+        if step.file:
+            (self.folder / step.file).write_text(text, encoding="utf-8")
+        elif text.endswith("&"):
+            self.background.append(subprocess.Popen(["bash", "-c", f"exec {text[:-1]}"], **self._where()))
+            if f"--port {self.port}" in text:
+                wait_for(self.port)
+        elif text.startswith("export "):
+            shown = subprocess.run(
+                ["bash", "-c", f"{text}; env -0"], check=True, capture_output=True, **self._where()
+            )
+            self.variables = dict(pair.split("=", 1) for pair in shown.stdout.decode().split("\0") if pair)
+        else:
+            self._run(text)
+
+    def _run(self, text: str) -> None:
+        expected = CODE.search(text)
+        done = subprocess.run(
+            ["bash", "-c", text],
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_S,
+            check=False,
+            **self._where(),
+        )
+        assert done.returncode == int(expected[1] if expected else 0), f"{text}\n{done.stdout}\n{done.stderr}"
+
+    def _where(self) -> dict:
+        path = f"{Path(TAILGAUGE).parent}{os.pathsep}{os.environ['PATH']}"
+        return {"cwd": self.folder, "env": environment({**self.variables, "PATH": path})}
+
+    def stop(self) -> None:
+        """End what runs in the background; workers that their master has released have ended before."""
+        for one in self.background:
+            one.terminate()
+        for one in self.background:
+            one.wait(timeout=START_S)
+
+
+def wait_for(port: int) -> None:
+    """Until somebody listens there."""
+    deadline = time.monotonic() + START_S
+    while True:
+        with socket.socket() as client:
+            if client.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        assert time.monotonic() < deadline, f"nothing listens on port {port}"
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[Reader]:
+    master = free_port()
+    bound = {"--expect-workers 2": f"--expect-workers 2 --bind 127.0.0.1:{master}"}
+    one = Reader(tmp_path, free_port(), {":5557": f":{master}", **bound})
+    yield one
+    one.stop()
+
+
+@pytest.mark.parametrize("page", ["gate-in-ci", "headroom-and-hedging"])
+def test_a_tutorial_works_as_written(page, reader):
+    for step in steps(page):
+        if not step.not_run:
+            reader.follow(step)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_tutorial_of_engines_works_with(engine, reader, tmp_path, request):
+    """With llama.cpp a generated model takes the place of the user's, with vLLM the user's own program is started."""
+    with ExitStack() as stack:
+        if engine == "llama.cpp":
+            model = request.getfixturevalue("tiny_model")
+            url = stack.enter_context(serving(model, Need(), tmp_path / "engine.log")).url
+            reader.replaced["http://127.0.0.1:8000"] = url
+        elif engine == "vllm" and shutil.which("vllm") is None:
+            pytest.skip("vllm is not installed")
+        else:
+            reader.replaced |= {word.format(8000): word.format(reader.port) for word in (":{}", "--port {}")}
+        for step in steps("own-engine"):
+            if (
+                not step.not_run
+                and step.engine in {"", engine}
+                and (step.engine, engine) != ("llama.cpp",) * 2
+            ):
+                reader.follow(step)
+
+
+def test_every_tutorial_is_run():
+    assert {path.stem for path in TUTORIALS.glob("*.md")} == {
+        "gate-in-ci",
+        "headroom-and-hedging",
+        "own-engine",
+    }
+    marks = {step.engine for step in steps("own-engine")}
+
+    assert marks == {"", *ENGINES}
