@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test pytest verify coverage lint types imports docs example docs-check bench bench-quick intervals bench-large chaos soak scale clean
+.PHONY: help install quickstart test pytest verify coverage lint types imports docs site example docs-check bench bench-quick intervals bench-large chaos soak scale clean
 
 help:              ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## +/\t/' | expand -t 14
@@ -45,11 +45,12 @@ coverage: install          ## measure the share of lines that the tests run
 	@status=0; $(COVERAGE)
 
 verify: SHARD ?= 1/1
-verify: install            ## run the tests at full size, then coverage (SHARD=1/2, SHARD=2/2: half)
+verify: install            ## run the tests at full size, the site, then coverage (SHARD=1/2, SHARD=2/2: half)
 	$(if $(filter 1/1 1/2 2/2,$(SHARD)),,$(error SHARD is 1/2 or 2/2))
 	@export PYTEST_ADDOPTS="-o faulthandler_timeout=1500"; status=0; \
 	  [ $(SHARD) = 2/2 ] || TAILGAUGE_FULL=1 $(BIN)/python $(TOGETHER) || status=1; \
 	  [ $(SHARD) != 1/2 ] || exit $$status; \
+	  $(BIN)/mkdocs build --strict --quiet || status=1; \
 	  TAILGAUGE_FULL=1 $(BIN)/python $(ALONE) || status=1; \
 	  $(COVERAGE)
 
@@ -68,6 +69,9 @@ imports: install           ## run import-linter: which folder may import which
 
 docs: install              ## write the generated parts of the docs
 	$(BIN)/python docs/generate.py
+
+site: install              ## build the website of the docs in build/site; a broken link is an error
+	$(BIN)/mkdocs build --strict --quiet
 
 example: install           ## remake the report in reports/example
 	$(BIN)/python docs/example.py

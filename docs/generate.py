@@ -22,6 +22,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
 from tailgauge.cli.main import cli
+from tailgauge.cli.options import MEANINGS
 from tailgauge.experiments.answer import SCHEMA_VERSION as ANSWER_VERSION
 from tailgauge.experiments.answer import AnswerReport
 from tailgauge.rows import schema as rows
@@ -71,6 +72,11 @@ def _contexts(command: click.Command, name: str, parent: click.Context | None) -
         for child_name, child in sorted(command.commands.items()):
             if not child.hidden:
                 yield from _contexts(child, child_name, context)
+
+
+def exit_codes() -> str:
+    """The exit codes of a run."""
+    return table(("code", "meaning"), [(str(int(code)), text) for code, text in MEANINGS.items()])
 
 
 # Scenarios
@@ -286,6 +292,7 @@ def checks() -> str:
 
 PARTS: Mapping[str, Callable[[], str]] = {
     "commands": commands,
+    "exit-codes": exit_codes,
     "scenario-keys": scenario_keys,
     "packaged-scenarios": packaged_scenarios,
     "schema-version": lambda: f"Schema version {rows.SCHEMA_VERSION}.\n",

@@ -27,7 +27,6 @@ RUN_BY = {
     "experiments/hedging": "experiments/hedging/test_plan.py",
     "experiments/models": "experiments/models/test_plan.py",
     "live": "end_to_end/test_live_view.py",
-    "live/terminal": "master/test_progress.py",
     "locust_app": "end_to_end/test_plain_locust.py",
     "master": "end_to_end/test_conservation.py",
     "master/run_json": "master/test_progress.py",

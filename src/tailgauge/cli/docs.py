@@ -14,7 +14,7 @@ FOLDERS = ("tutorials", "how-to", "reference", "explanation")
 @click.command("docs")
 @click.argument("page", required=False)
 def docs(page: str | None) -> None:
-    """List the documentation, or print a PAGE of it."""
+    """List the documentation or print a PAGE."""
     from tailgauge.scenario.packaged import packaged
 
     root = packaged("docs")

@@ -16,7 +16,7 @@ from tailgauge.errors import Exit
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-_MEANS = {
+MEANINGS = {
     Exit.INTERNAL: "internal error; its traceback is in a file",
     Exit.USAGE: "wrong usage or scenario",
     Exit.INTERRUPTED: "interrupted; recorded rows are kept and reported",
@@ -30,7 +30,7 @@ _MEANS = {
 
 def exit_codes(texts: Mapping[Exit, str], *without: Exit) -> str:
     """The paragraph of a help; `texts` replace those of a run."""
-    rows = [f"  {code:<3}  {text}" for code, text in {**_MEANS, **texts}.items() if code not in without]
+    rows = [f"  {code:<3}  {text}" for code, text in {**MEANINGS, **texts}.items() if code not in without]
     return "\n".join(["\b", "Exit codes; if several apply, the first:", *rows])
 
 
