@@ -56,18 +56,19 @@ SECTIONS: tuple[Callable[[Findings], Section | None], ...] = (
 
 def build(findings: Findings, data: Json | None = None) -> Report:
     """The whole report."""
-    data = data or contents(findings)
+    data, answer = data or contents(findings), result.result(findings)
+    sections = tuple(one for section in SECTIONS if (one := section(findings)) is not None)
     return Report(
         run_id=data["run_id"],
         title=data["scenario"],
         about=tuple(_about(findings)),
         started_at=findings.frames.run["started_at"] or "",
         dry_run=data["dry_run"],
-        result=result.result(findings),
+        result=answer,
         measurement=result.measurement(findings),
-        summary=(),
-        sections=tuple(one for section in SECTIONS if (one := section(findings)) is not None),
-        exit_code=data["exit_code"],
+        summary=(*result.summary(findings), *((one.name, line) for one in sections for line in one.brief)),
+        sections=sections,
+        exit_code=result.exit_code(findings, answer),
         figure="timeline",
         data=published(data),
     )

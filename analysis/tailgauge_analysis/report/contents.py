@@ -51,7 +51,7 @@ def contents(findings: Findings) -> Json:
         "description": text(run["scenario"].get("description")),
         "verdict": findings.verdict,
         "dry_run": run["dry_run"],
-        "exit_code": int(result.exit_code(findings)),
+        "exit_code": int(result.exit_code(findings, result.result(findings))),
         "reasons": [asdict(reason) for reason in findings.reasons],
         "explanations": findings.explanations,
         "checks": plain_values(findings.checks),

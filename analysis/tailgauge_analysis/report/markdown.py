@@ -22,7 +22,7 @@ def _result(report: Report) -> Iterator[str]:
     result, measurement = report.result, report.measurement
     answer = f"**{result.outcome}** {safe(result.sentence)}"
     verdict = f"Measurement: **{measurement.verdict}** {safe(measurement.sentence)}"
-    if measurement.verdict == INVALID:
+    if report.state == INVALID:
         yield verdict
         yield f"~~{answer}~~"
     else:
@@ -30,7 +30,7 @@ def _result(report: Report) -> Iterator[str]:
     yield from (f"- {safe(text)}" for text in result.details)
     yield safe(result.advice)
     yield safe(" · ".join([*(["dry run"] if report.dry_run else []), *report.about]))
-    if measurement.verdict != INVALID:
+    if report.state != INVALID:
         yield verdict
     yield from (f"- {safe(f'{text} {advice}'.rstrip())}" for text, advice in measurement.reasons)
     yield from map(safe, measurement.notes)

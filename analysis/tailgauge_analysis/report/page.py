@@ -44,8 +44,7 @@ def _environment() -> Environment:
 
 def html(report: Report, figures: Sequence[Figure], old: Markup | None = None) -> str:
     """The whole page."""
-    state = INVALID if report.measurement.verdict == INVALID else report.result.outcome
-    tone = TONES.get(state, "idle")
+    tone = TONES.get(report.state, "idle")
     known = {figure.name: figure for figure in figures}
     first = known.pop(report.figure, None)
     named = [
@@ -55,7 +54,6 @@ def html(report: Report, figures: Sequence[Figure], old: Markup | None = None) -
     sources = (library(), (TEMPLATES / "report.js").read_text(encoding="utf-8")) if figures else ("", "")
     return _environment().get_template("report.html.jinja").render(
         report=report,
-        state=state,
         tone=tone,
         icon=f"data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 9 9'%3E%3Ccircle cx='4.5' cy='4.5' r='4' fill='{ICONS[tone]}'/%3E%3C/svg%3E",
         signs=SIGNS,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,12 @@ from tailgauge_analysis.load import run_files
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.report.bridge import old_html, old_markdown
 from tailgauge_analysis.report.build import build
-from tailgauge_analysis.report.contents import contents
+from tailgauge_analysis.report.contents import ALL, contents
 from tailgauge_analysis.report.figures import Figure, figures
 from tailgauge_analysis.report.junit import junit
 from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.report.page import html
-from tailgauge_analysis.report.terminal import summary
+from tailgauge_analysis.report.terminal import terminal
 from tailgauge_analysis.sections.findings import Findings, find
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.section import Report
@@ -43,6 +43,17 @@ class FinishedReport:
     junit: Path
     data: dict[str, Any]
     published: dict[str, Any]
+    report: Report
+
+    def facts(self) -> dict[str, Any]:
+        """What --json prints: result, measurement, percentiles with their intervals, counts."""
+        return {
+            "run_id": self.run_id, "dry_run": self.report.dry_run, "state": self.data["run"]["state"],
+            "exit_code": int(self.exit_code), "verdict": self.verdict,
+            "result": asdict(self.report.result), "measurement": asdict(self.report.measurement),
+            "latency": [row for row in self.published["latency"] if row["group"] == ALL],
+            "conservation": self.data["conservation"], "certificate": self.data["certificate"],
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +67,14 @@ class Rendered:
     junit: str
 
 
-def make(run_dirs: Sequence[Path], out: Path) -> FinishedReport:
-    """Analyse one run and write `out`/reports/<run_id>/report.{html,md,json} and junit.xml."""
+def make(run_dirs: Sequence[Path], out: Path, width: int = 80, *, colours: bool = False) -> FinishedReport:
+    """Analyse one run and write `out`/reports/<run_id>/report.{html,md,json} and junit.xml; `width`: of the summary."""
     findings = find(load(run_dirs))
     rendered = render(findings, figures(findings))
     data, tree = rendered.data, rendered.report.data
     folder = Path(out) / "reports" / rendered.report.run_id
     files = save(folder, rendered.html, rendered.markdown, tree, rendered.junit)
-    text_summary = summary(data, files[0])
+    text_summary = terminal(rendered.report, files[0], width, colours=colours)
     verdict = {key: data[key] for key in ("verdict", "reasons", "exit_code")}
     for run_dir in run_dirs:
         try:
@@ -71,7 +82,14 @@ def make(run_dirs: Sequence[Path], out: Path) -> FinishedReport:
         except OSError as error:
             text_summary += f"\nthe verdict could not be written into {run_dir}: {error.strerror or error}"
     return FinishedReport(
-        data["run_id"], findings.verdict, Exit(data["exit_code"]), text_summary, *files, data, tree
+        data["run_id"],
+        findings.verdict,
+        rendered.report.exit_code,
+        text_summary,
+        *files,
+        data,
+        tree,
+        rendered.report,
     )
 
 
@@ -82,7 +100,7 @@ def render(findings: Findings, drawn: Sequence[Figure] = ()) -> Rendered:
     shown = {report.figure, *(name for section in report.sections for name in section.figures)}
     old = old_html(data, [figure for figure in drawn if figure.name not in shown])
     page, text = html(report, drawn, old), markdown(report, old_markdown(data))
-    return Rendered(report, data, page, text, junit(data))
+    return Rendered(report, data, page, text, junit(report))
 
 
 def save(folder: Path, page: str, text: str, data: Json, cases: str) -> tuple[Path, Path, Path, Path]:

@@ -1,100 +1,120 @@
-"""The report in a terminal, about twenty lines of at most 100 columns, without control characters of others."""
+"""The answer in a terminal: the result first, then the run's own numbers, the measurement last.
+
+No line is wider than the terminal, but for a path or a command to copy.
+"""
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tailgauge_analysis.metrics.latency import SUCCESSES
-from tailgauge_analysis.report.views import healthy, label
-from tailgauge_analysis.text.formatting import count, figures, ms, plain, plural, share
-from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.text.quantile import VALUE, interval_text, mark_text, value_text
-from tailgauge_analysis.text.tables import fixed_table, wrapped
+from click import style, unstyle
 
-SHOWN = ("p50", "p95", "p99")
-METRICS = ("ttft_sched", "ttft_sent", "tpot", "chunk_gap", "e2e_sched", "join_sched", "turnaround")
-MOST_REASONS = 3
-MOST_SLOS = 3
+from tailgauge.sanitize import harmless
+from tailgauge.thresholds import DEGRADED, INVALID, VALID
+from tailgauge_analysis.text.formatting import plural
+from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, NO_ANSWER, PASS, ObjectiveLine, Report
 
-
-def summary(contents: Json, page: Path) -> str:
-    """The terminal text."""
-    lines = [f"{label(contents)}  {contents['run_id']}"]
-    lines += [
-        line for reason in contents["reasons"][:MOST_REASONS] for line in wrapped(f"  - {reason['text']}", 2)
-    ]
-    if len(contents["reasons"]) > MOST_REASONS:
-        lines.append(
-            f"  - and {plural(len(contents['reasons']) - MOST_REASONS, 'more reason')}: see the report"
-        )
-    if contents["explanations"] and contents["reasons"]:
-        lines += wrapped(f"  client: {contents['explanations'][0]}", 3)
-    lines += [line for text in contents["remarks"][:2] for line in wrapped(text, 2)]
-    lines += [
-        *_conservation(contents),
-        *_rates(contents),
-        *_latency(contents),
-        *_outcomes(contents),
-        *_slos(contents),
-    ]
-    return "\n".join([*lines, f"report: {page}"])
+LABEL = 10  # columns
+MOST_OBJECTIVES, MOST_REASONS = 10, 3
+COLOURS = {
+    PASS: "green", VALID: "green", FAIL: "red", NO_ANSWER: "red", INVALID: "red", INCONCLUSIVE: "yellow", DEGRADED: "yellow",
+}  # fmt: skip
+SIGNS = {PASS: "✓", FAIL: "✗", INCONCLUSIVE: "?"}
 
 
-def _conservation(contents: Json) -> list[str]:
-    c = contents["conservation"]
-    return wrapped(
-        f"scheduled {count(c['scheduled'])} = dispatched {count(c['dispatched'])} + client_drop {count(c['client_drop'])}"
-        f" + not_reached {count(c['not_reached'])} + lost {count(c['lost'])}",
-        1,
-    )
+def terminal(report: Report, page: Path, width: int, *, colours: bool = False) -> str:
+    """The text, with colours or without."""
+    lines = (_invalid if report.state == INVALID else _answer)(report, width)
+    text = "\n".join([*lines, *_labelled("report", str(page), 0)])
+    return text if colours else unstyle(text)
 
 
-def _rates(contents: Json) -> list[str]:
-    run = contents["run"]
-    rates = ((name, run[f"{name}_per_s"]) for name in ("offered", "accepted", "completed"))
-    shown = [
-        "Requests/s: " + ", ".join(f"{figures(rate)} {name}" for name, rate in rates if rate is not None)
-    ]
-    found = contents["stability"]["findings"]  # which are among the remarks
-    return wrapped("; ".join(shown), 1) + ([] if found else wrapped(contents["stability"]["sentence"], 2))
+def _answer(report: Report, width: int) -> Iterator[str]:
+    result, measurement = report.result, report.measurement
+    yield from _first(report, result.sentence, width)
+    for text in result.details:
+        yield from _dim(_wrapped(f"  {text}", width))
+    if result.outcome != NO_ANSWER:
+        stated = 0 if result.outcome == PASS and len(result.objectives) > 1 else 1
+        yield from _objectives(result.objectives[stated:], width)
+    if result.advice:
+        yield from _labelled("next", result.advice, 0)
+    before = ""
+    for label, text in report.summary:
+        yield from _labelled("" if label == before else label, text, width)
+        before = label
+    verdict, why = measurement.verdict, measurement.sentence
+    text = f"{verdict}: {why}" if measurement.reasons else f"{verdict} ({why})" if why else verdict
+    first, *rest = _labelled("measured", text, width)
+    yield from (first.replace(verdict, _coloured(verdict), 1), *rest)
+    if measurement.reasons[1:]:
+        yield from _labelled("", _more(len(measurement.reasons) - 1, "reason"), width)
 
 
-def _latency(contents: Json) -> list[str]:
-    rows = [r for r in contents["latency"] if r["metric"] in METRICS and r["view"] == SUCCESSES and r["n"]]
-    if not rows:
-        return ["no latency: no request succeeded"]
-    cells = [("among successes, ms", *SHOWN, "95% interval of p99", "n", "n_eff")]
-    for row in rows:
-        by = {q["label"]: q for q in row["quantiles"]}
-        p99 = by["p99"]
-        ends = interval_text(p99) if p99["value_is"] == VALUE else "too few requests"
-        mark = " *" if mark_text(p99) else ""
-        values = (value_text(by[label]) for label in SHOWN)
-        cells.append((row["title"], *values, ends + mark, count(row["n"]), count(p99["n_eff"])))
-    lines = fixed_table(("<28", ">9", ">9", ">9", "<22", ">10", ">10"), cells)
-    if contents["tpot_missing"]["sentence"]:
-        lines += wrapped(contents["tpot_missing"]["sentence"], 2)
-    if any(line.rstrip().find(" *") > 0 for line in lines[1:]):
-        lines.append("* unreliable: fewer than 5 slow episodes, or n_eff below 50")
-    return lines
+def _invalid(report: Report, width: int) -> Iterator[str]:
+    """Why the numbers must not be used; the result in brackets."""
+    reasons, result = report.measurement.reasons, report.result
+    yield from _first(report, "do not use these numbers", width)
+    for text, _ in reasons[:MOST_REASONS]:
+        yield from _wrapped(f"  {text}", width)
+    if len(reasons) > MOST_REASONS:
+        yield f"  {_more(len(reasons) - MOST_REASONS, 'reason')}"
+    if reasons:
+        yield from _labelled("next", reasons[0][1], width)
+    yield from _dim(_labelled("result", f"({result.outcome})  {result.sentence}", width))
 
 
-def _outcomes(contents: Json) -> list[str]:
-    ended = ", ".join(
-        f"{row['ended']} {count(row['requests']['k'])} ({share(row['requests']['value'])})"
-        for row in contents["outcomes"]
-    )
-    return [*wrapped(f"requests of the steady stage: {ended or 'none'}", 1), *wrapped(healthy(contents), 2)]
+def _first(report: Report, sentence: str, width: int) -> Iterator[str]:
+    first, *rest = _wrapped(f"{report.state}{' (dry run)' if report.dry_run else ''}  {sentence}", width)
+    yield from (first.replace(report.state, _coloured(report.state), 1), *rest)
 
 
-def _slos(contents: Json) -> list[str]:
-    lines = []
-    for slo in contents["slos"][:MOST_SLOS]:
-        q = slo["quantile"]
-        seen = f"{q['label']} {value_text(q)}" if q else "not measured"
-        ends = f" ms [{interval_text(q)}]" if q and q["value_is"] == VALUE else ""
-        line = f"SLO {plain(slo['name'], 40)}: {slo['outcome']}: {slo['metric']} {seen}{ends}, bound {ms(slo['max_ms'])} ms"
-        lines += wrapped(line, 1)
-    if len(contents["slos"]) > MOST_SLOS:
-        lines.append(f"and {plural(len(contents['slos']) - MOST_SLOS, 'SLO')} more: see the report")
-    return lines
+def _objectives(lines: Sequence[ObjectiveLine], width: int) -> Iterator[str]:
+    """Aligned, with the interval, or with the reason where there is no value."""
+    shown = lines[:MOST_OBJECTIVES]
+    cells = [(one.name, one.value, one.bound) for one in shown if one.value]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for one in shown:
+        text, more = one.name, one.why
+        if one.value:
+            row = zip((one.name, one.value, one.bound), widths, strict=True)
+            text, more = (
+                "  ".join(cell.ljust(n) for cell, n in row),
+                f"(95% CI {one.interval})" if one.interval else "",
+            )
+        sign = SIGNS[one.outcome]
+        first, *rest = _wrapped(f"  {sign} {text}  {more}".rstrip(), width, "    ")
+        yield from (first.replace(sign, style(sign, COLOURS[one.outcome]), 1), *rest)
+    if len(lines) > MOST_OBJECTIVES:
+        yield f"  {_more(len(lines) - MOST_OBJECTIVES, 'objective')}"
+
+
+def _more(n: int, what: str) -> str:
+    return f"and {plural(n, f'more {what}')}: see the report"
+
+
+def _labelled(label: str, text: str, width: int) -> list[str]:
+    """The text right of its label; in one line, to copy, where `width` is 0."""
+    text, label = _safe(text), label if len(label) < LABEL else label.rpartition("-")[2]
+    lines = textwrap.wrap(text, width - LABEL, break_on_hyphens=False) if width else [text]
+    return [f"{label if i == 0 else '':<{LABEL}}{line}" for i, line in enumerate(lines)]
+
+
+def _wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
+    """Lines of a text, indented after the first."""
+    return textwrap.wrap(_safe(text), width, subsequent_indent=indent, break_on_hyphens=False) or [""]
+
+
+def _safe(text: str) -> str:
+    """Untrusted text in one line."""
+    return " ".join(harmless(text).splitlines())
+
+
+def _dim(lines: Sequence[str]) -> list[str]:
+    return [style(line, dim=True) for line in lines]
+
+
+def _coloured(word: str) -> str:
+    return style(word, COLOURS[word], bold=True)

@@ -14,8 +14,10 @@ from tailgauge.errors import Exit
 from tailgauge.rows import schema
 from tailgauge.thresholds import INVALID
 from tailgauge_analysis.metrics import stability
+from tailgauge_analysis.metrics.latency import OFFERED
 from tailgauge_analysis.metrics.slo import Outcome
-from tailgauge_analysis.sections.findings import Findings, remarks
+from tailgauge_analysis.sections.findings import ARRIVAL, Findings, remarks
+from tailgauge_analysis.stats.quantiles import TOO_FEW
 from tailgauge_analysis.text.formatting import (
     count,
     figures,
@@ -24,7 +26,6 @@ from tailgauge_analysis.text.formatting import (
     plain,
     plural,
     share,
-    share_range,
 )
 from tailgauge_analysis.text.json_values import text
 from tailgauge_analysis.text.quantile import VALUE, quantile, value_text
@@ -61,7 +62,9 @@ def result(f: Findings) -> Result:
         return Result(INCONCLUSIVE, "no request of the steady stage can be judged", advice="run longer")
     if not _is_answered(f):
         text = f"none of {plural(len(f.of_target.requests), 'request')} completed"
-        return Result(NO_ANSWER, text, lines, tuple(_causes(f)), CHECK_TARGET)
+        return Result(
+            NO_ANSWER, text, lines, tuple(_causes(f)), CHECK_TARGET if f.failures else _find_limit(f)
+        )
     return _judged(f, lines)
 
 
@@ -70,6 +73,7 @@ def _judged(f: Findings, lines: tuple[ObjectiveLine, ...]) -> Result:
     outcome = next((one for one in (FAIL, INCONCLUSIVE) if any(line.outcome == one for line in lines)), PASS)
     deciding = [line for line in lines if line.outcome == outcome]
     line = next((one for one in deciding if one.name == COMPLETE), deciding[0])
+    lines = (line, *(one for one in lines if one is not line)) if outcome != PASS else lines
     details: tuple[str, ...] = ()
     advice = ""
     if outcome == PASS and len(lines) > 1:
@@ -101,16 +105,10 @@ def objectives(f: Findings) -> tuple[ObjectiveLine, ...]:
     h = f.health
     if h is not None:
         bound = f"{'<' if h.share < h.bound else '>='} {100 * h.bound:g}%"
-        interval = share_range(h.low, h.high).replace("% – ", "-")
-        lines.append(
-            ObjectiveLine(
-                COMPLETE,
-                h.outcome.upper(),
-                f"{share(h.share)} of {plural(h.offered, 'request')}",
-                bound,
-                interval,
-            )
-        )
+        interval = f"{share(h.low).removesuffix('%')}-{share(h.high)}"
+        value = f"{share(h.share)} of {plural(h.offered, 'request')}"
+        why = "the interval includes the bound: run longer" if h.outcome.upper() == INCONCLUSIVE else ""
+        lines.append(ObjectiveLine(COMPLETE, h.outcome.upper(), value, bound, interval, why))
     grows = f.evidence.stability.growth_per_s
     if f.evidence.stability.of(stability.BACKLOG) and grows is not None:
         lines.append(ObjectiveLine(BACKLOG, FAIL, f"grows by {figures(grows)} requests/s", "> 0 requests/s"))
@@ -141,14 +139,50 @@ def measurement(f: Findings) -> Measurement:
     return Measurement(f.verdict, sentence, reasons, (*remarks(f), *f.explanations))
 
 
-def exit_code(f: Findings) -> Exit:
+def exit_code(f: Findings, answer: Result) -> Exit:
     """Of a run, and of the report of its folder."""
-    codes = [CODES[result(f).outcome]]
+    codes = [CODES[answer.outcome]]
     if f.verdict == INVALID or f.evidence.conservation.lost:
         codes.append(Exit.INVALID)
     if not f.frames.run["rebuilt"]:
         codes.append(STATES.get(f.frames.run["state"], Exit.OK))
     return Exit.worst(codes)
+
+
+def summary(f: Findings) -> Iterator[tuple[str, str]]:
+    """What the target did, in a line each: how much it completed, how fast."""
+    rates, done = f.evidence.throughput, []
+    if rates.completed_per_s is not None and rates.offered_per_s is not None:
+        done.append(
+            f"{figures(rates.completed_per_s)} requests/s completed at {figures(rates.offered_per_s)}/s offered"
+        )
+    if rates.output_tokens_per_s is not None:
+        done.append(f"{figures(rates.output_tokens_per_s)} tokens/s")
+    if done:
+        yield "target", ", ".join(done)
+    since = "sent" if f.frames.run["arrival"] == "closed" else "sched"
+    shown = {
+        f"ttft_{since}": (0.5, 0.95),
+        "tpot": (0.5,),
+        f"e2e_{since}": (0.95,),
+        "join_sched": (0.5, 0.95),
+        "turnaround": (0.5,),
+    }
+    rows = {row.metric.name: row for row in f.latency if row.view == OFFERED and row.n}
+    parts = []
+    for name, ps in shown.items():
+        found = [quantile(q) for q in rows[name].quantiles if q.p in ps] if name in rows else []
+        found = [q for q in found if q["value_is"] != TOO_FEW]
+        if found:
+            unit = " ms" if found[-1]["value_is"] == VALUE else ""
+            values = "  ".join(f"{q['label']} {value_text(q)}" for q in found)
+            parts.append(f"{name.split('_')[0]} {values}{unit}")
+    if parts:
+        yield "latency", " | ".join(parts)
+    if f.evidence.stability.of(stability.BACKLOG) is None:  # else it is the result
+        yield from (("steady", text) for text in stability.remarks(f.evidence.stability, f.steady.seconds))
+    if f.frames.run["arrival"] in ARRIVAL:
+        yield "arrival", ARRIVAL[f.frames.run["arrival"]]
 
 
 def _is_answered(f: Findings) -> bool:
@@ -175,9 +209,6 @@ def _causes(f: Findings) -> Iterator[str]:
     ]
     if ends:
         yield f"not completed: {', '.join(ends)}"
-    rates = f.evidence.throughput
-    if rates.offered_per_s and rates.completed_per_s is not None:
-        yield f"{figures(rates.completed_per_s)} requests/s completed, {figures(rates.offered_per_s)}/s offered"
     if f.failures and not counts.get(schema.OK, 0):
         first = f.failures[0]
         status = f"HTTP {first.status}" if first.status else first.ended
@@ -195,7 +226,7 @@ def _oldest(f: Findings, ended: str) -> str:
 
 def _find_limit(f: Findings) -> str:
     """What to do about a target that does not complete what it is offered."""
-    if f.frames.run["closed"]:
+    if f.frames.run["arrival"] == "closed":
         return "use fewer users, or look at the errors"
     url = text(f.frames.run["target"].get("url"))
     at = (

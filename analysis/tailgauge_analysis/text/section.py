@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from tailgauge.errors import Exit
+from tailgauge.thresholds import INVALID
+
 PASS, FAIL, INCONCLUSIVE, NO_ANSWER = "PASS", "FAIL", "INCONCLUSIVE", "NO ANSWER"
 
 
@@ -72,7 +75,10 @@ class ObjectiveLine:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The user's answer. `sentence` is the first line after the outcome; `advice` a command or a step to take next."""
+    """The user's answer. `sentence` is the first line after the outcome; `advice` a command or a step to take next.
+
+    The sentence of a FAIL or INCONCLUSIVE states the first of the objectives, and that of a PASS its only one.
+    """
 
     outcome: str
     sentence: str
@@ -108,6 +114,12 @@ class Report:
     measurement: Measurement
     summary: tuple[tuple[str, str], ...]
     sections: tuple[Section, ...]
-    exit_code: int
+    exit_code: Exit
     figure: str = ""
     data: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def state(self) -> str:
+        """What comes first: NO ANSWER, else an INVALID measurement, else the outcome."""
+        is_invalid = self.measurement.verdict == INVALID and self.result.outcome != NO_ANSWER
+        return INVALID if is_invalid else self.result.outcome

@@ -254,9 +254,7 @@ def _dropped(e: Evidence) -> Judgement | None:
     if not drops:
         return None
     part = share(drops / scheduled if scheduled else 1.0)
-    problem = (
-        f"{plural(drops, 'request')} ({part} of scheduled) were dropped at the in-flight cap and never sent."
-    )
+    problem = f"{plural(drops, 'request')} ({part} of scheduled) {'was' if drops == 1 else 'were'} dropped at the in-flight cap and never sent."
     verdict = INVALID if not scheduled or drops / scheduled > DROPS else DEGRADED
     return verdict, problem, f"{_more_workers(e)}, raise limits.in_flight_per_worker, or lower the rate."
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from tailgauge import __version__
+from tailgauge import __version__, screen
 from tailgauge.address import parse
 from tailgauge.cli import options
 from tailgauge.cli import run as run_command
@@ -131,7 +131,7 @@ def run(
             )
         sys.exit(answer(scenarios[0], settings[0], dry_run=dry_run, as_json=as_json, **shared))
     if dry_run:
-        sys.exit(Exit.worst(run_command.dry_run(each, click.echo, as_json=as_json) for each in settings))
+        sys.exit(Exit.worst(run_command.dry_run(each, _print, as_json=as_json) for each in settings))
     run_command.check_reachable(settings, address)
     run_command.check_keys(settings)
     with loading():
@@ -140,9 +140,13 @@ def run(
     setup = WorkerSetup(children, remote, address)
     sys.exit(
         run_command.launch(
-            settings, setup, Page(*page) if page else None, click.echo, _print_error, as_json=as_json
+            settings, setup, Page(*page) if page else None, _print, _print_error, as_json=as_json
         )
     )
+
+
+def _print(text: str) -> None:
+    click.echo(text, color=screen.has_colours())
 
 
 def _print_error(text: str) -> None:
@@ -216,22 +220,14 @@ def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> None:
         from tailgauge_analysis.report.report import make
 
     try:
-        made = make(run_dirs, out)
+        made = make(run_dirs, out, screen.columns(), colours=screen.has_colours())
     except OSError as error:
         raise UsageError(f"the report cannot be written: {error}") from error
     if as_json:
         paths = {kind: str(getattr(made, kind)) for kind in ("html", "markdown", "json", "junit")}
-        facts = {
-            "run_id": made.run_id,
-            "report": paths,
-            "exit_code": int(made.exit_code),
-            "summary": made.summary,
-        }
-        kept = ("verdict", "dry_run", "conservation", "certificate")
-        state = made.data["run"]["state"]
-        click.echo(json.dumps({**facts, "state": state, **{key: made.data[key] for key in kept}}))
+        click.echo(json.dumps({**made.facts(), "report": paths, "summary": made.summary}))
     else:
-        click.echo(made.summary)
+        _print(made.summary)
     sys.exit(made.exit_code)
 
 

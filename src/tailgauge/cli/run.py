@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tailgauge import screen
 from tailgauge.address import LOOPBACK, Address, is_loopback, parse
 from tailgauge.call import MAIN
 from tailgauge.cli.options import OVERRIDES
@@ -130,7 +131,7 @@ def dry_run(settings: Settings, echo: Echo, *, as_json: bool) -> Exit:
 
     given = (settings.scenario_file, settings.overrides, settings.out)
     folder = command.dry_run(settings.scenario, settings.schedule, *given)
-    report = make_report(folder, settings.out)
+    report = make_report(folder, settings.out, screen.as_environment())
     facts = {"run_id": folder.path.name, "run_dir": str(folder.path), "exit_code": int(report.exit_code)}
     echo(json.dumps({**report.data, **facts}) if as_json else report.summary)
     return report.exit_code

@@ -23,6 +23,7 @@ from locust.env import Environment
 from locust.exception import RPCError
 from locust.util.load_locustfile import load_locustfile
 
+from tailgauge import screen
 from tailgauge.address import LOOPBACK, Address, is_loopback
 from tailgauge.channel.auth import TOKEN, Seal, fresh, given
 from tailgauge.channel.child_process import Child
@@ -275,7 +276,7 @@ class Launch:
                 return Outcome(Exit.INTERRUPTED, None, run)
             failure = run.failure or TailgaugeError("the run did not begin")
             return Outcome(failure.exit_code, None, run, failure)
-        report = make_report(run.folder, run.settings.out)
+        report = make_report(run.folder, run.settings.out, screen.as_environment())
         return Outcome(report.exit_code, report, run)
 
 

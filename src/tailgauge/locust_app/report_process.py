@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,14 @@ class ReportOutput:
     data: dict[str, Any]
 
 
-def make_report(folder: RunFolder, out: Path) -> ReportOutput:
-    """Make the report of a run folder; if that fails, the summary and the exit code say why."""
+def make_report(folder: RunFolder, out: Path, shown: Mapping[str, str] | None = None) -> ReportOutput:
+    """Make the report of a run folder; if that fails, the summary and the exit code say why. `shown`: of the terminal."""
     command = [sys.executable, "-m", "tailgauge", "report", str(folder.path), "--out", str(out), "--json"]
     done = subprocess.run(
         command,
         capture_output=True,
         text=True,
-        env=environment(with_keys=False),
+        env={**environment(with_keys=False), **(shown or {"NO_COLOR": "1"})},
         check=False,
         stdin=subprocess.DEVNULL,
     )

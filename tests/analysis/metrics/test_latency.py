@@ -11,7 +11,7 @@ from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, row, sample, 
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.sections.findings import find
-from tailgauge_analysis.sections.result import exit_code
+from tailgauge_analysis.sections.result import exit_code, result
 
 
 @pytest.fixture
@@ -198,7 +198,7 @@ def test_a_run_of_slow_readers_alone_is_a_run(mixed, tmp_path):
         run.request(i * 100, [{"first": 100, "reader_paused_ns": 1}])
     found = find(load([run.write(tmp_path / "run")]))
 
-    assert (found.verdict, exit_code(found)) == (VALID, Exit.OK)
+    assert (found.verdict, exit_code(found, result(found))) == (VALID, Exit.OK)
 
 
 def test_a_dry_run_has_no_client_that_could_be_late(mixed, tmp_path):

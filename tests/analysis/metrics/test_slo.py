@@ -100,7 +100,7 @@ def test_users_who_leave_because_they_wait_pass_no_objective(patient, full_size)
         assert [r.data["slos"][0]["outcome"] for r in (none, half, everyone)] == [FAIL] * 3
         assert p95[1]["value_ms"] == pytest.approx(p95[0]["value_ms"], rel=0.10)
         assert (p95[2]["value_ms"], p95[2]["value_is"]) == (None, "> 1,000 ms (not observable)")
-        assert "ttft_sched p95 > 1,000 ms (not observable), bound 1,000 ms" in everyone.summary
+        assert "ttft_sched p95 > 1,000 ms (not observable)" in " ".join(everyone.summary.split())
         assert [one["share"] for one in good] == pytest.approx([within] * 3, abs=0.02)
         assert [one["offered"] for one in good] == [none.data["health"]["offered"]] * 3
         assert [r.exit_code for r in (none, half, everyone)] == [Exit.FAILED] * 3
@@ -176,7 +176,7 @@ def test_requests_that_are_never_answered_fail_a_run_without_objectives(made):
 
     assert (health["complete"], health["offered"], health["outcome"]) == (4, 28, FAIL)
     assert report.exit_code == Exit.FAILED
-    assert "Health of the target: fail: 14.3% of 28 offered requests" in report.summary
+    assert report.summary.startswith("FAIL  only 14.3% of 28 requests completed")
 
 
 @pytest.mark.parametrize("bound_ms", [500.0, 60_000.0])

@@ -9,7 +9,7 @@ from tailgauge.errors import Exit
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.sections.findings import find
-from tailgauge_analysis.sections.result import exit_code
+from tailgauge_analysis.sections.result import exit_code, result
 from tailgauge_analysis.verdict.checks import CHECKS
 
 
@@ -101,7 +101,7 @@ def test_damaged_parts_make_a_run_invalid(write):
 
     assert word == INVALID
     assert checks == ["parts", "lost", "conservation"]
-    assert exit_code(found) == Exit.INVALID
+    assert exit_code(found, result(found)) == Exit.INVALID
 
 
 def test_duplicate_ids_make_a_run_invalid(write, synthetic):

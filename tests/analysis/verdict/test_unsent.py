@@ -8,7 +8,7 @@ from tailgauge.errors import Exit
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.sections.findings import find
-from tailgauge_analysis.sections.result import exit_code
+from tailgauge_analysis.sections.result import exit_code, result
 
 N = 400  # requests that were sent, 20 a second, by two workers
 
@@ -49,7 +49,7 @@ FROZEN = {
 def test_a_master_that_was_stalled_is_named_with_the_seconds_and_the_share(planted):
     word, reasons, found = judged(planted(140, **FROZEN))
 
-    assert (word, list(reasons), exit_code(found)) == (INVALID, ["unsent"], Exit.INVALID)
+    assert (word, list(reasons), exit_code(found, result(found))) == (INVALID, ["unsent"], Exit.INVALID)
     assert reasons["unsent"].text == (
         "140 requests (25.9% of scheduled) were never sent: the load was lower than planned. "
         "No worker got 140 requests due between 10.0 and 24.9 s: the master was stalled from 00:00 to 00:24."
@@ -152,6 +152,6 @@ def test_slices_that_never_arrived_are_not_rows_that_were_not_transferred(plante
         worker = found.evidence.conservation.workers[0]
         assert (worker.left, worker.found, worker.unsent) == (left, there, 100)
         assert "in_flight" not in [reason.check for reason in found.reasons]
-        assert exit_code(found) == Exit.INVALID
+        assert exit_code(found, result(found)) == Exit.INVALID
     assert {"lost", "unsent"} <= {reason.check for reason in alone.reasons}
     assert "lost" not in [reason.check for reason in both.reasons]

@@ -1,0 +1,28 @@
+"""The terminal in front of the user: how wide it is, and whether it shows colours.
+
+NO_COLOR and FORCE_COLOR (no-color.org, force-color.org) and COLUMNS decide if they are set; a child whose output its parent
+prints gets them by `as_environment`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+
+
+def columns() -> int:
+    """Its width; 80 where there is none."""
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def has_colours() -> bool:
+    """Whether standard output shows colours."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or (sys.stdout.isatty() and os.environ.get("TERM") != "dumb")
+
+
+def as_environment() -> dict[str, str]:
+    """For a child whose output goes to this terminal through a pipe."""
+    return {"COLUMNS": str(columns()), "FORCE_COLOR" if has_colours() else "NO_COLOR": "1"}

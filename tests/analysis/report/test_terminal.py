@@ -1,0 +1,127 @@
+"""The answer in a terminal: nothing is wider than it, and colour is an addition."""
+
+from pathlib import Path
+
+import pytest
+from click import unstyle
+
+from tailgauge.errors import Exit
+from tailgauge_analysis.report.terminal import terminal
+from tailgauge_analysis.text.section import (
+    FAIL,
+    INCONCLUSIVE,
+    NO_ANSWER,
+    PASS,
+    Measurement,
+    ObjectiveLine,
+    Report,
+    Result,
+)
+
+PAGE = Path("reports/x/report.html")
+LINES = (
+    ObjectiveLine("ttft p95 (chat)", FAIL, "1,298 ms", "> 800 ms", "1,136-1,647"),
+    ObjectiveLine("error_rate (a very long name of a traffic table)", PASS, "0.2%", "< 1%", "0.0-0.7%"),
+    ObjectiveLine("tpot p99", INCONCLUSIVE, "", "< 20 ms", why="not enough requests: 108 of the 299 needed"),
+)
+SUMMARY = (
+    ("target", "52.2 requests/s completed at 52.3/s offered, 2,601 tokens/s"),
+    (
+        "rate-limits",
+        "1.4% of attempts got 429; requests/min binds; the first 429 came 31 s after the start of it",
+    ),
+    ("hedging", "5.1% of calls hedged"),
+    ("hedging", "p99 -31% (CI -40 to -21)"),
+)
+
+
+def report(outcome=FAIL, verdict="VALID", reasons=(), objectives=LINES, **changes):
+    result = Result(
+        outcome, changes.get("sentence", "ttft p95 (chat) 1,298 ms > 800 ms (95% CI 1,136-1,647)"), objectives,
+        ("not completed: 24 still open at the end (the first for 15 s)",), "lower the rate",
+    )  # fmt: skip
+    said = reasons[0][0] if reasons else "client error at most 0.08 ms"
+    return Report(
+        "id", "title", (), "", False, result, Measurement(verdict, said, reasons), SUMMARY, (), Exit.FAILED
+    )
+
+
+def text(one, width=80):
+    return terminal(one, PAGE, width)
+
+
+def test_the_result_comes_first_and_the_measurement_last():
+    assert text(report()).splitlines() == [
+        "FAIL  ttft p95 (chat) 1,298 ms > 800 ms (95% CI 1,136-1,647)",
+        "  not completed: 24 still open at the end (the first for 15 s)",
+        "  ✓ error_rate (a very long name of a traffic table)  0.2%  < 1%  (95% CI",
+        "    0.0-0.7%)",
+        "  ? tpot p99  not enough requests: 108 of the 299 needed",
+        "next      lower the rate",
+        "target    52.2 requests/s completed at 52.3/s offered, 2,601 tokens/s",
+        "limits    1.4% of attempts got 429; requests/min binds; the first 429 came 31 s",
+        "          after the start of it",
+        "hedging   5.1% of calls hedged",
+        "          p99 -31% (CI -40 to -21)",
+        "measured  VALID (client error at most 0.08 ms)",
+        "report    reports/x/report.html",
+    ]
+
+
+def test_an_invalid_run_says_why_and_has_its_result_in_brackets():
+    reasons = tuple((f"Worker {i} was stalled for 9 of 27 s.", f"Advice {i}.") for i in range(5))
+
+    assert text(report(verdict="INVALID", reasons=reasons)).splitlines() == [
+        "INVALID  do not use these numbers",
+        *(f"  Worker {i} was stalled for 9 of 27 s." for i in range(3)),
+        "  and 2 more reasons: see the report",
+        "next      Advice 0.",
+        "result    (FAIL)  ttft p95 (chat) 1,298 ms > 800 ms (95% CI 1,136-1,647)",
+        "report    reports/x/report.html",
+    ]
+    assert text(report(NO_ANSWER, "INVALID", reasons)).startswith("NO ANSWER  ")
+
+
+def test_a_degraded_measurement_says_why_in_its_line():
+    shown = text(
+        report(verdict="DEGRADED", reasons=(("The clock stepped.", ""), ("Requests were dropped.", "")))
+    )
+
+    assert "measured  DEGRADED: The clock stepped.\n          and 1 more reason: see the report" in shown
+
+
+def test_many_objectives_are_cut_and_counted():
+    many = tuple(ObjectiveLine(f"ttft p{i}", PASS, f"{i} ms", "< 99 ms") for i in range(14))
+    shown = text(report(PASS, objectives=many, sentence="14 of 14 objectives met"))
+
+    assert shown.count("✓") == 10
+    assert "  and 4 more objectives: see the report" in shown
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+@pytest.mark.parametrize("outcome", [PASS, FAIL, INCONCLUSIVE, NO_ANSWER])
+@pytest.mark.parametrize("verdict", ["VALID", "DEGRADED", "INVALID"])
+def test_no_line_is_wider_than_the_terminal(width, outcome, verdict):
+    reasons = (
+        ()
+        if verdict == "VALID"
+        else (("Worker 0 was stalled for 3 of 9 s, its loop blocked. " * 3, "More."),)
+    )
+
+    assert max(map(len, text(report(outcome, verdict, reasons), width).splitlines())) <= width
+
+
+def test_colour_adds_nothing_but_colour():
+    for outcome, code in ((PASS, "32"), (FAIL, "31"), (NO_ANSWER, "31"), (INCONCLUSIVE, "33")):
+        shown = terminal(report(outcome), PAGE, 80, colours=True)
+        assert shown.startswith(f"\x1b[{code}m\x1b[1m{outcome}\x1b[0m")
+        assert unstyle(shown) == text(report(outcome))
+
+
+def test_text_of_others_moves_no_cursor():
+    evil = "\x1b[2J\u202e\rname\nnext"
+    shown = text(report(sentence=evil, objectives=(LINES[0], ObjectiveLine(evil, PASS, evil, evil, evil))))
+
+    assert not {"\x1b", "\u202e", "\r"} & set(shown)
+    assert "\nnext " in shown  # the label, once
+    assert shown.count("\nnext") == 1

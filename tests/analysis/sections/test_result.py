@@ -1,0 +1,164 @@
+"""The result of a run: what a manager reads first, and what a pipeline gets."""
+
+import tomllib
+from xml.etree.ElementTree import fromstring
+
+import numpy as np
+import pytest
+from run_folders.dry_runs import dry_run_folder, dry_run_of
+
+from tailgauge.errors import Exit
+from tailgauge_analysis.report.report import make
+from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, NO_ANSWER, PASS
+
+OVERLOAD = {
+    "arrival.rate_per_s": 2.0, "stages.duration_s": 15.0, "limits.drain_s": 5.0, "traffic.assistant.output_tokens": 160,
+    "simulated.profile": "llama3-8b-h100", "simulated.engine.slots": 1,
+}  # fmt: skip
+
+
+def failures(report):
+    cases = fromstring(report.junit.read_text(encoding="utf-8"))  # noqa: S314 - our own file
+    return {
+        case.get("name"): case[0].get("message") for case in cases if len(case) and case[0].tag == "failure"
+    }
+
+
+def first_line(report):
+    return report.summary.splitlines()[0]
+
+
+def is_red(report):
+    page = report.html.read_text(encoding="utf-8")
+    return "<title>FAIL · " in page and '<body class="bad">' in page
+
+
+def test_an_engine_far_above_its_capacity_fails(tmp_path):
+    """2 requests/s for 15 s at an engine with one slot, which needs some 2.5 s for each."""
+    report = make([dry_run_of("cached", list(OVERLOAD.items()), tmp_path)], tmp_path)
+    health = report.data["health"]
+
+    assert 0 < health["complete"] < 0.5 * health["offered"]
+    assert (report.verdict, report.exit_code, is_red(report)) == ("VALID", Exit.FAILED, True)
+    assert first_line(report).startswith(
+        f"FAIL (dry run)  only {100 * health['share']:.1f}% of {health['offered']} requests completed (objective 99%"
+    )
+    assert f"not completed: {health['offered'] - health['complete']} still open at the end" in report.summary
+    assert "next      lower the rate, or find the limit: tailgauge run headroom" in report.summary
+    assert "only" in failures(report)["complete"]
+
+
+def test_a_copy_of_retries_without_its_objective_fails_by_the_default_one(tmp_path, checkout):
+    tree = tomllib.loads((checkout / "scenarios" / "retries.toml").read_text(encoding="utf-8"))
+    del tree["slo"]
+    report = make([dry_run_folder(tree, tmp_path)], tmp_path)
+
+    assert (report.exit_code, is_red(report)) == (Exit.FAILED, True)
+    assert first_line(report).startswith(
+        "FAIL (dry run)  only 70.5% of 129 requests completed (objective 99%"
+    )
+    assert "not completed: 38 rejected (429)" in failures(report)["complete"]
+
+
+def test_a_failed_objective_leads_with_value_bound_and_interval(tmp_path):
+    pairs = [("slo.ttft_p99.quantile", 0.95), ("slo.ttft_p99.max_ms", 150.0)]
+    report = make([dry_run_of("quickstart", pairs, tmp_path)], tmp_path)
+    q = report.data["slos"][0]["quantile"]
+    value, low, high = (f"{q[key]:.0f}" for key in ("value_ms", "low_ms", "high_ms"))
+
+    assert (report.exit_code, is_red(report)) == (Exit.FAILED, True)
+    assert first_line(report) == f"FAIL (dry run)  ttft_sched p95 {value} ms > 150 ms (95% CI {low}-{high})"
+    assert f"{value} ms > 150 ms (95% CI {low}-{high})" in failures(report)["ttft_sched p95"]
+
+
+def test_a_run_that_passes_lists_its_objectives(made):
+    slo = {"first": {"metric": "ttft_sched", "quantile": 0.9, "max_ms": 300.0}}
+    report = made(n=1000, slo=slo)
+
+    assert first_line(report) == "PASS  2 of 2 objectives met"
+    assert [one.outcome for one in report.report.result.objectives] == [PASS, PASS]
+    assert first_line(made(n=1000, run_id="alone")).startswith(
+        "PASS  100% of 950 requests completed (objective 99%"
+    )
+    assert failures(report) == {}
+
+
+def test_an_objective_without_enough_requests_is_inconclusive(made):
+    report = made(n=200, slo={"first": {"metric": "ttft_sched", "max_ms": 300.0}})
+
+    assert (report.report.result.outcome, report.exit_code) == (INCONCLUSIVE, Exit.INCONCLUSIVE)
+    assert "299 effective samples needed, 150 measured" in " ".join(report.summary.split())
+
+
+def test_a_target_that_answers_nothing_is_no_answer_whatever_the_measurement(made):
+    failing, error = (
+        dict.fromkeys(range(200), "client_error"),
+        {"status": 404, "error_type": "not_found_error"},
+    )
+    report = made(n=200, ended=failing, error=error)
+    lost = made(n=200, ended=failing, error=error, lost=1, run_id="lost")
+
+    assert (report.verdict, lost.verdict) == ("VALID", "INVALID")
+    for one in (report, lost):
+        assert one.exit_code == Exit.TARGET
+        assert first_line(one).startswith("NO ANSWER  none of 15")
+        assert "most frequent error: HTTP 404 not_found_error" in one.summary
+        assert "next      check the target's address, protocol, key and model" in one.summary
+        assert failures(one)["result"].startswith("none of 15")
+
+
+def test_users_who_leave_a_stream_that_had_begun_got_an_answer(mixed, tmp_path):
+    run = mixed()
+    for i in range(50):
+        run.request(
+            i * 100, [{"first": 100, "ended": "cancelled", "end": 150}], ended="cancelled", winner=None
+        )
+    report = make([run.write(tmp_path / "run")], tmp_path)
+
+    assert (report.report.result.outcome, report.exit_code) == (FAIL, Exit.FAILED)
+    assert "not completed: 50 abandoned by their users" in report.summary
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "outcome"),
+    [
+        ("complete", Exit.OK, PASS),
+        ("guarded", Exit.OK, PASS),
+        ("cut_short", Exit.OK, PASS),
+        ("interrupted", Exit.INTERRUPTED, PASS),
+        ("unusable", Exit.TARGET, NO_ANSWER),
+        ("error", Exit.INTERNAL, PASS),
+        ("failed", Exit.INVALID, PASS),
+    ],
+)
+def test_the_report_of_a_folder_ends_with_the_code_of_its_run(made, state, code, outcome):
+    report = made(n=400, state=state)
+
+    assert (report.exit_code, report.report.result.outcome) == (code, outcome)
+
+
+def test_an_invalid_run_keeps_its_result_in_brackets(made):
+    slow = {"first": {"metric": "ttft_sched", "quantile": 0.5, "max_ms": 100.0}}
+    report = made(n=400, slo=slow, ended=dict.fromkeys(range(100, 200), "client_drop"))
+
+    assert (report.report.state, report.exit_code) == ("INVALID", Exit.INVALID)
+    assert first_line(report) == "INVALID  do not use these numbers"
+    assert "result    (FAIL)  ttft_sched p50 200 ms > 100 ms" in report.summary
+
+
+def test_a_backlog_that_grows_fails_the_run_although_all_completes(made):
+    """1.5 s more of waiting with each second: what was sent later waits longer."""
+    waits = 200.0 + 500.0 * np.arange(1000) / 50
+    report = made(n=1000, ttft_ms=waits)
+
+    assert report.exit_code == Exit.FAILED
+    assert first_line(report).startswith("FAIL  the target does not sustain this rate: backlog grows by ")
+    assert set(failures(report)) == {"backlog"}
+
+
+def test_a_closed_loop_says_so(mixed, tmp_path):
+    run = mixed(run={"arrival": "closed"})
+    for i in range(50):
+        run.request(i * 100, [{"first": 100}])
+
+    assert "arrival   Closed loop: arrivals waited" in make([run.write(tmp_path / "run")], tmp_path).summary
