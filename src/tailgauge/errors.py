@@ -12,13 +12,8 @@ A failed request is none of these: it is a row with an outcome. Only the cli pac
 
 from __future__ import annotations
 
-import os
-import tempfile
-import traceback
 from collections.abc import Iterable
 from enum import IntEnum
-
-from tailgauge.redaction import Redaction
 
 
 class Exit(IntEnum):
@@ -71,6 +66,12 @@ class InternalError(TailgaugeError):
     @classmethod
     def of(cls, error: BaseException) -> InternalError:
         """Write the traceback of an unexpected error."""
+        import os
+        import tempfile
+        import traceback
+
+        from tailgauge.redaction import Redaction
+
         redacted = Redaction()
         lines = "".join(traceback.format_exception(error))
         handle, path = tempfile.mkstemp(prefix="tailgauge-error-", suffix=".txt")

@@ -54,6 +54,7 @@ def left(out: Path) -> set[str]:
         ({"verdict": {"exit_code": 5}}, "INCONCLUSIVE"),
         ({"verdict": None}, "no report"),
         ({"state": "failed"}, "failed"),
+        ({"state": "unusable"}, "NO ANSWER"),
         ({"state": "running"}, "interrupted"),
     ],
 )
@@ -66,7 +67,14 @@ def test_a_run_is_listed_with_its_target_result_and_size(
 
     assert line.split(maxsplit=1) == [run_id, line.split(maxsplit=1)[1]]
     assert line.split(maxsplit=1)[1].startswith(result)
-    assert "1.0 MB  http://10.0.0.9:8000" in line
+    assert line.endswith("1.0 MB  10.0.0.9:8000")
+    assert len(line) <= 80
+
+
+def test_the_simulated_endpoint_has_no_address(tmp_path: Path) -> None:
+    write(tmp_path, f"{OLD}-quickstart-0a1b", target={"url": "http://127.0.0.1:40001", "simulated": True})
+
+    assert listed(tmp_path).output.endswith("1.0 MB  simulated\n")
 
 
 def test_an_experiment_has_a_report_only_and_other_folders_are_no_runs(tmp_path: Path) -> None:

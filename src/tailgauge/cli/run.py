@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tailgauge import screen
 from tailgauge.address import LOOPBACK, Address, is_loopback, parse
-from tailgauge.call import MAIN
 from tailgauge.cli.options import OVERRIDES
 from tailgauge.errors import Exit, UsageError
 
@@ -44,6 +42,7 @@ def settings_of(scenario: str, given: Mapping[str, Any], sets: Iterable[str], **
 
 def _check_effect(scenario: Scenario, spelt: Mapping[str, str]) -> None:
     """Refuse options that the scenario would leave without effect."""
+    from tailgauge.call import MAIN
     from tailgauge.schedule.settings import TRACE
 
     trace = scenario.arrival.trace if scenario.arrival.process == TRACE else None
@@ -148,6 +147,8 @@ def check_keys(settings: Iterable[Settings]) -> None:
 
 def folder_for(out: Path) -> Path:
     """The folder for a worker's rows; UsageError if it cannot be written, before any run waits for it."""
+    import tempfile
+
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +73,8 @@ def runs(
     ended = [run for run in found if not run.is_running]
     if not clean or not ended:
         return
+    import shutil
+
     size = size_text(sum(run.size for run in ended))
     if not yes and not click.confirm(f"Delete {len(ended)} of {len(found)} runs and their reports, {size}?"):
         return
@@ -89,6 +89,8 @@ def runs(
 
 def find_runs(out: Path, names: tuple[str, ...], older_than_s: float) -> list[StoredRun]:
     """The runs below `out` whose name has one of `names` in it, the newest last."""
+    from datetime import UTC, datetime
+
     folders: dict[str, list[Path]] = {}
     for path in (*out.glob("runs/*"), *out.glob("reports/*")):
         match = _RUN_ID.fullmatch(path.name)
@@ -108,15 +110,22 @@ def _stored(run_id: str, folders: tuple[Path, ...]) -> StoredRun:
     run = next((folder for folder in folders if folder.parent.name == "runs"), Path())
     changed = max((one.st_mtime for path, one in stats.items() if run in path.parents), default=0.0)
     is_running = facts.get("state") == "running" and time.time() - changed < _IDLE_S
-    target = facts.get("target") or {}
     return StoredRun(
         run_id,
         folders,
-        target=str(target.get("url", "") if isinstance(target, dict) else target),
+        target=_target(facts.get("target")),
         result="running" if is_running else _result(facts),
         size=sum(one.st_size for one in stats.values()),
         is_running=is_running,
     )
+
+
+def _target(target: Any) -> str:
+    """Host and port of a target, or that it was simulated."""
+    url = str(target.get("url") or "") if isinstance(target, dict) else str(target or "")
+    if url == "simulated" or (isinstance(target, dict) and target.get("simulated")):
+        return "simulated"
+    return url.partition("://")[2] or url
 
 
 def _result(facts: dict[str, Any]) -> str:
@@ -126,7 +135,7 @@ def _result(facts: dict[str, Any]) -> str:
     if code in list(_RESULTS):
         return _RESULTS[Exit(code)]
     state = str(facts.get("state", ""))
-    return {"complete": "no report", "running": "interrupted"}.get(state, state)
+    return {"complete": "no report", "running": "interrupted", "unusable": "NO ANSWER"}.get(state, state)
 
 
 def _json(path: Path) -> dict[str, Any]:
