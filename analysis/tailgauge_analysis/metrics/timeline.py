@@ -50,6 +50,7 @@ class Timeline:
     end_s: Floats
     offered_per_s: Floats
     ended_per_s: Floats
+    tokens_per_s: Floats  # output tokens of answers, evenly from the first to the last content of each
     in_flight: Floats
     ttft: tuple[Windows, ...]  # of the percentiles for which the run is long enough
     ttft_max_ms: Floats
@@ -88,6 +89,7 @@ def timeline(frames: Frames) -> Timeline:
         step, edges + step / 2, edges + step,
         np.bincount(at, minlength=bins) / step,
         done / step,
+        _tokens(frames.attempts, edges + step) / step,
         np.cumsum(begun - done).astype(np.float64),
         tuple(one for p in PS if (one := windows(scheduled[known], ttft[known], p, step)) is not None),
         _quantile(at[known], ttft[known], 1.0, bins),
@@ -111,6 +113,31 @@ def windows(at_s: Floats, values: Floats, p: float, shortest_s: int = 1) -> Wind
             shown = np.where(enough, _quantile(number, values, p, count), np.nan)
             return Windows(p, width_s, fewest, middle, shown)
     return None
+
+
+def _tokens(attempts: pd.DataFrame, ends_s: Floats) -> Floats:
+    """Output tokens in each bin."""
+    known = (
+        (attempts["ended"] == schema.OK)
+        & attempts["output_tokens"].notna()
+        & (attempts["stage"] != schema.PREFLIGHT)
+    )
+    of = attempts[known & attempts["first_content_at_ns"].notna()]
+    first, last = (
+        of[name].to_numpy(np.float64) / 1e9 for name in ("first_content_at_ns", "last_content_at_ns")
+    )
+    last = np.maximum(last, first + 1e-3)
+    rates = of["output_tokens"].to_numpy(np.float64) / (last - first)
+
+    def since(at_s: Floats) -> Floats:
+        """What the rates from `at_s` on come to by each end."""
+        order = np.argsort(at_s)
+        sums = [np.concatenate(([0.0], np.cumsum(of))) for of in (rates[order], (rates * at_s)[order])]
+        count = np.searchsorted(at_s[order], ends_s)
+        by: Floats = ends_s * sums[0][count] - sums[1][count]
+        return by
+
+    return np.diff(since(first) - since(last), prepend=0.0)
 
 
 def _max(values: Floats) -> list[float]:

@@ -22,6 +22,7 @@ from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.timeline import FEWEST_WINDOWS, PS, Heat, Timeline, width
 from tailgauge_analysis.sections.cache.effect import EACH
 from tailgauge_analysis.sections.findings import Findings
+from tailgauge_analysis.sections.hedging.section import METRICS as HEDGED
 from tailgauge_analysis.sections.latency_under_load.slopes import Regression
 from tailgauge_analysis.sections.rate_limits.section import kind_name
 from tailgauge_analysis.stats.quantiles import Floats
@@ -57,7 +58,8 @@ def figures(findings: Findings) -> list[Figure]:
     """Every figure that the run has data for, in the order of the page."""
     drawn = (
         _timeline(findings), _tail(findings), _gaps(findings), _classes(findings), _client(findings),
-        _heat(findings.timeline.heat), _against(findings.slopes), _rate_limits(findings), _cache(findings), _fan_out(findings),
+        _heat(findings.timeline.heat), _against(findings.slopes), _rate_limits(findings), _cache(findings),
+        _tokens(findings.timeline), _last_leg(findings), _fan_out(findings), _hedging(findings),
     )  # fmt: skip
     return [figure for figure in drawn if figure is not None]
 
@@ -160,17 +162,7 @@ def _tail(findings: Findings) -> Figure | None:
         plot.add_trace(_line(x, y, BY_NAME[name].title, colour, hover, shape="hv", dash=dash))
     if not slowest:
         return None
-    steps = [
-        p for p in (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999) if p == 0 or 1 - p >= min(slowest) * 0.99
-    ]
-    plot.update_yaxes(
-        type="log", title_text="share of offered requests that took longer", tickmode="array",
-        tickvals=[1 - p for p in steps], ticktext=[_tail_label(p) for p in steps],
-        range=[np.log10(min([*slowest, 0.5])) - 0.1, 0.05],
-    )  # fmt: skip
-    ticks = _log_ticks(min(shortest), max(longest))
-    plot.update_xaxes(type="log", title_text="latency (ms, logarithmic)", **ticks)
-    plot.update_layout(hovermode="closest")
+    _tail_axes(plot, min(slowest), min(shortest), max(longest))
     caption = (
         "A line crosses the level of p99 at its p99. A line that ends level above the bottom shows the share of requests "
         "without an answer by then."
@@ -191,6 +183,18 @@ def survival(at: Floats, beyond: Floats) -> tuple[Floats, Floats]:
     else:  # a logarithmic axis has no zero: nothing was slower than the last value
         x, y = x[:-1] if n > 1 else x, y[:-1] if n > 1 else np.ones(1)
     return np.concatenate((x[:1], x)), np.concatenate(([1.0], y))
+
+
+def _tail_axes(plot: go.Figure, fewest: float, shortest: float, longest: float) -> None:
+    """Logarithmic axes of shares that took longer, down to the share `fewest`."""
+    steps = [p for p in (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999) if p == 0 or 1 - p >= fewest * 0.99]
+    plot.update_yaxes(
+        type="log", title_text="share of offered requests that took longer", tickmode="array",
+        tickvals=[1 - p for p in steps], ticktext=[_tail_label(p) for p in steps],
+        range=[np.log10(min(fewest, 0.5)) - 0.1, 0.05],
+    )  # fmt: skip
+    plot.update_xaxes(type="log", title_text="latency (ms, logarithmic)", **_log_ticks(shortest, longest))
+    plot.update_layout(hovermode="closest")
 
 
 def _gaps(findings: Findings) -> Figure | None:
@@ -251,6 +255,21 @@ def _classes(findings: Findings) -> Figure | None:
     plot.update_yaxes(title_text="requests per second", range=[0, top * 1.06])
     plot.update_xaxes(title_text=TIME)
     return finish("classes", "Request outcomes over time", "By scheduled time, warm-up included.", 320, plot)
+
+
+def _tokens(t: Timeline) -> Figure | None:
+    if not t.tokens_per_s.any():
+        return None
+    plot = go.Figure(
+        _line(
+            t.at_s, t.tokens_per_s, "output tokens", BLUE, "%{y:,.4~g} tokens/s", shape="hvh", fill="tozeroy"
+        )
+    )
+    plot.update_yaxes(title_text="output tokens<br>per second", rangemode="tozero")
+    plot.update_xaxes(title_text=TIME)
+    plot.update_layout(showlegend=False)
+    caption = "Of answers that ended ok, spread evenly from the first to the last content of each. Warm-up included."
+    return finish("tokens", "Output tokens over time", caption, 280, plot)
 
 
 def _client(findings: Findings) -> Figure | None:
@@ -430,7 +449,7 @@ def _steps(values: Floats) -> tuple[Floats, Floats]:
     return values[ranks], 100 * (ranks + 1) / len(values)
 
 
-FAN_OUT_FEWEST = 100  # complete requests, below which a tail is not drawn
+FAN_OUT_FEWEST, LAST_FEWEST = 100, 20  # requests, below which a tail, and the last legs, are not drawn
 
 
 def _fan_out(findings: Findings) -> Figure | None:
@@ -461,10 +480,66 @@ def _fan_out(findings: Findings) -> Figure | None:
     plot.update_xaxes(type="log", title_text="slowest leg, since sent (ms, logarithmic)", **ticks)
     plot.update_layout(hovermode="closest")
     caption = (
-        f"{plain(one.traffic, 80)}, {one.complete:,} requests. From dotted to dashed: drift of the load. From dashed to solid: "
+        f"{one.traffic}, {one.complete:,} requests. From dotted to dashed: drift of the load. From dashed to solid: "
         "a cause shared by the legs of a request."
     )
     return finish("fan-out-slowest", "Slowest leg, measured and predicted", caption, 380, plot)
+
+
+def _last_leg(findings: Findings) -> Figure | None:
+    """One figure: of the traffic table with the most requests whose last leg is known."""
+    known = [
+        (one.critical, one) for one in findings.fan_out if one.critical and one.critical.n >= LAST_FEWEST
+    ]
+    if not known:
+        return None
+    last, one = max(known, key=lambda pair: pair[0].n)
+    shares = np.array([[p.value or 0.0, p.low or 0.0, p.high or 0.0] for p in last.positions]).T * 100
+    plot = go.Figure(
+        go.Bar(
+            x=list(range(len(last.positions))), y=numbers(shares[0]), marker={"color": BLUE},
+            error_y={
+                "type": "data", "symmetric": False, "array": numbers(shares[2] - shares[0]),
+                "arrayminus": numbers(shares[0] - shares[1]), "color": GREY, "thickness": 1,
+            },
+            hovertemplate="leg %{x}: %{y:.3~g}%<extra></extra>",
+        )
+    )  # fmt: skip
+    plot.add_hline(y=100 * last.even, line={"color": ORANGE, "dash": "dash", "width": 1.5})
+    word = "longest" if one.is_sequential else "last"
+    plot.update_yaxes(title_text=f"requests in which the leg is {word} (%)", rangemode="tozero")
+    plot.update_xaxes(title_text="leg (number)", dtick=max(1, len(last.positions) // 10))
+    plot.update_layout(hovermode="closest", showlegend=False)
+    caption = f"{one.traffic}, {last.n:,} requests, with 95% intervals. Dashed: every leg alike."
+    return finish("fan-out-last", f"Which leg is {word}", caption, 300, plot)
+
+
+def _hedging(findings: Findings) -> Figure | None:
+    """A control and its variants: the first metric that they have."""
+    controls = {one.versus.traffic for one in findings.hedging if one.versus}
+    shown = [one for one in findings.hedging if one.traffic in controls or one.versus]
+    shared = [name for name in HEDGED if shown and all(name in one.waits for one in shown)]
+    if not shared:
+        return None
+    plot, times, fewest = go.Figure(), [], []
+    for i, one in enumerate(shown):
+        at, beyond = one.waits[shared[0]].tail()
+        if not (at > 0).any():
+            continue
+        x, y = survival(at[at > 0], beyond[at > 0])
+        name, colour = (
+            (f"{one.traffic} (no hedges)", GREY)
+            if one.is_control
+            else (f"{one.traffic} (hedged)", LINES[i % 7])
+        )
+        plot.add_trace(_line(x, y, name, colour, "%{y:.3~%} took longer than %{x:,.4~g} ms", shape="hv"))
+        times += [float(x[0]), float(x[-1])]
+        fewest.append(float(y.min()))
+    if len(fewest) < 2:
+        return None
+    _tail_axes(plot, min(fewest), min(times), max(times))
+    caption = f"{HEDGED[shared[0]]} since scheduled, failures slowest. Where the lines part is where hedging changes the wait."
+    return finish("hedging", "Latency tail with and without hedges", caption, 380, plot)
 
 
 def _rate_limits(findings: Findings) -> Figure | None:

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from run_folders.dry_runs import dry_run_of
 
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.metrics.timeline import timeline, width, windows
@@ -26,7 +27,7 @@ def axes(plot):
 def test_every_axis_that_is_labelled_has_a_unit(drawn):
     plots = drawn(n=400)
 
-    assert list(plots) == ["timeline", "tail", "gaps", "classes", "client", "heat"]
+    assert list(plots) == ["timeline", "tail", "gaps", "classes", "client", "heat", "tokens"]
     for name, plot in plots.items():
         for key, axis in axes(plot).items():
             shared = key.startswith("x") and axis.get("matches") and not axis.get("title")
@@ -131,3 +132,23 @@ def test_the_tail_of_a_run_without_failures_ends_above_zero():
     assert y[-1] == pytest.approx(0.01)
     assert x[-1] == 99
     assert [list(axis) for axis in survival(np.array([5.0]), np.zeros(1))] == [[5.0, 5.0], [1.0, 1.0]]
+
+
+def test_tokens_over_time_add_up_to_what_the_answers_hold(write):
+    frames = load([write(n=300, warmup_s=0)])
+    found = timeline(frames)
+
+    ok = frames.attempts[frames.attempts["ended"] == "ok"]
+    assert found.tokens_per_s.sum() * found.width_s == pytest.approx(ok["output_tokens"].sum())
+    assert (found.tokens_per_s > -1e-6).all()
+
+
+def test_the_last_legs_of_a_fan_out_are_drawn_and_hedges_only_beside_a_control(tmp_path):
+    pairs = [("stages.duration_s", 20.0)]
+    fan = {f.name: json.loads(f.plot) for f in figures(find(load([dry_run_of("fan_out", pairs, tmp_path)])))}
+    hedged = figures(find(load([dry_run_of("hedged", pairs, tmp_path)])))
+
+    bars = fan["fan-out-last"]["data"][0]
+    assert sum(bars["y"]) == pytest.approx(100)
+    assert all(low > 0 for low in bars["error_y"]["array"])
+    assert "hedging" not in {f.name for f in hedged}, "a variant without its control has no other line"

@@ -8,7 +8,7 @@ time: a difference between them is not the difference that switching hedging on 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -39,6 +39,7 @@ from tailgauge_analysis.stats.proportions import (
     quantile_ratio,
 )
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Quantile, quantiles
+from tailgauge_analysis.stats.survival import Waits
 from tailgauge_analysis.text.cells import (
     quantile_cell,
     quantile_table,
@@ -50,6 +51,7 @@ from tailgauge_analysis.text.cells import (
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
 from tailgauge_analysis.text.formatting import sentence as capitalized
 from tailgauge_analysis.text.json_values import Json, table
+from tailgauge_analysis.text.quantile import FOR_FIGURES
 from tailgauge_analysis.text.section import Section
 
 PS = (0.5, 0.95, 0.99)
@@ -117,6 +119,7 @@ class Variant:
     is_control: bool
     requests: int
     latency: dict[str, tuple[Quantile, ...]]
+    waits: dict[str, Waits] = field(metadata=FOR_FIGURES)
     limited: RefusedShares
     legs: int
     hedged: Proportion
@@ -211,6 +214,7 @@ def _variant(one: _Table, control: _Table | None, server_log: pd.DataFrame, pric
         is_control=not hedges,
         requests=len(one.stage.requests),
         latency={row.metric.name: row.quantiles for row in one.latency},
+        waits={row.metric.name: row.waits for row in one.latency if row.waits},
         limited=one.limited(),
         legs=len(legs),
         hedged=proportion(hedged),

@@ -297,6 +297,7 @@ def test_variants_of_one_run_are_reported_with_their_interference(three, tmp_pat
     for shown in (page, text):
         assert "Variant and control ran at the same time" in shown
         assert "run both in alternating blocks" in shown
+    assert "Latency tail with and without hedges" in page
     assert "within the interval" in text
     assert "OUTSIDE" not in text
     assert "TTFT over control (plain): p" in text
