@@ -371,7 +371,8 @@ def _heat(heat: Heat | None) -> Figure | None:
 
 
 def _against(found: list[Regression]) -> Figure | None:
-    shown = [one for one in found if len(one.x) > 1 and one.against in {slope.name for slope in one.slopes}]
+    sure = {one.of: [s.p for s in one.slopes if s.name == one.against and not s.mark] for one in found}
+    shown = [one for one in found if len(one.x) > 1 and sure[one.of]]
     if not shown:
         return None
     plot = make_subplots(rows=len(shown), cols=1, vertical_spacing=0.2)
@@ -383,13 +384,13 @@ def _against(found: list[Regression]) -> Figure | None:
             marker={"size": 5, "opacity": 0.55, "color": colour}, hovertemplate=hover + "<extra></extra>",
         )  # fmt: skip
         plot.add_trace(dots, row, 1)
-        for p, dash in ((0.5, "solid"), (0.95, "dot")):
-            plot.add_trace(_line_of(one, p, dash, row == 1), row, 1)
+        for p in sure[one.of]:
+            plot.add_trace(_line_of(one, p, "solid" if p == 0.5 else "dot", row == 1), row, 1)
         plot.update_xaxes(title_text=x_title, row=row, col=1)
         plot.update_yaxes(title_text=y_title, rangemode="tozero", row=row, col=1)
     plot.update_layout(hovermode="closest")
     caption = (
-        "One dot per answer, at most 400, evenly over the stage. The lines have the slopes of the table at p50 and p95; other "
+        "One dot per answer, at most 400, evenly over the stage. The lines have the reliable slopes of the table; other "
         "influences on latency are in the dots, not in the lines."
     )
     return finish(

@@ -11,29 +11,23 @@ from tailgauge_analysis.text.section import Section
 
 def section(found: Throughput, stability: Stability, goodput: Goodput | None) -> Section:
     """Rates of the steady stage."""
-    requests = ", ".join(
-        f"{figures(rate)} {name}"
-        for name, rate in (
-            ("offered", found.offered_per_s),
-            ("accepted", found.accepted_per_s),
-            ("completed", found.completed_per_s),
-        )
-        if rate is not None
+    rates = (
+        ("requests/s offered", found.offered_per_s),
+        ("accepted", found.accepted_per_s),
+        ("completed", found.completed_per_s),
+        ("output tokens/s", found.output_tokens_per_s),
     )
-    good = ""
+    known = [f"{figures(rate)} {name}" for name, rate in rates if rate is not None]
+    facts = [("Stability", stability.sentence)]
     if goodput:
         rate = f", {figures(goodput.per_s)}/s" if goodput.per_s is not None else ""
         ends = f"95% CI {share_range(goodput.low, goodput.high)}"
-        good = f"{share(goodput.share)} of {plural(goodput.offered, 'offered request')} met every objective ({ends}){rate}"
-    tokens = figures(found.output_tokens_per_s) if found.output_tokens_per_s else ""
+        met = f"{share(goodput.share)} of {plural(goodput.offered, 'offered request')} met every objective"
+        facts.append(("Goodput", f"{met} ({ends}){rate}"))
     return Section(
         "throughput",
         "Throughput and stability",
-        stability.sentence,
-        tuple(
-            one
-            for one in (("Requests/s", requests), ("Output tokens/s", tokens), ("Goodput", good))
-            if one[1]
-        ),
+        f"{', '.join(known)}." if known else "",
+        tuple(facts),
         figures=("tokens",),
     )

@@ -44,7 +44,8 @@ def _rows(one: Regression) -> list[tuple[str | Value, ...]]:
 
 
 def _cell(slope: Slope) -> Value:
-    return Value(ms(slope.value), f"{ms(slope.low)} – {ms(slope.high)}", slope.mark)
+    value, low, high = (ms(round(one, 6) + 0.0) for one in (slope.value, slope.low, slope.high))  # no -0
+    return Value(value, f"{low} – {high}", slope.mark)
 
 
 def _not_estimated(one: Regression) -> str:
