@@ -25,6 +25,7 @@ from tailgauge.cli.main import cli
 from tailgauge.cli.options import MEANINGS
 from tailgauge.experiments.answer import SCHEMA_VERSION as ANSWER_VERSION
 from tailgauge.experiments.answer import AnswerReport
+from tailgauge.objective import FIGURES, LATENCY
 from tailgauge.rows import schema as rows
 from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.packaged import packaged
@@ -280,6 +281,13 @@ def metrics() -> str:
     )
 
 
+def objectives() -> str:
+    """What an objective can bound."""
+    latencies = ", ".join(f"`{one.name}`" for one in FIGURES if one.unit == LATENCY)
+    others = [(f"`{one.name} {one.sign}`", one.unit, one.meaning) for one in FIGURES if one.unit != LATENCY]
+    return table(("figure", "unit", "meaning"), [(latencies, LATENCY, "a percentile"), *others])
+
+
 def fewest_samples() -> str:
     """How many samples each percentile needs."""
     return table(("percentile", "samples"), [(percentile(p), f"{n_min(p):,}") for p in PS])
@@ -302,6 +310,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "report-stable": report_keys,
     "schema-history": history,
     "metrics": metrics,
+    "objectives": objectives,
     "fewest-samples": fewest_samples,
     "checks": checks,
 }

@@ -60,7 +60,7 @@ output_tokens = 4
 ttft_ms = 20.0
 [slo.complete]
 metric = "complete"
-min_share = 0.2
+min = 0.2
 """
 REAL_AND_DRY = pytest.mark.parametrize("options", [(), ("--dry-run",)], ids=["real", "dry run"])
 

@@ -9,6 +9,7 @@ import re
 import pytest
 
 from tailgauge.errors import Exit, ScenarioError, UsageError
+from tailgauge.objective import name_of
 from tailgauge.scenario.model import Stages, load, override, parse, scaled, spelled
 from tailgauge.scenario.packaged import packaged
 
@@ -24,10 +25,20 @@ REFUSED = [
     ({"target": {"api_key": "x"}}, "target.api_key", "unknown key; did you mean api_key_env?"),
     ({"stages": {"warm_up": 1}}, "stages.warm_up", "unknown key; did you mean warmup_s?"),
     ({"traffic": {"a": {"prompt_token": 1}}}, "traffic.a.prompt_token", "did you mean prompt_tokens?"),
-    ({"slo": {"a": {**SLO, "max": 1}}}, "slo.a.max", "unknown key; did you mean max_ms?"),
+    ({"slo": {"a": {**SLO, "max": 1}}}, "slo.a.max", "does not apply to tpot"),
+    ({"slo": {"a": {**SLO, "maxms": 1}}}, "slo.a.maxms", "unknown key; did you mean max_ms?"),
+    ({"slo": {"a": {"metric": "error_rate", "min": 0.1}}}, "slo.a.max", "expected a value"),
+    ({"slo": {"a": {"metric": "error_rate", "max": 2}}}, "slo.a.max", "expected a share from 0 to 1, got 2"),
+    ({"slo": {"a": {**SLO, "traffic": "mian"}}}, "slo.a.traffic", "there is no traffic.mian; did you mean main?"),
+    ({"slo": {"a": {**SLO, "tag": "gold"}}}, "slo.a.tag", "expected key=value"),
+    ({"slo": {"a": "ttft p95 < 800"}}, "slo.a", "expected a bound in ms, s (got 'ttft p95 < 800')"),
+    ({"slo": {"a": "ttft p95 is fine"}}, "slo.a", 'expected text such as "ttft p95 < 800ms"'),
+    ({"slo": {"a": "error_rate > 1%"}}, "slo.a", "expected error_rate < a bound"),
+    ({"slo": {"a": "error_rate p95 < 1%"}}, "slo.a", "error_rate has no percentiles"),
+    ({"slo": {"a": "tfft p95 < 1s"}}, "slo.a.metric", "did you mean ttft?"),
     ({"slo": {"a": {"metric": "tpot"}}}, "slo.a.max_ms", "expected a value"),
     ({"slo": {"a": {"max_ms": 1}}}, "slo.a.metric", "expected a value"),
-    ({"slo": {"a": {**SLO, "metric": "ttft"}}}, "slo.a.metric", "did you mean ttft_sent?"),
+    ({"slo": {"a": {**SLO, "metric": "tttf"}}}, "slo.a.metric", "did you mean ttft?"),
     ({"slo": {"a": {**SLO, "quantile": 1.0}}}, "slo.a.quantile", "expected a number < 1, got 1.0"),
     ({"slo": {"a": {**SLO, "quantile": 0.0}}}, "slo.a.quantile", "expected a number > 0, got 0.0"),
     ({"arrival": {"rate_per_s": 0}}, "arrival.rate_per_s", "expected a number > 0, got 0"),
@@ -243,11 +254,24 @@ def test_what_is_noted_of_an_override_reads_back_as_the_same(value):
     assert override(spelled("a.b", value)) == ("a.b", value)
 
 
-@pytest.mark.parametrize("metric", ["join_sched", "turnaround"])
-def test_an_objective_may_bound_a_join_and_a_turnaround(metric):
-    scenario = parse({"name": "n", "slo": {"goal": {"metric": metric, "max_ms": 100}}}, "my.toml")
+@pytest.mark.parametrize(
+    ("text", "label", "bound", "name"),
+    [
+        ("ttft p95 < 800ms", "ttft p95", 800.0, "ttft_p95"),
+        ("chat:e2e p99.9<=1.5 s", "e2e p99.9 (chat)", 1500.0, "chat_e2e_p99_9"),
+        ("tier=gold: error_rate < 1%", "error_rate (tier=gold)", 0.01, "tier_gold_error_rate"),
+        ("goodput > 0.95", "goodput", 0.95, "goodput"),
+        ("429_rate < 2%", "429_rate", 0.02, "429_rate"),
+        ("requests_per_s > 40/s", "requests_per_s", 40.0, "requests_per_s"),
+        ("join_sched p50 < 3s", "join_sched p50", 3000.0, "join_sched_p50"),
+    ],
+)
+def test_an_objective_is_a_line_of_text_in_the_file_or_on_the_command_line(text, label, bound, name):
+    scenario = parse({"name": "n", "traffic": {"chat": {}}, "slo": {"goal": text}}, "my.toml")
+    objective = scenario.slo["goal"]
 
-    assert scenario.slo["goal"].metric == metric
+    assert (objective.label, objective.bound, name_of(text)) == (label, pytest.approx(bound), name)
+    assert parse(json.loads(json.dumps(scenario.model_dump(mode="json"))), "the plan") == scenario
 
 
 @pytest.mark.parametrize("text", ["", "rate", "=5", ".a=1", "a.=1", "a..b=1", "a b=1", "--x"])

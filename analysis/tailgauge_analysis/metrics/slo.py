@@ -1,105 +1,229 @@
-"""Service-level objectives (pass, fail or inconclusive), the health of the target, and goodput.
+"""Objectives (pass, fail or inconclusive), goodput, and the health of the target.
 
-An objective is decided on the share of requests beyond its bound, in the offered view (the pooled chunk gap has only one
-view). The whole 95% interval of that share within what the quantile allows, and that of the quantile within the bound: pass.
-The whole interval of the share above: fail. Otherwise the run was too short: inconclusive, and so where the quantile rests
-on few slow episodes and the bound is near it.
+An objective on a latency is decided on the share of requests beyond its bound, in the offered view (the pooled chunk gap has
+only one view). The whole 95% interval of that share within what the quantile allows, and that of the quantile within the
+bound: pass. The whole interval of the share above: fail. Otherwise the run was too short: inconclusive, and so where the
+quantile rests on few slow episodes and the bound is near it. Objectives on other figures: sections/objectives.py.
 
-Health is the share of the offered requests that got a complete answer. Without an objective of the scenario on it, 99% are
-expected, and a share of 99% passes whatever its interval.
+An objective may be about some requests only, those of a traffic table or with a tag. `ttft` and `e2e` count since scheduled,
+in a closed loop since sent.
+
+Health is the share of the offered requests that got a complete answer. Requests whose errors no objective bounds are
+expected to be complete to 99%, and a share of 99% passes whatever its interval.
 """
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
+import pandas as pd
+from pydantic import ValidationError
 
+from tailgauge.objective import COST, ERRORS, LATENCY, SHARE, Figure, Objective, text_of
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics import pace
-from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, offered_waits, row
+from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row, offered_waits, row
 from tailgauge_analysis.metrics.metrics import BY_NAME, CHUNK, PACED, Metric
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.binomial import Stopping, needed, stopping
 from tailgauge_analysis.stats.proportions import Proportion, proportion
-from tailgauge_analysis.stats.quantiles import FEW_EPISODES, Quantile
-from tailgauge_analysis.text.formatting import share, share_range
-from tailgauge_analysis.text.json_values import Json, number, table, text
+from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, Mask, Quantile, n_min
+from tailgauge_analysis.text.formatting import ms, plain, share, share_range
+from tailgauge_analysis.text.json_values import Json, table, text
+from tailgauge_analysis.text.quantile import VALUE, quantile
+from tailgauge_analysis.text.section import ObjectiveLine
 
 PASS = "pass"  # noqa: S105 - an outcome, not a password
 FAIL = "fail"
 INCONCLUSIVE = "inconclusive"
 
-COMPLETE = "complete"  # the metric of an objective on health
-HEALTHY = 0.99  # without one
+HEALTHY = 0.99  # complete answers, without an objective
 NEAR = 2  # times a quantile that rests on few slow episodes: a bound within is not decided
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """One objective and its outcome."""
+class Asked:
+    """One objective of a scenario. `metric`: the latency that it bounds, None of another figure."""
 
     name: str
+    objective: Objective
+    metric: Metric | None
+
+    @property
+    def view(self) -> str:
+        """The view in which a latency is judged."""
+        return OFFERED if self.metric is None or self.metric.offered else SUCCESSES
+
+    @property
+    def is_of_all(self) -> bool:
+        """Whether it is about every request."""
+        return self.objective.traffic is None and self.objective.tag is None
+
+    def of(self, requests: pd.DataFrame) -> Mask:
+        """Which requests it is about."""
+        mask = np.ones(len(requests), np.bool_)
+        if self.objective.traffic is not None:
+            mask &= (requests["traffic"] == self.objective.traffic).to_numpy(np.bool_)
+        if self.objective.tag is not None:
+            codes, texts = pd.factorize(requests["tags"])
+            mask &= np.append([_tagged(one, self.objective.tag) for one in texts], False)[codes].astype(
+                np.bool_
+            )
+        return mask
+
+    def part(self, steady: Steady) -> Steady:
+        """The stage with these requests only."""
+        if self.is_of_all:
+            return steady
+        return steady.only(
+            self.of(steady.requests), gaps=self.metric is not None and self.metric.level == CHUNK
+        )
+
+    def row(self, part: Steady) -> Row:
+        """The latency of these requests, at its percentile."""
+        assert self.metric is not None
+        return row(self.metric, part, self.view, (self.objective.quantile,))
+
+
+def _tagged(tags: object, wanted: str) -> bool:
+    key, _, value = wanted.partition("=")
+    try:
+        tree = json.loads(str(tags))
+    except ValueError:
+        return False
+    return isinstance(tree, dict) and str(tree.get(key.strip())) == value.strip()
+
+
+def asked(scenario: Json) -> list[Asked]:
+    """The objectives of a scenario."""
+    return [one for one in read(scenario) if isinstance(one, Asked)]
+
+
+def read(scenario: Json) -> list[Asked | Outcome]:
+    """Each objective, or its outcome where it cannot be read."""
+    since = "_sent" if table(scenario, "arrival").get("process") == "closed" else "_sched"
+    found: list[Asked | Outcome] = []
+    for name, spec in table(scenario, "slo").items():
+        try:
+            objective = Objective.model_validate(spec)
+        except ValidationError:
+            metric = text(spec.get("metric")) if isinstance(spec, dict) else ""
+            why = "the scenario names no known metric, quantile or bound"
+            line = ObjectiveLine(plain(name, 60), INCONCLUSIVE.upper(), "", "", "", why)
+            found.append(Outcome(name, line.name, metric or "unknown", INCONCLUSIVE, why, line))
+            continue
+        metric_of = BY_NAME.get(objective.metric) or BY_NAME.get(f"{objective.metric}{since}")
+        found.append(Asked(name, objective, metric_of if objective.figure.unit == LATENCY else None))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One objective and its outcome. `label`: `ttft p95 (chat)`; value, interval and bound in the unit of the figure."""
+
+    name: str
+    label: str
     metric: str
-    p: float
-    max_ms: float
-    view: str
     outcome: str
-    quantile: Quantile | None
     why: str
+    line: ObjectiveLine
+    title: str = ""
+    unit: str = ""
+    traffic: str | None = None
+    tag: str | None = None
+    p: float | None = None
+    view: str = OFFERED
+    bound: float | None = None
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    n: int = 0
+    n_eff: int = 0
+    quantile: Quantile | None = None
     stopping: Stopping | None = None
 
 
-def outcomes(scenario: Json, steady: Steady) -> list[Outcome]:
-    """Every objective of the scenario on a latency, decided."""
-    return [
-        _outcome(name, spec, steady)
-        for name, spec in table(scenario, "slo").items()
-        if isinstance(spec, dict) and spec.get("metric") != COMPLETE
-    ]
+def share_interval(low: float | None, high: float | None) -> str:
+    """`0.0-0.7%`."""
+    return share_range(low, high).replace("% – ", "-")
 
 
-def figures(scenario: Json) -> list[tuple[Metric, float, str]]:
-    """Metric, percentile and view of each objective on a latency."""
-    found = (_figure(spec) for spec in table(scenario, "slo").values() if isinstance(spec, dict))
-    return list(filter(None, found))
+Ends = tuple[float | None, float | None, float | None]  # a value and its interval
 
 
-def _figure(spec: Json) -> tuple[Metric, float, str] | None:
-    """Metric, percentile and view of an objective; None where the scenario names none that we know."""
-    metric, p = BY_NAME.get(text(spec.get("metric"))), number(spec.get("quantile", 0.99))
-    if metric is None or p is None or not 0 < p < 1:
-        return None
-    return metric, p, OFFERED if metric.offered else SUCCESSES
+def line_of(figure: Figure, label: str, outcome: str, bound: float, ends: Ends, why: str) -> ObjectiveLine:
+    """An objective with the text of its value, bound and interval."""
+    value, sign = ends[0], figure.sign
+    if value is not None:
+        sign = "<" if value < bound else ">" if value > bound else "="
+    limit = f"{sign} {text_of(figure, bound)}"
+    return ObjectiveLine(
+        label, outcome.upper(), value_text(figure, value), limit, interval_text(figure, *ends[1:]), why
+    )
 
 
-def _outcome(name: str, spec: Json, steady: Steady) -> Outcome:
-    figure, max_ms = _figure(spec), number(spec.get("max_ms"))
-    if figure is None or max_ms is None:
-        named, asked = text(spec.get("metric")) or "unknown", number(spec.get("quantile", 0.99)) or 0.0
-        why = "the scenario names no known metric, quantile or bound"
-        return Outcome(name, named, asked, max_ms or 0.0, OFFERED, INCONCLUSIVE, None, why)
-    metric, p, view = figure
-    found = row(metric, steady, view, (p,))
+def value_text(figure: Figure, value: float | None) -> str:
+    """`1,298 ms`, `0.21%`, `48.9/s`; nothing without a value."""
+    if value is None or not math.isfinite(value):
+        return "no good request" if value is not None and figure.unit == COST else ""
+    if figure.unit == LATENCY:
+        return f"{ms(value)} ms"
+    return share(value) if figure.unit == SHARE else text_of(figure, value)
+
+
+def interval_text(figure: Figure, low: float | None, high: float | None) -> str:
+    """`1,136-1,647`, `0.0-0.7%`; `?` for an end without a bound."""
+    ends = [one if one is not None and math.isfinite(one) else None for one in (low, high)]
+    if ends == [None, None]:
+        return ""
+    if figure.unit == SHARE and None not in ends:
+        return share_interval(*ends)
+    unit = value_text(figure, 0.0).lstrip("0")
+    return "-".join(value_text(figure, one).removesuffix(unit) or "?" for one in ends)
+
+
+def decided_latency(one: Asked, steady: Steady) -> Outcome:
+    """One objective on a latency, decided."""
+    metric, objective = one.metric, one.objective
+    assert metric is not None
+    p, max_ms, part = objective.quantile, objective.bound, one.part(steady)
+    found = one.row(part)
     if metric.level == CHUNK:  # may be a hundred million: no copy of them is made
-        late = metric.ns(steady) > max_ms * 1e6
-        beyond = proportion(late, steady.gap_counts)
+        late = metric.ns(part) > max_ms * 1e6
+        beyond = proportion(late, part.gap_counts)
     else:
         beyond = found.beyond(max_ms)
-    quantile = found.quantiles[0]
-    outcome, why = decide(beyond, quantile, max_ms)
-    unknown = _unknown(metric, steady, p)
-    if unknown and (outcome != FAIL or beyond.k <= (1 - p) * len(steady.requests)):
+    q = found.quantiles[0]
+    outcome, why = decide(beyond, q, max_ms)
+    unknown = _unknown(metric, part, p)
+    if unknown and (outcome != FAIL or beyond.k <= (1 - p) * len(part.requests)):
         outcome, why = INCONCLUSIVE, unknown
-    early = stopping(beyond.k, beyond.n, beyond.n_eff, p)
-    return Outcome(name, metric.name, p, max_ms, view, outcome, quantile, why, early)
+    few = q.n > 0 and q.mark == TOO_FEW and outcome == INCONCLUSIVE and not unknown
+    if few:
+        why = f"not enough {objective.figure.of}: {q.n:,} of the {n_min(p):,} needed"
+    shown = quantile(q)
+    ends: Ends = (shown["value_ms"], shown["low_ms"], shown["high_ms"])
+    line = line_of(objective.figure, objective.label, outcome, max_ms, ends, why)
+    if shown["value_is"] != VALUE and beyond.value is not None and not few:  # it lies among failures, say
+        beyond_it = f"{share(beyond.value)} of {objective.figure.of}"
+        bound = f"> {text_of(objective.figure, max_ms)}"
+        line = ObjectiveLine(
+            line.name, line.outcome, beyond_it, bound, share_interval(beyond.low, beyond.high), why
+        )
+    return Outcome(
+        one.name, objective.label, metric.name, outcome, why, line, metric.title, LATENCY, objective.traffic, objective.tag, p,
+        one.view, max_ms, ends[0], ends[1], ends[2], q.n, q.n_eff, q,
+        stopping(beyond.k, beyond.n, beyond.n_eff, p),
+    )  # fmt: skip
 
 
-def _unknown(metric: Metric, steady: Steady, p: float) -> str:
+def _unknown(metric: Metric | None, steady: Steady, p: float) -> str:
     """Why a percentile rests on too few answers: more than 1 - p have no value that would be known otherwise."""
-    if metric.name not in PACED:
+    if metric is None or metric.name not in PACED:
         return ""
     missing = pace.missing(steady.requests)
     return missing["sentence"] if missing["answers"] > (1 - p) * missing["of"] else ""
@@ -138,7 +262,9 @@ def _more(beyond: Proportion, p: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Offered requests with a complete answer. `objective`: the bound is the default one."""
+    """Offered requests with a complete answer. `judged`: those of them whose errors no objective of the scenario bounds, and
+    the outcome of the default one on these; empty without any.
+    """
 
     offered: int
     complete: int
@@ -148,64 +274,43 @@ class Health:
     high: float
     outcome: str
     bound: float
-    objective: bool
+    judged: Proportion
 
 
 def health(scenario: Json, steady: Steady) -> Health | None:
     """None where nothing was offered."""
-    complete = proportion((steady.requests["ended"] == schema.OK).to_numpy(np.bool_))
+    is_complete = (steady.requests["ended"] == schema.OK).to_numpy(np.bool_)
+    complete = proportion(is_complete)
     if complete.value is None or complete.low is None or complete.high is None:
         return None
-    asked = [number(table(scenario["slo"], name).get("min_share")) for name in table(scenario, "slo")]
-    bounds = [bound for bound in asked if bound is not None]
-    bound = max(bounds, default=HEALTHY)
-    enough = complete.low if bounds else complete.value
-    outcome = PASS if enough >= bound else FAIL if complete.high < bound else INCONCLUSIVE
+    is_judged = np.ones(len(is_complete), np.bool_)
+    for one in asked(scenario):
+        if one.objective.metric in ERRORS:
+            is_judged &= ~one.of(steady.requests)
+    judged, outcome = complete if is_judged.all() else proportion(is_complete[is_judged]), ""
+    if judged.value is not None and judged.high is not None:
+        outcome = PASS if judged.value >= HEALTHY else FAIL if judged.high < HEALTHY else INCONCLUSIVE
     return Health(
-        complete.n, complete.k, complete.n_eff, complete.value, complete.low, complete.high, outcome, bound, not bounds
+        complete.n, complete.k, complete.n_eff, complete.value, complete.low, complete.high, outcome, HEALTHY, judged
     )  # fmt: skip
 
 
-def goodput_of(decided: list[Outcome], steady: Steady, warmup: Steady) -> Goodput | None:
-    """Good requests of all that were offered; None without an objective, or where too many paces are unknown. The rate
-    is of those that ended in the steady stage, those of the warm-up among them.
-    """
-    good, before = good_of(decided, steady), good_of(decided, warmup)
-    if good is None or before is None:
-        return None
-    if any(_unknown(BY_NAME[o.metric], steady, o.p) for o in decided if o.quantile):
-        return None
-    ended = sum(
-        int((stage.holds(stage.requests["ended_at_ns"]) & which).sum())
-        for stage, which in ((steady, good), (warmup, before))
-    )
-    return goodput(good, ended / steady.seconds if steady.seconds else None)
+@dataclass(frozen=True, slots=True)
+class FeatureGoodput:
+    """Good requests of one traffic table; `objectives`: how many latencies judge them."""
 
-
-def good_of(decided: list[Outcome], steady: Steady) -> npt.NDArray[np.bool_] | None:
-    """Which requests ended ok within every objective's bound; None without an objective.
-
-    A bound on the pooled gap holds for each gap, so a request's worst one is compared. A bound on what a request does not
-    have, as the join of a single call, does not apply to it; an answer whose pace is unknown does not meet a bound on it.
-    One that its user left is good if it met every bound before.
-    """
-    bounds = [(BY_NAME[o.metric], o.max_ms) for o in decided if o.quantile is not None]
-    ended = steady.requests["ended"]
-    if not bounds:
-        return None
-    ok, left = ((ended == one).to_numpy(np.bool_) for one in (schema.OK, schema.CANCELLED))
-    good = ok | left
-    for metric, max_ms in bounds:
-        every = offered_waits(BY_NAME["chunk_gap_worst"] if metric.level == CHUNK else metric, steady)
-        good &= (every.seen & (every.ms <= max_ms)) | (ok & ~every.seen)
-        if metric.name in PACED:
-            good &= steady.requests["pace_missing"].isna().to_numpy(np.bool_)
-    return good
+    traffic: str
+    objectives: int
+    offered: int
+    good: int
+    share: float | None
+    low: float | None
+    high: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """Good requests of those offered, with the 95% interval of the share."""
+    """Good requests of those offered, with the 95% interval of the share; and by traffic table, whose numbers add up to it."""
 
     offered: int
     good: int
@@ -214,11 +319,72 @@ class Goodput:
     low: float
     high: float
     per_s: float | None
+    by_traffic: tuple[FeatureGoodput, ...] = ()
 
 
-def goodput(good: npt.NDArray[np.bool_], per_s: float | None) -> Goodput | None:
-    """Goodput of offered requests in order of arrival; None without any. The interval is Clopper-Pearson on n_eff."""
+def goodput_of(scenario: Json, steady: Steady, warmup: Steady) -> Goodput | None:
+    """Good requests of all that were offered; None without an objective on a latency, or where too many paces are unknown.
+    The rate is of those that ended in the steady stage, those of the warm-up among them.
+    """
+    wanted = [one for one in asked(scenario) if one.metric is not None]
+    if not wanted or unknown_pace(wanted, steady):
+        return None
+    good, before = good_of(wanted, steady), good_of(wanted, warmup)
+    ended = sum(
+        int((stage.holds(stage.requests["ended_at_ns"]) & which).sum())
+        for stage, which in ((steady, good), (warmup, before))
+    )
     found = proportion(good)
     if found.value is None or found.low is None or found.high is None:
         return None
-    return Goodput(found.n, found.k, found.n_eff, found.value, found.low, found.high, per_s)
+    per_s = ended / steady.seconds if steady.seconds else None
+    return Goodput(
+        found.n,
+        found.k,
+        found.n_eff,
+        found.value,
+        found.low,
+        found.high,
+        per_s,
+        _by_traffic(wanted, good, steady),
+    )
+
+
+def unknown_pace(wanted: Sequence[Asked], steady: Steady) -> str:
+    """Why it is not known which requests are good; empty where it is."""
+    found = (_unknown(one.metric, one.part(steady), one.objective.quantile) for one in wanted)
+    return next(filter(None, found), "")
+
+
+def _by_traffic(wanted: Sequence[Asked], good: Mask, steady: Steady) -> tuple[FeatureGoodput, ...]:
+    codes, names = pd.factorize(steady.requests["traffic"])
+    objectives = [one.of(steady.requests) for one in wanted]
+    found = []
+    for code, name in enumerate(names):
+        mask = codes == code
+        of, number = proportion(good[mask]), sum(bool((mask & one).any()) for one in objectives)
+        found.append(FeatureGoodput(str(name), number, of.n, of.k, of.value, of.low, of.high))
+    return tuple(sorted(found, key=lambda one: one.traffic)) if len(found) > 1 else ()
+
+
+def good_of(wanted: Sequence[Asked], steady: Steady) -> Mask:
+    """Which requests ended ok within the bound of every objective on a latency that is about them.
+
+    A bound on the pooled gap holds for each gap, so a request's worst one is compared. A bound on what a request does not
+    have, as the join of a single call, does not apply to it; an answer whose pace is unknown does not meet a bound on it.
+    One that its user left is good if it met every bound before, and there was one.
+    """
+    ended = steady.requests["ended"]
+    ok, left = ((ended == one).to_numpy(np.bool_) for one in (schema.OK, schema.CANCELLED))
+    good, judged = ok | left, np.zeros(len(ok), np.bool_)
+    for one in wanted:
+        if one.metric is None:
+            continue
+        mask, max_ms = one.of(steady.requests), one.objective.bound
+        every = offered_waits(BY_NAME["chunk_gap_worst"] if one.metric.level == CHUNK else one.metric, steady)
+        meets = (every.seen & (every.ms <= max_ms)) | (ok & ~every.seen)
+        if one.metric.name in PACED:
+            meets &= steady.requests["pace_missing"].isna().to_numpy(np.bool_)
+        good &= meets | ~mask
+        judged |= mask
+    return good & (ok | judged)

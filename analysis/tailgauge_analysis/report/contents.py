@@ -165,8 +165,10 @@ def _latency(row: Row) -> Json:
 
 def _slo(outcome: Outcome) -> Json:
     return {
-        "name": outcome.name, "metric": outcome.metric, "p": outcome.p, "max_ms": outcome.max_ms, "view": outcome.view,
-        "outcome": outcome.outcome, "why": outcome.why,
+        "name": outcome.name, "metric": outcome.metric, "p": outcome.p, "max_ms": outcome.bound, "view": outcome.view,
+        "outcome": outcome.outcome, "why": outcome.why, "label": outcome.label, "unit": outcome.unit, "traffic": outcome.traffic,
+        "tag": outcome.tag, "value": outcome.value, "low": outcome.low, "high": outcome.high,
+        "line": asdict(outcome.line),
         "early_stopping": asdict(outcome.stopping) | {"met": outcome.stopping.met} if outcome.stopping else None,
         "quantile": quantile(outcome.quantile) if outcome.quantile else None,
     }  # fmt: skip
@@ -248,7 +250,7 @@ def _published_slo(slo: Json) -> Objective:
     q = slo["quantile"]
     return {
         "name": slo["name"], "bound": slo["max_ms"], "status": slo["outcome"],
-        "value": q["value_ms"] if q else None, "low": q["low_ms"] if q else None, "high": q["high_ms"] if q else None,
-        "beyond": _is_beyond(q) if q else False, "metric": slo["metric"], "quantile": slo["p"],
-        "population": _population(slo["view"]), "unit": "ms", "why": slo["why"], "early_stopping": slo["early_stopping"],
+        "value": slo["value"], "low": slo["low"], "high": slo["high"], "beyond": _is_beyond(q) if q else False,
+        "metric": slo["metric"], "quantile": slo["p"], "traffic": slo["traffic"], "tag": slo["tag"],
+        "population": _population(slo["view"]), "unit": slo["unit"], "why": slo["why"], "early_stopping": slo["early_stopping"],
     }  # fmt: skip

@@ -187,17 +187,22 @@ class Objective(TypedDict):
     """One objective."""
 
     name: str
-    bound: float
-    """in `unit`"""
+    bound: float | None
+    """in `unit`; null where the scenario names none that is known"""
     status: Literal["pass", "fail", "inconclusive"]
     value: float | None
     low: float | None
     high: float | None
     beyond: bool
     metric: str
-    quantile: float
+    quantile: float | None
+    """of a latency"""
+    traffic: str | None
+    """the traffic table that it is about"""
+    tag: str | None
     population: Population
     unit: str
+    """ms, share, per second, or cost"""
     why: str
     early_stopping: EarlyStopping | None
     """null without a request"""

@@ -18,7 +18,7 @@ from tailgauge_analysis.metrics.slo import Goodput
 from tailgauge_analysis.metrics.steady import Steady, steady
 from tailgauge_analysis.metrics.throughput import throughput
 from tailgauge_analysis.metrics.timeline import Timeline, timeline
-from tailgauge_analysis.sections import failures, measurement, phases, requests, traffic
+from tailgauge_analysis.sections import failures, measurement, objectives, phases, requests, traffic
 from tailgauge_analysis.sections.cache.section import Cache, cache
 from tailgauge_analysis.sections.environment import Environment, environment
 from tailgauge_analysis.sections.fan_out import section as fan_out
@@ -98,7 +98,8 @@ def find(frames: Frames) -> Findings:
     stage, of_target = evidence.steady, evidence.of_target
     against = reasons(CHECKS, evidence)
     word = worst(against)
-    decided = slo.outcomes(frames.run["scenario"], of_target)
+    asked = slo.asked(frames.run["scenario"])
+    decided = objectives.objectives(objectives.Run(frames, of_target, evidence.throughput, asked))
     healthy = slo.health(frames.run["scenario"], of_target)
     kinds, others = failures.failures(frames)
     by_group, smaller = groups.groups(stage)
@@ -130,7 +131,7 @@ def find(frames: Frames) -> Findings:
         phases=phases.phases(frames, of_target),
         definitions=definitions(of_target, whole, evidence.throughput),
         health=healthy,
-        goodput=slo.goodput_of(decided, of_target, evidence.warmup.of_target),
+        goodput=slo.goodput_of(frames.run["scenario"], of_target, evidence.warmup.of_target),
         slos=decided,
         failures=kinds,
         other_failures=others,
@@ -166,15 +167,22 @@ def evidence_of(frames: Frames) -> Evidence:
     frames = replace(frames, chunks=frames.chunks.without_arrivals())  # a hundred million take 800 MB
     of_target, counted = stage.of_target, conservation(frames)
     rows = latency.table(of_target)
-    asked = slo.figures(frames.run["scenario"])
+    asked = [one for one in slo.asked(frames.run["scenario"]) if one.metric is not None]
+    used = client_error.of_headline(rows)
+    used |= {(one.metric.name, one.objective.quantile) for one in asked if one.metric is not None}
     listed = {(row.metric.name, q.p) for row in rows for q in row.quantiles}
     more = [
-        latency.row(metric, of_target, view, (p,))
-        for metric, p, view in asked
-        if (metric.name, p) not in listed
+        one.row(of_target)
+        for one in asked
+        if one.is_of_all and one.metric and (one.metric.name, one.objective.quantile) not in listed
     ]
-    used = client_error.of_headline(rows) | {(metric.name, p) for metric, p, _ in asked}
     errors = client_error.client_errors(of_target, [*rows, *more], used)
+    marked = client_error.marked(rows, errors)
+    for one in asked:
+        if not one.is_of_all:
+            part = one.part(of_target)
+            found = client_error.client_errors(part, [one.row(part)], used)
+            errors += [replace(error, title=f"{error.title} ({one.objective.of})") for error in found]
     return Evidence(
         frames,
         stage,
@@ -187,7 +195,7 @@ def evidence_of(frames: Frames) -> Evidence:
         client.workers(frames, stage),
         in_flight(frames, counted.workers),
         stalls.bad_seconds(frames, stage, thresholds.STALL_NS),
-        client_error.marked(rows, errors),
+        marked,
         errors,
     )
 

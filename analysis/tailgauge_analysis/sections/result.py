@@ -15,21 +15,19 @@ from tailgauge.rows import schema
 from tailgauge.thresholds import INVALID
 from tailgauge_analysis.metrics import stability
 from tailgauge_analysis.metrics.latency import OFFERED
-from tailgauge_analysis.metrics.slo import Outcome
+from tailgauge_analysis.metrics.slo import share_interval
 from tailgauge_analysis.sections.findings import ARRIVAL, Findings, remarks
 from tailgauge_analysis.stats.quantiles import TOO_FEW
 from tailgauge_analysis.text.formatting import (
     count,
     figures,
     ms,
-    percentile,
     plain,
     plural,
     share,
 )
 from tailgauge_analysis.text.json_values import text
 from tailgauge_analysis.text.quantile import VALUE, quantile, value_text
-from tailgauge_analysis.text.quantile import bound as bound_text
 from tailgauge_analysis.text.section import (
     FAIL,
     INCONCLUSIVE,
@@ -101,30 +99,18 @@ def statement(line: ObjectiveLine) -> str:
 
 def objectives(f: Findings) -> tuple[ObjectiveLine, ...]:
     """Those of the scenario, the default one, and a backlog that grows."""
-    lines = [_line(one) for one in f.slos]
+    lines = [one.line for one in f.slos]
     h = f.health
-    if h is not None:
-        bound = f"{'<' if h.share < h.bound else '>='} {100 * h.bound:g}%"
-        interval = f"{share(h.low).removesuffix('%')}-{share(h.high)}"
-        value = f"{share(h.share)} of {plural(h.offered, 'request')}"
+    if h is not None and h.judged.value is not None:
+        bound = f"{'<' if h.judged.value < h.bound else '>='} {100 * h.bound:g}%"
+        interval = share_interval(h.judged.low, h.judged.high)
+        value = f"{share(h.judged.value)} of {plural(h.judged.n, 'request')}"
         why = "the interval includes the bound: run longer" if h.outcome.upper() == INCONCLUSIVE else ""
         lines.append(ObjectiveLine(COMPLETE, h.outcome.upper(), value, bound, interval, why))
     grows = f.evidence.stability.growth_per_s
     if f.evidence.stability.of(stability.BACKLOG) and grows is not None:
         lines.append(ObjectiveLine(BACKLOG, FAIL, f"grows by {figures(grows)} requests/s", "> 0 requests/s"))
     return tuple(lines)
-
-
-def _line(one: Outcome) -> ObjectiveLine:
-    q = quantile(one.quantile) if one.quantile else None
-    name = f"{one.metric} {percentile(one.p)}" if one.p else one.metric
-    if q is None or q["value_is"] != VALUE:
-        return ObjectiveLine(
-            name, one.outcome.upper(), value_text(q) if q else "", f"< {ms(one.max_ms)} ms", "", one.why
-        )
-    bound = f"{'>' if q['value_ms'] > one.max_ms else '<'} {ms(one.max_ms)} ms"
-    ends = f"{bound_text(q, 'low')}-{bound_text(q, 'high')}"
-    return ObjectiveLine(name, one.outcome.upper(), f"{ms(q['value_ms'])} ms", bound, ends, one.why)
 
 
 def measurement(f: Findings) -> Measurement:

@@ -79,6 +79,9 @@ def cli() -> None:
 )
 @click.option("--web", metavar="[HOST:]PORT", help="Serve Locust's web page with the live view.")
 @click.option("--metrics", is_flag=True, help="Add /metrics for Prometheus to the web page.")
+@click.option(
+    "--slo", multiple=True, metavar="TEXT", help="Add an objective, as 'chat: ttft p95 < 800ms' (repeatable)."
+)
 @options.scenario_options(options.MORE)
 @click.option("--dry-run", is_flag=True, help="Simulate the run in seconds; send nothing.")
 @click.option(

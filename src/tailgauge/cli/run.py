@@ -24,8 +24,9 @@ Echo = Callable[[str], None]
 def settings_of(scenario: str, given: Mapping[str, Any], sets: Iterable[str], **shared: Any) -> Settings:
     """The settings of a run: options are overrides of the scenario, and messages name the option.
 
-    `given`: by parameter, values of `OVERRIDES`; --set goes over them.
+    `given`: by parameter, values of `OVERRIDES` and objectives; --set goes over them.
     """
+    from tailgauge.objective import name_of
     from tailgauge.plan.resolve import resolve
     from tailgauge.scenario.model import override
 
@@ -34,6 +35,10 @@ def settings_of(scenario: str, given: Mapping[str, Any], sets: Iterable[str], **
     if {"arrival", "arrival.rate_per_s"} <= set(spelt):
         raise UsageError("--rate and --concurrency: choose one")
     pairs = [(one.key, one.value(given[one.parameter])) for one in chosen]
+    for text in given.get("slo", ()):
+        key = f"slo.{name_of(text)}"
+        spelt[key] = f"--slo {text!r}"
+        pairs.append((key, text))
     pairs += [override(text) for text in sets]
     settings = resolve(scenario, pairs, spelt=spelt, **shared)
     _check_effect(settings.scenario, spelt)

@@ -16,13 +16,14 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 
 from tailgauge.call import SECOND
 from tailgauge.errors import ScenarioError, UsageError
+from tailgauge.objective import Objective
 from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.protocols.table import Target, refusal
 from tailgauge.scenario.experiment import Experiment
 from tailgauge.scenario.packaged import find, nearest, read
 from tailgauge.scenario.simulated import Simulated
 from tailgauge.schedule.settings import CLOSED, Arrival, Crossover
-from tailgauge.table import Count, NonNegative, Positive, Share, Table
+from tailgauge.table import Count, NonNegative, Positive, Table
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _KEY = re.compile(r"[A-Za-z0-9_-]+(\.\*)?(\.[A-Za-z0-9_-]+)*")  # `traffic.*.model`: of every traffic table
@@ -79,34 +80,6 @@ class Limits(Table):
     )
 
 
-class Slo(Table):
-    """One objective. Decided on the bounds of a 95% interval: pass, fail or inconclusive."""
-
-    metric: Literal[
-        "ttft_sched",
-        "ttft_sent",
-        "tpot",
-        "chunk_gap",
-        "e2e_sched",
-        "e2e_sent",
-        "join_sched",
-        "turnaround",
-        "complete",
-    ] = Field(description="metric name, see `tailgauge docs metrics`; `complete`: a complete answer")
-    quantile: Annotated[float, Field(gt=0, lt=1)] = Field(0.99, description="which quantile is bounded")
-    max_ms: Positive | None = Field(None, description="bound of a latency, in milliseconds")
-    min_share: Share | None = Field(None, description="of `complete`: required share of the requests")
-
-    @model_validator(mode="after")
-    def _one_bound(self) -> Slo:
-        wanted, other = ("min_share", "max_ms") if self.metric == "complete" else ("max_ms", "min_share")
-        if getattr(self, wanted) is None:
-            raise ValueError(f"{wanted}: expected a value")
-        if getattr(self, other) is not None:
-            raise ValueError(f"{other}: does not apply to {self.metric}")
-        return self
-
-
 class Guard(Table):
     """Limits at which a run stops cleanly. Never exceeded."""
 
@@ -147,7 +120,7 @@ class Scenario(Table):
     guard: Guard = Guard()
     simulated: Simulated = Simulated()
     report: Report = Report()
-    slo: Mapping[str, Slo] = Field({})
+    slo: Mapping[str, Objective] = Field({})
     crossover: Crossover | None = Field(None)
     experiment: Experiment | None = Field(None)
 
@@ -180,6 +153,14 @@ class Scenario(Table):
                 for key, need in pattern.needs():
                     if why := refusal(target, need):
                         raise ValueError(f"traffic.{name}.{key}: {why}")
+        return self
+
+    @model_validator(mode="after")
+    def _objectives(self) -> Scenario:
+        for name, objective in self.slo.items():
+            if objective.traffic is not None and objective.traffic not in self.traffic:
+                near = nearest(objective.traffic, list(self.traffic))
+                raise ValueError(f"slo.{name}.traffic: there is no traffic.{objective.traffic}{near}")
         return self
 
     @model_validator(mode="after")
@@ -311,7 +292,9 @@ def _explain(error: Any, source: str, overridden: Mapping[str, str]) -> str:
     for key, spelt in overridden.items():
         parts = key.split(".")
         same = all(part in (one, "*") for part, one in zip(parts, loc, strict=False))
-        if same and (len(parts) == len(loc) or (text and 0 < len(loc) < len(parts))):
+        if same and len(parts) < len(loc):
+            where = f"{spelt}: {'.'.join(loc[len(parts) :])}"
+        elif same and (len(parts) == len(loc) or (text and loc)):
             where = spelt
     if kind == "extra_forbidden":
         names = _names_at(loc[:-1])

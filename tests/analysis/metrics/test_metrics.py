@@ -6,7 +6,6 @@ import pytest
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, row, sample
 from tailgauge_analysis.metrics.metrics import BY_NAME, METRICS
-from tailgauge_analysis.metrics.slo import COMPLETE
 from tailgauge_analysis.metrics.steady import steady
 
 
@@ -125,14 +124,12 @@ def test_a_retry_that_succeeds_is_timed_from_the_request(write, synthetic):
     assert values(s, "client_delay") == pytest.approx(0.05)
 
 
-def test_every_objective_of_a_scenario_names_a_metric():
-    from typing import get_args
+def test_every_objective_on_a_latency_names_a_metric():
+    from tailgauge.objective import FIGURES, LATENCY
+    from tailgauge_analysis.metrics.slo import asked
 
-    from tailgauge.scenario.model import Slo
-
-    assert set(get_args(Slo.model_fields["metric"].annotation)) <= {metric.name for metric in METRICS} | {
-        COMPLETE
-    }
+    slo = {figure.name: {"metric": figure.name, "max_ms": 1} for figure in FIGURES if figure.unit == LATENCY}
+    assert {one.name: one.metric is not None for one in asked({"slo": slo})} == dict.fromkeys(slo, True)
 
 
 def test_metrics_have_one_name_each_and_say_what_they_mean():

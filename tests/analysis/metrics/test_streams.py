@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from tailgauge_analysis.load.frames import load
-from tailgauge_analysis.metrics.slo import goodput
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.metrics.streams import fluidity, medians, stalls, streams
 from tailgauge_analysis.metrics.throughput import throughput
@@ -52,24 +51,6 @@ def test_a_stall_is_long_and_unlike_its_answer():
     assert np.flatnonzero(stalls(gaps, of)).tolist() == [9]
     assert medians(gaps, of).tolist() == [10, 500, 0, 10]
     assert len(stalls(np.empty(0), np.empty(0, int))) == 0
-
-
-def test_goodput_is_of_everything_offered():
-    found = goodput(np.array([True] * 90 + [False] * 10)[np.random.default_rng(1).permutation(100)], 4.5)
-
-    assert (found.offered, found.good, found.share, found.per_s) == (100, 90, 0.9, 4.5)
-    assert found.low < 0.9 < found.high
-    assert goodput(np.empty(0, bool), 1) is None
-
-
-def test_bad_requests_that_come_together_widen_the_interval():
-    rng = np.random.default_rng(2)
-    together = np.ones(2000, bool)
-    together[500:600] = False
-    apart = rng.permutation(together)
-
-    assert goodput(together, 1).n_eff < goodput(apart, 1).n_eff / 5
-    assert goodput(together, 1).low < goodput(apart, 1).low
 
 
 def test_the_flow_of_a_run_of_known_answers(mixed, tmp_path):

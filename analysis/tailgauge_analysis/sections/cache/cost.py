@@ -22,6 +22,7 @@ import pandas as pd
 from tailgauge.errors import UsageError
 from tailgauge.scenario import prices as pricing
 from tailgauge_analysis.sections.cache import shares
+from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.formatting import plain
 from tailgauge_analysis.text.json_values import Json, table
 
@@ -147,6 +148,27 @@ def spent(rows: pd.DataFrame, models: pd.Series[str], price: PriceOf) -> tuple[F
             usage = {name: None if value < 0 else value for name, value in zip(USAGE, row, strict=True)}
             total += n * entry.cost(pricing.Usage.of(usage))
     return total, ""
+
+
+def each(rows: pd.DataFrame, models: pd.Series[str], price: PriceOf) -> tuple[Floats | None, str]:
+    """The cost of each call by its usage, 0 where it has none; None, and which of `models` it is, where one has no price."""
+    out = np.zeros(len(rows))
+    for model, of in rows.groupby(models, sort=True, observed=True):
+        entry = price(str(model))
+        if entry is None:
+            return None, str(model)
+        counts = of[list(USAGE)].fillna(-1).to_numpy(np.int64)
+        kinds, kind = np.unique(counts, axis=0, return_inverse=True)
+        costs = [
+            float(
+                entry.cost(
+                    pricing.Usage.of({n: None if v < 0 else v for n, v in zip(USAGE, row, strict=True)})
+                )
+            )
+            for row in kinds.tolist()
+        ]
+        out[rows.index.get_indexer(of.index)] = np.array(costs)[kind.ravel()]
+    return out, ""
 
 
 def no_price(model: str, why: str) -> str:

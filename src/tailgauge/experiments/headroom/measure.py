@@ -39,7 +39,7 @@ def rate_result(rate_per_s: float, reading: RunReading, *, emptied: bool, today:
     over = (sent["ended"] == schema.OVERLOADED).to_numpy(np.bool_)
     found = known_buckets(frames)
     first = [one for one in found if (one.target, one.model) == (found[0].target, found[0].model)]
-    good = slo.goodput_of(slo.outcomes(frames.run["scenario"], stage), stage, reading.evidence.warmup)
+    good = slo.goodput_of(frames.run["scenario"], stage, reading.evidence.warmup)
     edges = np.linspace(stage.from_s, stage.to_s, TENTHS + 1) * 1e9
     waiting = _waiting(reading, edges)
     arrived = len(stage.requests)

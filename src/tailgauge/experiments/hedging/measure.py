@@ -77,8 +77,8 @@ def _places(
 
 def _bad(scenario: Mapping[str, object], stage: Steady) -> Floats | None:
     """1.0 of each request that failed or missed an objective of [slo]; None if there is none."""
-    good = slo.good_of(slo.outcomes(dict(scenario), stage), stage)
-    return None if good is None else (~good).astype(np.float64)
+    wanted = [one for one in slo.asked(dict(scenario)) if one.metric is not None]
+    return (~slo.good_of(wanted, stage)).astype(np.float64) if wanted else None
 
 
 def _copies(frames: Frames, steady: Steady) -> CopyStats:

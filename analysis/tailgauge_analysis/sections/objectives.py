@@ -1,0 +1,277 @@
+"""The objectives of a scenario, each decided on the interval of its figure, and goodput by traffic table.
+
+One row of FIGURES for each figure that is no latency; those are decided in metrics/slo.py. A figure of some requests only is
+computed from these. All are of the steady stage without slow readers, but for the share of input tokens that the cache
+served, which is of the whole run as in the section on the cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from tailgauge.objective import FEWEST_RATIO, MOST, Objective, text_of
+from tailgauge.rows import schema
+from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.metrics import slo
+from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, NEAR, PASS, Asked, Goodput, Outcome
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.metrics.throughput import Rate, Throughput, Work
+from tailgauge_analysis.sections.cache import shares
+from tailgauge_analysis.sections.cache.calls import calls, settings
+from tailgauge_analysis.sections.cache.cost import each, no_price, tariff
+from tailgauge_analysis.stats.binomial import needed
+from tailgauge_analysis.stats.bootstrap import ratio
+from tailgauge_analysis.stats.proportions import Proportion, proportion
+from tailgauge_analysis.stats.quantiles import FEW_EPISODES, Floats
+from tailgauge_analysis.text.formatting import count, plain, plural, share, share_range
+from tailgauge_analysis.text.section import Section, Table, Value
+
+TINY = 1e-12  # rounding of a share
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A figure with its 95% interval; `why`: what is missing where it has none; `of`: the share that it is."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    n: int = 0
+    n_eff: int = 0
+    why: str = ""
+    of: Proportion | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the figures are computed from."""
+
+    frames: Frames
+    steady: Steady
+    rates: Throughput
+    asked: Sequence[Asked]
+
+
+def objectives(run: Run) -> list[Outcome]:
+    """Every objective of the scenario, in its order."""
+    out = []
+    for one in slo.read(run.frames.run["scenario"]):
+        if isinstance(one, Outcome):
+            out.append(one)
+        else:
+            out.append(_decided(one, run) if one.metric is None else slo.decided_latency(one, run.steady))
+    return out
+
+
+def _decided(one: Asked, run: Run) -> Outcome:
+    """One objective on a figure that is no latency."""
+    objective, figure = one.objective, one.objective.figure
+    part = one.part(run.steady)
+    found = (
+        FIGURES[figure.name](one, part, run) if len(part.requests) else Measured(why="no request is of it")
+    )
+    outcome, why = decide(objective, found, run.steady.seconds)
+    ends = found.value, found.low, found.high
+    line = slo.line_of(figure, objective.label, outcome, objective.bound, ends, why)
+    value, low, high = (None if end is None or not math.isfinite(end) else end for end in ends)
+    return Outcome(
+        one.name, objective.label, figure.name, outcome, why, line, figure.meaning, figure.unit, objective.traffic, objective.tag,
+        bound=objective.bound, value=value, low=low, high=high, n=found.n, n_eff=found.n_eff,
+    )  # fmt: skip
+
+
+def decide(objective: Objective, found: Measured, seconds: float) -> tuple[str, str]:
+    """The outcome of one bound on a figure with an interval, and why."""
+    figure, bound = objective.figure, objective.bound
+    if found.value is None or found.low is None or found.high is None:
+        return INCONCLUSIVE, found.why or "nothing was measured"
+    asked = "at most" if figure.sign == MOST else "at least"
+    value = slo.value_text(figure, found.value)
+    ends = slo.interval_text(figure, found.low, found.high)
+    why = f"{value} (95% CI {ends}), {asked} {text_of(figure, bound)}"
+    if found.of is not None and found.of.mark == FEW_EPISODES:
+        bad, allowed = (found.value, bound) if figure.sign == MOST else (1 - found.value, 1 - bound)
+        if bad / NEAR <= allowed <= bad * NEAR:
+            return INCONCLUSIVE, f"{why}; they came in few episodes ({found.of.episodes}): run longer"
+    above, below = found.low > bound + TINY, found.high < bound - TINY
+    if above if figure.sign == MOST else below:
+        return FAIL, why
+    if found.high <= bound + TINY if figure.sign == MOST else found.low >= bound - TINY:
+        return PASS, why
+    return INCONCLUSIVE, f"{why}: run longer{_longer(objective, found, seconds)}"
+
+
+def _longer(objective: Objective, found: Measured, seconds: float) -> str:
+    """How much longer, if the figure stays what it is."""
+    figure, bound, value = objective.figure, objective.bound, found.value or 0.0
+    if (value < bound) != (figure.sign == MOST) or value == bound:
+        return ""
+    if found.of is not None and found.of.value is not None:
+        good, p = (1 - value, 1 - bound) if figure.sign == MOST else (value, bound)
+        bad = math.ceil((1 - good) * found.n_eff - 1e-9)
+        return (
+            f" ({needed(bad, p, 0.975):,} effective samples needed, {found.n_eff:,} measured)"
+            if p < 1
+            else ""
+        )
+    far = (found.high or 0.0) - value if figure.sign == MOST else value - (found.low or 0.0)
+    times = (far / abs(value - bound)) ** 2
+    return (
+        f" (about {count(math.ceil(seconds * times))} s needed, {count(seconds)} s measured)"
+        if math.isfinite(times)
+        else ""
+    )
+
+
+def _share(seen: pd.Series[bool] | np.ndarray) -> Measured:
+    of = proportion(np.asarray(seen, np.bool_))
+    return Measured(of.value, of.low, of.high, of.n, of.n_eff, of=of)
+
+
+def _ended(*classes: str) -> Callable[[Asked, Steady, Run], Measured]:
+    return lambda _one, part, _run: _share(part.requests["ended"].isin(classes))
+
+
+def _errors(_one: Asked, part: Steady, _run: Run) -> Measured:
+    return _share(~part.requests["ended"].isin((schema.OK, schema.CANCELLED)))
+
+
+def _refused(_one: Asked, part: Steady, _run: Run) -> Measured:
+    return _share(part.sent["ended"] == schema.RATE_LIMITED)
+
+
+def _good(_one: Asked, part: Steady, run: Run) -> Measured:
+    if why := slo.unknown_pace(run.asked, run.steady):
+        return Measured(why=why)
+    return _share(slo.good_of(run.asked, part))
+
+
+def _hit(one: Asked, _part: Steady, run: Run) -> Measured:
+    rows = calls(run.frames, settings(run.frames.run))
+    rows = rows[rows["counted"]]
+    if not one.is_of_all:
+        rows = rows[rows["request_id"].isin(_requests(one, run.frames))]
+    found = shares.token_hit(rows)
+    if not len(rows):
+        return Measured(why="the target reports no tokens read from a cache")
+    return Measured(found.value, found.low, found.high, found.n, found.n, found.why)
+
+
+def _rate(of: Callable[[Throughput], Work | None], why: str) -> Callable[[Asked, Steady, Run], Measured]:
+    def measured(one: Asked, _part: Steady, run: Run) -> Measured:
+        work = of(run.rates)
+        if work is None:
+            return Measured(why=why)
+        found: Rate = work.rate(None if one.is_of_all else _requests(one, run.frames))
+        few = f"not enough events: {found.n} of the 20 needed" if found.low is None else ""
+        return Measured(found.value, found.low, found.high, found.n, found.n, few)
+
+    return measured
+
+
+def _requests(one: Asked, frames: Frames) -> np.ndarray:
+    """Ids of the requests of the whole run that it is about."""
+    ids: np.ndarray = frames.requests["request_id"].to_numpy(np.int64)[one.of(frames.requests)]
+    return ids
+
+
+def _cost(_one: Asked, part: Steady, run: Run) -> Measured:
+    """Cost of all attempts over good requests. With no good one at most 3 / n of them are, and so it costs that at least."""
+    if why := slo.unknown_pace(run.asked, run.steady):
+        return Measured(why=why)
+    prices, attempts = tariff(run.frames.run), part.attempts.reset_index(drop=True)
+    models = attempts["model"].where(
+        attempts["model"].notna() & (attempts["model"] != ""), attempts["asked_model"]
+    )
+    used = attempts["output_tokens"].notna()
+    costs, unpriced = each(attempts[used], models[used].fillna(""), prices.price)
+    if costs is None:
+        return Measured(why=no_price(unpriced, prices.why))
+    spent = pd.Series(costs).groupby(attempts.loc[used, "request_id"].to_numpy()).sum()
+    by_request = part.requests["request_id"].map(spent).fillna(0.0)
+    by_request *= part.requests["pattern"].map(_price_shares(run.frames)).fillna(1.0)
+    paid: Floats = np.asarray(by_request, np.float64)
+    good = slo.good_of(run.asked, part)
+    n, k, total = len(good), int(good.sum()), float(paid.sum())
+    if n < FEWEST_RATIO:
+        return Measured(
+            total / k if k else math.inf, n=n, why=f"not enough requests: {n} of the {FEWEST_RATIO} needed"
+        )
+    if not k:
+        of = proportion(good)
+        return Measured(math.inf, total / n / (of.high or 1.0), math.inf, n, of.n_eff)
+    low, high = ratio(paid, good.astype(np.float64))
+    return Measured(total / k, low, high, n, n)
+
+
+def _price_shares(frames: Frames) -> dict[str, float]:
+    return {str(name): float(facts.get("price_share", 1.0)) for name, facts in frames.run["patterns"].items()}
+
+
+FIGURES: dict[str, Callable[[Asked, Steady, Run], Measured]] = {
+    "complete": _ended(schema.OK),
+    "error_rate": _errors,
+    "429_rate": _refused,
+    "abandoned": _ended(schema.CANCELLED),
+    "goodput": _good,
+    "cache_hit": _hit,
+    "requests_per_s": _rate(lambda rates: rates.requests, "the steady stage has no length"),
+    "output_tokens_per_s": _rate(lambda rates: rates.tokens, "the target reports no output tokens"),
+    "cost_per_good_request": _cost,
+}
+
+DECIDED = (
+    "An objective is decided on a 95% interval: PASS where the whole interval is within the bound, FAIL where none of it is, "
+    "else INCONCLUSIVE."
+)
+GOOD = "A good request is complete and meets every objective on a latency that is about it."
+HEADER = ("objective", "figure", "measured", "bound", "outcome", "why")
+
+
+def section(decided: Sequence[Outcome], goodput: Goodput | None) -> Section | None:
+    """The section on objectives; None without one."""
+    if not decided:
+        return None
+    rows = [
+        (one.label, one.title, _measured(one), one.line.bound, Value(one.outcome.upper(), outcome=one.outcome.upper()), one.why)
+        for one in decided
+    ]  # fmt: skip
+    tables = [Table("Objectives", HEADER, tuple(rows), prose=(1, 5))]
+    if goodput and goodput.by_traffic:
+        tables.append(_by_traffic(goodput))
+    counts = {
+        outcome: sum(one.outcome == outcome for one in decided) for outcome in (FAIL, INCONCLUSIVE, PASS)
+    }
+    parts = [
+        f"{n} {text}"
+        for n, text in zip(counts.values(), ("failed", "inconclusive", "passed"), strict=True)
+        if n
+    ]
+    return Section(
+        "objectives", "Objectives", f"{plural(len(decided), 'objective')}: {', '.join(parts)}.", tables=tuple(tables),
+        computed=(DECIDED, GOOD),
+    )  # fmt: skip
+
+
+def _measured(one: Outcome) -> Value:
+    return Value(one.line.value, one.line.interval)
+
+
+def _by_traffic(goodput: Goodput) -> Table:
+    header = ("traffic", "latency objectives", "offered", "good", "share good")
+    rows = [
+        (plain(one.traffic, 80), count(one.objectives), count(one.offered), count(one.good), _of(one.share, one.low, one.high))
+        for one in goodput.by_traffic
+    ]  # fmt: skip
+    every = _of(goodput.share, goodput.low, goodput.high)
+    rows.append(("all", "", count(goodput.offered), count(goodput.good), every))
+    return Table("Goodput by traffic", header, tuple(rows))
+
+
+def _of(value: float | None, low: float | None, high: float | None) -> Value:
+    return Value(share(value), share_range(low, high), share=value)

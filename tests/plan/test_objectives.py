@@ -1,0 +1,92 @@
+"""Before a run: what each objective needs, and what the plan has of it."""
+
+import pytest
+
+from tailgauge.plan import objectives
+from tailgauge.plan.resolve import resolve
+from tailgauge.scenario.model import parse
+from tailgauge.schedule.schedule import plan
+
+
+def lines(slo, duration_s=60.0, **tables):
+    tree = {
+        "name": "n", "arrival": {"process": "constant", "rate_per_s": 2.0}, "stages": {"duration_s": duration_s},
+        "traffic": {"chat": {"output_tokens": 5}}, "slo": {"goal": slo}, **tables,
+    }  # fmt: skip
+    scenario = parse(tree, "n.toml")
+    warmup = scenario.stages.warmup
+    schedule = plan(scenario.arrival, scenario.traffic, duration_s, 1, warmup_s=warmup)
+    return objectives.lines(scenario, schedule)
+
+
+@pytest.mark.parametrize(
+    ("slo", "expected"),
+    [
+        ("ttft p95 < 800ms", ["objective: ttft p95 < 800 ms: needs 59 requests, has 108"]),
+        (
+            "ttft p99 < 800ms",
+            [
+                "objective: ttft p99 < 800 ms: needs 299 requests, this plan has 108",
+                "  run 170 s, or use p95",
+            ],
+        ),
+        (
+            "error_rate < 1%",
+            [
+                "objective: error_rate < 1%: needs 368 requests, this plan has 108",
+                "  run 210 s, or bound it at 4%",
+            ],
+        ),
+        (
+            "complete > 99%",
+            [
+                "objective: complete > 99%: needs 368 requests, this plan has 108",
+                "  run 210 s, or bound it at 96%",
+            ],
+        ),
+        ("chunk_gap p99 < 50ms", ["objective: chunk_gap p99 < 50 ms: needs 299 chunk gaps, has 432"]),
+        ("requests_per_s > 1.5", ["objective: requests_per_s > 1.5/s"]),
+        (
+            "cost_per_good_request < 0.01",
+            ["objective: cost_per_good_request < 0.01: needs 20 requests, has 108"],
+        ),
+    ],
+)
+def test_each_objective_says_what_it_needs_and_has(slo, expected):
+    """Two requests a second for 60 s, of which 54 count."""
+    assert lines(slo) == expected
+    assert all(len(line) <= 80 for line in expected)
+
+
+def test_only_the_requests_that_an_objective_is_about_are_counted():
+    traffic = {"chat": {"weight": 3, "tags": {"tier": "gold"}}, "search": {"weight": 1}}
+    counts = {
+        slo: int(lines(slo, 200.0, traffic=traffic)[0].rpartition("has ")[2])
+        for slo in (
+            "ttft p50 < 1s",
+            "chat: ttft p50 < 1s",
+            "search: ttft p50 < 1s",
+            "tier=gold: ttft p50 < 1s",
+        )
+    }
+    every, chat, search, gold = counts.values()
+
+    assert (every, chat + search, gold) == (360, 360, chat)
+    assert 60 <= search <= 120
+
+
+def test_a_closed_loop_does_not_know_what_it_has():
+    arrival = {"process": "closed", "closed": {"users": 4}}
+    assert lines("ttft p99 < 1s", arrival=arrival) == ["objective: ttft p99 < 1,000 ms: needs 299 requests"]
+
+
+def test_a_run_that_is_as_long_as_advised_has_enough(tmp_path):
+    """The advice holds where the warm-up is a share of the run."""
+    pairs = [("slo.goal", "ttft p99 < 1s"), ("arrival.rate_per_s", 4.0), ("arrival.process", "constant")]
+    short = resolve("streaming", pairs, tmp_path, duration_s=30.0, sends=False).objectives
+    seconds = float(short[-1].split()[1])
+    longer = resolve("streaming", pairs, tmp_path, duration_s=seconds, sends=False).objectives
+
+    assert "this plan has 108" in short[-2]
+    assert "has 29" not in longer[-1]
+    assert "this plan" not in longer[-1]
