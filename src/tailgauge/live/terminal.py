@@ -40,7 +40,8 @@ def announcement(settings: Settings, workers: int) -> list[str]:
     load = f"{scenario.arrival.load} for {span(scenario.stages.duration_s)}"
     title = f"{scenario.name}  {workers} worker{'' if workers == 1 else 's'}  {target}  {load}"
     expected = settings.estimate.lines()
-    return [title, *(expected[:1] if is_simulated else expected)]  # nobody pays for the simulated endpoint
+    expected = expected[:1] if is_simulated else expected  # nobody pays for the simulated endpoint
+    return [title, *expected, *settings.objectives]
 
 
 def span(seconds: float) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from tailgauge.clock import utc_today
 from tailgauge.errors import ScenarioError, UsageError
 from tailgauge.plan import certificate as certificates
+from tailgauge.plan import objectives
 from tailgauge.plan.estimate import Estimate, estimate
 from tailgauge.plan.preflight import MAX_PREFIXES, prefixes, preflight_calls
 from tailgauge.plan.spend_limit import Amount, Sizing, need
@@ -50,6 +51,11 @@ class Settings:
         guard = self.scenario.guard
         cost = None if guard.max_cost is None else Fraction(str(guard.max_cost))
         return Amount(guard.max_requests, guard.max_tokens, cost)
+
+    @property
+    def objectives(self) -> list[str]:
+        """What each objective needs, and what this plan has of it, in lines of text."""
+        return objectives.lines(self.scenario, self.schedule)
 
     def priced(self) -> dict[str, list[Any]]:
         """Today's prices of the models in use, for a message to the workers; nothing where cost is not limited."""

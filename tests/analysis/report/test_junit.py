@@ -26,7 +26,7 @@ def test_pass_failure_and_skipped_with_the_reason(made):
         "measurement": "passed", "complete": "passed", "ttft_sched p50": "passed", "e2e_sched p50": "failure",
         "turnaround p90": "skipped",
     }  # fmt: skip
-    assert "e2e_sched p50 390 ms > 10.0 ms (95% CI 390-390)" in cases["e2e_sched p50"][0].get("message")
+    assert "e2e_sched p50 390 ms > 10 ms (95% CI 390-390)" in cases["e2e_sched p50"][0].get("message")
     assert "nothing was measured" in cases["turnaround p90"][0].get("message")
     assert [root.get(key) for key in ("tests", "failures", "errors", "skipped")] == ["5", "1", "0", "1"]
 

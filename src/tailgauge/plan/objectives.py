@@ -1,0 +1,76 @@
+"""What each objective needs and has, before the run: one line or two for each."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tailgauge.objective import LATENCY, LEAST, SHARE, Objective, fewest, text_of
+from tailgauge.scenario.model import Scenario
+from tailgauge.schedule.schedule import Schedule
+
+PERCENTILES = (0.99, 0.95, 0.9, 0.5)
+
+
+def lines(scenario: Scenario, schedule: Schedule) -> list[str]:
+    """The objectives of a plan."""
+    return [line for objective in scenario.slo.values() for line in _lines(objective, scenario, schedule)]
+
+
+def _lines(objective: Objective, scenario: Scenario, schedule: Schedule) -> list[str]:
+    figure, needs = objective.figure, objective.needs()
+    text = f"objective: {objective.label} {figure.sign} {text_of(figure, objective.bound)}"
+    if needs is None:
+        return [text]
+    text += f": needs {needs:,} {figure.of}"
+    has = _has(objective, scenario, schedule)
+    if has is None:
+        return [text]
+    if has >= needs:
+        return [f"{text}, has {has:,}"]
+    options = [f"run {_longer(scenario, needs / has)} s"] if has else []
+    options += [other] if (other := _weaker(objective, has)) else []
+    advice = ", or ".join(options) or "no request is of it"
+    return [f"{text}, this plan has {has:,}", f"  {advice}"]
+
+
+def _has(objective: Objective, scenario: Scenario, schedule: Schedule) -> int | None:
+    """How many values the steady stage has if each request gets an answer; None where the plan does not tell."""
+    if not scenario.arrival.is_open:
+        return None
+    stages, at_s = scenario.stages, np.asarray(schedule.at_ns) / 1e9
+    steady = (at_s >= stages.warmup) & (at_s < stages.duration_s - stages.cooldown_s)
+    for index, name in enumerate(schedule.names):
+        traffic = scenario.traffic[name]
+        if objective.tag is not None and traffic.prompt_file is not None:
+            return None
+        is_of = objective.traffic in {None, name} and (
+            objective.tag is None
+            or objective.tag in {f"{key}={value}" for key, value in traffic.tags.items()}
+        )
+        if not is_of:
+            steady &= np.asarray(schedule.traffic) != index
+    each = np.asarray(schedule.turns, np.int64)
+    if objective.metric == "chunk_gap":
+        each = each * np.maximum(np.asarray(schedule.output_tokens, np.int64) - 1, 0)
+    return int(each[steady].sum())
+
+
+def _longer(scenario: Scenario, times: float) -> str:
+    seconds = scenario.stages.duration_s * times
+    return f"{math.ceil(seconds / 10) * 10 if seconds > 100 else math.ceil(seconds):,}"
+
+
+def _weaker(objective: Objective, has: int) -> str:
+    """An objective of the same figure that so many values can decide."""
+    if objective.figure.unit == LATENCY:
+        p = next((p for p in PERCENTILES if p < objective.quantile and fewest(p) <= has), None)
+        return f"use p{p * 100:.10g}" if p else ""
+    if objective.figure.unit != SHARE or not has:
+        return ""
+    allowed = 1 - 0.025 ** (1 / has)
+    step = 0.01 if allowed >= 0.01 else 0.001
+    allowed = math.ceil(allowed / step) * step
+    share = 1 - allowed if objective.figure.sign == LEAST else allowed
+    return f"bound it at {text_of(objective.figure, share)}" if 0 < share < 1 else ""
