@@ -24,7 +24,7 @@ from starting.programs import TAILGAUGE, environment
 ENGINES = ("simulated", "llama.cpp", "vllm")
 BLOCK = re.compile(r"(?:<!-- (.+?) -->\n)?```(\w+)\n(.*?)```", re.DOTALL)
 CODE = re.compile(r"# exit code (\d+)$")
-START_S, COMMAND_S = 60, 120
+START_S, COMMAND_S = 60, 300
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 
 
