@@ -150,7 +150,7 @@ def test_the_tutorial_of_engines_works_with(engine, reader, tmp_path, request):
             pytest.skip("vllm is not installed")
         else:
             reader.replaced |= {word.format(8000): word.format(reader.port) for word in (":{}", "--port {}")}
-        for step in steps("own-engine"):
+        for step in steps("self-hosted-engine"):
             if (
                 not step.not_run
                 and step.engine in {"", engine}
@@ -163,8 +163,8 @@ def test_every_tutorial_is_run():
     assert {path.stem for path in TUTORIALS.glob("*.md")} == {
         "gate-in-ci",
         "headroom-and-hedging",
-        "own-engine",
+        "self-hosted-engine",
     }
-    marks = {step.engine for step in steps("own-engine")}
+    marks = {step.engine for step in steps("self-hosted-engine")}
 
     assert marks == {"", *ENGINES}

@@ -1,4 +1,4 @@
-"""What report.json holds, as types: docs/report.schema.json and the tables of docs/data-format.md are generated from them.
+"""What report.json holds, as types: docs/reference/report.schema.json and tables of docs/reference/data-format.md are generated from them.
 
 Keys of STABLE keep their names and meanings as long as SCHEMA_VERSION is the same; the others may change.
 A number that is not known is null. Every type may gain keys.

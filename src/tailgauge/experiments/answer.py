@@ -85,12 +85,14 @@ class Answer:
     table: Annotated[AnswerTable, Field(description="the evidence")]
     facts: Annotated[
         dict[str, Any],
-        Field(description="its numbers, unrounded; keys depend on the kind, see docs/experiments.md"),
+        Field(
+            description="its numbers, unrounded; keys depend on the kind, see `tailgauge docs experiments`"
+        ),
     ]
     exit_code: Annotated[
         Exit,
         WithJsonSchema({"enum": [0, 1, 3, 5, 130], "type": "integer"}),
-        Field(description="see docs/cli.md"),
+        Field(description="see `tailgauge docs cli`"),
     ]
     smallest: Annotated[str, Field(description="minimum detectable effect; may be empty")]
     cases: Annotated[tuple[Case, ...], Field(description="as in junit.xml")] = ()
@@ -112,7 +114,7 @@ class RunRow:
 @with_config(ConfigDict(use_attribute_docstrings=True))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerReport(Answer):
-    """report.json of an experiment; docs/answer.schema.json is generated from it."""
+    """report.json of an experiment; docs/reference/answer.schema.json is generated from it."""
 
     schema_version: Literal[1]
     """version of these keys"""

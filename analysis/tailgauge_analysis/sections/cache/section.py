@@ -25,7 +25,7 @@ from tailgauge_analysis.verdict.clocks import clocks
 
 NOTE = (
     "Whole run without preflight, by call; TTFT of the steady stage. A miss has one cause, found from what the client knew when it "
-    "sent the call. Partly: an earlier part was read. Formulas: docs/reports.md."
+    "sent the call. Partly: an earlier part was read. Formulas: `tailgauge docs reports`."
 )
 Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 
