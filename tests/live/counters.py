@@ -7,6 +7,7 @@ from typing import Any
 
 from tailgauge import quantile_sketch
 from tailgauge.channel.traffic_counters import TrafficCounters
+from tailgauge.master.objectives import LiveObjective
 from tailgauge.master.progress import Progress
 
 
@@ -15,6 +16,10 @@ def bins(*values_ms: float) -> quantile_sketch.Bins:
     for value in values_ms:
         quantile_sketch.add(out, value)
     return out
+
+
+def objective(state: str, label: str = "ttft p95 (chat)", value: str = "352 ms") -> LiveObjective:
+    return LiveObjective(label, "< 800 ms", state, value, 800.0, "ttft")
 
 
 def progress(

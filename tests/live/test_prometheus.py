@@ -4,12 +4,13 @@ import json
 import re
 
 import pytest
-from live.counters import bins
+from live.counters import bins, objective
 from prometheus_client.parser import text_string_to_metric_families
 
 from tailgauge.channel.traffic_counters import TrafficCounters
 from tailgauge.live.prometheus import BOUNDS_S, exposed
 from tailgauge.live.series import RunView, WorkerView
+from tailgauge.master.objectives import MET, MISSED, TOO_FEW
 from tailgauge.master.progress import Progress
 
 CHAT = (("target", "main"), ("traffic", "chat"))
@@ -26,7 +27,15 @@ def read():
     second = TrafficCounters(attempts={"ok": 1}, output_tokens=7)
     traffic = {("chat", "main"): chat, ("chat", "second"): second}
     progress = Progress(
-        12.0, 60.0, sent=40, in_flight=3, dropped=2, chunks=900, traffic=traffic, verdict="DEGRADED"
+        12.0,
+        60.0,
+        sent=40,
+        in_flight=3,
+        dropped=2,
+        chunks=900,
+        traffic=traffic,
+        verdict="DEGRADED",
+        objectives=(objective(MET), objective(MISSED, "error_rate"), objective(TOO_FEW, "abandoned")),
     )
     workers = (
         WorkerView(0, "a", "h", "running", 20, 1, 0.25, 0.021, 0.1),
@@ -65,6 +74,8 @@ def read():
         (("tailgauge_tpot_seconds_bucket", ("le", "0.01"), *CHAT), 1.0),
         (("tailgauge_tpot_seconds_bucket", ("le", "0.015"), *CHAT), 3.0),
         (("tailgauge_chunks_total",), 900.0),
+        (("tailgauge_objective_met", ("objective", "ttft p95 (chat) < 800 ms")), 1.0),
+        (("tailgauge_objective_met", ("objective", "error_rate < 800 ms")), 0.0),
         (("tailgauge_verdict", ("verdict", "DEGRADED")), 1.0),
         (("tailgauge_verdict", ("verdict", "VALID")), 0.0),
         (("tailgauge_workers", ("state", "running")), 2.0),
@@ -81,6 +92,7 @@ def test_a_figure_is_exposed(read, sample, value):
 def test_what_is_not_known_is_not_exposed(read):
     assert ("tailgauge_worker_clock_error_seconds", ("worker", "1")) not in read
     assert ("tailgauge_worker_cpu_cores", ("worker", "1")) not in read
+    assert sum(name == "tailgauge_objective_met" for name, *_ in read) == 2  # too few requests for the third
 
 
 def test_the_histogram_is_that_of_the_sketch(read):

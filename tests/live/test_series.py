@@ -1,9 +1,11 @@
 """The live series, against figures worked out by hand, and what is reported of a run with many workers."""
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
+from live.counters import objective
 from live.counters import progress as state
 
 from tailgauge.live.series import MAX_POINTS, Live, RunView, WorkerView, chosen, document
@@ -29,7 +31,8 @@ def worker(number, state="running", cpu=0.2):
 
 
 def seen(*workers, notes=()):
-    return RunView("run-1", "chat", "chat.toml", ("http://target",), "/runs/run-1", "running", progress(3.0, sent=7),
+    now = progress(3.0, sent=7, objectives=(objective("met"),))
+    return RunView("run-1", "chat", "chat.toml", ("http://target",), "/runs/run-1", "running", now,
                 tuple(notes), workers, len(workers))  # fmt: skip
 
 
@@ -175,6 +178,7 @@ def test_what_is_reported_is_plain_json():
     plain = json.loads(json.dumps(document(seen(worker(0), notes=("<b>",)), live, -1.0), allow_nan=False))
 
     assert plain["run"]["notes"] == ["<b>"]
+    assert plain["run"]["objectives"] == [asdict(objective("met"))]
     assert (plain["run"]["verdict"], plain["now"]["sent"], plain["now"]["ttft_p50_ms"]) == ("VALID", 7, None)
     assert (plain["points"]["at_s"], plain["every_s"]) == ([3.0], 1.0)
     assert plain["windows_s"] == dict.fromkeys((*TTFT, *E2E)) | {"ttft_max_ms": 10.0}

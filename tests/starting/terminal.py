@@ -10,11 +10,11 @@ import re
 import struct
 import subprocess
 import termios
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from starting.command import environment
+from starting.programs import environment
 
 _TOKEN = re.compile(
     r"\x1b\[(?P<number>\d*(?:;\d+)*)(?P<code>[A-Za-z])|(?P<control>[\r\n])|(?P<text>[^\x1b\r\n])", re.DOTALL
@@ -75,17 +75,22 @@ class Screen:
 
 
 def run_in_terminal(
-    line: Sequence[str], folder: Path, *, columns: int = 80, rows: int = 24
+    line: Sequence[str],
+    folder: Path,
+    env: Mapping[str, str] | None = None,
+    *,
+    columns: int = 80,
+    rows: int = 24,
 ) -> tuple[int, Screen]:
     """Exit code and screen of a command whose standard output and error are a terminal of that size."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    env = {
-        name: text for name, text in environment({}).items() if name not in {"COLUMNS", "LINES", "NO_COLOR"}
-    }
+    names = environment(env or {}).items()
+    env = {name: text for name, text in names if name not in {"COLUMNS", "LINES", "NO_COLOR"}}
+    env["TERM"] = "xterm-256color"
     child = subprocess.Popen(
-        line, cwd=folder, env=env | {"TERM": "xterm-256color"}, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs
-    )  # fmt: skip
+        line, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs
+    )
     os.close(theirs)
     pieces = []
     try:

@@ -15,6 +15,7 @@ from tailgauge.quantile_sketch import Bins
 
 _INPUT = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 K = TypeVar("K")
+Key = tuple[str, str]  # traffic table, target
 SKETCHES = ("ttft", "tpot", "e2e")
 
 
@@ -69,6 +70,18 @@ def total(messages: Iterable[dict[str, Any]]) -> TrafficCounters:
     return found
 
 
+def combined(many: Iterable[TrafficCounters]) -> TrafficCounters:
+    """The sum of counters."""
+    found = TrafficCounters()
+    for each in many:
+        for name in ("requests", "attempts", *SKETCHES):
+            _add(getattr(found, name), getattr(each, name))
+        found.input_tokens += each.input_tokens
+        found.cached_tokens += each.cached_tokens
+        found.output_tokens += each.output_tokens
+    return found
+
+
 def difference(now: TrafficCounters, then: TrafficCounters) -> TrafficCounters:
     """What was added since `then`."""
     return TrafficCounters(
@@ -85,6 +98,6 @@ def _less(now: dict[K, int], then: Mapping[K, int]) -> dict[K, int]:
     return {key: n - then.get(key, 0) for key, n in now.items()}
 
 
-def _add(into: dict[str, int], counts: Mapping[str, int]) -> None:
+def _add(into: dict[K, int], counts: Mapping[K, int]) -> None:
     for name, count in counts.items():
         into[name] = into.get(name, 0) + count

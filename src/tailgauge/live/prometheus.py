@@ -25,6 +25,7 @@ from prometheus_client.registry import Collector
 from tailgauge import quantile_sketch
 from tailgauge.channel.traffic_counters import SKETCHES, TrafficCounters
 from tailgauge.live.series import RunView
+from tailgauge.master.objectives import MET, MISSED
 from tailgauge.thresholds import WORST_FIRST
 
 BOUNDS_S = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 120.0)
@@ -46,6 +47,7 @@ NAMES = {
     "tailgauge_ttft_seconds": "Time to first content since scheduled, of every attempt that had content",
     "tailgauge_tpot_seconds": "Time per output token after the first one, of complete attempts",
     "tailgauge_e2e_seconds": "Time from scheduled to the end, of complete requests",
+    "tailgauge_objective_met": "1: met since the warm-up, 0: missed; absent with too few requests",
     "tailgauge_verdict": "1 for the live verdict on the measurement, 0 for the others; absent before the start",
     "tailgauge_workers": "Workers by state",
     "tailgauge_worker_cpu_cores": "CPU of a worker, 1 = one core, its maximum",
@@ -84,6 +86,12 @@ def families(view: RunView) -> Iterator[Metric]:
     yield _gauge("tailgauge_requests_in_flight", progress.in_flight)
     yield _counter("tailgauge_chunks", progress.chunks)
     yield from _of_traffic(progress.traffic)
+    judged = {
+        f"{one.label} {one.bound_text}": float(one.state == MET)
+        for one in progress.objectives
+        if one.state in {MET, MISSED}
+    }
+    yield _gauges("tailgauge_objective_met", "objective", judged)
     known = WORST_FIRST if progress.passed_s > 0 else ()
     verdicts = {verdict: float(verdict == progress.verdict) for verdict in known}
     yield _gauges("tailgauge_verdict", "verdict", verdicts)

@@ -186,6 +186,7 @@ def document(view: RunView | None, live: Live, since_s: float) -> dict[str, Any]
     run |= {"targets": list(view.targets), "notes": list(view.notes[-NOTES_SHOWN:])}
     verdict = progress.verdict if live.points else None  # there is no verdict before the start
     run |= {"duration_s": progress.duration_s, "verdict": verdict, "reason": progress.reason}
+    run |= {"objectives": [asdict(one) for one in progress.objectives]}
     attempts = sum(progress.all.attempts.values())
     return {
         "run": run,

@@ -11,10 +11,12 @@ import os
 import sys
 import textwrap
 from collections import deque
+from collections.abc import Sequence
 from typing import TextIO
 
 from click import style
 
+from tailgauge.master.objectives import MET, MISSED, LiveObjective
 from tailgauge.master.progress import Progress
 from tailgauge.plan.resolve import Settings
 from tailgauge.protocols.protocol import SIMULATED
@@ -24,10 +26,11 @@ from tailgauge.thresholds import VALID, fewest_for
 
 PLAIN_EVERY_S = 5.0
 RECENT_S = 10.0  # of which tokens/s are
-WIDTH = 80  # of a terminal that does not say
+WIDTH, PLAIN_WIDTH = 80, 1000  # of a terminal that does not say, and where there is none
 NARROW = 60  # columns: below, there is one line
 BAR = (6, 31)  # columns of the bar, fewest and most
-REASON_LINES = 2
+FOLDED = 2  # lines of one message
+MOST_MISSED = 3  # missed objectives that are named
 
 Part = tuple[str, str]  # text and its colour
 
@@ -58,7 +61,10 @@ def lines(progress: Progress, tokens_per_s: float, phase: str, width: int) -> li
     found = [_counts(progress, phase, width)]
     if width >= NARROW:
         found += [line for line in [_figures(progress, tokens_per_s, width)] if line]
-        found += [[(text, "yellow")] for text in _verdict(progress, width)]
+        missed = [f"missed so far: {one}" for one in progress.objectives if one.state == MISSED]
+        missed = missed if width < PLAIN_WIDTH else []  # too long for a line
+        found += [[(text, "red")] for line in missed[:MOST_MISSED] for text in _folded(line, width)]
+        found += [[(text, "yellow")] for text in _folded(_verdict(progress), width)]
     return found
 
 
@@ -78,7 +84,7 @@ def _counts(progress: Progress, phase: str, width: int) -> list[Part]:
         return [
             (begin, ""),
             ("━" * full, "green"),
-            ("━" * (columns - full), "bright_black"),
+            ("─" * (columns - full), "bright_black"),
             (end, ""),
             *parts,
         ]
@@ -98,17 +104,35 @@ def _figures(progress: Progress, tokens_per_s: float, width: int) -> list[Part]:
     parts: list[Part] = [(f"   {progress.dropped:,} dropped", "yellow")] if progress.dropped else []
     parts += [(f"   ttft {latency} ms", "")] if latency else []
     parts += [(f"   {tokens_per_s:,.0f} tok/s", "")] if tokens_per_s else []
+    if text := _met(progress.objectives):
+        parts.append((f"   {text}", ""))
     while parts and _length(parts) + 2 > width:
         parts.pop()
     return [("  ", ""), *parts] if parts else []
 
 
-def _verdict(progress: Progress, width: int) -> list[str]:
+def _met(objectives: Sequence[LiveObjective]) -> str:
+    """`objective met so far`, `2 of 3 objectives met so far`; "" where none is known yet."""
+    known = [one for one in objectives if one.state in {MET, MISSED}]
+    met = sum(one.state == MET for one in known)
+    if not known:
+        return ""
+    return (
+        "objective met so far" * met
+        if len(objectives) == 1
+        else f"{met} of {len(objectives)} objectives met so far"
+    )
+
+
+def _verdict(progress: Progress) -> str:
     """The verdict on the measurement with its reason, where it is not VALID."""
     if progress.verdict == VALID:
-        return []
-    reason = f": {progress.reason}" if progress.reason else ""
-    return fold(f"     {progress.verdict} so far{reason}", width, "     ")[:REASON_LINES]
+        return ""
+    return f"{progress.verdict} so far" + (f": {progress.reason}" if progress.reason else "")
+
+
+def _folded(text: str, width: int) -> list[str]:
+    return fold(f"     {text}", width, "     ")[:FOLDED] if text else []
 
 
 def _length(parts: list[Part]) -> int:
@@ -118,6 +142,14 @@ def _length(parts: list[Part]) -> int:
 def fold(text: str, width: int, indent: str = "  ") -> list[str]:
     """The text in lines of at most that width."""
     return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def _plain(drawn: list[list[Part]]) -> str:
+    """The display in one line, without its bar."""
+    first, *more = drawn
+    counts = [text for text, _ in first if not set(text) & set("━─")]
+    counts.insert(1, "of")
+    return "   ".join(["".join(counts), *("".join(text for text, _ in line).strip() for line in more)])
 
 
 class Display:
@@ -173,15 +205,7 @@ class Display:
             self._draw(drawn)
         elif progress.passed_s >= self._plain_at_s:
             self._plain_at_s += PLAIN_EVERY_S
-            self._print_plain(progress, tokens_per_s, phase)
-
-    def _print_plain(self, progress: Progress, tokens_per_s: float, phase: str) -> None:
-        """Everything in one line, without a bar."""
-        first, *more = lines(progress, tokens_per_s, phase, 1000)
-        parts = [text for text, _ in first if "━" not in text]
-        parts.insert(1, "of")
-        texts = ["".join(parts), *("".join(text for text, _ in line).strip() for line in more)]
-        self.print_line("   ".join(texts))
+            self.print_line(_plain(lines(progress, tokens_per_s, phase, PLAIN_WIDTH)))
 
     def _tokens_per_s(self, progress: Progress) -> float:
         """Output tokens a second of the answers that ended in the last seconds."""
@@ -215,6 +239,6 @@ class Display:
             handler.setStream(self._stream)
 
     def conclude(self, progress: Progress) -> None:
-        """Print the counts after the drain, and remove the lines."""
+        """Remove the lines, and print the counts after the drain; the result follows."""
         self.close()
-        self._print_plain(progress, 0.0, "drained")
+        self.print_line(_plain([_counts(progress, "drained", PLAIN_WIDTH)]))

@@ -46,6 +46,7 @@ ANSWER_S = 120  # a worker waits for the master
 MASTER_S = 30  # without a message of the master a worker writes its rows and ends
 ANYWHERE = ("0.0.0.0", "[::]", "*")  # noqa: S104 - compared, not bound
 TICK_S = 0.25
+SHOW_NS = 900_000_000  # workers report once a second; the sum over a thousand of them takes 20 ms
 STOP_S = 30.0
 
 
@@ -234,7 +235,7 @@ class Launch:
                 gevent.sleep(0.02)
 
     def _watch(self, master: Master, display: Display) -> Run:
-        printed = 0
+        printed, shown_ns = 0, 0
         while (run := master.run) is None or not run.over.is_set():
             gevent.sleep(TICK_S)
             if run is None:
@@ -243,7 +244,8 @@ class Launch:
                 if note != str(run.failure):  # printed at the end
                     display.print_line(f"note: {note}")
             printed = len(run.notes)
-            if run.start_at_ns is not None and self._shows_progress:
+            if run.start_at_ns is not None and self._shows_progress and monotonic_ns() >= shown_ns:
+                shown_ns = monotonic_ns() + SHOW_NS
                 display.show(run.snapshot(), phase="draining" if run.admitted.is_set() else "")
         if run.start_at_ns is not None and self._shows_progress:
             display.conclude(run.snapshot())

@@ -7,7 +7,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from tailgauge.channel.traffic_counters import TrafficCounters
+from tailgauge.channel.traffic_counters import Key, TrafficCounters
+from tailgauge.master.objectives import LiveObjective
 from tailgauge.protocols.decoder import error_of
 from tailgauge.rows.schema import NOT_FAILED, RATE_LIMITED
 from tailgauge.sanitize import plain
@@ -26,8 +27,9 @@ class Progress:
     in_flight: int = 0
     dropped: int = 0
     chunks: int = 0
-    traffic: dict[tuple[str, str], TrafficCounters] = field(default_factory=dict)  # by traffic and target
+    traffic: dict[Key, TrafficCounters] = field(default_factory=dict)
     all: TrafficCounters = field(default_factory=TrafficCounters)  # their sum
+    objectives: tuple[LiveObjective, ...] = ()
     verdict: str = VALID
     reason: str = ""
 

@@ -24,6 +24,7 @@ from tailgauge.master.conservation import request_ids
 from tailgauge.master.embedded_endpoint import fetch_server_log, start_endpoint
 from tailgauge.master.engine_metrics import EngineMetrics
 from tailgauge.master.leases import Leases
+from tailgauge.master.objectives import LiveObjectives
 from tailgauge.master.part_receiver import PartReceiver
 from tailgauge.master.workers import LocustWorkers, RunWorker, RunWorkers, pace
 from tailgauge.plan.preflight import USABLE, prefixes, preflight_calls
@@ -74,6 +75,7 @@ class Run:
         self.target_urls = [one.url for one in self.targets]
         self._endpoint: Child | None = None
         self._endpoint_url = ""
+        self._objectives = LiveObjectives(self.scenario)
         self.engine_metrics = EngineMetrics(self.scenario, gevent.sleep)
         self._changed = Event()
         self.started_at = utc_now()
@@ -423,7 +425,9 @@ class Run:
 
     def snapshot(self) -> progress.Progress:
         """The run up to now, for the live display."""
-        return self.workers.progress(self._passed_ns() / 1e9, self.scenario.stages.duration_s)
+        found = self.workers.progress(self._passed_ns() / 1e9, self.scenario.stages.duration_s)
+        found.objectives = self._objectives.judge(found.passed_s, found.traffic)
+        return found
 
 
 def refuses_late_join(scenario: Scenario, limit: Amount, workers: int) -> str | None:

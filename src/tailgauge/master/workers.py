@@ -181,7 +181,7 @@ class RunWorkers:
     def progress(self, passed_s: float, duration_s: float) -> describe.Progress:
         """Sums over the last counters, for the live display."""
         progress = describe.Progress(passed_s, duration_s)
-        messages: dict[tuple[str, str], list[dict[str, Any]]] = {}  # by traffic and target
+        messages: dict[traffic_counters.Key, list[dict[str, Any]]] = {}
         for counters in [worker.counters for worker in self if worker.counters]:
             counts = counters["counts"]
             progress.sent += counts["dispatched"]
@@ -191,7 +191,7 @@ class RunWorkers:
             for traffic, target, message in counters["traffic"]:
                 messages.setdefault((traffic, target), []).append(message)
         progress.traffic = {key: traffic_counters.total(some) for key, some in messages.items()}
-        progress.all = traffic_counters.total(message for some in messages.values() for message in some)
+        progress.all = traffic_counters.combined(progress.traffic.values())
         median_ms = quantile_sketch.quantile(progress.all.ttft, 0.5)
         progress.verdict, progress.reason = live_verdict(list(self), median_ms)
         return progress

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tailgauge.channel.traffic_counters import TrafficCounters
+from tailgauge.channel.traffic_counters import Key, TrafficCounters
 from tailgauge.quantile_sketch import Bins
 from tailgauge.rows.schema import NOT_FAILED, RATE_LIMITED
 
@@ -95,7 +95,7 @@ class Counters:
     chunk_intervals: int = 0  # of the chunks, interval-stamped
     receive_lag_max_ns: int = 0  # of the current second
     second: Second = field(default_factory=Second)
-    traffic: dict[tuple[str, str], TrafficCounters] = field(default_factory=dict)  # by table and target
+    traffic: dict[Key, TrafficCounters] = field(default_factory=dict)
     delays: Bins = field(default_factory=dict)  # ms from scheduled to sent, of the steady stage's first calls
 
     def end(self, ended: str) -> None:

@@ -3,7 +3,7 @@
 const at = (id) => document.getElementById(id);
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const EVERY_MS = 1000;
-const known = { run: null, every: null, points: null, receivedAt: null };
+const known = { run: null, every: null, points: null, objectives: [], receivedAt: null };
 
 const put = (element, text) => { if (element.textContent !== text) element.textContent = text; };
 const count = (n) => Math.round(n).toLocaleString("en-US");
@@ -63,7 +63,8 @@ function showTiles(data) {
 }
 
 function showRun(run, now) {
-  document.title = `${run.verdict ?? run.state} · ${run.scenario} · Tailgauge`;
+  const missed = run.objectives.filter((one) => one.state === "missed").length;
+  document.title = `${missed ? `${missed} missed` : run.state} · ${run.scenario} · Tailgauge`;
   put(at("scenario"), run.scenario);
   put(at("about"), `${run.run_id} · ${run.targets.join(", ")}`);
   put(at("state"), run.state.replaceAll("_", " "));
@@ -106,6 +107,21 @@ function showWorkers(data) {
   put(at("workers-left"), `${count(left)} more, all of them at work and less busy than these.`);
 }
 
+function showObjectives(objectives) {
+  const list = at("objectives");
+  const states = new Set(objectives.map((one) => one.state));
+  at("objectives-box").hidden = !objectives.length;
+  at("objectives-box").className = `objectives-box ${states.has("missed") ? "missed" : states.size === 1 ? [...states][0] : ""}`;
+  while (list.children.length > objectives.length) list.lastChild.remove();
+  objectives.forEach((one, i) => {
+    const row = list.children[i] ?? make("li", list);
+    const state = row.children[0] ?? make("b", row), text = row.children[1] ?? make("span", row);
+    row.className = one.state;
+    put(state, one.state);
+    put(text, `${one.label} ${one.value ? one.value + ", objective " : ""}${one.bound_text}`);
+  });
+}
+
 function showNotes(notes) {
   const list = at("notes");
   at("notes-box").hidden = !notes.length;
@@ -128,6 +144,10 @@ const CHARTS = {
 // The maximum stands where too few requests make no p99.
 const maximum = () => known.points.ttft_max_ms.map((value, i) => known.points.ttft_p99_ms[i] === null ? value : null);
 
+// The objectives whose bound a figure shows: one that is far from everything measured would flatten the lines.
+const bounds = (id) => known.objectives.filter((one) => one.sketch === id
+  && one.bound < 5 * Math.max(...CHARTS[id].flatMap(([, column]) => known.points[column].map((value) => value ?? 0))));
+
 function draw() {
   if (known.points === null || document.hidden) return;
   const style = getComputedStyle(document.documentElement), colour = (name) => style.getPropertyValue(name).trim();
@@ -145,6 +165,10 @@ function draw() {
       font: { color: colour("--muted"), size: 12, family: font }, hovermode: "x unified",
       hoverlabel: { bgcolor: colour("--surface"), bordercolor: colour("--line"), font: { color: colour("--text"), family: font } },
       showlegend: lines.length > 1, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" },
+      shapes: bounds(id).map((one) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: one.bound, y1: one.bound,
+        line: { color: colour(one.state === "missed" ? "--bad" : "--good"), width: 1.5, dash: "dash" } })),
+      annotations: bounds(id).map((one) => ({ xref: "paper", x: 1, xanchor: "right", y: one.bound, yanchor: "bottom", showarrow: false,
+        text: `${one.label} ${one.bound_text}`, font: { color: colour(one.state === "missed" ? "--bad" : "--good") } })),
       xaxis: { ...axis, range: [0, Math.max(30, last)], title: { text: "time since the start of the run (s)", standoff: 6 } },
       yaxis: { ...axis, rangemode: "tozero", title: { text: lines[0][3], standoff: 6 }, nticks: 6 },
     }, { displayModeBar: false, responsive: true });
@@ -169,6 +193,8 @@ function show(data) {
   if (data.run === null) return;
   add(data);
   showRun(data.run, data.now);
+  showObjectives(data.run.objectives);
+  known.objectives = data.run.objectives;
   showTiles(data);
   showWorkers(data);
   showNotes(data.run.notes);
