@@ -200,3 +200,10 @@ def test_a_list_follows_a_blank_line(pages):
     text = {name: re.sub(r"```.*?```", "", page, flags=re.DOTALL) for name, page in pages.items()}
 
     assert {name: item.findall(page) for name, page in text.items() if item.search(page)} == {}
+
+
+def test_the_site_lists_every_page(pages, checkout):
+    """`make site` fails where a page is missing or a link is broken; it runs in `make verify` only."""
+    listed = re.findall(r"[\w/-]+\.md$", (checkout / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert sorted(listed) == sorted(name.removeprefix("docs/") for name in pages if name.startswith("docs/"))
