@@ -339,6 +339,6 @@ def test_the_number_of_429s_is_the_same_in_terminal_page_metrics_and_report(star
 
     assert 0 < failed < rows
     assert (now["limited"], scraped["rate_limited"], int(text[1])) == (rows, rows, rows)
-    assert report["rate_limits"]["whole_run"]["refused"] == rows
+    assert report["rate_limits"]["run_refused"] == rows
     assert sum(one["attempts"] for one in report["errors"] if one["status"] == 429) == rows
     assert (now["failed"], int(text[0])) == (failed, failed)

@@ -81,9 +81,10 @@ def _table(name: str, rows: list[Any]) -> pa.Table:
 
 @dataclass
 class DryRunReport:
-    """report.json, and the server log: one row per call, with the traffic table that sent it."""
+    """report.json, the page, and the server log: one row per call, with the traffic table that sent it."""
 
     report: dict[str, Any]
+    page: str
     log: pd.DataFrame
 
     def steady(self, *traffic: str) -> pd.DataFrame:
@@ -105,7 +106,8 @@ class DryRunReport:
 def dry_run_report(tree: dict[str, Any], out: Path) -> DryRunReport:
     """A dry run of a scenario and its report, both read from their files."""
     folder = dry_run_folder(tree, out)
-    report = json.loads(make([folder], out).json.read_text(encoding="utf-8"))
+    made = make([folder], out)
+    report, page = json.loads(made.json.read_text(encoding="utf-8")), made.html.read_text(encoding="utf-8")
     log, asked = (
         pd.concat(map(pd.read_parquet, sorted((folder / name).glob("*.parquet"))))
         for name in ("target", "requests")
@@ -120,7 +122,7 @@ def dry_run_report(tree: dict[str, Any], out: Path) -> DryRunReport:
     log["chunks"] = pd.Series(chunks, log.index, dtype=object)
     log["first_ns"] = [sent[0] if len(sent) else np.nan for sent in chunks]
     log["last_ns"] = [sent[-1] if len(sent) else np.nan for sent in chunks]
-    return DryRunReport(report, log.sort_values(["scheduled_at_ns", "leg", "attempt"], kind="stable"))
+    return DryRunReport(report, page, log.sort_values(["scheduled_at_ns", "leg", "attempt"], kind="stable"))
 
 
 def exact(values: Any, p: float) -> float:

@@ -13,8 +13,6 @@ from markupsafe import Markup
 from tailgauge_analysis.compare import alternating
 from tailgauge_analysis.report.figures import Figure, library
 from tailgauge_analysis.report.page import _hash, _in_script
-from tailgauge_analysis.sections.cache import section as cache_section
-from tailgauge_analysis.sections.rate_limits import section as rate_limits
 from tailgauge_analysis.text import formatting
 from tailgauge_analysis.text.formatting import markdown_safe
 from tailgauge_analysis.text.json_values import Json
@@ -44,8 +42,6 @@ def _environment() -> Environment:
     environment.globals.update(
         between=between, bound=bound, mark_text=mark_text, plural=formatting.plural,
         crossover_sentence=alternating.sentence, crossover_rows=alternating.rows,
-        limits_summary=rate_limits.summary, limits_note=rate_limits.NOTE,
-        cache_summary=cache_section.summary, cache_note=cache_section.NOTE,
     )  # fmt: skip
     return environment
 
@@ -74,8 +70,6 @@ def old_markdown(contents: Json) -> list[str]:
     """The old sections of report.md."""
     return [
         *_crossover(contents["crossover"]),
-        *_rate_limits(contents["rate_limits"]),
-        *_cache(contents["cache"]),
     ]
 
 
@@ -84,23 +78,3 @@ def _crossover(found: Json | None) -> list[str]:
         return []
     table = markdown_table(("offered requests, ms", *alternating.HEADER), alternating.rows(found))
     return ["## A/B comparison in alternating blocks", markdown_safe(alternating.sentence(found)), table]
-
-
-def _rate_limits(limits: Json | None) -> list[str]:
-    if limits is None:
-        return []
-    text = rate_limits.summary(limits)
-    tables = (markdown_table(header, rows) for _, header, rows in text["tables"])
-    facts = markdown_table(("rate limits", "value"), text["facts"])
-    return ["## Rate limits", markdown_safe(limits["sentence"]), facts, *tables, rate_limits.NOTE]
-
-
-def _cache(cache: Json | None) -> list[str]:
-    if cache is None:
-        return []
-    blocks = ["## Prompt cache", markdown_safe(cache["sentence"])]
-    for name, entry in cache["traffic"].items():
-        text = cache_section.summary(entry)
-        blocks.append(markdown_table((f"cache, {name}", "value"), text["facts"]))
-        blocks += [markdown_table(header, rows) for _, header, rows in text["tables"]]
-    return [*blocks, cache_section.NOTE]

@@ -19,10 +19,12 @@ from tailgauge_analysis.sections import (
     throughput,
     traffic,
 )
+from tailgauge_analysis.sections.cache import section as cache
 from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.findings import Findings
 from tailgauge_analysis.sections.hedging import section as hedging
 from tailgauge_analysis.sections.latency_under_load import section as latency_under_load
+from tailgauge_analysis.sections.rate_limits import section as rate_limits
 from tailgauge_analysis.text.formatting import figures, plain
 from tailgauge_analysis.text.json_values import Json, text
 from tailgauge_analysis.text.section import Report, Section
@@ -43,6 +45,8 @@ SECTIONS: tuple[Callable[[Findings], Section | None], ...] = (
     lambda of: throughput.section(of.evidence.throughput, of.evidence.stability, of.goodput),
     lambda of: latency_under_load.section(of.diagnosis, of.slopes),
     lambda of: phases.section(of.phases),
+    lambda of: rate_limits.section(of.rate_limits),
+    lambda of: cache.section(of.cache),
     lambda of: fan_out.section(of.fan_out),
     lambda of: hedging.section(of.hedging),
     lambda of: streaming.section(of.streams, of.tpot_missing),

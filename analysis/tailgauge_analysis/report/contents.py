@@ -24,9 +24,7 @@ from tailgauge_analysis.report.model import (
     Population,
 )
 from tailgauge_analysis.sections import result
-from tailgauge_analysis.sections.cache import section as cache_section
 from tailgauge_analysis.sections.findings import Findings, headline, remarks
-from tailgauge_analysis.sections.rate_limits import section as rate_limits
 from tailgauge_analysis.stats.proportions import Proportion
 from tailgauge_analysis.stats.quantiles import TOO_FEW
 from tailgauge_analysis.text.formatting import plain
@@ -78,8 +76,8 @@ def contents(findings: Findings) -> Json:
         "groups": [_group(group) for group in findings.groups],
         "smaller_groups": findings.smaller_groups,
         "slos": [_slo(outcome) for outcome in findings.slos],
-        "rate_limits": rate_limits.to_json(findings.rate_limits),
-        "cache": cache_section.to_json(findings.cache),
+        "rate_limits": plain_values(findings.rate_limits),
+        "cache": plain_values(findings.cache),
         "fan_out": plain_values(findings.fan_out),
         "hedging": plain_values(findings.hedging),
         "stamps": _stamps(findings),

@@ -228,7 +228,7 @@ class Report(TypedDict):
     """429s by limit and over time, buckets, binding limit, growth, retry-after, retries; null without 429s, limit headers and
     retries; see reports.md
     """
-    cache: Json | None
+    cache: list[Json]
     """by traffic table: hit shares, write amplification, misses by cause, expiry, TTFT, cost; null without cached traffic; see
     reports.md
     """

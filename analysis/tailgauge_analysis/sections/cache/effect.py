@@ -12,7 +12,7 @@ read, or in those that they did not, nothing is estimated.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from tailgauge.rows import schema
 from tailgauge_analysis.stats.bootstrap import SEED, blocks, draw
 from tailgauge_analysis.stats.quantile_regression import fit, independent, intervals
 from tailgauge_analysis.stats.quantiles import BEYOND, CONFIDENCE, UNRELIABLE, Floats, Mask
+from tailgauge_analysis.text.quantile import FOR_FIGURES
 
 PS = (0.5, 0.95)
 EACH = 10  # calls that read much, and that read little, from which an effect is estimated
@@ -73,8 +74,8 @@ class CacheEffect:
     slopes: tuple[Slope, ...]
     strata: EqualLengthEffect | None
     why: str
-    hit_ms: Floats
-    miss_ms: Floats
+    hit_ms: Floats = field(metadata=FOR_FIGURES)
+    miss_ms: Floats = field(metadata=FOR_FIGURES)
 
 
 SAVED, UNCACHED_TOKENS, CACHED_TOKENS = "saved_ms_per_1k", "uncached_ms_per_1k", "cached_ms_per_1k"

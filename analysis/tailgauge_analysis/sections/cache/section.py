@@ -1,4 +1,4 @@
-"""The section on the prompt cache: its findings by traffic table, its part of report.json, and its text.
+"""The section on the prompt cache: its findings by traffic table and its text.
 
 The whole run except preflight, but TTFT of the steady stage. A traffic table without marks, shared prefixes, reads or
 writes has no entry.
@@ -6,10 +6,10 @@ writes has no entry.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 
-import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
@@ -18,16 +18,16 @@ from tailgauge_analysis.sections.cache import effect, shares
 from tailgauge_analysis.sections.cache.calls import CacheSettings, calls, settings
 from tailgauge_analysis.sections.cache.cost import UNIT, Cost, Tariff, cost, tariff
 from tailgauge_analysis.sections.cache.misses import CAUSES, RACE, Miss, causes, first_bytes, misses
+from tailgauge_analysis.text.cells import side_by_side
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share, share_range
 from tailgauge_analysis.text.json_values import Json, table
-from tailgauge_analysis.text.quantile import plain_values
+from tailgauge_analysis.text.section import Cell, Section, Table, Value
 from tailgauge_analysis.verdict.clocks import clocks
 
-NOTE = (
-    "Whole run without preflight, by call; TTFT of the steady stage. A miss has one cause, found from what the client knew when it "
-    "sent the call. Partly: an earlier part was read. Formulas: `tailgauge docs reports`."
+COMPUTED = (
+    "Whole run without preflight, by call; TTFT of the steady stage.",
+    "A miss has one cause, found from what the client knew when it sent the call. Partly: an earlier part was read.",
 )
-Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 
 RATES = (
     ("token_hit", "Token hit rate", "read / (read + written + uncached)"),
@@ -43,6 +43,7 @@ EFFECTS = (
     (effect.IN_FLIGHT, "another call in flight (ms)"),
     (effect.CONNECTION, "a new connection (ms)"),
 )
+MOST_CAUSES = 3  # in a sentence
 _CAUSE_NAMES = {name: name.replace("_", " ") for name, *_ in CAUSES}
 
 
@@ -147,184 +148,175 @@ def _cache(
     )
 
 
-def to_json(found: Sequence[Cache]) -> Json | None:
-    """`cache` of report.json; None where no traffic involves a cache."""
+def section(found: Sequence[Cache]) -> Section | None:
+    """The section; None where no traffic involves a cache."""
     if not found:
         return None
-    nothing = np.empty(0)
-    entries = {}
+    facts, tables = side_by_side("By traffic", {plain(one.traffic, 80): list(_facts(one)) for one in found})
     for one in found:
-        values: Json = plain_values(replace(one, worth=replace(one.worth, hit_ms=nothing, miss_ms=nothing)))
-        values["first_bytes"] = [{"byte": byte, "calls": n} for byte, n in one.first_bytes]
-        del values["worth"]["hit_ms"], values["worth"]["miss_ms"], values["traffic"]
-        entries[one.traffic] = {"sentence": _sentence(one), **values}
-    return {"sentence": " ".join(entry["sentence"] for entry in entries.values()), "traffic": entries}
+        of = f" ({plain(one.traffic, 80)})" if len(found) > 1 else ""
+        tables += tuple(
+            table for table in (_rates(one, of), _misses(one, of), _effect(one.worth, of)) if table.rows
+        )
+    return Section(
+        "cache", "Prompt cache", " ".join(map(sentence, found)), facts, tables, ("cache-over-time", "cache-ttft"),
+        computed=(*COMPUTED, *(f"{title}: {formula}." for _, title, formula in RATES)),
+        brief=tuple(line for one in found for line in _brief(one, several=len(found) > 1)),
+    )  # fmt: skip
 
 
-def _sentence(one: Cache) -> str:
+def sentence(one: Cache) -> str:
     """How much was read, what it saved, and what most misses came from."""
     name, hit = plain(one.traffic, 80), one.token_hit
     if hit.value is None:
         return f"{name}: the target reports no token usage."
-    between = f" (95% CI {share_range(hit.low, hit.high)})" if hit.low is not None else ""
-    text = f"{name}: {share(hit.value)} of input tokens read from the cache{between}"
-    if one.cost and (part := one.cost.saved_share).value:
-        ends = sorted(-end for end in (part.low, part.high) if end is not None)
-        sure = f" (95% CI {share_range(ends[0], ends[1])})" if ends else ""
-        text += f"; input cost {'+' if part.value < 0 else ''}{share(-part.value)}{sure}"
+    text = f"{name}: {share(hit.value)} of input tokens read from the cache{_between(hit)}"
+    if saved := _saved(one):
+        text += f"; input cost {saved}"
     if one.misses:
-        most = sorted(one.misses, key=lambda miss: -miss.calls)[:3]
-        reasons = ", ".join(f"{count(miss.calls)} {_CAUSE_NAMES[miss.cause]}" for miss in most)
         partly = sum(miss.partly for miss in one.misses)
         text += f"; {_misses_of(sum(miss.calls for miss in one.misses))}"
-        text += (f" ({count(partly)} of them partly)" if partly else "") + f": {reasons}"
-        text += " and others" if len(one.misses) > len(most) else ""
+        text += (f" ({count(partly)} of them partly)" if partly else "") + f": {_reasons(one)}"
+        text += " and others" if len(one.misses) > MOST_CAUSES else ""
     return f"{text}."
+
+
+def _between(of: shares.Share) -> str:
+    return f" (95% CI {share_range(of.low, of.high)})" if of.low is not None else ""
+
+
+def _saved(one: Cache) -> str:
+    """`-74% (95% CI -76% – -70%)`; empty where no price is known."""
+    if not one.cost or not (part := one.cost.saved_share).value:
+        return ""
+    ends = sorted(-end for end in (part.low, part.high) if end is not None)
+    sure = f" (95% CI {share_range(ends[0], ends[1])})" if ends else ""
+    return f"{'+' if part.value < 0 else ''}{share(-part.value)}{sure}"
+
+
+def _reasons(one: Cache) -> str:
+    most = sorted(one.misses, key=lambda miss: -miss.calls)[:MOST_CAUSES]
+    return ", ".join(f"{count(miss.calls)} {_CAUSE_NAMES[miss.cause]}" for miss in most)
+
+
+def _brief(one: Cache, *, several: bool) -> Iterator[str]:
+    """For the terminal."""
+    name, hit = f"{plain(one.traffic, 40)}: " if several else "", one.token_hit
+    if hit.value is None:
+        return
+    part = one.cost.saved_share.value if one.cost else None
+    cost = f"; input cost {'+' if part < 0 else ''}{share(-part)}" if part else ""
+    yield f"{name}{share(hit.value)} of input tokens read{_between(hit)}{cost}"
+    if one.misses:
+        yield f"{_misses_of(sum(miss.calls for miss in one.misses))}: {_reasons(one)}"
 
 
 def _misses_of(n: int) -> str:
     return f"{count(n)} {'miss' if n == 1 else 'misses'}"
 
 
-def summary(entry: Json) -> Json:
-    """One traffic table's entry as text: `facts` (name, text) and `tables` (caption, header, rows)."""
-    tables = [_rates(entry), _misses(entry), _effect(entry["worth"])]
-    return {"facts": _facts(entry), "tables": [table for table in tables if table[2]]}
-
-
-def _rates(entry: Json) -> Table:
-    rows: list[tuple[str, ...]] = []
-    for key, title, formula in RATES:
-        one, is_factor = entry[key], key == "write_amplification"
-        ends = (
-            f"{_times(one['low'])} – {_times(one['high'])}"
-            if is_factor
-            else share_range(one["low"], one["high"])
-        )
-        value, between = (
-            (_times if is_factor else share)(one["value"]),
-            ends if one["low"] is not None else one["why"] or "–",
-        )
-        rows.append((title, value, between, count(one["n"]), formula))
-    return "Hit rates", ("rate", "value", "95% CI", "calls", "formula"), rows
+def _rates(one: Cache, of: str) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for key, title, _ in RATES:
+        rate: shares.Share = getattr(one, key)
+        if key == "write_amplification":
+            value, ends = _times(rate.value), f"{_times(rate.low)} – {_times(rate.high)}"
+        else:
+            value, ends = share(rate.value), share_range(rate.low, rate.high)
+        rows.append((title, Value(value, ends if rate.low is not None else rate.why), count(rate.n)))
+    return Table(f"Hit rates{of}", ("rate", "value", "calls"), tuple(rows))
 
 
 def _times(value: float | None) -> str:
     return "–" if value is None else f"{value:.3g}"
 
 
-def _misses(entry: Json) -> Table:
+def _misses(one: Cache, of: str) -> Table:
     why = {name: (evidence, advice) for name, evidence, advice in CAUSES}
-    rows: list[tuple[str, ...]] = [
-        (
-            _CAUSE_NAMES[m["cause"]],
-            count(m["calls"]),
-            count(m["partly"]),
-            count(m["tokens"]),
-            *why[m["cause"]],
-        )
-        for m in entry["misses"]
-    ]
-    return "Misses by cause", ("cause", "calls", "partly", "tokens not read", "evidence", "what to do"), rows
-
-
-def _effect(worth: Json) -> Table:
-    slopes = worth["slopes"]
-    rows: list[tuple[str, ...]] = []
-    for name, title in EFFECTS:
-        found = [next((e for e in s["effects"] if e["name"] == name), None) for s in slopes]
-        if any(found):
-            rows.append((title, *(_cell(e, s["mark"]) for e, s in zip(found, slopes, strict=True))))
-    header = ("TTFT since sent", *(f"{percentile(s['p'])} (95% CI)" for s in slopes))
-    n = slopes[0]["n"] if slopes else 0
-    return f"Effect on TTFT: quantile regression over {count(n)} answers", header, rows
-
-
-def _cell(effect: Json | None, mark: str) -> str:
-    if effect is None:
-        return "–"
-    return f"{ms(effect['value'])} ({ms(effect['low'])} to {ms(effect['high'])}){' ' + mark if mark else ''}"
-
-
-def _facts(entry: Json) -> list[tuple[str, str]]:
-    parts = (("read_tokens", "read"), ("creation_tokens", "written"), ("uncached_tokens", "uncached"))
-    tokens = ", ".join(f"{count(entry[key])} {name}" for key, name in parts)
-    missing = ""
-    if entry["without_usage"]:
-        missing = f"; {plural(entry['without_usage'], 'more call')} without usage (refused, failed or closed)"
-    facts = [("Input tokens", f"{tokens}, in {plural(entry['calls'], 'call')}{missing}")]
-    facts += [
-        (f"Expected {state}", f"{count(one['read'])} of {plural(one['calls'], 'call')} read from the cache")
-        for state, one in entry["expected"].items()
-    ]
-    if entry["unordered"]:
-        text = f"{_misses_of(entry['unordered'])} counted as race: the workers' clocks cannot order the calls"
-        facts.append(("Order unknown", text))
-    if entry["first_bytes"]:
-        places = ", ".join(f"{count(b['byte'])} ({plural(b['calls'], 'call')})" for b in entry["first_bytes"])
-        facts.append(("First differing byte", places))
-    facts += _ttft(entry["worth"])
-    facts.append(("Repeated prefixes", _expiry(entry["expiry"], entry["no_expiry"])))
-    return facts + _cost(entry["cost"], entry["no_cost"])
-
-
-def _ttft(worth: Json) -> list[tuple[str, str]]:
-    strata, facts = worth["strata"], []
-    if strata:
-        text = (
-            f"{ms(strata['value'])} ms (95% CI {ms(strata['low'])} to {ms(strata['high'])}) among prompts of the same length "
-            f"({plural(strata['hits'], 'hit')} and {_misses_of(strata['misses'])} in {strata['strata']} "
-            f"{'class' if strata['strata'] == 1 else 'classes'} of length)"
-        )
-        facts.append(("Median TTFT saved by a hit", text))
-    if worth["why"]:
-        facts.append(("Effect on TTFT", f"not estimated: {worth['why']}"))
-    return facts
-
-
-def _expiry(one: Json | None, why: str) -> str:
-    if one is None:
-        return f"not estimated: {why}"
-    hit = one["observed"]
-    between = f" (95% CI {share_range(hit['low'], hit['high'])})" if hit["low"] is not None else ""
-    text = (
-        f"{share(hit['value'])} of {plural(one['calls'], 'call')} read from the cache{between}. Expected: {share(one['by_gaps'])} from "
-        f"their gaps; for Poisson arrivals {share(one['by_rate_sliding'])} with a sliding TTL, {share(one['by_rate_fixed'])} with a "
-        f"fixed one. The TTL is {'sliding' if one['sliding'] else 'fixed'} here"
+    rows = tuple(
+        (_CAUSE_NAMES[m.cause], count(m.calls), count(m.partly), count(m.tokens), *why[m.cause])
+        for m in one.misses
     )
-    if one["excess_misses"]:
-        life = f"{one['life_s']:,.4g} s" if one["life_s"] is not None else "the TTL"
-        text += f". {plural(one['excess_misses'], 'call')} read nothing within {life} of the last use"
+    header = ("cause", "calls", "partly", "tokens not read", "evidence", "what to do")
+    return Table(f"Misses by cause{of}", header, rows, prose=(4, 5))
+
+
+def _effect(worth: effect.CacheEffect, of: str) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for name, title in EFFECTS:
+        found = [next((e for e in slope.effects if e.name == name), None) for slope in worth.slopes]
+        if any(found):
+            rows.append((title, *(_cell(e, s.mark) for e, s in zip(found, worth.slopes, strict=True))))
+    header = ("TTFT since sent", *(percentile(slope.p) for slope in worth.slopes))
+    n = worth.slopes[0].n if worth.slopes else 0
+    return Table(f"Effect on TTFT: quantile regression over {plural(n, 'answer')}{of}", header, tuple(rows))
+
+
+def _cell(one: effect.Effect | None, mark: str) -> Cell:
+    return Value(ms(one.value), f"{ms(one.low)} to {ms(one.high)}", mark) if one else "–"
+
+
+def _facts(one: Cache) -> Iterator[tuple[str, str]]:
+    parts = ((one.read_tokens, "read"), (one.creation_tokens, "written"), (one.uncached_tokens, "uncached"))
+    tokens = ", ".join(f"{count(n)} {name}" for n, name in parts)
+    missing = f"; {plural(one.without_usage, 'more call')} without usage (refused, failed or closed)"
+    yield "Input tokens", f"{tokens}, in {plural(one.calls, 'call')}{missing if one.without_usage else ''}"
+    for state, of in one.expected.items():
+        yield f"Expected {state}", f"{count(of.read)} of {plural(of.calls, 'call')} read from the cache"
+    if one.unordered:
+        yield (
+            "Order unknown",
+            f"{_misses_of(one.unordered)} counted as race: the workers' clocks cannot order the calls",
+        )
+    if one.first_bytes:
+        places = (f"{count(byte)} ({plural(calls, 'call')})" for byte, calls in one.first_bytes)
+        yield "First differing byte", ", ".join(places)
+    yield from _ttft(one.worth)
+    yield "Repeated prefixes", _expiry(one.expiry) if one.expiry else f"not estimated: {one.no_expiry}"
+    yield from _cost(one.cost) if one.cost else (("Cost", f"unknown: {one.no_cost}"),)
+
+
+def _ttft(worth: effect.CacheEffect) -> Iterator[tuple[str, str]]:
+    one = worth.strata
+    if one:
+        yield (
+            "Median TTFT saved by a hit",
+            (
+                f"{ms(one.value)} ms (95% CI {ms(one.low)} to {ms(one.high)}) among prompts of the same length ({plural(one.hits, 'hit')} "
+                f"and {_misses_of(one.misses)} in {one.strata} {'class' if one.strata == 1 else 'classes'} of length)"
+            ),
+        )
+    if worth.why:
+        yield "Effect on TTFT", f"not estimated: {worth.why}"
+
+
+def _expiry(one: shares.Expiry) -> str:
+    text = (
+        f"{share(one.observed.value)} of {plural(one.calls, 'call')} read from the cache{_between(one.observed)}. Expected: "
+        f"{share(one.by_gaps)} from their gaps; for Poisson arrivals {share(one.by_rate_sliding)} with a sliding TTL, "
+        f"{share(one.by_rate_fixed)} with a fixed one. The TTL is {'sliding' if one.sliding else 'fixed'} here"
+    )
+    if one.excess_misses:
+        life = f"{one.life_s:,.4g} s" if one.life_s is not None else "the TTL"
+        text += f". {plural(one.excess_misses, 'call')} read nothing within {life} of the last use"
     return text
 
 
-def _cost(cost: Json | None, why: str) -> list[tuple[str, str]]:
-    if cost is None:
-        return [("Cost", f"unknown: {why}")]
-    unit, part = cost["unit"], cost["saved_share"]
-    between = f" (95% CI {share_range(part['low'], part['high'])})" if part["low"] is not None else ""
-    unknown = f"; {plural(cost['unpriced'], 'call')} left out: {cost['why']}" if cost["unpriced"] else ""
-    saved = (
-        f"{_money(cost['saved'], unit)}, {share(part['value'])} of the input cost without a cache{between}"
-    )
-    facts = [
-        (
-            "Cost",
-            f"{_money(cost['total'], unit)}, {_money(cost['input'], unit, named=False)} of it for input{unknown}",
-        ),
-        ("Saved by the cache", saved),
-    ]
-    for one in cost["break_even"]:
-        if one["hit_share"] is None or one["uses"] is None:
+def _cost(cost: Cost) -> Iterator[tuple[str, str]]:
+    unit, part = cost.unit, cost.saved_share
+    unknown = f"; {plural(cost.unpriced, 'call')} left out: {cost.why}" if cost.unpriced else ""
+    yield "Cost", f"{_money(cost.total, unit)} {unit}, {_money(cost.input, unit)} of it for input{unknown}"
+    saved = f"{_money(cost.saved, unit)} {unit}, {share(part.value)} of the input cost without a cache"
+    yield "Saved by the cache", f"{saved}{_between(part)}"
+    for one in cost.break_even:
+        if one.hit_share is None or one.uses is None:
             text = "never: a read costs as much as no cache"
         else:
-            text = f"{share(one['hit_share'])} of cached tokens read, or {one['uses']} uses per write"
-            if cost["uses_per_write"]:
-                text += f" (here {share(cost['hit_share_of_cached'])} and {cost['uses_per_write']:,.3g})"
-        facts.append((f"Break-even, {one['model']}, {one['ttl']}", text))
-    return facts
+            text = f"{share(float(one.hit_share))} of cached tokens read, or {one.uses} uses per write"
+            if cost.uses_per_write:
+                text += f" (here {share(cost.hit_share_of_cached)} and {cost.uses_per_write:,.3g})"
+        yield f"Break-even, {one.model}, {one.ttl}", text
 
 
-def _money(value: float, unit: str, *, named: bool = True) -> str:
-    amount = f"{value:,.0f}" if unit == UNIT else f"{value:,.4f}"
-    return f"{amount} {unit}" if named else amount
+def _money(value: Fraction, unit: str) -> str:
+    return f"{float(value):,.0f}" if unit == UNIT else f"{float(value):,.4f}"

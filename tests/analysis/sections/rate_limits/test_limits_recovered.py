@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from run_folders.dry_runs import dry_run_frames, dry_run_report, limited
 
-from tailgauge_analysis.sections.rate_limits.section import rate_limits, summary, to_json
+from tailgauge_analysis.sections.rate_limits.section import rate_limits, sentence
+from tailgauge_analysis.text.quantile import plain_values
 
 OPENAI = {"url": "simulated", "protocol": "openai"}
 SCENARIOS = Path(__file__).parents[4] / "scenarios"
@@ -28,8 +29,8 @@ LIMITS = {
 
 def agreed(run, found):
     """429s by kind as the endpoint counts them, and as the report does, warm-up included."""
-    values = json.loads(json.dumps(to_json(found), allow_nan=False))
-    by_kind = {kind: sum(counts) for kind, counts in values["by_second"]["by_kind"].items()}
+    values = json.loads(json.dumps(plain_values(found), allow_nan=False))
+    by_kind = {kind: sum(counts) for kind, counts in values["bins"]["by_kind"].items()}
     assert by_kind == run.server_log["limit_kind"].value_counts().to_dict()
     return values
 
@@ -40,9 +41,9 @@ def test_the_limit_its_rate_and_its_burst_are_recovered(name):
     run = dry_run_frames(limited(limits, **changes))
     found = rate_limits(run.frames)
     values = agreed(run, found)
-    bucket = values["buckets"][values["binding"]["bucket"]]
+    bucket = next(one for one in values["buckets"] if one["kind"] == values["binding"]["kind"])
 
-    assert values["share"] == (run.server_log["status"] == 429).mean()
+    assert values["shares"]["share"] == (run.server_log["status"] == 429).mean()
     assert values["binding"]["kind"] == bucket["kind"] == kind
     assert (bucket["rate"]["value"], bucket["rate"]["how"]) == (rate, "headers")
     assert bucket["burst"]["value"] == burst
@@ -71,7 +72,7 @@ def test_without_headers_the_intervals_hold_the_limit(name):
 
 def test_the_headers_lowest_remaining_is_the_endpoints():
     run = dry_run_frames(limited({"rpm": 300, "burst": 3}))
-    (bucket,) = to_json(rate_limits(run.frames))["buckets"]
+    (bucket,) = plain_values(rate_limits(run.frames))["buckets"]
     levels = [json.loads(text)["requests"] for text in run.server_log["bucket_levels"]]
 
     assert bucket["remaining"]["least"] == min(levels)
@@ -85,7 +86,7 @@ def test_a_bucket_of_one_refuses_rho_over_one_plus_rho(full_size):
     run = dry_run_frames(limited({"rpm": 300, "burst": 1}, arrival={"rate_per_s": 2.5}, stages=stages))
     values = agreed(run, rate_limits(run.frames))
 
-    assert values["low"] <= 1 / 3 <= values["high"]
+    assert values["shares"]["low"] <= 1 / 3 <= values["shares"]["high"]
     assert values["buckets"][0]["burst"]["value"] == 1
     assert values["growth"]["value"] < 1
 
@@ -94,7 +95,7 @@ def test_the_acceleration_limit_is_certain_by_its_code_and_likely_without():
     run = dry_run_frames(limited({"rpm": 6000, **RAMP}, arrival=GROWING))
     values = agreed(run, rate_limits(run.frames))
     run.frames.attempts[["error_body", "error_type"]] = None
-    silent = to_json(rate_limits(run.frames))
+    silent = plain_values(rate_limits(run.frames))
 
     assert values["binding"]["kind"] == "ramp"
     assert values["acceleration"]["found"] == "certain"
@@ -131,28 +132,28 @@ def test_the_packaged_scenario_of_polite_retries():
 def test_the_packaged_retry_storm_with_a_limit():
     tree = scenario("retry_storm", 30, simulated={"limits": {"rpm": 600, "burst": 20}})
     run = dry_run_frames(tree)
-    values = agreed(run, rate_limits(run.frames))
+    found = rate_limits(run.frames)
+    values = agreed(run, found)
     (bucket,) = values["buckets"]
 
     assert values["binding"]["kind"] == "requests"
     assert (bucket["rate"]["value"], bucket["burst"]["value"]) == (10, 20)
     assert values["retry_after"]["violation_share"] > 0.9
     assert values["amplification"][0]["observed"] > 1.5
-    assert f"made {values['amplification'][0]['observed']:.1f} attempts per call" in values["sentence"]
+    assert f"made {values['amplification'][0]['observed']:.1f} attempts per call" in sentence(found)
 
 
 def test_traffic_below_its_limits_reports_how_much_of_them_is_used():
-    values = to_json(rate_limits(dry_run_frames(limited({"rpm": 3000, "itpm": 600_000})).frames))
+    found = rate_limits(dry_run_frames(limited({"rpm": 3000, "itpm": 600_000})).frames)
+    values = plain_values(found)
 
-    assert values["refused"] == 0
+    assert values["shares"]["refused"] == 0
     assert values["binding"]["kind"] == "requests"
-    used = [bucket["utilisation"] for bucket in values["buckets"]]
+    used = [bucket.utilisation for bucket in found.buckets]
     assert used == [pytest.approx(7 / 50, rel=0.15), pytest.approx(7 * 74 / 10_000, rel=0.5)]
     assert all("never seen empty" in bucket["burst"]["why"] for bucket in values["buckets"])
     assert all(bucket["growth"]["low"] >= 1 for bucket in values["buckets"])  # this much was allowed
-    assert (
-        f"the most used limit is requests, at {100 * used[0]:.1f}% of its refill rate" in values["sentence"]
-    )
+    assert f"the most used limit is requests, at {100 * used[0]:.1f}% of its refill rate" in sentence(found)
 
 
 def test_the_resets_of_the_headers_agree_with_limit_and_remaining():
@@ -165,7 +166,7 @@ def test_the_resets_of_the_headers_agree_with_limit_and_remaining():
         - now_s
         - (rows["header_requests_limit"] - rows["header_requests_remaining"]) / 5
     )
-    requests, tokens = to_json(rate_limits(run.frames))["buckets"]
+    requests, tokens = plain_values(rate_limits(run.frames))["buckets"]
 
     assert late_s.between(-0.2, 1).all()  # remaining is rounded down to whole requests: a fifth of a second
     assert not (rows["header_input_tokens_remaining"] % 1000).any()
@@ -185,7 +186,7 @@ def test_the_429s_of_the_run_are_attempts_warm_up_and_retries_included(policy, t
     refused = int((run.log["status"] == 429).sum())
     section = run.report["rate_limits"]
 
-    assert section["whole_run"] == {"attempts": len(run.log), "refused": refused}
-    assert refused > section["refused"] > 0
+    assert (section["run_attempts"], section["run_refused"]) == (len(run.log), refused)
+    assert refused > section["shares"]["refused"] > 0
     assert sum(one["attempts"] for one in run.report["errors"] if one["status"] == 429) == refused
-    assert dict(summary(section)["facts"])["429s of the run"] == f"{refused:,} of {len(run.log):,} attempts, warm-up included"  # fmt: skip
+    assert f"{refused:,} of {len(run.log):,} attempts, warm-up included" in run.page

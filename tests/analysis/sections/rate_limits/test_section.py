@@ -1,6 +1,7 @@
 """The 429 report: what was planted is found, and what the endpoint knows is recovered from what its client saw."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -16,14 +17,15 @@ from tailgauge_analysis.sections.rate_limits.refusals import (
     kinds,
     shares,
 )
-from tailgauge_analysis.sections.rate_limits.section import rate_limits, summary, to_json
+from tailgauge_analysis.sections.rate_limits.section import rate_limits, section
 from tailgauge_analysis.stats.binomial import clopper_pearson
 from tailgauge_analysis.stats.proportions import proportion
+from tailgauge_analysis.text.quantile import plain_values
 
 
-def finite(tree):
-    """Fails on NaN and infinity, as every program that reads report.json would."""
-    return json.loads(json.dumps(tree, allow_nan=False))
+def finite(found):
+    """As report.json has it; fails on NaN and infinity, as every program that reads it would."""
+    return json.loads(json.dumps(plain_values(found), allow_nan=False))
 
 
 def test_the_share_of_429s_is_of_the_attempts_of_the_steady_stage():
@@ -153,14 +155,14 @@ def test_without_headers_growth_is_unknown():
 
 def test_a_run_without_limits_or_retries_has_no_section():
     assert rate_limits(frames_of(calls(20))) is None
-    assert to_json(None) is None
+    assert section(None) is None
 
 
 def test_what_is_unknown_is_null_with_a_reason():
-    values = finite(to_json(rate_limits(frames_of(calls(40, refused=[3, 4], message="slow down")))))
+    values = finite(rate_limits(frames_of(calls(40, refused=[3, 4], message="slow down"))))
 
     assert values["binding"] == {
-        "kind": None, "bucket": None, "how": None, "why": "nothing identifies the limit behind the 429s",
+        "kind": None, "how": None, "why": "nothing identifies the limit behind the 429s",
     }  # fmt: skip
     assert values["buckets"] == []
     assert values["growth"]["value"] is None
@@ -172,10 +174,11 @@ def test_what_is_unknown_is_null_with_a_reason():
 def test_headers_alone_bound_the_burst():
     left = 300.0 - np.arange(40) % 4 - 1
     run = calls(40, every_s=1.0, header_requests_limit=np.full(40, 300.0), header_requests_remaining=left)
-    values = finite(to_json(rate_limits(frames_of(run))))
+    found = rate_limits(frames_of(run))
+    values = finite(found)
     bucket = values["buckets"][0]
 
-    assert values["refused"] == 0
+    assert values["shares"]["refused"] == 0
     assert bucket["rate"]["value"] == 5.0
     assert bucket["remaining"] == {
         "limit": 300.0, "responses": 40, "least": 296.0, "low": 296.0, "high": 296.0, "share": 296 / 300, "at_s": 3.05,
@@ -183,14 +186,14 @@ def test_headers_alone_bound_the_burst():
     assert bucket["burst"]["value"] is None
     assert bucket["burst"]["high"] == 300.0
     assert "never seen empty" in bucket["burst"]["why"]
-    assert "No 429 in 40 attempts" in values["sentence"]
+    assert "No 429 in 40 attempts" in section(found).answer
 
 
 def test_one_call_and_nothing_but_429s_make_a_section():
     for run in (calls(1, refused=[0]), calls(30, refused=range(30)), calls(30, at_s=[5.0] * 30, refused=[3])):
-        values = finite(to_json(rate_limits(frames_of(run))))
-        assert values["refused"] in {1, 30}
-        assert summary(values)["facts"]
+        found = rate_limits(frames_of(run))
+        assert finite(found)["shares"]["refused"] in {1, 30}
+        assert section(found).facts
 
 
 def limited_run(mixed):
@@ -220,12 +223,12 @@ def test_the_report_has_the_section_its_figure_and_its_numbers(mixed, tmp_path):
     page, text = (path.read_text(encoding="utf-8") for path in (report.html, report.markdown))
     values = json.loads(report.json.read_text(encoding="utf-8"))["rate_limits"]
 
-    assert (values["attempts"], values["refused"]) == (80, 20)
+    assert (values["shares"]["attempts"], values["shares"]["refused"]) == (80, 20)
     assert values["retry_after"]["violations"] == values["retry_after"]["followed"] == 20
     assert values["retry_after"]["early_p50_s"] == pytest.approx(0.105)
     assert '<h2 id="rate-limits">Rate limits</h2>' in page
     assert 'id="title-refusals"' in page
-    assert values["sentence"] in page
+    assert "of 80 attempts got a 429" in page
     assert "## Rate limits" in text
     assert "nan" not in text.lower().split("## rate limits")[1].split("\n## ")[0]
 
@@ -256,9 +259,9 @@ def test_columns_with_holes_never_make_nan(full_size):
         run["sent_at_ns"] = holes(rng, run["sent_at_ns"])
         run["cause"] = rng.choice(["primary", "retry", "hedge"], n)
         run["stage"] = rng.choice(["preflight", "warmup", "steady"], n)
-        values = finite(to_json(rate_limits(frames_of(run))))
-        if values is not None:
-            assert "nan" not in json.dumps(summary(values)).lower()
+        found = rate_limits(frames_of(run))
+        finite(found)
+        assert not re.search(r"\b(nan|inf)\b", repr(section(found)))
 
 
 def holes(rng, values):
