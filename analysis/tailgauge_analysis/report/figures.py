@@ -6,12 +6,12 @@ Every axis has a unit. Colours and grid that depend on light or dark are set by 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 import plotly.io
-from plotly.offline import get_plotlyjs
 from plotly.subplots import make_subplots
 
 from tailgauge.rows import schema
@@ -37,6 +37,7 @@ CLASS_COLOURS = {
     schema.TRUNCATED: "#8c6d46", schema.CENSORED: "#6b7c92", schema.CLIENT_DROP: "#c9a13b",
 }  # fmt: skip
 POINTS = 400
+LIBRARY = Path(__file__).parent / "plotly" / "plotly-cartesian.min.js"
 plotly.io.templates.default = (
     None  # the page has looks of its own: Plotly's would be loaded to be thrown away
 )
@@ -65,8 +66,8 @@ def figures(findings: Findings) -> list[Figure]:
 
 
 def library() -> str:
-    """plotly.js, to be put on the page once."""
-    return str(get_plotlyjs())
+    """plotly.js with its two-dimensional figures only, a third of the whole; to be put on the page once."""
+    return LIBRARY.read_text(encoding="utf-8")
 
 
 def _timeline(findings: Findings) -> Figure | None:

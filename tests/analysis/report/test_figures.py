@@ -1,14 +1,17 @@
 """Figures: units on every axis, few points, no number that is not finite."""
 
+import hashlib
 import json
+import re
 
 import numpy as np
+import plotly.offline
 import pytest
 from run_folders.dry_runs import dry_run_of
 
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.metrics.timeline import timeline, width, windows
-from tailgauge_analysis.report.figures import figures, survival
+from tailgauge_analysis.report.figures import LIBRARY, figures, library, survival
 from tailgauge_analysis.sections.findings import find
 
 
@@ -22,6 +25,18 @@ def drawn(write):
 
 def axes(plot):
     return {name: axis for name, axis in plot["layout"].items() if name[1:].startswith("axis")}
+
+
+def test_the_library_on_the_page_is_that_of_the_release_that_makes_the_figures(drawn):
+    """The published file, of the version in plotly's package, with every type of trace that is drawn."""
+    digest = hashlib.sha256(LIBRARY.read_bytes()).hexdigest()
+    whole = plotly.offline.get_plotlyjs()
+    types = {trace["type"] for plot in drawn(n=400).values() for trace in plot["data"]}
+
+    assert digest == "79542150855a52c567260e3137095dbe2b744e6d702a5cabe67da246942fba7a"
+    assert re.findall(r"v[\d.]+", library()[:100]) == re.findall(r"v[\d.]+", whole[:100])
+    assert {name for name in types if f'name:"{name}"' not in library()} == set()
+    assert "MIT License" in LIBRARY.with_name("LICENSE").read_text()
 
 
 def test_every_axis_that_is_labelled_has_a_unit(drawn):
