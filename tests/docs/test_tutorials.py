@@ -1,7 +1,8 @@
 """The tutorials work as written: each is run from its Markdown, command by command, in an empty folder.
 
 A ```toml block is saved under the last `name.toml` before it. Each command of a ```sh block is run by a shell, and ends with code
-0 or the one in its comment. A comment before a block says why it is not run, or with which engine.
+0 or the one in its comment. A comment before a block says why it is not run, or with which engine. The lines of a ```text block are
+among those that the command before it has printed, but for their numbers.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 
 @dataclass(frozen=True)
 class Step:
-    """A file to save, or a command to run."""
+    """A file to save, a command to run, or what it has printed."""
 
     text: str
     file: str = ""
+    printed: bool = False
     engine: str = ""
     not_run: str = ""
 
@@ -46,11 +48,18 @@ def steps(page: str) -> Iterator[Step]:
         kind, _, value = (mark or "").partition(": ")
         if language == "toml":
             yield Step(content, file=re.findall(r"`([\w-]+\.toml)`", text[: block.start()])[-1])
+        elif language == "text":
+            yield Step(content, printed=True)
         elif language == "sh":
             for line in re.sub(r"\\\n\s*", "", content).splitlines():
                 yield Step(
                     line, engine=value if kind == "engine" else "", not_run=value if kind == "not run" else ""
                 )
+
+
+def plain(text: str) -> list[str]:
+    """Its lines, without numbers and spaces beside the first between two words."""
+    return [re.sub(r"\d[\d,.]*", "#", " ".join(line.split())) for line in text.splitlines()]
 
 
 def free_port() -> int:
@@ -68,6 +77,7 @@ class Reader:
     replaced: dict[str, str]
     variables: dict[str, str] = field(default_factory=dict)
     background: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    printed: str = ""
 
     def follow(self, step: Step) -> None:
         text = step.text
@@ -75,6 +85,8 @@ class Reader:
             text = text.replace(old, new)
         if step.file:
             (self.folder / step.file).write_text(text, encoding="utf-8")
+        elif step.printed:
+            assert set(plain(text)) <= set(plain(self.printed)), self.printed
         elif text.endswith("&"):
             self.background.append(subprocess.Popen(["bash", "-c", f"exec {text[:-1]}"], **self._where()))
             if f"--port {self.port}" in text:
@@ -98,10 +110,11 @@ class Reader:
             **self._where(),
         )
         assert done.returncode == int(expected[1] if expected else 0), f"{text}\n{done.stdout}\n{done.stderr}"
+        self.printed = done.stdout
 
     def _where(self) -> dict:
         path = f"{Path(TAILGAUGE).parent}{os.pathsep}{os.environ['PATH']}"
-        return {"cwd": self.folder, "env": environment({**self.variables, "PATH": path})}
+        return {"cwd": self.folder, "env": environment({**self.variables, "PATH": path, "COLUMNS": "80"})}
 
     def stop(self) -> None:
         """End what runs in the background; workers that their master has released have ended before."""
