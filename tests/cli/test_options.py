@@ -160,6 +160,15 @@ def test_sizes_of_a_prompt_file_are_refused(tmp_path: Path) -> None:
     assert str(raised.value) == "--output-tokens: sizes come from traffic.chat.prompt_file: change them there"
 
 
+@pytest.mark.parametrize("line", ["headroom --requests 50", "headroom --duration 5m", "headroom hedging"])
+def test_an_experiment_plans_its_runs(tmp_path: Path, line: str) -> None:
+    done = CliRunner().invoke(cli, ["run", *line.split(), "--out", str(tmp_path), "--dry-run"])
+
+    assert isinstance(done.exception, UsageError)
+    assert str(done.exception).startswith("an experiment plans its runs: give one scenario")
+    assert "experiment.minutes instead of a length" in str(done.exception)
+
+
 # --- what a shell completes and a typing error gets -----------------------------------------------------------------
 
 
@@ -174,7 +183,7 @@ def test_the_shell_completes_commands_options_and_scenarios() -> None:
     assert completed("ru") == ["run", "runs"]
     assert completed("run", "quick") == completed("scenario", "show", "quick") == ["quickstart"]
     assert completed("run", "--conc") == ["--concurrency"]
-    assert completed("scenario", "") == ["copy", "list", "show"]
+    assert completed("scenario", "") == ["list", "show", "copy"]
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,19 @@ WRONG_USAGE = {
     "a near miss": (["quickstar"], "did you mean quickstart?"),
     "no workers": (["streaming", "--workers", "0"], "--workers"),
     "duration 0": (["streaming", "--duration", "0"], "--duration"),
+    "a duration in days": (["streaming", "--duration", "3d"], "for example 60s or 5m, got '3d'"),
+    "two lengths": (
+        ["streaming", "--duration", "9s", "--requests", "5"],
+        "--duration and --requests: choose one",
+    ),
+    "requests of a closed loop": (
+        ["closed", "--requests", "5"],
+        "--requests: in a closed loop the target decides",
+    ),
+    "a rate and users": (
+        ["streaming", "--rate", "2", "--concurrency", "5"],
+        "--rate and --concurrency: choose one",
+    ),
     "an odd --set": (["streaming", "--set", "arrival"], "expected table.key=value"),
     "an odd URL": (["streaming", "--target", "ftp://x"], "http(s)://HOST"),
     "a key in the URL": (

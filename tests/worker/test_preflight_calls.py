@@ -19,8 +19,8 @@ def test_a_refused_model_is_answered_with_the_list_of_models(seen, protocol):
 
     assert seen[protocol]["requests"] == [post, "GET /v1/models"]
     assert preflight_failure("http://h", protocol, call) == (
-        "target http://h answered HTTP 404: The model `tiny` does not exist. It has no model 'tiny': choose one with "
-        "--model. It lists qwen-7b, qwen-7b-lora"
+        "target http://h answered HTTP 404: The model `tiny` does not exist. It has no model 'tiny': choose "
+        "another (--model NAME). It lists qwen-7b, qwen-7b-lora"
     )
 
 

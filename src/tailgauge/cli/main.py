@@ -43,14 +43,7 @@ def loading() -> Iterator[None]:
         gc.enable()
 
 
-class _Commands(click.Group):
-    """Help lists the commands in the order in which they are added."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(self.commands)
-
-
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=options.Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tailgauge")
 def cli() -> None:
     """Load-test streaming LLM endpoints and verify the measurement."""

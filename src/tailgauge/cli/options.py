@@ -105,6 +105,14 @@ def overrides(
     return click.option("--set", "sets", multiple=True, metavar=key, help=text)
 
 
+class Commands(click.Group):
+    """Help lists the commands in the order in which they are added."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Their names."""
+        return list(self.commands)
+
+
 class Positive(click.ParamType[float]):
     """A number above 0, at most a billion."""
 

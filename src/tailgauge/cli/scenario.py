@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from tailgauge.cli.options import ScenarioName
+from tailgauge.cli.options import Commands, ScenarioName
 
 
-@click.group()
+@click.group(cls=Commands)
 def scenario() -> None:
     """List, show and copy packaged scenarios."""
 

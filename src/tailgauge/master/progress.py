@@ -77,7 +77,7 @@ def preflight_failure(url: str, protocol: str, seen: dict[str, Any]) -> str:
     models = [plain(name) for name in seen.get("models", ())]
     if models and seen["model"] not in models:
         listed = _shortened(", ".join(models))
-        advice = f"It has no model {seen['model']!r}: choose one with --model. It lists {listed}"
+        advice = f"It has no model {seen['model']!r}: choose another (--model NAME). It lists {listed}"
     return f"target {url} {did}{': ' + text if text else ''}. {advice}".strip()
 
 

@@ -299,7 +299,7 @@ def _explain(error: Any, source: str, overridden: Mapping[str, str]) -> str:
     if kind == "extra_forbidden":
         names = _names_at(loc[:-1])
         near = _elsewhere(loc) or nearest(loc[-1], names)
-        return f"{where}: unknown key{near or '.'} Expected one of: {', '.join(names)}"
+        return f"{where}: unknown key{near or '. Expected one of: ' + ', '.join(names)}"
     if kind in _SHAPES:
         got = "" if kind == "missing" else f", got {given!r}"
         return f"{where}: expected {_SHAPES[kind]}{got}"
