@@ -212,7 +212,7 @@ def test_pieces_of_four_kilobytes_have_no_pace(runs: Runs) -> None:
     assert seen.report["streams"]["buffered"] > 0.8 * n, "but for those that this machine read late"
     assert not [row for row in seen.report["latency"] if row["metric"].startswith("tpot")]
     assert {one["reason"] for one in seen.report["tpot_missing"]["reasons"]} <= {"buffered", "read_late"}
-    assert [slo["status"] for slo in seen.report["slo"]] == ["inconclusive"]
+    assert [slo["outcome"] for slo in seen.report["slo"]] == ["inconclusive"]
     assert f"TPOT is unknown for {n} of {n} answers: the stream was buffered (" in seen.page
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 METRICS = "analysis/tailgauge_analysis/metrics/metrics.py"
-SCENARIO_MODEL = "src/tailgauge/scenario/model.py"
+OBJECTIVES = "src/tailgauge/objective.py"
 ROW = """    Metric(
         "decode", "Decoding", NEITHER, REQUEST, True,
         "last content - first content",
@@ -56,10 +56,10 @@ def test_a_metric_is_one_row(scratch, reported):
 
 def test_an_objective_on_it_is_one_more_name(scratch, reported):
     scratch.insert(METRICS, "METRICS = (\n", ROW)
-    scratch.insert(SCENARIO_MODEL, "    metric: Literal[\n", '"decode", ')
+    scratch.insert(OBJECTIVES, "        for name, of in (\n", '("decode", "requests"), ')
     (objective,) = json.loads((reported(SCENARIO + OBJECTIVE) / "report.json").read_text())["slo"]
 
-    assert (objective["metric"], objective["status"]) == ("decode", "pass")
+    assert (objective["metric"], objective["outcome"]) == ("decode", "pass")
     assert len(scratch.changed) == 2
 
 

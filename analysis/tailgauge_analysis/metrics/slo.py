@@ -17,11 +17,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
 from pydantic import ValidationError
+from pydantic.json_schema import SkipJsonSchema
 
 from tailgauge.objective import COST, ERRORS, LATENCY, SHARE, Figure, Objective, text_of
 from tailgauge.rows import schema
@@ -33,8 +35,8 @@ from tailgauge_analysis.stats.binomial import Stopping, needed, stopping
 from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, Mask, Quantile, n_min
 from tailgauge_analysis.text.formatting import ms, plain, share, share_range
-from tailgauge_analysis.text.json_values import Json, table, text
-from tailgauge_analysis.text.quantile import VALUE, quantile
+from tailgauge_analysis.text.json_values import Json, one_of, table, text
+from tailgauge_analysis.text.quantile import FOR_FIGURES, VALUE, quantile
 from tailgauge_analysis.text.section import ObjectiveLine
 
 PASS = "pass"  # noqa: S105 - an outcome, not a password
@@ -103,10 +105,10 @@ def asked(scenario: Json) -> list[Asked]:
     return [one for one in read(scenario) if isinstance(one, Asked)]
 
 
-def read(scenario: Json) -> list[Asked | Outcome]:
+def read(scenario: Json) -> list[Asked | ObjectiveResult]:
     """Each objective, or its outcome where it cannot be read."""
     since = "_sent" if table(scenario, "arrival").get("process") == "closed" else "_sched"
-    found: list[Asked | Outcome] = []
+    found: list[Asked | ObjectiveResult] = []
     for name, spec in table(scenario, "slo").items():
         try:
             objective = Objective.model_validate(spec)
@@ -114,7 +116,7 @@ def read(scenario: Json) -> list[Asked | Outcome]:
             metric = text(spec.get("metric")) if isinstance(spec, dict) else ""
             why = "the scenario names no known metric, quantile or bound"
             line = ObjectiveLine(plain(name, 60), INCONCLUSIVE.upper(), "", "", "", why)
-            found.append(Outcome(name, line.name, metric or "unknown", INCONCLUSIVE, why, line))
+            found.append(ObjectiveResult(name, line.name, metric or "unknown", INCONCLUSIVE, why, line))
             continue
         metric_of = BY_NAME.get(objective.metric) or BY_NAME.get(f"{objective.metric}{since}")
         found.append(Asked(name, objective, metric_of if objective.figure.unit == LATENCY else None))
@@ -122,13 +124,13 @@ def read(scenario: Json) -> list[Asked | Outcome]:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ObjectiveResult:
     """One objective and its outcome. `label`: `ttft p95 (chat)`; value, interval and bound in the unit of the figure."""
 
     name: str
     label: str
     metric: str
-    outcome: str
+    outcome: Annotated[str, one_of(PASS, FAIL, INCONCLUSIVE)]
     why: str
     line: ObjectiveLine
     title: str = ""
@@ -143,7 +145,7 @@ class Outcome:
     high: float | None = None
     n: int = 0
     n_eff: int = 0
-    quantile: Quantile | None = None
+    quantile: SkipJsonSchema[Quantile | None] = field(default=None, metadata=FOR_FIGURES)
     stopping: Stopping | None = None
 
 
@@ -186,7 +188,7 @@ def interval_text(figure: Figure, low: float | None, high: float | None) -> str:
     return "-".join(value_text(figure, one).removesuffix(unit) or "?" for one in ends)
 
 
-def decided_latency(one: Asked, steady: Steady) -> Outcome:
+def decided_latency(one: Asked, steady: Steady) -> ObjectiveResult:
     """One objective on a latency, decided."""
     metric, objective = one.metric, one.objective
     assert metric is not None
@@ -214,7 +216,7 @@ def decided_latency(one: Asked, steady: Steady) -> Outcome:
         line = ObjectiveLine(
             line.name, line.outcome, beyond_it, bound, share_interval(beyond.low, beyond.high), why
         )
-    return Outcome(
+    return ObjectiveResult(
         one.name, objective.label, metric.name, outcome, why, line, metric.title, LATENCY, objective.traffic, objective.tag, p,
         one.view, max_ms, ends[0], ends[1], ends[2], q.n, q.n_eff, q,
         stopping(beyond.k, beyond.n, beyond.n_eff, p),

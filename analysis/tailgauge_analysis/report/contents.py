@@ -14,11 +14,9 @@ from tailgauge_analysis.load.run_files import UNFINISHED
 from tailgauge_analysis.metrics.groups import Group
 from tailgauge_analysis.metrics.latency import OFFERED, Row
 from tailgauge_analysis.metrics.metrics import NEITHER
-from tailgauge_analysis.metrics.slo import Outcome
 from tailgauge_analysis.report.model import (
     SCHEMA_VERSION,
     Latency,
-    Objective,
     Percentile,
     Percentiles,
     Population,
@@ -36,7 +34,7 @@ NOT_APPLICABLE = "not applicable"
 ALL = "all"
 _ELSEWHERE = (  # keys of the contents that are published under another name, or within another key
     "run_id", "scenario", "description", "dry_run", "verdict", "reasons", "explanations", "checks", "run",
-    "latency", "by_traffic", "failures", "slos",
+    "latency", "by_traffic", "failures",
 )  # fmt: skip
 
 
@@ -75,7 +73,7 @@ def contents(findings: Findings) -> Json:
         },
         "groups": [_group(group) for group in findings.groups],
         "smaller_groups": findings.smaller_groups,
-        "slos": [_slo(outcome) for outcome in findings.slos],
+        "slo": plain_values(findings.slos),
         "rate_limits": plain_values(findings.rate_limits),
         "cache": plain_values(findings.cache),
         "fan_out": plain_values(findings.fan_out),
@@ -161,17 +159,6 @@ def _latency(row: Row) -> Json:
     }  # fmt: skip
 
 
-def _slo(outcome: Outcome) -> Json:
-    return {
-        "name": outcome.name, "metric": outcome.metric, "p": outcome.p, "max_ms": outcome.bound, "view": outcome.view,
-        "outcome": outcome.outcome, "why": outcome.why, "label": outcome.label, "unit": outcome.unit, "traffic": outcome.traffic,
-        "tag": outcome.tag, "value": outcome.value, "low": outcome.low, "high": outcome.high,
-        "line": asdict(outcome.line),
-        "early_stopping": asdict(outcome.stopping) | {"met": outcome.stopping.met} if outcome.stopping else None,
-        "quantile": quantile(outcome.quantile) if outcome.quantile else None,
-    }  # fmt: skip
-
-
 def _stamps(findings: Findings) -> Json:
     facts = findings.evidence.stamps
     out: Json = {key: value for key, value in asdict(facts).items() if key != "receive_lag_ms"}
@@ -203,7 +190,7 @@ def published(contents: Json) -> Json:
         ],
         "errors": contents["failures"],
         **{key: contents.get(key) for key in ("rate_limits", "cache", "fan_out", "hedging")},
-        "slo": [_published_slo(slo) for slo in contents["slos"]],
+        "slo": contents["slo"],
         "definitions": contents["definitions"],
         "exit_code": contents["exit_code"],
     }
@@ -242,13 +229,3 @@ def _percentile(q: Json) -> Percentile:
 def _is_beyond(q: Json) -> bool:
     """Whether the rank falls among requests without answer."""
     return q["value_is"] not in {VALUE, TOO_FEW, NONE}
-
-
-def _published_slo(slo: Json) -> Objective:
-    q = slo["quantile"]
-    return {
-        "name": slo["name"], "bound": slo["max_ms"], "status": slo["outcome"],
-        "value": slo["value"], "low": slo["low"], "high": slo["high"], "beyond": _is_beyond(q) if q else False,
-        "metric": slo["metric"], "quantile": slo["p"], "traffic": slo["traffic"], "tag": slo["tag"],
-        "population": _population(slo["view"]), "unit": slo["unit"], "why": slo["why"], "early_stopping": slo["early_stopping"],
-    }  # fmt: skip

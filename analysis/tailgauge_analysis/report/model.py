@@ -14,7 +14,7 @@ from typing_extensions import TypedDict  # pydantic reads no other before Python
 from tailgauge.rows.schema import ENDED_CLASSES
 from tailgauge_analysis.metrics.definitions import ToolMetrics
 from tailgauge_analysis.metrics.metrics import METRICS
-from tailgauge_analysis.metrics.slo import Health
+from tailgauge_analysis.metrics.slo import Health, ObjectiveResult
 from tailgauge_analysis.metrics.stability import Stability
 from tailgauge_analysis.metrics.streams import Streams
 from tailgauge_analysis.sections.environment import Environment
@@ -174,40 +174,6 @@ class Latency(TypedDict):
     percentiles: Percentiles
 
 
-class EarlyStopping(TypedDict):
-    """MLPerf's rule at 99%: met if n_eff reaches the number needed for the requests beyond the bound."""
-
-    beyond: Count
-    n_eff: Count
-    needed: Count
-    met: bool
-
-
-class Objective(TypedDict):
-    """One objective."""
-
-    name: str
-    bound: float | None
-    """in `unit`; null where the scenario names none that is known"""
-    status: Literal["pass", "fail", "inconclusive"]
-    value: float | None
-    low: float | None
-    high: float | None
-    beyond: bool
-    metric: str
-    quantile: float | None
-    """of a latency"""
-    traffic: str | None
-    """the traffic table that it is about"""
-    tag: str | None
-    population: Population
-    unit: str
-    """ms, share, per second, or cost"""
-    why: str
-    early_stopping: EarlyStopping | None
-    """null without a request"""
-
-
 @with_config(ConfigDict(use_attribute_docstrings=True))
 class Report(TypedDict):
     """report.json: the keys of STABLE first."""
@@ -236,7 +202,7 @@ class Report(TypedDict):
     """by traffic table: joins and predictions from the legs; see reports.md"""
     hedging: list[Json]
     """by traffic table: gain and cost of hedges, controls first; see reports.md"""
-    slo: list[Objective]
+    slo: list[ObjectiveResult]
     """objectives, in the scenario's order"""
     definitions: list[ToolMetrics]
     """metrics as other tools define them"""

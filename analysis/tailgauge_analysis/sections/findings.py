@@ -72,7 +72,7 @@ class Findings:
     definitions: list[ToolMetrics]
     goodput: Goodput | None
     health: slo.Health | None
-    slos: list[slo.Outcome]
+    slos: list[slo.ObjectiveResult]
     failures: list[failures.Failure]
     other_failures: int
     server_log: timestamps.ServerLog | None

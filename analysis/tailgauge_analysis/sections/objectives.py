@@ -18,7 +18,7 @@ from tailgauge.objective import FEWEST_RATIO, MOST, Objective, text_of
 from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics import slo
-from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, NEAR, PASS, Asked, Goodput, Outcome
+from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, NEAR, PASS, Asked, Goodput, ObjectiveResult
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.throughput import Rate, Throughput, Work
 from tailgauge_analysis.sections.cache import shares
@@ -57,18 +57,18 @@ class Run:
     asked: Sequence[Asked]
 
 
-def objectives(run: Run) -> list[Outcome]:
+def objectives(run: Run) -> list[ObjectiveResult]:
     """Every objective of the scenario, in its order."""
     out = []
     for one in slo.read(run.frames.run["scenario"]):
-        if isinstance(one, Outcome):
+        if isinstance(one, ObjectiveResult):
             out.append(one)
         else:
             out.append(_decided(one, run) if one.metric is None else slo.decided_latency(one, run.steady))
     return out
 
 
-def _decided(one: Asked, run: Run) -> Outcome:
+def _decided(one: Asked, run: Run) -> ObjectiveResult:
     """One objective on a figure that is no latency."""
     objective, figure = one.objective, one.objective.figure
     part = one.part(run.steady)
@@ -79,7 +79,7 @@ def _decided(one: Asked, run: Run) -> Outcome:
     ends = found.value, found.low, found.high
     line = slo.line_of(figure, objective.label, outcome, objective.bound, ends, why)
     value, low, high = (None if end is None or not math.isfinite(end) else end for end in ends)
-    return Outcome(
+    return ObjectiveResult(
         one.name, objective.label, figure.name, outcome, why, line, figure.meaning, figure.unit, objective.traffic, objective.tag,
         bound=objective.bound, value=value, low=low, high=high, n=found.n, n_eff=found.n_eff,
     )  # fmt: skip
@@ -233,7 +233,7 @@ GOOD = "A good request is complete and meets every objective on a latency that i
 HEADER = ("objective", "figure", "measured", "bound", "outcome", "why")
 
 
-def section(decided: Sequence[Outcome], goodput: Goodput | None) -> Section | None:
+def section(decided: Sequence[ObjectiveResult], goodput: Goodput | None) -> Section | None:
     """The section on objectives; None without one."""
     if not decided:
         return None
@@ -258,7 +258,7 @@ def section(decided: Sequence[Outcome], goodput: Goodput | None) -> Section | No
     )  # fmt: skip
 
 
-def _measured(one: Outcome) -> Value:
+def _measured(one: ObjectiveResult) -> Value:
     return Value(one.line.value, one.line.interval)
 
 

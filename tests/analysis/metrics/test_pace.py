@@ -56,7 +56,7 @@ def test_thinking_does_not_make_an_answer_look_faster(thinking_run, share, displ
     found = values(report, "tpot")
     assert found == pytest.approx([PACE_MS] * len(found), rel=0.01)
     assert len(found) >= 2
-    assert [slo["status"] for slo in report["slo"]] == ["fail"]
+    assert [slo["outcome"] for slo in report["slo"]] == ["fail"]
 
 
 def test_thinking_of_any_share_and_pace(thinking_run, full_size):

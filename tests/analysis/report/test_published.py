@@ -77,7 +77,7 @@ def test_a_report_of_older_rows_keeps_to_the_schema(checkout, checker, name):
         lambda tree: tree["latency"][0].update(since="neither"),
         lambda tree: tree["latency"][0]["percentiles"].pop("p99_9"),
         lambda tree: tree["latency"][0]["percentiles"]["p99"].update(value="200 ms"),
-        lambda tree: tree["slo"][0].update(status="passed"),
+        lambda tree: tree["slo"][0].update(outcome="passed"),
         lambda tree: tree["definitions"][0]["metrics"][0].pop("why"),
     ],
 )
@@ -110,7 +110,7 @@ def test_names_values_and_populations_are_the_promised_ones(write):
         "mean"
     ] == pytest.approx(389.95)
     assert report["verdict"]["status"] == "VALID"
-    assert [(s["name"], s["status"], s["bound"]) for s in report["slo"]] == [
+    assert [(s["name"], s["outcome"], s["bound"]) for s in report["slo"]] == [
         ("fast", "pass", 1000.0), ("slow", "fail", 10.0), ("joined", "inconclusive", 10.0),
     ]  # fmt: skip
     [error] = report["errors"]

@@ -147,7 +147,9 @@ def test_rates_and_goodput_are_those_of_the_log(run):
     assert (report["goodput"]["offered"], report["goodput"]["good"]) == (len(rows), within)
     assert report["goodput"]["share"] == pytest.approx(within / len(rows))
     assert slo["value"] == run.latency("all", "ttft", "scheduled", "offered")["percentiles"]["p90"]["value"]
-    assert slo["status"] == ("pass" if slo["high"] <= 450 else "fail" if slo["low"] > 450 else "inconclusive")
+    assert slo["outcome"] == (
+        "pass" if slo["high"] <= 450 else "fail" if slo["low"] > 450 else "inconclusive"
+    )
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,7 @@ def test_three_features_with_three_budgets_are_gated_each_on_its_own(features):
     folder, report = features
     found = {one["name"]: one for one in json.loads(report.json.read_text())["slo"]}
 
-    assert {name: one["status"] for name, one in found.items()} == {
+    assert {name: one["outcome"] for name, one in found.items()} == {
         "chat": PASS, "report": FAIL, "search": INCONCLUSIVE, "gold": PASS, "report_is_slow": FAIL, "good": PASS,
     }  # fmt: skip
     assert report.exit_code == Exit.FAILED
@@ -172,14 +172,14 @@ def test_every_figure_has_its_planted_value_and_is_gated(planted, text, tenth, v
     assert found["value"] == pytest.approx(value, rel=0.005)
     assert found["low"] <= value * 1.005
     assert found["high"] >= value * 0.995
-    assert found["status"] == status
+    assert found["outcome"] == status
 
 
 def test_a_good_request_costs_more_where_some_answers_are_late(planted):
     """A tenth is paid for and late: with an objective on TTFT it is no good request."""
     _, found = planted(SLOW, "ttft p50 < 500ms", "cost_per_good_request < 95")
 
-    assert (found["value"], found["status"]) == (pytest.approx(89 / 0.9), FAIL)
+    assert (found["value"], found["outcome"]) == (pytest.approx(89 / 0.9), FAIL)
 
 
 @pytest.mark.parametrize(("process", "status"), [("constant", FAIL), ("closed", PASS)])
@@ -191,7 +191,7 @@ def test_bare_names_count_since_scheduled_and_in_a_closed_loop_since_sent(made, 
     )
     (found,) = json.loads(report.json.read_text())["slo"]
 
-    assert (found["status"], found["metric"]) == (status, {FAIL: "ttft_sched", PASS: "ttft_sent"}[status])
+    assert (found["outcome"], found["metric"]) == (status, {FAIL: "ttft_sched", PASS: "ttft_sent"}[status])
 
 
 def test_the_default_objective_is_on_what_no_objective_of_the_scenario_is(mixed, tmp_path):
@@ -213,7 +213,7 @@ def test_the_default_objective_is_on_what_no_objective_of_the_scenario_is(mixed,
 
         assert (health["outcome"], health["judged"]["n"]) == (outcome, 200)
         assert health["offered"] == 400
-        assert [one["outcome"] for one in report.data["slos"]] == [PASS]
+        assert [one["outcome"] for one in report.data["slo"]] == [PASS]
 
 
 # --- decisions and intervals ---------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, PASS, decide
+from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, PASS, asked, decide
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.quantiles import Quantile
 from tailgauge_analysis.stats.sign_flips import FEWEST, Flips, flips
@@ -96,12 +96,14 @@ def cheapest(found: Sequence[ModelResult]) -> ModelResult | None:
 
 def _result(name: str, blocks: Sequence[ModelBlock], slo: Json) -> ModelResult:
     objectives = []
-    for key, one in slo.items():
-        p, max_ms = float(one.get("quantile", 0.99)), float(one["max_ms"])
-        waits = Waits.joined([block.waits[key] for block in blocks])
+    for one in asked({"slo": slo}):
+        if one.metric is None:
+            continue
+        p, max_ms = one.objective.quantile, one.objective.bound
+        waits = Waits.joined([block.waits[one.name] for block in blocks])
         (quantile,) = waits.quantiles((p,))
         outcome, why = decide(waits.beyond(max_ms), quantile, max_ms)
-        objectives.append(ModelObjective(key, str(one["metric"]), p, max_ms, quantile, outcome, why))
+        objectives.append(ModelObjective(one.name, one.metric.name, p, max_ms, quantile, outcome, why))
     took = Waits.joined([block.took for block in blocks]).quantiles(PS)
     requests = sum(block.requests for block in blocks)
     return ModelResult(

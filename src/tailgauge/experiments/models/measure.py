@@ -9,28 +9,23 @@ from tailgauge.experiments.reading import RunReading
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics.latency import OFFERED, waits
 from tailgauge_analysis.metrics.metrics import BY_NAME
-from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.metrics.slo import asked
 from tailgauge_analysis.sections.cache.cost import no_price, spent, tariff
-from tailgauge_analysis.stats.survival import Waits
-from tailgauge_analysis.text.json_values import Json, table
+from tailgauge_analysis.text.json_values import Json
 
 
 def block(name: str, price: float, reading: RunReading) -> ModelBlock:
     """Result of a run; `price`: of an input token at the simulated endpoint, which has no currency."""
     stage, run = reading.steady, reading.frames.run
-    objectives = table(run["scenario"], "slo")
     cost, unit, why = _cost(stage.attempts, run)
     if run["target"].get("simulated") and cost is not None:
         cost *= price
     ended = stage.requests["ended"]
     return ModelBlock(
-        name, {key: _offered(str(one["metric"]), stage) for key, one in objectives.items()}, _offered("e2e_sched", stage),
+        name, {one.name: waits(metric, one.part(stage), OFFERED) for one in asked(run["scenario"]) if (metric := one.metric)},
+        waits(BY_NAME["e2e_sched"], stage, OFFERED),
         int((ended != schema.CANCELLED).sum()), int((ended == schema.OK).sum()), cost, unit, why,
     )  # fmt: skip
-
-
-def _offered(name: str, stage: Steady) -> Waits:
-    return waits(BY_NAME[name], stage, OFFERED)
 
 
 def _cost(attempts: pd.DataFrame, run: Json) -> tuple[float | None, str, str]:
