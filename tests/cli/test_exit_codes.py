@@ -1,18 +1,32 @@
-"""The exit code of several runs is the worst of theirs."""
+"""Exit codes: one order for every command, and the report of a folder ends as its run did."""
 
 from __future__ import annotations
 
+import json
+import re
+import sys
 from itertools import pairwise
+from pathlib import Path
 
-from tailgauge.errors import Exit
+import pytest
+
+from tailgauge.errors import Exit, InternalError
+
+BROKEN = """
+import sys
+from tailgauge.cli import main, run
+def broken(*_):
+    raise ValueError("no such thing: sk-ant-123456789")
+run.folder_for = broken
+sys.argv = ["tailgauge", "worker", "--master", "127.0.0.1:1"]
+main.main()
+"""
 
 
 def test_of_several_codes_the_gravest_is_returned_wherever_it_stands():
-    gravest_first = [
-        Exit.INTERNAL, Exit.USAGE, Exit.INTERRUPTED, Exit.TARGET, Exit.INVALID, Exit.FAILED, Exit.INCONCLUSIVE, Exit.OK,
-    ]  # fmt: skip
+    gravest_first = [Exit(code) for code in (70, 2, 130, 4, 3, 1, 5, 0)]
 
-    assert set(gravest_first) == set(Exit)
+    assert gravest_first == list(Exit)
     for graver, other in pairwise(gravest_first):
         assert Exit.worst([graver, other]) == Exit.worst([other, graver]) == graver
     assert Exit.worst(iter([Exit.OK, Exit.OK])) == Exit.OK
@@ -20,3 +34,67 @@ def test_of_several_codes_the_gravest_is_returned_wherever_it_stands():
 
 def test_where_no_run_began_it_was_interrupted():
     assert Exit.worst([]) == Exit.INTERRUPTED
+
+
+def test_the_report_of_a_run_ends_as_the_run_did_and_says_the_same(command, tmp_path):
+    """Five seconds are too few for a p99."""
+    ran = command(["tailgauge", "run", "quickstart", "--dry-run", "--duration=5", "--out", tmp_path])
+    (folder,) = (tmp_path / "runs").iterdir()
+    again = command(["tailgauge", "report", folder, "--out", tmp_path, "--json"])
+    facts = json.loads(again.stdout)
+
+    assert ran.returncode == again.returncode == facts["exit_code"] == Exit.INCONCLUSIVE
+    assert ran.stdout.startswith("INCONCLUSIVE (dry run)  ")
+    assert ran.stdout == facts["summary"] + "\n"
+    assert facts["result"]["outcome"] == "INCONCLUSIVE"
+    assert {one["outcome"] for one in facts["result"]["objectives"]} == {"INCONCLUSIVE", "PASS"}
+    assert facts["measurement"]["verdict"] == facts["verdict"] == "VALID"
+    assert facts["conservation"]["ended"]["ok"] == facts["conservation"]["scheduled"]
+    (ttft,) = [
+        row for row in facts["latency"] if (row["metric"], row["since"], row["population"]) == ("ttft", "scheduled", "offered")
+    ]  # fmt: skip
+    assert (
+        ttft["percentiles"]["p50"]["low"]
+        < ttft["percentiles"]["p50"]["value"]
+        < ttft["percentiles"]["p50"]["high"]
+    )
+
+
+def test_the_answer_is_as_wide_as_the_terminal_and_has_its_colours(write, command, tmp_path, monkeypatch):
+    folder = write(n=400)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "50")
+    coloured = command(["tailgauge", "report", folder, "--out", tmp_path]).stdout
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = command(["tailgauge", "report", folder, "--out", tmp_path]).stdout
+
+    assert coloured.startswith("\x1b[32m")
+    assert re.sub(r"\x1b\[\d+m", "", coloured) == plain
+    assert max(map(len, plain.splitlines()[:-1])) <= 50
+
+
+def test_an_internal_error_is_one_line_and_its_traceback_a_file_without_secrets(
+    command, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    done = command([sys.executable, "-c", BROKEN])
+    (file,) = tmp_path.iterdir()
+
+    assert done.returncode == Exit.INTERNAL
+    assert (
+        done.stderr
+        == f"tailgauge: internal error: ValueError: no such thing: [redacted] (traceback: {file})\n"
+    )
+    assert "in broken" in file.read_text()
+    assert "sk-ant" not in file.read_text()
+
+
+@pytest.mark.parametrize("text", ["", "one\ntwo", "x" * 900])
+def test_an_internal_error_of_any_text_is_one_line(text, monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    shown = str(InternalError.of(ValueError(text)))
+
+    assert shown.startswith("internal error: ValueError: ")
+    assert "\n" not in shown
+    assert len(shown) < 300 + len(str(tmp_path))
+    assert Path(shown.rpartition("traceback: ")[2].rstrip(")")).is_file()
