@@ -22,7 +22,7 @@ from tailgauge_analysis.report.model import (
     Population,
 )
 from tailgauge_analysis.sections import result
-from tailgauge_analysis.sections.findings import Findings, headline, remarks
+from tailgauge_analysis.sections.findings import Findings, remarks
 from tailgauge_analysis.stats.proportions import Proportion
 from tailgauge_analysis.stats.quantiles import TOO_FEW
 from tailgauge_analysis.text.formatting import plain
@@ -41,17 +41,18 @@ _ELSEWHERE = (  # keys of the contents that are published under another name, or
 def contents(findings: Findings) -> Json:
     """Everything the report says."""
     run = findings.frames.run
+    answer = result.result(findings)
     return {
         "run_id": run["run_id"],
         "scenario": text(run["scenario"].get("name")) or run["run_id"],
         "description": text(run["scenario"].get("description")),
         "verdict": findings.verdict,
         "dry_run": run["dry_run"],
-        "exit_code": int(result.exit_code(findings, result.result(findings))),
+        "result": plain_values(answer),
+        "exit_code": int(result.exit_code(findings, answer)),
         "reasons": [asdict(reason) for reason in findings.reasons],
         "explanations": findings.explanations,
         "checks": plain_values(findings.checks),
-        "headline": headline(findings),
         "run": _run(findings),
         "conservation": _conservation(findings),
         "outcomes": plain_values(findings.outcomes),
@@ -178,6 +179,7 @@ def published(contents: Json) -> Json:
     stable = {
         "schema_version": SCHEMA_VERSION,
         "run": {**named, **contents["run"]},
+        "result": contents["result"],
         "verdict": {
             "status": contents["verdict"],
             "reasons": contents["reasons"],

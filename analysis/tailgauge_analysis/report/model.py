@@ -23,13 +23,14 @@ from tailgauge_analysis.sections.latency_under_load.diagnosis import Diagnosis
 from tailgauge_analysis.sections.measurement import CheckResult
 from tailgauge_analysis.sections.requests import Outcome
 from tailgauge_analysis.sections.traffic import Traffic
+from tailgauge_analysis.text.section import Result
 from tailgauge_analysis.verdict.stalls import BadSeconds
 from tailgauge_analysis.verdict.timestamps import ServerLog
 from tailgauge_analysis.verdict.verdict import Reason
 
 SCHEMA_VERSION: Literal[2] = 2
 STABLE = (
-    "schema_version", "run", "verdict", "conservation", "latency", "errors", "rate_limits", "cache", "fan_out", "hedging",
+    "schema_version", "run", "result", "verdict", "conservation", "latency", "errors", "rate_limits", "cache", "fan_out", "hedging",
     "slo", "definitions", "exit_code",
 )  # fmt: skip
 METRIC_NAMES = tuple(dict.fromkeys(m.name.removesuffix("_sched").removesuffix("_sent") for m in METRICS))
@@ -182,6 +183,8 @@ class Report(TypedDict):
     """version of these keys"""
     run: Run
     """which run it was"""
+    result: Result
+    """what the user asked: did the target do it?"""
     verdict: Verdict
     """whether the numbers can be trusted"""
     conservation: Conservation
@@ -207,9 +210,7 @@ class Report(TypedDict):
     definitions: list[ToolMetrics]
     """metrics as other tools define them"""
     exit_code: Literal[0, 1, 3, 4, 5, 70, 130]
-    """0, 1 (an objective or the target's health failed, or the backlog grows) or 3 (INVALID, rows lost, or an objective inconclusive)"""
-    headline: str
-    """one sentence"""
+    """of `tailgauge run` and `tailgauge report`"""
     outcomes: list[Outcome]
     """how the requests of the steady stage ended, the most frequent first"""
     remarks: list[str]

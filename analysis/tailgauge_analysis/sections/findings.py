@@ -1,4 +1,4 @@
-"""Findings: everything that the analysis has of one run, computed once, and the headline over it.
+"""Findings: everything that the analysis has of one run, computed once.
 
 The order of the computation is here and nowhere else; contents.py, figures.py and the pages only present it.
 """
@@ -25,10 +25,8 @@ from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.hedging import section as hedging
 from tailgauge_analysis.sections.latency_under_load import diagnosis, slopes
 from tailgauge_analysis.sections.rate_limits.section import RateLimits, rate_limits
-from tailgauge_analysis.stats.quantiles import TOO_FEW
-from tailgauge_analysis.text.formatting import percentile, plural, share
+from tailgauge_analysis.text.formatting import plural
 from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.text.quantile import VALUE, quantile, with_interval
 from tailgauge_analysis.verdict import (
     certificate,
     client,
@@ -198,38 +196,6 @@ def evidence_of(frames: Frames) -> Evidence:
         marked,
         errors,
     )
-
-
-def headline(findings: Findings) -> str:
-    """One sentence: how much traffic, how much of it succeeded, how long the user waited."""
-    stage, n = findings.steady, len(findings.steady.requests)
-    if not n:
-        return "No request was scheduled in the steady stage."
-    ok = int((stage.requests["ended"] == schema.OK).sum())
-    text = f"{share(ok / n) if ok else 'none'} of {plural(n, 'request')} succeeded"
-    left = int((stage.requests["ended"] == schema.CANCELLED).sum())
-    if left:
-        text += f", {share(left / n)} were abandoned by their users"
-    rates = findings.evidence.throughput
-    if rates.offered_per_s is not None and rates.completed_per_s is not None:
-        both = f"{rates.offered_per_s:,.3g} requests/s offered, {rates.completed_per_s:,.3g}/s completed"
-        text = f"{both}, for {stage.seconds:,.3g} s: {text}"
-    grows = findings.evidence.stability.of(stability.BACKLOG)
-    overload = f"{grows.text} " if grows else ""
-    view = latency.SUCCESSES if ok == n else latency.OFFERED
-    rows = [
-        r
-        for name in client_error.HEADLINE
-        for r in findings.latency
-        if (r.metric.name, r.view) == (name, view) and r.n
-    ]
-    known = [q for q in rows[0].quantiles if q.mark != TOO_FEW and q.p <= 0.99] if rows else []
-    if not ok or not known:
-        return f"{overload}{text}."
-    ends = [known[0], *known[-1:]] if len(known) > 1 else known
-    shown = ends[:1] if quantile(ends[0])["value_is"] != VALUE else ends
-    parts = ", ".join(f"{percentile(q.p)} {with_interval(quantile(q))}" for q in shown)
-    return f"{overload}{text}; {rows[0].metric.title}{' of everything offered' if view == latency.OFFERED else ''}: {parts}."
 
 
 def remarks(findings: Findings) -> list[str]:

@@ -7,6 +7,7 @@ the result, only the exit code.
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator
 
@@ -17,7 +18,7 @@ from tailgauge_analysis.metrics import stability
 from tailgauge_analysis.metrics.latency import OFFERED
 from tailgauge_analysis.metrics.slo import share_interval
 from tailgauge_analysis.sections.findings import ARRIVAL, Findings, remarks
-from tailgauge_analysis.stats.quantiles import TOO_FEW
+from tailgauge_analysis.stats.quantiles import TOO_FEW, n_min
 from tailgauge_analysis.text.formatting import (
     count,
     figures,
@@ -26,7 +27,7 @@ from tailgauge_analysis.text.formatting import (
     plural,
     share,
 )
-from tailgauge_analysis.text.json_values import text
+from tailgauge_analysis.text.json_values import number, table, text
 from tailgauge_analysis.text.quantile import VALUE, quantile, value_text
 from tailgauge_analysis.text.section import (
     FAIL,
@@ -76,8 +77,8 @@ def _judged(f: Findings, lines: tuple[ObjectiveLine, ...]) -> Result:
     advice = ""
     if outcome == PASS and len(lines) > 1:
         return Result(PASS, f"{len(lines)} of {len(lines)} objectives met", lines)
-    if outcome == INCONCLUSIVE and line.value:
-        details = (line.why,)
+    if outcome == INCONCLUSIVE:
+        details, advice = ((line.why,) if line.value else ()), _longer(f, line)
     if outcome == FAIL and any(one.name in {COMPLETE, BACKLOG} for one in deciding):
         details, advice = tuple(_causes(f)), _find_limit(f)
     return Result(outcome, statement(line), lines, details, advice)
@@ -86,7 +87,8 @@ def _judged(f: Findings, lines: tuple[ObjectiveLine, ...]) -> Result:
 def statement(line: ObjectiveLine) -> str:
     """An objective in a sentence: `ttft p95 (chat) 1,298 ms > 800 ms (95% CI 1,136-1,647)`."""
     if line.name == COMPLETE:
-        text = f"{'only ' if line.outcome == FAIL else ''}{line.value} completed"
+        value = line.value if " of " in line.value else f"{line.value} of the requests"
+        text = f"{'only ' if line.outcome == FAIL else ''}{value} completed"
         return f"{text} (objective {line.bound.split()[-1]}, 95% CI {line.interval})"
     if line.name == BACKLOG:
         return f"the target does not sustain this rate: backlog {line.value}"
@@ -137,7 +139,11 @@ def exit_code(f: Findings, answer: Result) -> Exit:
 
 def summary(f: Findings) -> Iterator[tuple[str, str]]:
     """What the target did, in a line each: how much it completed, how fast."""
-    rates, done = f.evidence.throughput, []
+    rates, done, h = f.evidence.throughput, [], f.health
+    if h and not h.outcome:  # else it is an objective
+        done.append(
+            f"{share(h.share)} of {plural(h.offered, 'request')} completed (95% CI {share_interval(h.low, h.high)})"
+        )
     if rates.completed_per_s is not None and rates.offered_per_s is not None:
         done.append(
             f"{figures(rates.completed_per_s)} requests/s completed at {figures(rates.offered_per_s)}/s offered"
@@ -208,6 +214,15 @@ def _oldest(f: Findings, ended: str) -> str:
         return ""
     first = requests.loc[requests["ended"] == ended, "scheduled_at_ns"].min()
     return f" (the first for {figures((run['ended_at_ns'] - run['start_at_ns'] - first) / 1e9)} s)"
+
+
+def _longer(f: Findings, line: ObjectiveLine) -> str:
+    """What decides an objective on a percentile that had too few requests."""
+    seconds = number(table(f.frames.run["scenario"], "stages").get("duration_s"))
+    one = next((one for one in f.slos if one.line is line), None)
+    if not (seconds and one and one.p and 0 < one.n < n_min(one.p)):
+        return "run longer"
+    return f"run longer: --duration {10 * math.ceil(seconds * n_min(one.p) / one.n / 10 * 1.05)}s"
 
 
 def _find_limit(f: Findings) -> str:

@@ -126,7 +126,7 @@ def test_a_run_of_fan_outs_alone_leads_with_the_join(mixed, tmp_path):
         run.request(i * 100, [{"leg": k, "first": 100} for k in range(3)], "fan", "fan_out", joined_ms=121)
     report = make([run.write(tmp_path / "run")], tmp_path)
 
-    assert "Join since scheduled: p50 120 ms" in report.data["headline"]
+    assert "latency   join p50 120  p95 120 ms\n" in report.summary
 
 
 def test_tags_and_phases_that_are_no_json_are_no_traceback(mixed, tmp_path):

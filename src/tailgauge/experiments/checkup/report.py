@@ -1,6 +1,6 @@
 """The answer of a checkup: what to change, the largest gain first; or that no problem was found.
 
-Exit code 1 with a finding; without one 0, or 3 if a probe has no valid run, because what was not tested is not healthy.
+Exit code 1 with a finding; without one 0, or 5 if a probe has no valid run, because what was not tested is not healthy.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The answer of headroom: the sustained rate, what binds, and how much today's traffic may grow.
 
-Exit code 1 if the need is not met, 3 if nothing was found or the need lies inside the interval.
+Exit code 1 if the need is not met, 5 if nothing was found or the need lies inside the interval.
 """
 
 from __future__ import annotations

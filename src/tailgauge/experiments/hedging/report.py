@@ -1,6 +1,6 @@
 """The answer of the hedging experiment: helps below, hurts above, at which cost, and why.
 
-Exit code 0 if there is an answer, also if no load shows a difference; 3 if nothing could be compared.
+Exit code 0 if there is an answer, also if no load shows a difference; 5 if nothing could be compared.
 """
 
 from __future__ import annotations

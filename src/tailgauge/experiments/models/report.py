@@ -1,6 +1,6 @@
 """The answer of the model choice: which models meet the objectives, and which of them costs least.
 
-Exit code 0 if a model meets every objective, 1 if none does, 3 if that is inconclusive.
+Exit code 0 if a model meets every objective, 1 if none does, 5 if that is inconclusive.
 """
 
 from __future__ import annotations
