@@ -19,6 +19,7 @@ from tailgauge.thresholds import fewest_for
 from tailgauge_analysis.load.chunks import BLOCK
 from tailgauge_analysis.metrics.latency import OFFERED, waits
 from tailgauge_analysis.metrics.metrics import BY_NAME
+from tailgauge_analysis.metrics.slo import FAIL, Outcome
 from tailgauge_analysis.metrics.timeline import FEWEST_WINDOWS, PS, Heat, Timeline, width
 from tailgauge_analysis.sections.cache.effect import EACH
 from tailgauge_analysis.sections.findings import Findings
@@ -36,7 +37,9 @@ CLASS_COLOURS = {
     schema.CONNECT_ERROR: "#7a4fa3", schema.TIMEOUT: "#a33b5c", schema.STREAM_ERROR: "#d1719b",
     schema.TRUNCATED: "#8c6d46", schema.CENSORED: "#6b7c92", schema.CLIENT_DROP: "#c9a13b",
 }  # fmt: skip
+RED = "#c94f4f"
 POINTS = 400
+IN_SIGHT = 4  # times the slowest value: the bound of an objective beyond is not drawn
 LIBRARY = Path(__file__).parent / "plotly" / "plotly-cartesian.min.js"
 plotly.io.templates.default = (
     None  # the page has looks of its own: Plotly's would be loaded to be thrown away
@@ -59,7 +62,7 @@ def figures(findings: Findings) -> list[Figure]:
     """Every figure that the run has data for, in the order of the page."""
     drawn = (
         _timeline(findings), _tail(findings), _gaps(findings), _classes(findings), _client(findings),
-        _heat(findings.timeline.heat), _against(findings.slopes), _rate_limits(findings), _cache(findings),
+        _heat(findings.timeline.heat), _against(findings.slopes), _rate_limits(findings), _cache_over_time(findings), _cache(findings),
         _tokens(findings.timeline), _last_leg(findings), _fan_out(findings), _hedging(findings),
     )  # fmt: skip
     return [figure for figure in drawn if figure is not None]
@@ -86,6 +89,11 @@ def _timeline(findings: Findings) -> Figure | None:
         ("TTFT since<br>scheduled (ms)", "requests<br>per second", "requests<br>in flight"), 1
     ):
         plot.update_yaxes(title_text=title, rangemode="tozero", row=row, col=1)
+    highest = float(np.nanmax(np.concatenate([t.ttft_max_ms, *(one.values_ms for one in t.ttft)])))
+    ends = np.array([0.0, float(t.end_s[-1])])
+    for one in _bounds(findings, "ttft_sched", highest):
+        assert one.bound is not None
+        plot.add_trace(_bound(one, ends, np.full(2, one.bound)), 1, 1)
     _time_axis(plot, 3)
     _outside(plot, findings, t)
     caption = (
@@ -93,6 +101,22 @@ def _timeline(findings: Findings) -> Figure | None:
         "TTFT without failures. Shaded: outside the statistics."
     )
     return finish("timeline", "The run over time", caption, 520, plot)
+
+
+def _bounds(findings: Findings, metric: str, highest: float) -> list[Outcome]:
+    """The objectives on a latency whose bounds are in sight of values up to `highest`."""
+    return [
+        one
+        for one in findings.slos
+        if one.metric == metric and one.bound is not None and one.bound <= IN_SIGHT * highest
+    ]
+
+
+def _bound(one: Outcome, x: Floats, y: Floats) -> go.Scatter:
+    """The line of an objective, with its name."""
+    line = {"color": RED if one.outcome == FAIL else GREEN, "width": 1.5, "dash": "dash"}
+    name = f"{plain(one.label, 60)}: {one.line.bound}"
+    return go.Scatter(x=numbers(x), y=numbers(y), name=name, mode="lines", line=line, hoverinfo="skip")
 
 
 def _ttft(t: Timeline) -> list[go.Scatter]:
@@ -161,6 +185,9 @@ def _tail(findings: Findings) -> Figure | None:
         longest.append(float(x[-1]))
         hover = "%{y:.3~%} took longer than %{x:,.4~g} ms"
         plot.add_trace(_line(x, y, BY_NAME[name].title, colour, hover, shape="hv", dash=dash))
+        for one in _bounds(findings, name, longest[-1]):
+            assert one.bound is not None
+            plot.add_trace(_bound(one, np.full(2, one.bound), np.array([slowest[-1], 1.0])))
     if not slowest:
         return None
     _tail_axes(plot, min(slowest), min(shortest), max(longest))
@@ -413,6 +440,25 @@ def _line_of(one: Regression, p: float, dash: str, named: bool) -> go.Scatter:
         x=numbers(ends), y=numbers(start + each * ends), mode="lines", name=f"p{p * 100:g}", showlegend=named,
         line={"color": ORANGE, "width": 2, "dash": dash}, hoverinfo="skip",
     )  # fmt: skip
+
+
+def _cache_over_time(findings: Findings) -> Figure | None:
+    """A line for each traffic table, where one spans several bins."""
+    if not any(len(one.over_time.at_s) > 2 for one in findings.cache):
+        return None
+    plot = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.1)
+    for i, one in enumerate(findings.cache):
+        of, name, colour = one.over_time, plain(one.traffic, 40), LINES[i % len(LINES)]
+        hover = "%{y:.3~g}%"
+        plot.add_trace(_line(of.at_s, 100 * of.read_share, name, colour, hover, shape="hvh"), 1, 1)
+        cost = _line(of.at_s, 100 * of.cost_share, name, colour, hover, shape="hvh", showlegend=False)
+        plot.add_trace(cost, 2, 1)
+    plot.update_yaxes(title_text="input tokens<br>read (%)", range=[0, 103], row=1, col=1)
+    plot.update_yaxes(title_text="input cost (% of<br>without a cache)", rangemode="tozero", row=2, col=1)
+    _time_axis(plot, 2)
+    step = _seconds(max(one.over_time.width_s for one in findings.cache))
+    caption = f"One point per {step}, by the time of sending, warm-up included."
+    return finish("cache-over-time", "Cache reads and input cost over time", caption, 360, plot)
 
 
 def _cache(findings: Findings) -> Figure | None:

@@ -34,18 +34,18 @@ class Columns:
 def columns(section: Section, figures: Sequence[Figure]) -> Columns:
     """Facts and tables left and figures right; what is left goes to the shorter column, in its order."""
     out = Columns()
-    words = [Block("facts", None, LINE * sum(1 + len(text) // 75 for _, text in section.facts))]
-    words = words if section.facts else []
+    blocks = [Block("facts", None, LINE * sum(1 + len(text) // 75 for _, text in section.facts))]
+    blocks = blocks if section.facts else []
     for table in section.tables:
         label = f"{section.title}: {table.title}" if table.title else section.title
         block = Block("table", table, _height(table), label)
-        (out.wide if _width(table) > COLUMN else words).append(block)
+        (out.wide if _width(table) > COLUMN else blocks).append(block)
     drawn = [Block("figure", figure, figure.height + 90.0) for figure in figures]
     if not drawn:
-        for block in words:
+        for block in blocks:
             _shorter(out, first=out.left).append(block)
         return out
-    out.left, out.right = words, drawn[:1]
+    out.left, out.right = blocks, drawn[:1]
     for block in drawn[1:]:
         _shorter(out, first=out.left).append(block)
     return out

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime
 from fractions import Fraction
 from pathlib import Path
@@ -25,6 +25,7 @@ from tailgauge_analysis.sections.cache import shares
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.formatting import plain
 from tailgauge_analysis.text.json_values import Json, table
+from tailgauge_analysis.text.quantile import FOR_FIGURES
 
 UNIT = "input-token equivalents"
 MILLION = 1_000_000
@@ -75,6 +76,8 @@ class Cost:
     hit_share_of_cached: float | None
     uses_per_write: float | None
     why: str
+    saved_each: Floats = field(metadata=FOR_FIGURES)  # of each call, as its input would cost without a cache
+    without_each: Floats = field(metadata=FOR_FIGURES)
 
 
 def tariff(run: Json) -> Tariff:
@@ -132,7 +135,7 @@ def cost(calls: pd.DataFrame, by: Tariff, *, price_share: float, without_usage: 
     return Cost(
         by.unit, priced, len(calls) - priced, without_usage, total, paid, uncached, uncached - paid,
         shares.saved_share(saved, without), tuple(ends),
-        read / (read + written) if written else None, (read + written) / written if written else None, why,
+        read / (read + written) if written else None, (read + written) / written if written else None, why, saved, without,
     )  # fmt: skip
 
 

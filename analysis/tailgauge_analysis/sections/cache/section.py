@@ -7,20 +7,24 @@ writes has no entry.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
+import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.metrics.timeline import width
 from tailgauge_analysis.sections.cache import effect, shares
 from tailgauge_analysis.sections.cache.calls import CacheSettings, calls, settings
 from tailgauge_analysis.sections.cache.cost import UNIT, Cost, Tariff, cost, tariff
 from tailgauge_analysis.sections.cache.misses import CAUSES, RACE, Miss, causes, first_bytes, misses
+from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.cells import side_by_side
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share, share_range
 from tailgauge_analysis.text.json_values import Json, table
+from tailgauge_analysis.text.quantile import FOR_FIGURES
 from tailgauge_analysis.text.section import Cell, Section, Table, Value
 from tailgauge_analysis.verdict.clocks import clocks
 
@@ -57,6 +61,16 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True)
+class OverTime:
+    """By the time of sending: the share of input tokens read, and the input cost over that without a cache; NaN if unknown."""
+
+    width_s: int
+    at_s: Floats
+    read_share: Floats
+    cost_share: Floats
+
+
+@dataclass(frozen=True, slots=True)
 class Cache:
     """What the cache did for one traffic table; tokens as the target counts them."""
 
@@ -81,6 +95,7 @@ class Cache:
     worth: effect.CacheEffect
     cost: Cost | None
     no_cost: str
+    over_time: OverTime = field(metadata=FOR_FIGURES)
 
 
 def cache(frames: Frames) -> list[Cache]:
@@ -145,7 +160,24 @@ def _cache(
         worth=effect.worth(of),
         cost=spent,
         no_cost="" if spent else by.why or "no price for the models of these calls",
+        over_time=_over_time(of, spent),
     )
+
+
+def _over_time(of: pd.DataFrame, spent: Cost | None) -> OverTime:
+    at_s = of["sent_at_ns"].to_numpy(np.float64) / 1e9
+    step = width(float(at_s.max()))
+    bins = (at_s // step).astype(np.int64)
+
+    def total(values: Floats) -> Floats:
+        return np.bincount(bins, values).astype(np.float64)
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        read = total(of["read"].to_numpy(np.float64)) / total(of["total"].to_numpy(np.float64))
+        cost = np.full(len(read), np.nan)
+        if spent:
+            cost = 1 - total(spent.saved_each) / total(spent.without_each)
+    return OverTime(step, (np.arange(len(read)) + 0.5) * step, read, cost)
 
 
 def section(found: Sequence[Cache]) -> Section | None:
