@@ -89,7 +89,8 @@ def _timeline(findings: Findings) -> Figure | None:
         ("TTFT since<br>scheduled (ms)", "requests<br>per second", "requests<br>in flight"), 1
     ):
         plot.update_yaxes(title_text=title, rangemode="tozero", row=row, col=1)
-    highest = float(np.nanmax(np.concatenate([t.ttft_max_ms, *(one.values_ms for one in t.ttft)])))
+    shown = np.concatenate([t.ttft_max_ms, *(one.values_ms for one in t.ttft)])
+    highest = float(shown[np.isfinite(shown)].max(initial=0.0))
     ends = np.array([0.0, float(t.end_s[-1])])
     for one in _bounds(findings, "ttft_sched", highest):
         assert one.bound is not None

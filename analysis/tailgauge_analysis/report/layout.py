@@ -9,7 +9,7 @@ from tailgauge_analysis.report.figures import Figure
 from tailgauge_analysis.text.section import Cell, Section, Table
 
 COLUMN = 600  # pixels of one of two columns
-ROW, LINE, LETTER, PADDING, PROSE = 30, 19, 7.2, 16, 230
+ROW, LINE, LETTER, SMALL, PADDING, PROSE = 30, 19, 7.2, 6.4, 14, 230
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,9 @@ def columns(section: Section, figures: Sequence[Figure]) -> Columns:
         for block in blocks:
             _shorter(out, first=out.left).append(block)
         return out
+    if not blocks and len(drawn) == 1:
+        out.wide = drawn + out.wide
+        return out
     out.left, out.right = blocks, drawn[:1]
     for block in drawn[1:]:
         _shorter(out, first=out.left).append(block)
@@ -66,13 +69,19 @@ def _height(table: Table) -> float:
 def _width(table: Table) -> float:
     each = []
     for i, title in enumerate(table.header):
-        cells = [row[i] for row in table.rows]
-        if i in table.prose:
-            each.append(min(PROSE, max(map(_letters, cells), default=0) * LETTER))
-        else:
-            each.append(max([len(title) / (1 if i else 2), *map(_letters, cells)]) * LETTER)
-    return sum(min(one, 260) + PADDING for one in each)
+        widest = max((_pixels(row[i]) for row in table.rows), default=0.0)
+        is_prose = i in table.prose
+        each.append(
+            min(PROSE, widest)
+            if is_prose
+            else min(260.0, max(widest, len(title) * SMALL / (2 if i == 0 else 1)))
+        )
+    return sum(each) + PADDING * len(each)
 
 
-def _letters(cell: Cell) -> int:
-    return len(cell) if isinstance(cell, str) else max(len(cell.text), len(cell.interval))
+def _pixels(cell: Cell) -> float:
+    return (
+        len(cell) * LETTER
+        if isinstance(cell, str)
+        else max(len(cell.text) * LETTER, len(cell.interval) * SMALL)
+    )

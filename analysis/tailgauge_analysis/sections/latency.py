@@ -54,7 +54,7 @@ def section(
 
 
 def shown(rows: Sequence[Row], view: str, tokens_per_chunk: float | None) -> list[Row]:
-    """Rows of a view without those that repeat another, and without p99.9 if no row has one."""
+    """Rows of a view without those that repeat another."""
     of = [row for row in rows if (row.view, row.metric.unit) == (view, UNIT) and row.n]
     of = [row for row in of if view == SUCCESSES or row.without_answer]
     same = [row.quantiles for row in of if row.metric.name == "ttft_sched"]
@@ -76,7 +76,7 @@ def _answer(row: Row) -> str:
 
 
 def _percentiles(title: str, rows: Sequence[Row]) -> Table:
-    last = -1 if all(row.quantiles[-1].mark == TOO_FEW for row in rows) else None
+    last = -1 if rows[0].quantiles[-1].mark == TOO_FEW else None  # what a user waits decides on p99.9
     cells: list[tuple[Cell, ...]] = []
     for row in rows:
         sure = next((q.n_eff for q in row.quantiles if q.p == 0.99), row.n)
