@@ -177,7 +177,8 @@ def _over_time(of: pd.DataFrame, spent: Cost | None) -> OverTime:
         cost = np.full(len(read), np.nan)
         if spent:
             cost = 1 - total(spent.saved_each) / total(spent.without_each)
-    return OverTime(step, (np.arange(len(read)) + 0.5) * step, read, cost)
+    middle = ((np.arange(len(read)) + 0.5) * step).astype(np.float64)
+    return OverTime(step, middle, read, cost)
 
 
 def section(found: Sequence[Cache]) -> Section | None:
