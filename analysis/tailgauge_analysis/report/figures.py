@@ -19,7 +19,7 @@ from tailgauge.thresholds import fewest_for
 from tailgauge_analysis.load.chunks import BLOCK
 from tailgauge_analysis.metrics.latency import OFFERED, waits
 from tailgauge_analysis.metrics.metrics import BY_NAME
-from tailgauge_analysis.metrics.slo import FAIL, Outcome
+from tailgauge_analysis.metrics.slo import FAIL, ObjectiveResult
 from tailgauge_analysis.metrics.timeline import FEWEST_WINDOWS, PS, Heat, Timeline, width
 from tailgauge_analysis.sections.cache.effect import EACH
 from tailgauge_analysis.sections.findings import Findings
@@ -104,7 +104,7 @@ def _timeline(findings: Findings) -> Figure | None:
     return finish("timeline", "The run over time", caption, 520, plot)
 
 
-def _bounds(findings: Findings, metric: str, highest: float) -> list[Outcome]:
+def _bounds(findings: Findings, metric: str, highest: float) -> list[ObjectiveResult]:
     """The objectives on a latency whose bounds are in sight of values up to `highest`."""
     return [
         one
@@ -113,7 +113,7 @@ def _bounds(findings: Findings, metric: str, highest: float) -> list[Outcome]:
     ]
 
 
-def _bound(one: Outcome, x: Floats, y: Floats) -> go.Scatter:
+def _bound(one: ObjectiveResult, x: Floats, y: Floats) -> go.Scatter:
     """The line of an objective, with its name."""
     line = {"color": RED if one.outcome == FAIL else GREEN, "width": 1.5, "dash": "dash"}
     name = f"{plain(one.label, 60)}: {one.line.bound}"
