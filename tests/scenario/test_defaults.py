@@ -88,6 +88,8 @@ DEFAULTS = {
     },
     "report": {"first_token": "any"},
     "slo": {},
+    "use_case": {},
+    "alert": {},
     "crossover": None,
     "experiment": None,
 }  # fmt: skip

@@ -105,11 +105,11 @@ def asked(scenario: Json) -> list[Asked]:
     return [one for one in read(scenario) if isinstance(one, Asked)]
 
 
-def read(scenario: Json) -> list[Asked | ObjectiveResult]:
-    """Each objective, or its outcome where it cannot be read."""
+def read(scenario: Json, bounds: Json | None = None) -> list[Asked | ObjectiveResult]:
+    """Each objective, or its outcome where it cannot be read; with `bounds`, these instead of the scenario's objectives."""
     since = "_sent" if table(scenario, "arrival").get("process") == "closed" else "_sched"
     found: list[Asked | ObjectiveResult] = []
-    for name, spec in table(scenario, "slo").items():
+    for name, spec in (table(scenario, "slo") if bounds is None else bounds).items():
         try:
             objective = Objective.model_validate(spec)
         except ValidationError:

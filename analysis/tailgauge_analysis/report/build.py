@@ -18,6 +18,7 @@ from tailgauge_analysis.sections import (
     streaming,
     throughput,
     traffic,
+    use_cases,
 )
 from tailgauge_analysis.sections.cache import section as cache
 from tailgauge_analysis.sections.fan_out import section as fan_out
@@ -32,6 +33,7 @@ from tailgauge_analysis.text.section import Report, Section
 # The order of the page. A section is None where the run has nothing for it.
 SECTIONS: tuple[Callable[[Findings], Section | None], ...] = (
     lambda of: objectives.section(of.slos, of.goodput),
+    lambda of: use_cases.section(of.use_cases),
     lambda of: requests.section(
         of.evidence.conservation, of.outcomes, of.steady, of.frames.problems, of.frames.run["preflight"]
     ),
@@ -72,7 +74,10 @@ def build(findings: Findings, data: Json | None = None) -> Report:
         dry_run=data["dry_run"],
         result=answer,
         measurement=result.measurement(findings),
-        summary=(*result.summary(findings), *((one.name, line) for one in sections for line in one.brief)),
+        summary=(
+            *result.summary(findings),
+            *(("" if i else one.name, line) for one in sections for i, line in enumerate(one.brief)),
+        ),
         sections=sections,
         exit_code=result.exit_code(findings, answer),
         figure="timeline",

@@ -75,6 +75,7 @@ def contents(findings: Findings) -> Json:
         "groups": [_group(group) for group in findings.groups],
         "smaller_groups": findings.smaller_groups,
         "slo": plain_values(findings.slos),
+        "use_cases": plain_values(findings.use_cases),
         "rate_limits": plain_values(findings.rate_limits),
         "cache": plain_values(findings.cache),
         "fan_out": plain_values(findings.fan_out),

@@ -237,6 +237,8 @@ class Report(TypedDict):
     """comparison in alternating blocks: a, b, block_s, washout_s, and the keys of `tailgauge compare --json` except exit_code; null
     without one
     """
+    use_cases: list[Json]
+    """use cases and alerts that the scenario asks for: name, is_alert, outcome, bounds (as objectives)"""
     goodput: Json | None
     """offered, good, n_eff, share, low, high, per_s; null without objectives"""
     groups: list[Json]

@@ -18,7 +18,15 @@ from tailgauge_analysis.metrics.slo import Goodput
 from tailgauge_analysis.metrics.steady import Steady, steady
 from tailgauge_analysis.metrics.throughput import throughput
 from tailgauge_analysis.metrics.timeline import Timeline, timeline
-from tailgauge_analysis.sections import failures, measurement, objectives, phases, requests, traffic
+from tailgauge_analysis.sections import (
+    failures,
+    measurement,
+    objectives,
+    phases,
+    requests,
+    traffic,
+    use_cases,
+)
 from tailgauge_analysis.sections.cache.section import Cache, cache
 from tailgauge_analysis.sections.environment import Environment, environment
 from tailgauge_analysis.sections.fan_out import section as fan_out
@@ -71,6 +79,7 @@ class Findings:
     goodput: Goodput | None
     health: slo.Health | None
     slos: list[slo.ObjectiveResult]
+    use_cases: list[use_cases.UseCase]
     failures: list[failures.Failure]
     other_failures: int
     server_log: timestamps.ServerLog | None
@@ -97,7 +106,7 @@ def find(frames: Frames) -> Findings:
     against = reasons(CHECKS, evidence)
     word = worst(against)
     asked = slo.asked(frames.run["scenario"])
-    decided = objectives.objectives(objectives.Run(frames, of_target, evidence.throughput, asked))
+    judged = objectives.Run(frames, of_target, evidence.throughput, asked)
     healthy = slo.health(frames.run["scenario"], of_target)
     kinds, others = failures.failures(frames)
     by_group, smaller = groups.groups(stage)
@@ -130,7 +139,8 @@ def find(frames: Frames) -> Findings:
         definitions=definitions(of_target, whole, evidence.throughput),
         health=healthy,
         goodput=slo.goodput_of(frames.run["scenario"], of_target, evidence.warmup.of_target),
-        slos=decided,
+        slos=objectives.objectives(judged),
+        use_cases=use_cases.use_cases(judged),
         failures=kinds,
         other_failures=others,
         server_log=timestamps.compare_server_log(frames),

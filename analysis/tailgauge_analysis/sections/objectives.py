@@ -29,6 +29,7 @@ from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import FEW_EPISODES, Floats
 from tailgauge_analysis.text.formatting import count, plain, plural, share, share_range
+from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.section import Section, Table, Value
 
 TINY = 1e-12  # rounding of a share
@@ -57,10 +58,10 @@ class Run:
     asked: Sequence[Asked]
 
 
-def objectives(run: Run) -> list[ObjectiveResult]:
-    """Every objective of the scenario, in its order."""
+def objectives(run: Run, bounds: Json | None = None) -> list[ObjectiveResult]:
+    """Every objective of the scenario, in its order; with `bounds`, these instead."""
     out = []
-    for one in slo.read(run.frames.run["scenario"]):
+    for one in slo.read(run.frames.run["scenario"], bounds):
         if isinstance(one, ObjectiveResult):
             out.append(one)
         else:

@@ -121,6 +121,11 @@ class Scenario(Table):
     simulated: Simulated = Simulated()
     report: Report = Report()
     slo: Mapping[str, Objective] = Field({})
+    use_case: Mapping[str, Annotated[tuple[Objective, ...], Field(strict=False, min_length=1)]] = Field(
+        {},
+        description="lists of objectives by name: which use cases the run fits; no effect on the exit code",
+    )
+    alert: Mapping[str, Objective] = Field({})
     crossover: Crossover | None = Field(None)
     experiment: Experiment | None = Field(None)
 
@@ -157,10 +162,13 @@ class Scenario(Table):
 
     @model_validator(mode="after")
     def _objectives(self) -> Scenario:
-        for name, objective in self.slo.items():
+        bounds = [(f"slo.{name}.traffic", one) for name, one in self.slo.items()]
+        bounds += [(f"alert.{name}.traffic", one) for name, one in self.alert.items()]
+        bounds += [(f"use_case.{name}", one) for name, of in self.use_case.items() for one in of]
+        for where, objective in bounds:
             if objective.traffic is not None and objective.traffic not in self.traffic:
                 near = nearest(objective.traffic, list(self.traffic))
-                raise ValueError(f"slo.{name}.traffic: there is no traffic.{objective.traffic}{near}")
+                raise ValueError(f"{where}: there is no traffic.{objective.traffic}{near}")
         return self
 
     @model_validator(mode="after")
