@@ -39,7 +39,8 @@ def test_no_line_wraps_at_eighty_columns_progress_keeps_errors_and_429s_and_a_wo
 
     assert screen.wrapped == []
     assert screen.lines[0] == "quickstart  1 worker  simulated endpoint  50 requests/s for 8s"
-    assert code == 1, "so many errors fail the default objective"
+    assert code in {1, 3}, "so many errors fail the default objective; 3 on a machine that is too busy"
+    assert any("FAIL" in text for text in screen.lines)
     assert len(seen) >= 8
     assert seen == sorted(seen)
     assert seen[-1] == (sent, limited, limited)
