@@ -76,13 +76,15 @@ def _objectives(lines: Sequence[ObjectiveLine], width: int) -> Iterator[str]:
     shown = lines[:MOST_OBJECTIVES]
     cells = [(one.name, one.value, one.bound) for one in shown if one.value]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    longest = sum(widths) + max((len(one.interval) for one in shown), default=0)
+    ci = "95% CI" if longest + len("  ?     (95% CI )  ") <= width else "CI"
     for one in shown:
         text, more = one.name, one.why
         if one.value:
             row = zip((one.name, one.value, one.bound), widths, strict=True)
             text, more = (
                 "  ".join(cell.ljust(n) for cell, n in row),
-                f"(95% CI {one.interval})" if one.interval else "",
+                f"({ci} {one.interval})" if one.interval else "",
             )
         sign = SIGNS[one.outcome]
         first, *rest = _wrapped(f"  {sign} {text}  {more}".rstrip(), width, "    ")

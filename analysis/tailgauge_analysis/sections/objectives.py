@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from tailgauge.objective import FEWEST_RATIO, MOST, Objective, text_of
+from tailgauge.objective import FEWEST_RATIO, MOST, Objective
 from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics import slo
@@ -24,7 +24,7 @@ from tailgauge_analysis.metrics.throughput import Rate, Throughput, Work
 from tailgauge_analysis.sections.cache import shares
 from tailgauge_analysis.sections.cache.calls import calls, settings
 from tailgauge_analysis.sections.cache.cost import each, no_price, tariff
-from tailgauge_analysis.stats.binomial import needed
+from tailgauge_analysis.stats.binomial import clopper_pearson, needed
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import FEW_EPISODES, Floats
@@ -87,24 +87,20 @@ def _decided(one: Asked, run: Run) -> ObjectiveResult:
 
 
 def decide(objective: Objective, found: Measured, seconds: float) -> tuple[str, str]:
-    """The outcome of one bound on a figure with an interval, and why."""
+    """The outcome of one bound on a figure with an interval, and why it is none."""
     figure, bound = objective.figure, objective.bound
     if found.value is None or found.low is None or found.high is None:
         return INCONCLUSIVE, found.why or "nothing was measured"
-    asked = "at most" if figure.sign == MOST else "at least"
-    value = slo.value_text(figure, found.value)
-    ends = slo.interval_text(figure, found.low, found.high)
-    why = f"{value} (95% CI {ends}), {asked} {text_of(figure, bound)}"
     if found.of is not None and found.of.mark == FEW_EPISODES:
         bad, allowed = (found.value, bound) if figure.sign == MOST else (1 - found.value, 1 - bound)
         if bad / NEAR <= allowed <= bad * NEAR:
-            return INCONCLUSIVE, f"{why}; they came in few episodes ({found.of.episodes}): run longer"
+            return INCONCLUSIVE, f"they came in few episodes ({found.of.episodes}): run longer"
     above, below = found.low > bound + TINY, found.high < bound - TINY
     if above if figure.sign == MOST else below:
-        return FAIL, why
+        return FAIL, ""
     if found.high <= bound + TINY if figure.sign == MOST else found.low >= bound - TINY:
-        return PASS, why
-    return INCONCLUSIVE, f"{why}: run longer{_longer(objective, found, seconds)}"
+        return PASS, ""
+    return INCONCLUSIVE, f"the interval includes the bound: run longer{_longer(objective, found, seconds)}"
 
 
 def _longer(objective: Objective, found: Measured, seconds: float) -> str:
@@ -160,7 +156,12 @@ def _hit(one: Asked, _part: Steady, run: Run) -> Measured:
     found = shares.token_hit(rows)
     if not len(rows):
         return Measured(why="the target reports no tokens read from a cache")
-    return Measured(found.value, found.low, found.high, found.n, found.n, found.why)
+    low, high = found.low, found.high
+    if found.value is not None and found.n >= FEWEST_RATIO and (low is None or low == high):
+        # All calls are alike; of one that is not, no more than so many may come.
+        most = clopper_pearson(0, found.n)[1]
+        low, high = found.value * (1 - most), found.value + (1 - found.value) * most
+    return Measured(found.value, low, high, found.n, found.n, found.why)
 
 
 def _rate(of: Callable[[Throughput], Work | None], why: str) -> Callable[[Asked, Steady, Run], Measured]:
@@ -231,7 +232,7 @@ DECIDED = (
     "else INCONCLUSIVE."
 )
 GOOD = "A good request is complete and meets every objective on a latency that is about it."
-HEADER = ("objective", "figure", "measured", "bound", "outcome", "why")
+HEADER = ("objective", "figure", "n", "n_eff", "outcome", "why")
 
 
 def section(decided: Sequence[ObjectiveResult], goodput: Goodput | None) -> Section | None:
@@ -239,10 +240,13 @@ def section(decided: Sequence[ObjectiveResult], goodput: Goodput | None) -> Sect
     if not decided:
         return None
     rows = [
-        (one.label, one.title, _measured(one), one.line.bound, Value(one.outcome.upper(), outcome=one.outcome.upper()), one.why)
+        (
+            one.label, one.title, count(one.n), count(one.n_eff),
+            Value(one.outcome.upper(), outcome=one.outcome.upper()), one.why,
+        )
         for one in decided
     ]  # fmt: skip
-    tables = [Table("Objectives", HEADER, tuple(rows), prose=(1, 5))]
+    tables = [Table("", HEADER, tuple(rows), prose=(1, 5))]
     if goodput and goodput.by_traffic:
         tables.append(_by_traffic(goodput))
     counts = {
@@ -257,10 +261,6 @@ def section(decided: Sequence[ObjectiveResult], goodput: Goodput | None) -> Sect
         "objectives", "Objectives", f"{plural(len(decided), 'objective')}: {', '.join(parts)}.", tables=tuple(tables),
         computed=(DECIDED, GOOD),
     )  # fmt: skip
-
-
-def _measured(one: ObjectiveResult) -> Value:
-    return Value(one.line.value, one.line.interval)
 
 
 def _by_traffic(goodput: Goodput) -> Table:
