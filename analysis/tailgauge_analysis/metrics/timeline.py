@@ -52,6 +52,7 @@ class Timeline:
     ended_per_s: Floats
     tokens_per_s: Floats  # output tokens of answers, evenly from the first to the last content of each
     in_flight: Floats
+    wait: str  # of what the times are: TTFT, or the join where no request has a single answer
     ttft: tuple[Windows, ...]  # of the percentiles for which the run is long enough
     ttft_max_ms: Floats
     points: tuple[Floats, Floats]  # TTFTs of single requests: when scheduled (s), and how long (ms)
@@ -79,7 +80,10 @@ def timeline(frames: Frames) -> Timeline:
     done = np.bincount(_bin(ends, step, bins), minlength=bins)
     started = requests["dispatched_at_ns"].dropna().to_numpy(np.float64) / 1e9
     begun = np.bincount(_bin(started, step, bins), minlength=bins)
-    waited = (requests["first_at_ns"] - requests["scheduled_at_ns"]).where(~requests["slow_reader"])
+    is_joined = bool(requests["first_at_ns"].isna().all() and requests["joined_at_ns"].notna().any())
+    waited = (requests["joined_at_ns" if is_joined else "first_at_ns"] - requests["scheduled_at_ns"]).where(
+        ~requests["slow_reader"]
+    )
     ttft = waited.to_numpy(np.float64) / 1e6
     edges = np.arange(bins, dtype=np.float64) * step
     classes = requests["ended"].to_numpy(dtype=object)
@@ -91,6 +95,7 @@ def timeline(frames: Frames) -> Timeline:
         done / step,
         _tokens(frames.attempts, edges + step) / step,
         np.cumsum(begun - done).astype(np.float64),
+        "Join" if is_joined else "TTFT",
         tuple(one for p in PS if (one := windows(scheduled[known], ttft[known], p, step)) is not None),
         _quantile(at[known], ttft[known], 1.0, bins),
         (scheduled[known][::every], ttft[known][::every]),

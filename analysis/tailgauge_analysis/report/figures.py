@@ -62,7 +62,7 @@ def figures(findings: Findings) -> list[Figure]:
     """Every figure that the run has data for, in the order of the page."""
     drawn = (
         _timeline(findings), _tail(findings), _gaps(findings), _classes(findings), _client(findings),
-        _heat(findings.timeline.heat), _against(findings.slopes), _rate_limits(findings), _cache_over_time(findings), _cache(findings),
+        _heat(findings.timeline.heat, findings.timeline.wait), _against(findings.slopes), _rate_limits(findings), _cache_over_time(findings), _cache(findings),
         _tokens(findings.timeline), _last_leg(findings), _fan_out(findings), _hedging(findings),
     )  # fmt: skip
     return [figure for figure in drawn if figure is not None]
@@ -86,7 +86,7 @@ def _timeline(findings: Findings) -> Figure | None:
     plot.add_trace(_line(t.at_s, t.ended_per_s, "ended", GREEN, "%{y:,.4~g}/s"), 2, 1)
     plot.add_trace(_line(t.end_s, t.in_flight, "in flight", PURPLE, "%{y:,.0f}"), 3, 1)
     for row, title in enumerate(
-        ("TTFT since<br>scheduled (ms)", "requests<br>per second", "requests<br>in flight"), 1
+        (f"{t.wait} since<br>scheduled (ms)", "requests<br>per second", "requests<br>in flight"), 1
     ):
         plot.update_yaxes(title_text=title, rangemode="tozero", row=row, col=1)
     shown = np.concatenate([t.ttft_max_ms, *(one.values_ms for one in t.ttft)])
@@ -99,7 +99,7 @@ def _timeline(findings: Findings) -> Figure | None:
     _outside(plot, findings, t)
     caption = (
         f"Rates and requests in flight: one point per {_seconds(t.width_s)}, by scheduled time. {_ttft_caption(t)} "
-        "TTFT without failures. Shaded: outside the statistics."
+        f"{t.wait} without failures. Shaded: outside the statistics."
     )
     return finish("timeline", "The run over time", caption, 520, plot)
 
@@ -125,7 +125,7 @@ def _ttft(t: Timeline) -> list[go.Scatter]:
     colours = {0.5: BLUE, 0.99: ORANGE}
     hover = "%{y:,.4~g} ms"
     lines = [
-        _line(one.at_s, one.values_ms, f"TTFT {percentile(one.p)}", colours[one.p], hover).update(
+        _line(one.at_s, one.values_ms, f"{t.wait} {percentile(one.p)}", colours[one.p], hover).update(
             mode="lines+markers" if len(one.at_s) < 100 else "lines", marker={"size": 4}
         )
         for one in t.ttft
@@ -133,15 +133,15 @@ def _ttft(t: Timeline) -> list[go.Scatter]:
     if any(one.p == PS[-1] for one in t.ttft):
         return lines[::-1]
     dots = go.Scatter(
-        x=numbers(t.points[0]), y=numbers(t.points[1]), mode="markers", name="TTFT of a request", hoverinfo="skip",
+        x=numbers(t.points[0]), y=numbers(t.points[1]), mode="markers", name=f"{t.wait} of a request", hoverinfo="skip",
         marker={"size": 4, "opacity": 0.5, "color": GREY},
     )  # fmt: skip
-    return [dots, _line(t.at_s, t.ttft_max_ms, "TTFT maximum", ORANGE, hover), *lines]
+    return [dots, _line(t.at_s, t.ttft_max_ms, f"{t.wait} maximum", ORANGE, hover), *lines]
 
 
 def _ttft_caption(t: Timeline) -> str:
     shown = [
-        f"TTFT {percentile(one.p)}: windows of {_seconds(one.width_s)} with at least {one.fewest:,} requests."
+        f"{t.wait} {percentile(one.p)}: windows of {_seconds(one.width_s)} with at least {one.fewest:,} requests."
         for one in t.ttft
     ]
     if not any(one.p == PS[-1] for one in t.ttft):
@@ -376,7 +376,7 @@ AXES = {
 SCALE = [[0.0, "#dce9f5"], [0.35, "#7fb2dc"], [0.7, "#3f7fbf"], [1.0, "#12365c"]]
 
 
-def _heat(heat: Heat | None) -> Figure | None:
+def _heat(heat: Heat | None, name: str) -> Figure | None:
     if heat is None:
         return None
     shares = heat.counts / np.maximum(1, heat.counts.sum(axis=0))
@@ -389,14 +389,14 @@ def _heat(heat: Heat | None) -> Figure | None:
         )
     )  # fmt: skip
     ticks = _log_ticks(float(heat.edges_ms[0]), float(heat.edges_ms[-1]))
-    plot.update_yaxes(type="log", title_text="TTFT since scheduled (ms, logarithmic)", **ticks)
+    plot.update_yaxes(type="log", title_text=f"{name} since scheduled (ms, logarithmic)", **ticks)
     plot.update_xaxes(title_text=TIME)
     plot.update_layout(hovermode="closest")
     caption = (
         f"One column per {_seconds(heat.width_s)}, by scheduled time, warm-up included: the share of answered requests by waiting time. "
         "Two bands are two kinds of answers; a band that rises is a growing queue."
     )
-    return finish("heat", "TTFT over time", caption, 340, plot)
+    return finish("heat", f"{name} over time", caption, 340, plot)
 
 
 def _against(found: list[Regression]) -> Figure | None:

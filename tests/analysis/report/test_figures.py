@@ -167,3 +167,15 @@ def test_the_last_legs_of_a_fan_out_are_drawn_and_hedges_only_beside_a_control(t
     assert sum(bars["y"]) == pytest.approx(100)
     assert all(low > 0 for low in bars["error_y"]["array"])
     assert "hedging" not in {f.name for f in hedged}, "a variant without its control has no other line"
+
+
+def test_a_run_of_fan_outs_draws_its_joins_over_time(mixed, tmp_path):
+    run = mixed()
+    for i in range(100):
+        run.request(i * 100, [{"leg": k, "first": 100} for k in range(3)], "fan", "fan_out", joined_ms=121)
+    drawn = {f.name: f for f in figures(find(load([run.write(tmp_path / "run")])))}
+    plot = json.loads(drawn["timeline"].plot)
+
+    assert plot["layout"]["yaxis"]["title"]["text"] == "Join since<br>scheduled (ms)"
+    assert [t["name"] for t in plot["data"] if 120.0 in t["y"]]
+    assert drawn["heat"].title == "Join over time"
