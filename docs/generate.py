@@ -24,7 +24,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from tailgauge.cli.main import cli
 from tailgauge.cli.options import MEANINGS
 from tailgauge.experiments.answer import SCHEMA_VERSION as ANSWER_VERSION
-from tailgauge.experiments.answer import AnswerReport
+from tailgauge.experiments.answer import AnswerFile
 from tailgauge.objective import FIGURES, LATENCY
 from tailgauge.rows import schema as rows
 from tailgauge.scenario.model import Scenario
@@ -319,7 +319,7 @@ FILES: Mapping[str, Callable[[], str]] = {
         Report, "report", SCHEMA_VERSION, "Tailgauge report.json"
     ),
     "reference/answer.schema.json": lambda: schema_file(
-        AnswerReport, "answer", ANSWER_VERSION, "report.json of a Tailgauge experiment"
+        AnswerFile, "answer", ANSWER_VERSION, "report.json of a Tailgauge experiment"
     ),
 }
 

@@ -20,10 +20,8 @@ def test_a_dry_run_with_a_finding_reports_it_everywhere_and_exits_with_1(command
     files = {kind: Path(path).read_text(encoding="utf-8") for kind, path in summary["report"].items()}
 
     assert summary["facts"]["findings"] == ["cancel_ignored"]
-    assert summary["sentence"].startswith(
-        "1 problem found: the endpoint keeps generating after its client has left"
-    )
+    assert summary["result"]["sentence"].startswith("1 problem found")
     assert set(files) == {"html", "markdown", "json", "junit"}
     assert all("the endpoint keeps generating after its client has left" in text for text in files.values())
     assert 'failures="1"' in files["junit"]
-    assert "Skipped by experiment.checkup.skip: cached, fan_out, loaded." in summary["remarks"]
+    assert "skipped by experiment.checkup.skip: cached, fan_out, loaded" in summary["result"]["details"]

@@ -10,23 +10,17 @@ import jsonschema
 import pytest
 
 from tailgauge.errors import Exit, UsageError
-from tailgauge.experiments.answer import (
-    Answer,
-    AnswerReport,
-    AnswerTable,
-    Case,
-    Mark,
-    Picture,
-    PlotCurve,
-    RunRow,
-)
+from tailgauge.experiments.answer import Answer, AnswerFile, RunRow, exit_code, measured, report
+from tailgauge.experiments.command import write
 from tailgauge.experiments.conduct import conduct
 from tailgauge.experiments.course import Base, SpentError, Step
 from tailgauge.experiments.runners import DryRunner
 from tailgauge.experiments.table import EXPERIMENTS
-from tailgauge.experiments.write import terminal, write
 from tailgauge.scenario import model as scenarios
 from tailgauge.scenario.experiment import KINDS
+from tailgauge_analysis.report.terminal import terminal
+from tailgauge_analysis.text.picture import Mark, Picture, PlotCurve
+from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, ObjectiveLine, Result, Section, Table
 
 TEXT = """
 description = "two rates"
@@ -76,15 +70,16 @@ class Doubling:
 
 def answer(results, remark):
     rows = tuple((one.step.name, str(one.measured["calls"]), str(one.measured["refused"])) for one in results)
+    line = ObjectiveLine("20 requests/s", FAIL, "5 requests/s", ">= 20 requests/s")
+    details = (remark,) if remark else ()
     return Answer(
         kind="headroom",
-        sentence="5 requests/s are sustained, 20 are not.",
-        table=AnswerTable("One row per rate.", ("rate", "calls", "429"), rows),
-        facts={"levels": len(results)},
-        exit_code=Exit.FAILED,
+        result=Result(FAIL, "5 requests/s are sustained, 20 are not", (line,), details),
+        finding={"levels": len(results)},
+        sections=(
+            Section("rates", "Rates", tables=(Table("One row per rate", ("rate", "calls", "429"), rows),)),
+        ),
         smallest="a third",
-        cases=(Case("20 requests/s", "fail", "429s"),),
-        remarks=(remark,) if remark else (),
         pictures=(
             Picture(
                 "a", "A", "b", "x", "y", (PlotCurve("l", (1.0, 2.0), (3.0, 4.0)),), (Mark("m", 1.0, 2.0),)
@@ -148,7 +143,7 @@ def test_where_the_guard_ends_the_course_answers_with_what_it_has(base, tmp_path
     found = conduct(doubling, guarded, Counting(tmp_path), tmp_path, lambda _: None)
 
     assert len(found.steps) < 3
-    assert "guard.max_requests: used up" in found.answer.remarks[0]
+    assert "guard.max_requests: used up" in found.answer.result.details[0]
 
 
 class Interrupted(Counting):
@@ -190,39 +185,56 @@ def together(doubling):
 
 
 def report_of(found, runs=()):
-    return AnswerReport(
-        **{field.name: getattr(found, field.name) for field in dataclasses.fields(found)}, schema_version=1,
-        run_id="20260101T000000Z-levels-0000", verdict="VALID", runs=tuple(runs), dry_run=True, expected="",
-        planned=("plan: a minute",), took="2 runs.", scenario="levels", description="", target="simulated",
-        started_at="2026-01-01T00:00:00Z", command="tailgauge run levels",
-    )  # fmt: skip
+    measurement = measured(runs)
+    return report(AnswerFile(
+        kind=found.kind, result=found.result, measurement=measurement, facts=found.facts, sections=found.sections,
+        smallest=found.smallest, exit_code=exit_code(found.result, measurement, interrupted=False),
+        run_id="20260101T000000Z-levels-0000", runs=tuple(runs), dry_run=True, expected="", planned=("plan: a minute",),
+        took="2 runs.", scenario="levels", description="", target="simulated", started_at="2026-01-01T00:00:00Z",
+        command="tailgauge run levels",
+    ))  # fmt: skip
 
 
 def test_the_answer_is_the_same_in_every_file(done, tmp_path, checkout):
     runs = [RunRow(one.step.name, one.run_id, one.verdict, one.reason) for one in done.steps]
-    made = write(report_of(done.answer, runs), tmp_path)
+    made = write(report_of(done.answer, runs), done.answer.pictures, tmp_path)
 
     values = json.loads(made.json.read_text())
-    jsonschema.validate(
-        values, json.loads((checkout / "docs" / "reference" / "answer.schema.json").read_text("utf-8"))
-    )
-    assert set(values) == {field.name for field in dataclasses.fields(AnswerReport)} - {"pictures"}
-    assert values["sentence"] == done.answer.sentence
-    for text in (made.summary, made.markdown.read_text(), made.html.read_text(), made.junit.read_text()):
-        assert "5 requests/s are sustained, 20 are not." in text
+    schema = checkout / "docs" / "reference" / "answer.schema.json"
+    jsonschema.validate(values, json.loads(schema.read_text("utf-8")))
+    assert set(values) == {field.name for field in dataclasses.fields(AnswerFile)}
+    assert (values["result"]["outcome"], values["exit_code"]) == ("FAIL", Exit.FAILED)
+    for text in (made.summary, made.markdown.read_text(), made.html.read_text()):
+        assert "5 requests/s are sustained, 20 are not" in text
+        assert done.steps[1].step.name in text
     assert 'failures="1"' in made.junit.read_text()
-    assert '<p class="lead">One row per rate.</p>' in made.html.read_text()
 
 
-def test_in_the_terminal_long_cells_are_wrapped_and_nothing_is_left_out():
-    long_text = " ".join(f"word{n}" for n in range(60))
-    table = AnswerTable("c", ("check", "evidence", "n"), (("short", long_text, "1"), ("second", "few", "2")))
-    made = answer([], "")
-    made = dataclasses.replace(made, table=table)
-    text = terminal(report_of(made), Path("p"))
+def test_in_the_terminal_columns_that_do_not_fit_are_left_to_the_report():
+    rows = (("short", "1", "x" * 60), ("second", "20", "few"))
+    table = Table("c", ("check", "a number", "evidence"), rows, prose=(2,))
+    made = dataclasses.replace(answer([], ""), sections=(Section("s", "S", tables=(table,)),))
+    wide, narrow = (terminal(report_of(made), Path("p"), width).splitlines() for width in (80, 60))
 
-    assert max(map(len, text.splitlines())) <= 100
-    assert set(long_text.split()) <= set(text.split())
+    assert narrow[3:7] == ["check        a", "        number", "short        1", "second      20"]
+    assert wide[5].split() == ["short", "1", "x" * 60]
+
+
+def run_row(name, verdict):
+    return RunRow(name, name, verdict, "" if verdict == "VALID" else "rows are lost")
+
+
+def test_invalid_runs_are_not_used_and_nothing_else_is_an_invalid_answer():
+    some = measured([run_row("a", "VALID"), run_row("b", "INVALID")])
+    none = measured([run_row("a", "INVALID"), run_row("b", "INVALID")])
+    result = Result(INCONCLUSIVE, "no answer")
+
+    assert (some.verdict, some.sentence) == ("DEGRADED", "1 of 2 runs INVALID and not used")
+    assert some.reasons == (("b: rows are lost", ""),)
+    assert none.verdict == "INVALID"
+    assert exit_code(result, some, interrupted=False) == Exit.INCONCLUSIVE
+    assert exit_code(result, none, interrupted=False) == Exit.INVALID
+    assert exit_code(result, none, interrupted=True) == Exit.INTERRUPTED
 
 
 def test_every_kind_has_its_row():

@@ -51,6 +51,7 @@ RUN_BY = {
     "analysis/metrics/groups": "analysis/sections/test_traffic.py",
     "analysis/metrics/timeline": "analysis/report/test_figures.py",
     "analysis/report": "analysis/report/test_report.py",
+    "analysis/report/picture": "experiments/test_conduct.py",
     "analysis/sections": "analysis/report/test_bad_runs.py",
     "analysis/sections/cache": "analysis/sections/cache/test_section.py",
     "analysis/sections/fan_out": "analysis/sections/fan_out/test_section.py",
@@ -59,6 +60,8 @@ RUN_BY = {
     "analysis/sections/rate_limits": "analysis/sections/rate_limits/test_buckets.py",
     "analysis/stats": "analysis/sections/hedging/test_pairs.py",
     "analysis/text": "analysis/report/test_published.py",
+    "analysis/text/picture": "experiments/test_conduct.py",
+    "analysis/text/tables": "analysis/report/test_terminal.py",
     "analysis/verdict": "analysis/verdict/test_checks.py",
 }
 # Folders of tests that mirror no folder of the product.

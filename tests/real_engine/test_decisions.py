@@ -192,7 +192,7 @@ def test_the_sustainable_rate_is_what_the_engines_own_tokens_a_second_make(engin
     made = tokens_per_s(engine, tmp_path / "busy")
     summary = answered(tmp_path, "sustained", HEADROOM + SAME.format(url=engine.url), timeout_s=280)
     expected = made / TOKENS
-    print(f"the engine: {made:.0f} tokens/s, {expected:.2f} requests/s; {summary['sentence']}")
+    print(f"the engine: {made:.0f} tokens/s, {expected:.2f} requests/s; {summary['result']['sentence']}")
 
     assert summary["facts"]["binding"] == "capacity"
     assert summary["facts"]["sustained_per_s"] == pytest.approx(expected, rel=0.25)
@@ -240,13 +240,14 @@ def test_of_eight_calls_on_one_warm_prefix_most_miss_and_the_checkup_says_why(en
     fans = rows[(rows.traffic == "legs") & (rows.stage != "preflight") & (rows.ended == "ok")]
     prefix = fans.input_tokens + fans.cache_read_input_tokens
     missed = (fans.cache_read_input_tokens < prefix / 2).groupby(fans.request_id).sum()
-    print(f"{missed.tolist()} of 8 missed; {summary['sentence']}")
+    print(f"{missed.tolist()} of 8 missed; {summary['result']['sentence']}")
 
     assert missed.median() >= 5
     assert {"per_slot", "early_headers"} <= set(summary["facts"]["findings"])
     assert summary["exit_code"] == 1
-    assert any("the cache is kept per slot" in row[0] for row in summary["table"]["rows"])
-    assert any("headers arrive long before the first content" in row[0] for row in summary["table"]["rows"])
+    problems = [one["name"] for one in summary["result"]["objectives"]]
+    assert any("the cache is kept per slot" in text for text in problems)
+    assert any("headers arrive long before the first content" in text for text in problems)
 
 
 @pytest.mark.parametrize("engine", [{"parallel": SLOTS, "threads": 2, "shape": "large"}], indirect=True)
@@ -264,12 +265,12 @@ def test_a_gateway_that_keeps_to_itself_that_a_client_has_left_is_found(
         rows = attempts(tmp_path, summary)
         made = engine.counters()["tokens_predicted_total"]
     left, whole = rows[rows.ended == "cancelled"], rows[rows.ended == "ok"]
-    (check,) = (one for one in summary["facts"]["checks"] if one["check"] == "cancel_ignored")
+    (check,) = (one for one in summary["facts"]["checks"] if one["check"]["name"] == "cancel_ignored")
     print(
         f"{made:.0f} tokens, {whole.output_tokens.sum():.0f} in {len(whole)} whole answers, {len(left)} left: {check}"
     )
 
-    assert "llama.cpp counts" in check["evidence"]
+    assert "llama.cpp counts" in check["check"]["evidence"]
     if passes_it_on:
         assert made < whole.output_tokens.sum() + 40 * len(left)
         assert (summary["facts"]["findings"], summary["exit_code"]) == ([], 0)

@@ -6,39 +6,34 @@ if both blocks are whole and of different variants.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
 from tailgauge.rows import schema
 from tailgauge_analysis.compare.block import METRICS, Block, quantiles_of
-from tailgauge_analysis.compare.contents import contents
-from tailgauge_analysis.compare.design import NOT_COMPARABLE, Design, few_pairs
-from tailgauge_analysis.compare.effects import effects, overall
-from tailgauge_analysis.compare.text import cells, change, name
+from tailgauge_analysis.compare.comparison import Comparison, comparison
+from tailgauge_analysis.compare.design import Design, few_pairs
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.sign_flips import FEWEST
-from tailgauge_analysis.text.formatting import plain, plural
+from tailgauge_analysis.text.formatting import plural
 from tailgauge_analysis.text.json_values import Json, number, table
 
 MOST = 500  # pairs
-HEADER = ("A", "B", "change", "95% interval", "p (Holm)", "verdict")
 
 
-def alternating_blocks(scenario: Json, of_target: Steady) -> Json | None:
-    """The comparison as in `tailgauge compare --json`; None without a crossover in the scenario."""
+def alternating_blocks(scenario: Json, of_target: Steady) -> Comparison | None:
+    """The comparison; None without a crossover in the scenario."""
     settings = table(scenario, "crossover")
     a, b = settings.get("a"), settings.get("b")
     block_s, washout_s = (number(settings.get(key)) for key in ("block_s", "washout_s"))
     if not isinstance(a, str) or not isinstance(b, str) or not block_s:
         return None
     pairs = _pairs(of_target, (a, b), block_s, washout_s or 0.0)
-    design = _design(len(pairs))
     threshold = number(settings.get("threshold")) or 0.05
-    rows = effects(pairs, METRICS, threshold, decide=not design.against) if pairs else []
-    verdict = NOT_COMPARABLE if design.against else overall(rows)
-    return {"a": a, "b": b, "block_s": block_s, "washout_s": washout_s or 0.0} | contents(
-        pairs, rows, design, [], threshold, verdict
-    )
+    found = comparison(pairs, METRICS, threshold, _design(len(pairs)))
+    return replace(found, a=a, b=b, block_s=block_s, washout_s=washout_s or 0.0)
 
 
 def _pairs(
@@ -81,20 +76,3 @@ def _design(pairs: int) -> Design:
         least = f"{FEWEST} are needed to distinguish a difference from chance at 5%"
         return Design([f"{plural(pairs, 'pair')} of whole blocks, {least}"], [])
     return Design([], few_pairs(pairs))
-
-
-def sentence(found: Json) -> str:
-    """The answer."""
-    variants = f"B ({plain(found['b'], 80)}) against A ({plain(found['a'], 80)})"
-    if found["against"]:
-        return f"{variants}: not comparable, {found['against'][0]}."
-    rows = [row for row in found["rows"] if row["verdict"] == found["verdict"] and row["change"] is not None]
-    named = found["verdict"] in {"better", "worse"} and rows
-    which = f": {name(rows[0])} {change(rows[0], 'change')}" if named else ""
-    blocks = f"{plural(found['pairs'], 'pair')} of alternating blocks of {found['block_s']:g} s"
-    return f"{variants}: {found['verdict']}{which} ({blocks}, threshold {found['threshold'] * 100:g}%)."
-
-
-def rows(found: Json) -> list[tuple[str, ...]]:
-    """One row per metric and percentile, under HEADER."""
-    return [(first, a, b, *rest, p, word) for first, a, b, *rest, _, p, word in map(cells, found["rows"])]

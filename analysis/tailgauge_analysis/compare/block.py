@@ -7,7 +7,7 @@ has one, without slow readers).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.sections.findings import evidence_of
 from tailgauge_analysis.stats.quantiles import Quantile
 from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.text.quantile import FOR_FIGURES
 from tailgauge_analysis.verdict.checks import COMPARABLE
 from tailgauge_analysis.verdict.verdict import reasons, worst
 
@@ -37,7 +38,7 @@ class Block:
     seconds: float
     offered: int
     answered: float
-    quantiles: dict[tuple[str, float], Quantile]
+    quantiles: dict[tuple[str, float], Quantile] = field(metadata=FOR_FIGURES)
     dry_run: bool = False
     seed: int | None = None
     verdict: str = ""

@@ -7,16 +7,13 @@ for a folder without a run.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from tailgauge.errors import Exit, RunDataError, UsageError
+from tailgauge.errors import RunDataError, UsageError
 from tailgauge_analysis.compare.block import METRICS, Block, block
 from tailgauge_analysis.compare.comparability import differences, refusals
-from tailgauge_analysis.compare.contents import contents
-from tailgauge_analysis.compare.design import NOT_COMPARABLE, Design, design
-from tailgauge_analysis.compare.effects import INCONCLUSIVE, WORSE, effects, overall
+from tailgauge_analysis.compare.comparison import Comparison, comparison
+from tailgauge_analysis.compare.design import Design, design
 from tailgauge_analysis.load import run_files, run_record
 from tailgauge_analysis.metrics.metrics import BY_NAME, UNIT
 from tailgauge_analysis.text.json_values import Json
@@ -24,20 +21,12 @@ from tailgauge_analysis.text.json_values import Json
 THRESHOLD = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """The answer as JSON, and the exit code."""
-
-    data: dict[str, Any]
-    exit_code: Exit
-
-
 def compare(
     folders: Sequence[Path],
     allow: Sequence[str] = (),
     threshold: float = THRESHOLD,
     metrics: Sequence[str] = (),
-) -> Compared:
+) -> Comparison:
     """Compare the runs A1 B1 A2 B2 ...; `threshold` is the smallest change to report, 0.05 for 5%."""
     metrics = metrics or METRICS
     for name in metrics:
@@ -58,24 +47,15 @@ def weigh(
     allow: Sequence[str],
     threshold: float,
     metrics: Sequence[str],
-) -> Compared:
+) -> Comparison:
     """The comparison of runs A1 B1 A2 B2 ... by their records; rows are read if these are comparable."""
     found = differences(list(zip(records[::2], records[1::2], strict=True)), allow)
     refused = refusals(found)
     if refused:
-        return _compared(contents([], [], Design(refused, []), found, threshold, NOT_COMPARABLE))
+        return comparison([], metrics, threshold, Design(refused, []), found)
     blocks = read()
     pairs = list(zip(blocks[::2], blocks[1::2], strict=True))
-    judged = design(pairs)
-    rows = effects(pairs, metrics, threshold, decide=not judged.against)
-    verdict = NOT_COMPARABLE if judged.against else overall(rows)
-    return _compared(contents(pairs, rows, judged, found, threshold, verdict))
-
-
-def _compared(data: Json) -> Compared:
-    codes = {WORSE: Exit.FAILED, INCONCLUSIVE: Exit.INCONCLUSIVE, NOT_COMPARABLE: Exit.INVALID}
-    code = codes.get(data["verdict"], Exit.OK)
-    return Compared({**data, "exit_code": int(code)}, code)
+    return comparison(pairs, metrics, threshold, design(pairs), found)
 
 
 def _records(folders: Sequence[Path]) -> list[Json]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tailgauge.thresholds import DEGRADED, INVALID
+from tailgauge.thresholds import INVALID
 from tailgauge_analysis.compare.block import Block
 from tailgauge_analysis.stats.sign_flips import FEWEST
 from tailgauge_analysis.text.formatting import plain
@@ -88,9 +88,6 @@ def few_pairs(pairs: int) -> list[str]:
 
 def _remarks(pairs: Sequence[Pair], blocks: Sequence[Block], dry_run: bool) -> list[str]:
     remarks = few_pairs(len(pairs))
-    degraded = sum(block.verdict == DEGRADED for block in blocks)
-    if degraded:
-        remarks.append(f"{degraded} of {len(blocks)} runs are DEGRADED: see their reports")
     if dry_run:
         return remarks
     first = {a.began < b.began for a, b in pairs if a.began is not None and b.began is not None}

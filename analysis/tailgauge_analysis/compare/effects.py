@@ -20,9 +20,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tailgauge_analysis.compare.block import PS, Block
-from tailgauge_analysis.stats.quantiles import CONFIDENCE, TOO_FEW, Quantile
+from tailgauge_analysis.compare.block import PS, Block, view
+from tailgauge_analysis.metrics.metrics import BY_NAME
+from tailgauge_analysis.stats.quantiles import CONFIDENCE, TOO_FEW, Floats, Quantile
 from tailgauge_analysis.stats.sign_flips import Flips, flips, holm
+from tailgauge_analysis.text.formatting import percentile
 
 WORSE, BETTER, SAME, NO_WORSE = "worse", "better", "no difference", "no worse"
 INCONCLUSIVE = "inconclusive"
@@ -31,75 +33,127 @@ POINTS = 0.01  # threshold of a share
 
 
 @dataclass(frozen=True, slots=True)
+class BlockPair:
+    """One pair of blocks; `change` is None if one of them has no such quantile."""
+
+    a: Quantile | float
+    b: Quantile | float
+    change: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Effect:
-    """One row. `why`: why there is no figure or no clearer verdict; `counts` is false if nothing could be compared."""
+    """One metric at one percentile, or the share answered. `a` and `b`: geometric means over the blocks, so that b / a is the
+    change; `why`: why there is no figure or no clearer verdict; `counts` is false if nothing could be compared.
+    """
 
     metric: str
+    title: str
+    since: str | None
+    view: str
+    unit: str
     p: float | None
-    pairs: tuple[tuple[Quantile, Quantile], ...]
-    shares: tuple[tuple[float, float], ...]
-    harm: tuple[float, ...]
-    flips: Flips | None
-    p_holm: float | None
-    verdict: str | None
-    why: str
-    counts: bool
+    label: str
+    threshold: float
+    blocks: tuple[BlockPair, ...]
+    a: float | None = None
+    b: float | None = None
+    change: float | None = None
+    low: float | None = None
+    high: float | None = None
+    pairs: int = 0
+    worse_in: int = 0
+    p_value: float | None = None
+    p_holm: float | None = None
+    verdict: str | None = None
+    why: str = ""
+    counts: bool = True
 
     @property
-    def no_worse(self) -> bool:
-        """Whether more harm than the threshold is excluded."""
-        return self.verdict in {BETTER, SAME, NO_WORSE}
+    def is_share(self) -> bool:
+        """Whether changes are differences of shares."""
+        return self.metric == ANSWERED_SHARE
+
+
+Compared = tuple[Effect, Floats]  # with the harm of each pair, empty if it was not compared
 
 
 def effects(
     pairs: Sequence[tuple[Block, Block]], metrics: Sequence[str], threshold: float, decide: bool
 ) -> list[Effect]:
     """Every metric at every quantile, then the share answered; tested only where `decide`."""
-    rows = [row for metric in metrics for p in PS if (row := _latency(pairs, metric, p)) is not None]
-    shares = tuple((a.answered, b.answered) for a, b in pairs)
-    fewer = tuple(a - b for a, b in shares)
-    rows.append(Effect(ANSWERED_SHARE, None, (), shares, fewer, None, None, None, "", counts=True))
-    return _decided(rows, threshold) if decide else rows
+    rows = [row for metric in metrics for p in PS if (row := _latency(pairs, metric, p, threshold))]
+    rows.append(_answered(pairs))
+    return _decided(rows) if decide else [row for row, _ in rows]
 
 
-def _latency(pairs: Sequence[tuple[Block, Block]], metric: str, p: float) -> Effect | None:
-    """The row, its differences if all of them are numbers; None where no run has the metric."""
-    seen = tuple((a.quantiles[metric, p], b.quantiles[metric, p]) for a, b in pairs)
+def _latency(
+    pairs: Sequence[tuple[Block, Block]], metric: str, p: float, threshold: float
+) -> Compared | None:
+    """The row, compared if all blocks have a number; None where no run has the metric."""
+    of = BY_NAME[metric]
+    seen = [(a.quantiles[metric, p], b.quantiles[metric, p]) for a, b in pairs]
     every = [q for pair in seen for q in pair]
     if not any(q.n for q in every):
         return None
+    blocks = tuple(BlockPair(a, b, None) for a, b in seen)
+    row = Effect(metric, of.title, of.since, view(of), of.unit, p, percentile(p), threshold, blocks)
     beyond = sum(q.value == math.inf for q in every)
-    why, counts = "", True
-    harm: tuple[float, ...] = ()
     if any(q.mark == TOO_FEW for q in every):
         fewest = min(q.n for q in every)
-        why, counts = f"too few requests: a block has {fewest}", False
-    elif beyond == len(every):
-        why, counts = "falls among unanswered requests in every block", False
-    elif beyond:
-        why = f"falls among unanswered requests in {beyond} of {len(every)} blocks"
-    elif any(not q.value for q in every):
-        why, counts = "is 0 in a block", False
-    else:
-        logs = np.log([q.value or 1.0 for q in every]).reshape(-1, 2)
-        harm = tuple(float(x) for x in logs[:, 1] - logs[:, 0])
-    return Effect(metric, p, seen, (), harm, None, None, None, why, counts)
+        return replace(row, why=f"too few requests: a block has {fewest}", counts=False), np.array([])
+    if beyond == len(every):
+        return replace(row, why="falls among unanswered requests in every block", counts=False), np.array([])
+    if beyond:
+        return replace(
+            row, why=f"falls among unanswered requests in {beyond} of {len(every)} blocks"
+        ), np.array([])
+    if any(not q.value for q in every):
+        return replace(row, why="is 0 in a block", counts=False), np.array([])
+    logs = np.log([q.value or 1.0 for q in every]).reshape(-1, 2)
+    harm = logs[:, 1] - logs[:, 0]
+    a, b = map(float, np.exp(logs.mean(axis=0)))
+    return _with_changes(replace(row, a=a, b=b), harm, np.expm1(harm), math.expm1(harm.mean()))
 
 
-def _decided(rows: Sequence[Effect], threshold: float) -> list[Effect]:
-    tested = [flips(np.array(row.harm)) if row.harm else None for row in rows]
-    family = {i: found.p_value for i, found in enumerate(tested) if found is not None and any(rows[i].harm)}
+def _answered(pairs: Sequence[tuple[Block, Block]]) -> Compared:
+    """The share of offered requests that was answered."""
+    shares = np.array([(a.answered, b.answered) for a, b in pairs])
+    blocks = tuple(BlockPair(float(x), float(y), None) for x, y in shares)
+    a, b = map(float, shares.mean(axis=0))
+    row = Effect(
+        ANSWERED_SHARE, "Answered, of all offered", None, "offered", "share", None, "", POINTS, blocks, a, b
+    )
+    change = shares[:, 1] - shares[:, 0]
+    return _with_changes(row, -change, change, change.mean())
+
+
+def _with_changes(row: Effect, harm: Floats, changes: Floats, mean: float) -> Compared:
+    blocks = tuple(replace(one, change=float(by)) for one, by in zip(row.blocks, changes, strict=True))
+    worse_in = int((harm > 0).sum())
+    return replace(row, blocks=blocks, change=float(mean), pairs=len(harm), worse_in=worse_in), harm
+
+
+def _decided(rows: Sequence[Compared]) -> list[Effect]:
+    tested = [flips(harm) if len(harm) else None for _, harm in rows]
+    family = {i: found.p_value for i, found in enumerate(tested) if found is not None and rows[i][1].any()}
     corrected = dict(zip(family, holm(list(family.values())), strict=True))
     out = []
-    for i, (row, found) in enumerate(zip(rows, tested, strict=True)):
+    for i, ((row, _), found) in enumerate(zip(rows, tested, strict=True)):
         if found is None:
-            verdict = INCONCLUSIVE if row.counts else None
-            out.append(replace(row, verdict=verdict))
+            out.append(replace(row, verdict=INCONCLUSIVE if row.counts else None))
             continue
         p_holm = corrected.get(i, 1.0)
-        limit = POINTS if row.metric == ANSWERED_SHARE else math.log1p(threshold)
-        verdict, why = judge(found, p_holm, limit)
-        out.append(replace(row, flips=found, p_holm=p_holm, verdict=verdict, why=why))
+        verdict, why = judge(found, p_holm, row.threshold if row.is_share else math.log1p(row.threshold))
+        ends = [end for end in (found.low, found.high) if end is not None]
+        low, high = (
+            sorted(-end if row.is_share else math.expm1(end) for end in ends)
+            if len(ends) == 2
+            else (None, None)
+        )
+        out.append(
+            replace(row, low=low, high=high, p_value=found.p_value, p_holm=p_holm, verdict=verdict, why=why)
+        )
     return out
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from tailgauge_analysis.compare import comparison
 from tailgauge_analysis.metrics import definitions
 from tailgauge_analysis.report.contents import contents, published
 from tailgauge_analysis.sections import (
@@ -66,6 +67,8 @@ def build(findings: Findings, data: Json | None = None) -> Report:
     """The whole report."""
     data, answer = data or contents(findings), result.result(findings)
     sections = tuple(one for section in SECTIONS if (one := section(findings)) is not None)
+    if (crossover := data["crossover"]) is not None:
+        sections = (comparison.section(crossover), *sections)
     return Report(
         run_id=data["run_id"],
         title=data["scenario"],

@@ -197,7 +197,8 @@ def published(contents: Json) -> Json:
         "definitions": contents["definitions"],
         "exit_code": contents["exit_code"],
     }
-    return {**stable, **{key: value for key, value in contents.items() if key not in {*_ELSEWHERE, *stable}}}
+    rest = {key: value for key, value in contents.items() if key not in {*_ELSEWHERE, *stable}}
+    return {**stable, **rest, "crossover": plain_values(contents["crossover"])}
 
 
 def _published_latency(group: str, row: Json) -> Latency:

@@ -34,12 +34,12 @@ def junit(report: Report) -> str:
     reasons = "\n".join(" ".join(one) for one in measurement.reasons)
     cases = [SuiteCase("measurement", measurement.verdict, reasons or measurement.sentence)]
     details = "\n".join([result.sentence, *result.details, result.advice])
-    if result.outcome == NO_ANSWER:
-        cases.append(SuiteCase("result", FAIL, details))
-    for i, one in enumerate(result.objectives):
+    if result.outcome == NO_ANSWER or not result.objectives:
+        cases.append(SuiteCase("result", FAIL if result.outcome == NO_ANSWER else result.outcome, details))
+    for one in result.objectives:
         ends = f" (95% CI {one.interval})" if one.interval else ""
         text = f"{one.value} {one.bound}{ends}: {one.why}".strip(": ")
-        is_stated = i == 0 and result.outcome not in {PASS, NO_ANSWER}
+        is_stated = result.states(one) and result.outcome not in {PASS, NO_ANSWER}
         cases.append(SuiteCase(one.name, one.outcome, f"{details}\n{one.why}" if is_stated else text))
     facts = {"run_id": report.run_id, "result": result.outcome, "measurement": measurement.verdict}
     host = report.data.get("environment", {}).get("master", {}).get("host")

@@ -10,12 +10,12 @@ from tailgauge_analysis.text.section import Cell, Report, Section, Table
 from tailgauge_analysis.text.tables import markdown_blocks
 
 
-def markdown(report: Report, old: Sequence[str] = ()) -> str:
+def markdown(report: Report) -> str:
     """The whole report."""
     blocks = [f"# {safe(report.title)}", *_result(report)]
     for section in report.sections:
         blocks += _section(section)
-    return markdown_blocks([*blocks, *old])
+    return markdown_blocks(blocks)
 
 
 def _result(report: Report) -> Iterator[str]:
@@ -58,10 +58,7 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _cell(cell: Cell) -> str:
-    if isinstance(cell, str):
-        return cell
-    interval = f" ({cell.interval})" if cell.interval else ""
-    return f"{cell.text}{interval} {cell.mark}".rstrip()
+    return cell if isinstance(cell, str) else cell.in_line
 
 
 def _rows(header: Sequence[str], rows: Sequence[Sequence[str]], prose: Sequence[int]) -> str:

@@ -42,7 +42,7 @@ def _environment() -> Environment:
     return environment
 
 
-def html(report: Report, figures: Sequence[Figure], old: Markup | None = None) -> str:
+def html(report: Report, figures: Sequence[Figure]) -> str:
     """The whole page."""
     tone = TONES.get(report.state, "idle")
     known = {figure.name: figure for figure in figures}
@@ -59,7 +59,6 @@ def html(report: Report, figures: Sequence[Figure], old: Markup | None = None) -
         signs=SIGNS,
         first_figure=first,
         sections=named,
-        old=old or "",
         scripts=bool(figures),
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
         plotly_js=Markup(sources[0]),  # noqa: S704 - the library's own file

@@ -16,7 +16,6 @@ from typing import Any
 from tailgauge.errors import Exit, UsageError
 from tailgauge_analysis.load import run_files
 from tailgauge_analysis.load.frames import load
-from tailgauge_analysis.report.bridge import old_html, old_markdown
 from tailgauge_analysis.report.build import build
 from tailgauge_analysis.report.contents import ALL, contents
 from tailgauge_analysis.report.figures import Figure, figures
@@ -97,10 +96,7 @@ def render(findings: Findings, drawn: Sequence[Figure] = ()) -> Rendered:
     """The texts of the files."""
     data = contents(findings)
     report = build(findings, data)
-    shown = {report.figure, *(name for section in report.sections for name in section.figures)}
-    old = old_html(data, [figure for figure in drawn if figure.name not in shown])
-    page, text = html(report, drawn, old), markdown(report, old_markdown(data))
-    return Rendered(report, data, page, text, junit(report))
+    return Rendered(report, data, html(report, drawn), markdown(report), junit(report))
 
 
 def save(folder: Path, page: str, text: str, data: Json, cases: str) -> tuple[Path, Path, Path, Path]:

@@ -15,19 +15,20 @@ from tailgauge.sanitize import harmless
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge_analysis.text.formatting import plural
 from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, NO_ANSWER, PASS, ObjectiveLine, Report
+from tailgauge_analysis.text.tables import text_table
 
 LABEL = 10  # columns
-MOST_OBJECTIVES, MOST_REASONS = 10, 3
+MOST_OBJECTIVES, MOST_REASONS, MOST_ROWS = 10, 3, 20
 COLOURS = {
     PASS: "green", VALID: "green", FAIL: "red", NO_ANSWER: "red", INVALID: "red", INCONCLUSIVE: "yellow", DEGRADED: "yellow",
 }  # fmt: skip
 SIGNS = {PASS: "✓", FAIL: "✗", INCONCLUSIVE: "?"}
 
 
-def terminal(report: Report, page: Path, width: int, *, colours: bool = False) -> str:
-    """The text, with colours or without."""
+def terminal(report: Report, page: Path | None, width: int, *, colours: bool = False) -> str:
+    """The text, with colours or without; `page`: where the whole report is, if it is in files."""
     lines = (_invalid if report.state == INVALID else _answer)(report, width)
-    text = "\n".join([*lines, *_labelled("report", str(page), 0)])
+    text = "\n".join([*lines, *(_labelled("report", str(page), 0) if page else [])])
     return text if colours else unstyle(text)
 
 
@@ -37,20 +38,29 @@ def _answer(report: Report, width: int) -> Iterator[str]:
     for text in result.details:
         yield from _dim(_wrapped(f"  {text}", width))
     if result.outcome != NO_ANSWER:
-        stated = 0 if result.outcome == PASS and len(result.objectives) > 1 else 1
-        yield from _objectives(result.objectives[stated:], width)
+        yield from _objectives([one for one in result.objectives if not result.states(one)], width)
     if result.advice:
         yield from _labelled("next", result.advice, 0)
     before = ""
     for label, text in report.summary:
         yield from _labelled("" if label == before else label, text, width)
         before = label
+    if not report.summary:
+        yield from _evidence(report, width)
     verdict, why = measurement.verdict, measurement.sentence
     text = f"{verdict}: {why}" if measurement.reasons else f"{verdict} ({why})" if why else verdict
     first, *rest = _labelled("measured", text, width)
     yield from (first.replace(verdict, _coloured(verdict), 1), *rest)
     if measurement.reasons[1:]:
         yield from _labelled("", _more(len(measurement.reasons) - 1, "reason"), width)
+
+
+def _evidence(report: Report, width: int) -> Iterator[str]:
+    """The first table of a report without a summary, unless it is long; its first columns, as far as they fit."""
+    for table in [table for one in report.sections[:1] for table in one.tables[:1]]:
+        if 0 < len(table.rows) <= MOST_ROWS:
+            rows = [[one if isinstance(one, str) else one.in_line for one in row] for row in table.rows]
+            yield from ("", *text_table(table.header, rows, width, table.prose), "")
 
 
 def _invalid(report: Report, width: int) -> Iterator[str]:
@@ -64,6 +74,8 @@ def _invalid(report: Report, width: int) -> Iterator[str]:
     if reasons:
         yield from _labelled("next", reasons[0][1], width)
     yield from _dim(_labelled("result", f"({result.outcome})  {result.sentence}", width))
+    if not report.summary:
+        yield from _evidence(report, width)
 
 
 def _first(report: Report, sentence: str, width: int) -> Iterator[str]:

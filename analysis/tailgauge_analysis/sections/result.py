@@ -30,6 +30,7 @@ from tailgauge_analysis.text.formatting import (
 from tailgauge_analysis.text.json_values import number, table, text
 from tailgauge_analysis.text.quantile import VALUE, quantile, value_text
 from tailgauge_analysis.text.section import (
+    EXITS,
     FAIL,
     INCONCLUSIVE,
     NO_ANSWER,
@@ -40,7 +41,6 @@ from tailgauge_analysis.text.section import (
 )
 
 COMPLETE, BACKLOG = "complete", "backlog"
-CODES = {PASS: Exit.OK, FAIL: Exit.FAILED, INCONCLUSIVE: Exit.INCONCLUSIVE, NO_ANSWER: Exit.TARGET}
 STATES = {"interrupted": Exit.INTERRUPTED, "unusable": Exit.TARGET, "error": Exit.INTERNAL}  # of a run
 ENDS = {
     schema.EMPTY: "empty", schema.CANCELLED: "abandoned by their users", schema.RATE_LIMITED: "rejected (429)",
@@ -129,7 +129,7 @@ def measurement(f: Findings) -> Measurement:
 
 def exit_code(f: Findings, answer: Result) -> Exit:
     """Of a run, and of the report of its folder."""
-    codes = [CODES[answer.outcome]]
+    codes = [EXITS[answer.outcome]]
     if f.verdict == INVALID or f.evidence.conservation.lost:
         codes.append(Exit.INVALID)
     if not f.frames.run["rebuilt"]:

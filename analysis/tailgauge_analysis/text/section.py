@@ -13,6 +13,7 @@ from tailgauge.errors import Exit
 from tailgauge.thresholds import INVALID
 
 PASS, FAIL, INCONCLUSIVE, NO_ANSWER = "PASS", "FAIL", "INCONCLUSIVE", "NO ANSWER"
+EXITS = {PASS: Exit.OK, FAIL: Exit.FAILED, INCONCLUSIVE: Exit.INCONCLUSIVE, NO_ANSWER: Exit.TARGET}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,12 @@ class Value:
     mark: str = ""
     outcome: str = ""  # PASS, FAIL, INCONCLUSIVE, VALID, ...: coloured
     share: float | None = None  # 0 to 1: a bar beside it
+
+    @property
+    def in_line(self) -> str:
+        """`212 (207 – 218) unreliable`."""
+        interval = f" ({self.interval})" if self.interval else ""
+        return f"{self.text}{interval} {self.mark}".rstrip()
 
 
 Cell = str | Value
@@ -77,7 +84,7 @@ class ObjectiveLine:
 class Result:
     """The user's answer. `sentence` is the first line after the outcome; `advice` a command or a step to take next.
 
-    The sentence of a FAIL or INCONCLUSIVE states the first of the objectives, and that of a PASS its only one.
+    The sentence may state an objective, by its name.
     """
 
     outcome: str
@@ -85,6 +92,10 @@ class Result:
     objectives: tuple[ObjectiveLine, ...] = ()
     details: tuple[str, ...] = ()
     advice: str = ""
+
+    def states(self, one: ObjectiveLine) -> bool:
+        """Whether the sentence states this objective."""
+        return one.name in self.sentence
 
 
 @dataclass(frozen=True, slots=True)

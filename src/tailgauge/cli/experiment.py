@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tailgauge import screen
 from tailgauge.cli import options
 from tailgauge.cli.options import Positive, Whole
 from tailgauge.cli.run import settings_of
@@ -57,8 +58,15 @@ def calibrate(
 
     plan, path = calibration_plan(planned, clock, quick=quick), calibration.store(certificate)
     result = calibration.calibrate(plan, path, _print_progress)
-    click.echo(json.dumps(result) if as_json else "\n".join(calibration.lines(result, path)))
-    sys.exit(calibration.exit_code(result))
+    made = calibration.report(result, path)
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        from tailgauge_analysis.report.terminal import terminal
+
+        text = terminal(made, None, screen.columns(), colours=screen.has_colours())
+        click.echo(text, color=screen.has_colours())
+    sys.exit(made.exit_code)
 
 
 @click.command(epilog=options.CHECKUP)
@@ -102,8 +110,9 @@ def answer(
     base = Base(find(argument), settings.scenario, pairs, settings.out, workers, certificate)
     made = command(base, settings.overrides, _print_progress, dry_run=dry_run)
     paths = {kind: str(getattr(made, kind)) for kind in ("html", "markdown", "json", "junit")}
-    click.echo(json.dumps({**made.data, "report": paths}) if as_json else made.summary)
-    return Exit(made.data["exit_code"])
+    text = json.dumps({**made.report.data, "report": paths}) if as_json else made.summary
+    click.echo(text, color=screen.has_colours())
+    return Exit(made.report.exit_code)
 
 
 def _print_progress(text: str) -> None:

@@ -190,16 +190,18 @@ def compare(
     """
     with loading():
         from tailgauge_analysis.compare import compare as comparison
-        from tailgauge_analysis.compare import text
+        from tailgauge_analysis.compare.comparison import report
+        from tailgauge_analysis.report.markdown import markdown
+        from tailgauge_analysis.report.terminal import terminal
 
     if as_json and as_markdown:
         raise UsageError("--json and --markdown: choose one")
-    result = comparison.compare(run_dirs, allow, threshold / 100, metrics)
-    if as_json:
-        click.echo(json.dumps(result.data, allow_nan=False))
+    made = report(comparison.compare(run_dirs, allow, threshold / 100, metrics))
+    if as_json or as_markdown:
+        click.echo(json.dumps(made.data, allow_nan=False) if as_json else markdown(made))
     else:
-        click.echo(text.markdown(result.data) if as_markdown else text.terminal(result.data))
-    sys.exit(result.exit_code)
+        _print(terminal(made, None, screen.columns(), colours=screen.has_colours()))
+    sys.exit(made.exit_code)
 
 
 @cli.command(epilog=options.RUN)

@@ -1,104 +1,61 @@
-"""The answer of an experiment, and its report.json: one sentence, tables, and the same as plain values.
+"""The answer of an experiment, and the report that it becomes with its runs.
 
-An experiment returns an `Answer`; with its runs it becomes an `AnswerReport`, from which the page, the Markdown, the JSON,
-JUnit and the terminal are rendered. Renderers add nothing.
-The sentence is for a decision: the answer first, with its interval. The table is for checking it: a row per thing tried
+The result is for a decision: the answer first, with its interval. The sections are for checking it: a row per thing tried
 or found.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, WithJsonSchema, with_config
-from pydantic.json_schema import SkipJsonSchema
 
 from tailgauge.errors import Exit
 from tailgauge.scenario.experiment import ExperimentKind
-from tailgauge.thresholds import WORST_FIRST
+from tailgauge.thresholds import DEGRADED, INVALID, VALID, WORST_FIRST
+from tailgauge_analysis.text.formatting import plural
+from tailgauge_analysis.text.picture import Picture
+from tailgauge_analysis.text.quantile import plain_values
+from tailgauge_analysis.text.section import (
+    EXITS,
+    FAIL,
+    INCONCLUSIVE,
+    PASS,
+    Cell,
+    Measurement,
+    Report,
+    Result,
+    Section,
+    Table,
+    Value,
+)
 
-PASS, FAIL, INCONCLUSIVE = "pass", "fail", "inconclusive"
-SCHEMA_VERSION: Literal[1] = 1
-Outcome = Annotated[str, Field(json_schema_extra={"enum": [PASS, FAIL, INCONCLUSIVE]})]
-Verdict = Annotated[str, Field(json_schema_extra={"enum": list(WORST_FIRST)})]
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerTable:
-    """Cells as shown. `caption` states what a row is and how its numbers are computed."""
-
-    caption: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One test case for a build server."""
-
-    name: str
-    outcome: Outcome
-    reason: str
+SCHEMA_VERSION: Literal[2] = 2
 
 
-@dataclass(frozen=True, slots=True)
-class PlotCurve:
-    """Points, with their intervals if there are any; x ascending."""
-
-    name: str
-    x: tuple[float, ...]
-    y: tuple[float, ...]
-    low: tuple[float, ...] = ()
-    high: tuple[float, ...] = ()
-    joined: bool = True  # a line through the points
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A shaded interval of x, or a vertical line if both ends are the same."""
-
-    name: str
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """One figure of an answer."""
-
-    name: str
-    title: str
-    caption: str
-    x: str
-    y: str
-    curves: tuple[PlotCurve, ...]
-    marks: tuple[Mark, ...] = ()
+def worst(outcomes: Iterable[str]) -> str:
+    """The outcome of several objectives; INCONCLUSIVE of none."""
+    return min(outcomes, key=(FAIL, INCONCLUSIVE, PASS).index, default=INCONCLUSIVE)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an experiment found."""
+    """What an experiment found. `finding`: its numbers, unrounded; `smallest`: minimum detectable effect, may be empty."""
 
-    kind: Annotated[ExperimentKind, Field(description="of experiment")]
-    sentence: Annotated[str, Field(description="the answer")]
-    table: Annotated[AnswerTable, Field(description="the evidence")]
-    facts: Annotated[
-        dict[str, Any],
-        Field(
-            description="its numbers, unrounded; keys depend on the kind, see `tailgauge docs experiments`"
-        ),
-    ]
-    exit_code: Annotated[
-        Exit,
-        WithJsonSchema({"enum": [0, 1, 3, 5, 130], "type": "integer"}),
-        Field(description="see `tailgauge docs cli`"),
-    ]
-    smallest: Annotated[str, Field(description="minimum detectable effect; may be empty")]
-    cases: Annotated[tuple[Case, ...], Field(description="as in junit.xml")] = ()
-    remarks: Annotated[tuple[str, ...], Field(description="notes for the reader")] = ()
-    pictures: SkipJsonSchema[tuple[Picture, ...]] = ()  # on the page only
-    more: Annotated[tuple[AnswerTable, ...], Field(description="further tables")] = ()
+    kind: ExperimentKind
+    result: Result
+    finding: Any
+    sections: tuple[Section, ...] = ()
+    smallest: str = ""
+    pictures: tuple[Picture, ...] = ()
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The finding as plain values."""
+        facts: dict[str, Any] = plain_values(self.finding)
+        return facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,21 +64,33 @@ class RunRow:
 
     name: str
     run_id: str
-    verdict: Verdict
+    verdict: Annotated[str, Field(json_schema_extra={"enum": list(WORST_FIRST)})]
     reason: str
 
 
 @with_config(ConfigDict(use_attribute_docstrings=True))
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerReport(Answer):
+class AnswerFile:
     """report.json of an experiment; docs/reference/answer.schema.json is generated from it."""
 
-    schema_version: Literal[1]
+    schema_version: Literal[2] = SCHEMA_VERSION
     """version of these keys"""
+    kind: ExperimentKind
+    """of experiment"""
     run_id: str
     """of the experiment; its runs have their own"""
-    verdict: Verdict
-    """the worst of its runs"""
+    result: Result
+    """the answer"""
+    measurement: Measurement
+    """whether the runs can be used"""
+    facts: dict[str, Any]
+    """its numbers, unrounded; keys depend on the kind, see `tailgauge docs experiments`"""
+    sections: tuple[Section, ...]
+    """the evidence"""
+    smallest: str
+    """minimum detectable effect; may be empty"""
+    exit_code: Annotated[Exit, WithJsonSchema({"enum": [0, 1, 3, 5, 130], "type": "integer"})]
+    """see `tailgauge docs cli`"""
     runs: tuple[RunRow, ...]
     """in the order in which they ran"""
     dry_run: bool
@@ -141,3 +110,51 @@ class AnswerReport(Answer):
     """UTC, ISO 8601"""
     command: str
     """repeats the experiment"""
+
+
+def measured(runs: Sequence[RunRow]) -> Measurement:
+    """INVALID if all runs are; INVALID runs beside others are not used."""
+    bad = [one for one in runs if one.verdict == INVALID]
+    reasons = tuple((f"{one.name}: {one.reason}", "") for one in runs if one.reason)
+    if bad and len(bad) == len(runs):
+        return Measurement(INVALID, "every run is INVALID", reasons)
+    if bad:
+        return Measurement(
+            DEGRADED, f"{len(bad)} of {plural(len(runs), 'run')} INVALID and not used", reasons
+        )
+    verdict = min((one.verdict for one in runs), key=WORST_FIRST.index, default=VALID)
+    return Measurement(verdict, plural(len(runs), "run"), reasons)
+
+
+def exit_code(result: Result, measurement: Measurement, *, interrupted: bool) -> Exit:
+    """The first that holds."""
+    if interrupted:
+        return Exit.INTERRUPTED
+    return Exit.INVALID if measurement.verdict == INVALID else EXITS[result.outcome]
+
+
+def report(of: AnswerFile) -> Report:
+    """The report as every renderer gets it."""
+    facts = [
+        ("took", of.took),
+        *(("planned", text) for text in of.planned),
+        ("minimum detectable effect", of.smallest),
+    ]
+    facts += [("expected by the dry run", of.expected), ("command", of.command)]
+    table = Table(
+        "Runs",
+        ("run", "verdict", "first reason", "folder and report"),
+        tuple(map(_run, of.runs)),
+        prose=(2, 3),
+    )
+    method = Section("method", "Method", facts=tuple(fact for fact in facts if fact[1]), tables=(table,))
+    about = (of.description, of.target, of.started_at)
+    return Report(
+        of.run_id, f"{of.kind}: {of.scenario}", tuple(filter(None, about)), of.started_at, of.dry_run, of.result, of.measurement,
+        (), (*of.sections, method), of.exit_code, next((name for one in of.sections for name in one.figures), ""),
+        plain_values(of),
+    )  # fmt: skip
+
+
+def _run(one: RunRow) -> tuple[Cell, ...]:
+    return one.name, Value(one.verdict, outcome=one.verdict), one.reason, one.run_id

@@ -10,13 +10,13 @@ import shlex
 import signal
 import tempfile
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from tailgauge import screen
 from tailgauge.clock import utc_now
-from tailgauge.errors import Exit, UsageError
-from tailgauge.experiments.answer import SCHEMA_VERSION, Answer, AnswerReport, RunRow
+from tailgauge.errors import UsageError
+from tailgauge.experiments.answer import AnswerFile, RunRow, exit_code, measured, report
 from tailgauge.experiments.conduct import INTERRUPTED, Conducted, Progress, StepLedger, conduct
 from tailgauge.experiments.course import Base, Planner
 from tailgauge.experiments.runners import DryRunner, RealRunner
@@ -24,11 +24,21 @@ from tailgauge.experiments.table import EXPERIMENTS
 from tailgauge.protocols.api_keys import key_for
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.run_folder import new_run_id
-from tailgauge.thresholds import VALID, WORST_FIRST
 from tailgauge_analysis.text.formatting import plural
+from tailgauge_analysis.text.picture import Picture
+from tailgauge_analysis.text.section import Report, Result
 
-if TYPE_CHECKING:
-    from tailgauge.experiments.write import Written
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A report, what the terminal shows of it, and its files."""
+
+    report: Report
+    summary: str
+    html: Path
+    markdown: Path
+    json: Path
+    junit: Path
 
 
 def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run: bool) -> Written:
@@ -49,36 +59,43 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
             planned, expected = _dry_run(base, folder, progress)
             runner = RealRunner(base.out, base.workers, base.certificate, folder / "runs.log", progress)
             done = conduct(_experiment(base), base, runner, folder, progress)
-    answer = _answer(done)
-    report = AnswerReport(
-        **{field.name: getattr(answer, field.name) for field in fields(answer)}, schema_version=SCHEMA_VERSION, run_id=run_id,
-        verdict=min((one.verdict for one in done.steps), key=WORST_FIRST.index, default=VALID),
-        runs=tuple(RunRow(one.step.name, one.run_id, one.verdict, one.reason) for one in done.steps),
-        dry_run=dry_run, expected=expected, planned=tuple(planned), took=_took(done.ledger),
-        scenario=base.scenario.name, description=base.scenario.description,
+    runs = tuple(RunRow(one.step.name, one.run_id, one.verdict, one.reason) for one in done.steps)
+    result, measurement = _result(done), measured(runs)
+    made = report(AnswerFile(
+        kind=done.answer.kind, run_id=run_id, result=result, measurement=measurement, facts=done.answer.facts,
+        sections=done.answer.sections, smallest=done.answer.smallest,
+        exit_code=exit_code(result, measurement, interrupted=done.interrupted), runs=runs, dry_run=dry_run, expected=expected,
+        planned=tuple(planned), took=_took(done.ledger), scenario=base.scenario.name, description=base.scenario.description,
         target=base.scenario.target.url, started_at=started_at, command=_line(base, overrides, dry_run=dry_run),
-    )  # fmt: skip
-    from tailgauge.experiments.write import write
+    ))  # fmt: skip
+    return write(made, done.answer.pictures, base.out)
 
-    return write(report, base.out)
+
+def write(made: Report, pictures: Sequence[Picture], out: Path) -> Written:
+    """Write its files. Raises UsageError if that is not possible."""
+    from tailgauge_analysis.report.junit import junit
+    from tailgauge_analysis.report.markdown import markdown
+    from tailgauge_analysis.report.page import html
+    from tailgauge_analysis.report.picture import figure
+    from tailgauge_analysis.report.report import save
+    from tailgauge_analysis.report.terminal import terminal
+
+    page = html(made, [figure(one) for one in pictures])
+    files = save(out / "reports" / made.run_id, page, markdown(made), made.data, junit(made))
+    return Written(made, terminal(made, files[0], screen.columns(), colours=screen.has_colours()), *files)
 
 
 def _experiment(base: Base) -> Planner:
     return EXPERIMENTS[base.table.kind](base)
 
 
-def _answer(done: Conducted) -> Answer:
-    """The answer, or what is left of it after Ctrl-C or without a valid run."""
+def _result(done: Conducted) -> Result:
+    """The answer, or what is left of it after Ctrl-C."""
     if not done.interrupted:
-        unusable = (
-            done.answer.exit_code == Exit.INCONCLUSIVE
-            and done.steps
-            and not any(one.valid for one in done.steps)
-        )
-        return replace(done.answer, exit_code=Exit.INVALID) if unusable else done.answer
-    remarks = [text for text in done.answer.remarks if not text.startswith(INTERRUPTED)]
-    text = f"Interrupted after {plural(done.ledger.runs, 'run')}: the answer is based on these."
-    return replace(done.answer, remarks=(text, *remarks), exit_code=Exit.INTERRUPTED)
+        return done.answer.result
+    details = [text for text in done.answer.result.details if not text.startswith(INTERRUPTED)]
+    text = f"interrupted after {plural(done.ledger.runs, 'run')}: the answer is based on these"
+    return replace(done.answer.result, details=(text, *details))
 
 
 def _dry_run(base: Base, folder: Path, progress: Progress) -> tuple[list[str], str]:
@@ -88,11 +105,11 @@ def _dry_run(base: Base, folder: Path, progress: Progress) -> tuple[list[str], s
     lines = _plan(done.ledger, base)
     for line in lines:
         progress(line)
-    progress(f"expected answer: {done.answer.sentence}")
+    progress(f"expected answer: {done.answer.result.sentence}")
     if done.answer.smallest:
         progress(f"minimum detectable effect: {done.answer.smallest}")
     _guarded(done.ledger, base)
-    return lines, done.answer.sentence
+    return lines, done.answer.result.sentence
 
 
 def _plan(ledger: StepLedger, base: Base) -> list[str]:

@@ -12,9 +12,11 @@ from tailgauge.cli.main import cli
 from tailgauge.errors import RunDataError, UsageError
 from tailgauge_analysis.compare.block import PS, Block, block
 from tailgauge_analysis.compare.compare import compare, weigh
+from tailgauge_analysis.compare.comparison import report
 from tailgauge_analysis.compare.effects import judge
-from tailgauge_analysis.compare.text import markdown, terminal
 from tailgauge_analysis.load import run_record
+from tailgauge_analysis.report.markdown import markdown
+from tailgauge_analysis.report.terminal import terminal
 from tailgauge_analysis.stats.quantiles import quantiles
 from tailgauge_analysis.stats.sign_flips import FEWEST, Flips
 
@@ -68,7 +70,7 @@ def block_of(ttft, name, seed, began):
 
 
 def weighed(records, blocks, allow=(VARIANT,), threshold=0.05):
-    return weigh(records[: len(blocks)], lambda: blocks, allow, threshold, METRICS)
+    return report(weigh(records[: len(blocks)], lambda: blocks, allow, threshold, METRICS))
 
 
 def row(made, metric="ttft_sched", label="p50"):
@@ -101,7 +103,8 @@ def test_equal_variants_do_not_differ(records):
     made = weighed(records, experiment(1.0))
 
     assert (made.exit_code, made.data["verdict"]) == (0, "no difference")
-    assert "NO DIFFERENCE" in terminal(made.data)
+    assert made.result.outcome == "PASS"
+    assert made.result.sentence == "No difference of 5% or more between A and B"
 
 
 def test_the_threshold_is_an_option(records):
@@ -127,12 +130,13 @@ def test_a_quantile_among_failures_of_one_variant_is_inconclusive(records):
 
 def test_two_single_runs_are_no_experiment(records):
     made = weighed(records, experiment(pairs=1))
-    text = terminal(made.data)
+    text = terminal(made, None, 80)
     sides_of = row(made)["blocks"][0]["a"]
 
     assert (made.exit_code, made.data["verdict"]) == (3, "not comparable")
     assert "one run each" in text
     assert "cannot be distinguished from drift" in " ".join(text.split())
+    assert made.sections[0].tables[0].rows[0][3].interval
     assert row(made)["p_value"] is row(made)["low"] is row(made)["verdict"] is None
     assert sides_of["low_ms"] < sides_of["value_ms"] < sides_of["high_ms"]
 
@@ -172,7 +176,6 @@ def test_what_is_no_experiment_gets_no_verdict(records, change, remark):
     ("change", "remark"),
     [
         (lambda _i, _b: {}, "20 or more"),
-        (lambda _i, _b: {"verdict": "DEGRADED"}, "16 of 16 runs are DEGRADED"),
         (lambda _i, _b: {"seed": 1}, "same seed, so the same prompts"),
         (lambda i, _b: {"began": 60.0 * i, "ended": 60.0 * i + 58}, "A came first in every pair"),
         (lambda _i, _b: {"e2e_p99_s": 20.0}, "16 of 16 blocks are shorter than 5 times"),
@@ -183,6 +186,13 @@ def test_remarks_for_the_reader(records, change, remark):
 
     assert any(remark in text for text in made.data["remarks"])
     assert made.data["verdict"] == "worse"
+
+
+def test_degraded_runs_degrade_the_measurement(records):
+    made = weighed(records, changed(experiment(), lambda _i, _b: {"verdict": "DEGRADED"}))
+
+    assert (made.measurement.verdict, made.exit_code) == ("DEGRADED", 1)
+    assert made.measurement.sentence.startswith("16 of 16 runs DEGRADED")
 
 
 def test_dry_runs_need_no_order(records):
@@ -202,7 +212,7 @@ def test_dry_runs_need_no_order(records):
 )
 def test_unlike_runs_are_refused_unread_unless_allowed(records, key, value, remark, allow):
     records[1][key] = value
-    refused = weigh(records, lambda: pytest.fail("rows were read"), [VARIANT], 0.05, METRICS)
+    refused = report(weigh(records, lambda: pytest.fail("rows were read"), [VARIANT], 0.05, METRICS))
 
     assert (refused.exit_code, refused.data["verdict"], refused.data["rows"]) == (3, "not comparable", [])
     assert f"{remark}. To allow this difference: --allow {allow}" in refused.data["against"]
@@ -298,29 +308,30 @@ def test_the_command_prints_three_forms_and_exits(two):
     )
 
     assert [made.exit_code for made in (text, tables, tree)] == [3, 3, 3]
-    assert text.output.startswith("NOT COMPARABLE\n")
+    assert text.output.startswith("INVALID  do not use these numbers\n")
     assert "| TTFT since scheduled p50 |" in tables.output
     assert json.loads(tree.output)["exit_code"] == 3
     assert isinstance(CliRunner().invoke(cli, [*asked, "--json", "--markdown"]).exception, UsageError)
 
 
-def test_text_is_narrow_and_names_every_pair_in_markdown(records):
-    data = weighed(records, experiment()).data
-    tables = markdown(data)
+def test_markdown_has_every_pair_and_the_terminal_the_changes(records):
+    made = weighed(records, experiment())
+    text, tables = terminal(made, None, 80), markdown(made)
 
-    assert max(map(len, terminal(data).splitlines())) <= 100
-    assert terminal(data).startswith("WORSE B against A: TTFT since scheduled p50 +")
+    assert text.startswith("FAIL  B is worse than A: TTFT since scheduled p50 +")
+    assert max(map(len, text.splitlines())) <= 80
+    assert "no difference" in text  # the row of TPOT
     assert [f"run-{i}b" in tables for i in range(PAIRS)] == [True] * PAIRS
 
 
 def test_text_of_a_run_stays_text(records):
     for i, record in enumerate(records):
         record["versions"] = {"t": "<script>x</script>\x1b[31m|`a`" if i % 2 else "1"}
-    data = weighed(records, experiment(), [VARIANT, "versions"]).data
+    made = weighed(records, experiment(), [VARIANT, "versions"])
 
-    assert "script" in markdown(data)
-    assert "<script" not in markdown(data)
-    assert "\x1b" not in markdown(data) + terminal(data)
+    assert "script" in markdown(made)
+    assert "<script" not in markdown(made)
+    assert "\x1b" not in markdown(made) + terminal(made, None, 80)
 
 
 @pytest.mark.parametrize(

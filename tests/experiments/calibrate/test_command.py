@@ -35,8 +35,10 @@ def test_the_certificate_is_stored_and_told(seen: dict[str, Any]) -> None:
     measured = seen["measured"]
 
     assert measured["stored"]
-    assert measured["lines"][0].startswith(f"certificate {measured['result']['id']}: ")
-    assert any(line.startswith("under TLS: ") for line in measured["lines"])
+    lines = measured["text"].splitlines()
+    assert any(f"certificate {measured['result']['id']} of one worker" in line for line in lines)
+    assert any(line.startswith("  under TLS: ") for line in lines)
+    assert [line for line in lines if len(line) > 80 and not line.startswith("next")] == []
     assert any("lognormal TTFT: 1,200 chunks/s over 3 s" in line for line in measured["messages"])
 
 
@@ -56,7 +58,8 @@ def test_what_there_is_no_time_for_is_left_out_and_told(seen: dict[str, Any]) ->
         f"{name}, constant TTFT": "no time left of 20 s" for name in seen["transports"]
     }
     assert (found["transports"], found["exit_code"]) == ({"plain": None, "tls": None}, 3)
-    assert "under TLS: not measured" in found["lines"]
+    assert found["text"].startswith("INVALID  do not use these numbers\n")
+    assert "under TLS: not measured" in found["text"]
 
 
 def test_a_planned_rate_is_tried_at_half_whole_and_half_more(seen: dict[str, Any]) -> None:

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from tailgauge.errors import Exit
 from tailgauge.experiments.checkup import report
 from tailgauge.experiments.checkup.checks import CHECKS, COST, LATENCY, REQUESTS
 from tailgauge.experiments.checkup.judge import (
@@ -94,7 +93,7 @@ def test_all_checks_are_one_family_and_the_largest_gain_comes_first():
 
     assert [one.check.name for one in findings(family)] == ["burst", "tail"]
     assert by_name["pace"].adjusted == pytest.approx(0.02 * 4)  # six are tested, two went before
-    assert by_name["connections"].outcome == "inconclusive"
+    assert by_name["connections"].outcome == "INCONCLUSIVE"
 
 
 def test_the_answer_says_what_to_change_first():
@@ -102,25 +101,29 @@ def test_the_answer_says_what_to_change_first():
         [check("tail", 1e-9), check("unstable", 1e-9, 0.3), check("burst", 1.0)], (), (), ()
     )
 
-    assert found.exit_code == Exit.FAILED
-    assert found.facts["findings"] == ["unstable", "tail"]
-    assert found.sentence == (
-        "2 problems found, the largest gain first: the prompt prefix changes from call to call, gain "
-        "30.0% (15.0% – 60.0%) of the cost. Move what changes (dates, names, numbers) behind the last mark."
+    first, second = found.result.objectives
+    assert (found.result.outcome, found.result.sentence) == (
+        "FAIL",
+        "2 problems found, the largest gain first",
     )
-    assert len(found.table.rows) == 2
-    assert len(found.more[0].rows) == 3
+    assert found.facts["findings"] == ["unstable", "tail"]
+    assert first.name == "the prompt prefix changes from call to call"
+    assert first.why == (
+        "Gain 30.0% (15.0% – 60.0%) of the cost. Unstable was seen (p < 0.001). "
+        "Move what changes (dates, names, numbers) behind the last mark."
+    )
+    assert second.name.startswith("too many requests take more than")
+    assert len(found.sections[0].tables[0].rows) == 3
 
 
-def test_without_a_finding_the_exit_code_says_whether_all_was_looked_at():
+def test_without_a_finding_the_outcome_says_whether_all_was_looked_at():
     well = report.answer([check("tail", 1.0)], (), (), ())
     lost = report.answer([check("tail", 1.0)], (), ("cached",), ())
 
-    assert well.table.rows == (("light", "tail", "–"),)
-    assert (well.exit_code, well.sentence) == (Exit.OK, "No problem found in 1 check.")
-    assert lost.exit_code == Exit.INCONCLUSIVE
-    assert "1 probe had no valid run" in lost.sentence
-    assert lost.remarks == ("No valid run of these probes: cached.",)
+    assert (well.result.outcome, well.result.sentence) == ("PASS", "no problem found in 1 check")
+    assert lost.result.outcome == "INCONCLUSIVE"
+    assert "1 probe had no valid run" in lost.result.sentence
+    assert lost.result.details == ("no valid run of these probes: cached",)
 
 
 def test_every_check_says_what_to_change():

@@ -5,7 +5,7 @@ import json
 import pytest
 from experiments.checkup.planted import PROBLEMS, conducted, needed
 
-from tailgauge.errors import Exit, UsageError
+from tailgauge.errors import UsageError
 from tailgauge.experiments.checkup.checks import CHECKS
 from tailgauge.experiments.checkup.plan import PROBES, CheckupPlanner
 from tailgauge.experiments.course import Base
@@ -37,12 +37,13 @@ def test_a_planted_problem_is_found(problem, tmp_path, full_size):
         probes = tuple(PROBES) if full_size else needed(problem)
         done = conducted(PROBLEMS[problem], seed, tmp_path / f"{quick}{seed}", quick=quick, probes=probes)
         answer = done.answer
-        one = next(check for check in answer.facts["checks"] if check["check"] == problem)
+        one = next(one for one in answer.facts["checks"] if one["check"]["name"] == problem)
 
         assert problem in answer.facts["findings"], one
-        assert answer.exit_code == Exit.FAILED
-        assert one["p_adjusted"] < 0.05
-        assert 0 <= one["gain_low"] <= one["gain"] <= one["gain_high"] <= 1
+        gain = one["check"]["gain"]
+        assert (answer.result.outcome, one["outcome"]) == ("FAIL", "FAIL")
+        assert one["adjusted"] < 0.05
+        assert 0 <= gain["low"] <= gain["value"] <= gain["high"] <= 1
 
 
 def test_nothing_is_found_on_a_healthy_endpoint(tmp_path, full_size):
@@ -56,12 +57,12 @@ def test_nothing_is_found_on_a_healthy_endpoint(tmp_path, full_size):
         answer = done.answer
 
         assert answer.facts["findings"] == [], seed
-        assert answer.exit_code == Exit.OK
+        assert answer.result.outcome == "PASS"
         assert len(answer.facts["checks"]) == len(CHECKS)
-        assert {one["check"] for one in answer.facts["checks"] if one["outcome"] == "inconclusive"} == {
+        assert {one["check"]["name"] for one in answer.facts["checks"] if one["outcome"] == "INCONCLUSIVE"} == {
             "connections", "no_retry_after", "early_retries",
         }  # fmt: skip
-    assert "No problem found in 26 checks" in answer.sentence
+    assert answer.result.sentence == "no problem found in 26 checks"
     assert json.loads(json.dumps(answer.facts)) == answer.facts
 
 
@@ -70,12 +71,8 @@ def test_the_larger_gain_comes_first(tmp_path):
     answer = conducted(planted, 1, tmp_path, quick=True, probes=("cached", "cancelled")).answer
 
     assert answer.facts["findings"] == ["unstable", "cancel_ignored"]
-    assert answer.sentence.startswith(
-        "2 problems found, the largest gain first: the prompt prefix changes from call to call"
-    )
-    assert answer.table.rows[0][2] == CHECKS["unstable"].change
-    assert [case.name for case in answer.cases if case.outcome == "fail"] == [
-        "cached: unstable", "cancelled: cancel_ignored",
+    assert [one.name for one in answer.result.objectives] == [
+        CHECKS["unstable"].problem, CHECKS["cancel_ignored"].problem,
     ]  # fmt: skip
 
 

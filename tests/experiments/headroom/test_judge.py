@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from experiments.headroom.planted import sustained_by_bucket
 
-from tailgauge.experiments.answer import FAIL, INCONCLUSIVE, PASS
 from tailgauge.experiments.headroom.judge import Charges, Rate, RateResult, judged
 from tailgauge.experiments.headroom.limits import (
     CAPACITY,
@@ -19,6 +18,7 @@ from tailgauge.experiments.headroom.search import NextRate, SearchPlan, attempts
 from tailgauge.experiments.headroom.sustained import offered, sustained
 from tailgauge.scenario.experiment import Headroom
 from tailgauge_analysis.stats.proportions import counted
+from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS
 
 REFUSED = 0.01
 GAPS = np.random.default_rng(7).exponential(1.0, 40_000)

@@ -75,8 +75,8 @@ def test_where_every_run_is_invalid_there_is_no_answer(tmp_path):
     with pytest.raises(StopIteration) as end:
         course.send([ran(step, "INVALID") for step in again])
 
-    assert end.value.value.exit_code == 5
-    assert "INVALID" in end.value.value.sentence
+    assert end.value.value.result.outcome == "INCONCLUSIVE"
+    assert "INVALID" in end.value.value.result.sentence
 
 
 def test_what_is_spent_ends_it_with_what_is_known_by_then(tmp_path):
@@ -87,7 +87,7 @@ def test_what_is_spent_ends_it_with_what_is_known_by_then(tmp_path):
         course.throw(SpentError("guard.max_requests: used up after 1 runs"))
     answer = end.value.value
 
-    assert answer.remarks[0].startswith("guard.max_requests: used up")
+    assert answer.result.details[0].startswith("guard.max_requests: used up")
     assert answer.facts["low_per_s"] == TODAY
     assert answer.facts["high_per_s"] is None
 
@@ -118,5 +118,5 @@ def test_limits_without_headers_are_found_by_their_429s(tmp_path, monkeypatch):
     facts = conducted(tree("output_tokens", 2, step_s=15.0, confirm=2, growth=1.6), tmp_path).answer.facts
 
     assert facts["low_per_s"] <= 10.03 <= facts["high_per_s"]
-    assert facts["limits"][0]["rate_per_s"]["value"] == pytest.approx(200, rel=0.02)
+    assert facts["limits"][0]["bound"]["limit"]["rate"]["value"] == pytest.approx(200, rel=0.02)
     assert facts["first_429"]["value"] > 1

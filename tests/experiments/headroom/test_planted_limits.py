@@ -15,7 +15,7 @@ from experiments.headroom.planted import (
     tree,
 )
 
-from tailgauge.errors import Exit, UsageError
+from tailgauge.errors import UsageError
 from tailgauge.experiments.course import Base
 from tailgauge.experiments.headroom.plan import HeadroomPlanner
 from tailgauge.scenario import model as scenarios
@@ -93,7 +93,7 @@ def test_without_the_cache_another_limit_binds_at_a_lower_rate(cached):
     assert without["low_per_s"] <= WITHOUT_CACHE <= without["high_per_s"] * 1.02
     assert without["high_per_s"] < cached.facts["low_per_s"] / 4
     assert without["first_429"]["high"] < cached.facts["first_429"]["value"]
-    assert any("Without the prompt cache" in text for text in cached.remarks)
+    assert any("without the prompt cache only" in text for text in cached.result.details)
 
 
 def test_one_quiet_run_tells_a_wider_interval_and_meets_no_429(tmp_path):
@@ -104,16 +104,16 @@ def test_one_quiet_run_tells_a_wider_interval_and_meets_no_429(tmp_path):
     assert facts["binding"] == "requests"
     assert facts["low_per_s"] <= expected <= facts["high_per_s"]
     assert (facts["high_per_s"] - facts["low_per_s"]) / expected > WIDEST
-    assert "without a single 429" in done.answer.sentence
-    assert sum(one["refused"] for one in facts["limits"]) == 0
+    assert "without a single 429" in done.answer.result.sentence
+    assert sum(one["bound"]["limit"]["refused"] for one in facts["limits"]) == 0
 
 
 def test_where_no_header_names_a_limit_a_quiet_run_answers_nothing(tmp_path):
     answer = conducted(tree("capacity", 4, no_429=True), tmp_path).answer
 
-    assert answer.exit_code == Exit.INCONCLUSIVE
+    assert answer.result.outcome == "INCONCLUSIVE"
     assert answer.facts["low_per_s"] is None
-    assert "no header" in answer.sentence
+    assert "no header" in answer.result.sentence
 
 
 def test_where_nothing_refuses_the_answer_is_at_least_and_the_need_is_met(tmp_path):
@@ -122,30 +122,30 @@ def test_where_nothing_refuses_the_answer_is_at_least_and_the_need_is_met(tmp_pa
     wanted["arrival"]["rate_per_s"] = 20.0
     answer = conducted(wanted, tmp_path).answer
 
-    assert answer.exit_code == Exit.OK
+    assert answer.result.outcome == "PASS"
     assert answer.facts["low_per_s"] == pytest.approx(32.0)
     assert answer.facts["high_per_s"] is None
-    assert "At least" in answer.sentence
+    assert "at least" in answer.result.sentence
 
 
 def test_where_todays_rate_is_too_high_the_need_is_not_met(tmp_path):
     wanted = tree("requests", 6, need=2.0, **SHORT)
     wanted["arrival"]["rate_per_s"] = 14.0
     answer = conducted(wanted, tmp_path).answer
-    outcomes = {case.name: case.outcome for case in answer.cases}
 
-    assert answer.exit_code == Exit.FAILED
+    assert answer.result.outcome == "FAIL"
     assert answer.facts["high_per_s"] < 14
-    assert outcomes["today's 14 requests/s are sustained"] == "fail"
-    assert outcomes["growth to 2x today's traffic"] == "fail"
+    assert [(one.name, one.outcome) for one in answer.result.objectives] == [
+        ("today's 14 requests/s", "FAIL"), ("growth to 2x", "FAIL"),
+    ]  # fmt: skip
 
 
 def test_facts_are_plain_and_every_tried_rate_has_its_row(cached):
     json.dumps(cached.facts, allow_nan=False)
 
-    assert cached.sentence.count("\n") == 0
-    assert {row[-1] for row in cached.table.rows} <= {"pass", "fail", "inconclusive"}
-    assert len(cached.more) == 1
+    rates, limits = cached.sections[0].tables
+    assert {row[4].outcome for row in rates.rows} <= {"PASS", "FAIL", "INCONCLUSIVE"}
+    assert {"requests", "input tokens"} <= {row[0] for row in limits.rows}
     assert cached.pictures[0].marks[0].low == cached.facts["low_per_s"]
 
 
@@ -165,5 +165,5 @@ def test_an_objective_may_be_what_is_met_first(tmp_path):
 
     assert answer.facts["binding"] == "objectives"
     assert TODAY < answer.facts["low_per_s"] < answer.facts["high_per_s"] < 12.24  # what it answers a second
-    assert "An objective of [slo] binds first" in answer.sentence
-    assert "within [slo] (of requests)" in answer.table.header
+    assert "an objective of [slo] binds first" in answer.result.details[0]
+    assert "within [slo]" in answer.sections[0].tables[0].header

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from tailgauge.experiments.answer import INCONCLUSIVE
 from tailgauge.experiments.hedging import contrast, report
 from tailgauge.experiments.hedging.judge import (
     CopyStats,
@@ -34,8 +33,8 @@ def load(rate, factor, seed=1, copies=None, **given):
     return LoadResult(rate, off, on, copies=copies or CopyStats(), washout_s=1.0, short=False, **values)
 
 
-def about(*remarks):
-    return report.TestedHedge("Hedging after 250 ms", 10.0, remarks)
+def answer_to(loads, *remarks, today=4.0):
+    return report.answer(report.TestedHedge("hedging after 250 ms", 10.0, today), loads, [], remarks)
 
 
 def test_the_difference_is_that_of_all_blocks_together():
@@ -102,28 +101,39 @@ def test_a_planted_crossover_is_found_and_told():
     factors = {2.0: 0.5, 3.0: 0.6, 4.0: 0.8, 5.0: 1.0, 6.0: 1.3, 7.0: 1.8, 8.0: 2.5}
     copies = CopyStats(hedged=0.2, won=0.4, cost=(0.0, 60.0), unit="units", cancelled=0.0, refused=(0.0, 0.0))
     loads = [load(rate, factor, int(rate), copies) for rate, factor in factors.items()]
-    answer = report.answer(about("A remark."), loads, {})
-    tail = answer.facts["tail"]
+    answer = answer_to(loads, "a remark")
+    tail, details = answer.facts["found"]["tail"], answer.result.details
 
     assert tail["helps_below_per_s"] < tail["crossover_per_s"] < tail["hurts_above_per_s"]
     assert tail["helps_below_per_s"] < 5 < tail["hurts_above_per_s"]
-    assert answer.sentence.startswith("Hedging after 250 ms helps below")
-    assert "lower at 3 requests/s and" in answer.remarks[1]
-    assert "each millisecond gained costs 0 to" in answer.remarks[2]
+    assert answer.result.sentence.startswith("hedging after 250 ms helps below")
+    assert any(text.startswith("p99 −") and " at 3 requests/s, +" in text for text in details)
+    assert any("each ms gained costs 0 – " in text for text in details)
+    assert "a remark" in details
     assert [one["name"] for one in answer.facts["why"]] == [report.CANCEL]
-    assert {row[8] for row in answer.table.rows} == {"helps", "hurts", INCONCLUSIVE}
-    assert [len(row) for row in answer.table.rows] == [len(answer.table.header)] * len(loads)
-    assert answer.remarks[0] == "A remark."
-    assert answer.exit_code == 0
+    for table in answer.sections[0].tables:
+        assert [len(row) for row in table.rows] == [len(table.header)] * len(loads)
+    assert {row[5].text for row in answer.sections[0].tables[0].rows} == {"helps", "hurts", "inconclusive"}
+    assert answer.result.outcome == "PASS"
+
+
+def test_it_advises_on_todays_rate():
+    loads = [
+        load(rate, factor, int(rate)) for rate, factor in ((2.0, 0.4), (4.0, 0.5), (6.0, 2.0), (8.0, 2.5))
+    ]
+    advice = [answer_to(loads, today=rate).result.advice for rate in (1.0, 5.0, 9.0, None)]
+
+    assert advice == [
+        "at today's 1 requests/s turn hedging on", "", "at today's 9 requests/s leave hedging off", "",
+    ]  # fmt: skip
 
 
 def test_where_nothing_differs_that_is_the_answer_with_the_smallest_effect():
-    answer = report.answer(about(), [load(rate, 1.0, int(rate) + 20) for rate in (2.0, 4.0, 6.0)], {})
+    answer = answer_to([load(rate, 1.0, int(rate) + 20) for rate in (2.0, 4.0, 6.0)])
 
-    assert "shows no difference" in answer.sentence
+    assert "shows no difference" in answer.result.sentence
     assert answer.smallest.startswith("at one load a change of the p99 of")
-    assert {case.outcome for case in answer.cases} == {"inconclusive"}
-    assert answer.exit_code == 0
+    assert answer.result.outcome == "INCONCLUSIVE"
 
 
 def test_too_few_requests_for_a_p99_give_the_p95_and_say_so_and_fewer_give_nothing():
@@ -132,11 +142,11 @@ def test_too_few_requests_for_a_p99_give_the_p95_and_say_so_and_fewer_give_nothi
         cut = [tuple(values[:each] for values in variant) for variant in (one.off, one.on)]
         return LoadResult(2.0, *cut, (), (), CopyStats(), 1.0, short=True)
 
-    answer = report.answer(about(), [short(12)], {})
-    assert answer.facts["quantile"] == 0.95
-    assert report.P95 in answer.remarks
-    assert any("Blocks are shorter" in text for text in answer.remarks)
-    assert report.answer(about(), [short(5)], {}).exit_code == 5
+    answer = answer_to([short(12)])
+    assert answer.facts["found"]["quantile"] == 0.95
+    assert report.P95 in answer.result.details
+    assert any("blocks are shorter" in text for text in answer.result.details)
+    assert answer_to([short(5)]).result.sentence == report.NOTHING
 
 
 @pytest.mark.parametrize(
@@ -165,11 +175,11 @@ def test_more_loads_are_tried_where_it_turns_only():
 
 
 def test_nothing_at_all_is_no_answer():
-    answer = report.answer(about(), [], {})
+    answer = answer_to([])
 
-    assert answer.exit_code == 5
-    assert answer.facts["loads"] == []
+    assert answer.result.outcome == "INCONCLUSIVE"
+    assert answer.facts["found"]["loads"] == []
 
 
 def test_turning_of_nothing_is_unknown():
-    assert crossover([], [], helps=False, hurts=False).value is None
+    assert crossover([], [], helps=False, hurts=False).crossover_per_s is None

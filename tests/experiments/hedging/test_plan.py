@@ -46,7 +46,8 @@ def found(full_size, tmp_path_factory):
 @pytest.mark.parametrize(("measure", "name"), [("tail", "p95"), ("goodput", "missed")])
 def test_the_interval_holds_the_load_at_which_long_runs_cross(found, expected, measure, name):
     ends = [
-        (one.facts[measure]["helps_below_per_s"], one.facts[measure]["hurts_above_per_s"]) for one in found
+        (one.facts["found"][measure]["helps_below_per_s"], one.facts["found"][measure]["hurts_above_per_s"])
+        for one in found
     ]
     contained = [low is not None and high is not None and low <= expected[name] <= high for low, high in ends]
 
@@ -56,12 +57,12 @@ def test_the_interval_holds_the_load_at_which_long_runs_cross(found, expected, m
 
 def test_it_says_in_one_sentence_where_it_helps_where_it_hurts_what_it_costs_and_why(found):
     for one in found:
-        assert one.sentence.startswith("Hedging after 150 ms helps below")
-        assert "and hurts above" in one.sentence
-        assert any("each millisecond gained costs" in text for text in one.remarks)
-        assert "The target keeps generating for attempts that were closed" in one.sentence
+        assert one.result.sentence.startswith("hedging after 150 ms helps below")
+        assert "and hurts above" in one.result.sentence
+        assert any("each ms gained costs" in text for text in one.result.details)
+        assert any("keeps generating for attempts that were closed" in text for text in one.result.details)
         assert one.facts["why"][0]["name"] == "cancel"
-        assert len(one.table.rows) >= len(LOADS)
+        assert len(one.sections[0].tables[0].rows) >= len(LOADS)
         assert [picture.name for picture in one.pictures] == ["hedging", "goodput"]
         json.dumps(one.facts, allow_nan=False)
 
@@ -73,23 +74,23 @@ def test_equal_variants_are_hardly_ever_called_different(full_size, tmp_path_fac
         conducted(tree(NEVER, seed, loads=loads, **EQUAL), folder / f"{seed}").answer for seed in seeds
     ]
     called = [
-        one.facts[measure][word]
+        one.facts["found"][measure][word]
         for one in answers
         for measure in ("tail", "goodput")
         for word in ("helps", "hurts")
     ]
 
     assert sum(any(called[i : i + 4]) for i in range(0, len(called), 4)) <= most
-    assert all(one.exit_code == 0 for one in answers)
+    assert all(one.result.outcome in {"PASS", "INCONCLUSIVE"} for one in answers)
 
 
 def test_the_best_delay_is_used(tmp_path):
     sizes = {"loads": (0.3, 0.4), "more_loads": 0, "pairs": 6, "block_s": 8.0}
     answer = conducted(tree(ON, 5, delays_ms=(100_000.0, 150.0), **sizes), tmp_path).answer
 
-    assert answer.sentence.startswith("Hedging after 150 ms")
+    assert answer.result.sentence.startswith("hedging after 150 ms")
     assert [one["delay_ms"] for one in answer.facts["delays"]] == [150.0, 100_000.0]
-    assert answer.more[0].header[0] == "delay, ms"
+    assert answer.sections[0].tables[2].header[0] == "delay, ms"
 
 
 def test_the_sustainable_rate_is_looked_for_where_it_is_not_given(tmp_path, full_size):
@@ -100,8 +101,8 @@ def test_the_sustainable_rate_is_looked_for_where_it_is_not_given(tmp_path, full
     wanted["arrival"]["rate_per_s"] = 8.0
     answer = conducted(wanted, tmp_path).answer
 
-    assert answer.facts["sustainable_per_s"] == pytest.approx(RATE, rel=0.15)
-    assert answer.remarks[0].startswith("Sustainable rate without hedging:")
+    assert answer.facts["tested"]["sustainable_per_s"] == pytest.approx(RATE, rel=0.15)
+    assert any("can be sustained" in text for text in answer.result.details)
 
 
 def base(folder, **hedging):
@@ -131,7 +132,7 @@ def test_a_load_that_is_invalid_is_run_once_more_and_without_any_there_is_no_ans
         course.send([StepResult(again, "run", "INVALID", "", None)])
 
     assert dict(again.overrides)["arrival.rate_per_s"] == dict(first.overrides)["arrival.rate_per_s"]
-    assert end.value.value.exit_code == 5
+    assert end.value.value.result.outcome == "INCONCLUSIVE"
 
 
 def test_where_time_ends_it_answers_with_what_it_has(tmp_path):
@@ -140,8 +141,8 @@ def test_where_time_ends_it_answers_with_what_it_has(tmp_path):
     with pytest.raises(StopIteration) as end:
         course.throw(SpentError("experiment.minutes: over"))
 
-    assert "over" in end.value.value.remarks[0]
-    assert end.value.value.exit_code == 5
+    assert "over" in end.value.value.result.details[0]
+    assert end.value.value.result.outcome == "INCONCLUSIVE"
 
 
 @pytest.mark.parametrize(
@@ -164,7 +165,7 @@ def test_delays_need_a_policy_that_has_one(tmp_path):
 
 
 def test_the_bound_of_the_planted_objective_is_one_that_some_requests_miss(found):
-    missed = [row["missed"]["value"] for one in found for row in one.facts["loads"]]
+    missed = [row["missed"]["value"] for one in found for row in one.facts["found"]["loads"]]
 
     assert BOUND_MS == 1000.0
     assert min(missed) < 0 < max(missed)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from tailgauge.errors import Exit
 from tailgauge.experiments.models import report
 from tailgauge.experiments.models.judge import ModelBlock, choice
 from tailgauge_analysis.stats.survival import Waits
@@ -28,30 +27,29 @@ def test_the_cheapest_that_meets_the_objectives_is_named_with_what_it_saves():
     answer = answer_to(large=(300.0, 500.0), small=(400.0, 200.0), late=(2000.0, 100.0))
 
     assert answer.facts["meet"] == ["large", "small"]
-    assert answer.sentence.startswith(
-        "large and small meet every objective. small costs least: 2,000 units per 1,000 requests"
-    )
-    assert "60.0% less than large." in answer.sentence
-    assert "late does not: p95 of end to end since scheduled" in answer.sentence
-    assert answer.exit_code == Exit.OK
+    assert (answer.result.outcome, answer.result.sentence) == ("PASS", "large and small meet every objective")
+    cost, late = answer.result.details
+    assert cost == "small costs least: 2,000 units per 1,000 requests, 60.0% less than large"
+    assert late.startswith("late does not: end to end since scheduled p95 ")
+    assert late.endswith(", allowed 1,000 ms")
 
 
-@pytest.mark.parametrize(("median_ms", "code"), [(2000.0, Exit.FAILED), (715.0, Exit.INCONCLUSIVE)])
-def test_where_none_meets_them_or_it_is_inconclusive_the_exit_code_shows_it(median_ms, code):
+@pytest.mark.parametrize(("median_ms", "outcome"), [(2000.0, "FAIL"), (715.0, "INCONCLUSIVE")])
+def test_where_none_meets_them_or_it_is_inconclusive_the_outcome_shows_it(median_ms, outcome):
     answer = answer_to(one=(median_ms, 1.0), other=(2000.0, 1.0))
 
-    assert answer.exit_code == code
+    assert answer.result.outcome == outcome
     assert answer.facts["cheapest"] is None
-    assert answer.sentence.startswith("No model was shown to meet every objective")
+    assert answer.result.sentence == "no model was shown to meet every objective"
 
 
 def test_without_a_price_costs_are_unknown():
     answer = answer_to(one=(300.0, None, "no price for one"), other=(300.0, None, "no price for other"))
 
     assert answer.facts["cheapest"] is None
-    assert answer.sentence == "one and other meet every objective."
-    assert answer.remarks[0] == "Cost of one unknown: no price for one."
+    assert answer.result.sentence == "one and other meet every objective"
+    assert answer.result.details[0] == "cost of one unknown: no price for one"
 
 
 def test_nothing_at_all_is_no_answer():
-    assert report.answer([], ()).exit_code == Exit.INCONCLUSIVE
+    assert report.answer([], ()).result.outcome == "INCONCLUSIVE"

@@ -5,7 +5,7 @@ import json
 import pytest
 from experiments import by_dry_run
 
-from tailgauge.errors import Exit, UsageError
+from tailgauge.errors import UsageError
 from tailgauge.experiments.course import Base, SpentError, StepResult
 from tailgauge.experiments.models.plan import ModelsPlanner
 from tailgauge.scenario import model as scenarios
@@ -49,12 +49,14 @@ def test_those_that_meet_the_objectives_are_named_and_the_cheapest_of_them(answe
     for one in answers:
         assert one.facts["meet"] == ["quick", "cheap"]
         assert one.facts["cheapest"] == "cheap"
-        assert one.sentence.startswith("quick and cheap meet every objective. cheap costs least:")
-        assert "66.7% less than quick." in one.sentence
-        assert "slow does not: p95 of end to end since scheduled" in one.sentence
-        assert one.exit_code == Exit.OK
-        assert {case.name: case.outcome for case in one.cases} == {
-            "quick": "pass", "cheap": "pass", "slow": "fail",
+        assert one.result.outcome == "PASS"
+        assert one.result.sentence == "quick and cheap meet every objective"
+        cost, missed, *_ = one.result.details
+        assert cost.startswith("cheap costs least: ")
+        assert "66.7% less than quick" in cost
+        assert missed.startswith("slow does not: end to end since scheduled p95")
+        assert {row[0]: row[1].outcome for row in one.sections[0].tables[0].rows} == {
+            "quick": "PASS", "cheap": "PASS", "slow": "FAIL",
         }  # fmt: skip
 
 
@@ -70,8 +72,8 @@ def test_cost_is_that_of_the_tokens_at_the_price_of_each(answers):
 def test_every_model_has_a_row_and_plain_facts(answers):
     for one in answers:
         json.dumps(one.facts, allow_nan=False)
-        assert [row[0] for row in one.table.rows] == ["quick", "cheap", "slow"]
-        assert {len(row) for row in one.table.rows} == {len(one.table.header)}
+        (table,) = one.sections[0].tables
+        assert {len(row) for row in table.rows} == {len(table.header)}
         assert one.smallest.startswith("an objective whose bound is")
 
 
@@ -96,8 +98,8 @@ def test_runs_that_do_not_count_and_time_that_ends_leave_no_answer(tmp_path):
     with pytest.raises(StopIteration) as end:
         course.throw(SpentError("experiment.minutes: over"))
 
-    assert end.value.value.exit_code == Exit.INCONCLUSIVE
-    assert "over" in end.value.value.remarks[0]
+    assert end.value.value.result.outcome == "INCONCLUSIVE"
+    assert "over" in end.value.value.result.details[0]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,19 @@ from tailgauge.experiments.calibrate.calibration_run import authority, calibrati
 from tailgauge.experiments.calibrate.plan import CalibrationPlan
 from tailgauge.plan import certificate
 from tailgauge.plan.certificate import PLAIN, TLS
+from tailgauge.thresholds import INVALID, VALID
+from tailgauge_analysis.text.formatting import plural
+from tailgauge_analysis.text.section import (
+    FAIL,
+    PASS,
+    Cell,
+    Measurement,
+    Report,
+    Result,
+    Section,
+    Table,
+    Value,
+)
 
 if TYPE_CHECKING:
     from tailgauge.experiments.calibrate.measure import StepError
@@ -26,6 +39,10 @@ if TYPE_CHECKING:
 OVERHEAD_S = 14.0  # of a run, beside its load: processes, drain, report
 BUSY = 0.5  # of the cores
 WHAT = {PLAIN: "without TLS", TLS: "under TLS"}
+CITED = "later runs on this machine cite it for 30 days"
+HEADER = (
+    "step, chunks/s", "", "TTFT off p50, ms", "p99, ms", "gap off p50, ms", "p99, ms", "requests", "first exact", "CPU, us/chunk", "notes",
+)  # fmt: skip
 
 Measured = dict[tuple[str, str], "list[StepError]"]  # by transport and latency model
 
@@ -107,38 +124,41 @@ def exit_code(result: Mapping[str, Any]) -> Exit:
     return Exit.FAILED if planned and any(step["failed"] for step in result["steps"]) else Exit.OK
 
 
-def lines(result: Mapping[str, Any], path: Path) -> list[str]:
-    """The certificate as text."""
-    machine = result["machine"]
-    of = f"{machine['host']}, {machine['cpu_model']}, {machine['cpu_count']} cores"
-    out = [
-        f"certificate {result['id']}: {of}, {result['clock']} clock, one worker",
-        f"{'':22}{'chunks/s':>9}{'requests':>9}{'TTFT off, ms':>20}{'gaps off, ms':>20}{'exact':>7}{'CPU':>8}",
-        f"{'':22}{'sent':>9}{'':>9}{'median':>11}{'p99':>9}{'median':>11}{'p99':>9}{'first':>7}{'us/chunk':>9}",
-    ]
-    for step in result["steps"]:
-        out.append(_row(step))
-        out += [f"    {why}" for why in step["failed"]]
-    for name, entry in result["transports"].items():
-        out.append(f"{WHAT[name]}: {_holds(entry)}")
-    out += [f"left out: {what}: {why}" for what, why in result["left_out"].items()]
-    return [*out, f"stored in {path}: later runs on this machine cite it for 30 days"]
+def report(result: Mapping[str, Any], path: Path) -> Report:
+    """The certificate as a report."""
+    machine, code = result["machine"], exit_code(result)
+    of = f"{machine['host']}, {machine['cpu_model']}, {machine['cpu_count']} cores, {result['clock']} clock"
+    found = [f"{WHAT[name]}: {_holds(entry)}" for name, entry in result["transports"].items()]
+    found += [f"left out: {what}: {why}" for what, why in result["left_out"].items()]
+    found += [f"{_name(step)}: {why}" for step in result["steps"] for why in step["failed"]]
+    sentence = f"certificate {result['id']} of one worker: {of}"
+    measurement = Measurement(VALID, plural(len(result["steps"]), "step"))
+    if code == Exit.INVALID:
+        measurement = Measurement(INVALID, "no rate passed", tuple((text, "") for text in found))
+    table = Table("Steps", HEADER, tuple(map(_row, result["steps"])), prose=(1,))
+    return Report(
+        result["id"], "Calibration", (of,), result["made_at"], dry_run=False,
+        result=Result(FAIL if code == Exit.FAILED else PASS, sentence, details=tuple(found), advice=f"{CITED}: {path}"),
+        measurement=measurement, summary=(), sections=(Section("steps", "Steps", tables=(table,)),), exit_code=code,
+    )  # fmt: skip
 
 
-def _row(step: Mapping[str, Any]) -> str:
+def _name(step: Mapping[str, Any]) -> str:
+    return f"{step['transport']}, {step['latency_model']}, {step['sent_per_s']:,.0f}/s"
+
+
+def _row(step: Mapping[str, Any]) -> tuple[Cell, ...]:
     ttft, gap, cpu = step["ttft"], step["gap"], step["cpu_us_per_chunk"]
-    cells = "".join(
-        f"{error['bias_ms']:>11.3f}{error['spread_ms']:>9.3f}" if error else f"{'-':>11}{'-':>9}"
-        for error in (ttft, gap)
-    )
-    name = f"{step['transport']}, {step['latency_model']}"
-    end = " failed" if step["failed"] else ""
-    end += " (endpoint at its limit)" if step["strained"] else ""
-    end += f" (waited for a core {step['core_wait']:.0%} of the time)" if step["crowded"] else ""
+    cells = [
+        f"{error[key]:.3f}" if error else "–" for error in (ttft, gap) for key in ("bias_ms", "spread_ms")
+    ]
+    notes = ["endpoint at its limit"] if step["strained"] else []
+    notes += [f"waited for a core {step['core_wait']:.0%} of the time"] if step["crowded"] else []
+    passed = Value("failed", outcome=FAIL) if step["failed"] else Value("passed", outcome=PASS)
     return (
-        f"{name:<22}{step['sent_per_s']:>9,.0f}{ttft['n'] if ttft else 0:>9,}{cells}{step['exact_first']:>7.0%}"
-        f"{'-' if cpu is None else f'{cpu:.1f}':>9}{end}"
-    )
+        _name(step), passed, *cells, f"{ttft['n'] if ttft else 0:,}", f"{step['exact_first']:.0%}",
+        "–" if cpu is None else f"{cpu:.1f}", "; ".join(notes),
+    )  # fmt: skip
 
 
 def _holds(entry: Mapping[str, Any] | None) -> str:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tailgauge.experiments.answer import FAIL, INCONCLUSIVE, PASS
 from tailgauge.experiments.checkup.checks import CHECKS, CheckSpec
 from tailgauge.rows import schema
 from tailgauge_analysis.stats.binomial import beta_cdf
@@ -29,6 +28,7 @@ from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import NORMAL_975, TOO_FEW, Floats, quantiles
 from tailgauge_analysis.stats.sign_flips import holm
 from tailgauge_analysis.text.formatting import ms, percentile
+from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS
 
 if TYPE_CHECKING:
     from tailgauge.experiments.reading import RunReading
@@ -133,22 +133,16 @@ class Popularity:
 
 @dataclass(frozen=True, slots=True)
 class JudgedCheck:
-    """A check with its p-value adjusted for the family."""
+    """A check with its p-value adjusted for the family; FAIL is a finding."""
 
     check: ProbeCheck
     adjusted: float | None
+    outcome: str
 
     @property
     def spec(self) -> CheckSpec:
         """The check as text."""
         return CHECKS[self.check.name]
-
-    @property
-    def outcome(self) -> str:
-        """FAIL is a finding."""
-        if self.adjusted is None:
-            return INCONCLUSIVE
-        return FAIL if self.adjusted < ALPHA else PASS
 
 
 def judged(checks: Sequence[ProbeCheck]) -> list[JudgedCheck]:
@@ -156,7 +150,11 @@ def judged(checks: Sequence[ProbeCheck]) -> list[JudgedCheck]:
     places = list(CHECKS)
     ordered = sorted(checks, key=lambda check: places.index(check.name))
     adjusted = iter(holm([check.p_value for check in ordered if check.p_value is not None]))
-    return [JudgedCheck(check, None if check.p_value is None else next(adjusted)) for check in ordered]
+    found = [(check, None if check.p_value is None else next(adjusted)) for check in ordered]
+    return [
+        JudgedCheck(check, p, INCONCLUSIVE if p is None else FAIL if p < ALPHA else PASS)
+        for check, p in found
+    ]
 
 
 def findings(of: Sequence[JudgedCheck]) -> list[JudgedCheck]:

@@ -128,7 +128,7 @@ class CheckupPlanner:
             if again and not self._settings.quick:
                 yield from self._run(again)
         except SpentError as spent:
-            remarks.append(f"{spent}: the answer is based on the probes until then.")
+            remarks.append(f"{spent}: the answer is based on the probes until then")
         return self._answer(remarks)
 
     def measure(self, step: Step, reading: RunReading) -> ProbeResult:
@@ -166,12 +166,12 @@ class CheckupPlanner:
         out = []
         if len(self._base.scenario.traffic) > 1:
             out.append(
-                f"Of several traffic tables only the heaviest, {self._of.name}, was tested, at the total rate."
+                f"of several traffic tables only the heaviest, {self._of.name}, was tested, at the total rate"
             )
         if self._settings.skip:
-            out.append(f"Skipped by experiment.checkup.skip: {', '.join(self._settings.skip)}.")
+            out.append(f"skipped by experiment.checkup.skip: {', '.join(self._settings.skip)}")
         if self._of.table.cache is None:
-            out.append("This traffic has no table `cache`, so the prefix cache was not tested.")
+            out.append("this traffic has no table `cache`, so the prefix cache was not tested")
         return out
 
     def _answer(self, remarks: Sequence[str]) -> Answer:

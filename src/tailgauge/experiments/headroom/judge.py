@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tailgauge.experiments.answer import FAIL, INCONCLUSIVE, PASS, Outcome
 from tailgauge.scenario.experiment import Headroom as Settings
 from tailgauge_analysis.stats.proportions import Proportion, counted
 from tailgauge_analysis.stats.quantiles import Floats
+from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS
 
 if TYPE_CHECKING:
     from tailgauge_analysis.sections.rate_limits.buckets import Bucket
@@ -77,9 +77,9 @@ class JudgedRate:
     runs: tuple[RateResult, ...]
     refused: Proportion
     good: Proportion | None
-    outcome: Outcome
-    alone: Outcome
-    leans: Outcome
+    outcome: str
+    alone: str
+    leans: str
 
 
 def judged(
@@ -116,7 +116,7 @@ def _judged(
     return JudgedRate(first.rate_per_s, first.emptied, tuple(runs), refused, good, outcome, alone, leans)
 
 
-def _alone(refused: Proportion, good: Proportion | None, settings: Settings, *, growing: bool) -> Outcome:
+def _alone(refused: Proportion, good: Proportion | None, settings: Settings, *, growing: bool) -> str:
     low, high = refused.low or 0.0, 1.0 if refused.high is None else refused.high
     if growing or low > settings.refused or (good is not None and (good.high or 0.0) < settings.good):
         return FAIL
@@ -124,7 +124,7 @@ def _alone(refused: Proportion, good: Proportion | None, settings: Settings, *, 
     return PASS if high <= settings.refused and fine else INCONCLUSIVE
 
 
-def _by_limit(known: Rate, first: RateResult, alone: Outcome, *, contradicted: bool) -> Outcome:
+def _by_limit(known: Rate, first: RateResult, alone: str, *, contradicted: bool) -> str:
     if first.rate_per_s <= known.low and not first.emptied:
         return INCONCLUSIVE if alone == FAIL else PASS
     if first.rate_per_s >= known.high:

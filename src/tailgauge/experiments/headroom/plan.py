@@ -13,7 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from tailgauge.errors import UsageError
-from tailgauge.experiments.answer import PASS, Answer
+from tailgauge.experiments.answer import Answer
 from tailgauge.experiments.course import RUN_S, SEED_STEP, Base, Course, SpentError, Step, StepResult, Steps
 from tailgauge.experiments.headroom import search
 from tailgauge.experiments.headroom.judge import JudgedRate, RateResult, judged
@@ -34,7 +34,9 @@ BURST = 2.0  # times the rate, at the beginning of a step that is to confirm a f
 MARGIN = 1.1  # times what the bucket holds
 QUEUE_S = 5.0  # of the burst if no bucket is known
 MOST_WARMUP_S = 90.0
-SAME_TRACE = "A trace has fixed arrivals, so every rate was run once, and without a burst that empties the bucket first."
+SAME_TRACE = (
+    "a trace has fixed arrivals: every rate was run once, without a burst that empties the bucket first"
+)
 GAPS = 40_000  # arrivals for the long-run estimate
 
 
@@ -67,7 +69,7 @@ class HeadroomPlanner:
             else:
                 yield from self._search()
         except SpentError as spent:
-            remarks.append(f"{spent}: the interval is based on the runs until then.")
+            remarks.append(f"{spent}: the interval is based on the runs until then")
         return self._answer(remarks)
 
     def measure(self, step: Step, reading: RunReading) -> RateResult:
@@ -135,13 +137,7 @@ class HeadroomPlanner:
     def _answer(self, remarks: list[str]) -> Answer:
         from tailgauge.experiments.headroom import report
 
-        tried, found = self._judged()
-        if self._settings.no_429:
-            passes = all(one.alone == PASS for one in tried)
-            return report.answer_without_429(
-                self._settings, self._today, self._runs, found, remarks, passes=passes
-            )
-        return report.answer(self._settings, self._today, self._runs, tried, found, remarks)
+        return report.answer(self._settings, self._today, self._runs, *self._judged(), remarks)
 
 
 def _check(base: Base) -> None:

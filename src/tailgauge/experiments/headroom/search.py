@@ -11,8 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tailgauge.experiments.answer import FAIL, INCONCLUSIVE, PASS
 from tailgauge.experiments.headroom.judge import JudgedRate, Rate
+from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS
 
 PER_MINUTE = 2.0  # providers refuse faster growth
 SLACK = 1.2  # times the precision: so much wider an interval is narrow enough

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from tailgauge_analysis.stats.bootstrap import SEED
 from tailgauge_analysis.stats.quantiles import CONFIDENCE, NORMAL_975, Floats, Ints
+from tailgauge_analysis.text.quantile import FOR_FIGURES
 
 REPS = 1000
 FEWEST = 2  # pairs that vary at all
@@ -36,8 +37,8 @@ class Contrast:
     value: float
     low: float
     high: float
-    draws: Floats
-    exchanged: Floats
+    draws: Floats = field(metadata=FOR_FIGURES)
+    exchanged: Floats = field(metadata=FOR_FIGURES)
 
 
 def quantiles(off: Sequence[Floats], on: Sequence[Floats], p: float) -> Contrast | None:

@@ -19,17 +19,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from tailgauge.experiments.hedging import contrast
 from tailgauge.experiments.hedging.contrast import Contrast
 from tailgauge_analysis.stats.bootstrap import SEED
-from tailgauge_analysis.stats.quantiles import CONFIDENCE, Floats, n_min
+from tailgauge_analysis.stats.quantiles import CONFIDENCE, Floats, n_min, rank
 from tailgauge_analysis.stats.sign_flips import holm
+from tailgauge_analysis.text.quantile import FOR_FIGURES
+from tailgauge_analysis.text.section import INCONCLUSIVE
 
 OFF, ON = "hedging_off", "hedging_on"  # traffic tables of the variants
+HELPS, HURTS = "helps", "hurts"
 PS = (0.99, 0.95)
 SURE = 0.02
 DRAWN = 4_095  # exchanges of all loads together
@@ -60,59 +63,86 @@ class LoadResult:
     """
 
     rate_per_s: float
-    off: tuple[Floats, ...]
-    on: tuple[Floats, ...]
-    bad_off: tuple[Floats, ...]
-    bad_on: tuple[Floats, ...]
+    off: tuple[Floats, ...] = field(metadata=FOR_FIGURES)
+    on: tuple[Floats, ...] = field(metadata=FOR_FIGURES)
+    bad_off: tuple[Floats, ...] = field(metadata=FOR_FIGURES)
+    bad_on: tuple[Floats, ...] = field(metadata=FOR_FIGURES)
     copies: CopyStats
     washout_s: float
     short: bool
 
     @property
-    def fewest(self) -> int:
-        """Requests of the variant with fewer."""
-        return min(sum(map(len, self.off)), sum(map(len, self.on)))
+    def requests(self) -> tuple[int, int]:
+        """Requests without hedging and with it."""
+        return sum(map(len, self.off)), sum(map(len, self.on))
 
 
 @dataclass(frozen=True, slots=True)
 class CrossoverLoad:
-    """The crossover in requests/s. `low`: helps below; `high`: hurts above; None if beyond the tested loads, or not shown. `helps`,
-    `hurts`: whether that is shown. `fit`: of each load.
+    """The crossover in requests/s; None if beyond the tested loads, or not shown. `helps`, `hurts`: whether that is shown.
+    `fit`: of each load.
     """
 
-    value: float | None
-    low: float | None
-    high: float | None
+    crossover_per_s: float | None
+    helps_below_per_s: float | None
+    hurts_above_per_s: float | None
     helps: bool
     hurts: bool
     fit: tuple[float, ...]
 
+    def verdict(self, rate_per_s: float) -> str:
+        """Verdict on a load: its place relative to the crossover interval."""
+        if self.helps_below_per_s is not None and rate_per_s <= self.helps_below_per_s:
+            return HELPS
+        above = self.hurts_above_per_s
+        return HURTS if above is not None and rate_per_s >= above else INCONCLUSIVE
+
 
 @dataclass(frozen=True, slots=True)
 class ComparedLoad:
-    """A load with its contrasts; None if there is nothing to compare."""
+    """A load with its contrasts; None if there is nothing to compare. `off_ms`, `on_ms`: the quantile, inf if it is a
+    failure; `cost_per_ms`: least and most that each millisecond gained costs per 1,000 requests.
+    """
 
     load: LoadResult
-    slow: Contrast | None
-    bad: Contrast | None
+    change: Contrast | None
+    missed: Contrast | None
+    requests: tuple[int, int]
+    off_ms: float | None
+    on_ms: float | None
+    cost_per_ms: tuple[float, float] | None
+
+    @property
+    def rate_per_s(self) -> float:
+        """Of the load."""
+        return self.load.rate_per_s
 
 
 @dataclass(frozen=True, slots=True)
 class HedgingResult:
-    """`p` is None if there are too few requests for any quantile; `bad` is None without objectives. `p_values`: adjusted,
-    for helping and hurting by `slow`, then by `bad`.
+    """`quantile` is None if there are too few requests for any; `goodput` is None without objectives. `p_values`: adjusted,
+    for helping and hurting by `tail`, then by `goodput`.
     """
 
-    p: float | None
-    compared: tuple[ComparedLoad, ...]
-    slow: CrossoverLoad
-    bad: CrossoverLoad | None
+    quantile: float | None
+    loads: tuple[ComparedLoad, ...]
+    tail: CrossoverLoad
+    goodput: CrossoverLoad | None
     p_values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TriedDelay:
+    """One delay, at the lowest load."""
+
+    delay_ms: float
+    load: LoadResult
+    change: Contrast | None
 
 
 def quantile_for(loads: Sequence[LoadResult], quantile: float | None = None) -> float | None:
     """`quantile`, or the highest of PS, if the variants of all loads have enough requests for it."""
-    fewest = min((one.fewest for one in loads), default=0)
+    fewest = min((min(one.requests) for one in loads), default=0)
     return next((p for p in ((quantile,) if quantile else PS) if fewest >= n_min(p)), None)
 
 
@@ -134,10 +164,33 @@ def result(loads: Sequence[LoadResult], quantile: float | None = None) -> Hedgin
         )
         for i, of in enumerate(known)
     ]  # fmt: skip
+    compared = tuple(_compared(*of, p) for of in zip(ordered, slow, bad, strict=True))
     return HedgingResult(
-        p, tuple(map(ComparedLoad, ordered, slow, bad)), crossovers[0],
-        crossovers[1] if len(crossovers) > 1 else None, tuple(adjusted),
-    )  # fmt: skip
+        p, compared, crossovers[0], crossovers[1] if len(crossovers) > 1 else None, tuple(adjusted)
+    )
+
+
+def _compared(
+    load: LoadResult, change: Contrast | None, missed: Contrast | None, p: float | None
+) -> ComparedLoad:
+    off, on = (None if p is None or not blocks else _pooled(blocks, p) for blocks in (load.off, load.on))
+    each = None
+    if (
+        change is not None
+        and load.copies.cost is not None
+        and off is not None
+        and on is not None
+        and on < off < math.inf
+    ):
+        low, high = load.copies.cost
+        each = 1000 * low / (off - on), 1000 * high / (off - on)
+    return ComparedLoad(load, change, missed, load.requests, off, on, each)
+
+
+def _pooled(blocks: Sequence[Floats], p: float) -> float:
+    """Quantile of all blocks of a variant."""
+    values = np.sort(np.concatenate(blocks))
+    return float(values[rank(len(values), p) - 1])
 
 
 def closer(loads: Sequence[float], fit: Sequence[float], n: int) -> list[float]:

@@ -18,8 +18,7 @@ from tailgauge.experiments.answer import Answer
 from tailgauge.experiments.course import RUN_S, SEED_STEP, Base, Course, SpentError, Step, StepResult, Steps
 from tailgauge.experiments.headroom.plan import HeadroomPlanner
 from tailgauge.experiments.hedging import contrast
-from tailgauge.experiments.hedging.contrast import Contrast
-from tailgauge.experiments.hedging.judge import OFF, ON, LoadResult, closer, quantile_for, result
+from tailgauge.experiments.hedging.judge import OFF, ON, LoadResult, TriedDelay, closer, quantile_for, result
 from tailgauge.patterns.table import pattern_of
 from tailgauge.rows.schema import JOIN
 from tailgauge.scenario.experiment import Experiment as Table
@@ -49,7 +48,7 @@ class HedgingPlanner:
         self._block_s = self._settings.block_s or _block_s(minutes, runs, self._settings.pairs)
         self._search = HeadroomPlanner(_searching(base)) if searched else None
         self._loads: list[LoadResult] = []
-        self._delays: dict[float, tuple[LoadResult, Contrast | None]] = {}
+        self._delays: list[TriedDelay] = []
         self._number = 0
         self._sustainable = self._settings.sustainable_per_s or 0.0
 
@@ -64,7 +63,7 @@ class HedgingPlanner:
                 yield from self._at([self._sustainable * one for one in self._settings.loads])
                 yield from self._at(self._closer())
         except SpentError as spent:
-            remarks.append(f"{spent}: the answer is based on the runs until then.")
+            remarks.append(f"{spent}: the answer is based on the runs until then")
         return self._answer(remarks)
 
     def measure(self, step: Step, reading: RunReading) -> Any:
@@ -93,10 +92,9 @@ class HedgingPlanner:
             try:
                 steps = course.send(results)
             except StopIteration as end:
-                found = end.value.facts
-                rate = found["sustained_per_s"] or found["low_per_s"] or found["high_per_s"]
-                self._sustainable = float(rate or 0.0)
-                return [f"Sustainable rate without hedging: {end.value.sentence}"]
+                found = end.value.finding
+                self._sustainable = found.sustained_per_s or found.low_per_s or found.high_per_s or 0.0
+                return [f"without hedging {end.value.result.sentence}"]
 
     def _scan(self) -> Steps:
         """Every delay at the lowest load; the one with the lowest quantile is used from here on."""
@@ -109,9 +107,11 @@ class HedgingPlanner:
         of = {step.seed: delay for step, delay in zip(steps, delays, strict=True)}
         results = {of[one.step.seed]: one.measured for one in (yield steps) if one.valid}
         p = quantile_for(list(results.values()), self._settings.quantile)
-        for delay, one in results.items():
-            self._delays[delay] = (one, contrast.quantiles(one.off, one.on, p) if p is not None else None)
-        known = {delay: one.value for delay, (_, one) in self._delays.items() if one is not None}
+        self._delays = [
+            TriedDelay(delay, one, contrast.quantiles(one.off, one.on, p) if p is not None else None)
+            for delay, one in sorted(results.items())
+        ]
+        known = {one.delay_ms: one.change.value for one in self._delays if one.change is not None}
         if known:
             self._hedge = {**self._hedge, "delay_ms": min(known, key=known.__getitem__)}
 
@@ -133,8 +133,8 @@ class HedgingPlanner:
         if not self._loads or not self._settings.more_loads:
             return []
         found = result(self._loads, self._settings.quantile)
-        rates = [one.load.rate_per_s for one in found.compared if one.slow is not None]
-        return closer(rates, found.slow.fit, self._settings.more_loads)
+        rates = [one.rate_per_s for one in found.loads if one.change is not None]
+        return closer(rates, found.tail.fit, self._settings.more_loads)
 
     def _step(self, rate: float, delay_ms: float | None = None) -> Step:
         self._number += 1
@@ -161,13 +161,12 @@ class HedgingPlanner:
         from tailgauge.experiments.hedging import report
 
         tested = report.TestedHedge(
-            _described(self._hedge), self._sustainable, tuple(remarks), self._settings.quantile
+            _described(self._hedge),
+            self._sustainable or None,
+            self._scenario.arrival.rate,
+            self._settings.quantile,
         )
-        if not self._sustainable:
-            return report.nothing(
-                tested, "No answer: no sustainable rate was found, so there are no loads to try."
-            )
-        return report.answer(tested, self._loads, self._delays)
+        return report.answer(tested, self._loads, self._delays, remarks)
 
 
 def _tested(base: Base) -> str:
@@ -209,10 +208,10 @@ def _block_s(minutes: float, runs: int, pairs: int) -> float:
 def _described(hedge: dict[str, Any]) -> str:
     policy = hedge["policy"]
     if policy == "immediate":
-        return "Every call hedged at once"
+        return "hedging every call at once"
     if policy == "adaptive":
-        return f"Hedging after the {100 * float(hedge.get('quantile', 0.9)):g}% quantile of recent waits"
-    after = f"Hedging after {float(hedge.get('delay_ms', 1000.0)):g} ms"
+        return f"hedging after the {100 * float(hedge.get('quantile', 0.9)):g}% quantile of recent waits"
+    after = f"hedging after {float(hedge.get('delay_ms', 1000.0)):g} ms"
     return (
         f"{after} with probability {float(hedge.get('probability', 0.5)):g}"
         if policy == "single_r"

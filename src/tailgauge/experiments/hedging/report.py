@@ -1,64 +1,54 @@
 """The answer of the hedging experiment: helps below, hurts above, at which cost, and why.
 
-Exit code 0 if there is an answer, also if no load shows a difference; 5 if nothing could be compared.
+PASS if there is an answer; INCONCLUSIVE if no load shows a difference, or nothing could be compared.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from tailgauge.errors import Exit
-from tailgauge.experiments.answer import (
-    INCONCLUSIVE,
-    PASS,
-    Answer,
-    AnswerTable,
-    Case,
-    Mark,
-    Picture,
-    PlotCurve,
-)
+from tailgauge.experiments.answer import Answer
 from tailgauge.experiments.hedging.contrast import MOST, Contrast, per_cent
-from tailgauge.experiments.hedging.judge import ComparedLoad, CrossoverLoad, HedgingResult, LoadResult, result
-from tailgauge_analysis.stats.quantiles import Floats, rank
-from tailgauge_analysis.text.formatting import figures, ms_or_failed, percentile, sentence, share
-from tailgauge_analysis.text.json_values import Json
+from tailgauge.experiments.hedging.judge import (
+    HELPS,
+    HURTS,
+    ComparedLoad,
+    CrossoverLoad,
+    HedgingResult,
+    LoadResult,
+    TriedDelay,
+    result,
+)
+from tailgauge_analysis.text.formatting import figures, ms_or_failed, percentile, share
+from tailgauge_analysis.text.picture import Mark, Picture, PlotCurve
+from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS, Cell, Result, Section, Table, Value
 
 DETECTED = 2.8  # standard errors: 5% two-sided, 80% power
-NOTHING = "No answer: every run was INVALID, had too few requests, or there was no time for one."
-P95 = "Too few requests for a p99 of each variant at the lowest load: the p95 is used."
-SHORT_BLOCKS = (
-    "Blocks are shorter than three end-to-end p99s at {}: one variant still affects blocks of the other, which hides part of "
-    "the difference."
-)
+NOTHING = "no answer: every run was INVALID, had too few requests, or there was no time for one"
+NO_RATE = "no answer: no sustainable rate was found, so there are no loads to try"
+P95 = "too few requests for a p99 of each variant at the lowest load: the p95 is used"
+SHORT_BLOCKS = "blocks are shorter than three end-to-end p99s at {}: this hides part of the difference"
 NONE = "–"
+ADVICE = {HELPS: "turn hedging on", HURTS: "leave hedging off"}
 DRAWN_TO = 1.5  # of a logarithm: +348%; larger values are drawn there
+FIGURE_NOTE = "Bars are 95% intervals{}; below 0 hedging helps. Shaded: the interval of the crossover load."
 CANCEL, LIMIT, DELAY, TOGETHER, LOAD = "cancel", "limit", "delay", "correlation", "load"
 SAVED = 0.5  # of the remaining generation: less is no effective cancel
 MORE_REFUSED = 0.005  # share of the calls
 TOGETHER_FROM = 0.2  # correlation
 GROWS = 1.5  # times the copies at the lowest load
-CAUSES = {
-    CANCEL: "the target keeps generating for attempts that were closed",
-    LIMIT: "the hedges use up a limit that the calls need",
-    TOGETHER: "the hedge of a slow call is usually slow too",
-    DELAY: "the delay lies among the slow calls, so hedges come too late",
-    LOAD: "the slower the calls become, the more hedges are sent",
-}
-Delays = Mapping[float, tuple[LoadResult, Contrast | None]]  # tried at the lowest load, in ms
 
 
 @dataclass(frozen=True, slots=True)
 class TestedHedge:
-    """What was tested: the hedge as text, the sustainable rate, remarks, and the quantile if the scenario sets one."""
+    """What was tested: the hedge as text, the sustainable rate, today's rate, and the quantile if the scenario sets one."""
 
     hedge: str
-    sustainable_per_s: float
-    remarks: tuple[str, ...]
+    sustainable_per_s: float | None
+    today_per_s: float | None
     quantile: float | None = None
 
 
@@ -70,37 +60,65 @@ class Cause:
     text: str
 
 
-def answer(tested: TestedHedge, loads: Sequence[LoadResult], delays: Delays) -> Answer:
+@dataclass(frozen=True, slots=True)
+class Hedging:
+    """What was found."""
+
+    tested: TestedHedge
+    found: HedgingResult
+    delays: tuple[TriedDelay, ...]
+    why: tuple[Cause, ...]
+
+
+def answer(
+    tested: TestedHedge, loads: Sequence[LoadResult], delays: Sequence[TriedDelay], remarks: Sequence[str]
+) -> Answer:
     """The answer from all tested loads."""
     found = result(loads, tested.quantile)
-    if found.p is None or not any(one.slow or one.bad for one in found.compared):
-        return nothing(tested, NOTHING)
-    causes = _causes(found)
+    why = _causes(found)
+    finding = Hedging(tested, found, tuple(delays), tuple(why))
+    if tested.sustainable_per_s is None or not any(one.change or one.missed for one in found.loads):
+        reason = NO_RATE if tested.sustainable_per_s is None else NOTHING
+        return Answer("hedging", Result(INCONCLUSIVE, reason, details=tuple(remarks)), finding)
+    measures = [of for of in (found.tail, found.goodput) if of is not None]
+    shown = any(of.helps or of.hurts for of in measures)
+    details = [
+        *_goodput(found),
+        *_sizes(found),
+        *(one.text for one in why),
+        *remarks,
+        *_remarks(tested, found),
+    ]
+    pictures = _pictures(found)
+    tables = (_loads(found, tested.sustainable_per_s), _costs(found), *((_delays(delays),) if delays else ()))
     return Answer(
-        kind="hedging", sentence=_sentence(tested, found, causes), table=_loads(found, tested.sustainable_per_s),
-        facts=_facts(found, tested, causes, delays), exit_code=Exit.OK, smallest=_smallest(found), cases=_cases(found),
-        remarks=(*tested.remarks, *_sizes(found), *_remarks(found, tested.quantile), *(one.text for one in causes)),
-        pictures=_pictures(found), more=(_delays(delays),) if delays else (),
+        "hedging",
+        Result(PASS if shown else INCONCLUSIVE, _sentence(tested, found), details=tuple(details), advice=_advice(tested, found)),
+        finding,
+        (Section("hedging", "Hedging by load", tables=tables, figures=tuple(one.name for one in pictures)),),
+        _smallest(found), pictures,
     )  # fmt: skip
 
 
-def nothing(tested: TestedHedge, reason: str) -> Answer:
-    """No answer, and why."""
-    empty = result(())
-    return Answer(
-        "hedging", reason, _loads(empty, tested.sustainable_per_s), _facts(empty, tested, [], {}), Exit.INCONCLUSIVE, "",
-        (Case("crossover load", INCONCLUSIVE, reason),), tested.remarks,
-    )  # fmt: skip
+# --- text -------------------------------------------------------------------------------------------------------
 
 
-def _sentence(tested: TestedHedge, found: HedgingResult, causes: Sequence[Cause]) -> str:
-    name = percentile(found.p or 0.0)
-    text = f"{tested.hedge} {_place(found, found.slow, tested.sustainable_per_s)}, by the end-to-end {name}."
-    if found.bad is not None:
-        text += f" By the share of requests that meet every objective it {_place(found, found.bad, None)}."
-    if causes:
-        text += f" {sentence(CAUSES[causes[0].name])}."
-    return text
+def _sentence(tested: TestedHedge, found: HedgingResult) -> str:
+    place = _place(found, found.tail, tested.sustainable_per_s)
+    return f"{tested.hedge} {place}, by the end-to-end {percentile(found.quantile or 0.0)}"
+
+
+def _advice(tested: TestedHedge, found: HedgingResult) -> str:
+    word = found.tail.verdict(tested.today_per_s) if tested.today_per_s else INCONCLUSIVE
+    return (
+        f"at today's {figures(tested.today_per_s or 0.0)} requests/s {ADVICE[word]}" if word in ADVICE else ""
+    )
+
+
+def _goodput(found: HedgingResult) -> list[str]:
+    if found.goodput is None:
+        return []
+    return [f"by the share of requests that meet every objective it {_place(found, found.goodput, None)}"]
 
 
 def _place(found: HedgingResult, of: CrossoverLoad, sustainable: float | None) -> str:
@@ -110,9 +128,17 @@ def _place(found: HedgingResult, of: CrossoverLoad, sustainable: float | None) -
         relative = "" if sustainable is None else f" ({rate / sustainable:.0%} of the sustainable rate)"
         return f"{_rate(rate)} requests/s{relative}"
 
-    rates = [one.load.rate_per_s for one in found.compared]
-    below = f"helps below {end(of.low)}" if of.low is not None else "helps at some loads"
-    above = f"hurts above {end(of.high)}" if of.high is not None else "hurts at some loads"
+    rates = [one.rate_per_s for one in found.loads]
+    below = (
+        f"helps below {end(of.helps_below_per_s)}"
+        if of.helps_below_per_s is not None
+        else "helps at some loads"
+    )
+    above = (
+        f"hurts above {end(of.hurts_above_per_s)}"
+        if of.hurts_above_per_s is not None
+        else "hurts at some loads"
+    )
     if of.helps and of.hurts:
         return f"{below} and {above}"
     if of.helps:
@@ -124,27 +150,19 @@ def _place(found: HedgingResult, of: CrossoverLoad, sustainable: float | None) -
 
 def _sizes(found: HedgingResult) -> list[str]:
     """The largest gain and the largest harm that a load shows, and what a millisecond costs."""
-    shown = [one for one in found.compared if verdict(one.load.rate_per_s, found.slow) != INCONCLUSIVE]
-    known = [(one.slow.value, one) for one in shown if one.slow is not None]
-    ends = (
-        min(known, key=lambda pair: pair[0], default=None),
-        max(known, key=lambda pair: pair[0], default=None),
-    )
-    parts = []
-    for pair, word in zip(ends, ("lower", "higher"), strict=True):
-        if pair is None or (pair[0] < 0) != (word == "lower"):
-            continue
-        value, rate = pair[0], _rate(pair[1].load.rate_per_s)
-        size = share(abs(per_cent(value))) if abs(value) < 1.1 else f"{math.exp(abs(value)):.3g}x"
-        parts.append(f"{size} {word} at {rate} requests/s")
-    out = [f"The {percentile(found.p or 0.0)} is {' and '.join(parts)}."] if parts else []
-    best = ends[0][1] if ends[0] is not None and ends[0][0] < 0 else None
-    each = per_ms(best, found.p) if best is not None else None
-    if best is not None and each is not None:
-        at, unit = _rate(best.load.rate_per_s), best.load.copies.unit
-        out.append(
-            f"At {at} requests/s each millisecond gained costs {span(*each, to='to')} {unit} per 1,000 requests."
-        )
+    shown = [one for one in found.loads if found.tail.verdict(one.rate_per_s) != INCONCLUSIVE]
+    known = [(one.change.value, one) for one in shown if one.change is not None]
+    if not known:
+        return []
+    name = percentile(found.quantile or 0.0)
+    best, harm = (at(known, key=lambda pair: pair[0]) for at in (min, max))
+    ends = [pair for pair, sign in ((best, -1), (harm, 1)) if pair[0] * sign > 0]
+    parts = [f"{_change(value)} at {_rate(one.rate_per_s)} requests/s" for value, one in ends]
+    out = [f"{name} {', '.join(parts)}"] if parts else []
+    each = best[1].cost_per_ms
+    if each is not None:
+        unit, at = best[1].load.copies.unit, _rate(best[1].rate_per_s)
+        out.append(f"at {at} requests/s each ms gained costs {span(*each)} {unit} per 1,000 requests")
     return out
 
 
@@ -153,41 +171,25 @@ def _rate(value: float) -> str:
 
 
 def _smallest(found: HedgingResult) -> str:
-    errors = [float(one.slow.draws.std()) for one in found.compared if one.slow is not None]
+    errors = [float(one.change.draws.std()) for one in found.loads if one.change is not None]
     if not errors:
         return ""
-    return f"at one load a change of the {percentile(found.p or 0.0)} of {share(per_cent(DETECTED * float(np.median(errors))))}"
+    return f"at one load a change of the {percentile(found.quantile or 0.0)} of {share(per_cent(DETECTED * float(np.median(errors))))}"
 
 
-def _cases(found: HedgingResult) -> tuple[Case, ...]:
-    measures = [(percentile(found.p) if found.p is not None else "p99", found.slow), ("goodput", found.bad)]
-    out = []
-    for name, of in measures:
-        if of is None:
-            continue
-        ends = [("helps below", of.low), ("hurts above", of.high)]
-        text = ", ".join(f"{word} {_rate(rate)} requests/s" for word, rate in ends if rate is not None)
-        outcome = PASS if of.helps or of.hurts else INCONCLUSIVE
-        out.append(Case(f"hedging by load, {name}", outcome, text or "no difference shown"))
-    return tuple(out)
-
-
-def _remarks(found: HedgingResult, quantile: float | None) -> list[str]:
-    out = [P95] if quantile is None and found.p is not None and found.p < 0.99 else []
-    short = [_rate(one.load.rate_per_s) for one in found.compared if one.load.short]
+def _remarks(tested: TestedHedge, found: HedgingResult) -> list[str]:
+    out = [P95] if tested.quantile is None and found.quantile is not None and found.quantile < 0.99 else []
+    short = [_rate(one.rate_per_s) for one in found.loads if one.load.short]
     if short:
         out.append(SHORT_BLOCKS.format(", ".join(short) + " requests/s"))
-    lost = [_rate(one.load.rate_per_s) for one in found.compared if one.slow is None]
+    lost = [_rate(one.rate_per_s) for one in found.loads if one.change is None]
     if lost:
-        name = percentile(found.p or 0.0)
+        name = percentile(found.quantile or 0.0)
         out.append(
-            f"Not compared at {', '.join(lost)} requests/s: the {name} is a failed request in both variants."
+            f"not compared at {', '.join(lost)} requests/s: the {name} is a failed request in both variants"
         )
-    prices = next((one.load.copies.why for one in found.compared if one.load.copies.why), "")
-    return [*out, f"Cost of the losing attempts unknown: {prices}."] if prices else out
-
-
-# --- why it stops helping -----------------------------------------------------------------------------------------
+    prices = next((one.load.copies.why for one in found.loads if one.load.copies.why), "")
+    return [*out, f"cost of the losing attempts unknown: {prices}"] if prices else out
 
 
 def _causes(found: HedgingResult) -> list[Cause]:
@@ -195,141 +197,39 @@ def _causes(found: HedgingResult) -> list[Cause]:
 
     At the first load that hurts, or the highest, and at the lowest.
     """
-    hurts = found.slow.hurts or (found.bad is not None and found.bad.hurts)
-    if not found.compared or (not hurts and found.slow.helps):
+    hurts = found.tail.hurts or (found.goodput is not None and found.goodput.hurts)
+    if not found.loads or (not hurts and found.tail.helps):
         return []
     return [one for one in causes(found) if hurts or one.name in {DELAY, TOGETHER}]
 
 
 def causes(found: HedgingResult) -> list[Cause]:
     """All that the rows show."""
-    harmed = [one for one in found.compared if one.slow is not None and one.slow.low > 0]
-    lowest, worst = found.compared[0].load, (harmed or found.compared[-1:])[0].load
-    texts = {
-        CANCEL: _cancel(worst), LIMIT: _limit(worst), TOGETHER: _together(worst), DELAY: _delay(lowest, found.p),
-        LOAD: _load_grows(lowest, worst),
-    }  # fmt: skip
-    return [Cause(name, f"{text}: {CAUSES[name]}.") for name, text in texts.items() if text]
-
-
-def _cancel(load: LoadResult) -> str:
-    saved = load.copies.cancelled
-    if saved is None or saved >= SAVED:
-        return ""
-    return f"{_at(load)} closing the slower attempt saved only {share(saved)} of its remaining generation"
-
-
-def _limit(load: LoadResult) -> str:
-    off, on = load.copies.refused
-    if off is None or on is None or on - off < MORE_REFUSED:
-        return ""
-    return f"{_at(load)} {share(on)} of the calls were refused with hedging and {share(off)} without"
-
-
-def _together(load: LoadResult) -> str:
-    value, low = load.copies.correlation
-    if value is None or low is None or low < TOGETHER_FROM:
-        return ""
-    return f"{_at(load)} slow calls and their hedges are slow together (correlation {value:.2f}, at least {low:.2f})"
-
-
-def _delay(load: LoadResult, p: float | None) -> str:
-    hedged = load.copies.hedged
-    if p is None or hedged is None or hedged > 2 * (1 - p):
-        return ""
-    return (
-        f"{_at(load)} only {share(hedged)} of the calls got a hedge, which hardly changes the {percentile(p)}"
-    )
-
-
-def _load_grows(lowest: LoadResult, worst: LoadResult) -> str:
-    few, many = lowest.copies.hedged, worst.copies.hedged
-    if not few or many is None or many < GROWS * few:
-        return ""
-    at = f"at {_rate(lowest.rate_per_s)} requests/s, {share(many)} at {_rate(worst.rate_per_s)}"
-    return f"{share(few)} of the calls got a hedge {at}"
-
-
-def _at(load: LoadResult) -> str:
-    return f"At {_rate(load.rate_per_s)} requests/s"
-
-
-# --- facts: unrounded; changes as differences of logarithms or of shares; costs per request; no infinities ---------
-
-
-def _facts(found: HedgingResult, tested: TestedHedge, causes: Sequence[Cause], delays: Delays) -> Json:
-    return {
-        "hedge": tested.hedge, "sustainable_per_s": tested.sustainable_per_s or None, "quantile": found.p,
-        "tail": _crossover(found.slow, found.p_values[:2]),
-        "goodput": None if found.bad is None else _crossover(found.bad, found.p_values[2:]),
-        "loads": [_load_facts(one, found) for one in found.compared],
-        "delays": [
-            {"delay_ms": delay, "change": _contrast(one), "hedged": load.copies.hedged, "won": load.copies.won}
-            for delay, (load, one) in sorted(delays.items())
-        ],
-        "why": [{"name": one.name, "text": one.text} for one in causes],
-    }  # fmt: skip
-
-
-def _crossover(one: CrossoverLoad, p_values: Sequence[float]) -> Json:
-    return {
-        "crossover_per_s": one.value, "helps_below_per_s": one.low, "hurts_above_per_s": one.high,
-        "helps": one.helps, "hurts": one.hurts, "fit": list(one.fit), "p_values": list(p_values),
-    }  # fmt: skip
-
-
-def _load_facts(one: ComparedLoad, found: HedgingResult) -> Json:
-    load, copies = one.load, one.load.copies
-    each = per_ms(one, found.p)
-    return {
-        "rate_per_s": load.rate_per_s, "pairs": len(load.on), "washout_s": load.washout_s,
-        "requests": [sum(map(len, load.off)), sum(map(len, load.on))],
-        "off_ms": _finite(load.off, found.p), "on_ms": _finite(load.on, found.p),
-        "change": _contrast(one.slow), "missed": _contrast(one.bad),
-        "hedged": copies.hedged, "won": copies.won,
-        "cost": None if copies.cost is None else list(copies.cost), "unit": copies.unit,
-        "cost_per_ms_of_1000": None if each is None else list(each),
-        "cancel_effectiveness": copies.cancelled, "correlation": copies.correlation[0],
-        "refused": list(copies.refused),
-    }  # fmt: skip
-
-
-def _contrast(one: Contrast | None) -> Json | None:
-    return None if one is None else {"value": one.value, "low": one.low, "high": one.high}
-
-
-def _finite(blocks: tuple[Floats, ...], p: float | None) -> float | None:
-    if p is None or not blocks:
-        return None
-    value = pooled(blocks, p)
-    return value if math.isfinite(value) else None
-
-
-def pooled(blocks: tuple[Floats, ...], p: float) -> float:
-    """Quantile of all blocks of a variant, ms; inf if it is a failure."""
-    values = np.sort(np.concatenate(blocks))
-    return float(values[rank(len(values), p) - 1])
-
-
-def per_ms(one: ComparedLoad, p: float | None) -> tuple[float, float] | None:
-    """Least and most that each millisecond of the quantile gained costs per 1,000 requests; None without a gain."""
-    if p is None or one.slow is None or one.load.copies.cost is None:
-        return None
-    gain = pooled(one.load.off, p) - pooled(one.load.on, p)
-    if not math.isfinite(gain) or gain <= 0:
-        return None
-    low, high = one.load.copies.cost
-    return 1000 * low / gain, 1000 * high / gain
+    harmed = [one for one in found.loads if one.change is not None and one.change.low > 0]
+    first, load = found.loads[0].load, (harmed or found.loads[-1:])[0].load
+    of, few, p = load.copies, first.copies.hedged, found.quantile
+    saved, many, (off, on), (together, least) = of.cancelled, of.hedged, of.refused, of.correlation
+    at = f"at {_rate(load.rate_per_s)} requests/s"
+    out = []
+    if saved is not None and saved < SAVED:
+        text = f"the target keeps generating for attempts that were closed: {at} closing saved only {share(saved)} of the rest"
+        out.append(Cause(CANCEL, text))
+    if off is not None and on is not None and on - off >= MORE_REFUSED:
+        text = f"hedges use up a limit that the calls need: {at} {share(on)} were refused with hedging, {share(off)} without"
+        out.append(Cause(LIMIT, text))
+    if together is not None and least is not None and least >= TOGETHER_FROM:
+        text = f"the hedge of a slow call is usually slow too: {at} correlation {together:.2f} (at least {least:.2f})"
+        out.append(Cause(TOGETHER, text))
+    if p is not None and few is not None and few <= 2 * (1 - p):
+        text = f"the delay lies among the slow calls: at {_rate(first.rate_per_s)} requests/s only {share(few)} got a hedge"
+        out.append(Cause(DELAY, text))
+    if few and many is not None and many >= GROWS * few:
+        text = f"slower calls get more hedges: {share(few)} at {_rate(first.rate_per_s)} requests/s, {share(many)} {at}"
+        out.append(Cause(LOAD, text))
+    return out
 
 
 # --- tables and figures -------------------------------------------------------------------------------------------
-
-
-def verdict(rate: float, of: CrossoverLoad) -> str:
-    """Verdict on a load: its place relative to the crossover interval."""
-    if of.low is not None and rate <= of.low:
-        return "helps"
-    return "hurts" if of.high is not None and rate >= of.high else INCONCLUSIVE
 
 
 def _change(value: float) -> str:
@@ -344,92 +244,98 @@ def _signed(value: float) -> str:
     return text if value == 0 else f"{'+' if value > 0 else '−'}{text}"
 
 
-def span(low: float, high: float, to: str = "–") -> str:
+def span(low: float, high: float) -> str:
     """Least to most; one number if both read the same."""
     a, b = figures(low), figures(high)
-    return a if a == b else f"{a} {to} {b}"
+    return a if a == b else f"{a} – {b}"
 
 
-def _loads(found: HedgingResult, sustainable: float) -> AnswerTable:
-    name = percentile(found.p) if found.p is not None else "quantile"
-    header: tuple[str, ...] = (
-        "requests/s", "of sustainable", "requests off", "on", f"{name} off, ms", f"{name} on, ms", "change", "95% interval",
-        "hedging",
-    )  # fmt: skip
-    if found.bad is not None:
-        header += ("good off", "good on", "change", "95% interval", "for goodput")
-    header += (
-        "calls hedged", "hedges won", "refused off (of attempts)", "refused on (of attempts)", "extra cost per 1,000 requests", "per ms gained",
-    )  # fmt: skip
-    unit = next((one.load.copies.unit for one in found.compared if one.load.copies.unit), "")
-    caption = (
-        f"One row per load; hedging off and on in alternating blocks. End to end since scheduled, failures slowest; {name} of all "
-        "blocks of a variant; the interval is a bootstrap over pairs of blocks. Helps, hurts: by the interval of the crossover "
-        "load; inconclusive: within it. Cost: of the losing attempts, least to most"
-        + (f", in {unit}." if unit else ", if prices are known.")
+def _loads(found: HedgingResult, sustainable: float) -> Table:
+    name = percentile(found.quantile or 0.0)
+    header = ["requests/s", "of sustainable", f"{name} off, ms", f"{name} on, ms", "change", "hedging"]
+    if found.goodput is not None:
+        header += ["missed off", "missed on", "change", "for goodput"]
+    note = (
+        "One row per load; hedging off and on in alternating blocks. End to end since scheduled, failures slowest; the interval "
+        "is a bootstrap over pairs of blocks. Helps, hurts: by the interval of the crossover load; inconclusive: within it. Missed: requests that miss an objective."
     )
-    return AnswerTable(caption, header, tuple(_load_row(one, found, sustainable) for one in found.compared))
+    return Table(
+        "Latency", tuple(header), tuple(_load_row(one, found, sustainable) for one in found.loads), note
+    )
 
 
-def _load_row(one: ComparedLoad, found: HedgingResult, sustainable: float) -> tuple[str, ...]:
-    load, copies, p = one.load, one.load.copies, found.p
-    ends = [ms_or_failed(pooled(of, p)) if p is not None and of else NONE for of in (load.off, load.on)]
-    row = [
-        _rate(load.rate_per_s), f"{load.rate_per_s / sustainable:.0%}", f"{sum(map(len, load.off)):,}",
-        f"{sum(map(len, load.on)):,}", *ends, *_change_cells(one.slow), verdict(load.rate_per_s, found.slow),
+def _load_row(one: ComparedLoad, found: HedgingResult, sustainable: float) -> tuple[Cell, ...]:
+    load, rate = one.load, one.rate_per_s
+    row: list[Cell] = [
+        _rate(rate), f"{rate / sustainable:.0%}", ms_or_failed(one.off_ms), ms_or_failed(one.on_ms),
+        _change_cell(one.change, _change), _verdict_cell(rate, found.tail),
     ]  # fmt: skip
-    if found.bad is not None:
-        goods = [NONE, NONE, NONE, NONE, NONE]
-        if one.bad is not None:
-            shares = [
-                share(1 - float(np.concatenate(blocks).mean())) if blocks else NONE
-                for blocks in (load.bad_off, load.bad_on)
-            ]
-            interval = f"{_signed(-one.bad.high)} – {_signed(-one.bad.low)}"
-            goods = [*shares, _signed(-one.bad.value), interval, verdict(load.rate_per_s, found.bad)]
-        row += goods
-    spent, each = copies.cost, per_ms(one, p)
-    row += [
-        share(copies.hedged), share(copies.won), share(copies.refused[0]), share(copies.refused[1]),
-        NONE if spent is None else span(1000 * spent[0], 1000 * spent[1]), NONE if each is None else span(*each),
-    ]  # fmt: skip
+    if found.goodput is not None:
+        row += [share(float(np.concatenate(of).mean())) if of else NONE for of in (load.bad_off, load.bad_on)]
+        row += [_change_cell(one.missed, _signed), _verdict_cell(rate, found.goodput) if one.missed else NONE]
     return tuple(row)
 
 
-def _change_cells(one: Contrast | None) -> tuple[str, str]:
-    if one is None:
-        return NONE, NONE
-    return _change(one.value), f"{_change(one.low)} – {_change(one.high)}"
+def _change_cell(one: Contrast | None, shown: Callable[[float], str]) -> Cell:
+    return NONE if one is None else Value(shown(one.value), f"{shown(one.low)} – {shown(one.high)}")
 
 
-def _delays(delays: Delays) -> AnswerTable:
-    caption = (
-        "One row per hedge delay, at the lowest load; the one with the lowest quantile was used at all loads."
-    )
-    rows = tuple(
-        (f"{delay:g}", *_change_cells(one), share(load.copies.hedged), share(load.copies.won))
-        for delay, (load, one) in sorted(delays.items())
+def _verdict_cell(rate: float, of: CrossoverLoad) -> Value:
+    word = of.verdict(rate)
+    return Value(word.lower(), outcome={HELPS: PASS, HURTS: FAIL}.get(word, word))
+
+
+def _costs(found: HedgingResult) -> Table:
+    unit = next((one.load.copies.unit for one in found.loads if one.load.copies.unit), "")
+    header = (
+        "requests/s", "requests off", "on", "calls hedged", "hedges won", "refused off", "refused on", "extra cost per 1,000",
+        "per ms gained",
     )  # fmt: skip
-    return AnswerTable(caption, ("delay, ms", "change", "95% interval", "calls hedged", "hedges won"), rows)
+    note = "Refused: of the attempts. Cost: of the losing attempts, least to most" + (
+        f", in {unit}." if unit else ", if prices are known."
+    )
+    return Table("Hedges and their cost", header, tuple(map(_cost_row, found.loads)), note)
+
+
+def _cost_row(one: ComparedLoad) -> tuple[Cell, ...]:
+    copies, each = one.load.copies, one.cost_per_ms
+    cost = NONE if copies.cost is None else span(*(1000 * end for end in copies.cost))
+    return (
+        _rate(one.rate_per_s), *(f"{n:,}" for n in one.requests),
+        *map(share, (copies.hedged, copies.won, *copies.refused)), cost, NONE if each is None else span(*each),
+    )  # fmt: skip
+
+
+def _delays(delays: Sequence[TriedDelay]) -> Table:
+    rows = tuple(
+        (
+            f"{one.delay_ms:g}",
+            _change_cell(one.change, _change),
+            *map(share, (one.load.copies.hedged, one.load.copies.won)),
+        )
+        for one in delays
+    )
+    note = "At the lowest load; the delay with the lowest quantile was used at all loads."
+    return Table("Delays", ("delay, ms", "change", "calls hedged", "hedges won"), rows, note)
 
 
 def _pictures(found: HedgingResult) -> tuple[Picture, ...]:
     """The change by load, and the crossover."""
-    if found.p is None or len(found.compared) < 2:
+    if found.quantile is None or len(found.loads) < 2:
         return ()
-    name = percentile(found.p)
-    slow = [(one.load.rate_per_s, one.slow) for one in found.compared if one.slow]
-    bad = [(one.load.rate_per_s, one.bad) for one in found.compared if one.bad]
+    name = percentile(found.quantile)
+    slow = [(one.rate_per_s, one.change) for one in found.loads if one.change]
+    bad = [(one.rate_per_s, one.missed) for one in found.loads if one.missed]
     out = []
     if slow:
         out.append(_picture(
-            "hedging", f"{name} with hedging, relative to without", f"change of the {name}, %", slow, found.slow,
+            "hedging", f"{name} with hedging, relative to without", f"change of the {name}, %", slow, found.tail,
             lambda value: 100 * per_cent(min(value, DRAWN_TO)), f", drawn up to {_change(DRAWN_TO)}",
         ))  # fmt: skip
-    if found.bad is not None and bad:
+    if found.goodput is not None and bad:
         out.append(_picture(
             "goodput", "Requests that miss an objective, with hedging less without", "change of the share, % points", bad,
-            found.bad, lambda value: 100 * value, "",
+            found.goodput, lambda value: 100 * value, "",
         ))  # fmt: skip
     return tuple(out)
 
@@ -439,17 +345,14 @@ def _picture(
     drawn: str,
 ) -> Picture:  # fmt: skip
     at = tuple(rate for rate, _ in known)
-    middle, low, high = (
-        tuple(shown(value) for value in values)
-        for values in zip(*((one.value, one.low, one.high) for _, one in known), strict=True)
-    )
     curves = (
-        PlotCurve("each load", at, middle, low, high, joined=False),
+        PlotCurve.of("each load", known, shown, joined=False),
         PlotCurve("fit", at, tuple(map(shown, of.fit))),
         PlotCurve("no change", (at[0], at[-1]), (0.0, 0.0)),
     )
-    marks = (Mark("crossover", of.low, of.high),) if of.low is not None and of.high is not None else ()
-    caption = (
-        f"Bars are 95% intervals{drawn}; below 0 hedging helps. Shaded: the interval of the crossover load."
+    marks = (
+        (Mark("crossover", of.helps_below_per_s, of.hurts_above_per_s),)
+        if of.helps_below_per_s is not None and of.hurts_above_per_s is not None
+        else ()
     )
-    return Picture(name, title, caption, "requests/s", y, curves, marks)
+    return Picture(name, title, FIGURE_NOTE.format(drawn), "requests/s", y, curves, marks)

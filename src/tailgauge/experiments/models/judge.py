@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, PASS, asked, decide
+from tailgauge_analysis.metrics.slo import asked, decide
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.quantiles import Quantile
 from tailgauge_analysis.stats.sign_flips import FEWEST, Flips, flips
 from tailgauge_analysis.stats.survival import Waits
 from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS
 
 PS = (0.5, 0.95, 0.99)
 
@@ -103,7 +104,9 @@ def _result(name: str, blocks: Sequence[ModelBlock], slo: Json) -> ModelResult:
         waits = Waits.joined([block.waits[one.name] for block in blocks])
         (quantile,) = waits.quantiles((p,))
         outcome, why = decide(waits.beyond(max_ms), quantile, max_ms)
-        objectives.append(ModelObjective(one.name, one.metric.name, p, max_ms, quantile, outcome, why))
+        objectives.append(
+            ModelObjective(one.name, one.metric.name, p, max_ms, quantile, outcome.upper(), why)
+        )
     took = Waits.joined([block.took for block in blocks]).quantiles(PS)
     requests = sum(block.requests for block in blocks)
     return ModelResult(

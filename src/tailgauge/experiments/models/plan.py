@@ -49,7 +49,7 @@ class ModelsPlanner:
                 numbers = range(first, min(first + TOGETHER, self._table.rounds))
                 self._keep((yield [step for number in numbers for step in self._round(number)]))
         except SpentError as spent:
-            remarks.append(f"{spent}: the answer is based on the runs until then.")
+            remarks.append(f"{spent}: the answer is based on the runs until then")
         return self._answer(remarks)
 
     def measure(self, step: Step, reading: RunReading) -> ModelBlock:

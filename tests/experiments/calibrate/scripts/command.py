@@ -13,6 +13,7 @@ from tailgauge.experiments.calibrate import command
 from tailgauge.experiments.calibrate.plan import LATENCY_MODELS, Steps, plan
 from tailgauge.plan import certificate
 from tailgauge.plan.certificate import PLAIN, TLS, Needs, RefusedError
+from tailgauge_analysis.report.terminal import terminal
 
 PATH = Path(sys.argv[1]) / "certificate.json"
 
@@ -24,6 +25,10 @@ def cited(use: Needs) -> Any:
         return str(why)
 
 
+def shown(result: dict[str, Any]) -> str:
+    return terminal(command.report(result, PATH), None, 80)
+
+
 def measured() -> dict[str, Any]:
     messages: list[str] = []
     chosen = dataclasses.replace(
@@ -31,7 +36,7 @@ def measured() -> dict[str, Any]:
     )
     result = command.calibrate(chosen, PATH, messages.append)
     return {
-        "result": result, "messages": messages, "lines": command.lines(result, PATH), "exit_code": command.exit_code(result),
+        "result": result, "messages": messages, "text": shown(result), "exit_code": command.exit_code(result),
         "stored": json.loads(PATH.read_text()) == result,
         "tls": cited(Needs("kernel", tls=True)), "plain": cited(Needs("kernel", tls=False)),
     }  # fmt: skip
@@ -43,7 +48,7 @@ def no_time() -> dict[str, Any]:
     )
     result = command.calibrate(chosen, PATH.with_name("none.json"), lambda _: None)
     return {"left_out": result["left_out"], "transports": result["transports"], "exit_code": command.exit_code(result),
-            "lines": command.lines(result, PATH)}  # fmt: skip
+            "text": shown(result)}  # fmt: skip
 
 
 def planned(rate: float) -> Any:

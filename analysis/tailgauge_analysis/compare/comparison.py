@@ -1,0 +1,236 @@
+"""What a comparison found, and its section: B against A, in pairs of runs or in alternating blocks of one run.
+
+The fields are the keys of `tailgauge compare --json`. Changes and shares are fractions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tailgauge.errors import Exit
+from tailgauge.thresholds import DEGRADED, INVALID, VALID
+from tailgauge_analysis.compare.block import Block
+from tailgauge_analysis.compare.comparability import Difference
+from tailgauge_analysis.compare.design import NOT_COMPARABLE, Design
+from tailgauge_analysis.compare.effects import (
+    BETTER,
+    INCONCLUSIVE,
+    NO_WORSE,
+    SAME,
+    WORSE,
+    Effect,
+    effects,
+    overall,
+)
+from tailgauge_analysis.stats.quantiles import CONFIDENCE, Quantile
+from tailgauge_analysis.text.cells import quantile_cell
+from tailgauge_analysis.text.formatting import count, ms, plain, plural, share
+from tailgauge_analysis.text.quantile import plain_values
+from tailgauge_analysis.text.section import (
+    EXITS,
+    FAIL,
+    PASS,
+    Cell,
+    Measurement,
+    Report,
+    Result,
+    Section,
+    Table,
+    Value,
+)
+from tailgauge_analysis.text.section import INCONCLUSIVE as NOT_DECIDED
+
+SCHEMA_VERSION = 2
+MOST_DIFFERENCES = 8
+MOST_ROWS = 3  # in the sentence
+OUTCOMES = {WORSE: FAIL, BETTER: PASS, SAME: PASS, NO_WORSE: PASS}
+HEADER = ("offered requests, ms", "verdict", "change", "A", "B", "p (Holm)", "worse in", "why")
+COMPUTED = (
+    "Figures of a variant are geometric means over its blocks, so that B / A is the change. p is that of the sign-flip test, "
+    "corrected for the number of rows (Holm). Percentiles with too few requests in a block are not compared."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One run or block of each variant."""
+
+    a: Block
+    b: Block
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """`a`, `b`, `block_s` and `washout_s` are those of alternating blocks."""
+
+    schema_version: int
+    verdict: str
+    against: tuple[str, ...]
+    remarks: tuple[str, ...]
+    differs: tuple[Difference, ...]
+    threshold: float
+    confidence: float
+    pairs: int
+    runs: tuple[Pair, ...]
+    rows: tuple[Effect, ...]
+    a: str = ""
+    b: str = ""
+    block_s: float | None = None
+    washout_s: float | None = None
+
+    @property
+    def outcome(self) -> str:
+        """Worse is a FAIL."""
+        return OUTCOMES.get(self.verdict, NOT_DECIDED)
+
+    @property
+    def exit_code(self) -> Exit:
+        """INVALID of what cannot be compared."""
+        return Exit.INVALID if self.against else EXITS[self.outcome]
+
+
+def comparison(
+    pairs: Sequence[tuple[Block, Block]], metrics: Sequence[str], threshold: float, design: Design,
+    differs: Sequence[Difference] = (),
+) -> Comparison:  # fmt: skip
+    """Compare the pairs, as far as their design allows."""
+    rows = effects(pairs, metrics, threshold, decide=not design.against) if pairs else []
+    return Comparison(
+        SCHEMA_VERSION, NOT_COMPARABLE if design.against else overall(rows), tuple(design.against),
+        tuple(design.remarks), tuple(differs), threshold, CONFIDENCE, len(pairs),
+        tuple(Pair(a, b) for a, b in pairs), tuple(rows),
+    )  # fmt: skip
+
+
+def report(found: Comparison) -> Report:
+    """The report of `tailgauge compare`."""
+    runs = [block for pair in found.runs for block in (pair.a, pair.b)]
+    degraded = sum(block.verdict == DEGRADED for block in runs)
+    measured = Measurement(VALID, f"{plural(len(runs), 'run')}, all VALID")
+    if found.against:
+        measured = Measurement(
+            INVALID, "not comparable", tuple((text, "") for text in _shortened(found.against, "reason"))
+        )
+    elif degraded:
+        measured = Measurement(
+            DEGRADED, f"{degraded} of {plural(len(runs), 'run')} DEGRADED: see their reports"
+        )
+    return Report(
+        run_id="", title="Comparison", about=(), started_at="", dry_run=any(block.dry_run for block in runs),
+        result=Result(found.outcome, sentence(found), details=_details(found)), measurement=measured, summary=(),
+        sections=(section(found),), exit_code=found.exit_code,
+        data={**plain_values(found), "outcome": found.outcome, "exit_code": int(found.exit_code)},
+    )  # fmt: skip
+
+
+def section(found: Comparison) -> Section:
+    """B against A, metric by metric, then pair by pair."""
+    title = f"{_name('B', found.b)} against {_name('A', found.a)}"
+    tables: tuple[Table, ...] = ()
+    if found.rows:
+        tables = (
+            Table(title, HEADER, tuple(map(_row, found.rows)), _runs(found), prose=(1, 7)),
+            *_pairs(found),
+        )
+    return Section(
+        "comparison", "A/B comparison" + (" in alternating blocks" if found.a else ""), sentence(found),
+        tables=tables, notes=found.remarks if found.a else (), computed=(COMPUTED,),
+    )  # fmt: skip
+
+
+def sentence(found: Comparison) -> str:
+    """The answer."""
+    a, b, by = _name("A", found.a), _name("B", found.b), f"{found.threshold * 100:g}%"
+    if found.against:
+        return f"{b} against {a}: not comparable, {found.against[0]}"
+    if found.verdict == SAME:
+        return f"No difference of {by} or more between {a} and {b}"
+    rows = [row for row in found.rows if row.verdict == found.verdict]
+    listed = ", ".join(f"{_metric(row)} {change(row, row.change)}" for row in rows[:MOST_ROWS])
+    more = f" and {len(rows) - MOST_ROWS} more" if len(rows) > MOST_ROWS else ""
+    text = {INCONCLUSIVE: f"{b} against {a}", NO_WORSE: f"{b} is at most {by} worse than {a}"}
+    first = text.get(found.verdict, f"{b} is {found.verdict} than {a}")
+    return f"{first}: {listed}{more}" if rows else first
+
+
+def _name(variant: str, traffic: str) -> str:
+    return f"{variant} ({plain(traffic, 80)})" if traffic else variant
+
+
+def _details(found: Comparison) -> tuple[str, ...]:
+    """Remarks, and what differs between A and B."""
+    allowed = [one for one in found.differs if one.allowed]
+    texts = [f"differs: {one.key}: {_few(one.a)} in A, {_few(one.b)} in B" for one in allowed]
+    same = ["nothing differs between A and B"] if found.pairs and not found.differs else []
+    return (*found.remarks, *_shortened(texts, "allowed difference"), *same)
+
+
+def _shortened(texts: Sequence[str], what: str) -> list[str]:
+    more = len(texts) - MOST_DIFFERENCES
+    return list(texts[:MOST_DIFFERENCES]) + ([f"and {plural(more, f'more {what}')}"] if more > 0 else [])
+
+
+def _few(values: Sequence[str]) -> str:
+    return ", ".join(values[:3]) + (" and more" if len(values) > 3 else "")
+
+
+def _runs(found: Comparison) -> str:
+    if found.block_s is not None:
+        return f"{plural(found.pairs, 'pair')} of blocks of {found.block_s:g} s, the first {found.washout_s:g} s not counted."
+    if found.pairs == 1:
+        return f"A is {found.runs[0].a.run_id}, B is {found.runs[0].b.run_id}."
+    a, b = (
+        sum(block.offered for block in side) for side in zip(*((p.a, p.b) for p in found.runs), strict=True)
+    )
+    return f"{found.pairs} pairs; {count(a)} requests offered in A, {count(b)} in B."
+
+
+def _row(row: Effect) -> tuple[Cell, ...]:
+    """A row under HEADER; of a single pair, each side has its own interval."""
+    word = row.verdict or ("not compared" if row.why else "")
+    ends = "" if row.low is None else f"{change(row, row.low)} to {change(row, row.high)}"
+    return (
+        _metric(row), Value(word, outcome=OUTCOMES.get(word, "")), Value(change(row, row.change), ends), *_sides(row),
+        _p(row.p_holm), f"{row.worse_in}/{row.pairs}" if row.pairs else "–", row.why,
+    )  # fmt: skip
+
+
+def _sides(row: Effect) -> tuple[Cell, Cell]:
+    if len(row.blocks) == 1:
+        (one,) = row.blocks
+        if isinstance(one.a, Quantile) and isinstance(one.b, Quantile):
+            return quantile_cell(one.a), quantile_cell(one.b)
+    shown = share if row.is_share else ms
+    return shown(row.a), shown(row.b)
+
+
+def _metric(row: Effect) -> str:
+    """`TTFT since scheduled p99`."""
+    return f"{row.title} {row.label}".strip()
+
+
+def _p(value: float | None) -> str:
+    return "–" if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def change(row: Effect, value: float | None) -> str:
+    """`+12.3%`; for a share `-1.2 pt`, percentage points."""
+    if value is None:
+        return "–"
+    unit = " pt" if row.is_share else "%"
+    if abs(value) < 5e-5:
+        return f"0{unit}"
+    return f"{value * 100:+.1f}{unit}" if abs(value) >= 0.0095 else f"{value * 100:+.2f}{unit}"
+
+
+def _pairs(found: Comparison) -> tuple[Table, ...]:
+    """The change in each pair of runs."""
+    shown = [row for row in found.rows if any(one.change is not None for one in row.blocks)]
+    if found.pairs < 2 or found.a or not shown:
+        return ()
+    rows = tuple(
+        (str(i + 1), pair.a.run_id, pair.b.run_id, *(change(row, row.blocks[i].change) for row in shown))
+        for i, pair in enumerate(found.runs)
+    )
+    return (Table("Change from A to B, pair by pair", ("pair", "A", "B", *map(_metric, shown)), rows),)

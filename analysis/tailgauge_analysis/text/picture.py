@@ -1,0 +1,51 @@
+"""A figure as plain values: points with their intervals, and marked intervals of x; drawn by report/picture.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class PlotCurve:
+    """Points, with their intervals if there are any; x ascending."""
+
+    name: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    joined: bool = True  # a line through the points
+
+    @classmethod
+    def of(
+        cls, name: str, points: Sequence[tuple[float, Any]], shown: Callable[[float], float], *, joined: bool
+    ) -> PlotCurve:
+        """Estimates (value, low, high) at x."""
+        value, low, high = (
+            tuple(shown(getattr(one, end) or 0.0) for _, one in points) for end in ("value", "low", "high")
+        )
+        return cls(name, tuple(x for x, _ in points), value, low, high, joined)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A shaded interval of x, or a vertical line if both ends are the same."""
+
+    name: str
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One figure of an answer."""
+
+    name: str
+    title: str
+    caption: str
+    x: str
+    y: str
+    curves: tuple[PlotCurve, ...]
+    marks: tuple[Mark, ...] = ()
