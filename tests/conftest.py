@@ -33,6 +33,7 @@ ALONE = (
     "end_to_end/test_client_stalls.py",
     "end_to_end/test_stalled_workers.py",
     "end_to_end/test_traces.py",
+    "experiments/calibrate/test_command.py::test_the_quick_form",
     "many_machines/test_hosts.py",
     "many_machines/test_kill_matrix.py",
     "real_engine/test_decisions.py::test_the_sustainable",

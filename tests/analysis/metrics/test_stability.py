@@ -10,7 +10,7 @@ from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.sections.findings import evidence_of, find, remarks
 
 CAPACITY = 11.3  # requests/s
-REPLICA = {"profile": "tiny", "engine": {"replicas": 1, "slots": 4, "step_ms": 8.53}}
+REPLICA = {"profile": "tiny", "engine": {"replicas": 1, "slots": 4, "step_ms": 8.785}}
 
 
 def at_replica(rate_per_s, seconds, seed=1, **more):
@@ -27,6 +27,13 @@ def at_replica(rate_per_s, seconds, seed=1, **more):
 
 def judged(folder):
     return evidence_of(load([folder])).stability
+
+
+def test_the_replica_has_the_capacity_that_the_others_count_on(tmp_path):
+    """What it completes of far more than it can do, by the time at which each answer ended."""
+    ended_s = load([dry_run_folder(at_replica(25, 100), tmp_path)]).requests["ended_at_ns"] / 1e9
+
+    assert ((ended_s > 10) & (ended_s <= 110)).sum() / 100 == pytest.approx(CAPACITY, rel=0.01)
 
 
 @pytest.mark.parametrize(
