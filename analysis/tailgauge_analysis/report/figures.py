@@ -587,7 +587,7 @@ def _hedging(findings: Findings) -> Figure | None:
     if len(fewest) < 2:
         return None
     _tail_axes(plot, min(fewest), min(times), max(times))
-    caption = f"{HEDGED[shared[0]]} since scheduled, failures slowest. Where the lines part is where hedging changes the wait."
+    caption = f"{HEDGED[shared[0]]} since scheduled, failures slowest. The ratios have the intervals."
     return finish("hedging", "Latency tail with and without hedges", caption, 380, plot)
 
 

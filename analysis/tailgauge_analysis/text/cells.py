@@ -15,7 +15,7 @@ def quantile_cell(q: Quantile) -> Value:
     """`212`, with `207 – 218`; or among which requests the quantile falls."""
     one = quantile(q)
     ends = interval_text(one).replace(" to ", " – ") if VALUE in {one["value_is"], one["low_is"]} else ""
-    return Value(value_text(one), ends, mark_text(one))
+    return Value(value_text(one), "" if ends == "? – ?" else ends, mark_text(one))
 
 
 def share_cell(of: Proportion) -> Value:

@@ -17,11 +17,13 @@ from tailgauge_analysis.text.quantile import FOR_FIGURES, plain_values
 
 
 def test_a_percentile_has_its_interval_and_its_caution():
-    half, extreme = quantiles(np.arange(1.0, 101.0), (0.5, 0.999))
+    rising = np.arange(1.0, 101.0)
+    half, extreme = quantiles(np.random.default_rng(1).permutation(rising), (0.5, 0.999))
     failed = quantiles(np.full(400, np.inf), (0.5,))[0]
 
     assert with_interval(quantile_cell(half), " ms").startswith("50.0 ms (95% CI ")
     assert quantile_cell(extreme).text == "n/a"
+    assert with_interval(quantile_cell(quantiles(rising, (0.5,))[0])) == "50.0 (few slow episodes (1))"
     assert with_interval(quantile_cell(failed)) == "failed"
 
 
