@@ -9,7 +9,7 @@ from tailgauge_analysis.report.figures import Figure
 from tailgauge_analysis.text.section import Cell, Section, Table
 
 COLUMN = 600  # pixels of one of two columns
-ROW, LINE, LETTER, SMALL, PADDING, PROSE = 30, 19, 7.2, 6.4, 14, 230
+ROW, LINE, LETTER, SMALL, PADDING, NAME, PROSE = 30, 19, 7.2, 6.4, 14, 150, 230
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +67,12 @@ def _height(table: Table) -> float:
 
 
 def _width(table: Table) -> float:
+    """About how wide it must be; the names of the rows wrap, as prose does."""
     each = []
     for i, title in enumerate(table.header):
         widest = max((_pixels(row[i]) for row in table.rows), default=0.0)
-        is_prose = i in table.prose
-        each.append(
-            min(PROSE, widest)
-            if is_prose
-            else min(260.0, max(widest, len(title) * SMALL / (2 if i == 0 else 1)))
-        )
+        wraps = PROSE if i in table.prose else NAME if i == 0 else None
+        each.append(max(widest, len(title) * SMALL) if wraps is None else min(wraps, widest))
     return sum(each) + PADDING * len(each)
 
 
