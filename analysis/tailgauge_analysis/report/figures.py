@@ -27,7 +27,7 @@ from tailgauge_analysis.sections.hedging.section import METRICS as HEDGED
 from tailgauge_analysis.sections.latency_under_load.slopes import Regression
 from tailgauge_analysis.sections.rate_limits.section import kind_name
 from tailgauge_analysis.stats.quantiles import Floats
-from tailgauge_analysis.text.formatting import percentile, plain
+from tailgauge_analysis.text.formatting import percentile, plain, plural
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#3f7fbf", "#d9822b", "#2f9e6e", "#9067c6", "#8a8f98"
 LINES = (BLUE, ORANGE, GREEN, PURPLE, "#c2577b", "#3aa6b9", "#a08530", GREY)
@@ -141,7 +141,7 @@ def _ttft(t: Timeline) -> list[go.Scatter]:
 
 def _ttft_caption(t: Timeline) -> str:
     shown = [
-        f"{t.wait} {percentile(one.p)}: windows of {_seconds(one.width_s)} with at least {one.fewest:,} requests."
+        f"{t.wait} {percentile(one.p)}: windows of {plural(one.width_s, 'second')} with at least {one.fewest:,} requests."
         for one in t.ttft
     ]
     if not any(one.p == PS[-1] for one in t.ttft):
