@@ -149,8 +149,9 @@ def report(of: AnswerFile) -> Report:
     )
     method = Section("method", "Method", facts=tuple(fact for fact in facts if fact[1]), tables=(table,))
     about = (of.description, of.target, of.started_at)
+    title = of.scenario if of.scenario == of.kind else f"{of.kind}: {of.scenario}"
     return Report(
-        of.run_id, f"{of.kind}: {of.scenario}", tuple(filter(None, about)), of.started_at, of.dry_run, of.result, of.measurement,
+        of.run_id, title, tuple(filter(None, about)), of.started_at, of.dry_run, of.result, of.measurement,
         (), (*of.sections, method), of.exit_code, next((name for one in of.sections for name in one.figures), ""),
         plain_values(of),
     )  # fmt: skip

@@ -67,7 +67,10 @@ def answer(
     )  # fmt: skip
     return Answer(
         "checkup", Result(outcome, text, tuple(map(_problem, found)), (*remarks, *invalid)), finding,
-        (Section("checks", "Checks", tables=(_checks(every), _numbers(measured)), computed=(GAIN_NOTE,)),),
+        (
+            Section("checks", "Checks", tables=(_checks(every),), computed=(GAIN_NOTE,)),
+            Section("measured", "Other measurements", tables=(_numbers(measured),)),
+        ),
         _smallest(every),
     )  # fmt: skip
 
@@ -91,7 +94,7 @@ def _checks(checks: Sequence[JudgedCheck]) -> Table:
         )
         for one in checks
     )  # fmt: skip
-    return Table("Checks", CHECKS, rows, CHECKS_NOTE, prose=(1, 6, 7))
+    return Table("", CHECKS, rows, CHECKS_NOTE, prose=(1, 6, 7))
 
 
 def _least(one: JudgedCheck) -> str:
@@ -101,8 +104,8 @@ def _least(one: JudgedCheck) -> str:
 
 
 def _numbers(measured: Sequence[Measured]) -> Table:
-    rows = tuple((one.name, Value(one.value, one.interval), f"{one.n:,}") for one in measured)
-    return Table("Other measurements", ("number", "value", "n"), rows)
+    rows = tuple((one.name, Value(one.value, one.interval.strip("–")), f"{one.n:,}") for one in measured)
+    return Table("", ("number", "value", "n"), rows)
 
 
 def _chance(p_value: float | None) -> str:

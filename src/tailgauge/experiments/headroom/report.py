@@ -368,8 +368,9 @@ def _limit_row(one: FoundLimit) -> tuple[Cell, ...]:
 def _rate(rate: Rate | None, *, exact: bool = True) -> Value:
     if rate is None:
         return Value(NONE)
-    ends = f"{figures(rate.low)} – {figures(rate.high)}"
-    return Value(figures(rate.value), "" if rate.low == rate.high else ends) if exact else Value(ends)
+    value, low, high = map(figures, (rate.value, rate.low, rate.high))
+    ends = f"{low} – {high}"
+    return Value(value, "" if low == value == high else ends) if exact else Value(ends)
 
 
 def _growth_cell(one: Growth | None) -> Value:
