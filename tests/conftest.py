@@ -26,7 +26,7 @@ settings.load_profile("tailgauge")
 ALONE = (
     "analysis/report/test_speed.py",
     "bench/test_client.py",
-    "docs/test_tutorials.py::test_the_tutorial_of_engines",
+    "docs/test_tutorials.py",
     "bench/test_saturation.py",
     "end_to_end/test_calibration_ground_truths.py",
     "end_to_end/test_coordinated_omission.py",
