@@ -114,10 +114,11 @@ def _tables(tree: dict[str, Any], key: str, spec: dict[str, Any], known: set[str
     model = tree["$defs"][found]
     plain = {inner: one for inner, one in model["properties"].items() if not _table_name(one)}
     yield f"## [{name}]\n"
-    yield model["description"] + "\n"
     if found in known:
-        yield "Its keys are those above.\n"
+        text = spec.get("description") or model["description"].removesuffix(".")
+        yield f"{text[0].upper()}{text[1:]}. The keys are those above.\n"
         return
+    yield model["description"] + "\n"
     known.add(found)
     yield _key_table(plain, set(model.get("required", ())))
     for inner, one in model["properties"].items():
@@ -126,11 +127,13 @@ def _tables(tree: dict[str, Any], key: str, spec: dict[str, Any], known: set[str
 
 def _table_name(spec: dict[str, Any]) -> str:
     """The table that a key holds, alone, optional, by name or in a list; empty for a plain value."""
+    values = spec.get("additionalProperties")
     inner = [
         spec,
         *spec.get("allOf", ()),
         *spec.get("anyOf", ()),
-        spec.get("additionalProperties"),
+        values,
+        values.get("items") if isinstance(values, dict) else None,
         spec.get("items"),
     ]
     references = (one["$ref"] for one in inner if isinstance(one, dict) and "$ref" in one)
