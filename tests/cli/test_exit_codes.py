@@ -38,7 +38,9 @@ def test_where_no_run_began_it_was_interrupted():
 
 def test_the_report_of_a_run_ends_as_the_run_did_and_says_the_same(command, tmp_path):
     """Five seconds are too few for a p99."""
-    ran = command(["tailgauge", "run", "quickstart", "--dry-run", "--duration=5", "--out", tmp_path], timeout_s=120)
+    ran = command(
+        ["tailgauge", "run", "quickstart", "--dry-run", "--duration=5", "--out", tmp_path], timeout_s=120
+    )
     (folder,) = (tmp_path / "runs").iterdir()
     again = command(["tailgauge", "report", folder, "--out", tmp_path, "--json"], timeout_s=120)
     facts = json.loads(again.stdout)

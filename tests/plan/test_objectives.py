@@ -53,7 +53,7 @@ def lines(slo, duration_s=60.0, **tables):
     ],
 )
 def test_each_objective_says_what_it_needs_and_has(slo, expected):
-    """Two requests a second for 60 s, of which 54 count."""
+    """Two requests per second for 60 s, of which 54 count."""
     assert lines(slo) == expected
     assert all(len(line) <= 80 for line in expected)
 

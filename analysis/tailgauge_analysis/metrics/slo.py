@@ -48,7 +48,7 @@ NEAR = 2  # times a quantile that rests on few slow episodes: a bound within is 
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Criterion:
     """One objective of a scenario. `metric`: the latency that it bounds, None of another figure."""
 
     name: str
@@ -100,15 +100,15 @@ def _tagged(tags: object, wanted: str) -> bool:
     return isinstance(tree, dict) and str(tree.get(key.strip())) == value.strip()
 
 
-def asked(scenario: Json) -> list[Asked]:
+def criteria(scenario: Json) -> list[Criterion]:
     """The objectives of a scenario."""
-    return [one for one in read(scenario) if isinstance(one, Asked)]
+    return [one for one in read(scenario) if isinstance(one, Criterion)]
 
 
-def read(scenario: Json, bounds: Json | None = None) -> list[Asked | ObjectiveResult]:
+def read(scenario: Json, bounds: Json | None = None) -> list[Criterion | ObjectiveResult]:
     """Each objective, or its outcome where it cannot be read; with `bounds`, these instead of the scenario's objectives."""
     since = "_sent" if table(scenario, "arrival").get("process") == "closed" else "_sched"
-    found: list[Asked | ObjectiveResult] = []
+    found: list[Criterion | ObjectiveResult] = []
     for name, spec in (table(scenario, "slo") if bounds is None else bounds).items():
         try:
             objective = Objective.model_validate(spec)
@@ -119,7 +119,7 @@ def read(scenario: Json, bounds: Json | None = None) -> list[Asked | ObjectiveRe
             found.append(ObjectiveResult(name, line.name, metric or "unknown", INCONCLUSIVE, why, line))
             continue
         metric_of = BY_NAME.get(objective.metric) or BY_NAME.get(f"{objective.metric}{since}")
-        found.append(Asked(name, objective, metric_of if objective.figure.unit == LATENCY else None))
+        found.append(Criterion(name, objective, metric_of if objective.figure.unit == LATENCY else None))
     return found
 
 
@@ -188,7 +188,7 @@ def interval_text(figure: Figure, low: float | None, high: float | None) -> str:
     return "-".join(value_text(figure, one).removesuffix(unit) or "?" for one in ends)
 
 
-def decided_latency(one: Asked, steady: Steady) -> ObjectiveResult:
+def decided_latency(one: Criterion, steady: Steady) -> ObjectiveResult:
     """One objective on a latency, decided."""
     metric, objective = one.metric, one.objective
     assert metric is not None
@@ -286,7 +286,7 @@ def health(scenario: Json, steady: Steady) -> Health | None:
     if complete.value is None or complete.low is None or complete.high is None:
         return None
     is_judged = np.ones(len(is_complete), np.bool_)
-    for one in asked(scenario):
+    for one in criteria(scenario):
         if one.objective.metric in ERRORS:
             is_judged &= ~one.of(steady.requests)
     judged, outcome = complete if is_judged.all() else proportion(is_complete[is_judged]), ""
@@ -328,7 +328,7 @@ def goodput_of(scenario: Json, steady: Steady, warmup: Steady) -> Goodput | None
     """Good requests of all that were offered; None without an objective on a latency, or where too many paces are unknown.
     The rate is of those that ended in the steady stage, those of the warm-up among them.
     """
-    wanted = [one for one in asked(scenario) if one.metric is not None]
+    wanted = [one for one in criteria(scenario) if one.metric is not None]
     if not wanted or unknown_pace(wanted, steady):
         return None
     good, before = good_of(wanted, steady), good_of(wanted, warmup)
@@ -352,13 +352,13 @@ def goodput_of(scenario: Json, steady: Steady, warmup: Steady) -> Goodput | None
     )
 
 
-def unknown_pace(wanted: Sequence[Asked], steady: Steady) -> str:
+def unknown_pace(wanted: Sequence[Criterion], steady: Steady) -> str:
     """Why it is not known which requests are good; empty where it is."""
     found = (_unknown(one.metric, one.part(steady), one.objective.quantile) for one in wanted)
     return next(filter(None, found), "")
 
 
-def _by_traffic(wanted: Sequence[Asked], good: Mask, steady: Steady) -> tuple[FeatureGoodput, ...]:
+def _by_traffic(wanted: Sequence[Criterion], good: Mask, steady: Steady) -> tuple[FeatureGoodput, ...]:
     codes, names = pd.factorize(steady.requests["traffic"])
     objectives = [one.of(steady.requests) for one in wanted]
     found = []
@@ -369,7 +369,7 @@ def _by_traffic(wanted: Sequence[Asked], good: Mask, steady: Steady) -> tuple[Fe
     return tuple(sorted(found, key=lambda one: one.traffic)) if len(found) > 1 else ()
 
 
-def good_of(wanted: Sequence[Asked], steady: Steady) -> Mask:
+def good_of(wanted: Sequence[Criterion], steady: Steady) -> Mask:
     """Which requests ended ok within the bound of every objective on a latency that is about them.
 
     A bound on the pooled gap holds for each gap, so a request's worst one is compared. A bound on what a request does not

@@ -105,8 +105,8 @@ def find(frames: Frames) -> Findings:
     stage, of_target = evidence.steady, evidence.of_target
     against = reasons(CHECKS, evidence)
     word = worst(against)
-    asked = slo.asked(frames.run["scenario"])
-    judged = objectives.Run(frames, of_target, evidence.throughput, asked)
+    criteria = slo.criteria(frames.run["scenario"])
+    judged = objectives.Run(frames, of_target, evidence.throughput, criteria)
     healthy = slo.health(frames.run["scenario"], of_target)
     kinds, others = failures.failures(frames)
     by_group, smaller = groups.groups(stage)
@@ -175,18 +175,18 @@ def evidence_of(frames: Frames) -> Evidence:
     frames = replace(frames, chunks=frames.chunks.without_arrivals())  # a hundred million take 800 MB
     of_target, counted = stage.of_target, conservation(frames)
     rows = latency.table(of_target)
-    asked = [one for one in slo.asked(frames.run["scenario"]) if one.metric is not None]
+    criteria = [one for one in slo.criteria(frames.run["scenario"]) if one.metric is not None]
     used = client_error.of_headline(rows)
-    used |= {(one.metric.name, one.objective.quantile) for one in asked if one.metric is not None}
+    used |= {(one.metric.name, one.objective.quantile) for one in criteria if one.metric is not None}
     listed = {(row.metric.name, q.p) for row in rows for q in row.quantiles}
     more = [
         one.row(of_target)
-        for one in asked
+        for one in criteria
         if one.is_of_all and one.metric and (one.metric.name, one.objective.quantile) not in listed
     ]
     errors = client_error.client_errors(of_target, [*rows, *more], used)
     marked = client_error.marked(rows, errors)
-    for one in asked:
+    for one in criteria:
         if not one.is_of_all:
             part = one.part(of_target)
             found = client_error.client_errors(part, [one.row(part)], used)

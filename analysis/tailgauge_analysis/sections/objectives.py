@@ -18,7 +18,7 @@ from tailgauge.objective import FEWEST_RATIO, MOST, Objective
 from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics import slo
-from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, NEAR, PASS, Asked, Goodput, ObjectiveResult
+from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, NEAR, PASS, Criterion, Goodput, ObjectiveResult
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.throughput import Rate, Throughput, Work
 from tailgauge_analysis.sections.cache import shares
@@ -55,7 +55,7 @@ class Run:
     frames: Frames
     steady: Steady
     rates: Throughput
-    asked: Sequence[Asked]
+    criteria: Sequence[Criterion]
 
 
 def objectives(run: Run, bounds: Json | None = None) -> list[ObjectiveResult]:
@@ -69,7 +69,7 @@ def objectives(run: Run, bounds: Json | None = None) -> list[ObjectiveResult]:
     return out
 
 
-def _decided(one: Asked, run: Run) -> ObjectiveResult:
+def _decided(one: Criterion, run: Run) -> ObjectiveResult:
     """One objective on a figure that is no latency."""
     objective, figure = one.objective, one.objective.figure
     part = one.part(run.steady)
@@ -130,25 +130,25 @@ def _share(seen: pd.Series[bool] | np.ndarray) -> Measured:
     return Measured(of.value, of.low, of.high, of.n, of.n_eff, of=of)
 
 
-def _ended(*classes: str) -> Callable[[Asked, Steady, Run], Measured]:
+def _ended(*classes: str) -> Callable[[Criterion, Steady, Run], Measured]:
     return lambda _one, part, _run: _share(part.requests["ended"].isin(classes))
 
 
-def _errors(_one: Asked, part: Steady, _run: Run) -> Measured:
+def _errors(_one: Criterion, part: Steady, _run: Run) -> Measured:
     return _share(~part.requests["ended"].isin((schema.OK, schema.CANCELLED)))
 
 
-def _refused(_one: Asked, part: Steady, _run: Run) -> Measured:
+def _refused(_one: Criterion, part: Steady, _run: Run) -> Measured:
     return _share(part.sent["ended"] == schema.RATE_LIMITED)
 
 
-def _good(_one: Asked, part: Steady, run: Run) -> Measured:
-    if why := slo.unknown_pace(run.asked, run.steady):
+def _good(_one: Criterion, part: Steady, run: Run) -> Measured:
+    if why := slo.unknown_pace(run.criteria, run.steady):
         return Measured(why=why)
-    return _share(slo.good_of(run.asked, part))
+    return _share(slo.good_of(run.criteria, part))
 
 
-def _hit(one: Asked, _part: Steady, run: Run) -> Measured:
+def _hit(one: Criterion, _part: Steady, run: Run) -> Measured:
     rows = calls(run.frames, settings(run.frames.run))
     rows = rows[rows["counted"]]
     if not one.is_of_all:
@@ -164,8 +164,8 @@ def _hit(one: Asked, _part: Steady, run: Run) -> Measured:
     return Measured(found.value, low, high, found.n, found.n, found.why)
 
 
-def _rate(of: Callable[[Throughput], Work | None], why: str) -> Callable[[Asked, Steady, Run], Measured]:
-    def measured(one: Asked, _part: Steady, run: Run) -> Measured:
+def _rate(of: Callable[[Throughput], Work | None], why: str) -> Callable[[Criterion, Steady, Run], Measured]:
+    def measured(one: Criterion, _part: Steady, run: Run) -> Measured:
         work = of(run.rates)
         if work is None:
             return Measured(why=why)
@@ -176,15 +176,15 @@ def _rate(of: Callable[[Throughput], Work | None], why: str) -> Callable[[Asked,
     return measured
 
 
-def _requests(one: Asked, frames: Frames) -> np.ndarray:
+def _requests(one: Criterion, frames: Frames) -> np.ndarray:
     """Ids of the requests of the whole run that it is about."""
     ids: np.ndarray = frames.requests["request_id"].to_numpy(np.int64)[one.of(frames.requests)]
     return ids
 
 
-def _cost(_one: Asked, part: Steady, run: Run) -> Measured:
+def _cost(_one: Criterion, part: Steady, run: Run) -> Measured:
     """Cost of all attempts over good requests. With no good one at most 3 / n of them are, and so it costs that at least."""
-    if why := slo.unknown_pace(run.asked, run.steady):
+    if why := slo.unknown_pace(run.criteria, run.steady):
         return Measured(why=why)
     prices, attempts = tariff(run.frames.run), part.attempts.reset_index(drop=True)
     models = attempts["model"].where(
@@ -198,7 +198,7 @@ def _cost(_one: Asked, part: Steady, run: Run) -> Measured:
     by_request = part.requests["request_id"].map(spent).fillna(0.0)
     by_request *= part.requests["pattern"].map(_price_shares(run.frames)).fillna(1.0)
     paid: Floats = np.asarray(by_request, np.float64)
-    good = slo.good_of(run.asked, part)
+    good = slo.good_of(run.criteria, part)
     n, k, total = len(good), int(good.sum()), float(paid.sum())
     if n < FEWEST_RATIO:
         return Measured(
@@ -215,7 +215,7 @@ def _price_shares(frames: Frames) -> dict[str, float]:
     return {str(name): float(facts.get("price_share", 1.0)) for name, facts in frames.run["patterns"].items()}
 
 
-FIGURES: dict[str, Callable[[Asked, Steady, Run], Measured]] = {
+FIGURES: dict[str, Callable[[Criterion, Steady, Run], Measured]] = {
     "complete": _ended(schema.OK),
     "error_rate": _errors,
     "429_rate": _refused,

@@ -126,10 +126,10 @@ def test_a_retry_that_succeeds_is_timed_from_the_request(write, synthetic):
 
 def test_every_objective_on_a_latency_names_a_metric():
     from tailgauge.objective import FIGURES, LATENCY
-    from tailgauge_analysis.metrics.slo import asked
+    from tailgauge_analysis.metrics.slo import criteria
 
     slo = {figure.name: {"metric": figure.name, "max_ms": 1} for figure in FIGURES if figure.unit == LATENCY}
-    assert {one.name: one.metric is not None for one in asked({"slo": slo})} == dict.fromkeys(slo, True)
+    assert {one.name: one.metric is not None for one in criteria({"slo": slo})} == dict.fromkeys(slo, True)
 
 
 def test_metrics_have_one_name_each_and_say_what_they_mean():

@@ -9,7 +9,7 @@ from run_folders.dry_runs import dry_run_folder
 
 from tailgauge.errors import Exit
 from tailgauge_analysis.load.frames import load
-from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, PASS, asked, decide, good_of
+from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, PASS, criteria, decide, good_of
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.report.report import make
 from tailgauge_analysis.stats.proportions import Proportion, counted
@@ -242,6 +242,6 @@ def test_a_user_who_left_was_served_well_if_every_bound_was_met_before(mixed, tm
     run.request(1200, [{"ended": "cancelled", "end": 150}], ended="cancelled", winner=None)
     run.request(1300, [{"first": 100, "ended": "censored", "end": None}], ended="censored", winner=None)
     stage = steady(load([run.write(tmp_path / "run")]))
-    assert good_of(asked({"slo": slo}), stage).tolist() == [True] * 7 + [False] * 3
+    assert good_of(criteria({"slo": slo}), stage).tolist() == [True] * 7 + [False] * 3
     both = slo | {"whole": {"metric": "e2e_sched", "max_ms": 500.0}}
-    assert good_of(asked({"slo": both}), stage).tolist() == [True] * 6 + [False] * 4
+    assert good_of(criteria({"slo": both}), stage).tolist() == [True] * 6 + [False] * 4

@@ -1,4 +1,4 @@
-"""Objectives on every figure, on all requests or some: planted figures are found, and intervals hold planted truths."""
+"""Objectives on every figure, on all requests or some: planted figures are found, and intervals hold the true values."""
 
 import json
 import math
@@ -77,9 +77,9 @@ def test_goodput_by_feature_adds_up(features):
         assert sum(one[key] for one in rows.values()) == found[key]
     assert (rows["report"]["share"], rows["chat"]["share"]) == (0.0, 1.0)
     page, text = report.html.read_text(), report.markdown.read_text()
-    for words in ("ttft p99.9 (search)", "Goodput by traffic"):
-        assert words in page
-        assert words.replace("(", "\\(").replace(")", "\\)") in text or words in text
+    for shown in ("ttft p99.9 (search)", "Goodput by traffic"):
+        assert shown in page
+        assert shown.replace("(", "\\(").replace(")", "\\)") in text or shown in text
 
 
 def steady_requests(folder):
@@ -316,10 +316,10 @@ def test_the_interval_of_the_cost_of_a_good_request_holds_the_true_one(full_size
         return cost, (rng.random(n) < np.where(cost > 1, 0.7, 0.9)).astype(float)
 
     cost, good = draw(2_000_000)
-    truth, held = cost.sum() / good.sum(), 0
+    planted_cost, held = cost.sum() / good.sum(), 0
     for _ in range(runs):
         low, high = ratio(*draw(300))
-        held += low <= truth <= high
+        held += low <= planted_cost <= high
     assert held >= (0.91 if full_size else 0.8) * runs
 
 

@@ -77,7 +77,7 @@ def _places(
 
 def _bad(scenario: Mapping[str, object], stage: Steady) -> Floats | None:
     """1.0 of each request that failed or missed an objective of [slo]; None if there is none."""
-    wanted = [one for one in slo.asked(dict(scenario)) if one.metric is not None]
+    wanted = [one for one in slo.criteria(dict(scenario)) if one.metric is not None]
     return (~slo.good_of(wanted, stage)).astype(np.float64) if wanted else None
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tailgauge_analysis.metrics.slo import asked, decide
+from tailgauge_analysis.metrics.slo import criteria, decide
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.quantiles import Quantile
 from tailgauge_analysis.stats.sign_flips import FEWEST, Flips, flips
@@ -97,7 +97,7 @@ def cheapest(found: Sequence[ModelResult]) -> ModelResult | None:
 
 def _result(name: str, blocks: Sequence[ModelBlock], slo: Json) -> ModelResult:
     objectives = []
-    for one in asked({"slo": slo}):
+    for one in criteria({"slo": slo}):
         if one.metric is None:
             continue
         p, max_ms = one.objective.quantile, one.objective.bound

@@ -9,7 +9,7 @@ from tailgauge.experiments.reading import RunReading
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics.latency import OFFERED, waits
 from tailgauge_analysis.metrics.metrics import BY_NAME
-from tailgauge_analysis.metrics.slo import asked
+from tailgauge_analysis.metrics.slo import criteria
 from tailgauge_analysis.sections.cache.cost import no_price, spent, tariff
 from tailgauge_analysis.text.json_values import Json
 
@@ -22,7 +22,7 @@ def block(name: str, price: float, reading: RunReading) -> ModelBlock:
         cost *= price
     ended = stage.requests["ended"]
     return ModelBlock(
-        name, {one.name: waits(metric, one.part(stage), OFFERED) for one in asked(run["scenario"]) if (metric := one.metric)},
+        name, {one.name: waits(metric, one.part(stage), OFFERED) for one in criteria(run["scenario"]) if (metric := one.metric)},
         waits(BY_NAME["e2e_sched"], stage, OFFERED),
         int((ended != schema.CANCELLED).sum()), int((ended == schema.OK).sum()), cost, unit, why,
     )  # fmt: skip
