@@ -264,7 +264,7 @@ def section(decided: Sequence[ObjectiveResult], goodput: Goodput | None) -> Sect
 
 
 def _by_traffic(goodput: Goodput) -> Table:
-    header = ("traffic", "latency objectives", "offered", "good", "share good")
+    header = ("traffic", "latency objectives", "offered", "good", "good, share of offered")
     rows = [
         (plain(one.traffic, 80), count(one.objectives), count(one.offered), count(one.good), _of(one.share, one.low, one.high))
         for one in goodput.by_traffic

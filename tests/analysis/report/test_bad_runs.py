@@ -19,10 +19,11 @@ from run_folders.dry_runs import dry_run_folder
 
 from tailgauge.errors import UsageError
 from tailgauge.rows.schema import columns
-from tailgauge_analysis.compare import text as texts
 from tailgauge_analysis.compare.compare import compare
+from tailgauge_analysis.compare.comparison import report as compared_report
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.load.run_files import DAMAGED
+from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.report.report import make, render
 from tailgauge_analysis.report.terminal import terminal
 from tailgauge_analysis.sections.findings import find
@@ -339,8 +340,8 @@ def test_a_comparison_with_a_poor_run_says_so(write):
         "failing": {"ended": dict.fromkeys(range(100), "server_error")},
         "dropped": {"ended": dict.fromkeys(range(100), "client_drop")},
     }.items():
-        compared = compare([sound, write(name, n=100, run_id=name, **changes)])
-        shown = texts.terminal(compared.data) + texts.markdown(compared.data)
+        compared = compared_report(compare([sound, write(name, n=100, run_id=name, **changes)]))
+        shown = " ".join(terminal(compared, None, 80).split()) + markdown(compared)
 
         assert compared.exit_code == 3
         assert f"{name} is INVALID" in shown

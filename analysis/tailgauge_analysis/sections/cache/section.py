@@ -15,7 +15,7 @@ import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
-from tailgauge_analysis.metrics.timeline import width
+from tailgauge_analysis.metrics.timeline import MOST_BINS, width
 from tailgauge_analysis.sections.cache import effect, shares
 from tailgauge_analysis.sections.cache.calls import CacheSettings, calls, settings
 from tailgauge_analysis.sections.cache.cost import UNIT, Cost, Tariff, cost, tariff
@@ -165,9 +165,9 @@ def _cache(
 
 
 def _over_time(of: pd.DataFrame, spent: Cost | None) -> OverTime:
-    at_s = of["sent_at_ns"].to_numpy(np.float64) / 1e9
+    at_s = np.nan_to_num(of["sent_at_ns"].to_numpy(np.float64) / 1e9)
     step = width(float(at_s.max()))
-    bins = (at_s // step).astype(np.int64)
+    bins = np.clip(at_s // step, 0, MOST_BINS).astype(np.int64)  # a damaged row may have any time
 
     def total(values: Floats) -> Floats:
         return np.bincount(bins, values).astype(np.float64)
