@@ -118,9 +118,9 @@ def objectives(f: Findings) -> tuple[ObjectiveLine, ...]:
 def measurement(f: Findings) -> Measurement:
     """Whether the numbers of a run can be used."""
     used = [one.error_ms for one in f.evidence.errors if one.is_used]
-    sentence = (
-        DRY_RUN if f.frames.run["dry_run"] else f"client error at most {ms(max(used))} ms" if used else ""
-    )
+    sentence = DRY_RUN if f.frames.run["dry_run"] else ""
+    if used and not sentence:
+        sentence = f"client error {'< 0.1' if max(used) < 0.1 else ms(max(used))} ms"
     if f.reasons:
         sentence = f.reasons[0].text
     reasons = tuple((one.text, one.advice) for one in f.reasons)
