@@ -15,6 +15,8 @@ import pytest
 from run_folders.run_data import RunData
 from starting.command import run_command, variant
 
+from tailgauge_analysis.stats.quantiles import rank
+
 pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="server and client need a core each")
 TTFT_MS, GAP_MS = 200.0, 10.0
 MOST = {"VALID": (0.05, 0.5), "DEGRADED": (0.10, 1.0)}  # share of the figure, or ms, whichever is more
@@ -49,7 +51,7 @@ def errors(report, true: dict[str, np.ndarray]) -> list[tuple[str, str, float, f
         for name, p in PS.items():
             given = row["percentiles"].get(name)
             if given is not None and given["reliable"]:
-                value = ordered[int(np.ceil(p * len(ordered))) - 1]
+                value = ordered[rank(len(ordered), p) - 1]
                 what = f"{row['metric']} since {row['since']}"
                 found.append((what, name, given["value"] - value, max(share * value, floor)))
     return found
@@ -104,7 +106,7 @@ def test_a_figure_without_a_mark_is_right_also_where_the_worker_is_saturated(cc,
 
 @pytest.mark.parametrize("chunks", [1, 5])
 def test_short_answers_on_a_core_with_room_are_measured(cc, tmp_path, full_size, chunks):
-    """At 200 to 800 requests per second; a rate above 0.7 of what this machine's core can do is left out, and said."""
+    """At 200 to 800 requests per second; a rate above 0.7 of what this machine's core can do is printed and left out."""
     if not full_size:
         pytest.skip("make verify: runs of six seconds; planted rows have both cases")
     most, verdicts = 1e9, {}
