@@ -23,7 +23,7 @@ install: .venv/installed   ## build .venv
 quickstart: install        ## run 30 s of traffic against the simulated endpoint and report it
 	$(BIN)/tailgauge run scenarios/quickstart.toml --workers 2
 
-test: install lint types imports docs-check pytest   ## run every check and test
+test: install lint types imports docs-check pytest   ## run every check and test: what .ci/run runs
 
 # Most tests share the cores; those that compare times come after them, one at a time. They start hundreds of processes:
 # what is compiled is kept, also where the environment says otherwise.

@@ -1,4 +1,4 @@
-"""Writes the generated parts of the pages in this folder; with --check, names the stale ones and fails.
+"""Writes the generated parts of the pages in this folder and of CONTRIBUTING.md; with --check, names the stale ones and fails.
 
     .venv/bin/python docs/generate.py [--check]
 
@@ -25,10 +25,13 @@ from tailgauge.cli.main import cli
 from tailgauge.cli.options import MEANINGS
 from tailgauge.experiments.answer import SCHEMA_VERSION as ANSWER_VERSION
 from tailgauge.experiments.answer import AnswerFile
+from tailgauge.live.prometheus import NAMES
 from tailgauge.objective import FIGURES, LATENCY
+from tailgauge.protocol_violations import VIOLATIONS
 from tailgauge.rows import schema as rows
 from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.packaged import packaged
+from tailgauge.simulator.engine.config import PROFILES, EngineConfig, StepTime
 from tailgauge_analysis.load.run_json import RunJson, WorkerJson
 from tailgauge_analysis.metrics.latency import PS
 from tailgauge_analysis.metrics.metrics import METRICS
@@ -243,6 +246,35 @@ def _model_keys(model: type[BaseModel]) -> Callable[[], str]:
     )
 
 
+def profiles() -> str:
+    """The engines of the simulated endpoint."""
+    header = (
+        "profile", "step ms", "sequence ms", "context ms", "prefill ms per token", "overhead ms, sigma",
+        "replicas x slots", "KV tokens",
+    )  # fmt: skip
+    return table(header, [_profile(name, one.engine) for name, one in PROFILES.items()])
+
+
+def _profile(name: str, engine: EngineConfig) -> tuple[str, ...]:
+    timing = engine.timing
+    assert isinstance(timing, StepTime)
+    prefill = timing.prefill
+    knee = (
+        f"; beyond {prefill.knee_tokens:,}: {prefill.ms_per_token_beyond:g}"
+        if prefill.ms_per_token_beyond
+        else ""
+    )
+    base = f"{prefill.base_ms:g} per step + " if prefill.base_ms else ""
+    return (
+        f"`{name}`",
+        *(f"{ms:g}" for ms in (timing.step_ms, timing.sequence_ms, timing.context_ms)),
+        f"{base}{prefill.ms_per_token:g}{knee}",
+        f"{engine.overhead_ms:g}, {engine.overhead_sigma:g}" if engine.overhead_ms else "-",
+        f"{engine.replicas} x {engine.slots}",
+        f"{engine.kv_blocks * engine.block_tokens:,}" if engine.kv_blocks else "-",
+    )
+
+
 # Rows
 
 
@@ -270,6 +302,16 @@ def history() -> str:
         else:
             found[-1][2] += f" {line.strip()}"
     return table(("version", "release", "change"), found)
+
+
+# Make
+
+
+def make_targets() -> str:
+    """Every target of the Makefile that has a description."""
+    text = (DOCS.parent / "Makefile").read_text(encoding="utf-8")
+    found = re.findall(r"^([a-z-]+):.*?## (.+)$", text, re.MULTILINE)
+    return table(("command", "what it does"), [(f"`make {name}`", does) for name, does in found])
 
 
 # Metrics
@@ -301,6 +343,10 @@ def checks() -> str:
     return table(("check", "passes if"), [(f"`{check.name}`", check.passes_if) for check in CHECKS])
 
 
+def _names(what: str, meanings: Mapping[str, str]) -> Callable[[], str]:
+    return lambda: table((what, "meaning"), [(f"`{name}`", text) for name, text in meanings.items()])
+
+
 PARTS: Mapping[str, Callable[[], str]] = {
     "commands": commands,
     "exit-codes": exit_codes,
@@ -316,6 +362,10 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "objectives": objectives,
     "fewest-samples": fewest_samples,
     "checks": checks,
+    "profiles": profiles,
+    "make-targets": make_targets,
+    "prometheus": _names("metric", NAMES),
+    "protocol-violations": _names("`error_type`", VIOLATIONS),
 }
 FILES: Mapping[str, Callable[[], str]] = {
     "reference/report.schema.json": lambda: schema_file(
@@ -329,7 +379,7 @@ FILES: Mapping[str, Callable[[], str]] = {
 
 def fresh() -> Iterator[tuple[Path, str]]:
     """Every file with generated parts, and the text that it should have."""
-    for path in sorted(DOCS.rglob("*.md")):
+    for path in (DOCS.parent / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))):
         text = path.read_text(encoding="utf-8")
         if PART.search(text):
             yield path, PART.sub(lambda found: f"{found[1]}\n{PARTS[found[2]]()}\n{found[3]}", text)

@@ -24,8 +24,6 @@ NUMBERS = (
     ("channel/auth", "LEAST", 1, "{} characters or more"),
     ("worker/clock_offset", "EVERY_S", 1, "one every {} s during the run"),
     ("worker/run", "FLUSH_EVERY", 1, "a part of each table about every {} s"),
-    ("rows/parquet", "PIECE", 1024, "in pieces of at most {} KiB"),
-    ("worker/part_sender", "WINDOW", 1, "of which at most {} are in transit"),
 )
 
 

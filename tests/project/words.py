@@ -218,7 +218,7 @@ def _string(name: str, line: int, value: str) -> Iterator[Finding]:
 def _document(name: str, text: str) -> Iterator[Finding]:
     for match in HEADING.finditer(text) if name.endswith((".md", ".html", ".jinja")) else ():
         heading = match[1] or match[2] or ""
-        for word, instead in in_name(re.sub(r"`[^`]*`|\{\{.*?\}\}", "", heading)):
+        for word, instead in in_name(re.sub(r"`[^`]*`|\{\{.*?\}\}|<[^>]*>", "", heading)):
             yield Finding(name, text.count("\n", 0, match.start()) + 1, heading, word, instead)
     lines = text.split("\n")
     for line, phrase, instead in in_prose(text):
@@ -235,10 +235,14 @@ def is_excepted(finding: Finding, exceptions: list[tuple[str, str, str]] = EXCEP
 
 
 def scan_tree(root: Path, *places: str) -> list[Finding]:
-    """Every finding in the files below `places` that git tracks."""
+    """Every finding in the files below `places` that git tracks; `*.min.js` is the code of others."""
     line = ["git", "ls-files", "-z", "--", *places]
     names = subprocess.run(line, cwd=root, check=True, capture_output=True, text=True).stdout.split("\0")
-    files = [root / name for name in names if Path(name).suffix in SUFFIXES and (root / name).is_file()]
+    files = [
+        root / name
+        for name in names
+        if Path(name).suffix in SUFFIXES and not name.endswith(".min.js") and (root / name).is_file()
+    ]
     return sorted({finding for file in files for finding in scan(root, file)})
 
 

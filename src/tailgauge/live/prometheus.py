@@ -31,27 +31,27 @@ from tailgauge.thresholds import WORST_FIRST
 BOUNDS_S = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 120.0)
 TPOT_BOUNDS_S = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
 OF = ("traffic", "target")
-NAMES = {
-    "tailgauge_run": "Run of these figures",
+NAMES = {  # as scraped
+    "tailgauge_run_info": "1, with `run_id`, `scenario` and `state`",
     "tailgauge_run_seconds": "Time since the start of the run",
-    "tailgauge_run_planned_seconds": "Length of the run by its scenario",
-    "tailgauge_requests_sent": "Requests dispatched",
-    "tailgauge_requests_dropped": "Requests dropped by the client at its in-flight cap",
-    "tailgauge_requests_ended": "Requests by outcome",
+    "tailgauge_run_planned_seconds": "Planned length of the run",
+    "tailgauge_requests_sent_total": "Requests dispatched",
+    "tailgauge_requests_dropped_total": "Requests dropped by the client at its in-flight cap",
     "tailgauge_requests_in_flight": "Requests sent and not ended",
-    "tailgauge_attempts_ended": "Attempts (HTTP calls) by outcome; rate_limited: HTTP 429",
-    "tailgauge_chunks": "Streamed content chunks",
-    "tailgauge_input_tokens": "Input tokens of ended attempts, those of a prompt cache included",
-    "tailgauge_cached_tokens": "Of the input tokens, those read from a prompt cache",
-    "tailgauge_output_tokens": "Output tokens of ended attempts",
-    "tailgauge_ttft_seconds": "Time to first content since scheduled, of every attempt that had content",
-    "tailgauge_tpot_seconds": "Time per output token after the first one, of complete attempts",
-    "tailgauge_e2e_seconds": "Time from scheduled to the end, of complete requests",
-    "tailgauge_objective_met": "1: met since the warm-up, 0: missed; absent with too few requests",
-    "tailgauge_verdict": "1 for the live verdict on the measurement, 0 for the others; absent before the start",
-    "tailgauge_workers": "Workers by state",
-    "tailgauge_worker_cpu_cores": "CPU of a worker, 1 = one core, its maximum",
-    "tailgauge_worker_clock_error_seconds": "Error bound of a worker's clock offset",
+    "tailgauge_requests_ended_total": "Requests by `traffic`, `target` and `outcome`",
+    "tailgauge_attempts_ended_total": "Attempts by `traffic`, `target` and `outcome`; `rate_limited`: HTTP 429",
+    "tailgauge_chunks_total": "Streamed content chunks",
+    "tailgauge_input_tokens_total": "Input tokens of ended attempts by `traffic` and `target`, cached ones included",
+    "tailgauge_cached_tokens_total": "Of these, tokens read from a prompt cache",
+    "tailgauge_output_tokens_total": "Output tokens of ended attempts by `traffic` and `target`",
+    "tailgauge_ttft_seconds": "Time to first content since scheduled by `traffic` and `target`, of attempts",
+    "tailgauge_tpot_seconds": "Time per output token by `traffic` and `target`, of complete attempts",
+    "tailgauge_e2e_seconds": "Time from scheduled to the end by `traffic` and `target`, of complete requests",
+    "tailgauge_objective_met": "By `objective`: 1 if met since the warm-up, 0 if missed; absent with too few requests",
+    "tailgauge_verdict": "1 for the live `verdict` on the measurement, 0 for the others; absent before the start",
+    "tailgauge_workers": "Workers by `state`",
+    "tailgauge_worker_cpu_cores": "CPU of a `worker`; 1 is its maximum",
+    "tailgauge_worker_clock_error_seconds": "Error bound of the clock offset of a `worker`",
 }
 
 
@@ -78,13 +78,13 @@ def families(view: RunView) -> Iterator[Metric]:
     """Every metric of a run."""
     progress = view.progress
     labels = {"run_id": view.run_id, "scenario": view.scenario, "state": view.state}
-    yield InfoMetricFamily("tailgauge_run", NAMES["tailgauge_run"], labels)
+    yield InfoMetricFamily("tailgauge_run", NAMES["tailgauge_run_info"], labels)
     yield _gauge("tailgauge_run_seconds", max(0.0, progress.passed_s))
     yield _gauge("tailgauge_run_planned_seconds", progress.duration_s)
-    yield _counter("tailgauge_requests_sent", progress.sent)
-    yield _counter("tailgauge_requests_dropped", progress.dropped)
+    yield _counter("tailgauge_requests_sent_total", progress.sent)
+    yield _counter("tailgauge_requests_dropped_total", progress.dropped)
     yield _gauge("tailgauge_requests_in_flight", progress.in_flight)
-    yield _counter("tailgauge_chunks", progress.chunks)
+    yield _counter("tailgauge_chunks_total", progress.chunks)
     yield from _of_traffic(progress.traffic)
     judged = {
         f"{one.label} {one.bound_text}": float(one.state == MET)
@@ -122,14 +122,14 @@ def _counter(name: str, value: float) -> Metric:
 def _of_traffic(traffic: Mapping[tuple[str, str], TrafficCounters]) -> Iterator[Metric]:
     """What each traffic table got of each target."""
     for what in ("requests", "attempts"):
-        name = f"tailgauge_{what}_ended"
+        name = f"tailgauge_{what}_ended_total"
         outcomes = CounterMetricFamily(name, NAMES[name], labels=[*OF, "outcome"])
         for key, counters in traffic.items():
             for outcome, count in getattr(counters, what).items():
                 outcomes.add_metric([*key, outcome], count)
         yield outcomes
     for what in ("input_tokens", "cached_tokens", "output_tokens"):
-        name = f"tailgauge_{what}"
+        name = f"tailgauge_{what}_total"
         tokens = CounterMetricFamily(name, NAMES[name], labels=OF)
         for key, counters in traffic.items():
             tokens.add_metric(key, getattr(counters, what))

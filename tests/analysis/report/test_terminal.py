@@ -40,9 +40,9 @@ def report(outcome=FAIL, verdict="VALID", reasons=(), objectives=LINES, **change
         outcome, changes.get("sentence", "ttft p95 (chat) 1,298 ms > 800 ms (95% CI 1,136-1,647)"), objectives,
         ("not completed: 24 still open at the end (the first for 15 s)",), "lower the rate",
     )  # fmt: skip
-    said = reasons[0][0] if reasons else "client error at most 0.08 ms"
+    reason = reasons[0][0] if reasons else "client error at most 0.08 ms"
     return Report(
-        "id", "title", (), "", False, result, Measurement(verdict, said, reasons), SUMMARY, (), Exit.FAILED
+        "id", "title", (), "", False, result, Measurement(verdict, reason, reasons), SUMMARY, (), Exit.FAILED
     )
 
 
