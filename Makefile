@@ -86,7 +86,7 @@ bench: install             ## measure the client beside a native one, update doc
 bench-quick: install       ## measure the client beside a native one (3 minutes)
 	$(BIN)/python bench/client.py --quick
 
-intervals: install         ## measure how often intervals hold the true percentile, update docs/reference/metrics.md (5 minutes)
+intervals: install         ## measure how often intervals hold the true percentile, update docs/explanation/benchmarks.md (5 minutes)
 	$(BIN)/python bench/intervals.py --write
 
 bench-large: install       ## report 10 and 100 million chunk rows, within the targets

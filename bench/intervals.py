@@ -2,7 +2,7 @@
 
     .venv/bin/python bench/intervals.py [--runs N] [--seed N] [--write]
 
-Of each condition many runs are drawn and analysed as a report would. `make intervals` puts the table into docs/reference/metrics.md.
+Of each condition many runs are drawn and analysed as a report would. `make intervals` puts the table into docs/explanation/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tailgauge_analysis.stats.proportions import proportion
 from tailgauge_analysis.stats.quantiles import Floats, Quantile, quantiles
 from tailgauge_analysis.text.formatting import percentile
 
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "metrics.md"
+PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "benchmarks.md"
 BEGIN, END = "<!-- intervals: begin -->", "<!-- intervals: end -->"
 PS = (0.5, 0.95, 0.99)
 RUNS = 1000
@@ -232,7 +232,7 @@ def main() -> None:
     )
     parser.add_argument("--runs", type=int, default=RUNS, help="of each condition and size")
     parser.add_argument("--seed", type=int, default=secrets.randbits(32))
-    parser.add_argument("--write", action="store_true", help="put the table into docs/reference/metrics.md")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/explanation/benchmarks.md")
     arguments = parser.parse_args()
     text = f"{arguments.runs:,} runs of each size, seed {arguments.seed}:\n\n{table(measure(arguments.seed, arguments.runs))}"
     print(text)

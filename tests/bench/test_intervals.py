@@ -1,4 +1,4 @@
-"""Intervals hold the true percentile as often as docs/reference/metrics.md says. The full form draws new runs and compares them with the page."""
+"""Intervals hold the true percentile as often as docs/explanation/benchmarks.md says. The full form draws new runs and compares them with the page."""
 
 import math
 import re
@@ -30,7 +30,7 @@ def cells(full_size):
 @pytest.fixture(scope="module")
 def printed(checkout):
     """The figures of the page, in %, by traffic, requests and percentile; and of how many runs."""
-    page = (checkout / "docs/reference/metrics.md").read_text(encoding="utf-8")
+    page = (checkout / "docs/explanation/benchmarks.md").read_text(encoding="utf-8")
     block = page.partition("<!-- intervals: begin -->")[2].partition("<!-- intervals: end -->")[0]
     runs = int(re.search(r"([\d,]+) runs", block)[1].replace(",", ""))
     figures = {

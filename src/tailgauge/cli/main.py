@@ -184,7 +184,7 @@ def compare(
     """Compare two sets of runs.
 
     Give the folders in pairs: A1 B1 A2 B2 ... A pair is one run of A and one of B, made one after the other in random
-    order. About 20 pairs are needed; see `tailgauge docs reports`.
+    order. About 20 pairs are needed; see `tailgauge docs compare`.
 
     --allow takes schema, hosts, versions, target, seed, or a key of the scenario with everything below it.
     """
