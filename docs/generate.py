@@ -26,10 +26,10 @@ from tailgauge.cli.options import MEANINGS
 from tailgauge.experiments.answer import SCHEMA_VERSION as ANSWER_VERSION
 from tailgauge.experiments.answer import AnswerFile
 from tailgauge.live.prometheus import NAMES
-from tailgauge.objective import FIGURES, LATENCY
 from tailgauge.protocol_violations import VIOLATIONS
 from tailgauge.rows import schema as rows
 from tailgauge.scenario.model import Scenario
+from tailgauge.scenario.objective import FIGURES, LATENCY
 from tailgauge.scenario.packaged import packaged
 from tailgauge.simulator.engine.config import PROFILES, EngineConfig, StepTime
 from tailgauge_analysis.load.run_json import RunJson, WorkerJson

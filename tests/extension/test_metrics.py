@@ -5,7 +5,7 @@ import json
 import pytest
 
 METRICS = "analysis/tailgauge_analysis/metrics/metrics.py"
-OBJECTIVES = "src/tailgauge/objective.py"
+OBJECTIVES = "src/tailgauge/scenario/objective.py"
 ROW = """    Metric(
         "decode", "Decoding", NEITHER, REQUEST, True,
         "last content - first content",

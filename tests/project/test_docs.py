@@ -10,9 +10,9 @@ import pytest
 from pydantic import BaseModel
 
 from tailgauge.cli.main import cli
-from tailgauge.objective import FIGURES
 from tailgauge.rows.schema import SCHEMA_VERSION, TABLES, columns
 from tailgauge.scenario.model import Scenario
+from tailgauge.scenario.objective import FIGURES
 from tailgauge_analysis.metrics.metrics import METRICS
 from tailgauge_analysis.metrics.streams import DUE_EACH_MS, DUE_FIRST_MS, FLUID
 from tailgauge_analysis.stats.quantiles import EPISODES, FEWEST

@@ -13,8 +13,6 @@ from project.import_walk import TESTS, modules, reached, reached_by_test
 RUN_BY = {
     "call": "patterns/test_several_calls.py",
     "errors": "cli/test_exit_codes.py",
-    "objective": "cli/test_exit_codes.py",
-    "screen": "cli/test_exit_codes.py",
     "protocol_violations": "protocols/test_malformed_streams.py",
     "sanitize": "end_to_end/test_malicious_target.py",
     "thresholds": "master/test_live_verdict.py",

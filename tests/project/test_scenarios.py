@@ -47,3 +47,13 @@ def test_the_reference_lists_every_packaged_scenario_and_no_other(checkout):
     table = page.partition("<!-- generated: packaged-scenarios -->")[2].partition("<!-- end -->")[0]
 
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == {path.stem for path in PACKAGED}
+
+
+def test_every_scenario_that_a_command_of_a_page_names_is_packaged(checkout):
+    """`run NAME`, `scenario show NAME` and `scenario copy NAME`; a file of the user's has a suffix."""
+    pages = [checkout / "README.md", checkout / "CONTRIBUTING.md", *sorted(checkout.glob("docs/**/*.md"))]
+    command = re.compile(r"tailgauge (?:run|scenario (?:show|copy)) ([a-z]\w*)(?![\w/.])")
+    named = {name for page in pages for name in command.findall(page.read_text(encoding="utf-8"))}
+
+    assert {"streaming", "headroom", "hedging"} <= named
+    assert named - {path.stem for path in PACKAGED} == set()

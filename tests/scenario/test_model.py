@@ -9,8 +9,8 @@ import re
 import pytest
 
 from tailgauge.errors import Exit, ScenarioError, UsageError
-from tailgauge.objective import name_of
 from tailgauge.scenario.model import Stages, load, override, parse, scaled, spelled
+from tailgauge.scenario.objective import name_of
 from tailgauge.scenario.packaged import packaged
 
 SLO = {"metric": "tpot", "max_ms": 1}

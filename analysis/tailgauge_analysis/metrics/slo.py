@@ -25,8 +25,8 @@ import pandas as pd
 from pydantic import ValidationError
 from pydantic.json_schema import SkipJsonSchema
 
-from tailgauge.objective import COST, ERRORS, LATENCY, SHARE, Figure, Objective, text_of
 from tailgauge.rows import schema
+from tailgauge.scenario.objective import COST, ERRORS, LATENCY, SHARE, Figure, Objective, text_of
 from tailgauge_analysis.metrics import pace
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row, offered_waits, row
 from tailgauge_analysis.metrics.metrics import BY_NAME, CHUNK, PACED, Metric

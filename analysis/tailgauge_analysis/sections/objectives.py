@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from tailgauge.objective import FEWEST_RATIO, MOST, Objective
 from tailgauge.rows import schema
+from tailgauge.scenario.objective import FEWEST_RATIO, MOST, Objective
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics import slo
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, NEAR, PASS, Criterion, Goodput, ObjectiveResult

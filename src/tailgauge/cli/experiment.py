@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tailgauge import screen
 from tailgauge.cli import options
 from tailgauge.cli.options import Positive, Whole
 from tailgauge.cli.run import settings_of
 from tailgauge.errors import Exit
+from tailgauge.live import screen
 
 if TYPE_CHECKING:
     from tailgauge.plan.resolve import Settings

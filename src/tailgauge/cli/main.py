@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from tailgauge import __version__, screen
+from tailgauge import __version__
 from tailgauge.address import parse
 from tailgauge.cli import options
 from tailgauge.cli import run as run_command
@@ -26,6 +26,7 @@ from tailgauge.cli.options import SEED, Duration, Positive, ScenarioName, Whole
 from tailgauge.cli.runs import runs
 from tailgauge.cli.scenario import scenario
 from tailgauge.errors import Exit, InternalError, TailgaugeError, UsageError
+from tailgauge.live import screen
 
 
 @contextmanager

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tailgauge import screen
 from tailgauge.address import LOOPBACK, Address, is_loopback, parse
 from tailgauge.cli.options import OVERRIDES
 from tailgauge.errors import Exit, UsageError
+from tailgauge.live import screen
 
 if TYPE_CHECKING:
     from tailgauge.locust_app.launch import Page, WorkerSetup
@@ -26,9 +26,9 @@ def settings_of(scenario: str, given: Mapping[str, Any], sets: Iterable[str], **
 
     `given`: by parameter, values of `OVERRIDES` and objectives; --set goes over them.
     """
-    from tailgauge.objective import name_of
     from tailgauge.plan.resolve import resolve
     from tailgauge.scenario.model import override
+    from tailgauge.scenario.objective import name_of
 
     chosen = [one for one in OVERRIDES if given.get(one.parameter) is not None]
     spelt = {one.key: one.option for one in chosen}

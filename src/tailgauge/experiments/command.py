@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tailgauge import screen
 from tailgauge.clock import utc_now
 from tailgauge.errors import UsageError
 from tailgauge.experiments.answer import AnswerFile, RunRow, exit_code, measured, report
@@ -21,6 +20,7 @@ from tailgauge.experiments.conduct import INTERRUPTED, Conducted, Progress, Step
 from tailgauge.experiments.course import Base, Planner
 from tailgauge.experiments.runners import DryRunner, RealRunner
 from tailgauge.experiments.table import EXPERIMENTS
+from tailgauge.live import screen
 from tailgauge.protocols.api_keys import key_for
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.run_folder import new_run_id

@@ -23,12 +23,12 @@ from locust.env import Environment
 from locust.exception import RPCError
 from locust.util.load_locustfile import load_locustfile
 
-from tailgauge import screen
 from tailgauge.address import LOOPBACK, Address, is_loopback
 from tailgauge.channel.auth import TOKEN, Seal, fresh, given
 from tailgauge.channel.child_process import Child
 from tailgauge.clock import monotonic_ns
 from tailgauge.errors import Exit, TailgaugeError, TargetError, UsageError
+from tailgauge.live import screen
 from tailgauge.live.terminal import Display, announcement
 from tailgauge.live.web import serve
 from tailgauge.locust_app.report_process import ReportOutput, make_report

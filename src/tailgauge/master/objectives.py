@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from tailgauge import quantile_sketch
 from tailgauge.channel.traffic_counters import Key, TrafficCounters, combined, difference
-from tailgauge.objective import MOST, PER_S, Objective, text_of
 from tailgauge.rows.schema import CANCELLED, NOT_FAILED, OK, RATE_LIMITED
 from tailgauge.scenario.model import Scenario
+from tailgauge.scenario.objective import MOST, PER_S, Objective, text_of
 from tailgauge.thresholds import fewest_for
 
 MET, MISSED, TOO_FEW, IN_REPORT = "met", "missed", "too few requests", "in the report"

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from tailgauge.objective import LATENCY, LEAST, SHARE, Objective, fewest, text_of
 from tailgauge.scenario.model import Scenario
+from tailgauge.scenario.objective import LATENCY, LEAST, SHARE, Objective, fewest, text_of
 from tailgauge.schedule.schedule import Schedule
 
 PERCENTILES = (0.99, 0.95, 0.9, 0.5)

@@ -16,10 +16,10 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 
 from tailgauge.call import SECOND
 from tailgauge.errors import ScenarioError, UsageError
-from tailgauge.objective import Objective
 from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.protocols.table import Target, refusal
 from tailgauge.scenario.experiment import Experiment
+from tailgauge.scenario.objective import Objective
 from tailgauge.scenario.packaged import find, nearest, read
 from tailgauge.scenario.simulated import Simulated
 from tailgauge.schedule.settings import CLOSED, Arrival, Crossover

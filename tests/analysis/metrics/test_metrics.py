@@ -125,7 +125,7 @@ def test_a_retry_that_succeeds_is_timed_from_the_request(write, synthetic):
 
 
 def test_every_objective_on_a_latency_names_a_metric():
-    from tailgauge.objective import FIGURES, LATENCY
+    from tailgauge.scenario.objective import FIGURES, LATENCY
     from tailgauge_analysis.metrics.slo import criteria
 
     slo = {figure.name: {"metric": figure.name, "max_ms": 1} for figure in FIGURES if figure.unit == LATENCY}

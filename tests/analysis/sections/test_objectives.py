@@ -9,7 +9,7 @@ import pytest
 from run_folders.dry_runs import dry_run_folder
 
 from tailgauge.errors import Exit
-from tailgauge.objective import Objective
+from tailgauge.scenario.objective import Objective
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, PASS
 from tailgauge_analysis.metrics.throughput import Work
 from tailgauge_analysis.report.report import make
