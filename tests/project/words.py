@@ -188,7 +188,7 @@ def scan(root: Path, path: Path) -> Iterator[Finding]:
     if path.suffix == ".py":
         yield from _python(name, text)
     else:
-        yield from _document(name, text)
+        yield from in_document(name, text)
 
 
 def _python(name: str, text: str) -> Iterator[Finding]:
@@ -220,7 +220,8 @@ def _string(name: str, line: int, value: str) -> Iterator[Finding]:
             yield Finding(name, line + extra, shown, phrase, instead)
 
 
-def _document(name: str, text: str) -> Iterator[Finding]:
+def in_document(name: str, text: str) -> Iterator[Finding]:
+    """Findings in the text of a page, a report or a help text, by the suffix of its name."""
     for match in HEADING.finditer(text) if name.endswith((".md", ".html", ".jinja")) else ():
         heading = match[1] or match[2] or ""
         for word, instead in in_name(re.sub(r"`[^`]*`|\{\{.*?\}\}|<[^>]*>", "", heading)):
