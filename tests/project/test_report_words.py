@@ -84,6 +84,8 @@ def test_no_answer_of_a_packaged_experiment_uses_a_word_of_the_table(name, tmp_p
     assert found(page, text, shown.stdout + shown.stderr, json.loads(data)) == []
 
 
-@pytest.mark.parametrize("context", contexts(cli, "tailgauge"), ids=lambda context: context.command_path)
+@pytest.mark.parametrize(
+    "context", list(contexts(cli, "tailgauge")), ids=lambda context: context.command_path
+)
 def test_no_help_text_uses_a_word_of_the_table(context):
     assert [str(one) for one in in_document("help.txt", context.get_help())] == []
