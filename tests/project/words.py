@@ -123,11 +123,6 @@ EXCEPTIONS: list[tuple[str, str, str]] = [
         "the words that generated prompts are made of, and how many make a token",
     ),
     (r".*", r"analysis/tailgauge_analysis/load/old_names\.py", "names of older schemas"),
-    (
-        r".*",
-        r"analysis/tailgauge_analysis/report/plotly/.*\.js",
-        "Plotly's code, minified, as it is published",
-    ),
     (r"arrow", r".*", "pyarrow"),
     (
         r"store_true|break_long_words|build_opener|OpenerDirector|tell|--quiet",
