@@ -232,7 +232,9 @@ def main() -> None:
     )
     parser.add_argument("--runs", type=int, default=RUNS, help="of each condition and size")
     parser.add_argument("--seed", type=int, default=secrets.randbits(32))
-    parser.add_argument("--write", action="store_true", help="put the table into docs/explanation/benchmarks.md")
+    parser.add_argument(
+        "--write", action="store_true", help="put the table into docs/explanation/benchmarks.md"
+    )
     arguments = parser.parse_args()
     text = f"{arguments.runs:,} runs of each size, seed {arguments.seed}:\n\n{table(measure(arguments.seed, arguments.runs))}"
     print(text)
